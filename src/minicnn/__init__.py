@@ -1,0 +1,52 @@
+"""minicnn: convolutional networks on whatever arrays you have.
+
+The public names are imported when first used, so that `import minicnn` costs next to nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from minicnn import (
+        callbacks,
+        data,
+        initializers,
+        layers,
+        losses,
+        metrics,
+        ops,
+        optimizers,
+        schedules,
+        zoo,
+    )
+    from minicnn.backends import get_backend
+    from minicnn.layers import Input, Layer
+    from minicnn.models import Model, Sequential
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Input", "Layer", "Model", "Sequential", "callbacks", "data", "get_backend", "initializers", "layers", "losses",
+    "metrics", "ops", "optimizers", "schedules", "zoo",
+]  # fmt: skip
+
+_HOME = {
+    "Model": "models",
+    "Sequential": "models",
+    "Input": "layers",
+    "Layer": "layers",
+    "get_backend": "backends",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        message = f"module 'minicnn' has no attribute {name!r}"
+        raise AttributeError(message)
+    if name in _HOME:
+        return getattr(import_module(f"minicnn.{_HOME[name]}"), name)
+    return import_module(f"minicnn.{name}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

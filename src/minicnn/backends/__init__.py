@@ -1,0 +1,74 @@
+"""Backends, found by the name of their module: a new backend is a new file or folder here."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from minicnn.backends.base import Backend
+
+# What to install for a backend whose library is missing, where it is not `minicnn[<name>]`.
+_EXTRAS = {"array_api_strict": "minicnn[test]"}
+
+
+def names() -> list[str]:
+    """Names of all backends of this installation, whether or not their libraries are there."""
+    found = (m.name for m in pkgutil.iter_modules(__path__))
+    return sorted(name for name in found if name != "base" and not name.startswith("_"))
+
+
+def backend_class(name: str) -> type[Backend]:
+    """The class of a backend.
+
+    Raises:
+        ValueError: If there is no backend of that name.
+        ImportError: If its library is missing; says what to install.
+    """
+    if name not in names():
+        message = f"A backend is one of {', '.join(names())}. Received: {name!r}."
+        raise ValueError(message)
+    try:
+        module = importlib.import_module(f"{__name__}.{name}")
+    except ImportError as error:
+        extra = _EXTRAS.get(name, f"minicnn[{name}]")
+        message = f'Backend {name!r} needs {error.name or error}: pip install "{extra}".'
+        raise ImportError(message, name=error.name) from error
+    classes = [c for c in vars(module).values() if isinstance(c, type) and issubclass(c, Backend)]
+    return next(c for c in classes if c.__module__ == module.__name__)
+
+
+def get_backend(
+    name: str | Backend | None = None, *, reference_only: bool = False, strict: bool = False
+) -> Backend:
+    """A backend by name, such as "numpy", "torch" or "torch:cuda:1".
+
+    Args:
+        name: Name, with a device after a colon if wanted; a Backend is returned as it is; None takes
+            the environment variable MINICNN_BACKEND, else "numpy".
+        reference_only: Switch every kernel off, to find a wrong one.
+        strict: Make a node without a kernel an error.
+    """
+    if isinstance(name, Backend):
+        return name
+    full = name or os.environ.get("MINICNN_BACKEND") or "numpy"
+    base, _, device = full.partition(":")
+    return backend_class(base)(device or None, reference_only=reference_only, strict=strict)
+
+
+def infer_backend(arrays: Iterable[Any]) -> Backend | None:
+    """The backend of the first array that is not NumPy's, with its device; None if all are NumPy's.
+
+    Only libraries that are loaded already can have made an array, so none is imported here.
+    """
+    for array in arrays:
+        library = type(array).__module__.partition(".")[0]
+        name = {"jaxlib": "jax"}.get(library, library)
+        if name == "numpy" or name not in names() or library not in sys.modules:
+            continue
+        device = str(getattr(array, "device", "")) if name == "torch" else None
+        return backend_class(name)(device)
+    return None

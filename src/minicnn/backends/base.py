@@ -1,0 +1,171 @@
+"""What a backend is: a namespace of arrays, perhaps kernels, and a way to run a Program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+
+from minicnn.program.graph import Node, Program
+
+Array = Any
+Kernel = Callable[..., Any]
+Executable = Callable[[Mapping[str, Array]], dict[str, Array]]
+
+
+class Backend:
+    """Runs Programs on the arrays of one library.
+
+    A backend with no kernels is a namespace and a conversion from NumPy: see `minicnn.backends.numpy`.
+    One with kernels overrides `kernel`; one that compiles whole steps overrides `compile`.
+
+    Attributes:
+        name: Name of the backend, which is the name of its module.
+        xp: Array API namespace in which the references run.
+        device: Name of the device, such as "cpu" or "cuda:0".
+        precisions: Precision policies that it can carry out.
+        reference_only: Whether every kernel is switched off.
+        strict: Whether a node without a kernel is an error.
+    """
+
+    name: ClassVar[str]
+    precisions: ClassVar[tuple[str, ...]] = ("float32", "float64")
+    devices: ClassVar[tuple[str, ...]] = ("cpu",)
+    xp: Any
+
+    def __init__(
+        self, device: str | None = None, *, reference_only: bool = False, strict: bool = False
+    ) -> None:
+        self.device = self.devices[0] if device is None else device
+        if self.device.split(":")[0] not in self.devices:
+            message = (
+                f"The {self.name} backend runs on {' or '.join(self.devices)}. Received: device {device!r}. "
+                f"Name one as {self.name}:{self.devices[0]}."
+            )
+            raise ValueError(message)
+        self.reference_only = reference_only
+        self.strict = strict
+
+    # Arrays -------------------------------------------------------------------------------------
+
+    def asarray(self, data: Any, dtype: str | None = None) -> Array:
+        """An array of this backend with the elements of a NumPy or host array, copied unless it is one already."""
+        raise NotImplementedError
+
+    def to_numpy(self, array: Array) -> np.ndarray[Any, Any]:
+        """A NumPy array with the elements of an array of this backend; waits for them. bfloat16 becomes float32."""
+        raise NotImplementedError
+
+    def owns(self, array: Any) -> bool:
+        """Whether an array is of this backend's library."""
+        raise NotImplementedError
+
+    def synchronize(self) -> None:
+        """Wait until all work that was handed to the device is done."""
+
+    # Programs -----------------------------------------------------------------------------------
+
+    def kernel(self, node: Node) -> Kernel | str:
+        """The kernel for a node, or the reason why there is none."""
+        return f"the {self.name} backend has no kernels"
+
+    def explain(self, program: Program) -> list[tuple[Node, str]]:
+        """For each node the kernel that runs it, or "reference: " and the reason."""
+        rows = []
+        for node in program.nodes:
+            chosen = "reference_only is set" if self.reference_only else self.kernel(node)
+            rows.append((node, f"reference: {chosen}" if isinstance(chosen, str) else _title(chosen)))
+        return rows
+
+    def functions(self, program: Program) -> list[Kernel]:
+        """One function of arrays for each node: its kernel, else its reference.
+
+        Raises:
+            RuntimeError: If `strict` is set and a node has no kernel.
+        """
+        result: list[Kernel] = []
+        missing = []
+        for node in program.nodes:
+            chosen = "reference_only is set" if self.reference_only else self.kernel(node)
+            if isinstance(chosen, str):
+                missing.append(f"{node!r} in {node.scope or program.name}: {chosen}")
+                chosen = partial(node.op.reference, xp=self.xp, **node.attrs)
+            result.append(chosen)
+        if self.strict and missing:
+            message = (
+                f"strict=True: every node needs a kernel of the {self.name} backend. Received {len(missing)} without "
+                f"one, first {missing[0]}. Use strict=False to run their references; model.explain() lists them."
+            )
+            raise RuntimeError(message)
+        return result
+
+    def compile(self, program: Program) -> Executable:
+        """A function from the Program's inputs by name to its outputs and updates by name."""
+        return interpreter(program, self.functions(program), self.asarray)
+
+    # Machine ------------------------------------------------------------------------------------
+
+    @classmethod
+    def describe(cls) -> dict[str, str]:
+        """Versions and devices, for `minicnn info`."""
+        return {}
+
+    def memory(self) -> int | None:
+        """Bytes of device memory in use, or None where that is the process's own memory."""
+        return None
+
+    def __repr__(self) -> str:
+        flags = "".join(f", {f}=True" for f in ("reference_only", "strict") if getattr(self, f))
+        return f"<backend {self.name}:{self.device}{flags}>"
+
+
+def _title(kernel: Any) -> str:
+    inner = kernel.func if isinstance(kernel, partial) else kernel
+    return f"kernel: {getattr(inner, '__name__', type(inner).__name__)}"
+
+
+def interpreter(program: Program, functions: Iterable[Kernel], asarray: Callable[..., Array]) -> Executable:
+    """Runs the nodes one after the other, letting go of each array after its last reader."""
+    both = sorted(program.outputs.keys() & program.updates.keys())
+    if both:
+        message = f"Outputs and updates of a Program have different names. Received twice: {', '.join(both)}."
+        raise ValueError(message)
+    slots: dict[int, int] = {}
+
+    def slot(value: Any) -> int:
+        return slots.setdefault(id(value), len(slots))
+
+    names = {value.name: slot(value) for value in program.inputs}
+    constants = {slot(value): asarray(value.data, value.dtype) for value in program.constants}
+    results = [(name, slot(value)) for name, value in (program.outputs | program.updates).items()]
+    keep = {at for _, at in results} | set(constants)
+    last: dict[int, int] = {}
+    for i, node in enumerate(program.nodes):
+        for value in (*node.inputs, *node.outputs):
+            last[slot(value)] = i
+    steps = []
+    for i, (node, function) in enumerate(zip(program.nodes, functions, strict=True)):
+        ins = tuple(slot(v) for v in node.inputs)
+        outs = tuple(slot(v) for v in node.outputs)
+        done = tuple(at for at in {*ins, *outs} if last[at] == i and at not in keep)
+        steps.append((function, ins, outs, done))
+    count = len(slots)
+
+    def run(arrays: Mapping[str, Array]) -> dict[str, Array]:
+        cells: list[Any] = [None] * count
+        for name, at in names.items():
+            cells[at] = arrays[name]
+        for at, array in constants.items():
+            cells[at] = array
+        for function, ins, outs, done in steps:
+            made = function(*[cells[at] for at in ins])
+            for at, array in zip(outs, made if len(outs) > 1 else (made,), strict=True):
+                cells[at] = array
+            made = array = None  # else they would hold the memory after its last reader
+            for at in done:
+                cells[at] = None
+        return {name: cells[at] for name, at in results}
+
+    return run

@@ -1,0 +1,88 @@
+"""JAX arrays: the namespace, and each Program jitted as the one pure function that it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as xp
+import numpy as np
+
+from minicnn.backends.base import Array, Backend, Executable, interpreter
+from minicnn.program.graph import Program
+
+
+class JaxBackend(Backend):
+    """Runs the references on JAX arrays, compiled by XLA."""
+
+    name = "jax"
+    xp = xp
+    devices = ("cpu", "gpu", "cuda", "tpu")
+    precisions = ("float32", "float64", "mixed_bfloat16")
+
+    def __init__(
+        self, device: str | None = None, *, reference_only: bool = False, strict: bool = False
+    ) -> None:
+        kind = jax.default_backend() if device is None else device
+        super().__init__(kind, reference_only=reference_only, strict=strict)
+        platform, _, index = self.device.partition(":")
+        try:
+            self._device = jax.devices(platform)[int(index or 0)]
+        except (RuntimeError, IndexError) as error:
+            found = sorted({d.platform for d in jax.devices()} | {"cpu"})
+            message = (
+                f"JAX must see the device that is asked for. Received: {device!r}, found: {', '.join(found)}. "
+                "Install the jax build for it, or use jax:cpu."
+            )
+            raise RuntimeError(message) from error
+
+    def asarray(self, data: Any, dtype: str | None = None) -> Array:
+        """See `Backend.asarray`."""
+        wanted = np.dtype(dtype) if dtype else None  # JAX has taught NumPy the name bfloat16
+        if wanted == np.float64 and not jax.config.jax_enable_x64:
+            message = (
+                "JAX computes in float64 only where its 64-bit mode is on. Received: float64 with the mode off. "
+                "Use float32, or jax.config.update('jax_enable_x64', True) before the first array."
+            )
+            raise ValueError(message)
+        if isinstance(data, jax.Array):
+            return data if wanted is None else data.astype(wanted)
+        # A copy of its own, because on a CPU JAX may go on using the memory that it is given.
+        return jax.device_put(np.array(data, dtype=wanted), self._device)
+
+    def to_numpy(self, array: Array) -> np.ndarray[Any, Any]:
+        """See `Backend.to_numpy`."""
+        return np.asarray(array.astype(np.float32) if array.dtype == xp.bfloat16 else array)
+
+    def owns(self, array: Any) -> bool:
+        """See `Backend.owns`."""
+        return isinstance(array, jax.Array)
+
+    def synchronize(self) -> None:
+        """See `Backend.synchronize`."""
+        jax.block_until_ready(jax.live_arrays())
+
+    def compile(self, program: Program) -> Executable:
+        """See `Backend.compile`; carried arrays are donated, so that their memory is used again."""
+        run = interpreter(program, self.functions(program), self.asarray)
+        carried = set(program.updates)
+
+        def split(old: Mapping[str, Array], fixed: Mapping[str, Array]) -> dict[str, Array]:
+            return run({**old, **fixed})
+
+        jitted = jax.jit(split, donate_argnums=0)
+
+        def call(arrays: Mapping[str, Array]) -> dict[str, Array]:
+            result: dict[str, Array] = jitted(
+                {k: v for k, v in arrays.items() if k in carried},
+                {k: v for k, v in arrays.items() if k not in carried},
+            )
+            return result
+
+        return call
+
+    @classmethod
+    def describe(cls) -> dict[str, str]:
+        """See `Backend.describe`."""
+        return {"jax": jax.__version__, "devices": ", ".join(str(d) for d in jax.devices())}

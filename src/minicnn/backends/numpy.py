@@ -1,0 +1,34 @@
+"""NumPy: the namespace and nothing else. The references train on it with NumPy alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import array_api_compat.numpy as xp
+import numpy as np
+
+from minicnn.backends.base import Array, Backend
+
+
+class NumpyBackend(Backend):
+    """Runs the references on NumPy arrays."""
+
+    name = "numpy"
+    xp = xp
+
+    def asarray(self, data: Any, dtype: str | None = None) -> Array:
+        """See `Backend.asarray`."""
+        return np.asarray(data, dtype=dtype)
+
+    def to_numpy(self, array: Array) -> np.ndarray[Any, Any]:
+        """See `Backend.to_numpy`."""
+        return np.asarray(array)
+
+    def owns(self, array: Any) -> bool:
+        """See `Backend.owns`."""
+        return isinstance(array, np.ndarray)
+
+    @classmethod
+    def describe(cls) -> dict[str, str]:
+        """See `Backend.describe`."""
+        return {"numpy": np.__version__}

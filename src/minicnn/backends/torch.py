@@ -1,0 +1,89 @@
+"""PyTorch arrays on CPU, CUDA or MPS: the namespace and a device. The references run on it, not torch.nn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import array_api_compat.torch as xp
+import numpy as np
+import torch
+
+from minicnn.backends.base import Array, Backend, Executable
+from minicnn.program.graph import Program
+
+
+class TorchBackend(Backend):
+    """Runs the references on PyTorch tensors."""
+
+    name = "torch"
+    xp = xp
+    devices = ("cpu", "cuda", "mps")
+    precisions = ("float32", "float64", "mixed_bfloat16")
+
+    def __init__(
+        self, device: str | None = None, *, reference_only: bool = False, strict: bool = False
+    ) -> None:
+        super().__init__(device, reference_only=reference_only, strict=strict)
+        found = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+        if not found[self.device.split(":")[0]]:
+            message = (
+                f"PyTorch must see the device that is asked for. Received: {self.device!r}, found: "
+                f"{', '.join(d for d, ok in found.items() if ok)}. Install a PyTorch build for it, or use torch:cpu."
+            )
+            raise RuntimeError(message)
+
+    def asarray(self, data: Any, dtype: str | None = None) -> Array:
+        """See `Backend.asarray`."""
+        wanted = getattr(torch, dtype) if dtype else None
+        if isinstance(data, torch.Tensor):
+            if data.device != torch.empty(0, device=self.device).device:
+                message = (
+                    f"Arrays are on the model's device. Received: a tensor on {data.device}, the model is on "
+                    f"{self.device}. Move it with tensor.to({self.device!r})."
+                )
+                raise ValueError(message)
+            return data.to(wanted) if wanted else data
+        # A copy: NumPy arrays may be read-only or have negative strides, which tensors cannot.
+        return torch.tensor(np.asarray(data, order="C"), dtype=wanted, device=self.device)
+
+    def to_numpy(self, array: Array) -> np.ndarray[Any, Any]:
+        """See `Backend.to_numpy`."""
+        host = array.detach().cpu()
+        result: np.ndarray[Any, Any] = (host.float() if host.dtype == torch.bfloat16 else host).numpy()
+        return result
+
+    def owns(self, array: Any) -> bool:
+        """See `Backend.owns`."""
+        return isinstance(array, torch.Tensor)
+
+    def synchronize(self) -> None:
+        """See `Backend.synchronize`."""
+        if self.device.startswith("cuda"):
+            torch.cuda.synchronize(self.device)
+        elif self.device == "mps":
+            torch.mps.synchronize()
+
+    def compile(self, program: Program) -> Executable:
+        """See `Backend.compile`; no autograd tape is kept."""
+        run = super().compile(program)
+
+        def without_tape(arrays: Mapping[str, Array]) -> dict[str, Array]:
+            with torch.no_grad():
+                return run(arrays)
+
+        return without_tape
+
+    def memory(self) -> int | None:
+        """See `Backend.memory`."""
+        return int(torch.cuda.max_memory_allocated(self.device)) if self.device.startswith("cuda") else None
+
+    @classmethod
+    def describe(cls) -> dict[str, str]:
+        """See `Backend.describe`."""
+        facts = {"torch": torch.__version__, "threads": str(torch.get_num_threads())}
+        if torch.cuda.is_available():
+            facts["cuda"] = torch.cuda.get_device_name(0)
+        if torch.backends.mps.is_available():
+            facts["mps"] = "available"
+        return facts

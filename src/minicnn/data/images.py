@@ -1,0 +1,257 @@
+"""Folders of images, one folder a class, and Tiny-ImageNet, which is nearly that."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from minicnn.data.dataset import DataError, Dataset, Images
+from minicnn.data.files import PathLike, fail, find, not_found, open_bounded
+
+SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+MODES = {"1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV", "LAB"}  # 8 bits a channel
+MAX_PIXELS = 2**26  # of one image
+MAX_BYTES = 2**34  # of all images, decoded
+MAX_TABLE = 2**26  # bytes of a text
+Sample = tuple[Path, int]  # an image and its label
+
+
+def image_folder(
+    path: PathLike | None,
+    size: int | tuple[int, int] | None = None,
+    *,
+    channels: Literal[1, 3] = 3,
+    test_fraction: float = 0.2,
+    seed: int = 0,
+) -> Dataset:
+    """Images in one folder a class.
+
+    A folder `train` that itself has class folders is the training set; the test set is then the class folders
+    of `test`, or else of `val`. In any other tree, and where neither of these is there, a part of each class
+    is drawn as the test set. Classes, and images within a class, are in the order of their names; hidden
+    files and files that have not the suffix of an image are passed over.
+
+    Args:
+        path: The folder.
+        size: Height and width, or both as one number, that images are resized to (bilinear, antialiased); if
+            left out, all images must have the same size.
+        channels: 3 for RGB, 1 for grey.
+        test_fraction: Part of each class that is held out where the tree has no test set, from 0 to below 1.
+        seed: Seed of that draw.
+
+    Returns:
+        The Dataset, named as the folder.
+
+    Raises:
+        DataError: If the folder holds no classes, or an image cannot be read or breaks a rule.
+        ValueError: If an argument is out of its range.
+        ImportError: If Pillow is missing.
+
+    Example:
+        ```python
+        data = image_folder("flowers", size=64)
+        ```
+    """
+    if path is None:
+        message = "image_folder reads a folder of class folders. Received: none. Name it by data_dir."
+        raise ValueError(message)
+    if not 0 <= test_fraction < 1:
+        message = f"test_fraction is from 0 to below 1. Received: {test_fraction}."
+        raise ValueError(message)
+    root = Path(path).expanduser()
+    split = _class_names(root / "train") if (root / "train").is_dir() else []
+    train_root = root / "train" if split else root
+    class_names = split or _class_names(root)
+    if not class_names:
+        raise fail(
+            root, "there is one folder for each class", "none", "Put the images of each class into a folder."
+        )
+    train = _samples(train_root, class_names)
+    test_root = next((root / name for name in ("test", "val") if split and _class_names(root / name)), None)
+    if test_root is None:
+        train, test = _hold_out(train, test_fraction, seed)
+    else:
+        unknown = sorted(set(_class_names(test_root)) - set(class_names))
+        if unknown:
+            rule = "every class of the test set is in the training set"
+            raise fail(test_root, rule, f"{', '.join(unknown)}", "Add it there, or remove it here.")
+        test = _samples(test_root, class_names)
+    return _dataset(root.resolve().name, train, test, class_names, size, channels)
+
+
+def tiny_imagenet(data_dir: PathLike | None = None, *, size: int | tuple[int, int] | None = None) -> Dataset:
+    """Tiny-ImageNet: 200 classes, 100,000 training and 10,000 test images of 64x64 pixels, RGB.
+
+    Its validation set, whose labels are public, is the test set. Class k is the k-th of the training set's
+    folders in the order of their names, and has the name that `words.txt` gives it.
+
+    Args:
+        data_dir: The folder `tiny-imagenet-200`, or the folder that holds it (or holds it as
+            `tiny_imagenet`); else MINICNN_DATA names it.
+        size: Height and width, or both as one number, that images are resized to.
+
+    Returns:
+        The Dataset.
+
+    Raises:
+        DataError: If the files are not found, or break a rule of their format.
+        ImportError: If Pillow is missing.
+    """
+    root, folders = find(data_dir, ("tiny_imagenet", "tiny-imagenet-200"), _tiny_imagenet_in)
+    if root is None:
+        wanted = "the folder tiny-imagenet-200 with train/, val/ and words.txt"
+        remedy = (
+            "Fetch and unpack http://cs231n.stanford.edu/tiny-imagenet-200.zip and name its folder by "
+            "data_dir or MINICNN_DATA."
+        )
+        missing = not_found("tiny_imagenet", wanted, folders, remedy)
+        raise missing
+    ids = _class_names(root / "train")
+    if not ids:
+        raise fail(root / "train", "there is one folder for each class", "none", "Unpack the archive again.")
+    words = dict(_table(root / "words.txt", 2))
+    train = _samples(root / "train", ids, "images")
+    test = []
+    for name, wnid, *_ in _table(root / "val" / "val_annotations.txt", 6):
+        if wnid not in ids or Path(name).name != name:
+            rule = "each line names an image and a class of the training set"
+            raise fail(
+                root / "val" / "val_annotations.txt", rule, f"{name!r} {wnid!r}", "Unpack the archive again."
+            )
+        test.append((root / "val" / "images" / name, ids.index(wnid)))
+    return _dataset("tiny_imagenet", train, test, [words.get(wnid, wnid) for wnid in ids], size, 3)
+
+
+def _tiny_imagenet_in(folder: Path) -> Path | None:
+    wanted = (folder / "train", folder / "val" / "val_annotations.txt", folder / "words.txt")
+    return folder if all(path.exists() for path in wanted) else None
+
+
+def _table(path: Path, columns: int) -> list[list[str]]:
+    """The lines of a text, each split at tabs."""
+    with open_bounded(path) as (reader, _):
+        content = reader.read(MAX_TABLE)
+    try:
+        lines = content.decode("utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise fail(path, "a table is a text in UTF-8", str(error), "Unpack the archive again.") from error
+    rows = [line.split("\t") for line in lines if line]
+    for number, row in enumerate(rows, 1):
+        if len(row) != columns:
+            rule = f"each line has {columns} columns, split by tabs"
+            raise fail(path, rule, f"{len(row)} in row {number}", "Unpack the archive again.")
+    return rows
+
+
+def _class_names(root: Path) -> list[str]:
+    if not root.is_dir():
+        return []
+    return sorted(
+        entry.name for entry in os.scandir(root) if entry.is_dir() and not entry.name.startswith(".")
+    )
+
+
+def _samples(root: Path, class_names: Sequence[str], subfolder: str = "") -> list[Sample]:
+    samples = []
+    for label, name in enumerate(class_names):
+        folder = root / name / subfolder
+        entries = sorted(folder.iterdir()) if folder.is_dir() else []
+        samples += [
+            (path, label)
+            for path in entries
+            if path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
+        ]
+    if not samples:
+        rule = f"class folders hold images with one of the suffixes {', '.join(sorted(SUFFIXES))}"
+        raise fail(root, rule, "none", "Name another folder.")
+    return samples
+
+
+def _hold_out(samples: list[Sample], fraction: float, seed: int) -> tuple[list[Sample], list[Sample]]:
+    """Split every class on its own; each part keeps its order, and a class its first training image."""
+    labels = np.array([label for _, label in samples])
+    held = np.zeros(len(samples), bool)
+    for label in np.unique(labels):
+        members = np.flatnonzero(labels == label)
+        rng = np.random.Generator(np.random.Philox(key=[seed, int(label)]))
+        held[rng.permutation(members)[: round(fraction * len(members))]] = True
+    train = [sample for sample, out in zip(samples, held, strict=True) if not out]
+    return train, [sample for sample, out in zip(samples, held, strict=True) if out]
+
+
+def _dataset(
+    name: str,
+    train: list[Sample],
+    test: list[Sample],
+    class_names: Sequence[str],
+    size: int | tuple[int, int] | None,
+    channels: int,
+) -> Dataset:
+    try:
+        from PIL import Image
+    except ImportError as error:
+        message = 'Reading images needs Pillow: pip install "minicnn[cli]".'
+        raise ImportError(message) from error
+    from concurrent.futures import ThreadPoolExecutor
+
+    if channels not in (1, 3):
+        message = f"Images have 1 channel (grey) or 3 (RGB). Received: channels={channels}."
+        raise ValueError(message)
+    H, W = (size, size) if isinstance(size, int) else size or (None, None)
+    if size is not None and not (H and W and 0 < H * W <= MAX_PIXELS):
+        message = f"size is a height and a width, of 1 to {MAX_PIXELS:,} pixels in all. Received: {size}."
+        raise ValueError(message)
+    samples = train + test
+    with warnings.catch_warnings(action="ignore", category=Image.DecompressionBombWarning):
+        first = _decode(samples[0][0], None if H is None else (H, W), channels)
+        shape = first.shape
+        total = len(samples) * first.size
+        if total > MAX_BYTES:
+            message = (
+                f"A Dataset holds at most {MAX_BYTES:,} bytes of images. Received: {len(samples):,} images "
+                f"of shape {shape} in {name!r}. Give a smaller size."
+            )
+            raise DataError(message)
+        images = np.empty((len(samples), *shape), np.uint8)
+
+        def fill(i: int) -> None:
+            image = _decode(samples[i][0], None if H is None else (H, W), channels)
+            if image.shape != shape:
+                rule = f"all images have the same size, {shape[0]}x{shape[1]} as {samples[0][0].name}"
+                received = f"{image.shape[0]}x{image.shape[1]}"
+                raise fail(samples[i][0], rule, received, "Give size= to resize them all.")
+            images[i] = image
+
+        with ThreadPoolExecutor() as pool:
+            for _ in pool.map(fill, range(len(samples))):
+                pass
+    labels = np.array([label for _, label in samples], np.int32)
+    n = len(train)
+    return Dataset(name, images[:n], labels[:n], images[n:], labels[n:], tuple(class_names))
+
+
+def _decode(path: Path, size: Any, channels: int) -> Images:
+    """One image, uint8, shape (H, W, channels)."""
+    from PIL import Image
+
+    try:
+        with Image.open(path) as image:
+            width, height = image.size
+            if width * height > MAX_PIXELS:
+                message = f"more than {MAX_PIXELS:,} pixels: {width}x{height}"
+                raise ValueError(message)
+            if image.mode not in MODES:
+                message = f"mode {image.mode}, which has not 8 bits a channel"
+                raise ValueError(message)
+            decoded = image.convert("RGB" if channels == 3 else "L")
+        if size is not None:
+            decoded = decoded.resize((size[1], size[0]), Image.Resampling.BILINEAR)
+    except Exception as error:  # Pillow raises errors of many kinds on damaged files
+        rule = f"an image can be decoded and has at most {MAX_PIXELS:,} pixels of 8 bits a channel"
+        raise fail(path, rule, str(error), "Mend or remove it.") from error
+    return np.asarray(decoded, np.uint8).reshape(decoded.height, decoded.width, channels)

@@ -1,0 +1,143 @@
+"""Batches from arrays, in a seeded order, with transforms in background threads."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from minicnn.data.augment import Transform
+from minicnn.data.order import Indices, LastBatch, batch_indices, epoch_order, num_batches
+
+Array = npt.NDArray[Any]
+
+
+class Loader:
+    """Iterate over the batches of one epoch.
+
+    Each batch is a tuple of new NumPy arrays: `(x,)`, `(x, y)` or `(x, y, sample_weight)`. An epoch is set by
+    `set_epoch`; iterating twice over the same epoch gives the same batches, whatever the number of workers.
+
+    Args:
+        x: Samples, shape (n, ...).
+        y: Labels or targets, shape (n, ...); may be left out.
+        batch_size: Samples in a batch.
+        shuffle: Whether to permute the samples in every epoch: see `epoch_order`.
+        seed: Seed of the order and of the transforms, from 0 to 2**64 - 1.
+        last_batch: What becomes of a last batch that is not full: "keep" it, "drop" it, or "pad" it by
+            repeating from the start of the order.
+        sample_weight: Weight of each sample, shape (n,); needs `y`.
+        transform: `transform(x_batch, rng)` returns the batch to use instead, with as many samples. `rng` is
+            a NumPy Generator of its own, keyed with the seed, the epoch and the number of the batch.
+        workers: Threads that make batches ahead of their use; 0 makes each batch when it is asked for.
+        prefetch: Batches that the workers keep ready, at least 1; more than the workers can be useful where
+            the time of a transform varies.
+
+    Raises:
+        ValueError: If the arrays have different lengths or an argument is out of its range.
+
+    Example:
+        >>> loader = Loader(np.zeros((100, 28, 28, 1), np.uint8), np.arange(100), batch_size=32)
+        >>> [x.shape for x, y in loader]
+        [(32, 28, 28, 1), (32, 28, 28, 1), (32, 28, 28, 1), (4, 28, 28, 1)]
+    """
+
+    def __init__(
+        self,
+        x: Array,
+        y: Array | None = None,
+        *,
+        batch_size: int = 32,
+        shuffle: bool = True,
+        seed: int = 0,
+        last_batch: LastBatch = "keep",
+        sample_weight: Array | None = None,
+        transform: Transform | None = None,
+        workers: int = 0,
+        prefetch: int = 2,
+    ) -> None:
+        arrays = {"x": x}
+        arrays |= {"y": y} if y is not None else {}
+        arrays |= {"sample_weight": sample_weight} if sample_weight is not None else {}
+        for name, array in arrays.items():
+            if not isinstance(array, np.ndarray) or array.ndim == 0:
+                message = f"A Loader takes NumPy arrays of shape (n, ...). Received: {name} is {array!r:.60}."
+                raise ValueError(message)
+        lengths = {name: len(array) for name, array in arrays.items()}
+        if len(set(lengths.values())) > 1:
+            message = f"A Loader takes arrays of the same length. Received: {lengths}."
+            raise ValueError(message)
+        if y is None and sample_weight is not None:
+            message = "A sample_weight weighs a loss, so it needs y. Received: sample_weight without y."
+            raise ValueError(message)
+        if workers < 0 or prefetch < 1:
+            message = f"A Loader takes workers from 0 and prefetch from 1. Received: {workers=}, {prefetch=}."
+            raise ValueError(message)
+        self.num_samples = len(x)
+        self.batch_size = batch_size
+        self.epoch = 0
+        self._arrays = tuple(arrays.values())
+        self._shuffle = shuffle
+        self._seed = seed
+        self._last_batch = last_batch
+        self._transform = transform
+        self._workers = workers
+        self._prefetch = prefetch
+        self._num_batches = num_batches(len(x), batch_size, last_batch)
+        epoch_order(0, shuffle=shuffle, seed=seed, epoch=0)  # refuses a bad seed here rather than in a loop
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch, counted from 0, that the next iteration goes through."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        """Number of batches in an epoch."""
+        return self._num_batches
+
+    def __iter__(self) -> Iterator[tuple[Array, ...]]:
+        epoch = self.epoch
+        order = epoch_order(self.num_samples, shuffle=self._shuffle, seed=self._seed, epoch=epoch)
+        batches = batch_indices(order, self.batch_size, self._last_batch)
+        if self._workers == 0:
+            return (self._make(epoch, number, indices) for number, indices in enumerate(batches))
+        return self._threaded(epoch, batches)
+
+    def _threaded(self, epoch: int, batches: list[Indices]) -> Iterator[tuple[Array, ...]]:
+        from concurrent.futures import Future, ThreadPoolExecutor
+
+        executor = ThreadPoolExecutor(self._workers, thread_name_prefix="minicnn-loader")
+        pending: deque[Future[tuple[Array, ...]]] = deque()
+        try:
+            for number, indices in enumerate(batches):
+                pending.append(executor.submit(self._make, epoch, number, indices))
+                if len(pending) > max(self._prefetch, self._workers):
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        finally:  # also when the consumer stops early: closing the generator comes here
+            executor.shutdown(wait=True, cancel_futures=True)
+
+    def _make(self, epoch: int, number: int, indices: Indices) -> tuple[Array, ...]:
+        x, *rest = (np.take(array, indices, axis=0) for array in self._arrays)
+        if self._transform is not None:
+            # The order uses the counter from 0 under the same key; a batch has the upper words to itself.
+            rng = np.random.Generator(
+                np.random.Philox(key=[self._seed, epoch], counter=[0, 0, 0, number + 1])
+            )
+            try:
+                x = self._transform(x, rng)
+            except Exception as error:
+                kind = type(error).__name__
+                message = f"The transform failed on batch {number} of epoch {epoch}: {kind}: {error}"
+                raise RuntimeError(message) from error
+            if not isinstance(x, np.ndarray) or x.shape[:1] != indices.shape:
+                received = f"shape {x.shape}" if isinstance(x, np.ndarray) else f"a {type(x).__name__}"
+                message = (
+                    f"A transform returns a NumPy array with as many samples as it gets, {len(indices)}. "
+                    f"Received on batch {number} of epoch {epoch}: {received}."
+                )
+                raise ValueError(message)
+        return (x, *rest)

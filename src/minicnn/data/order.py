@@ -1,0 +1,94 @@
+"""The order of the samples in an epoch, and its cut into batches: the same for every backend."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+LastBatch = Literal["keep", "drop", "pad"]
+Indices = npt.NDArray[np.int32]
+
+
+def epoch_order(n: int, *, shuffle: bool, seed: int, epoch: int) -> Indices:
+    """Order in which one epoch visits `n` samples.
+
+    Args:
+        n: Number of samples.
+        shuffle: Whether to permute them, by a Philox generator keyed with (seed, epoch).
+        seed: Seed, from 0 to 2**64 - 1.
+        epoch: Number of the epoch, from 0.
+
+    Returns:
+        Every index from 0 to n - 1 once, int32, shape (n,).
+
+    Raises:
+        ValueError: If an argument is out of its range.
+    """
+    for name, value, least, most in (
+        ("n", n, 0, 2**31),
+        ("seed", seed, 0, 2**64 - 1),
+        ("epoch", epoch, 0, 2**64 - 1),
+    ):
+        if not least <= value <= most:
+            message = f"The order of an epoch takes {name} from {least} to {most}. Received: {value}."
+            raise ValueError(message)
+    if not shuffle:
+        return np.arange(n, dtype=np.int32)
+    return np.random.Generator(np.random.Philox(key=[seed, epoch])).permutation(n).astype(np.int32)
+
+
+def num_batches(n: int, batch_size: int, last_batch: LastBatch) -> int:
+    """Number of batches that `batch_indices` cuts `n` samples into.
+
+    Args:
+        n: Number of samples.
+        batch_size: Samples in a batch.
+        last_batch: What becomes of a last batch that is not full: see `batch_indices`.
+
+    Returns:
+        The number, at least 1.
+
+    Raises:
+        ValueError: If no batch would result, or an argument is out of its range.
+    """
+    if batch_size < 1:
+        message = f"A batch holds at least one sample. Received: batch_size={batch_size}."
+        raise ValueError(message)
+    if last_batch not in ("keep", "drop", "pad"):
+        message = f"last_batch is 'keep', 'drop' or 'pad'. Received: {last_batch!r}."
+        raise ValueError(message)
+    count = n // batch_size if last_batch == "drop" else -(-n // batch_size)
+    if count < 1:
+        message = (
+            f"An epoch has at least one batch. Received: {n} samples, batch_size={batch_size}, "
+            f"last_batch={last_batch!r}. Give more samples, a smaller batch_size or another last_batch."
+        )
+        raise ValueError(message)
+    return count
+
+
+def batch_indices(order: Indices, batch_size: int, last_batch: LastBatch) -> list[Indices]:
+    """Cut an order into batches.
+
+    Args:
+        order: Indices of the samples, shape (n,).
+        batch_size: Samples in a batch.
+        last_batch: What becomes of a last batch that is not full: "keep" it, "drop" it, or "pad" it by
+            repeating from the start of the order, as often as it takes.
+
+    Returns:
+        One int32 array a batch, each of shape (batch_size,), the last one shorter if it is kept.
+
+    Raises:
+        ValueError: If no batch would result, or an argument is out of its range.
+
+    Example:
+        >>> [batch.tolist() for batch in batch_indices(np.arange(5, dtype=np.int32), 2, "pad")]
+        [[0, 1], [2, 3], [4, 0]]
+    """
+    count = num_batches(len(order), batch_size, last_batch)
+    if last_batch == "pad":
+        order = np.resize(order, count * batch_size)
+    return [order[i * batch_size : (i + 1) * batch_size] for i in range(count)]

@@ -1,0 +1,221 @@
+"""Activations by name and as layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from minicnn import ops
+from minicnn.layers.arguments import number
+from minicnn.layers.layer import Layer
+from minicnn.program.graph import Value
+
+ActivationArgument = str | None | Callable[[Any], Any]
+
+
+def _linear(x: Value) -> Value:
+    return x
+
+
+def _leaky_relu(x: Value) -> Value:
+    y: Value = ops.leaky_relu(x, negative_slope=0.2)  # Keras: 0.2 by name, 0.3 as the layer LeakyReLU
+    return y
+
+
+ACTIVATIONS: dict[str, Callable[[Value], Value]] = {
+    "linear": _linear,
+    "relu": ops.relu,
+    "relu6": ops.relu6,
+    "leaky_relu": _leaky_relu,
+    "elu": ops.elu,
+    "gelu": ops.gelu,
+    "silu": ops.silu,
+    "swish": ops.silu,
+    "sigmoid": ops.sigmoid,
+    "tanh": ops.tanh,
+    "softmax": ops.softmax,
+    "log_softmax": ops.log_softmax,
+}
+
+
+def get_activation(given: ActivationArgument) -> Callable[[Any], Any]:
+    """An activation by name (None is "linear"), or the function or layer given."""
+    if given is None:
+        return _linear
+    if callable(given):
+        return given
+    try:
+        return ACTIVATIONS[given]
+    except (KeyError, TypeError):
+        message = f"An activation is one of {', '.join(ACTIVATIONS)}, or a function of a Value. Received: {given!r}."
+        raise ValueError(message) from None
+
+
+def finish(y: Value, bias: Value | None, activation: ActivationArgument, *, axis: int) -> Value:
+    """The activation of y plus one number for each index along the given axis."""
+    if bias is not None:
+        after = y.ndim - 1 - axis
+        y = y + (ops.reshape(bias, shape=(bias.size, *(1,) * after)) if after else bias)
+    result: Value = get_activation(activation)(y)
+    return result
+
+
+class Activation(Layer):
+    """An activation function as a layer.
+
+    Args:
+        activation: Name, or function of a Value. Names: linear, relu, relu6, leaky_relu (slope 0.2), elu,
+            gelu (by the error function), silu or swish, sigmoid, tanh, softmax and log_softmax (last axis).
+        name: Name in the model.
+
+    Input shape:
+        Any.
+
+    Output shape:
+        That of the input.
+
+    Raises:
+        ValueError: If the name is unknown.
+
+    Example:
+        >>> Activation("relu")
+        <Activation None>
+    """
+
+    def __init__(self, activation: ActivationArgument, *, name: str | None = None) -> None:
+        super().__init__(name=name)
+        self.activation = activation
+        get_activation(activation)
+
+    def call(self, inputs: Any) -> Any:
+        """Apply the function."""
+        return get_activation(self.activation)(inputs)
+
+
+class ReLU(Layer):
+    """Rectified linear unit: min(x, max_value) where x > threshold, negative_slope * (x - threshold) elsewhere.
+
+    Args:
+        max_value: Largest result; no limit if None.
+        negative_slope: Slope below the threshold.
+        threshold: Where the slope changes.
+        name: Name in the model.
+
+    Input shape:
+        Any.
+
+    Output shape:
+        That of the input.
+
+    Raises:
+        ValueError: If an argument is negative.
+
+    Example:
+        >>> ReLU(max_value=6.0)
+        <ReLU None>
+    """
+
+    def __init__(
+        self,
+        max_value: float | None = None,
+        negative_slope: float = 0.0,
+        threshold: float = 0.0,
+        *,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(name=name)
+        self.max_value = None if max_value is None else number("max_value", max_value, least=0)
+        self.negative_slope = number("negative_slope", negative_slope, least=0)
+        self.threshold = number("threshold", threshold, least=0)
+
+    def call(self, inputs: Any) -> Any:
+        """Choose the primitive that fits, else compose."""
+        if self.threshold:
+            y = ops.where(
+                ops.greater(inputs, self.threshold), inputs, (inputs - self.threshold) * self.negative_slope
+            )
+        elif self.negative_slope:
+            y = ops.leaky_relu(inputs, negative_slope=self.negative_slope)
+        elif self.max_value == 6.0:
+            return ops.relu6(inputs)
+        else:
+            y = ops.relu(inputs)
+        return y if self.max_value is None else ops.minimum(y, self.max_value)
+
+
+class LeakyReLU(Layer):
+    """Leaky rectified linear unit: x where x > 0, negative_slope * x elsewhere.
+
+    Args:
+        negative_slope: Slope for negative inputs.
+        name: Name in the model.
+
+    Input shape:
+        Any.
+
+    Output shape:
+        That of the input.
+
+    Raises:
+        ValueError: If the slope is negative.
+    """
+
+    def __init__(self, negative_slope: float = 0.3, *, name: str | None = None) -> None:
+        super().__init__(name=name)
+        self.negative_slope = number("negative_slope", negative_slope, least=0)
+
+    def call(self, inputs: Any) -> Any:
+        """Apply the function."""
+        return ops.leaky_relu(inputs, negative_slope=self.negative_slope)
+
+
+class ELU(Layer):
+    """Exponential linear unit: x where x > 0, alpha * (exp(x) - 1) elsewhere (arXiv:1511.07289).
+
+    Args:
+        alpha: Minus the limit for large negative inputs.
+        name: Name in the model.
+
+    Input shape:
+        Any.
+
+    Output shape:
+        That of the input.
+    """
+
+    def __init__(self, alpha: float = 1.0, *, name: str | None = None) -> None:
+        super().__init__(name=name)
+        self.alpha = number("alpha", alpha)
+
+    def call(self, inputs: Any) -> Any:
+        """Apply the function."""
+        return ops.elu(inputs, alpha=self.alpha)
+
+
+class Softmax(Layer):
+    """exp(x) / sum(exp(x)) along one axis.
+
+    Args:
+        axis: The axis. Several axes, which Keras takes as a list, are joined with Reshape first.
+        name: Name in the model.
+
+    Input shape:
+        Any.
+
+    Output shape:
+        That of the input.
+
+    Raises:
+        ValueError: If the axis is not an integer.
+    """
+
+    def __init__(self, axis: int = -1, *, name: str | None = None) -> None:
+        super().__init__(name=name)
+        if isinstance(axis, bool) or not isinstance(axis, int):
+            message = f"Softmax takes one axis, an integer. Received: axis={axis!r}. Join several axes with Reshape first."
+            raise ValueError(message)
+        self.axis = axis
+
+    def call(self, inputs: Any) -> Any:
+        """Apply the function."""
+        return ops.softmax(inputs, axis=self.axis)

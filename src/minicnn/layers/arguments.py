@@ -1,0 +1,126 @@
+"""Checks and standard forms of layer arguments; every message names the rule, what came and the remedy."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from minicnn.ops.windows import Axes, Padding, Pair
+
+PaddingMode = Literal["valid", "same"]
+PaddingArgument = str | int | tuple[int, int] | Padding
+
+LAYOUTS = {"channels_last": "NHWC", "channels_first": "NCHW"}
+
+
+def _integer(value: Any) -> int | None:
+    """The value as an int, if it is an integer of Python or NumPy."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return None
+
+
+def positive(name: str, value: Any) -> int:
+    """The value, if it is an integer of at least 1."""
+    n = _integer(value)
+    if n is None or n < 1:
+        message = f"{name} is an integer of at least 1. Received: {name}={value!r}."
+        raise ValueError(message)
+    return n
+
+
+def pair(name: str, value: Any, *, least: int = 1) -> Pair:
+    """An integer or two of them, each at least `least`, as a pair."""
+    values = [_integer(v) for v in (value if isinstance(value, tuple | list) else (value, value))]
+    checked = [v for v in values if v is not None and v >= least]
+    if len(values) != 2 or len(checked) != 2:
+        message = (
+            f"{name} is an integer or a pair of integers of at least {least}. Received: {name}={value!r}."
+        )
+        raise ValueError(message)
+    return (checked[0], checked[1])
+
+
+def number(name: str, value: Any, *, least: float | None = None) -> float:
+    """The value as a float, if it is a real number of at least `least`."""
+    if isinstance(value, bool | str) or not hasattr(value, "__float__"):
+        message = f"{name} is a number. Received: {name}={value!r}."
+        raise ValueError(message)
+    if least is not None and not value >= least:
+        message = f"{name} is a number of at least {least:g}. Received: {name}={value!r}."
+        raise ValueError(message)
+    return float(value)
+
+
+def axis_of(layer: str, axis: int, ndim: int) -> int:
+    """The axis counted from 0, if it is one of a sample's."""
+    at = axis + ndim if axis < 0 else axis
+    if not 1 <= at < ndim:
+        message = (
+            f"{layer} takes an axis from 1 to {ndim - 1} (or from {1 - ndim} to -1) for inputs with {ndim} axes; "
+            f"axis 0 is the batch. Received: axis={axis}."
+        )
+        raise ValueError(message)
+    return at
+
+
+def layout(data_format: str) -> str:
+    """Axis order of a Keras data format: NHWC or NCHW."""
+    if data_format not in LAYOUTS:
+        message = (
+            f"data_format is 'channels_last' or 'channels_first'. Received: data_format={data_format!r}."
+        )
+        raise ValueError(message)
+    return LAYOUTS[data_format]
+
+
+def image_axes(layer: str, data_format: str, shape: Sequence[int | None]) -> Axes:
+    """Positions of the axes of an image batch, or an error that says what the layer takes."""
+    if len(shape) != 4:
+        message = (
+            f"{layer} takes images: batch, height, width and channels. Received: input shape {(None, *shape[1:])}. "
+            "Add the missing axis to the data, e.g. x[..., None] for grey images."
+        )
+        raise ValueError(message)
+    return Axes.of(layout(data_format))
+
+
+def frame(name: str, value: Any) -> Padding:
+    """An integer, (height, width) or ((top, bottom), (left, right)) as the last."""
+    try:
+        if isinstance(value, tuple | list) and len(value) == 2:
+            return (pair(name, value[0], least=0), pair(name, value[1], least=0))
+        h, w = pair(name, value, least=0)
+    except ValueError:
+        message = (
+            f"{name} is an integer of at least 0, a pair (height, width) of them, or ((top, bottom), (left, right)). "
+            f"Received: {name}={value!r}."
+        )
+        raise ValueError(message) from None
+    return ((h, h), (w, w))
+
+
+def standard_padding(value: Any) -> str | Padding:
+    """Either "valid", "same" or explicit integers as ((top, bottom), (left, right))."""
+    if isinstance(value, str):
+        if value not in ("valid", "same"):
+            message = f"padding is 'valid', 'same' or integers. Received: padding={value!r}."
+            raise ValueError(message)
+        return value
+    return frame("padding", value)
+
+
+def resolve_padding(
+    value: str | Padding, image: Pair, kernel: Pair, strides: Pair, dilation: Pair = (1, 1)
+) -> Padding:
+    """Padding in elements: "same" gives ceil(size / stride) positions, the odd element below and to the right."""
+    if not isinstance(value, str):
+        return value
+    pairs = [(0, 0), (0, 0)]
+    if value == "same":
+        for axis, (n, k, s, d) in enumerate(zip(image, kernel, strides, dilation, strict=True)):
+            total = max((-(-n // s) - 1) * s + d * (k - 1) + 1 - n, 0)
+            pairs[axis] = (total // 2, total - total // 2)
+    return (pairs[0], pairs[1])

@@ -1,0 +1,131 @@
+"""Convolution layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from minicnn import ops
+from minicnn.initializers import Initializer
+from minicnn.layers.activation import get_activation
+from minicnn.layers.arguments import PaddingArgument, check_padding, layout, pair, positive, resolve_padding
+from minicnn.layers.layer import Layer
+from minicnn.ops.windows import Axes
+from minicnn.program.graph import Value
+
+ActivationArgument = str | None | Callable[[Value], Value]
+
+
+def add_bias(x: Value, bias: Value, axis: int) -> Value:
+    """X plus one number for each index along the given axis."""
+    shape = (bias.size,) if axis == x.ndim - 1 else (bias.size, *(1,) * (x.ndim - 1 - axis))
+    return x + (bias if shape == bias.shape else ops.reshape(bias, shape=shape))
+
+
+def image_channels(layer: str, input_shape: Any, axes: Axes) -> int:
+    """Channels of an image batch, or an error that says what the layer takes."""
+    if len(input_shape) != 4:
+        message = (
+            f"{layer} takes images: batch, height, width and channels. Received: input shape {input_shape}. "
+            "Add the missing axis to the data, e.g. x[..., None] for grey images."
+        )
+        raise ValueError(message)
+    return int(input_shape[axes.c])
+
+
+class Conv2D(Layer):
+    """Two-dimensional convolution.
+
+    Args:
+        filters: Number of output channels.
+        kernel_size: Height and width of the kernel, or one integer for both.
+        strides: Steps between output positions.
+        padding: "valid" (none), "same" (as much as gives ceil(size / stride) positions), or explicit
+            integers: n, (height, width) or ((top, bottom), (left, right)).
+        data_format: "channels_last" (N, H, W, C) or "channels_first" (N, C, H, W).
+        dilation_rate: Distance between neighbouring taps.
+        groups: Parts of the channels that are convolved apart.
+        activation: Name or function, applied last.
+        use_bias: Whether a number is added for each filter.
+        kernel_initializer: First values of the kernel (KH, KW, C / groups, filters).
+        bias_initializer: First values of the bias (filters,).
+        name: Name in the model.
+
+    Input shape:
+        (N, H, W, C), or (N, C, H, W) for "channels_first".
+
+    Output shape:
+        (N, OH, OW, filters), or (N, filters, OH, OW).
+
+    Raises:
+        ValueError: If an argument is out of range, or groups divide channels or filters unevenly.
+
+    Example:
+        >>> Conv2D(8, 3, activation="relu")
+        <Conv2D None>
+    """
+
+    def __init__(
+        self,
+        filters: int,
+        kernel_size: int | tuple[int, int],
+        strides: int | tuple[int, int] = (1, 1),
+        padding: PaddingArgument = "valid",
+        data_format: str = "channels_last",
+        dilation_rate: int | tuple[int, int] = (1, 1),
+        groups: int = 1,
+        activation: ActivationArgument = None,
+        use_bias: bool = True,
+        kernel_initializer: str | Initializer = "glorot_uniform",
+        bias_initializer: str | Initializer = "zeros",
+        *,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(name=name)
+        self.filters = positive("filters", filters)
+        self.kernel_size = pair("kernel_size", kernel_size)
+        self.strides = pair("strides", strides)
+        check_padding(padding)
+        self.padding = padding
+        self.data_format = data_format
+        self.dilation_rate = pair("dilation_rate", dilation_rate)
+        self.groups = positive("groups", groups)
+        self.activation = activation
+        self.use_bias = use_bias
+        self.kernel_initializer = kernel_initializer
+        self.bias_initializer = bias_initializer
+        get_activation(activation)
+        layout(data_format)
+
+    def build(self, input_shape: Any) -> None:
+        """Declare kernel (KH, KW, C / groups, filters) and bias (filters,)."""
+        channels = image_channels("Conv2D", input_shape, Axes.of(layout(self.data_format)))
+        if channels % self.groups or self.filters % self.groups:
+            message = (
+                "groups divides the channels and the filters. Received: "
+                f"groups={self.groups}, {channels} channels, filters={self.filters}."
+            )
+            raise ValueError(message)
+        self.kernel = self.add_weight(
+            "kernel", (*self.kernel_size, channels // self.groups, self.filters), self.kernel_initializer
+        )
+        if self.use_bias:
+            self.bias = self.add_weight("bias", (self.filters,), self.bias_initializer)
+
+    def call(self, inputs: Any) -> Any:
+        """Convolve, add the bias, activate."""
+        order = layout(self.data_format)
+        axes = Axes.of(order)
+        image = (inputs.shape[axes.h], inputs.shape[axes.w])
+        y = ops.conv2d(
+            inputs,
+            self.kernel,
+            strides=self.strides,
+            padding=resolve_padding(self.padding, image, self.kernel_size, self.strides, self.dilation_rate),
+            dilation=self.dilation_rate,
+            groups=self.groups,
+            data_format=order,
+        )
+        if self.use_bias:
+            y = add_bias(y, self.bias, axes.c)
+        return get_activation(self.activation)(y)

@@ -1,0 +1,107 @@
+"""Layers for inputs of any shape: Dense and Rescaling."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from minicnn import ops
+from minicnn.initializers import Initializer, get_initializer
+from minicnn.layers.activation import ActivationArgument, finish, get_activation
+from minicnn.layers.arguments import number, positive
+from minicnn.layers.layer import Layer
+
+
+class Dense(Layer):
+    """Fully connected layer: activation(inputs @ kernel + bias) along the last axis.
+
+    Args:
+        units: Number of outputs.
+        activation: Name or function, applied last.
+        use_bias: Whether a number is added for each output.
+        kernel_initializer: First values of the kernel (inputs, units).
+        bias_initializer: First values of the bias (units,).
+        name: Name in the model.
+
+    Input shape:
+        (N, ..., inputs).
+
+    Output shape:
+        (N, ..., units).
+
+    Raises:
+        ValueError: If units is not a positive integer.
+
+    Example:
+        >>> Dense(10, activation="softmax")
+        <Dense None>
+    """
+
+    def __init__(
+        self,
+        units: int,
+        activation: ActivationArgument = None,
+        use_bias: bool = True,
+        kernel_initializer: str | Initializer = "glorot_uniform",
+        bias_initializer: str | Initializer = "zeros",
+        *,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(name=name)
+        self.units = positive("units", units)
+        self.activation = activation
+        self.use_bias = use_bias
+        self.kernel_initializer = kernel_initializer
+        self.bias_initializer = bias_initializer
+        get_activation(activation)
+        get_initializer(kernel_initializer)
+        get_initializer(bias_initializer)
+
+    def build(self, input_shape: Any) -> None:
+        """Declare kernel (inputs, units) and bias (units,)."""
+        if len(input_shape) < 2:
+            message = f"Dense takes inputs with a batch axis and a last axis of features. Received: shape {input_shape}."
+            raise ValueError(message)
+        self.kernel = self.add_weight("kernel", (input_shape[-1], self.units), self.kernel_initializer)
+        self.bias = self.add_weight("bias", (self.units,), self.bias_initializer) if self.use_bias else None
+
+    def call(self, inputs: Any) -> Any:
+        """Multiply, add the bias, activate."""
+        x = inputs
+        if inputs.ndim > 2:  # (N, ..., K) -> (N * ..., K)
+            x = ops.reshape(inputs, shape=(math.prod(inputs.shape[:-1]), inputs.shape[-1]))
+        y = ops.matmul(x, self.kernel)
+        if inputs.ndim > 2:
+            y = ops.reshape(y, shape=(*inputs.shape[:-1], self.units))
+        return finish(y, self.bias, self.activation, axis=y.ndim - 1)
+
+
+class Rescaling(Layer):
+    """inputs * scale + offset, in floating point: pixels to numbers around 1.
+
+    Args:
+        scale: Factor.
+        offset: Added after the factor.
+        name: Name in the model.
+
+    Input shape:
+        Any; integers are converted.
+
+    Output shape:
+        That of the input.
+
+    Example:
+        >>> Rescaling(1 / 255)
+        <Rescaling None>
+    """
+
+    def __init__(self, scale: float, offset: float = 0.0, *, name: str | None = None) -> None:
+        super().__init__(name=name)
+        self.scale = number("scale", scale)
+        self.offset = number("offset", offset)
+
+    def call(self, inputs: Any) -> Any:
+        """Scale and shift."""
+        x = inputs if "float" in inputs.dtype else ops.as_float(inputs, self._tracing().dtype)
+        y = x * self.scale
+        return y + self.offset if self.offset else y

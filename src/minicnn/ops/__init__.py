@@ -1,0 +1,70 @@
+"""The primitives: every operation of a Program, each with reference, gradient, shape and cost."""
+
+from minicnn.ops.activations import (
+    elu,
+    erf,
+    gelu,
+    leaky_relu,
+    log_softmax,
+    relu,
+    relu6,
+    relu_gradient,
+    sigmoid,
+    silu,
+    softmax,
+    tanh,
+)  # fmt: skip
+from minicnn.ops.convolution import conv2d, conv2d_input_gradient, conv2d_weight_gradient
+from minicnn.ops.depthwise import (
+    depthwise_conv2d,
+    depthwise_conv2d_input_gradient,
+    depthwise_conv2d_weight_gradient,
+)
+from minicnn.ops.elementwise import (
+    abs,
+    add,
+    as_float,
+    cast,
+    divide,
+    equal,
+    exp,
+    expm1,
+    greater,
+    greater_equal,
+    less,
+    less_equal,
+    log,
+    log1p,
+    maximum,
+    minimum,
+    multiply,
+    negative,
+    power,
+    sign,
+    sqrt,
+    square,
+    subtract,
+    where,
+)  # fmt: skip
+from minicnn.ops.linalg import matmul
+from minicnn.ops.losses import softmax_cross_entropy, softmax_cross_entropy_gradient
+from minicnn.ops.manipulation import concat, getitem, one_hot, pad, permute, repeat, reshape, slice_, take
+from minicnn.ops.normalization import normalize, normalize_gradient
+from minicnn.ops.pooling import average_pool2d, average_pool2d_gradient, max_pool2d, max_pool2d_gradient
+from minicnn.ops.primitive import REGISTRY, Cost, Primitive, primitive
+from minicnn.ops.random import random_uniform
+from minicnn.ops.reduction import argmax, broadcast_to, max, mean, sum, sum_to_shape
+from minicnn.ops.updates import adam_update, momentum_update, rmsprop_update, sgd_update
+
+__all__ = [
+    "REGISTRY", "Cost", "Primitive", "abs", "adam_update", "add", "argmax", "as_float", "average_pool2d",
+    "average_pool2d_gradient", "broadcast_to", "cast", "concat", "conv2d", "conv2d_input_gradient",
+    "conv2d_weight_gradient", "depthwise_conv2d", "depthwise_conv2d_input_gradient",
+    "depthwise_conv2d_weight_gradient", "divide", "elu", "equal", "erf", "exp", "expm1", "gelu", "getitem",
+    "greater", "greater_equal", "leaky_relu", "less", "less_equal", "log", "log1p", "log_softmax", "matmul", "max",
+    "max_pool2d", "max_pool2d_gradient", "maximum", "mean", "minimum", "momentum_update", "multiply", "negative",
+    "normalize", "normalize_gradient", "one_hot", "pad", "permute", "power", "primitive", "random_uniform", "relu",
+    "relu6", "relu_gradient", "repeat", "reshape", "rmsprop_update", "sgd_update", "sigmoid", "sign", "silu",
+    "slice_", "softmax", "softmax_cross_entropy", "softmax_cross_entropy_gradient", "sqrt", "square", "subtract",
+    "sum", "sum_to_shape", "take", "tanh", "where",
+]  # fmt: skip

@@ -1,0 +1,63 @@
+"""Checks that shape rules share; every message names the rule, what was received and the remedy."""
+
+from __future__ import annotations
+
+from minicnn.program.graph import Spec
+
+
+def same_dtype(name: str, *specs: Spec) -> str:
+    """The dtype that all specs have in common."""
+    dtype = specs[0].dtype
+    if any(s.dtype != dtype for s in specs):
+        message = (
+            f"{name} takes arrays of one dtype. Received: {', '.join(map(str, specs))}. "
+            "Convert first with ops.cast(x, dtype=...)."
+        )
+        raise TypeError(message)
+    return dtype
+
+
+def require_float(name: str, x: Spec) -> Spec:
+    """The spec itself, if it is floating-point."""
+    if "float" not in x.dtype:
+        message = f"{name} takes floating-point arrays. Received: {x}. Convert first with ops.cast(x, dtype='float32')."
+        raise TypeError(message)
+    return x
+
+
+def require_ndim(name: str, argument: str, x: Spec, ndim: int, axes: str) -> None:
+    """Check the number of axes; `axes` says what they are."""
+    if x.ndim != ndim:
+        message = f"{name} takes {argument} with {ndim} axes ({axes}). Received: {x}. Add or remove axes with ops.reshape."
+        raise ValueError(message)
+
+
+def broadcast_shape(name: str, *specs: Spec) -> tuple[int, ...]:
+    """Shape of the results when the specs are broadcast against each other."""
+    ndim = max(s.ndim for s in specs)
+    shape = [1] * ndim
+    for s in specs:
+        for axis, n in enumerate(s.shape, ndim - s.ndim):
+            if n != 1:
+                if shape[axis] not in (1, n):
+                    message = (
+                        f"{name} takes shapes that broadcast: aligned at the last axis, lengths are equal or 1. "
+                        f"Received: {', '.join(map(str, specs))}. Insert axes of length 1 with ops.reshape."
+                    )
+                    raise ValueError(message)
+                shape[axis] = n
+    return tuple(shape)
+
+
+def normalize_axes(name: str, axes: int | tuple[int, ...] | None, ndim: int) -> tuple[int, ...]:
+    """Axes as sorted non-negative integers; None means all."""
+    if axes is None:
+        return tuple(range(ndim))
+    given = (axes,) if isinstance(axes, int) else tuple(axes)
+    result = tuple(sorted(a + ndim if a < 0 else a for a in given))
+    if any(not 0 <= a < ndim for a in result) or len(set(result)) != len(result):
+        message = (
+            f"{name} takes distinct axes from {-ndim} to {ndim - 1}. Received: {axes}. Count axes from 0."
+        )
+        raise ValueError(message)
+    return result

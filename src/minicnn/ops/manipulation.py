@@ -1,0 +1,233 @@
+"""Reshape, reorder, cut, join and look up arrays."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from minicnn.ops.arrays import arange, copy_of, extend
+from minicnn.ops.checks import normalize_axes, same_dtype
+from minicnn.ops.primitive import Array, Cost, Namespace, primitive
+from minicnn.ops.reduction import sum
+from minicnn.program.graph import Node, Spec, Value
+
+Pairs = tuple[tuple[int, int], ...]
+
+
+@primitive
+def reshape(x: Array, *, shape: tuple[int, ...], xp: Namespace) -> Array:
+    """The elements of x in row-major order, in another shape."""
+    return copy_of(xp.reshape(x, shape), xp)
+
+
+@reshape.shape
+def _(x: Spec, *, shape: tuple[int, ...]) -> Spec:
+    if math.prod(shape) != x.size or any(n < 0 for n in shape):
+        message = (
+            f"reshape keeps the number of elements. Received: {x} and shape {tuple(shape)} with "
+            f"{math.prod(shape)} elements."
+        )
+        raise ValueError(message)
+    return Spec(tuple(shape), x.dtype)
+
+
+@reshape.gradient
+def _(node: Node, dy: Value) -> Value:
+    return reshape(dy, shape=node.inputs[0].shape)
+
+
+@primitive
+def permute(x: Array, *, axes: tuple[int, ...], xp: Namespace) -> Array:
+    """Axes reordered: axis i of the result is axis `axes[i]` of x."""
+    return copy_of(xp.permute_dims(x, axes), xp)
+
+
+@permute.shape
+def _(x: Spec, *, axes: tuple[int, ...]) -> Spec:
+    if sorted(axes) != list(range(x.ndim)):
+        message = f"permute takes each axis of x once. Received: {x} and axes {tuple(axes)}."
+        raise ValueError(message)
+    return Spec(tuple(x.shape[a] for a in axes), x.dtype)
+
+
+@permute.gradient
+def _(node: Node, dy: Value) -> Value:
+    axes = node.attrs["axes"]
+    return permute(dy, axes=tuple(axes.index(i) for i in range(len(axes))))
+
+
+@primitive
+def concat(*arrays: Array, axis: int = -1, xp: Namespace) -> Array:
+    """Arrays joined along one axis."""
+    return xp.concat(arrays, axis=axis)
+
+
+@concat.shape
+def _(*specs: Spec, axis: int) -> Spec:
+    first = specs[0]
+    (joined,) = normalize_axes("concat", axis, first.ndim)
+    others = {tuple(n for a, n in enumerate(s.shape) if a != joined) for s in specs}
+    if len(others) != 1 or any(s.ndim != first.ndim for s in specs):
+        message = f"concat takes arrays whose shapes are equal but for axis {joined}. Received: {', '.join(map(str, specs))}."
+        raise ValueError(message)
+    length = 0
+    for s in specs:
+        length += s.shape[joined]
+    return Spec((*first.shape[:joined], length, *first.shape[joined + 1 :]), same_dtype("concat", *specs))
+
+
+@concat.gradient
+def _(node: Node, dy: Value) -> list[Value]:
+    (axis,) = normalize_axes("concat", node.attrs["axis"], dy.ndim)
+    gradients, start = [], 0
+    for value in node.inputs:
+        stop = start + value.shape[axis]
+        bounds = tuple((start, stop) if a == axis else (0, n) for a, n in enumerate(dy.shape))
+        gradients.append(slice_(dy, bounds=bounds))
+        start = stop
+    return gradients
+
+
+@primitive
+def slice_(x: Array, *, bounds: Pairs, xp: Namespace) -> Array:
+    """The box of x that starts and stops at `bounds[axis]` along each axis."""
+    return copy_of(x[tuple(slice(a, b) for a, b in bounds)], xp)
+
+
+@slice_.shape
+def _(x: Spec, *, bounds: Pairs) -> Spec:
+    if len(bounds) != x.ndim or any(not 0 <= a <= b <= n for (a, b), n in zip(bounds, x.shape, strict=False)):
+        message = (
+            f"slice_ takes (start, stop) for each axis, within its length. Received: {x} and bounds {bounds}."
+        )
+        raise ValueError(message)
+    return Spec(tuple(b - a for a, b in bounds), x.dtype)
+
+
+@slice_.gradient
+def _(node: Node, dy: Value) -> Value:
+    x = node.inputs[0]
+    return pad(dy, widths=tuple((a, n - b) for (a, b), n in zip(node.attrs["bounds"], x.shape, strict=True)))
+
+
+def getitem(x: Value, key: Any) -> Value:
+    """Static indexing: integers, slices with step 1 and an ellipsis."""
+    keys = list(key) if isinstance(key, tuple) else [key]
+    if any(not isinstance(k, int | slice | type(...)) for k in keys) or keys.count(...) > 1:
+        message = f"A Value is indexed with integers, slices with step 1 and at most one ellipsis. Received: {key!r}."
+        raise TypeError(message)
+    if ... not in keys:
+        keys.append(...)
+    at = keys.index(...)
+    keys[at : at + 1] = [slice(None)] * (x.ndim - len(keys) + 1)
+    if len(keys) != x.ndim:
+        message = f"An index has at most one entry an axis. Received: {key!r} for {x.spec}."
+        raise IndexError(message)
+    bounds, shape = [], []
+    for k, n in zip(keys, x.shape, strict=True):
+        if isinstance(k, int):
+            if not -n <= k < n:
+                message = (
+                    f"An index lies within its axis. Received: {k} for an axis of length {n} of {x.spec}."
+                )
+                raise IndexError(message)
+            bounds.append((k % n, k % n + 1))
+            continue
+        start, stop, step = k.indices(n)
+        if step != 1:
+            message = f"Slices of a Value have step 1. Received: {k}."
+            raise IndexError(message)
+        bounds.append((start, max(start, stop)))
+        shape.append(bounds[-1][1] - start)
+    y = slice_(x, bounds=tuple(bounds))
+    return y if y.shape == tuple(shape) else reshape(y, shape=tuple(shape))
+
+
+@primitive
+def pad(x: Array, *, widths: Pairs, value: float = 0.0, xp: Namespace) -> Array:
+    """X framed by `widths[axis]` = (before, after) elements of a constant value along each axis."""
+    y = x
+    for axis, (before, after) in enumerate(widths):
+        y = extend(y, axis, before, after, xp, value)
+    return copy_of(x, xp) if y is x else y
+
+
+@pad.shape
+def _(x: Spec, *, widths: Pairs, value: float) -> Spec:
+    if len(widths) != x.ndim or any(a < 0 or b < 0 for a, b in widths):
+        message = f"pad takes (before, after) >= 0 for each axis. Received: {x} and widths {widths}."
+        raise ValueError(message)
+    return Spec(tuple(a + n + b for n, (a, b) in zip(x.shape, widths, strict=True)), x.dtype)
+
+
+@pad.gradient
+def _(node: Node, dy: Value) -> Value:
+    x = node.inputs[0]
+    return slice_(
+        dy, bounds=tuple((a, a + n) for n, (a, _) in zip(x.shape, node.attrs["widths"], strict=True))
+    )
+
+
+@primitive
+def repeat(x: Array, *, repeats: int, axis: int, xp: Namespace) -> Array:
+    """Each element repeated `repeats` times along one axis."""
+    return xp.repeat(x, repeats, axis=axis)
+
+
+@repeat.shape
+def _(x: Spec, *, repeats: int, axis: int) -> Spec:
+    (at,) = normalize_axes("repeat", axis, x.ndim)
+    if repeats < 1:
+        message = f"repeat takes a count of at least 1. Received: {repeats}."
+        raise ValueError(message)
+    return Spec(tuple(n * repeats if a == at else n for a, n in enumerate(x.shape)), x.dtype)
+
+
+@repeat.gradient
+def _(node: Node, dy: Value) -> Value:
+    (axis,) = normalize_axes("repeat", node.attrs["axis"], dy.ndim)
+    shape = node.inputs[0].shape
+    # (..., n * repeats, ...) -> (..., n, repeats, ...) -> (..., n, ...)
+    split = (*shape[: axis + 1], node.attrs["repeats"], *shape[axis + 1 :])
+    return sum(reshape(dy, shape=split), axes=axis + 1)
+
+
+@primitive
+def take(x: Array, index: Array, *, xp: Namespace) -> Array:
+    """Rows of x along the first axis, by an int32 index array: the gather of a batch.
+
+    Raises:
+        IndexError: From the array library, if an index is outside and the library checks.
+    """
+    return xp.take(x, index, axis=0)
+
+
+@take.shape
+def _(x: Spec, index: Spec) -> Spec:
+    if index.ndim != 1 or index.dtype != "int32":
+        message = f"take gathers rows by an int32 index with one axis. Received: {index}."
+        raise ValueError(message)
+    return Spec((index.shape[0], *x.shape[1:]), x.dtype)
+
+
+@take.cost
+def _(node: Node) -> Cost:
+    index, y = node.inputs[1], node.outputs[0]
+    return Cost(0, index.nbytes + 2 * y.nbytes)  # only the rows taken are read
+
+
+@primitive
+def one_hot(labels: Array, *, classes: int, dtype: str = "float32", xp: Namespace) -> Array:
+    """1 at each label along a new last axis of length `classes`, 0 elsewhere."""
+    # Class numbers may not fit the labels' type: uint8 has no 300.
+    labels = xp.astype(labels, xp.int32)
+    hits = xp.expand_dims(labels, axis=-1) == arange(classes, labels, xp)
+    return xp.astype(hits, getattr(xp, dtype))
+
+
+@one_hot.shape
+def _(labels: Spec, *, classes: int, dtype: str) -> Spec:
+    if "int" not in labels.dtype:
+        message = f"one_hot takes integer labels. Received: {labels}. Convert first with ops.cast(x, dtype='int32')."
+        raise TypeError(message)
+    return Spec((*labels.shape, classes), dtype)

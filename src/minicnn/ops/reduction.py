@@ -1,0 +1,123 @@
+"""Reductions over axes, and their inverse, broadcasting."""
+
+from __future__ import annotations
+
+from minicnn.ops.arrays import copy_of
+from minicnn.ops.checks import broadcast_shape, normalize_axes, require_float
+from minicnn.ops.primitive import Array, Namespace, Primitive, primitive
+from minicnn.program.graph import Node, Spec, Value
+
+Axes = int | tuple[int, ...] | None
+
+
+def _reduction(op: Primitive) -> None:
+    @op.shape
+    def shape(x: Spec, *, axes: Axes, keepdims: bool) -> Spec:
+        require_float(op.name, x)
+        reduced = normalize_axes(op.name, axes, x.ndim)
+        if keepdims:
+            return Spec(tuple(1 if a in reduced else n for a, n in enumerate(x.shape)), x.dtype)
+        return Spec(tuple(n for a, n in enumerate(x.shape) if a not in reduced), x.dtype)
+
+    @op.cost
+    def cost(node: Node) -> int:
+        return node.inputs[0].size
+
+
+def _spread(dy: Value, node: Node) -> Value:
+    """Gradient of a reduction's result with the reduced axes put back as length 1."""
+    x = node.inputs[0]
+    reduced = normalize_axes(node.op.name, node.attrs["axes"], x.ndim)
+    return reshape_to(dy, tuple(1 if a in reduced else n for a, n in enumerate(x.shape)))
+
+
+@primitive
+def sum(x: Array, *, axes: Axes = None, keepdims: bool = False, xp: Namespace) -> Array:  # noqa: A001
+    """Sum over the given axes (all by default)."""
+    return xp.sum(x, axis=axes, keepdims=keepdims)
+
+
+@sum.gradient
+def _(node: Node, dy: Value) -> Value:
+    return broadcast_to(_spread(dy, node), shape=node.inputs[0].shape)
+
+
+@primitive
+def mean(x: Array, *, axes: Axes = None, keepdims: bool = False, xp: Namespace) -> Array:
+    """Arithmetic mean over the given axes (all by default)."""
+    return xp.mean(x, axis=axes, keepdims=keepdims)
+
+
+@mean.gradient
+def _(node: Node, dy: Value) -> Value:
+    count = node.inputs[0].size / node.outputs[0].size
+    return broadcast_to(_spread(dy * (1.0 / count), node), shape=node.inputs[0].shape)
+
+
+@primitive
+def max(x: Array, *, axes: Axes = None, keepdims: bool = False, xp: Namespace) -> Array:  # noqa: A001
+    """Maximum over the given axes (all by default); equal maxima share the gradient."""
+    return xp.max(x, axis=axes, keepdims=keepdims)
+
+
+@max.gradient
+def _(node: Node, dy: Value) -> Value:
+    from minicnn.ops.elementwise import cast, equal
+
+    x = node.inputs[0]
+    top = cast(equal(x, _spread(node.outputs[0], node)), dtype=x.dtype)
+    return top * (_spread(dy, node) / sum(top, axes=node.attrs["axes"], keepdims=True))
+
+
+for _op in (sum, mean, max):
+    _reduction(_op)
+
+
+@primitive
+def argmax(x: Array, *, axis: int = -1, xp: Namespace) -> Array:
+    """Index of the first maximum along one axis, as int32."""
+    return xp.astype(xp.argmax(x, axis=axis), xp.int32)
+
+
+@argmax.shape
+def _(x: Spec, *, axis: int) -> Spec:
+    (reduced,) = normalize_axes("argmax", axis, x.ndim)
+    return Spec(tuple(n for a, n in enumerate(x.shape) if a != reduced), "int32")
+
+
+@primitive
+def broadcast_to(x: Array, *, shape: tuple[int, ...], xp: Namespace) -> Array:
+    """X repeated along axes of length 1 (and new leading axes) to the given shape."""
+    # An array of its own: a primitive never returns a view of its input.
+    return copy_of(xp.broadcast_to(x, shape), xp)
+
+
+@broadcast_to.shape
+def _(x: Spec, *, shape: tuple[int, ...]) -> Spec:
+    if broadcast_shape("broadcast_to", x, Spec(shape)) != tuple(shape):
+        message = (
+            f"broadcast_to takes a shape that x broadcasts to. Received: {x} and {shape}. Reshape x first."
+        )
+        raise ValueError(message)
+    return Spec(tuple(shape), x.dtype)
+
+
+@broadcast_to.gradient
+def _(node: Node, dy: Value) -> Value:
+    return sum_to_shape(dy, node.inputs[0].shape)
+
+
+def sum_to_shape(x: Value, shape: tuple[int, ...]) -> Value:
+    """Sum of x over the axes along which `shape` was broadcast to x's shape."""
+    if x.shape == shape:
+        return x
+    lead = x.ndim - len(shape)
+    axes = tuple(range(lead)) + tuple(a for a, n in enumerate(shape, lead) if n == 1 and x.shape[a] != 1)
+    return reshape_to(sum(x, axes=axes) if axes else x, shape)
+
+
+def reshape_to(x: Value, shape: tuple[int, ...]) -> Value:
+    """X with another shape, emitting nothing if it has that shape already."""
+    from minicnn.ops.manipulation import reshape
+
+    return x if x.shape == shape else reshape(x, shape=shape)

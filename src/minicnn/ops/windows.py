@@ -1,0 +1,186 @@
+"""Sliding windows over images: geometry, taps, unfolding and its transpose, in three layouts.
+
+A tap (i, j) of a window is the strided slice of an image that meets weight (i, j) at every output
+position. All references of convolution and pooling are written as a loop over taps, so they need
+nothing but slices, joins, products and sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+from minicnn.ops.arrays import extend, zeros
+from minicnn.ops.primitive import Array, Namespace
+from minicnn.program.graph import Spec
+
+Pair = tuple[int, int]
+Padding = tuple[Pair, Pair]
+
+DATA_FORMATS = ("NHWC", "NCHW", "HWCN")
+
+
+@dataclass(frozen=True)
+class Axes:
+    """Positions of the batch, height, width and channel axes."""
+
+    n: int
+    h: int
+    w: int
+    c: int
+
+    @classmethod
+    def of(cls, data_format: str) -> Axes:
+        """Axes of "NHWC" (channels last), "NCHW" (channels first) or "HWCN" (batch last)."""
+        if data_format not in DATA_FORMATS:
+            message = f"data_format is one of {', '.join(DATA_FORMATS)}. Received: {data_format!r}."
+            raise ValueError(message)
+        return cls(*(data_format.index(a) for a in "NHWC"))
+
+    def shape(self, n: int, h: int, w: int, c: int) -> tuple[int, int, int, int]:
+        """The four lengths in this layout's order."""
+        result = [0, 0, 0, 0]
+        result[self.n], result[self.h], result[self.w], result[self.c] = n, h, w, c
+        return (result[0], result[1], result[2], result[3])
+
+
+@dataclass(frozen=True)
+class Window:
+    """How a kernel slides along the two image axes.
+
+    Attributes:
+        kernel: Taps (KH, KW).
+        strides: Steps (SH, SW) between output positions.
+        padding: ((top, bottom), (left, right)) elements around the image.
+        dilation: Distance (DH, DW) between neighbouring taps.
+    """
+
+    kernel: Pair
+    strides: Pair = (1, 1)
+    padding: Padding = ((0, 0), (0, 0))
+    dilation: Pair = (1, 1)
+
+    def output_size(self, name: str, height: int, width: int) -> Pair:
+        """Output positions (OH, OW): floor((size + padding - dilation * (kernel - 1) - 1) / stride) + 1."""
+        if any(k < 1 for k in self.kernel) or any(v < 1 for v in (*self.strides, *self.dilation)):
+            message = (
+                f"{name} takes kernel size, strides and dilation of at least 1. Received: kernel {self.kernel}, "
+                f"strides {self.strides}, dilation {self.dilation}."
+            )
+            raise ValueError(message)
+        if any(p < 0 for pair in self.padding for p in pair):
+            message = (
+                f"{name} takes padding of at least 0. Received: {self.padding}. Crop with ops.slice_ instead."
+            )
+            raise ValueError(message)
+        result = []
+        for size, k, s, p, d in zip(
+            (height, width), self.kernel, self.strides, self.padding, self.dilation, strict=True
+        ):
+            free = size + sum(p) - d * (k - 1) - 1
+            if free < 0:
+                message = (
+                    f"{name} needs an image at least as large as its (dilated) kernel. Received: image "
+                    f"{height}x{width}, kernel {self.kernel}, dilation {self.dilation}, padding {self.padding}. "
+                    "Use a larger image, a smaller kernel or padding='same'."
+                )
+                raise ValueError(message)
+            result.append(free // s + 1)
+        return (result[0], result[1])
+
+    def taps(self, x: Array, axes: Axes, size: Pair) -> list[Array]:
+        """Views of the padded image x, one a tap in row-major order, each with `size` positions."""
+        result = []
+        for i in range(self.kernel[0]):
+            for j in range(self.kernel[1]):
+                index = [slice(None)] * 4
+                for axis, k, s, d, n in zip(
+                    (axes.h, axes.w), (i, j), self.strides, self.dilation, size, strict=True
+                ):
+                    index[axis] = slice(k * d, k * d + (n - 1) * s + 1, s)
+                result.append(x[tuple(index)])
+        return result
+
+
+def pad_image(x: Array, padding: Padding, axes: Axes, xp: Namespace, value: float = 0.0) -> Array:
+    """X with a frame of a constant value around its image axes; x itself where there is none."""
+    for axis, (before, after) in ((axes.h, padding[0]), (axes.w, padding[1])):
+        x = extend(x, axis, before, after, xp, value)
+    return x
+
+
+def unfold(x: Array, window: Window, axes: Axes, size: Pair, xp: Namespace) -> Array:
+    """The taps of x joined along the channel axis, in the order (KH, KW, C)."""
+    taps = window.taps(pad_image(x, window.padding, axes, xp), axes, size)
+    return taps[0] if len(taps) == 1 else xp.concat(taps, axis=axes.c)
+
+
+def phases(kernel: int, stride: int, dilation: int) -> list[list[Pair]]:
+    """For each remainder r of input positions modulo the stride: its taps k and their output offsets.
+
+    Input position r + stride * q of the padded image meets output position q + offset at tap k,
+    where offset = (r - k * dilation) / stride for the taps that divide evenly.
+    """
+    return [
+        [(k, (r - k * dilation) // stride) for k in range(kernel) if (r - k * dilation) % stride == 0]
+        for r in range(stride)
+    ]
+
+
+def shifted(x: Array, offset: int, length: int, axis: int, xp: Namespace) -> Array:
+    """y[q] = x[q + offset] for q in range(length) along one axis, 0 where x has no such element."""
+    n = x.shape[axis]
+    start, stop = max(offset, 0), min(offset + length, n)
+    index = [slice(None)] * x.ndim
+    index[axis] = slice(min(start, n), max(stop, min(start, n)))
+    part = x[tuple(index)]
+    before = min(max(-offset, 0), length)
+    return extend(part, axis, before, length - before - part.shape[axis], xp)
+
+
+def interleave(parts: Sequence[Array], axis: int, xp: Namespace) -> Array:
+    """Parts merged along one axis: result[len(parts) * q + r] = parts[r][q]."""
+    if len(parts) == 1:
+        return parts[0]
+    shape = list(parts[0].shape)
+    shape[axis] *= len(parts)
+    return xp.reshape(xp.stack(parts, axis=axis + 1), tuple(shape))
+
+
+def fold_axis(
+    parts: Sequence[Array], axis: int, *, stride: int, dilation: int, before: int, length: int, xp: Namespace
+) -> Array:
+    """Transpose of taking taps along one axis: the sum of each part at the positions it was read from."""
+    count = -(-(before + length) // stride)
+    rows = []
+    for taps in phases(len(parts), stride, dilation):
+        terms = [shifted(parts[k], offset, count, axis, xp) for k, offset in taps]
+        if not terms:
+            terms = [zeros((*parts[0].shape[:axis], count, *parts[0].shape[axis + 1 :]), parts[0], xp)]
+        rows.append(reduce(xp.add, terms))
+    merged = interleave(rows, axis, xp)
+    index = [slice(None)] * merged.ndim
+    index[axis] = slice(before, before + length)
+    return merged[tuple(index)]
+
+
+def fold(parts: Sequence[Array], window: Window, axes: Axes, image: Pair, xp: Namespace) -> Array:
+    """Transpose of `Window.taps` and padding: parts, one a tap, summed into an image of the given size."""
+    kh, kw = window.kernel
+    rows = [
+        fold_axis(
+            parts[i * kw : (i + 1) * kw], axes.w, stride=window.strides[1], dilation=window.dilation[1],
+            before=window.padding[1][0], length=image[1], xp=xp,
+        )
+        for i in range(kh)
+    ]  # fmt: skip
+    return fold_axis(
+        rows, axes.h, stride=window.strides[0], dilation=window.dilation[0],
+        before=window.padding[0][0], length=image[0], xp=xp,
+    )  # fmt: skip
+
+
+def image_size(x: Spec, axes: Axes) -> Pair:
+    """Height and width of an image spec."""
+    return x.shape[axes.h], x.shape[axes.w]

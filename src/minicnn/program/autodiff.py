@@ -1,0 +1,89 @@
+"""Reverse-mode differentiation: the backward nodes, appended to the Program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from minicnn.program.graph import Node, Program, Value
+
+
+def gradients(program: Program, loss: Value, wrt: Sequence[Value]) -> list[Value]:
+    """Append the backward nodes of a scalar and return its gradient with respect to each value.
+
+    Args:
+        program: The Program that owns the values.
+        loss: A scalar, shape ().
+        wrt: Values to differentiate by, usually the trainable parameters.
+
+    Returns:
+        One Value each, of the same shape; zeros where the loss does not depend on it.
+
+    Raises:
+        ValueError: If the loss is not a floating-point scalar, or a value belongs to another Program.
+        TypeError: If a gradient reaches a primitive that has no gradient rule.
+    """
+    if loss.shape != () or "float" not in loss.dtype:
+        message = (
+            "Only a floating-point scalar can be differentiated. "
+            f"Received: {loss!r}. Reduce it first, e.g. with ops.mean."
+        )
+        raise ValueError(message)
+    for value in (loss, *wrt):
+        if value.program is not program:
+            message = (
+                f"Gradients are taken between values of one Program. Received: {value!r} of "
+                f"{value.program.name!r} for {program.name!r}. Trace the loss and its inputs in one Program."
+            )
+            raise ValueError(message)
+    active = _depends_on(program.nodes, wrt)
+    found: dict[int, Value] = {id(loss): program.constant(1.0, loss.dtype)}
+    for node in reversed(program.nodes.copy()):
+        if not any(id(v) in active for v in node.outputs):
+            continue
+        incoming = [found.get(id(v)) for v in node.outputs]
+        if all(g is None for g in incoming):
+            continue
+        if not node.op.differentiable:
+            message = (
+                f"A gradient reaches {node.op.name} in {node.scope or program.name!r}, which has no gradient rule. "
+                f"Add one with @{node.op.name}.gradient, or cut the path."
+            )
+            raise TypeError(message)
+        with program.scope_of(node, "backward"):
+            _accumulate(node, incoming, active, found)
+    with program.scope("", "backward"):
+        return [_found_or_zero(program, found, value) for value in wrt]
+
+
+def _depends_on(nodes: Sequence[Node], wrt: Sequence[Value]) -> set[int]:
+    active = {id(v) for v in wrt}
+    for node in nodes:
+        if any(id(v) in active for v in node.inputs):
+            active.update(id(v) for v in node.outputs if "float" in v.dtype)
+    return active
+
+
+def _accumulate(
+    node: Node, incoming: Sequence[Value | None], active: set[int], found: dict[int, Value]
+) -> None:
+    for value, gradient in zip(node.inputs, node.op.emit_gradient(node, incoming), strict=True):
+        if gradient is None or id(value) not in active:
+            continue
+        if gradient.spec != value.spec:
+            message = (
+                f"A gradient has the shape and dtype of its value. Received from the gradient rule of "
+                f"{node.op.name}: {gradient.spec} for {value.spec}. Use ops.sum_to_shape after broadcasting."
+            )
+            raise ValueError(message)
+        earlier = found.get(id(value))
+        found[id(value)] = gradient if earlier is None else earlier + gradient
+
+
+def _found_or_zero(program: Program, found: dict[int, Value], value: Value) -> Value:
+    from minicnn.ops import broadcast_to
+
+    gradient = found.get(id(value))
+    if gradient is not None:
+        return gradient
+    zero: Value = broadcast_to(program.constant(0.0, value.dtype), shape=value.shape)
+    return zero

@@ -1,0 +1,356 @@
+"""Value, Node and Program: one training step as a flat list of primitive operations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from minicnn.ops.primitive import Cost, Primitive
+
+Kind = Literal[
+    "input",
+    "parameter",
+    "statistic",
+    "optimizer",
+    "counter",
+    "metric",
+    "constant",
+    "activation",
+    "gradient",
+    "update",
+]
+Phase = Literal["forward", "backward", "update"]
+
+ITEMSIZE = {
+    "bool": 1, "uint8": 1, "int8": 1, "int16": 2, "uint16": 2, "int32": 4, "uint32": 4, "int64": 8, "uint64": 8,
+    "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8,
+}  # fmt: skip
+
+# What a node's results are, by the phase that computes them.
+_KIND_OF_PHASE: dict[Phase, Kind] = {"forward": "activation", "backward": "gradient", "update": "update"}
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Shape and dtype of an array, without its elements."""
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements."""
+        return self.size * ITEMSIZE[self.dtype]
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+
+
+class Value:
+    """One array of a Program: an input, a constant, or a result of a node.
+
+    Values support Python's arithmetic operators and static indexing; each emits a node into the
+    Program that owns the value.
+    """
+
+    __slots__ = ("data", "kind", "name", "node", "program", "spec")
+    __array_ufunc__ = None  # numpy_array * value asks Value.__rmul__ instead of looping over elements
+
+    def __init__(
+        self,
+        program: Program,
+        name: str,
+        spec: Spec,
+        kind: Kind,
+        node: Node | None = None,
+        data: np.ndarray[Any, Any] | None = None,
+    ) -> None:
+        self.program = program
+        self.name = name
+        self.spec = spec
+        self.kind = kind
+        self.node = node
+        self.data = data
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Lengths of the axes."""
+        return self.spec.shape
+
+    @property
+    def dtype(self) -> str:
+        """Name of the element type."""
+        return self.spec.dtype
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return self.spec.ndim
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self.spec.size
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements."""
+        return self.spec.nbytes
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} {self.name}: {self.spec}>"
+
+    def __iter__(self) -> Iterator[Value]:
+        message = "A Value is an array of a Program, not a sequence: index it with static slices instead."
+        raise TypeError(message)
+
+    def __bool__(self) -> bool:
+        message = (
+            f"The elements of {self!r} are not known while the Program is traced, so it has no truth value. "
+            "Use ops.where for an elementwise choice."
+        )
+        raise TypeError(message)
+
+    def __add__(self, other: Any) -> Value:
+        return _ops().add(self, other)
+
+    def __radd__(self, other: Any) -> Value:
+        return _ops().add(other, self)
+
+    def __sub__(self, other: Any) -> Value:
+        return _ops().subtract(self, other)
+
+    def __rsub__(self, other: Any) -> Value:
+        return _ops().subtract(other, self)
+
+    def __mul__(self, other: Any) -> Value:
+        return _ops().multiply(self, other)
+
+    def __rmul__(self, other: Any) -> Value:
+        return _ops().multiply(other, self)
+
+    def __truediv__(self, other: Any) -> Value:
+        return _ops().divide(self, other)
+
+    def __rtruediv__(self, other: Any) -> Value:
+        return _ops().divide(other, self)
+
+    def __pow__(self, other: Any) -> Value:
+        return _ops().power(self, other)
+
+    def __neg__(self) -> Value:
+        return _ops().negative(self)
+
+    def __matmul__(self, other: Any) -> Value:
+        return _ops().matmul(self, other)
+
+    def __getitem__(self, key: Any) -> Value:
+        return _ops().getitem(self, key)
+
+
+def _ops() -> Any:
+    """The primitives; imported late because they are written in terms of Value."""
+    from minicnn import ops
+
+    return ops
+
+
+@dataclass(eq=False)
+class Node:
+    """One primitive operation: its inputs, outputs and static attributes.
+
+    Attributes:
+        op: The primitive.
+        inputs: Values read.
+        outputs: Values made.
+        attrs: Keyword arguments of the primitive; plain Python data, known when traced.
+        scope: Path of the layer, loss or optimizer that emitted the node.
+        phase: "forward", "backward" or "update".
+    """
+
+    op: Primitive
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...] = ()
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+    scope: str = ""
+    phase: Phase = "forward"
+
+    @property
+    def cost(self) -> Cost:
+        """Floating-point operations, bytes moved and scratch bytes, as the primitive states them."""
+        return self.op.cost_of(self)
+
+    def __repr__(self) -> str:
+        results = ", ".join(v.name for v in self.outputs)
+        return f"{results} = {self.op.name}({', '.join(v.name for v in self.inputs)})"
+
+
+class Program:
+    """A pure function of arrays, written as a flat list of nodes.
+
+    Attributes:
+        name: What the Program computes, such as "train" or "predict".
+        inputs: Values that come from outside, in order.
+        nodes: Operations in an order in which every value is made before it is read.
+        outputs: Values handed back, by name.
+        updates: For an input that is carried from step to step (a parameter, a running statistic, a
+            counter): the value that replaces it. Keys are names of inputs.
+    """
+
+    def __init__(self, name: str = "program") -> None:
+        self.name = name
+        self.inputs: list[Value] = []
+        self.nodes: list[Node] = []
+        self.outputs: dict[str, Value] = {}
+        self.updates: dict[str, Value] = {}
+        self._by_name: dict[str, Value] = {}
+        self._scope: tuple[str, ...] = ()
+        self._phase: Phase = "forward"
+        self._count = 0
+
+    # Building -----------------------------------------------------------------------------------
+
+    def input(
+        self, name: str, shape: Sequence[int], dtype: str = "float32", *, kind: Kind = "input"
+    ) -> Value:
+        """Declare an array that comes from outside."""
+        if name in self._by_name:
+            message = f"Input names of a Program are unique. Received: {name!r} twice. Rename one of them."
+            raise ValueError(message)
+        value = Value(self, name, Spec(tuple(int(n) for n in shape), dtype), kind)
+        self.inputs.append(value)
+        self._by_name[name] = value
+        return value
+
+    def constant(self, data: Any, dtype: str | None = None) -> Value:
+        """An array known when the Program is traced: a Python scalar or a NumPy array, which is copied."""
+        # NumPy has no bfloat16: such a constant is held in float32, and rounded by the backend.
+        array = np.array(data, dtype="float32" if dtype == "bfloat16" else dtype)
+        array.flags.writeable = False
+        name = str(array[()]) if array.ndim == 0 else f"c{self._next()}"
+        return Value(self, name, Spec(array.shape, dtype or array.dtype.name), "constant", data=array)
+
+    def emit(self, op: Primitive, inputs: Sequence[Value], attrs: Mapping[str, Any]) -> Node:
+        """Append one node; the primitive's shape rule checks the inputs and gives the results."""
+        for value in inputs:
+            if value.program is not self:
+                message = (
+                    f"All inputs of a node belong to one Program. Received: {op.name} in {self.name!r} with "
+                    f"{value!r} of {value.program.name!r}. Do not keep Values between calls of a layer."
+                )
+                raise ValueError(message)
+        specs = op.result_specs(tuple(v.spec for v in inputs), attrs)
+        node = Node(op, tuple(inputs), (), dict(attrs), "/".join(self._scope), self._phase)
+        kind = _KIND_OF_PHASE[self._phase]
+        node.outputs = tuple(Value(self, f"v{self._next()}", spec, kind, node) for spec in specs)
+        self.nodes.append(node)
+        return node
+
+    def _next(self) -> int:
+        self._count += 1
+        return self._count
+
+    def scope(self, name: str, phase: Phase | None = None) -> _Scope:
+        """Context manager: nodes emitted inside carry `name` as a further part of their scope."""
+        return _Scope(self, self._scope + ((name,) if name else ()), phase or self._phase)
+
+    def scope_of(self, node: Node, phase: Phase) -> _Scope:
+        """Context manager: nodes emitted inside carry the scope of `node` and the given phase."""
+        return _Scope(self, (node.scope,) if node.scope else (), phase)
+
+    # Reading ------------------------------------------------------------------------------------
+
+    def value(self, name: str) -> Value:
+        """The input of that name."""
+        try:
+            return self._by_name[name]
+        except KeyError:
+            message = f"The Program has no input of that name. Received: {name!r}. Inputs: {', '.join(self._by_name)}."
+            raise KeyError(message) from None
+
+    @property
+    def constants(self) -> list[Value]:
+        """Constants that some node reads or the Program hands back, each once."""
+        seen: dict[int, Value] = {}
+        for value in [*(v for n in self.nodes for v in n.inputs), *self.results]:
+            if value.kind == "constant":
+                seen[id(value)] = value
+        return list(seen.values())
+
+    @property
+    def results(self) -> list[Value]:
+        """Everything the Program hands back: outputs, then updates."""
+        return [*self.outputs.values(), *self.updates.values()]
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of one run."""
+        return sum(node.cost.flops for node in self.nodes)
+
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes that all nodes read and write in one run, if nothing stays in a cache."""
+        return sum(node.cost.bytes for node in self.nodes)
+
+    def memory(self) -> Any:
+        """The memory plan: see `minicnn.program.memory.plan`."""
+        from minicnn.program.memory import plan
+
+        return plan(self)
+
+    def to_mermaid(self) -> str:
+        """Drawing as Mermaid text."""
+        from minicnn.program.drawing import mermaid
+
+        return mermaid(self)
+
+    def to_dot(self) -> str:
+        """Drawing as Graphviz text."""
+        from minicnn.program.drawing import dot
+
+        return dot(self)
+
+    def __str__(self) -> str:
+        from minicnn.program.printing import table
+
+        return table(self)
+
+    def __repr__(self) -> str:
+        return f"<Program {self.name!r}: {len(self.inputs)} inputs, {len(self.nodes)} nodes>"
+
+
+class _Scope:
+    def __init__(self, program: Program, scope: tuple[str, ...], phase: Phase) -> None:
+        self._program, self._new = program, (scope, phase)
+        self._old: tuple[tuple[str, ...], Phase] = ((), "forward")
+
+    def __enter__(self) -> None:
+        self._old = (self._program._scope, self._program._phase)
+        self._program._scope, self._program._phase = self._new
+
+    def __exit__(self, *_: object) -> None:
+        self._program._scope, self._program._phase = self._old
+
+
+def uses(nodes: Iterable[Node]) -> dict[int, list[Node]]:
+    """Nodes that read each value, keyed by the value's id()."""
+    readers: dict[int, list[Node]] = {}
+    for node in nodes:
+        for value in node.inputs:
+            readers.setdefault(id(value), []).append(node)
+    return readers

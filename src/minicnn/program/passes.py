@@ -1,0 +1,91 @@
+"""Passes that rewrite a Program in place."""
+
+from __future__ import annotations
+
+from minicnn.program.graph import Program, Value
+
+# A folded result is kept for the life of the Program: beyond this size computing it again is cheaper.
+FOLD_LIMIT_BYTES = 1 << 20
+
+
+def optimize(program: Program) -> Program:
+    """The passes that help every backend: constant folding, then removal of dead nodes."""
+    fold_constants(program)
+    remove_dead_nodes(program)
+    return program
+
+
+def remove_dead_nodes(program: Program) -> int:
+    """Drop nodes whose results nothing uses; returns how many."""
+    needed = {id(v) for v in program.results}
+    kept = []
+    for node in reversed(program.nodes):
+        if any(id(v) in needed for v in node.outputs):
+            needed.update(id(v) for v in node.inputs)
+            kept.append(node)
+    removed = len(program.nodes) - len(kept)
+    program.nodes = kept[::-1]
+    return removed
+
+
+def fold_constants(program: Program) -> int:
+    """Compute nodes that read constants only, where the result is small; returns how many."""
+    import array_api_compat.numpy as xp
+
+    folded: dict[int, Value] = {}
+    kept = []
+    for node in program.nodes:
+        node.inputs = tuple(folded.get(id(v), v) for v in node.inputs)
+        known = [v.data for v in node.inputs if v.kind == "constant" and v.data is not None]
+        size = 0
+        for value in node.outputs:
+            size += value.nbytes
+        in_numpy = all(v.dtype != "bfloat16" for v in (*node.inputs, *node.outputs))
+        if len(known) < len(node.inputs) or size > FOLD_LIMIT_BYTES or not in_numpy:
+            kept.append(node)
+            continue
+        results = node.op.reference(*known, xp=xp, **node.attrs)
+        arrays = results if len(node.outputs) > 1 else (results,)
+        for value, array in zip(node.outputs, arrays, strict=True):
+            folded[id(value)] = program.constant(array, value.dtype)
+    count = len(program.nodes) - len(kept)
+    program.nodes = kept
+    program.outputs = {k: folded.get(id(v), v) for k, v in program.outputs.items()}
+    program.updates = {k: folded.get(id(v), v) for k, v in program.updates.items()}
+    return count
+
+
+# Operations that are mostly multiply-adds: they profit from a shorter format, and sum in a longer one.
+_PRODUCTS = frozenset({"matmul", "conv2d", "conv2d_input_gradient", "conv2d_weight_gradient"})
+
+
+def lower_precision(program: Program, dtype: str) -> int:
+    """Compute products in a shorter format: their inputs are rounded to it, their results widened again.
+
+    Args:
+        program: Program in float32.
+        dtype: "bfloat16" or "float16".
+
+    Returns:
+        Number of nodes changed.
+    """
+    from minicnn.ops import cast
+
+    nodes, program.nodes = program.nodes, []
+    rounded: dict[int, Value] = {}
+    changed = 0
+    for node in nodes:
+        if node.op.name not in _PRODUCTS or node.outputs[0].dtype != "float32":
+            program.nodes.append(node)
+            continue
+        changed += 1
+        with program.scope_of(node, node.phase):
+            for value in node.inputs:
+                if id(value) not in rounded:
+                    rounded[id(value)] = cast(value, dtype=dtype)
+            made = program.emit(node.op, [rounded[id(v)] for v in node.inputs], node.attrs)
+            widened = cast(made.outputs[0], dtype="float32").node
+        # The widening takes the place of the original result, whose readers need not change.
+        widened.outputs = node.outputs
+        node.outputs[0].node = widened
+    return changed

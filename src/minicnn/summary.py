@@ -1,0 +1,71 @@
+"""What one may want to read about a model: its layers, and which kernel runs each node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from minicnn.program.graph import Node
+from minicnn.program.printing import engineering
+
+if TYPE_CHECKING:
+    from minicnn.models import Model
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Which kernel runs each node of a Program, or why its reference does; print it."""
+
+    rows: list[tuple[Node, str]]
+
+    @property
+    def fallbacks(self) -> list[tuple[Node, str]]:
+        """The nodes that run their reference."""
+        return [(node, how) for node, how in self.rows if how.startswith("reference")]
+
+    def __str__(self) -> str:
+        width = max((len(repr(node)) for node, _ in self.rows), default=0)
+        return "\n".join(f"{node!r:<{width}}  {node.scope:<24}  {how}" for node, how in self.rows)
+
+
+def summary(model: Model, batch_size: int) -> str:
+    """Table of the layers: name and class, output shape, weights, FLOPs of the forward pass.
+
+    Args:
+        model: The model.
+        batch_size: Samples that the FLOPs are for.
+    """
+    program = model.program("predict", batch_size=batch_size)
+    params: dict[str, int] = {}
+    for value in program.inputs:
+        if value.kind in ("parameter", "statistic"):
+            layer = value.name.split("/")[0]
+            params[layer] = params.get(layer, 0) + value.size
+    flops: dict[str, int] = {}
+    shapes: dict[str, str] = {}
+    for node in program.nodes:
+        layer = node.scope.split("/")[0]
+        flops[layer] = flops.get(layer, 0) + node.cost.flops
+        shapes[layer] = str((None, *node.outputs[0].shape[1:]))
+    rows = [("layer", "output shape", "params", "FLOPs")]
+    for layer in model.layers:
+        name = model.layer_name(layer)
+        rows.append(
+            (
+                f"{name} ({type(layer).__name__})", shapes.get(name, "-"), f"{params.get(name, 0):,}",
+                engineering(flops.get(name, 0)).strip(),
+            )
+        )  # fmt: skip
+    widths = [max(len(row[i]) for row in rows) for i in range(4)]
+    lines = [
+        "  ".join([f"{a:<{widths[0]}}", f"{b:<{widths[1]}}", f"{c:>{widths[2]}}", f"{d:>{widths[3]}}"])
+        for a, b, c, d in rows
+    ]
+    lines.insert(1, "-" * len(lines[0]))
+    trainable, rest = model.count_params(trainable=True), model.count_params(trainable=False)
+    lines += [
+        "-" * len(lines[0]),
+        f"{trainable + rest:,} weights, {trainable:,} of them trainable; "
+        f"{engineering(program.flops)}FLOP forward for a batch of {batch_size}",
+    ]
+    return "\n".join(lines)
