@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,10 @@ ARCHIVES = ("cifar-10-binary.tar.gz", "cifar-10-python.tar.gz")
 FOLDERS = ("cifar-10-batches-bin", "cifar-10-batches-py")
 URLS = ("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",)
 SHA256 = "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"
-BATCH = re.compile(r"(?:data_batch_(?P<number>\d)|test_batch)(?P<binary>\.bin)?")
+SUFFIXES = (".bin", "")  # binary, Python
+BATCHES = {f"test_batch{suffix}": 0 for suffix in SUFFIXES} | {
+    f"data_batch_{number}{suffix}": number for number in range(1, 10) for suffix in SUFFIXES
+}
 
 
 def cifar10(data_dir: PathLike | None = None, *, download: bool = True) -> Dataset:
@@ -58,38 +60,32 @@ def cifar10(data_dir: PathLike | None = None, *, download: bool = True) -> Datas
 
 def _place_in(folder: Path) -> Path | None:
     """The folder itself if it holds batches, or else an archive in it."""
-    if any(BATCH.fullmatch(path.name) for path in folder.iterdir() if path.is_file()):
+    if any(path.name in BATCHES for path in folder.iterdir()):
         return folder
     return next((folder / name for name in ARCHIVES if (folder / name).is_file()), None)
 
 
 def _read(place: Path) -> Dataset:
-    train: dict[int, tuple[Images, Labels]] = {}
-    test: tuple[Images, Labels] | None = None
+    batches: dict[int, tuple[Images, Labels]] = {}
     for path, data in _archive_batches(place) if place.is_file() else _folder_batches(place):
-        match = BATCH.fullmatch(path.name)
-        if match is None:
-            continue
-        number = match["number"]
-        if (test is not None) if number is None else (int(number) in train):
+        number = BATCHES[path.name]
+        if number in batches:
             raise fail(path, "each batch is there once", "it twice", "Keep one version of the data set.")
-        batch = (_binary_batch if match["binary"] else _python_batch)(data, path)
-        if number is None:
-            test = batch
-        else:
-            train[int(number)] = batch
-    if test is None or sorted(train) != list(range(1, len(train) + 1)) or not train:
-        rule = "there are the batches data_batch_1, data_batch_2, ... without a gap, and test_batch"
-        received = f"data batches {sorted(train)} and {'a' if test else 'no'} test batch"
-        raise fail(place, rule, received, "Fetch the data set again.")
-    x_train = np.concatenate([train[number][0] for number in sorted(train)])
-    y_train = np.concatenate([train[number][1] for number in sorted(train)])
-    return Dataset("cifar10", x_train, y_train, *test, CLASS_NAMES)
+        batches[number] = (_binary_batch if path.suffix else _python_batch)(data, path)
+    if sorted(batches) != list(range(max(2, len(batches)))):
+        rule = "there are data_batch_1, data_batch_2, ... without a gap, and test_batch"
+        names = [f"data_batch_{number}" if number else "test_batch" for number in sorted(batches)]
+        raise fail(place, rule, ", ".join(names) or "none", "Fetch the data set again.")
+    x_test, y_test = batches.pop(0)
+    x_train, y_train = (
+        np.concatenate(parts) for parts in zip(*(batches[i] for i in sorted(batches)), strict=True)
+    )
+    return Dataset("cifar10", x_train, y_train, x_test, y_test, CLASS_NAMES)
 
 
 def _folder_batches(folder: Path) -> Iterator[tuple[Path, bytearray]]:
     for path in sorted(folder.iterdir()):
-        if BATCH.fullmatch(path.name) and path.is_file():
+        if path.name in BATCHES:
             with files.open_bounded(path, MAX_BATCH) as (reader, _):
                 yield path, reader.read(MAX_BATCH + 1)
 
@@ -104,24 +100,18 @@ def _archive_batches(archive: Path) -> Iterator[tuple[Path, bytearray]]:
             with tarfile.open(fileobj=stream, mode="r|") as members:
                 for member in members:
                     path = archive / Path(member.name).name
-                    if not (member.isreg() and BATCH.fullmatch(path.name)):
+                    if not (member.isreg() and path.name in BATCHES):
                         continue
-                    if member.issparse() or member.size > MAX_BATCH:
+                    if member.issparse() or member.size > MAX_BATCH:  # a sparse one is as large as it says
                         rule = f"a batch is a plain file of at most {MAX_BATCH:,} bytes"
                         raise fail(path, rule, f"{member.size:,} bytes", "Fetch the archive again.")
-                    content = members.extractfile(member)
-                    data = b"" if content is None else content.read(MAX_BATCH)
-                    if len(data) != member.size:
-                        raise fail(
-                            path, f"a member of {member.size:,} bytes", f"{len(data):,}", "Fetch it again."
-                        )
-                    yield path, bytearray(data)
+                    content: Any = members.extractfile(member)
+                    yield path, bytearray(content.read())
         except DataError:
             raise
         except Exception as error:  # tarfile raises errors of many kinds on damaged headers
-            raise fail(
-                archive, "a tar archive is complete and undamaged", repr(error), "Fetch it again."
-            ) from error
+            rule = "a tar archive is complete and undamaged"
+            raise fail(archive, rule, repr(error), "Fetch it again.") from error
 
 
 def _binary_batch(data: bytearray, path: Path) -> tuple[Images, Labels]:

@@ -190,7 +190,7 @@ def download(
             if received != known_sha256:
                 raise fail(path, f"the SHA-256 is {known_sha256}", received, "Fetch the file again.")
         except DataError:
-            path.unlink()  # pooch keeps what it has fetched, and this is of no use
+            path.unlink(missing_ok=True)  # pooch keeps what it has fetched, and this is of no use
             raise
         return fname
 

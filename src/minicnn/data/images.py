@@ -12,6 +12,7 @@ import numpy as np
 
 from minicnn.data.dataset import DataError, Dataset, Images
 from minicnn.data.files import PathLike, fail, find, not_found, open_bounded
+from minicnn.data.order import philox
 
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 MODES = {"1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV", "LAB"}  # 8 bits a channel
@@ -178,8 +179,8 @@ def _hold_out(samples: list[Sample], fraction: float, seed: int) -> tuple[list[S
     held = np.zeros(len(samples), bool)
     for label in np.unique(labels):
         members = np.flatnonzero(labels == label)
-        rng = np.random.Generator(np.random.Philox(key=[seed, int(label)]))
-        held[rng.permutation(members)[: round(fraction * len(members))]] = True
+        shuffled = philox(seed, int(label)).permutation(members)
+        held[shuffled[: round(fraction * len(members))]] = True
     train = [sample for sample, out in zip(samples, held, strict=True) if not out]
     return train, [sample for sample, out in zip(samples, held, strict=True) if out]
 

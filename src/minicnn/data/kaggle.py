@@ -107,11 +107,11 @@ def _first_mistake(path: Path, received: str) -> DataError:
     rule = f"each line below the first holds {COLUMNS} values from 0 to 255, the first from 0 to 9"
     with path.open(encoding="latin-1") as lines:
         for number, line in enumerate(lines, 1):
-            fields = line.strip().split(",")
-            if number == 1 or fields == [""]:
+            if number == 1 or line == "\n":
                 continue
+            fields = line.removesuffix("\n").split(",")
             if len(fields) != COLUMNS:
-                received = f"{len(fields)} values on line {number}"
+                received = f"{len(fields)} on line {number}"
                 break
             wrong = [field for i, field in enumerate(fields) if not _is_number(field, 255 if i else 9)]
             if wrong:

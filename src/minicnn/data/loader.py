@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minicnn.data.augment import Transform
-from minicnn.data.order import Indices, LastBatch, batch_indices, epoch_order, num_batches
+from minicnn.data.order import Indices, LastBatch, batch_indices, epoch_order, num_batches, philox
 
 Array = npt.NDArray[Any]
 
@@ -78,7 +78,6 @@ class Loader:
             raise ValueError(message)
         self.num_samples = len(x)
         self.batch_size = batch_size
-        self.epoch = 0
         self._arrays = tuple(arrays.values())
         self._shuffle = shuffle
         self._seed = seed
@@ -87,10 +86,11 @@ class Loader:
         self._workers = workers
         self._prefetch = prefetch
         self._num_batches = num_batches(len(x), batch_size, last_batch)
-        epoch_order(0, shuffle=shuffle, seed=seed, epoch=0)  # refuses a bad seed here rather than in a loop
+        self.set_epoch(0)
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch, counted from 0, that the next iteration goes through."""
+        philox(self._seed, epoch)  # refuses a bad seed or epoch here rather than in a thread
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -123,10 +123,7 @@ class Loader:
     def _make(self, epoch: int, number: int, indices: Indices) -> tuple[Array, ...]:
         x, *rest = (np.take(array, indices, axis=0) for array in self._arrays)
         if self._transform is not None:
-            # The order uses the counter from 0 under the same key; a batch has the upper words to itself.
-            rng = np.random.Generator(
-                np.random.Philox(key=[self._seed, epoch], counter=[0, 0, 0, number + 1])
-            )
+            rng = philox(self._seed, epoch, number + 1)  # part 0 is the order's
             try:
                 x = self._transform(x, rng)
             except Exception as error:

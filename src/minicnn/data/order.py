@@ -11,6 +11,28 @@ LastBatch = Literal["keep", "drop", "pad"]
 Indices = npt.NDArray[np.int32]
 
 
+def philox(seed: int, stream: int, part: int = 0) -> np.random.Generator:
+    """A random generator keyed with (seed, stream), at a place of its own for each part.
+
+    Args:
+        seed: From 0 to 2**64 - 1.
+        stream: From 0 to 2**64 - 1.
+        part: From 0 to 2**64 - 1: the highest word of the 256-bit counter, so that parts never meet.
+
+    Returns:
+        The NumPy Generator.
+
+    Raises:
+        ValueError: If a number is out of its range.
+    """
+    if not all(0 <= number < 2**64 for number in (seed, stream, part)):
+        message = f"Seeds and epochs are from 0 to 2**64 - 1. Received: {seed}, {stream}."
+        raise ValueError(message)
+    # As uint64 from the start: a list with a large number would pass through float64.
+    key = np.array([seed, stream], np.uint64)
+    return np.random.Generator(np.random.Philox(key=key, counter=np.array([0, 0, 0, part], np.uint64)))
+
+
 def epoch_order(n: int, *, shuffle: bool, seed: int, epoch: int) -> Indices:
     """Order in which one epoch visits `n` samples.
 
@@ -26,17 +48,12 @@ def epoch_order(n: int, *, shuffle: bool, seed: int, epoch: int) -> Indices:
     Raises:
         ValueError: If an argument is out of its range.
     """
-    for name, value, least, most in (
-        ("n", n, 0, 2**31),
-        ("seed", seed, 0, 2**64 - 1),
-        ("epoch", epoch, 0, 2**64 - 1),
-    ):
-        if not least <= value <= most:
-            message = f"The order of an epoch takes {name} from {least} to {most}. Received: {value}."
-            raise ValueError(message)
+    if not 0 <= n <= 2**31 - 1:
+        message = f"An epoch has from 0 to {2**31 - 1} samples. Received: {n}."
+        raise ValueError(message)
     if not shuffle:
         return np.arange(n, dtype=np.int32)
-    return np.random.Generator(np.random.Philox(key=[seed, epoch])).permutation(n).astype(np.int32)
+    return philox(seed, epoch).permutation(n).astype(np.int32)
 
 
 def num_batches(n: int, batch_size: int, last_batch: LastBatch) -> int:

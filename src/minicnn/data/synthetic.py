@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minicnn.data.dataset import Dataset, Images, Labels
+from minicnn.data.order import philox
 
 Floats = npt.NDArray[np.floating[Any]]
 
@@ -137,7 +138,7 @@ def _draw(n: int, size: int, seed: int, stream: int) -> tuple[Images, Labels]:
     y = np.empty(n, np.int32)
     for block, start in enumerate(range(0, n, BLOCK)):
         count = min(BLOCK, n - start)
-        rng = np.random.Generator(np.random.Philox(key=[seed, (stream << 32) + block]))
+        rng = philox(seed, (stream << 32) + block)
         x[start : start + count, ..., 0], y[start : start + count] = _draw_block(rng, count, size)
     return x, y
 

@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+import gzip
+import io
+import pickle
+import tarfile
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from datafiles import cifar_binary, cifar_python2, photos, planes, write_tar
+from minicnn.data import DataError, cifar10
+
+WRITERS = {"bin": (cifar_binary, ".bin"), "py": (cifar_python2, "")}
+
+
+def batches(version: str, sizes=(3, 2), test: int = 4) -> dict[str, bytes]:
+    write, suffix = WRITERS[version]
+    result = {f"data_batch_{i}{suffix}": write(*photos(n, seed=i)) for i, n in enumerate(sizes, 1)}
+    return result | {f"test_batch{suffix}": write(*photos(test, seed=99))}
+
+
+def write_all(folder: Path, members: dict[str, bytes]) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in members.items():
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def check(dataset, sizes=(3, 2), test=4):
+    train = [photos(n, seed=i) for i, n in enumerate(sizes, 1)]
+    assert np.array_equal(dataset.x_train, np.concatenate([x for x, _ in train]))
+    assert np.array_equal(dataset.y_train, np.concatenate([y for _, y in train]))
+    assert np.array_equal(dataset.x_test, photos(test, seed=99)[0])
+    assert np.array_equal(dataset.y_test, photos(test, seed=99)[1])
+    assert dataset.class_names[0] == "airplane"
+    assert dataset.x_train.flags.writeable
+    assert dataset.x_test.flags.writeable
+
+
+@pytest.mark.parametrize("version", WRITERS)
+@pytest.mark.parametrize("subfolder", ["", "cifar10", "cifar-10-batches-{}", "cifar10/cifar-10-batches-{}"])
+def test_folders(tmp_path, version, subfolder):
+    write_all(tmp_path / subfolder.format(version), batches(version))
+    check(cifar10(tmp_path, download=False))
+
+
+@pytest.mark.parametrize("version", WRITERS)
+def test_archives(tmp_path, version, monkeypatch):
+    name = {"bin": "cifar-10-binary.tar.gz", "py": "cifar-10-python.tar.gz"}[version]
+    members = {f"cifar-10-batches-{version}/{key}": value for key, value in batches(version).items()}
+    members |= {
+        f"cifar-10-batches-{version}/readme.html": b"<html>",
+        "/etc/passwd": b"x",
+        "../../escaped": b"x",
+    }
+    (tmp_path / "cifar10").mkdir()
+    archive = write_tar(tmp_path / "cifar10" / name, members)
+    check(cifar10(tmp_path, download=False))
+    check(cifar10(archive))
+    monkeypatch.setenv("MINICNN_DATA", str(tmp_path))
+    check(cifar10())
+    assert {path.name for path in tmp_path.rglob("*")} == {"cifar10", name}  # nothing was unpacked
+
+
+@settings(deadline=None, max_examples=15)
+@given(
+    version=st.sampled_from(sorted(WRITERS)),
+    sizes=st.lists(st.integers(1, 4), min_size=1, max_size=5),
+    test=st.integers(1, 4),
+)
+def test_round_trip(tmp_path_factory, version, sizes, test):
+    folder = write_all(tmp_path_factory.mktemp("cifar"), batches(version, sizes, test))
+    check(cifar10(folder, download=False), sizes, test)
+
+
+def test_the_python2_pickle_of_these_tests_is_a_real_one():
+    x, y = photos(5)
+    with warnings.catch_warnings(action="ignore"):  # numpy.core has moved
+        batch = pickle.loads(cifar_python2(x, y), encoding="latin1")
+    assert np.array_equal(batch["data"], planes(x))
+    assert batch["labels"] == y.tolist()
+    assert batch["filenames"][4] == "some_picture_s_000004.png"
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4])
+def test_pickles_of_python3(tmp_path, protocol):
+    folder = write_all(tmp_path, batches("py"))
+    x, y = photos(3, seed=1)
+    batch = {b"labels": y.tolist(), b"data": planes(x), "filenames": ["é.png"] * 3, "batch_label": b"1"}
+    (folder / "data_batch_1").write_bytes(pickle.dumps(batch, protocol))
+    check(cifar10(folder))
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        (
+            {"test_batch.bin": None},
+            "without a gap, and test_batch. Received: data_batch_1, data_batch_2. Fetch",
+        ),
+        ({"data_batch_1.bin": None}, r"Received: test_batch, data_batch_2"),
+        ({"data_batch_1.bin": None, "data_batch_2.bin": None}, r"Received: test_batch. Fetch"),
+        ({"data_batch_2": cifar_python2(*photos(2))}, "each batch is there once"),
+        ({"test_batch": cifar_python2(*photos(2))}, "each batch is there once"),
+        ({"data_batch_2.bin": b""}, "records of 3073 bytes. Received: 0 bytes"),
+        ({"data_batch_2.bin": bytes(3073 + 3)}, "3,076 bytes, that is 1.001 records"),
+        (
+            {"data_batch_2.bin": bytes(3073) + b"\x0a" + bytes(3072)},
+            "labels are from 0 to 9. Received: 10 in record 1",
+        ),
+    ],
+)
+def test_bad_batches(tmp_path, changes, match):
+    members = {key: value for key, value in (batches("bin") | changes).items() if value is not None}
+    with pytest.raises(DataError, match=match):
+        cifar10(write_all(tmp_path, members))
+
+
+@pytest.mark.parametrize(
+    ("batch", "match"),
+    [
+        ({"labels": [1, 2]}, "'data', an array of shape .N, 3072.. Received: a NoneType"),
+        ({"data": np.zeros((2, 3071), np.uint8), "labels": [1, 2]}, r"Received: shape \(2, 3071\)"),
+        ({"data": np.zeros((0, 3072), np.uint8), "labels": []}, "DataError|data"),
+        ({"data": np.zeros((2, 3072), np.uint8)}, "list of 2 numbers from 0 to 9.* Received: a NoneType"),
+        ({"data": np.zeros((2, 3072), np.uint8), "labels": [1]}, "Received: a list of 1"),
+        ({"data": np.zeros((2, 3072), np.uint8), "labels": [1, 10]}, "numbers from 0 to 9"),
+        ({"data": np.zeros((2, 3072), np.uint8), "labels": [1, True]}, "numbers from 0 to 9"),
+        ({"data": np.zeros((2, 3072), np.uint8), "labels": ["1", "2"]}, "numbers from 0 to 9"),
+        ({"data": np.zeros((2, 3072), np.float32), "labels": [1, 2]}, "not allowed more"),
+        ({"data": np.zeros((2, 3072), np.uint8, order="F"), "labels": [1, 2]}, "row-major"),
+        ([1, 2], "Received: a list"),
+    ],
+)
+def test_bad_pickled_batches(tmp_path, batch, match):
+    folder = write_all(tmp_path, batches("py"))
+    (folder / "data_batch_2").write_bytes(pickle.dumps(batch, 4))
+    with pytest.raises(DataError, match=match) as info:
+        cifar10(folder)
+    assert "data_batch_2" in str(info.value)
+
+
+def tar_with(path: Path, info: tarfile.TarInfo, content: bytes = b"") -> Path:
+    with tarfile.open(path, "w:gz", format=tarfile.GNU_FORMAT) as archive:
+        for name, data in batches("bin").items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+        archive.addfile(info, io.BytesIO(content))
+    return path
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE])
+def test_links_and_devices_are_passed_over(tmp_path, kind):
+    info = tarfile.TarInfo("data_batch_3.bin")
+    info.type, info.linkname = kind, "/etc/passwd"
+    check(cifar10(tar_with(tmp_path / "a.tar.gz", info)))
+
+
+def test_members_that_claim_too_much(tmp_path):
+    info = tarfile.TarInfo("data_batch_3.bin")
+    info.size = 2**40
+    archive = tmp_path / "cifar-10-binary.tar.gz"
+    with gzip.open(archive, "wb") as stream:
+        stream.write(info.tobuf(tarfile.GNU_FORMAT) + bytes(20_000))
+    with pytest.raises(DataError, match=r"at most 67,108,864 bytes. Received: 1,099,511,627,776"):
+        cifar10(archive)
+    info.size = 3073 * 100
+    with gzip.open(archive, "wb") as stream:
+        stream.write(info.tobuf(tarfile.GNU_FORMAT) + bytes(20_000))
+    with pytest.raises(DataError):
+        cifar10(archive)
+
+
+def test_sparse_members_are_refused(tmp_path):
+    info = tarfile.TarInfo("data_batch_1.bin")
+    info.type, info.size = tarfile.GNUTYPE_SPARSE, 0
+    header = bytearray(info.tobuf(tarfile.GNU_FORMAT))
+    header[483:495] = b"77777777777\0"  # its size, unpacked: 8 GiB of zeros
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header[:512])
+    archive = tmp_path / "cifar-10-binary.tar.gz"
+    archive.write_bytes(gzip.compress(bytes(header) + bytes(20_000)))
+    with tarfile.open(archive) as members:
+        assert members.next().issparse()
+    with pytest.raises(DataError, match=r"a plain file of at most .* Received: 8,589,934,591 bytes"):
+        cifar10(archive)
+
+
+@pytest.mark.parametrize("content", [b"", b"not an archive", gzip.compress(b""), gzip.compress(b"x" * 2000)])
+def test_archives_that_are_none(tmp_path, content):
+    archive = tmp_path / "cifar-10-binary.tar.gz"
+    archive.write_bytes(content)
+    with pytest.raises(DataError, match=r"archive|without a gap"):
+        cifar10(archive)
+
+
+def test_truncated_archive(tmp_path):
+    archive = write_tar(tmp_path / "a.tar.gz", batches("bin"))
+    data = archive.read_bytes()
+    archive.write_bytes(data[: len(data) // 2])
+    with pytest.raises(DataError, match="undamaged"):
+        cifar10(archive)

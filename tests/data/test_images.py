@@ -1,0 +1,264 @@
+from __future__ import annotations
+
+import struct
+import sys
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from minicnn.data import DataError, image_folder, images, tiny_imagenet
+
+Image = pytest.importorskip("PIL.Image")
+
+
+def picture(seed: int, H: int = 6, W: int = 8, channels: int = 3) -> np.ndarray:
+    shape = (H, W) if channels == 1 else (H, W, channels)
+    return np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
+
+
+def save(path: Path, pixels: np.ndarray, **options) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(path, **options)
+    return path
+
+
+def tree(root: Path, classes=("cat", "ant", "bee"), n: int = 4, **options) -> Path:
+    for k, name in enumerate(classes):
+        for i in range(n):
+            save(root / name / f"{i}.png", picture(100 * k + i, **options))
+    return root
+
+
+def test_classes_and_images_are_in_the_order_of_their_names(tmp_path):
+    dataset = image_folder(tree(tmp_path / "zoo"), test_fraction=0)
+    assert dataset.name == "zoo"
+    assert dataset.class_names == ("ant", "bee", "cat")
+    assert dataset.y_train.tolist() == [0] * 4 + [1] * 4 + [2] * 4
+    assert dataset.x_test.shape == (0, 6, 8, 3)
+    expected = [picture(100 * k + i) for k in (1, 2, 0) for i in range(4)]
+    assert np.array_equal(dataset.x_train, expected)
+
+
+def test_hold_out_is_stratified_and_seeded(tmp_path):
+    root = tree(tmp_path, n=10)
+    first, again, other = (image_folder(root, test_fraction=0.3, seed=seed) for seed in (1, 1, 2))
+    assert np.bincount(first.y_train).tolist() == [7, 7, 7]
+    assert np.bincount(first.y_test).tolist() == [3, 3, 3]
+    assert np.array_equal(first.x_test, again.x_test)
+    assert not np.array_equal(first.x_test, other.x_test)
+    everything = np.concatenate([first.x_train, first.x_test]).reshape(30, -1)
+    assert len(np.unique(everything, axis=0)) == 30
+
+
+@pytest.mark.parametrize("name", ["test", "val"])
+def test_train_and_test_folders(tmp_path, name):
+    tree(tmp_path / "train")
+    tree(tmp_path / name, classes=("bee", "cat"), n=2)
+    dataset = image_folder(tmp_path)
+    assert dataset.y_train.tolist() == [0] * 4 + [1] * 4 + [2] * 4
+    assert dataset.y_test.tolist() == [1, 1, 2, 2]
+    assert np.array_equal(dataset.x_test[2], picture(100))
+
+
+def test_test_folder_goes_before_val_and_train_alone_is_split(tmp_path):
+    tree(tmp_path / "train")
+    assert len(image_folder(tmp_path, test_fraction=0.25).x_test) == 3
+    tree(tmp_path / "val", n=1)
+    save(tmp_path / "test" / "unlabelled.png", picture(0))
+    assert len(image_folder(tmp_path).x_test) == 3
+    tree(tmp_path / "test", n=2)
+    assert len(image_folder(tmp_path).x_test) == 6
+
+
+def test_a_class_may_be_called_train(tmp_path):
+    assert image_folder(tree(tmp_path, classes=("train", "bus", "test"))).class_names == (
+        "bus",
+        "test",
+        "train",
+    )
+
+
+def test_unknown_test_class(tmp_path):
+    tree(tmp_path / "train")
+    tree(tmp_path / "test", classes=("dog",))
+    with pytest.raises(DataError, match=r"in the training set. Received: dog"):
+        image_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "options"),
+    [("png", {}), ("JPG", {"quality": 95}), ("bmp", {}), ("ppm", {}), ("webp", {"lossless": True})],
+)
+def test_formats(tmp_path, suffix, options):
+    smooth = np.add.outer(np.arange(0, 200, 10), np.arange(0, 50, 2))[..., None] + np.array([0, 2, 5])
+    save(tmp_path / "a" / f"x.{suffix}", smooth.astype(np.uint8), **options)
+    result = image_folder(tmp_path, test_fraction=0).x_train[0].astype(int)
+    assert np.abs(result - smooth).max() <= (8 if suffix == "JPG" else 0)
+
+
+def test_grey_and_colour(tmp_path):
+    grey = picture(0, channels=1)
+    save(tmp_path / "a" / "grey.png", grey)
+    colour = image_folder(tmp_path, test_fraction=0)
+    assert np.array_equal(colour.x_train[0], np.repeat(grey[..., None], 3, -1))
+    assert np.array_equal(image_folder(tmp_path, channels=1, test_fraction=0).x_train[0, ..., 0], grey)
+    save(tmp_path / "a" / "palette.gif", grey)
+    save(tmp_path / "a" / "alpha.png", picture(1, channels=4))
+    assert image_folder(tmp_path, test_fraction=0).x_train.shape == (3, 6, 8, 3)
+
+
+def test_sizes(tmp_path):
+    tree(tmp_path)
+    save(tmp_path / "ant" / "large.png", picture(7, 12, 16))
+    with pytest.raises(
+        DataError, match=r"large.png: all images have the same size, 6x8 as 0.png. Received: 12x16.*size="
+    ):
+        image_folder(tmp_path)
+    assert image_folder(tmp_path, size=(5, 7)).input_shape == (5, 7, 3)
+    assert image_folder(tmp_path, 9).input_shape == (9, 9, 3)
+    large = image_folder(tmp_path, (6, 8), test_fraction=0).x_train[4]
+    mean = picture(7, 12, 16).reshape(6, 2, 8, 2, 3).mean((1, 3))
+    assert np.abs(large[1:-1, 1:-1] - mean[1:-1, 1:-1]).mean() < 25  # averaged over the pixels, not sampled
+
+
+def test_other_files_are_passed_over(tmp_path):
+    tree(tmp_path)
+    for name in ("notes.txt", ".hidden.png", "Thumbs.db"):
+        (tmp_path / "ant" / name).write_bytes(b"x")
+    tree(tmp_path / ".git")
+    (tmp_path / "readme.png").write_bytes(b"x")
+    assert len(image_folder(tmp_path, test_fraction=0).x_train) == 12
+
+
+def test_trees_without_images(tmp_path):
+    with pytest.raises(DataError, match=r"one folder for each class. Received: none"):
+        image_folder(tmp_path)
+    with pytest.raises(DataError, match="one folder for each class"):
+        image_folder(tmp_path / "nowhere")
+    (tmp_path / "a").mkdir()
+    with pytest.raises(DataError, match=r"images with one of the suffixes .*png"):
+        image_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"test_fraction": 1},
+        {"test_fraction": -0.1},
+        {"channels": 4},
+        {"size": 0},
+        {"size": (3, -1)},
+        {"size": 10**5},
+        {"seed": -1},
+    ],
+)
+def test_arguments_are_checked(tmp_path, options):
+    with pytest.raises(ValueError, match="Received: "):
+        image_folder(tree(tmp_path), **options)
+
+
+def test_the_folder_must_be_given():
+    with pytest.raises(ValueError, match="Name it by data_dir"):
+        image_folder(None)
+
+
+def png(width: int, height: int) -> bytes:
+    """The start of a PNG of any size."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(100)))
+
+
+@pytest.mark.parametrize("side", [9_000, 10_000, 100_000])  # Pillow warns of the second, refuses the third
+def test_decompression_bombs(tmp_path, side):
+    tree(tmp_path)
+    (tmp_path / "bee" / "bomb.png").write_bytes(png(side, side))
+    with pytest.raises(
+        DataError, match=r"bomb.png: an image can be decoded and has at most 67,108,864 pixels"
+    ):
+        image_folder(tmp_path, size=8)
+
+
+def test_too_many_bytes_in_all(tmp_path, monkeypatch):
+    monkeypatch.setattr(images, "MAX_BYTES", 12 * 6 * 8 * 3 - 1)
+    with pytest.raises(DataError, match=r"12 images of shape \(6, 8, 3\)"):
+        image_folder(tree(tmp_path))
+
+
+@pytest.mark.parametrize("content", [b"", b"not an image", png(6, 8)])
+def test_unreadable_images(tmp_path, content):
+    tree(tmp_path)
+    (tmp_path / "bee" / "2.png").write_bytes(content)
+    with pytest.raises(DataError, match=r"bee.2.png: an image can be decoded"):
+        image_folder(tmp_path)
+
+
+def test_sixteen_bits_are_refused(tmp_path):
+    save(tmp_path / "a" / "deep.png", np.full((4, 4), 40_000, np.uint16))
+    with pytest.raises(DataError, match=r"deep.png.*8 bits a channel"):
+        image_folder(tmp_path)
+
+
+def test_without_pillow(tmp_path, monkeypatch):
+    tree(tmp_path)
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(ImportError, match=r'pip install "minicnn\[cli\]"'):
+        image_folder(tmp_path)
+
+
+def tiny(root: Path) -> Path:
+    for k, wnid in enumerate(("n02", "n01")):
+        for i in range(3):
+            save(root / "train" / wnid / "images" / f"{wnid}_{i}.JPEG", picture(10 * k + i, 8, 8), quality=95)
+    lines = []
+    for i, wnid in enumerate(("n01", "n02", "n01", "n02")):
+        save(root / "val" / "images" / f"val_{i}.JPEG", picture(50 + i, 8, 8, channels=1))  # some are grey
+        lines.append(f"val_{i}.JPEG\t{wnid}\t0\t0\t7\t7\n")
+    (root / "val" / "val_annotations.txt").write_text("".join(lines))
+    (root / "words.txt").write_text("n01\tgoldfish, Carassius auratus\nn03\tnothing\nn02\ttoad\n")
+    return root
+
+
+@pytest.mark.parametrize("subfolder", ["", "tiny-imagenet-200", "tiny_imagenet"])
+def test_tiny_imagenet(tmp_path, subfolder):
+    tiny(tmp_path / subfolder)
+    dataset = tiny_imagenet(tmp_path)
+    assert dataset.name == "tiny_imagenet"
+    assert dataset.class_names == ("goldfish, Carassius auratus", "toad")
+    assert dataset.y_train.tolist() == [0, 0, 0, 1, 1, 1]
+    assert dataset.y_test.tolist() == [0, 1, 0, 1]
+    with Image.open(tmp_path / subfolder / "train" / "n01" / "images" / "n01_2.JPEG") as image:
+        assert np.array_equal(dataset.x_train[2], np.asarray(image))
+    assert tiny_imagenet(tmp_path, size=4).input_shape == (4, 4, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "match"),
+    [
+        ("val/val_annotations.txt", b"val_0.JPEG\tn01\n", "6 columns, split by tabs. Received: 2 in row 1"),
+        ("val/val_annotations.txt", b"val_0.JPEG\tn09\t0\t0\t7\t7\n", "a class of the training set.* 'n09'"),
+        ("val/val_annotations.txt", b"../images/val_0.JPEG\tn01\t0\t0\t7\t7\n", "names an image"),
+        ("val/val_annotations.txt", b"val_9.JPEG\tn01\t0\t0\t7\t7\n", "val_9.JPEG: an image can be decoded"),
+        ("words.txt", b"n01 goldfish\n", "2 columns"),
+        ("words.txt", b"n01\t\xff\n", "a text in UTF-8"),
+    ],
+)
+def test_bad_tiny_imagenet(tmp_path, name, content, match):
+    (tiny(tmp_path) / name).write_bytes(content)
+    with pytest.raises(DataError, match=match):
+        tiny_imagenet(tmp_path)
+
+
+def test_tiny_imagenet_without_training_images(tmp_path):
+    tiny(tmp_path)
+    (tmp_path / "train").rename(tmp_path / "elsewhere")
+    with pytest.raises(DataError, match="tiny_imagenet needs the folder"):
+        tiny_imagenet(tmp_path)
+    (tmp_path / "train").mkdir()
+    with pytest.raises(DataError, match="one folder for each class"):
+        tiny_imagenet(tmp_path)
