@@ -14,7 +14,7 @@ from minicnn.metrics import Metric
 from minicnn.optimizers import Optimizer
 from minicnn.program.autodiff import gradients
 from minicnn.program.graph import Program, Spec, Value
-from minicnn.program.passes import lower_precision, optimize
+from minicnn.program.passes import lower_precision, optimize, pool_before_relu
 
 StepKind = Literal["train", "evaluate", "predict"]
 
@@ -105,6 +105,7 @@ def trace_step(
     trace = Trace(program, training=kind == "train", seed=seed, dtype=precision.dtype, paths=paths)
     x, y, weight = _data(program, feed, precision.dtype)
     outputs = graph.trace_graph(trace, x)
+    pool_before_relu(program, [*outputs, *trace.updates.values()])
     if objective is None or kind == "predict":
         for name, value in zip(input_names("output", len(outputs)), outputs, strict=True):
             program.outputs[name] = value

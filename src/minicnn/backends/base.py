@@ -67,6 +67,10 @@ class Backend:
 
     # Programs -----------------------------------------------------------------------------------
 
+    def rewrite(self, program: Program) -> Program:
+        """Passes that suit this backend, on top of those that suit all; may change the Program in place."""
+        return program
+
     def kernel(self, node: Node) -> Kernel | str:
         """The kernel for a node, or the reason why there is none."""
         return f"the {self.name} backend has no kernels"
@@ -74,7 +78,7 @@ class Backend:
     def explain(self, program: Program) -> list[tuple[Node, str]]:
         """For each node the kernel that runs it, or "reference: " and the reason."""
         rows = []
-        for node in program.nodes:
+        for node in self.rewrite(program).nodes:
             chosen = "reference_only is set" if self.reference_only else self.kernel(node)
             rows.append((node, f"reference: {chosen}" if isinstance(chosen, str) else _title(chosen)))
         return rows
@@ -103,6 +107,7 @@ class Backend:
 
     def compile(self, program: Program) -> Executable:
         """A function from the Program's inputs by name to its outputs and updates by name."""
+        program = self.rewrite(program)
         return interpreter(program, self.functions(program), self.asarray)
 
     # Machine ------------------------------------------------------------------------------------

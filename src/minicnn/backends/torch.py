@@ -11,6 +11,7 @@ import torch
 
 from minicnn.backends.base import Array, Backend, Executable
 from minicnn.program.graph import Program
+from minicnn.program.layout import batch_last
 
 
 class TorchBackend(Backend):
@@ -32,6 +33,10 @@ class TorchBackend(Backend):
                 f"{', '.join(d for d, ok in found.items() if ok)}. Install a PyTorch build for it, or use torch:cpu."
             )
             raise RuntimeError(message)
+
+    def rewrite(self, program: Program) -> Program:
+        """On the CPU images have the batch last, as on NumPy: twice as fast for few channels."""
+        return batch_last(program) if self.device == "cpu" else program
 
     def asarray(self, data: Any, dtype: str | None = None) -> Array:
         """See `Backend.asarray`."""

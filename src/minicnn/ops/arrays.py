@@ -51,3 +51,21 @@ def extend(x: Array, axis: int, before: int, after: int, xp: Namespace, value: f
         shape[axis] = after
         parts.append(full(tuple(shape), value, x, xp))
     return xp.concat(parts, axis=axis) if len(parts) > 1 else x
+
+
+def add_at(y: Array, index: tuple[slice, ...], part: Array) -> Array:
+    """Y with `part` added to a box of it; y is the caller's own and may be overwritten."""
+    if hasattr(y, "at"):  # JAX arrays cannot be overwritten
+        return y.at[index].add(part)
+    box = y[index]
+    box += part
+    return y
+
+
+def masked(dy: Array, mask: Array, xp: Namespace) -> Array:
+    """Finite dy where the bool mask holds, 0 elsewhere.
+
+    A product rather than a choice: on irregular masks NumPy's where mispredicts a branch every other
+    element and takes twenty times as long.
+    """
+    return xp.multiply(dy, xp.astype(mask, dy.dtype))

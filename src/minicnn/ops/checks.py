@@ -49,6 +49,14 @@ def broadcast_shape(name: str, *specs: Spec) -> tuple[int, ...]:
     return tuple(shape)
 
 
+def normalize_axis(name: str, axis: int, ndim: int) -> int:
+    """One axis as a non-negative integer."""
+    if not isinstance(axis, int) or not -ndim <= axis < ndim:
+        message = f"{name} takes one axis from {-ndim} to {ndim - 1}. Received: {axis}. Count axes from 0."
+        raise ValueError(message)
+    return axis % ndim
+
+
 def normalize_axes(name: str, axes: int | tuple[int, ...] | None, ndim: int) -> tuple[int, ...]:
     """Axes as sorted non-negative integers; None means all."""
     if axes is None:

@@ -13,28 +13,18 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from minicnn.ops.arrays import zeros
 from minicnn.ops.checks import require_float, require_ndim, same_dtype
 from minicnn.ops.primitive import Array, Cost, Namespace, primitive
-from minicnn.ops.windows import (
-    Axes,
-    Padding,
-    Pair,
-    Window,
-    image_size,
-    interleave,
-    phases,
-    shifted,
-    unfold,
-)  # fmt: skip
+from minicnn.ops.windows import Axes, Padding, Pair, Window, fold, image_size, unfold
 from minicnn.program.graph import ITEMSIZE, Node, Spec, Value
 
 NO_PADDING: Padding = ((0, 0), (0, 0))
+KERNEL_AXES = "kernel height, kernel width, channels / groups, filters"
 
 
 def _check(name: str, x: Spec, w: Spec, groups: int, axes: Axes) -> None:
     require_ndim(name, "an image", x, 4, "batch, height, width, channels")
-    require_ndim(name, "a kernel", w, 4, "kernel height, kernel width, channels / groups, filters")
+    require_ndim(name, "a kernel", w, 4, KERNEL_AXES)
     require_float(name, x)
     same_dtype(name, x, w)
     channels, filters = x.shape[axes.c], w.shape[3]
@@ -152,8 +142,8 @@ def conv2d_input_gradient(
 ) -> Array:  # fmt: skip
     """Gradient of conv2d with respect to its input; forward pass of a transposed convolution.
 
-    Input positions with the same remainder modulo the strides meet the same taps. For each such
-    phase the taps of dy are gathered and multiplied once; the phases are interleaved at the end.
+    dy times the transposed kernel gives what each tap contributes; the contributions are summed where the
+    taps were read from.
 
     Args:
         dy: Gradient of y (N, OH, OW, F).
@@ -170,37 +160,17 @@ def conv2d_input_gradient(
         dx (N, H, W, C).
     """
     axes = Axes.of(data_format)
-    count = [-(-(padding[a][0] + image[a]) // strides[a]) for a in (0, 1)]
+    window = Window((w.shape[0], w.shape[1]), strides, padding, dilation)
+    taps = w.shape[0] * w.shape[1]
     parts = []
     for dyg, wg in zip(_split(dy, groups, axes.c), _split(w, groups, 3), strict=True):
-        rows = []
-        for taps_h in phases(w.shape[0], strides[0], dilation[0]):
-            row = []
-            for taps_w in phases(w.shape[1], strides[1], dilation[1]):
-                row.append(_input_phase(dyg, wg, taps_h, taps_w, count, axes, xp))
-            rows.append(interleave(row, axes.w, xp))
-        full = interleave(rows, axes.h, xp)
-        index = [slice(None)] * 4
-        for axis, (before, _), n in zip((axes.h, axes.w), padding, image, strict=True):
-            index[axis] = slice(before, before + n)
-        parts.append(full[tuple(index)])
+        transposed = xp.permute_dims(xp.reshape(wg, (taps * wg.shape[2], wg.shape[3])), (1, 0))
+        columns = _contract(dyg, transposed, axes, xp)  # (N, OH, OW, taps * C)
+        if taps == 1 and strides == (1, 1) and padding == NO_PADDING:
+            parts.append(columns)
+        else:
+            parts.append(fold(_split(columns, taps, axes.c), window, axes, image, xp))
     return _join(parts, axes.c, xp)
-
-
-def _input_phase(
-    dy: Array, w: Array, taps_h: list[Pair], taps_w: list[Pair], count: list[int], axes: Axes, xp: Namespace
-) -> Array:
-    """Gradient at the input positions of one phase: gathered dy (.., taps * F) times w (taps * F, C)."""
-    c = w.shape[2]
-    if not taps_h or not taps_w:
-        return zeros(axes.shape(dy.shape[axes.n], count[0], count[1], c), dy, xp)
-    gathered, kernels = [], []
-    for i, offset_h in taps_h:
-        row = shifted(dy, offset_h, count[0], axes.h, xp)
-        for j, offset_w in taps_w:
-            gathered.append(shifted(row, offset_w, count[1], axes.w, xp))
-            kernels.append(xp.permute_dims(w[i, j, :, :], (1, 0)))  # (F, C)
-    return _contract(_join(gathered, axes.c, xp), _join(kernels, 0, xp), axes, xp)
 
 
 @conv2d_input_gradient.shape
@@ -218,6 +188,7 @@ def _(
     axes = Axes.of(data_format)
     name = "conv2d_input_gradient"
     require_ndim(name, "a gradient", dy, 4, "batch, output height, output width, filters")
+    require_ndim(name, "a kernel", w, 4, KERNEL_AXES)
     x = Spec(axes.shape(dy.shape[axes.n], *image, w.shape[2] * groups), dy.dtype)
     _check(name, x, w, groups, axes)
     size = Window((w.shape[0], w.shape[1]), strides, padding, dilation).output_size(name, *image)

@@ -17,10 +17,12 @@ from minicnn.ops.primitive import Array, Namespace, primitive
 from minicnn.ops.windows import Axes, Padding, Pair, Window, fold, image_size, pad_image
 from minicnn.program.graph import Node, Spec, Value
 
+KERNEL_AXES = "kernel height, kernel width, channels, depth multiplier"
+
 
 def _check(name: str, x: Spec, w: Spec, axes: Axes) -> None:
     require_ndim(name, "an image", x, 4, "batch, height, width, channels")
-    require_ndim(name, "a kernel", w, 4, "kernel height, kernel width, channels, depth multiplier")
+    require_ndim(name, "a kernel", w, 4, KERNEL_AXES)
     require_float(name, x)
     same_dtype(name, x, w)
     if w.shape[2] != x.shape[axes.c]:
@@ -108,6 +110,8 @@ def _(
 ) -> Spec:
     axes = Axes.of(data_format)
     name = "depthwise_conv2d_input_gradient"
+    require_ndim(name, "a gradient", dy, 4, "batch, output height, output width, channels * multiplier")
+    require_ndim(name, "a kernel", w, 4, KERNEL_AXES)
     x = Spec(axes.shape(dy.shape[axes.n], *image, w.shape[2]), dy.dtype)
     _check(name, x, w, axes)
     size = Window((w.shape[0], w.shape[1]), strides, padding, dilation).output_size(name, *image)
@@ -155,6 +159,7 @@ def _(
 ) -> Spec:
     axes = Axes.of(data_format)
     name = "depthwise_conv2d_weight_gradient"
+    require_ndim(name, "a gradient", dy, 4, "batch, output height, output width, channels * multiplier")
     require_ndim(name, "an image", x, 4, "batch, height, width, channels")
     c = x.shape[axes.c]
     size = Window(kernel, strides, padding, dilation).output_size(name, *image_size(x, axes))

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from minicnn.ops.arrays import arange, copy_of, extend
-from minicnn.ops.checks import normalize_axes, same_dtype
+from minicnn.ops.checks import normalize_axis, same_dtype
 from minicnn.ops.primitive import Array, Cost, Namespace, primitive
 from minicnn.ops.reduction import sum
 from minicnn.program.graph import Node, Spec, Value
@@ -65,7 +65,7 @@ def concat(*arrays: Array, axis: int = -1, xp: Namespace) -> Array:
 @concat.shape
 def _(*specs: Spec, axis: int) -> Spec:
     first = specs[0]
-    (joined,) = normalize_axes("concat", axis, first.ndim)
+    joined = normalize_axis("concat", axis, first.ndim)
     others = {tuple(n for a, n in enumerate(s.shape) if a != joined) for s in specs}
     if len(others) != 1 or any(s.ndim != first.ndim for s in specs):
         message = f"concat takes arrays whose shapes are equal but for axis {joined}. Received: {', '.join(map(str, specs))}."
@@ -78,7 +78,7 @@ def _(*specs: Spec, axis: int) -> Spec:
 
 @concat.gradient
 def _(node: Node, dy: Value) -> list[Value]:
-    (axis,) = normalize_axes("concat", node.attrs["axis"], dy.ndim)
+    axis = normalize_axis("concat", node.attrs["axis"], dy.ndim)
     gradients, start = [], 0
     for value in node.inputs:
         stop = start + value.shape[axis]
@@ -176,7 +176,7 @@ def repeat(x: Array, *, repeats: int, axis: int, xp: Namespace) -> Array:
 
 @repeat.shape
 def _(x: Spec, *, repeats: int, axis: int) -> Spec:
-    (at,) = normalize_axes("repeat", axis, x.ndim)
+    at = normalize_axis("repeat", axis, x.ndim)
     if repeats < 1:
         message = f"repeat takes a count of at least 1. Received: {repeats}."
         raise ValueError(message)
@@ -185,7 +185,7 @@ def _(x: Spec, *, repeats: int, axis: int) -> Spec:
 
 @repeat.gradient
 def _(node: Node, dy: Value) -> Value:
-    (axis,) = normalize_axes("repeat", node.attrs["axis"], dy.ndim)
+    axis = normalize_axis("repeat", node.attrs["axis"], dy.ndim)
     shape = node.inputs[0].shape
     # (..., n * repeats, ...) -> (..., n, repeats, ...) -> (..., n, ...)
     split = (*shape[: axis + 1], node.attrs["repeats"], *shape[axis + 1 :])

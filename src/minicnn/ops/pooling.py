@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import reduce
 
-from minicnn.ops.arrays import copy_of, full
+from minicnn.ops.arrays import copy_of, full, masked
 from minicnn.ops.checks import require_float, require_ndim, same_dtype
 from minicnn.ops.convolution import NO_PADDING
 from minicnn.ops.primitive import Array, Namespace, Primitive, primitive
@@ -106,16 +106,16 @@ def max_pool2d_gradient(
     axes = Axes.of(data_format)
     window = Window(kernel, strides, padding)
     taps = window.taps(pad_image(x, padding, axes, xp, LOWEST), axes, (y.shape[axes.h], y.shape[axes.w]))
-    zero = xp.zeros_like(dy)
-    parts, rest = [], dy  # rest: the part of dy whose window has not met its maximum yet
+    parts, free = [], None  # free: the windows that have not met their maximum yet
     for tap in taps[:-1]:
         hit = xp.equal(tap, y)
-        parts.append(xp.where(hit, rest, zero))
-        rest = xp.where(hit, zero, rest)
+        if free is not None:
+            hit = xp.logical_and(hit, free)
+        parts.append(masked(dy, hit, xp))
+        free = xp.logical_not(hit) if free is None else xp.logical_xor(free, hit)
     # NaN equals nothing: where no earlier tap was the maximum, the last one takes the gradient.
-    parts.append(rest)
-    dx = fold(parts, window, axes, (x.shape[axes.h], x.shape[axes.w]), xp)
-    return copy_of(dx, xp) if len(taps) == 1 else dx
+    parts.append(dy if free is None else masked(dy, free, xp))
+    return fold(parts, window, axes, (x.shape[axes.h], x.shape[axes.w]), xp)
 
 
 @max_pool2d_gradient.shape
@@ -205,6 +205,7 @@ def _(
     data_format: str,
 ) -> Spec:
     axes = Axes.of(data_format)
+    require_ndim("average_pool2d_gradient", "a gradient", dy, 4, "batch, output height, output width, channels")
     x = Spec(axes.shape(dy.shape[axes.n], *image, dy.shape[axes.c]), dy.dtype)
     expected = _output("average_pool2d_gradient", x, Window(kernel, strides, padding), data_format)
     if dy.shape != expected.shape:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from minicnn.ops.arrays import copy_of
-from minicnn.ops.checks import broadcast_shape, normalize_axes, require_float
+from minicnn.ops.checks import broadcast_shape, normalize_axes, normalize_axis, require_float
 from minicnn.ops.primitive import Array, Namespace, Primitive, primitive
 from minicnn.program.graph import Node, Spec, Value
 
@@ -81,7 +81,7 @@ def argmax(x: Array, *, axis: int = -1, xp: Namespace) -> Array:
 
 @argmax.shape
 def _(x: Spec, *, axis: int) -> Spec:
-    (reduced,) = normalize_axes("argmax", axis, x.ndim)
+    reduced = normalize_axis("argmax", axis, x.ndim)
     return Spec(tuple(n for a, n in enumerate(x.shape) if a != reduced), "int32")
 
 

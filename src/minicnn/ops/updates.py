@@ -69,8 +69,8 @@ def adam_update(
     # 1 - beta^t by expm1: the difference itself loses four digits in float32.
     c1 = -xp.expm1(t * math.log(beta_1)) if beta_1 else xp.ones_like(t)
     c2 = -xp.expm1(t * math.log(beta_2)) if beta_2 else xp.ones_like(t)
-    m = m + (g - m) * (1.0 - beta_1)
-    v = v + (xp.square(g) - v) * (1.0 - beta_2)
+    m = beta_1 * m + (1.0 - beta_1) * g
+    v = beta_2 * v + (1.0 - beta_2) * xp.square(g)
     return p - (rate * xp.sqrt(c2) / c1) * m / (xp.sqrt(v) + epsilon), m, v
 
 

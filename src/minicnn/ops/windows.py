@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
 
-from minicnn.ops.arrays import extend, zeros
+from minicnn.ops.arrays import add_at, extend, zeros
 from minicnn.ops.primitive import Array, Namespace
 from minicnn.program.graph import Spec
 
@@ -116,69 +115,37 @@ def unfold(x: Array, window: Window, axes: Axes, size: Pair, xp: Namespace) -> A
     return taps[0] if len(taps) == 1 else xp.concat(taps, axis=axes.c)
 
 
-def phases(kernel: int, stride: int, dilation: int) -> list[list[Pair]]:
-    """For each remainder r of input positions modulo the stride: its taps k and their output offsets.
-
-    Input position r + stride * q of the padded image meets output position q + offset at tap k,
-    where offset = (r - k * dilation) / stride for the taps that divide evenly.
-    """
-    return [
-        [(k, (r - k * dilation) // stride) for k in range(kernel) if (r - k * dilation) % stride == 0]
-        for r in range(stride)
-    ]
-
-
-def shifted(x: Array, offset: int, length: int, axis: int, xp: Namespace) -> Array:
-    """y[q] = x[q + offset] for q in range(length) along one axis, 0 where x has no such element."""
-    n = x.shape[axis]
-    start, stop = max(offset, 0), min(offset + length, n)
-    index = [slice(None)] * x.ndim
-    index[axis] = slice(min(start, n), max(stop, min(start, n)))
-    part = x[tuple(index)]
-    before = min(max(-offset, 0), length)
-    return extend(part, axis, before, length - before - part.shape[axis], xp)
-
-
-def interleave(parts: Sequence[Array], axis: int, xp: Namespace) -> Array:
-    """Parts merged along one axis: result[len(parts) * q + r] = parts[r][q]."""
-    if len(parts) == 1:
-        return parts[0]
-    shape = list(parts[0].shape)
-    shape[axis] *= len(parts)
-    return xp.reshape(xp.stack(parts, axis=axis + 1), tuple(shape))
-
-
-def fold_axis(
-    parts: Sequence[Array], axis: int, *, stride: int, dilation: int, before: int, length: int, xp: Namespace
-) -> Array:
-    """Transpose of taking taps along one axis: the sum of each part at the positions it was read from."""
-    count = -(-(before + length) // stride)
-    rows = []
-    for taps in phases(len(parts), stride, dilation):
-        terms = [shifted(parts[k], offset, count, axis, xp) for k, offset in taps]
-        if not terms:
-            terms = [zeros((*parts[0].shape[:axis], count, *parts[0].shape[axis + 1 :]), parts[0], xp)]
-        rows.append(reduce(xp.add, terms))
-    merged = interleave(rows, axis, xp)
-    index = [slice(None)] * merged.ndim
-    index[axis] = slice(before, before + length)
-    return merged[tuple(index)]
-
-
 def fold(parts: Sequence[Array], window: Window, axes: Axes, image: Pair, xp: Namespace) -> Array:
-    """Transpose of `Window.taps` and padding: parts, one a tap, summed into an image of the given size."""
-    kh, kw = window.kernel
-    rows = [
-        fold_axis(
-            parts[i * kw : (i + 1) * kw], axes.w, stride=window.strides[1], dilation=window.dilation[1],
-            before=window.padding[1][0], length=image[1], xp=xp,
-        )
-        for i in range(kh)
-    ]  # fmt: skip
-    return fold_axis(
-        rows, axes.h, stride=window.strides[0], dilation=window.dilation[0],
-        before=window.padding[0][0], length=image[0], xp=xp,
-    )  # fmt: skip
+    """Transpose of padding and `Window.taps`: parts, one a tap, summed where they were read from.
+
+    Args:
+        parts: One array for each tap in row-major order, each with the output positions on its image axes.
+        window: Geometry.
+        axes: Layout of the parts.
+        image: (H, W) of the result.
+        xp: Namespace of the arrays.
+    """
+    shape = list(parts[0].shape)
+    size = (shape[axes.h], shape[axes.w])
+    shape[axes.h], shape[axes.w] = image
+    y = zeros(tuple(shape), parts[0], xp)
+    for tap, part in enumerate(parts):
+        target, source = [slice(None)] * y.ndim, [slice(None)] * y.ndim
+        for axis, k, s, (before, _), d, n, length in zip(
+            (axes.h, axes.w), divmod(tap, window.kernel[1]), window.strides, window.padding, window.dilation,
+            size, image, strict=True,
+        ):  # fmt: skip
+            # Position q reads element q * s + offset; those in the padding are left out.
+            offset = k * d - before
+            first = max(0, -(offset // s))
+            last = min(n - 1, (length - 1 - offset) // s)
+            source[axis] = slice(first, last + 1)
+            target[axis] = slice(first * s + offset, last * s + offset + 1, s)
+            if last < first:
+                break
+        else:
+            y = add_at(y, tuple(target), part[tuple(source)])
+    return y
 
 
 def image_size(x: Spec, axes: Axes) -> Pair:

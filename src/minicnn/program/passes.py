@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from minicnn.program.graph import Program, Value
+from collections.abc import Sequence
+
+from minicnn.program.graph import Program, Value, uses
 
 # A folded result is kept for the life of the Program: beyond this size computing it again is cheaper.
 FOLD_LIMIT_BYTES = 1 << 20
@@ -53,6 +55,37 @@ def fold_constants(program: Program) -> int:
     program.outputs = {k: folded.get(id(v), v) for k, v in program.outputs.items()}
     program.updates = {k: folded.get(id(v), v) for k, v in program.updates.items()}
     return count
+
+
+def pool_before_relu(program: Program, results: Sequence[Value]) -> int:
+    """Swap a relu with the max-pooling that alone reads it; returns how often.
+
+    The maximum of max(x, 0) is max(maximum of x, 0), so the order makes no difference to the result nor, bit
+    for bit, to the gradient; but on the pooled image relu and its gradient have a fraction of the elements.
+
+    Args:
+        program: Program with its forward nodes only.
+        results: Values that are needed as they are.
+    """
+    readers = uses(program.nodes)
+    needed = {id(v) for v in results}
+    swapped = 0
+    for i, pool in enumerate(program.nodes):
+        active = pool.inputs[0]
+        relu = active.node
+        if pool.op.name != "max_pool2d" or relu is None or relu.op.name != "relu":
+            continue
+        if len(readers[id(active)]) > 1 or id(active) in needed:
+            continue
+        # x -> relu -> active -> pool -> y becomes x -> pool -> active -> relu -> y, active now being small.
+        (y,) = pool.outputs
+        pool.inputs, pool.outputs = relu.inputs, (active,)
+        relu.inputs, relu.outputs = (active,), (y,)
+        active.spec, active.node, y.node = y.spec, pool, relu
+        program.nodes.remove(relu)
+        program.nodes.insert(i, relu)
+        swapped += 1
+    return swapped
 
 
 # Operations that are mostly multiply-adds: they profit from a shorter format, and sum in a longer one.

@@ -1,0 +1,205 @@
+"""The layout pass: images stored with the batch axis last.
+
+In the order (H, W, C, N) every loop of a convolution, a pooling or an elementwise operation runs over a long
+stretch of memory, whatever the number of channels. Nodes that take images are rewritten to that order, those in
+between follow, and images are put back where an operation fixes the order of their elements (a reshape, an output).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from minicnn.program.graph import Node, Program, Value
+
+Order = tuple[int, ...]
+
+# For a layout of images: which of its axes stands at each place of (H, W, C, N).
+ORDERS: dict[str, Order] = {"NHWC": (1, 2, 3, 0), "NCHW": (2, 3, 1, 0)}
+
+# Below this batch size the innermost loop would be too short to be worth the change.
+LEAST_BATCH = 32
+
+
+def batch_last(program: Program, least_batch: int = LEAST_BATCH) -> Program:
+    """Rewrite a Program in place so that images have their batch axis last.
+
+    Args:
+        program: Program to rewrite.
+        least_batch: Images of smaller batches stay as they are.
+    """
+    return _Rewriter(program, least_batch).run()
+
+
+class _Rewriter:
+    """Walks over the nodes and knows for each value of the old Program where its elements are now.
+
+    Attributes:
+        plain: Values that exist in their own order.
+        moved: Images that exist in (H, W, C, N), with the order that was applied to their axes.
+    """
+
+    def __init__(self, program: Program, least_batch: int) -> None:
+        self.program = program
+        self.least_batch = least_batch
+        self.plain: dict[int, Value] = {}
+        self.moved: dict[int, tuple[Value, Order]] = {}
+
+    def run(self) -> Program:
+        program = self.program
+        nodes, program.nodes = program.nodes, []
+        made = {id(v) for node in nodes for v in node.outputs}
+        for node in nodes:
+            with program.scope_of(node, node.phase):
+                self._rewrite(node)
+        program.outputs = {k: self._as_plain(v) if id(v) in made else v for k, v in program.outputs.items()}
+        program.updates = {k: self._as_plain(v) if id(v) in made else v for k, v in program.updates.items()}
+        return program
+
+    def _rewrite(self, node: Node) -> None:
+        order = self._order(node)
+        rule = _RULES.get(node.op.name) or (_elementwise if node.op.elementwise else None)
+        if "data_format" in node.attrs:
+            rule = _image_operation
+        if order is None or rule is None or not rule(self, node, order):
+            node.inputs = tuple(self._as_plain(v) for v in node.inputs)
+            self.program.nodes.append(node)
+
+    def _order(self, node: Node) -> Order | None:
+        """The order that a node's images should have: none if it has no images, or small batches."""
+        if "data_format" in node.attrs:
+            image = node.inputs[0]
+            layout = node.attrs["data_format"]
+            return ORDERS[layout] if layout in ORDERS and image.shape[layout.index("N")] >= self.least_batch else None
+        return next((self.moved[id(v)][1] for v in node.inputs if id(v) in self.moved), None)
+
+    def _as_plain(self, value: Value) -> Value:
+        if id(value) in self.plain:
+            return self.plain[id(value)]
+        if id(value) not in self.moved:
+            return value
+        image, order = self.moved[id(value)]
+        result = _permute(image, _inverse(order))
+        self.plain[id(value)] = result
+        return result
+
+    def as_image(self, value: Value, order: Order) -> Value:
+        """A value with four axes in the given order."""
+        if id(value) in self.moved and self.moved[id(value)][1] == order:
+            return self.moved[id(value)][0]
+        result = _permute(self._as_plain(value), order)
+        self.moved[id(value)] = (result, order)
+        self.plain.setdefault(id(value), value)
+        return result
+
+    def as_broadcast(self, value: Value, order: Order) -> Value:
+        """A value of any rank so that it broadcasts against images in the given order."""
+        if value.ndim == 0:
+            return value
+        if value.ndim == 4:
+            return self.as_image(value, order)
+        from minicnn.ops import reshape
+
+        full = (*(1,) * (4 - value.ndim), *value.shape)
+        result: Value = reshape(self._as_plain(value), shape=tuple(full[a] for a in order))
+        return result
+
+    def emit(self, node: Node, inputs: Sequence[Value], **changes: Any) -> tuple[Value, ...]:
+        """The node's operation on other inputs, with some attributes changed."""
+        return self.program.emit(node.op, inputs, {**node.attrs, **changes}).outputs
+
+
+Rule = Callable[[_Rewriter, Node, Order], bool]
+
+
+def _permute(value: Value, axes: Order) -> Value:
+    from minicnn.ops import permute
+
+    result: Value = permute(value, axes=axes)
+    return result
+
+
+def _inverse(order: Order) -> Order:
+    return tuple(order.index(a) for a in range(len(order)))
+
+
+def _image_operation(to: _Rewriter, node: Node, order: Order) -> bool:
+    """Operations with a data_format: their kernels keep their shape."""
+    kernel = 1 if node.op.name.endswith(("conv2d", "conv2d_input_gradient")) else None
+    inputs = [v if i == kernel else to.as_image(v, order) for i, v in enumerate(node.inputs)]
+    (made,) = to.emit(node, inputs, data_format="HWCN")
+    if node.op.name.endswith("weight_gradient"):
+        to.plain[id(node.outputs[0])] = made
+    else:
+        to.moved[id(node.outputs[0])] = (made, order)
+    return True
+
+
+def _elementwise(to: _Rewriter, node: Node, order: Order) -> bool:
+    if node.outputs[0].ndim != 4:
+        return False
+    inputs = [to.as_broadcast(v, order) for v in node.inputs]
+    for value, made in zip(node.outputs, to.emit(node, inputs), strict=True):
+        to.moved[id(value)] = (made, order)
+    return True
+
+
+def _reduction(to: _Rewriter, node: Node, order: Order) -> bool:
+    axes = node.attrs["axes"]
+    axes = tuple(range(4)) if axes is None else tuple(a % 4 for a in ((axes,) if isinstance(axes, int) else axes))
+    (made,) = to.emit(node, [to.as_image(node.inputs[0], order)], axes=tuple(order.index(a) for a in axes))
+    if node.attrs["keepdims"]:
+        to.moved[id(node.outputs[0])] = (made, order)
+        return True
+    # Axes that are left, in the order that they have now and in the one that they should have.
+    left = [a for a in order if a not in axes]
+    if left != sorted(left):
+        made = _permute(made, tuple(left.index(a) for a in sorted(left)))
+    to.plain[id(node.outputs[0])] = made
+    return True
+
+
+def _normalize(to: _Rewriter, node: Node, order: Order) -> bool:
+    if node.inputs[0].ndim != 4:
+        return False
+    inputs = [to.as_broadcast(v, order) for v in node.inputs]
+    axes = tuple(sorted(order.index(a % 4) for a in node.attrs["axes"]))
+    for value, made in zip(node.outputs, to.emit(node, inputs, axes=axes), strict=True):
+        if value.ndim == 4:
+            to.moved[id(value)] = (made, order)
+        else:  # the gradient of a scale or an offset, which was given four axes
+            from minicnn.ops import reshape
+
+            to.plain[id(value)] = reshape(made, shape=value.shape)
+    return True
+
+
+def _concat(to: _Rewriter, node: Node, order: Order) -> bool:
+    inputs = [to.as_image(v, order) for v in node.inputs]
+    (made,) = to.emit(node, inputs, axis=order.index(node.attrs["axis"] % 4))
+    to.moved[id(node.outputs[0])] = (made, order)
+    return True
+
+
+def _per_axis(attribute: str) -> Rule:
+    """Operations with one entry of an attribute for each axis."""
+
+    def rule(to: _Rewriter, node: Node, order: Order) -> bool:
+        entries = node.attrs[attribute]
+        (made,) = to.emit(node, [to.as_image(node.inputs[0], order)], **{attribute: tuple(entries[a] for a in order)})
+        to.moved[id(node.outputs[0])] = (made, order)
+        return True
+
+    return rule
+
+
+_RULES: dict[str, Rule] = {
+    "sum": _reduction,
+    "mean": _reduction,
+    "max": _reduction,
+    "normalize": _normalize,
+    "normalize_gradient": _normalize,
+    "concat": _concat,
+    "pad": _per_axis("widths"),
+    "slice_": _per_axis("bounds"),
+}

@@ -1,0 +1,117 @@
+"""Dead-node removal and constant folding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+from gradcheck import run_checked
+from minicnn import ops
+from minicnn.ops import primitive
+from minicnn.program import Program, fold_constants, gradients, optimize, remove_dead_nodes
+from minicnn.program.passes import FOLD_LIMIT_BYTES
+from strategies import normal, seeds
+
+
+def test_dead_nodes_go_and_live_ones_stay_in_order() -> None:
+    program = Program()
+    x = program.input("x", (3,))
+    y = ops.exp(x)
+    ops.log(y)
+    ops.square(ops.sqrt(x))
+    program.outputs["y"] = y
+    program.updates["x"] = y + x
+    assert remove_dead_nodes(program) == 3
+    assert [n.op.name for n in program.nodes] == ["exp", "add"]
+    assert remove_dead_nodes(program) == 0
+
+
+def test_a_node_lives_by_any_of_its_results() -> None:
+    program = Program()
+    x, s = program.input("x", (4, 3)), program.input("s", (3,))
+    _, mean, _ = ops.normalize(x, s, s, axes=(0,), epsilon=0.1)
+    program.outputs["mean"] = mean
+    assert remove_dead_nodes(program) == 0
+    program.outputs.clear()
+    assert remove_dead_nodes(program) == 1
+
+
+def test_constants_fold_through_chains_into_outputs_and_updates() -> None:
+    program = Program()
+    x = program.input("x", (2,), "float64")
+    c = program.constant(np.asarray([1.0, 2.0]))
+    doubled = c * 2.0
+    program.outputs = {"y": x + ops.sqrt(doubled + doubled), "c": doubled}
+    program.updates["x"] = ops.negative(c)
+    assert fold_constants(program) == 4
+    assert [n.op.name for n in program.nodes] == ["add"]
+    found = run_checked(program, {"x": np.asarray([10.0, 20.0])})
+    np.testing.assert_allclose(found["y"], [12, 20 + 8**0.5])
+    np.testing.assert_array_equal(found["c"], [2, 4])
+    np.testing.assert_array_equal(found["x"], [-1, -2])
+
+
+def test_several_results_fold_each_to_its_own() -> None:
+    program = Program()
+    c, one = program.constant(np.asarray([[1.0], [3.0]])), program.constant(np.ones(1))
+    for name, value in zip("ymv", ops.normalize(c, one, one, axes=(0,), epsilon=3.0), strict=True):
+        program.outputs[name] = value
+    assert fold_constants(program) == 1
+    found = run_checked(program, {})
+    np.testing.assert_array_equal(found["m"], [[2]])
+    np.testing.assert_array_equal(found["v"], [[1]])
+    np.testing.assert_array_equal(found["y"], [[0.5], [1.5]])
+
+
+def test_large_results_are_computed_again_each_time() -> None:
+    program = Program()
+    zero = program.constant(0.0, "float32")
+    n = FOLD_LIMIT_BYTES // 4
+    program.outputs = {"a": ops.broadcast_to(zero, shape=(n,)), "b": ops.broadcast_to(zero, shape=(n + 1,))}
+    assert fold_constants(program) == 1
+    assert program.outputs["a"].kind == "constant"
+    assert program.outputs["b"].kind == "activation"
+
+
+def test_bfloat16_is_left_to_the_backend() -> None:
+    program = Program()
+    c = program.constant(1.0, "bfloat16")
+    program.outputs = {"a": c + c, "b": ops.cast(c, dtype="float32"), "c": ops.cast(program.constant(1.0), dtype="bfloat16")}
+    assert fold_constants(program) == 0
+
+
+@given(seed=seeds)
+def test_optimize_keeps_the_numbers(seed: int) -> None:
+    def build() -> Program:
+        program = Program()
+        x = program.input("x", (2, 3), "float64")
+        c = program.constant(normal((3,), seed))
+        y = ops.tanh(x * ops.exp(c * 0.5) + ops.sum(c))
+        ops.log(x)
+        loss = ops.sum(y * y)
+        (dx,) = gradients(program, loss, [x])
+        program.outputs = {"loss": loss, "dx": dx}
+        return program
+
+    plain, fast = build(), optimize(build())
+    assert len(fast.nodes) < len(plain.nodes)
+    x = np.abs(normal((2, 3), seed, 1)) + 0.1
+    expected, found = run_checked(plain, {"x": x}), run_checked(fast, {"x": x})
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array)
+
+
+def test_folding_uses_the_reference_with_its_attributes(registry: None) -> None:
+    @primitive
+    def scaled(x: Any, *, by: float, xp: Any) -> Any:
+        return x * by
+
+    scaled.shape(lambda x, **_: x)
+    program = Program()
+    program.outputs["y"] = scaled(program.constant(np.asarray([2.0])), by=1.5)
+    optimize(program)
+    assert program.nodes == []
+    assert run_checked(program, {})["y"] == pytest.approx(3)
