@@ -46,6 +46,7 @@ from minicnn.ops.elementwise import (
     subtract,
     where,
 )  # fmt: skip
+from minicnn.ops.fused import Body, Step, fused
 from minicnn.ops.linalg import matmul
 from minicnn.ops.losses import softmax_cross_entropy, softmax_cross_entropy_gradient
 from minicnn.ops.manipulation import concat, getitem, one_hot, pad, permute, repeat, reshape, slice_, take
@@ -57,10 +58,10 @@ from minicnn.ops.reduction import argmax, broadcast_to, max, mean, sum, sum_to_s
 from minicnn.ops.updates import adam_update, momentum_update, rmsprop_update, sgd_update
 
 __all__ = [
-    "REGISTRY", "Cost", "Primitive", "abs", "adam_update", "add", "argmax", "as_float", "average_pool2d",
+    "REGISTRY", "Body", "Cost", "Primitive", "Step", "abs", "adam_update", "add", "argmax", "as_float", "average_pool2d",
     "average_pool2d_gradient", "broadcast_to", "cast", "concat", "conv2d", "conv2d_input_gradient",
     "conv2d_weight_gradient", "depthwise_conv2d", "depthwise_conv2d_input_gradient",
-    "depthwise_conv2d_weight_gradient", "divide", "elu", "equal", "erf", "exp", "expm1", "gelu", "getitem",
+    "depthwise_conv2d_weight_gradient", "divide", "elu", "equal", "erf", "exp", "expm1", "fused", "gelu", "getitem",
     "greater", "greater_equal", "leaky_relu", "less", "less_equal", "log", "log1p", "log_softmax", "matmul", "max",
     "max_pool2d", "max_pool2d_gradient", "maximum", "mean", "minimum", "momentum_update", "multiply", "negative",
     "normalize", "normalize_gradient", "one_hot", "pad", "permute", "power", "primitive", "random_uniform", "relu",

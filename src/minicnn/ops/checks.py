@@ -28,7 +28,9 @@ def require_float(name: str, x: Spec) -> Spec:
 def require_ndim(name: str, argument: str, x: Spec, ndim: int, axes: str) -> None:
     """Check the number of axes; `axes` says what they are."""
     if x.ndim != ndim:
-        message = f"{name} takes {argument} with {ndim} axes ({axes}). Received: {x}. Add or remove axes with ops.reshape."
+        message = (
+            f"{name} takes {argument} with {ndim} axes ({axes}). Received: {x}. Add or remove axes with ops.reshape."
+        )
         raise ValueError(message)
 
 
@@ -64,8 +66,6 @@ def normalize_axes(name: str, axes: int | tuple[int, ...] | None, ndim: int) -> 
     given = (axes,) if isinstance(axes, int) else tuple(axes)
     result = tuple(sorted(a + ndim if a < 0 else a for a in given))
     if any(not 0 <= a < ndim for a in result) or len(set(result)) != len(result):
-        message = (
-            f"{name} takes distinct axes from {-ndim} to {ndim - 1}. Received: {axes}. Count axes from 0."
-        )
+        message = f"{name} takes distinct axes from {-ndim} to {ndim - 1}. Received: {axes}. Count axes from 0."
         raise ValueError(message)
     return result

@@ -99,9 +99,7 @@ def conv2d(
 
 
 @conv2d.shape
-def _(
-    x: Spec, w: Spec, *, strides: Pair, padding: Padding, dilation: Pair, groups: int, data_format: str
-) -> Spec:
+def _(x: Spec, w: Spec, *, strides: Pair, padding: Padding, dilation: Pair, groups: int, data_format: str) -> Spec:
     axes = Axes.of(data_format)
     _check("conv2d", x, w, groups, axes)
     window = Window((w.shape[0], w.shape[1]), strides, padding, dilation)

@@ -96,18 +96,12 @@ def depthwise_conv2d_input_gradient(
     axes = Axes.of(data_format)
     kh, kw, _, m = w.shape
     dy = _split_multiplier(dy, axes, m, xp)
-    parts = [
-        xp.sum(xp.multiply(dy, _kernel(w, i, j, axes, xp)), axis=axes.c + 1)
-        for i in range(kh)
-        for j in range(kw)
-    ]
+    parts = [xp.sum(xp.multiply(dy, _kernel(w, i, j, axes, xp)), axis=axes.c + 1) for i in range(kh) for j in range(kw)]
     return fold(parts, Window((kh, kw), strides, padding, dilation), axes, image, xp)
 
 
 @depthwise_conv2d_input_gradient.shape
-def _(
-    dy: Spec, w: Spec, *, image: Pair, strides: Pair, padding: Padding, dilation: Pair, data_format: str
-) -> Spec:
+def _(dy: Spec, w: Spec, *, image: Pair, strides: Pair, padding: Padding, dilation: Pair, data_format: str) -> Spec:
     axes = Axes.of(data_format)
     name = "depthwise_conv2d_input_gradient"
     require_ndim(name, "a gradient", dy, 4, "batch, output height, output width, channels * multiplier")
@@ -116,7 +110,9 @@ def _(
     _check(name, x, w, axes)
     size = Window((w.shape[0], w.shape[1]), strides, padding, dilation).output_size(name, *image)
     if (*size, w.shape[2] * w.shape[3]) != (*image_size(dy, axes), dy.shape[axes.c]):
-        message = f"{name} takes dy as depthwise_conv2d makes it from the image. Received: {dy}, image {image}, kernel {w}."
+        message = (
+            f"{name} takes dy as depthwise_conv2d makes it from the image. Received: {dy}, image {image}, kernel {w}."
+        )
         raise ValueError(message)
     return x
 
@@ -154,9 +150,7 @@ def depthwise_conv2d_weight_gradient(
 
 
 @depthwise_conv2d_weight_gradient.shape
-def _(
-    dy: Spec, x: Spec, *, kernel: Pair, strides: Pair, padding: Padding, dilation: Pair, data_format: str
-) -> Spec:
+def _(dy: Spec, x: Spec, *, kernel: Pair, strides: Pair, padding: Padding, dilation: Pair, data_format: str) -> Spec:
     axes = Axes.of(data_format)
     name = "depthwise_conv2d_weight_gradient"
     require_ndim(name, "a gradient", dy, 4, "batch, output height, output width, channels * multiplier")
@@ -164,9 +158,7 @@ def _(
     c = x.shape[axes.c]
     size = Window(kernel, strides, padding, dilation).output_size(name, *image_size(x, axes))
     if dy.shape[axes.c] % c or (x.shape[axes.n], *size) != (dy.shape[axes.n], *image_size(dy, axes)):
-        message = (
-            f"{name} takes dy as depthwise_conv2d makes it from x. Received: {dy}, {x}, kernel {kernel}."
-        )
+        message = f"{name} takes dy as depthwise_conv2d makes it from x. Received: {dy}, {x}, kernel {kernel}."
         raise ValueError(message)
     return Spec((*kernel, c, dy.shape[axes.c] // c), same_dtype(name, dy, x))
 

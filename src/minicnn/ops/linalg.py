@@ -8,9 +8,7 @@ from minicnn.program.graph import Node, Spec, Value
 
 
 @primitive
-def matmul(
-    a: Array, b: Array, *, transpose_a: bool = False, transpose_b: bool = False, xp: Namespace
-) -> Array:
+def matmul(a: Array, b: Array, *, transpose_a: bool = False, transpose_b: bool = False, xp: Namespace) -> Array:
     """Matrix product of a (M, K) and b (K, N), either one given transposed.
 
     Args:
@@ -23,9 +21,7 @@ def matmul(
     Returns:
         Shape (M, N).
     """
-    return xp.matmul(
-        xp.permute_dims(a, (1, 0)) if transpose_a else a, xp.permute_dims(b, (1, 0)) if transpose_b else b
-    )
+    return xp.matmul(xp.permute_dims(a, (1, 0)) if transpose_a else a, xp.permute_dims(b, (1, 0)) if transpose_b else b)
 
 
 @matmul.shape

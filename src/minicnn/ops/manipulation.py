@@ -68,7 +68,9 @@ def _(*specs: Spec, axis: int) -> Spec:
     joined = normalize_axis("concat", axis, first.ndim)
     others = {tuple(n for a, n in enumerate(s.shape) if a != joined) for s in specs}
     if len(others) != 1 or any(s.ndim != first.ndim for s in specs):
-        message = f"concat takes arrays whose shapes are equal but for axis {joined}. Received: {', '.join(map(str, specs))}."
+        message = (
+            f"concat takes arrays whose shapes are equal but for axis {joined}. Received: {', '.join(map(str, specs))}."
+        )
         raise ValueError(message)
     length = 0
     for s in specs:
@@ -97,9 +99,7 @@ def slice_(x: Array, *, bounds: Pairs, xp: Namespace) -> Array:
 @slice_.shape
 def _(x: Spec, *, bounds: Pairs) -> Spec:
     if len(bounds) != x.ndim or any(not 0 <= a <= b <= n for (a, b), n in zip(bounds, x.shape, strict=False)):
-        message = (
-            f"slice_ takes (start, stop) for each axis, within its length. Received: {x} and bounds {bounds}."
-        )
+        message = f"slice_ takes (start, stop) for each axis, within its length. Received: {x} and bounds {bounds}."
         raise ValueError(message)
     return Spec(tuple(b - a for a, b in bounds), x.dtype)
 
@@ -127,9 +127,7 @@ def getitem(x: Value, key: Any) -> Value:
     for k, n in zip(keys, x.shape, strict=True):
         if isinstance(k, int):
             if not -n <= k < n:
-                message = (
-                    f"An index lies within its axis. Received: {k} for an axis of length {n} of {x.spec}."
-                )
+                message = f"An index lies within its axis. Received: {k} for an axis of length {n} of {x.spec}."
                 raise IndexError(message)
             bounds.append((k % n, k % n + 1))
             continue
@@ -163,9 +161,7 @@ def _(x: Spec, *, widths: Pairs, value: float) -> Spec:
 @pad.gradient
 def _(node: Node, dy: Value) -> Value:
     x = node.inputs[0]
-    return slice_(
-        dy, bounds=tuple((a, a + n) for n, (a, _) in zip(x.shape, node.attrs["widths"], strict=True))
-    )
+    return slice_(dy, bounds=tuple((a, a + n) for n, (a, _) in zip(x.shape, node.attrs["widths"], strict=True)))
 
 
 @primitive

@@ -44,7 +44,9 @@ def _(x: Spec, scale: Spec, offset: Spec, *, axes: AxesTuple, epsilon: float) ->
     require_float("normalize", x)
     same_dtype("normalize", x, scale, offset)
     if scale.shape != offset.shape or broadcast_shape("normalize", x, scale) != x.shape:
-        message = f"normalize takes scale and offset of one shape that broadcasts to x. Received: {x}, {scale}, {offset}."
+        message = (
+            f"normalize takes scale and offset of one shape that broadcasts to x. Received: {x}, {scale}, {offset}."
+        )
         raise ValueError(message)
     reduced = normalize_axes("normalize", axes, x.ndim)
     statistic = Spec(tuple(1 if a in reduced else n for a, n in enumerate(x.shape)), x.dtype)

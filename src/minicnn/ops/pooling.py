@@ -154,9 +154,7 @@ def average_pool2d(
     return xp.multiply(total, _reciprocal_counts(x, window, axes, size, count_padding, xp))
 
 
-def _reciprocal_counts(
-    x: Array, window: Window, axes: Axes, size: Pair, count_padding: bool, xp: Namespace
-) -> Array:
+def _reciprocal_counts(x: Array, window: Window, axes: Axes, size: Pair, count_padding: bool, xp: Namespace) -> Array:
     """1 / number of elements that each window averages, broadcastable against y."""
     kh, kw = window.kernel
     if count_padding or window.padding == NO_PADDING:
@@ -166,9 +164,7 @@ def _reciprocal_counts(
 
 
 @average_pool2d.shape
-def _(
-    x: Spec, *, kernel: Pair, strides: Pair, padding: Padding, count_padding: bool, data_format: str
-) -> Spec:
+def _(x: Spec, *, kernel: Pair, strides: Pair, padding: Padding, count_padding: bool, data_format: str) -> Spec:
     return _output("average_pool2d", x, Window(kernel, strides, padding), data_format)
 
 
@@ -209,9 +205,7 @@ def _(
     x = Spec(axes.shape(dy.shape[axes.n], *image, dy.shape[axes.c]), dy.dtype)
     expected = _output("average_pool2d_gradient", x, Window(kernel, strides, padding), data_format)
     if dy.shape != expected.shape:
-        message = (
-            f"average_pool2d_gradient takes dy of shape {expected.shape} for image {image}. Received: {dy}."
-        )
+        message = f"average_pool2d_gradient takes dy of shape {expected.shape} for image {image}. Received: {dy}."
         raise ValueError(message)
     return x
 

@@ -125,16 +125,12 @@ class Primitive:
         # A Python scalar takes the dtype of the first floating-point Value beside it, else of the first.
         dtypes = [a.dtype for a in args if isinstance(a, Value)]
         dtype = next((d for d in dtypes if "float" in d), dtypes[0])
-        return [
-            a if isinstance(a, Value) else program.constant(a, self._constant_dtype(a, dtype)) for a in args
-        ]
+        return [a if isinstance(a, Value) else program.constant(a, self._constant_dtype(a, dtype)) for a in args]
 
     def _constant_dtype(self, data: Any, beside: str) -> str | None:
         if not isinstance(data, bool | int | float):
             return None
-        if not isinstance(data, bool) and (
-            beside == "bool" or (isinstance(data, float) and "float" not in beside)
-        ):
+        if not isinstance(data, bool) and (beside == "bool" or (isinstance(data, float) and "float" not in beside)):
             message = (
                 f"A Python scalar takes the dtype of the Values beside it. {self.name} received: {data!r} beside "
                 f"{beside}. Convert the Value first with ops.cast, or pass a NumPy array, which keeps its dtype."

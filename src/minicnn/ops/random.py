@@ -36,9 +36,7 @@ def _high_low(a: Array, m: int) -> tuple[Array, Array]:
     return high, (carry << 16) | (low & _LOW)
 
 
-def philox(
-    counter: tuple[Array, Array, Array, Array], key: tuple[int, int]
-) -> tuple[Array, Array, Array, Array]:
+def philox(counter: tuple[Array, Array, Array, Array], key: tuple[int, int]) -> tuple[Array, Array, Array, Array]:
     """Four random words from four int32 arrays of one shape and a key of two words."""
     c0, c1, c2, c3 = counter
     k0, k1 = key
@@ -71,9 +69,7 @@ def random_uniform(
     blocks = -(-n // 4)
     index = arange(blocks, step, xp)
     zero = xp.zeros_like(index)
-    words = philox(
-        (index, zero, zero + step, zero + _signed(stream)), (seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF)
-    )
+    words = philox((index, zero, zero + step, zero + _signed(stream)), (seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF))
     bits = xp.reshape(xp.stack(words, axis=1), (blocks * 4,))[:n]
     uniform = xp.astype((bits >> 8) & 0xFFFFFF, getattr(xp, dtype)) * 2.0**-24
     return xp.reshape(uniform, shape)

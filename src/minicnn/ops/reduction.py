@@ -95,9 +95,7 @@ def broadcast_to(x: Array, *, shape: tuple[int, ...], xp: Namespace) -> Array:
 @broadcast_to.shape
 def _(x: Spec, *, shape: tuple[int, ...]) -> Spec:
     if broadcast_shape("broadcast_to", x, Spec(shape)) != tuple(shape):
-        message = (
-            f"broadcast_to takes a shape that x broadcasts to. Received: {x} and {shape}. Reshape x first."
-        )
+        message = f"broadcast_to takes a shape that x broadcasts to. Received: {x} and {shape}. Reshape x first."
         raise ValueError(message)
     return Spec(tuple(shape), x.dtype)
 

@@ -69,9 +69,7 @@ class Window:
             )
             raise ValueError(message)
         if any(p < 0 for pair in self.padding for p in pair):
-            message = (
-                f"{name} takes padding of at least 0. Received: {self.padding}. Crop with ops.slice_ instead."
-            )
+            message = f"{name} takes padding of at least 0. Received: {self.padding}. Crop with ops.slice_ instead."
             raise ValueError(message)
         result = []
         for size, k, s, p, d in zip(
@@ -94,9 +92,7 @@ class Window:
         for i in range(self.kernel[0]):
             for j in range(self.kernel[1]):
                 index = [slice(None)] * 4
-                for axis, k, s, d, n in zip(
-                    (axes.h, axes.w), (i, j), self.strides, self.dilation, size, strict=True
-                ):
+                for axis, k, s, d, n in zip((axes.h, axes.w), (i, j), self.strides, self.dilation, size, strict=True):
                     index[axis] = slice(k * d, k * d + (n - 1) * s + 1, s)
                 result.append(x[tuple(index)])
         return result

@@ -63,9 +63,7 @@ def _depends_on(nodes: Sequence[Node], wrt: Sequence[Value]) -> set[int]:
     return active
 
 
-def _accumulate(
-    node: Node, incoming: Sequence[Value | None], active: set[int], found: dict[int, Value]
-) -> None:
+def _accumulate(node: Node, incoming: Sequence[Value | None], active: set[int], found: dict[int, Value]) -> None:
     for value, gradient in zip(node.inputs, node.op.emit_gradient(node, incoming), strict=True):
         if gradient is None or id(value) not in active:
             continue

@@ -225,9 +225,7 @@ class Program:
 
     # Building -----------------------------------------------------------------------------------
 
-    def input(
-        self, name: str, shape: Sequence[int], dtype: str = "float32", *, kind: Kind = "input"
-    ) -> Value:
+    def input(self, name: str, shape: Sequence[int], dtype: str = "float32", *, kind: Kind = "input") -> Value:
         """Declare an array that comes from outside."""
         if name in self._by_name:
             message = f"Input names of a Program are unique. Received: {name!r} twice. Rename one of them."

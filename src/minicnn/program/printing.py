@@ -28,9 +28,7 @@ def table(program: Program) -> str:
     lines = [f"Program {program.name!r}"]
     lines += [f"  {value.kind} {value.name}: {value.spec}" for value in program.inputs]
     for row in rows:
-        cells = [
-            c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))
-        ]
+        cells = [c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
         lines.append("  ".join(cells).rstrip())
     lines += [f"  output {name} = {value.name}" for name, value in program.outputs.items()]
     lines += [f"  update {name} <- {value.name}" for name, value in program.updates.items()]

@@ -1,0 +1,104 @@
+"""Several operations as one: a node whose attribute is a small Program of its own.
+
+A backend that has one kernel for a group of nodes merges them into a `fused` node (see
+`minicnn.program.fusion`). Its reference runs the group node by node, so that every fused kernel has an oracle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from minicnn.ops.primitive import Array, Cost, Namespace, Primitive, primitive
+from minicnn.program.graph import Node, Spec
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operation of a body.
+
+    Attributes:
+        op: The primitive.
+        inputs: Places of its inputs: first the body's inputs are numbered, then each step's results.
+        attrs: Static attributes.
+        results: Number of results.
+    """
+
+    op: Primitive
+    inputs: tuple[int, ...]
+    attrs: Mapping[str, Any]
+    results: int = 1
+
+    def __hash__(self) -> int:
+        return hash((self.op.name, self.inputs, repr(sorted(self.attrs.items()))))
+
+
+@dataclass(frozen=True)
+class Body:
+    """Operations that run as one.
+
+    Attributes:
+        name: Name of the pattern, by which a backend knows its kernel.
+        inputs: Number of inputs.
+        steps: Operations, each after those it depends on.
+        outputs: Places that are handed back.
+    """
+
+    name: str
+    inputs: int
+    steps: tuple[Step, ...]
+    outputs: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name}[{'+'.join(step.op.name for step in self.steps)}]"
+
+
+@primitive
+def fused(*arrays: Array, body: Body, xp: Namespace) -> Array | tuple[Array, ...]:
+    """The results of a body of operations, run one after the other.
+
+    Args:
+        arrays: Inputs of the body.
+        body: The operations.
+        xp: Namespace of the arrays.
+    """
+    values: list[Array] = list(arrays)
+    for step in body.steps:
+        made = step.op.reference(*[values[i] for i in step.inputs], xp=xp, **step.attrs)
+        values.extend(made if step.results > 1 else (made,))
+    results = tuple(values[i] for i in body.outputs)
+    return results if len(results) > 1 else results[0]
+
+
+def body_specs(body: Body, inputs: tuple[Spec, ...]) -> list[Spec]:
+    """Specs of all places of a body."""
+    if len(inputs) != body.inputs:
+        message = f"A body takes as many arrays as it has inputs. Received: {len(inputs)} for {body.inputs} of {body}."
+        raise ValueError(message)
+    specs = list(inputs)
+    for step in body.steps:
+        specs.extend(step.op.result_specs(tuple(specs[i] for i in step.inputs), step.attrs))
+    return specs
+
+
+@fused.shape
+def _(*specs: Spec, body: Body) -> tuple[Spec, ...]:
+    every = body_specs(body, specs)
+    return tuple(every[i] for i in body.outputs)
+
+
+@fused.cost
+def _(node: Node) -> Cost:
+    """The work of all steps; only what enters and leaves the group is moved."""
+    from minicnn.program.graph import Program
+
+    inner = Program("body")
+    values = [inner.input(f"x{i}", v.shape, v.dtype) for i, v in enumerate(node.inputs)]
+    for step in node.attrs["body"].steps:
+        values.extend(inner.emit(step.op, [values[i] for i in step.inputs], step.attrs).outputs)
+    costs = [n.cost for n in inner.nodes]
+    moved = 0
+    for value in (*node.inputs, *node.outputs):
+        moved += value.nbytes
+    return Cost(sum(c.flops for c in costs), moved, max(c.workspace for c in costs))
