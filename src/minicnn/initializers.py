@@ -49,7 +49,7 @@ class Constant(Initializer):
 
     def __call__(self, shape: Sequence[int], rng: np.random.Generator) -> np.ndarray[Any, Any]:
         """See `Initializer`."""
-        return np.full(shape, self.value)
+        return np.full(shape, float(self.value))
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,8 @@ class VarianceScaling(Initializer):
     Attributes:
         scale: Positive factor.
         mode: "fan_in", "fan_out" or "fan_avg".
-        distribution: "truncated_normal" (cut off at two standard deviations), "untruncated_normal" or "uniform".
+        distribution: "truncated_normal" (cut off at two standard deviations), "untruncated_normal"
+            or "uniform".
 
     Raises:
         ValueError: If one of them is something else.
@@ -73,11 +74,7 @@ class VarianceScaling(Initializer):
     distribution: Distribution = "truncated_normal"
 
     def __post_init__(self) -> None:
-        if (
-            self.scale <= 0
-            or self.mode not in get_args(Mode)
-            or self.distribution not in get_args(Distribution)
-        ):
+        if self.scale <= 0 or self.mode not in get_args(Mode) or self.distribution not in get_args(Distribution):
             message = (
                 f"VarianceScaling takes scale > 0, mode in {get_args(Mode)} and distribution in "
                 f"{get_args(Distribution)}. Received: {self}."
@@ -148,9 +145,7 @@ def get_initializer(given: str | Initializer) -> Initializer:
     try:
         return INITIALIZERS[given]
     except (KeyError, TypeError):
-        message = (
-            f"An initializer is one of {', '.join(INITIALIZERS)}, or an Initializer. Received: {given!r}."
-        )
+        message = f"An initializer is one of {', '.join(INITIALIZERS)}, or an Initializer. Received: {given!r}."
         raise ValueError(message) from None
 
 
@@ -173,4 +168,5 @@ def truncated_normal(shape: Sequence[int], rng: np.random.Generator) -> np.ndarr
 
 def generator(seed: int, name: str) -> np.random.Generator:
     """The source of randomness for one named weight: it does not depend on any other."""
-    return np.random.Generator(np.random.Philox(key=[seed & (2**64 - 1), zlib.crc32(name.encode())]))
+    key = np.asarray([seed & (2**64 - 1), zlib.crc32(name.encode())], dtype=np.uint64)
+    return np.random.Generator(np.random.Philox(key=key))

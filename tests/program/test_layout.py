@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,7 +12,8 @@ from hypothesis import strategies as st
 
 from minicnn import ops
 from minicnn.backends.numpy import NumpyBackend
-from minicnn.program import Program, gradients, optimize
+from minicnn.ops import primitive
+from minicnn.program import Program, Value, gradients, optimize
 from minicnn.program.layout import batch_last
 
 N = 3  # any batch will do for the rewriting itself
@@ -36,9 +40,7 @@ def network(data_format: str, seed: int, *, stride: int = 1, groups: int = 1) ->
     z = ops.pad(z, widths=tuple((1, 2) if a in (c, 0) else (0, 1) for a in range(4)))
     z = ops.slice_(z, bounds=tuple((1, n - 2) if a in (c, 0) else (0, n - 1) for a, n in enumerate(z.shape)))
     pooled = ops.max_pool2d(z, kernel=(2, 2), strides=(2, 2), data_format=data_format)
-    average = ops.average_pool2d(
-        z, kernel=(2, 3), strides=(1, 2), padding=((0, 1), (1, 1)), data_format=data_format
-    )
+    average = ops.average_pool2d(z, kernel=(2, 3), strides=(1, 2), padding=((0, 1), (1, 1)), data_format=data_format)
     spatial = tuple(a for a in range(4) if a not in (0, c))
     parts = [
         ops.mean(z, axes=spatial),
@@ -47,7 +49,7 @@ def network(data_format: str, seed: int, *, stride: int = 1, groups: int = 1) ->
         average,
         ops.sum(ops.square(z)),
     ]
-    loss = None
+    loss: Any = None
     for i, part in enumerate(parts):
         flat = ops.reshape(part, shape=(part.size,))
         weights = np.random.default_rng(seed + i).standard_normal(part.size)
@@ -99,9 +101,7 @@ def test_images_are_moved_only_at_the_ends(data_format: str) -> None:
     images = [n for n in program.nodes if "data_format" in n.attrs]
     assert images
     assert all(n.attrs["data_format"] == "HWCN" for n in images)
-    moved = [
-        n for n in program.nodes if n.op.name == "permute" and n.phase == "forward" and n.inputs[0].size > 100
-    ]
+    moved = [n for n in program.nodes if n.op.name == "permute" and n.phase == "forward" and n.inputs[0].size > 100]
     # x on its way in; two results on their way out. Nothing in between goes back and forth.
     assert len(moved) <= 4
 
@@ -124,3 +124,111 @@ def test_other_ranks_and_unknown_operations_get_plain_values() -> None:
     for name, value in before.items():
         np.testing.assert_array_equal(after[name], value)
         assert after[name].shape == value.shape
+
+
+def _image(p: Program, data_format: str) -> Value:
+    """An image of which the pass knows that it is one."""
+    shape = (2, 4, 5, 3) if data_format == "NHWC" else (2, 3, 4, 5)
+    x = p.input("x", shape, "float64")
+    image: Value = ops.max_pool2d(x, kernel=(1, 1), strides=(1, 1), data_format=data_format)
+    return image
+
+
+def _same(build: Callable[[], Program]) -> Program:
+    """The rewritten Program, after a check that it computes the same."""
+    expected, rewritten = run(build(), 5), batch_last(build(), least_batch=1)
+    found = run(rewritten, 5)
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-12, atol=1e-12, err_msg=name)
+        assert found[name].shape == value.shape
+    return rewritten
+
+
+@pytest.mark.parametrize("data_format", ["NHWC", "NCHW"])
+@pytest.mark.parametrize("axes", [(1, 2, 3), (2, 3), (3,), ()])
+def test_parameters_of_any_shape_follow_the_image(data_format: str, axes: tuple[int, ...]) -> None:
+    """Layer normalisation with a scale for each pixel and channel, and its gradients, in every order of the axes."""
+
+    def build() -> Program:
+        p = Program()
+        x = _image(p, data_format)
+        shape = tuple(x.shape[a] for a in axes)
+        scale, offset = p.input("scale", shape, "float64"), p.input("offset", shape, "float64")
+        y, _, _ = ops.normalize(x * scale, scale, offset, axes=(1, 2, 3), epsilon=1e-3)
+        loss = ops.sum(ops.square(y) * np.arange(float(y.size)).reshape(y.shape))
+        p.outputs = {str(i): v for i, v in enumerate([y, *gradients(p, loss, [x, scale, offset])])}
+        return p
+
+    _same(build)
+
+
+@pytest.mark.parametrize("data_format", ["NHWC", "NCHW"])
+def test_scalars_made_from_images(data_format: str) -> None:
+    def build() -> Program:
+        p = Program()
+        x = _image(p, data_format)
+        p.outputs = {"y": x / ops.sum(ops.square(x)), "z": ops.exp(x) * ops.mean(x, axes=(0, 1, 2, 3))}
+        return p
+
+    _same(build)
+
+
+def test_kernels_made_from_images() -> None:
+    """A convolution with a kernel that is itself the result of nodes that were rewritten."""
+
+    def build() -> Program:
+        p = Program()
+        x = _image(p, "NHWC")
+        w = p.input("w", (2, 2, 3, 3), "float64")
+        (dw,) = gradients(p, ops.sum(ops.square(ops.conv2d(x, w))), [w])
+        image = ops.max_pool2d(dw, kernel=(1, 1), strides=(1, 1))
+        p.outputs = {"y": ops.conv2d(x, dw), "z": ops.conv2d(x, image * 0.5)}
+        return p
+
+    _same(build)
+
+
+def test_users_operations_with_a_data_format_of_their_own(registry: None) -> None:
+    @primitive
+    def channel_scale(x: Any, s: Any, *, data_format: str, xp: Any) -> Any:
+        return x * (s if data_format == "NHWC" else xp.reshape(s, (s.shape[0], 1, 1)))
+
+    channel_scale.shape(lambda x, s, **_: x)
+
+    def build() -> Program:
+        p = Program()
+        x = _image(p, "NHWC")
+        y = channel_scale(x, p.input("s", (3,), "float64"), data_format="NHWC")
+        p.outputs["y"] = ops.average_pool2d(y, kernel=(2, 2), strides=(2, 2))
+        return p
+
+    assert [n.attrs["data_format"] for n in _same(build).nodes if n.op.name == "channel_scale"] == ["NHWC"]
+
+
+def test_both_orders_in_one_program() -> None:
+    def build() -> Program:
+        p = Program()
+        x = p.input("x", (3, 3, 3, 3), "float64")
+        pools = [ops.max_pool2d(x, kernel=(2, 2), strides=(1, 1), data_format=f) for f in ("NHWC", "NCHW")]
+        p.outputs["y"] = ops.reshape(pools[0], shape=(36,)) + ops.reshape(pools[1], shape=(36,))
+        p.outputs["z"] = pools[0][:, :, :, :2] * pools[1][:, :2]
+        return p
+
+    _same(build)
+
+
+def test_rewriting_twice_changes_nothing_more() -> None:
+    program = batch_last(network("NHWC", 0), least_batch=1)
+    before = str(program)
+    assert str(batch_last(program, least_batch=1)) == before
+
+
+def test_results_of_more_axes_than_an_image() -> None:
+    def build() -> Program:
+        p = Program()
+        image, many = _image(p, "NHWC"), p.input("many", (2, 2, 4, 5, 3), "float64")
+        p.outputs["sum"] = image + many
+        p.outputs["normal"] = ops.normalize(many, image, image, axes=(0, 4), epsilon=1e-3)[0]
+        return p
+
+    _same(build)

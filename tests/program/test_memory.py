@@ -28,7 +28,9 @@ def _random_program(seed: int, length: int) -> Program:
         elif kind == 1:
             made = ops.exp(a)
         elif kind == 2:
-            made = ops.conv2d(ops.reshape(a, shape=(1, *a.shape, 1)), program.constant(np.ones((1, 3, 1, 2), "float32")))
+            made = ops.conv2d(
+                ops.reshape(a, shape=(1, *a.shape, 1)), program.constant(np.ones((1, 3, 1, 2), "float32"))
+            )
             made = ops.reshape(made, shape=(a.shape[0], 4))
         elif kind == 3:
             made = ops.sum(a, axes=0, keepdims=True)
@@ -161,6 +163,16 @@ def test_carried_values_that_change_places() -> None:
     _check(program, made)
     # The first result may not overwrite a, which is still to be read; the second may overwrite b.
     assert [buffer.name for buffer in made.buffers] == ["v1"]
+
+
+def test_an_update_that_no_node_makes_takes_no_room() -> None:
+    program = Program()
+    a, b = (program.input(n, (16, 16), kind="statistic") for n in "ab")
+    program.updates = {"a": b, "b": program.constant(np.zeros((16, 16), "float32"))}
+    program.outputs["y"] = a * 2.0
+    made = plan(program)
+    _check(program, made)
+    assert made.arena_bytes == 1024
 
 
 def test_kinds_are_counted_apart() -> None:

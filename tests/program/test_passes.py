@@ -12,7 +12,7 @@ from gradcheck import run_checked
 from minicnn import ops
 from minicnn.ops import primitive
 from minicnn.program import Program, fold_constants, gradients, optimize, remove_dead_nodes
-from minicnn.program.passes import FOLD_LIMIT_BYTES
+from minicnn.program.passes import FOLD_LIMIT_BYTES, lower_precision
 from strategies import normal, seeds
 
 
@@ -79,7 +79,11 @@ def test_large_results_are_computed_again_each_time() -> None:
 def test_bfloat16_is_left_to_the_backend() -> None:
     program = Program()
     c = program.constant(1.0, "bfloat16")
-    program.outputs = {"a": c + c, "b": ops.cast(c, dtype="float32"), "c": ops.cast(program.constant(1.0), dtype="bfloat16")}
+    program.outputs = {
+        "a": c + c,
+        "b": ops.cast(c, dtype="float32"),
+        "c": ops.cast(program.constant(1.0), dtype="bfloat16"),
+    }
     assert fold_constants(program) == 0
 
 
@@ -115,3 +119,43 @@ def test_folding_uses_the_reference_with_its_attributes(registry: None) -> None:
     optimize(program)
     assert program.nodes == []
     assert run_checked(program, {})["y"] == pytest.approx(3)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_lower_precision_of_products_only(dtype: str) -> None:
+    program = Program()
+    x, w = program.input("x", (4, 3)), program.input("w", (3, 2), kind="parameter")
+    with program.scope("dense"):
+        y = x @ w
+    loss = ops.sum(ops.tanh(y))
+    (dw,) = gradients(program, loss, [w])
+    program.outputs = {"loss": loss, "dw": dw, "y": y}
+    remove_dead_nodes(program)  # the gradient of x
+    assert lower_precision(program, dtype) == 2
+    products = [n for n in program.nodes if n.op.name == "matmul"]
+    assert {v.dtype for n in products for v in (*n.inputs, *n.outputs)} == {dtype}
+    assert all(v.dtype == "float32" for n in program.nodes if n.op.name not in ("matmul", "cast") for v in n.outputs)
+    assert [v.dtype for v in program.results] == ["float32"] * 3
+    # x is rounded once, for both products that read it; the nodes stay in their scope and phase.
+    assert sum(n.op.name == "cast" and n.inputs[0] is x for n in program.nodes) == 1
+    assert {(n.scope, n.phase) for n in products} == {("dense", "forward"), ("dense", "backward")}
+    assert lower_precision(program, dtype) == 0
+
+
+def test_lower_precision_rounds_what_it_should() -> None:
+    program = Program()
+    x, w = program.input("x", (1, 2)), program.input("w", (2, 1))
+    program.outputs["y"] = x @ w + 0.0
+    lower_precision(program, "float16")
+    small = 2.0**-11  # lost beside 1 in float16, not in float32
+    found = run_checked(program, {"x": np.asarray([[1 + small, 1]], "float32"), "w": np.ones((2, 1), "float32")})
+    assert found["y"].dtype == "float32"
+    assert found["y"][0, 0] == 2
+
+
+def test_lower_precision_leaves_float64_alone() -> None:
+    program = Program()
+    x = program.input("x", (2, 2), "float64")
+    program.outputs["y"] = x @ x
+    assert lower_precision(program, "bfloat16") == 0
+    assert len(program.nodes) == 1

@@ -41,9 +41,7 @@ def backend_class(name: str) -> type[Backend]:
     return next(c for c in classes if c.__module__ == module.__name__)
 
 
-def get_backend(
-    name: str | Backend | None = None, *, reference_only: bool = False, strict: bool = False
-) -> Backend:
+def get_backend(name: str | Backend | None = None, *, reference_only: bool = False, strict: bool = False) -> Backend:
     """A backend by name, such as "numpy", "torch" or "torch:cuda:1".
 
     Args:
@@ -51,8 +49,18 @@ def get_backend(
             the environment variable MINICNN_BACKEND, else "numpy".
         reference_only: Switch every kernel off, to find a wrong one.
         strict: Make a node without a kernel an error.
+
+    Raises:
+        ValueError: If there is no such backend or device, or flags come with a Backend, which has its own.
+        ImportError: If its library is missing; says what to install.
     """
     if isinstance(name, Backend):
+        if reference_only or strict:
+            message = (
+                "reference_only and strict are set when a backend is made. "
+                f"Received: {name!r} with reference_only={reference_only}, strict={strict}. Give its name instead."
+            )
+            raise ValueError(message)
         return name
     full = name or os.environ.get("MINICNN_BACKEND") or "numpy"
     base, _, device = full.partition(":")

@@ -35,9 +35,7 @@ class Backend:
     devices: ClassVar[tuple[str, ...]] = ("cpu",)
     xp: Any
 
-    def __init__(
-        self, device: str | None = None, *, reference_only: bool = False, strict: bool = False
-    ) -> None:
+    def __init__(self, device: str | None = None, *, reference_only: bool = False, strict: bool = False) -> None:
         self.device = self.devices[0] if device is None else device
         if self.device.split(":")[0] not in self.devices:
             message = (
@@ -131,12 +129,24 @@ def _title(kernel: Any) -> str:
     return f"kernel: {getattr(inner, '__name__', type(inner).__name__)}"
 
 
-def interpreter(program: Program, functions: Iterable[Kernel], asarray: Callable[..., Array]) -> Executable:
-    """Runs the nodes one after the other, letting go of each array after its last reader."""
+def _check_results(program: Program) -> None:
     both = sorted(program.outputs.keys() & program.updates.keys())
     if both:
         message = f"Outputs and updates of a Program have different names. Received twice: {', '.join(both)}."
         raise ValueError(message)
+    for name, value in program.updates.items():
+        old = program.value(name)
+        if old.spec != value.spec:
+            message = (
+                "An update has the shape and dtype of the input that it replaces. "
+                f"Received: {value!r} for {old!r}. Convert it with ops.cast or ops.reshape."
+            )
+            raise ValueError(message)
+
+
+def interpreter(program: Program, functions: Iterable[Kernel], asarray: Callable[..., Array]) -> Executable:
+    """Runs the nodes one after the other, letting go of each array after its last reader."""
+    _check_results(program)
     slots: dict[int, int] = {}
 
     def slot(value: Any) -> int:

@@ -21,9 +21,7 @@ class JaxBackend(Backend):
     devices = ("cpu", "gpu", "cuda", "tpu")
     precisions = ("float32", "float64", "mixed_bfloat16")
 
-    def __init__(
-        self, device: str | None = None, *, reference_only: bool = False, strict: bool = False
-    ) -> None:
+    def __init__(self, device: str | None = None, *, reference_only: bool = False, strict: bool = False) -> None:
         kind = jax.default_backend() if device is None else device
         super().__init__(kind, reference_only=reference_only, strict=strict)
         platform, _, index = self.device.partition(":")

@@ -22,9 +22,7 @@ class TorchBackend(Backend):
     devices = ("cpu", "cuda", "mps")
     precisions = ("float32", "float64", "mixed_bfloat16")
 
-    def __init__(
-        self, device: str | None = None, *, reference_only: bool = False, strict: bool = False
-    ) -> None:
+    def __init__(self, device: str | None = None, *, reference_only: bool = False, strict: bool = False) -> None:
         super().__init__(device, reference_only=reference_only, strict=strict)
         found = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
         if not found[self.device.split(":")[0]]:

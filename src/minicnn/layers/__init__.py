@@ -1,21 +1,56 @@
 """The layers that users compose into models."""
 
-from minicnn.layers.activation import Activation
+from minicnn.layers.activation import ELU, Activation, LeakyReLU, ReLU, Softmax
+from minicnn.layers.adaptive import AdaptiveAveragePooling2D
 from minicnn.layers.convolutional import Conv2D
-from minicnn.layers.core import Dense, Flatten, Permute, Rescaling, Reshape
+from minicnn.layers.core import Dense, Rescaling
+from minicnn.layers.depthwise import DepthwiseConv2D, SeparableConv2D
 from minicnn.layers.graph import Input
 from minicnn.layers.layer import Layer
-from minicnn.layers.pooling import MaxPooling2D
+from minicnn.layers.local_response import LocalResponseNormalization
+from minicnn.layers.merging import Add, Average, Concatenate, Maximum, Minimum, Multiply, Subtract
+from minicnn.layers.normalization import BatchNormalization, GroupNormalization, LayerNormalization
+from minicnn.layers.pooling import AveragePooling2D, GlobalAveragePooling2D, GlobalMaxPooling2D, MaxPooling2D
+from minicnn.layers.regularization import Dropout, SpatialDropout2D
+from minicnn.layers.reshaping import Cropping2D, Flatten, Permute, Reshape, UpSampling2D, ZeroPadding2D
+from minicnn.layers.transposed import Conv2DTranspose
 
 __all__ = [
+    "ELU",
     "Activation",
+    "AdaptiveAveragePooling2D",
+    "Add",
+    "Average",
+    "AveragePooling2D",
+    "BatchNormalization",
+    "Concatenate",
     "Conv2D",
+    "Conv2DTranspose",
+    "Cropping2D",
     "Dense",
+    "DepthwiseConv2D",
+    "Dropout",
     "Flatten",
+    "GlobalAveragePooling2D",
+    "GlobalMaxPooling2D",
+    "GroupNormalization",
     "Input",
     "Layer",
+    "LayerNormalization",
+    "LeakyReLU",
+    "LocalResponseNormalization",
     "MaxPooling2D",
+    "Maximum",
+    "Minimum",
+    "Multiply",
     "Permute",
+    "ReLU",
     "Rescaling",
     "Reshape",
+    "SeparableConv2D",
+    "Softmax",
+    "SpatialDropout2D",
+    "Subtract",
+    "UpSampling2D",
+    "ZeroPadding2D",
 ]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from minicnn import ops
-from minicnn.layers.arguments import number
+from minicnn.layers.arguments import axis_of, number
 from minicnn.layers.layer import Layer
 from minicnn.program.graph import Value
 
@@ -93,7 +93,9 @@ class Activation(Layer):
 
 
 class ReLU(Layer):
-    """Rectified linear unit: min(x, max_value) where x > threshold, negative_slope * (x - threshold) elsewhere.
+    """Rectified linear unit.
+
+    y = min(x, max_value) where x > threshold, negative_slope * (x - threshold) elsewhere.
 
     Args:
         max_value: Largest result; no limit if None.
@@ -131,9 +133,7 @@ class ReLU(Layer):
     def call(self, inputs: Any) -> Any:
         """Choose the primitive that fits, else compose."""
         if self.threshold:
-            y = ops.where(
-                ops.greater(inputs, self.threshold), inputs, (inputs - self.threshold) * self.negative_slope
-            )
+            y = ops.where(ops.greater(inputs, self.threshold), inputs, (inputs - self.threshold) * self.negative_slope)
         elif self.negative_slope:
             y = ops.leaky_relu(inputs, negative_slope=self.negative_slope)
         elif self.max_value == 6.0:
@@ -196,7 +196,7 @@ class Softmax(Layer):
     """exp(x) / sum(exp(x)) along one axis.
 
     Args:
-        axis: The axis. Several axes, which Keras takes as a list, are joined with Reshape first.
+        axis: The axis, not the batch. Several, which Keras takes as a list, are joined with Reshape first.
         name: Name in the model.
 
     Input shape:
@@ -206,16 +206,18 @@ class Softmax(Layer):
         That of the input.
 
     Raises:
-        ValueError: If the axis is not an integer.
+        ValueError: If the axis is not an integer, or none of a sample's.
     """
 
     def __init__(self, axis: int = -1, *, name: str | None = None) -> None:
         super().__init__(name=name)
         if isinstance(axis, bool) or not isinstance(axis, int):
-            message = f"Softmax takes one axis, an integer. Received: axis={axis!r}. Join several axes with Reshape first."
+            message = (
+                f"Softmax takes one axis, an integer. Received: axis={axis!r}. Join several axes with Reshape first."
+            )
             raise ValueError(message)
         self.axis = axis
 
     def call(self, inputs: Any) -> Any:
         """Apply the function."""
-        return ops.softmax(inputs, axis=self.axis)
+        return ops.softmax(inputs, axis=axis_of("Softmax", self.axis, inputs.ndim))

@@ -36,9 +36,7 @@ def pair(name: str, value: Any, *, least: int = 1) -> Pair:
     values = [_integer(v) for v in (value if isinstance(value, tuple | list) else (value, value))]
     checked = [v for v in values if v is not None and v >= least]
     if len(values) != 2 or len(checked) != 2:
-        message = (
-            f"{name} is an integer or a pair of integers of at least {least}. Received: {name}={value!r}."
-        )
+        message = f"{name} is an integer or a pair of integers of at least {least}. Received: {name}={value!r}."
         raise ValueError(message)
     return (checked[0], checked[1])
 
@@ -59,8 +57,8 @@ def axis_of(layer: str, axis: int, ndim: int) -> int:
     at = axis + ndim if axis < 0 else axis
     if not 1 <= at < ndim:
         message = (
-            f"{layer} takes an axis from 1 to {ndim - 1} (or from {1 - ndim} to -1) for inputs with {ndim} axes; "
-            f"axis 0 is the batch. Received: axis={axis}."
+            f"{layer} takes an axis from 1 to {ndim - 1} (or from {1 - ndim} to -1) for inputs with {ndim} "
+            f"axes; axis 0 is the batch. Received: axis={axis}."
         )
         raise ValueError(message)
     return at
@@ -69,9 +67,7 @@ def axis_of(layer: str, axis: int, ndim: int) -> int:
 def layout(data_format: str) -> str:
     """Axis order of a Keras data format: NHWC or NCHW."""
     if data_format not in LAYOUTS:
-        message = (
-            f"data_format is 'channels_last' or 'channels_first'. Received: data_format={data_format!r}."
-        )
+        message = f"data_format is 'channels_last' or 'channels_first'. Received: data_format={data_format!r}."
         raise ValueError(message)
     return LAYOUTS[data_format]
 
@@ -80,8 +76,8 @@ def image_axes(layer: str, data_format: str, shape: Sequence[int | None]) -> Axe
     """Positions of the axes of an image batch, or an error that says what the layer takes."""
     if len(shape) != 4:
         message = (
-            f"{layer} takes images: batch, height, width and channels. Received: input shape {(None, *shape[1:])}. "
-            "Add the missing axis to the data, e.g. x[..., None] for grey images."
+            f"{layer} takes images: batch, height, width and channels. Received: input shape "
+            f"{(None, *shape[1:])}. Add the missing axis to the data, e.g. x[..., None] for grey images."
         )
         raise ValueError(message)
     return Axes.of(layout(data_format))
@@ -95,8 +91,8 @@ def frame(name: str, value: Any) -> Padding:
         h, w = pair(name, value, least=0)
     except ValueError:
         message = (
-            f"{name} is an integer of at least 0, a pair (height, width) of them, or ((top, bottom), (left, right)). "
-            f"Received: {name}={value!r}."
+            f"{name} is an integer of at least 0, a pair (height, width) of them, or ((top, bottom), (left, "
+            f"right)). Received: {name}={value!r}."
         )
         raise ValueError(message) from None
     return ((h, h), (w, w))
@@ -112,10 +108,8 @@ def standard_padding(value: Any) -> str | Padding:
     return frame("padding", value)
 
 
-def resolve_padding(
-    value: str | Padding, image: Pair, kernel: Pair, strides: Pair, dilation: Pair = (1, 1)
-) -> Padding:
-    """Padding in elements: "same" gives ceil(size / stride) positions, the odd element below and to the right."""
+def resolve_padding(value: str | Padding, image: Pair, kernel: Pair, strides: Pair, dilation: Pair = (1, 1)) -> Padding:
+    """Padding in elements: "same" gives ceil(size / stride) positions, an odd element below or right."""
     if not isinstance(value, str):
         return value
     pairs = [(0, 0), (0, 0)]

@@ -1,36 +1,22 @@
-"""Convolution layers."""
+"""Convolution over all channels."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from minicnn import ops
-from minicnn.initializers import Initializer
-from minicnn.layers.activation import get_activation
-from minicnn.layers.arguments import PaddingArgument, check_padding, layout, pair, positive, resolve_padding
+from minicnn.initializers import Initializer, get_initializer
+from minicnn.layers.activation import ActivationArgument, finish, get_activation
+from minicnn.layers.arguments import (
+    PaddingArgument,
+    image_axes,
+    layout,
+    pair,
+    positive,
+    resolve_padding,
+    standard_padding,
+)
 from minicnn.layers.layer import Layer
-from minicnn.ops.windows import Axes
-from minicnn.program.graph import Value
-
-ActivationArgument = str | None | Callable[[Value], Value]
-
-
-def add_bias(x: Value, bias: Value, axis: int) -> Value:
-    """X plus one number for each index along the given axis."""
-    shape = (bias.size,) if axis == x.ndim - 1 else (bias.size, *(1,) * (x.ndim - 1 - axis))
-    return x + (bias if shape == bias.shape else ops.reshape(bias, shape=shape))
-
-
-def image_channels(layer: str, input_shape: Any, axes: Axes) -> int:
-    """Channels of an image batch, or an error that says what the layer takes."""
-    if len(input_shape) != 4:
-        message = (
-            f"{layer} takes images: batch, height, width and channels. Received: input shape {input_shape}. "
-            "Add the missing axis to the data, e.g. x[..., None] for grey images."
-        )
-        raise ValueError(message)
-    return int(input_shape[axes.c])
 
 
 class Conv2D(Layer):
@@ -85,8 +71,7 @@ class Conv2D(Layer):
         self.filters = positive("filters", filters)
         self.kernel_size = pair("kernel_size", kernel_size)
         self.strides = pair("strides", strides)
-        check_padding(padding)
-        self.padding = padding
+        self.padding = standard_padding(padding)
         self.data_format = data_format
         self.dilation_rate = pair("dilation_rate", dilation_rate)
         self.groups = positive("groups", groups)
@@ -94,12 +79,14 @@ class Conv2D(Layer):
         self.use_bias = use_bias
         self.kernel_initializer = kernel_initializer
         self.bias_initializer = bias_initializer
-        get_activation(activation)
         layout(data_format)
+        get_activation(activation)
+        get_initializer(kernel_initializer)
+        get_initializer(bias_initializer)
 
     def build(self, input_shape: Any) -> None:
         """Declare kernel (KH, KW, C / groups, filters) and bias (filters,)."""
-        channels = image_channels("Conv2D", input_shape, Axes.of(layout(self.data_format)))
+        channels = input_shape[image_axes("Conv2D", self.data_format, input_shape).c]
         if channels % self.groups or self.filters % self.groups:
             message = (
                 "groups divides the channels and the filters. Received: "
@@ -109,13 +96,11 @@ class Conv2D(Layer):
         self.kernel = self.add_weight(
             "kernel", (*self.kernel_size, channels // self.groups, self.filters), self.kernel_initializer
         )
-        if self.use_bias:
-            self.bias = self.add_weight("bias", (self.filters,), self.bias_initializer)
+        self.bias = self.add_weight("bias", (self.filters,), self.bias_initializer) if self.use_bias else None
 
     def call(self, inputs: Any) -> Any:
         """Convolve, add the bias, activate."""
-        order = layout(self.data_format)
-        axes = Axes.of(order)
+        axes = image_axes("Conv2D", self.data_format, inputs.shape)
         image = (inputs.shape[axes.h], inputs.shape[axes.w])
         y = ops.conv2d(
             inputs,
@@ -124,8 +109,6 @@ class Conv2D(Layer):
             padding=resolve_padding(self.padding, image, self.kernel_size, self.strides, self.dilation_rate),
             dilation=self.dilation_rate,
             groups=self.groups,
-            data_format=order,
+            data_format=layout(self.data_format),
         )
-        if self.use_bias:
-            y = add_bias(y, self.bias, axes.c)
-        return get_activation(self.activation)(y)
+        return finish(y, self.bias, self.activation, axis=axes.c)

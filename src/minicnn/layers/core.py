@@ -60,7 +60,9 @@ class Dense(Layer):
     def build(self, input_shape: Any) -> None:
         """Declare kernel (inputs, units) and bias (units,)."""
         if len(input_shape) < 2:
-            message = f"Dense takes inputs with a batch axis and a last axis of features. Received: shape {input_shape}."
+            message = (
+                f"Dense takes inputs with a batch axis and a last axis of features. Received: shape {input_shape}."
+            )
             raise ValueError(message)
         self.kernel = self.add_weight("kernel", (input_shape[-1], self.units), self.kernel_initializer)
         self.bias = self.add_weight("bias", (self.units,), self.bias_initializer) if self.use_bias else None

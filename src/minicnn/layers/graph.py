@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+import operator
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from minicnn.layers.layer import Layer, Shape, Trace, snake_case
-from minicnn.program.graph import Program, Value
+from minicnn.ops import as_float
+from minicnn.program.graph import ITEMSIZE, Program, Value
+
+# Shapes are found by tracing a batch of this size: one would hide layers that mix up samples.
+_BATCH = 2
 
 
 @dataclass(eq=False)
 class Call:
-    """One application of a layer to symbolic tensors."""
+    """One application of a layer to symbolic tensors.
+
+    Attributes:
+        layer: The layer.
+        inputs: What it is applied to.
+        as_list: Whether it is given a list.
+        training: What the caller said about training; None follows the model.
+    """
 
     layer: Layer
     inputs: list[SymbolicTensor]
     as_list: bool
+    training: bool | None = None
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class SymbolicTensor:
     """An array of a model that is being put together.
 
@@ -37,6 +51,17 @@ class SymbolicTensor:
     source: Call | None = None
     index: int = 0
 
+    @property
+    def sample_shape(self) -> tuple[int, ...]:
+        """Shape of one sample."""
+        return tuple(n for n in self.shape[1:] if n is not None)
+
+    def __repr__(self) -> str:
+        return f"<SymbolicTensor{f' {self.name}' if self.name else ''}: {self.dtype}, shape {self.shape}>"
+
+
+Tensors = SymbolicTensor | Sequence[SymbolicTensor]
+
 
 def Input(shape: Sequence[int], *, dtype: str = "float32", name: str | None = None) -> SymbolicTensor:  # noqa: N802
     """Start of a model: a symbolic tensor.
@@ -47,52 +72,69 @@ def Input(shape: Sequence[int], *, dtype: str = "float32", name: str | None = No
             converted to floating point inside the model.
         name: Name, for models with several inputs.
 
+    Raises:
+        ValueError: If the shape has other entries than positive integers, or the dtype is unknown.
+
     Example:
         >>> x = Input((28, 28, 1))
     """
-    if isinstance(shape, int) or any(not isinstance(n, int) or n < 1 for n in shape):
-        message = f"Input takes the shape of one sample as positive integers. Received: {shape!r}. Leave out the batch axis."
+    try:
+        lengths = tuple(operator.index(n) for n in shape)
+    except TypeError:
+        lengths = (0,)
+    if any(n < 1 for n in lengths):
+        message = (
+            f"Input takes the shape of one sample as positive integers. Received: {shape!r}. Leave out the batch axis."
+        )
         raise ValueError(message)
-    return SymbolicTensor((None, *shape), dtype, name)
+    if dtype not in ITEMSIZE:
+        message = f"dtype is one of {', '.join(ITEMSIZE)}. Received: dtype={dtype!r}."
+        raise ValueError(message)
+    return SymbolicTensor((None, *lengths), dtype, name)
 
 
-def connect(layer: Layer, inputs: SymbolicTensor | Sequence[SymbolicTensor]) -> Any:
-    """Result tensors of a layer; its shapes are found by tracing it for a batch of one."""
+def connect(layer: Layer, inputs: Tensors, training: bool | None = None) -> Any:
+    """Result tensors of a layer; their shapes are found by tracing it."""
     as_list = not isinstance(inputs, SymbolicTensor)
     tensors = list(inputs) if not isinstance(inputs, SymbolicTensor) else [inputs]
-    trace = Trace(Program("shapes"), training=False)
-    values = [trace.program.input(f"x{i}", (1, *_sample(t)), t.dtype) for i, t in enumerate(tensors)]
+    trace = Trace(Program("shapes"))
+    values = [trace.program.input(f"x{i}", (_BATCH, *t.sample_shape), t.dtype) for i, t in enumerate(tensors)]
+    # A model converts what it is given to floating point.
+    values = [as_float(v, trace.dtype) if t.source is None else v for v, t in zip(values, tensors, strict=True)]
     name = layer.name or snake_case(type(layer).__name__)
-    made = layer.trace_call(trace, name, values if as_list else values[0])
-    call = Call(layer, tensors, as_list)
+    made = layer.trace_call(trace, name, values if as_list else values[0], training)
     results = list(made) if isinstance(made, list | tuple) else [made]
     for value in results:
-        if not isinstance(value, Value) or value.shape[:1] != (1,):
-            message = f"A layer returns Values whose first axis is the batch. Received from {layer!r}: {value!r} for a batch of 1."
+        if not isinstance(value, Value) or value.shape[:1] != (_BATCH,):
+            message = (
+                "A layer returns a Value, or a list of them, whose first axis is the batch. "
+                f"Received from {layer!r}: {value!r} for a batch of {_BATCH}."
+            )
             raise ValueError(message)
+    call = Call(layer, tensors, as_list, training)
     tensors = [SymbolicTensor((None, *v.shape[1:]), v.dtype, None, call, i) for i, v in enumerate(results)]
     return tensors if isinstance(made, list | tuple) else tensors[0]
 
 
-def _sample(tensor: SymbolicTensor) -> tuple[int, ...]:
-    return tuple(n for n in tensor.shape[1:] if n is not None)
-
-
 class Graph(Layer):
-    """Layers between given inputs and outputs; itself a layer."""
+    """Layers between given inputs and outputs; itself a layer.
 
-    def __init__(
-        self,
-        inputs: SymbolicTensor | Sequence[SymbolicTensor],
-        outputs: SymbolicTensor | Sequence[SymbolicTensor],
-        *,
-        name: str | None = None,
-    ) -> None:
+    Args:
+        inputs: Symbolic tensor or list of them; the result of a layer also, to cut a part out of a network.
+        outputs: Symbolic tensor or list of them, made from the inputs.
+        name: Name in the model.
+
+    Raises:
+        TypeError: If inputs or outputs are something else.
+        ValueError: If an output depends on an input that is not given, or two layers have one name.
+    """
+
+    def __init__(self, inputs: Tensors, outputs: Tensors, *, name: str | None = None) -> None:
         super().__init__(name=name)
         self._one_input = isinstance(inputs, SymbolicTensor)
         self._one_output = isinstance(outputs, SymbolicTensor)
-        self._inputs = [inputs] if isinstance(inputs, SymbolicTensor) else list(inputs)
-        self._outputs = [outputs] if isinstance(outputs, SymbolicTensor) else list(outputs)
+        self._inputs = _tensors("inputs", inputs)
+        self._outputs = _tensors("outputs", outputs)
         self._calls = _in_order(self._inputs, self._outputs)
         self._layer_names = _names([c.layer for c in self._calls])
 
@@ -105,24 +147,23 @@ class Graph(Layer):
         """Name of a layer within this graph."""
         return self._layer_names[layer]
 
-    def call(self, inputs: Any, *, training: bool | None = None) -> Any:
+    def call(self, inputs: Any) -> Any:
         """Run all layers."""
-        values = self.trace_graph(
-            self._tracing(), [inputs] if isinstance(inputs, Value) else list(inputs), self._path, training
-        )
+        given = [inputs] if isinstance(inputs, Value) else list(inputs)
+        values = self.trace_graph(self._tracing(), given, self._path)
         return values[0] if self._one_output else values
 
-    def trace_graph(
-        self, trace: Trace, inputs: Sequence[Value], path: str = "", training: bool | None = None
-    ) -> list[Value]:
+    def trace_graph(self, trace: Trace, inputs: Sequence[Value], path: str = "") -> list[Value]:
         """Emit the nodes of all layers; returns the outputs."""
-        made: dict[tuple[int, int], Value] = {}
+        if len(inputs) != len(self._inputs):
+            message = f"A model is called on as many inputs as it has: {len(self._inputs)}. Received: {len(inputs)}."
+            raise ValueError(message)
+        made = {id(tensor): given for tensor, given in zip(self._inputs, inputs, strict=True)}
+        results: dict[int, Sequence[Value]] = {}
 
         def value(tensor: SymbolicTensor) -> Value:
-            return made[(id(tensor.source), tensor.index)] if tensor.source else made[(id(tensor), 0)]
+            return made[id(tensor)] if id(tensor) in made else results[id(tensor.source)][tensor.index]
 
-        for tensor, given in zip(self._inputs, inputs, strict=True):
-            made[(id(tensor), 0)] = given
         for call in self._calls:
             arguments = [value(t) for t in call.inputs]
             name = self._layer_names[call.layer]
@@ -130,11 +171,42 @@ class Graph(Layer):
                 trace,
                 f"{path}/{name}" if path else name,
                 arguments if call.as_list else arguments[0],
-                training,
+                call.training,
             )
-            for i, v in enumerate(result if isinstance(result, list | tuple) else [result]):
-                made[(id(call), i)] = v
+            results[id(call)] = result if isinstance(result, list | tuple) else [result]
         return [value(t) for t in self._outputs]
+
+    def get_config(self) -> dict[str, Any]:
+        """Name and structure as plain data."""
+        from minicnn.layers.serialization import graph_to_config
+
+        return {"name": self.name, **graph_to_config(self)}
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None = None) -> Self:
+        """A graph with the structure that `get_config` gave."""
+        from minicnn.layers.serialization import graph_from_config
+
+        return cls(*graph_from_config(config, custom_objects), name=config.get("name"))
+
+    def _bind(self, trace: Trace, path: str) -> Any:
+        # Its layers are reached through the calls; what else a model holds is not part of the Program.
+        bound = copy.copy(self)
+        bound._trace, bound._path, bound._origin = trace, path, self
+        return bound
+
+
+def _tensors(what: str, given: Tensors) -> list[SymbolicTensor]:
+    every: Sequence[Any] = given if isinstance(given, list | tuple) else [given]
+    tensors = [t for t in every if isinstance(t, SymbolicTensor)]
+    wrong = [t for t in every if not isinstance(t, SymbolicTensor)]
+    if wrong or not tensors:
+        message = (
+            f"The {what} of a model are symbolic tensors: Input(...), or what a layer makes of one. "
+            f"Received: {repr(wrong[0]) if wrong else 'none'}."
+        )
+        raise TypeError(message)
+    return tensors
 
 
 def _in_order(inputs: list[SymbolicTensor], outputs: list[SymbolicTensor]) -> list[Call]:
@@ -149,8 +221,9 @@ def _in_order(inputs: list[SymbolicTensor], outputs: list[SymbolicTensor]) -> li
             continue
         if call is None:
             message = (
-                f"Every path of a model starts at one of its inputs. Received: an output that depends on "
-                f"Input{tensor.shape[1:]} {tensor.name or ''}, which is not among the inputs. Add it to them."
+                "Every path of a model starts at one of its inputs. Received: an output that depends on "
+                f"Input({tensor.sample_shape}){f' {tensor.name!r}' if tensor.name else ''}, which is not "
+                "among the inputs. Add it to them."
             )
             raise ValueError(message)
         if ready:
@@ -168,13 +241,12 @@ def _names(layers: Sequence[Layer]) -> dict[Layer, str]:
     for layer in dict.fromkeys(layers):
         if layer.name:
             if layer.name in names.values():
-                message = (
-                    f"Layer names of a model are unique. Received: {layer.name!r} twice. Rename one of them."
-                )
+                message = f"Layer names of a model are unique. Received: {layer.name!r} twice. Rename one of them."
                 raise ValueError(message)
             names[layer] = layer.name
             continue
-        base = snake_case(type(layer).__name__)
+        # A nested model is saved as the graph that it is: one base name for all of them.
+        base = "model" if isinstance(layer, Graph) else snake_case(type(layer).__name__)
         name, n = base, 0
         while name in taken:
             n += 1

@@ -8,7 +8,7 @@ import re
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from minicnn.initializers import Initializer, get_initializer
 from minicnn.ops import random_uniform
@@ -60,13 +60,18 @@ class Trace:
     streams: dict[str, int] = field(default_factory=dict)
 
     def value(self, weight: Weight, path: str) -> Value:
-        """The Program's input for a weight, declared when first met."""
+        """The Program's input for a weight, declared when first met, or what was assigned to it since."""
         path = self.paths.setdefault(weight, path)
         if path not in self.weights:
             kind: Any = "parameter" if weight.trainable else "statistic"
             self.weights[path] = self.program.input(path, weight.shape, self.dtype, kind=kind)
             self.declared[path] = weight
-        return self.weights[path]
+        if self.declared[path] is not weight:
+            message = (
+                f"Weights of a model have different paths. Received: {path!r} twice. Give sublayers different names."
+            )
+            raise ValueError(message)
+        return self.updates.get(path, self.weights[path])
 
     def step(self) -> Value:
         """The counter of training steps, an int32 scalar."""
@@ -85,10 +90,17 @@ class Layer:
     """Base class of layers.
 
     A subclass declares its weights in `build` and composes primitives in `call`. It writes no
-    backward pass: that follows from the primitives.
+    backward pass: that follows from the primitives. What else a subclass may do:
+
+    - Hold other layers as attributes, also in lists and dicts, and call them in `call`.
+    - Take `training` in `call`; draw numbers with `random_uniform`; update statistics with `assign`.
+    - Keep each argument of its constructor as an attribute of the same name, so that models can be saved.
 
     Args:
         name: Name in the model; made from the class name if None.
+
+    Raises:
+        ValueError: If the name is no string, is empty or contains "/".
 
     Example:
         >>> class Scale(Layer):
@@ -99,6 +111,11 @@ class Layer:
     """
 
     def __init__(self, *, name: str | None = None) -> None:
+        if name is not None and (not isinstance(name, str) or not name or "/" in name):
+            message = (
+                f"A layer's name is a string without '/', which separates the parts of a path. Received: name={name!r}."
+            )
+            raise ValueError(message)
         self.name = name
         self.built = False
         self._trace: Trace | None = None
@@ -129,7 +146,7 @@ class Layer:
         *,
         trainable: bool = True,
     ) -> Any:
-        """Declare a weight; assign the result to an attribute.
+        """Declare a weight, in `build` or the constructor; assign the result to an attribute.
 
         Args:
             name: Name within the layer.
@@ -137,73 +154,117 @@ class Layer:
             initializer: Initialiser or its name.
             trainable: False for statistics that the layer updates with `assign`.
         """
+        if self._trace is not None:
+            message = (
+                f"Weights are declared in build. Received: add_weight({name!r}) inside call, on {self!r}. "
+                "Move it there."
+            )
+            raise RuntimeError(message)
         return Weight(name, tuple(int(n) for n in shape), get_initializer(initializer), trainable)
 
     def assign(self, weight: str, value: Value) -> None:
-        """Replace a weight that is not trainable after this step; `weight` is its attribute's name."""
-        declared = vars(self._origin)[weight]
-        path = self._tracing().paths[declared]
-        self._tracing().updates[path] = value
+        """Replace a weight that is not trainable; later calls, in this step too, see the new value.
 
-    def random_uniform(self, shape: Sequence[int]) -> Value:
-        """Uniform numbers from [0, 1), new at every step, the same on every backend."""
+        Args:
+            weight: Name of the attribute that holds the weight.
+            value: New value, of the weight's shape.
+        """
+        trace = self._tracing()
+        declared = vars(self._origin).get(weight)
+        if not isinstance(declared, Weight) or declared.trainable or value.shape != declared.shape:
+            message = (
+                "assign takes the name of an attribute that holds a weight with trainable=False, and a "
+                f"value of its shape. Received: {weight!r}, which is {declared!r}, and {value!r}."
+            )
+            raise ValueError(message)
+        trace.updates[trace.paths[declared]] = value
+
+    def random_uniform(self, shape: Sequence[int], *, seed: int | None = None) -> Value:
+        """Uniform numbers from [0, 1), new at every step, the same on every backend.
+
+        Args:
+            shape: Shape.
+            seed: Seed; the model's if None.
+        """
         trace = self._tracing()
         value: Value = random_uniform(
             trace.step(),
             shape=tuple(shape),
-            seed=trace.seed,
+            seed=trace.seed if seed is None else seed,
             stream=trace.stream(self._path),
             dtype=trace.dtype,
         )
         return value
 
     def get_config(self) -> dict[str, Any]:
-        """Arguments of the constructor, as plain data: those attributes that bear the arguments' names."""
-        parameters = inspect.signature(type(self).__init__).parameters
+        """Arguments of the constructor as plain data: the attributes that bear the arguments' names."""
+        from minicnn.layers.serialization import encode
+
         config = {}
-        for name in parameters:
-            if name in ("self", "args", "kwargs"):
+        for name, parameter in inspect.signature(type(self)).parameters.items():
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                 continue
             if not hasattr(self, name):
                 message = (
-                    f"A layer keeps each argument as an attribute of the same name, so that a model can be saved. "
-                    f"Received: {type(self).__name__} without {name!r}. Set self.{name} or override get_config."
+                    "A layer keeps each argument as an attribute of the same name, so that a model can be "
+                    f"saved. Received: {type(self).__name__} without {name!r}. Set self.{name} or override "
+                    "get_config."
                 )
                 raise AttributeError(message)
-            config[name] = getattr(self, name)
+            config[name] = encode(getattr(self, name), f"{name} of {type(self).__name__}")
         return config
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None = None) -> Self:
+        """A layer with the arguments that `get_config` gave.
+
+        Args:
+            config: The arguments; tuples may have become lists.
+            custom_objects: Classes that are not minicnn's own, by name.
+        """
+        from minicnn.layers.serialization import decode
+
+        return cls(**{name: decode(value, custom_objects) for name, value in config.items()})
 
     # Calling ------------------------------------------------------------------------------------
 
     def __call__(self, inputs: Any, *, training: bool | None = None) -> Any:
-        """Apply to symbolic tensors (see `Input`), or to Values within another layer's `call`."""
+        """Apply to symbolic tensors (see `Input`), or to Values within another layer's `call`.
+
+        Args:
+            inputs: A tensor, or a list of them for layers that take several.
+            training: Whether the layer, with all within it, acts as in training; as the model if None.
+        """
         from minicnn.layers.graph import SymbolicTensor, connect
 
+        _check_constructed(self)
         several = inputs if isinstance(inputs, list | tuple) else [inputs]
         if several and all(isinstance(x, SymbolicTensor) for x in several):
-            return connect(self, inputs)
-        if self._trace is None or not all(isinstance(x, Value) for x in several):
+            return connect(self, inputs, training)
+        if self._trace is None or not several or not all(isinstance(x, Value) for x in several):
             message = (
-                f"A layer is called on symbolic tensors from Input(), or on Values inside another layer's call. "
-                f"Received: {', '.join(type(x).__name__ for x in several)}. To compute on arrays put it into a "
-                "Sequential and call predict."
+                "A layer is called on symbolic tensors from Input(), or on Values inside another layer's "
+                f"call. Received: {', '.join(type(x).__name__ for x in several) or 'an empty list'}. To "
+                "compute on arrays put it into a Sequential and call predict."
             )
             raise TypeError(message)
         return self._origin.trace_call(self._trace, self._path, inputs, training)
 
     def trace_call(self, trace: Trace, path: str, inputs: Any, training: bool | None = None) -> Any:
         """Emit this layer's nodes into the trace's Program, under the given path."""
+        outer = trace.training
+        trace.training = outer if training is None else training
         try:
             self.build_once(_shapes(inputs))
             bound = self._bind(trace, path)
-            extra = {}
-            if "training" in inspect.signature(self.call).parameters:
-                extra["training"] = trace.training if training is None else training
+            extra = {"training": trace.training} if "training" in inspect.signature(self.call).parameters else {}
             with trace.program.scope(path.rpartition("/")[2]):
                 return bound.call(inputs, **extra)
         except (TypeError, ValueError) as error:
             _note(error, f"In layer {path!r} ({type(self).__name__}).")
             raise
+        finally:
+            trace.training = outer
 
     def build_once(self, input_shape: Any) -> None:
         """Call `build` if it has not been called."""
@@ -214,12 +275,10 @@ class Layer:
     def _bind(self, trace: Trace, path: str) -> Any:
         """A copy in which weights are Values of the trace and sublayers can be called."""
         bound = copy.copy(self)
-        bound._trace, bound._path, bound._origin = trace, path, self
         for attribute, held in vars(self).items():
-            if attribute != "_origin":
-                setattr(bound, attribute, _bound(held, attribute, trace, path)) if attribute[
-                    0
-                ] != "_" else None
+            if attribute not in ("_trace", "_path", "_origin"):
+                setattr(bound, attribute, _bound(held, attribute, trace, path))
+        bound._trace, bound._path, bound._origin = trace, path, self
         return bound
 
     def _tracing(self) -> Trace:
@@ -233,18 +292,29 @@ class Layer:
 
 
 def _bound(held: Any, attribute: str, trace: Trace, path: str) -> Any:
-    """What an attribute is during a trace: Values for weights, callable copies for layers."""
+    """What an attribute is during a trace: weights are Values and layers callable, in containers too."""
     if isinstance(held, Weight):
         return trace.value(held, f"{path}/{held.name}")
     if isinstance(held, Layer):
+        _check_constructed(held)
         inner = copy.copy(held)
         inner._trace, inner._path, inner._origin = trace, f"{path}/{held.name or attribute}", held
         return inner
-    if isinstance(held, list | tuple) and any(isinstance(v, Layer | Weight) for v in held):
-        return type(held)(_bound(v, f"{attribute}_{i}", trace, path) for i, v in enumerate(held))
-    if isinstance(held, Mapping) and any(isinstance(v, Layer | Weight) for v in held.values()):
+    if isinstance(held, list | tuple):
+        items = [_bound(v, f"{attribute}_{i}", trace, path) for i, v in enumerate(held)]
+        return held if all(a is b for a, b in zip(items, held, strict=True)) else type(held)(items)
+    if isinstance(held, dict):
         return {k: _bound(v, f"{attribute}_{k}", trace, path) for k, v in held.items()}
     return held
+
+
+def _check_constructed(layer: Layer) -> None:
+    if "built" not in vars(layer):
+        message = (
+            "A layer calls super().__init__(name=name) in its constructor. "
+            f"Received: a {type(layer).__name__} that does not."
+        )
+        raise RuntimeError(message)
 
 
 def _shapes(inputs: Any) -> Any:
@@ -259,5 +329,5 @@ def _note(error: BaseException, note: str) -> None:
 
 
 def snake_case(name: str) -> str:
-    """Class name as a layer name: GlobalMaxPooling2D becomes global_max_pooling2d."""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z][a-z])|(?<=[a-z])(?=[A-Z])", "_", name).lower()
+    """Class name as a layer name, as in Keras: Conv2DTranspose becomes conv2d_transpose, ReLU re_lu."""
+    return re.sub(r"(?<=[^_])(?=[A-Z][a-z])|(?<=[a-z])(?=[A-Z])", "_", name).lower()

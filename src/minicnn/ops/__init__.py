@@ -58,8 +58,8 @@ from minicnn.ops.reduction import argmax, broadcast_to, max, mean, sum, sum_to_s
 from minicnn.ops.updates import adam_update, momentum_update, rmsprop_update, sgd_update
 
 __all__ = [
-    "REGISTRY", "Body", "Cost", "Primitive", "Step", "abs", "adam_update", "add", "argmax", "as_float", "average_pool2d",
-    "average_pool2d_gradient", "broadcast_to", "cast", "concat", "conv2d", "conv2d_input_gradient",
+    "REGISTRY", "Body", "Cost", "Primitive", "Step", "abs", "adam_update", "add", "argmax", "as_float",
+    "average_pool2d", "average_pool2d_gradient", "broadcast_to", "cast", "concat", "conv2d", "conv2d_input_gradient",
     "conv2d_weight_gradient", "depthwise_conv2d", "depthwise_conv2d_input_gradient",
     "depthwise_conv2d_weight_gradient", "divide", "elu", "equal", "erf", "exp", "expm1", "fused", "gelu", "getitem",
     "greater", "greater_equal", "leaky_relu", "less", "less_equal", "log", "log1p", "log_softmax", "matmul", "max",

@@ -30,11 +30,6 @@ def arange(n: int, like: Array, xp: Namespace, *, dtype: Any = None) -> Array:
     return xp.arange(n, dtype=like.dtype if dtype is None else dtype, **_place(like))
 
 
-def constant(data: Any, like: Array, xp: Namespace) -> Array:
-    """A nested list of numbers as an array with the dtype and device of `like`."""
-    return xp.asarray(data, dtype=like.dtype, **_place(like))
-
-
 def copy_of(y: Array, xp: Namespace) -> Array:
     """The array y, which may be a view, in memory of its own."""
     return xp.asarray(y, copy=True)

@@ -26,7 +26,10 @@ def _check(name: str, x: Spec, w: Spec, axes: Axes) -> None:
     require_float(name, x)
     same_dtype(name, x, w)
     if w.shape[2] != x.shape[axes.c]:
-        message = f"{name} takes a kernel for the image's channels. Received: {x} in which channels are axis {axes.c}, kernel {w}."
+        message = (
+            f"{name} takes a kernel for the image's channels. "
+            f"Received: {x} in which channels are axis {axes.c}, kernel {w}."
+        )
         raise ValueError(message)
 
 

@@ -13,8 +13,7 @@ def mermaid(program: Program) -> str:
     """Drawing as Mermaid flowchart text, which GitHub and Sphinx render."""
     ids = _ids(program)
     lines = ["flowchart TD"]
-    for value in _external(program):
-        lines.append(f'  {ids[id(value)]}(["{_escaped(value.name, "#quot;")}<br/>{value.spec}"])')
+    lines += [f'  {ids[id(v)]}(["{_escaped(v.name, "#quot;")}<br/>{v.spec}"])' for v in _external(program)]
     for i, (title, nodes) in enumerate(_groups(program)):
         lines.append(f'  subgraph g{i} ["{_escaped(title, "#quot;")}"]')
         lines += [f'    {ids[id(n.outputs[0])]}["{n.op.name}<br/>{_specs(n.outputs)}"]' for n in nodes]

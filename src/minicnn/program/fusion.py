@@ -61,8 +61,7 @@ def _fused_node(program: Program, group: Sequence[Node], name: str) -> Node:
         if id(v) in results or any(id(r) not in members for r in readers.get(id(v), []))
     ]  # fmt: skip
     body = Body(name, len(inputs), tuple(steps), tuple(places[id(v)] for v in outputs))
-    node = Node(fused, tuple(inputs), tuple(outputs), {"body": body}, group[-1].scope, group[-1].phase)
-    return node
+    return Node(fused, tuple(inputs), tuple(outputs), {"body": body}, group[-1].scope, group[-1].phase)
 
 
 def chains(program: Program, member: Callable[[Node], bool]) -> list[list[Node]]:
@@ -95,9 +94,7 @@ def chains(program: Program, member: Callable[[Node], bool]) -> list[list[Node]]
     return [g for g in groups if len(g) > 1]
 
 
-def _group_to_join(
-    node: Node, group_of: dict[int, int], groups: list[list[Node]], reached: set[int]
-) -> int | None:
+def _group_to_join(node: Node, group_of: dict[int, int], groups: list[list[Node]], reached: set[int]) -> int | None:
     """The latest group that the node reads from directly, and from nowhere else by way of outside nodes."""
     sources = {group_of[id(v.node)] for v in node.inputs if v.node is not None and id(v.node) in group_of}
     fitting = [

@@ -17,6 +17,20 @@ Order = tuple[int, ...]
 # For a layout of images: which of its axes stands at each place of (H, W, C, N).
 ORDERS: dict[str, Order] = {"NHWC": (1, 2, 3, 0), "NCHW": (2, 3, 1, 0)}
 
+# Operations on images that know the order "HWCN", with the place of the input that is a kernel and stays as it is.
+IMAGE_OPERATIONS: dict[str, int | None] = {
+    "conv2d": 1,
+    "conv2d_input_gradient": 1,
+    "conv2d_weight_gradient": None,
+    "depthwise_conv2d": 1,
+    "depthwise_conv2d_input_gradient": 1,
+    "depthwise_conv2d_weight_gradient": None,
+    "max_pool2d": None,
+    "max_pool2d_gradient": None,
+    "average_pool2d": None,
+    "average_pool2d_gradient": None,
+}
+
 # Below this batch size the innermost loop would be too short to be worth the change.
 LEAST_BATCH = 32
 
@@ -52,28 +66,27 @@ class _Rewriter:
         for node in nodes:
             with program.scope_of(node, node.phase):
                 self._rewrite(node)
-        program.outputs = {k: self._as_plain(v) if id(v) in made else v for k, v in program.outputs.items()}
-        program.updates = {k: self._as_plain(v) if id(v) in made else v for k, v in program.updates.items()}
+        program.outputs = {k: self.as_plain(v) if id(v) in made else v for k, v in program.outputs.items()}
+        program.updates = {k: self.as_plain(v) if id(v) in made else v for k, v in program.updates.items()}
         return program
 
     def _rewrite(self, node: Node) -> None:
         order = self._order(node)
         rule = _RULES.get(node.op.name) or (_elementwise if node.op.elementwise else None)
-        if "data_format" in node.attrs:
-            rule = _image_operation
         if order is None or rule is None or not rule(self, node, order):
-            node.inputs = tuple(self._as_plain(v) for v in node.inputs)
+            node.inputs = tuple(self.as_plain(v) for v in node.inputs)
             self.program.nodes.append(node)
 
     def _order(self, node: Node) -> Order | None:
         """The order that a node's images should have: none if it has no images, or small batches."""
-        if "data_format" in node.attrs:
+        if node.op.name in IMAGE_OPERATIONS:
             image = node.inputs[0]
             layout = node.attrs["data_format"]
             return ORDERS[layout] if layout in ORDERS and image.shape[layout.index("N")] >= self.least_batch else None
         return next((self.moved[id(v)][1] for v in node.inputs if id(v) in self.moved), None)
 
-    def _as_plain(self, value: Value) -> Value:
+    def as_plain(self, value: Value) -> Value:
+        """A value in its own order."""
         if id(value) in self.plain:
             return self.plain[id(value)]
         if id(value) not in self.moved:
@@ -87,7 +100,7 @@ class _Rewriter:
         """A value with four axes in the given order."""
         if id(value) in self.moved and self.moved[id(value)][1] == order:
             return self.moved[id(value)][0]
-        result = _permute(self._as_plain(value), order)
+        result = _permute(self.as_plain(value), order)
         self.moved[id(value)] = (result, order)
         self.plain.setdefault(id(value), value)
         return result
@@ -95,14 +108,11 @@ class _Rewriter:
     def as_broadcast(self, value: Value, order: Order) -> Value:
         """A value of any rank so that it broadcasts against images in the given order."""
         if value.ndim == 0:
-            return value
+            return self.as_plain(value)
         if value.ndim == 4:
             return self.as_image(value, order)
-        from minicnn.ops import reshape
-
         full = (*(1,) * (4 - value.ndim), *value.shape)
-        result: Value = reshape(self._as_plain(value), shape=tuple(full[a] for a in order))
-        return result
+        return _transpose(self.as_plain(value), full, order)
 
     def emit(self, node: Node, inputs: Sequence[Value], **changes: Any) -> tuple[Value, ...]:
         """The node's operation on other inputs, with some attributes changed."""
@@ -119,14 +129,24 @@ def _permute(value: Value, axes: Order) -> Value:
     return result
 
 
+def _transpose(value: Value, shape: tuple[int, ...], axes: Order) -> Value:
+    """The value reshaped, then permuted; one reshape where no axis but those of length 1 changes its place."""
+    from minicnn.ops.reduction import reshape_to
+
+    moving = [a for a in axes if shape[a] != 1]
+    if moving == sorted(moving):
+        return reshape_to(value, tuple(shape[a] for a in axes))
+    return _permute(reshape_to(value, shape), axes)
+
+
 def _inverse(order: Order) -> Order:
     return tuple(order.index(a) for a in range(len(order)))
 
 
 def _image_operation(to: _Rewriter, node: Node, order: Order) -> bool:
     """Operations with a data_format: their kernels keep their shape."""
-    kernel = 1 if node.op.name.endswith(("conv2d", "conv2d_input_gradient")) else None
-    inputs = [v if i == kernel else to.as_image(v, order) for i, v in enumerate(node.inputs)]
+    kernel = IMAGE_OPERATIONS[node.op.name]
+    inputs = [to.as_plain(v) if i == kernel else to.as_image(v, order) for i, v in enumerate(node.inputs)]
     (made,) = to.emit(node, inputs, data_format="HWCN")
     if node.op.name.endswith("weight_gradient"):
         to.plain[id(node.outputs[0])] = made
@@ -167,10 +187,12 @@ def _normalize(to: _Rewriter, node: Node, order: Order) -> bool:
     for value, made in zip(node.outputs, to.emit(node, inputs, axes=axes), strict=True):
         if value.ndim == 4:
             to.moved[id(value)] = (made, order)
+        elif value.ndim == 0:
+            to.plain[id(value)] = made
         else:  # the gradient of a scale or an offset, which was given four axes
-            from minicnn.ops import reshape
+            from minicnn.ops.reduction import reshape_to
 
-            to.plain[id(value)] = reshape(made, shape=value.shape)
+            to.plain[id(value)] = reshape_to(_transpose(made, made.shape, _inverse(order)), value.shape)
     return True
 
 
@@ -194,6 +216,7 @@ def _per_axis(attribute: str) -> Rule:
 
 
 _RULES: dict[str, Rule] = {
+    **dict.fromkeys(IMAGE_OPERATIONS, _image_operation),
     "sum": _reduction,
     "mean": _reduction,
     "max": _reduction,

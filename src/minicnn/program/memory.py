@@ -68,7 +68,7 @@ def plan(program: Program) -> MemoryPlan:
     value that replaces a carried input (an updated parameter) takes over that input's memory when no later node
     reads the input, so it costs nothing.
     """
-    placed = _assign(_lifetimes(program))
+    placed = assign(_lifetimes(program))
     by_kind = dict.fromkeys((*PERSISTENT.values(), *TEMPORARY.values(), "workspace"), 0)
     for value in (*program.inputs, *program.constants):
         by_kind[PERSISTENT[value.kind]] += value.nbytes
@@ -95,9 +95,8 @@ def _lifetimes(program: Program) -> list[Buffer]:
     in_place = _in_place(program, last_read)
     buffers = []
     for i, node in enumerate(program.nodes):
-        for value in node.outputs:
-            if id(value) not in in_place:
-                buffers.append(Buffer(value.name, value.kind, value.nbytes, i, last_read.get(id(value), i)))
+        made = [v for v in node.outputs if id(v) not in in_place]
+        buffers += [Buffer(v.name, v.kind, v.nbytes, i, last_read.get(id(v), i)) for v in made]
         workspace = node.cost.workspace
         if workspace:
             buffers.append(Buffer(f"{node.outputs[0].name}.workspace", "workspace", workspace, i, i))
@@ -120,7 +119,7 @@ def _in_place(program: Program, last_read: dict[int, int]) -> set[int]:
     return result
 
 
-def _assign(buffers: list[Buffer]) -> list[Buffer]:
+def assign(buffers: list[Buffer]) -> list[Buffer]:
     """Offsets by the greedy-by-size rule: largest first, into the tightest gap that is free for its lifetime.
 
     (Y. Pisarchyk, J. Lee, Efficient memory management for deep neural net inference, arXiv:2001.03288.)

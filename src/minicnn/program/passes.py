@@ -92,12 +92,13 @@ def pool_before_relu(program: Program, results: Sequence[Value]) -> int:
 _PRODUCTS = frozenset({"matmul", "conv2d", "conv2d_input_gradient", "conv2d_weight_gradient"})
 
 
-def lower_precision(program: Program, dtype: str) -> int:
+def lower_precision(program: Program, dtype: str, *, keep: str | None = None) -> int:
     """Compute products in a shorter format: their inputs are rounded to it, their results widened again.
 
     Args:
         program: Program in float32.
         dtype: "bfloat16" or "float16".
+        keep: Scope of the nodes that stay as they are.
 
     Returns:
         Number of nodes changed.
@@ -108,7 +109,7 @@ def lower_precision(program: Program, dtype: str) -> int:
     rounded: dict[int, Value] = {}
     changed = 0
     for node in nodes:
-        if node.op.name not in _PRODUCTS or node.outputs[0].dtype != "float32":
+        if node.op.name not in _PRODUCTS or node.outputs[0].dtype != "float32" or node.scope == keep:
             program.nodes.append(node)
             continue
         changed += 1

@@ -1,0 +1,171 @@
+"""Layers that make one array of several: they are called on a list."""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Any
+
+from minicnn import ops
+from minicnn.layers.arguments import axis_of
+from minicnn.layers.layer import Layer
+from minicnn.program.graph import Value
+
+
+def _values(layer: Layer, inputs: Any, count: int | None = None) -> list[Value]:
+    """The inputs, if they are a list of the right length."""
+    name = type(layer).__name__
+    if not isinstance(inputs, list | tuple):
+        message = f"{name} is called on a list of inputs, as in {name}()([a, b]). Received: one input, {inputs.spec}."
+        raise ValueError(message)
+    if count is not None and len(inputs) != count:
+        message = f"{name} takes exactly {count} inputs. Received: {len(inputs)}."
+        raise ValueError(message)
+    return list(inputs)
+
+
+def _samples(values: list[Value]) -> str:
+    return ", ".join(str((None, *v.shape[1:])) for v in values)
+
+
+def _aligned(layer: Layer, inputs: Any, count: int | None = None) -> list[Value]:
+    """Inputs with as many axes as the one with most; new ones come after the batch, as in Keras."""
+    values = _values(layer, inputs, count)
+    ndim = max(v.ndim for v in values)
+    aligned = [
+        v if v.ndim == ndim else ops.reshape(v, shape=(v.shape[0], *(1,) * (ndim - v.ndim), *v.shape[1:]))
+        for v in values
+    ]
+    if any(len(set(lengths) - {1}) > 1 for lengths in zip(*(v.shape for v in aligned), strict=True)):
+        message = (
+            f"{type(layer).__name__} takes inputs of one shape, or with length 1 where they differ. "
+            f"Received: shapes {_samples(values)}. Change the layers before it so that they agree."
+        )
+        raise ValueError(message)
+    return aligned
+
+
+class Add(Layer):
+    """Sum of several inputs.
+
+    Args:
+        name: Name in the model.
+
+    Input shape:
+        A list of shapes that are equal, or broadcast.
+
+    Output shape:
+        Their common shape.
+
+    Raises:
+        ValueError: If it is not called on a list, or the shapes do not broadcast.
+
+    Example:
+        >>> from minicnn.layers import Input
+        >>> Add()([Input((4,)), Input((4,))]).shape
+        (None, 4)
+    """
+
+    def call(self, inputs: Any) -> Any:
+        """Add."""
+        return reduce(ops.add, _aligned(self, inputs))
+
+
+class Subtract(Layer):
+    """First input minus the second; see `Add` for shapes and errors.
+
+    Args:
+        name: Name in the model.
+    """
+
+    def call(self, inputs: Any) -> Any:
+        """Subtract."""
+        a, b = _aligned(self, inputs, 2)
+        return a - b
+
+
+class Multiply(Layer):
+    """Product of several inputs; see `Add` for shapes and errors.
+
+    Args:
+        name: Name in the model.
+    """
+
+    def call(self, inputs: Any) -> Any:
+        """Multiply."""
+        return reduce(ops.multiply, _aligned(self, inputs))
+
+
+class Average(Layer):
+    """Mean of several inputs; see `Add` for shapes and errors.
+
+    Args:
+        name: Name in the model.
+    """
+
+    def call(self, inputs: Any) -> Any:
+        """Add and divide."""
+        values = _aligned(self, inputs)
+        return reduce(ops.add, values) * (1.0 / len(values))
+
+
+class Maximum(Layer):
+    """Elementwise maximum of several inputs; see `Add` for shapes and errors.
+
+    Args:
+        name: Name in the model.
+    """
+
+    def call(self, inputs: Any) -> Any:
+        """Compare."""
+        return reduce(ops.maximum, _aligned(self, inputs))
+
+
+class Minimum(Layer):
+    """Elementwise minimum of several inputs; see `Add` for shapes and errors.
+
+    Args:
+        name: Name in the model.
+    """
+
+    def call(self, inputs: Any) -> Any:
+        """Compare."""
+        return reduce(ops.minimum, _aligned(self, inputs))
+
+
+class Concatenate(Layer):
+    """Several inputs joined along one axis.
+
+    Args:
+        axis: The axis; not the batch.
+        name: Name in the model.
+
+    Input shape:
+        A list of shapes that are equal but for the axis.
+
+    Output shape:
+        That of the first, the axis as long as all together.
+
+    Raises:
+        ValueError: If it is not called on a list, or other axes differ.
+
+    Example:
+        >>> from minicnn.layers import Input
+        >>> Concatenate()([Input((8, 8, 3)), Input((8, 8, 1))]).shape
+        (None, 8, 8, 4)
+    """
+
+    def __init__(self, axis: int = -1, *, name: str | None = None) -> None:
+        super().__init__(name=name)
+        self.axis = axis
+
+    def call(self, inputs: Any) -> Any:
+        """Join."""
+        values = _values(self, inputs)
+        axis = axis_of("Concatenate", self.axis, values[0].ndim)
+        if len({(v.ndim, *v.shape[:axis], *v.shape[axis + 1 :]) for v in values}) > 1:
+            message = (
+                f"Concatenate takes inputs whose shapes are equal but for axis {axis}. Received: shapes "
+                f"{_samples(values)}. Change the layers before it, or crop or pad."
+            )
+            raise ValueError(message)
+        return ops.concat(*values, axis=axis)

@@ -1,0 +1,273 @@
+"""Normalisation by mean and variance: batch, layer and group normalisation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from minicnn import ops
+from minicnn.initializers import Initializer, get_initializer
+from minicnn.layers.arguments import axis_of, number
+from minicnn.layers.layer import Layer
+from minicnn.program.graph import Value
+
+
+class _Normalization(Layer):
+    """Gain gamma and offset beta, which all normalisations may have."""
+
+    def __init__(
+        self,
+        epsilon: float,
+        center: bool,
+        scale: bool,
+        beta_initializer: str | Initializer,
+        gamma_initializer: str | Initializer,
+        name: str | None,
+    ) -> None:
+        super().__init__(name=name)
+        self.epsilon = number("epsilon", epsilon, least=0)
+        self.center = center
+        self.scale = scale
+        self.beta_initializer = beta_initializer
+        self.gamma_initializer = gamma_initializer
+        get_initializer(beta_initializer)
+        get_initializer(gamma_initializer)
+
+    def _declare(self, shape: Sequence[int]) -> None:
+        self.gamma = self.add_weight("gamma", shape, self.gamma_initializer) if self.scale else None
+        self.beta = self.add_weight("beta", shape, self.beta_initializer) if self.center else None
+
+    def _normalize(self, x: Value, axes: tuple[int, ...], shape: tuple[int, ...]) -> tuple[Value, Value, Value]:
+        """Normalised x, mean and variance; gamma and beta in the given shape, else constants 1 and 0."""
+
+        def weight(value: Value | None, otherwise: float) -> Any:
+            if value is None:
+                return np.full(shape, otherwise, dtype=x.dtype)
+            return value if value.shape == shape else ops.reshape(value, shape=shape)
+
+        y, mean, variance = ops.normalize(
+            x, weight(self.gamma, 1.0), weight(self.beta, 0.0), axes=axes, epsilon=self.epsilon
+        )
+        return y, mean, variance
+
+
+class BatchNormalization(_Normalization):
+    """Each channel normalised over the batch (arXiv:1502.03167).
+
+    In training y = gamma * (x - mean) / sqrt(variance + epsilon) + beta with the batch's own mean and
+    (biased) variance, and moving = moving * momentum + batch * (1 - momentum) for both. In inference the
+    moving statistics take their place. In PyTorch momentum is one minus this one, epsilon 1e-5, and the
+    moving variance is unbiased.
+
+    Args:
+        axis: The channels' axis; 1 for "channels_first".
+        momentum: Share of the moving statistics that stays at each step.
+        epsilon: Added to the variance.
+        center: Whether beta is added.
+        scale: Whether gamma is a factor.
+        beta_initializer: First values of beta (C,).
+        gamma_initializer: First values of gamma (C,).
+        moving_mean_initializer: First values of moving_mean (C,).
+        moving_variance_initializer: First values of moving_variance (C,).
+        name: Name in the model.
+
+    Input shape:
+        (N, ...), with C channels along `axis`.
+
+    Output shape:
+        That of the input.
+
+    Raises:
+        ValueError: If an argument is out of range.
+
+    Example:
+        >>> BatchNormalization(momentum=0.9)
+        <BatchNormalization None>
+    """
+
+    def __init__(
+        self,
+        axis: int = -1,
+        momentum: float = 0.99,
+        epsilon: float = 1e-3,
+        center: bool = True,
+        scale: bool = True,
+        beta_initializer: str | Initializer = "zeros",
+        gamma_initializer: str | Initializer = "ones",
+        moving_mean_initializer: str | Initializer = "zeros",
+        moving_variance_initializer: str | Initializer = "ones",
+        *,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(epsilon, center, scale, beta_initializer, gamma_initializer, name)
+        self.axis = axis
+        self.momentum = number("momentum", momentum, least=0)
+        if self.momentum > 1:
+            message = f"momentum is from 0 to 1. Received: momentum={momentum}."
+            raise ValueError(message)
+        self.moving_mean_initializer = moving_mean_initializer
+        self.moving_variance_initializer = moving_variance_initializer
+        get_initializer(moving_mean_initializer)
+        get_initializer(moving_variance_initializer)
+
+    def build(self, input_shape: Any) -> None:
+        """Declare gamma, beta, moving_mean and moving_variance, each (C,)."""
+        shape = (input_shape[axis_of("BatchNormalization", self.axis, len(input_shape))],)
+        self._declare(shape)
+        self.moving_mean = self.add_weight("moving_mean", shape, self.moving_mean_initializer, trainable=False)
+        self.moving_variance = self.add_weight(
+            "moving_variance", shape, self.moving_variance_initializer, trainable=False
+        )
+
+    def call(self, inputs: Any, *, training: bool = False) -> Any:
+        """Normalise by the batch's statistics in training, by the moving ones otherwise."""
+        axis = axis_of("BatchNormalization", self.axis, inputs.ndim)
+        channels = inputs.shape[axis]
+        shape = (channels, *(1,) * (inputs.ndim - 1 - axis))
+        if not training:
+            return self._infer(inputs, shape)
+        axes = tuple(a for a in range(inputs.ndim) if a != axis)
+        y, mean, variance = self._normalize(inputs, axes, shape)
+        for name, moving, batch in (
+            ("moving_mean", self.moving_mean, mean),
+            ("moving_variance", self.moving_variance, variance),
+        ):
+            batch = ops.reshape(batch, shape=(channels,))
+            self.assign(name, moving * self.momentum + batch * (1 - self.momentum))
+        return y
+
+    def _infer(self, x: Value, shape: tuple[int, ...]) -> Value:
+        """One multiply and one add: x * factor + shift, both computed for each channel first."""
+        factor = 1.0 / ops.sqrt(self.moving_variance + self.epsilon)
+        if self.gamma is not None:
+            factor = self.gamma * factor
+        shift = -(self.moving_mean * factor)
+        if self.beta is not None:
+            shift = self.beta + shift
+        if len(shape) > 1:
+            factor, shift = ops.reshape(factor, shape=shape), ops.reshape(shift, shape=shape)
+        y: Value = x * factor + shift
+        return y
+
+
+class LayerNormalization(_Normalization):
+    """Each sample normalised over one or more of its axes (arXiv:1607.06450).
+
+    Args:
+        axis: The axis, or several; gamma and beta have these axes too.
+        epsilon: Added to the variance.
+        center: Whether beta is added.
+        scale: Whether gamma is a factor.
+        beta_initializer: First values of beta.
+        gamma_initializer: First values of gamma.
+        name: Name in the model.
+
+    Input shape:
+        (N, ...).
+
+    Output shape:
+        That of the input.
+
+    Raises:
+        ValueError: If an axis is the batch or outside the input.
+    """
+
+    def __init__(
+        self,
+        axis: int | Sequence[int] = -1,
+        epsilon: float = 1e-3,
+        center: bool = True,
+        scale: bool = True,
+        beta_initializer: str | Initializer = "zeros",
+        gamma_initializer: str | Initializer = "ones",
+        *,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(epsilon, center, scale, beta_initializer, gamma_initializer, name)
+        self.axis = axis if isinstance(axis, int) else tuple(axis)
+
+    def _axes(self, ndim: int) -> tuple[int, ...]:
+        given = (self.axis,) if isinstance(self.axis, int) else self.axis
+        axes = tuple(sorted({axis_of("LayerNormalization", a, ndim) for a in given}))
+        if len(axes) != len(given) or not axes:
+            message = f"LayerNormalization takes distinct axes, at least one. Received: axis={self.axis}."
+            raise ValueError(message)
+        return axes
+
+    def build(self, input_shape: Any) -> None:
+        """Declare gamma and beta, with the lengths of the normalised axes."""
+        self._declare([input_shape[a] for a in self._axes(len(input_shape))])
+
+    def call(self, inputs: Any) -> Any:
+        """Normalise."""
+        axes = self._axes(inputs.ndim)
+        shape = tuple(inputs.shape[a] if a in axes else 1 for a in range(axes[0], inputs.ndim))
+        return self._normalize(inputs, axes, shape)[0]
+
+
+class GroupNormalization(_Normalization):
+    """Groups of channels of each sample, with all their positions, normalised together (arXiv:1803.08494).
+
+    Args:
+        groups: Number of groups, which divides the channels; -1 makes each channel a group (instance
+            normalisation, arXiv:1607.08022).
+        axis: The channels' axis; 1 for "channels_first".
+        epsilon: Added to the variance.
+        center: Whether beta is added.
+        scale: Whether gamma is a factor.
+        beta_initializer: First values of beta (C,).
+        gamma_initializer: First values of gamma (C,).
+        name: Name in the model.
+
+    Input shape:
+        (N, ...), with C channels along `axis`.
+
+    Output shape:
+        That of the input.
+
+    Raises:
+        ValueError: If groups does not divide the channels.
+    """
+
+    def __init__(
+        self,
+        groups: int = 32,
+        axis: int = -1,
+        epsilon: float = 1e-3,
+        center: bool = True,
+        scale: bool = True,
+        beta_initializer: str | Initializer = "zeros",
+        gamma_initializer: str | Initializer = "ones",
+        *,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(epsilon, center, scale, beta_initializer, gamma_initializer, name)
+        if isinstance(groups, bool) or not isinstance(groups, int) or (groups < 1 and groups != -1):
+            message = f"groups is an integer of at least 1, or -1 for one a channel. Received: groups={groups!r}."
+            raise ValueError(message)
+        self.groups = groups
+        self.axis = axis
+
+    def build(self, input_shape: Any) -> None:
+        """Declare gamma and beta, each (C,)."""
+        channels = input_shape[axis_of("GroupNormalization", self.axis, len(input_shape))]
+        if self.groups != -1 and channels % self.groups:
+            message = (
+                f"groups divides the channels. Received: groups={self.groups}, {channels} channels. "
+                "Choose a divisor, or -1 for one group a channel."
+            )
+            raise ValueError(message)
+        self._declare((channels,))
+
+    def call(self, inputs: Any) -> Any:
+        """Split the channels into groups, normalise each, join them again."""
+        shape = inputs.shape
+        axis = axis_of("GroupNormalization", self.axis, len(shape))
+        groups = shape[axis] if self.groups == -1 else self.groups
+        members, after = shape[axis] // groups, math.prod(shape[axis + 1 :])
+        x = ops.reshape(inputs, shape=(shape[0], math.prod(shape[1:axis]), groups, members, after))
+        y, _, _ = self._normalize(x, (1, 3, 4), (groups, members, 1))
+        return ops.reshape(y, shape=shape)

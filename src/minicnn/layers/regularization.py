@@ -1,0 +1,127 @@
+"""Layers that act in training only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from minicnn import ops
+from minicnn.layers.arguments import image_axes, layout, number, positive
+from minicnn.layers.layer import Layer
+from minicnn.program.graph import Value
+
+
+def _rate(value: Any) -> float:
+    rate = number("rate", value)
+    if not 0 <= rate < 1:
+        message = f"rate is at least 0 and below 1. Received: rate={value!r}."
+        raise ValueError(message)
+    return rate
+
+
+def _drop(layer: Dropout | SpatialDropout2D, x: Value, shape: Sequence[int]) -> Value:
+    """x / (1 - rate) where a uniform number is at least the rate, 0 elsewhere; numbers have `shape`."""
+    keep = ops.greater_equal(layer.random_uniform(shape, seed=layer.seed), layer.rate)
+    y: Value = ops.where(keep, x * (1.0 / (1.0 - layer.rate)), 0.0)
+    return y
+
+
+class Dropout(Layer):
+    """Random elements set to 0 in training, the others divided by 1 - rate; nothing in inference.
+
+    The masks depend on the seed, the layer's path in the model and the number of the training step, so
+    they are the same on every backend.
+
+    Args:
+        rate: Probability that an element is set to 0, at least 0 and below 1 (Keras allows 1 too).
+        noise_shape: Shape of the mask, with 1 where elements along an axis share their fate and None
+            for the input's length; the input's shape if None.
+        seed: Seed of the masks; the model's if None.
+        name: Name in the model.
+
+    Input shape:
+        (N, ...).
+
+    Output shape:
+        That of the input.
+
+    Raises:
+        ValueError: If an argument is out of range, or noise_shape does not broadcast to the input.
+
+    Example:
+        >>> Dropout(0.5)
+        <Dropout None>
+    """
+
+    def __init__(
+        self,
+        rate: float,
+        noise_shape: Sequence[int | None] | None = None,
+        seed: int | None = None,
+        *,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(name=name)
+        self.rate = _rate(rate)
+        self.noise_shape = (
+            None if noise_shape is None
+            else tuple(n if n is None else positive("Each length of noise_shape", n) for n in noise_shape)
+        )  # fmt: skip
+        self.seed = seed
+
+    def call(self, inputs: Any, *, training: bool = False) -> Any:
+        """Drop in training."""
+        if not training or not self.rate:
+            return inputs
+        if self.noise_shape is None:
+            return _drop(self, inputs, inputs.shape)
+        given = self.noise_shape
+        shape = tuple(n if m is None else m for n, m in zip(inputs.shape, given, strict=False))
+        if len(given) != inputs.ndim or any(m not in (1, n) for n, m in zip(inputs.shape, shape, strict=True)):
+            message = (
+                "noise_shape has one entry for each axis of the input: its length, 1 or None. Received: "
+                f"noise_shape={given} for input shape {inputs.shape}."
+            )
+            raise ValueError(message)
+        return _drop(self, inputs, shape)
+
+
+class SpatialDropout2D(Layer):
+    """Random channels set to 0 in training, the others divided by 1 - rate (arXiv:1411.4280).
+
+    Args:
+        rate: Probability that a channel is set to 0, at least 0 and below 1.
+        data_format: "channels_last" or "channels_first".
+        seed: Seed of the masks; the model's if None.
+        name: Name in the model.
+
+    Input shape:
+        (N, H, W, C), or (N, C, H, W) for "channels_first".
+
+    Output shape:
+        That of the input.
+
+    Raises:
+        ValueError: If an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        rate: float,
+        data_format: str = "channels_last",
+        seed: int | None = None,
+        *,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(name=name)
+        self.rate = _rate(rate)
+        self.data_format = data_format
+        self.seed = seed
+        layout(data_format)
+
+    def call(self, inputs: Any, *, training: bool = False) -> Any:
+        """Drop in training."""
+        axes = image_axes("SpatialDropout2D", self.data_format, inputs.shape)
+        if not training or not self.rate:
+            return inputs
+        return _drop(self, inputs, axes.shape(inputs.shape[0], 1, 1, inputs.shape[axes.c]))

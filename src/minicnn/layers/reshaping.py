@@ -1,0 +1,271 @@
+"""Layers that move elements but hold no weights: other shapes, frames, cuts and larger images."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from minicnn import ops
+from minicnn.layers.arguments import PaddingArgument, frame, image_axes, layout, pair, positive
+from minicnn.layers.layer import Layer
+from minicnn.ops.windows import Pair
+from minicnn.program.graph import Value
+
+
+class Flatten(Layer):
+    """All axes but the batch joined into one.
+
+    Args:
+        data_format: With "channels_first" the channels are moved last before flattening, so that both
+            formats give the same order of features (as in Keras).
+        name: Name in the model.
+
+    Input shape:
+        (N, ...).
+
+    Output shape:
+        (N, product of the others).
+    """
+
+    def __init__(self, data_format: str = "channels_last", *, name: str | None = None) -> None:
+        super().__init__(name=name)
+        self.data_format = data_format
+        layout(data_format)
+
+    def call(self, inputs: Any) -> Any:
+        """Reshape."""
+        x = inputs
+        if self.data_format == "channels_first" and x.ndim > 2:
+            x = ops.permute(x, axes=(0, *range(2, x.ndim), 1))
+        return ops.reshape(x, shape=(x.shape[0], math.prod(x.shape[1:])))
+
+
+class Reshape(Layer):
+    """Each sample in another shape.
+
+    Args:
+        target_shape: Shape of one sample; one length may be -1 and follows from the others.
+        name: Name in the model.
+
+    Input shape:
+        (N, ...).
+
+    Output shape:
+        (N, *target_shape).
+
+    Raises:
+        ValueError: If a length is neither positive nor -1, or a sample has another number of elements.
+    """
+
+    def __init__(self, target_shape: Sequence[int], *, name: str | None = None) -> None:
+        super().__init__(name=name)
+        given = tuple(target_shape)
+        if given.count(-1) > 1:
+            message = f"target_shape has at most one -1. Received: target_shape={given}."
+            raise ValueError(message)
+        self.target_shape = tuple(n if n == -1 else positive("Each length of target_shape", n) for n in given)
+
+    def call(self, inputs: Any) -> Any:
+        """Reshape."""
+        size = math.prod(inputs.shape[1:])
+        known = math.prod(n for n in self.target_shape if n != -1)
+        shape = tuple(size // known if n == -1 else n for n in self.target_shape)
+        if math.prod(shape) != size:
+            message = (
+                f"Reshape keeps the elements of a sample. Received: {size} elements (shape "
+                f"{inputs.shape[1:]}) for target_shape={self.target_shape}."
+            )
+            raise ValueError(message)
+        return ops.reshape(inputs, shape=(inputs.shape[0], *shape))
+
+
+class Permute(Layer):
+    """Axes of each sample reordered.
+
+    Args:
+        dims: For each axis of the result, the axis of the sample that it is, counted from 1.
+        name: Name in the model.
+
+    Input shape:
+        (N, ...).
+
+    Output shape:
+        (N, ...): (2, 1) turns (N, 10, 64) into (N, 64, 10).
+
+    Raises:
+        ValueError: If dims does not name each axis once.
+    """
+
+    def __init__(self, dims: Sequence[int], *, name: str | None = None) -> None:
+        super().__init__(name=name)
+        self.dims = tuple(positive("Each axis of dims", d) for d in dims)
+        if sorted(self.dims) != list(range(1, len(self.dims) + 1)):
+            message = f"dims has each axis from 1 to {len(self.dims)} once. Received: dims={self.dims}."
+            raise ValueError(message)
+
+    def call(self, inputs: Any) -> Any:
+        """Permute."""
+        if inputs.ndim != len(self.dims) + 1:
+            message = (
+                f"Permute takes samples with as many axes as dims names. Received: {inputs.ndim - 1} axes "
+                f"(shape {inputs.shape[1:]}) for dims={self.dims}."
+            )
+            raise ValueError(message)
+        return ops.permute(inputs, axes=(0, *self.dims))
+
+
+class ZeroPadding2D(Layer):
+    """A frame of zeros around each image.
+
+    Args:
+        padding: Rows and columns on each side: n, (height, width) or ((top, bottom), (left, right)).
+        data_format: "channels_last" or "channels_first".
+        name: Name in the model.
+
+    Input shape:
+        (N, H, W, C), or (N, C, H, W) for "channels_first".
+
+    Output shape:
+        (N, top + H + bottom, left + W + right, C), or with the channels first.
+
+    Raises:
+        ValueError: If padding is negative or has another form.
+    """
+
+    def __init__(
+        self,
+        padding: PaddingArgument = (1, 1),
+        data_format: str = "channels_last",
+        *,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(name=name)
+        self.padding = frame("padding", padding)
+        self.data_format = data_format
+        layout(data_format)
+
+    def call(self, inputs: Any) -> Any:
+        """Pad."""
+        axes = image_axes("ZeroPadding2D", self.data_format, inputs.shape)
+        widths: list[Pair] = [(0, 0)] * 4
+        widths[axes.h], widths[axes.w] = self.padding
+        return ops.pad(inputs, widths=tuple(widths))
+
+
+class Cropping2D(Layer):
+    """Rows and columns cut off at the edges of each image.
+
+    Args:
+        cropping: How many on each side: n, (height, width) or ((top, bottom), (left, right)).
+        data_format: "channels_last" or "channels_first".
+        name: Name in the model.
+
+    Input shape:
+        (N, H, W, C), or (N, C, H, W) for "channels_first".
+
+    Output shape:
+        (N, H - top - bottom, W - left - right, C), or with the channels first.
+
+    Raises:
+        ValueError: If cropping is negative, has another form or leaves nothing.
+    """
+
+    def __init__(
+        self,
+        cropping: PaddingArgument = ((0, 0), (0, 0)),
+        data_format: str = "channels_last",
+        *,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(name=name)
+        self.cropping = frame("cropping", cropping)
+        self.data_format = data_format
+        layout(data_format)
+
+    def call(self, inputs: Any) -> Any:
+        """Cut."""
+        axes = image_axes("Cropping2D", self.data_format, inputs.shape)
+        bounds = [(0, n) for n in inputs.shape]
+        for axis, (before, after) in zip((axes.h, axes.w), self.cropping, strict=True):
+            bounds[axis] = (before, inputs.shape[axis] - after)
+            if before + after >= inputs.shape[axis]:
+                message = (
+                    f"Cropping2D leaves at least one row and column. Received: image {inputs.shape[axes.h]}x"
+                    f"{inputs.shape[axes.w]}, cropping={self.cropping}. Cut less."
+                )
+                raise ValueError(message)
+        return ops.slice_(inputs, bounds=tuple(bounds))
+
+
+class UpSampling2D(Layer):
+    """Images enlarged by whole factors.
+
+    Args:
+        size: Factors of height and width, or one integer for both.
+        data_format: "channels_last" or "channels_first".
+        interpolation: "nearest" repeats rows and columns; "bilinear" weighs the two nearest along each axis,
+            pixels being squares with their values at the centres (align_corners=False in PyTorch). Keras
+            has "bicubic", "lanczos3" and "lanczos5" as well.
+        name: Name in the model.
+
+    Input shape:
+        (N, H, W, C), or (N, C, H, W) for "channels_first".
+
+    Output shape:
+        (N, H * size[0], W * size[1], C), or with the channels first.
+
+    Raises:
+        ValueError: If an argument is out of range.
+
+    Example:
+        >>> UpSampling2D(2, interpolation="bilinear")
+        <UpSampling2D None>
+    """
+
+    def __init__(
+        self,
+        size: int | tuple[int, int] = (2, 2),
+        data_format: str = "channels_last",
+        interpolation: str = "nearest",
+        *,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(name=name)
+        self.size = pair("size", size)
+        self.data_format = data_format
+        self.interpolation = interpolation
+        layout(data_format)
+        if interpolation not in ("nearest", "bilinear"):
+            message = f"interpolation is 'nearest' or 'bilinear'. Received: interpolation={interpolation!r}."
+            raise ValueError(message)
+
+    def call(self, inputs: Any) -> Any:
+        """Enlarge."""
+        axes = image_axes("UpSampling2D", self.data_format, inputs.shape)
+        if self.interpolation == "nearest":
+            x = inputs
+            for axis, factor in zip((axes.h, axes.w), self.size, strict=True):
+                x = ops.repeat(x, repeats=factor, axis=axis) if factor > 1 else x
+            return x
+        x = inputs if axes.c == 1 else ops.permute(inputs, axes=(0, 3, 1, 2))  # (N, C, H, W)
+        x = _interpolate(x, self.size[1])  # (N, C, H, OW)
+        x = _interpolate(ops.permute(x, axes=(0, 1, 3, 2)), self.size[0])  # (N, C, OW, OH)
+        return ops.permute(x, axes=(0, 1, 3, 2) if axes.c == 1 else (0, 3, 2, 1))
+
+
+def _interpolate(x: Value, factor: int) -> Value:
+    """Linear interpolation along the last axis, (..., n) -> (..., n * factor), by one matrix product."""
+    n = x.shape[-1]
+    # Centre of each new pixel in units of the old ones; the edge pixels reach out to the border.
+    at = np.clip((np.arange(n * factor) + 0.5) / factor - 0.5, 0, n - 1)
+    low = np.minimum(np.floor(at).astype(int), max(n - 2, 0))
+    matrix = np.zeros((n, n * factor))
+    matrix[low, np.arange(n * factor)] = 1 - (at - low)
+    if n > 1:
+        matrix[low + 1, np.arange(n * factor)] = at - low
+    rows = ops.reshape(x, shape=(math.prod(x.shape[:-1]), n))
+    y: Value = ops.reshape(ops.matmul(rows, matrix.astype(x.dtype)), shape=(*x.shape[:-1], n * factor))
+    return y
