@@ -1,0 +1,126 @@
+"""Networks by name.
+
+A network is a function from a symbolic tensor and a number of classes to logits, listed in `NETWORKS`. Where
+torchvision has a definition the layers, and so the parameter counts, are its own.
+
+First values: layers before a ReLU are drawn as K. He et al. do (arXiv:1502.01852), which keeps the size of
+activations through any depth; layers before tanh, and the last one, which nothing follows, as X. Glorot and
+Y. Bengio do; biases are 0. Where a network differs its docstring says so.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from minicnn.backends.base import Backend
+from minicnn.layers import Input, Layer
+from minicnn.layers.graph import SymbolicTensor
+from minicnn.models import Model
+from minicnn.zoo.classic import alexnet, lenet5, overfeat
+from minicnn.zoo.googlenet import googlenet
+from minicnn.zoo.mobilenet import mobilenet_v2
+from minicnn.zoo.resnet import resnet18, resnet34, resnet50
+from minicnn.zoo.squeezenet import squeezenet1_1
+from minicnn.zoo.studies import kernels, mlp, platforms
+from minicnn.zoo.vgg import vgg11, vgg16
+
+__all__ = ["NETWORKS", "Network", "get_model", "names"]
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network that can be had by name.
+
+    Attributes:
+        build: Function (x, num_classes, **options) -> logits of symbolic tensors.
+        input_shape: Shape of one sample (H, W, C), unless told otherwise.
+        num_classes: Number of classes, unless told otherwise.
+    """
+
+    build: Callable[..., SymbolicTensor]
+    input_shape: tuple[int, ...] = (224, 224, 3)
+    num_classes: int = 1000
+
+
+DIGITS = (28, 28, 1)
+
+NETWORKS = {
+    "mlp": Network(mlp, DIGITS, 10),
+    "platforms": Network(platforms, DIGITS, 10),
+    "kernels": Network(kernels, DIGITS, 10),
+    "lenet5": Network(lenet5, DIGITS, 10),
+    "alexnet": Network(alexnet),
+    "overfeat": Network(overfeat, (231, 231, 3)),
+    "vgg11": Network(vgg11),
+    "vgg16": Network(vgg16),
+    "googlenet": Network(googlenet),
+    "resnet18": Network(resnet18),
+    "resnet34": Network(resnet34),
+    "resnet50": Network(resnet50),
+    "mobilenet_v2": Network(mobilenet_v2),
+    "squeezenet1_1": Network(squeezenet1_1),
+}
+
+
+def names() -> list[str]:
+    """Names of the networks that `get_model` knows."""
+    return list(NETWORKS)
+
+
+def get_model(
+    name: str,
+    *,
+    num_classes: int | None = None,
+    input_shape: Sequence[int] | None = None,
+    backend: str | Backend | None = None,
+    seed: int = 0,
+    preprocessing: Sequence[Layer] = (),
+    input_dtype: str = "float32",
+    **options: Any,
+) -> Model:
+    """A network by its name, with first weights, that returns logits.
+
+    Args:
+        name: One of `names()`.
+        num_classes: Number of classes; 10 for the networks of digits, 1000 for the others if None.
+        input_shape: Shape of one sample (H, W, C); (28, 28, 1), (224, 224, 3), or for overfeat (231, 231, 3)
+            if None.
+        backend: See `Model`.
+        seed: See `Model`.
+        preprocessing: Layers to put in front, such as [Rescaling(1 / 255)].
+        input_dtype: Element type of the samples; "uint8" keeps images small until the network scales them.
+        options: Further arguments of the network's own function, such as `dropout` or `hidden_units`.
+
+    Returns:
+        The model; its output has shape (N, num_classes).
+
+    Raises:
+        ValueError: If the name is unknown, or the images are too small for the network.
+        TypeError: If the network has no such option.
+
+    Example:
+        >>> from minicnn.layers import Rescaling
+        >>> model = get_model("kernels", preprocessing=[Rescaling(1 / 255)], input_dtype="uint8")
+        >>> model.count_params()
+        50890
+    """
+    if name not in NETWORKS:
+        near = difflib.get_close_matches(str(name), NETWORKS, 1, cutoff=0)
+        message = f"A network is one of {', '.join(NETWORKS)}. Received: {name!r}. Did you mean {near[0]!r}?"
+        raise ValueError(message)
+    network = NETWORKS[name]
+    known = [p.name for p in inspect.signature(network.build).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    unknown = [option for option in options if option not in known]
+    if unknown:
+        message = f"{name} has the options: {', '.join(known) or 'none'}. Received: {', '.join(unknown)}. Leave it out."
+        raise TypeError(message)
+    inputs = Input(network.input_shape if input_shape is None else input_shape, dtype=input_dtype)
+    x = inputs
+    for layer in preprocessing:
+        x = layer(x)
+    logits = network.build(x, network.num_classes if num_classes is None else num_classes, **options)
+    return Model(inputs, logits, backend=backend, seed=seed, name=name)
