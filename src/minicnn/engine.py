@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from minicnn.program.graph import Program
 from minicnn.steps import Feed, StepKind
 
 Totals = dict[str, Array]
+HostArray = np.ndarray[Any, Any]
 
 
 class Engine:
@@ -30,8 +32,9 @@ class Engine:
         self.dtype = "float32"
         self.arrays: dict[str, Array] = {}
         self.steps_taken = 0
-        self._host: dict[str, np.ndarray[Any, Any]] = {}  # state that no backend has yet
-        self._executables: dict[tuple[StepKind, Feed], Callable[[Mapping[str, Array]], dict[str, Array]]] = {}
+        # State that no backend has yet; a function makes it when it is needed.
+        self._host: dict[str, HostArray | Callable[[], HostArray]] = {}
+        self._steps: dict[tuple[StepKind, Feed], _Step] = {}
 
     @property
     def decided(self) -> bool:
@@ -49,17 +52,26 @@ class Engine:
     def backend(self, backend: Backend) -> None:
         self._backend = backend
 
-    def set(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
-        """Replace state by copies of host arrays; they go to the backend when it is needed."""
+    def set(self, arrays: Mapping[str, HostArray | Callable[[], HostArray]]) -> None:
+        """Replace state by copies of host arrays, or by functions that make them when they are needed."""
         for name, array in arrays.items():
             self.arrays.pop(name, None)
-            self._host[name] = np.array(array, self.dtype if array.dtype.kind == "f" else None)
+            self._host[name] = array if callable(array) else self._copy(array)
 
-    def get(self, name: str) -> np.ndarray[Any, Any]:
+    def get(self, name: str) -> HostArray:
         """A copy of one state array on the host."""
         if name in self._host:
-            return self._host[name].copy()
+            return self._on_host(name).copy()
         return np.array(self.backend.to_numpy(self.arrays[name]))
+
+    def _copy(self, array: HostArray) -> HostArray:
+        return np.array(array, self.dtype if array.dtype.kind == "f" else None)
+
+    def _on_host(self, name: str) -> HostArray:
+        array = self._host[name]
+        if callable(array):
+            array = self._host[name] = self._copy(array())
+        return array
 
     def names(self) -> list[str]:
         """Names of all state arrays."""
@@ -67,17 +79,25 @@ class Engine:
 
     def reset(self, dtype: str, keep: Mapping[str, Any]) -> None:
         """Forget compiled steps and all state but the arrays named, which get a new floating-point type."""
-        kept = {name: self.get(name) for name in self.names() if name in keep}
+        kept = {n: self._host[n] if n in self._host else self.get(n) for n in self.names() if n in keep}
         self.dtype, self.arrays, self._host = dtype, {}, {}
-        self._executables.clear()
+        self._steps.clear()
         self.steps_taken = 0
         self.set(kept)
 
     def state(self) -> dict[str, Array]:
         """All state on the backend."""
         for name in list(self._host):
-            self.arrays[name] = self.backend.asarray(self._host.pop(name))
+            self.arrays[name] = self.backend.asarray(self._on_host(name))
+            del self._host[name]
         return self.arrays
+
+    def restore(self, arrays: Mapping[str, HostArray], steps_taken: int) -> None:
+        """Replace all state; what is not named is back at zero."""
+        zeros = {name: np.zeros_like(self.get(name)) for name in self.names() if name not in arrays}
+        self.arrays, self._host = {}, {}
+        self.set({**zeros, **arrays})
+        self.steps_taken = steps_taken
 
     def train(self, feed: Feed, arrays: Mapping[str, Array], totals: Totals, rate: float) -> Totals:
         """One training step; returns the metric totals with those of this batch added."""
@@ -86,40 +106,86 @@ class Engine:
         self.steps_taken += 1
         return made
 
+    def train_many(
+        self, feed: Feed, arrays: Mapping[str, Array], totals: Totals, index: HostArray, rates: Sequence[float]
+    ) -> Totals:
+        """Several training steps on rows of whole arrays, at once where the backend can.
+
+        Args:
+            feed: What each step is given.
+            arrays: The whole arrays.
+            totals: Metric totals so far.
+            index: Row numbers of each step, int32 (steps, batch).
+            rates: Learning rate of each step.
+        """
+        step = self._step("train", feed)
+        if step.many is None:
+            for row, rate in zip(index, rates, strict=True):
+                totals = self.train(feed, {**arrays, "index": self.backend.asarray(row)}, totals, rate)
+            return totals
+        rows = {"index": index, "learning_rate": np.asarray(rates, self.dtype)}
+        made = step.many(self._given(step, arrays, totals), rows)
+        self.steps_taken += len(rates)
+        return self._keep(step, made)
+
     def evaluate(self, feed: Feed, arrays: Mapping[str, Array], totals: Totals) -> Totals:
         """One evaluation step; returns the metric totals with those of this batch added."""
         return self._run("evaluate", feed, arrays, totals)
 
     def predict(self, feed: Feed, arrays: Mapping[str, Array]) -> list[Array]:
         """The outputs for one batch."""
-        return list(self._executable("predict", feed)({**self.state(), **arrays}).values())
+        step = self._step("predict", feed)
+        made = step.run({**self.state(), **arrays})
+        return [made[name] for name in step.outputs]
 
     def _run(self, kind: StepKind, feed: Feed, arrays: Mapping[str, Array], totals: Totals) -> Totals:
-        step = self._executable(kind, feed)
-        state = self.state()
-        made = step({**state, **arrays, **totals})
-        state.update({name: array for name, array in made.items() if name in state})
-        return {name: array for name, array in made.items() if name.startswith("metric/")}
+        step = self._step(kind, feed)
+        return self._keep(step, step.run(self._given(step, arrays, totals)))
 
-    def _executable(self, kind: StepKind, feed: Feed) -> Callable[[Mapping[str, Array]], dict[str, Array]]:
-        if (kind, feed) not in self._executables:
-            program = self._trace(kind, feed)
-            for value in program.inputs:
-                # Carried state that is not there yet starts at zero.
-                if value.kind in ("optimizer", "counter") and value.name not in self.names():
-                    self.set({value.name: np.zeros(value.shape, value.dtype)})
-            self._executables[kind, feed] = _with_zero_totals(program, self.backend)
-        return self._executables[kind, feed]
-
-
-def _with_zero_totals(program: Program, backend: Backend) -> Executable:
-    """The compiled Program, which starts metric totals at zero where none are passed."""
-    run = backend.compile(program)
-    names = [v.name for v in program.inputs]
-    totals = {v.name: np.zeros(v.shape, v.dtype) for v in program.inputs if v.kind == "metric"}
-
-    def call(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    def _given(self, step: _Step, arrays: Mapping[str, Array], totals: Totals) -> dict[str, Array]:
         # Zeros are made anew each time, because a backend may overwrite what is carried.
-        return run({n: arrays[n] if n in arrays else backend.asarray(totals[n].copy()) for n in names})
+        zeros = {n: self.backend.asarray(z.copy()) for n, z in step.zeros.items() if n not in totals}
+        return {**self.state(), **arrays, **totals, **zeros}
 
-    return call
+    def _keep(self, step: _Step, made: Mapping[str, Array]) -> Totals:
+        self.arrays.update({name: made[name] for name in step.carried})
+        return {name: made[name] for name in step.zeros}
+
+    def _step(self, kind: StepKind, feed: Feed) -> _Step:
+        if (kind, feed) not in self._steps:
+            program = self._trace(kind, feed)
+            zeros = {v.name: np.zeros(v.shape, v.dtype) for v in program.inputs if v.kind == "metric"}
+            compiled = self.backend.compile(program)
+            carried = [n for n in program.updates if n not in zeros]
+            many = getattr(compiled, "many", None)
+            step = _Step(_given_inputs(program, compiled), many, carried, list(program.outputs), zeros)
+            # Carried state that is not there yet starts at zero.
+            new = [v for v in program.inputs if v.kind in ("optimizer", "counter") and v.name not in self.names()]
+            self.set({v.name: np.zeros(v.shape, v.dtype) for v in new})
+            self._steps[kind, feed] = step
+        return self._steps[kind, feed]
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A compiled Program.
+
+    Attributes:
+        run: Takes at least the Program's inputs by name.
+        many: Takes them too, and rows of those that differ from step to step; None if the backend has no such thing.
+        carried: Names of the state that it replaces.
+        outputs: Names of its outputs in order; a backend may return them in another.
+        zeros: What metric totals start from.
+    """
+
+    run: Executable
+    many: Callable[..., dict[str, Array]] | None
+    carried: list[str]
+    outputs: list[str]
+    zeros: dict[str, HostArray]
+
+
+def _given_inputs(program: Program, run: Executable) -> Executable:
+    """The compiled Program, given its own inputs out of all that there are."""
+    names = [v.name for v in program.inputs]
+    return lambda arrays: run({name: arrays[name] for name in names})

@@ -1,57 +1,51 @@
-"""Data on its way into a model: standard forms, checks, splits, and where batches come from."""
+"""Data on its way into a model: standard forms and checks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
 
 from minicnn.backends.base import Array, Backend
-from minicnn.data.order import batch_indices, epoch_order
 from minicnn.losses import Loss
-from minicnn.program.graph import Spec
+from minicnn.program.graph import ITEMSIZE, Spec
 from minicnn.steps import Feed, input_names
 
 Batch = tuple[Feed, dict[str, Array]]
+HostArray = np.ndarray[Any, Any]
 
 
-def as_list(data: Any) -> list[Any]:
-    """Several inputs as a list; one array as a list of one."""
-    if isinstance(data, tuple) or (isinstance(data, list) and data and hasattr(data[0], "shape")):
-        return list(data)
+def as_list(data: Any, count: int = 1) -> list[Any]:
+    """Several arrays as a list; one array as a list of one.
+
+    Args:
+        data: An array, a nested list of numbers, or a list or tuple of arrays.
+        count: How many arrays are wanted; with more than one, nested lists may stand for them as well.
+    """
     if isinstance(data, Mapping):
-        message = f"Several inputs are given as a list of arrays in the model's order. Received: a mapping with keys {list(data)}."
+        message = f"Several arrays are a list in the model's order. Received: a mapping with keys {list(data)}."
         raise TypeError(message)
+    if isinstance(data, list | tuple) and data and (count > 1 or all(getattr(a, "shape", ()) for a in data)):
+        return list(data)
     return [data]
 
 
-def on_backend(array: Any, backend: Backend, dtype: str | None = None) -> Array:
-    """An array on the backend: its own as it is, a host array copied once.
+def is_loader(x: Any) -> bool:
+    """Whether x gives batches itself, rather than being an array or a list of arrays.
 
-    Raises:
-        TypeError: If the array is on another device or of no known kind.
+    A list is a loader if it holds batches, which are tuples of arrays.
     """
-    if backend.owns(array):
-        return (
-            backend.asarray(array, dtype) if dtype and dtype_name(array) != dtype else backend.asarray(array)
-        )
-    return backend.asarray(host(array, str(backend)), dtype)
+    if isinstance(x, list):
+        return bool(x) and all(isinstance(batch, tuple) and _holds_arrays(batch) for batch in x)
+    return isinstance(x, Iterable) and not hasattr(x, "shape") and not isinstance(x, tuple | Mapping | str | bytes)
 
 
-def host(array: Any, user: str = "NumPy") -> np.ndarray[Any, Any]:
-    """An array of any library as a NumPy array, if it is in the host's memory."""
-    if isinstance(array, np.ndarray | list | tuple | int | float):
-        return np.asarray(array)
-    try:
-        return np.from_dlpack(array)
-    except Exception as error:
-        message = (
-            f"Arrays are on the model's device, or in the host's memory. Received: {type(array).__module__}."
-            f"{type(array).__name__} for {user}. Use the backend of that library, or convert the array to NumPy yourself."
-        )
-        raise TypeError(message) from error
+def _holds_arrays(batch: tuple[Any, ...]) -> bool:
+    parts = [part for given in batch for part in (given if isinstance(given, list | tuple) else [given])]
+    return any(hasattr(part, "shape") for part in parts)
 
 
 def dtype_name(array: Any) -> str:
@@ -64,6 +58,72 @@ def spec_of(array: Array) -> Spec:
     return Spec(tuple(int(n) for n in array.shape), dtype_name(array))
 
 
+def numeric(data: Any, what: str) -> Any:
+    """An array of numbers as it is, lists and numbers as a NumPy array.
+
+    Args:
+        data: Array of any library, or nested lists.
+        what: What it is, for the error message.
+
+    Raises:
+        TypeError: If it does not hold numbers, or nested lists have no common shape.
+    """
+    array = data
+    if not (hasattr(data, "__dlpack__") or _on_device(data)):  # numbers and lists; h5py, pandas and the like
+        try:
+            array = np.asarray(data)
+        except ValueError as error:
+            message = f"{what} are an array, or nested lists of numbers of one shape. Received: {error}."
+            raise TypeError(message) from error
+    if dtype_name(array) not in ITEMSIZE:
+        message = (
+            f"{what} are integers or floating-point numbers. Received: {type(data).__name__} with dtype "
+            f"{dtype_name(array)}. Convert it, e.g. to float32."
+        )
+        raise TypeError(message)
+    return array
+
+
+def host(array: Any, user: str = "NumPy") -> HostArray:
+    """An array of any library as a NumPy array, if it is in the host's memory.
+
+    Args:
+        array: Array; one of NumPy is returned as it is.
+        user: For whom, for the error message.
+
+    Raises:
+        TypeError: If it is on a device, or of a library that hands nothing over.
+    """
+    known = isinstance(array, np.ndarray | np.generic) or not (hasattr(array, "__dlpack__") or _on_device(array))
+    try:
+        exchanged = np.asarray(array) if known else np.from_dlpack(array)
+    except Exception as error:
+        message = (
+            f"Arrays are on the model's device, or in the host's memory. Received: {type(array).__module__}."
+            f"{type(array).__name__} for {user} ({error}). Use the backend of that library, or convert the array to "
+            "NumPy yourself."
+        )
+        raise TypeError(message) from error
+    native: HostArray = exchanged.astype(exchanged.dtype.newbyteorder("="), copy=False)
+    return native
+
+
+def _on_device(array: Any) -> bool:
+    return hasattr(array, "__cuda_array_interface__")
+
+
+def on_backend(array: Any, backend: Backend, dtype: str | None = None) -> Array:
+    """An array on the backend: its own as it is, a host array copied once.
+
+    Raises:
+        TypeError: If the array is on another device or of no known kind.
+        ValueError: If it is of the backend's library, but on another device.
+    """
+    if backend.owns(array):
+        return backend.asarray(array, dtype if dtype != dtype_name(array) else None)
+    return backend.asarray(host(array, str(backend)), dtype)
+
+
 @dataclass
 class Standardizer:
     """Brings inputs, labels and weights into the form that a model's Programs take.
@@ -71,180 +131,149 @@ class Standardizer:
     Attributes:
         backend: Where arrays go.
         dtype: Floating-point type of the model.
-        shapes: Shape of one sample of each input.
+        inputs: Shape of one sample of each input.
+        outputs: Shape of one sample of each output.
         losses: Loss of each output; empty where only predictions are made.
-        classes: Length of the last axis of each output.
+        class_weight: Weight of each class number, or None.
     """
 
     backend: Backend
     dtype: str
-    shapes: Sequence[tuple[int, ...]]
-    losses: Sequence[Loss]
-    classes: Sequence[int]
+    inputs: Sequence[tuple[int, ...]]
+    outputs: Sequence[tuple[int, ...]]
+    losses: Sequence[Loss] = ()
+    class_weight: Mapping[int, float] | None = None
 
-    def inputs(self, x: Any) -> list[Array]:
+    def __post_init__(self) -> None:
+        self._table = None if self.class_weight is None else self._weight_table(self.class_weight)
+
+    def x(self, data: Any) -> list[Array]:
         """Input arrays: uint8 stays, everything else becomes the model's floating-point type."""
-        arrays = as_list(x)
-        if len(arrays) != len(self.shapes):
-            message = f"The model takes {len(self.shapes)} input arrays. Received: {len(arrays)}."
-            raise ValueError(message)
-        result = []
-        for array, shape in zip(arrays, self.shapes, strict=True):
-            array = array if hasattr(array, "shape") else np.asarray(array)
-            if tuple(array.shape[1:]) != shape or not array.shape:
-                message = (
-                    f"The model takes inputs of shape (N, {', '.join(map(str, shape))}). Received: {tuple(array.shape)}. "
-                    "Reshape the data, e.g. x[..., None] adds a channel axis."
-                )
-                raise ValueError(message)
-            result.append(
-                on_backend(array, self.backend, None if dtype_name(array) == "uint8" else self.dtype)
-            )
-        _same_length("inputs", result)
-        return result
+        arrays = checked_inputs(data, self.inputs)
+        return [on_backend(a, self.backend, None if dtype_name(a) == "uint8" else self.dtype) for a in arrays]
 
-    def labels(self, y: Any, samples: int) -> list[Array]:
+    def y(self, data: Any, samples: int) -> list[Array]:
         """Label arrays: int32 class numbers for sparse losses, floating point for the others."""
-        arrays = as_list(y)
+        arrays = as_list(data, len(self.outputs))
         if len(arrays) != len(self.losses):
             message = f"The model takes labels for {len(self.losses)} outputs. Received: {len(arrays)}."
             raise ValueError(message)
         result = []
-        for array, loss, classes in zip(arrays, self.losses, self.classes, strict=True):
-            array = array if hasattr(array, "shape") else np.asarray(array)
+        for given, loss, shape in zip(arrays, self.losses, self.outputs, strict=True):
+            array = numeric(given, "Labels")
+            same_length("inputs and labels", array, samples=samples)
             if loss.integer_labels:
-                array = self._class_numbers(array, classes)
-            result.append(on_backend(array, self.backend, "int32" if loss.integer_labels else self.dtype))
-        _same_length("inputs and labels", result, samples)
+                result.append(self._class_numbers(array, shape))
+                continue
+            array = on_backend(array, self.backend, self.dtype)
+            if shape[-1:] == (1,) and array.ndim == len(shape):  # as Keras: one target for a single output
+                array = self.backend.xp.reshape(array, (*array.shape, 1))
+            result.append(array)
         return result
 
-    def _class_numbers(self, labels: Any, classes: int) -> Any:
-        if len(labels.shape) == 2 and labels.shape[1] == 1:  # a column of labels, as Keras allows
-            labels = labels[:, 0]
-        values = (
-            self.backend.to_numpy(labels) if self.backend.owns(labels) else host(labels, str(self.backend))
-        )
-        if values.size and (values.min() < 0 or values.max() >= classes or values.dtype.kind not in "iub"):
+    def _class_numbers(self, labels: Any, shape: tuple[int, ...]) -> Array:
+        if len(labels.shape) == len(shape) + 1 and labels.shape[-1] == 1:  # a column of labels, as Keras allows
+            labels = labels[..., 0]
+        values = self.backend.to_numpy(labels) if self.backend.owns(labels) else host(labels, str(self.backend))
+        if values.size and (values.dtype.kind not in "iub" or values.min() < 0 or values.max() >= shape[-1]):
             message = (
-                f"Labels of a sparse loss are integers from 0 to {classes - 1}, one class for each output unit. Received: "
-                f"{values.dtype} from {values.min()} to {values.max()}. Relabel the data, or give the last layer more units."
+                f"Labels of a sparse loss are integers from 0 to {shape[-1] - 1}, one class for each output unit. "
+                f"Received: {values.dtype} from {values.min()} to {values.max()}. Relabel the data, or give the last "
+                "layer more units."
             )
             raise ValueError(message)
-        return labels
+        return on_backend(labels, self.backend, "int32")
 
-    def weights(self, weight: Any, samples: int) -> Array:
-        """Sample weights, shape (N,)."""
-        array = on_backend(
-            weight if hasattr(weight, "shape") else np.asarray(weight), self.backend, self.dtype
-        )
-        if tuple(array.shape) != (samples,):
-            message = f"sample_weight has one number for each sample: shape ({samples},). Received: {tuple(array.shape)}."
+    def _weight_table(self, class_weight: Mapping[int, float]) -> HostArray:
+        if len(self.outputs) > 1 or len(self.outputs[0]) != 1:
+            message = (
+                "class_weight is for a model with one output of one prediction a sample. Received: outputs of shape "
+                f"{', '.join(map(str, self.outputs))}. Use sample_weight."
+            )
             raise ValueError(message)
-        return array
+        classes = max(self.outputs[0][0], 2)  # a single unit tells two classes apart
+        table = np.ones(classes, self.dtype)
+        given = class_weight.items() if isinstance(class_weight, Mapping) else [(None, class_weight)]
+        for label, weight in given:
+            if label not in range(classes) or not isinstance(weight, Real) or not weight >= 0:
+                message = (
+                    f"class_weight maps class numbers from 0 to {classes - 1} to weights of at least 0. Received: "
+                    f"{class_weight!r}."
+                )
+                raise ValueError(message)
+            table[label] = weight
+        return table
+
+    def weights(self, weight: Any, labels: Sequence[Array]) -> Array | None:
+        """Sample weights times class weights, shape (N,); None if there are neither."""
+        samples = labels[0].shape[0]
+        result = None
+        if weight is not None:
+            result = on_backend(numeric(weight, "Sample weights"), self.backend, self.dtype)
+            if tuple(result.shape) != (samples,):
+                message = (
+                    f"sample_weight is a number for each sample: shape ({samples},). Received: {tuple(result.shape)}."
+                )
+                raise ValueError(message)
+        if self._table is not None:
+            values = self.backend.to_numpy(labels[0])
+            if values.ndim > 1:  # one-hot rows, or a single 0 or 1
+                values = values.argmax(axis=1) if values.shape[1] > 1 else values[:, 0] > 0.5
+            by_class = self.backend.asarray(self._table[values.astype(np.int64)])
+            result = by_class if result is None else result * by_class
+        return result
 
     def batch(self, x: Any, y: Any = None, weight: Any = None) -> Batch:
         """One batch as a feed and its arrays by name."""
-        xs = self.inputs(x)
-        samples = xs[0].shape[0]
-        ys = [] if y is None else self.labels(y, samples)
+        xs = self.x(x)
+        samples = int(xs[0].shape[0])
+        ys = self.y(y, samples) if self.losses else []
         named = dict(zip(input_names("x", len(xs)), xs, strict=True))
         named |= dict(zip(input_names("y", len(ys)), ys, strict=True))
-        if weight is not None:
-            named["sample_weight"] = self.weights(weight, samples)
+        weights = self.weights(weight, ys) if ys else None
+        if weights is not None:
+            named["sample_weight"] = weights
         specs = (tuple(spec_of(a) for a in xs), tuple(spec_of(a) for a in ys))
-        return Feed(samples, *specs, weighted=weight is not None), named
+        return Feed(samples, *specs, weighted=weights is not None), named
 
 
-def _same_length(what: str, arrays: Sequence[Array], samples: int | None = None) -> None:
-    lengths = {int(a.shape[0]) for a in arrays} | ({samples} if samples is not None else set())
-    if len(lengths) > 1:
-        message = f"All {what} have the same number of samples. Received: {sorted(lengths)}."
+def checked_inputs(data: Any, shapes: Sequence[tuple[int, ...]]) -> list[Any]:
+    """Input arrays, one for each of the shapes of a sample, wherever they are.
+
+    Raises:
+        TypeError: If they do not hold numbers.
+        ValueError: If number, shape or length are wrong, or there is no sample.
+    """
+    arrays = [numeric(a, "Inputs") for a in as_list(data, len(shapes))]
+    if len(arrays) != len(shapes):
+        message = (
+            f"The model takes {len(shapes)} input array{'s' * (len(shapes) > 1)}. Received: {len(arrays)}. np.stack "
+            "makes one array of a list of samples."
+        )
         raise ValueError(message)
-    if 0 in lengths:
-        message = f"There is at least one sample in {what}. Received: none."
-        raise ValueError(message)
-
-
-class ArraySource:
-    """Batches picked by index from whole arrays on the device."""
-
-    def __init__(
-        self, standardizer: Standardizer, x: Any, y: Any, weight: Any, *, batch_size: int, last_batch: str
-    ) -> None:
-        self._whole, self._arrays = standardizer.batch(x, y, weight)
-        self._backend = standardizer.backend
-        self.samples = self._whole.batch
-        self.batch_size, self.last_batch = batch_size, last_batch
-
-    def __len__(self) -> int:
-        full, rest = divmod(self.samples, self.batch_size)
-        return full + (rest > 0 and self.last_batch != "drop")
-
-    def epoch(self, *, shuffle: bool, seed: int, epoch: int, skip: int = 0) -> Iterator[Batch]:
-        """Batches of one epoch, the first `skip` left out."""
-        order = epoch_order(self.samples, shuffle=shuffle, seed=seed, epoch=epoch)
-        for i, index in enumerate(batch_indices(order, self.batch_size, self.last_batch)):
-            if i >= skip:
-                feed = Feed(len(index), self._whole.x, self._whole.y, self._whole.weighted, gathered=True)
-                yield feed, {**self._arrays, "index": self._backend.asarray(index, "int32")}
-
-
-class LoaderSource:
-    """Batches as a loader gives them: an iterable of (x, y) or (x, y, sample_weight)."""
-
-    def __init__(self, standardizer: Standardizer, loader: Any) -> None:
-        self._standardizer, self._loader = standardizer, loader
-
-    def __len__(self) -> int:
-        return len(self._loader)
-
-    def epoch(self, *, shuffle: bool, seed: int, epoch: int, skip: int = 0) -> Iterator[Batch]:
-        """Batches of one epoch, the first `skip` left out; the loader itself decides on their order."""
-        if hasattr(self._loader, "set_epoch"):
-            self._loader.set_epoch(epoch)
-        for i, batch in enumerate(self._loader):
-            if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
-                message = f"A loader gives (x, y) or (x, y, sample_weight). Received: {type(batch).__name__}."
-                raise ValueError(message)
-            if i >= skip:
-                yield self._standardizer.batch(*batch)
-
-
-Source = ArraySource | LoaderSource
-
-
-def is_loader(x: Any) -> bool:
-    """Whether x gives batches itself, rather than being an array or a list of arrays."""
-    return hasattr(x, "__iter__") and not hasattr(x, "shape") and not isinstance(x, list | tuple | Mapping)
-
-
-def split(arrays: Sequence[Any], fraction: float) -> tuple[list[Any], list[Any]]:
-    """Arrays cut into a first part and a last part that is `fraction` of the samples, as Keras does."""
-    if not 0 < fraction < 1:
-        message = f"validation_split is a share of the samples between 0 and 1. Received: {fraction}."
-        raise ValueError(message)
-    samples = next(len(a) for a in arrays if a is not None)
-    at = int(samples * (1 - fraction))
-    if at in (0, samples):
-        message = f"validation_split leaves samples for training and validation. Received: {fraction} of {samples} samples."
-        raise ValueError(message)
-    return [None if a is None else a[:at] for a in arrays], [None if a is None else a[at:] for a in arrays]
-
-
-def weigh_classes(y: Any, class_weight: Mapping[int, float], sample_weight: Any) -> np.ndarray[Any, Any]:
-    """Sample weights that follow from class weights, times those given."""
-    labels = host(y)
-    if labels.ndim == 2 and labels.shape[1] > 1:
-        labels = labels.argmax(axis=1)
-    labels = labels.reshape(-1).astype(np.int64)
-    table = np.ones(int(labels.max(initial=0)) + 1)
-    for label, weight in class_weight.items():
-        if label < 0 or weight < 0:
+    for array, shape in zip(arrays, shapes, strict=True):
+        if not array.shape or tuple(array.shape[1:]) != shape:
             message = (
-                f"class_weight maps class numbers to weights of at least 0. Received: {label}: {weight}."
+                f"The model takes inputs of shape ({', '.join(map(str, ('N', *shape)))}). Received: "
+                f"{tuple(array.shape)}. Reshape the data, e.g. x[..., None] adds a channel axis."
             )
             raise ValueError(message)
-        if label < len(table):
-            table[label] = weight
-    weights: np.ndarray[Any, Any] = table[labels]
-    return weights if sample_weight is None else weights * host(sample_weight)
+    same_length("inputs", *arrays)
+    return arrays
+
+
+def same_length(what: str, *arrays: Any, samples: int | None = None) -> int:
+    """Number of samples, which all arrays have in common.
+
+    Raises:
+        ValueError: If they have not, or there is none.
+    """
+    lengths = [int(a.shape[0]) if a.shape else None for a in arrays] + ([] if samples is None else [samples])
+    if len(set(lengths)) > 1 or lengths[0] is None:
+        found = ", ".join("a single number" if n is None else str(n) for n in lengths)
+        message = f"All {what} have the same number of samples. Received: {found}."
+        raise ValueError(message)
+    if lengths[0] == 0:
+        message = f"There is at least one sample in {what}. Received: none."
+        raise ValueError(message)
+    return lengths[0]

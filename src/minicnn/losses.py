@@ -70,6 +70,12 @@ class SparseCategoricalCrossentropy(Loss):
 
     def call(self, y_true: Value, y_pred: Value) -> Value:
         """See `Loss.call`."""
+        if y_true.shape != y_pred.shape[:-1]:
+            message = (
+                "SparseCategoricalCrossentropy takes one class number for each prediction. Received: labels "
+                f"{y_true.shape}, predictions {y_pred.shape}. One-hot labels belong to CategoricalCrossentropy."
+            )
+            raise ValueError(message)
         if self.from_logits and not self.label_smoothing:
             loss: Value = ops.softmax_cross_entropy(y_pred, y_true)
             return loss
@@ -120,11 +126,7 @@ class BinaryCrossentropy(Loss):
     def call(self, y_true: Value, y_pred: Value) -> Value:
         """See `Loss.call`."""
         _check_same_shape(self, y_true, y_pred)
-        t = (
-            y_true * (1.0 - self.label_smoothing) + 0.5 * self.label_smoothing
-            if self.label_smoothing
-            else y_true
-        )
+        t = y_true * (1.0 - self.label_smoothing) + 0.5 * self.label_smoothing if self.label_smoothing else y_true
         if self.from_logits:  # max(x, 0) - x t + log(1 + exp(-|x|)) neither overflows nor cancels
             loss = ops.relu(y_pred) - y_pred * t + ops.log1p(ops.exp(-ops.abs(y_pred)))
         else:
@@ -171,9 +173,7 @@ class Huber(Loss):
         """See `Loss.call`."""
         _check_same_shape(self, y_true, y_pred)
         size = ops.abs(y_pred - y_true)
-        inside = ops.minimum(
-            size, self.delta
-        )  # |d| <= delta: d^2 / 2; beyond: delta^2 / 2 + delta (|d| - delta)
+        inside = ops.minimum(size, self.delta)  # |d| <= delta: d^2 / 2; beyond: delta^2 / 2 + delta (|d| - delta)
         mean: Value = ops.mean(ops.square(inside) * 0.5 + (size - inside) * self.delta, axes=-1)
         return mean
 
@@ -194,8 +194,7 @@ def get_loss(given: str | Loss) -> Loss:
     """A loss by name with its defaults, or the one given."""
     if isinstance(given, Loss):
         return given
-    try:
+    if isinstance(given, str) and given in LOSSES:
         return LOSSES[given]()
-    except KeyError:
-        message = f"A loss is one of {', '.join(LOSSES)}, or a Loss. Received: {given!r}."
-        raise ValueError(message) from None
+    message = f"A loss is one of {', '.join(LOSSES)}, or a Loss. Received: {given!r}."
+    raise ValueError(message)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from minicnn import ops
+from minicnn.losses import LOSSES, Loss, get_loss
 from minicnn.program.graph import Value
 
 
@@ -36,30 +38,48 @@ class Metric:
         raise NotImplementedError
 
 
-class _Share(Metric):
-    """Metrics that are the weighted share of samples with a property."""
+class Mean(Metric):
+    """Base class of metrics that are the weighted mean of a number for each prediction."""
 
-    def hits(self, y_true: Value, y_pred: Value) -> Value:
-        """1 for each prediction that has the property, else 0."""
+    def each(self, y_true: Value, y_pred: Value) -> Value:
+        """The number for each prediction, shape (N,) or (N, ...)."""
         raise NotImplementedError
 
     def totals(self, y_true: Value, y_pred: Value, weight: Value) -> dict[str, Value]:
         """See `Metric.totals`."""
-        hits = self.hits(y_true, y_pred)
-        if hits.ndim > 1:  # several predictions a sample
-            hits = ops.mean(hits, axes=tuple(range(1, hits.ndim)))
-        return {"hits": ops.sum(hits * weight), "count": ops.sum(weight)}
+        each = self.each(y_true, y_pred)
+        if each.ndim > 1:  # several predictions a sample
+            each = ops.mean(each, axes=tuple(range(1, each.ndim)))
+        return {"total": ops.sum(each * weight), "count": ops.sum(weight)}
 
     def result(self, totals: Mapping[str, np.ndarray[Any, Any]]) -> float:
-        """See `Metric.result`."""
+        """See `Metric.result`; NaN if no sample has any weight."""
         count = float(totals["count"])
-        return float(totals["hits"]) / count if count else float("nan")
+        return float(totals["total"]) / count if count else float("nan")
 
 
-class Accuracy(_Share):
+class MeanLoss(Mean):
+    """Weighted mean of a loss that one watches without training for it.
+
+    Args:
+        loss: Loss or its name.
+        name: Key in the logs; that of the loss if None.
+    """
+
+    def __init__(self, loss: str | Loss, name: str | None = None) -> None:
+        self.loss = get_loss(loss)
+        super().__init__(name or (loss if isinstance(loss, str) else self.loss.name))
+
+    def each(self, y_true: Value, y_pred: Value) -> Value:
+        """See `Mean.each`."""
+        return self.loss.call(y_true, y_pred)
+
+
+class Accuracy(Mean):
     """Share of samples whose largest prediction is at the label (class number or one-hot).
 
-    With a single output per sample, predictions above the threshold stand for 1.
+    With a single output per sample, predictions above the threshold stand for 1. Of equal largest predictions
+    the first counts.
 
     Args:
         name: Key in the logs.
@@ -70,20 +90,18 @@ class Accuracy(_Share):
         super().__init__(name)
         self.threshold = threshold
 
-    def hits(self, y_true: Value, y_pred: Value) -> Value:
-        """See `_Share.hits`."""
+    def each(self, y_true: Value, y_pred: Value) -> Value:
+        """See `Mean.each`."""
         if y_pred.shape[-1] == 1:
-            above = ops.greater(y_pred, self.threshold)
             truth = y_true if y_true.ndim == y_pred.ndim else ops.reshape(y_true, shape=y_pred.shape)
-            truth = ops.greater(ops.as_float(truth, y_pred.dtype), 0.5)
-            hits: Value = ops.cast(ops.equal(above, truth), dtype=y_pred.dtype)
-            return hits
-        hits = ops.cast(ops.equal(ops.argmax(y_pred), _class_numbers(y_true, y_pred)), dtype=y_pred.dtype)
-        return hits
+            hits = ops.equal(ops.greater(y_pred, self.threshold), ops.greater(ops.as_float(truth, y_pred.dtype), 0.5))
+        else:
+            hits = ops.equal(ops.argmax(y_pred), _class_numbers(y_true, y_pred))
+        return ops.as_float(hits, y_pred.dtype)
 
 
-class TopKAccuracy(_Share):
-    """Share of samples whose label is among the k largest predictions.
+class TopKAccuracy(Mean):
+    """Share of samples whose label is among the k largest predictions; ties count in its favour, NaN against it.
 
     Args:
         k: Number of predictions that count.
@@ -91,20 +109,19 @@ class TopKAccuracy(_Share):
     """
 
     def __init__(self, k: int = 5, name: str | None = None) -> None:
-        super().__init__(name or f"top_{k}_accuracy")
-        if k < 1:
-            message = f"k is at least 1. Received: k={k}."
+        if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+            message = f"k is an integer of at least 1. Received: k={k!r}."
             raise ValueError(message)
+        super().__init__(name or f"top_{k}_accuracy")
         self.k = k
 
-    def hits(self, y_true: Value, y_pred: Value) -> Value:
-        """See `_Share.hits`."""
-        labels = _class_numbers(y_true, y_pred)
-        mask = ops.one_hot(labels, classes=y_pred.shape[-1], dtype=y_pred.dtype)
-        own = ops.sum(y_pred * mask, axes=-1, keepdims=True)
-        larger = ops.sum(ops.cast(ops.greater(y_pred, own), dtype=y_pred.dtype), axes=-1)
-        hits: Value = ops.cast(ops.less(larger, float(self.k)), dtype=y_pred.dtype)
-        return hits
+    def each(self, y_true: Value, y_pred: Value) -> Value:
+        """See `Mean.each`."""
+        mask = ops.one_hot(_class_numbers(y_true, y_pred), classes=y_pred.shape[-1], dtype="bool")
+        own = ops.sum(ops.where(mask, y_pred, 0.0), axes=-1, keepdims=True)
+        # Those that are not at most the label's are larger, or one of the two is NaN.
+        at_most = ops.sum(ops.as_float(ops.less_equal(y_pred, own), y_pred.dtype), axes=-1)
+        return ops.as_float(ops.greater(at_most, float(y_pred.shape[-1] - self.k)), y_pred.dtype)
 
 
 class ConfusionMatrix(Metric):
@@ -119,12 +136,17 @@ class ConfusionMatrix(Metric):
 
     def totals(self, y_true: Value, y_pred: Value, weight: Value) -> dict[str, Value]:
         """See `Metric.totals`."""
-        k, dtype = y_pred.shape[-1], y_pred.dtype
-        truth = ops.one_hot(_class_numbers(y_true, y_pred), classes=k, dtype=dtype)
-        guess = ops.one_hot(ops.argmax(y_pred), classes=k, dtype=dtype)
-        return {
-            "counts": ops.matmul(truth * ops.reshape(weight, shape=(weight.size, 1)), guess, transpose_a=True)
-        }
+        *places, k = y_pred.shape
+        if k < 2:
+            message = f"A confusion matrix needs a prediction for each class. Received: predictions {y_pred.shape}."
+            raise ValueError(message)
+        rows = math.prod(places)
+        labels = ops.reshape(_class_numbers(y_true, y_pred), shape=(rows,))
+        guesses = ops.reshape(ops.argmax(y_pred), shape=(rows,))
+        weights = ops.reshape(weight, shape=(weight.size, *(1,) * len(places[1:]), 1))
+        weights = ops.reshape(ops.broadcast_to(weights, shape=(*places, 1)), shape=(rows, 1))
+        truth = ops.one_hot(labels, classes=k, dtype=y_pred.dtype) * weights
+        return {"counts": ops.matmul(truth, ops.one_hot(guesses, classes=k, dtype=y_pred.dtype), transpose_a=True)}
 
     def result(self, totals: Mapping[str, np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
         """See `Metric.result`."""
@@ -148,11 +170,12 @@ METRICS: dict[str, type[Metric]] = {
 
 
 def get_metric(given: str | Metric) -> Metric:
-    """A metric by name with its defaults, or the one given."""
+    """A metric by name with its defaults (a loss's name is the mean of that loss), or the one given."""
     if isinstance(given, Metric):
         return given
-    try:
+    if isinstance(given, str) and given in METRICS:
         return METRICS[given]()  # type: ignore[call-arg]
-    except KeyError:
-        message = f"A metric is one of {', '.join(METRICS)}, or a Metric. Received: {given!r}."
-        raise ValueError(message) from None
+    if isinstance(given, str) and given in LOSSES:
+        return MeanLoss(given)
+    message = f"A metric is one of {', '.join([*METRICS, *LOSSES])}, or a Metric. Received: {given!r}."
+    raise ValueError(message)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import reduce
+from numbers import Real
 
 from minicnn import ops
 from minicnn.program.graph import Program, Value
@@ -33,15 +35,13 @@ class Optimizer:
         clipnorm: float | None = None,
         global_clipnorm: float | None = None,
     ) -> None:
-        if not isinstance(learning_rate, Schedule) and not learning_rate >= 0:
-            message = f"learning_rate is a number of at least 0 or a Schedule. Received: {learning_rate!r}."
-            raise ValueError(message)
+        if not isinstance(learning_rate, Schedule):
+            _least_zero("learning_rate", learning_rate, " or a Schedule")
+        _least_zero("weight_decay", weight_decay or 0.0)
         clips = {"clipvalue": clipvalue, "clipnorm": clipnorm, "global_clipnorm": global_clipnorm}
         given = {k: v for k, v in clips.items() if v is not None}
-        if len(given) > 1 or any(v <= 0 for v in given.values()):
-            message = (
-                f"At most one of clipvalue, clipnorm and global_clipnorm is set, above 0. Received: {given}."
-            )
+        if len(given) > 1 or not all(isinstance(v, Real) and v > 0 for v in given.values()):
+            message = f"At most one of clipvalue, clipnorm and global_clipnorm is set, above 0. Received: {given}."
             raise ValueError(message)
         self.learning_rate: float | Schedule = learning_rate
         self.weight_decay = weight_decay or 0.0
@@ -56,9 +56,11 @@ class Optimizer:
         """Learning rate of a step, counted from 0."""
         return self.learning_rate(step) if isinstance(self.learning_rate, Schedule) else self.learning_rate
 
-    def apply(
-        self, program: Program, parameters: Mapping[str, Value], gradients: Sequence[Value], step: Value
-    ) -> None:
+    def state_names(self, path: str) -> list[str]:
+        """Names of the state arrays of one parameter, in the order of `slots`."""
+        return [f"{self.name}/{slot}/{path}" for slot in self.slots]
+
+    def apply(self, program: Program, parameters: Mapping[str, Value], gradients: Sequence[Value], step: Value) -> None:
         """Append the update nodes; new parameters and state become the Program's updates.
 
         Args:
@@ -71,15 +73,13 @@ class Optimizer:
             rate = program.input("learning_rate", (), next(iter(parameters.values())).dtype)
             clipped = self._clip(list(gradients))
             for (path, parameter), gradient in zip(parameters.items(), clipped, strict=True):
-                state = {
-                    slot: program.input(
-                        f"{self.name}/{slot}/{path}", parameter.shape, parameter.dtype, kind="optimizer"
-                    )
-                    for slot in self.slots
-                }
-                made = self.update(parameter, gradient, list(state.values()), rate, step)
+                state = [
+                    program.input(name, parameter.shape, parameter.dtype, kind="optimizer")
+                    for name in self.state_names(path)
+                ]
+                made = self.update(parameter, gradient, state, rate, step)
                 program.updates[path] = made[0]
-                for value, new in zip(state.values(), made[1:], strict=True):
+                for value, new in zip(state, made[1:], strict=True):
                     program.updates[value.name] = new
 
     def update(self, p: Value, g: Value, state: list[Value], rate: Value, step: Value) -> Sequence[Value]:
@@ -178,6 +178,7 @@ class Adam(Optimizer):
         )  # fmt: skip
         _share("beta_1", beta_1)
         _share("beta_2", beta_2)
+        _least_zero("epsilon", epsilon)
         self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
 
     def update(self, p: Value, g: Value, state: list[Value], rate: Value, step: Value) -> Sequence[Value]:
@@ -264,6 +265,7 @@ class RMSprop(Optimizer):
         )  # fmt: skip
         _share("rho", rho)
         _share("momentum", momentum)
+        _least_zero("epsilon", epsilon)
         self.rho, self.momentum, self.epsilon, self.centered = rho, momentum, epsilon, centered
 
     def update(self, p: Value, g: Value, state: list[Value], rate: Value, step: Value) -> Sequence[Value]:
@@ -282,14 +284,19 @@ def get_optimizer(given: str | Optimizer) -> Optimizer:
     """An optimizer by name with its defaults, or the one given."""
     if isinstance(given, Optimizer):
         return given
-    try:
+    if isinstance(given, str) and given in OPTIMIZERS:
         return OPTIMIZERS[given]()  # type: ignore[call-arg]
-    except KeyError:
-        message = f"An optimizer is one of {', '.join(OPTIMIZERS)}, or an Optimizer. Received: {given!r}."
-        raise ValueError(message) from None
+    message = f"An optimizer is one of {', '.join(OPTIMIZERS)}, or an Optimizer. Received: {given!r}."
+    raise ValueError(message)
+
+
+def _least_zero(name: str, value: float, otherwise: str = "") -> None:
+    if not (isinstance(value, Real) and 0 <= value < math.inf):
+        message = f"{name} is a finite number of at least 0{otherwise}. Received: {name}={value!r}."
+        raise ValueError(message)
 
 
 def _share(name: str, value: float) -> None:
-    if not 0 <= value < 1:
-        message = f"{name} is at least 0 and below 1. Received: {name}={value}."
+    if not (isinstance(value, Real) and 0 <= value < 1):
+        message = f"{name} is at least 0 and below 1. Received: {name}={value!r}."
         raise ValueError(message)

@@ -31,6 +31,7 @@ class StepDecay(Schedule):
 
     def __post_init__(self) -> None:
         _positive("every", self.every)
+        _rates(initial=self.initial, factor=self.factor)
 
     def __call__(self, step: int) -> float:
         """See `Schedule`."""
@@ -50,12 +51,13 @@ class PiecewiseConstant(Schedule):
     rates: Sequence[float]
 
     def __post_init__(self) -> None:
-        if len(self.rates) != len(self.boundaries) + 1 or list(self.boundaries) != sorted(self.boundaries):
+        if len(self.rates) != len(self.boundaries) + 1 or list(self.boundaries) != sorted(set(self.boundaries)):
             message = (
                 "PiecewiseConstant takes increasing boundaries and one rate more. "
                 f"Received: boundaries={list(self.boundaries)}, rates={list(self.rates)}."
             )
             raise ValueError(message)
+        _rates(**{f"rates[{i}]": rate for i, rate in enumerate(self.rates)})
 
     def __call__(self, step: int) -> float:
         """See `Schedule`."""
@@ -78,6 +80,7 @@ class ExponentialDecay(Schedule):
 
     def __post_init__(self) -> None:
         _positive("steps", self.steps)
+        _rates(initial=self.initial, factor=self.factor)
 
     def __call__(self, step: int) -> float:
         """See `Schedule`."""
@@ -102,10 +105,9 @@ class CosineDecay(Schedule):
 
     def __post_init__(self) -> None:
         _positive("steps", self.steps)
+        _rates(peak=self.peak, final=self.final)
         if not 0 <= self.warmup < self.steps:
-            message = (
-                f"warmup is at least 0 and below steps. Received: warmup={self.warmup}, steps={self.steps}."
-            )
+            message = f"warmup is at least 0 and below steps. Received: warmup={self.warmup}, steps={self.steps}."
             raise ValueError(message)
 
     def __call__(self, step: int) -> float:
@@ -136,8 +138,15 @@ class OneCycle(Schedule):
 
     def __post_init__(self) -> None:
         _positive("steps", self.steps)
+        _rates(peak=self.peak)
         if not 0 < self.rise < 1:
             message = f"rise is a share between 0 and 1. Received: rise={self.rise}."
+            raise ValueError(message)
+        if not (self.initial_divisor >= 1 and self.final_divisor >= 1):
+            message = (
+                "OneCycle starts at or below its peak and ends at or below its start, so divisors are at least 1. "
+                f"Received: initial_divisor={self.initial_divisor}, final_divisor={self.final_divisor}."
+            )
             raise ValueError(message)
 
     def __call__(self, step: int) -> float:
@@ -151,6 +160,13 @@ class OneCycle(Schedule):
 
 def _cosine(start: float, stop: float, done: float) -> float:
     return stop + (start - stop) * 0.5 * (1.0 + math.cos(math.pi * done))
+
+
+def _rates(**given: float) -> None:
+    for name, value in given.items():
+        if not 0 <= value < math.inf:
+            message = f"Rates and factors are finite numbers of at least 0. Received: {name}={value}."
+            raise ValueError(message)
 
 
 def _positive(name: str, value: int) -> None:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Literal
 
 from minicnn import ops
 from minicnn.layers.graph import Graph
 from minicnn.layers.layer import Trace, Weight
 from minicnn.losses import Loss
-from minicnn.metrics import Metric
+from minicnn.objective import PREFIX, Objective
 from minicnn.optimizers import Optimizer
 from minicnn.program.autodiff import gradients
 from minicnn.program.graph import Program, Spec, Value
 from minicnn.program.passes import lower_precision, optimize, pool_before_relu
 
 StepKind = Literal["train", "evaluate", "predict"]
+
+# Scope of the nodes that measure how good the predictions are.
+METRICS = "metrics"
 
 
 @dataclass(frozen=True)
@@ -36,23 +41,6 @@ class Feed:
     y: tuple[Spec, ...] = ()
     weighted: bool = False
     gathered: bool = False
-
-
-@dataclass
-class Objective:
-    """What a model is trained for, one entry an output.
-
-    Attributes:
-        losses: Losses.
-        loss_weights: Their weights in the sum that is minimised.
-        metrics: Metrics of each output.
-        names: Prefixes of the logs: empty for a single output.
-    """
-
-    losses: list[Loss]
-    loss_weights: list[float]
-    metrics: list[list[Metric]]
-    names: list[str]
 
 
 @dataclass(frozen=True)
@@ -110,12 +98,11 @@ def trace_step(
         for name, value in zip(input_names("output", len(outputs)), outputs, strict=True):
             program.outputs[name] = value
     else:
-        with program.scope("loss"):
-            loss = _loss(program, objective, outputs, y, weight)
+        loss = _loss(program, objective, outputs, y, weight)
         if kind == "train" and optimizer is not None:
             _train(program, trace, loss, optimizer)
     if precision.products:
-        lower_precision(program, precision.products)
+        lower_precision(program, precision.products, keep=METRICS)  # counts stay exact
     return optimize(program), trace.declared
 
 
@@ -141,43 +128,54 @@ def _loss(
 ) -> Value:
     """Mean loss of the batch; sums for the logs become updates of "metric/..." inputs."""
     batch, dtype = outputs[0].shape[0], outputs[0].dtype
-    ones = ops.broadcast_to(program.constant(1.0, dtype), shape=(batch,))
-    if weight is None:
-        weight = ones
-    count = ops.sum(ones)
-    total: Value | None = None
+    with program.scope("loss"):
+        ones = ops.broadcast_to(program.constant(1.0, dtype), shape=(batch,))
+        count = ops.sum(ones)
+    parts: list[Value] = []
     for output, target, loss, share, metrics, name in zip(
         outputs, y, objective.losses, objective.loss_weights, objective.metrics, objective.names, strict=True
     ):
-        each = loss.call(target, output)
-        if each.ndim > 1:  # several predictions a sample
-            each = ops.mean(each, axes=tuple(range(1, each.ndim)))
-        weighted = ops.sum(each if weight is ones else each * weight)
-        if len(outputs) > 1:
-            _accumulate(program, f"{name}loss", {"total": weighted, "count": count})
-        for metric in metrics:
-            _accumulate(program, f"{name}{metric.name}", metric.totals(target, output, weight))
-        part = weighted if share == 1.0 else weighted * share
-        total = part if total is None else total + part
-    if total is None:
-        message = "A model has at least one output. Received: none."
-        raise ValueError(message)
-    _accumulate(program, "loss", {"total": total, "count": count})
-    mean = total * (1.0 / batch)
-    program.outputs["loss"] = mean
+        with program.scope("loss"):
+            weighted = ops.sum(_of_samples(loss, target, output, weight))
+            parts.append(weighted if share == 1.0 else weighted * share)
+        with program.scope(METRICS):
+            if len(outputs) > 1:
+                _accumulate(program, f"{name}loss", {"total": weighted, "count": count})
+            for metric in metrics:
+                totals = metric.totals(target, output, ones if weight is None else weight)
+                _accumulate(program, f"{name}{metric.name}", totals)
+    with program.scope("loss"):
+        total = reduce(operator.add, parts)
+        program.outputs["loss"] = mean = total * (1.0 / batch)
+    with program.scope(METRICS):
+        _accumulate(program, "loss", {"total": total, "count": count})
     return mean
 
 
-def _accumulate(program: Program, metric: str, totals: dict[str, Value]) -> None:
+def _of_samples(loss: Loss, target: Value, output: Value, weight: Value | None) -> Value:
+    """Weighted loss of each sample, shape (N,)."""
+    each = loss.call(target, output)
+    if each.shape[:1] != output.shape[:1]:
+        message = (
+            f"A loss gives one number, or several, for each of the {output.shape[0]} samples. Received: {each.spec} "
+            f"from {type(loss).__name__}. The model takes the mean itself: leave the first axis."
+        )
+        raise ValueError(message)
+    if each.ndim > 1:  # several predictions a sample
+        each = ops.mean(each, axes=tuple(range(1, each.ndim)))
+    return each if weight is None else each * weight
+
+
+def _accumulate(program: Program, log: str, totals: dict[str, Value]) -> None:
     for key, value in totals.items():
-        name = f"metric/{metric}/{key}"
+        name = f"{PREFIX}{log}/{key}"
         program.updates[name] = program.input(name, value.shape, value.dtype, kind="metric") + value
 
 
 def _train(program: Program, trace: Trace, loss: Value, optimizer: Optimizer) -> None:
     parameters = {p: v for p, v in trace.weights.items() if trace.declared[p].trainable}
     if not parameters:
-        message = "Training needs at least one trainable weight. Received: a model without any. Add a layer that has some."
+        message = "Training needs at least one trainable weight. Received: a model without. Add a layer that has some."
         raise ValueError(message)
     found = gradients(program, loss, list(parameters.values()))
     step = trace.step()

@@ -9,7 +9,7 @@ from minicnn.program.graph import Node
 from minicnn.program.printing import engineering
 
 if TYPE_CHECKING:
-    from minicnn.models import Model
+    from minicnn.models.network import Network
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Explanation:
         return "\n".join(f"{node!r:<{width}}  {node.scope:<24}  {how}" for node, how in self.rows)
 
 
-def summary(model: Model, batch_size: int) -> str:
+def summary(model: Network, batch_size: int) -> str:
     """Table of the layers: name and class, output shape, weights, FLOPs of the forward pass.
 
     Args:
@@ -39,20 +39,20 @@ def summary(model: Model, batch_size: int) -> str:
     params: dict[str, int] = {}
     for value in program.inputs:
         if value.kind in ("parameter", "statistic"):
-            layer = value.name.split("/")[0]
-            params[layer] = params.get(layer, 0) + value.size
+            owner = value.name.split("/")[0]
+            params[owner] = params.get(owner, 0) + value.size
     flops: dict[str, int] = {}
-    shapes: dict[str, str] = {}
     for node in program.nodes:
-        layer = node.scope.split("/")[0]
-        flops[layer] = flops.get(layer, 0) + node.cost.flops
-        shapes[layer] = str((None, *node.outputs[0].shape[1:]))
+        owner = node.scope.split("/")[0]
+        flops[owner] = flops.get(owner, 0) + node.cost.flops
+    tensors = [*(t for call in model._calls for t in call.inputs), *model._outputs]
+    shapes = {model.layer_name(t.source.layer): str(t.shape) for t in tensors if t.source is not None}
     rows = [("layer", "output shape", "params", "FLOPs")]
     for layer in model.layers:
         name = model.layer_name(layer)
         rows.append(
             (
-                f"{name} ({type(layer).__name__})", shapes.get(name, "-"), f"{params.get(name, 0):,}",
+                f"{name} ({type(layer).__name__})", shapes[name], f"{params.get(name, 0):,}",
                 engineering(flops.get(name, 0)).strip(),
             )
         )  # fmt: skip

@@ -19,6 +19,7 @@ from minicnn.data.images import image_folder, tiny_imagenet
 from minicnn.data.kaggle import kaggle_digits
 from minicnn.data.loader import Loader
 from minicnn.data.order import batch_indices, epoch_order
+from minicnn.data.places import locate
 from minicnn.data.synthetic import synthetic_digits, synthetic_digits_dataset
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "image_folder",
     "kaggle_digits",
     "load",
+    "locate",
     "mnist",
     "names",
     "read_idx",

@@ -17,6 +17,7 @@ MAX_BATCH = 2**26  # bytes; a batch has 31 million
 CLASS_NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 ARCHIVES = ("cifar-10-binary.tar.gz", "cifar-10-python.tar.gz")
 FOLDERS = ("cifar-10-batches-bin", "cifar-10-batches-py")
+SUBFOLDERS = (*(f"cifar10/{folder}" for folder in (*FOLDERS, "")), *FOLDERS)
 URLS = ("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",)
 SHA256 = "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"
 SUFFIXES = (".bin", "")  # binary, Python
@@ -46,8 +47,7 @@ def cifar10(data_dir: PathLike | None = None, *, download: bool = True) -> Datas
     """
     if data_dir is not None and Path(data_dir).expanduser().is_file():
         return _read(Path(data_dir).expanduser())
-    subfolders = [f"{parent}{folder}" for parent in ("cifar10/", "") for folder in (*FOLDERS, "")]
-    place, folders = files.find(data_dir, [folder for folder in subfolders if folder], _place_in)
+    place, folders = files.find(data_dir, SUBFOLDERS, _place_in)
     if place is None:
         wanted = f"{ARCHIVES[0]}, {ARCHIVES[1]} or the batches that they hold"
         remedy = f"Fetch {URLS[0]} and name its folder by data_dir or MINICNN_DATA."

@@ -16,6 +16,7 @@ from minicnn.data.order import philox
 
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 MODES = {"1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV", "LAB"}  # 8 bits a channel
+SUBFOLDERS = ("tiny_imagenet", "tiny-imagenet-200")  # of Tiny-ImageNet
 MAX_PIXELS = 2**26  # of one image
 MAX_BYTES = 2**34  # of all images, decoded
 MAX_TABLE = 2**26  # bytes of a text
@@ -103,7 +104,7 @@ def tiny_imagenet(data_dir: PathLike | None = None, *, size: int | tuple[int, in
         DataError: If the files are not found, or break a rule of their format.
         ImportError: If Pillow is missing.
     """
-    root, folders = find(data_dir, ("tiny_imagenet", "tiny-imagenet-200"), _tiny_imagenet_in)
+    root, folders = find(data_dir, SUBFOLDERS, _tiny_imagenet_in)
     if root is None:
         wanted = "the folder tiny-imagenet-200 with train/, val/ and words.txt"
         remedy = (

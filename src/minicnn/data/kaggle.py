@@ -12,6 +12,7 @@ import numpy.typing as npt
 from minicnn.data.dataset import DataError, Dataset, Images, Labels
 from minicnn.data.files import PathLike, fail, find, not_found
 
+SUBFOLDERS = ("kaggle_digits", "digit-recognizer")
 SIDE = 28
 COLUMNS = 1 + SIDE * SIDE
 MAX_BYTES = 2**28  # Kaggle's file has 77 million
@@ -64,7 +65,7 @@ def _split(rows: npt.NDArray[np.uint8]) -> tuple[Images, Labels]:
 def _find(data_dir: PathLike | None) -> Path:
     if data_dir is not None and Path(data_dir).expanduser().is_file():
         return Path(data_dir).expanduser()
-    path, folders = find(data_dir, ("kaggle_digits", "digit-recognizer"), _csv_in)
+    path, folders = find(data_dir, SUBFOLDERS, _csv_in)
     if path is None:
         missing = not_found("kaggle_digits", "the file train.csv", folders, REMEDY)
         raise missing

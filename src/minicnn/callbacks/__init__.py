@@ -1,0 +1,25 @@
+"""Callbacks: code that runs at set points of training."""
+
+from minicnn.callbacks.backup import BackupAndRestore
+from minicnn.callbacks.base import Callback, Callbacks, History, LambdaCallback
+from minicnn.callbacks.checkpoint import ModelCheckpoint
+from minicnn.callbacks.display import progress
+from minicnn.callbacks.monitors import EarlyStopping, TerminateOnNaN
+from minicnn.callbacks.rates import LearningRateScheduler, ReduceLROnPlateau
+from minicnn.callbacks.records import CSVLogger, Timer
+
+__all__ = [
+    "BackupAndRestore",
+    "CSVLogger",
+    "Callback",
+    "Callbacks",
+    "EarlyStopping",
+    "History",
+    "LambdaCallback",
+    "LearningRateScheduler",
+    "ModelCheckpoint",
+    "ReduceLROnPlateau",
+    "TerminateOnNaN",
+    "Timer",
+    "progress",
+]

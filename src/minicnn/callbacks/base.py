@@ -1,0 +1,217 @@
+"""Callback, the containers that call them, History, and callbacks made of plain functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from minicnn.models import Model
+
+Logs = Mapping[str, Any]
+
+
+class Callback:
+    """Base class: override the points that matter.
+
+    `logs` maps names such as "loss" and "val_accuracy" to numbers. In `on_train_batch_end` they are
+    averages over the epoch so far, and are read from the device only when looked at, which waits for it.
+
+    Attributes:
+        model: The model in training.
+        params: What `fit` was asked for: "epochs", "steps" (per epoch), "verbose", "batch_size" (None with
+            a loader), "shuffle", "seed" and "last_batch".
+        group: All callbacks of the training.
+        runs_last: Whether it is called after those that are not so, at every point.
+    """
+
+    model: Model
+    params: dict[str, Any]
+    group: Callbacks
+    runs_last = False
+
+    def on_train_begin(self) -> None:
+        """Before the first epoch."""
+
+    def on_train_end(self) -> None:
+        """After the last epoch, also when training was stopped early."""
+
+    def on_epoch_begin(self, epoch: int) -> None:
+        """Before an epoch, counted from 0; once more where training resumes within it."""
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
+        """After an epoch and its validation; entries added to `logs` are kept in the history."""
+
+    def on_train_batch_begin(self, batch: int) -> None:
+        """Before a step, counted from 0 in each epoch."""
+
+    def on_train_batch_end(self, batch: int, logs: Logs) -> None:
+        """After a step."""
+
+    def on_test_begin(self) -> None:
+        """Before the validation at the end of an epoch."""
+
+    def on_test_end(self, logs: Logs) -> None:
+        """After the validation at the end of an epoch, with its logs, such as "loss"."""
+
+    def close(self) -> None:
+        """After training, whether it was completed or broken off: let go of files, the terminal ..."""
+
+    def get_state(self) -> dict[str, Any]:
+        """What the callback must remember when an interrupted training is resumed.
+
+        Plain data (numbers, strings, None, lists, dictionaries with string keys) and NumPy arrays.
+        """
+        return {}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Take up a remembered state."""
+
+
+class Callbacks:
+    """Several callbacks as one; a context manager that closes them.
+
+    Args:
+        callbacks: Callbacks, called in this order except that those that run last come last.
+        model: Model in training.
+        params: See `Callback`.
+
+    Raises:
+        TypeError: If one is no Callback.
+    """
+
+    def __init__(self, callbacks: Sequence[Callback], model: Model, params: dict[str, Any]) -> None:
+        for callback in callbacks:
+            if not isinstance(callback, Callback):
+                message = (
+                    "Callbacks are instances of minicnn.callbacks.Callback. "
+                    f"Received: {callback!r}. Derive the class from Callback, or make an object of it."
+                )
+                raise TypeError(message)
+            callback.model, callback.params, callback.group = model, params, self
+        self.callbacks = sorted(callbacks, key=lambda c: c.runs_last)
+
+    def __call__(self, point: str, *arguments: Any) -> None:
+        """Call one method of each callback, such as "on_epoch_end"."""
+        for callback in self.callbacks:
+            getattr(callback, point)(*arguments)
+
+    def __enter__(self) -> Callbacks:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with ExitStack() as stack:  # closes every one, even if another cannot be closed
+            for callback in self.callbacks:
+                stack.callback(callback.close)
+
+    def get_state(self) -> dict[str, Any]:
+        """States of the callbacks that have one, by class name, numbered where a class comes again."""
+        states = {name: callback.get_state() for name, callback in self._named().items()}
+        return {name: state for name, state in states.items() if state}
+
+    def set_state(self, states: Mapping[str, Any]) -> None:
+        """Hand out remembered states; a callback that has none keeps its own."""
+        for name, callback in self._named().items():
+            if name in states:
+                callback.set_state(states[name])
+
+    def _named(self) -> dict[str, Callback]:
+        named: dict[str, Callback] = {}
+        counts: dict[str, int] = {}
+        for callback in self.callbacks:
+            name = type(callback).__name__
+            counts[name] = counts.get(name, 0) + 1
+            named[name if counts[name] == 1 else f"{name}_{counts[name]}"] = callback
+        return named
+
+
+class History(Callback):
+    """The logs of each epoch; `fit` returns one.
+
+    Attributes:
+        epoch: Numbers of the epochs.
+        history: For each log its values, epoch by epoch.
+    """
+
+    def __init__(self) -> None:
+        self.epoch: list[int] = []
+        self.history: dict[str, list[Any]] = {}
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
+        """See `Callback`."""
+        self.epoch.append(epoch)
+        for key, value in logs.items():
+            self.history.setdefault(key, []).append(value)
+
+    def get_state(self) -> dict[str, Any]:
+        """See `Callback`."""
+        return {"epoch": self.epoch, "history": self.history}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """See `Callback`."""
+        self.epoch, self.history = list(state["epoch"]), {k: list(v) for k, v in state["history"].items()}
+
+
+class LambdaCallback(Callback):
+    """A callback made of functions, each of which may be left out.
+
+    They take what Keras gives them; `logs` is empty where nothing has been measured yet.
+
+    Args:
+        on_epoch_begin: Called with (epoch, logs).
+        on_epoch_end: Called with (epoch, logs).
+        on_train_begin: Called with (logs).
+        on_train_end: Called with (logs), those of the last epoch.
+        on_train_batch_begin: Called with (batch, logs).
+        on_train_batch_end: Called with (batch, logs).
+
+    Example:
+        >>> stop = LambdaCallback(on_epoch_end=lambda epoch, logs: print(epoch, logs["loss"]))
+    """
+
+    def __init__(
+        self,
+        on_epoch_begin: Callable[[int, Logs], Any] | None = None,
+        on_epoch_end: Callable[[int, dict[str, Any]], Any] | None = None,
+        on_train_begin: Callable[[Logs], Any] | None = None,
+        on_train_end: Callable[[Logs], Any] | None = None,
+        on_train_batch_begin: Callable[[int, Logs], Any] | None = None,
+        on_train_batch_end: Callable[[int, Logs], Any] | None = None,
+    ) -> None:
+        self._epoch_begin, self._epoch_end = on_epoch_begin, on_epoch_end
+        self._train_begin, self._train_end = on_train_begin, on_train_end
+        self._batch_begin, self._batch_end = on_train_batch_begin, on_train_batch_end
+        self._logs: dict[str, Any] = {}
+
+    def on_epoch_begin(self, epoch: int) -> None:
+        """See `Callback`."""
+        if self._epoch_begin:
+            self._epoch_begin(epoch, {})
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
+        """See `Callback`."""
+        self._logs = logs
+        if self._epoch_end:
+            self._epoch_end(epoch, logs)
+
+    def on_train_begin(self) -> None:
+        """See `Callback`."""
+        self._logs = {}
+        if self._train_begin:
+            self._train_begin({})
+
+    def on_train_end(self) -> None:
+        """See `Callback`."""
+        if self._train_end:
+            self._train_end(self._logs)
+
+    def on_train_batch_begin(self, batch: int) -> None:
+        """See `Callback`."""
+        if self._batch_begin:
+            self._batch_begin(batch, {})
+
+    def on_train_batch_end(self, batch: int, logs: Logs) -> None:
+        """See `Callback`."""
+        if self._batch_end:
+            self._batch_end(batch, logs)

@@ -1,0 +1,117 @@
+"""ModelCheckpoint: files of the model, written while it trains."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from minicnn.callbacks.base import Callback, Logs
+from minicnn.callbacks.monitors import Mode, Monitor
+
+SaveFrequency = Literal["epoch"] | int
+
+
+def check_save_freq(save_freq: SaveFrequency) -> None:
+    """Refuse what is neither "epoch" nor a positive integer."""
+    if save_freq != "epoch" and (not isinstance(save_freq, int) or save_freq < 1):
+        message = f"save_freq is 'epoch' or a number of batches, at least 1. Received: {save_freq!r}."
+        raise ValueError(message)
+
+
+class ModelCheckpoint(Callback):
+    """Saves the model after each epoch, after every so many batches, or when it is better than before.
+
+    Each file is written atomically: an interruption leaves the one that was there whole.
+
+    Args:
+        filepath: File to write, with fields such as "model-{epoch:02d}-{val_loss:.2f}.safetensors": "epoch"
+            counted from 1, "batch" counted from 1, and the logs. Missing folders are made.
+        monitor: Key in the logs, for `save_best_only`.
+        verbose: 1 prints a line for each file.
+        save_best_only: Whether only a model better than all before is saved.
+        save_weights_only: Whether the file holds the weights alone; else it is one for `load_model`.
+        mode: "min", "max", or "auto", which decides by the name of what is monitored.
+        save_freq: "epoch", or a number of batches; then the logs are those of the epoch so far.
+        initial_value_threshold: What the first model must be better than, for `save_best_only`.
+
+    Raises:
+        ValueError: If an argument is out of range; during training, if there is no such log.
+        OSError: During training, if the file cannot be written.
+    """
+
+    def __init__(
+        self,
+        filepath: str | os.PathLike[str],
+        monitor: str = "val_loss",
+        verbose: int = 0,
+        save_best_only: bool = False,
+        save_weights_only: bool = False,
+        mode: Mode = "auto",
+        save_freq: SaveFrequency = "epoch",
+        initial_value_threshold: float | None = None,
+    ) -> None:
+        check_save_freq(save_freq)
+        self._monitor = Monitor(monitor, mode) if save_best_only else None
+        self.filepath = os.fspath(filepath)
+        self.verbose = verbose
+        self.save_weights_only = save_weights_only
+        self.save_freq = save_freq
+        self.best: float | None = initial_value_threshold
+        self._batches = 0
+        self._epoch = 0
+
+    def on_train_begin(self) -> None:
+        """See `Callback`; a model that cannot be saved is refused before anything is computed."""
+        if not self.save_weights_only:
+            from minicnn.saving import describe
+
+            describe(self.model)
+
+    def on_epoch_begin(self, epoch: int) -> None:
+        """See `Callback`."""
+        self._epoch = epoch
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
+        """See `Callback`."""
+        if self.save_freq == "epoch":
+            self._save({"epoch": epoch + 1}, logs)
+
+    def on_train_batch_end(self, batch: int, logs: Logs) -> None:
+        """See `Callback`."""
+        self._batches += 1
+        if self.save_freq != "epoch" and self._batches % self.save_freq == 0:
+            self._save({"epoch": self._epoch + 1, "batch": batch + 1}, logs)
+
+    def _save(self, fields: dict[str, int], logs: Logs) -> None:
+        if self._monitor is not None:
+            value = self._monitor.value(logs)
+            if not self._monitor.better(value, self._monitor.worst if self.best is None else self.best):
+                return
+            self.best = value
+        path = self._path({**logs, **fields} if "{" in self.filepath else fields)
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        if self.save_weights_only:
+            self.model.save_weights(path)
+        else:
+            self.model.save(path)
+        if self.verbose:
+            print(f"Epoch {fields['epoch']}: saved {path}.")
+
+    def _path(self, fields: Mapping[str, Any]) -> str:
+        try:
+            return self.filepath.format(**fields)
+        except (KeyError, IndexError, ValueError, TypeError) as error:
+            message = (
+                f"Fields of filepath are those that there are: {', '.join(fields)}. "
+                f"Received: {self.filepath!r} ({type(error).__name__}: {error})."
+            )
+            raise ValueError(message) from error
+
+    def get_state(self) -> dict[str, Any]:
+        """See `Callback`."""
+        return {"best": self.best, "batches": self._batches}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """See `Callback`."""
+        self.best, self._batches = state["best"], state["batches"]

@@ -1,0 +1,105 @@
+"""Showing progress: a bar on a terminal, one line an epoch elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+from minicnn.callbacks.base import Callback, Logs
+
+# Shortest time between two looks at the logs, in seconds: reading them waits for the device.
+_INTERVAL = 0.2
+
+
+def progress(verbose: str | int) -> list[Callback]:
+    """The callback that shows progress, if any.
+
+    Args:
+        verbose: 0 for nothing; 1 for a bar on a terminal, where rich is installed, and one line an epoch; 2
+            for the lines alone; "auto" is 1.
+
+    Raises:
+        ValueError: If it is something else.
+    """
+    if verbose not in (0, 1, 2, "auto"):
+        message = f"verbose is 0, 1, 2 or 'auto'. Received: {verbose!r}."
+        raise ValueError(message)
+    if verbose == 0:
+        return []
+    if verbose != 2 and sys.stdout.isatty():
+        try:
+            return [_Bar()]
+        except ImportError:
+            pass
+    return [_Lines()]
+
+
+class _Lines(Callback):
+    """One line an epoch: time and rate of the training, and all logs that are numbers."""
+
+    def on_epoch_begin(self, epoch: int) -> None:
+        self._start, self._time = time.perf_counter(), 0.0
+        self._before = self.model.samples_seen  # of the part that was trained before a resumption
+
+    def on_test_begin(self) -> None:
+        self._time = time.perf_counter() - self._start
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
+        taken = self._time or time.perf_counter() - self._start
+        rate = (self.model.samples_seen - self._before) / taken
+        times = f"{taken:.1f} s - {rate:.0f} samples/s"
+        rest = {k: v for k, v in logs.items() if k not in ("time_s", "samples_per_s")}  # of a Timer
+        print(f"Epoch {epoch + 1}/{self.params['epochs']} - {times} - {_text(rest)}", flush=True)
+
+
+class _Bar(_Lines):
+    """A bar while an epoch runs, which its line then replaces."""
+
+    def __init__(self) -> None:
+        import rich.progress
+
+        self._rich = rich.progress
+        self._bar: Any = None
+        self._shown = 0.0
+
+    def on_epoch_begin(self, epoch: int) -> None:
+        super().on_epoch_begin(epoch)
+        bar = (self._rich.BarColumn(), self._rich.MofNCompleteColumn())
+        columns = ("{task.description}", *bar, "{task.fields[logs]}")
+        # No thread of its own: it is drawn when there is something new.
+        self._bar = self._rich.Progress(*columns, auto_refresh=False, transient=True)
+        self._bar.add_task(f"Epoch {epoch + 1}/{self.params['epochs']}", total=self.params["steps"], logs="")
+        self._bar.start()
+
+    def on_train_batch_end(self, batch: int, logs: Logs) -> None:
+        if time.perf_counter() - self._shown < _INTERVAL:
+            return
+        text = _text(logs)
+        rate = (self.model.samples_seen - self._before) / (time.perf_counter() - self._start)
+        self._bar.update(0, completed=batch + 1, logs=f"{rate:.0f} samples/s - {text}", refresh=True)
+        self._shown = time.perf_counter()
+
+    def on_test_begin(self) -> None:
+        super().on_test_begin()
+        self._bar.update(0, completed=self.params["steps"], logs="validation", refresh=True)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
+        self.close()
+        super().on_epoch_end(epoch, logs)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+
+def _text(logs: Logs) -> str:
+    """Logs that are numbers, as in "loss: 0.1234 - accuracy: 0.9876"."""
+    return " - ".join(f"{k}: {_number(float(v))}" for k, v in logs.items() if np.ndim(v) == 0)
+
+
+def _number(value: float) -> str:
+    return f"{value:.4f}" if value == 0 or 1e-3 <= abs(value) < 1e5 else f"{value:.3g}"

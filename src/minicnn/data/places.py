@@ -1,0 +1,62 @@
+"""Which data sets are there already."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from minicnn.data.cifar10 import SUBFOLDERS as CIFAR10_SUBFOLDERS
+from minicnn.data.cifar10 import _place_in
+from minicnn.data.files import PathLike, find
+from minicnn.data.idx import FASHION_MNIST, MNIST, _files_in
+from minicnn.data.images import SUBFOLDERS as TINY_SUBFOLDERS
+from minicnn.data.images import _tiny_imagenet_in
+from minicnn.data.kaggle import SUBFOLDERS as KAGGLE_SUBFOLDERS
+from minicnn.data.kaggle import _csv_in
+
+# Of each data set that is read from files: its subfolders, and what finds it in a folder.
+PLACES: dict[str, tuple[Sequence[str], Callable[[Path], Any]]] = {
+    "mnist": (MNIST.subfolders, _files_in),
+    "fashion_mnist": (FASHION_MNIST.subfolders, _files_in),
+    "kaggle_digits": (KAGGLE_SUBFOLDERS, _csv_in),
+    "cifar10": (CIFAR10_SUBFOLDERS, _place_in),
+    "tiny_imagenet": (TINY_SUBFOLDERS, _tiny_imagenet_in),
+}
+
+
+def locate(name: str, data_dir: PathLike | None = None) -> Path | None:
+    """Where `load` would find a data set without fetching anything; no file is opened.
+
+    Args:
+        name: Name of a data set that is read from files.
+        data_dir: Folder to look into; after it comes the one that MINICNN_DATA names, then the download cache.
+
+    Returns:
+        The folder or file, or None if it is in none of them.
+
+    Raises:
+        DataError: If a folder that was given does not exist, or holds only a part of the data set.
+
+    Example:
+        >>> locate("kaggle_digits", ".") is None
+        True
+    """
+    subfolders, holds = PLACES[name]
+
+    def place(folder: Path) -> Path | None:
+        found = holds(folder)
+        # MNIST's four files stand for their folder.
+        return folder if isinstance(found, dict) else found
+
+    found, _ = find(data_dir, subfolders, place)
+    return found or _downloaded(name)
+
+
+def _downloaded(name: str) -> Path | None:
+    try:
+        import pooch
+    except ImportError:
+        return None
+    folder = Path(pooch.os_cache("minicnn")) / name
+    return folder if folder.is_dir() and any(folder.iterdir()) else None

@@ -1,0 +1,6 @@
+"""Model and Sequential: compile, fit, evaluate, predict, and what one may want to know about a network."""
+
+from minicnn.models.model import Model
+from minicnn.models.sequential import Sequential
+
+__all__ = ["Model", "Sequential"]

@@ -1,0 +1,192 @@
+"""Network: layers between inputs and outputs, with weights on a backend, and the Programs that they make."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, get_args
+
+import numpy as np
+
+from minicnn.backends.base import Backend
+from minicnn.engine import Engine
+from minicnn.feeding import host, numeric
+from minicnn.initializers import generator
+from minicnn.layers.graph import Graph, SymbolicTensor
+from minicnn.layers.layer import Shape, Weight
+from minicnn.objective import Objective
+from minicnn.optimizers import Optimizer
+from minicnn.program.graph import Program, Spec
+from minicnn.steps import PRECISIONS, Feed, StepKind, trace_step
+from minicnn.summary import Explanation, summary
+
+
+class Network(Graph):
+    """What there is of a model before it is trained; see `Model`."""
+
+    def __init__(
+        self,
+        inputs: SymbolicTensor | Sequence[SymbolicTensor],
+        outputs: SymbolicTensor | Sequence[SymbolicTensor],
+        *,
+        backend: str | Backend | None = None,
+        seed: int = 0,
+        name: str | None = None,
+    ) -> None:
+        self._set_up(backend, seed)
+        self._connect(inputs, outputs, name)
+
+    def _set_up(self, backend: str | Backend | None, seed: int) -> None:
+        """All that does not depend on the layers."""
+        check_seed(seed)
+        self.seed = seed
+        self.optimizer: Optimizer | None = None
+        self.precision = "float32"
+        self._objective: Objective | None = None
+        self._engine = Engine(lambda kind, feed: self._program_of(kind, feed)[0], backend)
+        self._paths: dict[Weight, str] = {}
+
+    def _connect(self, inputs: Any, outputs: Any, name: str | None) -> None:
+        super().__init__(inputs, outputs, name=name)
+        self._weights: dict[str, Weight]
+        _, self._weights = self._program_of("predict", self._feed(1))
+        self._engine.set({path: partial(self._first, path) for path in self._weights})
+        self.built = True
+
+    def _first(self, path: str) -> np.ndarray[Any, Any]:
+        weight = self._weights[path]
+        return weight.initializer(weight.shape, generator(self.seed, path))
+
+    # Backend and weights ------------------------------------------------------------------------
+
+    @property
+    def backend(self) -> Backend:
+        """The backend; decided when first needed."""
+        return self._engine.backend
+
+    @property
+    def input_shape(self) -> Shape | list[Shape]:
+        """Shape of the input, its batch axis None; a list for several."""
+        shapes = [t.shape for t in self._inputs]
+        return shapes[0] if self._one_input else shapes
+
+    @property
+    def output_shape(self) -> Shape | list[Shape]:
+        """Shape of the output, its batch axis None; a list for several."""
+        shapes = [t.shape for t in self._outputs]
+        return shapes[0] if self._one_output else shapes
+
+    def count_params(self, *, trainable: bool | None = None) -> int:
+        """Number of weights: all, or those that are (not) trainable."""
+        return sum(math.prod(w.shape) for w in self._weights.values() if trainable in (None, w.trainable))
+
+    def get_weights(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Copies of all weights by path, such as "conv2d/kernel"."""
+        return {path: self._engine.get(path) for path in self._weights}
+
+    def set_weights(self, weights: Mapping[str, Any]) -> None:
+        """Replace weights by path; those not named stay.
+
+        Raises:
+            ValueError: If a path is unknown or a shape differs; then nothing is changed.
+            TypeError: If an array is on another device or does not hold numbers; then nothing is changed.
+        """
+        new = {path: self._host(numeric(array, "Weights")) for path, array in weights.items()}
+        for path, array in new.items():
+            if path not in self._weights or array.shape != self._weights[path].shape:
+                expected = {p: w.shape for p, w in self._weights.items()}.get(path, "no weight of that name")
+                message = (
+                    f"set_weights takes arrays by weight path, each of its weight's shape. Received: {path!r} with "
+                    f"shape {array.shape}; the model has {expected}. Paths: {', '.join(self._weights)}."
+                )
+                raise ValueError(message)
+        self._engine.set(new)
+
+    def _host(self, array: Any) -> np.ndarray[Any, Any]:
+        """A weight on the host, in the model's floating-point type."""
+        own = self._engine.decided and self.backend.owns(array)
+        return (self.backend.to_numpy(array) if own else host(array)).astype(self._engine.dtype)
+
+    # Programs -----------------------------------------------------------------------------------
+
+    def _feed(self, batch: int) -> Feed:
+        x = tuple(Spec((batch, *t.sample_shape), t.dtype) for t in self._inputs)
+        y: tuple[Spec, ...] = ()
+        if self._objective is not None:
+            y = tuple(
+                Spec((batch, *t.sample_shape[:-1]), "int32") if loss.integer_labels
+                else Spec((batch, *t.sample_shape), self._engine.dtype)
+                for t, loss in zip(self._outputs, self._objective.losses, strict=True)
+            )  # fmt: skip
+        return Feed(batch, x, y)
+
+    def _program_of(self, kind: StepKind, feed: Feed) -> tuple[Program, dict[str, Weight]]:
+        return trace_step(
+            kind, self, feed, paths=self._paths, seed=self.seed, precision=PRECISIONS[self.precision],
+            objective=None if kind == "predict" else self._compiled(), optimizer=self.optimizer,
+        )  # fmt: skip
+
+    def program(self, kind: StepKind | None = None, *, batch_size: int = 32) -> Program:
+        """The Program of one step.
+
+        Args:
+            kind: "train", "evaluate" or "predict"; "train" if None and the model is compiled.
+            batch_size: Samples in the step.
+
+        Raises:
+            RuntimeError: If the model is not compiled, unless the kind is "predict".
+        """
+        if kind is None:
+            kind = "predict" if self._objective is None else "train"
+        if kind not in get_args(StepKind):
+            message = f"kind is one of {', '.join(get_args(StepKind))}. Received: {kind!r}."
+            raise ValueError(message)
+        check_counts(batch_size=batch_size)
+        return self._program_of(kind, self._feed(batch_size))[0]
+
+    def explain(self, kind: StepKind | None = None, *, batch_size: int = 32) -> Explanation:
+        """Which kernel of the backend runs each node, or why its reference does."""
+        return Explanation(self.backend.explain(self.program(kind, batch_size=batch_size)))
+
+    def summary(self, print_fn: Callable[[str], Any] | None = print, *, batch_size: int = 1) -> str:
+        """Table of the layers: output shape, weights, FLOPs of the forward pass for a batch.
+
+        Args:
+            print_fn: Takes the text; None only returns it.
+            batch_size: Samples that the FLOPs are for.
+        """
+        text = summary(self, batch_size)
+        if print_fn is not None:
+            print_fn(text)
+        return text
+
+    @property
+    def _output_count(self) -> int:
+        return len(self._outputs)
+
+    def _compiled(self) -> Objective:
+        if self._objective is None:
+            message = "A model is trained or evaluated after compile(). Received: a model without. Call it first."
+            raise RuntimeError(message)
+        return self._objective
+
+
+def check_counts(least: int = 1, **given: int) -> None:
+    """Raise a ValueError if one of the arguments is no integer of at least `least`."""
+    for name, value in given.items():
+        try:
+            enough = operator.index(value) >= least
+        except TypeError:
+            enough = False
+        if not enough:
+            message = f"{name} is an integer of at least {least}. Received: {name}={value!r}."
+            raise ValueError(message)
+
+
+def check_seed(seed: int) -> None:
+    """Raise a ValueError unless the seed is one."""
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**64:
+        message = f"seed is an integer from 0 to 2**64 - 1. Received: seed={seed!r}."
+        raise ValueError(message)

@@ -1,0 +1,94 @@
+"""Sequential: layers one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from minicnn.backends.base import Backend
+from minicnn.feeding import as_list, is_loader, numeric
+from minicnn.layers.graph import Input, SymbolicTensor
+from minicnn.layers.layer import Layer
+from minicnn.models.model import Model
+
+
+class Sequential(Model):
+    """Layers one after the other.
+
+    Args:
+        layers: Layers; the first may be `Input(...)`. Without it the model is built from the first data
+            it sees.
+        backend: See `Model`.
+        seed: See `Model`.
+        name: Name of the model.
+
+    Example:
+        >>> from minicnn.layers import Dense, Flatten, Input
+        >>> model = Sequential([Input((28, 28, 1)), Flatten(), Dense(10)])
+        >>> model.output_shape
+        (None, 10)
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[Layer | SymbolicTensor] = (),
+        *,
+        backend: str | Backend | None = None,
+        seed: int = 0,
+        name: str | None = None,
+    ) -> None:
+        self._set_up(backend, seed)
+        Layer.__init__(self, name=name)
+        given = list(layers) if isinstance(layers, Iterable) else [layers, None]
+        self._stack = [layer for layer in given if isinstance(layer, Layer)]
+        starts = given[:1] if given and isinstance(given[0], SymbolicTensor) else []
+        if len(starts) + len(self._stack) != len(given):
+            message = (
+                "Sequential takes a list of layers, of which the first may be Input(...). Received: "
+                f"{', '.join(type(v).__name__ for v in given) if isinstance(layers, Iterable) else layers!r}."
+            )
+            raise TypeError(message)
+        if starts:
+            self._chain(starts[0])
+
+    _output_count = 1
+
+    def _chain(self, start: Any) -> None:
+        built = [layer.built for layer in self._stack]
+        end = start
+        try:
+            for layer in self._stack:
+                end = layer(end)
+            self._connect(start, end, self.name)
+        except Exception:  # another shape may fit: what this one has built must not stand in its way
+            for layer, before in zip(self._stack, built, strict=True):
+                layer.built = before
+            raise
+
+    def build(self, input_shape: Any) -> None:
+        """Build for a shape whose first axis is the batch, such as (None, 28, 28, 1)."""
+        if not self.built:
+            self._chain(Input(tuple(input_shape)[1:]))
+
+    def _prepare(self, *data: Any) -> None:
+        if not self.built:
+            first = data[0]
+            if is_loader(first):
+                message = (
+                    "A Sequential without Input is built from the first arrays it sees. Received: a loader. "
+                    "Begin the layers with Input(shape), or call build((None, *shape))."
+                )
+                raise ValueError(message)
+            self.build(numeric(as_list(first)[0], "Inputs").shape)
+        super()._prepare(*data)
+
+    def __getattr__(self, name: str) -> Any:
+        # Reached only for what __init__ has not set: the graph of a model that is not built yet.
+        if name in ("_inputs", "_outputs", "_calls", "_layer_names", "_one_input", "_one_output", "_weights"):
+            message = (
+                "A Sequential knows its shapes once it is built. Received: a model without Input that has seen no "
+                "data. Begin the layers with Input(shape), or call build((None, *shape))."
+            )
+            raise RuntimeError(message)
+        message = f"{type(self).__name__!r} object has no attribute {name!r}"
+        raise AttributeError(message)

@@ -1,0 +1,135 @@
+"""What a model is trained for, and the logs that say how far it has come."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from minicnn.losses import BinaryCrossentropy, Loss, get_loss
+from minicnn.metrics import Accuracy, Metric, get_metric
+
+# Program inputs that sum up a metric are called "metric/<log>/<key>".
+PREFIX = "metric/"
+
+
+@dataclass
+class Objective:
+    """What a model is trained for, one entry an output.
+
+    Attributes:
+        losses: Losses.
+        loss_weights: Their weights in the sum that is minimised.
+        metrics: Metrics of each output.
+        names: Prefixes of the logs: empty for a single output.
+    """
+
+    losses: list[Loss]
+    loss_weights: list[float]
+    metrics: list[list[Metric]]
+    names: list[str]
+
+    @classmethod
+    def of(cls, loss: Any, metrics: Any, loss_weights: Any, outputs: int) -> Objective:
+        """The objective that the arguments of `Model.compile` describe.
+
+        Args:
+            loss: Loss or its name, or a list with one for each output.
+            metrics: Metrics or their names; for several outputs perhaps a list of such lists.
+            loss_weights: One number for each output, or None.
+            outputs: Number of outputs of the model.
+
+        Raises:
+            ValueError: If a name is unknown, a number of entries is wrong, or two logs have one name.
+        """
+        losses = list(loss) if isinstance(loss, list | tuple) else [loss] * outputs
+        given = list(metrics) if isinstance(metrics, list | tuple) else [] if metrics is None else [metrics]
+        per_output = given if outputs > 1 and any(isinstance(m, list | tuple) for m in given) else [given] * outputs
+        weights = [1.0] * outputs if loss_weights is None else list(loss_weights)
+        if not len(losses) == len(per_output) == len(weights) == outputs:
+            message = (
+                f"loss, metrics and loss_weights have one entry for each of the {outputs} outputs. Received: "
+                f"{len(losses)} losses, metrics for {len(per_output)}, {len(weights)} weights."
+            )
+            raise ValueError(message)
+        if any(isinstance(w, str) or not math.isfinite(w) for w in weights):
+            message = f"loss_weights are finite numbers. Received: {weights}."
+            raise ValueError(message)
+        chosen = [get_loss(v) for v in losses]
+        measured = [
+            [_metric(m, own) for m in (ms if isinstance(ms, list | tuple) else [ms])]
+            for ms, own in zip(per_output, chosen, strict=True)
+        ]
+        names = [""] if outputs == 1 else [f"output{i}_" for i in range(outputs)]
+        objective = cls(chosen, [float(w) for w in weights], measured, names)
+        logs = [name for name, _ in objective._readers()]
+        twice = sorted({name for name in logs if logs.count(name) > 1})
+        if twice:
+            message = f"Every metric has a log of its own. Received: {', '.join(twice)} twice. Give one another name."
+            raise ValueError(message)
+        return objective
+
+    def _readers(self) -> list[tuple[str, Callable[[Mapping[str, Any]], Any]]]:
+        """Names of the logs in their order, and what makes each from its totals."""
+        readers: list[tuple[str, Callable[[Mapping[str, Any]], Any]]] = [("loss", _mean)]
+        for prefix, metrics in zip(self.names, self.metrics, strict=True):
+            if prefix:
+                readers.append((f"{prefix}loss", _mean))
+            readers += [(f"{prefix}{metric.name}", metric.result) for metric in metrics]
+        return readers
+
+    def logs(self, totals: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, Any]:
+        """Losses and metrics by name.
+
+        Args:
+            totals: Sums by the names of their Program inputs, "metric/<log>/<key>"; empty if nothing was run.
+        """
+        sums: dict[str, dict[str, np.ndarray[Any, Any]]] = {}
+        for name, value in totals.items():
+            log, _, key = name.removeprefix(PREFIX).rpartition("/")
+            sums.setdefault(log, {})[key] = value
+        return {log: read(sums[log]) for log, read in self._readers() if log in sums}
+
+
+class LazyLogs(Mapping[str, Any]):
+    """Logs that are read from the device when first looked at.
+
+    Args:
+        read: Reads them; it is called once.
+    """
+
+    def __init__(self, read: Callable[[], dict[str, Any]]) -> None:
+        self._make: Callable[[], dict[str, Any]] | None = read
+        self._values: dict[str, Any] = {}
+
+    def read(self) -> dict[str, Any]:
+        """The values; waits for the device."""
+        if self._make is not None:
+            self._values, self._make = self._make(), None
+        return self._values
+
+    def __getitem__(self, key: str) -> Any:
+        return self.read()[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.read())
+
+    def __len__(self) -> int:
+        return len(self.read())
+
+    def __repr__(self) -> str:
+        return repr(self.read())
+
+
+def _mean(totals: Mapping[str, Any]) -> float:
+    return float(totals["total"]) / float(totals["count"])
+
+
+def _metric(given: Any, loss: Loss) -> Metric:
+    """A metric by name; the accuracy of a single logit has its threshold at 0."""
+    if given in ("accuracy", "acc") and isinstance(loss, BinaryCrossentropy) and loss.from_logits:
+        return Accuracy(threshold=0.0)
+    return get_metric(given)

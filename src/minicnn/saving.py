@@ -1,0 +1,266 @@
+"""Models in files: one safetensors file holds architecture, weights and all that training needs to go on.
+
+Tensors are the weights by path, the optimizer's state and the step counter; the metadata hold JSON. Reading
+builds only classes that minicnn or the caller names, and runs nothing that is in the file.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+import minicnn
+from minicnn import schedules
+from minicnn.backends import get_backend
+from minicnn.backends.base import Backend
+from minicnn.files import Path, SavedModelError, Tensors, read_tensors, write_tensors
+from minicnn.layers.graph import Graph, SymbolicTensor
+from minicnn.layers.layer import Layer
+from minicnn.layers.serialization import decode, encode, graph_from_config, graph_to_config
+from minicnn.losses import LOSSES, Loss
+from minicnn.metrics import METRICS, MeanLoss, Metric
+from minicnn.models import Model, Sequential
+from minicnn.optimizers import OPTIMIZERS, Optimizer
+from minicnn.schedules import Schedule
+
+__all__ = ["SavedModelError", "load_model", "load_weights", "save_model", "save_weights"]
+
+_FORMAT = 1
+_MODEL, _WEIGHTS = "model", "weights"
+
+# The classes, besides those of layers, that a saved model may name.
+_CLASSES: dict[str, type[Any]] = {
+    c.__name__: c
+    for c in (
+        *OPTIMIZERS.values(), *LOSSES.values(), *METRICS.values(), MeanLoss,
+        *(c for c in vars(schedules).values() if isinstance(c, type) and issubclass(c, Schedule)),
+    )
+}  # fmt: skip
+
+
+def save_model(model: Model, path: Path) -> None:
+    """Write a model to one file: architecture, weights, what `compile` was told, and the optimizer's state.
+
+    The file is written atomically: an interruption leaves the one that was there whole.
+
+    Args:
+        model: The model, built.
+        path: File to write; its folder must exist. The usual ending is ".safetensors".
+
+    Raises:
+        RuntimeError: If the model is not built.
+        TypeError: If an argument of a layer, loss, metric or optimizer is no plain data, such as a function.
+        ValueError: If the optimizer has state that it does not name.
+        OSError: If the file cannot be written.
+        ImportError: If safetensors is missing.
+
+    Example:
+        >>> from minicnn.layers import Dense, Input
+        >>> model = Sequential([Input((4,)), Dense(2)])
+        >>> save_model(model, "/tmp/model.safetensors")
+        >>> load_model("/tmp/model.safetensors").count_params()
+        10
+    """
+    about = describe(model)
+    expected, there = _expected(model), model._engine.names()
+    unknown = set(there) - set(expected) - {"step"}
+    if unknown:
+        message = (
+            "An optimizer that is saved has its state in the arrays that state_names() lists. "
+            f"Received: {', '.join(sorted(unknown))} besides. Name them there."
+        )
+        raise ValueError(message)
+    # State that training has not needed yet is zero.
+    tensors = {
+        name: model._engine.get(name) if name in there else np.zeros(shape, dtype)
+        for name, (shape, dtype) in expected.items()
+    }
+    write_tensors(path, tensors, {"kind": _MODEL, "format": _FORMAT, "minicnn": minicnn.__version__, **about})
+
+
+def load_model(
+    path: Path,
+    backend: str | Backend | None = None,
+    custom_objects: Mapping[str, type[Any]] | None = None,
+) -> Model:
+    """Read a model that `save_model` wrote. It predicts and trains on as the saved one would have.
+
+    Args:
+        path: The file.
+        backend: Backend of the model, whatever the saved one ran on; see `Model`.
+        custom_objects: Classes that are not minicnn's own, by name: layers, losses, metrics ...
+
+    Returns:
+        A Sequential or a Model; compiled if the saved one was.
+
+    Raises:
+        SavedModelError: If the file is damaged, or not the file of a model; a ValueError.
+        OSError: If the file cannot be read.
+        ImportError: If safetensors is missing.
+    """
+    chosen = None if backend is None else get_backend(backend)
+    tensors, about = _read(path, _MODEL)
+    try:
+        model = _model(about, chosen, {**_CLASSES, **(custom_objects or {})})
+    except Exception as error:
+        wrong = f"its model cannot be built ({type(error).__name__}: {error})"
+        remedy = "Pass all classes that are not minicnn's own as custom_objects, or save the model again"
+        raise SavedModelError(path, wrong, remedy) from error
+    _check(path, tensors, _expected(model))
+    model._engine.restore(tensors, int(tensors.get("step", 0)))
+    return model
+
+
+def save_weights(model: Model, path: Path) -> None:
+    """Write the weights of a model to one file, atomically.
+
+    Args:
+        model: The model, built.
+        path: File to write; its folder must exist.
+
+    Raises:
+        RuntimeError: If the model is not built.
+        OSError: If the file cannot be written.
+        ImportError: If safetensors is missing.
+    """
+    model.layers  # noqa: B018  # a model that is not built has none, and says so
+    write_tensors(path, model.get_weights(), {"kind": _WEIGHTS, "format": _FORMAT})
+
+
+def load_weights(model: Model, path: Path) -> None:
+    """Read weights that `save_weights` or `save_model` wrote into a model of the same architecture.
+
+    Args:
+        model: The model, built; it is not changed if there is an error.
+        path: The file.
+
+    Raises:
+        SavedModelError: If the file is damaged, or its weights are not those of the model; a ValueError.
+        RuntimeError: If the model is not built.
+        OSError: If the file cannot be read.
+        ImportError: If safetensors is missing.
+    """
+    model.layers  # noqa: B018
+    tensors, about = _read(path, _MODEL, _WEIGHTS)
+    if about["kind"] == _MODEL:
+        tensors = {name: array for name, array in tensors.items() if name in about.get("weights", ())}
+    dtype = model._engine.dtype  # the file may hold another precision
+    tensors = {name: a.astype(dtype) if a.dtype.kind == "f" else a for name, a in tensors.items()}
+    expected = {p: (w.shape, dtype) for p, w in model._weights.items()}
+    _check(path, tensors, expected, "Build the model like the one whose weights these are")
+    model.set_weights(tensors)
+
+
+def describe(model: Model) -> dict[str, Any]:
+    """All of a model but its arrays, as plain data.
+
+    Raises:
+        RuntimeError: If the model is not built.
+        TypeError: If an argument of a layer, loss, metric or optimizer is no plain data.
+    """
+    objective = model._objective
+    compiled = None if objective is None or model.optimizer is None else {
+        "optimizer": _to_config(model.optimizer),
+        "losses": [_to_config(loss) for loss in objective.losses],
+        "metrics": [[_to_config(metric) for metric in metrics] for metrics in objective.metrics],
+        "loss_weights": list(objective.loss_weights),
+        "precision": model.precision,
+    }  # fmt: skip
+    return {
+        "class": "Sequential" if isinstance(model, Sequential) else "Model",
+        "name": model.name,
+        "seed": model.seed,
+        "graph": graph_to_config(model),
+        "weights": list(model._weights),
+        "compile": compiled,
+    }
+
+
+def _to_config(value: Any) -> Any:
+    """The class and the constructor's arguments, which are attributes of the same names."""
+    if not isinstance(value, Optimizer | Loss | Metric | Schedule):
+        return encode(value)
+    config = {}
+    for name in inspect.signature(type(value)).parameters:
+        if not hasattr(value, name):
+            message = (
+                "What is saved keeps each argument of its constructor as an attribute of the same name. "
+                f"Received: {type(value).__name__} without {name!r}. Set self.{name}."
+            )
+            raise TypeError(message)
+        config[name] = _to_config(getattr(value, name))
+    return {"class": type(value).__name__, "config": config}
+
+
+def _read(path: Path, *kinds: str) -> tuple[Tensors, dict[str, Any]]:
+    tensors, about = read_tensors(path)
+    if about.get("kind") not in kinds:
+        wrong = f"it holds a {about.get('kind')!r:.40}, no {' or '.join(kinds)}"
+        raise SavedModelError(path, wrong, "Use the file that save or save_weights wrote")
+    if about.get("format") != _FORMAT:
+        wrong = f"it has format {about.get('format')!r:.40}, this version of minicnn reads {_FORMAT}"
+        raise SavedModelError(path, wrong, "Read it with the version that wrote it, or upgrade minicnn")
+    return tensors, about
+
+
+def _model(about: Mapping[str, Any], backend: Backend | None, classes: Mapping[str, Any]) -> Model:
+    name, seed = about["name"], about["seed"]
+    if not (name is None or isinstance(name, str)) or not isinstance(seed, int):
+        message = f"the name is a string and the seed an integer, not {name!r:.40} and {seed!r:.40}"
+        raise ValueError(message)
+    if about["class"] not in ("Model", "Sequential"):
+        message = f"a model is a Model or a Sequential, not {about['class']!r:.40}"
+        raise ValueError(message)
+    inputs, outputs = graph_from_config(about["graph"], classes)
+    model: Model
+    if about["class"] == "Sequential":
+        graph = Graph(inputs, outputs)
+        stack: list[Layer | SymbolicTensor] = [*graph._inputs, *(call.layer for call in graph._calls)]
+        model = Sequential(stack, backend=backend, seed=seed, name=name)
+        if graph_to_config(model) != about["graph"]:
+            message = "the layers of a Sequential are a chain, which these are not"
+            raise ValueError(message)
+    else:
+        model = Model(inputs, outputs, backend=backend, seed=seed, name=name)
+    compiled = about["compile"]
+    if compiled is not None:
+        made = decode({k: v for k, v in compiled.items() if k != "precision"}, classes)
+        metrics = made["metrics"] if len(made["losses"]) > 1 else made["metrics"][0]
+        precision = compiled["precision"]
+        model.compile(
+            made["optimizer"], made["losses"], metrics, loss_weights=made["loss_weights"], precision=precision
+        )
+    return model
+
+
+def _expected(model: Model) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Shape and dtype of every tensor in the file of a model."""
+    dtype = model._engine.dtype
+    expected = {path: (weight.shape, dtype) for path, weight in model._weights.items()}
+    if model.optimizer is None:
+        return expected
+    for path, weight in model._weights.items():
+        if weight.trainable:
+            expected |= dict.fromkeys(model.optimizer.state_names(path), (weight.shape, dtype))
+    return expected | {"step": ((), "int32")}
+
+
+def _check(
+    path: Path,
+    tensors: Tensors,
+    expected: Mapping[str, tuple[tuple[int, ...], str]],
+    remedy: str = "Save the model again, or use another copy",
+) -> None:
+    for name in [*expected, *sorted(tensors)]:
+        if name not in tensors:
+            raise SavedModelError(path, f"tensor {name!r} is missing", remedy)
+        if name not in expected:
+            raise SavedModelError(path, f"tensor {name!r} is one too many", remedy)
+        found = (tensors[name].shape, tensors[name].dtype.name)
+        if found != expected[name]:
+            shape, dtype = expected[name]
+            wrong = f"tensor {name!r} is {found[1]} {found[0]}, not {dtype} {shape}"
+            raise SavedModelError(path, wrong, remedy)

@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from minicnn.callbacks import Callback, Callbacks, History, LambdaCallback
+from minicnn.data import Loader
+from small_training import compiled, digits
+
+
+class Recorder(Callback):
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    def on_train_begin(self) -> None:
+        self.calls.append("train_begin")
+
+    def on_train_end(self) -> None:
+        self.calls.append("train_end")
+
+    def on_epoch_begin(self, epoch: int) -> None:
+        self.calls.append(("epoch_begin", epoch))
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
+        self.calls.append(("epoch_end", epoch, sorted(logs)))
+
+    def on_train_batch_begin(self, batch: int) -> None:
+        self.calls.append(("batch_begin", batch))
+
+    def on_train_batch_end(self, batch: int, logs: Any) -> None:
+        self.calls.append(("batch_end", batch, sorted(logs)))
+
+    def on_test_begin(self) -> None:
+        self.calls.append("test_begin")
+
+    def on_test_end(self, logs: Any) -> None:
+        self.calls.append(("test_end", sorted(logs)))
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+
+def test_the_points_come_in_keras_order() -> None:
+    recorder = Recorder()
+    compiled().fit(*digits(8), 5, 1, verbose=0, callbacks=[recorder], validation_data=digits(4))
+    names = ["accuracy", "loss"]
+    assert recorder.calls == [
+        "train_begin", ("epoch_begin", 0),
+        ("batch_begin", 0), ("batch_end", 0, names), ("batch_begin", 1), ("batch_end", 1, names),
+        "test_begin", ("test_end", names),
+        ("epoch_end", 0, ["accuracy", "loss", "val_accuracy", "val_loss"]), "train_end", "close",
+    ]  # fmt: skip
+
+
+def test_without_validation_there_is_no_test() -> None:
+    recorder = Recorder()
+    compiled().fit(*digits(8), verbose=0, callbacks=[recorder])
+    assert not {"test_begin", "test_end"} & {c if isinstance(c, str) else c[0] for c in recorder.calls}
+
+
+def test_logs_of_a_batch_are_averages_over_the_epoch_so_far() -> None:
+    seen: list[float] = []
+    look = LambdaCallback(on_train_batch_end=lambda batch, logs: seen.append(logs["loss"]))
+    history = compiled().fit(*digits(), 5, 1, verbose=0, callbacks=[look])
+    assert len(seen) == 5
+    assert seen[-1] == history.history["loss"][0]
+    assert len(set(seen)) == 5
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_callbacks_are_closed_when_training_breaks_off(error: type[BaseException]) -> None:
+    class Boom(Callback):
+        def on_train_batch_begin(self, batch: int) -> None:
+            raise error
+
+        def close(self) -> None:
+            raise OSError("cannot be closed")
+
+    recorder = Recorder()
+    with pytest.raises(OSError, match="cannot be closed"):
+        compiled().fit(*digits(), verbose=0, callbacks=[recorder, Boom()])
+    assert recorder.calls == ["train_begin", ("epoch_begin", 0), ("batch_begin", 0), "close"]
+
+
+def test_stop_training_within_an_epoch_ends_it_with_its_logs() -> None:
+    class Stop(Callback):
+        def on_train_batch_end(self, batch: int, logs: Any) -> None:
+            self.model.stop_training = batch == 1
+
+    recorder = Recorder()
+    history = compiled().fit(*digits(), 5, 3, verbose=0, callbacks=[Stop(), recorder])
+    assert [c[1] for c in recorder.calls if c[0] == "batch_end"] == [0, 1]
+    assert history.epoch == [0]
+
+
+def test_stop_training_at_the_start_of_an_epoch_trains_no_batch() -> None:
+    class Stop(Callback):
+        def on_epoch_begin(self, epoch: int) -> None:
+            self.model.stop_training = epoch == 1
+
+    recorder = Recorder()
+    compiled().fit(*digits(), 23, 3, verbose=0, callbacks=[Stop(), recorder])
+    assert [c[1] for c in recorder.calls if c[0] == "batch_end"] == [0]
+
+
+def test_params_say_what_fit_was_asked_for() -> None:
+    recorder = Recorder()
+    compiled(seed=4).fit(*digits(), 5, 2, verbose=0, callbacks=[recorder], shuffle=False, last_batch="drop")
+    assert recorder.params == {
+        "epochs": 2, "steps": 4, "verbose": 0, "batch_size": 5, "shuffle": False, "seed": 4, "last_batch": "drop",
+    }  # fmt: skip
+
+
+def test_params_with_a_loader_and_a_seed() -> None:
+    recorder = Recorder()
+    compiled().fit(Loader(*digits(), batch_size=5), verbose=0, callbacks=[recorder], seed=9)
+    assert (recorder.params["batch_size"], recorder.params["steps"], recorder.params["seed"]) == (None, 5, 9)
+
+
+def test_samples_seen_counts_those_of_the_epoch() -> None:
+    seen: list[int] = []
+
+    class Look(Callback):
+        def on_train_batch_end(self, batch: int, logs: Any) -> None:
+            seen.append(self.model.samples_seen)
+
+    compiled().fit(*digits(), 10, 2, verbose=0, callbacks=[Look()])
+    assert seen == [10, 20, 23] * 2
+
+
+@pytest.mark.parametrize("wrong", [History, lambda: None, "early"])
+def test_what_is_no_callback_is_refused(wrong: Any) -> None:
+    with pytest.raises(TypeError, match=r"Callbacks are instances of .*Received: .*make an object of it"):
+        compiled().fit(*digits(), verbose=0, callbacks=[wrong])
+
+
+def test_what_a_callback_adds_to_the_logs_is_in_the_history() -> None:
+    add = LambdaCallback(on_epoch_end=lambda epoch, logs: logs.update(extra=epoch * 2))
+    history = compiled().fit(*digits(), 23, 3, verbose=0, callbacks=[add])
+    assert history.history["extra"] == [0, 2, 4]
+    assert history.epoch == [0, 1, 2]
+
+
+def test_history_keeps_its_state() -> None:
+    history = compiled().fit(*digits(), 23, 3, verbose=0)
+    other = History()
+    other.set_state(history.get_state())
+    assert (other.epoch, other.history) == (history.epoch, history.history)
+    other.on_epoch_end(3, {"loss": 1.0})
+    assert len(history.epoch) == 3  # a copy
+
+
+def test_states_go_by_class_and_number() -> None:
+    class Counter(Callback):
+        def __init__(self, n: int) -> None:
+            self.n = n
+
+        def get_state(self) -> dict[str, Any]:
+            return {"n": self.n}
+
+        def set_state(self, state: Any) -> None:
+            self.n = state["n"]
+
+    model = compiled()
+    group = Callbacks([Counter(1), Recorder(), Counter(2)], model, {})
+    assert group.get_state() == {"Counter": {"n": 1}, "Counter_2": {"n": 2}}
+    group.set_state({"Counter_2": {"n": 5}})
+    assert [c.n for c in group.callbacks if isinstance(c, Counter)] == [1, 5]
+
+
+def test_lambda_callback_is_called_as_keras_calls_it() -> None:
+    calls: list[Any] = []
+    callback = LambdaCallback(
+        on_epoch_begin=lambda epoch, logs: calls.append(("epoch_begin", epoch, dict(logs))),
+        on_epoch_end=lambda epoch, logs: calls.append(("epoch_end", epoch, sorted(logs))),
+        on_train_begin=lambda logs: calls.append(("train_begin", dict(logs))),
+        on_train_end=lambda logs: calls.append(("train_end", sorted(logs))),
+        on_train_batch_begin=lambda batch, logs: calls.append(("batch_begin", batch, dict(logs))),
+        on_train_batch_end=lambda batch, logs: calls.append(("batch_end", batch, sorted(logs))),
+    )
+    compiled().fit(*digits(), 23, verbose=0, callbacks=[callback])
+    names = ["accuracy", "loss"]
+    assert calls == [
+        ("train_begin", {}), ("epoch_begin", 0, {}), ("batch_begin", 0, {}), ("batch_end", 0, names),
+        ("epoch_end", 0, names), ("train_end", names),
+    ]  # fmt: skip
+
+
+def test_a_lambda_callback_may_leave_out_everything() -> None:
+    history = compiled().fit(*digits(), verbose=0, callbacks=[LambdaCallback()])
+    assert list(history.history) == ["loss", "accuracy"]

@@ -1,0 +1,267 @@
+"""Losses against plain formulas and torch, at extreme inputs, and their gradients against differences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gradcheck import check_gradients
+from minicnn.losses import (
+    LOSSES,
+    BinaryCrossentropy,
+    CategoricalCrossentropy,
+    Huber,
+    Loss,
+    MeanAbsoluteError,
+    MeanSquaredError,
+    SparseCategoricalCrossentropy,
+    get_loss,
+)
+from model_cases import identity, run
+from numerics import assert_close
+from strategies import away_from_zero, normal, seeds
+
+Array = np.ndarray[Any, Any]
+
+rows = st.sampled_from([(1, 2), (4, 3), (3, 2, 5), (2, 1, 2, 4)])
+smoothings = st.sampled_from([0.0, 0.1, 0.9])
+TERMS = 40
+
+
+def softmax(x: Array) -> Array:
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+def distribution(shape: tuple[int, ...], seed: int) -> Array:
+    return softmax(normal(shape, seed, 7))
+
+
+def class_numbers(shape: tuple[int, ...], seed: int) -> Array:
+    return np.random.default_rng([seed, 3]).integers(0, shape[-1], shape[:-1]).astype("int32")
+
+
+def one_hot(labels: Array, classes: int) -> Array:
+    return np.eye(classes)[labels]
+
+
+@given(shape=rows, seed=seeds, smoothing=smoothings, from_logits=st.booleans())
+def test_categorical_crossentropy(shape: tuple[int, ...], seed: int, smoothing: float, from_logits: bool) -> None:
+    target, logits = distribution(shape, seed), normal(shape, seed)
+    loss = CategoricalCrossentropy(from_logits, smoothing)
+    spread = target * (1 - smoothing) + smoothing / shape[-1]
+    expected = -np.sum(spread * np.log(softmax(logits)), axis=-1)
+    assert_close(run(loss.call, target, logits if from_logits else softmax(logits)), expected, TERMS)
+
+
+@given(shape=rows, seed=seeds, smoothing=smoothings, from_logits=st.booleans())
+def test_sparse_is_categorical_of_one_hot_labels(
+    shape: tuple[int, ...], seed: int, smoothing: float, from_logits: bool
+) -> None:
+    labels, predictions = class_numbers(shape, seed), normal(shape, seed)
+    predictions = predictions if from_logits else softmax(predictions)
+    sparse = SparseCategoricalCrossentropy(from_logits, smoothing)
+    dense = CategoricalCrossentropy(from_logits, smoothing)
+    expected = run(dense.call, one_hot(labels, shape[-1]), predictions)
+    assert_close(run(sparse.call, labels, predictions), expected, TERMS)
+
+
+@given(shape=rows, seed=seeds, smoothing=smoothings, from_logits=st.booleans())
+def test_binary_crossentropy(shape: tuple[int, ...], seed: int, smoothing: float, from_logits: bool) -> None:
+    logits = 3 * normal(shape, seed)
+    target = np.random.default_rng(seed).random(shape)
+    p = 1 / (1 + np.exp(-logits))
+    t = target * (1 - smoothing) + smoothing / 2
+    expected = -np.mean(t * np.log(p) + (1 - t) * np.log(1 - p), axis=-1)
+    loss = BinaryCrossentropy(from_logits, smoothing)
+    assert_close(run(loss.call, target, logits if from_logits else p), expected, TERMS)
+
+
+@given(shape=rows, seed=seeds, delta=st.sampled_from([0.3, 1.0, 2.5]))
+def test_regression_losses(shape: tuple[int, ...], seed: int, delta: float) -> None:
+    target, predictions = 2 * normal(shape, seed), normal(shape, seed, 1)
+    d = np.abs(target - predictions)
+    assert_close(run(MeanSquaredError().call, target, predictions), (d**2).mean(axis=-1), TERMS)
+    assert_close(run(MeanAbsoluteError().call, target, predictions), d.mean(axis=-1), TERMS)
+    huber = np.where(d <= delta, d**2 / 2, delta * (d - delta / 2)).mean(axis=-1)
+    assert_close(run(Huber(delta).call, target, predictions), huber, TERMS)
+
+
+def _torch_cases() -> dict[str, tuple[Loss, Callable[[Any, Any], Any], str]]:
+    """A loss of ours; torch's for (predictions, targets) in torch's order of arguments; the kind of targets."""
+    torch = pytest.importorskip("torch")
+    F = torch.nn.functional
+    return {
+        "sparse": (SparseCategoricalCrossentropy(True, 0.1), lambda p, t: F.cross_entropy(
+            p, t.long(), reduction="none", label_smoothing=0.1), "labels"),
+        "sparse_plain": (SparseCategoricalCrossentropy(True), lambda p, t: F.cross_entropy(
+            p, t.long(), reduction="none"), "labels"),
+        "categorical": (CategoricalCrossentropy(True, 0.2), lambda p, t: F.cross_entropy(
+            p, t, reduction="none", label_smoothing=0.2), "shares"),
+        "binary": (BinaryCrossentropy(True), lambda p, t: F.binary_cross_entropy_with_logits(
+            p, t, reduction="none").mean(-1), "shares"),
+        "probability": (BinaryCrossentropy(), lambda p, t: F.binary_cross_entropy(
+            p.sigmoid(), t, reduction="none").mean(-1), "shares"),
+        "mse": (MeanSquaredError(), lambda p, t: F.mse_loss(p, t, reduction="none").mean(-1), "any"),
+        "mae": (MeanAbsoluteError(), lambda p, t: F.l1_loss(p, t, reduction="none").mean(-1), "any"),
+        "huber": (Huber(0.7), lambda p, t: F.huber_loss(p, t, reduction="none", delta=0.7).mean(-1), "any"),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name", ["sparse", "sparse_plain", "categorical", "binary", "probability", "mse", "mae", "huber"]
+)
+def test_against_torch(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    loss, theirs, kind = _torch_cases()[name]
+    shape = (6, 5)
+    predictions = normal(shape, 1)
+    targets = {"labels": class_numbers(shape, 2), "shares": distribution(shape, 3), "any": normal(shape, 4)}[kind]
+    expected = theirs(torch.tensor(predictions), torch.tensor(targets)).numpy()
+    given = 1 / (1 + np.exp(-predictions)) if name == "probability" else predictions
+    assert_close(run(loss.call, targets, given), expected, TERMS)
+
+
+@given(shape=rows, seed=seeds, smoothing=smoothings, from_logits=st.booleans())
+def test_gradients_of_crossentropies(shape: tuple[int, ...], seed: int, smoothing: float, from_logits: bool) -> None:
+    predictions = normal(shape, seed) if from_logits else distribution(shape, seed)
+    labels, target = class_numbers(shape, seed), distribution(shape, seed + 1)
+    sparse = SparseCategoricalCrossentropy(from_logits, smoothing)
+    check_gradients(sparse.call, labels, predictions, rtol=1e-6)
+    check_gradients(CategoricalCrossentropy(from_logits, smoothing).call, target, predictions, wrt=[1], rtol=1e-6)
+    check_gradients(BinaryCrossentropy(from_logits, smoothing).call, target, predictions, wrt=[1], rtol=1e-6)
+
+
+@given(shape=rows, seed=seeds)
+def test_gradients_of_regression_losses(shape: tuple[int, ...], seed: int) -> None:
+    target = normal(shape, seed)
+    predictions = target + away_from_zero(shape, seed + 1)
+    for loss in (MeanSquaredError(), MeanAbsoluteError(), Huber(100.0)):
+        check_gradients(loss.call, target, predictions, wrt=[1])
+    check_gradients(Huber(1e-3).call, target, predictions, wrt=[1], rtol=1e-6)
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
+@pytest.mark.parametrize("size", [100.0, 1e4, 1e30])
+def test_extreme_logits(backend: str, size: float) -> None:
+    pytest.importorskip(backend)
+    logits = np.asarray([[size, -size], [-size, size]], "float32")
+    labels = np.asarray([0, 0], "int32")
+    # -log softmax: 0 for the sure and right, the distance of the logits for the sure and wrong.
+    expected = np.asarray([0.0, 2 * size], "float32")
+    crossentropy = run(SparseCategoricalCrossentropy(from_logits=True).call, labels, logits, backend=backend)
+    np.testing.assert_allclose(crossentropy, expected, rtol=1e-6)
+    dense = CategoricalCrossentropy(from_logits=True).call
+    one = np.asarray([[1, 0], [1, 0]], "float32")
+    # 0 times minus infinity must not appear.
+    np.testing.assert_allclose(run(dense, one, logits, backend=backend), expected, rtol=1e-6)
+    binary = run(BinaryCrossentropy(from_logits=True).call, one, logits, backend=backend)
+    np.testing.assert_allclose(binary, [0.0, size], rtol=1e-6, atol=1e-40)
+
+
+def test_certain_probabilities_are_clipped() -> None:
+    # Keras's epsilon of 1e-7 on both sides; 1 - 1e-7 in float32 is 1 - 2^-23.
+    most = -np.log(1e-7)
+    sure = np.asarray([[1.0, 0.0], [0.0, 1.0]], "float32")
+    labels = np.asarray([0, 0], "int32")
+    sparse = run(SparseCategoricalCrossentropy().call, labels, sure)
+    np.testing.assert_allclose(sparse, [2.0**-23, most], rtol=1e-3)
+    binary = run(BinaryCrossentropy().call, sure, sure[::-1].copy())
+    assert np.isfinite(binary).all()
+    np.testing.assert_allclose(binary, most, rtol=0.02)
+
+
+def test_labels_of_every_integer_type_mean_the_same() -> None:
+    logits = normal((4, 3), 0)
+    labels = np.asarray([0, 2, 1, 1])
+    loss = SparseCategoricalCrossentropy(from_logits=True).call
+    expected = run(loss, labels.astype("int32"), logits)
+    for dtype in ("int64", "uint8", "int8"):
+        np.testing.assert_array_equal(run(loss, labels.astype(dtype), logits), expected)
+
+
+@pytest.mark.parametrize("name", sorted(LOSSES))
+def test_by_name(name: str) -> None:
+    loss = get_loss(name)
+    assert type(loss) is LOSSES[name]
+    assert get_loss(loss) is loss
+    assert vars(loss) == vars(LOSSES[name]())
+    assert loss.name == type(loss).__name__.lower()
+
+
+def test_defaults_are_keras_s() -> None:
+    assert SparseCategoricalCrossentropy().from_logits is False
+    assert CategoricalCrossentropy().label_smoothing == 0.0
+    assert Huber().delta == 1.0
+
+
+@pytest.mark.parametrize("wrong", ["mean_squared", "", None, 3, MeanSquaredError, ["mse"]])
+def test_unknown_names(wrong: Any) -> None:
+    with pytest.raises(ValueError, match=r"A loss is one of sparse_categorical_crossentropy, .*Received: "):
+        get_loss(wrong)
+
+
+@pytest.mark.parametrize("smoothing", [-0.1, 1.0, 2, float("nan")])
+@pytest.mark.parametrize(
+    "loss", [SparseCategoricalCrossentropy, CategoricalCrossentropy, BinaryCrossentropy]
+)
+def test_smoothing_out_of_range(loss: Any, smoothing: float) -> None:
+    with pytest.raises(ValueError, match=r"label_smoothing is at least 0 and below 1\. Received: "):
+        loss(label_smoothing=smoothing)
+
+
+@pytest.mark.parametrize("delta", [0.0, -1.0, float("inf"), float("nan")])
+def test_delta_out_of_range(delta: float) -> None:
+    with pytest.raises(ValueError, match=r"delta is a finite number above 0\. Received: delta="):
+        Huber(delta)
+
+
+@pytest.mark.parametrize(
+    "loss", [CategoricalCrossentropy(), BinaryCrossentropy(), MeanSquaredError(), MeanAbsoluteError(), Huber()]
+)
+def test_targets_of_another_shape(loss: Loss) -> None:
+    with pytest.raises(ValueError, match=r"takes targets of the shape .*targets \(4, 1\), predictions \(4, 3\)"):
+        run(loss.call, np.ones((4, 1)), np.ones((4, 3)))
+
+
+@pytest.mark.parametrize("from_logits", [False, True])
+def test_labels_of_another_shape(from_logits: bool) -> None:
+    loss = SparseCategoricalCrossentropy(from_logits)
+    with pytest.raises(ValueError, match=r"one class number .*labels \(4, 3\), predictions \(4, 3\).*One-hot"):
+        run(loss.call, np.ones((4, 3), "int32"), np.ones((4, 3)))
+
+
+def test_a_loss_without_call() -> None:
+    with pytest.raises(NotImplementedError):
+        Loss().call(None, None)  # type: ignore[arg-type]
+
+
+def test_sample_weights_as_in_keras() -> None:
+    # sum(w * l) / N, not / sum(w).
+    predictions, target = np.asarray([[1.0], [2.0], [4.0]]), np.zeros((3, 1))
+    logs = identity((1,)).evaluate(predictions, target, sample_weight=[1.0, 0.5, 2.0])
+    assert logs["loss"] == pytest.approx((1 * 1 + 0.5 * 4 + 2 * 16) / 3)
+    assert identity((1,)).evaluate(predictions, target, sample_weight=[0, 0, 0])["loss"] == 0.0
+
+
+def test_several_predictions_a_sample_are_averaged_before_weighting() -> None:
+    predictions = normal((4, 2, 3), 0)
+    weights = np.asarray([1.0, 0.0, 2.0, 0.5])
+    logs = identity((2, 3)).evaluate(predictions, np.zeros((4, 2, 3)), 3, sample_weight=weights)
+    assert logs["loss"] == pytest.approx(np.sum(weights * (predictions**2).mean(axis=(1, 2))) / 4)
+
+
+def test_a_loss_of_one_s_own_keeps_the_samples_apart() -> None:
+    class Total(Loss):
+        def call(self, y_true: Any, y_pred: Any) -> Any:
+            from minicnn import ops
+
+            return ops.mean(y_pred)
+
+    with pytest.raises(ValueError, match=r"A loss gives one number, .* 2 samples\. Received: float64\[\] from Total"):
+        identity((3,), Total()).evaluate(np.ones((2, 3)), np.ones((2, 3)))

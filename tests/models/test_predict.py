@@ -1,0 +1,174 @@
+"""Predictions and evaluation: kinds of arrays, loaders, partial batches, and no memory shared with the caller."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minicnn import Model, Sequential
+from minicnn.data import Loader
+from minicnn.layers import BatchNormalization, Concatenate, Dense, Dropout, Input
+from model_cases import FAST, blobs, identity, linear, to_library
+
+Array = np.ndarray[Any, Any]
+X, Y = blobs(13, 3, 2)
+LIBRARIES = ["numpy", "torch", "jax", "array_api_strict"]
+
+
+def library_of(array: Any) -> str:
+    return {"jaxlib": "jax"}.get(type(array).__module__.partition(".")[0], type(array).__module__.partition(".")[0])
+
+
+def host(array: Any) -> Array:
+    return np.from_dlpack(array) if library_of(array) == "array_api_strict" else np.asarray(array)
+
+
+@pytest.mark.parametrize("backend", [*FAST, "array_api_strict"])
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_arrays_come_back_as_they_were_given(backend: str, library: str) -> None:
+    pytest.importorskip(backend)
+    model = linear(backend)
+    found = model.predict(to_library(X, library), 5)
+    assert library_of(found) == library
+    weights = model.get_weights()
+    np.testing.assert_allclose(host(found), X @ weights["dense/kernel"] + weights["dense/bias"], rtol=1e-5, atol=1e-6)
+
+
+def test_lists_give_numpy_arrays() -> None:
+    model = linear()
+    found = model.predict(X.tolist())
+    assert isinstance(found, np.ndarray)
+    np.testing.assert_array_equal(found, model.predict(X))
+
+
+@given(n=st.integers(1, 13), batch=st.integers(1, 20))
+@settings(max_examples=30)
+def test_the_batch_size_makes_no_difference(n: int, batch: int) -> None:
+    model = linear(precision="float64")
+    whole = model.predict(X, 13)
+    assert whole.dtype == "float64"
+    np.testing.assert_allclose(model.predict(X[:n], batch), whole[:n], rtol=1e-12)
+
+
+@pytest.mark.parametrize("backend", FAST)
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_loaders(backend: str, library: str) -> None:
+    pytest.importorskip(backend)
+    model = linear(backend)
+    x = to_library(X, library)
+    expected = model.predict(x, 5)
+    parts = [x[i : i + 5] for i in range(0, len(X), 5)]
+    for loader in (
+        iter(parts), [(part,) for part in parts], [(part, Y) for part in parts], [(part, Y, Y) for part in parts],
+        ([part] for part in parts), ([part, Y] for part in parts),
+    ):  # fmt: skip
+        found = model.predict(loader)
+        assert type(found) is type(expected)
+        np.testing.assert_array_equal(host(found), host(expected))
+
+
+def test_minicnn_s_own_loader() -> None:
+    model = linear()
+    for loader in (Loader(X, batch_size=4, shuffle=False), Loader(X, Y, batch_size=4, shuffle=False)):
+        np.testing.assert_array_equal(model.predict(loader), model.predict(X, 4))
+
+
+def test_several_inputs_from_arrays_and_loaders() -> None:
+    a, b = Input((3,)), Input((2,))
+    model = Model([a, b], Dense(2)(Concatenate()([a, b])), backend="numpy")
+    x = [X, X[:, :2]]
+    expected = model.predict(x, 5)
+    np.testing.assert_array_equal(model.predict(tuple(x), 5), expected)
+    np.testing.assert_array_equal(model.predict([v.tolist() for v in x], 5), expected)
+    parts = [[v[i : i + 5] for v in x] for i in range(0, len(X), 5)]
+    np.testing.assert_array_equal(model.predict(iter(parts)), expected)
+    np.testing.assert_array_equal(model.predict([(part, Y) for part in parts]), expected)
+
+
+@pytest.mark.parametrize("backend", FAST)
+def test_many_outputs_keep_their_order(backend: str) -> None:
+    pytest.importorskip(backend)
+    x = Input((3,))
+    model = Model(x, [Dense(i + 1)(x) for i in range(12)], backend=backend)
+    assert [p.shape[1] for p in model.predict(X)] == list(range(1, 13))
+    one = Model(x, [Dense(2)(x)], backend=backend)
+    assert isinstance(one.predict(X), list)  # a list of outputs gives a list
+
+
+@pytest.mark.parametrize("backend", FAST)
+@pytest.mark.parametrize("batch", [5, 13])
+def test_predictions_are_arrays_of_their_own(backend: str, batch: int) -> None:
+    pytest.importorskip(backend)
+    model = identity((3,), backend="numpy") if backend == "numpy" else Sequential([Input((3,))], backend=backend)
+    x = X.astype("float64") if backend == "numpy" else X.copy()
+    found = model.predict(x, batch)
+    np.testing.assert_array_equal(found, x)
+    assert not np.may_share_memory(found, x)
+    found += 1.0  # so it can be written to
+    np.testing.assert_array_equal(model.predict(x, batch), x)
+
+
+def test_own_tensors_are_not_handed_back() -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.tensor(X)
+    found = Sequential([Input((3,))], backend="torch").predict(x)
+    found += 1
+    np.testing.assert_array_equal(x.numpy(), X)
+
+
+def test_prediction_is_inference() -> None:
+    model = Sequential([Input((3,)), Dropout(0.5), BatchNormalization()], backend="numpy")
+    before = model.get_weights()
+    first, second = model.predict(X), model.predict(X)
+    np.testing.assert_array_equal(first, second)
+    np.testing.assert_allclose(first, X / np.sqrt(1 + 1e-3), rtol=1e-6)
+    for path, w in model.get_weights().items():
+        np.testing.assert_array_equal(w, before[path])
+
+
+# Evaluation -------------------------------------------------------------------------------------
+
+
+@given(n=st.integers(1, 13), batch=st.integers(1, 20), weighted=st.booleans())
+@settings(max_examples=30)
+def test_evaluation_over_partial_batches_is_that_of_the_whole(n: int, batch: int, weighted: bool) -> None:
+    model = linear(units=2, loss="mse", metrics=["mae", "accuracy"], precision="float64")
+    target = np.eye(2)[Y[:n]]
+    w = np.linspace(0.5, 1, n) if weighted else np.ones(n)
+    p = model.predict(X[:n])
+    found = model.evaluate(X[:n], target, batch, sample_weight=w if weighted else None)
+    assert found["loss"] == pytest.approx(np.mean(w * ((p - target) ** 2).mean(axis=1)))
+    assert found["mae"] == pytest.approx(np.average(np.abs(p - target).mean(axis=1), weights=w))
+    assert found["accuracy"] == pytest.approx(np.average(p.argmax(axis=1) == Y[:n], weights=w))
+
+
+@pytest.mark.parametrize("backend", FAST)
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_evaluation_of_every_library(backend: str, library: str) -> None:
+    pytest.importorskip(backend)
+    model = linear(backend)
+    expected = linear(backend).evaluate(X, np.eye(2, dtype="float32")[Y], 5)
+    found = model.evaluate(to_library(X, library), to_library(np.eye(2, dtype="float32")[Y], library), 5)
+    assert found == expected
+
+
+def test_evaluation_changes_nothing() -> None:
+    model = linear(metrics=["mae"])
+    state = model.get_state()
+    model.evaluate(X, np.eye(2)[Y], 4)
+    after = model.get_state()
+    assert after["steps_taken"] == state["steps_taken"] == 0
+    for name, array in state["arrays"].items():
+        np.testing.assert_array_equal(after["arrays"][name], array)
+
+
+def test_evaluation_prints_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+    model = identity((2,), "mse", ["mae", "confusion_matrix"])
+    model.evaluate(np.ones((3, 2)), np.zeros((3, 2)))
+    assert capsys.readouterr().out == ""
+    model.evaluate(np.ones((3, 2)), np.zeros((3, 2)), verbose=1)
+    assert capsys.readouterr().out == "loss: 1.0000 - mae: 1.0000\n"

@@ -1,0 +1,156 @@
+"""Models with several inputs and outputs: losses and their weights, metrics of each output, labels, validation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minicnn import Model
+from minicnn.layers import Add, Concatenate, Dense, Input
+from minicnn.losses import SparseCategoricalCrossentropy
+from minicnn.metrics import TopKAccuracy
+from minicnn.optimizers import SGD
+from model_cases import FAST, assert_same_weights
+
+RNG = np.random.default_rng(0)
+A, B = RNG.standard_normal((17, 3)).astype("float32"), RNG.standard_normal((17, 2)).astype("float32")
+CLASSES = RNG.integers(0, 4, 17).astype("int32")
+TARGET = RNG.standard_normal((17, 2)).astype("float32")
+WEIGHT = np.linspace(0, 1, 17)
+
+
+def branched(backend: Any = "numpy", **options: Any) -> Model:
+    """Two inputs, a trunk, a class and a number pair as outputs."""
+    a, b = Input((3,), name="a"), Input((2,), name="b")
+    trunk = Dense(5, activation="tanh", name="trunk")(Concatenate()([a, b]))
+    trunk = Add()([trunk, Dense(5, name="short")(b)])
+    model = Model([a, b], [Dense(4, name="digit")(trunk), Dense(2, name="place")(trunk)], backend=backend, seed=2)
+    arguments: dict[str, Any] = {
+        "loss": [SparseCategoricalCrossentropy(from_logits=True), "mse"],
+        "metrics": [["accuracy", TopKAccuracy(2)], ["mae"]], "loss_weights": [1.0, 0.25],
+    }  # fmt: skip
+    model.compile(SGD(0.1, 0.9), precision="float64" if backend == "numpy" else "float32", **{**arguments, **options})
+    return model
+
+
+@pytest.mark.parametrize("backend", FAST)
+def test_logs_by_hand(backend: str) -> None:
+    pytest.importorskip(backend)
+    model = branched(backend)
+    logits, place = model.predict([A, B])
+    expected_digit = np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(17), CLASSES]
+    expected_place = ((place - TARGET) ** 2).mean(axis=1)
+    found = model.evaluate([A, B], [CLASSES, TARGET], 5, WEIGHT)
+    names = ["loss", "output0_loss", "output0_accuracy", "output0_top_2_accuracy", "output1_loss", "output1_mae"]
+    assert list(found) == names
+    expected = {
+        "output0_loss": np.mean(WEIGHT * expected_digit),
+        "output1_loss": np.mean(WEIGHT * expected_place),
+        "output0_accuracy": np.average(logits.argmax(axis=1) == CLASSES, weights=WEIGHT),
+        "output1_mae": np.average(np.abs(place - TARGET).mean(axis=1), weights=WEIGHT),
+    }
+    expected["loss"] = expected["output0_loss"] + 0.25 * expected["output1_loss"]
+    for name, value in expected.items():
+        assert found[name] == pytest.approx(value, rel=1e-5), name
+
+
+def test_the_gradient_is_that_of_the_weighted_sum() -> None:
+    step = 1e-6
+    model = branched()
+    before = model.get_weights()
+    model.train_on_batch([A, B], [CLASSES, TARGET])
+    after = model.get_weights()
+    for path in ("trunk/kernel", "short/bias", "digit/kernel", "place/bias"):
+        index = (0,) * before[path].ndim
+        losses = []
+        for sign in (1, -1):
+            moved = before[path].copy()
+            moved[index] += sign * step
+            model.set_weights({**before, path: moved})
+            losses.append(model.evaluate([A, B], [CLASSES, TARGET])["loss"])
+        numeric = (losses[0] - losses[1]) / (2 * step)
+        assert (before[path] - after[path])[index] == pytest.approx(0.1 * numeric, rel=1e-6, abs=1e-9), path
+
+
+def test_a_loss_weight_of_zero_leaves_an_output_untrained() -> None:
+    model = branched(loss_weights=[1, 0])
+    before = model.get_weights()
+    model.fit([A, B], [CLASSES, TARGET], 5, 1, 0)
+    after = model.get_weights()
+    np.testing.assert_array_equal(after["place/kernel"], before["place/kernel"])
+    assert np.any(after["digit/kernel"] != before["digit/kernel"])
+
+
+def test_one_loss_and_one_list_of_metrics_serve_all_outputs() -> None:
+    model = branched(loss="mse", metrics=["mae"], loss_weights=None)
+    found = model.evaluate([A, B], [np.zeros((17, 4)), TARGET])
+    assert list(found) == ["loss", "output0_loss", "output0_mae", "output1_loss", "output1_mae"]
+    assert found["loss"] == pytest.approx(found["output0_loss"] + found["output1_loss"])
+
+
+def test_metrics_of_some_outputs() -> None:
+    model = branched(metrics=[[], "mae"])
+    assert list(model.evaluate([A, B], [CLASSES, TARGET])) == ["loss", "output0_loss", "output1_loss", "output1_mae"]
+    with pytest.raises(ValueError, match=r"one entry for each of the 2 outputs\. Received: 2 losses, metrics for 1"):
+        branched(metrics=[["mae"]])
+
+
+@pytest.mark.parametrize("backend", FAST)
+def test_training_from_arrays_and_loaders(backend: str) -> None:
+    pytest.importorskip(backend)
+    one, two = branched(backend), branched(backend)
+    history = one.fit([A, B], [CLASSES, TARGET], 5, 2, 0, shuffle=False, validation_split=0.3).history
+    assert list(history) == [*(n for n in history if n[:4] != "val_"), *(f"val_{n}" for n in history if n[:4] != "val_")]
+    assert history["loss"][1] < history["loss"][0]
+    parts = [slice(0, 5), slice(5, 10), slice(10, 11)]
+    loader = [([A[p], B[p]], [CLASSES[p], TARGET[p]]) for p in parts]
+    same = two.fit(loader, epochs=2, verbose=0, validation_data=([A[11:], B[11:]], [CLASSES[11:], TARGET[11:]])).history
+    for name, values in history.items():
+        np.testing.assert_allclose(same[name], values, rtol=1e-5, err_msg=name)
+    for path, w in one.get_weights().items():
+        np.testing.assert_allclose(two.get_weights()[path], w, rtol=1e-5, atol=1e-6)
+
+
+def test_tuples_are_as_good_as_lists() -> None:
+    one, two = branched(), branched()
+    one.fit([A, B], [CLASSES, TARGET], 5, 1, 0)
+    two.fit((A.tolist(), B.tolist()), (CLASSES.tolist(), TARGET.tolist()), 5, 1, 0)
+    assert_same_weights(two.get_weights(), one.get_weights())
+
+
+def test_class_weights_are_for_one_output() -> None:
+    with pytest.raises(ValueError, match=r"class_weight is for a model with one output .*\(4,\), \(2,\)"):
+        branched().fit([A, B], [CLASSES, TARGET], verbose=0, class_weight={0: 1.0})
+
+
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        (CLASSES, r"labels for 2 outputs\. Received: 1"),
+        ([CLASSES, TARGET, TARGET], r"labels for 2 outputs\. Received: 3"),
+        ([TARGET, CLASSES], r"Labels of a sparse loss are integers from 0 to 3"),
+        ([CLASSES, TARGET[:5]], r"same number of samples\. Received: 5, 17"),
+        ([CLASSES, TARGET[:, :1]], r"targets \(17, 1\), predictions \(17, 2\)"),
+    ],
+)
+def test_labels_that_do_not_fit(y: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        branched().evaluate([A, B], y)
+
+
+def test_shapes() -> None:
+    model = branched()
+    assert model.input_shape == [(None, 3), (None, 2)]
+    assert model.output_shape == [(None, 4), (None, 2)]
+    x = Input((3,))
+    assert Model([x], Dense(2)(x)).input_shape == [(None, 3)]
+    assert Model(x, [Dense(2)(x)]).output_shape == [(None, 2)]
+
+
+def test_an_input_that_is_an_output_too() -> None:
+    x = Input((3,))
+    model = Model(x, [x, Dense(2)(x)], backend="numpy")
+    same, _ = model.predict(A)
+    np.testing.assert_array_equal(same, A)
