@@ -1,0 +1,26 @@
+"""The command line: one module a command, and what they share."""
+
+import click
+
+from minicnn import __version__
+from minicnn.cli.compare import compare
+from minicnn.cli.errors import Commands
+from minicnn.cli.info import info
+from minicnn.cli.train import train
+from minicnn.cli.worker import worker
+
+__all__ = ["cli"]
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="minicnn")
+def cli() -> None:
+    """Train small convolutional networks on NumPy, PyTorch or JAX arrays, and compare these.
+
+    Errors are one line; MINICNN_DEBUG=1 shows where they come from. Exit codes: 0 done, 1 failed,
+    2 wrong usage, 130 interrupted.
+    """
+
+
+for command in (info, train, compare, worker):
+    cli.add_command(command)

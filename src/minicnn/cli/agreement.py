@@ -1,0 +1,119 @@
+"""Whether two trainings from the same weights on the same batches have computed the same thing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from minicnn.cli.contenders import Result
+from minicnn.steps import PRECISIONS
+from minicnn.tolerance import EPSILON, tolerance
+
+ACCURACY = 0.003  # share of the test samples by which two correct trainings may differ
+SMALL = 3  # test samples by which they may in any case
+
+Weights = Mapping[str, np.ndarray[Any, Any]]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One comparison with the reference.
+
+    Attributes:
+        what: What is compared.
+        difference: Its largest difference.
+        allowed: The most that it may be; None where it is only reported.
+    """
+
+    what: str
+    difference: float
+    allowed: float | None
+
+    @property
+    def passed(self) -> bool:
+        """Whether the difference is a number, and allowed."""
+        return self.allowed is None or self.difference <= self.allowed
+
+    def __str__(self) -> str:
+        return f"{self.what} {self.difference:.1e}" + ("" if self.allowed is None else f" (at most {self.allowed:.1e})")
+
+
+def compare(
+    result: Result, reference: Result, *, precision: str, reduction: int, steps: int, tests: int
+) -> list[Check]:
+    """Compare a training with the reference's.
+
+    - The weights before training are the same, bit for bit.
+    - The change of each weight in the first step, which is the gradient times the rate, is the same within the
+      tolerance for the longest sum of the Program, relative to the largest change of that weight (or to a
+      thousandth of the largest of all, as some gradients are zero but for rounding).
+    - The loss of each epoch is the same within the tolerance for a sum of that many terms in each step: after k
+      steps a weight is the sum of its first value and k gradients.
+    - The test accuracies differ by at most 0.3 points, or three samples.
+
+    Args:
+        result: The training.
+        reference: The one that it is compared with.
+        precision: Precision policy.
+        reduction: Terms of the longest sum in a step.
+        steps: Steps of the training.
+        tests: Test samples.
+    """
+    policy = PRECISIONS[precision]
+    if policy.products:
+        # Inputs of products are rounded, each alike but for a few at the edge; the sums are exact by comparison.
+        rtol, drift = tolerance(policy.products)[0], tolerance(policy.products, steps)[0]
+    else:
+        rtol, drift = tolerance(policy.dtype, reduction)[0], tolerance(policy.dtype, reduction * steps)[0]
+    accuracies = [float(r.facts["test"]["accuracy"]) for r in (result, reference)]
+    return [
+        Check("first weights", float(result.facts["start"] != reference.facts["start"]), 0.0),
+        Check("first update", _update_difference(result.weights, reference.weights, EPSILON[policy.dtype]), rtol),
+        Check("loss", _loss_difference(result, reference), drift),
+        Check("final weights", _weight_difference(result.weights, reference.weights), None),
+        Check("test accuracy", abs(accuracies[0] - accuracies[1]), max(ACCURACY, SMALL / tests)),
+    ]
+
+
+def _update_difference(a: Weights, b: Weights, eps: float) -> float:
+    """Largest difference of the first changes, relative to the changes; the rounding of the weights is taken off."""
+    paths = [key.removeprefix("start/") for key in b if key.startswith("start/")]
+    changes = {path: [_change(weights, path) for weights in (a, b)] for path in paths}
+    largest = max(np.abs(ours).max() for _, ours in changes.values())
+    worst = 0.0
+    for path, (theirs, ours) in changes.items():
+        rounding = eps * np.abs(b[f"first/{path}"]).max()
+        scale = max(np.abs(ours).max(), largest / 1000, np.finfo(np.float64).tiny)
+        worst = _larger(worst, float(np.maximum(np.abs(theirs - ours).max() - rounding, 0.0) / scale))
+    return worst
+
+
+def _change(weights: Weights, path: str) -> np.ndarray[Any, np.dtype[np.float64]]:
+    change: np.ndarray[Any, np.dtype[np.float64]] = (
+        weights[f"first/{path}"].astype(np.float64) - weights[f"start/{path}"]
+    )
+    return change
+
+
+def _loss_difference(a: Result, b: Result) -> float:
+    worst = 0.0
+    for ours, theirs in zip(a.facts["history"], b.facts["history"], strict=True):
+        worst = _larger(worst, abs(ours["loss"] - theirs["loss"]) / max(abs(theirs["loss"]), 1e-300))
+    return worst
+
+
+def _weight_difference(a: Weights, b: Weights) -> float:
+    """Euclidean distance of all final weights, relative to their norm."""
+    keys = [key for key in b if key.startswith("final/")]
+    distance = sum(float(np.square(a[k].astype(np.float64) - b[k]).sum()) for k in keys)
+    norm = sum(float(np.square(b[k].astype(np.float64)).sum()) for k in keys)
+    return math.sqrt(distance / max(norm, 1e-300))
+
+
+def _larger(a: float, b: float) -> float:
+    """The larger number; NaN if either is."""
+    return math.nan if math.isnan(a) or math.isnan(b) else max(a, b)

@@ -1,0 +1,254 @@
+"""`minicnn compare`: one network on every backend."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+import tempfile
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from minicnn import machine
+from minicnn.cli import agreement, contenders, figures, job
+from minicnn.cli.contenders import Result
+from minicnn.cli.options import BACKEND, EPILOG, Settings, run_folder, training_options
+from minicnn.cli.runs import RunFolder, require
+from minicnn.cli.tables import console, table
+from minicnn.data.order import num_batches
+
+FILES = ("compare.json", "compare.csv", "compare.png")
+COLUMNS = (
+    "backend", "time_s", "first_time_s", "samples_per_s", "speedup", "test_accuracy", "memory_mb", "difference",
+    "agrees",
+)  # fmt: skip
+LINES = 10  # of progress for a contender, where the output is no terminal
+
+
+@click.command(epilog=EPILOG)
+@training_options
+@click.option("--backends", metavar="A,B,..", help='Backends, such as "numpy,torch:cuda". Default: all that are found.')
+@click.option(
+    "--peer/--no-peer", "with_peer", default=True, help="Add PyTorch's own modules (mlp, platforms, kernels)."
+)
+@click.option(
+    "--out", type=click.Path(file_okay=False), metavar="DIR",
+    help="Folder of the results. Default: runs/compare-NETWORK-DATA.",
+)  # fmt: skip
+@click.pass_context
+def compare(
+    ctx: click.Context, /, backends: str | None, with_peer: bool, out: str | None, overwrite: bool, **options: Any
+) -> None:
+    """Train NETWORK on every backend, from the same weights and on the same batches.
+
+    Each runs in a process of its own, one after the other. Those that do not compute what the first
+    one does (numpy, if it takes part) are marked, and the exit code is 1.
+    """
+    require("matplotlib")
+    settings = Settings.resolve(**options)
+    if backends is None:
+        names, notes = contenders.found(settings, with_peer=with_peer)
+    else:
+        names, notes = _named(ctx, backends), []
+        names += contenders.peers(names, settings) if with_peer else []
+    for note in (*notes, *machine.warnings()):
+        click.echo(f"note: {note}", err=True)
+    place = run_folder(out, "compare", settings.network, settings.data)
+    with RunFolder(place, FILES, overwrite=overwrite) as folder:
+        samples = job.load_samples(settings)
+        settings = job.concrete(settings, samples)
+        title = f"{settings.network} on {settings.data}, {settings.precision}, batch {settings.batch_size}"
+        click.echo(f"{title}: {samples}; {', '.join(names)}")
+        results = _run(names, settings, samples)
+        checks, reference = _check(results, settings, samples)
+        rows = _rows(results, checks, reference)
+        _write(folder, title, settings, results, checks, rows, reference)
+    _show(results, checks, rows, reference, place)
+    bad = [r.name for r in results if r.failure or not all(c.passed for c in checks[r.name])]
+    if bad:
+        message = f"Every contender computes the same. Received: {', '.join(bad)} failed or differed; see above."
+        raise click.ClickException(message)
+
+
+def _named(ctx: click.Context, text: str) -> list[str]:
+    parameter = next(p for p in ctx.command.params if p.name == "backends")
+    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not names:
+        message = "--backends names at least one backend. Received: none."
+        raise click.UsageError(message, ctx)
+    return [BACKEND.convert(name, parameter, ctx) for name in names]
+
+
+def _run(names: list[str], settings: Settings, samples: job.Samples) -> list[Result]:
+    results = []
+    with tempfile.TemporaryDirectory(prefix="minicnn-") as text, _Display(names, settings) as display:
+        folder = Path(text)
+        contenders.write_samples(samples, folder)
+        for name in names:
+            results.append(contenders.run(name, settings, samples, folder, lambda e, n=name: display.show(n, e)))  # type: ignore[misc]
+            display.end(results[-1])
+    if all(r.failure for r in results):
+        message = "; ".join(f"{r.name}: {r.failure}" for r in results)
+        raise click.ClickException(message)
+    return results
+
+
+# Results ------------------------------------------------------------------------------------------
+
+
+def _check(
+    results: list[Result], settings: Settings, samples: job.Samples
+) -> tuple[dict[str, list[agreement.Check]], Result]:
+    """Compare each with the reference: NumPy, else the first that has not failed."""
+    fine = [r for r in results if not r.failure]
+    reference = next((r for r in fine if r.name.partition(":")[0] == contenders.REFERENCE), fine[0])
+    per_epoch = num_batches(len(samples["x_train"]), settings.batch_size or 1, settings.last_batch)
+    checks: dict[str, list[agreement.Check]] = {r.name: [] for r in results}
+    for result in fine:
+        if result is not reference:
+            checks[result.name] = agreement.compare(
+                result, reference, precision=settings.precision, reduction=reference.facts["reduction"] or 1,
+                steps=per_epoch * settings.epochs, tests=len(samples["x_test"]),
+            )  # fmt: skip
+    return checks, reference
+
+
+def _rows(results: list[Result], checks: dict[str, list[agreement.Check]], reference: Result) -> list[dict[str, Any]]:
+    """The table: a row a contender that has not failed."""
+    fine = [r for r in results if not r.failure]
+    base = reference.time if reference.name.startswith(contenders.REFERENCE) else max(r.time for r in fine)
+    return [
+        {
+            "backend": r.name,
+            "time_s": r.time,
+            "first_time_s": r.times[0],
+            "samples_per_s": r.rate,
+            "speedup": base / r.time,
+            "test_accuracy": r.facts["test"]["accuracy"],
+            "memory_mb": r.facts["memory_mb"],
+            "difference": next((c.difference for c in checks[r.name] if c.what == "loss"), 0.0),
+            "agrees": all(c.passed for c in checks[r.name]),
+        }
+        for r in fine
+    ]
+
+
+def _write(
+    folder: Path,
+    title: str,
+    settings: Settings,
+    results: list[Result],
+    checks: dict[str, list[agreement.Check]],
+    rows: list[dict[str, Any]],
+    reference: Result,
+) -> None:
+    by_name = {row["backend"]: row for row in rows}
+    entries = []
+    for r in results:
+        compared = [{**asdict(c), "passed": c.passed} for c in checks[r.name]]
+        facts = {k: v for k, v in r.facts.items() if k not in ("event", "start", "reduction")}
+        entries.append({"name": r.name, "failure": r.failure, **facts, **by_name.get(r.name, {}), "checks": compared})
+    record = {
+        "settings": asdict(settings), "machine": machine.facts(), "reference": reference.name, "results": entries,
+    }  # fmt: skip
+    (folder / "compare.json").write_text(json.dumps(record, indent=2) + "\n", "utf-8")
+    with (folder / "compare.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    figures.comparison(folder / "compare.png", [e for e in entries if not e["failure"]], title, reference.name)
+
+
+def _show(
+    results: list[Result],
+    checks: dict[str, list[agreement.Check]],
+    rows: list[dict[str, Any]],
+    reference: Result,
+    place: Path,
+) -> None:
+    heads = [
+        "backend", "time per epoch (s)", "first epoch (s)", "samples per s", "speed-up", "test accuracy", "memory (MB)",
+        "largest difference",
+    ]  # fmt: skip
+    cells = [
+        [
+            row["backend"], f"{row['time_s']:.3g}", f"{row['first_time_s']:.3g}", f"{row['samples_per_s']:,.0f}",
+            f"{row['speedup']:.2f}", f"{row['test_accuracy']:.2%}", f"{row['memory_mb']:,.0f}",
+            "reference" if row["backend"] == reference.name
+            else f"{row['difference']:.1e}" + ("" if row["agrees"] else " DISAGREES"),
+        ]
+        for row in rows
+    ]  # fmt: skip
+    out = console()
+    out.print(table("", heads, cells, numbers=True))
+    base = contenders.REFERENCE if reference.name.startswith(contenders.REFERENCE) else "the slowest"
+    out.print(
+        f"Time per epoch: median without the first. Speed-up: over {base}. Memory: growth of the process while it "
+        "trains, beyond libraries and data; on a GPU what is allocated there. Largest difference: of an epoch's loss "
+        f"from {reference.name}'s, relative."
+    )
+    for result in results:
+        if result.failure:
+            out.print(f"{result.name} FAILED: {result.failure}")
+        elif not all(c.passed for c in checks[result.name]):
+            out.print(f"{result.name} DISAGREES: {', '.join(map(str, checks[result.name]))}")
+        elif checks[result.name]:
+            out.print(f"{result.name} agrees: {', '.join(map(str, checks[result.name]))}")
+    out.print(f"{place}: {', '.join(FILES)}")
+
+
+class _Display:
+    """Context manager: bars on a terminal, lines elsewhere."""
+
+    def __init__(self, names: list[str], settings: Settings) -> None:
+        self._names, self._epochs = names, settings.epochs
+        self._progress: AbstractContextManager[Any] = nullcontext()
+        self._tasks: dict[str, Any] = {}
+        if sys.stdout.isatty():
+            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+            columns = ("{task.description}", BarColumn(), TextColumn("{task.fields[text]}"), TimeElapsedColumn())
+            self._progress = progress = Progress(*columns)
+            for name in names:
+                self._tasks[name] = progress.add_task(name, total=self._epochs, text="", start=False)
+
+    def __enter__(self) -> _Display:
+        self._progress.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._progress.__exit__(*error)
+
+    def show(self, name: str, event: dict[str, Any]) -> None:
+        """Show an event of a worker."""
+        progress: Any = self._progress
+        if self._tasks and event["event"] == "step":
+            progress.start_task(self._tasks[name])
+            progress.update(self._tasks[name], completed=event["done"])
+        if event["event"] != "epoch":
+            return
+        epoch = event["epoch"]
+        text = (
+            f"epoch {epoch}/{self._epochs}: {event['time_s']:.3g} s, {event['samples_per_s']:,.0f} samples/s, "
+            f"loss {event['loss']:.4f}, validation accuracy {event['val_accuracy']:.2%}"
+        )
+        if self._tasks:
+            progress.start_task(self._tasks[name])
+            progress.update(self._tasks[name], completed=epoch, text=text)
+        elif epoch == self._epochs or epoch % -(-self._epochs // LINES) == 0:
+            click.echo(f"{name:<{max(map(len, self._names))}}  {text}")
+
+    def end(self, result: Result) -> None:
+        """Show that a worker has ended."""
+        progress: Any = self._progress
+        if result.failure:
+            if self._tasks:
+                progress.update(self._tasks[result.name], text="failed")
+            else:
+                click.echo(f"{result.name} failed: {result.failure}")
+        elif self._tasks:
+            progress.stop_task(self._tasks[result.name])

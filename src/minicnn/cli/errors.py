@@ -1,0 +1,66 @@
+"""Errors of the command line: one line, and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import click
+
+DEBUG = "MINICNN_DEBUG"
+FAILURE, USAGE, INTERRUPTED = 1, 2, 130
+
+# Errors whose message is written for the user; any other kind is named.
+_EXPECTED = (ValueError, TypeError, RuntimeError, OSError, ImportError, MemoryError)
+
+
+class Commands(click.Group):
+    """A group whose commands end with one line on stderr and an exit code, never with a traceback."""
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """See `click.Group.main`; leaves by SystemExit."""
+        try:
+            code = super().main(*args, **{**extra, "standalone_mode": False})
+        except (click.Abort, KeyboardInterrupt):  # click makes an Abort of Ctrl-C
+            _say("interrupted")
+            sys.exit(INTERRUPTED)
+        except click.exceptions.NoArgsIsHelpError as error:
+            click.echo(error.format_message(), err=True)
+            sys.exit(USAGE)
+        except click.UsageError as error:
+            path = error.ctx.command_path if error.ctx else self.name
+            _say(f"{one_line(error.format_message())} See {path} --help.")
+            sys.exit(USAGE)
+        except click.ClickException as error:
+            _say(one_line(error.format_message()))
+            sys.exit(error.exit_code)
+        except BrokenPipeError:
+            # The reader of a pipe has gone; Python's own last flush must not fail, too.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(FAILURE)
+        except Exception as error:
+            if os.environ.get(DEBUG, "0") not in ("", "0"):
+                raise
+            _say(describe(error))
+            sys.exit(FAILURE)
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def describe(error: BaseException) -> str:
+    """An exception in one line."""
+    text = " ".join([str(error), *getattr(error, "__notes__", [])])
+    if isinstance(error, OSError) and error.filename is not None:
+        text = f"{error.filename}: {error.strerror}"
+    if not isinstance(error, _EXPECTED) or not text.strip():
+        text = f"{type(error).__name__}: {text} ({DEBUG}=1 shows where)"
+    return one_line(text)
+
+
+def one_line(text: str) -> str:
+    """Text without line breaks."""
+    return " ".join(text.split())
+
+
+def _say(text: str) -> None:
+    click.echo(f"error: {text}", err=True)

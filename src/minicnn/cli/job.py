@@ -1,0 +1,180 @@
+"""One training: its data, its model, and what comes out of it."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from minicnn import data, zoo
+from minicnn.backends import get_backend
+from minicnn.backends.base import Backend
+from minicnn.callbacks import Callback, Timer
+from minicnn.cli.options import Settings
+from minicnn.layers import Rescaling
+from minicnn.losses import SparseCategoricalCrossentropy
+from minicnn.models import Model
+from minicnn.optimizers import SGD
+
+COLUMNS = ("epoch", "loss", "accuracy", "val_loss", "val_accuracy", "time_s", "samples_per_s")
+
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """The samples of a training: uint8 images (N, H, W, C) and int32 labels (N,).
+
+    Attributes:
+        arrays: "x_train", "y_train", "x_val", "y_val", "x_test" and "y_test".
+        num_classes: Number of classes.
+    """
+
+    arrays: Arrays
+    num_classes: int
+
+    def __getitem__(self, name: str) -> np.ndarray[Any, Any]:
+        return self.arrays[name]
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape (H, W, C) of an image."""
+        return self["x_train"].shape[1:]
+
+    @property
+    def held_out(self) -> bool:
+        """Whether the validation samples are others than the test samples."""
+        return self["x_val"] is not self["x_test"]
+
+    def __str__(self) -> str:
+        parts = [f"{len(self['x_train']):,} training"]
+        parts += [f"{len(self['x_val']):,} validation"] if self.held_out else []
+        shape = "x".join(map(str, self.input_shape))
+        return f"{', '.join(parts)} and {len(self['x_test']):,} test images of {shape}"
+
+
+def load_samples(settings: Settings) -> Samples:
+    """The data set that is asked for, less what is held out, cut to the number of samples.
+
+    Raises:
+        ValueError: If nothing is left to train on, or the data cannot be had.
+        ImportError: If a library is missing that its files need.
+    """
+    options: dict[str, Any] = {}
+    if settings.data == "synthetic_digits" and settings.samples is not None:
+        wanted = settings.samples + settings.hold_out
+        options = {"n_train": min(60_000, wanted), "n_test": min(10_000, settings.samples)}
+    found = data.load(settings.data, settings.data_dir, **options)
+    total = len(found.x_train)
+    if settings.hold_out >= total:
+        message = (
+            f"--hold-out leaves samples to train on. Received: {settings.hold_out} of the {total} training samples "
+            f"of {settings.data}. Hold out fewer."
+        )
+        raise ValueError(message)
+    held = _spread(total, settings.hold_out)
+    rest = np.setdiff1d(np.arange(total), held) if len(held) else slice(None)
+    arrays: Arrays = {}
+    for axis in "xy":
+        train, test = getattr(found, f"{axis}_train"), getattr(found, f"{axis}_test")
+        arrays[f"{axis}_train"] = _at_most(train[rest], settings.samples)
+        arrays[f"{axis}_test"] = _at_most(test, settings.samples)
+        arrays[f"{axis}_val"] = _at_most(train[held], settings.samples) if len(held) else arrays[f"{axis}_test"]
+    if not len(arrays["x_val"]):
+        message = f"There are samples to validate on. Received: {settings.data} without test images. Give --hold-out."
+        raise ValueError(message)
+    return Samples(arrays, found.num_classes)
+
+
+def _spread(total: int, count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """`count` of `total` indices, spread evenly, as data sets may be sorted by class."""
+    return np.arange(count) * total // max(count, 1)
+
+
+def _at_most(array: np.ndarray[Any, Any], count: int | None) -> np.ndarray[Any, Any]:
+    return array if count is None or count >= len(array) else array[_spread(len(array), count)]
+
+
+def open_backend(name: str | None, precision: str) -> Backend:
+    """The backend by name, able to compute in a precision.
+
+    Raises:
+        ImportError: If its library is missing.
+        ValueError: If it cannot carry out the precision policy.
+        RuntimeError: If it does not see the device.
+    """
+    backend = get_backend(name)
+    if precision not in backend.precisions:
+        message = f"The {backend.name} backend computes in {' or '.join(backend.precisions)}. Received: {precision}."
+        raise ValueError(message)
+    if backend.name == "jax" and precision == "float64":
+        import jax
+
+        jax.config.update("jax_enable_x64", True)
+    return backend
+
+
+def make_model(settings: Settings, samples: Samples, backend: Backend) -> Model:
+    """The network, compiled: SGD on the mean cross-entropy of logits."""
+    model = zoo.get_model(
+        settings.network, num_classes=samples.num_classes, input_shape=samples.input_shape, backend=backend,
+        seed=settings.seed, preprocessing=[Rescaling(1 / 255)], input_dtype="uint8",
+    )  # fmt: skip
+    model.compile(
+        SGD(settings.learning_rate, momentum=settings.momentum), SparseCategoricalCrossentropy(from_logits=True),
+        ["accuracy"], precision=settings.precision,
+    )  # fmt: skip
+    return model
+
+
+def concrete(settings: Settings, samples: Samples) -> Settings:
+    """The settings with the batch size as a number."""
+    return settings if settings.batch_size else replace(settings, batch_size=len(samples["x_train"]))
+
+
+def fit(
+    model: Model, settings: Settings, samples: Samples, callbacks: Sequence[Callback] = (), verbose: str | int = "auto"
+) -> list[dict[str, Any]]:
+    """Train as the settings say; returns a row with the columns `COLUMNS` for each epoch."""
+    count = len(samples["x_train"])
+    batch = settings.batch_size or count
+    history = model.fit(
+        samples["x_train"], samples["y_train"], batch, settings.epochs, verbose,
+        [Timer(), StopAtNaN(), *callbacks], validation_data=(samples["x_val"], samples["y_val"]),
+        shuffle=batch < count, last_batch=settings.last_batch,
+    ).history  # fmt: skip
+    rows = zip(*(history[c] for c in COLUMNS[1:]), strict=True)
+    return [dict(zip(COLUMNS, (i, *map(float, row)), strict=True)) for i, row in enumerate(rows, start=1)]
+
+
+def judge(model: Model, settings: Settings, samples: Samples, rows: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Loss and accuracy on the test set; those of the last epoch's validation, if that was on it."""
+    if not samples.held_out:
+        return {"loss": rows[-1]["val_loss"], "accuracy": rows[-1]["val_accuracy"]}
+    return model.evaluate(samples["x_test"], samples["y_test"], settings.batch_size or len(samples["x_train"]))
+
+
+def write_history(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Write the rows of `fit` as CSV: a line an epoch, losses in nats, accuracies as shares, times in seconds."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+class StopAtNaN(Callback):
+    """Breaks training off when the loss of an epoch is no number: no weight is of use then."""
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
+        """See `Callback`."""
+        for name in ("loss", "val_loss"):
+            if not math.isfinite(logs[name]):
+                message = (
+                    f"The {name} is a finite number. Received: {logs[name]} in epoch {epoch + 1}. Give a lower --lr."
+                )
+                raise RuntimeError(message)

@@ -1,0 +1,156 @@
+"""What the commands that train have in common: their arguments, as one object of plain data."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+
+from minicnn import backends, data, zoo
+from minicnn.cli.recipes import DEFAULT, RECIPES
+from minicnn.steps import PRECISIONS
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A training, as the user asked for it.
+
+    Attributes:
+        network: Name in `minicnn.zoo`.
+        data: Name in `minicnn.data`.
+        data_dir: Folder or file of the data, if named.
+        epochs: Epochs.
+        batch_size: Samples in a step; None for the whole training set.
+        learning_rate: Learning rate.
+        momentum: Momentum.
+        precision: Precision policy.
+        seed: Seed of first weights, shuffles and random layers.
+        samples: The most samples of the training set, and of the test set, that are used; None for all.
+        hold_out: Training samples held out for validation; 0 validates on the test set.
+        last_batch: What becomes of a last batch that is not full.
+    """
+
+    network: str
+    data: str
+    data_dir: str | None
+    epochs: int
+    batch_size: int | None
+    learning_rate: float
+    momentum: float
+    precision: str
+    seed: int
+    samples: int | None
+    hold_out: int
+    last_batch: Literal["keep", "drop", "pad"]
+
+    @classmethod
+    def resolve(cls, network: str, **given: Any) -> Settings:
+        """Settings as given; the network's recipe where None is given for what it knows."""
+        recipe = vars(RECIPES.get(network, DEFAULT))
+        chosen = {k: recipe[k] if k in recipe and v is None else v for k, v in given.items()}
+        return cls(network=network, last_batch=recipe["last_batch"], **chosen)
+
+
+class Name(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
+    """One of some names; a wrong one gets the nearest as a proposal."""
+
+    name = "name"
+
+    def __init__(self, what: str, known: Callable[[], Sequence[str]], part: str = "") -> None:
+        self._what, self._known, self._part = what, known, part
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """See `click.ParamType.convert`."""
+        text = str(value)
+        name = text.partition(self._part)[0] if self._part else text
+        known = self._known()
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1, cutoff=0)
+            self.fail(
+                f"{self._what} is one of {', '.join(known)}. Received: {text!r}. Did you mean {near[0]!r}?", param, ctx
+            )
+        return text
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+        """See `click.ParamType.shell_complete`."""
+        from click.shell_completion import CompletionItem
+
+        return [CompletionItem(name) for name in self._known() if name.startswith(incomplete)]
+
+
+class Number(click.FloatRange):
+    """A finite number in a range."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """See `click.ParamType.convert`."""
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number.", param, ctx)
+        return number
+
+
+BACKEND = Name("A backend", backends.names, part=":")
+
+_OPTIONS = (
+    click.argument("network", type=Name("A network", zoo.names)),
+    click.option(
+        "--data", type=Name("A data set", data.names), default="synthetic_digits", show_default=True, metavar="NAME",
+        help=f"Data set: {', '.join(data.names())}.",
+    ),
+    click.option(
+        "--data-dir", type=click.Path(exists=True), metavar="DIR",
+        help="Folder of the data set. Without it the folder that MINICNN_DATA names is searched; what can be "
+        "downloaded is.",
+    ),
+    click.option("--epochs", type=click.IntRange(min=1), metavar="N", help="Epochs."),
+    click.option("--batch-size", type=click.IntRange(min=1), metavar="N", help="Samples in a step."),
+    click.option("--lr", "learning_rate", type=Number(min=0), metavar="X", help="Learning rate of SGD."),
+    click.option("--momentum", type=Number(min=0, max=1, max_open=True), metavar="X", help="Momentum of SGD."),
+    click.option(
+        "--precision", type=click.Choice(list(PRECISIONS)), default="float32", show_default=True,
+        help="What is computed in which format.",
+    ),
+    click.option(
+        "--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, metavar="N",
+        help="Seed of first weights, shuffles and random layers.",
+    ),
+    click.option(
+        "--samples", type=click.IntRange(min=1), metavar="N",
+        help="Use at most N samples of the training set, spread evenly, and N of the test set.",
+    ),
+    click.option(
+        "--hold-out", type=click.IntRange(min=0), metavar="N",
+        help="Validate on N of the training samples, spread evenly, which are then not trained on; 0: on the test set.",
+    ),
+    click.option("--overwrite", is_flag=True, help="Replace the results of an earlier run in the same folder."),
+)  # fmt: skip
+
+EPILOG = (
+    "Defaults: "
+    + "; ".join(
+        f"{name}: batch {r.batch_size or 'all'}, lr {r.learning_rate}, momentum {r.momentum}, epochs {r.epochs}"
+        + (f", hold-out {r.hold_out}" if r.hold_out else "")
+        for name, r in [*list(RECIPES.items())[:3], ("other networks", DEFAULT)]
+    )
+    + ". The roofline study's networks (resnet18, resnet50, mobilenet_v2, squeezenet1_1) train for one epoch, with "
+    "batches of 128, 64 for squeezenet1_1."
+)
+
+
+def training_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorator: adds the argument NETWORK and the options of a training."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def run_folder(out: str | None, *parts: str) -> Path:
+    """The folder that is named, or else one in `runs` made of parts."""
+    return Path(out).expanduser() if out else Path("runs") / "-".join(part.replace(":", "_") for part in parts)

@@ -1,0 +1,38 @@
+"""Tables on the terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+PLAIN_WIDTH = 500  # columns where the output is no terminal: no line is broken
+
+
+def console() -> Any:
+    """A rich console on standard output, plain and as wide as need be where that is no terminal."""
+    from rich.console import Console
+
+    terminal = sys.stdout.isatty()
+    return Console(file=sys.stdout, width=None if terminal else PLAIN_WIDTH, highlight=False, markup=False)
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: bool = False) -> Any:
+    """A rich table.
+
+    Args:
+        title: Title.
+        columns: Heads of the columns.
+        rows: Cells.
+        numbers: Whether all columns but the first hold numbers, which are set to the right.
+    """
+    from rich.box import SIMPLE
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(title=Text(title), title_justify="left", title_style="bold", box=SIMPLE, pad_edge=False)
+    for i, column in enumerate(columns):
+        made.add_column(Text(column), justify="right" if numbers and i else "left", overflow="fold")
+    for row in rows:
+        made.add_row(*(Text(cell) for cell in row))
+    return made

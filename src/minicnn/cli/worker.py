@@ -1,0 +1,135 @@
+"""`minicnn worker`: one contender of `minicnn compare`, in a process of its own.
+
+It reads its order from standard input, one JSON object, and writes events to standard output, one JSON object a line:
+"step" now and then, "epoch" after each epoch, "end" with all results. Weights go to a file, as JSON has no arrays.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from minicnn import machine
+from minicnn.callbacks import Callback
+from minicnn.callbacks.base import Logs
+from minicnn.cli import job, peer
+from minicnn.cli.options import Settings
+
+INTERVAL = 0.2  # shortest time between two "step" events, in seconds
+
+Weights = dict[str, np.ndarray[Any, Any]]
+Tell = Callable[..., None]
+
+
+@click.command(hidden=True)
+def worker() -> None:
+    """Train as standard input says, for `minicnn compare`."""
+    order = json.load(sys.stdin)
+    settings = Settings(**order["settings"])
+    folder = Path(order["samples"])
+    arrays = {path.stem: np.load(path) for path in folder.glob("*.npy")}
+    if not order["held_out"]:
+        arrays |= {"x_val": arrays["x_test"], "y_val": arrays["y_test"]}
+    samples = job.Samples(arrays, order["num_classes"])
+    run = _peer if order["name"].partition(":")[0] == peer.NAME else _backend
+    results, weights = run(order["name"], settings, samples, _tell)
+    np.savez(order["weights"], **weights)  # type: ignore[arg-type]
+    _tell("end", **results)
+
+
+def _tell(event: str, **facts: Any) -> None:
+    print(json.dumps({"event": event, **facts}), flush=True)
+
+
+def _backend(name: str, settings: Settings, samples: job.Samples, tell: Tell) -> tuple[dict[str, Any], Weights]:
+    backend = job.open_backend(name, settings.precision)
+    memory = machine.PeakMemory()
+    model = job.make_model(settings, samples, backend)
+    watch = _Watch(tell)
+    first = model.get_weights()
+    rows = job.fit(model, settings, samples, [watch], verbose=0)
+    used = backend.memory()
+    results = {
+        "device": backend.device,
+        "history": rows,
+        "memory_mb": (memory.growth() if used is None else used) / 2**20,
+        "process_mb": memory.peak() / 2**20,
+        "threads": machine.facts()["threads"],
+        "test": job.judge(model, settings, samples, rows),
+        "start": digest(first),
+        "reduction": longest_sum(model.program("train", batch_size=settings.batch_size or len(samples["x_train"]))),
+    }
+    return results, stages(first, watch.weights, model.get_weights())
+
+
+def _peer(name: str, settings: Settings, samples: job.Samples, tell: Tell) -> tuple[dict[str, Any], Weights]:
+    # Its first weights are those of minicnn's model, in NumPy arrays.
+    model = job.make_model(settings, samples, job.open_backend("numpy", settings.precision))
+    first = model.get_weights()
+    backend = job.open_backend(name.replace(peer.NAME, "torch"), settings.precision)
+    memory = machine.PeakMemory()
+    trained = peer.train(settings, samples, first, lambda row: tell("epoch", **row), backend.device)
+    used = backend.memory()
+    results = {
+        "device": backend.device,
+        "history": trained.rows,
+        "memory_mb": (memory.growth() if used is None else used) / 2**20,
+        "process_mb": memory.peak() / 2**20,
+        "threads": machine.facts()["threads"],
+        "test": trained.test,
+        "start": digest(first),
+        "reduction": None,
+    }
+    return results, stages(first, trained.first, trained.final)
+
+
+def stages(start: Weights, first: Weights, final: Weights) -> Weights:
+    """Weights before training, after the first step and at the end, by stage and path."""
+    named = {"start": start, "first": first, "final": final}
+    return {f"{stage}/{path}": array for stage, weights in named.items() for path, array in weights.items()}
+
+
+def digest(weights: Mapping[str, np.ndarray[Any, Any]]) -> str:
+    """SHA-256 of the weights' names and bytes."""
+    total = hashlib.sha256()
+    for path in sorted(weights):
+        total.update(path.encode())
+        total.update(np.ascontiguousarray(weights[path]).tobytes())
+    return total.hexdigest()
+
+
+def longest_sum(program: Any) -> int:
+    """The most terms that an element of a matrix product or convolution of the Program sums, gradients included."""
+    return max(int(node.cost.flops // (2 * sum(v.size for v in node.outputs))) for node in program.nodes)
+
+
+class _Watch(Callback):
+    """Tells how far training is, and keeps the weights after its first step."""
+
+    def __init__(self, tell: Tell) -> None:
+        self._tell, self._told, self._epoch = tell, 0.0, 0
+        self.weights: Weights = {}
+
+    def on_epoch_begin(self, epoch: int) -> None:
+        """See `Callback`."""
+        self._epoch = epoch
+
+    def on_train_batch_end(self, batch: int, logs: Logs) -> None:
+        """See `Callback`."""
+        if not self.weights:
+            self.weights = self.model.get_weights()
+        if time.perf_counter() - self._told > INTERVAL:
+            self._told = time.perf_counter()
+            self._tell("step", done=self._epoch + (batch + 1) / self.params["steps"])
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
+        """See `Callback`."""
+        self._tell("epoch", **{c: float(logs[c]) for c in job.COLUMNS[1:]}, epoch=epoch + 1)
