@@ -1,0 +1,137 @@
+"""The pages tell the truth: their code runs and prints what they show, and what they name exists.
+
+A `python` block runs after the blocks above it on the same page, in an empty folder. A `text` block right below it is
+what it prints; "..." there stands for anything. `<!-- needs: torch -->` above a block skips the rest of the page
+where that library is missing.
+"""
+
+from __future__ import annotations
+
+import doctest
+import re
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import minicnn
+from minicnn import backends, callbacks, data, layers, losses, metrics, ops, optimizers, schedules, zoo
+from minicnn.cli import cli
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
+PAGES = [page for page in PAGES if "_build" not in page.parts]
+
+FENCE = re.compile(r"^(?:<!-- needs: (\w+) -->\n)?```(\w+)\n(.*?)^```\n(?:\n```text\n(.*?)^```$)?", re.M | re.S)
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block of a page; `prints` is the text block below it, if any."""
+
+    language: str
+    code: str
+    line: int
+    needs: str | None
+    prints: str | None
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    text = page.read_text("utf-8")
+    for match in FENCE.finditer(text):
+        needs, language, code, prints = match.groups()
+        yield Block(language, code, text.count("\n", 0, match.start(3)), needs, prints)
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def pages_with(language: str) -> list[Path]:
+    return [page for page in PAGES if any(b.language == language for b in blocks(page))]
+
+
+@pytest.mark.usefixtures("registry")
+@pytest.mark.parametrize("page", pages_with("python"), ids=name_of)
+def test_python_blocks_run_and_print_what_the_page_shows(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MINICNN_BACKEND", raising=False)
+    namespace: dict[str, Any] = {"__name__": page.stem}
+    for block in blocks(page):
+        if block.language != "python":
+            continue
+        if block.needs:
+            pytest.importorskip(block.needs)
+        exec(compile("\n" * block.line + block.code, page, "exec"), namespace)
+        printed = capsys.readouterr().out
+        if block.prints is not None:
+            assert_prints(printed, block.prints, f"{name_of(page)}:{block.line}")
+
+
+def assert_prints(printed: str, expected: str, where: str) -> None:
+    got, want = ("\n".join(line.rstrip() for line in text.splitlines()) + "\n" for text in (printed, expected))
+    same = doctest.OutputChecker().check_output(want, got, doctest.ELLIPSIS)
+    assert same, f"{where} shows\n{want}\nbut its code prints\n{got}"
+
+
+@pytest.mark.parametrize("page", pages_with("sh"), ids=name_of)
+def test_commands_can_be_parsed(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    text = "".join(block.code for block in blocks(page) if block.language == "sh")
+    for line in re.findall(r"\bminicnn((?: [\w./,:-]+)+)$", text, re.M):
+        name, *arguments = line.split()
+        cli.commands[name].make_context(name, arguments)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_to_files_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text("utf-8")):
+        if not re.match(r"https?:|mailto:", target):
+            assert (page.parent / target).exists(), f"{name_of(page)} links to {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_repository_paths_exist(page: Path) -> None:
+    for path in re.findall(r"`((?:src|tests|docs|examples|\.ci)/[\w./-]+)`", page.read_text("utf-8")):
+        assert (ROOT / path).exists(), f"{name_of(page)} names {path}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_extras_exist(page: Path) -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for names in re.findall(r"(?:minicnn|\.)\[([\w,-]+)\]", page.read_text("utf-8")):
+        assert set(names.split(",")) <= set(extras), f"{name_of(page)} names [{names}]"
+
+
+def classes_of(names: dict[str, Any]) -> list[str]:
+    return [c.__name__ for c in names.values()]
+
+
+NAMED = {
+    "docs/layers.md": [
+        *layers.__all__, *classes_of(losses.LOSSES), *classes_of(metrics.METRICS), *classes_of(optimizers.OPTIMIZERS),
+        *(c.__name__ for c in schedules.Schedule.__subclasses__()),
+        *(n for n in callbacks.__all__ if n not in ("Callbacks", "progress")),
+    ],
+    "docs/data.md": data.names(),
+    "docs/backends.md": backends.names(),
+    "docs/getting-started.md": zoo.names(),
+    "docs/api/ops.md": [n for n in ops.__all__ if isinstance(getattr(ops, n), ops.Primitive)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("page", NAMED)
+def test_a_page_names_all_that_there_is(page: str) -> None:
+    text = (ROOT / page).read_text("utf-8")
+    missing = [name for name in NAMED[page] if not re.search(rf"(`|minicnn\.ops\.){name}\b", text)]
+    assert missing == []
+
+
+def test_the_change_log_knows_this_version() -> None:
+    assert f"## [{minicnn.__version__}]" in (ROOT / "CHANGELOG.md").read_text("utf-8")
