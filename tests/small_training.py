@@ -1,4 +1,4 @@
-"""A small training that has everything that could go astray when it is interrupted, saved or moved."""
+"""Small trainings with everything that could go astray when they are interrupted, saved or moved."""
 
 from __future__ import annotations
 
@@ -8,18 +8,23 @@ from typing import Any
 import numpy as np
 
 from minicnn import Model, Sequential
+from minicnn.callbacks import Callback
 from minicnn.layers import (
     Activation,
+    Add,
     BatchNormalization,
+    Concatenate,
     Conv2D,
     Dense,
     Dropout,
     Flatten,
+    GlobalAveragePooling2D,
     Input,
     MaxPooling2D,
     Rescaling,
 )
-from minicnn.losses import SparseCategoricalCrossentropy
+from minicnn.losses import Huber, SparseCategoricalCrossentropy
+from minicnn.metrics import TopKAccuracy
 from minicnn.optimizers import Optimizer
 
 CLASSES = 3
@@ -68,3 +73,63 @@ def assert_same_bits(actual: Mapping[str, Any], expected: Mapping[str, Any]) -> 
         assert actual[name].dtype == array.dtype, name
         assert actual[name].shape == array.shape, name
         assert actual[name].tobytes() == array.tobytes(), name
+
+
+def go_on(model: Model, epochs: int = 1, **options: Any) -> Any:
+    """Train a model on the images, in batches of which the last is not full."""
+    return model.fit(*digits(), 6, epochs, verbose=0, **options)
+
+
+def assert_equal_models(one: Model, other: Model, x: Any) -> None:
+    """Assert that two models make the same predictions for x and hold the same state."""
+    a, b = one.predict(x), other.predict(x)
+    for left, right in zip(a if isinstance(a, list) else [a], b if isinstance(b, list) else [b], strict=True):
+        np.testing.assert_array_equal(left, right)
+    assert_same_bits(arrays(other), arrays(one))
+
+
+_TRAINED: dict[str, Sequential] = {}
+
+
+def trained(backend: str = "numpy") -> Sequential:
+    """A model after an epoch; made once, and not to be changed."""
+    if backend not in _TRAINED:
+        _TRAINED[backend] = compiled(backend)
+        go_on(_TRAINED[backend])
+    return _TRAINED[backend]
+
+
+def two_tasks(optimizer: str | Optimizer = "adam") -> tuple[Model, list[Any], list[Any]]:
+    """Two inputs, branches, a shared layer, a nested model, two outputs; and its data."""
+    image, numbers = Input((6, 6, 1), name="image"), Input((4,), name="numbers")
+    inner_in = Input((6, 6, 2))
+    inner = Model(inner_in, Conv2D(2, 1, activation="relu")(inner_in), name="inner")
+    a = Conv2D(2, 3, padding="same")(image)
+    b = Conv2D(2, 1, kernel_initializer="he_normal")(image)
+    joined = Concatenate()([Add()([a, inner(b)]), inner(a)])
+    shared = Dense(3, name="shared")
+    features = Dropout(0.2)(GlobalAveragePooling2D()(joined))
+    sum_ = Add()([shared(features), shared(numbers)])
+    model = Model(
+        [image, numbers], [Dense(1)(sum_), Dense(CLASSES, "softmax")(sum_)], backend="numpy", seed=3, name="two"
+    )
+    losses = [Huber(0.7), "categorical_crossentropy"]
+    model.compile(optimizer, losses, [[], ["accuracy", TopKAccuracy(2)]], loss_weights=[1.0, 0.25])
+    x, labels = digits()
+    rng = np.random.default_rng(5)
+    y = [rng.normal(size=(len(x), 1)), np.eye(CLASSES)[labels]]
+    return model, [x / 255.0, rng.normal(size=(len(x), 4))], y
+
+
+class Interrupt(Callback):
+    """Breaks training off when a point, such as "on_epoch_end", comes for the count-th time."""
+
+    def __init__(self, point: str, count: int, error: type[BaseException]) -> None:
+        self._left = count
+
+        def interrupt(*_: Any) -> None:
+            self._left -= 1
+            if self._left == 0:
+                raise error
+
+        setattr(self, point, interrupt)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import groupby
 from typing import Any
 
-from minicnn.data.order import batch_indices, epoch_order, num_batches
+from minicnn.backends.base import Array
+from minicnn.data.order import Indices, batch_indices, epoch_order, num_batches
 from minicnn.feeding import Batch, Standardizer, as_list, checked_inputs, host, is_loader, numeric, same_length
 from minicnn.steps import Feed
+
+# What several steps are given: the feed of each, arrays, and the rows that each picks (none: one step on the arrays).
+Run = tuple[Feed, dict[str, Array], list[Indices]]
 
 
 class ArraySource:
@@ -30,6 +35,16 @@ class ArraySource:
         for index in batch_indices(order, self._batch_size, self._last_batch)[skip:]:
             feed = Feed(len(index), self._whole.x, self._whole.y, self._whole.weighted, gathered=True)
             yield feed, {**self._arrays, "index": self._backend.asarray(index, "int32")}
+
+    def runs(self, *, shuffle: bool, seed: int, epoch: int, skip: int, longest: int) -> Iterator[Run]:
+        """The same batches, up to `longest` of one size at a time, by the indices of their rows."""
+        order = epoch_order(self._whole.batch, shuffle=shuffle, seed=seed, epoch=epoch)
+        batches = batch_indices(order, self._batch_size, self._last_batch)[skip:]
+        for size, equal in groupby(batches, key=len):
+            feed = Feed(size, self._whole.x, self._whole.y, self._whole.weighted, gathered=True)
+            rows = list(equal)
+            for at in range(0, len(rows), longest):
+                yield feed, self._arrays, rows[at : at + longest]
 
 
 class LoaderSource:
@@ -63,6 +78,11 @@ class LoaderSource:
             message = "A loader gives at least one batch whenever it is iterated over. Received: none."
             raise ValueError(message)
 
+    def runs(self, *, shuffle: bool, seed: int, epoch: int, skip: int, longest: int) -> Iterator[Run]:
+        """The same batches one by one, without indices."""
+        for feed, arrays in self.epoch(shuffle=shuffle, seed=seed, epoch=epoch, skip=skip):
+            yield feed, arrays, []
+
 
 Source = ArraySource | LoaderSource
 
@@ -83,8 +103,10 @@ def prediction_batches(x: Any, standardizer: Standardizer, batch_size: int) -> I
             yield as_list(given, len(shapes)), given
         return
     arrays = [a if backend.owns(a) else host(a, str(backend)) for a in checked_inputs(x, shapes)]
-    for start in range(0, arrays[0].shape[0], batch_size):
-        yield as_list(x, len(shapes)), [a[start : start + batch_size, ...] for a in arrays]
+    samples = int(arrays[0].shape[0])
+    for start in range(0, samples, batch_size):
+        stop = min(start + batch_size, samples)
+        yield as_list(x, len(shapes)), [a[start:stop, ...] for a in arrays]
 
 
 def split_off(

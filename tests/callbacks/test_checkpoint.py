@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minicnn.callbacks import LambdaCallback, ModelCheckpoint
+from minicnn.callbacks import BackupAndRestore, Callbacks, LambdaCallback, ModelCheckpoint
 from minicnn.layers import Dense, Input
 from minicnn.models import Sequential
 from minicnn.saving import load_model
@@ -117,6 +117,12 @@ def test_an_unknown_monitor(tmp_path: Path) -> None:
 def test_save_freq_is_an_epoch_or_a_number(save_freq: Any, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"save_freq is 'epoch' or a number of batches, at least 1. Received: "):
         ModelCheckpoint(tmp_path, save_freq=save_freq)
+
+
+@pytest.mark.parametrize("kind", [ModelCheckpoint, BackupAndRestore])
+def test_what_saves_after_epochs_does_not_ask_for_every_batch(kind: Any, tmp_path: Path) -> None:
+    assert not Callbacks([kind(tmp_path)], compiled(), {}).watch_batches
+    assert Callbacks([kind(tmp_path, save_freq=2)], compiled(), {}).watch_batches
 
 
 def test_a_model_that_cannot_be_saved_is_refused_before_training(tmp_path: Path) -> None:

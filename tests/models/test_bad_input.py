@@ -64,7 +64,11 @@ BAD_X = {
     "number": (3.0, ValueError, r"inputs of shape \(N, 5\)\. Received: \(\)"),
     "empty": (np.ones((0, 5)), ValueError, r"at least one sample in inputs\. Received: none"),
     "empty list": ([], ValueError, r"inputs of shape \(N, 5\)\. Received: \(0,\)"),
-    "string": ("images.npy", TypeError, r"Inputs are integers or floating-point numbers\. Received: str with dtype str"),
+    "string": (
+        "images.npy",
+        TypeError,
+        r"Inputs are integers or floating-point numbers\. Received: str with dtype str",
+    ),
     "bytes": (b"abc", TypeError, r"Inputs are integers .*Received: bytes with dtype bytes"),
     "none": (None, TypeError, r"Inputs are integers .*Received: NoneType with dtype object"),
     "objects": (np.full((10, 5), "a", object), TypeError, r"Received: ndarray with dtype object\. Convert it"),
@@ -107,7 +111,11 @@ BAD_Y = {
     "number": (1, ValueError, r"same number of samples\. Received: a single number, 10"),
     "empty": (Y[:0], ValueError, r"same number of samples\. Received: 0, 10"),
     "two": ([Y, Y], ValueError, r"labels for 1 outputs\. Received: 2"),
-    "strings": (["cat"] * 10, TypeError, r"Labels are integers or floating-point numbers\. Received: list with dtype str"),
+    "strings": (
+        ["cat"] * 10,
+        TypeError,
+        r"Labels are integers or floating-point numbers\. Received: list with dtype str",
+    ),
     "mapping": ({"y": Y}, TypeError, r"a list in the model's order\. Received: a mapping"),
     "none": (None, (ValueError, TypeError), r"pass y as well|Labels are integers"),
 }
@@ -166,7 +174,10 @@ ARGUMENTS = [
     ({"epochs": "3"}, r"epochs is an integer"),
     ({"initial_epoch": -1}, r"initial_epoch is an integer of at least 0"),
     ({"last_batch": "wrap"}, r"last_batch is 'keep', 'drop' or 'pad'\. Received: 'wrap'"),
-    ({"last_batch": "drop", "batch_size": 11}, r"An epoch has at least one batch\. Received: 10 samples, batch_size=11"),
+    (
+        {"last_batch": "drop", "batch_size": 11},
+        r"An epoch has at least one batch\. Received: 10 samples, batch_size=11",
+    ),
     ({"validation_split": 1.0}, r"validation_split is a share of the samples between 0 and 1\. Received: 1.0"),
     ({"validation_split": -0.1}, r"validation_split is a share"),
     ({"validation_split": 0.999}, r"leaves samples for training and validation\. Received: 0.999 of 10 samples"),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minicnn import Sequential
@@ -33,11 +34,15 @@ FEATURES, UNITS, CLASSES = 5, 7, 3
 X, Y = blobs(23, FEATURES, CLASSES)
 
 
-def network(backend: Any = "numpy", precision: str = "float32", seed: int = 0, metrics: Any = ("accuracy",)) -> Sequential:
+def network(
+    backend: Any = "numpy", precision: str = "float32", seed: int = 0, metrics: Any = ("accuracy",)
+) -> Sequential:
     model = Sequential(
         [Input((FEATURES,)), Dense(UNITS, activation="relu"), Dense(CLASSES)], backend=backend, seed=seed
     )
-    model.compile(SGD(0.05, momentum=0.9), SparseCategoricalCrossentropy(from_logits=True), metrics, precision=precision)
+    model.compile(
+        SGD(0.05, momentum=0.9), SparseCategoricalCrossentropy(from_logits=True), metrics, precision=precision
+    )
     return model
 
 
@@ -105,6 +110,7 @@ class HandWritten:
     seed=st.integers(0, 2**64 - 1),
     weighted=st.booleans(),
 )
+@settings(max_examples=40)
 def test_as_a_loop_written_by_hand(batch: int, last_batch: Any, shuffle: bool, seed: int, weighted: bool) -> None:
     batch = min(batch, len(X)) if last_batch == "drop" else batch
     weight = np.linspace(0.0, 2.0, len(X)) if weighted else None
@@ -147,6 +153,7 @@ def batches(samples: int, size: int, epochs: int = 1, *, seed: int = 0, fit_seed
 
 
 @given(n=st.integers(1, 12), size=st.integers(1, 14), epochs=st.integers(1, 3), seed=st.integers(0, 100))
+@settings(max_examples=40)
 def test_the_batches_of_shuffled_epochs(n: int, size: int, epochs: int, seed: int) -> None:
     orders = [shuffled(n, seed, epoch).tolist() for epoch in range(epochs)]
     kept = [[sorted(o[i : i + size]) for i in range(0, n, size)] for o in orders]
@@ -198,8 +205,16 @@ IMAGES = np.random.default_rng(0).integers(0, 256, (11, FEATURES)).astype("uint8
 LABELS = (IMAGES.sum(axis=1) % CLASSES).astype("int32")
 
 
-def trained(x: Any, y: Any, backend: Any = "numpy", **options: Any) -> dict[str, Array]:
+@cache
+def untrained(backend: str) -> tuple[Sequential, dict[str, Any]]:
+    """A model and its first state: put back, the model need not be compiled again."""
     model = network(backend)
+    return model, model.get_state()
+
+
+def trained(x: Any, y: Any, backend: str = "numpy", **options: Any) -> dict[str, Array]:
+    model, state = untrained(backend)
+    model.set_state(state)
     model.fit(x, y, 4, 1, 0, **options)
     return model.get_weights()
 
@@ -385,17 +400,19 @@ def fitted(**options: Any) -> dict[str, Array]:
     return model.get_weights()
 
 
-@pytest.mark.parametrize("backend", FAST)
-def test_class_weights_of_one_hot_and_binary_labels(backend: str) -> None:
+@pytest.mark.parametrize(
+    ("backend", "case"), [("numpy", 0), ("numpy", 1), ("numpy", 2), ("torch", 0), ("torch", 2), ("jax", 1)]
+)
+def test_class_weights_of_one_hot_and_binary_labels(backend: str, case: int) -> None:
     pytest.importorskip(backend)
     table = {0: 0.5, 1: 2.0}
     y = (Y > 0).astype("float32")
     weight = np.asarray([0.5, 2.0], "float32")[y.astype(int)]
-    for units, targets in ((2, np.eye(2, dtype="float32")[y.astype(int)]), (1, y), (1, y[:, None])):
-        one, two = (linear(backend, features=FEATURES, units=units) for _ in range(2))
-        one.fit(X, to_library(targets, backend), 8, 1, 0, class_weight=table)
-        two.fit(X, targets, 8, 1, 0, sample_weight=weight)
-        assert_same_weights(one.get_weights(), two.get_weights())
+    units, targets = [(2, np.eye(2, dtype="float32")[y.astype(int)]), (1, y), (1, y[:, None])][case]
+    one, two = (linear(backend, features=FEATURES, units=units) for _ in range(2))
+    one.fit(X, to_library(targets, backend), 8, 1, 0, class_weight=table)
+    two.fit(X, targets, 8, 1, 0, sample_weight=weight)
+    assert_same_weights(one.get_weights(), two.get_weights())
 
 
 def test_class_weights_are_not_for_validation() -> None:
@@ -417,9 +434,7 @@ def test_validation_split_takes_the_last_samples(library: str) -> None:
     x, y, w = (to_library(a, library) for a in (X, Y, weight))
     history = model.fit(x, y, 8, 2, 0, validation_split=0.3, sample_weight=w).history
     validation = (X[16:], Y[16:], weight[16:])
-    same = expected.fit(
-        X[:16], Y[:16], 8, 2, 0, sample_weight=weight[:16], validation_data=validation
-    ).history
+    same = expected.fit(X[:16], Y[:16], 8, 2, 0, sample_weight=weight[:16], validation_data=validation).history
     assert list(history) == ["loss", "accuracy", "val_loss", "val_accuracy"]
     assert history == same
     assert_same_weights(model.get_weights(), expected.get_weights())
@@ -435,7 +450,8 @@ def test_size_of_the_split(fraction: float, kept: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "make", [lambda x, y: Loader(x, y, batch_size=3), lambda x, y: [(x[:4], y[:4]), (x[4:], y[4:])], lambda x, y: [x, y]]
+    "make",
+    [lambda x, y: Loader(x, y, batch_size=3), lambda x, y: [(x[:4], y[:4]), (x[4:], y[4:])], lambda x, y: [x, y]],
 )
 def test_validation_data(make: Any) -> None:
     model = network()

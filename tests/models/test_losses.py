@@ -207,9 +207,7 @@ def test_unknown_names(wrong: Any) -> None:
 
 
 @pytest.mark.parametrize("smoothing", [-0.1, 1.0, 2, float("nan")])
-@pytest.mark.parametrize(
-    "loss", [SparseCategoricalCrossentropy, CategoricalCrossentropy, BinaryCrossentropy]
-)
+@pytest.mark.parametrize("loss", [SparseCategoricalCrossentropy, CategoricalCrossentropy, BinaryCrossentropy])
 def test_smoothing_out_of_range(loss: Any, smoothing: float) -> None:
     with pytest.raises(ValueError, match=r"label_smoothing is at least 0 and below 1\. Received: "):
         loss(label_smoothing=smoothing)

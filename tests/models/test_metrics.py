@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minicnn.losses import BinaryCrossentropy, MeanAbsoluteError
@@ -117,6 +117,7 @@ def test_without_any_weight_there_is_no_mean() -> None:
 
 
 @given(n=st.integers(2, 20), batch=st.integers(1, 20), seed=seeds, weighted=st.booleans())
+@settings(max_examples=40)
 def test_partial_batches_add_up(n: int, batch: int, seed: int, weighted: bool) -> None:
     metrics = ["accuracy", TopKAccuracy(2), "confusion_matrix", "mse"]
     model = identity((3,), "mse", metrics)

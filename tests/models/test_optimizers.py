@@ -34,7 +34,10 @@ def parameters(seed: int = 0) -> State:
 def gradients(seed: int = 0, scale: float = 1.0) -> list[State]:
     """Gradients of each step; scaled differently, so that clipping sometimes applies."""
     return [
-        {name: scale * 3.0 ** (step - 2) * normal(shape, seed, step, i) for i, (name, shape) in enumerate(SHAPES.items())}
+        {
+            name: scale * 3.0 ** (step - 2) * normal(shape, seed, step, i)
+            for i, (name, shape) in enumerate(SHAPES.items())
+        }
         for step in range(STEPS)
     ]
 
@@ -191,9 +194,7 @@ def test_clipnorm_scales_each_gradient(limit: float, seed: int) -> None:
 def test_global_clipnorm_scales_all_gradients_alike(limit: float, seed: int) -> None:
     steps = gradients(seed)
     norms = [np.sqrt(sum(np.sum(g**2) for g in step.values())) for step in steps]
-    clipped = [
-        {k: g * min(1, limit / norm) for k, g in step.items()} for step, norm in zip(steps, norms, strict=True)
-    ]
+    clipped = [{k: g * min(1, limit / norm) for k, g in step.items()} for step, norm in zip(steps, norms, strict=True)]
     assert_equal(train(SGD(0.1, global_clipnorm=limit), steps), train(SGD(0.1), clipped))
 
 

@@ -79,7 +79,10 @@ def test_one_cycle_rises_then_falls(peak: float, count: int, rise: float, step: 
         (lambda: StepDecay(0.1, 2, -1.0), r"at least 0\. Received: factor=-1.0"),
         (lambda: ExponentialDecay(0.1, 0, 0.5), r"steps is a number of steps"),
         (lambda: ExponentialDecay(math.nan, 1, 0.5), r"finite numbers .*initial=nan"),
-        (lambda: PiecewiseConstant([1], [0.1]), r"increasing boundaries and one rate more\. Received: boundaries=\[1\]"),
+        (
+            lambda: PiecewiseConstant([1], [0.1]),
+            r"increasing boundaries and one rate more\. Received: boundaries=\[1\]",
+        ),
         (lambda: PiecewiseConstant([3, 1], [1, 2, 3]), r"increasing boundaries"),
         (lambda: PiecewiseConstant([3, 3], [1, 2, 3]), r"increasing boundaries"),
         (lambda: PiecewiseConstant([3], [1, -2]), r"Received: rates\[1\]=-2"),

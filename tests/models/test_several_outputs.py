@@ -102,7 +102,10 @@ def test_training_from_arrays_and_loaders(backend: str) -> None:
     pytest.importorskip(backend)
     one, two = branched(backend), branched(backend)
     history = one.fit([A, B], [CLASSES, TARGET], 5, 2, 0, shuffle=False, validation_split=0.3).history
-    assert list(history) == [*(n for n in history if n[:4] != "val_"), *(f"val_{n}" for n in history if n[:4] != "val_")]
+    assert list(history) == [
+        *(n for n in history if n[:4] != "val_"),
+        *(f"val_{n}" for n in history if n[:4] != "val_"),
+    ]
     assert history["loss"][1] < history["loss"][0]
     parts = [slice(0, 5), slice(5, 10), slice(10, 11)]
     loader = [([A[p], B[p]], [CLASSES[p], TARGET[p]]) for p in parts]

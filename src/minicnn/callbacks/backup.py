@@ -49,6 +49,7 @@ class BackupAndRestore(Callback):
         check_save_freq(save_freq)
         self.backup_dir = os.fspath(backup_dir)
         self.save_freq = save_freq
+        self.every_batch = save_freq != "epoch"
         self.delete_checkpoint = delete_checkpoint
         self._batches = 0
         self._about: Any = None

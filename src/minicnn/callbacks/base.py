@@ -24,12 +24,15 @@ class Callback:
             a loader), "shuffle", "seed" and "last_batch".
         group: All callbacks of the training.
         runs_last: Whether it is called after those that are not so, at every point.
+        every_batch: Whether what it overrides of the batch hooks must be called for every batch. If no callback
+            needs that, a backend that is faster so takes many steps between two calls.
     """
 
     model: Model
     params: dict[str, Any]
     group: Callbacks
     runs_last = False
+    every_batch = True
 
     def on_train_begin(self) -> None:
         """Before the first epoch."""
@@ -91,6 +94,15 @@ class Callbacks:
                 raise TypeError(message)
             callback.model, callback.params, callback.group = model, params, self
         self.callbacks = sorted(callbacks, key=lambda c: c.runs_last)
+
+    @property
+    def watch_batches(self) -> bool:
+        """Whether a callback must be called for every batch."""
+        hooks = ("on_train_batch_begin", "on_train_batch_end")
+        return any(
+            c.every_batch and any(getattr(type(c), h) is not getattr(Callback, h) for h in hooks)
+            for c in self.callbacks
+        )
 
     def __call__(self, point: str, *arguments: Any) -> None:
         """Call one method of each callback, such as "on_epoch_end"."""
@@ -182,6 +194,7 @@ class LambdaCallback(Callback):
         self._epoch_begin, self._epoch_end = on_epoch_begin, on_epoch_end
         self._train_begin, self._train_end = on_train_begin, on_train_end
         self._batch_begin, self._batch_end = on_train_batch_begin, on_train_batch_end
+        self.every_batch = on_train_batch_begin is not None or on_train_batch_end is not None
         self._logs: dict[str, Any] = {}
 
     def on_epoch_begin(self, epoch: int) -> None:

@@ -57,6 +57,7 @@ class ModelCheckpoint(Callback):
         self.verbose = verbose
         self.save_weights_only = save_weights_only
         self.save_freq = save_freq
+        self.every_batch = save_freq != "epoch"
         self.best: float | None = initial_value_threshold
         self._batches = 0
         self._epoch = 0

@@ -58,6 +58,8 @@ class _Lines(Callback):
 class _Bar(_Lines):
     """A bar while an epoch runs, which its line then replaces."""
 
+    every_batch = False
+
     def __init__(self) -> None:
         import rich.progress
 

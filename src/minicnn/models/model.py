@@ -194,17 +194,18 @@ class Model(Network):
         if not first:
             self._totals, self.samples_seen = {}, 0
         callbacks("on_epoch_begin", epoch)
-        batches = source.epoch(shuffle=shuffle, seed=seed, epoch=epoch, skip=first)
-        for batch, (feed, arrays) in enumerate(batches, start=first):
+        at_once = 1 if callbacks.watch_batches else self.backend.steps_at_once
+        for feed, arrays, index in source.runs(shuffle=shuffle, seed=seed, epoch=epoch, skip=first, longest=at_once):
             if self.stop_training:
                 break
-            callbacks("on_train_batch_begin", batch)
-            self._totals = self._train_step(feed, arrays, self._totals)
-            self._position = (epoch, batch + 1)
-            self.samples_seen += feed.batch
+            callbacks("on_train_batch_begin", self._position[1])
+            self._totals = self._train_run(feed, arrays, index, self._totals)
+            batch = self._position[1] + max(1, len(index))
+            self._position = (epoch, batch)
+            self.samples_seen += feed.batch * max(1, len(index))
             logs = LazyLogs(partial(self._logs, self._totals))
             self._open_logs = weakref.ref(logs)
-            callbacks("on_train_batch_end", batch, logs)
+            callbacks("on_train_batch_end", batch - 1, logs)
             del logs
         epoch_logs = self._logs(self._totals)
         if validation is not None:
@@ -216,12 +217,22 @@ class Model(Network):
         callbacks("on_epoch_end", epoch, epoch_logs)
 
     def _train_step(self, feed: Feed, arrays: dict[str, Array], totals: Totals) -> Totals:
+        return self._train_run(feed, arrays, [], totals)
+
+    def _train_run(
+        self, feed: Feed, arrays: dict[str, Array], index: Sequence[np.ndarray[Any, Any]], totals: Totals
+    ) -> Totals:
+        """One step on a batch, or a step for each row of an index into whole arrays."""
         if self.optimizer is None:
             return totals
         kept = self._open_logs()
         if kept is not None:  # somebody may look at them later, and the step may overwrite the totals
             kept.read()
-        return self._engine.train(feed, arrays, totals, self.optimizer.rate(self._engine.steps_taken))
+        taken = self._engine.steps_taken
+        if not len(index):
+            return self._engine.train(feed, arrays, totals, self.optimizer.rate(taken))
+        rates = [self.optimizer.rate(taken + k) for k in range(len(index))]
+        return self._engine.train_many(feed, arrays, totals, np.stack(index), rates)
 
     def train_on_batch(self, x: Any, y: Any, sample_weight: Any = None) -> dict[str, Any]:
         """One training step; returns the logs of this batch, as they were before the step."""
