@@ -12,7 +12,7 @@ from typing import Any
 from minicnn.backends.base import Backend
 
 # What to install for a backend whose library is missing, where it is not `minicnn[<name>]`.
-_EXTRAS = {"array_api_strict": "minicnn[test]"}
+_EXTRAS = {"array_api_strict": "minicnn[test]", "cupy": "minicnn[cuda13]"}
 
 
 def names() -> list[str]:
@@ -78,5 +78,6 @@ def infer_backend(arrays: Iterable[Any]) -> Backend | None:
         if name == "numpy" or name not in names() or library not in sys.modules:
             continue
         device = str(getattr(array, "device", "")) if name == "torch" else None
+        device = f"cuda:{array.device.id}" if name == "cupy" else device
         return backend_class(name)(device)
     return None

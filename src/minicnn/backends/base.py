@@ -26,6 +26,7 @@ class Backend:
         xp: Array API namespace in which the references run.
         device: Name of the device, such as "cpu" or "cuda:0".
         precisions: Precision policies that it can carry out.
+        steps_at_once: How many training steps it likes to be given together.
         reference_only: Whether every kernel is switched off.
         strict: Whether a node without a kernel is an error.
     """
@@ -33,6 +34,7 @@ class Backend:
     name: ClassVar[str]
     precisions: ClassVar[tuple[str, ...]] = ("float32", "float64")
     devices: ClassVar[tuple[str, ...]] = ("cpu",)
+    steps_at_once = 1
     xp: Any
 
     def __init__(self, device: str | None = None, *, reference_only: bool = False, strict: bool = False) -> None:

@@ -1,0 +1,91 @@
+"""Compiling kernels with NVRTC, once for each text, architecture and version: the results are kept on disk."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+OPTIONS = ("-std=c++17", "-default-device", "-lineinfo")
+HEADERS = ("core.cuh", "windows.cuh", "tiles.cuh")
+
+
+@cache
+def header(name: str) -> str:
+    """Text of a header of this package."""
+    return files("minicnn.backends._cuda").joinpath("kernels", name).read_text(encoding="utf-8")
+
+
+def cache_folder() -> Path:
+    """Where compiled kernels are kept: MINICNN_CACHE, else the user's cache folder."""
+    chosen = os.environ.get("MINICNN_CACHE")
+    if chosen:
+        return Path(chosen) / "cuda"
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "minicnn" / "cuda"
+
+
+def compile_kernel(text: str, architecture: str) -> bytes:
+    """Machine code of a kernel, from the cache if it was compiled before.
+
+    Args:
+        text: CUDA C++, which may include this package's headers.
+        architecture: Such as "sm_90".
+
+    Raises:
+        RuntimeError: If it does not compile; says why.
+    """
+    from cupy.cuda import nvrtc
+
+    version = ".".join(map(str, nvrtc.getVersion()))
+    parts = (text, *map(header, HEADERS), architecture, version, *OPTIONS)
+    path = cache_folder() / f"{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()}.cubin"
+    with contextlib.suppress(OSError):
+        return path.read_bytes()
+    code = _compile(text, architecture)
+    _keep(path, code)
+    return code
+
+
+def _compile(text: str, architecture: str) -> bytes:
+    from cupy.cuda import nvrtc
+
+    headers = [header(name).encode() for name in HEADERS]
+    program = nvrtc.createProgram(text, "kernel.cu", headers, [name.encode() for name in HEADERS])
+    try:
+        nvrtc.compileProgram(program, (f"--gpu-architecture={architecture}", *OPTIONS))
+        code: bytes = nvrtc.getCUBIN(program)
+    except nvrtc.NVRTCError as error:
+        log = nvrtc.getProgramLog(program)
+        message = (
+            f"A kernel of minicnn compiles for every GPU that its CUDA knows. Received: {error} for {architecture}:\n"
+            f"{log}\nInstall the extra for your driver, cuda12 or cuda13, or use"
+            " CupyBackend(reference_only=True) and report this."
+        )
+        raise RuntimeError(message) from error
+    finally:
+        nvrtc.destroyProgram(program)
+    return code
+
+
+def _keep(path: Path, code: bytes) -> None:
+    """Write a file so that another process sees all of it or nothing; without a place to write, do without."""
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+            file.write(code)
+        os.replace(file.name, path)
+
+
+def compile_all(texts: Sequence[str], architecture: str) -> list[bytes]:
+    """Machine code of several kernels, compiled side by side."""
+    distinct = list(dict.fromkeys(texts))
+    with ThreadPoolExecutor(max_workers=min(16, max(1, len(distinct)), os.cpu_count() or 1)) as pool:
+        made = dict(zip(distinct, pool.map(lambda text: compile_kernel(text, architecture), distinct), strict=True))
+    return [made[text] for text in texts]

@@ -1,0 +1,356 @@
+"""Which nodes run in one kernel: a tiled operation and elementwise ones in a unit, units side by side in a launch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from minicnn.backends._cuda import tiling
+from minicnn.backends._cuda.expressions import same_index, unsupported
+from minicnn.backends._cuda.tiling import Tile
+from minicnn.program.graph import ITEMSIZE, Node, Program, Value
+
+# Operations whose result element is one element of an input, or none.
+MOVES = frozenset({"take", "broadcast_to", "permute", "slice_", "pad", "concat", "repeat", "one_hot"})
+SCATTER = "max_pool2d_scatter"
+TILED = frozenset({"conv2d", "conv2d_input_gradient", "matmul"})
+PARTS = frozenset({"conv2d_weight_gradient_parts", "matmul_parts", "reduce_parts"})
+# Operations that look at each element of their first input only once, or at most a few times.
+ONCE = MOVES | {"reduce_parts", "sum", "max"}
+COSTLY = 8  # FLOPs of an element beyond which it is not computed twice
+
+
+@dataclass(eq=False)
+class Unit:
+    """Nodes that one block computes together.
+
+    Attributes:
+        nodes: The nodes in order. The first, `anchor`, may have a tile; the others follow it element by element.
+        tile: Tile of the anchor, if it has one.
+        pool: Max-pooling that the anchor's tile does on its way out, with the nodes before it in `before`.
+        reference: Why the anchor runs as its reference, if so.
+        stored: Values that go to memory.
+    """
+
+    nodes: list[Node]
+    tile: Tile | None = None
+    pool: Node | None = None
+    before: list[Node] = field(default_factory=list)
+    reference: str | None = None
+    stored: list[Value] = field(default_factory=list)
+
+    @property
+    def anchor(self) -> Node:
+        """The first node."""
+        return (self.before or self.nodes)[0]
+
+    @property
+    def size(self) -> int:
+        """Number of elements of each result."""
+        return self.nodes[0].outputs[0].size
+
+    @property
+    def slices(self) -> int:
+        """Threads that share the sum of the parts with which a unit begins; 1 if it begins otherwise."""
+        return 8 if self.tile is None and self.reference is None and is_sum_of_parts(self.anchor) else 1
+
+    @property
+    def every(self) -> list[Node]:
+        """All nodes that are computed at their own element."""
+        return [*self.before, *self.nodes]
+
+
+def is_sum_of_parts(node: Node) -> bool:
+    """Whether a node adds up what the blocks of an earlier kernel left."""
+    made = node.inputs[0].node if node.op.name == "sum" else None
+    return made is not None and made.op.name in PARTS and node.inputs[0].shape[0] >= 8
+
+
+class Plan:
+    """The units of a Program, and what they read and write.
+
+    Attributes:
+        program: The Program.
+        alias: For the result of a reshape, the value whose elements it has.
+        virtual: Nodes that have no unit: their elements are computed where they are read.
+        units: Units in order.
+        launches: Units that run side by side, in order.
+    """
+
+    def __init__(self, program: Program, *, fuse: bool, tiled: bool, reference_only: bool = False) -> None:
+        self.program = program
+        self.fuse, self.tiled, self.reference_only = fuse, tiled, reference_only
+        self.alias: dict[int, Value] = {}
+        self.virtual: set[int] = set()
+        self.units: list[Unit] = []
+        self._unit_of: dict[int, int] = {}  # root value -> number of the unit that makes it
+        for node in program.nodes:
+            if node.op.name == "reshape" and not reference_only:
+                self.alias[id(node.outputs[0])] = self.root(node.inputs[0])
+        self._readers: dict[int, list[Node]] = {}
+        for node in program.nodes:
+            if id(node.outputs[0]) not in self.alias:
+                for value in {id(r): r for r in map(self.root, node.inputs)}.values():
+                    self._readers.setdefault(id(value), []).append(node)
+        self._results = {id(self.root(v)) for v in program.results}
+        for node in program.nodes:
+            if id(node.outputs[0]) not in self.alias:
+                self._place(node)
+        if fuse and tiled:
+            self._fuse_pooling()
+        self._reads: dict[int, list[Value]] = {}  # by unit, once units do not change any more
+        self._store()
+        self.launches = self._launches()
+
+    def root(self, value: Value) -> Value:
+        """The value in memory that holds a value's elements."""
+        return self.alias.get(id(value), value)
+
+    # Units --------------------------------------------------------------------------------------
+
+    def _place(self, node: Node) -> None:
+        reason = (
+            "reference_only is set" if self.reference_only else unsupported(node) if node.op.name not in PARTS else None
+        )
+        if reason is not None:
+            self._add(Unit([node], reference=reason))
+            return
+        if self.fuse and self._append(node):
+            return
+        if self.fuse and self._is_virtual(node):
+            self.virtual.add(id(node.outputs[0]))
+            return
+        unit = Unit([node])
+        if self.tiled and node.op.name in TILED:
+            unit.tile = tiling.product(node) if node.op.name == "matmul" else tiling.convolution(node)
+        elif node.op.name in PARTS:
+            unit.tile = node.attrs["tile"]
+        self._add(unit)
+
+    def _add(self, unit: Unit) -> None:
+        self.units.append(unit)
+        for node in unit.nodes:
+            for value in node.outputs:
+                self._unit_of[id(value)] = len(self.units) - 1
+
+    def _is_virtual(self, node: Node) -> bool:
+        y = node.outputs[0]
+        if len(node.outputs) > 1 or id(y) in self._results or node.phase == "update":
+            return False
+        readers = self._readers.get(id(y), [])
+        if self._is_light(node):
+            return True
+        simple = node.op.elementwise or node.op.name in MOVES or node.op.name in _ROWS
+        if len(readers) != 1 or not simple:
+            return False
+        reader = readers[0]
+        once = reader.op.name in ONCE and self.root(reader.inputs[0]) is y and not is_sum_of_parts(reader)
+        return once and (reader.op.name != "broadcast_to" or self._is_light(node))
+
+    def _is_light(self, node: Node) -> bool:
+        """Whether reading what the node reads costs no more than reading its result."""
+        if node.op.name == SCATTER:
+            strides = node.attrs["strides"]
+            alone = len(self._readers.get(id(node.outputs[0]), [])) == 1
+            return alone and strides[0] * strides[1] > 1 and id(self.root(node.inputs[0])) not in self.virtual
+        if not (node.op.elementwise or node.op.name in ("take", "broadcast_to", "one_hot")) or len(node.outputs) > 1:
+            return False
+        if node.op.elementwise and node.cost.flops > COSTLY * node.outputs[0].size:
+            return False
+        size, read = node.outputs[0].size, 0.0
+        for value in self.leaves(node):
+            if value.size * 4 >= size and value.size > 1:
+                read += ITEMSIZE[value.dtype] * min(1.0, value.size / size)
+        return read <= ITEMSIZE[node.outputs[0].dtype] and self._all_light(node)
+
+    def _all_light(self, node: Node) -> bool:
+        # Small gathers are cheap, but not if they stand in for something that is costly to compute.
+        return all(
+            id(r) not in self.virtual
+            or (r.node is not None and (r.node.op.elementwise or r.node.op.name in ("take", "broadcast_to", "one_hot")))
+            for r in map(self.root, node.inputs)
+        )
+
+    def leaves(self, node: Node) -> list[Value]:
+        """Values in memory that a node reads, by itself or through virtual nodes."""
+        found: dict[int, Value] = {}
+
+        def visit(node: Node) -> None:
+            for value in map(self.root, node.inputs):
+                if id(value) in self.virtual and value.node is not None:
+                    visit(value.node)
+                else:
+                    found[id(value)] = value
+
+        visit(node)
+        return list(found.values())
+
+    def _append(self, node: Node) -> bool:
+        """Add a node to the unit that makes its last input, if it follows it element by element."""
+        leaves = self.leaves(node)
+        at = max((self._unit_of.get(id(v), -1) for v in leaves), default=-1)
+        if at < 0:
+            return False
+        unit = self.units[at]
+        if unit.reference or node.outputs[0].size != unit.nodes[-1].outputs[0].size:
+            return False
+        if node.op.name in TILED or node.op.name in PARTS:
+            return False
+        if unit.tile is not None and unit.tile.parts > 1:
+            return False
+        own = {id(v) for n in unit.nodes for v in n.outputs}
+        direct = {id(self.root(v)) for v in node.inputs if same_index(node, v)}
+        index_node = node.op.name == "max_pool2d_index"  # follows y, and reads x as its pooling does
+        for value in leaves:
+            if id(value) in own and not (id(value) in direct or (index_node and value is self.root(node.inputs[1]))):
+                return False
+        # Through a virtual node, or at another place, an element of this unit may not be read.
+        for value in map(self.root, node.inputs):
+            if (
+                id(value) in self.virtual
+                and value.node is not None
+                and any(id(v) in own for v in self.leaves(value.node))
+            ):
+                return False
+        if any(
+            id(self.root(v)) in own and not (same_index(node, v) or (index_node and v is node.inputs[1]))
+            for v in node.inputs
+        ):
+            return False
+        unit.nodes.append(node)
+        for value in node.outputs:
+            self._unit_of[id(value)] = at
+        return True
+
+    def _fuse_pooling(self) -> None:
+        """Let a convolution's tile do the max-pooling that alone reads its result."""
+        for unit in list(self.units):
+            pool = unit.nodes[0]
+            if pool.op.name != "max_pool2d" or unit.tile is not None:
+                continue
+            source = self.root(pool.inputs[0])
+            maker = self.units[self._unit_of[id(source)]] if id(source) in self._unit_of else None
+            if maker is None or maker.anchor.op.name != "conv2d" or maker.tile is None or maker.pool is not None:
+                continue
+            made = {id(v) for n in maker.nodes for v in n.outputs}
+            inside = {id(n) for n in (*maker.nodes, *unit.nodes)}
+            others = [
+                n for n in self.program.nodes if id(n) not in inside and any(id(self.root(v)) in made for v in n.inputs)
+            ]
+            attrs = pool.attrs
+            overlap = attrs["kernel"] != attrs["strides"] or attrs["padding"] != ((0, 0), (0, 0))
+            if others or made & self._results or overlap or attrs["data_format"] != maker.anchor.attrs["data_format"]:
+                continue
+            first, last = self.units.index(maker), self.units.index(unit)
+            if any(self._unit_of.get(id(v), -1) > first for n in unit.nodes for v in self.leaves(n) if id(v) not in made
+                   and self._unit_of.get(id(v)) != last):  # fmt: skip
+                continue
+            tile = tiling.convolution(maker.anchor, attrs["kernel"])
+            if tile is None:
+                continue
+            maker.before, maker.nodes, maker.pool, maker.tile = maker.nodes, unit.nodes, pool, tile
+            self.units.remove(unit)
+            self._unit_of = {id(v): k for k, u in enumerate(self.units) for n in u.every for v in n.outputs}
+
+    # Memory and order ---------------------------------------------------------------------------
+
+    def reads(self, unit: Unit) -> list[Value]:
+        """Values in memory that a unit reads."""
+        if id(unit) not in self._reads:
+            own = {id(v) for n in unit.every for v in n.outputs}
+            found = {id(v): v for n in unit.every for v in self.leaves(n) if id(v) not in own}
+            self._reads[id(unit)] = list(found.values())
+        return self._reads[id(unit)]
+
+    def _store(self) -> None:
+        needed = set(self._results)
+        for unit in self.units:
+            needed.update(id(v) for v in self.reads(unit))
+        for unit in self.units:
+            unit.stored = [v for n in unit.every for v in n.outputs if id(v) in needed]
+        self.units = [u for u in self.units if u.stored]
+        read = {id(v) for u in self.units for v in self.reads(u)}
+        # What nothing waits for comes last: the updates of all parameters, side by side.
+        self.units.sort(key=lambda u: _plain(u) and not any(id(v) in read for v in u.stored))
+
+    def carried(self, unit: Unit) -> dict[str, Value]:
+        """Results of a unit that may overwrite the input they replace, by that input's name."""
+        own = {id(v) for v in unit.stored}
+        result = {}
+        for name, value in self.program.updates.items():
+            old = self.program.value(name)
+            if (
+                id(self.root(value)) in own
+                and value is self.root(value)
+                and old.spec == value.spec
+                and self._in_place(unit, old)
+            ):
+                result[name] = value
+        return result
+
+    def _in_place(self, unit: Unit, old: Value) -> bool:
+        if unit.pool is not None or unit.reference or id(old) in self._results:
+            return False
+        for node in unit.every:
+            for value in node.inputs:
+                if self.root(value) is old and not same_index(node, value):
+                    return False
+                made = self.root(value)
+                if id(made) in self.virtual and made.node is not None and any(v is old for v in self.leaves(made.node)):
+                    return False
+        at = self.units.index(unit)
+        return not any(v is old for u in self.units[at + 1 :] for v in self.reads(u))
+
+    def _launches(self) -> list[list[Unit]]:
+        """Units in order; small elementwise ones that do not wait for each other side by side."""
+        maker = {id(v): u for u in self.units for v in u.stored}
+        overwritten = {id(u): {id(self.program.value(n)) for n in self.carried(u)} for u in self.units}
+        read = {id(v) for u in self.units for v in self.reads(u)}
+        launches: list[list[Unit]] = []
+        place: dict[int, int] = {}
+        for k, unit in enumerate(self.units):
+            before = [place[id(maker[id(v)])] for v in self.reads(unit) if id(v) in maker]
+            before += [
+                place[id(other)]
+                for other in self.units[:k]
+                if any(id(v) in overwritten[id(unit)] for v in self.reads(other))
+                or any(id(v) in overwritten[id(other)] for v in self.reads(unit))
+            ]
+            first = max(before, default=-1) + 1
+            joined = [j for j in range(first, len(launches)) if self.fuse and _beside(unit, launches[j])]
+            last = _plain(unit) and not any(id(v) in read for v in unit.stored)
+            at = joined[-1 if last else 0] if joined and not (last and joined[-1] < len(launches) - 1) else None
+            if at is None:
+                place[id(unit)] = len(launches)
+                launches.append([unit])
+            else:
+                place[id(unit)] = at
+                launches[at].append(unit)
+        return launches
+
+
+_ROWS = frozenset({"softmax_cross_entropy", "softmax_cross_entropy_gradient", "argmax"})
+
+
+def _plain(unit: Unit) -> bool:
+    """Whether a unit is small and has 256 threads a block, so that it may run beside others."""
+    return unit.reference is None and (unit.tile is None or unit.anchor.op.name == "reduce_parts")
+
+
+def _product(unit: Unit) -> bool:
+    return unit.tile is not None and unit.anchor.op.name in ("matmul", "matmul_parts")
+
+
+def _beside(unit: Unit, launch: list[Unit]) -> bool:
+    """Whether a unit may join a launch: all small, or all products with one block size that do not fill the device."""
+    if _plain(unit):
+        return all(map(_plain, launch))
+    if not _product(unit) or not all(map(_product, launch)):
+        return False
+    tiles = [u.tile for u in (unit, *launch) if u.tile is not None]
+    return len({t.threads for t in tiles}) == 1 and sum(t.blocks for t in tiles) <= 4 * tiling.MULTIPROCESSORS
+
+
+def named(units: Iterable[Unit]) -> str:
+    """The operations of some units as text."""
+    return " | ".join("+".join(n.op.name for n in u.every) for u in units)

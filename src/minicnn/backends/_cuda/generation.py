@@ -1,0 +1,312 @@
+"""CUDA C++ of a launch: the units' function objects around the templates of `kernels/`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from minicnn.backends._cuda import expressions
+from minicnn.backends._cuda.expressions import c_type, expression, image_pair, literal, reduced_index, same_index
+from minicnn.backends._cuda.fusing import Plan, Unit, named
+from minicnn.ops.windows import Axes
+from minicnn.program.graph import Node, Value
+
+LANES = 32
+
+
+@dataclass(frozen=True)
+class Source:
+    """A kernel's text and how it is launched.
+
+    Attributes:
+        text: CUDA C++ of one kernel named "kernel".
+        arguments: Values whose memory it takes, in order; then come, if `queued`, the cursor and an offset.
+        queued: Whether it reads inputs of which there is one row a step.
+        blocks: Blocks.
+        threads: Threads of a block.
+        title: The operations in it.
+    """
+
+    text: str
+    arguments: tuple[Value, ...]
+    queued: bool
+    blocks: int
+    threads: int
+    title: str
+
+
+def generate(plan: Plan, launch: Sequence[Unit], queued: set[int], threads: int = 256) -> Source:
+    """The kernel of one launch.
+
+    Args:
+        plan: The plan that the launch is of.
+        launch: Units that run side by side.
+        queued: Ids of inputs of which there is one row a step.
+        threads: Threads of a block, unless a tile says otherwise.
+    """
+    writer = _Writer(plan, queued)
+    bodies, blocks, start = [], 0, 0
+    for unit in launch:
+        count, threads = _blocks(unit, threads)
+        body = writer.unit(unit, threads)
+        guard = f"if (blockIdx.x < {blocks + count}u) " if len(launch) > 1 else ""
+        bodies.append(f"  {guard}{{\n    const int block = blockIdx.x - {start};\n{body}    return;\n  }}\n")
+        blocks += count
+        start = blocks
+    text = (
+        '#include "tiles.cuh"\n\n'
+        f'extern "C" __global__ void __launch_bounds__({threads}) kernel({", ".join(writer.parameters())}) {{\n'
+        f"{writer.prologue()}{''.join(bodies)}}}\n"
+    )
+    return Source(text, tuple(writer.values), writer.reads_queue, blocks, threads, named(launch))
+
+
+def _blocks(unit: Unit, threads: int) -> tuple[int, int]:
+    if unit.tile is not None:
+        return unit.tile.blocks, unit.tile.threads
+    if unit.slices > 1:
+        return -(-unit.size // LANES), LANES * unit.slices
+    return -(-unit.size // threads), threads
+
+
+class _Writer:
+    """Text of one kernel; values become p0, p1 ..., function objects x0, x1 ..., whatever the Program calls them."""
+
+    def __init__(self, plan: Plan, queued: set[int]) -> None:
+        self.plan, self.queued = plan, queued
+        self.values: list[Value] = []
+        self.reads_queue = False
+        self._written: set[int] = set()
+        self._count = 0
+        self._names: dict[int, str] = {}
+        self._lines: list[str] = []
+
+    def parameters(self) -> list[str]:
+        """Declarations of the parameters."""
+        both = {id(v) for v in self.values}
+        carried = {id(self.plan.program.value(n)) for n, v in self.plan.program.updates.items() if id(v) in both}
+        result = []
+        for k, value in enumerate(self.values):
+            read_only = id(value) not in self._written and id(value) not in carried
+            kind = f"const {c_type(value)}* __restrict__" if read_only else f"{c_type(value)}*"
+            result.append(f"{kind} p{k}")
+        return result + (["const int* __restrict__ cursor", "const int offset"] if self.reads_queue else [])
+
+    def prologue(self) -> str:
+        """Statements before all units."""
+        return "  const uint32 row = uint32(cursor[0] + offset);\n" if self.reads_queue else ""
+
+    def _parameter(self, value: Value) -> str:
+        for k, known in enumerate(self.values):
+            if known is value:
+                return f"p{k}"
+        self.values.append(value)
+        return f"p{len(self.values) - 1}"
+
+    def _new(self) -> str:
+        self._count += 1
+        return f"x{self._count - 1}"
+
+    def _functor(self, value: Value) -> str:
+        """Name of the function object that gives a value's elements."""
+        root = self.plan.root(value)
+        if id(root) in self._names:
+            return self._names[id(root)]
+        name = self._new()
+        if root.kind == "constant" and root.data is not None and _uniform(root.data):
+            number = literal(root.data.flat[0], c_type(root))
+            self._lines.append(f"auto {name} = [](uint32) {{ return {number}; }};")
+        elif id(root) in self.plan.virtual and root.node is not None:
+            inputs = [self._functor(v) for v in root.node.inputs]
+            text = expression(root.node, 0, inputs, "i")
+            self._lines.append(f"auto {name} = [&](uint32 i) {{ return {text}; }};")
+        else:
+            place = "i"
+            if id(root) in self.queued:
+                self.reads_queue = True
+                place = f"row * {root.size}u + i"
+            self._lines.append(f"auto {name} = [&](uint32 i) {{ return {self._parameter(root)}[{place}]; }};")
+        self._names[id(root)] = name
+        return name
+
+    def _matrix(self, value: Value, columns: int) -> str:
+        """Name of a function object that gives elements by row and column, which spares gathers a division."""
+        root = self.plan.root(value)
+        node = root.node if id(root) in self.plan.virtual and id(root) not in self._names else None
+        name = self._new()
+        if node is not None and node.op.name == "take" and math.prod(node.outputs[0].shape[1:]) == columns:
+            source, index = (self._functor(v) for v in node.inputs)
+            text = f"return {source}(uint32({index}(r)) * {columns}u + c);"
+        elif node is not None and node.op.elementwise:
+            names, text = [], f"const uint32 i = r * {columns}u + c; "
+            for operand in node.inputs:
+                if same_index(node, operand):
+                    matrix, local = self._matrix(operand, columns), self._new()
+                    text += f"auto {local} = [&](uint32) {{ return {matrix}(r, c); }}; "
+                    names.append(local)
+                else:
+                    names.append(self._functor(operand))
+            text += f"return {expression(node, 0, names, 'i')};"
+        else:
+            text = f"return {self._functor(value)}(r * {columns}u + c);"
+        self._lines.append(f"auto {name} = [&](uint32 r, uint32 c) {{ {text} }};")
+        return name
+
+    def unit(self, unit: Unit, threads: int) -> str:
+        """Statements of one unit, which see `block` and threadIdx.x."""
+        self._names, self._lines = {}, []
+        if unit.tile is None:
+            body = self._elements(unit, threads)
+        else:
+            body = getattr(self, f"_{unit.anchor.op.name}")(unit)
+        return "".join(f"    {line}\n" for line in self._lines) + body
+
+    # Elementwise units --------------------------------------------------------------------------
+
+    def _elements(self, unit: Unit, threads: int) -> str:
+        if unit.slices == 1:
+            inner = self._follow(unit.nodes, unit)
+            return (
+                f"    const uint32 i = block * {threads}u + threadIdx.x;\n    if (i < {unit.size}u) {{\n{inner}    }}\n"
+            )
+        total, parts = unit.anchor, unit.anchor.inputs[0].shape[0]
+        source, kind = self._functor(total.inputs[0]), c_type(total.outputs[0])
+        term = f"[&](uint32 r) {{ return i < {unit.size}u ? {source}(r * {unit.size}u + i) : {kind}(0); }}"
+        head = (
+            f"    const uint32 lane = threadIdx.x % {LANES}u, slice = threadIdx.x / {LANES}u;\n"
+            f"    const uint32 i = block * {LANES}u + lane;\n"
+            f"    const {kind} total = sliced_sum<{kind}, {parts}, {unit.slices}>(lane, slice, {term});\n"
+        )
+        inner = self._follow(unit.nodes, unit, given="total")
+        return f"{head}    if (slice == 0 && i < {unit.size}u) {{\n{inner}    }}\n"
+
+    def _follow(self, nodes: Sequence[Node], unit: Unit, given: str | None = None, index: str | None = None) -> str:
+        """Statements that compute nodes at element i and store what is stored.
+
+        Args:
+            nodes: The nodes.
+            unit: Their unit.
+            given: What holds the result of the first node, if that is computed already.
+            index: What holds the result of the pooling's index node, likewise.
+        """
+        text, stores = "", ""
+        stored = {id(v) for v in unit.stored}
+        for k, node in enumerate(nodes):
+            made = []
+            for j, value in enumerate(node.outputs):
+                if given is not None and k == 0:
+                    now = given
+                elif index is not None and node.op.name == "max_pool2d_index":
+                    now = index
+                else:
+                    now = expression(node, j, [self._functor(v) for v in node.inputs], "i")
+                local, name = f"v{self._new()}", self._new()
+                text += f"      const {c_type(value)} {local} = {now};\n"
+                text += f"      auto {name} = [&](uint32) {{ return {local}; }};\n"
+                made.append((id(value), name))
+                if id(value) in stored:
+                    self._written.add(id(value))
+                    stores += f"      {self._parameter(value)}[i] = {local};\n"
+            self._names.update(made)  # not before all results are written down: none reads another
+        return text + stores
+
+    # Tiles --------------------------------------------------------------------------------------
+
+    def _conv2d(self, unit: Unit) -> str:
+        node, tile = unit.anchor, unit.tile
+        attrs, kind = node.attrs, c_type(node.outputs[0])
+        axes, groups = Axes.of(attrs["data_format"]), attrs["groups"]
+        x, w = (self._functor(v) for v in node.inputs)
+        image_x, image_y = image_pair(node)
+        back = node.op.name == "conv2d_input_gradient"
+        c, f = node.inputs[0].shape[axes.c] // groups, node.outputs[0].shape[axes.c] // groups
+        kh, kw = node.inputs[1].shape[:2]
+        if back:
+            source = f"Spread<{kind}, {image_y}, {attrs['strides'][0]}, {attrs['strides'][1]}, decltype({x})>"
+            weight = (
+                f"{w}((({kh - 1} - a) * {kw} + {kw - 1} - b) * {f * c * groups} + f * {c * groups} + group * {c} + c)"
+            )
+        else:
+            source = f"Padded<{kind}, {image_x}, decltype({x})>"
+            weight = f"{w}(((a * {kw} + b) * {c} + c) * {f * groups} + group * {f} + f)"
+        head = f"    using A = {tile.kind if tile else ''};\n"
+        head += f"    const int group = block / A::BLOCKS;\n    const {source} in = {{{x}, group * {c}}};\n"
+        head += f"    auto weight = [&](int a, int b, int c, int f) {{ return {kind}({weight}); }};\n"
+        if unit.pool is None:
+            inner = self._follow(unit.nodes, unit, given="sum")
+            out = f"each<{kind}, A>(n, h, w, group * {f} + f, own, [&](uint32 i, {kind} sum) {{\n{inner}      }});"
+        else:
+            before = self._follow(unit.before, unit, given="sum")
+            last = self._names[id(self.plan.root(unit.pool.inputs[0]))]
+            pooled = self._follow(unit.nodes, unit, given="top", index="uint8(tap)")
+            ph, pw = unit.pool.attrs["kernel"]
+            image = expressions.image_type(unit.pool.outputs[0].shape, attrs["data_format"])
+            out = (
+                f"each_pooled<{kind}, A, {image}, {ph}, {pw}>(n, h, w, group * {f} + f, own,\n"
+                f"      [&](uint32 i, {kind} sum) {{\n"
+                f"{before}      return {last}(i);\n      }}, [&](uint32 i, {kind} top, int tap) {{\n{pooled}      }});"
+            )
+        call = f"convolve<{kind}, A>(block % A::BLOCKS, in, weight, [&](int n, int h, int w, int f, auto& own)"
+        return f"{head}    {call} {{\n      {out}\n    }});\n"
+
+    _conv2d_input_gradient = _conv2d
+
+    def _conv2d_weight_gradient_parts(self, unit: Unit) -> str:
+        node, tile = unit.anchor, unit.tile
+        dy, x = (self._functor(v) for v in node.inputs)
+        kind = c_type(node.outputs[0])
+        return (
+            f"    using A = {tile.kind if tile else ''};\n"
+            f"    correlate<{kind}, A>(block, {x}, {dy}, [&](int part, uint32 i, {kind} sum) {{\n"
+            f"{self._parts(unit)}    }});\n"
+        )
+
+    def _parts(self, unit: Unit) -> str:
+        """Statements for one element of a part of a sum, or of the whole where there is one part."""
+        (parts, *rest), anchor = unit.anchor.outputs[0].shape, unit.anchor
+        if parts == 1:
+            return self._follow(unit.nodes, unit, given="sum")
+        return f"      {self._output(anchor)}[uint32(part) * {math.prod(rest)}u + i] = sum;\n"
+
+    def _output(self, node: Node) -> str:
+        self._written.add(id(node.outputs[0]))
+        return self._parameter(node.outputs[0])
+
+    def _matmul(self, unit: Unit) -> str:
+        node, tile = unit.anchor, unit.tile
+        a, b = (self._matrix(v, v.shape[1]) for v in node.inputs)
+        kind = c_type(node.outputs[0])
+        inner = self._follow(unit.nodes, unit, given="sum")
+        return (
+            f"    using A = {tile.kind if tile else ''};\n"
+            f"    multiply<{kind}, A>(block, {a}, {b}, [&](int, uint32 i, {kind} sum) {{\n"
+            f"{inner}    }});\n"
+        )
+
+    def _matmul_parts(self, unit: Unit) -> str:
+        node, tile = unit.anchor, unit.tile
+        a, b = (self._matrix(v, v.shape[1]) for v in node.inputs)
+        kind = c_type(node.outputs[0])
+        return (
+            f"    using A = {tile.kind if tile else ''};\n"
+            f"    multiply<{kind}, A>(block, {a}, {b}, [&](int part, uint32 i, {kind} sum) {{\n"
+            f"{self._parts(unit)}    }});\n"
+        )
+
+    def _reduce_parts(self, unit: Unit) -> str:
+        node, tile = unit.anchor, unit.tile
+        x, kind = self._functor(node.inputs[0]), c_type(node.outputs[0])
+        index = reduced_index(node, "o", "r")[1]
+        return (
+            f"    reduce<{kind}, {tile.kind if tile else ''}>(\n"
+            f"      block, [&](uint32 o, uint32 r) {{ return {x}({index}); }},\n"
+            f"      [&](int part, uint32 i, {kind} sum) {{\n{self._parts(unit)}    }});\n"
+        )
+
+
+def _uniform(data: np.ndarray[Any, Any]) -> bool:
+    return bool(data.size) and bool((data == data.flat[0]).all())

@@ -1,0 +1,187 @@
+// Scalar semantics of the primitives: what one element of a result is, given functions of the inputs' elements.
+//
+// Every function takes inputs as function objects `x(i)`, which give element i of an array in row-major order;
+// an object may read memory or compute the element from others, so chains of operations need no memory between.
+#pragma once
+
+typedef unsigned char uint8;
+typedef unsigned int uint32;
+typedef unsigned long long uint64;
+typedef long long int64;
+typedef signed char int8;
+typedef short int16;
+typedef unsigned short uint16;
+
+#define DEVICE __device__ __forceinline__
+
+template <class T> struct Limits;
+template <> struct Limits<float> {
+  static DEVICE float infinity() { return __int_as_float(0x7f800000); }
+};
+template <> struct Limits<double> {
+  static DEVICE double infinity() { return __longlong_as_double(0x7ff0000000000000LL); }
+};
+
+// Elementwise ------------------------------------------------------------------------------------------------
+
+// NaN wins, as in the Array API.
+template <class T> DEVICE T maximum(T a, T b) { return (a > b || a != a) ? a : b; }
+template <class T> DEVICE T minimum(T a, T b) { return (a < b || a != a) ? a : b; }
+template <class T> DEVICE T sign(T x) { return x != x ? x : T(x > T(0)) - T(x < T(0)); }
+template <class T> DEVICE T square(T x) { return x * x; }
+
+DEVICE float power(float a, float b) { return powf(a, b); }
+DEVICE double power(double a, double b) { return pow(a, b); }
+DEVICE float root(float x) { return sqrtf(x); }
+DEVICE double root(double x) { return sqrt(x); }
+DEVICE float exponential(float x) { return expf(x); }
+DEVICE double exponential(double x) { return exp(x); }
+DEVICE float exponential_m1(float x) { return expm1f(x); }
+DEVICE double exponential_m1(double x) { return expm1(x); }
+DEVICE float logarithm(float x) { return logf(x); }
+DEVICE double logarithm(double x) { return log(x); }
+DEVICE float logarithm_1p(float x) { return log1pf(x); }
+DEVICE double logarithm_1p(double x) { return log1p(x); }
+DEVICE float absolute(float x) { return fabsf(x); }
+DEVICE double absolute(double x) { return fabs(x); }
+DEVICE int absolute(int x) { return x < 0 ? -x : x; }
+DEVICE float hyperbolic_tangent(float x) { return tanhf(x); }
+DEVICE double hyperbolic_tangent(double x) { return tanh(x); }
+DEVICE float error_function(float x) { return erff(x); }
+DEVICE double error_function(double x) { return erf(x); }
+
+template <class T> DEVICE T relu(T x) { return maximum(x, T(0)); }
+template <class T> DEVICE T relu_gradient(T dy, T y) { return y > T(0) ? dy : T(0); }
+template <class T> DEVICE T relu6(T x) { return minimum(maximum(x, T(0)), T(6)); }
+template <class T> DEVICE T leaky_relu(T x, T slope) { return x > T(0) ? x : x * slope; }
+template <class T> DEVICE T elu(T x, T alpha) { return x > T(0) ? x : exponential_m1(minimum(x, T(0))) * alpha; }
+template <class T> DEVICE T sigmoid(T x) {
+  const T small = exponential(-absolute(x));
+  return (x >= T(0) ? T(1) : small) / (small + T(1));
+}
+template <class T> DEVICE T silu(T x) { return x * sigmoid(x); }
+template <class T> DEVICE T gelu(T x) { return T(0.5) * x * (T(1) + error_function(x * T(0.70710678118654752440))); }
+template <class T> DEVICE T gelu_tanh(T x) {
+  const T inner = (x + T(0.044715) * (x * x * x)) * T(0.79788456080286535588);
+  return T(0.5) * x * (T(1) + hyperbolic_tangent(inner));
+}
+
+// Reductions -------------------------------------------------------------------------------------------------
+
+// Sum of f(0) .. f(n - 1), in that order.
+template <class T, uint32 n, class F> DEVICE T sum_of(F f) {
+  T total = T(0);
+#pragma unroll 4
+  for (uint32 r = 0; r < n; r++) total += f(r);
+  return total;
+}
+
+template <class T, uint32 n, class F> DEVICE T max_of(F f) {
+  T best = f(0);
+#pragma unroll 4
+  for (uint32 r = 1; r < n; r++) best = maximum(best, T(f(r)));
+  return best;
+}
+
+// Index of the first maximum; the first NaN, if there is one.
+template <class T, uint32 n, class F> DEVICE int argmax_of(F f) {
+  T best = f(0);
+  int at = 0;
+  for (uint32 r = 1; r < n; r++) {
+    const T value = f(r);
+    if (value > best || (value != value && best == best)) best = value, at = r;
+  }
+  return at;
+}
+
+// Sum of f(0) .. f(n - 1) by a block whose thread (slice, lane) takes every slices-th term; the same order always.
+// All threads of the block call it; those with slice 0 get the sum.
+template <class T, uint32 n, uint32 slices, class F> DEVICE T sliced_sum(uint32 lane, uint32 slice, F f) {
+  __shared__ T parts[slices][33];
+  T total = T(0);
+#pragma unroll 8
+  for (uint32 r = slice; r < n; r += slices) total += f(r);
+  __syncthreads();
+  parts[slice][lane] = total;
+  __syncthreads();
+  if (slice == 0) {
+    for (uint32 s = 1; s < slices; s++) total += parts[s][lane];
+  }
+  return total;
+}
+
+// Softmax ----------------------------------------------------------------------------------------------------
+
+// Row of k numbers f(0) .. f(k - 1).
+template <class T, uint32 k, class F> DEVICE T sum_of_exponentials(T top, F f) {
+  T total = T(0);
+#pragma unroll
+  for (uint32 r = 0; r < k; r++) total += exponential(T(f(r)) - top);
+  return total;
+}
+
+template <class T, uint32 k, class F> DEVICE T softmax(uint32 at, F f) {
+  const T top = max_of<T, k>(f);
+  return exponential(T(f(at)) - top) / sum_of_exponentials<T, k>(top, f);
+}
+
+template <class T, uint32 k, class F> DEVICE T log_softmax(uint32 at, F f) {
+  const T top = max_of<T, k>(f);
+  return (T(f(at)) - top) - logarithm(sum_of_exponentials<T, k>(top, f));
+}
+
+template <class T, uint32 k, class F> DEVICE T softmax_cross_entropy(int label, F f) {
+  const T top = max_of<T, k>(f);
+  if (label < 0 || label >= int(k)) return T(0);
+  return -((T(f(label)) - top) - logarithm(sum_of_exponentials<T, k>(top, f)));
+}
+
+template <class T, uint32 k, class F> DEVICE T softmax_cross_entropy_gradient(T dy, uint32 at, int label, F f) {
+  if (label < 0 || label >= int(k)) return T(0) * dy;
+  return (softmax<T, k>(at, f) - T(int(at) == label)) * dy;
+}
+
+// Random numbers ---------------------------------------------------------------------------------------------
+
+// Element i of Philox4x32-10 with the counter (i / 4, 0, step, stream), as a multiple of 2^-24 from 0 to 1.
+template <class T> DEVICE T random_uniform(uint32 i, uint32 step, uint32 stream, uint32 key0, uint32 key1) {
+  uint32 c0 = i / 4, c1 = 0, c2 = step, c3 = stream;
+#pragma unroll
+  for (int round = 0; round < 10; round++) {
+    const uint32 h0 = __umulhi(c0, 0xD2511F53u), l0 = c0 * 0xD2511F53u;
+    const uint32 h1 = __umulhi(c2, 0xCD9E8D57u), l1 = c2 * 0xCD9E8D57u;
+    c0 = h1 ^ c1 ^ key0, c1 = l1, c2 = h0 ^ c3 ^ key1, c3 = l0;
+    key0 += 0x9E3779B9u, key1 += 0xBB67AE85u;
+  }
+  const uint32 word = i % 4 == 0 ? c0 : i % 4 == 1 ? c1 : i % 4 == 2 ? c2 : c3;
+  return T(word >> 8) * T(0x1p-24);
+}
+
+// Optimizers -------------------------------------------------------------------------------------------------
+
+template <class T> DEVICE T decayed(T p, T rate, T decay) { return decay != T(0) ? p - p * (rate * decay) : p; }
+
+template <class T> DEVICE T sgd(T p, T g, T rate, T decay) { return decayed(p, rate, decay) - rate * g; }
+
+template <class T> DEVICE T momentum_velocity(T v, T g, T rate, T momentum) { return momentum * v - rate * g; }
+template <class T, bool nesterov> DEVICE T momentum_parameter(T p, T v, T g, T rate, T momentum, T decay) {
+  p = decayed(p, rate, decay);
+  v = momentum_velocity(v, g, rate, momentum);
+  return nesterov ? p + momentum * v - rate * g : p + v;
+}
+
+template <class T> DEVICE T moving(T beta, T old, T now) { return beta * old + (T(1) - beta) * now; }
+
+template <class T>
+DEVICE T adam(T p, T m, T v, T rate, T step, T log_beta1, T log_beta2, bool corrected1, bool corrected2, T epsilon, T decay) {
+  p = decayed(p, rate, decay);
+  const T t = step + T(1);
+  const T c1 = corrected1 ? -exponential_m1(t * log_beta1) : T(1);
+  const T c2 = corrected2 ? -exponential_m1(t * log_beta2) : T(1);
+  return p - (rate * root(c2) / c1) * m / (root(v) + epsilon);
+}
+
+template <class T> DEVICE T rmsprop_step(T v, T a, T u, T g, T rate, T momentum, T epsilon, bool centered) {
+  const T spread = centered ? maximum(v - a * a, T(0)) : v;
+  return momentum * u + rate * g / root(spread + epsilon);
+}

@@ -1,0 +1,429 @@
+// Convolution, matrix product and reduction by tiles in shared memory.
+//
+// Every sum is taken in a fixed order: within a thread, then over the threads of a block, then over the parts that
+// blocks leave in memory. Nothing is accumulated by atomics, so a result has the same bits every time.
+#pragma once
+#include "windows.cuh"
+
+template <class T, int n> struct alignas(sizeof(T) * n > 16 ? 16 : sizeof(T) * n) Pack { T v[n]; };
+
+constexpr int largest(int a, int b) { return a > b ? a : b; }
+constexpr int quotient(int a, int b) { return (a + b - 1) / b; }
+// The next length whose rows start in different banks of shared memory.
+constexpr int odd(int n) { return n | 1; }
+
+// Calls store(k, load(k)) for each k below `total`, shared by the threads of a block. Sixteen loads are under way before
+// the first is stored; load is also called with k = 0 by threads that have nothing left, so that no load waits for a branch.
+template <class T, int total, int threads, class Load, class Store> DEVICE void fill(Load load, Store store) {
+  constexpr int STEPS = quotient(total, threads), RUN = STEPS < 16 ? STEPS : 16;
+  const int thread = threadIdx.x;
+#pragma unroll 1
+  for (int step = 0; step < STEPS; step += RUN) {
+    T values[RUN];
+#pragma unroll
+    for (int u = 0; u < RUN; u++) {
+      const int k = thread + (step + u) * threads;
+      values[u] = load(k < total ? k : 0);
+    }
+#pragma unroll
+    for (int u = 0; u < RUN; u++) {
+      const int k = thread + (step + u) * threads;
+      if (k < total) store(k, values[u]);
+    }
+  }
+}
+
+// Convolution ------------------------------------------------------------------------------------------------
+
+// An image with zeros around it.
+template <class T, class X, class F> struct Padded {
+  F x;
+  int first;  // channel where the group begins
+  DEVICE T operator()(int n, int h, int w, int c) const {
+    const bool real = n < X::N && inside<X::H>(h) && inside<X::W>(w);
+    const T value = x(real ? X::at(n, h, w, first + c) : 0u);
+    return real ? value : T(0);
+  }
+};
+
+// An image with zeros around it and strides - 1 zeros between its elements.
+template <class T, class X, int SH, int SW, class F> struct Spread {
+  F x;
+  int first;
+  DEVICE T operator()(int n, int h, int w, int c) const {
+    const bool real = n < X::N && h >= 0 && w >= 0 && h % SH == 0 && w % SW == 0 && h / SH < X::H && w / SW < X::W;
+    const T value = x(real ? X::at(n, h / SH, w / SW, first + c) : 0u);
+    return real ? value : T(0);
+  }
+};
+
+// Tile of a convolution: a block makes FB filters at TH x TW positions of NB images, CC channels at a time; a thread
+// FX filters at PY x PX neighbouring positions. Y: the result, with all its channels, of which the first EH x EW
+// positions are made; C, F: channels of one group.
+template <class Y_, class S_, int C_, int F_, int EH_, int EW_, int NB_, int TH_, int TW_, int FB_, int CC_, int PY_, int PX_, int FX_>
+struct ConvTile {
+  using Y = Y_;
+  using S = S_;
+  static constexpr int C = C_, F = F_, EH = EH_, EW = EW_, NB = NB_, TH = TH_, TW = TW_, FB = FB_, CC = CC_;
+  static constexpr int PY = PY_, PX = PX_, FX = FX_;
+  static constexpr int FG = FB / FX, GY = TH / PY, GX = TW / PX;
+  static constexpr int THREADS = FG * GY * GX * NB;
+  static constexpr int IH = (TH - 1) * S::SH + (S::KH - 1) * S::DH + 1, IW = (TW - 1) * S::SW + (S::KW - 1) * S::DW + 1;
+  static constexpr int PLANE = odd(NB * IH * IW);
+  static constexpr int TAPS = S::KH * S::KW;
+  static constexpr int ROWS = quotient(EH, TH), COLUMNS = quotient(EW, TW), PARTS = quotient(F, FB);
+  static constexpr int BLOCKS = quotient(Y::N, NB) * ROWS * COLUMNS * PARTS;
+};
+
+// Calls out(n, h, w, f, sums) for the PY x PX positions that begin at (h, w), f counted within the group.
+template <class T, class A, class In, class W, class Out> DEVICE void convolve(int block, In in, W weight, Out out) {
+  using S = typename A::S;
+  using Y = typename A::Y;
+  __shared__ T xs[A::CC][A::PLANE];
+  __shared__ __align__(16) T ws[A::CC][A::TAPS][A::FB];
+  const int thread = threadIdx.x;
+  const int f0 = block % A::PARTS * A::FB;
+  block /= A::PARTS;
+  const int w0 = block % A::COLUMNS * A::TW;
+  block /= A::COLUMNS;
+  const int h0 = block % A::ROWS * A::TH, n0 = block / A::ROWS * A::NB;
+  const int fg = thread % A::FG, gx = thread / A::FG % A::GX, gy = thread / A::FG / A::GX % A::GY;
+  const int image = thread / A::FG / A::GX / A::GY;
+
+  T sums[A::PY][A::PX][A::FX];
+#pragma unroll
+  for (int y = 0; y < A::PY; y++)
+#pragma unroll
+    for (int x = 0; x < A::PX; x++)
+#pragma unroll
+      for (int f = 0; f < A::FX; f++) sums[y][x][f] = T(0);
+
+  for (int c0 = 0; c0 < A::C; c0 += A::CC) {
+    if (c0) __syncthreads();
+    // Channels lie next to each other in memory, and a plane apart in shared memory.
+    fill<T, A::CC * A::NB * A::IH * A::IW, A::THREADS>(
+      [&](int k) {
+        const int c = k % A::CC, at = k / A::CC, w = at % A::IW, h = at / A::IW % A::IH, n = at / A::IW / A::IH;
+        const bool real = A::C % A::CC == 0 || c0 + c < A::C;
+        const T value = in(n0 + n, h0 * S::SH + h - S::PT, w0 * S::SW + w - S::PL, real ? c0 + c : 0);
+        return real ? value : T(0);
+      },
+      [&](int k, T value) { xs[k % A::CC][k / A::CC] = value; });
+    fill<T, A::CC * A::TAPS * A::FB, A::THREADS>(
+      [&](int k) {
+        const int f = k % A::FB, tap = k / A::FB % A::TAPS, c = k / A::FB / A::TAPS;
+        const bool real = (A::F % A::FB == 0 || f0 + f < A::F) && (A::C % A::CC == 0 || c0 + c < A::C);
+        const T value = weight(tap / S::KW, tap % S::KW, real ? c0 + c : 0, real ? f0 + f : 0);
+        return real ? value : T(0);
+      },
+      [&](int k, T value) { ws[k / A::FB / A::TAPS][k / A::FB % A::TAPS][k % A::FB] = value; });
+    __syncthreads();
+    constexpr int SPAN = (A::PX - 1) * S::SW + (S::KW - 1) * S::DW + 1;
+    const int corner = (image * A::IH + gy * A::PY * S::SH) * A::IW + gx * A::PX * S::SW;
+#pragma unroll 1
+    for (int c = 0; c < A::CC; c++) {
+#pragma unroll
+      for (int a = 0; a < S::KH; a++) {
+        T row[A::PY][SPAN];
+#pragma unroll
+        for (int y = 0; y < A::PY; y++)
+#pragma unroll
+          for (int x = 0; x < SPAN; x++) row[y][x] = xs[c][corner + (y * S::SH + a * S::DH) * A::IW + x];
+#pragma unroll
+        for (int b = 0; b < S::KW; b++) {
+          const Pack<T, A::FX> w = *reinterpret_cast<const Pack<T, A::FX>*>(&ws[c][a * S::KW + b][fg * A::FX]);
+#pragma unroll
+          for (int y = 0; y < A::PY; y++)
+#pragma unroll
+            for (int x = 0; x < A::PX; x++)
+#pragma unroll
+              for (int f = 0; f < A::FX; f++) sums[y][x][f] += row[y][x * S::SW + b * S::DW] * w.v[f];
+        }
+      }
+    }
+  }
+  const int n = n0 + image, h = h0 + gy * A::PY, w = w0 + gx * A::PX;
+  if (n >= Y::N) return;
+#pragma unroll
+  for (int f = 0; f < A::FX; f++) {
+    if (A::F % A::FB && f0 + fg * A::FX + f >= A::F) break;
+    T own[A::PY][A::PX];
+#pragma unroll
+    for (int y = 0; y < A::PY; y++)
+#pragma unroll
+      for (int x = 0; x < A::PX; x++) own[y][x] = sums[y][x][f];
+    out(n, h, w, f0 + fg * A::FX + f, own);
+  }
+}
+
+// Calls write(i, value) for each position of a thread's tile that is inside the image; G: first channel of the group.
+template <class T, class A, class Write> DEVICE void each(int n, int h, int w, int c, const T (&own)[A::PY][A::PX], Write write) {
+  using Y = typename A::Y;
+#pragma unroll
+  for (int y = 0; y < A::PY; y++)
+#pragma unroll
+    for (int x = 0; x < A::PX; x++)
+      if ((Y::H % A::TH == 0 || h + y < Y::H) && (Y::W % A::TW == 0 || w + x < Y::W)) write(Y::at(n, h + y, w + x, c), own[y][x]);
+}
+
+// Max-pooling of a thread's tile over windows KH x KW that do not overlap: write(i, maximum, tap). P: pooled image.
+template <class T, class A, class P, int KH, int KW, class Before, class Write>
+DEVICE void each_pooled(int n, int h, int w, int c, const T (&own)[A::PY][A::PX], Before before, Write write) {
+  using Y = typename A::Y;
+#pragma unroll
+  for (int y = 0; y < A::PY; y += KH)
+#pragma unroll
+    for (int x = 0; x < A::PX; x += KW) {
+      const int p = (h + y) / KH, q = (w + x) / KW;
+      if (p >= P::H || q >= P::W) continue;
+      T top = -Limits<T>::infinity();
+      T values[KH * KW];
+#pragma unroll
+      for (int t = 0; t < KH * KW; t++) {
+        values[t] = before(Y::at(n, h + y + t / KW, w + x + t % KW, c), own[y + t / KW][x + t % KW]);
+        top = maximum(top, values[t]);
+      }
+      int tap = KH * KW - 1;
+#pragma unroll
+      for (int t = KH * KW - 2; t >= 0; t--)
+        if (values[t] == top) tap = t;
+      write(P::at(n, p, q, c), top, tap);
+    }
+}
+
+// Weight gradient --------------------------------------------------------------------------------------------
+
+// Tile of a weight gradient: a block makes KB rows of taps x CB channels x FB filters from every PARTS-th strip of TH
+// rows of dy; a thread one channel and FX filters, from every SLICES-th run of PX positions of a strip.
+template <class X_, class Y_, class S_, int C_, int F_, int KB_, int CB_, int FB_, int TH_, int PX_, int FX_, int SLICES_, int PARTS_>
+struct WeightTile {
+  using X = X_;
+  using Y = Y_;
+  using S = S_;
+  static constexpr int C = C_, F = F_, KB = KB_, CB = CB_, FB = FB_, TH = TH_, PX = PX_, FX = FX_, SLICES = SLICES_, PARTS = PARTS_;
+  static constexpr int FG = FB / FX, THREADS = FG * CB * SLICES;
+  static constexpr int TW = quotient(Y::W, PX) * PX;
+  static constexpr int IH = (TH - 1) * S::SH + (KB - 1) * S::DH + 1, IW = (TW - 1) * S::SW + (S::KW - 1) * S::DW + 1;
+  static constexpr int ROWS = quotient(Y::H, TH), STRIPS = Y::N * ROWS;
+  static constexpr int SIZE = S::KH * S::KW * C * Y::C;  // C is that of one group, Y::C of all
+  static constexpr int K_PARTS = quotient(S::KH, KB), C_PARTS = quotient(C, CB), F_PARTS = quotient(F, FB), GROUPS = Y::C / F;
+  static constexpr int BLOCKS = PARTS * K_PARTS * C_PARTS * F_PARTS * GROUPS;
+  static constexpr int XS = quotient(IH * IW * CB, 4) * 4, DS = TH * TW * FB, OWN = KB * S::KW * FX;
+  static constexpr int SHARED = largest(XS + DS, SLICES / 2 * FG * CB * OWN);
+};
+
+// Calls out(part, i, value) for each element i of the gradient.
+template <class T, class A, class FX, class FDY, class Out> DEVICE void correlate(int block, FX x, FDY dy, Out out) {
+  using S = typename A::S;
+  using X = typename A::X;
+  using Y = typename A::Y;
+  __shared__ __align__(16) T shared[A::SHARED];
+  T* const xs = shared;
+  T* const ds = shared + A::XS;
+  const int thread = threadIdx.x, part = block % A::PARTS;
+  block /= A::PARTS;
+  const int f0 = block % A::F_PARTS * A::FB;
+  block /= A::F_PARTS;
+  const int c0 = block % A::C_PARTS * A::CB;
+  block /= A::C_PARTS;
+  const int a0 = block % A::K_PARTS * A::KB, group = block / A::K_PARTS;
+  const int fg = thread % A::FG, c = thread / A::FG % A::CB, slice = thread / A::FG / A::CB;
+
+  T sums[A::KB][S::KW][A::FX];
+#pragma unroll
+  for (int a = 0; a < A::KB; a++)
+#pragma unroll
+    for (int b = 0; b < S::KW; b++)
+#pragma unroll
+      for (int f = 0; f < A::FX; f++) sums[a][b][f] = T(0);
+
+  for (int strip = part; strip < A::STRIPS; strip += A::PARTS) {
+    const int n = strip / A::ROWS, h0 = strip % A::ROWS * A::TH;
+    __syncthreads();
+    fill<T, A::IH * A::IW * A::CB, A::THREADS>(
+      [&](int k) {
+        const int ch = k % A::CB, w = k / A::CB % A::IW - S::PL, h = h0 * S::SH + a0 * S::DH + k / A::CB / A::IW - S::PT;
+        const bool real = (A::C % A::CB == 0 || c0 + ch < A::C) && inside<X::H>(h) && inside<X::W>(w);
+        const T value = x(real ? X::at(n, h, w, group * A::C + c0 + ch) : 0u);
+        return real ? value : T(0);
+      },
+      [&](int k, T value) { xs[k] = value; });
+    fill<T, A::DS, A::THREADS>(
+      [&](int k) {
+        const int f = k % A::FB, w = k / A::FB % A::TW, h = h0 + k / A::FB / A::TW;
+        const bool real = (A::F % A::FB == 0 || f0 + f < A::F) && h < Y::H && (Y::W % A::PX == 0 || w < Y::W);
+        const T value = dy(real ? Y::at(n, h, w, group * A::F + f0 + f) : 0u);
+        return real ? value : T(0);
+      },
+      [&](int k, T value) { ds[k] = value; });
+    __syncthreads();
+    constexpr int RUNS = A::TW / A::PX, SPAN = (A::PX - 1) * S::SW + (S::KW - 1) * S::DW + 1;
+#pragma unroll 1
+    for (int run = slice; run < A::TH * RUNS; run += A::SLICES) {
+      const int h = run / RUNS, w = run % RUNS * A::PX;
+      Pack<T, A::FX> d[A::PX];
+#pragma unroll
+      for (int p = 0; p < A::PX; p++) d[p] = *reinterpret_cast<const Pack<T, A::FX>*>(&ds[(h * A::TW + w + p) * A::FB + fg * A::FX]);
+#pragma unroll
+      for (int a = 0; a < A::KB; a++) {
+        T row[SPAN];
+#pragma unroll
+        for (int p = 0; p < SPAN; p++) row[p] = xs[((h * S::SH + a * S::DH) * A::IW + w * S::SW + p) * A::CB + c];
+#pragma unroll
+        for (int b = 0; b < S::KW; b++)
+#pragma unroll
+          for (int p = 0; p < A::PX; p++)
+#pragma unroll
+            for (int f = 0; f < A::FX; f++) sums[a][b][f] += row[p * S::SW + b * S::DW] * d[p].v[f];
+      }
+    }
+  }
+  // Sum over the slices: in each round the upper half hands its sums to the lower.
+  T* const flat = &sums[0][0][0];
+  const int own = thread % (A::FG * A::CB);
+#pragma unroll
+  for (int half = A::SLICES / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (slice >= half && slice < 2 * half) {
+#pragma unroll
+      for (int k = 0; k < A::OWN; k++) shared[((slice - half) * A::OWN + k) * A::FG * A::CB + own] = flat[k];
+    }
+    __syncthreads();
+    if (slice < half) {
+#pragma unroll
+      for (int k = 0; k < A::OWN; k++) flat[k] += shared[(slice * A::OWN + k) * A::FG * A::CB + own];
+    }
+  }
+  if (slice) return;
+#pragma unroll
+  for (int a = 0; a < A::KB; a++)
+#pragma unroll
+    for (int b = 0; b < S::KW; b++)
+#pragma unroll
+      for (int f = 0; f < A::FX; f++) {
+        const int filter = f0 + fg * A::FX + f;
+        if ((S::KH % A::KB && a0 + a >= S::KH) || (A::C % A::CB && c0 + c >= A::C) || (A::F % A::FB && filter >= A::F)) continue;
+        out(part, (((a0 + a) * S::KW + b) * A::C + c0 + c) * Y::C + group * A::F + filter, sums[a][b][f]);
+      }
+}
+
+// Matrix product ---------------------------------------------------------------------------------------------
+
+// Tile of a product (M, K) x (K, N): a block makes BM x BN elements, BK terms at a time, a thread TM x TN; the terms are
+// cut into PARTS.
+template <int M_, int N_, int K_, bool TA_, bool TB_, int BM_, int BN_, int BK_, int TM_, int TN_, int PARTS_> struct ProductTile {
+  static constexpr int M = M_, N = N_, K = K_, BM = BM_, BN = BN_, BK = BK_, TM = TM_, TN = TN_, PARTS = PARTS_;
+  static constexpr bool TA = TA_, TB = TB_;
+  static constexpr int GN = BN / TN, GM = BM / TM, THREADS = GN * GM;
+  static constexpr int COLUMNS = quotient(N, BN), ROWS = quotient(M, BM), BLOCKS = ROWS * COLUMNS * PARTS;
+  static constexpr int RUN = quotient(quotient(K, PARTS), BK) * BK;  // terms of a part
+};
+
+// Calls out(part, i, value) for each element i of the product of matrices a(row, column) and b(row, column), as they are
+// stored.
+template <class T, class A, class FA, class FB, class Out> DEVICE void multiply(int block, FA a, FB b, Out out) {
+  __shared__ __align__(16) T as[A::BK][A::BM + 4];
+  __shared__ __align__(16) T bs[A::BK][A::BN + 4];
+  const int thread = threadIdx.x, part = block % A::PARTS;
+  block /= A::PARTS;
+  const int n0 = block % A::COLUMNS * A::BN, m0 = block / A::COLUMNS * A::BM;
+  const int gn = thread % A::GN, gm = thread / A::GN;
+  T sums[A::TM][A::TN];
+#pragma unroll
+  for (int m = 0; m < A::TM; m++)
+#pragma unroll
+    for (int n = 0; n < A::TN; n++) sums[m][n] = T(0);
+
+  // The next terms are on their way from memory while those in shared memory are multiplied.
+  constexpr int LEFT = quotient(A::BK * A::BM, A::THREADS), RIGHT = quotient(A::BK * A::BN, A::THREADS);
+  T next_a[LEFT], next_b[RIGHT];
+  const int first = part * A::RUN, last = min(first + A::RUN, A::K);
+  const auto load = [&](int k0) {
+#pragma unroll
+    for (int u = 0; u < LEFT; u++) {
+      const int e = thread + u * A::THREADS;
+      const int m = m0 + (A::TA ? e % A::BM : e / A::BK), k = k0 + (A::TA ? e / A::BM : e % A::BK);
+      const bool real = (A::M % A::BM == 0 || m < A::M) && k < last;
+      const int row = real ? (A::TA ? k : m) : 0, column = real ? (A::TA ? m : k) : 0;
+      const T value = a(row, column);
+      next_a[u] = real ? value : T(0);
+    }
+#pragma unroll
+    for (int u = 0; u < RIGHT; u++) {
+      const int e = thread + u * A::THREADS;
+      const int n = n0 + (A::TB ? e / A::BK : e % A::BN), k = k0 + (A::TB ? e % A::BK : e / A::BN);
+      const bool real = (A::N % A::BN == 0 || n < A::N) && k < last;
+      const int row = real ? (A::TB ? n : k) : 0, column = real ? (A::TB ? k : n) : 0;
+      const T value = b(row, column);
+      next_b[u] = real ? value : T(0);
+    }
+  };
+  load(first);
+  for (int k0 = first; k0 < last; k0 += A::BK) {
+    __syncthreads();
+#pragma unroll
+    for (int u = 0; u < LEFT; u++) {
+      const int e = thread + u * A::THREADS;
+      if (A::BK * A::BM % A::THREADS == 0 || e < A::BK * A::BM) as[A::TA ? e / A::BM : e % A::BK][A::TA ? e % A::BM : e / A::BK] = next_a[u];
+    }
+#pragma unroll
+    for (int u = 0; u < RIGHT; u++) {
+      const int e = thread + u * A::THREADS;
+      if (A::BK * A::BN % A::THREADS == 0 || e < A::BK * A::BN) bs[A::TB ? e % A::BK : e / A::BN][A::TB ? e / A::BK : e % A::BN] = next_b[u];
+    }
+    __syncthreads();
+    if (A::RUN > A::BK) load(k0 + A::BK);  // not in a branch, so that it is not waited for before the products
+#pragma unroll 16
+    for (int k = 0; k < A::BK; k++) {
+      const Pack<T, A::TM> left = *reinterpret_cast<const Pack<T, A::TM>*>(&as[k][gm * A::TM]);
+      const Pack<T, A::TN> right = *reinterpret_cast<const Pack<T, A::TN>*>(&bs[k][gn * A::TN]);
+#pragma unroll
+      for (int m = 0; m < A::TM; m++)
+#pragma unroll
+        for (int n = 0; n < A::TN; n++) sums[m][n] += left.v[m] * right.v[n];
+    }
+  }
+#pragma unroll
+  for (int m = 0; m < A::TM; m++)
+#pragma unroll
+    for (int n = 0; n < A::TN; n++) {
+      const int row = m0 + gm * A::TM + m, column = n0 + gn * A::TN + n;
+      if ((A::M % A::BM == 0 || row < A::M) && (A::N % A::BN == 0 || column < A::N)) out(part, row * A::N + column, sums[m][n]);
+    }
+}
+
+// Reduction --------------------------------------------------------------------------------------------------
+
+struct Plus {
+  template <class T> static DEVICE T start() { return T(0); }
+  template <class T> static DEVICE T join(T a, T b) { return a + b; }
+};
+struct Largest {
+  template <class T> static DEVICE T start() { return -Limits<T>::infinity(); }
+  template <class T> static DEVICE T join(T a, T b) { return maximum(a, b); }
+};
+
+// Calls out(part, o, value) for each of O results, each over R terms f(o, r) that are cut into PARTS; a block makes OX
+// results with RX threads each, the terms (or else the results) of neighbouring threads lying next to each other.
+template <class T, class Join, int O, int R, int PARTS, int OX, int RX, bool terms_first, class F, class Out>
+DEVICE void reduce(int block, F f, Out out) {
+  __shared__ T shared[OX * RX];
+  const int thread = threadIdx.x, part = block % PARTS;
+  const int rx = terms_first ? thread % RX : thread / OX, ox = terms_first ? thread / RX : thread % OX;
+  const int o = block / PARTS * OX + ox;
+  constexpr int RUN = quotient(R, PARTS);
+  const int first = part * RUN, last = min(first + RUN, R);
+  T total = Join::template start<T>();
+  if (O % OX == 0 || o < O) {
+#pragma unroll 8
+    for (int r = first + rx; r < last; r += RX) total = Join::join(total, T(f(o, r)));
+  }
+  __syncthreads();
+  shared[rx * OX + ox] = total;
+#pragma unroll
+  for (int half = RX / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (rx < half) shared[rx * OX + ox] = total = Join::join(total, shared[(rx + half) * OX + ox]);
+  }
+  if (rx == 0 && (O % OX == 0 || o < O)) out(part, o, total);
+}

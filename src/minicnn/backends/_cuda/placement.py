@@ -1,0 +1,54 @@
+"""Where the values of a plan live: in the arena, in the memory of an input they replace, or in a queue of rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from minicnn.backends._cuda.fusing import Plan
+from minicnn.program.graph import Value
+from minicnn.program.memory import ALIGNMENT, Buffer, assign
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Memory of one executable.
+
+    Attributes:
+        offsets: Place in the arena of each temporary value, by its id.
+        nbytes: Size of the arena.
+        in_place: For a value that overwrites the input it replaces, by its id: that input.
+        copies: Carried inputs that are overwritten at the end of a step, and what with.
+    """
+
+    offsets: dict[int, int]
+    nbytes: int
+    in_place: dict[int, Value]
+    copies: list[tuple[Value, Value]]
+
+
+def place(plan: Plan) -> Placement:
+    """Find a place for every value that a plan stores."""
+    program, end = plan.program, len(plan.launches)
+    in_place: dict[int, Value] = {}
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    stored: dict[int, Value] = {}
+    for at, launch in enumerate(plan.launches):
+        for unit in launch:
+            in_place |= {id(value): program.value(name) for name, value in plan.carried(unit).items()}
+            for value in unit.stored:
+                stored[id(value)], first[id(value)] = value, at
+                last[id(value)] = at
+            for value in plan.reads(unit):
+                last[id(value)] = max(at, last.get(id(value), 0))
+    last |= {id(plan.root(v)): end for v in program.results}
+    names = {key: str(k) for k, key in enumerate(stored) if key not in in_place}
+    buffers = assign([Buffer(name, "", stored[key].nbytes, first[key], last[key]) for key, name in names.items()])
+    offsets = {name: b.offset for b in buffers for name in [b.name]}
+    size = max((b.offset + -(-b.nbytes // ALIGNMENT) * ALIGNMENT for b in buffers), default=0)
+    copies = [
+        (program.value(name), value)
+        for name, value in program.updates.items()
+        if id(value) not in in_place and plan.root(value) is not program.value(name)
+    ]
+    return Placement({key: offsets[name] for key, name in names.items()}, size, in_place, copies)

@@ -1,0 +1,241 @@
+"""Rewriting a Program for CUDA: into operations that have kernels, and into sums that many blocks can share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from minicnn import ops
+from minicnn.backends._cuda import tiling
+from minicnn.ops.checks import normalize_axes
+from minicnn.ops.primitive import Array, Namespace, Primitive
+from minicnn.program.graph import Node, Program, Spec, Value
+from minicnn.program.passes import remove_dead_nodes
+
+# Results of such a node, which take the place of the old ones.
+Replacement = Callable[[Program, Node], Sequence[Value] | None]
+
+
+def replace(program: Program, rule: Replacement) -> Program:
+    """Replace nodes in place: the rule emits new nodes and returns their results, or None to keep the node."""
+    nodes, program.nodes = program.nodes, []
+    new: dict[int, Value] = {}
+    for node in nodes:
+        node.inputs = tuple(new.get(id(v), v) for v in node.inputs)
+        with program.scope_of(node, node.phase):
+            made = rule(program, node)
+        if made is None:
+            program.nodes.append(node)
+        else:
+            new |= {id(old): value for old, value in zip(node.outputs, made, strict=True)}
+    program.outputs = {k: new.get(id(v), v) for k, v in program.outputs.items()}
+    program.updates = {k: new.get(id(v), v) for k, v in program.updates.items()}
+    return program
+
+
+def emit(program: Program, op: Primitive, inputs: Sequence[Value], spec: Spec, **attrs: object) -> Value:
+    """Append a node of an operation that only this backend has."""
+    node = Node(op, tuple(inputs), (), attrs)
+    model = program.emit(ops.REGISTRY["reshape"], [_scalar(program)], {"shape": ()})  # for its scope, phase and number
+    program.nodes.pop()
+    node.scope, node.phase = model.scope, model.phase
+    old = model.outputs[0]
+    node.outputs = (Value(program, old.name, spec, old.kind, node),)
+    program.nodes.append(node)
+    return node.outputs[0]
+
+
+def _scalar(program: Program) -> Value:
+    return program.constant(0.0, "float32")
+
+
+# Operations of this backend ---------------------------------------------------------------------------------
+
+
+def _parts(whole: Array, attrs: dict[str, object], xp: Namespace) -> Array:
+    """The sum as the first part, zeros as the others: what any cut adds up to."""
+    parts = attrs["parts"]
+    return xp.stack([whole, *[xp.zeros_like(whole)] * (int(str(parts)) - 1)], axis=0)
+
+
+def conv2d_weight_gradient_parts(dy: Array, x: Array, *, xp: Namespace, **attrs: object) -> Array:
+    """Parts of conv2d_weight_gradient along a new first axis: their sum is the gradient."""
+    rest = {k: v for k, v in attrs.items() if k not in ("parts", "tile")}
+    return _parts(ops.conv2d_weight_gradient.reference(dy, x, xp=xp, **rest), attrs, xp)
+
+
+def matmul_parts(a: Array, b: Array, *, xp: Namespace, **attrs: object) -> Array:
+    """Parts of matmul along a new first axis."""
+    rest = {k: v for k, v in attrs.items() if k not in ("parts", "tile")}
+    return _parts(ops.matmul.reference(a, b, xp=xp, **rest), attrs, xp)
+
+
+def reduce_parts(x: Array, *, xp: Namespace, **attrs: object) -> Array:
+    """Parts of a sum or maximum along a new first axis, the results flat."""
+    op = {"sum": ops.sum, "max": ops.max}[str(attrs["join"])]
+    whole = xp.reshape(op.reference(x, axes=attrs["axes"], keepdims=False, xp=xp), (-1,))
+    return xp.stack([whole] * int(str(attrs["parts"])), axis=0) if op is ops.max else _parts(whole, attrs, xp)
+
+
+def max_pool2d_index(x: Array, y: Array, *, xp: Namespace, **attrs: object) -> Array:
+    """Number of the tap that holds the maximum of each window, as uint8."""
+    raise NotImplementedError
+
+
+def max_pool2d_scatter(dy: Array, index: Array, *, xp: Namespace, **attrs: object) -> Array:
+    """max_pool2d_gradient from such numbers."""
+    raise NotImplementedError
+
+
+WEIGHT_GRADIENT_PARTS = Primitive(conv2d_weight_gradient_parts)
+MATMUL_PARTS = Primitive(matmul_parts)
+REDUCE_PARTS = Primitive(reduce_parts)
+POOL_INDEX = Primitive(max_pool2d_index)
+POOL_SCATTER = Primitive(max_pool2d_scatter)
+
+
+# Rules ------------------------------------------------------------------------------------------------------
+
+
+def decompose(program: Program, node: Node) -> Sequence[Value] | None:
+    """Normalisation and long rows of softmax as reductions and elementwise operations, which fuse."""
+    name = node.op.name
+    if name == "normalize":
+        return _normalize(node)
+    if name == "normalize_gradient":
+        return _normalize_gradient(node)
+    if name == "mean":
+        total = ops.sum(*node.inputs, **node.attrs)
+        return [total / (node.inputs[0].size / max(1, total.size))]
+    axis = node.attrs.get("axis", -1)
+    x = node.inputs[1 if name == "softmax_cross_entropy_gradient" else 0]
+    if not name.startswith(("softmax", "log_softmax")) or x.shape[axis] <= _SHORT_ROW:
+        return None
+    shifted = x - ops.max(x, axes=axis, keepdims=True)
+    powers = ops.exp(shifted)
+    total = ops.sum(powers, axes=axis, keepdims=True)
+    if name == "softmax":
+        return [powers / total]
+    if name == "log_softmax":
+        return [shifted - ops.log(total)]
+    labels = node.inputs[-1]
+    hits = ops.one_hot(labels, classes=x.shape[-1], dtype=x.dtype)
+    if name == "softmax_cross_entropy":
+        chosen = ops.where(ops.greater(hits, 0.5), shifted - ops.log(total), 0.0)
+        return [-ops.sum(chosen, axes=-1)]
+    inside = ops.sum(hits, axes=-1, keepdims=True)
+    dy = ops.reshape(node.inputs[0], shape=(*labels.shape, 1))
+    return [(powers / total * inside - hits) * dy]
+
+
+_SHORT_ROW = 64
+
+
+def _normalize(node: Node) -> Sequence[Value]:
+    x, scale, offset = node.inputs
+    axes, epsilon = node.attrs["axes"], node.attrs["epsilon"]
+    count = x.size / node.outputs[1].size
+    mean = ops.sum(x, axes=axes, keepdims=True) / count
+    centred = x - mean
+    variance = ops.sum(ops.square(centred), axes=axes, keepdims=True) / count
+    return [centred * (scale / ops.sqrt(variance + epsilon)) + offset, mean, variance]
+
+
+def _normalize_gradient(node: Node) -> Sequence[Value]:
+    dy, x, scale, mean, variance = node.inputs
+    axes, epsilon = node.attrs["axes"], node.attrs["epsilon"]
+    count = x.size / mean.size
+    inverse = 1.0 / ops.sqrt(variance + epsilon)
+    u = (x - mean) * inverse
+    g = dy * scale
+    first = ops.sum(g, axes=axes, keepdims=True) / count
+    second = ops.sum(g * u, axes=axes, keepdims=True) / count
+    dx = (g - first - u * second) * inverse
+    own = ops.sum_to_shape(dy * u, scale.shape), ops.sum_to_shape(dy, scale.shape)
+    return [dx, *own]
+
+
+def remember_maxima(program: Program) -> Program:
+    """Max-pooling also hands out where its maxima are, so that its gradient need not read the image again."""
+    index: dict[int, Value] = {}
+    wanted = {
+        id(n.inputs[2]): n for n in program.nodes if n.op.name == "max_pool2d_gradient" and n.inputs[2].node is not None
+    }
+    kernel_limit = 256
+
+    def rule(program: Program, node: Node) -> Sequence[Value] | None:
+        kernel = node.attrs.get("kernel", (0, 0))
+        if node.op.name == "max_pool2d" and id(node.outputs[0]) in wanted and math.prod(kernel) <= kernel_limit:
+            gradient = wanted[id(node.outputs[0])]
+            if gradient.inputs[1] is node.inputs[0] and gradient.attrs == node.attrs:
+                program.nodes.append(node)
+                y = node.outputs[0]
+                index[id(y)] = emit(program, POOL_INDEX, [node.inputs[0], y], Spec(y.shape, "uint8"), **node.attrs)
+                return node.outputs
+        if node.op.name == "max_pool2d_gradient" and id(node.inputs[2]) in index:
+            x = node.outputs[0]
+            return [emit(program, POOL_SCATTER, [node.inputs[0], index[id(node.inputs[2])]], x.spec, **node.attrs)]
+        if node.op.name == "sum" and node.inputs[0].node is not None:
+            return _sum_before_scatter(node)
+        return None
+
+    return replace(program, rule)
+
+
+def _sum_before_scatter(node: Node) -> Sequence[Value] | None:
+    """The sum over all positions of a scattered gradient is that of the gradient: nothing is lost on the way."""
+    made = node.inputs[0].node
+    if made is None or made.op is not POOL_SCATTER or node.attrs["keepdims"]:
+        return None
+    channel = made.attrs["data_format"].index("C")
+    if normalize_axes("sum", node.attrs["axes"], 4) != tuple(a for a in range(4) if a != channel):
+        return None
+    return [ops.sum(made.inputs[0], axes=node.attrs["axes"])]
+
+
+def share_sums(program: Program, node: Node) -> Sequence[Value] | None:
+    """Long sums as parts, one a block, and the sum of the parts."""
+    name, y = node.op.name, node.outputs[0]
+    if name == "conv2d_weight_gradient":
+        tile = tiling.weight_gradient(node)
+        op = WEIGHT_GRADIENT_PARTS
+        if tile is None:
+            return None
+    elif name == "matmul":
+        tile, op = tiling.product(node), MATMUL_PARTS
+        if tile.parts == 1:
+            return None
+    elif name in ("sum", "max"):
+        axes = normalize_axes(name, node.attrs["axes"], node.inputs[0].ndim)
+        results, terms = y.size, node.inputs[0].size // max(1, y.size)
+        if terms < _LONG_SUM or not results:
+            return None
+        first = node.inputs[0].ndim - 1 in axes
+        tile, op = (
+            tiling.reduction(results, terms, terms_first=first, join="Plus" if name == "sum" else "Largest"),
+            REDUCE_PARTS,
+        )
+        spec = Spec((tile.parts, results), y.dtype)
+        parts = emit(program, op, node.inputs, spec, axes=axes, parts=tile.parts, tile=tile, join=name)
+        whole = parts if tile.parts == 1 else ops.REGISTRY[name](parts, axes=0)
+        return [ops.reshape(whole, shape=y.shape)]
+    else:
+        return None
+    parts = emit(
+        program, op, node.inputs, Spec((tile.parts, *y.shape), y.dtype), **node.attrs, parts=tile.parts, tile=tile
+    )
+    return [ops.sum(parts, axes=0) if tile.parts > 1 else ops.reshape(parts, shape=y.shape)]
+
+
+_LONG_SUM = 64
+
+
+def rewrite(program: Program, *, fuse: bool, tiled: bool) -> Program:
+    """All of the above that the options ask for, in place."""
+    replace(program, decompose)
+    if fuse:
+        remember_maxima(program)
+    if tiled:
+        replace(program, share_sums)
+    remove_dead_nodes(program)
+    return program

@@ -1,0 +1,219 @@
+"""Sizes of the tiles in which the kernels of `tiles.cuh` work, chosen for each shape by a small model of the device."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+
+from minicnn.backends._cuda.expressions import image_type, window_type
+from minicnn.ops.windows import Axes
+from minicnn.program.graph import ITEMSIZE, Node
+
+MULTIPROCESSORS = 132
+SHARED_BYTES = 48 * 1024  # what a kernel may have without asking for more
+THREADS = 256
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A kernel's tile.
+
+    Attributes:
+        kind: C++ type.
+        blocks: Blocks of the launch.
+        threads: Threads of a block.
+        parts: Pieces into which each sum is cut, if it is.
+    """
+
+    kind: str
+    blocks: int
+    threads: int
+    parts: int = 1
+
+
+def _up(n: int, step: int) -> int:
+    return -(-n // step) * step
+
+
+def _filters(f: int) -> int:
+    return 4 if f % 4 == 0 or f >= 7 else 2 if f % 2 == 0 else 1
+
+
+def convolution(node: Node, pool: tuple[int, int] | None = None) -> Tile | None:
+    """Tile of conv2d or conv2d_input_gradient; None if nothing fits.
+
+    Args:
+        node: The convolution.
+        pool: Window of the max-pooling that is done on the way out.
+    """
+    attrs, itemsize = node.attrs, ITEMSIZE[node.outputs[0].dtype]
+    axes, groups = Axes.of(attrs["data_format"]), attrs["groups"]
+    y, x = node.outputs[0].shape, node.inputs[0].shape
+    n, oh, ow, f, c = y[axes.n], y[axes.h], y[axes.w], y[axes.c] // groups, x[axes.c] // groups
+    kh, kw = node.inputs[1].shape[:2]
+    (sh, sw), (dh, dw) = attrs["strides"], attrs["dilation"]
+    window = window_type(node)
+    if node.op.name == "conv2d_input_gradient":
+        (top, _), (left, _) = attrs["padding"]
+        window = f"Window<{kh}, {kw}, 1, 1, {(kh - 1) * dh - top}, {(kw - 1) * dw - left}, {dh}, {dw}>"
+        sh = sw = 1
+    eh, ew = (oh, ow) if pool is None else (oh // pool[0] * pool[0], ow // pool[1] * pool[1])
+    ph, pw = pool or (1, 1)
+    fx = _filters(f)
+    best: tuple[float, str, int, int] | None = None
+    for py, px in itertools.product((1, 2, 3), (1, 2, 3, 4, 5, 6, 8)):
+        if py % ph or px % pw or py * px > 12:
+            continue
+        span = (px - 1) * sw + (kw - 1) * dw + 1
+        loads = py * span / (kw * px * py * fx) + 2 / (px * py)  # shared-memory reads for each multiply-add
+        for gx, gy, fb in itertools.product(
+            sorted({-(-ew // px), -(-ew // (2 * px)), -(-32 // px)}),
+            sorted({-(-eh // py), -(-eh // (2 * py)), -(-eh // (4 * py)), 1, 2, 4, 8}),
+            sorted({min(_up(f, fx), b) for b in (16, 32, 64)}),
+        ):
+            if gx * px >= _up(ew, px) + px or gy * py >= _up(eh, py) + py:
+                continue
+            th, tw, fg = gy * py, gx * px, fb // fx
+            for nb in (1, 2, 4, 8):
+                threads = fg * gx * gy * nb
+                if threads > 512 or nb > n or (nb > 1 and gy * py < eh):
+                    continue
+                ih, iw = (th - 1) * sh + (kh - 1) * dh + 1, (tw - 1) * sw + (kw - 1) * dw + 1
+                per_channel = ((nb * ih * iw | 1) + kh * kw * fb) * itemsize
+                cc = min(c, SHARED_BYTES // per_channel)
+                if cc < 1:
+                    continue
+                cc = -(-c // -(-c // cc))
+                blocks = -(-n // nb) * -(-eh // th) * -(-ew // tw) * -(-f // fb) * groups
+                resident = max(
+                    1, min(2048 // _up(threads, 32), 65536 // (_up(threads, 32) * 96), 220_000 // (cc * per_channel))
+                )
+                # Time of one multiprocessor in multiply-adds of a thread, for all waves of blocks.
+                rounds = (
+                    max(blocks / MULTIPROCESSORS, 1.0)
+                    if blocks > MULTIPROCESSORS * resident
+                    else math.ceil(blocks / MULTIPROCESSORS)
+                )
+                work = py * px * fx * kh * kw * c * _up(threads, 32) / 128
+                filled = nb * ih * iw * c / 128 * 8 + kh * kw * fb * c / 128 * 4
+                together = min(resident, math.ceil(blocks / MULTIPROCESSORS)) * _up(threads, 32)
+                patience = 1.0 + 600.0 / together
+                score = rounds * (work * (1 + loads) * patience + filled) + 400 * rounds / resident
+                if best is None or score < best[0]:
+                    kind = (
+                        f"ConvTile<{image_type(y, attrs['data_format'])}, {window}, {c}, {f}, {eh}, {ew}, {nb}, "
+                        f"{th}, {tw}, "
+                        f"{fb}, {cc}, {py}, {px}, {fx}>"
+                    )
+                    best = (score, kind, blocks, threads)
+    return None if best is None else Tile(*best[1:])
+
+
+def weight_gradient(node: Node) -> Tile | None:
+    """Tile of conv2d_weight_gradient; None if nothing fits."""
+    attrs, itemsize = node.attrs, ITEMSIZE[node.outputs[0].dtype]
+    axes, groups = Axes.of(attrs["data_format"]), attrs["groups"]
+    y, x = node.inputs[0].shape, node.inputs[1].shape
+    n, oh, ow, f, c = y[axes.n], y[axes.h], y[axes.w], y[axes.c] // groups, x[axes.c] // groups
+    (kh, kw), (sh, sw), (dh, dw) = attrs["kernel"], attrs["strides"], attrs["dilation"]
+    fx = _filters(f)
+    while fx > 1 and kw * fx > 64:
+        fx //= 2
+    kb = max(1, min(kh, 48 // (kw * fx)))
+    kb = -(-kh // -(-kh // kb))
+    px = min((4, 3, 2, 5), key=lambda p: _up(ow, p) * (1 + 1 / p))
+    best: tuple[float, str, int, int, int] | None = None
+    for cb, fb in itertools.product(
+        (1, 2, 4, 8, 12, 16, 24, 32), (fx, 2 * fx, 3 * fx, 4 * fx, 6 * fx, 8 * fx, 16 * fx)
+    ):
+        if cb > c or fb > _up(f, fx) or cb * fb // fx > THREADS:
+            continue
+        lanes = cb * fb // fx
+        slices = 2 ** int(math.log2(max(1, 288 // lanes)))
+        threads = lanes * slices
+        for th in sorted({oh, -(-oh // 2), -(-oh // 4), -(-oh // 8), 1}):
+            ih, iw = (th - 1) * sh + (kb - 1) * dh + 1, (_up(ow, px) - 1) * sw + (kw - 1) * dw + 1
+            shared = max(ih * iw * cb + 4 + th * _up(ow, px) * fb, slices // 2 * lanes * kb * kw * fx) * itemsize
+            if shared > SHARED_BYTES:
+                continue
+            tiles = -(-kh // kb) * -(-c // cb) * -(-f // fb) * groups
+            strips = n * -(-oh // th)
+            for goal in (1, 2, 3, 4):
+                parts = min(strips, max(1, goal * MULTIPROCESSORS // tiles))
+                blocks = parts * tiles
+                runs = -(-th * _up(ow, px) // px // slices)
+                resident = max(1, min(2048 // _up(threads, 32), 65536 // (_up(threads, 32) * 112), 220_000 // shared))
+                each = -(-strips // parts)
+                work = runs * px * kb * kw * fx * _up(threads, 32) / 128 * 1.6
+                filled = (ih * iw * cb + th * ow * fb) / 128 * 8 + 300
+                rounds = math.ceil(blocks / MULTIPROCESSORS)
+                together = min(resident, rounds) * _up(threads, 32)
+                score = rounds * each * (work * (1 + 200 / together) + filled) + rounds * math.log2(2 * slices) * 100
+                score += parts * kh * kw * c * f * groups / 4000  # the sum of the parts
+                if best is None or score < best[0]:
+                    kind = (
+                        f"WeightTile<{image_type(x, attrs['data_format'])}, {image_type(y, attrs['data_format'])}, "
+                        f"{window_type(node)}, "
+                        f"{c}, {f}, {kb}, {cb}, {fb}, {th}, {px}, {fx}, {slices}, {parts}>"
+                    )
+                    best = (score, kind, blocks, threads, parts)
+    return None if best is None else Tile(*best[1:])
+
+
+# Rows and columns of a block, rows and columns of a thread.
+_PRODUCT_TILES = (
+    (64, 64, 4, 4), (64, 32, 4, 4), (32, 32, 4, 2), (128, 16, 4, 4), (64, 16, 4, 2), (32, 16, 2, 2), (32, 64, 4, 4),
+    (16, 128, 4, 4), (128, 64, 8, 4), (64, 64, 4, 2), (128, 32, 4, 4), (256, 16, 4, 4),
+)  # fmt: skip
+
+
+def product(node: Node) -> Tile:
+    """Tile of a matrix product."""
+    (m, n), (ta, tb) = node.outputs[0].shape, (node.attrs["transpose_a"], node.attrs["transpose_b"])
+    k, itemsize = node.inputs[0].shape[0 if ta else 1], ITEMSIZE[node.outputs[0].dtype]
+    best: tuple[float, str, int, int, int] | None = None
+    for bm, bn, tm, tn in _PRODUCT_TILES:
+        tiles, threads = -(-m // bm) * -(-n // bn), bm // tm * (bn // tn)
+        for bk, goal in itertools.product((16, 32, 64, 128), (0, 1, 2, 4)):
+            parts = max(1, min(goal * MULTIPROCESSORS // tiles, k // 32))
+            run = _up(-(-k // parts), bk)
+            parts = -(-k // run)
+            loads = (bm + bn) * bk / threads
+            if (
+                (bk > 16 and bk >= 2 * k)
+                or loads > (40 if run == bk else 24)
+                or (bm + bn + 8) * bk * itemsize > SHARED_BYTES
+            ):
+                continue
+            # Cycles: all blocks of a multiprocessor, each step of bk terms at least as long as memory takes to answer.
+            blocks = tiles * parts
+            rounds = math.ceil(blocks / MULTIPROCESSORS)
+            compute = rounds * bk * bm * bn / 128 * (1 + 1.5 / tm + 1.5 / tn) + rounds * (bm + bn) * bk / 128 * 6
+            score = run / bk * (max(compute, 1200.0) + 20 * loads) + 2000
+            score += 2500 + parts * m * n / 400 if parts > 1 else 0
+            if best is None or score < best[0]:
+                flags = f"{str(ta).lower()}, {str(tb).lower()}"
+                best = (
+                    score,
+                    f"ProductTile<{m}, {n}, {k}, {flags}, {bm}, {bn}, {bk}, {tm}, {tn}, {parts}>",
+                    blocks,
+                    threads,
+                    parts,
+                )
+    if best is None:
+        message = "There is always a tile for a product."
+        raise AssertionError(message)
+    return Tile(*best[1:])
+
+
+def reduction(results: int, terms: int, *, terms_first: bool, join: str = "Plus") -> Tile:
+    """Tile of a sum or a maximum of so many terms for each of so many results."""
+    ox = 1
+    while ox < min(results, 32 if not terms_first else 8 if terms < 256 else 1):
+        ox *= 2
+    rx = THREADS // ox
+    columns = -(-results // ox)
+    parts = max(1, min(2 * MULTIPROCESSORS // columns, terms // (rx * 8))) if terms > 64 * rx else 1
+    numbers = f"{results}, {terms}, {parts}, {ox}, {rx}, {str(terms_first).lower()}"
+    return Tile(f"{join}, {numbers}", columns * parts, THREADS, parts)

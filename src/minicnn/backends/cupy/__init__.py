@@ -1,0 +1,174 @@
+"""CuPy arrays on an NVIDIA GPU: generated CUDA C++ kernels, whole steps captured in CUDA graphs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import array_api_compat.cupy as xp
+import cupy
+import numpy as np
+
+from minicnn.backends._cuda.fusing import Plan
+from minicnn.backends._cuda.rewriting import rewrite
+from minicnn.backends.base import Array, Backend, Executable
+from minicnn.backends.cupy.errors import explained
+from minicnn.program.graph import Node, Program
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the engine does to be fast; each can be switched off by itself.
+
+    Attributes:
+        fused: Several operations in one kernel, elementwise ones without memory in between.
+        tiled: Convolutions, products and reductions by tiles in shared memory, rather than a thread for each result.
+        graph: Whole steps, and many at once, captured in CUDA graphs.
+        block: Threads of a block of the kernels without tiles.
+    """
+
+    fused: bool = True
+    tiled: bool = True
+    graph: bool = True
+    block: int = 256
+
+    def __post_init__(self) -> None:
+        if self.block not in (32, 64, 128, 256, 512, 1024) or (self.fused and self.block != 256):
+            message = (
+                "block is a power of two from 32 to 1024, and other than 256 only without fusion. "
+                f"Received: block={self.block}, fused={self.fused}. Use Options(fused=False, block={self.block})."
+            )
+            raise ValueError(message)
+
+
+NAIVE = Options(fused=False, tiled=False, graph=False)
+
+
+class CupyBackend(Backend):
+    """Runs Programs by kernels that are generated for them, on CuPy arrays.
+
+    Args:
+        device: "cuda", or "cuda:1" for the second GPU.
+        reference_only: See `Backend`.
+        strict: See `Backend`.
+        options: What it does to be fast; everything by default.
+    """
+
+    name = "cupy"
+    xp = xp
+    devices = ("cuda",)
+    precisions = ("float32", "float64")
+
+    def __init__(
+        self,
+        device: str | None = None,
+        *,
+        reference_only: bool = False,
+        strict: bool = False,
+        options: Options | None = None,
+    ) -> None:
+        super().__init__(device, reference_only=reference_only, strict=strict)
+        self.options = options or Options()
+        self.steps_at_once = 256 if self.options.graph and not reference_only else 1
+        with explained():
+            count = cupy.cuda.runtime.getDeviceCount()
+            self.number = int(self.device.partition(":")[2] or 0)
+            if self.number >= count:
+                message = (
+                    f"The device is one of the {count} that CUDA sees. Received: {self.device!r}. "
+                    f"Use cuda:0 to cuda:{count - 1}."
+                )
+                raise ValueError(message)
+            self._device = cupy.cuda.Device(self.number)
+            self.architecture = f"sm_{self._device.compute_capability}"
+
+    # Arrays -------------------------------------------------------------------------------------
+
+    def asarray(self, data: Any, dtype: str | None = None) -> Array:
+        """See `Backend.asarray`; contiguous in row-major order."""
+        if isinstance(data, cupy.ndarray) and data.device.id != self.number:
+            message = (
+                f"Arrays are on the model's device. Received: an array on cuda:{data.device.id}, the model is on "
+                f"cuda:{self.number}. Copy it there, or use the backend cupy:cuda:{data.device.id}."
+            )
+            raise ValueError(message)
+        with explained(), self._device:
+            if isinstance(data, cupy.ndarray):
+                return cupy.ascontiguousarray(data, dtype=dtype).reshape(data.shape)
+            return cupy.array(np.asarray(data), dtype=dtype, order="C")
+
+    def to_numpy(self, array: Array) -> np.ndarray[Any, Any]:
+        """See `Backend.to_numpy`."""
+        with explained():
+            return cupy.asnumpy(array)
+
+    def owns(self, array: Any) -> bool:
+        """See `Backend.owns`."""
+        return isinstance(array, cupy.ndarray)
+
+    def synchronize(self) -> None:
+        """See `Backend.synchronize`."""
+        with explained():
+            self._device.synchronize()
+
+    # Programs -----------------------------------------------------------------------------------
+
+    def rewrite(self, program: Program) -> Program:
+        """See `Backend.rewrite`: into operations that have kernels, and sums that many blocks share."""
+        if self.reference_only:
+            return program
+        return rewrite(program, fuse=self.options.fused, tiled=self.options.tiled)
+
+    def plan(self, program: Program) -> Plan:
+        """The kernels of a Program, which is rewritten in place."""
+        options = self.options
+        plan = Plan(self.rewrite(program), fuse=options.fused, tiled=options.tiled, reference_only=self.reference_only)
+        missing = [u for u in plan.units if u.reference]
+        if self.strict and missing:
+            message = (
+                f"strict=True: every node needs a kernel of the cupy backend. Received {len(missing)} without one, "
+                f"first {missing[0].anchor!r} in {missing[0].anchor.scope or program.name}: {missing[0].reference}. "
+                "Use strict=False to run their references; model.explain() lists them."
+            )
+            raise RuntimeError(message)
+        return plan
+
+    def explain(self, program: Program) -> list[tuple[Node, str]]:
+        """See `Backend.explain`; nodes of one kernel carry its number."""
+        plan = self.plan(program)
+        place = {}
+        for number, launch in enumerate(plan.launches):
+            for unit in launch:
+                tile = unit.tile.kind.partition("<")[0] if unit.tile else "elementwise"
+                for node in unit.every:
+                    place[id(node)] = f"reference: {unit.reference}" if unit.reference else f"kernel {number}: {tile}"
+        return [(node, place.get(id(node), "kernel: where its result is read")) for node in program.nodes]
+
+    def compile(self, program: Program) -> Executable:
+        """See `Backend.compile`; arrays that a Program carries are overwritten."""
+        from minicnn.backends.cupy.executable import StepExecutable
+
+        with explained(), self._device:
+            return StepExecutable(self, program)
+
+    # Machine ------------------------------------------------------------------------------------
+
+    @classmethod
+    def describe(cls) -> dict[str, str]:
+        """See `Backend.describe`."""
+        facts = {"cupy": cupy.__version__}
+        with explained():
+            facts["cuda"] = _version(cupy.cuda.runtime.runtimeGetVersion())
+            facts["driver"] = _version(cupy.cuda.runtime.driverGetVersion())
+            for number in range(cupy.cuda.runtime.getDeviceCount()):
+                facts[f"cuda:{number}"] = cupy.cuda.runtime.getDeviceProperties(number)["name"].decode()
+        return facts
+
+    def memory(self) -> int | None:
+        """See `Backend.memory`: what CuPy's pool has in use."""
+        with self._device:
+            return int(cupy.get_default_memory_pool().used_bytes())
+
+
+def _version(number: int) -> str:
+    return f"{number // 1000}.{number % 1000 // 10}"

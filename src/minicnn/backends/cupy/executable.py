@@ -1,0 +1,228 @@
+"""A compiled Program: its kernels, its memory, and the CUDA graphs of one step and of many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import cupy
+import numpy as np
+
+from minicnn.backends._cuda.compiler import compile_all
+from minicnn.backends._cuda.fusing import Unit
+from minicnn.backends._cuda.generation import Source, generate
+from minicnn.backends._cuda.placement import place
+from minicnn.backends.base import Array
+from minicnn.backends.cupy.errors import explained
+from minicnn.program.graph import Program, Value
+
+if TYPE_CHECKING:
+    from minicnn.backends.cupy import CupyBackend
+
+STEPS = 16  # in one graph, where many are asked for
+BINDINGS = 4  # sets of arrays that graphs are kept for
+
+_ADVANCE = 'extern "C" __global__ void kernel(int* cursor, int steps) { cursor[0] += steps; }'
+
+
+class StepExecutable:
+    """A Program that runs on arrays by name.
+
+    Carried arrays (weights, optimizer state, metric totals) are overwritten where they are; data sets are read where
+    they are; other inputs are copied into a queue with one row a step, so that many steps run without the host.
+    """
+
+    def __init__(self, backend: CupyBackend, program: Program) -> None:
+        self._backend, self._program = backend, program
+        self._plan = backend.plan(program)
+        self._placement = place(self._plan)
+        carried = set(program.updates)
+        whole = {id(n.inputs[0]) for n in program.nodes if n.op.name == "take"}
+        self._queued = [v for v in program.inputs if v.kind == "input" and v.name not in carried and id(v) not in whole]
+        self._totals = [v for v in program.inputs if v.kind == "metric" and v.name in carried]
+        others = {id(v) for v in (*self._queued, *self._totals)}
+        self._bound = [v for v in program.inputs if id(v) not in others]
+
+        queued = {id(v) for v in self._queued}
+        self._sources: list[Source | Unit] = [
+            launch[0] if launch[0].reference else generate(self._plan, launch, queued, backend.options.block)
+            for launch in self._plan.launches
+        ]
+        texts = [s.text for s in self._sources if isinstance(s, Source)]
+        codes = iter(compile_all([*texts, _ADVANCE], backend.architecture))
+        self._functions = [_load(next(codes)) if isinstance(s, Source) else self._reference(s) for s in self._sources]
+        self._advance = _load(next(codes))
+        self._captures = backend.options.graph and all(isinstance(s, Source) for s in self._sources)
+
+        self._arena = cupy.empty(max(self._placement.nbytes, 1), "uint8")
+        self._constants = {id(v): cupy.array(v.data, dtype=v.dtype) for v in program.constants}
+        self._cursor = cupy.zeros(1, "int32")
+        self._static = {v.name: cupy.zeros(v.shape, v.dtype) for v in self._totals}
+        self._capacity = 0
+        self._queue: dict[str, Any] = {}
+        self._graphs: dict[tuple[int, ...], dict[int, Any]] = {}
+        self._grow(1)
+
+    # Running ------------------------------------------------------------------------------------
+
+    def __call__(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        """One step: outputs and updates by name."""
+        with explained(), cupy.cuda.Device(self._backend.number):
+            for value in self._queued:
+                self._fill(value, arrays[value.name], 1)
+            return self._run(arrays, 1)
+
+    def many(self, arrays: Mapping[str, Array], rows: Mapping[str, Any]) -> dict[str, Array]:
+        """As many steps as the arrays in `rows` have rows; each step is given one row of each.
+
+        Args:
+            arrays: Inputs that are the same in every step, by name.
+            rows: For every other input that is not carried: NumPy or CuPy arrays with a further first axis.
+
+        Returns:
+            Outputs of the last step, and updates.
+        """
+        steps = len(next(iter(rows.values())))
+        with explained(), cupy.cuda.Device(self._backend.number):
+            self._grow(steps)
+            for value in self._queued:
+                given = rows[value.name] if value.name in rows else arrays[value.name]
+                self._fill(value, given, steps, each=value.name in rows)
+            return self._run(arrays, steps)
+
+    def _run(self, arrays: Mapping[str, Array], steps: int) -> dict[str, Array]:
+        bound = {v.name: self._checked(v, arrays[v.name]) for v in self._bound}
+        for value in self._totals:
+            if arrays[value.name] is not self._static[value.name]:
+                self._static[value.name][...] = arrays[value.name]
+        self._cursor.fill(0)
+        everything = {**bound, **self._static}
+        if not self._captures:
+            for _ in range(steps):
+                self._step(everything, 0)
+                self._advance((1,), (1,), (self._cursor, np.int32(1)))
+        else:
+            stream = cupy.cuda.get_current_stream()
+            many, single = divmod(steps, STEPS)
+            for count, size in ((many, STEPS), (single, 1)):
+                if count:
+                    graph = self._graph(everything, size)
+                    for _ in range(count):
+                        graph.launch(stream)
+        program = self._program
+        results = {name: self._array(value, everything).copy() for name, value in program.outputs.items()}
+        return results | {name: everything[name] if name in everything else arrays[name] for name in program.updates}
+
+    def _checked(self, value: Value, array: Array) -> Array:
+        if (
+            not isinstance(array, cupy.ndarray)
+            or array.shape != value.shape
+            or array.dtype.name != value.dtype
+            or not array.flags.c_contiguous
+        ):
+            found = f"{getattr(array, 'dtype', type(array).__name__)}{list(getattr(array, 'shape', ()))}"
+            message = (
+                f"{value.name} is a contiguous CuPy array {value.spec}. Received: {found}. "
+                "Convert it with backend.asarray."
+            )
+            raise ValueError(message)
+        return array
+
+    # Memory -------------------------------------------------------------------------------------
+
+    def _grow(self, steps: int) -> None:
+        if steps > self._capacity:
+            self._capacity = steps
+            self._queue = {v.name: cupy.empty((steps, *v.shape), v.dtype) for v in self._queued}
+            self._graphs.clear()
+
+    def _fill(self, value: Value, given: Any, steps: int, *, each: bool = False) -> None:
+        shape = (steps, *value.shape) if each else value.shape
+        if tuple(given.shape) != shape:
+            message = f"{value.name} has shape {shape}. Received: {tuple(given.shape)}. Give one row for each step."
+            raise ValueError(message)
+        queue = self._queue[value.name]
+        if isinstance(given, cupy.ndarray):
+            queue[:steps] = given
+        else:
+            queue[:steps].set(np.ascontiguousarray(np.broadcast_to(given, (steps, *value.shape)), value.dtype))
+
+    def _array(self, value: Value, arrays: Mapping[str, Array]) -> Array:
+        """The array of a value, in the shape that it has in the Program."""
+        root = self._plan.root(value)
+        root = self._placement.in_place.get(id(root), root)
+        if id(root) in self._placement.offsets:
+            start = self._placement.offsets[id(root)]
+            memory = cupy.cuda.MemoryPointer(
+                self._arena.data.mem, self._arena.data.ptr - self._arena.data.mem.ptr + start
+            )
+            return cupy.ndarray(value.shape, value.dtype, memory)
+        if root.kind == "constant":
+            return (
+                self._constants[id(root)].reshape(value.shape)
+                if id(root) in self._constants
+                else cupy.array(root.data, dtype=root.dtype)
+            )
+        if root.name in self._queue:
+            return self._queue[root.name][0].reshape(value.shape)
+        return arrays[root.name].reshape(value.shape)
+
+    # Launching ----------------------------------------------------------------------------------
+
+    def _arguments(self, source: Source, arrays: Mapping[str, Array]) -> list[Any]:
+        queue = self._queue
+        return [queue[v.name] if v.name in queue else self._array(v, arrays) for v in source.arguments]
+
+    def _step(self, arrays: Mapping[str, Array], offset: int) -> None:
+        for source, function in zip(self._sources, self._functions, strict=True):
+            if isinstance(source, Source):
+                arguments = self._arguments(source, arrays)
+                arguments += [self._cursor, np.int32(offset)] if source.queued else []
+                function((source.blocks,), (source.threads,), tuple(arguments))
+            else:
+                function(arrays)
+        for old, value in self._placement.copies:
+            made, target = self._array(value, arrays), arrays[old.name]
+            stream = cupy.cuda.get_current_stream()
+            cupy.cuda.runtime.memcpyAsync(target.data.ptr, made.data.ptr, target.nbytes, 3, stream.ptr)
+
+    def _reference(self, unit: Unit) -> Callable[..., None]:
+        """Runs a node's reference and puts the results where the kernels expect them."""
+        node = unit.anchor
+        function = partial(node.op.reference, xp=self._backend.xp, **node.attrs)
+
+        def run(arrays: Mapping[str, Array]) -> None:
+            queue = {name: q[int(self._cursor[0])] for name, q in self._queue.items()}
+            inputs = [queue[v.name] if v.name in queue else self._array(v, arrays) for v in node.inputs]
+            made = function(*inputs)
+            for value, array in zip(node.outputs, made if len(node.outputs) > 1 else (made,), strict=True):
+                self._array(value, arrays)[...] = array
+
+        return run
+
+    def _graph(self, arrays: Mapping[str, Array], steps: int) -> Any:
+        """The graph of so many steps on the given arrays, captured if it is new."""
+        key = tuple(a.data.ptr for a in arrays.values())
+        graphs = self._graphs.setdefault(key, {})
+        self._graphs[key] = self._graphs.pop(key)  # the last one used comes last
+        while len(self._graphs) > BINDINGS:
+            del self._graphs[next(iter(self._graphs))]
+        if steps not in graphs:
+            stream = cupy.cuda.Stream(non_blocking=True)
+            with stream:
+                stream.begin_capture()
+                try:
+                    for step in range(steps):
+                        self._step(arrays, step)
+                    self._advance((1,), (1,), (self._cursor, np.int32(steps)))
+                finally:
+                    graph = stream.end_capture()
+            graphs[steps] = graph
+        return graphs[steps]
+
+
+def _load(code: bytes) -> Any:
+    module = cupy.cuda.function.Module()
+    module.load(code)
+    return module.get_function("kernel")

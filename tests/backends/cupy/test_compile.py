@@ -1,0 +1,50 @@
+"""Kernels compile for every architecture that is supported; no GPU is needed for that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backends.cupy.networks import NETWORKS
+from minicnn.backends._cuda import compiler
+from minicnn.backends._cuda.fusing import Plan
+from minicnn.backends._cuda.generation import generate
+from minicnn.backends._cuda.rewriting import rewrite
+
+pytest.importorskip("cupy")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of the test's own."""
+    monkeypatch.setenv("MINICNN_CACHE", str(tmp_path))
+    return tmp_path / "cuda"
+
+
+@pytest.mark.parametrize("architecture", ["sm_75", "sm_80", "sm_90"])
+def test_all_kernels_of_a_step(architecture: str) -> None:
+    program = NETWORKS["lenet"]("numpy").program("train", batch_size=16)
+    plan = Plan(rewrite(program, fuse=True, tiled=True), fuse=True, tiled=True)
+    texts = [generate(plan, launch, set()).text for launch in plan.launches]
+    assert all(compiler.compile_all(texts, architecture))
+
+
+def test_a_kernel_is_compiled_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = 'extern "C" __global__ void kernel(float* p) { p[0] = 1.0f; }'
+    code = compiler.compile_kernel(text, "sm_80")
+    assert [f.read_bytes() for f in folder.iterdir()] == [code]
+
+    def never(*_: Any) -> bytes:
+        raise AssertionError
+
+    monkeypatch.setattr(compiler, "_compile", never)
+    assert compiler.compile_kernel(text, "sm_80") == code
+    with pytest.raises(AssertionError):
+        compiler.compile_kernel(text, "sm_90")
+
+
+def test_the_error_of_a_kernel_shows_what_the_compiler_said() -> None:
+    with pytest.raises(RuntimeError, match=r"(?s)Received: .*for sm_80.*missing_name"):
+        compiler.compile_kernel('extern "C" __global__ void kernel() { missing_name(); }', "sm_80")

@@ -1,0 +1,73 @@
+"""Which nodes share a kernel, and where their results live."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from backends.cupy.networks import NETWORKS
+from minicnn.backends._cuda.expressions import affine, broadcast
+from minicnn.backends._cuda.fusing import Plan
+from minicnn.backends._cuda.placement import place
+from minicnn.backends._cuda.rewriting import rewrite
+from minicnn.program import Program
+
+
+def _plan(network: str, **options: bool) -> Plan:
+    chosen = {"fuse": True, "tiled": True} | options
+    model = NETWORKS[network]("numpy")
+    return Plan(rewrite(model.program("train", batch_size=16), **chosen), **chosen)
+
+
+def test_a_convolution_takes_bias_pooling_and_activation_along() -> None:
+    plan = _plan("lenet")
+    chains = [[n.op.name for n in u.every] for u in plan.units if u.anchor.op.name == "conv2d"]
+    assert chains == [["conv2d", "add", "max_pool2d", "max_pool2d_index", "relu"]] * 2
+
+
+def test_all_updates_run_in_the_last_launch() -> None:
+    plan = _plan("lenet")
+    at = {
+        n.op.name: k for k, launch in enumerate(plan.launches) for u in launch for n in u.every if n.phase == "update"
+    }
+    assert at["momentum_update"] == len(plan.launches) - 1
+
+
+def test_every_carried_array_is_overwritten_where_it_is() -> None:
+    assert not place(_plan("lenet")).copies
+
+
+def test_without_fusion_each_node_has_a_kernel_of_its_own() -> None:
+    plan = _plan("lenet", fuse=False, tiled=False)
+    assert all(len(launch) == 1 and len(launch[0].every) == 1 for launch in plan.launches)
+    moved = sum(n.op.name == "reshape" for n in plan.program.nodes)
+    assert len(plan.launches) == len(plan.program.nodes) - moved
+
+
+def test_values_that_live_together_have_memory_apart() -> None:
+    for network in NETWORKS:
+        plan = _plan(network)
+        placement = place(plan)
+        for launch in plan.launches:
+            ranges = sorted(
+                (placement.offsets[id(v)], placement.offsets[id(v)] + v.spec.nbytes)
+                for v in {id(v): v for u in launch for v in (*plan.reads(u), *u.stored)}.values()
+                if id(v) in placement.offsets
+            )
+            assert all(a[1] <= b[0] for a, b in pairwise(ranges))
+
+
+def test_indices() -> None:
+    assert affine((4, 5, 6), (30, 6, 1), "i") == "(i)"
+    assert broadcast((4, 5, 6), (6,), "i") == "((i) % 6u)"
+    assert broadcast((4, 5, 6), (4, 1, 1), "i") == "(i / 30u)"
+    assert broadcast((4, 5, 6), (), "i") == "0u"
+
+
+def test_an_operation_without_a_kernel_falls_back_and_says_why() -> None:
+    from minicnn import ops
+
+    program = Program()
+    x = program.input("x", (3,), "bfloat16")
+    program.outputs["y"] = ops.relu(x)
+    (unit,) = Plan(rewrite(program, fuse=True, tiled=True), fuse=True, tiled=True).units
+    assert unit.reference == "kernels have no bfloat16 yet"
