@@ -1,6 +1,6 @@
 """A layer of your own: declare weights, compose layers and primitives; the backward pass follows from them.
 
-python examples/custom_layer.py
+Run `python examples/custom_layer.py`.
 """
 
 from typing import Any

@@ -1,6 +1,6 @@
 """A primitive of your own: reference, shape rule, gradient rule and cost, checked and then trained with.
 
-python examples/custom_primitive.py
+Run `python examples/custom_primitive.py`.
 """
 
 from typing import Any

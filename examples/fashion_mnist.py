@@ -1,6 +1,6 @@
 """Train a network of the studies on Fashion-MNIST: ten kinds of clothing in the format of MNIST.
 
-python examples/fashion_mnist.py --backend torch --network kernels
+Run `python examples/fashion_mnist.py --backend torch --network kernels`.
 """
 
 from mnist import main

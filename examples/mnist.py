@@ -1,6 +1,7 @@
 """Train a network of the studies on MNIST.
 
-Run `python examples/mnist.py --backend torch --network kernels`. The data are read from --data-dir or the folder that MINICNN_DATA names, or downloaded.
+Run `python examples/mnist.py --backend torch --network kernels`. The data are read from --data-dir or the folder that
+MINICNN_DATA names, or downloaded.
 """
 
 import argparse

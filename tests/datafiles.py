@@ -26,9 +26,7 @@ def idx_bytes(array: np.ndarray[Any, Any]) -> bytes:
     return struct.pack(f">{1 + array.ndim}I", magic, *array.shape) + array.tobytes()
 
 
-def digits(
-    n: int, H: int = 3, W: int = 4, seed: int = 0
-) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def digits(n: int, H: int = 3, W: int = 4, seed: int = 0) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Random images (n, H, W) and labels (n,), both uint8."""
     rng = np.random.default_rng(seed)
     return rng.integers(0, 256, (n, H, W), np.uint8), rng.integers(0, 10, n).astype(np.uint8)
@@ -77,10 +75,7 @@ def cifar_python2(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> bytes:
     array = (
         b"cnumpy.core.multiarray\n_reconstruct\nq\x05cnumpy\nndarray\nq\x06K\x00\x85U\x01b\x87Rq\x07"
         b"(K\x01" + shape + b"\x86cnumpy\ndtype\nq\x08U\x02u1K\x00K\x01\x87Rq\x09"
-        b"(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb\x89T"
-        + struct.pack("<i", len(raw))
-        + raw
-        + b"tb"
+        b"(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb\x89T" + struct.pack("<i", len(raw)) + raw + b"tb"
     )
     labels = b"]q\x04(" + b"".join(b"K" + bytes([label]) for label in y) + b"e"
     names = b"]q\x0a(" + b"".join(text(b"some_picture_s_%06d.png" % i) for i in range(len(x))) + b"e"

@@ -60,9 +60,7 @@ def test_flip():
     assert 60 < flipped.sum() < 140
 
 
-@pytest.mark.parametrize(
-    "transform", [random_flip(), random_crop((3, 3), 1), random_shift(2), random_shift(0)]
-)
+@pytest.mark.parametrize("transform", [random_flip(), random_crop((3, 3), 1), random_shift(2), random_shift(0)])
 def test_transforms_are_pure(transform):
     x = batch(50).astype(np.uint8)
     x.flags.writeable = False

@@ -192,7 +192,9 @@ def test_sparse_members_are_refused(tmp_path):
         cifar10(archive)
 
 
-@pytest.mark.parametrize("content", [b"", b"not an archive", gzip.compress(b"", mtime=0), gzip.compress(b"x" * 2000, mtime=0)])
+@pytest.mark.parametrize(
+    "content", [b"", b"not an archive", gzip.compress(b"", mtime=0), gzip.compress(b"x" * 2000, mtime=0)]
+)
 def test_archives_that_are_none(tmp_path, content):
     archive = tmp_path / "cifar-10-binary.tar.gz"
     archive.write_bytes(content)

@@ -45,9 +45,7 @@ def damaged(draw: st.DrawFn, good: bytes) -> bytes:
             case "flip" if place < len(data):
                 data[place] ^= 1 << draw(st.integers(0, 7))
             case "set":
-                value = draw(
-                    st.binary(max_size=8) | st.sampled_from([b"\xff" * 4, bytes(4), b"\x7f" + b"\xff" * 7])
-                )
+                value = draw(st.binary(max_size=8) | st.sampled_from([b"\xff" * 4, bytes(4), b"\x7f" + b"\xff" * 7]))
                 data[place : place + len(value)] = value
             case "insert":
                 data[place:place] = draw(st.binary(max_size=20))
@@ -106,18 +104,14 @@ def test_cifar10(folder, version, data):
     survives(lambda: cifar10(place, download=False))
 
 
-OPCODES = (
-    b"(.012FGIJKLMNPQRSTUVXabcdeghijloqrstpu]})\x80\x81\x85\x86\x87\x88\x89\x8c\x8d\x8e\x90\x93\x94\x95\x96"
-)
+OPCODES = b"(.012FGIJKLMNPQRSTUVXabcdeghijloqrstpu]})\x80\x81\x85\x86\x87\x88\x89\x8c\x8d\x8e\x90\x93\x94\x95\x96"
 
 
 @settings(fuzz, max_examples=300)
 @given(
     st.lists(
         st.sampled_from([bytes([code]) for code in OPCODES])
-        | st.sampled_from(
-            [b"U\x01a", b"K\x02", b"cnumpy\ndtype\n", b"c_codecs\nencode\n", b"q\x01", b"h\x01"]
-        )
+        | st.sampled_from([b"U\x01a", b"K\x02", b"cnumpy\ndtype\n", b"c_codecs\nencode\n", b"q\x01", b"h\x01"])
         | st.binary(max_size=3),
         max_size=40,
     )

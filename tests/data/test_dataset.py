@@ -84,9 +84,7 @@ def test_load_passes_folder_and_options_on(tmp_path, monkeypatch):
 
 
 def test_load_refuses_unknown_names_with_the_nearest():
-    with pytest.raises(
-        ValueError, match=r"mnist, fashion_mnist.*'fashion-mnist'.*Did you mean 'fashion_mnist'"
-    ):
+    with pytest.raises(ValueError, match=r"mnist, fashion_mnist.*'fashion-mnist'.*Did you mean 'fashion_mnist'"):
         data.load("fashion-mnist")
 
 
@@ -100,9 +98,7 @@ def test_missing_data_says_where_it_was_looked_for_and_what_to_do(name, tmp_path
     other = tmp_path / "other"
     other.mkdir()
     monkeypatch.setenv("MINICNN_DATA", str(other))
-    with pytest.raises(
-        DataError, match=f"{name} needs .* Looked in: {tmp_path}, {other}.*data_dir or MINICNN_DATA"
-    ):
+    with pytest.raises(DataError, match=f"{name} needs .* Looked in: {tmp_path}, {other}.*data_dir or MINICNN_DATA"):
         data.load(name, tmp_path, download=False)
 
 

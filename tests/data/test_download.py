@@ -69,9 +69,7 @@ def test_files_are_downloaded_once(source, server, cache, tmp_path):
     write_idx(tmp_path / "site" / "first", source, ".gz")
     first = mnist()
     assert len(server.requests) == 4
-    assert sorted(path.name for path in (cache / "mnist").iterdir()) == sorted(
-        f"{n}.gz" for n in IDX_NAMES.values()
-    )
+    assert sorted(path.name for path in (cache / "mnist").iterdir()) == sorted(f"{n}.gz" for n in IDX_NAMES.values())
     second = mnist()
     assert len(server.requests) == 4
     assert np.array_equal(first.x_train, second.x_train)
@@ -110,9 +108,7 @@ def test_a_bad_file_in_the_cache_is_fetched_again(source, server, cache, tmp_pat
 def test_no_mirror_works(source, server, cache, tmp_path):
     bad = {key: value + b"!" for key, value in source.items()}
     write_idx(tmp_path / "site" / "first", bad, ".gz")
-    with pytest.raises(
-        DataError, match=r"(?s)could not be downloaded.*SHA-256 is.*second.*404.*Looked in.*data_dir"
-    ):
+    with pytest.raises(DataError, match=r"(?s)could not be downloaded.*SHA-256 is.*second.*404.*Looked in.*data_dir"):
         mnist()
     assert list((cache / "mnist").iterdir()) == []
 
@@ -165,9 +161,7 @@ def test_cifar10_is_downloaded_and_verified(server, cache, tmp_path, monkeypatch
         "cifar-10-batches-bin/test_batch.bin": cifar_binary(*photos(2, seed=1)),
     }
     archive = write_tar(tmp_path / "site" / "cifar-10-binary.tar.gz", members)
-    monkeypatch.setattr(
-        cifar_module, "URLS", (f"http://127.0.0.1:{server.server_address[1]}/{archive.name}",)
-    )
+    monkeypatch.setattr(cifar_module, "URLS", (f"http://127.0.0.1:{server.server_address[1]}/{archive.name}",))
     with pytest.raises(DataError, match="SHA-256 is c4a38c50"):
         cifar10()
     monkeypatch.setattr(cifar_module, "SHA256", files.sha256(archive, uncompressed=False))

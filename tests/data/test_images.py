@@ -178,9 +178,7 @@ def png(width: int, height: int) -> bytes:
 def test_decompression_bombs(tmp_path, side):
     tree(tmp_path)
     (tmp_path / "bee" / "bomb.png").write_bytes(png(side, side))
-    with pytest.raises(
-        DataError, match=r"bomb.png: an image can be decoded and has at most 67,108,864 pixels"
-    ):
+    with pytest.raises(DataError, match=r"bomb.png: an image can be decoded and has at most 67,108,864 pixels"):
         image_folder(tmp_path, size=8)
 
 

@@ -46,9 +46,7 @@ def noise(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 )
 def test_batches_follow_the_order(n, batch_size, shuffle, seed, epoch, last_batch, workers):
     x, y = samples(n)
-    loader = Loader(
-        x, y, batch_size=batch_size, shuffle=shuffle, seed=seed, last_batch=last_batch, workers=workers
-    )
+    loader = Loader(x, y, batch_size=batch_size, shuffle=shuffle, seed=seed, last_batch=last_batch, workers=workers)
     loader.set_epoch(epoch)
     order = epoch_order(n, shuffle=shuffle, seed=seed, epoch=epoch)
     expected = [(x[i], y[i]) for i in batch_indices(order, batch_size, last_batch)]
@@ -148,9 +146,7 @@ def test_errors_in_a_transform_name_the_batch(workers):
 )
 def test_results_of_a_transform_are_checked(result, match):
     loader = Loader(np.zeros((4, 2)), batch_size=2, transform=lambda x, rng: result)
-    with pytest.raises(
-        ValueError, match=f"as many samples as it gets, 2. Received on batch 0 of epoch 0: {match}"
-    ):
+    with pytest.raises(ValueError, match=f"as many samples as it gets, 2. Received on batch 0 of epoch 0: {match}"):
         collect(loader)
 
 

@@ -37,9 +37,7 @@ def test_order_arguments_are_checked(options):
         epoch_order(arguments["n"], shuffle=True, seed=arguments["seed"], epoch=arguments["epoch"])
 
 
-@given(
-    n=st.integers(1, 100), batch_size=st.integers(1, 40), last_batch=st.sampled_from(["keep", "drop", "pad"])
-)
+@given(n=st.integers(1, 100), batch_size=st.integers(1, 40), last_batch=st.sampled_from(["keep", "drop", "pad"]))
 def test_batches(n, batch_size, last_batch):
     order = epoch_order(n, shuffle=True, seed=1, epoch=2)
     if last_batch == "drop" and n < batch_size:

@@ -43,7 +43,9 @@ def test_a_batch_of_real_size_is_quick():
 
 
 @pytest.mark.parametrize("protocol", range(6))
-@pytest.mark.parametrize("function", [os.system, eval, exec, __import__, getattr, open, np.load], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "function", [os.system, eval, exec, __import__, getattr, open, np.load], ids=lambda f: f.__name__
+)
 def test_no_function_is_called(tmp_path, protocol, function):
     witness = tmp_path / "witness"
     argument = f"touch {witness}" if function is os.system else f"open({str(witness)!r}, 'w')"
@@ -110,9 +112,7 @@ def test_bad_pickles(data, match):
     assert str(info.value).startswith("data_batch_1: a CIFAR-10 pickle")
 
 
-def array_state(
-    shape: bytes, content: bytes, dtype: bytes = b"cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R"
-) -> bytes:
+def array_state(shape: bytes, content: bytes, dtype: bytes = b"cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R") -> bytes:
     length = struct.pack("<i", len(content))
     return b"}U\x04data" + GLOBAL_ARRAY + b"(K\x01" + shape + dtype + b"\x89T" + length + content + b"tbs."
 

@@ -45,9 +45,7 @@ def test_every_machine_draws_the_same():
 @given(tens=st.integers(1, 150), rest=st.integers(0, 9), seed=st.integers(0, 99))
 def test_classes_are_balanced_and_mixed(tens, rest, seed):
     _, y = synthetic_digits(10 * tens + rest, 8, seed)
-    assert np.array_equal(
-        np.sort(y[: 10 * tens].reshape(tens, 10), axis=1), np.tile(np.arange(10), (tens, 1))
-    )
+    assert np.array_equal(np.sort(y[: 10 * tens].reshape(tens, 10), axis=1), np.tile(np.arange(10), (tens, 1)))
     assert len(np.unique(y[10 * tens :])) == rest
 
 
@@ -67,9 +65,7 @@ def test_size_scales_the_same_digits():
     large, y_large = synthetic_digits(200, size=56)
     assert np.array_equal(y, y_large)
     shrunk = large[..., 0].reshape(200, 14, 4, 14, 4).mean((2, 4))
-    correlation = [
-        np.corrcoef(a.ravel(), b.ravel())[0, 1] for a, b in zip(small[..., 0], shrunk, strict=True)
-    ]
+    correlation = [np.corrcoef(a.ravel(), b.ravel())[0, 1] for a, b in zip(small[..., 0], shrunk, strict=True)]
     assert np.median(correlation) > 0.9
 
 
@@ -90,9 +86,7 @@ def test_skeletons():
         controls, spline, segments = _skeleton(glyph)
         assert len(controls) <= MAX_CONTROLS
         assert np.abs(controls).max() <= 0.55
-        assert np.allclose(
-            spline.sum(axis=1), 1
-        )  # so that a shift of the control points is one of the spline
+        assert np.allclose(spline.sum(axis=1), 1)  # so that a shift of the control points is one of the spline
         points = spline @ controls
         assert all(np.isclose(np.linalg.norm(points - control, axis=1).min(), 0) for control in controls)
         assert np.linalg.norm(points[segments[:, 0]] - points[segments[:, 1]], axis=1).max() < 0.45
@@ -113,8 +107,7 @@ def test_speed():
 def softmax_regression(x, y, x_test, y_test, steps: int = 300) -> float:
     """Test accuracy of a linear classifier, trained by Nesterov's method on the whole set."""
     x, x_test = (
-        np.concatenate([a.reshape(len(a), -1) / 255, np.ones((len(a), 1))], 1).astype("f4")
-        for a in (x, x_test)
+        np.concatenate([a.reshape(len(a), -1) / 255, np.ones((len(a), 1))], 1).astype("f4") for a in (x, x_test)
     )
     target = np.eye(10, dtype=np.float32)[y]
     weights = velocity = np.zeros((x.shape[1], 10), np.float32)

@@ -38,7 +38,7 @@ def test_get_weights_gives_copies(backend: str, used: bool) -> None:
     model = network(backend)
     if used:
         model.fit(X, Y, 6, 1, 0)
-    before = model.get_weights()
+    before = {path: w.copy() for path, w in model.get_weights().items()}
     for w in model.get_weights().values():
         w += 1.0
     assert_same_weights(model.get_weights(), before)
@@ -96,8 +96,9 @@ def test_weights_that_do_not_fit_change_nothing(weights: Any, error: Any, messag
     assert_same_weights(model.get_weights(), before)
 
 
-def test_counts() -> None:
+def test_counts_and_types() -> None:
     model = network()
+    assert {w.dtype.name for w in model.get_weights().values()} == {"float32"}
     assert model.count_params() == 3 * 6 + 6 + 4 * 6 + 6 * 2 + 2
     assert model.count_params(trainable=False) == 2 * 6
     assert model.count_params(trainable=True) == model.count_params() - 12
@@ -157,9 +158,7 @@ def test_waiting_for_the_input_makes_no_difference() -> None:
 _MODELS: dict[str, Sequential] = {}
 
 
-@given(
-    n=st.sampled_from([5, 12]), batch=st.sampled_from([4, 12]), seed=seeds, dtype=st.sampled_from(["float32", "uint8"])
-)
+@given(batch=st.sampled_from([5, 12]), seed=seeds, dtype=st.sampled_from(["float32", "uint8"]))
 @settings(max_examples=15)  # of few shapes: JAX compiles for each
 @pytest.mark.parametrize("library", FAST)
 def test_the_user_s_arrays_are_neither_changed_nor_donated(library: str, batch: int, seed: int, dtype: str) -> None:

@@ -39,6 +39,8 @@ class Check:
         return self.allowed is None or self.difference <= self.allowed
 
     def __str__(self) -> str:
+        if self.allowed == 0:
+            return f"{self.what} {'equal' if self.passed else 'differ'}"
         return f"{self.what} {self.difference:.1e}" + ("" if self.allowed is None else f" (at most {self.allowed:.1e})")
 
 

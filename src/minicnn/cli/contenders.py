@@ -66,6 +66,8 @@ def found(settings: Settings, *, with_peer: bool) -> tuple[list[str], list[str]]
             continue
         try:
             kind = backends.backend_class(name)
+            if "cpu" not in kind.devices:
+                kind()  # says if there is no device
         except Exception as error:  # a library may be there and broken in any way
             notes.append(f"{name} is left out: {one_line(str(error))}")
             continue

@@ -10,7 +10,6 @@ Row = Mapping[str, Any]
 
 # Colours that people with any colour vision can tell apart (M. Okabe, K. Ito, Color Universal Design, 2008).
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-GREY = "#777777"
 FEW = 25  # epochs up to which each is marked by a dot
 
 
@@ -60,15 +59,14 @@ def comparison(path: Path, results: Sequence[Row], title: str, reference: str) -
 
 def _time(axes: Any, results: Sequence[Row], colors: Mapping[str, str]) -> None:
     several = any(len(r["history"]) > 1 for r in results)
-    label = "time per epoch (s), median after the first" if several else "time of the epoch (s)"
-    _bars(axes, [(r["name"], r["time_s"]) for r in results], colors, label, "{:.3g}")
+    first = [r["first_time_s"] for r in results]
     if several:
-        for i, r in enumerate(results):
-            if r["first_time_s"] > r["time_s"]:
-                axes.barh(i, r["first_time_s"], color=colors[r["name"]], height=0.6, alpha=0.25, zorder=0)
-        axes.barh([], [], color=GREY, alpha=0.25, label="first epoch, with compilation")
-        axes.legend(loc="lower right", fontsize=8)
-        axes.set_xlim(0, 1.1 * max(max(r["first_time_s"], 1.08 * r["time_s"]) for r in results))
+        axes.barh(
+            [r["name"] for r in results], first, color=[colors[r["name"]] for r in results], height=0.6, alpha=0.25
+        )
+    values = [(r["name"], r["time_s"]) for r in results]
+    label = "time per epoch (s): median after the first, pale the first" if several else "time of the epoch (s)"
+    _bars(axes, values, colors, label, "{:.3g}", beyond=first)
 
 
 def _accuracy(axes: Any, results: Sequence[Row], colors: Mapping[str, str]) -> None:
@@ -102,12 +100,21 @@ def _memory(axes: Any, results: Sequence[Row], colors: Mapping[str, str]) -> Non
     _bars(axes, [(r["name"], r["memory_mb"]) for r in results], colors, "memory for training (MB)", "{:.0f}")
 
 
-def _bars(axes: Any, values: Sequence[tuple[str, float]], colors: Mapping[str, str], label: str, template: str) -> None:
-    names = [name for name, _ in values]
-    bars = axes.barh(names, [v for _, v in values], color=[colors[n] for n in names], height=0.6)
-    axes.bar_label(bars, [template.format(v) for _, v in values], padding=4, fontsize=9)
+def _bars(
+    axes: Any,
+    values: Sequence[tuple[str, float]],
+    colors: Mapping[str, str],
+    label: str,
+    template: str,
+    beyond: Sequence[float] | None = None,
+) -> None:
+    """Horizontal bars, each with its number to the right of it, and of the number in `beyond`."""
+    axes.barh([n for n, _ in values], [v for _, v in values], color=[colors[n] for n, _ in values], height=0.6)
+    for i, (_, value) in enumerate(values):
+        end = max(value, beyond[i] if beyond else 0.0)
+        axes.annotate(template.format(value), (end, i), (4, 0), textcoords="offset points", va="center", fontsize=9)
     axes.invert_yaxis()
-    axes.margins(x=0.18)
+    axes.margins(x=0.22)
     _style(axes, label, "")
     axes.grid(axis="y", visible=False)
 

@@ -18,10 +18,12 @@ import click
 import numpy as np
 
 from minicnn import machine
+from minicnn.backends.base import Backend
 from minicnn.callbacks import Callback
 from minicnn.callbacks.base import Logs
 from minicnn.cli import job, peer
 from minicnn.cli.options import Settings
+from minicnn.data import batch_indices, epoch_order
 
 INTERVAL = 0.2  # shortest time between two "step" events, in seconds
 
@@ -53,9 +55,8 @@ def _backend(name: str, settings: Settings, samples: job.Samples, tell: Tell) ->
     backend = job.open_backend(name, settings.precision)
     memory = machine.PeakMemory()
     model = job.make_model(settings, samples, backend)
-    watch = _Watch(tell)
-    first = model.get_weights()
-    rows = job.fit(model, settings, samples, [watch], verbose=0)
+    start = model.get_weights()
+    rows = job.fit(model, settings, samples, [_Watch(tell)], verbose=0)
     used = backend.memory()
     results = {
         "device": backend.device,
@@ -64,19 +65,19 @@ def _backend(name: str, settings: Settings, samples: job.Samples, tell: Tell) ->
         "process_mb": memory.peak() / 2**20,
         "threads": machine.facts()["threads"],
         "test": job.judge(model, settings, samples, rows),
-        "start": digest(first),
+        "start": digest(start),
         "reduction": longest_sum(model.program("train", batch_size=settings.batch_size or len(samples["x_train"]))),
     }
-    return results, stages(first, watch.weights, model.get_weights())
+    return results, stages(start, after_one_step(settings, samples, backend), model.get_weights())
 
 
 def _peer(name: str, settings: Settings, samples: job.Samples, tell: Tell) -> tuple[dict[str, Any], Weights]:
     # Its first weights are those of minicnn's model, in NumPy arrays.
     model = job.make_model(settings, samples, job.open_backend("numpy", settings.precision))
-    first = model.get_weights()
+    start = model.get_weights()
     backend = job.open_backend(name.replace(peer.NAME, "torch"), settings.precision)
     memory = machine.PeakMemory()
-    trained = peer.train(settings, samples, first, lambda row: tell("epoch", **row), backend.device)
+    trained = peer.train(settings, samples, start, lambda row: tell("epoch", **row), backend.device)
     used = backend.memory()
     results = {
         "device": backend.device,
@@ -85,10 +86,21 @@ def _peer(name: str, settings: Settings, samples: job.Samples, tell: Tell) -> tu
         "process_mb": memory.peak() / 2**20,
         "threads": machine.facts()["threads"],
         "test": trained.test,
-        "start": digest(first),
+        "start": digest(start),
         "reduction": None,
     }
-    return results, stages(first, trained.first, trained.final)
+    return results, stages(start, trained.first, trained.final)
+
+
+def after_one_step(settings: Settings, samples: job.Samples, backend: Backend) -> Weights:
+    """Weights after the first step of the training, taken by itself: backends may run many steps at once."""
+    model = job.make_model(settings, samples, backend)
+    count = len(samples["x_train"])
+    batch = settings.batch_size or count
+    order = epoch_order(count, shuffle=batch < count, seed=settings.seed, epoch=0)
+    index = batch_indices(order, batch, settings.last_batch)[0]
+    model.train_on_batch(samples["x_train"][index], samples["y_train"][index])
+    return model.get_weights()
 
 
 def stages(start: Weights, first: Weights, final: Weights) -> Weights:
@@ -112,11 +124,12 @@ def longest_sum(program: Any) -> int:
 
 
 class _Watch(Callback):
-    """Tells how far training is, and keeps the weights after its first step."""
+    """Tells how far training is."""
+
+    every_batch = False
 
     def __init__(self, tell: Tell) -> None:
         self._tell, self._told, self._epoch = tell, 0.0, 0
-        self.weights: Weights = {}
 
     def on_epoch_begin(self, epoch: int) -> None:
         """See `Callback`."""
@@ -124,8 +137,6 @@ class _Watch(Callback):
 
     def on_train_batch_end(self, batch: int, logs: Logs) -> None:
         """See `Callback`."""
-        if not self.weights:
-            self.weights = self.model.get_weights()
         if time.perf_counter() - self._told > INTERVAL:
             self._told = time.perf_counter()
             self._tell("step", done=self._epoch + (batch + 1) / self.params["steps"])

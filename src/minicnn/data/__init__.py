@@ -90,8 +90,6 @@ def load(name: str, data_dir: PathLike | None = None, *, download: bool = True, 
     if loader is not synthetic_digits_dataset:
         return loader(data_dir, **options)
     if data_dir is not None:
-        message = (
-            f"{name} is drawn, not read, so it takes no data_dir. Received: {data_dir}. Name other data."
-        )
+        message = f"{name} is drawn, not read, so it takes no data_dir. Received: {data_dir}. Name other data."
         raise ValueError(message)
     return loader(**options)

@@ -66,9 +66,7 @@ def random_crop(size: tuple[int, int], padding: int = 0) -> Transform:
             padded image.
     """
     if min(size) < 1 or padding < 0:
-        message = (
-            f"random_crop takes a size from 1 and a padding from 0. Received: size={size}, padding={padding}."
-        )
+        message = f"random_crop takes a size from 1 and a padding from 0. Received: size={size}, padding={padding}."
         raise ValueError(message)
     KH, KW = size
 

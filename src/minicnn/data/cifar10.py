@@ -77,9 +77,7 @@ def _read(place: Path) -> Dataset:
         names = [f"data_batch_{number}" if number else "test_batch" for number in sorted(batches)]
         raise fail(place, rule, ", ".join(names) or "none", "Fetch the data set again.")
     x_test, y_test = batches.pop(0)
-    x_train, y_train = (
-        np.concatenate(parts) for parts in zip(*(batches[i] for i in sorted(batches)), strict=True)
-    )
+    x_train, y_train = (np.concatenate(parts) for parts in zip(*(batches[i] for i in sorted(batches)), strict=True))
     return Dataset("cifar10", x_train, y_train, x_test, y_test, CLASS_NAMES)
 
 
@@ -117,9 +115,7 @@ def _archive_batches(archive: Path) -> Iterator[tuple[Path, bytearray]]:
 def _binary_batch(data: bytearray, path: Path) -> tuple[Images, Labels]:
     if not data or len(data) % RECORD:
         rule = f"a binary batch holds records of {RECORD} bytes"
-        raise fail(
-            path, rule, f"{len(data):,} bytes, that is {len(data) / RECORD:.3f} records", "Fetch it again."
-        )
+        raise fail(path, rule, f"{len(data):,} bytes, that is {len(data) / RECORD:.3f} records", "Fetch it again.")
     records = np.frombuffer(data, np.uint8).reshape(-1, RECORD)
     return _batch(records[:, 1:], records[:, 0].astype(np.int32), path)
 

@@ -45,19 +45,13 @@ class Dataset:
         for split in ("train", "test"):
             x, y = getattr(self, f"x_{split}"), getattr(self, f"y_{split}")
             if not isinstance(x, np.ndarray) or x.dtype != np.uint8 or x.ndim != 4 or 0 in x.shape[1:]:
-                self._fail(
-                    f"x_{split} is a uint8 array of shape (N, H, W, C), none of H, W, C zero", _describe(x)
-                )
+                self._fail(f"x_{split} is a uint8 array of shape (N, H, W, C), none of H, W, C zero", _describe(x))
             if not isinstance(y, np.ndarray) or y.dtype != np.int32 or y.ndim != 1:
                 self._fail(f"y_{split} is an int32 array of shape (N,)", _describe(y))
             if len(x) != len(y):
-                self._fail(
-                    f"every image of the {split} set has one label", f"{len(x)} images, {len(y)} labels"
-                )
+                self._fail(f"every image of the {split} set has one label", f"{len(x)} images, {len(y)} labels")
             if len(y) and not 0 <= y.min() <= y.max() < self.num_classes:
-                rule = (
-                    f"y_{split} is from 0 to {self.num_classes - 1}, as there are {self.num_classes} classes"
-                )
+                rule = f"y_{split} is from 0 to {self.num_classes - 1}, as there are {self.num_classes} classes"
                 self._fail(rule, f"labels from {y.min()} to {y.max()}")
         if len(self.x_train) == 0:
             self._fail("there is at least one training image", "none")

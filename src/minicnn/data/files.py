@@ -124,9 +124,7 @@ def open_bounded(path: Path, limit: int | None = None) -> Iterator[tuple[Bounded
     try:
         raw = path.open("rb")
     except OSError as error:
-        raise fail(
-            path, "a data file can be opened", str(error), "Check the path and its permissions."
-        ) from error
+        raise fail(path, "a data file can be opened", str(error), "Check the path and its permissions.") from error
     with raw:
         size = os.fstat(raw.fileno()).st_size
         compressed = raw.read(2) == b"\x1f\x8b"

@@ -134,9 +134,7 @@ def read_idx(path: PathLike, ndim: int) -> npt.NDArray[np.uint8]:
         length = 4 * (1 + ndim)
         header = reader.read(length)
         if len(header) < length:
-            raise fail(
-                path, f"IDX {KINDS[ndim]} start with {length} bytes of header", f"{len(header)} bytes", again
-            )
+            raise fail(path, f"IDX {KINDS[ndim]} start with {length} bytes of header", f"{len(header)} bytes", again)
         magic, *shape = (int(number) for number in np.frombuffer(header, ">u4"))
         if magic != MAGIC[ndim]:
             rule = f"IDX {KINDS[ndim]} start with the magic number 0x{MAGIC[ndim]:08x}"
@@ -199,9 +197,7 @@ def _files_in(folder: Path) -> dict[str, Path] | None:
             paths[key] = found[0]
     missing = [name for key, (name, _) in FILES.items() if key not in paths]
     if paths and missing:
-        raise fail(
-            folder, "the four IDX files are together", f"no {', '.join(missing)}", "Add what is missing."
-        )
+        raise fail(folder, "the four IDX files are together", f"no {', '.join(missing)}", "Add what is missing.")
     return paths or None
 
 

@@ -70,9 +70,7 @@ def image_folder(
     train_root = root / "train" if split else root
     class_names = split or _class_names(root)
     if not class_names:
-        raise fail(
-            root, "there is one folder for each class", "none", "Put the images of each class into a folder."
-        )
+        raise fail(root, "there is one folder for each class", "none", "Put the images of each class into a folder.")
     train = _samples(train_root, class_names)
     test_root = next((root / name for name in ("test", "val") if split and _class_names(root / name)), None)
     if test_root is None:
@@ -122,9 +120,7 @@ def tiny_imagenet(data_dir: PathLike | None = None, *, size: int | tuple[int, in
     for name, wnid, *_ in _table(root / "val" / "val_annotations.txt", 6):
         if wnid not in ids or Path(name).name != name:
             rule = "each line names an image and a class of the training set"
-            raise fail(
-                root / "val" / "val_annotations.txt", rule, f"{name!r} {wnid!r}", "Unpack the archive again."
-            )
+            raise fail(root / "val" / "val_annotations.txt", rule, f"{name!r} {wnid!r}", "Unpack the archive again.")
         test.append((root / "val" / "images" / name, ids.index(wnid)))
     return _dataset("tiny_imagenet", train, test, [words.get(wnid, wnid) for wnid in ids], size, 3)
 
@@ -153,9 +149,7 @@ def _table(path: Path, columns: int) -> list[list[str]]:
 def _class_names(root: Path) -> list[str]:
     if not root.is_dir():
         return []
-    return sorted(
-        entry.name for entry in os.scandir(root) if entry.is_dir() and not entry.name.startswith(".")
-    )
+    return sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and not entry.name.startswith("."))
 
 
 def _samples(root: Path, class_names: Sequence[str], subfolder: str = "") -> list[Sample]:
@@ -164,9 +158,7 @@ def _samples(root: Path, class_names: Sequence[str], subfolder: str = "") -> lis
         folder = root / name / subfolder
         entries = sorted(folder.iterdir()) if folder.is_dir() else []
         samples += [
-            (path, label)
-            for path in entries
-            if path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
+            (path, label) for path in entries if path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
         ]
     if not samples:
         rule = f"class folders hold images with one of the suffixes {', '.join(sorted(SUFFIXES))}"

@@ -48,9 +48,7 @@ def kaggle_digits(
     path = _find(data_dir)
     rows = _read(path)
     if not 0 <= test_samples < len(rows):
-        message = (
-            f"test_samples is from 0 to {len(rows) - 1} of the {len(rows)} rows. Received: {test_samples}."
-        )
+        message = f"test_samples is from 0 to {len(rows) - 1} of the {len(rows)} rows. Received: {test_samples}."
         raise ValueError(message)
     cut = test_samples if holdout == "first" else len(rows) - test_samples
     first, last = rows[:cut], rows[cut:]
@@ -81,9 +79,7 @@ def _read(path: Path) -> npt.NDArray[np.uint8]:
     """All rows, shape (N, 785)."""
     size = path.stat().st_size
     if size > MAX_BYTES:
-        raise fail(
-            path, f"the file has at most {MAX_BYTES:,} bytes", f"{size:,}", "Check that it is the right file."
-        )
+        raise fail(path, f"the file has at most {MAX_BYTES:,} bytes", f"{size:,}", "Check that it is the right file.")
     # Latin-1 decodes any byte, so that damage shows as a value that is not a number.
     with path.open(encoding="latin-1") as lines:
         header = lines.readline(2 * len(HEADER)).rstrip("\n")
@@ -91,9 +87,7 @@ def _read(path: Path) -> npt.NDArray[np.uint8]:
         raise fail(path, f"line 1 is {HEADER[:20]}...pixel{SIDE * SIDE - 1}", f"{header[:40]!r}", AGAIN)
     try:
         with warnings.catch_warnings(action="ignore"):  # of a file without rows
-            rows = np.loadtxt(
-                path, np.uint8, comments=None, delimiter=",", skiprows=1, encoding="latin-1", ndmin=2
-            )
+            rows = np.loadtxt(path, np.uint8, comments=None, delimiter=",", skiprows=1, encoding="latin-1", ndmin=2)
     except ValueError as error:
         raise _first_mistake(path, str(error)) from error
     if rows.size == 0:

@@ -103,9 +103,7 @@ def synthetic_digits(n: int = 60_000, size: int = 28, seed: int = 0) -> tuple[Im
     return _draw(n, size, seed, stream=0)
 
 
-def synthetic_digits_dataset(
-    n_train: int = 60_000, n_test: int = 10_000, size: int = 28, seed: int = 0
-) -> Dataset:
+def synthetic_digits_dataset(n_train: int = 60_000, n_test: int = 10_000, size: int = 28, seed: int = 0) -> Dataset:
     """The training images of `synthetic_digits` and test images from another random stream.
 
     Args:
@@ -224,8 +222,7 @@ def _distance(lines: Floats, radius: Floats, size: int) -> Floats:
     length = np.sqrt(span[..., 0] ** 2 + span[..., 1] ** 2)
     # A segment of no length has no direction, but any will do.
     direction = (
-        np.where(length[..., None] > 0, span, np.array([1, 0], np.float32))
-        / np.where(length > 0, length, 1)[..., None]
+        np.where(length[..., None] > 0, span, np.array([1, 0], np.float32)) / np.where(length > 0, length, 1)[..., None]
     )
     direction = direction / radius[..., None]
     half = length / (2 * radius)

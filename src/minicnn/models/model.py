@@ -223,22 +223,21 @@ class Model(Network):
         self, feed: Feed, arrays: dict[str, Array], index: Sequence[np.ndarray[Any, Any]], totals: Totals
     ) -> Totals:
         """One step on a batch, or a step for each row of an index into whole arrays."""
-        if self.optimizer is None:
-            return totals
+        _, optimizer = self._compiled()
         kept = self._open_logs()
         if kept is not None:  # somebody may look at them later, and the step may overwrite the totals
             kept.read()
         taken = self._engine.steps_taken
         if not len(index):
-            return self._engine.train(feed, arrays, totals, self.optimizer.rate(taken))
-        rates = [self.optimizer.rate(taken + k) for k in range(len(index))]
+            return self._engine.train(feed, arrays, totals, optimizer.rate(taken))
+        rates = [optimizer.rate(taken + k) for k in range(len(index))]
         return self._engine.train_many(feed, arrays, totals, np.stack(index), rates)
 
     def train_on_batch(self, x: Any, y: Any, sample_weight: Any = None) -> dict[str, Any]:
         """One training step; returns the logs of this batch, as they were before the step."""
-        self._compiled()
+        objective, _ = self._compiled()
         self._prepare(x, y)
-        feed, arrays = self._standardizer(self._compiled().losses).batch(x, y, sample_weight)
+        feed, arrays = self._standardizer(objective.losses).batch(x, y, sample_weight)
         return self._logs(self._train_step(feed, arrays, {}))
 
     def evaluate(
@@ -308,7 +307,8 @@ class Model(Network):
         self, x: Any, y: Any, weight: Any, batch_size: int, last_batch: LastBatch,
         class_weight: Mapping[int, float] | None = None,
     ) -> Source:  # fmt: skip
-        standardizer = self._standardizer(self._compiled().losses, class_weight)
+        objective, _ = self._compiled()
+        standardizer = self._standardizer(objective.losses, class_weight)
         if is_loader(x):
             if y is not None or weight is not None:
                 message = "A loader gives labels and sample weights itself. Received: a loader, and y or sample_weight."
@@ -330,7 +330,8 @@ class Model(Network):
 
     def _logs(self, totals: Mapping[str, Array]) -> dict[str, Any]:
         """Metric values from their totals; waits for the device."""
-        return self._compiled().logs({name: self.backend.to_numpy(total) for name, total in totals.items()})
+        objective, _ = self._compiled()
+        return objective.logs({name: self.backend.to_numpy(total) for name, total in totals.items()})
 
     # Saving and resuming ------------------------------------------------------------------------
 

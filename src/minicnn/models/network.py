@@ -125,7 +125,7 @@ class Network(Graph):
     def _program_of(self, kind: StepKind, feed: Feed) -> tuple[Program, dict[str, Weight]]:
         return trace_step(
             kind, self, feed, paths=self._paths, seed=self.seed, precision=PRECISIONS[self.precision],
-            objective=None if kind == "predict" else self._compiled(), optimizer=self.optimizer,
+            objective=None if kind == "predict" else self._compiled()[0], optimizer=self.optimizer,
         )  # fmt: skip
 
     def program(self, kind: StepKind | None = None, *, batch_size: int = 32) -> Program:
@@ -166,11 +166,11 @@ class Network(Graph):
     def _output_count(self) -> int:
         return len(self._outputs)
 
-    def _compiled(self) -> Objective:
-        if self._objective is None:
+    def _compiled(self) -> tuple[Objective, Optimizer]:
+        if self._objective is None or self.optimizer is None:
             message = "A model is trained or evaluated after compile(). Received: a model without. Call it first."
             raise RuntimeError(message)
-        return self._objective
+        return self._objective, self.optimizer
 
 
 def check_counts(least: int = 1, **given: int) -> None:

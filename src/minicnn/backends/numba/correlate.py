@@ -1,0 +1,205 @@
+"""Convolution kernels: one tap correlator for the forward pass and, phase by phase, for the input gradient.
+
+    out[o0 + t * out_step] = bias + sum over taps k of in[t * in_step + offset_k] * w[k]     for t = 0 .. count - 1
+
+along rows and columns alike, taps that fall outside the image left out. Images are blocked: (B, H, W, C, 16), the
+last axis being 16 samples, so every load, store and multiply-add is one full vector whatever the channels are.
+A tile of pixels x filters is held in registers. Tiles have one width; the last one overlaps the one before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from minicnn.backends.numba.kernel import Lines, Source, even_tile
+from minicnn.backends.numba.vector import BYTES
+
+# Of 32 vector registers 24 accumulate, by preference 3 pixels x 8 filters; the others hold inputs and weights.
+REGISTERS, FILTERS = 24, 8
+
+# Loops over taps and channels up to this length have their numbers written into the code.
+SHORT = 16
+
+
+@dataclass(frozen=True)
+class Line:
+    """Geometry along one image axis.
+
+    Attributes:
+        count: Number of outputs.
+        start: Place of the first in the output.
+        out_step: Distance between outputs.
+        in_step: Distance between the inputs that neighbouring outputs read.
+        taps: Number of taps.
+        weight: Index of the first tap's weight.
+        weight_step: Distance between the weights of neighbouring taps.
+        offset: Input of the first tap, relative to t * in_step.
+        offset_step: Distance between the inputs of neighbouring taps.
+        size: Length of the input.
+    """
+
+    count: int
+    start: int
+    out_step: int
+    in_step: int
+    taps: int
+    weight: int
+    weight_step: int
+    offset: int
+    offset_step: int
+    size: int
+
+    @property
+    def inside(self) -> tuple[int, int]:
+        """Range of outputs all of whose taps are inside the image."""
+        last = self.offset + max(self.taps - 1, 0) * self.offset_step
+        low = min(max(0, -(min(self.offset, last) // self.in_step)), self.count)
+        high = min(self.count, (self.size - 1 - max(self.offset, last)) // self.in_step + 1)
+        return low, max(low, high)
+
+    @property
+    def joined(self) -> bool:
+        """Whether neighbouring taps are neighbours in the image and among the weights."""
+        return self.offset_step == self.weight_step == 1 or self.taps == 1
+
+
+def forward_line(size: int, kernel: int, stride: int, dilation: int, before: int, count: int) -> Line:
+    """Geometry of the forward pass."""
+    return Line(count, 0, 1, stride, kernel, 0, 1, -before, dilation, size)
+
+
+def gradient_lines(size: int, kernel: int, stride: int, dilation: int, before: int, outputs: int) -> list[Line]:
+    """Geometry of the input gradient.
+
+    Input positions of one remainder modulo the stride meet the same taps: position start + stride * t of x
+    meets dy at t + (start + before - k * dilation) / stride, for those k that divide evenly.
+    """
+    lines = []
+    for start in range(min(stride, size)):
+        found = [
+            (k, (start + before - k * dilation) // stride)
+            for k in reversed(range(kernel)) if (start + before - k * dilation) % stride == 0
+        ]  # fmt: skip
+        (k0, o0), (k1, o1) = (found[0], found[min(1, len(found) - 1)]) if found else ((0, 0), (0, 0))
+        count = -(-(size - start) // stride)
+        lines.append(Line(count, start, stride, 1, len(found), k0, k1 - k0, o0, o1 - o0, outputs))
+    return lines
+
+
+@dataclass(frozen=True)
+class Operands:
+    """What surrounds the taps of a correlation.
+
+    Attributes:
+        in_width: Width of the input.
+        out_height: Height of the output.
+        out_width: Width of the output.
+        channels: Input channels of a group.
+        filters: Output channels of a group.
+        groups: Groups of channels that do not see each other.
+        kernel_width: KW.
+        bias: Whether accumulators start from a bias (filters,).
+        flipped: Whether weights are (KH, KW, groups, channels, filters) in one array for each group, as they are for
+            the input gradient, rather than (KH, KW, channels, groups * filters).
+    """
+
+    in_width: int
+    out_height: int
+    out_width: int
+    channels: int
+    filters: int
+    kernel_width: int
+    groups: int = 1
+    bias: bool = False
+    flipped: bool = False
+
+
+def correlate(name: str, rows: list[Line], columns: list[Line], operands: Operands) -> Source:
+    """Kernel over blocks of 16 samples; one item a block.
+
+    Args:
+        name: For `explain`.
+        rows: Geometries along the rows; their outputs together are all rows.
+        columns: The same along the columns.
+        operands: Sizes.
+    """
+    o = operands
+    longest = max(c.taps for c in columns) * o.channels
+    out = Lines(bake=longest <= SHORT)
+    every_in, every_out = o.channels * o.groups, o.filters * o.groups
+    x_block, y_block, y_row = out.all_numbers(
+        x_block=rows[0].size * o.in_width * every_in * BYTES, y_block=o.out_height * o.out_width * every_out * BYTES,
+        y_row=o.out_width * every_out * BYTES,
+    )  # fmt: skip
+    with out.block("for block in range(start, stop):"):
+        out(f"xb = x + block * {x_block}", f"yb = y + block * {y_block}")
+        for i, row in enumerate(rows):
+            r = _numbers(out, f"r{i}_", row)
+            with out.block(f"for r in range({r['count']}):"):
+                out(f"yr = yb + ({r['start']} + r * {r['out_step']}) * {y_row}")
+                for j, column in enumerate(columns):
+                    _columns(out, row, column, r, _numbers(out, f"c{j}_", column), o)
+    return out.source(name, *(("x", "w", "bias", "y") if o.bias else ("x", "w", "y")))
+
+
+def _numbers(out: Lines, prefix: str, line: Line) -> dict[str, str]:
+    made = {name: out.number(prefix + name, value) for name, value in vars(line).items()}
+    low, high = line.inside
+    return made | {"low": out.number(prefix + "low", low), "high": out.number(prefix + "high", high)}
+
+
+def _columns(out: Lines, row: Line, column: Line, r: dict[str, str], c: dict[str, str], o: Operands) -> None:
+    low, high = column.inside
+    if high > low:
+        width = even_tile(o.filters, FILTERS if high - low > 1 else 2 * FILTERS)
+        pixels = even_tile(high - low, REGISTERS // width)
+        with out.block(f"for q in range({c['low']}, {c['high']}, {pixels}):"):
+            out(f"t = min(q, {c['high']} - {pixels})")
+            _outputs(out, row, column, r, c, o, pixels, width, checked=False)
+    for some, begin, end in ((low > 0, "0", c["low"]), (high < column.count, c["high"], c["count"])):
+        if some:
+            with out.block(f"for t in range({begin}, {end}):"):
+                _outputs(out, row, column, r, c, o, 1, even_tile(o.filters, 2 * FILTERS), checked=True)
+
+
+def _outputs(out: Lines, row: Line, column: Line, r: dict[str, str], c: dict[str, str], o: Operands, pixels: int,
+             width: int, *, checked: bool) -> None:  # fmt: skip
+    """Tiles of `pixels` outputs from t on, for all filters."""
+    tile = out.tile(pixels, width)
+    filters, pixel = out.all_numbers(filters=o.filters, y_pixel=o.filters * o.groups * BYTES)
+    with (
+        out.block(f"for g in range({out.number('groups', o.groups) if o.groups > 1 else 1}):"),
+        out.block(f"for fq in range(0, {filters}, {width}):"),
+    ):
+        out(f"f = min(fq, {filters} - {width})")
+        out(f"a = bias_{tile}(bias + (g * {filters} + f) * 4)" if o.bias else f"a = clear_{tile}()")
+        if row.taps and column.taps:
+            with out.block(f"for kh in range({r['taps']}):"):
+                out(f"i = r * {r['in_step']} + {r['offset']} + kh * {r['offset_step']}")
+                with out.block(f"if 0 <= i < {r['size']}:"):
+                    _taps(out, column, r, c, o, tile, checked)
+        out(f"at = yr + ({c['start']} + t * {c['out_step']}) * {pixel} + (g * {filters} + f) * {BYTES}")
+        out(f"put_{tile}(at, a, {c['out_step']} * {pixel})")
+
+
+def _taps(
+    out: Lines, column: Line, r: dict[str, str], c: dict[str, str], o: Operands, tile: str, checked: bool
+) -> None:
+    # Where neighbouring taps are neighbours in memory, taps and channels are one loop.
+    joined = column.joined and not checked and o.groups == 1
+    channels, in_width, kernel_width, x_pixel, w_step, w_tap, w_group = out.all_numbers(
+        channels=o.channels, in_width=o.in_width, kernel_width=o.kernel_width, x_pixel=o.channels * o.groups * BYTES,
+        w_step=(o.filters if o.flipped else o.filters * o.groups) * 4,
+        w_tap=o.channels * o.filters * o.groups * 4, w_group=o.filters * 4 * (o.channels if o.flipped else 1),
+    )  # fmt: skip
+    length = f"{channels} * {c['taps']}" if joined else channels
+    with out.block(f"for kw in range({1 if joined else c['taps']}):"):
+        out(f"j = t * {c['in_step']} + {c['offset']} + kw * {c['offset_step']}")
+        with out.block(f"if 0 <= j < {c['size']}:" if checked else "if True:"):
+            out(
+                f"wk = ({r['weight']} + kh * {r['weight_step']}) * {kernel_width}",
+                f"wk += {c['weight']} + kw * {c['weight_step']}",
+                f"xi = xb + (i * {in_width} + j) * {x_pixel} + g * {channels} * {BYTES}",
+                f"wi = w + wk * {w_tap} + g * {w_group} + f * 4",
+                f"a = correlate_{tile}(a, xi, wi, {length}, {c['in_step']} * {x_pixel}, {w_step})",
+            )

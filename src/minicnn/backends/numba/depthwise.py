@@ -1,0 +1,122 @@
+"""Depthwise convolution on blocked images: each channel c makes the channels c * M ... c * M + M - 1.
+
+Tiles are some channels at one position: every tap is a load of the image and a load of weights for each multiply-add,
+so memory bounds the speed, not the multiply-adds.
+"""
+
+from __future__ import annotations
+
+from minicnn.backends.numba.correlate import Line
+from minicnn.backends.numba.kernel import Lines, Source, even_tile
+from minicnn.backends.numba.vector import BYTES
+from minicnn.backends.numba.weights import lanes_apart, part_bytes
+
+CHANNELS = 8
+
+
+def _numbers(out: Lines, prefix: str, line: Line) -> dict[str, str]:
+    return {name: out.number(f"{prefix}_{name}", value) for name, value in vars(line).items()}
+
+
+def depthwise(name: str, rows: list[Line], columns: list[Line], *, channels: int, multiplier: int, kernel_width: int,
+              out_size: tuple[int, int], gradient: bool) -> Source:  # fmt: skip
+    """Forward pass, or input gradient: y (.., C * M) from x (.., C), or the other way; one item a block.
+
+    Args:
+        name: For `explain`.
+        rows: Geometries along the rows; their outputs together are all rows.
+        columns: The same along the columns.
+        channels: C.
+        multiplier: M.
+        kernel_width: KW.
+        out_size: (height, width) of the result.
+        gradient: Whether x has the C * M channels and y the C.
+    """
+    out = Lines()
+    c, m = out.all_numbers(channels=channels, multiplier=multiplier)
+    width = even_tile(channels, CHANNELS)
+    many = f"{c} * {m}"
+    x_channels, y_channels = (many, c) if gradient else (c, many)
+    out_h, out_w, kw = out.all_numbers(out_h=out_size[0], out_w=out_size[1], kernel_width=kernel_width)
+    with out.block("for block in range(start, stop):"):
+        for i, row in enumerate(rows):
+            r = _numbers(out, f"r{i}", row)
+            for j, column in enumerate(columns):
+                t = _numbers(out, f"c{j}", column)
+                with (
+                    out.block(f"for r in range({r['count']}):"),
+                    out.block(f"for t in range({t['count']}):"),
+                    out.block(f"for cq in range(0, {c}, {width}):"),
+                    out.block("for k in range(1):" if gradient else f"for k in range({m}):"),
+                ):
+                    out(f"c = min(cq, {c} - {width})", *(f"a{p} = splat(float32(0))" for p in range(width)))
+                    out(f"yi = (block * {out_h} + {r['start']} + r * {r['out_step']}) * {out_w}")
+                    out(f"yi = y + (yi + {t['start']} + t * {t['out_step']}) * ({y_channels}) * {BYTES}")
+                    with out.block(f"for kh in range({r['taps']}):"):
+                        out(f"i = r * {r['in_step']} + {r['offset']} + kh * {r['offset_step']}")
+                        with out.block(f"if 0 <= i < {r['size']}:"), out.block(f"for kw in range({t['taps']}):"):
+                            out(f"j = t * {t['in_step']} + {t['offset']} + kw * {t['offset_step']}")
+                            with out.block(f"if 0 <= j < {t['size']}:"):
+                                out(f"wi = ({r['weight']} + kh * {r['weight_step']}) * {kw}")
+                                out(f"wi += {t['weight']} + kw * {t['weight_step']}")
+                                out(f"wi = w + (wi * {c} + c) * {m} * 4")
+                                out(f"xi = ((block * {r['size']} + i) * {t['size']} + j) * ({x_channels})")
+                                if gradient:
+                                    out(f"xi = x + (xi + c * {m}) * {BYTES}")
+                                    with out.block(f"for q in range({m}):"):
+                                        for p in range(width):
+                                            at = f"({p} * {m} + q)"
+                                            out(f"a{p} = vfma(vload(xi + {at} * {BYTES}), bload(wi + {at} * 4), a{p})")
+                                else:
+                                    out(f"xi = x + (xi + c) * {BYTES}", "wi += k * 4")
+                                    for p in range(width):
+                                        out(f"a{p} = vfma(vload(xi + {p * BYTES}), bload(wi + {p} * {m} * 4), a{p})")
+                    for p in range(width):
+                        out(f"vstore(yi + {f'(c + {p})' if gradient else f'((c + {p}) * {m} + k)'} * {BYTES}, a{p})")
+    return out.source(name, "x", "w", "y")
+
+
+def weight_gradient(row: Line, column: Line, *, channels: int, multiplier: int, parts: int, blocks: int) -> Source:
+    """Part of dw (KH, KW, C, M) from x (.., C) and dy (.., C * M), both 0 beyond the last sample; one item a part."""
+    out = Lines()
+    size = row.taps * column.taps * channels * multiplier
+    width, apart = even_tile(channels, CHANNELS), lanes_apart(size)
+    c, m, p, b = out.all_numbers(channels=channels, multiplier=multiplier, parts_=parts, blocks=blocks)
+    nbytes = out.number("part_bytes", part_bytes(size))
+    r, t = _numbers(out, "r", row), _numbers(out, "c", column)
+    step = BYTES if apart else 4
+    with out.block("for part in range(start, stop):"):
+        out(f"sums = parts + part * {nbytes}")
+        with out.block(f"for k in range({nbytes} // 4):"):
+            out("fstore(sums + k * 4, float32(0))")
+        with (
+            out.block(f"for block in range({b} * part // {p}, {b} * (part + 1) // {p}):"),
+            out.block(f"for cq in range(0, {c}, {width}):"),
+            out.block(f"for k in range({m}):"),
+            out.block(f"for kh in range({r['taps']}):"),
+            out.block(f"for kw in range({t['taps']}):"),
+        ):
+            # Sums are added to memory, so the last tile must not do channels that the one before did.
+            out(f"c = min(cq, {c} - {width})", "skip = cq - c")
+            out(*(f"a{q} = splat(float32(0))" for q in range(width)))
+            out(f"i0 = {r['offset']} + kh * {r['offset_step']}", f"j0 = {t['offset']} + kw * {t['offset_step']}")
+            out(f"ca = max(0, -(j0 // {t['in_step']}))")
+            out(f"cz = min({t['count']}, ({t['size']} - 1 - j0) // {t['in_step']} + 1)")
+            first = f"max(0, -(i0 // {r['in_step']}))"
+            last = f"min({r['count']}, ({r['size']} - 1 - i0) // {r['in_step']} + 1)"
+            with out.block(f"for q in range({first}, {last}):"):
+                out(f"i = (block * {r['size']} + q * {r['in_step']} + i0) * {t['size']}")
+                out(f"xi = x + ((i + ca * {t['in_step']} + j0) * {c} + c) * {BYTES}")
+                out(f"yi = dy + ((((block * {r['count']} + q) * {t['count']} + ca) * {c} + c) * {m} + k) * {BYTES}")
+                with out.block("for u in range(cz - ca):"):
+                    for q in range(width):
+                        out(f"a{q} = vfma(vload(xi + {q * BYTES}), vload(yi + {q} * {m} * {BYTES}), a{q})")
+                    out(f"xi += {t['in_step']} * {c} * {BYTES}", f"yi += {c} * {m} * {BYTES}")
+            out(f"s = sums + (((kh * {t['taps']} + kw) * {c} + c) * {m} + k) * {step}")
+            for q in range(width):
+                with out.block(f"if {q} >= skip:"):
+                    at = f"s + {q} * {m} * {step}"
+                    out(
+                        f"vstore({at}, vadd(vload({at}), a{q}))" if apart else f"fstore({at}, fload({at}) + vsum(a{q}))"
+                    )
+    return out.source("depthwise_conv2d_weight_gradient", "dy", "x", "parts")

@@ -1,0 +1,286 @@
+"""Elementwise kernels, one for each group of nodes: values pass from operation to operation in registers.
+
+In registers bool and uint8 are floats, and int32 is itself in the same 16 lanes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from minicnn.backends.numba.kernel import Lines, Source
+from minicnn.backends.numba.vector import BYTES, LANES
+
+CHUNK = 64  # vectors of an item of a plain kernel
+
+
+def splat(value: float) -> str:
+    """A number in all lanes."""
+    return f"splat(float32({float(value)!r}))"
+
+
+_ZERO, _ONE = splat(0), splat(1)
+
+
+def _where(mask: str, a: str = _ONE, b: str = _ZERO) -> str:
+    return f"vselect({mask}, {a}, {b})"
+
+
+def _gelu(x: str, approximate: bool) -> str:
+    if approximate:
+        cube = f"vmul({x}, vmul({x}, {x}))"
+        inner = f"vmul({splat(math.sqrt(2 / math.pi))}, vfma({splat(0.044715)}, {cube}, {x}))"
+        return f"vmul(vmul({splat(0.5)}, {x}), vadd({_ONE}, vtanh({inner})))"
+    return f"vmul(vmul({splat(0.5)}, {x}), vadd({_ONE}, verf(vmul({x}, {splat(math.sqrt(0.5))}))))"
+
+
+# Code of each operation on float vectors; bool is 0 or 1.
+OPERATIONS: dict[str, Callable[..., str]] = {
+    "add": "vadd({}, {})".format,
+    "subtract": "vsub({}, {})".format,
+    "multiply": "vmul({}, {})".format,
+    "divide": "vdiv({}, {})".format,
+    "maximum": "vmax({}, {})".format,
+    "minimum": "vmin({}, {})".format,
+    "negative": lambda x: f"vsub({splat(-0.0)}, {x})",
+    "abs": "vabs({})".format,
+    "sign": lambda x: _where(f"vgt({x}, {_ZERO})", _ONE, _where(f"vlt({x}, {_ZERO})", splat(-1), x)),
+    "square": "vmul({0}, {0})".format,
+    "sqrt": "vsqrt({})".format,
+    "exp": "vexp({})".format,
+    "expm1": "vexpm1({})".format,
+    "log": "vlog({})".format,
+    "log1p": "vlog1p({})".format,
+    "tanh": "vtanh({})".format,
+    "sigmoid": "vsigmoid({})".format,
+    "silu": "vmul({0}, vsigmoid({0}))".format,
+    "erf": "verf({})".format,
+    "gelu": _gelu,
+    "relu": f"vmax({{}}, {_ZERO})".format,
+    "relu6": f"vmin(vmax({{}}, {_ZERO}), {splat(6)})".format,
+    "leaky_relu": lambda x, negative_slope: _where(f"vgt({x}, {_ZERO})", x, f"vmul({x}, {splat(negative_slope)})"),
+    "elu": lambda x, alpha: _where(f"vgt({x}, {_ZERO})", x, f"vmul(vexpm1({x}), {splat(alpha)})"),
+    "relu_gradient": lambda dy, y: _where(f"vgt({y}, {_ZERO})", dy),
+    "greater": lambda a, b: _where(f"vgt({a}, {b})"),
+    "greater_equal": lambda a, b: _where(f"vge({a}, {b})"),
+    "less": lambda a, b: _where(f"vlt({a}, {b})"),
+    "less_equal": lambda a, b: _where(f"vle({a}, {b})"),
+    "equal": lambda a, b: _where(f"veq({a}, {b})"),
+    "where": lambda c, a, b: _where(f"vgt({c}, {_ZERO})", a, b),
+    "broadcast_to": lambda x, shape: str(x),
+    "reshape": lambda x, shape: str(x),
+}
+
+# The same for int32.
+_INTEGER: dict[str, Callable[..., str]] = {
+    "add": "iadd({}, {})".format,
+    "subtract": "isub({}, {})".format,
+    "multiply": "imul({}, {})".format,
+    "equal": lambda a, b: _where(f"ieq({a}, {b})"),
+    "greater": lambda a, b: _where(f"igt({a}, {b})"),
+    "greater_equal": lambda a, b: _where(f"ige({a}, {b})"),
+    "less": lambda a, b: _where(f"ilt({a}, {b})"),
+    "less_equal": lambda a, b: _where(f"ile({a}, {b})"),
+    "broadcast_to": lambda x, shape: str(x),
+}
+
+_AS_FLOAT = ("float32", "bool", "uint8")  # what is a float in a register
+DTYPES = (*_AS_FLOAT, "int32")
+
+
+def _cast(x: str, source: str, target: str) -> str:
+    if target == "bool":
+        return _where(f"ieq({x}, isplat(int32(0)))" if source == "int32" else f"veq({x}, {_ZERO})", _ZERO, _ONE)
+    if source == "int32":
+        return f"int_to_float({x})" if target == "float32" else x
+    return f"float_to_int({x})" if target == "int32" else x
+
+
+def supported(name: str, inputs: Sequence[str], result: str) -> bool:
+    """Whether there is code for an operation on inputs of those dtypes."""
+    if any(d not in DTYPES for d in (*inputs, result)):
+        return False
+    if name == "cast":
+        return (inputs[0], result) not in (("int32", "uint8"), ("float32", "uint8"))
+    if "int32" in inputs:
+        return name in _INTEGER and set(inputs) == {"int32"}
+    arithmetic = result in ("float32", "bool") and "uint8" not in inputs
+    return name in OPERATIONS and arithmetic
+
+
+def code(name: str, arguments: Sequence[str], dtypes: Sequence[str], attrs: Mapping[str, Any]) -> str:
+    """Code of an operation on registers."""
+    if name == "cast":
+        return _cast(arguments[0], dtypes[0], attrs["dtype"])
+    return (_INTEGER if "int32" in dtypes else OPERATIONS)[name](*arguments, **attrs)
+
+
+@dataclass(frozen=True)
+class Operand:
+    """How an input is read.
+
+    Attributes:
+        kind: "lanes" (blocked: a vector at each place), "one" (plain: one element at each place, for all lanes; in
+            plain kernels the only element there is), "many" (plain kernels: an element each) or "constant".
+        dtype: Type of its elements.
+        strides: For each axis of a sample, elements between neighbours; 0 where the operand is broadcast.
+        value: The constant's.
+    """
+
+    kind: str
+    dtype: str = "float32"
+    strides: tuple[int, ...] = ()
+    value: float = 0
+
+
+Steps = tuple[tuple[str, tuple[int, ...], Mapping[str, Any]], ...]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Operations that run as one.
+
+    Attributes:
+        steps: (operation, places of its inputs, attributes): places count operands first, then results of steps.
+        outputs: Places that are stored.
+        dtypes: Type at each place.
+    """
+
+    steps: Steps
+    outputs: tuple[int, ...]
+    dtypes: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """For `explain`."""
+        return "+".join(step[0] for step in self.steps)
+
+    def write(self, out: Lines, operands: int) -> None:
+        """The operations, from variables v0, v1 ..."""
+        for k, (name, places, attrs) in enumerate(self.steps):
+            text = code(name, [f"v{p}" for p in places], [self.dtypes[p] for p in places], attrs)
+            out(f"v{operands + k} = {text}")
+
+
+def _constant(operand: Operand) -> str:
+    return f"isplat(int32({int(operand.value)}))" if operand.dtype == "int32" else splat(operand.value)
+
+
+def _one(operand: Operand, at: str) -> str:
+    return f"splat(float32(uload({at})))" if operand.dtype in ("bool", "uint8") else f"bload({at})"
+
+
+def _size(dtype: str) -> int:
+    return 1 if dtype in ("bool", "uint8") else 4
+
+
+def collapse(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]]:
+    """Axes joined where all operands step through them as through one; axes of length 1 dropped."""
+    sizes: list[int] = []
+    steps: list[list[int]] = [[] for _ in strides]
+    for axis, n in enumerate(shape):
+        if n == 1:
+            continue
+        here = [s[axis] for s in strides]
+        if sizes and all(old[-1] == new * n for old, new in zip(steps, here, strict=True)):
+            sizes[-1] *= n
+            for old, new in zip(steps, here, strict=True):
+                old[-1] = new
+        else:
+            sizes.append(n)
+            for old, new in zip(steps, here, strict=True):
+                old.append(new)
+    return sizes or [1], [s or [0] for s in steps]
+
+
+def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides in elements of an array without gaps."""
+    return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
+
+
+def blocked(group: Group, operands: Sequence[Operand], shape: Sequence[int], spans: Sequence[int]) -> Source:
+    """Kernel on blocked arrays; one item a block.
+
+    Args:
+        group: The operations.
+        operands: How each input is read.
+        shape: Of one sample of the results.
+        spans: For each operand, elements of one sample of it.
+    """
+    out = Lines()
+    read = [i for i, o in enumerate(operands) if o.kind != "constant"]
+    sizes, strides = collapse(shape, [contiguous(shape), *(operands[i].strides for i in read)])
+    total = out.number("total", math.prod(shape))
+    with out.block("for block in range(start, stop):"):
+        for i, o in enumerate(operands):
+            if o.kind == "constant":
+                out(f"v{i} = {_constant(o)}")
+            elif o.kind == "lanes":
+                out(f"p{i} = b{i} + block * {out.number(f'span{i}', spans[i] * BYTES)}")
+        out(*(f"q{k} = y{k} + block * {total} * {BYTES}" for k in range(len(group.outputs))))
+        depth = out.depth
+        for axis, n in enumerate(sizes):
+            out(f"for i{axis} in range({out.number(f'n{axis}', n)}):")
+            out.depth += 1
+        for i, step in zip(read, strides[1:], strict=True):
+            width = BYTES if operands[i].kind == "lanes" else _size(operands[i].dtype)
+            at = "".join(f" + i{a} * {out.number(f's{i}_{a}', s * width)}" for a, s in enumerate(step) if s)
+            out(
+                f"v{i} = vload(p{i}{at})" if operands[i].kind == "lanes" else f"v{i} = {_one(operands[i], f'b{i}{at}')}"
+            )
+        group.write(out, len(operands))
+        at = "".join(f" + i{a} * {out.number(f't{a}', s * BYTES)}" for a, s in enumerate(strides[0]) if s)
+        out(*(f"vstore(q{k}{at}, v{place})" for k, place in enumerate(group.outputs)))
+        out.depth = depth
+    return out.source(group.name, *(f"b{i}" for i in read), *(f"y{k}" for k in range(len(group.outputs))))
+
+
+def plain(group: Group, operands: Sequence[Operand], size: int) -> Source:
+    """Kernel on plain arrays of one size, and single numbers; one item a chunk of vectors."""
+    out = Lines()
+    read = [i for i, o in enumerate(operands) if o.kind != "constant"]
+    n = out.number("elements", size)
+    with out.block("for item in range(start, stop):"):
+        for i, o in enumerate(operands):
+            if o.kind != "many":
+                out(f"v{i} = {_constant(o) if o.kind == 'constant' else _one(o, f'b{i}')}")
+        first = f"item * {CHUNK * LANES}"
+        with out.block(f"for k in range({first}, min({first} + {CHUNK * LANES}, {n}), {LANES}):"):
+            out(f"left = {n} - k")
+            for i in read:
+                if operands[i].kind == "many":
+                    small = _size(operands[i].dtype) == 1
+                    out(
+                        f"v{i} = bytes_load_some(b{i} + k, left)" if small else f"v{i} = vload_some(b{i} + k * 4, left)"
+                    )
+            group.write(out, len(operands))
+            for k, place in enumerate(group.outputs):
+                small = _size(group.dtypes[place]) == 1
+                out(
+                    f"bytes_store_some(y{k} + k, v{place}, left)"
+                    if small
+                    else f"vstore_some(y{k} + k * 4, v{place}, left)"
+                )
+    return out.source(group.name, *(f"b{i}" for i in read), *(f"y{k}" for k in range(len(group.outputs))))
+
+
+def formula(name: str, lines: Sequence[str], inputs: Sequence[str], scalars: Sequence[str], outputs: Sequence[str],
+            size: int) -> Source:  # fmt: skip
+    """Kernel on plain float32 arrays from lines of code that make the outputs from the inputs and scalars."""
+    out = Lines()
+    n = out.number("elements", size)
+    with out.block("for item in range(start, stop):"):
+        out(*(f"{s} = bload(p_{s})" for s in scalars))
+        first = f"item * {CHUNK * LANES}"
+        with out.block(f"for k in range({first}, min({first} + {CHUNK * LANES}, {n}), {LANES}):"):
+            out(f"left = {n} - k", *(f"{i} = vload_some(p_{i} + k * 4, left)" for i in inputs))
+            out(*lines)
+            out(*(f"vstore_some(p_{o} + k * 4, {o}, left)" for o in outputs))
+    return out.source(name, *(f"p_{x}" for x in (*inputs, *scalars, *outputs)))
+
+
+def items(size: int) -> int:
+    """Number of items of a plain kernel."""
+    return -(-size // (LANES * CHUNK))

@@ -1,0 +1,157 @@
+"""Runs a lowered Program: buffers planned once, kernels in native code, references in between where there are any."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import array_api_compat.numpy as xp
+import numpy as np
+
+from minicnn.backends.numba.kernel import compile_all
+from minicnn.backends.numba.lowering import PLAIN, Key, Lowering, Task, constant_key
+from minicnn.backends.numba.threads import KernelList, pool
+from minicnn.program.graph import Program, Value
+from minicnn.program.memory import ALIGNMENT, Buffer, assign
+
+Array = Any
+Table = np.ndarray[Any, Any]
+
+
+class NumbaExecutable:
+    """A function from a Program's inputs by name to its outputs and updates by name."""
+
+    def __init__(self, lowering: Lowering, program: Program, threads: int) -> None:
+        self._threads = threads
+        self._lock = threading.Lock()  # the arena serves one call at a time
+        self._inputs = {(v.name, PLAIN): v for v in program.inputs}
+        results = program.outputs | program.updates
+        self._results = {name: (lowering.need(v, PLAIN), v) for name, v in results.items()}
+        self._indices = lowering.indices
+        self.tasks = _native_first(lowering.tasks)
+        # The caller's own arrays, and those that the caller gets.
+        self._fixed = {constant_key(v): np.ascontiguousarray(v.data, v.dtype) for v in program.constants}
+        made = {key: v for key, v in self._results.values() if key not in self._fixed}
+        self._outside: dict[Key, Value] = made | self._inputs
+        self._fixed |= self._arena(lowering)
+        addresses = compile_all([t.source for t in self.tasks if t.source is not None])
+        # Places in tables that are filled in at each call.
+        self._holes: dict[Key, list[tuple[Table, int]]] = {key: [] for key in self._outside}
+        self._segments = self._split(addresses)
+
+    def _arena(self, lowering: Lowering) -> dict[Key, Array]:
+        """All other buffers in one arena, those that never live together on each other."""
+        first: dict[Key, int] = {}
+        last: dict[Key, int] = {}
+        for i, task in enumerate(self.tasks):
+            for key in (*task.reads, *task.writes):
+                first.setdefault(key, i)
+                last[key] = i
+        own = {" ".join(k): k for k in first if k not in self._outside and k not in self._fixed}
+        placed = assign([Buffer(n, k[1], lowering.sizes[k], first[k], last[k]) for n, k in own.items()])
+        size = max((b.offset + b.nbytes for b in placed), default=0)
+        arena = np.zeros(size + ALIGNMENT, np.uint8)
+        base = -arena.ctypes.data % ALIGNMENT
+        return {own[b.name]: arena[base + b.offset : base + b.offset + b.nbytes] for b in placed}
+
+    def _split(self, addresses: list[int]) -> list[KernelList | Task]:
+        """Kernels that follow each other as lists, references by themselves."""
+        segments: list[KernelList | Task] = []
+        entries: list[tuple[int, Table, int]] = []
+        compiled = iter(addresses)
+        for task in self.tasks:
+            if task.source is not None:
+                entries.append((next(compiled), self._table(task), task.items))
+                continue
+            if entries:
+                segments.append(KernelList(entries))
+                entries = []
+            segments.append(task)
+        return [*segments, KernelList(entries)] if entries else segments
+
+    def _table(self, task: Task) -> Table:
+        numbers = [value for _, value in task.source.numbers] if task.source is not None else []
+        table = np.array([0] * len(task.order) + numbers, np.int64)
+        for i, key in enumerate(task.order):
+            if key in self._outside:
+                self._holes[key].append((table, i))
+            else:
+                table[i] = self._fixed[key].ctypes.data
+        return table
+
+    def __call__(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        """Run the Program once; safe to call from several threads, which then wait for each other."""
+        given = {key: _checked(value, arrays[value.name]) for key, value in self._inputs.items()}
+        for index, rows in self._indices:
+            _check_index(given[index.name, PLAIN], rows)
+        for key, value in self._results.values():
+            if key not in given and key not in self._fixed:
+                given[key] = np.empty(value.shape, value.dtype)
+        with self._lock:
+            for key, holes in self._holes.items():
+                address = given[key].ctypes.data if holes else 0
+                for table, i in holes:
+                    table[i] = address
+            for segment in self._segments:
+                if isinstance(segment, KernelList):
+                    pool(self._threads).run(segment)
+                else:
+                    self._reference(segment, given)
+        return self._handed_back(given)
+
+    def _reference(self, task: Task, given: dict[Key, Array]) -> None:
+        node = task.node
+        if node is None:
+            return
+        ins = [self._view(k, v, given) for k, v in zip(task.reads, node.inputs, strict=True)]
+        made = partial(node.op.reference, xp=xp, **node.attrs)(*ins)
+        results = made if len(task.writes) > 1 else (made,)
+        for key, value, array in zip(task.writes, node.outputs, results, strict=True):
+            self._view(key, value, given)[...] = array
+
+    def _view(self, key: Key, value: Value, given: dict[Key, Array]) -> Array:
+        array = given[key] if key in given else self._fixed[key]
+        return array.view(value.dtype).reshape(value.shape)
+
+    def _handed_back(self, given: dict[Key, Array]) -> dict[str, Array]:
+        """Results by name; what is the caller's or the Program's own array already is copied."""
+        made: dict[str, Array] = {}
+        seen = set(self._inputs)
+        for name, (key, value) in self._results.items():
+            array = self._view(key, value, given)
+            made[name] = array.copy() if key in seen or key in self._fixed else array
+            seen.add(key)
+        return made
+
+
+def _checked(value: Value, array: Array) -> Array:
+    """A contiguous array of an input's dtype; its shape has to be right, because kernels read raw memory."""
+    if np.shape(array) != value.shape:
+        message = (
+            f"A compiled Program takes inputs of the shapes that it was traced with. Received: shape {np.shape(array)} "
+            f"for {value!r}. Trace the Program for that shape."
+        )
+        raise ValueError(message)
+    # NumPy makes a 0-d array 1-d here, so its shape is put back.
+    return np.ascontiguousarray(array, value.dtype).reshape(value.shape)
+
+
+def _check_index(index: Array, rows: int) -> None:
+    if index.size and not 0 <= index.min() <= index.max() < rows:
+        message = f"A batch is gathered by rows from 0 to {rows - 1}. Received: {index.min()} to {index.max()}."
+        raise IndexError(message)
+
+
+def _native_first(tasks: list[Task]) -> list[Task]:
+    """Kernels that depend on no reference first, so that the references interrupt them least."""
+    late: set[Key] = set()
+    early, rest = [], []
+    for task in tasks:
+        if task.source is None or any(k in late for k in (*task.reads, *task.writes)):
+            late.update(task.writes)
+            rest.append(task)
+        else:
+            early.append(task)
+    return early + rest

@@ -1,0 +1,175 @@
+"""Elementary functions on vectors of 16 float32: polynomials, right to a few units in the last place.
+
+Each is one operation for Numba, written in LLVM instructions. NaN stays NaN and infinities have their limits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from llvmlite import ir
+from numba.core import cgutils
+
+from minicnn.backends.numba.vector import _INTS, _VECTOR, LANES, _operation, vector
+from minicnn.ops.activations import _ERFC, _ERFC_TERMS_32
+
+# log 2 in two parts, the first with few bits, so that a multiple of it up to 2^8 is exact.
+_LN2_HIGH = 0.693359375
+_LN2_LOW = math.log(2) - _LN2_HIGH
+
+
+class _Code:
+    """Short names for the instructions of one function; numbers become vectors."""
+
+    def __init__(self, builder: Any) -> None:
+        self.b = builder
+
+    def of(self, value: Any) -> Any:
+        return ir.Constant(_VECTOR, [float(value)] * LANES) if isinstance(value, float | int) else value
+
+    def add(self, x: Any, y: Any) -> Any:
+        return self.b.fadd(self.of(x), self.of(y))
+
+    def sub(self, x: Any, y: Any) -> Any:
+        return self.b.fsub(self.of(x), self.of(y))
+
+    def mul(self, x: Any, y: Any) -> Any:
+        return self.b.fmul(self.of(x), self.of(y))
+
+    def div(self, x: Any, y: Any) -> Any:
+        return self.b.fdiv(self.of(x), self.of(y))
+
+    def _intrinsic(self, name: str, *values: Any) -> Any:
+        kind = ir.FunctionType(_VECTOR, [_VECTOR] * len(values))
+        return self.b.call(
+            cgutils.get_or_insert_function(self.b.module, kind, f"llvm.{name}.v16f32"), [self.of(v) for v in values]
+        )
+
+    def fma(self, x: Any, y: Any, z: Any) -> Any:
+        return self._intrinsic("fma", x, y, z)
+
+    def rint(self, x: Any) -> Any:
+        return self._intrinsic("rint", x)
+
+    def magnitude(self, x: Any) -> Any:
+        return self._intrinsic("fabs", x)
+
+    def signed(self, x: Any, sign: Any) -> Any:
+        return self._intrinsic("copysign", x, sign)
+
+    def choose(self, x: Any, sign: str, y: Any, yes: Any, no: Any) -> Any:
+        """Yes where the comparison holds, no elsewhere and for NaN."""
+        return self.b.select(self.b.fcmp_ordered(sign, x, self.of(y)), self.of(yes), self.of(no))
+
+    def between(self, x: Any, low: float, high: float) -> Any:
+        x = self.choose(x, "<", low, low, x)
+        return self.choose(x, ">", high, high, x)
+
+    def keep_nan(self, x: Any, y: Any) -> Any:
+        """Y, but x where that is NaN."""
+        return self.b.select(self.b.fcmp_unordered("uno", x, x), x, y)
+
+    def polynomial(self, x: Any, coefficients: Sequence[float]) -> Any:
+        """Coefficients from the highest power down, by Horner's rule."""
+        result = self.of(coefficients[0])
+        for c in coefficients[1:]:
+            result = self.fma(result, x, c)
+        return result
+
+    def integers(self, value: int) -> Any:
+        return ir.Constant(_INTS, [value] * LANES)
+
+    def power_of_two(self, n: Any) -> Any:
+        """2^n of int32 exponents from -126 to 127."""
+        bits = self.b.shl(self.b.add(n, self.integers(127)), self.integers(23))
+        return self.b.bitcast(bits, _VECTOR)
+
+
+def _split(c: _Code, x: Any) -> tuple[Any, Any]:
+    """x = n log 2 + r with |r| <= log(2) / 2: (n as int32, exp(r) - 1)."""
+    n = c.rint(c.mul(x, 1 / math.log(2)))
+    r = c.fma(n, -_LN2_LOW, c.fma(n, -_LN2_HIGH, x))
+    taylor = [1 / math.factorial(k) for k in range(7, 1, -1)]
+    return c.b.fptosi(n, _INTS), c.fma(c.mul(r, r), c.polynomial(r, taylor), r)
+
+
+def _exp(c: _Code, x: Any) -> Any:
+    n, p = _split(c, c.between(x, -110.0, 100.0))
+    half = c.b.ashr(n, c.integers(1))
+    # 2^n may be outside the range of normal numbers although the product is not: two factors.
+    y = c.mul(c.add(p, 1), c.power_of_two(half))
+    return c.keep_nan(x, c.mul(y, c.power_of_two(c.b.sub(n, half))))
+
+
+def _expm1(c: _Code, x: Any) -> Any:
+    n, p = _split(c, c.between(x, -40.0, 89.0))
+    scale = c.power_of_two(c.b.sub(n, c.integers(1)))  # 2^128 is too large
+    y = c.mul(c.fma(scale, p, c.sub(scale, 0.5)), 2)
+    return c.keep_nan(x, y)
+
+
+def _log(c: _Code, x: Any) -> Any:
+    small = c.b.fcmp_ordered("<", x, c.of(2.0**-126))
+    scaled = c.b.select(small, c.mul(x, 2.0**23), x)
+    # The mantissa from sqrt(1/2) to sqrt(2), and the exponent that belongs to it.
+    shifted = c.b.sub(c.b.bitcast(scaled, _INTS), c.integers(0x3F3504F3))
+    e = c.b.sitofp(c.b.ashr(shifted, c.integers(23)), _VECTOR)
+    e = c.b.select(small, c.sub(e, 23), e)
+    bits = c.b.add(c.b.and_(shifted, c.integers(0x7FFFFF)), c.integers(0x3F3504F3))
+    f = c.sub(c.b.bitcast(bits, _VECTOR), 1)
+    s = c.div(f, c.add(f, 2))
+    z = c.mul(s, s)
+    half = c.mul(c.mul(f, f), 0.5)
+    rest = c.mul(z, c.polynomial(z, [2 / 11, 2 / 9, 2 / 7, 2 / 5, 2 / 3]))
+    # log x = e log 2 + f - (half - s (half + rest))
+    low = c.fma(e, _LN2_LOW, c.mul(s, c.add(half, rest)))
+    y = c.fma(e, _LN2_HIGH, c.add(f, c.sub(low, half)))
+    y = c.choose(x, "==", math.inf, x, y)
+    y = c.choose(x, "==", 0.0, -math.inf, y)
+    return c.keep_nan(x, c.choose(x, "<", 0.0, math.nan, y))
+
+
+def _log1p(c: _Code, x: Any) -> Any:
+    u = c.add(x, 1)
+    lost = c.sub(u, 1)
+    y = c.mul(_log(c, u), c.div(x, lost))
+    y = c.choose(lost, "==", 0.0, x, y)
+    return c.choose(x, "==", math.inf, x, y)
+
+
+def _tanh(c: _Code, x: Any) -> Any:
+    t = _expm1(c, c.mul(c.between(c.magnitude(x), 0.0, 10.0), 2))
+    return c.keep_nan(x, c.signed(c.div(t, c.add(t, 2)), x))
+
+
+def _sigmoid(c: _Code, x: Any) -> Any:
+    small = _exp(c, c.sub(0, c.magnitude(x)))
+    return c.div(c.choose(x, ">=", 0.0, 1.0, small), c.add(small, 1))
+
+
+def _erf(c: _Code, x: Any) -> Any:
+    z = c.between(c.magnitude(x), 0.0, 10.0)
+    t = c.div(2, c.add(z, 2))
+    u = c.sub(c.mul(t, 2), 1)
+    b1, b2 = c.of(0), c.of(0)
+    terms = _ERFC[:_ERFC_TERMS_32]
+    for term in terms[:0:-1]:
+        b1, b2 = c.add(c.sub(c.mul(c.mul(u, 2), b1), b2), term), b1
+    p = c.add(c.sub(c.mul(u, b1), b2), terms[0])
+    y = c.sub(1, c.mul(t, _exp(c, c.sub(p, c.mul(z, z)))))
+    return c.keep_nan(x, c.signed(y, x))
+
+
+def _function(name: str, emit: Callable[[_Code, Any], Any]) -> Any:
+    return _operation(name, vector, [vector], lambda b, x: emit(_Code(b), x))
+
+
+vexp = _function("vexp", _exp)
+vexpm1 = _function("vexpm1", _expm1)
+vlog = _function("vlog", _log)
+vlog1p = _function("vlog1p", _log1p)
+vtanh = _function("vtanh", _tanh)
+vsigmoid = _function("vsigmoid", _sigmoid)
+verf = _function("verf", _erf)

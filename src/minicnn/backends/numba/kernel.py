@@ -1,0 +1,167 @@
+"""Kernels: generated source, compiled once, called by address with a table of buffers and numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from numba import cfunc, types
+
+from minicnn.backends.numba import functions, registers, store, vector
+from minicnn.backends.numba.progress import Progress
+
+SIGNATURE = types.void(types.int64, types.int64, types.int64)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Code of a kernel: `kernel(table, start, stop)` does the items from start to stop.
+
+    Numbers that the code takes from the table, rather than having them written into it, let kernels of different
+    shapes share one compiled function.
+
+    Attributes:
+        name: What it computes, for `explain`.
+        buffers: Names of the buffers, in the order of their addresses in the table.
+        body: Lines of Python with the buffers' addresses in variables of those names.
+        numbers: Names and values of the numbers that follow the addresses.
+        tiles: (rows, columns) of the tiles whose operations the code uses.
+    """
+
+    name: str
+    buffers: tuple[str, ...]
+    body: tuple[str, ...]
+    numbers: tuple[tuple[str, int], ...] = ()
+    tiles: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The whole function."""
+        head = ["def kernel(table, start, stop):"]
+        names = [*self.buffers, *(name for name, _ in self.numbers)]
+        head += [f"    {name} = aload(table + {8 * i})" for i, name in enumerate(names)]
+        return "\n".join([*head, *(f"    {line}" for line in self.body)]) + "\n"
+
+
+class Lines:
+    """Collects the lines of a body with their indentation, and the numbers in it.
+
+    Args:
+        bake: Whether numbers are written into the code, which is faster where loops are short.
+    """
+
+    def __init__(self, *, bake: bool = False) -> None:
+        self.lines: list[str] = []
+        self.depth = 0
+        self.bake = bake
+        self.numbers: dict[str, int] = {}
+        self.tiles: dict[tuple[int, int], None] = {}
+
+    def __call__(self, *lines: str) -> None:
+        """Add lines at the present depth."""
+        self.lines += ["    " * self.depth + line for line in lines]
+
+    def block(self, head: str) -> Lines:
+        """Add a line that opens a block; use as a context manager."""
+        self(head)
+        return self
+
+    def __enter__(self) -> None:
+        self.depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.depth -= 1
+
+    def number(self, name: str, value: int) -> str:
+        """How the code writes a number: its digits if it is baked in, else its name."""
+        if self.bake:
+            return f"({value})"
+        if self.numbers.setdefault(name, value) != value:
+            message = f"A number of a kernel has one value. Received: {name} as {self.numbers[name]} and {value}."
+            raise ValueError(message)
+        return name
+
+    def all_numbers(self, **values: int) -> list[str]:
+        """Several numbers at once."""
+        return [self.number(name, value) for name, value in values.items()]
+
+    def tile(self, rows: int, columns: int) -> str:
+        """Suffix of the operations on a tile."""
+        self.tiles[rows, columns] = None
+        return f"{rows}_{columns}"
+
+    def source(self, name: str, *buffers: str) -> Source:
+        """The finished kernel."""
+        return Source(name, buffers, tuple(self.lines), tuple(self.numbers.items()), tuple(self.tiles))
+
+
+class _Function:
+    """A compiled kernel: its address, and what keeps the code there alive."""
+
+    def __init__(self, address: int, owner: Any) -> None:
+        self.address, self.owner = address, owner
+
+
+_COMPILED: dict[str, _Function] = {}
+
+
+def compile_source(source: Source) -> int:
+    """Address of the compiled function: from memory, from the disk, else compiled now."""
+    key = store.key(source.text)
+    if key not in _COMPILED:
+        found = store.load(key)
+        if found is None:
+            made = cfunc(SIGNATURE, nopython=True, error_model="numpy")(_function(source, key))
+            store.save(key, made.native_name, made._library._get_compiled_object())
+            _COMPILED[key] = _Function(made.address, made)
+        else:
+            _COMPILED[key] = _Function(*found)
+    return _COMPILED[key].address
+
+
+def compile_all(sources: Sequence[Source]) -> list[int]:
+    """Addresses of several kernels, with a line on the terminal if that takes long."""
+    todo = {store.key(s.text) for s in sources} - _COMPILED.keys()
+    addresses = []
+    with Progress(len(todo)) as progress:
+        for source in sources:
+            key = store.key(source.text)
+            if key in todo:
+                todo.discard(key)
+                progress.next(source.name)
+            addresses.append(compile_source(source))
+    return addresses
+
+
+def _function(source: Source, key: str) -> Any:
+    scope = dict(_scope())
+    for shape in source.tiles:
+        scope |= registers.operations(*shape)
+    exec(compile(source.text, f"<minicnn {source.name} {key[:8]}>", "exec"), scope)
+    return scope["kernel"]
+
+
+@cache
+def _scope() -> dict[str, Any]:
+    """What the code of kernels can name."""
+    made = {k: v for m in (vector, functions) for k, v in vars(m).items() if not k.startswith("_")}
+    return (
+        made
+        | {k: getattr(types, k) for k in ("float32", "int32", "int64", "uint8")}
+        | {"inf": math.inf, "nan": math.nan}
+    )
+
+
+def tiles(total: int, size: int) -> list[tuple[int, int, int]]:
+    """(start, count, width) of runs of equal tiles: full ones, then one with the rest."""
+    full, rest = divmod(total, size)
+    runs = [(0, full, size)] if full else []
+    return runs + ([(full * size, 1, rest)] if rest else [])
+
+
+def even_tile(total: int, most: int) -> int:
+    """Tile width of at most `most` that splits the total into tiles as equal as possible."""
+    return -(-total // -(-total // most))

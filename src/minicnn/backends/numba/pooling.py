@@ -1,0 +1,129 @@
+"""Pooling and its gradients on blocked images (B, H, W, C, 16)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from minicnn.backends.numba.correlate import Line
+from minicnn.backends.numba.kernel import Lines, Source
+from minicnn.backends.numba.vector import BYTES
+
+
+class _Image(Lines):
+    """Code with the geometry of the windows."""
+
+    def __init__(self, row: Line, column: Line, channels: int) -> None:
+        super().__init__(bake=row.taps * column.taps <= 9)
+        self.padded = [row.inside != (0, row.count), column.inside != (0, column.count)]
+        numbers = {"channels": channels, "image": row.size * column.size * channels}
+        for name, line in (("h", row), ("w", column)):
+            numbers |= {
+                f"{name}_count": line.count, f"{name}_size": line.size, f"{name}_taps": line.taps,
+                f"{name}_step": line.in_step, f"{name}_offset": line.offset,
+            }  # fmt: skip
+        self.n = {name: self.number(name, value) for name, value in numbers.items()}
+
+    @contextmanager
+    def positions(self) -> Iterator[None]:
+        """Loops over output positions; xb is the image's address in x, yi the position's first channel in y."""
+        depth, n = self.depth, self.n
+        self(f"xb = x + block * {n['image']} * {BYTES}", f"for r in range({n['h_count']}):")
+        self.depth += 1
+        self(f"for t in range({n['w_count']}):")
+        self.depth += 1
+        self(f"yi = y + ((block * {n['h_count']} + r) * {n['w_count']} + t) * {n['channels']} * {BYTES}")
+        yield
+        self.depth = depth
+
+    @contextmanager
+    def window(self) -> Iterator[None]:
+        """Loops over a window's elements inside the image; xi is the address of one in x."""
+        depth, n = self.depth, self.n
+        for axis, outer, inner, at, padded in zip("hw", "rt", ("kh", "kw"), "ij", self.padded, strict=True):
+            self(f"for {inner} in range({n[f'{axis}_taps']}):")
+            self.depth += 1
+            self(f"{at} = {outer} * {n[f'{axis}_step']} + {n[f'{axis}_offset']} + {inner}")
+            if padded:
+                self(f"if 0 <= {at} < {n[f'{axis}_size']}:")
+                self.depth += 1
+        self(f"xi = xb + ((i * {n['w_size']} + j) * {n['channels']} + c) * {BYTES}")
+        yield
+        self.depth = depth
+
+    def count(self, *, padding: bool) -> None:
+        """Set `share` to 1 / number of elements that a window averages."""
+        n = self.n
+        if padding or not any(self.padded):
+            self(f"share = splat(float32(1) / float32({n['h_taps']} * {n['w_taps']}))")
+            return
+        for axis, outer in zip("hw", "rt", strict=True):
+            first = f"{outer} * {n[f'{axis}_step']} + {n[f'{axis}_offset']}"
+            self(f"in_{axis} = min({first} + {n[f'{axis}_taps']}, {n[f'{axis}_size']}) - max({first}, 0)")
+        self("share = splat(float32(1) / float32(in_h * in_w))")
+
+    def zero(self) -> None:
+        """Set the image of the block at db in dx to 0."""
+        n = self.n
+        self(f"xb = x + block * {n['image']} * {BYTES}", f"db = dx + block * {n['image']} * {BYTES}")
+        with self.block(f"for k in range({n['image']}):"):
+            self(f"vstore(db + k * {BYTES}, splat(float32(0)))")
+
+
+def max_pool(row: Line, column: Line, *, channels: int) -> Source:
+    """y = largest element of each window; one item a block."""
+    out = _Image(row, column, channels)
+    channels_loop = f"for c in range({out.n['channels']}):"
+    with out.block("for block in range(start, stop):"), out.positions(), out.block(channels_loop):
+        out("a = splat(float32(-inf))")
+        with out.window():
+            out("a = vmax(a, vload(xi))")
+        out("vstore(yi, a)", f"yi += {BYTES}")
+    return out.source("max_pool2d", "x", "y")
+
+
+def max_pool_gradient(row: Line, column: Line, *, channels: int) -> Source:
+    """dx: dy goes to the first maximum of each window, to its last element if none equals y (NaN)."""
+    out = _Image(row, column, channels)
+    with out.block("for block in range(start, stop):"):
+        out.zero()
+        with out.positions(), out.block(f"for c in range({out.n['channels']}):"):
+            out("g = vload(dy + yi - y)", "top = vload(yi)", "zero = splat(float32(0))", "di = db")
+            with out.window():
+                out(
+                    "hit = veq(vload(xi), top)",
+                    "di = db + xi - xb",
+                    "vstore(di, vadd(vload(di), vselect(hit, g, zero)))",
+                    "g = vselect(hit, zero, g)",
+                )
+            out("vstore(di, vadd(vload(di), g))", f"yi += {BYTES}")
+    return out.source("max_pool2d_gradient", "dy", "x", "y", "dx")
+
+
+def average_pool(row: Line, column: Line, *, channels: int, count_padding: bool) -> Source:
+    """y = mean of each window; one item a block."""
+    out = _Image(row, column, channels)
+    with out.block("for block in range(start, stop):"), out.positions():
+        out.count(padding=count_padding)
+        with out.block(f"for c in range({out.n['channels']}):"):
+            out("a = splat(float32(0))")
+            with out.window():
+                out("a = vadd(a, vload(xi))")
+            out("vstore(yi, vmul(a, share))", f"yi += {BYTES}")
+    return out.source("average_pool2d", "x", "y")
+
+
+def average_pool_gradient(row: Line, column: Line, *, channels: int, count_padding: bool) -> Source:
+    """dx: each element of a window gets its share of dy."""
+    out = _Image(row, column, channels)
+    with out.block("for block in range(start, stop):"):
+        out("x = dx", "y = dy")
+        out.zero()
+        with out.positions():
+            out.count(padding=count_padding)
+            with out.block(f"for c in range({out.n['channels']}):"):
+                out("g = vmul(vload(yi), share)")
+                with out.window():
+                    out("vstore(xi, vadd(vload(xi), g))")
+                out(f"yi += {BYTES}")
+    return out.source("average_pool2d_gradient", "dy", "dx")

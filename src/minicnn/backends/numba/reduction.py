@@ -1,0 +1,136 @@
+"""Sums, means, maxima and their places: over axes of each sample, over the batch, over plain arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from minicnn.backends.numba.kernel import Lines, Source, even_tile
+from minicnn.backends.numba.vector import BYTES, LANES
+from minicnn.backends.numba.weights import lanes_apart, part_bytes
+
+_START = {"sum": "0.0", "mean": "0.0", "max": "-inf"}
+_STEP = {"sum": "vadd", "mean": "vadd", "max": "vmax"}
+CHANNELS = 8  # accumulators of a sum over the batch
+
+
+def of_samples(kind: str, sizes: Sequence[int], reduced: Sequence[bool], *, samples: int, vector: bool) -> Source:
+    """Reduction over axes of each sample of x (B, sizes, 16); one item a block.
+
+    Args:
+        kind: "sum", "mean" or "max".
+        sizes: Lengths of the axes of a sample.
+        reduced: Which of them are reduced.
+        samples: N.
+        vector: Whether the result is a plain array (N,) rather than blocked.
+    """
+    out = Lines()
+    total, made, count = 1, 1, 1
+    strides = []
+    for n, gone in zip(reversed(sizes), reversed(reduced), strict=True):
+        strides.append((total, made))
+        total *= n
+        made, count = (made, count * n) if gone else (made * n, count)
+    strides.reverse()
+    places = list(range(len(sizes)))
+    with out.block("for block in range(start, stop):"):
+        out(f"xb = x + block * {out.number('total', total * BYTES)}")
+        out(f"yb = y + block * {out.number('made', made * BYTES)}")
+        depth = out.depth
+        for i in (i for i in places if not reduced[i]):
+            out(f"for i{i} in range({out.number(f'n{i}', sizes[i])}):")
+            out.depth += 1
+        kept = out.depth
+        out(f"a = splat(float32({_START[kind]}))")
+        for i in (i for i in places if reduced[i]):
+            out(f"for i{i} in range({out.number(f'n{i}', sizes[i])}):")
+            out.depth += 1
+        at = "".join(f" + i{i} * {out.number(f's{i}', strides[i][0] * BYTES)}" for i in places)
+        out(f"a = {_STEP[kind]}(a, vload(xb{at}))")
+        out.depth = kept
+        if kind == "mean":
+            out(f"a = vdiv(a, splat(float32({out.number('count', count)})))")
+        at = "".join(f" + i{i} * {out.number(f't{i}', strides[i][1] * BYTES)}" for i in places if not reduced[i])
+        out(
+            f"vstore_some(yb, a, {out.number('samples', samples)} - block * {LANES})"
+            if vector
+            else f"vstore(yb{at}, a)"
+        )
+        out.depth = depth
+    return out.source(kind, "x", "y")
+
+
+def argmax(*, samples: int, classes: int) -> Source:
+    """Index of the first maximum (or NaN) of x (B, K, 16) as int32 (N,); one item a block."""
+    out = Lines()
+    n, k = out.all_numbers(samples=samples, classes=classes)
+    with out.block("for block in range(start, stop):"):
+        out(f"xb = x + block * {k} * {BYTES}", "top = vload(xb)", "at = splat(float32(0))")
+        with out.block(f"for i in range(1, {k}):"):
+            out(f"v = vload(xb + i * {BYTES})", "better = mor(vgt(v, top), mand(mnan(v), mnot(mnan(top))))")
+            out("top = vselect(better, v, top)", "at = vselect(better, splat(float32(i)), at)")
+        out(f"vstore_some(y + block * {BYTES}, float_to_int(at), {n} - block * {LANES})")
+    return out.source("argmax", "x", "y")
+
+
+def of_all(kind: str, size: int) -> Source:
+    """Sum, mean or maximum of a whole plain array; one item for all."""
+    out = Lines()
+    n = out.number("size", size)
+    with out.block("for item in range(start, stop):"):
+        out(f"a = splat(float32({_START[kind]}))")
+        with out.block(f"for k in range(0, {n}, {LANES}):"):
+            out(f"left = {n} - k", "v = vload_some(x + k * 4, left)")
+            out("a = vmax(a, vselect(msome(left), v, a))" if kind == "max" else "a = vadd(a, v)")
+        if kind == "max":
+            out("fstore(y, vmax_lanes(a))")
+        else:
+            out(f"fstore(y, vsum(a){f' / float32({n})' if kind == 'mean' else ''})")
+    return out.source(kind, "x", "y")
+
+
+def of_batch(kind: str, *, samples: int, positions: int, channels: int, parts: int, blocks: int) -> Source:
+    """Part of sums over batch and positions of x (B, positions, C, 16); one item a part.
+
+    Lanes beyond the last sample must be 0 in what is summed.
+
+    Args:
+        kind: "sum" of x; "square" of (x - mean); "gradient" for sums of dy and of dy * (x - mean).
+        samples: N.
+        positions: Elements of a sample without the channels.
+        channels: C.
+        parts: Number of parts.
+        blocks: B.
+    """
+    out = Lines()
+    n, p, c, count, b = out.all_numbers(
+        samples=samples, positions=positions, channels=channels, parts_=parts, blocks=blocks
+    )
+    width, apart = even_tile(channels, CHANNELS), lanes_apart(channels)
+    size = out.number("part_bytes", part_bytes(channels))
+    results = ("parts", "parts2") if kind == "gradient" else ("parts",)
+    with out.block("for part in range(start, stop):"), out.block(f"for cq in range(0, {c}, {width}):"):
+        out(f"c = min(cq, {c} - {width})")
+        out(*(f"a{k}_{i} = splat(float32(0))" for k in range(len(results)) for i in range(width)))
+        if kind != "sum":
+            out(*(f"m{i} = bload(mean + (c + {i}) * 4)" for i in range(width)))
+        with out.block(f"for block in range({b} * part // {count}, {b} * (part + 1) // {count}):"):
+            out(f"at = (block * {p} * {c} + c) * {BYTES}")
+            if kind == "square":
+                out(f"live = msome({n} - block * {LANES})", "zero = splat(float32(0))")
+            with out.block(f"for position in range({p}):"):
+                for i in range(width):
+                    if kind == "sum":
+                        out(f"a0_{i} = vadd(a0_{i}, vload(x + at + {i * BYTES}))")
+                    elif kind == "square":
+                        out(f"d = vselect(live, vsub(vload(x + at + {i * BYTES}), m{i}), zero)")
+                        out(f"a0_{i} = vfma(d, d, a0_{i})")
+                    else:
+                        out(f"g = vload(dy + at + {i * BYTES})", f"a0_{i} = vadd(a0_{i}, g)")
+                        out(f"a1_{i} = vfma(g, vsub(vload(x + at + {i * BYTES}), m{i}), a1_{i})")
+                out(f"at += {c} * {BYTES}")
+        for k, name in enumerate(results):
+            for i in range(width):
+                at = f"{name} + part * {size} + (c + {i}) * {BYTES if apart else 4}"
+                out(f"vstore({at}, a{k}_{i})" if apart else f"fstore({at}, vsum(a{k}_{i}))")
+    reads = {"sum": ("x",), "square": ("x", "mean"), "gradient": ("dy", "x", "mean")}[kind]
+    return out.source({"sum": "sum", "square": "variance", "gradient": "normalize_gradient"}[kind], *reads, *results)

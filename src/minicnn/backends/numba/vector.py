@@ -1,0 +1,289 @@
+"""Vectors of 16 float32 as values in Numba code: loads, stores and arithmetic on whole registers.
+
+Numba leaves it to LLVM whether a loop becomes vector instructions. Here the vectors are values of a type of their
+own, so a kernel says itself what stays in registers: written this way a convolution runs at the CPU's peak.
+Memory is addressed by integers (bytes), because a kernel gets the addresses of its buffers, not arrays.
+On CPUs with narrower registers LLVM splits each vector into several.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic, models, register_model
+
+LANES = 16
+BYTES = 4 * LANES  # of one vector
+
+_FLOAT = ir.FloatType()
+_VECTOR = ir.VectorType(_FLOAT, LANES)
+_MASK = ir.VectorType(ir.IntType(1), LANES)
+_INTS = ir.VectorType(ir.IntType(32), LANES)
+
+
+class _Vector(types.Type):
+    def __init__(self) -> None:
+        super().__init__(name="float32x16")
+
+
+class _Mask(types.Type):
+    def __init__(self) -> None:
+        super().__init__(name="bool16")
+
+
+vector = _Vector()
+mask = _Mask()
+
+
+@register_model(_Vector)
+class _VectorModel(models.PrimitiveModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, kind: Any) -> None:
+        super().__init__(manager, kind, _VECTOR)
+
+
+@register_model(_Mask)
+class _MaskModel(models.PrimitiveModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, kind: Any) -> None:
+        super().__init__(manager, kind, _MASK)
+
+
+def _pointer(builder: Any, address: Any, kind: Any) -> Any:
+    return builder.inttoptr(address, kind.as_pointer())
+
+
+def _splat(builder: Any, scalar: Any) -> Any:
+    one = builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), scalar, ir.Constant(ir.IntType(32), 0))
+    return builder.shuffle_vector(one, ir.Constant(_VECTOR, ir.Undefined), ir.Constant(_INTS, [0] * LANES))
+
+
+def _operation(name: str, result: Any, arguments: Sequence[Any], emit: Callable[..., Any]) -> Any:
+    """An intrinsic with a fixed signature, whose code `emit(builder, *arguments)` writes."""
+
+    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        made = emit(builder, *values)
+        return context.get_dummy_value() if result is types.void else made
+
+    names = ", ".join(f"a{i}" for i in range(len(arguments)))
+    scope: dict[str, Any] = {"signature": result(*arguments), "codegen": codegen}
+    exec(f"def {name}(typingctx{', ' if names else ''}{names}):\n    return signature, codegen\n", scope)
+    return intrinsic(scope[name])
+
+
+def _load(builder: Any, address: Any) -> Any:
+    made = builder.load(_pointer(builder, address, _VECTOR))
+    made.align = 4
+    return made
+
+
+def _store(builder: Any, address: Any, value: Any) -> None:
+    builder.store(value, _pointer(builder, address, _VECTOR)).align = 4
+
+
+def _call(name: str, result: Any, count: int) -> Callable[..., Any]:
+    def emit(builder: Any, *values: Any) -> Any:
+        kind = ir.FunctionType(result, [_VECTOR] * count)
+        return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), values)
+
+    return emit
+
+
+def _sum(builder: Any, value: Any) -> Any:
+    """Sum of the lanes by halves: the same order every time."""
+    width = LANES // 2
+    while width:
+        order = [(i + width) % LANES for i in range(LANES)]
+        other = builder.shuffle_vector(value, ir.Constant(_VECTOR, ir.Undefined), ir.Constant(_INTS, order))
+        value = builder.fadd(value, other)
+        width //= 2
+    return builder.extract_element(value, ir.Constant(ir.IntType(32), 0))
+
+
+def _compare(sign: str) -> Callable[..., Any]:
+    return lambda b, x, y: b.fcmp_ordered(sign, x, y)
+
+
+_v, _a, _f, _i = vector, types.int64, types.float32, types.int32
+
+vload = _operation("vload", _v, [_a], _load)
+vstore = _operation("vstore", types.void, [_a, _v], _store)
+splat = _operation("splat", _v, [_f], _splat)
+bload = _operation("bload", _v, [_a], lambda b, p: _splat(b, b.load(_pointer(b, p, _FLOAT))))
+fload = _operation("fload", _f, [_a], lambda b, p: b.load(_pointer(b, p, _FLOAT)))
+fstore = _operation("fstore", types.void, [_a, _f], lambda b, p, x: b.store(x, _pointer(b, p, _FLOAT)))
+iload = _operation("iload", _i, [_a], lambda b, p: b.load(_pointer(b, p, ir.IntType(32))))
+istore = _operation("istore", types.void, [_a, _i], lambda b, p, x: b.store(x, _pointer(b, p, ir.IntType(32))))
+uload = _operation("uload", types.uint8, [_a], lambda b, p: b.load(_pointer(b, p, ir.IntType(8))))
+ustore = _operation("ustore", types.void, [_a, types.uint8], lambda b, p, x: b.store(x, _pointer(b, p, ir.IntType(8))))
+aload = _operation("aload", _a, [_a], lambda b, p: b.load(_pointer(b, p, ir.IntType(64))))
+
+
+def _some(builder: Any, count: Any) -> Any:
+    """Mask of the first `count` lanes."""
+    narrow = builder.trunc(count, ir.IntType(32))
+    one = builder.insert_element(ir.Constant(_INTS, ir.Undefined), narrow, ir.Constant(ir.IntType(32), 0))
+    every = builder.shuffle_vector(one, ir.Constant(_INTS, ir.Undefined), ir.Constant(_INTS, [0] * LANES))
+    return builder.icmp_signed("<", ir.Constant(_INTS, list(range(LANES))), every)
+
+
+_BYTES = ir.VectorType(ir.IntType(8), LANES)
+
+
+def _load_bytes(builder: Any, address: Any, count: Any) -> Any:
+    kind = ir.FunctionType(_BYTES, [_BYTES.as_pointer(), ir.IntType(32), _MASK, _BYTES])
+    load = cgutils.get_or_insert_function(builder.module, kind, "llvm.masked.load.v16i8.p0")
+    zero = ir.Constant(_BYTES, [0] * LANES)
+    one = ir.Constant(ir.IntType(32), 1)
+    made = builder.call(load, [_pointer(builder, address, _BYTES), one, _some(builder, count), zero])
+    return builder.uitofp(made, _VECTOR)
+
+
+def _store_bytes(builder: Any, address: Any, value: Any, count: Any) -> None:
+    kind = ir.FunctionType(ir.VoidType(), [_BYTES, _BYTES.as_pointer(), ir.IntType(32), _MASK])
+    store = cgutils.get_or_insert_function(builder.module, kind, "llvm.masked.store.v16i8.p0")
+    narrow = builder.trunc(builder.fptosi(value, _INTS), _BYTES)
+    one = ir.Constant(ir.IntType(32), 1)
+    builder.call(store, [narrow, _pointer(builder, address, _BYTES), one, _some(builder, count)])
+
+
+def _load_some(builder: Any, address: Any, count: Any) -> Any:
+    kind = ir.FunctionType(_VECTOR, [_VECTOR.as_pointer(), ir.IntType(32), _MASK, _VECTOR])
+    load = cgutils.get_or_insert_function(builder.module, kind, "llvm.masked.load.v16f32.p0")
+    zero = ir.Constant(_VECTOR, [0.0] * LANES)
+    where = _pointer(builder, address, _VECTOR)
+    return builder.call(load, [where, ir.Constant(ir.IntType(32), 4), _some(builder, count), zero])
+
+
+def _store_some(builder: Any, address: Any, value: Any, count: Any) -> None:
+    kind = ir.FunctionType(ir.VoidType(), [_VECTOR, _VECTOR.as_pointer(), ir.IntType(32), _MASK])
+    store = cgutils.get_or_insert_function(builder.module, kind, "llvm.masked.store.v16f32.p0")
+    where = _pointer(builder, address, _VECTOR)
+    builder.call(store, [value, where, ir.Constant(ir.IntType(32), 4), _some(builder, count)])
+
+
+# The first `count` lanes only; the others are 0, or stay as they are in memory.
+vload_some = _operation("vload_some", _v, [_a, _a], _load_some)
+vstore_some = _operation("vstore_some", types.void, [_a, _v, _a], _store_some)
+# The same from and to uint8, as floats.
+bytes_load_some = _operation("bytes_load_some", _v, [_a, _a], _load_bytes)
+bytes_store_some = _operation("bytes_store_some", types.void, [_a, _v, _a], _store_bytes)
+
+vfma = _operation("vfma", _v, [_v, _v, _v], _call("llvm.fma.v16f32", _VECTOR, 3))
+vsqrt = _operation("vsqrt", _v, [_v], _call("llvm.sqrt.v16f32", _VECTOR, 1))
+vabs = _operation("vabs", _v, [_v], _call("llvm.fabs.v16f32", _VECTOR, 1))
+vadd = _operation("vadd", _v, [_v, _v], lambda b, x, y: b.fadd(x, y))
+vsub = _operation("vsub", _v, [_v, _v], lambda b, x, y: b.fsub(x, y))
+vmul = _operation("vmul", _v, [_v, _v], lambda b, x, y: b.fmul(x, y))
+vdiv = _operation("vdiv", _v, [_v, _v], lambda b, x, y: b.fdiv(x, y))
+vsum = _operation("vsum", _f, [_v], _sum)
+vrint = _operation("vrint", _v, [_v], _call("llvm.rint.v16f32", _VECTOR, 1))
+
+vgt = _operation("vgt", mask, [_v, _v], _compare(">"))
+vge = _operation("vge", mask, [_v, _v], _compare(">="))
+vlt = _operation("vlt", mask, [_v, _v], _compare("<"))
+vle = _operation("vle", mask, [_v, _v], _compare("<="))
+veq = _operation("veq", mask, [_v, _v], _compare("=="))
+mand = _operation("mand", mask, [mask, mask], lambda b, x, y: b.and_(x, y))
+mor = _operation("mor", mask, [mask, mask], lambda b, x, y: b.or_(x, y))
+mnot = _operation("mnot", mask, [mask], lambda b, x: b.not_(x))
+mnan = _operation("mnan", mask, [_v], lambda b, x: b.fcmp_unordered("uno", x, x))
+msome = _operation("msome", mask, [_a], lambda b, n: _some(b, n))
+vselect = _operation("vselect", _v, [mask, _v, _v], lambda b, m, x, y: b.select(m, x, y))
+
+
+# Integers: the same registers, their bits taken as int32.
+
+
+def _integers(emit: Callable[..., Any], *, compares: bool = False) -> Callable[..., Any]:
+    def whole(builder: Any, *values: Any) -> Any:
+        made = emit(builder, *(builder.bitcast(v, _INTS) for v in values))
+        return made if compares else builder.bitcast(made, _VECTOR)
+
+    return whole
+
+
+def _compare_integers(sign: str) -> Any:
+    return _integers(lambda b, x, y: b.icmp_signed(sign, x, y), compares=True)
+
+
+def _int_splat(builder: Any, scalar: Any) -> Any:
+    return _splat(builder, builder.bitcast(scalar, _FLOAT))
+
+
+isplat = _operation("isplat", _v, [_i], _int_splat)
+iadd = _operation("iadd", _v, [_v, _v], _integers(lambda b, x, y: b.add(x, y)))
+isub = _operation("isub", _v, [_v, _v], _integers(lambda b, x, y: b.sub(x, y)))
+imul = _operation("imul", _v, [_v, _v], _integers(lambda b, x, y: b.mul(x, y)))
+ieq = _operation("ieq", mask, [_v, _v], _compare_integers("=="))
+igt = _operation("igt", mask, [_v, _v], _compare_integers(">"))
+ige = _operation("ige", mask, [_v, _v], _compare_integers(">="))
+ilt = _operation("ilt", mask, [_v, _v], _compare_integers("<"))
+ile = _operation("ile", mask, [_v, _v], _compare_integers("<="))
+int_to_float = _operation("int_to_float", _v, [_v], lambda b, x: b.sitofp(b.bitcast(x, _INTS), _VECTOR))
+float_to_int = _operation("float_to_int", _v, [_v], lambda b, x: b.bitcast(b.fptosi(x, _INTS), _VECTOR))
+
+
+def _extremum(sign: str) -> Callable[..., Any]:
+    # As NumPy's maximum and minimum, NaN wins over everything.
+    def emit(builder: Any, x: Any, y: Any) -> Any:
+        first = builder.or_(builder.fcmp_ordered(sign, x, y), builder.fcmp_unordered("uno", x, x))
+        return builder.select(first, x, y)
+
+    return emit
+
+
+vmax = _operation("vmax", _v, [_v, _v], _extremum(">="))
+vmin = _operation("vmin", _v, [_v, _v], _extremum("<="))
+
+
+def _largest(builder: Any, value: Any) -> Any:
+    """Largest lane; NaN if there is one."""
+    width = LANES // 2
+    while width:
+        order = [(i + width) % LANES for i in range(LANES)]
+        other = builder.shuffle_vector(value, ir.Constant(_VECTOR, ir.Undefined), ir.Constant(_INTS, order))
+        value = _extremum(">=")(builder, value, other)
+        width //= 2
+    return builder.extract_element(value, ir.Constant(ir.IntType(32), 0))
+
+
+vmax_lanes = _operation("vmax_lanes", _f, [_v], _largest)
+
+
+# Calls through an address, and what threads need to wait for each other.
+_KERNEL = ir.FunctionType(ir.VoidType(), [ir.IntType(64)] * 3)
+
+
+def _atomic_load(builder: Any, address: Any) -> Any:
+    return builder.load_atomic(_pointer(builder, address, ir.IntType(64)), "acquire", 8)
+
+
+def _atomic_add(builder: Any, address: Any, value: Any) -> Any:
+    return builder.atomic_rmw("add", _pointer(builder, address, ir.IntType(64)), value, "acq_rel")
+
+
+def _yield(builder: Any) -> Any:
+    name = "SwitchToThread" if platform.system() == "Windows" else "sched_yield"
+    kind = ir.FunctionType(ir.IntType(32), [])
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [])
+
+
+call_kernel = _operation(
+    "call_kernel", types.void, [_a, _a, _a, _a], lambda b, f, t, i, j: b.call(_pointer(b, f, _KERNEL), [t, i, j])
+)
+atomic_load = _operation("atomic_load", _a, [_a], _atomic_load)
+atomic_add = _operation("atomic_add", _a, [_a, _a], _atomic_add)
+yield_cpu = _operation("yield_cpu", _i, [], _yield)
+
+
+def _pause(builder: Any) -> None:
+    """Let the other thread of the core have it for a moment, where the CPU has a word for that."""
+    if platform.machine() in ("x86_64", "AMD64"):
+        kind = ir.FunctionType(ir.VoidType(), [])
+        builder.call(cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.sse2.pause"), [])
+
+
+pause = _operation("pause", types.void, [], _pause)

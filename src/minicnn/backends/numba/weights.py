@@ -1,0 +1,149 @@
+"""Sums over the batch: weight gradients, sums per channel, and the last step that joins the threads' parts.
+
+Each part goes over its own blocks of samples and keeps sums of its own; a second kernel adds the parts, always in
+the same order, so that results do not depend on timing. While blocks are summed, the 16 lanes stay apart. Lanes beyond
+the last sample must be 0: see `movement.clear`.
+"""
+
+from __future__ import annotations
+
+from minicnn.backends.numba.correlate import SHORT, Line
+from minicnn.backends.numba.kernel import Lines, Source, even_tile, tiles
+from minicnn.backends.numba.vector import BYTES, LANES
+
+LANES_LIMIT = 1 << 18  # bytes of sums with their lanes apart, beyond which they are added up at once
+PIXELS = 48  # least number of positions between two visits to the sums in memory
+
+
+def lanes_apart(size: int) -> bool:
+    """Whether sums of this many elements keep their lanes apart between blocks."""
+    return size * BYTES <= LANES_LIMIT
+
+
+def part_bytes(size: int) -> int:
+    """Bytes of one part's sums."""
+    return size * (BYTES if lanes_apart(size) else 4)
+
+
+def _tile(length: int, filters: int) -> tuple[int, int]:
+    """Rows and columns of accumulators, at most 24, that waste least where they do not divide the sums."""
+
+    def cost(shape: tuple[int, int]) -> float:
+        m, f = shape
+        visits = sum(n for _, n, _ in tiles(length, m)) * sum(n for _, n, _ in tiles(filters, f))
+        # A visit takes as long as its multiply-adds, its loads, or the chain of additions into one sum.
+        return visits * max(m * f / 2, (m + f) / 2, 4.0) + 0.1 * (len(tiles(length, m)) + len(tiles(filters, f)))
+
+    shapes = [(m, f) for m in range(1, 9) for f in range(1, 25) if m * f <= 24 and m <= length and f <= filters]
+    return min(shapes, key=lambda shape: (cost(shape), -shape[0] * shape[1]))
+
+
+def weight_gradient(
+    row: Line, column: Line, *, channels: int, filters: int, groups: int, parts: int, blocks: int
+) -> Source:
+    """Part of dw (KH, KW, C, F) from x (B, H, W, groups * C, 16) and dy (B, OH, OW, F, 16); one item a part.
+
+    Args:
+        row: Forward geometry along the rows.
+        column: The same along the columns.
+        channels: C of one group.
+        filters: F of all groups.
+        groups: Groups of channels that do not see each other.
+        parts: Number of parts.
+        blocks: B.
+    """
+    out = Lines(bake=column.taps * channels <= SHORT)
+    size = row.taps * column.taps * channels * filters
+    apart = lanes_apart(size)
+    strip = even_tile(row.count, max(1, -(-(PIXELS if apart else 4 * PIXELS) // column.count)))
+    padded = column.inside != (0, column.count)
+    joined = column.joined and not padded and groups == 1
+    length = column.taps * channels if joined else channels
+    rows, columns = _tile(length, filters // groups)
+    numbers = {
+        "part_bytes": part_bytes(size), "parts_": parts, "blocks": blocks, "kh_": row.taps, "kw_": column.taps,
+        "lines": 1 if joined else column.taps, "strip": strip, "oh": row.count, "ow": column.count, "h": row.size,
+        "w": column.size, "channels": channels, "filters": filters, "per_group": filters // groups, "length": length,
+        "x_pixel": channels * groups * BYTES, "y_pixel": filters * BYTES, "r_step": row.in_step,
+        "r_offset": row.offset, "r_taps": row.offset_step, "c_step": column.in_step, "c_offset": column.offset,
+        "c_taps": column.offset_step,
+    }  # fmt: skip
+    n = {name: out.number(name, value) for name, value in numbers.items()}
+    width = BYTES if apart else 4
+    with out.block("for part in range(start, stop):"):
+        out(f"sums = parts + part * {n['part_bytes']}")
+        with out.block(f"for k in range({n['part_bytes']} // 4):"):
+            out("fstore(sums + k * 4, float32(0))")
+        first, last = (f"{n['blocks']} * (part + {i}) // {n['parts_']}" for i in (0, 1))
+        with out.block(f"for block in range({first}, {last}):"):
+            out(f"xb = x + block * {n['h']} * {n['w']} * {n['x_pixel']}")
+            out(f"yb = dy + block * {n['oh']} * {n['ow']} * {n['y_pixel']}")
+            with (
+                out.block(f"for r0 in range(0, {n['oh']}, {n['strip']}):"),
+                out.block(f"for g in range({out.number('groups', groups) if groups > 1 else 1}):"),
+            ):
+                for f_size, f_range in _ranges(n["per_group"], filters // groups, columns):
+                    with (
+                        out.block(f"for f in range({f_range}):"),
+                        out.block(f"for kh in range({n['kh_']}):"),
+                        out.block(f"for kw in range({n['lines']}):"),
+                    ):
+                        _inside(out, n, padded)
+                        for m_size, m_range in _ranges(n["length"], length, rows):
+                            with out.block(f"for m in range({m_range}):"):
+                                _accumulate(out, n, m_size, f_size, width, padded)
+    return out.source("conv2d_weight_gradient", "dy", "x", "parts")
+
+
+def _ranges(name: str, total: int, size: int) -> list[tuple[int, str]]:
+    """Tile widths that together cover a total, with the range of starts of each."""
+    rest = total % size
+    runs = [(size, f"0, {name} - {size - 1}, {size}")] if total >= size else []
+    return runs + ([(rest, f"{name} - {rest}, {name}, {rest}")] if rest else [])
+
+
+def _inside(out: Lines, n: dict[str, str], padded: bool) -> None:
+    """Output positions whose input is inside the image, for this tap."""
+    out(f"i0 = {n['r_offset']} + kh * {n['r_taps']}", f"j0 = {n['c_offset']} + kw * {n['c_taps']}")
+    out(f"ra = max(r0, -(i0 // {n['r_step']}))")
+    out(f"rz = min(min(r0 + {n['strip']}, {n['oh']}), ({n['h']} - 1 - i0) // {n['r_step']} + 1)")
+    if padded:
+        out(f"ca = max(0, -(j0 // {n['c_step']}))")
+        out(f"cz = min({n['ow']}, ({n['w']} - 1 - j0) // {n['c_step']} + 1)")
+    else:
+        out("ca = 0", f"cz = {n['ow']}")
+
+
+def _accumulate(out: Lines, n: dict[str, str], rows: int, columns: int, width: int, padded: bool) -> None:
+    tile = out.tile(rows, columns)
+    out(f"a = clear_{tile}()", f"fg = g * {n['per_group']} + f")
+    with out.block("for r in range(ra, rz):"):
+        out(f"xi = xb + ((r * {n['r_step']} + i0) * {n['w']} + ca * {n['c_step']} + j0) * {n['x_pixel']}")
+        out(f"xi += (g * {n['channels']} + m) * {BYTES}")
+        out(f"yi = yb + (r * {n['ow']} + ca) * {n['y_pixel']} + fg * {BYTES}")
+        out(f"a = outer_{tile}(a, xi, yi, cz - ca, {n['c_step']} * {n['x_pixel']}, {n['y_pixel']})")
+    out(f"s = sums + (((kh * {n['kw_']} + kw) * {n['channels']} + m) * {n['filters']} + fg) * {width}")
+    out(f"{'gather' if width == BYTES else 'total'}_{tile}(s, a, {n['filters']} * {width})")
+
+
+def join_parts(size: int, parts: int, *, divisor: int = 1) -> Source:
+    """The parts added up to an array of `size` elements, divided by a count; one item 16 elements."""
+    out = Lines()
+    total, number = out.all_numbers(size=size, parts_=parts)
+    stride = out.number("stride", part_bytes(size))
+    end = f" / float32({out.number('divisor', divisor)})" if divisor != 1 else ""
+    with (
+        out.block("for item in range(start, stop):"),
+        out.block(f"for k in range(item * {LANES}, min(item * {LANES} + {LANES}, {total})):"),
+    ):
+        if lanes_apart(size):
+            out(f"a = vload(parts + k * {BYTES})")
+            with out.block(f"for p in range(1, {number}):"):
+                out(f"a = vadd(a, vload(parts + p * {stride} + k * {BYTES}))")
+            out(f"fstore(y + k * 4, vsum(a){end})")
+        else:
+            out("a = fload(parts + k * 4)")
+            with out.block(f"for p in range(1, {number}):"):
+                out(f"a += fload(parts + p * {stride} + k * 4)")
+            out(f"fstore(y + k * 4, a{end})")
+    return out.source("join_parts", "parts", "y")

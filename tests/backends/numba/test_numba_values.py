@@ -1,0 +1,216 @@
+"""Kernels on other values against their references: elementwise groups, sums, normalisation, updates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minicnn import ops
+from minicnn.backends import backend_class, get_backend
+from minicnn.program import Program, Value
+from minicnn.tolerance import tolerance
+from numba_check import Array, both
+from strategies import normal
+
+pytest.importorskip("numba")
+
+SPECIAL = np.asarray([0.0, -0.0, 1.0, -1.0, 1e-30, -1e-30, 1e30, -1e30, 88.0, -88.0, -104.0, np.inf, -np.inf, np.nan])
+UNARY = [
+    ops.negative, ops.abs, ops.sign, ops.square, ops.sqrt, ops.exp, ops.expm1, ops.log, ops.log1p, ops.relu, ops.relu6,
+    ops.leaky_relu, ops.elu, ops.sigmoid, ops.tanh, ops.silu, ops.erf, ops.gelu,
+]  # fmt: skip
+BINARY = [ops.add, ops.subtract, ops.multiply, ops.divide, ops.maximum, ops.minimum]
+COMPARISONS = [ops.greater, ops.greater_equal, ops.less, ops.less_equal, ops.equal]
+
+
+def run_both(program: Program, arrays: dict[str, Array], threads: int = 2) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Results of the kernels and of the references."""
+    expected = backend_class("numba")(reference_only=True).compile(program)(arrays)
+    made = backend_class("numba")(strict=True, threads=threads).compile(program)(arrays)  # type: ignore[call-arg]
+    return made, expected
+
+
+def assert_alike(made: dict[str, Any], expected: dict[str, Any], terms: int = 1) -> None:
+    rtol, atol = tolerance("float32", terms)
+    assert set(made) == set(expected)
+    for name, array in expected.items():
+        assert made[name].dtype == array.dtype, name
+        np.testing.assert_allclose(made[name], array, rtol=rtol, atol=atol, err_msg=name)
+
+
+@pytest.mark.parametrize("shape", [(17, 2, 3), (37,), (1, 1)])
+def test_functions(shape: tuple[int, ...]) -> None:
+    program = Program()
+    x = program.input("x", shape)
+    h = x + 0.0  # all functions read it, so they are one kernel
+    for op in UNARY:
+        program.outputs[op.name] = op(h)
+    program.outputs["approximate"] = ops.gelu(h, approximate=True)
+    values = np.resize(np.concatenate([SPECIAL, normal((80,), 0) * 5]), shape).astype("float32")
+    with np.errstate(all="ignore"):
+        # gelu and silu of -inf are NaN by their references' formulas.
+        assert_alike(*run_both(program, {"x": values}))
+
+
+def test_functions_are_right_to_a_few_units_in_the_last_place() -> None:
+    program = Program()
+    x = program.input("x", (4000,))
+    h = x + 0.0
+    reference: dict[str, Any] = {"exp": np.exp, "expm1": np.expm1, "tanh": np.tanh}
+    for name in reference:
+        program.outputs[name] = getattr(ops, name)(h)
+    positive = ops.abs(h)
+    reference |= {"log": lambda v: np.log(np.abs(v)), "log1p": lambda v: np.log1p(np.abs(v))}
+    program.outputs |= {"log": ops.log(positive), "log1p": ops.log1p(positive)}
+    values = np.concatenate([np.linspace(-80, 80, 2000), np.linspace(-1, 1, 1998), [1e-20, 85.0]]).astype("float32")
+    with np.errstate(all="ignore"):
+        made, _ = run_both(program, {"x": values})
+    for name, function in reference.items():
+        exact = function(values.astype("float64"))
+        error = np.abs(made[name] - exact) / np.spacing(np.abs(exact).astype("float32"))
+        assert error.max() < 4, (name, values[error.argmax()], error.max())
+
+
+@pytest.mark.parametrize("n", [1, 16, 33])
+def test_two_operands_in_every_form(n: int) -> None:
+    program = Program()
+    x, other = program.input("x", (n, 2, 3)), program.input("y", (n, 2, 3))
+    operands: dict[str, Value] = {
+        "same": other,
+        "channel": program.input("channel", (3,), kind="parameter"),
+        "plane": program.input("plane", (1, 2, 1), kind="parameter"),
+        "sample": ops.max(other, axes=(1,), keepdims=True),
+        "one": program.input("one", (), kind="parameter"),
+        "number": program.constant(np.asarray(0.5, "float32")),
+    }
+    for name, operand in operands.items():
+        h = x + operand
+        for op in (*BINARY, *COMPARISONS):
+            program.outputs[f"{name} {op.name}"] = op(h, operand)
+        program.outputs[f"{name} where"] = ops.where(ops.greater(h, operand), h, operand * 2.0)
+    arrays = {v.name: np.round(normal(v.shape, 1) * 2).astype("float32") for v in program.inputs}
+    with np.errstate(all="ignore"):
+        assert_alike(*run_both(program, arrays))
+
+
+def test_integers_and_bools() -> None:
+    program = Program()
+    a, b = program.input("x", (21,), "int32"), program.input("b", (21,), "int32")
+    step, flags = program.input("step", (), "int32", kind="counter"), program.input("flags", (21,), "bool")
+    for op in (ops.add, ops.subtract, ops.multiply, *COMPARISONS):
+        program.outputs[op.name] = op(a, b)
+    program.outputs["float"] = ops.cast(a, dtype="float32")
+    program.outputs["hits"] = ops.cast(ops.equal(a, b), dtype="float32")
+    program.outputs["flags"] = ops.cast(flags, dtype="float32")
+    program.updates["step"] = step + 1
+    rng = np.random.default_rng(0)
+    arrays = {"x": rng.integers(-9, 9, 21).astype("int32"), "b": rng.integers(-9, 9, 21).astype("int32")}
+    big = np.asarray(2**24 + 1, "int32")  # which a float cannot hold
+    made, expected = run_both(program, arrays | {"step": big, "flags": arrays["x"] > 0})
+    for name, array in expected.items():
+        np.testing.assert_array_equal(made[name], array, err_msg=name)
+
+
+@pytest.mark.parametrize("n", [1, 16, 19])
+def test_reductions(n: int) -> None:
+    program = Program()
+    x, p = program.input("x", (n, 3, 2, 5)), program.input("p", (7, 5), kind="parameter")
+    for op in (ops.sum, ops.mean, ops.max):
+        for axes in ((1, 2), (3,), (1, 2, 3), (1,)):
+            for keepdims in (True, False):
+                program.outputs[f"{op.name} {axes} {keepdims}"] = op(x, axes=axes, keepdims=keepdims)
+        program.outputs[f"all {op.name}"] = op(p)
+        program.outputs[f"vector {op.name}"] = op(ops.mean(x, axes=(1, 2, 3)))
+    for op in (ops.sum, ops.mean):
+        for axes in ((0,), (0, 1, 2), None):
+            program.outputs[f"{op.name} {axes}"] = op(x, axes=axes)
+    arrays = {v.name: normal(v.shape, 0).astype("float32") for v in program.inputs}
+    assert_alike(*run_both(program, arrays), terms=30 * n)
+
+
+@pytest.mark.parametrize("n", [1, 16, 35])
+def test_batch_normalisation(n: int) -> None:
+    x, dy = ((normal((n, 3, 2, 11), i) * 2 + 5).astype("float32") for i in (0, 1))
+    scale, offset = (normal((11,), i).astype("float32") for i in (2, 3))
+    attrs = {"axes": (0, 1, 2), "epsilon": 1e-3}
+    made, expected = both(ops.normalize, (x, scale, offset), attrs, weights=(1, 2))
+    assert_alike(dict(enumerate(made)), dict(enumerate(expected)), 6 * n)  # type: ignore[arg-type]
+    mean, variance = expected[1:]
+    made, expected = both(ops.normalize_gradient, (dy, x, scale, mean, variance), attrs, weights=(2, 3, 4))
+    rtol, atol = tolerance("float32", 6 * n)
+    for one, other in zip(made, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=rtol, atol=atol * max(1, np.abs(other).max()))
+
+
+@pytest.mark.parametrize("n", [1, 33])
+def test_joining_and_cutting(n: int) -> None:
+    x, y = normal((n, 3, 4, 2), 0).astype("float32"), normal((n, 3, 4, 5), 1).astype("float32")
+    for made, expected in (
+        both(ops.concat, (x, y), {"axis": -1}),
+        both(ops.concat, (x, x + 1), {"axis": 1}),
+        both(ops.slice_, (x,), {"bounds": ((0, n), (1, 3), (0, 3), (1, 2))}),
+        both(ops.pad, (x,), {"widths": ((0, 0), (1, 0), (0, 2), (0, 0)), "value": 1.5}),
+    ):
+        np.testing.assert_array_equal(made[0], expected[0])
+
+
+@pytest.mark.parametrize("n", [1, 16, 21])
+def test_losses_and_predictions(n: int) -> None:
+    logits = (normal((n, 7), 0) * 4).astype("float32")
+    logits[0, 2:4] = logits[0].max() + 1  # the first of equal maxima counts
+    labels = np.random.default_rng(0).integers(-1, 8, n).astype("int32")  # two of them outside
+    dy = normal((n,), 1).astype("float32")
+    for op in (ops.softmax, ops.log_softmax, ops.argmax):
+        (made,), (expected,) = both(op, (logits,), {})
+        np.testing.assert_allclose(made, expected, rtol=1e-5, atol=1e-6)
+    made, expected = both(ops.softmax_cross_entropy, (logits, labels), {})
+    np.testing.assert_allclose(made[0], expected[0], rtol=1e-5, atol=1e-5)
+    made, expected = both(ops.softmax_cross_entropy_gradient, (dy, logits, labels), {})
+    np.testing.assert_allclose(made[0], expected[0], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(20, 4), (20, 3), (20, 2, 2, 2), (20,), (7, 3)])
+def test_random_numbers_are_the_references_bits(shape: tuple[int, ...]) -> None:
+    program = Program()
+    x, step = program.input("x", (20,)), program.input("step", (), "int32", kind="counter")
+    program.outputs["x"] = x
+    program.outputs["y"] = ops.random_uniform(step, shape=shape, seed=2**40 + 5, stream=2**31 + 3)
+    made, expected = run_both(program, {"x": np.zeros(20, "float32"), "step": np.asarray(-7, "int32")})
+    np.testing.assert_array_equal(made["y"], expected["y"])
+
+
+UPDATES: list[tuple[Any, int, dict[str, Any]]] = [
+    (ops.sgd_update, 2, {"weight_decay": 0.1}),
+    (ops.momentum_update, 3, {"momentum": 0.9}),
+    (ops.momentum_update, 3, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}),
+    (ops.adam_update, 4, {"beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-7, "weight_decay": 0.1}),
+    (ops.adam_update, 4, {"beta_1": 0.0, "beta_2": 0.5, "epsilon": 1e-7}),
+    (ops.rmsprop_update, 5, {"rho": 0.9, "momentum": 0.5, "epsilon": 1e-7, "centered": True}),
+    (ops.rmsprop_update, 5, {"rho": 0.9, "momentum": 0.0, "epsilon": 1e-7, "centered": False}),
+]
+
+
+@pytest.mark.parametrize(("op", "count", "attrs"), UPDATES)
+@pytest.mark.parametrize("size", [1, 16, 1100])
+def test_updates(op: Any, count: int, attrs: dict[str, Any], size: int) -> None:
+    arrays = [np.abs(normal((size,), i)).astype("float32") for i in range(count)] + [np.asarray(0.1, "float32")]
+    if op is ops.adam_update:
+        arrays.append(np.asarray(3, "int32"))
+    made, expected = both(op, tuple(arrays), attrs, weights=tuple(range(len(arrays))))
+    assert_alike(dict(enumerate(made)), dict(enumerate(expected)))  # type: ignore[arg-type]
+
+
+def test_gathers_check_the_index() -> None:
+    program = Program()
+    images, labels = program.input("x", (9, 2, 3), "uint8"), program.input("y", (9,), "int32")
+    index = program.input("index", (5,), "int32")
+    program.outputs["x"] = ops.cast(ops.take(images, index), dtype="float32") * 0.5
+    program.outputs["y"] = ops.take(labels, index)
+    rng = np.random.default_rng(0)
+    arrays = {"x": rng.integers(0, 256, (9, 2, 3)).astype("uint8"), "y": np.arange(9, dtype="int32")}
+    made, expected = run_both(program, arrays | {"index": np.asarray([8, 0, 0, 3, 2], "int32")})
+    assert_alike(made, expected)
+    with pytest.raises(IndexError, match="rows from 0 to 8"):
+        get_backend("numba").compile(program)(arrays | {"index": np.asarray([0, 1, 2, 3, 9], "int32")})

@@ -1,0 +1,94 @@
+"""The public names: importable, exact, documented, and typed."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import minicnn
+
+PACKAGES = ["callbacks", "data", "layers", "models", "ops", "program", "zoo"]
+
+
+def public(module: ModuleType) -> dict[str, Any]:
+    return {name: getattr(module, name) for name in module.__all__}
+
+
+def test_names_of_minicnn() -> None:
+    assert minicnn.__all__ == sorted(minicnn.__all__)
+    assert set(minicnn.__all__) == {
+        "Input", "Layer", "Model", "Sequential", "callbacks", "data", "get_backend", "initializers", "layers", "losses",
+        "metrics", "ops", "optimizers", "schedules", "zoo",
+    }  # fmt: skip
+    for name, value in public(minicnn).items():
+        home = f"minicnn.{name}"
+        assert value is importlib.import_module(home) if inspect.ismodule(value) else callable(value)
+    assert dir(minicnn) == sorted([*minicnn.__all__, "__version__"])
+    assert minicnn.Sequential is importlib.import_module("minicnn.models").Sequential
+    assert minicnn.Layer is minicnn.layers.Layer
+
+
+def test_type_checkers_see_the_same_names() -> None:
+    tree = ast.parse(Path(inspect.getfile(minicnn)).read_text(encoding="utf-8"))
+    block = next(n for n in tree.body if isinstance(n, ast.If))
+    names = {alias.name for n in ast.walk(block) if isinstance(n, ast.ImportFrom) for alias in n.names}
+    assert names == set(minicnn.__all__)
+
+
+def test_unknown_names() -> None:
+    with pytest.raises(AttributeError, match=r"module 'minicnn' has no attribute 'Sequentail'"):
+        minicnn.Sequentail  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_import_of_everything() -> None:
+    scope: dict[str, Any] = {}
+    exec("from minicnn import *", scope)
+    assert set(minicnn.__all__) <= set(scope)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_names_of_packages(package: str) -> None:
+    module = importlib.import_module(f"minicnn.{package}")
+    names = public(module)
+    assert len(names) == len(module.__all__), "a name twice"
+    assert not [name for name in names if name.startswith("_")]
+    scope: dict[str, Any] = {}
+    exec(f"from minicnn.{package} import *", scope)
+    assert set(scope) - {"__builtins__"} == set(names)
+    for name, value in names.items():
+        if inspect.isclass(value) or inspect.isfunction(value):
+            assert value.__module__.startswith(f"minicnn.{package}"), f"{name} belongs to {value.__module__}"
+            assert inspect.getdoc(value), f"{name} has no docstring"
+
+
+@pytest.mark.parametrize("package", ["callbacks", "layers", "models", "ops", "program"])
+def test_packages_hold_nothing_else(package: str) -> None:
+    """What these packages import from their modules is what they offer."""
+    module = importlib.import_module(f"minicnn.{package}")
+    found = {n for n, v in vars(module).items() if not n.startswith("_") and not inspect.ismodule(v)}
+    assert found == set(module.__all__)
+
+
+@pytest.mark.parametrize("module", ["losses", "metrics", "optimizers", "schedules", "initializers"])
+def test_public_classes_are_documented(module: str) -> None:
+    found = importlib.import_module(f"minicnn.{module}")
+    own = [
+        value for name, value in vars(found).items()
+        if inspect.isclass(value) and value.__module__ == found.__name__ and not name.startswith("_")
+    ]  # fmt: skip
+    assert own
+    for value in own:
+        assert inspect.getdoc(value)
+        for name, method in vars(value).items():
+            assert name.startswith("_") or not inspect.isfunction(method) or method.__doc__, f"{value}.{name}"
+
+
+def test_the_package_is_typed_and_has_a_version() -> None:
+    assert (Path(inspect.getfile(minicnn)).parent / "py.typed").is_file()
+    assert minicnn.__version__.count(".") == 2
