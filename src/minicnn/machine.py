@@ -20,6 +20,8 @@ PACKAGES = (
     "numpy", "array-api-compat", "torch", "jax", "array-api-strict", "click", "matplotlib", "pillow", "pooch", "psutil",
     "rich", "safetensors", "threadpoolctl",
 )  # fmt: skip
+# Those that say more about a machine where they are, and are not missed elsewhere.
+OTHERS = ("jaxlib", "llvmlite", "numba", "cupy-cuda12x", "cupy-cuda13x")
 
 
 # Whether `prepare` has set OPENBLAS_CORETYPE.
@@ -176,7 +178,7 @@ def versions() -> dict[str, str | None]:
     from minicnn import __version__
 
     found: dict[str, str | None] = {"python": platform.python_version(), "minicnn": __version__}
-    for package in PACKAGES:
+    for package in (*PACKAGES, *OTHERS):
         try:
             found[package] = version(package)
         except PackageNotFoundError:

@@ -3,11 +3,8 @@
 import click
 
 from minicnn import __version__
-from minicnn.cli.compare import compare
+from minicnn.cli import compare, info, train, worker
 from minicnn.cli.errors import Commands
-from minicnn.cli.info import info
-from minicnn.cli.train import train
-from minicnn.cli.worker import worker
 
 __all__ = ["cli"]
 
@@ -22,5 +19,5 @@ def cli() -> None:
     """
 
 
-for command in (info, train, compare, worker):
+for command in (info.info, train.train, compare.compare, worker.worker):
     cli.add_command(command)

@@ -184,7 +184,9 @@ def _show(
         for row in rows
     ]  # fmt: skip
     out = console()
+    out.print()
     out.print(table("", heads, cells, numbers=True))
+    out.print()
     base = contenders.REFERENCE if reference.name.startswith(contenders.REFERENCE) else "the slowest"
     out.print(
         f"Time per epoch: median without the first. Speed-up: over {base}. Memory: growth of the process while it "
@@ -209,10 +211,9 @@ class _Display:
         self._progress: AbstractContextManager[Any] = nullcontext()
         self._tasks: dict[str, Any] = {}
         if sys.stdout.isatty():
-            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+            from rich.progress import BarColumn, Progress
 
-            columns = ("{task.description}", BarColumn(), TextColumn("{task.fields[text]}"), TimeElapsedColumn())
-            self._progress = progress = Progress(*columns)
+            self._progress = progress = Progress("{task.description}", BarColumn(20), "{task.fields[text]}")
             for name in names:
                 self._tasks[name] = progress.add_task(name, total=self._epochs, text="", start=False)
 
@@ -231,15 +232,15 @@ class _Display:
             progress.update(self._tasks[name], completed=event["done"])
         if event["event"] != "epoch":
             return
-        epoch = event["epoch"]
-        text = (
-            f"epoch {epoch}/{self._epochs}: {event['time_s']:.3g} s, {event['samples_per_s']:,.0f} samples/s, "
-            f"loss {event['loss']:.4f}, validation accuracy {event['val_accuracy']:.2%}"
-        )
+        epoch, accuracy = event["epoch"], f"{event['val_accuracy']:.2%}"
+        time, loss = f"{event['time_s']:.3g} s", f"loss {event['loss']:.4f}"
         if self._tasks:
+            text = f"{epoch}/{self._epochs}  {time}  {loss}  {accuracy}"
             progress.start_task(self._tasks[name])
             progress.update(self._tasks[name], completed=epoch, text=text)
         elif epoch == self._epochs or epoch % -(-self._epochs // LINES) == 0:
+            rate = f"{event['samples_per_s']:,.0f} samples/s"
+            text = f"epoch {epoch}/{self._epochs}: {time}, {rate}, {loss}, validation accuracy {accuracy}"
             click.echo(f"{name:<{max(map(len, self._names))}}  {text}")
 
     def end(self, result: Result) -> None:

@@ -96,9 +96,12 @@ def _show(found: dict[str, Any]) -> None:
         [name, ", ".join(f"{k} {v}" for k, v in b["facts"].items()) if b["found"] else f"missing. {b['remedy']}"]
         for name, b in found["backends"].items()
     ]
+    out.print()
     out.print(table("Backends", ["backend", "versions and devices"], rows))
     rows = [[name, p["version"] or f"missing: {p['remedy']}"] for name, p in found["packages"].items()]
+    out.print()
     out.print(table("Packages", ["package", "version"], rows))
     rows = [[name, d["place"] or f"not found: {d['remedy']}"] for name, d in found["data"].items()]
     rows.append(["synthetic_digits", "drawn when asked for"])
+    out.print()
     out.print(table("Data", ["data set", "place"], rows))

@@ -143,11 +143,12 @@ def fit(
     """Train as the settings say; returns a row with the columns `COLUMNS` for each epoch."""
     count = len(samples["x_train"])
     batch = settings.batch_size or count
-    history = model.fit(
-        samples["x_train"], samples["y_train"], batch, settings.epochs, verbose,
-        [Timer(), StopAtNaN(), *callbacks], validation_data=(samples["x_val"], samples["y_val"]),
-        shuffle=batch < count, last_batch=settings.last_batch,
-    ).history  # fmt: skip
+    with np.errstate(all="ignore"):  # StopAtNaN says it in words
+        history = model.fit(
+            samples["x_train"], samples["y_train"], batch, settings.epochs, verbose,
+            [Timer(), StopAtNaN(), *callbacks], validation_data=(samples["x_val"], samples["y_val"]),
+            shuffle=batch < count, last_batch=settings.last_batch,
+        ).history  # fmt: skip
     rows = zip(*(history[c] for c in COLUMNS[1:]), strict=True)
     return [dict(zip(COLUMNS, (i, *map(float, row)), strict=True)) for i, row in enumerate(rows, start=1)]
 

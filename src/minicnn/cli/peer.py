@@ -113,7 +113,11 @@ def train(
     first: dict[str, np.ndarray[Any, Any]] = {}
     for epoch in range(settings.epochs):
         start = time.perf_counter()
-        loss_sum, hits_sum, seen = torch.zeros((), device=device), torch.zeros((), dtype=torch.int64, device=device), 0
+        loss_sum, hits_sum, seen = (
+            torch.zeros((), dtype=dtype, device=device),
+            torch.zeros((), dtype=torch.int64, device=device),
+            0,
+        )
         order = epoch_order(count, shuffle=batch < count, seed=settings.seed, epoch=epoch)
         for index in batch_indices(order, batch, settings.last_batch):
             chosen = torch.from_numpy(index).to(device)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 PLAIN_WIDTH = 500  # columns where the output is no terminal: no line is broken
 
@@ -26,13 +26,17 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, 
         rows: Cells.
         numbers: Whether all columns but the first hold numbers, which are set to the right.
     """
-    from rich.box import SIMPLE
     from rich.table import Table
     from rich.text import Text
 
-    made = Table(title=Text(title), title_justify="left", title_style="bold", box=SIMPLE, pad_edge=False)
+    made = Table(
+        title=Text(title), title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0)
+    )
     for i, column in enumerate(columns):
-        made.add_column(Text(column), justify="right" if numbers and i else "left", overflow="fold")
+        # Wide enough for every word, so that a narrow terminal breaks heads and texts, but no number.
+        words = column.split() + [word for row in rows for word in row[i].split()] * numbers
+        right: Literal["right", "left"] = "right" if numbers and i else "left"
+        made.add_column(Text(column, style="bold"), justify=right, overflow="fold", min_width=max(map(len, words)))
     for row in rows:
         made.add_row(*(Text(cell) for cell in row))
     return made

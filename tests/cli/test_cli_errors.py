@@ -1,0 +1,163 @@
+"""Errors are one line and an exit code."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+import minicnn as package
+from command_line import error_of, minicnn
+from minicnn.cli.errors import Commands
+
+
+def python(*args: str, **options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *args], capture_output=True, text=True, timeout=120, check=False, **options)  # type: ignore[call-overload, no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["nonsense"], "No such command 'nonsense'"),
+        (["train"], "Missing argument 'NETWORK'"),
+        (["train", "plattforms"], "Did you mean 'platforms'?"),
+        (["train", "mlp", "--data", "minst"], "Did you mean 'mnist'?"),
+        (["train", "mlp", "--backend", "nunpy"], "Did you mean 'numpy'?"),
+        (["train", "mlp", "--epochs", "0"], "'--epochs'"),
+        (["train", "mlp", "--batch-size", "x"], "'x' is not a valid integer"),
+        (["train", "mlp", "--lr", "nan"], "not a finite number"),
+        (["train", "mlp", "--lr", "-1"], "'--lr'"),
+        (["train", "mlp", "--momentum", "1"], "'--momentum'"),
+        (["train", "mlp", "--precision", "float8"], "'float8' is not one of"),
+        (["train", "mlp", "--seed", "-1"], "'--seed'"),
+        (["train", "mlp", "--data-dir", "nowhere"], "'nowhere' does not exist"),
+        (["train", "mlp", "--unknown"], "No such option"),
+        (["compare", "mlp", "--backends", "numpy,nunpy"], "Did you mean 'numpy'?"),
+        (["compare", "mlp", "--backends", " ,"], "names at least one backend"),
+        (["info", "--jason"], "No such option"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_code_2(args: list[str], said: str) -> None:
+    line = error_of(minicnn(*args), 2)
+    assert said in line
+    assert "--help" in line
+    assert not list(Path().iterdir())
+
+
+def test_without_arguments_help_is_shown() -> None:
+    result = minicnn()
+    assert result.exit_code == 2
+    assert "Usage:" in result.output
+    assert all(command in result.output for command in ("info", "train", "compare"))
+    assert "worker" not in result.output
+
+
+def test_help_and_version() -> None:
+    assert minicnn("--version").output.split() == ["minicnn,", "version", package.__version__]
+    result = minicnn("train", "-h")
+    assert result.exit_code == 0
+    assert all(option in result.output for option in ("--data-dir", "--lr", "--hold-out", "--overwrite", "platforms"))
+
+
+@click.group(cls=Commands)
+def trouble() -> None:
+    pass
+
+
+ERRORS = {
+    "value": ValueError("one\n  two"),
+    "empty": RuntimeError(),
+    "bug": KeyError("x"),
+    "file": FileNotFoundError(2, "No such file or directory", "a/b"),
+    "interrupt": KeyboardInterrupt(),
+    "usage": click.BadParameter("bad"),
+    "own": click.ClickException("own\ntext"),
+}
+ERRORS["value"].add_note("In layer 'x'.")
+
+
+@trouble.command()
+@click.argument("kind")
+def meet(kind: str) -> None:
+    raise ERRORS[kind]
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "line"),
+    [
+        ("value", 1, "one two In layer 'x'."),
+        ("empty", 1, "RuntimeError: (MINICNN_DEBUG=1 shows where)"),
+        ("bug", 1, "KeyError: 'x' (MINICNN_DEBUG=1 shows where)"),
+        ("file", 1, "a/b: No such file or directory"),
+        ("interrupt", 130, "interrupted"),
+        ("usage", 2, "Invalid value: bad See trouble meet --help."),
+        ("own", 1, "own text"),
+    ],
+)
+def test_every_error_is_one_line(kind: str, code: int, line: str) -> None:
+    result = CliRunner().invoke(trouble, ["meet", kind], prog_name="trouble")
+    assert result.exit_code == code
+    assert result.stderr.strip().removeprefix("error: ") == line
+
+
+def test_debug_shows_where_an_error_comes_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINICNN_DEBUG", "1")
+    result = CliRunner().invoke(trouble, ["meet", "value"])
+    assert result.exception is ERRORS["value"]
+    monkeypatch.setenv("MINICNN_DEBUG", "0")
+    assert CliRunner().invoke(trouble, ["meet", "value"]).stderr.startswith("error: ")
+
+
+def test_the_module_runs_as_the_command() -> None:
+    done = python("-m", "minicnn", "train", "nonsense")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("missing", ["click", "rich"])
+def test_without_its_libraries_it_says_what_to_install(missing: str) -> None:
+    code = f"import sys; sys.modules[{missing!r}] = None; from minicnn.__main__ import main; main()"
+    done = python("-c", code)
+    assert done.returncode == 1
+    assert done.stderr == f'error: The command line needs {missing}: pip install "minicnn[cli]"\n'
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes and signals as in POSIX")
+def test_a_pipe_that_is_closed_ends_it_quietly() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "minicnn", "train", "--help"],
+        stdout=write,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    os.close(write)
+    assert done.returncode == 1
+    assert done.stderr == ""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes and signals as in POSIX")
+def test_ctrl_c_ends_it_with_one_line_and_nothing_half_written() -> None:
+    # Python heeds the signal only if it was not ignored where this process was started.
+    code = "import signal; signal.signal(2, signal.default_int_handler); from minicnn.__main__ import main; main()"
+    command = [sys.executable, "-c", code, "train", "mlp", "--samples", "200", "--epochs", "100000", "--out", "a/b"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        while "Epoch 1/" not in process.stdout.readline():
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert said.splitlines()[-1] == "error: interrupted"
+    assert "Traceback" not in said
+    assert not Path("a").exists()

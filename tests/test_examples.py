@@ -1,0 +1,103 @@
+"""The examples run, on data as small as they may be."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from datafiles import idx_bytes, write_idx
+from minicnn import data
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """MNIST and Fashion-MNIST, or what has their format: drawn digits."""
+    digits = data.load("synthetic_digits", n_train=1_000, n_test=50)
+    arrays = {
+        "x_train": digits.x_train[..., 0],
+        "y_train": digits.y_train.astype(np.uint8),
+        "x_test": digits.x_test[..., 0],
+        "y_test": digits.y_test.astype(np.uint8),
+    }
+    base = tmp_path_factory.mktemp("data")
+    for name in ("mnist", "fashion_mnist"):
+        write_idx(base / name, {key: idx_bytes(array) for key, array in arrays.items()})
+    return base
+
+
+def run(name: str, *args: str, **environ: str) -> str:
+    kept = {k: v for k, v in os.environ.items() if k != "MINICNN_DATA"}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(EXAMPLES / name), *args],
+        capture_output=True,
+        text=True,
+        env={**kept, **environ},
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout
+
+
+def accuracy_in(output: str) -> float:
+    (percent,) = re.findall(r"test accuracy (\d+\.\d\d)%", output)
+    return float(percent)
+
+
+@pytest.mark.parametrize("network", ["platforms", "kernels", "mlp"])
+def test_mnist(folder: Path, network: str) -> None:
+    output = run("mnist.py", "--network", network, "--epochs", "2", "--data-dir", str(folder))
+    assert 0 <= accuracy_in(output) <= 100
+    assert f"{network} on mnist, <backend numpy:cpu>" in output
+    assert output.count("Epoch ") == 2
+
+
+def test_fashion_mnist_from_the_folder_of_the_environment_on_another_backend(folder: Path) -> None:
+    pytest.importorskip("torch")
+    output = run("fashion_mnist.py", "--backend", "torch", "--epochs", "1", MINICNN_DATA=str(folder))
+    assert "platforms on fashion_mnist, <backend torch:cpu>" in output
+
+
+def test_the_recipe_for_99_percent_learns(folder: Path) -> None:
+    output = run("mnist_99.py", "--data-dir", str(folder))
+    losses = [float(loss) for loss in re.findall(r" loss: (\d\.\d+)", output)]
+    assert len(losses) == 3
+    assert losses[2] < 0.6 * losses[0]
+    assert "47,770 weights" in output
+    assert accuracy_in(output) > 5
+
+
+def test_a_custom_layer() -> None:
+    output = run("custom_layer.py")
+    assert "residual_1 (Residual)" in output
+    gains = [float(gain) for gain in re.findall(r"gain (\d\.\d{3})", output)]
+    assert len(gains) == 2
+    assert min(gains) > 0
+    assert float(re.findall(r"val_accuracy: (\d\.\d+)", output)[-1]) > 0.5
+
+
+def test_a_custom_primitive() -> None:
+    output = run("custom_primitive.py")
+    (error,) = re.findall(r"differ by (\S+)", output)
+    assert float(error) < 1e-8
+    assert "= unit_length(" in output
+    assert float(re.findall(r"val_accuracy: (\d\.\d+)", output)[-1]) > 0.5
+
+
+def test_all_examples_are_here() -> None:
+    assert {path.name for path in EXAMPLES.glob("*.py")} == {
+        "custom_layer.py",
+        "custom_primitive.py",
+        "fashion_mnist.py",
+        "mnist.py",
+        "mnist_99.py",
+    }
