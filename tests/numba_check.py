@@ -1,8 +1,7 @@
 """Running one primitive on the numba backend beside its reference.
 
-The JIT cannot be switched off here: kernels are built from operations on vector registers, which exist only in compiled
-code. What Python does, writing the code and planning, is covered as usual; the kernels themselves are covered by
-comparing each with its reference.
+Compiled kernels are machine code, of which coverage knows nothing; the fixtures `interpreted` and `either` run the same
+kernels as Python.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from minicnn import ops
 from minicnn.backends.numpy import NumpyBackend
 from minicnn.ops import primitive
 from minicnn.program import Program, Value, gradients, optimize
-from minicnn.program.layout import batch_last
+from minicnn.program.layout import batch_last, channels_last
 
 N = 3  # any batch will do for the rewriting itself
 
@@ -93,6 +93,53 @@ def test_same_numbers(data_format: str, stride: int, groups: int, seed: int) -> 
     assert found.keys() == expected.keys()
     for name in expected:
         np.testing.assert_allclose(found[name], expected[name], rtol=1e-10, atol=1e-10, err_msg=name)
+
+
+@given(stride=st.sampled_from([1, 2]), groups=st.sampled_from([1, 2]), seed=st.integers(0, 1000))
+def test_same_numbers_with_the_channels_last(stride: int, groups: int, seed: int) -> None:
+    expected = run(network("NCHW", seed, stride=stride, groups=groups), seed)
+    program = channels_last(network("NCHW", seed, stride=stride, groups=groups))
+    assert {n.attrs["data_format"] for n in program.nodes if "data_format" in n.attrs} == {"NHWC"}
+    moved = [n for n in program.nodes if n.op.name == "permute" and n.phase == "forward" and n.inputs[0].size > 100]
+    assert len(moved) <= 4  # on the way in and out
+    found = run(program, seed)
+    for name in expected:
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-10, atol=1e-10, err_msg=name)
+
+
+def test_images_with_the_channels_last_stay_as_they_are() -> None:
+    program = network("NHWC", 0)
+    before = str(program)
+    assert str(channels_last(program)) == before
+
+
+@pytest.mark.parametrize("rewrite", [lambda p: batch_last(p, 1), channels_last])
+def test_operations_along_one_axis_follow_the_image(rewrite: Callable[[Program], Program]) -> None:
+    def build() -> Program:
+        p = Program()
+        x = _image(p, "NCHW")
+        wide = ops.broadcast_to(ops.max(x, axes=(1,), keepdims=True), shape=(2, 3, 4, 5))
+        y = ops.repeat(ops.softmax(x, axis=1) + ops.log_softmax(x, axis=-1) * wide, repeats=2, axis=2)
+        p.outputs = {"y": ops.max_pool2d(y, kernel=(2, 2), strides=(2, 2), data_format="NCHW")}
+        return p
+
+    expected, program = run(build(), 5), rewrite(build())
+    np.testing.assert_allclose(run(program, 5)["y"], expected["y"], rtol=1e-12, atol=1e-12)
+    assert sum(n.op.name == "permute" for n in program.nodes) == 2
+
+
+def test_a_permutation_that_undoes_the_layout_is_no_work() -> None:
+    def build() -> Program:
+        p = Program()
+        x = _image(p, "NCHW")
+        p.outputs = {"last": ops.permute(x, axes=(0, 2, 3, 1)), "other": ops.permute(x, axes=(3, 2, 1, 0))}
+        return p
+
+    expected, program = run(build(), 5), channels_last(build())
+    found = run(program, 5)
+    for name in expected:
+        np.testing.assert_array_equal(found[name], expected[name])
+    assert sum(n.op.name == "permute" for n in program.nodes) == 2  # of x, and of "other"
 
 
 @pytest.mark.parametrize("data_format", ["NHWC", "NCHW"])

@@ -155,6 +155,13 @@ def test_updates_overwrite_what_they_replace_when_nothing_reads_it_later() -> No
     assert build(elementwise=False).by_kind["updates"] == 1024
 
 
+def test_updates_need_room_where_every_result_is_in_new_memory() -> None:
+    program = Program()
+    program.updates["w"] = ops.multiply(program.input("w", (256,), kind="parameter"), 2.0)
+    assert plan(program).arena_bytes == 0
+    assert plan(program, in_place=False).arena_bytes == 1024
+
+
 def test_carried_values_that_change_places() -> None:
     program = Program()
     a, b = (program.input(n, (16, 16), kind="statistic") for n in "ab")

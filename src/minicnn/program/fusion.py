@@ -106,5 +106,5 @@ def _group_to_join(node: Node, group_of: dict[int, int], groups: list[list[Node]
 
 def only_reader(value: Value, program: Program) -> Node | None:
     """The one node that reads a value that is no result of the Program; None if there are others or none."""
-    readers = [n for n in program.nodes if any(v is value for v in n.inputs)]
+    readers = [n for n in program.nodes if id(value) in map(id, n.inputs)]
     return readers[0] if len(readers) == 1 and all(v is not value for v in program.results) else None

@@ -1,8 +1,9 @@
-"""The layout pass: images stored with the batch axis last.
+"""The layout passes: all images of a Program in one order of their axes.
 
-In the order (H, W, C, N) every loop of a convolution, a pooling or an elementwise operation runs over a long
-stretch of memory, whatever the number of channels. Nodes that take images are rewritten to that order, those in
-between follow, and images are put back where an operation fixes the order of their elements (a reshape, an output).
+`batch_last`: in the order (H, W, C, N) every loop of a convolution, a pooling or an elementwise operation runs over a
+long stretch of memory, whatever the number of channels. `channels_last`: a backend whose kernels take (N, H, W, C) runs
+networks with the channels first too. Nodes that take images are rewritten to that order, those in between follow, and
+images are put back where an operation fixes the order of their elements (a reshape, an output).
 """
 
 from __future__ import annotations
@@ -14,10 +15,7 @@ from minicnn.program.graph import Node, Program, Value
 
 Order = tuple[int, ...]
 
-# For a layout of images: which of its axes stands at each place of (H, W, C, N).
-ORDERS: dict[str, Order] = {"NHWC": (1, 2, 3, 0), "NCHW": (2, 3, 1, 0)}
-
-# Operations on images that know the order "HWCN", with the place of the input that is a kernel and stays as it is.
+# Operations on images that know these layouts, with the place of the input that is a kernel and stays as it is.
 IMAGE_OPERATIONS: dict[str, int | None] = {
     "conv2d": 1,
     "conv2d_input_gradient": 1,
@@ -42,19 +40,30 @@ def batch_last(program: Program, least_batch: int = LEAST_BATCH) -> Program:
         program: Program to rewrite.
         least_batch: Images of smaller batches stay as they are.
     """
-    return _Rewriter(program, least_batch).run()
+    return _Rewriter(program, "HWCN", least_batch).run()
+
+
+def channels_last(program: Program) -> Program:
+    """Rewrite a Program in place so that images are (N, H, W, C).
+
+    Args:
+        program: Program to rewrite.
+    """
+    return _Rewriter(program, "NHWC").run()
 
 
 class _Rewriter:
     """Walks over the nodes and knows for each value of the old Program where its elements are now.
 
     Attributes:
+        target: The layout that images get.
         plain: Values that exist in their own order.
-        moved: Images that exist in (H, W, C, N), with the order that was applied to their axes.
+        moved: Images that exist in the target's, with the order that was applied to their axes.
     """
 
-    def __init__(self, program: Program, least_batch: int) -> None:
+    def __init__(self, program: Program, target: str, least_batch: int = 0) -> None:
         self.program = program
+        self.target = target
         self.least_batch = least_batch
         self.plain: dict[int, Value] = {}
         self.moved: dict[int, tuple[Value, Order]] = {}
@@ -80,9 +89,10 @@ class _Rewriter:
     def _order(self, node: Node) -> Order | None:
         """The order that a node's images should have: none if it has no images, or small batches."""
         if node.op.name in IMAGE_OPERATIONS:
-            image = node.inputs[0]
             layout = node.attrs["data_format"]
-            return ORDERS[layout] if layout in ORDERS and image.shape[layout.index("N")] >= self.least_batch else None
+            if layout == self.target or node.inputs[0].shape[layout.index("N")] < self.least_batch:
+                return None
+            return tuple(layout.index(a) for a in self.target)  # which axis stands at each place of the target
         return next((self.moved[id(v)][1] for v in node.inputs if id(v) in self.moved), None)
 
     def as_plain(self, value: Value) -> Value:
@@ -147,7 +157,7 @@ def _image_operation(to: _Rewriter, node: Node, order: Order) -> bool:
     """Operations with a data_format: their kernels keep their shape."""
     kernel = IMAGE_OPERATIONS[node.op.name]
     inputs = [to.as_plain(v) if i == kernel else to.as_image(v, order) for i, v in enumerate(node.inputs)]
-    (made,) = to.emit(node, inputs, data_format="HWCN")
+    (made,) = to.emit(node, inputs, data_format=to.target)
     if node.op.name.endswith("weight_gradient"):
         to.plain[id(node.outputs[0])] = made
     else:
@@ -196,10 +206,28 @@ def _normalize(to: _Rewriter, node: Node, order: Order) -> bool:
     return True
 
 
-def _concat(to: _Rewriter, node: Node, order: Order) -> bool:
+def _along_axis(to: _Rewriter, node: Node, order: Order) -> bool:
+    """Operations along one axis that they keep."""
     inputs = [to.as_image(v, order) for v in node.inputs]
     (made,) = to.emit(node, inputs, axis=order.index(node.attrs["axis"] % 4))
     to.moved[id(node.outputs[0])] = (made, order)
+    return True
+
+
+def _broadcast(to: _Rewriter, node: Node, order: Order) -> bool:
+    shape = node.attrs["shape"]
+    if len(shape) != 4:
+        return False
+    (made,) = to.emit(node, [to.as_broadcast(node.inputs[0], order)], shape=tuple(shape[a] for a in order))
+    to.moved[id(node.outputs[0])] = (made, order)
+    return True
+
+
+def _permutation(to: _Rewriter, node: Node, order: Order) -> bool:
+    """Both permutations as one, none if they undo each other."""
+    image = to.as_image(node.inputs[0], order)
+    axes = tuple(order.index(a) for a in node.attrs["axes"])
+    to.plain[id(node.outputs[0])] = image if axes == (0, 1, 2, 3) else _permute(image, axes)
     return True
 
 
@@ -222,7 +250,9 @@ _RULES: dict[str, Rule] = {
     "max": _reduction,
     "normalize": _normalize,
     "normalize_gradient": _normalize,
-    "concat": _concat,
+    "broadcast_to": _broadcast,
+    "permute": _permutation,
+    **dict.fromkeys(("concat", "repeat", "softmax", "log_softmax"), _along_axis),
     "pad": _per_axis("widths"),
     "slice_": _per_axis("bounds"),
 }

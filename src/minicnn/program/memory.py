@@ -61,14 +61,18 @@ class MemoryPlan:
         return "\n".join(rows)
 
 
-def plan(program: Program) -> MemoryPlan:
+def plan(program: Program, *, in_place: bool = True) -> MemoryPlan:
     """Plan the memory of one run of a Program.
 
     A value lives from the node that makes it to the last that reads it; results live to the end. A
     value that replaces a carried input (an updated parameter) takes over that input's memory when no later node
     reads the input, so it costs nothing.
+
+    Args:
+        program: The Program.
+        in_place: Whether it does; a backend that makes every result in new memory needs some for it.
     """
-    placed = assign(_lifetimes(program))
+    placed = assign(_lifetimes(program, in_place=in_place))
     by_kind = dict.fromkeys((*PERSISTENT.values(), *TEMPORARY.values(), "workspace"), 0)
     for value in (*program.inputs, *program.constants):
         by_kind[PERSISTENT[value.kind]] += value.nbytes
@@ -86,16 +90,16 @@ def _aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
-def _lifetimes(program: Program) -> list[Buffer]:
+def _lifetimes(program: Program, *, in_place: bool) -> list[Buffer]:
     end = len(program.nodes)
     last_read: dict[int, int] = {id(v): end for v in program.results}
     for i in range(end - 1, -1, -1):
         for value in program.nodes[i].inputs:
             last_read.setdefault(id(value), i)
-    in_place = _in_place(program, last_read)
+    replacing = _in_place(program, last_read) if in_place else set()
     buffers = []
     for i, node in enumerate(program.nodes):
-        made = [v for v in node.outputs if id(v) not in in_place]
+        made = [v for v in node.outputs if id(v) not in replacing]
         buffers += [Buffer(v.name, v.kind, v.nbytes, i, last_read.get(id(v), i)) for v in made]
         workspace = node.cost.workspace
         if workspace:

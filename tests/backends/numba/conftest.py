@@ -1,4 +1,4 @@
-"""Compiled kernels of the tests go to a folder of their own, unless one is given."""
+"""Compiled kernels of the tests go to a folder of their own, unless one is given; kernels without compilation."""
 
 from __future__ import annotations
 
@@ -9,4 +9,29 @@ import pytest
 
 @pytest.fixture(scope="session", autouse=True)
 def kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    os.environ.setdefault("MINICNN_CACHE", str(tmp_path_factory.mktemp("kernels")))
+    # Workers of one run share a folder: what one has compiled the others load.
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    os.environ.setdefault("MINICNN_CACHE", str(shared / "kernels"))
+
+
+def _without_jit(monkeypatch: pytest.MonkeyPatch) -> None:
+    from numba.core import config
+
+    from minicnn.backends.numba import threads
+
+    monkeypatch.setattr(config, "DISABLE_JIT", True)
+    monkeypatch.setattr(threads, "_POOLS", {})
+
+
+@pytest.fixture
+def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if NUMBA_DISABLE_JIT were set: kernels run as Python."""
+    _without_jit(monkeypatch)
+
+
+@pytest.fixture(params=["compiled", "interpreted"])
+def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once compiled, once as Python."""
+    if request.param == "interpreted":
+        _without_jit(monkeypatch)

@@ -98,10 +98,74 @@ def test_weight_gradient_on_other_numbers_of_threads(threads: int) -> None:
     check(*both(ops.conv2d_weight_gradient, (dy, x), attrs, threads=threads), 50 * 24)
 
 
-def test_weight_gradient_of_many_weights() -> None:
-    # So many that the lanes are added up at each block.
-    dy, x = array(17, 3, 3, 72), array(17, 3, 3, 64, seed=1)
-    check(*both(ops.conv2d_weight_gradient, (dy, x), {"kernel": (1, 1)}), 17 * 9)
+# Many weights or filters: filters in the lanes. Panels of 1 and 2 vectors, full and not, long rows and small images.
+WIDE = [
+    Case(40, (6, 5), 16, 34, (3, 3), padding=((1, 1), (1, 1))),
+    Case(35, (9, 9), 16, 40, (3, 3), (2, 2), ((1, 1), (0, 1)), groups=2),
+    Case(18, (3, 40), 6, 32, (3, 3)),
+    Case(50, (1, 1), 90, 50, (1, 1)),
+]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("case", WIDE)
+def test_weight_gradient_with_the_filters_in_the_lanes(case: Case, threads: int) -> None:
+    dy, x = array(case.n, *case.output, case.f), array(case.n, *case.image, case.c, seed=1)
+    attrs = case.attrs | {"kernel": case.kernel, "groups": case.groups}
+    made, expected = both(ops.conv2d_weight_gradient, (dy, x), attrs, threads=threads)
+    check(made, expected, case.n * case.output[0] * case.output[1])
+
+
+def test_threads_share_filters_where_there_are_more_weights_than_pixels() -> None:
+    # The first weight gradient is divided among threads, the second is added up from their parts.
+    for case in (Case(17, (2, 2), 64, 64, (1, 1)), Case(64, (2, 2), 64, 32, (1, 1))):
+        dy, x = array(case.n, 2, 2, case.f), array(case.n, 2, 2, case.c, seed=1)
+        made, expected = both(ops.conv2d_weight_gradient, (dy, x), {"kernel": (1, 1)}, threads=2)
+        check(made, expected, case.n * 4)
+
+
+# Geometries with a Winograd transform: odd and even sides, no padding and some, tiles that fill up and do not.
+TRANSFORMED = [
+    Case(5, (7, 8), 5, 16, (3, 3), padding=((1, 1), (1, 1))),
+    Case(33, (6, 5), 20, 24, (3, 3)),
+    Case(17, (9, 9), 18, 40, (3, 3), padding=((2, 0), (0, 1))),
+    Case(16, (2, 2), 16, 17, (3, 3), padding=((1, 1), (1, 1))),
+]
+
+
+def convolutions(case: Case, *, ends: bool) -> Program:
+    """y from x, k and b, dx from dy, k and z; with ends, y is rectified, and dx passes where z is positive."""
+    program = Program()
+    x, z = (program.input(name, (case.n, *case.image, case.c)) for name in "xz")
+    k, b = (program.input(n, s, kind="parameter") for n, s in (("k", (3, 3, case.c, case.f)), ("b", (case.f,))))
+    dy = program.input("dy", (case.n, *case.output, case.f))
+    y = ops.conv2d(x, k, padding=case.padding) + b
+    dx = ops.conv2d_input_gradient(dy, k, padding=case.padding, image=case.image)
+    program.outputs["y"], program.outputs["dx"] = (ops.relu(y), ops.relu_gradient(dx, z)) if ends else (y, dx)
+    return program
+
+
+@pytest.mark.parametrize("kernel", ["direct", "winograd", "unrolled"])
+@pytest.mark.parametrize("ends", [False, True])
+@pytest.mark.parametrize("case", TRANSFORMED)
+def test_every_way_of_convolution_computes_the_same(case: Case, ends: bool, kernel: str) -> None:
+    backend = backend_class("numba")(strict=True, threads=3, convolution_kernel=kernel)  # type: ignore[call-arg]
+    texts = [how for _, how in backend.explain(convolutions(case, ends=ends)) if "conv2d" in how]
+    possible = {"direct": 0, "winograd": 1 + (case.c >= 16), "unrolled": 2}[kernel]
+    assert sum(kernel in how for how in texts) == possible
+    arrays = {v.name: array(*v.shape, seed=i) for i, v in enumerate(convolutions(case, ends=ends).inputs)}
+    made, expected = (
+        b.compile(convolutions(case, ends=ends))(arrays) for b in (backend, backend_class("numba")(reference_only=True))
+    )
+    for name in ("y", "dx"):
+        rtol, atol = tolerance("float32", 9 * max(case.c, case.f))
+        # Winograd's sums are of values up to 4 times as large as the direct ones.
+        np.testing.assert_allclose(made[name], expected[name], rtol=4 * rtol, atol=16 * atol)
+
+
+def test_an_unknown_way_of_convolution_is_refused() -> None:
+    with pytest.raises(ValueError, match="direct, winograd, unrolled"):
+        backend_class("numba")(convolution_kernel="fast")  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("case", [CASES[0], CASES[1], CASES[3]])
@@ -174,8 +238,51 @@ def test_scale_and_bias_join_their_neighbours(n: int) -> None:
     program.outputs["y"] = ops.reshape(maps, shape=(n, 160)) @ v + c
     backend = backend_class("numba")(strict=True)
     kernels = {how for _, how in backend.explain(program)}
-    assert kernels == {"kernel: block", "kernel: conv2d+bias", "kernel: relu", "kernel: no work", "kernel: matmul+bias"}
+    assert kernels == {"kernel: block", "kernel: conv2d + bias + relu", "kernel: no work", "kernel: matmul + bias"}
     arrays = {u.name: array(*u.shape, seed=i) for i, u in enumerate(program.inputs)}
     arrays["x"] = np.random.default_rng(0).integers(0, 256, x.shape).astype("uint8")
     made, expected = (backend_class("numba")(reference_only=only).compile(program)(arrays) for only in (False, True))
     check([made["y"]], [expected["y"]], 27 * 160)
+
+
+@pytest.mark.parametrize("size", [(6, 8), (7, 9)])
+@pytest.mark.parametrize("kernel", [(2, 2), (3, 3)])
+def test_pooling_and_its_relu_run_as_one(size: tuple[int, int], kernel: tuple[int, int]) -> None:
+    def program() -> Program:
+        made = Program()
+        x = made.input("x", (18, *size, 5))
+        attrs = {"kernel": kernel, "strides": (2, 2), "padding": ((0, 0), (0, 0))}
+        pooled = ops.max_pool2d(x, **attrs)
+        y = ops.relu(pooled)
+        dy = made.input("dy", y.shape)
+        made.outputs["y"] = y
+        made.outputs["dx"] = ops.max_pool2d_gradient(ops.relu_gradient(dy, y), x, pooled, **attrs)
+        return made
+
+    backend = backend_class("numba")(strict=True)
+    kernels = {how for _, how in backend.explain(program())}
+    assert kernels == {"kernel: max_pool2d + relu", "kernel: relu_gradient + max_pool2d_gradient"}
+    arrays = {v.name: array(*v.shape, seed=i) for i, v in enumerate(program().inputs)}
+    arrays["x"] = np.where(np.arange(18)[:, None, None, None] % 3, arrays["x"], -abs(arrays["x"]))  # some all negative
+    arrays["x"][0, 0, 0, 0] = np.nan
+    made, expected = (b.compile(program())(arrays) for b in (backend, backend_class("numba")(reference_only=True)))
+    for name in ("y", "dx"):
+        np.testing.assert_allclose(made[name], expected[name], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("activation", ["relu", "relu6"])
+def test_normalisation_and_activation_run_as_one(activation: str) -> None:
+    def program() -> Program:
+        made = Program()
+        x = made.input("x", (16, 3, 4, 16))  # as many samples as channels
+        scale, offset = (made.input(name, (16,), kind="parameter") for name in ("scale", "offset"))
+        y, mean, variance = ops.normalize(x * 3.0, scale, offset, axes=(0, 1, 2), epsilon=1e-3)
+        made.outputs["y"], made.outputs["mean"] = getattr(ops, activation)(y), mean
+        made.outputs["variance"] = variance
+        return made
+
+    backend = backend_class("numba")(strict=True)
+    assert f"kernel: normalize + {activation}" in {how for _, how in backend.explain(program())}
+    arrays = {v.name: array(*v.shape, seed=i) for i, v in enumerate(program().inputs)}
+    made, expected = (b.compile(program())(arrays) for b in (backend, backend_class("numba")(reference_only=True)))
+    check([made[k] for k in sorted(made)], [expected[k] for k in sorted(expected)], 16 * 12)

@@ -6,7 +6,7 @@ import llvmlite
 import numba
 import numpy as np
 
-from minicnn.backends.base import Executable, _check_results
+from minicnn.backends.base import Executable, check_results
 from minicnn.backends.numba.executable import NumbaExecutable
 from minicnn.backends.numba.lowering import Lowering
 from minicnn.backends.numba.threads import default_threads
@@ -14,6 +14,8 @@ from minicnn.backends.numpy import NumpyBackend
 from minicnn.program.graph import Node, Program
 
 __all__ = ["NumbaBackend"]
+
+CONVOLUTION_KERNELS = ("direct", "winograd", "unrolled")
 
 
 class NumbaBackend(NumpyBackend):
@@ -23,11 +25,14 @@ class NumbaBackend(NumpyBackend):
         device: "cpu".
         reference_only: See `Backend`.
         strict: See `Backend`.
-        threads: How many threads share the work; MINICNN_THREADS, else all CPUs of the process if None. Results are
-            the same bits every time for one number of threads.
+        threads: How many threads share the work; MINICNN_THREADS, else the cores that the process may use if None.
+            Results are the same bits every time for one number of threads.
+        convolution_kernel: How convolutions and their input gradients are done: "direct", "winograd" where there is a
+            transform, or "unrolled" to matrix products through BLAS. None chooses by a model of their cost;
+            `explain` shows what was chosen.
 
     Raises:
-        ValueError: If threads is not a positive integer.
+        ValueError: If threads is not a positive integer, or there is no such way of convolution.
     """
 
     name = "numba"
@@ -39,12 +44,18 @@ class NumbaBackend(NumpyBackend):
         reference_only: bool = False,
         strict: bool = False,
         threads: int | None = None,
+        convolution_kernel: str | None = None,
     ) -> None:
         super().__init__(device, reference_only=reference_only, strict=strict)
         self.threads = default_threads() if threads is None else threads
         if isinstance(threads, bool) or not isinstance(self.threads, int) or self.threads < 1:
             message = f"threads is an integer of at least 1. Received: threads={threads!r}."
             raise ValueError(message)
+        if convolution_kernel not in (None, *CONVOLUTION_KERNELS):
+            names = ", ".join(CONVOLUTION_KERNELS)
+            message = f"convolution_kernel is one of {names}, or None. Received: {convolution_kernel!r}."
+            raise ValueError(message)
+        self.convolution_kernel = convolution_kernel
 
     def rewrite(self, program: Program) -> Program:
         """See `Backend.rewrite`; lowering merges what can run in one kernel."""
@@ -54,7 +65,7 @@ class NumbaBackend(NumpyBackend):
         """See `Backend.explain`."""
         if self.reference_only:
             return super().explain(program)
-        how = Lowering(program, self.threads).run().how
+        how = Lowering(program, self.threads, self.convolution_kernel).run().how
         rows = [(node, how[id(node)]) for node in program.nodes]
         return [(node, text if text.startswith("reference") else f"kernel: {text}") for node, text in rows]
 
@@ -66,8 +77,8 @@ class NumbaBackend(NumpyBackend):
         """
         if self.reference_only:
             return super().compile(program)
-        _check_results(program)
-        lowering = Lowering(program, self.threads).run()
+        check_results(program)
+        lowering = Lowering(program, self.threads, self.convolution_kernel).run()
         missing = [n for n in program.nodes if lowering.how[id(n)].startswith("reference")]
         if self.strict and missing:
             first = missing[0]
@@ -86,4 +97,6 @@ class NumbaBackend(NumpyBackend):
         return versions | {"threads": str(default_threads())}
 
     def __repr__(self) -> str:
-        return f"{super().__repr__()[:-1]}, threads={self.threads}>"
+        kernel = self.convolution_kernel
+        pinned = f", convolution_kernel={kernel}" if kernel else ""
+        return f"{super().__repr__()[:-1]}, threads={self.threads}{pinned}>"

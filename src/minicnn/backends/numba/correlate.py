@@ -101,6 +101,7 @@ class Operands:
         bias: Whether accumulators start from a bias (filters,).
         flipped: Whether weights are (KH, KW, groups, channels, filters) in one array for each group, as they are for
             the input gradient, rather than (KH, KW, channels, groups * filters).
+        finish: What is done with the sums: "relu", "relu6", or "mask": 0 where another value is not positive.
     """
 
     in_width: int
@@ -112,6 +113,7 @@ class Operands:
     groups: int = 1
     bias: bool = False
     flipped: bool = False
+    finish: str = ""
 
 
 def correlate(name: str, rows: list[Line], columns: list[Line], operands: Operands) -> Source:
@@ -139,7 +141,8 @@ def correlate(name: str, rows: list[Line], columns: list[Line], operands: Operan
                 out(f"yr = yb + ({r['start']} + r * {r['out_step']}) * {y_row}")
                 for j, column in enumerate(columns):
                     _columns(out, row, column, r, _numbers(out, f"c{j}_", column), o)
-    return out.source(name, *(("x", "w", "bias", "y") if o.bias else ("x", "w", "y")))
+    extra = [*(["bias"] if o.bias else []), *(["mask"] if o.finish == "mask" else [])]
+    return out.source(name, "x", "w", *extra, "y")
 
 
 def _numbers(out: Lines, prefix: str, line: Line) -> dict[str, str]:
@@ -179,6 +182,10 @@ def _outputs(out: Lines, row: Line, column: Line, r: dict[str, str], c: dict[str
                 with out.block(f"if 0 <= i < {r['size']}:"):
                     _taps(out, column, r, c, o, tile, checked)
         out(f"at = yr + ({c['start']} + t * {c['out_step']}) * {pixel} + (g * {filters} + f) * {BYTES}")
+        if o.finish == "mask":
+            out(f"a = keep_{tile}(a, mask + at - y, {c['out_step']} * {pixel})")
+        elif o.finish:
+            out(f"a = clip_{tile}(a, float32(0), float32({'inf' if o.finish == 'relu' else '6'}))")
         out(f"put_{tile}(at, a, {c['out_step']} * {pixel})")
 
 

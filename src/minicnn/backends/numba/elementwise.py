@@ -42,6 +42,7 @@ OPERATIONS: dict[str, Callable[..., str]] = {
     "subtract": "vsub({}, {})".format,
     "multiply": "vmul({}, {})".format,
     "divide": "vdiv({}, {})".format,
+    "power": "vpow({}, {})".format,
     "maximum": "vmax({}, {})".format,
     "minimum": "vmin({}, {})".format,
     "negative": lambda x: f"vsub({splat(-0.0)}, {x})",
@@ -123,9 +124,10 @@ class Operand:
 
     Attributes:
         kind: "lanes" (blocked: a vector at each place), "one" (plain: one element at each place, for all lanes; in
-            plain kernels the only element there is), "many" (plain kernels: an element each) or "constant".
+            plain kernels the only element there is), "many" (plain kernels: elements of their own) or "constant".
         dtype: Type of its elements.
-        strides: For each axis of a sample, elements between neighbours; 0 where the operand is broadcast.
+        strides: For each axis (of a sample in blocked kernels), elements between neighbours; 0 where the operand is
+            broadcast.
         value: The constant's.
     """
 
@@ -237,33 +239,51 @@ def blocked(group: Group, operands: Sequence[Operand], shape: Sequence[int], spa
     return out.source(group.name, *(f"b{i}" for i in read), *(f"y{k}" for k in range(len(group.outputs))))
 
 
-def plain(group: Group, operands: Sequence[Operand], size: int) -> Source:
-    """Kernel on plain arrays of one size, and single numbers; one item a chunk of vectors."""
+def plain(group: Group, operands: Sequence[Operand], shape: Sequence[int]) -> tuple[Source, int]:
+    """Kernel on plain arrays that are broadcast to one shape, and the number of items; one item a chunk of vectors.
+
+    Args:
+        group: The operations.
+        operands: How each input is read; none has gaps, so the strides of the last axis are 1, or 0 if it is broadcast.
+        shape: Of the results.
+    """
     out = Lines()
     read = [i for i, o in enumerate(operands) if o.kind != "constant"]
-    n = out.number("elements", size)
+    many = [i for i in read if operands[i].kind == "many"]
+    sizes, strides = collapse(shape, [contiguous(shape), *(operands[i].strides for i in many)])
+    n, rows = out.number("elements", sizes[-1]), math.prod(sizes[:-1])
+    chunks = items(sizes[-1])
     with out.block("for item in range(start, stop):"):
         for i, o in enumerate(operands):
             if o.kind != "many":
                 out(f"v{i} = {_constant(o) if o.kind == 'constant' else _one(o, f'b{i}')}")
-        first = f"item * {CHUNK * LANES}"
-        with out.block(f"for k in range({first}, min({first} + {CHUNK * LANES}, {n}), {LANES}):"):
+        base = dict.fromkeys(many, "")
+        if rows > 1:
+            each = out.number("chunks", chunks)
+            out(f"rest = item // {each}", f"first = item % {each} * {CHUNK * LANES}", f"row = rest * {n}")
+            for axis in reversed(range(len(sizes) - 1)):
+                length = out.number(f"n{axis}", sizes[axis])
+                out(f"i{axis} = rest % {length}", f"rest = rest // {length}")
+            for i, step in zip(many, strides[1:], strict=True):
+                at = " + ".join(f"i{a} * {out.number(f's{i}_{a}', s)}" for a, s in enumerate(step[:-1]) if s) or "0"
+                out(f"at{i} = {at}")
+                base[i] = f"at{i} + "
+        else:
+            out(f"first = item * {CHUNK * LANES}", "row = 0")
+        with out.block(f"for k in range(first, min(first + {CHUNK * LANES}, {n}), {LANES}):"):
             out(f"left = {n} - k")
-            for i in read:
-                if operands[i].kind == "many":
-                    small = _size(operands[i].dtype) == 1
-                    out(
-                        f"v{i} = bytes_load_some(b{i} + k, left)" if small else f"v{i} = vload_some(b{i} + k * 4, left)"
-                    )
+            for i, step in zip(many, strides[1:], strict=True):
+                size = _size(operands[i].dtype)
+                place = f"b{i} + ({base[i]}{'k' if step[-1] else '0'}) * {size}"
+                load = "bytes_load_some" if size == 1 else "vload_some"
+                out(f"v{i} = {f'{load}({place}, left)' if step[-1] else _one(operands[i], place)}")
             group.write(out, len(operands))
-            for k, place in enumerate(group.outputs):
-                small = _size(group.dtypes[place]) == 1
-                out(
-                    f"bytes_store_some(y{k} + k, v{place}, left)"
-                    if small
-                    else f"vstore_some(y{k} + k * 4, v{place}, left)"
-                )
-    return out.source(group.name, *(f"b{i}" for i in read), *(f"y{k}" for k in range(len(group.outputs))))
+            for j, made in enumerate(group.outputs):
+                size = _size(group.dtypes[made])
+                store = "bytes_store_some" if size == 1 else "vstore_some"
+                out(f"{store}(y{j} + (row + k) * {size}, v{made}, left)")
+    names = (*(f"b{i}" for i in read), *(f"y{j}" for j in range(len(group.outputs))))
+    return out.source(group.name, *names), rows * chunks
 
 
 def formula(name: str, lines: Sequence[str], inputs: Sequence[str], scalars: Sequence[str], outputs: Sequence[str],

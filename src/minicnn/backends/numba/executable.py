@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 
 from minicnn.backends.numba.kernel import compile_all
 from minicnn.backends.numba.lowering import PLAIN, Key, Lowering, Task, constant_key
-from minicnn.backends.numba.threads import KernelList, pool
+from minicnn.backends.numba.threads import Entry, KernelList, Lock, pool
 from minicnn.program.graph import Program, Value
 from minicnn.program.memory import ALIGNMENT, Buffer, assign
 
@@ -25,12 +24,13 @@ class NumbaExecutable:
 
     def __init__(self, lowering: Lowering, program: Program, threads: int) -> None:
         self._threads = threads
-        self._lock = threading.Lock()  # the arena serves one call at a time
+        self._lock = Lock()  # the arena serves one call at a time
         self._inputs = {(v.name, PLAIN): v for v in program.inputs}
         results = program.outputs | program.updates
         self._results = {name: (lowering.need(v, PLAIN), v) for name, v in results.items()}
         self._indices = lowering.indices
-        self.tasks = _native_first(lowering.tasks)
+        self._groups = _side_by_side(_native_first(lowering.tasks))
+        self.tasks = [task for group in self._groups for task in group]
         # The caller's own arrays, and those that the caller gets.
         self._fixed = {constant_key(v): np.ascontiguousarray(v.data, v.dtype) for v in program.constants}
         made = {key: v for key, v in self._results.values() if key not in self._fixed}
@@ -45,13 +45,14 @@ class NumbaExecutable:
         """All other buffers in one arena, those that never live together on each other."""
         first: dict[Key, int] = {}
         last: dict[Key, int] = {}
-        for i, task in enumerate(self.tasks):
-            for key in (*task.reads, *task.writes):
+        for i, group in enumerate(self._groups):
+            for key in (key for task in group for key in (*task.reads, *task.writes)):
                 first.setdefault(key, i)
                 last[key] = i
         own = {" ".join(k): k for k in first if k not in self._outside and k not in self._fixed}
         placed = assign([Buffer(n, k[1], lowering.sizes[k], first[k], last[k]) for n, k in own.items()])
         size = max((b.offset + b.nbytes for b in placed), default=0)
+        self.arena_bytes = size
         arena = np.zeros(size + ALIGNMENT, np.uint8)
         base = -arena.ctypes.data % ALIGNMENT
         return {own[b.name]: arena[base + b.offset : base + b.offset + b.nbytes] for b in placed}
@@ -59,17 +60,17 @@ class NumbaExecutable:
     def _split(self, addresses: list[int]) -> list[KernelList | Task]:
         """Kernels that follow each other as lists, references by themselves."""
         segments: list[KernelList | Task] = []
-        entries: list[tuple[int, Table, int]] = []
         compiled = iter(addresses)
-        for task in self.tasks:
-            if task.source is not None:
-                entries.append((next(compiled), self._table(task), task.items))
+        waiting: list[list[Entry]] = []
+        for group in self._groups:
+            if group[0].source is not None:
+                waiting.append([(next(compiled), self._table(task), task.items) for task in group])
                 continue
-            if entries:
-                segments.append(KernelList(entries))
-                entries = []
-            segments.append(task)
-        return [*segments, KernelList(entries)] if entries else segments
+            if waiting:
+                segments.append(KernelList(waiting))
+                waiting = []
+            segments.append(group[0])
+        return [*segments, KernelList(waiting)] if waiting else segments
 
     def _table(self, task: Task) -> Table:
         numbers = [value for _, value in task.source.numbers] if task.source is not None else []
@@ -142,6 +143,22 @@ def _check_index(index: Array, rows: int) -> None:
     if index.size and not 0 <= index.min() <= index.max() < rows:
         message = f"A batch is gathered by rows from 0 to {rows - 1}. Received: {index.min()} to {index.max()}."
         raise IndexError(message)
+
+
+def _side_by_side(tasks: list[Task]) -> list[list[Task]]:
+    """Neighbouring kernels that do not depend on each other in groups; a reference is by itself."""
+    groups: list[list[Task]] = []
+    read: set[Key] = set()
+    written: set[Key] = set()
+    for task in tasks:
+        alone = task.source is None or not groups or groups[-1][0].source is None
+        if alone or written & {*task.reads, *task.writes} or read & {*task.writes}:
+            groups.append([])
+            read, written = set(), set()
+        groups[-1].append(task)
+        read.update(task.reads)
+        written.update(task.writes)
+    return groups
 
 
 def _native_first(tasks: list[Task]) -> list[Task]:

@@ -6,7 +6,7 @@ import math
 
 from minicnn.backends.numba import elementwise
 from minicnn.backends.numba.elementwise import Group, Operand, contiguous
-from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Lowering
+from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Lowering, blocks_of
 from minicnn.ops.fused import body_specs
 from minicnn.program.fusion import chains, merge, only_reader
 from minicnn.program.graph import Node, Value
@@ -14,19 +14,29 @@ from minicnn.program.graph import Node, Value
 _NAMES = frozenset(elementwise.OPERATIONS) - {"reshape"} | {"cast"}
 
 
-BIASED, SCALED = "product+bias", "cast+scale"  # names of merged pairs
+# Names of merged groups that have a kernel of their own.
+PRODUCT, POOL, NORMALIZE, SCALED = "product", "pool", "normalize", "cast+scale"
+
+ACTIVATIONS = ("relu", "relu6")  # what a product or normalisation does at its end
+_PRODUCTS = ("conv2d", "matmul", "conv2d_input_gradient")
 
 
 def group(to: Lowering) -> None:
     """Merge nodes that have one kernel together.
 
-    First pairs: a convolution or matrix product and its bias, bytes and their scale; then chains of elementwise nodes,
+    First a convolution or matrix product with its bias, its activation or the gradient of the one before; pooling and
+    relu, forward and backward; normalisation and activation; bytes and their scale. Then chains of elementwise nodes,
     on blocked values and on plain ones.
     """
     for node in list(to.program.nodes):
+        if node.op.name == "max_pool2d" and to.is_blocked(node.outputs[0]):
+            _pool_and_relu(to, node)
+    for node in list(to.program.nodes):
         after = only_reader(node.outputs[0], to.program)
-        if after is not None and _biased(to, node, after):
-            merge(to.program, [node, after], BIASED)
+        if node.op.name in _PRODUCTS and to.is_blocked(node.outputs[0]):
+            _merge(to, [node, *_ending(to, node)], PRODUCT)
+        elif node.op.name == "normalize" and after is not None and after.op.name in ACTIVATIONS:
+            merge(to.program, [node, after], NORMALIZE)
         elif after is not None and _scaled(to, node, after):
             merge(to.program, [node, after], SCALED)
     to.mark()
@@ -35,18 +45,59 @@ def group(to: Lowering) -> None:
             merge(to.program, nodes, "elementwise")
 
 
-def _biased(to: Lowering, node: Node, after: Node) -> bool:
-    y = node.outputs[0]
-    if node.op.name not in ("conv2d", "matmul") or after.op.name != "add" or not to.is_blocked(y):
-        return False
-    if node.op.name == "conv2d" and node.attrs["data_format"] != "NHWC":
-        return False
-    if node.op.name == "matmul" and id(node.inputs[1]) in to.carries:
+def _merge(to: Lowering, nodes: list[Node], name: str) -> None:
+    if len(nodes) > 1:
+        merge(to.program, nodes, name)
+
+
+def _ending(to: Lowering, node: Node) -> list[Node]:
+    """What the kernel of a product can do at its end: a bias, then an activation; or a relu's gradient."""
+    if node.op.name == "matmul":
+        if id(node.inputs[1]) in to.carries:
+            return []
+    elif to.convolution == "unrolled":
+        return []
+    made, ending = node.outputs[0], []
+    after = only_reader(made, to.program)
+    if after is not None and node.op.name != "conv2d_input_gradient" and _is_bias(to, made, after):
+        ending.append(after)
+        after = only_reader(after.outputs[0], to.program)
+    activated = after is not None and after.op.name in ACTIVATIONS
+    masked = not ending and after is not None and after.op.name == "relu_gradient" and after.inputs[0] is made
+    return [*ending, after] if after is not None and (activated or masked) else ending
+
+
+def _is_bias(to: Lowering, made: Value, after: Node) -> bool:
+    if after.op.name != "add" or after.inputs[0] is not made:
         return False
     bias = after.inputs[1]
-    return (
-        after.inputs[0] is y and bias.shape == y.shape[-1:] and bias.dtype == "float32" and id(bias) not in to.carries
-    )
+    return bias.shape == made.shape[-1:] and bias.dtype == "float32" and id(bias) not in to.carries
+
+
+def _pool_and_relu(to: Lowering, pool: Node) -> None:
+    """Merge a pooling with its relu, and the gradients of both.
+
+    Where the relu is positive its result is the pooled value; elsewhere no gradient passes. So the gradient of the
+    pooling reads the relu's result, and nobody else needs the pooled value.
+    """
+    pooled = pool.outputs[0]
+    readers = [n for n in to.program.nodes if any(v is pooled for v in n.inputs)]
+    relus = [n for n in readers if n.op.name == "relu"]
+    gradients = [n for n in readers if n.op.name == "max_pool2d_gradient" and n.inputs[2] is pooled]
+    if len(relus) != 1 or len(readers) != 1 + len(gradients) or any(v is pooled for v in to.program.results):
+        return
+    positive = relus[0].outputs[0]
+    masks = [n.inputs[0].node for n in gradients]
+    for mask, gradient in zip(masks, gradients, strict=True):
+        if mask is None or mask.op.name != "relu_gradient" or mask.inputs[1] is not positive:
+            return
+        if only_reader(mask.outputs[0], to.program) is not gradient:
+            return
+    for mask, gradient in zip(masks, gradients, strict=True):
+        if mask is not None:
+            gradient.inputs = (gradient.inputs[0], gradient.inputs[1], positive)
+            merge(to.program, [mask, gradient], POOL)
+    merge(to.program, [pool, relus[0]], POOL)
 
 
 def _scaled(to: Lowering, node: Node, after: Node) -> bool:
@@ -63,20 +114,19 @@ def _member(to: Lowering, node: Node, blocked: bool) -> bool:
         node.op.name in _NAMES
         and to.is_blocked(result) == blocked
         and elementwise.supported(node.op.name, [v.dtype for v in node.inputs], result.dtype)
-        and all(_operand(to, v, result) is not None for v in node.inputs)
+        and _operands(to, node, blocked) is not None
     )
 
 
-def _operand(to: Lowering, value: Value, result: Value) -> Operand | None:
+def _operand(to: Lowering, value: Value, result: Value, blocked: bool) -> Operand | None:
     """How a value is read next to a result; None if it cannot be."""
-    if value.dtype not in elementwise.DTYPES:
-        return None
     if value.kind == "constant" and value.size == 1 and value.data is not None:
         return Operand("constant", value.dtype, value=value.data.item())
-    if not to.is_blocked(result):
+    if not blocked:
         if value.size == 1 and result.size != 1:
             return Operand("one", value.dtype)
-        return Operand("many", value.dtype) if value.size == result.size and not to.is_blocked(value) else None
+        shape = (*(1,) * (result.ndim - value.ndim), *value.shape)
+        return Operand("many", value.dtype, _strides(shape, result.shape))
     axes = result.ndim - 1
     if id(value) in to.carries:
         if value.ndim != result.ndim or not to.is_blocked(value):
@@ -111,25 +161,29 @@ def chain(to: Lowering, node: Node) -> str | None:
         if node.op.name not in _NAMES or not elementwise.supported(node.op.name, dtypes[:-1], dtypes[-1]):
             return f"no kernel for {node.op.name} of {', '.join(dtypes[:-1])}"
     result = node.outputs[0]
-    operands = [_operand(to, v, result) for v in node.inputs]
-    if any(o is None for o in operands):
-        return "no kernel for operands that are broadcast so"
-    run(to, node, Group(steps, outputs, dtypes), [o for o in operands if o is not None])
+    blocked = to.is_blocked(result)
+    operands = _operands(to, node, blocked)
+    if operands is None:  # one of them cannot be read next to blocked ones
+        blocked, operands = False, _operands(to, node, False)
+    run(to, node, Group(steps, outputs, dtypes), operands or [], blocked)
     return None
 
 
-def run(to: Lowering, node: Node, group: Group, operands: list[Operand]) -> None:
+def _operands(to: Lowering, node: Node, blocked: bool) -> list[Operand] | None:
+    found = [_operand(to, v, node.outputs[0], blocked) for v in node.inputs]
+    return None if None in found else [o for o in found if o is not None]
+
+
+def run(to: Lowering, node: Node, group: Group, operands: list[Operand], blocked: bool) -> None:
     """Run a group whose operands are the node's inputs and whose results are its outputs."""
     result = node.outputs[0]
-    blocked = to.is_blocked(result)
     reads = [
         to.need(v, BLOCKED if o.kind == "lanes" else PLAIN)
         for v, o in zip(node.inputs, operands, strict=True) if o.kind != "constant"
     ]  # fmt: skip
     if blocked:
         spans = [math.prod(v.shape[1:]) for v in node.inputs]
-        source = elementwise.blocked(group, operands, result.shape[1:], spans)
+        source, items = elementwise.blocked(group, operands, result.shape[1:], spans), blocks_of(result)
     else:
-        source = elementwise.plain(group, operands, result.size)
-    writes = [to.buffer(v, BLOCKED if blocked else PLAIN) for v in node.outputs]
-    to.add(node, source, reads, writes, None if blocked else elementwise.items(result.size))
+        source, items = elementwise.plain(group, operands, result.shape)
+    to.add(node, source, reads, [to.buffer(v, BLOCKED if blocked else PLAIN) for v in node.outputs], items)

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from minicnn.backends.numba import depthwise, movement, pooling, weights
+from dataclasses import dataclass, replace
+
+from minicnn.backends.numba import depthwise, filter_lanes, movement, pooling, weights, winograd
+from minicnn.backends.numba import rows as row_products
 from minicnn.backends.numba.correlate import Line, Operands, correlate, forward_line, gradient_lines
-from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Key, Lowering, Rule, Task
+from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Key, Lowering, Rows, Rule, Task, blocks_of
 from minicnn.backends.numba.vector import LANES
-from minicnn.ops.fused import Step
 from minicnn.ops.windows import Window
 from minicnn.program.graph import Node, Value
 
 _POINT = forward_line(1, 1, 1, 1, 0, 1)
-
-
-def _image(to: Lowering, node: Node, *images: Value) -> str | None:
-    if node.attrs["data_format"] != "NHWC":
-        return f"kernels take images NHWC, not {node.attrs['data_format']}"
-    return None if all(to.is_blocked(x) for x in images) else "the image has no batch axis"
 
 
 def _lines(node: Node, x: Value, kernel: tuple[int, int]) -> tuple[Line, Line]:
@@ -41,30 +37,84 @@ def _gradient_lines(node: Node, w: Value, dy: Value, dx: Value) -> list[list[Lin
     ]
 
 
-def _conv2d(to: Lowering, node: Node, bias: Value | None = None) -> str | None:
+@dataclass(frozen=True)
+class Ending:
+    """What a product does with its sums before it stores them.
+
+    Attributes:
+        bias: Numbers of the channels that they start from.
+        finish: "relu", "relu6", or "mask": 0 where a value is not positive.
+        mask: That value.
+    """
+
+    bias: Value | None = None
+    finish: str = ""
+    mask: Value | None = None
+
+
+_NOTHING = Ending()
+
+
+def _ends(to: Lowering, ending: Ending) -> list[Key]:
+    """Buffers that an ending reads."""
+    bias = [] if ending.bias is None else [to.need(ending.bias, PLAIN)]
+    return bias + ([] if ending.mask is None else [to.need(ending.mask, BLOCKED)])
+
+
+def _conv2d(to: Lowering, node: Node, ending: Ending = _NOTHING) -> str | None:
+    if to.convolution == "unrolled":
+        to.unrolled(node)
+        return None
     x, w = node.inputs
     y, groups = node.outputs[0], node.attrs["groups"]
-    reason = _image(to, node, x)
-    if reason:
-        return reason
     row, column = _lines(node, x, (w.shape[0], w.shape[1]))
+    if winograd.chosen(to.convolution, row, column, w.shape[2], w.shape[3], groups, blocks_of(x), to.threads):
+        _winograd(to, node, x, to.need(w, PLAIN), w.shape[2:], (row, column), ending)
+        return None
     operands = Operands(
-        x.shape[2], y.shape[1], y.shape[2], w.shape[2], w.shape[3] // groups, w.shape[1], groups, bias is not None
+        x.shape[2], y.shape[1], y.shape[2], w.shape[2], w.shape[3] // groups, w.shape[1], groups,
+        ending.bias is not None, finish=ending.finish,
     )  # fmt: skip
     source = correlate("conv2d", [row], [column], operands)
-    to.add(node, source, [to.need(x, BLOCKED), to.need(w, PLAIN), *_plain(to, bias)], [to.buffer(y, BLOCKED)])
+    to.add(node, source, [to.need(x, BLOCKED), to.need(w, PLAIN), *_ends(to, ending)], [to.buffer(y, BLOCKED)])
     return None
 
 
-def _plain(to: Lowering, bias: Value | None) -> list[Key]:
-    return [] if bias is None else [to.need(bias, PLAIN)]
+def _winograd(
+    to: Lowering, node: Node, x: Value, w: Key, sizes: tuple[int, ...], lines: tuple[Line, Line], ending: Ending
+) -> None:
+    y = node.outputs[0]
+    flipped = lines[0].weight_step < 0
+    shape = winograd.Shape(*lines, sizes[0], sizes[1], blocks_of(x), flipped)
+    turned = to.scratch(node, "winograd", shape.weight_bytes)
+    to.tasks.append(Task(node, [w], [turned], winograd.transformed_weights(shape), -(-shape.filters // LANES)))
+    parts = to.scratch(node, "parts", shape.part_bytes * to.threads)
+    source = winograd.winograd(
+        node.op.name, shape, to.threads, bias=ending.bias is not None, finish=ending.finish
+    )  # fmt: skip
+    reads = [to.need(x, BLOCKED), turned, *_ends(to, ending)]
+    to.add(node, source, reads, [parts, to.buffer(y, BLOCKED)], to.threads)
 
 
-def product(to: Lowering, node: Node, step: Step, inputs: tuple[Value, Value], bias: Value) -> str | None:
-    """Lower a convolution or matrix product whose accumulators start from a bias."""
-    inner = Node(step.op, inputs, node.outputs, step.attrs, node.scope, node.phase)
-    reason = (_conv2d if step.op.name == "conv2d" else _matmul)(to, inner, bias)
-    to.how[id(node)] = f"{step.op.name}+bias"
+def product(to: Lowering, node: Node) -> str | None:
+    """Lower a product with what follows it; see `grouping`."""
+    steps = node.attrs["body"].steps
+    first, ending = steps[0], Ending()
+    for step in steps[1:]:
+        value = node.inputs[step.inputs[1]] if len(step.inputs) > 1 else None
+        if step.op.name == "add":
+            ending = replace(ending, bias=value)
+        elif step.op.name == "relu_gradient":
+            ending = replace(ending, finish="mask", mask=value)
+        else:
+            ending = replace(ending, finish=step.op.name)
+    inputs = tuple(node.inputs[i] for i in first.inputs)
+    inner = Node(first.op, inputs, node.outputs, first.attrs, node.scope, node.phase)
+    rule = {"conv2d": _conv2d, "matmul": _matmul, "conv2d_input_gradient": _conv2d_input_gradient}[first.op.name]
+    reason = rule(to, inner, ending)
+    to.how[id(node)] = " + ".join(
+        [to.how.pop(id(inner)), *("bias" if s.op.name == "add" else s.op.name for s in steps[1:])]
+    )
     return reason
 
 
@@ -76,28 +126,35 @@ def _transposed(to: Lowering, node: Node, w: Value, taps: int, channels: int, fi
     return key
 
 
-def _conv2d_input_gradient(to: Lowering, node: Node) -> str | None:
+def _conv2d_input_gradient(to: Lowering, node: Node, ending: Ending = _NOTHING) -> str | None:
+    if to.convolution == "unrolled":
+        to.unrolled(node)
+        return None
     dy, w = node.inputs
     dx, groups = node.outputs[0], node.attrs["groups"]
-    reason = _image(to, node, dy, dx)
-    if reason:
-        return reason
     rows, columns = _gradient_lines(node, w, dy, dx)
     kh, kw, channels, filters = w.shape
+    lines = (rows[0], columns[0])
+    if winograd.chosen(to.convolution, *lines, filters, channels, groups, blocks_of(dy), to.threads):
+        turned = _transposed(to, node, w, 9, channels, filters, 1)
+        _winograd(to, node, dy, turned, (filters, channels), lines, ending)
+        return None
     operands = Operands(
-        dy.shape[2], dx.shape[1], dx.shape[2], filters // groups, channels, kw, groups, flipped=True
+        dy.shape[2], dx.shape[1], dx.shape[2], filters // groups, channels, kw, groups, flipped=True,
+        finish=ending.finish,
     )  # fmt: skip
     source = correlate("conv2d_input_gradient", rows, columns, operands)
     weights_key = _transposed(to, node, w, kh * kw, channels, filters // groups, groups)
-    to.add(node, source, [to.need(dy, BLOCKED), weights_key], [to.buffer(dx, BLOCKED)])
+    reads = [to.need(dy, BLOCKED), weights_key, *_ends(to, ending)]
+    to.add(node, source, reads, [to.buffer(dx, BLOCKED)])
     return None
 
 
 def _conv2d_weight_gradient(to: Lowering, node: Node) -> str | None:
+    if to.convolution == "unrolled":
+        to.unrolled(node)
+        return None
     dy, x = node.inputs
-    reason = _image(to, node, dy, x)
-    if reason:
-        return reason
     groups = node.attrs["groups"]
     row, column = _lines(node, x, node.attrs["kernel"])
     _weight_sum(to, node, dy, x, row, column, x.shape[3] // groups, dy.shape[3], groups)
@@ -108,38 +165,83 @@ def _weight_sum(
     to: Lowering, node: Node, dy: Value, x: Value, row: Line, column: Line, channels: int, filters: int, groups: int = 1
 ) -> None:
     dw = node.outputs[0]
-    parts = to.parts(node, "parts", dw.size)
-    source = weights.weight_gradient(
-        row, column, channels=channels, filters=filters, groups=groups, parts=to.threads, blocks=to.blocks
-    )
-    to.add(node, source, [to.clean(dy), to.clean(x)], [parts], to.threads)
-    to.join(node, to.buffer(dw, PLAIN), dw.size, parts)
+    shape = filter_lanes.Shape(row, column, channels, filters // groups, groups, x.shape[0])
+    if not filter_lanes.worth_it(shape):
+        parts = to.parts(node, "parts", dw.size)
+        source = weights.weight_gradient(
+            row, column, channels=channels, filters=filters, groups=groups, parts=to.threads, blocks=blocks_of(x)
+        )
+        to.add(node, source, [to.clean(dy), to.clean(x)], [parts], to.threads)
+        to.join(node, to.buffer(dw, PLAIN), dw.size, parts)
+        return
+    reads = [to.need(dy, BLOCKED), to.need(x, BLOCKED)]
+    if filter_lanes.divided(shape, to.threads):
+        to.add(node, filter_lanes.weight_gradient(shape, 0), reads, [to.buffer(dw, PLAIN)], shape.panels)
+        return
+    count = min(to.threads, blocks_of(x))
+    parts = to.scratch(node, "parts", dw.nbytes * count)
+    to.add(node, filter_lanes.weight_gradient(shape, count), reads, [parts], count)
+    source = weights.join_plain(dw.size, count)
+    to.tasks.append(Task(node, [parts], [to.buffer(dw, PLAIN)], source, -(-dw.size // weights.CHUNK)))
 
 
-def _matmul(to: Lowering, node: Node, bias: Value | None = None) -> str | None:
+def _matmul(to: Lowering, node: Node, ending: Ending = _NOTHING) -> str | None:
     a, b = node.inputs
     y = node.outputs[0]
+    rows = to.rows(a)
+    if (
+        rows is not None
+        and not node.attrs["transpose_b"]
+        and ending.mask is None
+        and row_products.worth_it(a.shape[1], y.shape[-1])
+    ):
+        (_row_gradient if node.attrs["transpose_a"] else _row_product)(to, node, rows, ending)
+        return None
     if node.attrs["transpose_a"]:
-        if node.attrs["transpose_b"] or not (to.is_blocked(a) and to.is_blocked(b)) or to.is_blocked(y):
-            return "no kernel for these operands"
         _weight_sum(to, node, b, a, _POINT, _POINT, a.shape[1], b.shape[1])
         return None
-    if not to.is_blocked(a) or id(b) in to.carries:
-        return "no kernel for these operands"
     flipped = bool(node.attrs["transpose_b"])
-    operands = Operands(1, 1, 1, a.shape[1], y.shape[1], 1, bias=bias is not None, flipped=flipped)
+    operands = Operands(
+        1, 1, 1, a.shape[1], y.shape[1], 1, bias=ending.bias is not None, flipped=flipped, finish=ending.finish
+    )
     source = correlate("matmul", [_POINT], [_POINT], operands)
     key = _transposed(to, node, b, 1, b.shape[0], b.shape[1], 1) if flipped else to.need(b, PLAIN)
-    to.add(node, source, [to.need(a, BLOCKED), key, *_plain(to, bias)], [to.buffer(y, BLOCKED)])
+    to.add(node, source, [to.need(a, BLOCKED), key, *_ends(to, ending)], [to.buffer(y, BLOCKED)])
     return None
+
+
+def _row_reads(to: Lowering, rows: Rows) -> list[Key]:
+    return [to.need(v, PLAIN) for v in (rows.x, rows.index) if v is not None]
+
+
+def _row_shape(rows: Rows, a: Value, units: int) -> row_products.Shape:
+    return row_products.Shape(a.shape[0], a.shape[1], units, rows.x.dtype, rows.index is not None, rows.scale)
+
+
+def _row_product(to: Lowering, node: Node, rows: Rows, ending: Ending) -> None:
+    a, b = node.inputs
+    shape = _row_shape(rows, a, b.shape[1])
+    key = to.scratch(node, "weights", shape.size * 4)
+    to.tasks.append(Task(node, [to.need(b, PLAIN)], [key], row_products.turned_weights(shape), shape.units))
+    source = row_products.forward(shape, bias=ending.bias is not None, finish=ending.finish)
+    to.add(node, source, [*_row_reads(to, rows), key, *_ends(to, ending)], [to.buffer(node.outputs[0], BLOCKED)])
+
+
+def _row_gradient(to: Lowering, node: Node, rows: Rows, _: Ending) -> None:
+    a, dy = node.inputs
+    dw = node.outputs[0]
+    shape = _row_shape(rows, a, dy.shape[1])
+    count = min(to.threads, shape.blocks)
+    parts = to.scratch(node, "parts", shape.size * 4 * count)
+    source = row_products.weight_gradient(shape, count)
+    to.add(node, source, [*_row_reads(to, rows), to.need(dy, BLOCKED)], [parts], count)
+    join = row_products.join(shape, count)
+    to.tasks.append(Task(node, [parts], [to.buffer(dw, PLAIN)], join, shape.padded // LANES))
 
 
 def _depthwise(to: Lowering, node: Node) -> str | None:
     x, w = node.inputs
     y = node.outputs[0]
-    reason = _image(to, node, x, y)
-    if reason:
-        return reason
     gradient = node.op.name.endswith("gradient")
     rows, columns = (
         _gradient_lines(node, w, x, y) if gradient else [[line] for line in _lines(node, x, (w.shape[0], w.shape[1]))]
@@ -155,34 +257,43 @@ def _depthwise(to: Lowering, node: Node) -> str | None:
 def _depthwise_weight_gradient(to: Lowering, node: Node) -> str | None:
     dy, x = node.inputs
     dw = node.outputs[0]
-    reason = _image(to, node, dy, x)
-    if reason:
-        return reason
     row, column = _lines(node, x, node.attrs["kernel"])
     parts = to.parts(node, "parts", dw.size)
     source = depthwise.weight_gradient(
-        row, column, channels=dw.shape[2], multiplier=dw.shape[3], parts=to.threads, blocks=to.blocks
+        row, column, channels=dw.shape[2], multiplier=dw.shape[3], parts=to.threads, blocks=blocks_of(x)
     )
     to.add(node, source, [to.clean(dy), to.clean(x)], [parts], to.threads)
     to.join(node, to.buffer(dw, PLAIN), dw.size, parts)
     return None
 
 
-def _pool(to: Lowering, node: Node) -> str | None:
+def _pool(to: Lowering, node: Node, *, rectified: bool = False) -> str | None:
     gradient = node.op.name.endswith("gradient")
     image = node.outputs[0] if gradient else node.inputs[0]
-    reason = _image(to, node, image, *node.inputs)
-    if reason:
-        return reason
     row, column = _lines(node, image, node.attrs["kernel"])
     if node.op.name.startswith("max"):
         make = pooling.max_pool_gradient if gradient else pooling.max_pool
-        source = make(row, column, channels=image.shape[3])
+        source = make(row, column, channels=image.shape[3], rectified=rectified)
     else:
         average = pooling.average_pool_gradient if gradient else pooling.average_pool
         source = average(row, column, channels=image.shape[3], count_padding=node.attrs["count_padding"])
     to.add(node, source, [to.need(v, BLOCKED) for v in node.inputs], [to.buffer(node.outputs[0], BLOCKED)])
     return None
+
+
+def pool_and_relu(to: Lowering, node: Node) -> str | None:
+    """Lower max-pooling and the relu that follows, or the gradients of both: dx from dy, relu's result and x."""
+    steps = node.attrs["body"].steps
+    step = next(s for s in steps if s.op.name != "relu" and s.op.name != "relu_gradient")
+    if step.op.name == "max_pool2d":
+        inputs = node.inputs
+    else:
+        dy, positive = (node.inputs[i] for i in steps[0].inputs)
+        inputs = (dy, node.inputs[step.inputs[1]], positive)
+    inner = Node(step.op, inputs, node.outputs, step.attrs, node.scope, node.phase)
+    reason = _pool(to, inner, rectified=True)
+    to.how[id(node)] = " + ".join(s.op.name for s in steps)
+    return reason
 
 
 IMAGE_RULES: dict[str, Rule] = {

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from numba import cfunc, types
+from numba import cfunc, config, types
 
-from minicnn.backends.numba import functions, registers, store, vector
+from minicnn.backends.numba import functions, interpreting, panels, registers, store, vector, winograd_tiles
 from minicnn.backends.numba.progress import Progress
 
 SIGNATURE = types.void(types.int64, types.int64, types.int64)
@@ -108,27 +109,55 @@ class _Function:
 _COMPILED: dict[str, _Function] = {}
 
 
+def _key(source: Source) -> str:
+    return store.key(source.text) + ("-interpreted" if config.DISABLE_JIT else "")
+
+
 def compile_source(source: Source) -> int:
     """Address of the compiled function: from memory, from the disk, else compiled now."""
-    key = store.key(source.text)
+    key = _key(source)
     if key not in _COMPILED:
-        found = store.load(key)
-        if found is None:
-            made = cfunc(SIGNATURE, nopython=True, error_model="numpy")(_function(source, key))
-            store.save(key, made.native_name, made._library._get_compiled_object())
-            _COMPILED[key] = _Function(made.address, made)
-        else:
-            _COMPILED[key] = _Function(*found)
+        made = _interpreted(source, key) if config.DISABLE_JIT else _native(source, key)
+        _COMPILED.setdefault(key, made)  # another thread may have been faster, and its address in use
     return _COMPILED[key].address
+
+
+def _native(source: Source, key: str) -> _Function:
+    found = store.load(key)
+    if found is not None:
+        return _Function(*found)
+    made = cfunc(SIGNATURE, nopython=True, error_model="numpy")(_function(source, key, _scope()))
+    store.save(key, made.native_name, made._library._get_compiled_object())
+    return _Function(made.address, made)
+
+
+def _interpreted(source: Source, key: str) -> _Function:
+    function = _function(source, key, interpreting.NAMES)
+    return _Function(interpreting.address_of(function), function)
+
+
+def callable_of(source: Source) -> Callable[[int, int, int], None]:
+    """The compiled function to be called from Python; it holds no lock of the interpreter."""
+    address = compile_source(source)
+    if config.DISABLE_JIT:
+        return interpreting.function_at(address)
+    return ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)(address)
+
+
+def assembly(source: Source) -> str:
+    """A kernel's machine code in words; compiles it."""
+    made = cfunc(SIGNATURE, nopython=True, error_model="numpy")(_function(source, _key(source), _scope()))
+    text: str = made._library.get_asm_str()
+    return text
 
 
 def compile_all(sources: Sequence[Source]) -> list[int]:
     """Addresses of several kernels, with a line on the terminal if that takes long."""
-    todo = {store.key(s.text) for s in sources} - _COMPILED.keys()
+    todo = {_key(source) for source in sources} - _COMPILED.keys()
     addresses = []
     with Progress(len(todo)) as progress:
         for source in sources:
-            key = store.key(source.text)
+            key = _key(source)
             if key in todo:
                 todo.discard(key)
                 progress.next(source.name)
@@ -136,23 +165,29 @@ def compile_all(sources: Sequence[Source]) -> list[int]:
     return addresses
 
 
-def _function(source: Source, key: str) -> Any:
-    scope = dict(_scope())
+def _function(source: Source, key: str, names: Mapping[str, Any]) -> Any:
+    scope = _operations()
     for shape in source.tiles:
         scope |= registers.operations(*shape)
+    if config.DISABLE_JIT:
+        scope = {name: interpreting.interpreted(made.emit) for name, made in scope.items() if hasattr(made, "emit")}
+    scope |= names
     exec(compile(source.text, f"<minicnn {source.name} {key[:8]}>", "exec"), scope)
     return scope["kernel"]
 
 
+def _operations() -> dict[str, Any]:
+    """The operations that the code of kernels can name, but for those on tiles."""
+    return {
+        k: v for m in (vector, functions, panels, winograd_tiles) for k, v in vars(m).items() if not k.startswith("_")
+    }
+
+
 @cache
 def _scope() -> dict[str, Any]:
-    """What the code of kernels can name."""
-    made = {k: v for m in (vector, functions) for k, v in vars(m).items() if not k.startswith("_")}
-    return (
-        made
-        | {k: getattr(types, k) for k in ("float32", "int32", "int64", "uint8")}
-        | {"inf": math.inf, "nan": math.nan}
-    )
+    """What else compiled code can name."""
+    made = {k: getattr(types, k) for k in ("float32", "int32", "int64", "uint8")}
+    return made | {"inf": math.inf, "nan": math.nan}
 
 
 def tiles(total: int, size: int) -> list[tuple[int, int, int]]:

@@ -10,8 +10,10 @@ from minicnn.backends.numba import movement, weights
 from minicnn.backends.numba.kernel import Source
 from minicnn.backends.numba.vector import BYTES, LANES
 from minicnn.program.graph import ITEMSIZE, Node, Program, Value
+from minicnn.program.layout import channels_last
 
 PLAIN, BLOCKED = "plain", "blocked"
+_DTYPES = ("float32", "int32", "uint8", "bool")
 Key = tuple[str, str]  # name of a value or of scratch memory, and its form
 
 
@@ -40,6 +42,21 @@ class Task:
         return [*self.reads, *(k for k in self.writes if k not in self.reads)]
 
 
+@dataclass(frozen=True)
+class Rows:
+    """A value that is rows of a plain array times a number: a product may read them where they are.
+
+    Attributes:
+        x: The array (N, ...) of uint8 or float32.
+        index: Which of its rows; all in order if None.
+        scale: The number.
+    """
+
+    x: Value
+    index: Value | None = None
+    scale: float = 1.0
+
+
 Rule = Callable[["Lowering", Node], "str | None"]
 
 
@@ -48,7 +65,7 @@ class Lowering:
 
     Values that have one entry a sample are blocked: (N, ...) becomes (B, ..., 16) with B = ceil(N / 16); what is in
     lanes beyond the last sample means nothing, and kernels that add samples up have them cleared first. Everything
-    else is plain. A blocked bool is 0 or 1 in float32.
+    else is plain, unless a kernel wants the rows of some other array blocked. A blocked bool is 0 or 1 in float32.
 
     Attributes:
         tasks: What runs, in order.
@@ -57,14 +74,16 @@ class Lowering:
         indices: Inputs that pick rows, and how many rows there are.
     """
 
-    def __init__(self, program: Program, threads: int) -> None:
-        self.program, self.threads = program, threads
+    def __init__(self, program: Program, threads: int, convolution: str | None = None) -> None:
+        self.program, self.threads, self.convolution = program, threads, convolution
         self.tasks: list[Task] = []
         self.sizes: dict[Key, int] = {}
         self.how: dict[int, str] = {}
         self._place: dict[int, Key] = {}  # where a value was made
         self._also: dict[tuple[int, str], Key] = {}  # where a copy of it is in another form
         self._cleared: set[Key] = set()
+        self._rows: dict[int, Rows] = {}
+        self._waiting: dict[int, Callable[[], None]] = {}  # what makes a value when somebody needs it
         self.indices: list[tuple[Value, int]] = []
         self.samples = _samples(program)
         self.blocks = -(-self.samples // LANES)
@@ -78,8 +97,10 @@ class Lowering:
 
     def run(self) -> Lowering:
         """Lower all nodes."""
-        from minicnn.backends.numba import grouping, rules
+        from minicnn.backends.numba import expanding, grouping, rules
 
+        channels_last(self.program)
+        expanding.expand(self.program)
         self.mark()
         grouping.group(self)
         self.mark()
@@ -112,8 +133,8 @@ class Lowering:
 
     def _reason(self, node: Node) -> str | None:
         for value in (*node.inputs, *node.outputs):
-            if value.dtype in ("float64", "bfloat16", "float16"):
-                return f"kernels are float32, not {value.dtype}"
+            if value.dtype not in _DTYPES:
+                return f"kernels are for {', '.join(_DTYPES)}, not {value.dtype}"
         return None
 
     # Buffers ------------------------------------------------------------------------------------
@@ -129,8 +150,22 @@ class Lowering:
         """Declare that a value is what a buffer holds already."""
         self._place[id(value)] = key
 
+    def later(self, value: Value, rows: Rows, make: Callable[[], None]) -> None:
+        """Declare that a value is rows of a plain array, and what makes it if that is not enough for a reader."""
+        self._rows[id(value)] = rows
+        self._waiting[id(value)] = make
+
+    def rows(self, value: Value) -> Rows | None:
+        """The plain rows that a value consists of, if it does."""
+        if id(value) in self._rows:
+            return self._rows[id(value)]
+        plain = value.dtype == "float32" and value.shape[0] == self.samples and self._place[id(value)][1] == PLAIN
+        return Rows(value) if plain else None
+
     def form(self, value: Value) -> str:
         """The form in which a value was made."""
+        if id(value) in self._waiting:
+            self._waiting.pop(id(value))()
         return self._place[id(value)][1]
 
     def scratch(self, node: Node, what: str, nbytes: int) -> Key:
@@ -141,11 +176,13 @@ class Lowering:
 
     def _bytes(self, value: Value, form: str) -> int:
         if form == BLOCKED:
-            return self.blocks * math.prod(value.shape[1:]) * BYTES
+            return blocks_of(value) * math.prod(value.shape[1:]) * BYTES
         return value.size * ITEMSIZE[value.dtype]
 
     def need(self, value: Value, form: str) -> Key:
         """Where a value is in a form, converted if it has to be."""
+        if id(value) in self._waiting:
+            self._waiting.pop(id(value))()
         made = self._place[id(value)]
         if made[1] == form:
             return made
@@ -153,21 +190,21 @@ class Lowering:
             return self._also[id(value), form]
         key = (value.name, form)
         self.sizes[key] = self._bytes(value, form)
-        elements = math.prod(value.shape[1:])
+        samples, elements = value.shape[0], math.prod(value.shape[1:])
         if form == BLOCKED:
-            source = movement.enter(samples=self.samples, elements=elements, dtype=value.dtype, gathered=False)
+            source = movement.enter(samples=samples, elements=elements, dtype=value.dtype, gathered=False)
         else:
-            source = movement.leave(samples=self.samples, elements=elements, dtype=value.dtype)
-        self.tasks.append(Task(None, [made], [key], source, self.blocks))
+            source = movement.leave(samples=samples, elements=elements, dtype=value.dtype)
+        self.tasks.append(Task(None, [made], [key], source, blocks_of(value)))
         self._also[id(value), form] = key
         return key
 
     def clean(self, value: Value) -> Key:
         """Where a value is blocked with zeros in lanes beyond the last sample."""
         key = self.need(value, BLOCKED)
-        if self.samples % LANES and key not in self._cleared:
+        if value.shape[0] % LANES and key not in self._cleared:
             self._cleared.add(key)
-            source = movement.clear(samples=self.samples, elements=math.prod(value.shape[1:]))
+            source = movement.clear(samples=value.shape[0], elements=math.prod(value.shape[1:]))
             self.tasks.append(Task(None, [key], [key], source))
         return key
 
@@ -175,8 +212,9 @@ class Lowering:
 
     def add(self, node: Node, source: Source, reads: Sequence[Key], writes: Sequence[Key], items: int | None = None,
             *, name: str | None = None) -> None:  # fmt: skip
-        """Run a kernel whose buffers are the reads, then the writes."""
-        self.tasks.append(Task(node, list(reads), list(writes), source, self.blocks if items is None else items))
+        """Run a kernel whose buffers are the reads, then the writes; by default an item is a block of the result."""
+        count = blocks_of(node.outputs[0]) if items is None else items
+        self.tasks.append(Task(node, list(reads), list(writes), source, count))
         self.how[id(node)] = name or source.name
 
     def join(self, node: Node, key: Key, size: int, parts: Key, *, divisor: int = 1) -> None:
@@ -188,10 +226,20 @@ class Lowering:
         """Memory for the threads' parts of sums of that many elements."""
         return self.scratch(node, what, weights.part_bytes(size) * self.threads)
 
+    def unrolled(self, node: Node) -> None:
+        """Run a convolution as its reference does: unfolded, and a matrix product through BLAS."""
+        self._reference(node, "")
+        self.how[id(node)] = f"{node.op.name} unrolled, matrix product by BLAS"
+
     def _reference(self, node: Node, reason: str) -> None:
         reads = [self.need(v, PLAIN) for v in node.inputs]
         self.tasks.append(Task(node, reads, [self.buffer(v, PLAIN) for v in node.outputs]))
         self.how[id(node)] = f"reference: {reason}"
+
+
+def blocks_of(value: Value) -> int:
+    """Blocks of 16 rows of a value."""
+    return -(-value.shape[0] // LANES)
 
 
 def constant_key(value: Value) -> Key:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from minicnn.backends.numba.kernel import Lines, Source
 from minicnn.backends.numba.vector import BYTES, LANES
+from minicnn.program.graph import ITEMSIZE
 
 _LOAD = {"uint8": "float32(uload(x + {}))", "bool": "float32(uload(x + {}))", "float32": "fload(x + 4 * ({}))"}
 
@@ -67,34 +68,40 @@ def gather_rows(*, nbytes: int) -> Source:
     return out.source("gather", "x", "index", "y")
 
 
-def copy(shape: Sequence[int], source: Sequence[int], target: Sequence[int], *, first: tuple[int, int],
-         spans: tuple[int, int]) -> Source:  # fmt: skip
-    """A box of a blocked array into another; one item a block.
+def copy(shape: Sequence[int], source: Sequence[int], target: Sequence[int], first: tuple[int, int] = (0, 0), *,
+         nbytes: int = BYTES) -> Source:  # fmt: skip
+    """A box of an array into another of the same form; one item an index of its first axis.
 
     Args:
-        shape: Lengths of the box, at most three axes.
-        source: Vectors between neighbours along each axis where they come from.
+        shape: Lengths of the box.
+        source: Elements between neighbours along each axis where they come from; 0 repeats them.
         target: The same where they go.
-        first: Vectors before the box in each.
-        spans: Vectors of one block of each.
+        first: Elements before the box in each.
+        nbytes: Size of an element: that of a vector in blocked arrays, 1 or 4 in plain ones.
     """
     out = Lines()
-    lengths = (*(1,) * (3 - len(shape)), *shape)
-    steps = [(*(0,) * (3 - len(s)), *s) for s in (source, target)]
-    with out.block("for block in range(start, stop):"):
-        for name, base, start, span in zip("pq", "xy", first, spans, strict=True):
-            every, here = out.all_numbers(**{f"{name}_span": span, f"{name}_first": start})
-            out(f"{name} = {base} + (block * {every} + {here}) * {BYTES}")
-        depth = out.depth
-        for axis, n in enumerate(lengths):
-            out(f"for i{axis} in range({out.number(f'n{axis}', n)}):")
+    missing = max(0, 4 - len(shape))  # boxes of few axes share a function
+    lengths = (*(1,) * missing, *shape[1:])
+    steps = [(s[0], *(0,) * missing, *s[1:]) for s in (source, target)]
+    runs = nbytes == 4 and steps[0][-1] == steps[1][-1] == 1 and lengths[-1] > 1
+    load, store = {BYTES: ("vload", "vstore"), 4: ("iload", "istore"), 1: ("uload", "ustore")}[nbytes]
+    with out.block("for item in range(start, stop):"):
+        for name, base, step, start in zip("pq", "xy", steps, first, strict=True):
+            numbers = (out.number(f"{name}0", step[0] * nbytes), out.number(f"{name}_first", start * nbytes))
+            out(f"{name} = {base} + item * {numbers[0]} + {numbers[1]}")
+        for axis, n in enumerate(lengths, 1):
+            every = f", {LANES}" if runs and axis == len(lengths) else ""
+            out(f"for i{axis} in range({'0, ' if every else ''}{out.number(f'n{axis}', n)}{every}):")
             out.depth += 1
-        p, q = (
-            " + ".join(f"i{a} * {out.number(f'{name}{a}', s * BYTES)}" for a, s in enumerate(step))
-            for name, step in zip(("s", "t"), steps, strict=True)
-        )
-        out(f"vstore(q + {q}, vload(p + {p}))")
-        out.depth = depth
+        at = [
+            " + ".join(f"i{a} * {out.number(f'{name}{a}', s * nbytes)}" for a, s in enumerate(step[1:], 1))
+            for name, step in zip("pq", steps, strict=True)
+        ]
+        if runs:
+            out(f"left = n{len(lengths)} - i{len(lengths)}")
+            out(f"vstore_some(q + {at[1]}, vload_some(p + {at[0]}, left), left)")
+        else:
+            out(f"{store}(q + {at[1]}, {load}(p + {at[0]}))")
     return out.source("copy", "x", "y")
 
 
@@ -105,6 +112,19 @@ def fill(*, elements: int, value: float) -> Source:
     with out.block("for block in range(start, stop):"), out.block(f"for e in range({size}):"):
         out(f"vstore(y + (block * {size} + e) * {BYTES}, splat(float32({value!r})))")
     return out.source("fill", "y")
+
+
+def one_hot(*, classes: int, labels: str, dtype: str) -> Source:
+    """1 at each label along K of a plain array (.., K), 0 elsewhere; one item a label."""
+    out = Lines()
+    k = out.number("classes", classes)
+    load = "int64(uload(x + row))" if labels == "uint8" else "int64(iload(x + row * 4))"
+    store, kind = {"float32": ("fstore", "float32"), "int32": ("istore", "int32")}.get(dtype, ("ustore", "uint8"))
+    with out.block("for row in range(start, stop):"):
+        out(f"label = {load}")
+        with out.block(f"for c in range({k}):"):
+            out(f"{store}(y + (row * {k} + c) * {ITEMSIZE[dtype]}, {kind}(c == label))")
+    return out.source("one_hot", "x", "y")
 
 
 def transpose_weights(*, taps: int, channels: int, filters: int, groups: int) -> Source:

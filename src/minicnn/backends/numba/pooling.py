@@ -70,32 +70,39 @@ class _Image(Lines):
             self(f"vstore(db + k * {BYTES}, splat(float32(0)))")
 
 
-def max_pool(row: Line, column: Line, *, channels: int) -> Source:
-    """y = largest element of each window; one item a block."""
+def max_pool(row: Line, column: Line, *, channels: int, rectified: bool = False) -> Source:
+    """y = largest element of each window, or 0 if that is larger and the result is rectified; one item a block."""
     out = _Image(row, column, channels)
     channels_loop = f"for c in range({out.n['channels']}):"
     with out.block("for block in range(start, stop):"), out.positions(), out.block(channels_loop):
-        out("a = splat(float32(-inf))")
+        out("a = splat(float32(0))" if rectified else "a = splat(float32(-inf))")
         with out.window():
             out("a = vmax(a, vload(xi))")
         out("vstore(yi, a)", f"yi += {BYTES}")
     return out.source("max_pool2d", "x", "y")
 
 
-def max_pool_gradient(row: Line, column: Line, *, channels: int) -> Source:
-    """dx: dy goes to the first maximum of each window, to its last element if none equals y (NaN)."""
+def max_pool_gradient(row: Line, column: Line, *, channels: int, rectified: bool = False) -> Source:
+    """dx: dy goes to the first maximum of each window, to its last element if none equals y (NaN).
+
+    If y is rectified, dy counts as 0 where y is not positive.
+    """
     out = _Image(row, column, channels)
+    # Windows that do not overlap are written once; then only what no window covers is set to 0 before.
+    apart = all(line.in_step >= line.taps for line in (row, column)) and not any(out.padded)
+    covered = all(line.in_step == line.taps and line.count * line.taps == line.size for line in (row, column))
     with out.block("for block in range(start, stop):"):
-        out.zero()
+        if apart and covered:
+            out(f"xb = x + block * {out.n['image']} * {BYTES}", f"db = dx + block * {out.n['image']} * {BYTES}")
+        else:
+            out.zero()
         with out.positions(), out.block(f"for c in range({out.n['channels']}):"):
             out("g = vload(dy + yi - y)", "top = vload(yi)", "zero = splat(float32(0))", "di = db")
+            if rectified:
+                out("g = vselect(vgt(top, zero), g, zero)")
             with out.window():
-                out(
-                    "hit = veq(vload(xi), top)",
-                    "di = db + xi - xb",
-                    "vstore(di, vadd(vload(di), vselect(hit, g, zero)))",
-                    "g = vselect(hit, zero, g)",
-                )
+                out("hit = veq(vload(xi), top)", "di = db + xi - xb", "here = vselect(hit, g, zero)")
+                out("vstore(di, here)" if apart else "vstore(di, vadd(vload(di), here))", "g = vselect(hit, zero, g)")
             out("vstore(di, vadd(vload(di), g))", f"yi += {BYTES}")
     return out.source("max_pool2d_gradient", "dy", "x", "y", "dx")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from minicnn.backends.numba.kernel import Lines, Source, even_tile
@@ -72,20 +73,73 @@ def argmax(*, samples: int, classes: int) -> Source:
     return out.source("argmax", "x", "y")
 
 
-def of_all(kind: str, size: int) -> Source:
-    """Sum, mean or maximum of a whole plain array; one item for all."""
+def argmax_plain(*, classes: int, inner: int, dtype: str) -> Source:
+    """Index of the first maximum (or NaN) along K of a plain array (.., K, inner) as int32; one item a row."""
     out = Lines()
-    n = out.number("size", size)
+    k, m = out.all_numbers(classes=classes, inner=inner)
+    small = dtype in ("bool", "uint8")
+    load, size = ("uload", 1) if small else ("iload" if dtype == "int32" else "fload", 4)
+    with out.block("for row in range(start, stop):"), out.block(f"for i in range({m}):"):
+        out(f"p = x + (row * {k} * {m} + i) * {size}", f"top = {load}(p)", "at = 0")
+        with out.block(f"for c in range(1, {k}):"):
+            out(f"v = {load}(p + c * {m} * {size})")
+            with out.block("if v > top or (v != v and top == top):"):
+                out("top = v", "at = c")
+        out(f"istore(y + (row * {m} + i) * 4, int32(at))")
+    return out.source("argmax", "x", "y")
+
+
+def of_plain(kind: str, sizes: Sequence[int], reduced: Sequence[bool]) -> tuple[Source, int]:
+    """Sum, mean or maximum over any axes of a plain array, and the number of items.
+
+    An item is one element of the result where the last axis is reduced, else up to 16 neighbours.
+
+    Args:
+        kind: "sum", "mean" or "max".
+        sizes: Lengths of the axes.
+        reduced: Which of them are reduced; neighbours differ.
+    """
+    out = Lines()
+    sizes, reduced = list(sizes) or [1], list(reduced) or [False]
+    last, along = len(sizes) - 1, reduced[-1]
+    n = [out.number(f"n{i}", size) for i, size in enumerate(sizes)]
+    places = range(last + 1)
+    steps = {i: " * ".join(n[i + 1 :]) or "1" for i in places}  # elements between neighbours
+    kept = [i for i in places if not reduced[i] and i != last]
+    count = 1 if along else -(-sizes[-1] // LANES)
+    chunks = out.number("chunks", count)
     with out.block("for item in range(start, stop):"):
+        out(f"rest = item // {chunks}", "p = x")
+        for i in reversed(kept):
+            out(f"p += rest % {n[i]} * {steps[i]} * 4", f"rest = rest // {n[i]}")
+        if not along:
+            out(f"column = item % {chunks} * {LANES}", f"left = {n[last]} - column", "p += column * 4")
         out(f"a = splat(float32({_START[kind]}))")
-        with out.block(f"for k in range(0, {n}, {LANES}):"):
-            out(f"left = {n} - k", "v = vload_some(x + k * 4, left)")
-            out("a = vmax(a, vselect(msome(left), v, a))" if kind == "max" else "a = vadd(a, v)")
-        if kind == "max":
-            out("fstore(y, vmax_lanes(a))")
+        depth = out.depth
+        for i in (i for i in places if reduced[i] and i != last):
+            out(f"for i{i} in range({n[i]}):")
+            out.depth += 1
+        at = "".join(f" + i{i} * {steps[i]} * 4" for i in places if reduced[i] and i != last)
+        if along:
+            out(f"for k in range(0, {n[last]}, {LANES}):")
+            out.depth += 1
+            out(f"left = {n[last]} - k")
+            at += " + k * 4"
+        out(f"v = vload_some(p{at}, left)")
+        whole = not along or kind != "max"
+        out(f"a = {_STEP[kind]}(a, {'v' if whole else 'vselect(msome(left), v, a)'})")
+        out.depth = depth
+        terms = math.prod(size for size, gone in zip(sizes, reduced, strict=True) if gone)
+        divisor = out.number("count", terms) if kind == "mean" else ""
+        if not along:
+            if divisor:
+                out(f"a = vdiv(a, splat(float32({divisor})))")
+            out(f"vstore_some(y + (item // {chunks} * {n[last]} + column) * 4, a, left)")
+        elif kind == "max":
+            out("fstore(y + item * 4, vmax_lanes(a))")
         else:
-            out(f"fstore(y, vsum(a){f' / float32({n})' if kind == 'mean' else ''})")
-    return out.source(kind, "x", "y")
+            out(f"fstore(y + item * 4, vsum(a){f' / float32({divisor})' if divisor else ''})")
+    return out.source(kind, "x", "y"), math.prod(sizes[i] for i in kept) * count
 
 
 def of_batch(kind: str, *, samples: int, positions: int, channels: int, parts: int, blocks: int) -> Source:

@@ -14,20 +14,27 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import models, register_model
 
+from minicnn.backends.numba.interpreting import Interpreter
 from minicnn.backends.numba.vector import (
+    _BYTES,
     _FLOAT,
     _VECTOR,
     BYTES,
     LANES,
+    _extremum,
     _load,
+    _load_bytes,
+    _load_some,
     _operation,
     _pointer,
     _splat,
     _store,
-    _sum,
+    _store_some,
 )
 
 _INT = ir.IntType(64)
+_ZERO = ir.Constant(_INT, 0)
+_SIZE = {"bytes": 1, "floats": 4}  # of an element
 
 
 class _Tile(types.Type):
@@ -55,30 +62,39 @@ def _broadcast(builder: Any, address: Any) -> Any:
     return _splat(builder, builder.load(_pointer(builder, address, _FLOAT)))
 
 
+def _elements(builder: Any, kind: str, address: Any, left: Any = None) -> Any:
+    """16 elements as floats; if told how many are left, 0 beyond those."""
+    if kind == "floats":
+        return _load(builder, address) if left is None else _load_some(builder, address, left)
+    if left is not None:
+        return _load_bytes(builder, address, left)
+    return builder.uitofp(builder.load(_pointer(builder, address, _BYTES), align=1), _VECTOR)
+
+
 def _fma(builder: Any, x: Any, y: Any, z: Any) -> Any:
     kind = ir.FunctionType(_VECTOR, [_VECTOR] * 3)
     return builder.call(cgutils.get_or_insert_function(builder.module, kind, "llvm.fma.v16f32"), [x, y, z])
 
 
-def _looped(builder: Any, tile: Any, size: int, count: Any, addresses: list[Any], steps: list[Any],
-            body: Callable[[list[Any], list[Any]], list[Any]]) -> Any:  # fmt: skip
-    """Repeat `body(accumulators, addresses)` count times, each address moving on by its step."""
-    sums = [cgutils.alloca_once(builder, _VECTOR) for _ in range(size)]
+def _looped(builder: Any, sums: list[Any], count: Any, addresses: list[Any], steps: list[Any],
+            body: Callable[[list[Any], list[Any]], list[Any]]) -> list[Any]:  # fmt: skip
+    """Repeat `sums = body(sums, addresses)` count times, each address moving on by its step; returns the sums."""
+    if isinstance(builder, Interpreter):
+        for _ in range(count):
+            sums = body(sums, addresses)
+            addresses = [builder.add(address, step) for address, step in zip(addresses, steps, strict=True)]
+        return sums
+    kept = [cgutils.alloca_once(builder, _VECTOR) for _ in sums]
     places = [cgutils.alloca_once(builder, _INT) for _ in addresses]
-    for i, one in enumerate(sums):
-        builder.store(builder.extract_value(tile, i), one)
-    for place, address in zip(places, addresses, strict=True):
-        builder.store(address, place)
+    for value, place in zip([*sums, *addresses], [*kept, *places], strict=True):
+        builder.store(value, place)
     with cgutils.for_range(builder, count):
         at = [builder.load(place) for place in places]
-        made = body([builder.load(one) for one in sums], at)
-        for one, value in zip(sums, made, strict=True):
-            builder.store(value, one)
-        for place, address, step in zip(places, at, steps, strict=True):
-            builder.store(builder.add(address, step), place)
-    for i, one in enumerate(sums):
-        tile = builder.insert_value(tile, builder.load(one), i)
-    return tile
+        made = body([builder.load(one) for one in kept], at)
+        moved = [builder.add(address, step) for address, step in zip(at, steps, strict=True)]
+        for value, place in zip([*made, *moved], [*kept, *places], strict=True):
+            builder.store(value, place)
+    return [builder.load(one) for one in kept]
 
 
 @cache
@@ -93,24 +109,43 @@ def operations(rows: int, columns: int) -> dict[str, Any]:
       x + r x_step and w[c] the float at w + 4 c; then x moves on by one vector and w by w_step.
     - outer_R_C(a, x, y, count, x_step, y_step): count times a[r][c] += x[r] * y[c], vectors side by side at x and y;
       then they move on by their steps.
+    - spread_R_C(a, x, y, count, samples, x_step): for `count` positions and the samples (at most 16) of each
+      a[r][c] += x[r] * y[c], x[r] being the float at x + 64 r + 4 s and y[c] the vector at y + 64 (C s + c); from
+      position to position x moves on by x_step, and y to what follows.
+    - deposit_R_C(o, a, step, lanes, fresh) adds the first `lanes` floats of row r of a to those at o + r step, which
+      count as 0 if fresh is 1.
+    - dot_KIND_R_C(a, x, w, count, w_step): a[r][c] += x[r] * w[c] in vectors of `count` elements, x[r] at the address
+      that is at x + 8 r, and w[c] at w + c w_step, where 0 follow; KIND is floats or bytes.
+    - fold_KIND_R_C(a, x, k, y, count, length): for `count` samples s, a[r][c] += x[r] * y[c], x[r] being the vector of
+      elements from k + 16 r on of the row whose address is at x + 8 s, and y[c] the float at y + 64 c + 4 s.
+      fold_KIND_some_R_C does not read beyond the `length` elements of a row.
+    - lay_R_C(o, a, step, length, fresh) adds a[r][c] to the vector at o + c step + 64 r, which counts as 0 if fresh
+      is 1, as far as there are `length` floats.
+    - clip_R_C(a, low, high) has values below low and above high replaced by those; NaN stays.
+    - keep_R_C(a, m, step) has 0 where the vector at m + r step + c * 64 is not positive.
     - put_R_C(o, a, step) stores a[r][c] at o + r step + c * 64.
     - gather_R_C(o, a, step) adds a[r][c] to the vectors there.
-    - total_R_C(o, a, step) adds the sums of the lanes of a[r][c] to the floats at o + r step + 4 c.
     """
     size = rows * columns
     tile, address = _Tile(size), types.int64
     kind = ir.ArrayType(_VECTOR, size)
     cells = [(r, c, r * columns + c) for r in range(rows) for c in range(columns)]
 
+    def apart(builder: Any, a: Any) -> list[Any]:
+        return [builder.extract_value(a, i) for i in range(size)]
+
+    def joined(builder: Any, vectors: list[Any]) -> Any:
+        result = ir.Constant(kind, ir.Undefined)
+        for i, vector in enumerate(vectors):
+            result = builder.insert_value(result, vector, i)
+        return result
+
     def clear(builder: Any) -> Any:
         return ir.Constant(kind, [ir.Constant(_VECTOR, [0.0] * LANES)] * size)
 
     def bias(builder: Any, b: Any) -> Any:
         values = [_broadcast(builder, _plus(builder, b, 4 * c)) for c in range(columns)]
-        result = ir.Constant(kind, ir.Undefined)
-        for _, c, i in cells:
-            result = builder.insert_value(result, values[c], i)
-        return result
+        return joined(builder, [values[c] for _, c, _ in cells])
 
     def correlate(builder: Any, a: Any, x: Any, w: Any, count: Any, x_step: Any, w_step: Any) -> Any:
         def body(sums: list[Any], at: list[Any]) -> list[Any]:
@@ -121,7 +156,8 @@ def operations(rows: int, columns: int) -> dict[str, Any]:
                     sums[r * columns + c] = _fma(builder, weight, inputs[r], sums[r * columns + c])
             return sums
 
-        return _looped(builder, a, size, count, [x, w], [ir.Constant(_INT, BYTES), w_step], body)
+        steps = [ir.Constant(_INT, BYTES), w_step]
+        return joined(builder, _looped(builder, apart(builder, a), count, [x, w], steps, body))
 
     def outer(builder: Any, a: Any, x: Any, y: Any, count: Any, x_step: Any, y_step: Any) -> Any:
         def body(sums: list[Any], at: list[Any]) -> list[Any]:
@@ -132,7 +168,98 @@ def operations(rows: int, columns: int) -> dict[str, Any]:
                     sums[r * columns + c] = _fma(builder, inputs[r], gradient, sums[r * columns + c])
             return sums
 
-        return _looped(builder, a, size, count, [x, y], [x_step, y_step], body)
+        return joined(builder, _looped(builder, apart(builder, a), count, [x, y], [x_step, y_step], body))
+
+    def spread(builder: Any, a: Any, x: Any, y: Any, count: Any, samples: Any, x_step: Any) -> Any:
+        def sample(sums: list[Any], at: list[Any]) -> list[Any]:
+            gradients = [_load(builder, _plus(builder, at[1], c * BYTES)) for c in range(columns)]
+            for r in range(rows):
+                value = _broadcast(builder, _plus(builder, at[0], r * BYTES))
+                for c in range(columns):
+                    sums[r * columns + c] = _fma(builder, value, gradients[c], sums[r * columns + c])
+            return sums
+
+        def position(sums: list[Any], at: list[Any]) -> list[Any]:
+            steps = [ir.Constant(_INT, 4), ir.Constant(_INT, columns * BYTES)]
+            return _looped(builder, sums, samples, at, steps, sample)
+
+        steps = [x_step, ir.Constant(_INT, LANES * columns * BYTES)]
+        return joined(builder, _looped(builder, apart(builder, a), count, [x, y], steps, position))
+
+    def deposit(builder: Any, o: Any, a: Any, step: Any, lanes: Any, fresh: Any) -> None:
+        new = builder.icmp_signed("!=", fresh, _ZERO)
+        for r, c, i in cells:
+            at = _plus(builder, _at(builder, o, step, r), c * BYTES)
+            live = builder.sub(lanes, ir.Constant(_INT, c * LANES))
+            old = builder.select(new, ir.Constant(_VECTOR, [0.0] * LANES), _load_some(builder, at, live))
+            _store_some(builder, at, builder.fadd(old, builder.extract_value(a, i)), live)
+
+    def dot(kind: str) -> Callable[..., Any]:
+        def emit(builder: Any, a: Any, x: Any, w: Any, count: Any, w_step: Any) -> Any:
+            def body(sums: list[Any], at: list[Any], rest: Any = None) -> list[Any]:
+                inputs = [_elements(builder, kind, address, rest) for address in at[:-1]]
+                for c in range(columns):
+                    weights = _load(builder, _at(builder, at[-1], w_step, c))
+                    for r in range(rows):
+                        sums[r * columns + c] = _fma(builder, inputs[r], weights, sums[r * columns + c])
+                return sums
+
+            starts = [builder.load(_pointer(builder, _plus(builder, x, 8 * r), _INT)) for r in range(rows)]
+            steps = [ir.Constant(_INT, LANES * _SIZE[kind])] * rows + [ir.Constant(_INT, BYTES)]
+            whole = builder.ashr(count, ir.Constant(_INT, 4))
+            sums = _looped(builder, apart(builder, a), whole, [*starts, w], steps, body)
+            rest = builder.sub(count, builder.shl(whole, ir.Constant(_INT, 4)))
+            ends = [builder.add(s, builder.mul(whole, step)) for s, step in zip([*starts, w], steps, strict=True)]
+            some = builder.select(builder.icmp_signed(">", rest, _ZERO), ir.Constant(_INT, 1), _ZERO)
+            return joined(builder, _looped(builder, sums, some, ends, steps, lambda s, at: body(s, at, rest)))
+
+        return emit
+
+    def fold(kind: str, *, checked: bool) -> Callable[..., Any]:
+        def emit(builder: Any, a: Any, x: Any, k: Any, y: Any, count: Any, length: Any) -> Any:
+            def body(sums: list[Any], at: list[Any]) -> list[Any]:
+                row = builder.load(_pointer(builder, at[0], _INT))
+                first = builder.add(row, builder.mul(k, ir.Constant(_INT, _SIZE[kind])))
+                left = builder.sub(length, k)
+                inputs = [
+                    _elements(
+                        builder, kind, _plus(builder, first, r * LANES * _SIZE[kind]),
+                        builder.sub(left, ir.Constant(_INT, r * LANES)) if checked else None,
+                    )
+                    for r in range(rows)
+                ]  # fmt: skip
+                for c in range(columns):
+                    value = _broadcast(builder, _plus(builder, at[1], c * BYTES))
+                    for r in range(rows):
+                        sums[r * columns + c] = _fma(builder, inputs[r], value, sums[r * columns + c])
+                return sums
+
+            steps = [ir.Constant(_INT, 8), ir.Constant(_INT, 4)]
+            return joined(builder, _looped(builder, apart(builder, a), count, [x, y], steps, body))
+
+        return emit
+
+    def lay(builder: Any, o: Any, a: Any, step: Any, length: Any, fresh: Any) -> None:
+        new = builder.icmp_signed("!=", fresh, _ZERO)
+        for r, c, i in cells:
+            at = _plus(builder, _at(builder, o, step, c), r * BYTES)
+            live = builder.sub(length, ir.Constant(_INT, r * LANES))
+            old = builder.select(new, ir.Constant(_VECTOR, [0.0] * LANES), _load_some(builder, at, live))
+            _store_some(builder, at, builder.fadd(old, builder.extract_value(a, i)), live)
+
+    def clip(builder: Any, a: Any, low: Any, high: Any) -> Any:
+        least, most = _splat(builder, low), _splat(builder, high)
+        made = [_extremum(">=")(builder, v, least) for v in apart(builder, a)]
+        return joined(builder, [_extremum("<=")(builder, v, most) for v in made])
+
+    def keep(builder: Any, a: Any, m: Any, step: Any) -> Any:
+        zero = ir.Constant(_VECTOR, [0.0] * LANES)
+        made = []
+        for r, c, i in cells:
+            masks = _load(builder, _plus(builder, _at(builder, m, step, r), c * BYTES))
+            positive = builder.fcmp_ordered(">", masks, zero)
+            made.append(builder.select(positive, builder.extract_value(a, i), zero))
+        return joined(builder, made)
 
     def put(builder: Any, o: Any, a: Any, step: Any) -> None:
         for r, c, i in cells:
@@ -143,20 +270,25 @@ def operations(rows: int, columns: int) -> dict[str, Any]:
             at = _plus(builder, _at(builder, o, step, r), c * BYTES)
             _store(builder, at, builder.fadd(_load(builder, at), builder.extract_value(a, i)))
 
-    def total(builder: Any, o: Any, a: Any, step: Any) -> None:
-        for r, c, i in cells:
-            at = _pointer(builder, _plus(builder, _at(builder, o, step, r), 4 * c), _FLOAT)
-            builder.store(builder.fadd(builder.load(at), _sum(builder, builder.extract_value(a, i))), at)
-
     many = [address] * 5
     made: dict[str, tuple[Any, list[Any], Callable[..., Any]]] = {
         "clear": (tile, [], clear),
         "bias": (tile, [address], bias),
         "correlate": (tile, [tile, *many], correlate),
         "outer": (tile, [tile, *many], outer),
+        "clip": (tile, [tile, types.float32, types.float32], clip),
+        "keep": (tile, [tile, address, address], keep),
         "put": (types.void, [address, tile, address], put),
         "gather": (types.void, [address, tile, address], gather),
-        "total": (types.void, [address, tile, address], total),
+        "spread": (tile, [tile, *many], spread),
+        "dot_bytes": (tile, [tile, *many[1:]], dot("bytes")),
+        "dot_floats": (tile, [tile, *many[1:]], dot("floats")),
+        "fold_bytes": (tile, [tile, *many], fold("bytes", checked=False)),
+        "fold_bytes_some": (tile, [tile, *many], fold("bytes", checked=True)),
+        "fold_floats": (tile, [tile, *many], fold("floats", checked=False)),
+        "fold_floats_some": (tile, [tile, *many], fold("floats", checked=True)),
+        "lay": (types.void, [address, tile, address, address, address], lay),
+        "deposit": (types.void, [address, tile, address, address, address], deposit),
     }
     return {
         f"{name}_{rows}_{columns}": _operation(f"{name}_{rows}_{columns}", result, arguments, emit)

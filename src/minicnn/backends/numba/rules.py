@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 
-from minicnn.backends.numba import elementwise, loss, movement, random, reduction
-from minicnn.backends.numba.grouping import BIASED, SCALED, chain
-from minicnn.backends.numba.images import IMAGE_RULES, product
-from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Lowering, Rule
+from minicnn.backends.numba import elementwise, loss, movement, random
+from minicnn.backends.numba.grouping import NORMALIZE, POOL, PRODUCT, SCALED, chain
+from minicnn.backends.numba.images import IMAGE_RULES, pool_and_relu, product
+from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Lowering, Rows, Rule
+from minicnn.backends.numba.moving import MOVING_RULES
 from minicnn.backends.numba.optimizing import UPDATE_RULES
-from minicnn.backends.numba.statistics import STATISTIC_RULES
+from minicnn.backends.numba.statistics import STATISTIC_RULES, normalize
 from minicnn.program.fusion import only_reader
 from minicnn.program.graph import ITEMSIZE, Node, Value
 
@@ -39,12 +40,17 @@ def _casts(node: Node) -> bool:
 
 
 def _enter(to: Lowering, node: Node, x: Value, index: Value | None, scale: float = 1.0) -> None:
-    elements = math.prod(x.shape[1:])
-    source = movement.enter(
-        samples=to.samples, elements=elements, dtype=x.dtype, gathered=index is not None, scale=scale
-    )
-    reads = [to.need(x, PLAIN)] + ([to.need(index, PLAIN)] if index is not None else [])
-    to.add(node, source, reads, [to.buffer(node.outputs[0], BLOCKED)])
+    y = node.outputs[0]
+
+    def make() -> None:
+        source = movement.enter(
+            samples=y.shape[0], elements=math.prod(x.shape[1:]), dtype=x.dtype, gathered=index is not None, scale=scale
+        )
+        reads = [to.need(x, PLAIN)] + ([to.need(index, PLAIN)] if index is not None else [])
+        to.add(node, source, reads, [to.buffer(y, BLOCKED)])
+
+    to.how[id(node)] = "no work: rows are read where they are"
+    to.later(y, Rows(x, index, scale), make)
 
 
 def _cast(to: Lowering, node: Node) -> str | None:
@@ -65,8 +71,10 @@ def _enter_bytes(to: Lowering, node: Node, x: Value, scale: float) -> None:
 
 def _fused(to: Lowering, node: Node) -> str | None:
     body = node.attrs["body"]
-    if body.name == BIASED:
-        return product(to, node, body.steps[0], (node.inputs[0], node.inputs[1]), node.inputs[2])
+    if body.name in (PRODUCT, POOL):
+        return (product if body.name == PRODUCT else pool_and_relu)(to, node)
+    if body.name == NORMALIZE:
+        return normalize(to, node, body.steps[1].op.name)
     if body.name == SCALED:
         factor = node.inputs[1].data
         _enter_bytes(to, node, node.inputs[0], 1.0 if factor is None else float(factor.item()))
@@ -77,10 +85,11 @@ def _fused(to: Lowering, node: Node) -> str | None:
 def _reshape(to: Lowering, node: Node) -> str | None:
     x, y = node.inputs[0], node.outputs[0]
     # (B, ..., 16) has the same bytes for any shape of a sample; so has any plain array.
-    if to.is_blocked(x) and to.is_blocked(y):
+    rows = to.rows(x)
+    if rows is not None and to.is_blocked(x) and to.is_blocked(y):
+        to.later(y, rows, lambda: to.alias(y, to.need(x, BLOCKED)))
+    elif to.is_blocked(x) and to.is_blocked(y):
         to.alias(y, to.need(x, BLOCKED))
-    elif x.dtype == "bool" and to.form(x) == BLOCKED:
-        return "no reshape of samples of bools"
     else:
         to.alias(y, to.need(x, PLAIN))
     to.how[id(node)] = "no work"
@@ -88,22 +97,25 @@ def _reshape(to: Lowering, node: Node) -> str | None:
 
 
 def _softmax(to: Lowering, node: Node) -> str | None:
-    x = node.inputs[0]
-    if not to.is_blocked(x) or node.attrs["axis"] % x.ndim != x.ndim - 1 or x.ndim != 2:
-        return "kernels take the last axis of (N, K)"
-    source = loss.softmax(classes=x.shape[1], log=node.op.name == "log_softmax")
+    x, axis = node.inputs[0], node.attrs["axis"] % node.inputs[0].ndim
+    outer, inner = math.prod(x.shape[1:axis]), math.prod(x.shape[axis + 1 :])
+    source = loss.softmax(classes=x.shape[axis], outer=outer, inner=inner, log=node.op.name == "log_softmax")
     to.add(node, source, [to.need(x, BLOCKED)], [to.buffer(node.outputs[0], BLOCKED)])
     return None
 
 
 def _cross_entropy(to: Lowering, node: Node) -> str | None:
     *gradient, logits, labels = node.inputs
-    if not to.is_blocked(logits) or logits.ndim != 2 or labels.dtype != "int32":
-        return "kernels take logits (N, K) and int32 labels"
+    if labels.dtype not in ("int32", "uint8"):
+        return f"kernels take labels in int32 or uint8, not {labels.dtype}"
     make = loss.cross_entropy_gradient if gradient else loss.cross_entropy
-    reads = [*(to.need(v, PLAIN) for v in gradient), to.need(logits, BLOCKED), to.need(labels, PLAIN)]
-    writes = [to.buffer(node.outputs[0], BLOCKED if gradient else PLAIN)]
-    to.add(node, make(samples=to.samples, classes=logits.shape[1]), reads, writes)
+    places = math.prod(logits.shape[1:-1])
+    vector = PLAIN if logits.ndim == 2 else BLOCKED  # losses (N,) or (N, ...)
+    source = make(samples=logits.shape[0], places=places, classes=logits.shape[-1], labels=labels.dtype,
+                  vector=vector == PLAIN)  # fmt: skip
+    reads = [*(to.need(v, vector) for v in gradient), to.need(logits, BLOCKED), to.need(labels, PLAIN)]
+    writes = [to.buffer(node.outputs[0], BLOCKED if gradient else vector)]
+    to.add(node, source, reads, writes)
     return None
 
 
@@ -120,56 +132,6 @@ def _random_uniform(to: Lowering, node: Node) -> str | None:
     return None
 
 
-def _argmax(to: Lowering, node: Node) -> str | None:
-    x = node.inputs[0]
-    if not to.is_blocked(x) or x.ndim != 2 or node.attrs["axis"] % 2 != 1:
-        return "kernels take the last axis of (N, K)"
-    source = reduction.argmax(samples=to.samples, classes=x.shape[1])
-    to.add(node, source, [to.need(x, BLOCKED)], [to.buffer(node.outputs[0], PLAIN)])
-    return None
-
-
-def _concat(to: Lowering, node: Node) -> str | None:
-    y = node.outputs[0]
-    axis = node.attrs["axis"] % y.ndim
-    if not to.is_blocked(y) or not all(to.is_blocked(v) for v in node.inputs) or axis == 0:
-        return "kernels join samples' own axes"
-    key, inner = to.buffer(y, BLOCKED), math.prod(y.shape[axis + 1 :])
-    outer, every = math.prod(y.shape[1:axis]), math.prod(y.shape[1:])
-    start = 0
-    for value in node.inputs:
-        length = value.shape[axis] * inner
-        source = movement.copy(
-            (outer, length), (length, 1), (y.shape[axis] * inner, 1), first=(0, start), spans=(outer * length, every)
-        )
-        to.add(node, source, [to.need(value, BLOCKED)], [key], name="concat")
-        start += length
-    return None
-
-
-def _box(to: Lowering, node: Node) -> str | None:
-    """slice_ takes a box out of x, pad puts x as a box into its result."""
-    x, y = node.inputs[0], node.outputs[0]
-    small, large = (y, x) if node.op.name == "slice_" else (x, y)
-    offsets = [pair[0] for pair in node.attrs["bounds" if node.op.name == "slice_" else "widths"]]
-    if not (to.is_blocked(x) and to.is_blocked(y)):
-        return "kernels cut samples, not the batch"
-    strides = [elementwise.contiguous(v.shape[1:]) for v in (small, large)]
-    sizes, (inner, outer) = elementwise.collapse(small.shape[1:], strides)
-    if len(sizes) > 3:
-        return "kernels cut along at most three axes"
-    first = sum(o * s for o, s in zip(offsets[1:], strides[1], strict=True))
-    ends, spans = (0, first), tuple(math.prod(v.shape[1:]) for v in (small, large))
-    key = to.buffer(y, BLOCKED)
-    if node.op.name == "slice_":
-        source = movement.copy(sizes, outer, inner, first=(first, 0), spans=(spans[1], spans[0]))
-    else:
-        to.add(node, movement.fill(elements=spans[1], value=node.attrs["value"]), [], [key])
-        source = movement.copy(sizes, inner, outer, first=ends, spans=(spans[0], spans[1]))
-    to.add(node, source, [to.need(x, BLOCKED)], [key], name=node.op.name.rstrip("_"))
-    return None
-
-
 RULES: dict[str, Rule] = {
     **dict.fromkeys(elementwise.OPERATIONS, chain),
     "fused": _fused,
@@ -181,11 +143,8 @@ RULES: dict[str, Rule] = {
     "softmax_cross_entropy": _cross_entropy,
     "softmax_cross_entropy_gradient": _cross_entropy,
     "random_uniform": _random_uniform,
-    "argmax": _argmax,
-    "concat": _concat,
-    "slice_": _box,
-    "pad": _box,
     **IMAGE_RULES,
+    **MOVING_RULES,
     **STATISTIC_RULES,
     **UPDATE_RULES,
 }

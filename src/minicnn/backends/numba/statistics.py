@@ -1,4 +1,4 @@
-"""Rules for sums, means, maxima and batch normalisation."""
+"""Rules for sums, means, maxima, their places, and batch normalisation."""
 
 from __future__ import annotations
 
@@ -6,33 +6,41 @@ import math
 
 from minicnn.backends.numba import elementwise, reduction
 from minicnn.backends.numba.elementwise import Group, Operand, Steps, splat
-from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Key, Lowering, Rule
+from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Key, Lowering, Rule, blocks_of
+from minicnn.backends.numba.vector import BYTES
 from minicnn.program.graph import Node, Value
 
 
 def _reduce(to: Lowering, node: Node) -> str | None:
     x, y = node.inputs[0], node.outputs[0]
+    if x.dtype != "float32":
+        return f"kernels reduce float32, not {x.dtype}"
     given = node.attrs["axes"]
     axes = (
         set(range(x.ndim)) if given is None else {a % x.ndim for a in ((given,) if isinstance(given, int) else given)}
     )
-    if not to.is_blocked(x):
-        if len(axes) < x.ndim or x.dtype != "float32" or not x.size:
-            return "kernels reduce all axes of arrays without samples"
-        source = reduction.of_all(node.op.name, x.size)
-        to.add(node, source, [to.need(x, PLAIN)], [to.buffer(y, PLAIN)], 1)
+    kind = node.op.name
+    if not to.is_blocked(x) or (0 in axes and kind == "max"):
+        sizes, reduced = _merged(x.shape, [a in axes for a in range(x.ndim)])
+        source, items = reduction.of_plain(kind, sizes, reduced)
+        to.add(node, source, [to.need(x, PLAIN)], [to.buffer(y, PLAIN)], items)
         return None
+    sizes, reduced = _merged(x.shape[1:], [a in axes for a in range(1, x.ndim)])
     if 0 in axes:
-        if axes != set(range(len(axes))) or node.op.name == "max":
-            return "kernels sum over the batch and all axes up to the last that are summed"
-        _sum_batch(to, node, x, math.prod(x.shape[1 : len(axes)]), math.prod(x.shape[len(axes) :]))
+        key, channels = to.clean(x), math.prod(x.shape[1:])
+        if axes != set(range(len(axes))):  # the samples' own axes first
+            channels = math.prod(n for n, gone in zip(sizes, reduced, strict=True) if not gone)
+            sums = to.scratch(node, "sums", channels * BYTES * blocks_of(x))
+            source = reduction.of_samples("sum", sizes, reduced, samples=x.shape[0], vector=False)
+            to.add(node, source, [key], [sums], blocks_of(x))
+            key, reduced = sums, []
+        elif reduced and reduced[0]:
+            channels //= sizes[0]
+        positions = math.prod(x.shape[1:]) // channels if reduced else 1
+        _sum_batch(to, node, key, positions, channels, divisor=x.size // channels if kind == "mean" else 1)
         return None
-    reduced = [a in axes for a in range(1, x.ndim)]
     vector = y.ndim == 1
-    if not vector and not to.is_blocked(y):
-        return "the result has no batch axis"
-    sizes, kinds = _merged(x.shape[1:], reduced)
-    source = reduction.of_samples(node.op.name, sizes, kinds, samples=to.samples, vector=vector)
+    source = reduction.of_samples(kind, sizes, reduced, samples=x.shape[0], vector=vector)
     to.add(node, source, [to.need(x, BLOCKED)], [to.buffer(y, PLAIN if vector else BLOCKED)])
     return None
 
@@ -50,24 +58,32 @@ def _merged(shape: tuple[int, ...], reduced: list[bool]) -> tuple[list[int], lis
     return sizes, kinds
 
 
-def _sum_batch(to: Lowering, node: Node, x: Value, positions: int, channels: int) -> None:
-    y = node.outputs[0]
+def _sum_batch(to: Lowering, node: Node, key: Key, positions: int, channels: int, *, divisor: int) -> None:
+    """Sums over the batch and positions of (B, positions, channels, 16)."""
+    x, y = node.inputs[0], node.outputs[0]
     parts = to.parts(node, "parts", channels)
     source = reduction.of_batch(
-        "sum", samples=to.samples, positions=positions, channels=channels, parts=to.threads, blocks=to.blocks
+        "sum", samples=x.shape[0], positions=positions, channels=channels, parts=to.threads, blocks=blocks_of(x)
     )
-    to.add(node, source, [to.clean(x)], [parts], to.threads, name=node.op.name)
-    divisor = to.samples * positions if node.op.name == "mean" else 1
+    to.add(node, source, [key], [parts], to.threads, name=node.op.name)
     to.join(node, to.buffer(y, PLAIN), channels, parts, divisor=divisor)
 
 
-def _of_channels(to: Lowering, node: Node, x: Value, scale: Value) -> str | None:
-    if not to.is_blocked(x) or {a % x.ndim for a in node.attrs["axes"]} != set(range(x.ndim - 1)):
-        return "kernels normalise over all axes but the last"
-    return None if scale.size == x.shape[-1] else "kernels scale each channel"
+def _argmax(to: Lowering, node: Node) -> str | None:
+    x, y = node.inputs[0], node.outputs[0]
+    axis = node.attrs["axis"] % x.ndim
+    if to.is_blocked(x) and x.ndim == 2 and axis == 1:
+        source = reduction.argmax(samples=x.shape[0], classes=x.shape[1])
+        to.add(node, source, [to.need(x, BLOCKED)], [to.buffer(y, PLAIN)])
+        return None
+    source = reduction.argmax_plain(classes=x.shape[axis], inner=math.prod(x.shape[axis + 1 :]), dtype=x.dtype)
+    to.add(node, source, [to.need(x, PLAIN)], [to.buffer(y, PLAIN)], math.prod(x.shape[:axis]))
+    return None
 
 
-def _apply(to: Lowering, node: Node, group: Group, image: list[Value], channel: list[Key], result: Value) -> None:
+def _apply(
+    to: Lowering, node: Node, name: str, group: Group, image: list[Value], channel: list[Key], result: Value
+) -> None:
     """Elementwise operations on images and numbers of each channel."""
     axes = result.ndim - 1
     full = elementwise.contiguous(result.shape[1:])
@@ -76,47 +92,57 @@ def _apply(to: Lowering, node: Node, group: Group, image: list[Value], channel: 
     spans = [math.prod(result.shape[1:])] * len(operands)
     source = elementwise.blocked(group, operands, result.shape[1:], spans)
     reads = [*(to.need(v, BLOCKED) for v in image), *channel]
-    to.add(node, source, reads, [to.buffer(result, BLOCKED)], name=node.op.name)
+    to.add(node, source, reads, [to.buffer(result, BLOCKED)], blocks_of(result), name=name)
 
 
-def _normalize(to: Lowering, node: Node) -> str | None:
+def normalize(to: Lowering, node: Node, activation: str = "") -> str | None:
+    """Lower a batch normalisation, with an activation at its end."""
     x, scale, offset = node.inputs
-    y, mean, variance = node.outputs
-    reason = _of_channels(to, node, x, scale)
-    if reason:
-        return reason
+    attrs, made = node.attrs, dict(enumerate(node.outputs))
+    if activation:
+        body = node.attrs["body"]  # places: 0 to 2 the inputs, 3 the normalised image, 4 and 5 mean and variance, 6
+        attrs, places = body.steps[0].attrs, {6: 0, 4: 1, 5: 2}
+        made = {places[p]: v for p, v in zip(body.outputs, node.outputs, strict=True)}
+    y, mean, variance = (made.get(i) for i in range(3))
+    if y is None:
+        return "nobody reads the image"
     c = x.shape[-1]
-    sizes = {"samples": to.samples, "positions": math.prod(x.shape[1:-1]), "channels": c}
-    count = to.samples * sizes["positions"]
-    means, variances = to.buffer(mean, PLAIN), to.buffer(variance, PLAIN)
+    sizes = {"samples": x.shape[0], "positions": math.prod(x.shape[1:-1]), "channels": c}
+    pixels = x.shape[0] * sizes["positions"]
+    means, variances = (
+        to.scratch(node, name, 4 * c) if value is None else to.buffer(value, PLAIN)
+        for name, value in (("mean", mean), ("variance", variance))
+    )
     parts = to.parts(node, "parts", c)
     image = to.clean(x)
-    for kind, reads, made in (("sum", [image], means), ("square", [image, means], variances)):
-        source = reduction.of_batch(kind, **sizes, parts=to.threads, blocks=to.blocks)
+    for kind, reads, key in (("sum", [image], means), ("square", [image, means], variances)):
+        source = reduction.of_batch(kind, **sizes, parts=to.threads, blocks=blocks_of(x))
         to.add(node, source, reads, [parts], to.threads)
-        to.join(node, made, c, parts, divisor=count)
+        to.join(node, key, c, parts, divisor=pixels)
     factor = to.scratch(node, "factor", 4 * c)
-    line = f"factor = vdiv(scale, vsqrt(vadd(variance, {splat(node.attrs['epsilon'])})))"
+    line = f"factor = vdiv(scale, vsqrt(vadd(variance, {splat(attrs['epsilon'])})))"
     source = elementwise.formula("normalize", [line], ["scale", "variance"], [], ["factor"], c)
     to.add(node, source, [to.need(scale, PLAIN), variances], [factor], elementwise.items(c))
     # (x - mean) * factor + offset
     steps: Steps = (("subtract", (0, 1), {}), ("multiply", (4, 2), {}), ("add", (5, 3), {}))
-    _apply(to, node, Group(steps, (6,), ("float32",) * 7), [x], [means, factor, to.need(offset, PLAIN)], y)
+    if activation:
+        steps = (*steps, (activation, (6,), {}))
+    count = len(steps) + 4
+    group = Group(steps, (count - 1,), ("float32",) * count)
+    name = f"normalize + {activation}" if activation else "normalize"
+    _apply(to, node, name, group, [x], [means, factor, to.need(offset, PLAIN)], y)
     return None
 
 
 def _normalize_gradient(to: Lowering, node: Node) -> str | None:
     dy, x, scale, mean, variance = node.inputs
     dx, dscale, doffset = node.outputs
-    reason = _of_channels(to, node, x, scale)
-    if reason or not to.is_blocked(dy):
-        return reason or "the gradient has no batch axis"
     c = x.shape[-1]
     positions = math.prod(x.shape[1:-1])
     means, shifts = to.need(mean, PLAIN), to.buffer(doffset, PLAIN)
     parts, more = to.parts(node, "parts", c), to.parts(node, "parts2", c)
     source = reduction.of_batch(
-        "gradient", samples=to.samples, positions=positions, channels=c, parts=to.threads, blocks=to.blocks
+        "gradient", samples=x.shape[0], positions=positions, channels=c, parts=to.threads, blocks=blocks_of(x)
     )
     to.add(node, source, [to.clean(dy), to.clean(x), means], [parts, more], to.threads)
     to.join(node, shifts, c, parts)
@@ -124,7 +150,7 @@ def _normalize_gradient(to: Lowering, node: Node) -> str | None:
     to.join(node, products, c, more)
     # dx = (dy - sum(dy) / M - (x - mean) * inverse^2 * sum(dy * (x - mean)) / M) * scale * inverse
     a, b, d = (to.scratch(node, name, 4 * c) for name in ("a", "b", "d"))
-    share = splat(1.0 / (to.samples * positions))
+    share = splat(1.0 / (x.shape[0] * positions))
     lines = [
         f"inverse = vdiv(splat(float32(1)), vsqrt(vadd(variance, {splat(node.attrs['epsilon'])})))",
         "dscale = vmul(products, inverse)",
@@ -141,7 +167,7 @@ def _normalize_gradient(to: Lowering, node: Node) -> str | None:
         ("subtract", (1, 2), {}), ("multiply", (6, 5), {}), ("multiply", (0, 3), {}), ("subtract", (8, 4), {}),
         ("subtract", (9, 7), {}),
     )  # fmt: skip
-    _apply(to, node, Group(steps, (10,), ("float32",) * 11), [dy, x], [means, a, b, d], dx)
+    _apply(to, node, node.op.name, Group(steps, (10,), ("float32",) * 11), [dy, x], [means, a, b, d], dx)
     return None
 
 
@@ -149,6 +175,7 @@ STATISTIC_RULES: dict[str, Rule] = {
     "sum": _reduce,
     "mean": _reduce,
     "max": _reduce,
-    "normalize": _normalize,
+    "argmax": _argmax,
+    "normalize": normalize,
     "normalize_gradient": _normalize_gradient,
 }

@@ -21,6 +21,9 @@ import llvmlite.binding as llvm
 import numba
 from numba.core.registry import cpu_target
 
+# Modules whose code writes the operations that kernels are made of.
+WRITERS = ("vector", "functions", "registers", "panels", "winograd_tiles")
+
 _LIBRARIES: list[Any] = []  # loaded object files, kept for the life of the process
 
 
@@ -51,7 +54,7 @@ def _platform() -> str:
 def _writers() -> str:
     """Digest of the modules that write machine code for the operations that a kernel's text names."""
     here = Path(__file__).parent
-    parts = [(here / name).read_bytes() for name in ("vector.py", "functions.py", "registers.py")]
+    parts = [(here / f"{name}.py").read_bytes() for name in WRITERS]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()
 
 

@@ -70,17 +70,17 @@ def _operation(name: str, result: Any, arguments: Sequence[Any], emit: Callable[
     names = ", ".join(f"a{i}" for i in range(len(arguments)))
     scope: dict[str, Any] = {"signature": result(*arguments), "codegen": codegen}
     exec(f"def {name}(typingctx{', ' if names else ''}{names}):\n    return signature, codegen\n", scope)
-    return intrinsic(scope[name])
-
-
-def _load(builder: Any, address: Any) -> Any:
-    made = builder.load(_pointer(builder, address, _VECTOR))
-    made.align = 4
+    made = intrinsic(scope[name])
+    made.emit = emit  # for `interpreting`
     return made
 
 
+def _load(builder: Any, address: Any) -> Any:
+    return builder.load(_pointer(builder, address, _VECTOR), align=4)
+
+
 def _store(builder: Any, address: Any, value: Any) -> None:
-    builder.store(value, _pointer(builder, address, _VECTOR)).align = 4
+    builder.store(value, _pointer(builder, address, _VECTOR), align=4)
 
 
 def _call(name: str, result: Any, count: int) -> Callable[..., Any]:
@@ -118,6 +118,7 @@ iload = _operation("iload", _i, [_a], lambda b, p: b.load(_pointer(b, p, ir.IntT
 istore = _operation("istore", types.void, [_a, _i], lambda b, p, x: b.store(x, _pointer(b, p, ir.IntType(32))))
 uload = _operation("uload", types.uint8, [_a], lambda b, p: b.load(_pointer(b, p, ir.IntType(8))))
 ustore = _operation("ustore", types.void, [_a, types.uint8], lambda b, p, x: b.store(x, _pointer(b, p, ir.IntType(8))))
+astore = _operation("astore", types.void, [_a, _a], lambda b, p, x: b.store(x, _pointer(b, p, ir.IntType(64))))
 aload = _operation("aload", _a, [_a], lambda b, p: b.load(_pointer(b, p, ir.IntType(64))))
 
 
@@ -178,6 +179,7 @@ vadd = _operation("vadd", _v, [_v, _v], lambda b, x, y: b.fadd(x, y))
 vsub = _operation("vsub", _v, [_v, _v], lambda b, x, y: b.fsub(x, y))
 vmul = _operation("vmul", _v, [_v, _v], lambda b, x, y: b.fmul(x, y))
 vdiv = _operation("vdiv", _v, [_v, _v], lambda b, x, y: b.fdiv(x, y))
+vlane = _operation("vlane", _f, [_v, _a], lambda b, x, i: b.extract_element(x, b.trunc(i, ir.IntType(32))))
 vsum = _operation("vsum", _f, [_v], _sum)
 vrint = _operation("vrint", _v, [_v], _call("llvm.rint.v16f32", _VECTOR, 1))
 
@@ -286,4 +288,12 @@ def _pause(builder: Any) -> None:
         builder.call(cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.sse2.pause"), [])
 
 
+def _prefetch(builder: Any, address: Any) -> None:
+    kind = ir.FunctionType(ir.VoidType(), [ir.IntType(8).as_pointer(), *[ir.IntType(32)] * 3])
+    fetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+    read, keep, data = (ir.Constant(ir.IntType(32), n) for n in (0, 3, 1))
+    builder.call(fetch, [_pointer(builder, address, ir.IntType(8)), read, keep, data])
+
+
+prefetch = _operation("prefetch", types.void, [_a], _prefetch)  # the cache line of an address, before it is read
 pause = _operation("pause", types.void, [], _pause)

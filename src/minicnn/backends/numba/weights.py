@@ -1,4 +1,4 @@
-"""Sums over the batch: weight gradients, sums per channel, and the last step that joins the threads' parts.
+"""Sums over the batch: gradients of few weights, and the last step that joins the threads' parts of any sum.
 
 Each part goes over its own blocks of samples and keeps sums of its own; a second kernel adds the parts, always in
 the same order, so that results do not depend on timing. While blocks are summed, the 16 lanes stay apart. Lanes beyond
@@ -54,14 +54,13 @@ def weight_gradient(
     """
     out = Lines(bake=column.taps * channels <= SHORT)
     size = row.taps * column.taps * channels * filters
-    apart = lanes_apart(size)
-    strip = even_tile(row.count, max(1, -(-(PIXELS if apart else 4 * PIXELS) // column.count)))
+    strip = even_tile(row.count, max(1, -(-PIXELS // column.count)))
     padded = column.inside != (0, column.count)
     joined = column.joined and not padded and groups == 1
     length = column.taps * channels if joined else channels
     rows, columns = _tile(length, filters // groups)
     numbers = {
-        "part_bytes": part_bytes(size), "parts_": parts, "blocks": blocks, "kh_": row.taps, "kw_": column.taps,
+        "part_bytes": size * BYTES, "parts_": parts, "blocks": blocks, "kh_": row.taps, "kw_": column.taps,
         "lines": 1 if joined else column.taps, "strip": strip, "oh": row.count, "ow": column.count, "h": row.size,
         "w": column.size, "channels": channels, "filters": filters, "per_group": filters // groups, "length": length,
         "x_pixel": channels * groups * BYTES, "y_pixel": filters * BYTES, "r_step": row.in_step,
@@ -69,7 +68,6 @@ def weight_gradient(
         "c_taps": column.offset_step,
     }  # fmt: skip
     n = {name: out.number(name, value) for name, value in numbers.items()}
-    width = BYTES if apart else 4
     with out.block("for part in range(start, stop):"):
         out(f"sums = parts + part * {n['part_bytes']}")
         with out.block(f"for k in range({n['part_bytes']} // 4):"):
@@ -91,7 +89,7 @@ def weight_gradient(
                         _inside(out, n, padded)
                         for m_size, m_range in _ranges(n["length"], length, rows):
                             with out.block(f"for m in range({m_range}):"):
-                                _accumulate(out, n, m_size, f_size, width, padded)
+                                _accumulate(out, n, m_size, f_size)
     return out.source("conv2d_weight_gradient", "dy", "x", "parts")
 
 
@@ -114,7 +112,7 @@ def _inside(out: Lines, n: dict[str, str], padded: bool) -> None:
         out("ca = 0", f"cz = {n['ow']}")
 
 
-def _accumulate(out: Lines, n: dict[str, str], rows: int, columns: int, width: int, padded: bool) -> None:
+def _accumulate(out: Lines, n: dict[str, str], rows: int, columns: int) -> None:
     tile = out.tile(rows, columns)
     out(f"a = clear_{tile}()", f"fg = g * {n['per_group']} + f")
     with out.block("for r in range(ra, rz):"):
@@ -122,8 +120,8 @@ def _accumulate(out: Lines, n: dict[str, str], rows: int, columns: int, width: i
         out(f"xi += (g * {n['channels']} + m) * {BYTES}")
         out(f"yi = yb + (r * {n['ow']} + ca) * {n['y_pixel']} + fg * {BYTES}")
         out(f"a = outer_{tile}(a, xi, yi, cz - ca, {n['c_step']} * {n['x_pixel']}, {n['y_pixel']})")
-    out(f"s = sums + (((kh * {n['kw_']} + kw) * {n['channels']} + m) * {n['filters']} + fg) * {width}")
-    out(f"{'gather' if width == BYTES else 'total'}_{tile}(s, a, {n['filters']} * {width})")
+    out(f"s = sums + (((kh * {n['kw_']} + kw) * {n['channels']} + m) * {n['filters']} + fg) * {BYTES}")
+    out(f"gather_{tile}(s, a, {n['filters']} * {BYTES})")
 
 
 def join_parts(size: int, parts: int, *, divisor: int = 1) -> Source:
@@ -146,4 +144,22 @@ def join_parts(size: int, parts: int, *, divisor: int = 1) -> Source:
             with out.block(f"for p in range(1, {number}):"):
                 out(f"a += fload(parts + p * {stride} + k * 4)")
             out(f"fstore(y + k * 4, a{end})")
+    return out.source("join_parts", "parts", "y")
+
+
+CHUNK = 1024  # elements of an item of `join_plain`
+
+
+def join_plain(size: int, parts: int) -> Source:
+    """Parts that are arrays of `size` elements themselves, added up; one item CHUNK elements."""
+    out = Lines()
+    total, number = out.all_numbers(size=size, parts_=parts)
+    with (
+        out.block("for item in range(start, stop):"),
+        out.block(f"for k in range(item * {CHUNK}, min(item * {CHUNK} + {CHUNK}, {total}), {LANES}):"),
+    ):
+        out(f"live = {total} - k", "a = vload_some(parts + k * 4, live)")
+        with out.block(f"for p in range(1, {number}):"):
+            out(f"a = vadd(a, vload_some(parts + (p * {total} + k) * 4, live))")
+        out("vstore_some(y + k * 4, a, live)")
     return out.source("join_parts", "parts", "y")

@@ -1,0 +1,186 @@
+"""Weight gradients with the filters in the lanes: for layers with many weights.
+
+    dw[k, c, f] = sum over samples n and positions p of x[n, p + k, c] * dy[n, p, f]
+
+Lanes elsewhere are samples. Here a panel of dy, some positions x 16 samples x 16 or 32 filters, is transposed once and
+stays in the first-level cache, while x is read one float after the other and spread over all lanes. So the sums need
+no adding up of lanes, and each vector that is loaded serves a whole tile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from minicnn.backends.numba.correlate import Line
+from minicnn.backends.numba.kernel import Lines, Source, even_tile
+from minicnn.backends.numba.panels import SCRATCH
+from minicnn.backends.numba.vector import BYTES, LANES
+from minicnn.backends.numba.weights import lanes_apart
+
+ROWS = 24  # accumulators
+
+_PLACE = "(((block - block0) * strip_rows + {r} - r0) * strip_columns + {t} - t0)"  # of a position in the panel
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a weight gradient.
+
+    Attributes:
+        row: Forward geometry along the rows.
+        column: The same along the columns.
+        channels: C of one group.
+        filters: F of one group.
+        groups: Groups of channels that do not see each other.
+        samples: N.
+    """
+
+    row: Line
+    column: Line
+    channels: int
+    filters: int
+    groups: int
+    samples: int
+
+    @property
+    def size(self) -> int:
+        """Number of weights."""
+        return self.row.taps * self.column.taps * self.channels * self.filters * self.groups
+
+    @property
+    def blocks(self) -> int:
+        """Number of blocks of 16 samples."""
+        return -(-self.samples // LANES)
+
+    @property
+    def vectors(self) -> int:
+        """Vectors of a panel: 32 filters, or 16 where that wastes less."""
+        return 2 if -(-self.filters // LANES) % 2 == 0 else 1
+
+    @property
+    def panels(self) -> int:
+        """Panels of all groups."""
+        return -(-self.filters // (LANES * self.vectors)) * self.groups
+
+
+def worth_it(shape: Shape) -> bool:
+    """Whether this is faster than sums with their lanes apart: many weights a filter, and filters to fill lanes."""
+    each = shape.row.taps * shape.column.taps * shape.channels
+    return not lanes_apart(shape.size) or (each >= 32 and shape.filters > LANES // 2)
+
+
+def divided(shape: Shape, threads: int) -> bool:
+    """Whether threads share the filters; otherwise they share the samples, and their parts are added afterwards."""
+    image = shape.row.size * shape.column.size * shape.channels * shape.groups * shape.blocks * LANES
+    balanced = shape.panels % threads == 0 or shape.panels >= 4 * threads
+    return threads == 1 or (balanced and (threads - 1) * image < 2 * threads * shape.size)
+
+
+def weight_gradient(shape: Shape, parts: int) -> Source:
+    """dw (KH, KW, C, groups * F) from dy (B, OH, OW, groups * F, 16) and x (B, H, W, groups * C, 16).
+
+    Args:
+        shape: Sizes.
+        parts: 0 to share the filters: one item a panel. Else number of parts of the samples, each with sums of its
+            own: one item a part.
+    """
+    row, column = shape.row, shape.column
+    out = Lines()
+    padded = column.inside != (0, column.count)
+    joined = column.joined and not padded and shape.groups == 1
+    length = column.taps * shape.channels if joined else shape.channels
+    most = SCRATCH // (shape.vectors * LANES * BYTES)  # positions of a panel
+    strip_columns = even_tile(column.count, most)
+    strip_rows = even_tile(row.count, max(1, most // column.count))
+    together = max(1, most // (row.count * column.count))
+    numbers = {
+        "samples": shape.samples, "blocks": shape.blocks, "kh_": row.taps, "kw_": column.taps,
+        "lines": 1 if joined else column.taps, "oh": row.count, "ow": column.count, "h": row.size, "w": column.size,
+        "channels": shape.channels, "filters": shape.filters, "all_filters": shape.filters * shape.groups,
+        "length": length, "x_pixel": shape.channels * shape.groups * BYTES,
+        "y_pixel": shape.filters * shape.groups * BYTES, "strip_rows": strip_rows, "strip_columns": strip_columns,
+        "together": together, "panels": shape.panels // shape.groups,
+        "r_step": row.in_step, "r_offset": row.offset, "r_taps": row.offset_step,
+        "c_step": column.in_step, "c_offset": column.offset, "c_taps": column.offset_step,
+    }  # fmt: skip
+    for name, value in numbers.items():
+        out.number(name, value)
+    width = shape.vectors * LANES
+    out("panel = stack()")
+    if parts:
+        every = out.number("panels_", shape.panels)
+        out.number("parts_", parts), out.number("size", shape.size)
+        with out.block("for part in range(start, stop):"):
+            out("sums = dw + part * size * 4")
+            out("first = blocks * part // parts_", "last = blocks * (part + 1) // parts_")
+            _strips(out, shape, f"0, {every}", width, length, padded=padded)
+    else:
+        out("sums = dw", "first = 0", "last = blocks")
+        _strips(out, shape, "start, stop", width, length, padded=padded)
+    return out.source("conv2d_weight_gradient", "dy", "x", "dw")
+
+
+def _strips(out: Lines, shape: Shape, panels: str, width: int, length: int, *, padded: bool) -> None:
+    """All positions of the blocks from first to last, strip by strip, for a range of panels."""
+    vectors = shape.vectors
+    with (
+        out.block("for block0 in range(first, last, together):"),
+        out.block("for r0 in range(0, oh, strip_rows):"),
+        out.block("for t0 in range(0, ow, strip_columns):"),
+    ):
+        out(
+            "block1 = min(block0 + together, last)", "r1 = min(r0 + strip_rows, oh)", "t1 = min(t0 + strip_columns, ow)"
+        )
+        out("fresh = int64(block0 == first and r0 == 0 and t0 == 0)")
+        with out.block(f"for item in range({panels}):"):
+            out("g = item // panels", f"f = item % panels * {width}", "fg = g * filters + f", "lanes = filters - f")
+            _turned(out, vectors)
+            with out.block("for kh in range(kh_):"), out.block("for kw in range(lines):"):
+                # Positions of the strip whose input is inside the image, for this tap.
+                out("i0 = r_offset + kh * r_taps", "j0 = c_offset + kw * c_taps")
+                out("ra = max(r0, -(i0 // r_step))", "rz = min(r1, (h - 1 - i0) // r_step + 1)")
+                if padded:
+                    out("ca = max(t0, -(j0 // c_step))", "cz = min(t1, (w - 1 - j0) // c_step + 1)")
+                else:
+                    out("ca = t0", "cz = t1")
+                size = _rows(length, vectors)
+                full, rest = divmod(length, size)
+                with out.block(f"for m in range(0, {out.number('full', full * size)}, {size}):"):
+                    _visit(out, size, vectors)
+                if rest:
+                    out("m = full")
+                    _visit(out, rest, vectors)
+
+
+def _rows(length: int, vectors: int) -> int:
+    """Rows of a tile: as many as there are accumulators for, fewer if that leaves no rest."""
+    most = min(ROWS // vectors, length)
+    return next((n for n in range(most, most * 2 // 3, -1) if length % n == 0), most)
+
+
+def _turned(out: Lines, vectors: int) -> None:
+    """The panel: dy of the strip with samples and filters exchanged."""
+    with (
+        out.block("for block in range(block0, block1):"),
+        out.block("for r in range(r0, r1):"),
+        out.block("for t in range(t0, t1):"),
+    ):
+        out("yi = dy + ((block * oh + r) * ow + t) * y_pixel + fg * 64")
+        out(f"at = panel + {_PLACE.format(r='r', t='t')} * {vectors * LANES * BYTES}")
+        for c in range(vectors):
+            out(f"turn(at + {c * BYTES}, yi + {c * LANES * BYTES}, {vectors * BYTES}, lanes - {c * LANES + 1})")
+
+
+def _visit(out: Lines, rows: int, vectors: int) -> None:
+    """Add what the strip gives to a tile of sums."""
+    tile = out.tile(rows, vectors)
+    out(f"a = clear_{tile}()")
+    with out.block("for block in range(block0, block1):"):
+        out(f"live = min({LANES}, samples - block * {LANES})")
+        with out.block("for r in range(ra, rz):"):
+            out("xi = x + ((block * h + r * r_step + i0) * w + ca * c_step + j0) * x_pixel")
+            out(f"xi += (g * channels + m) * {BYTES}")
+            out(f"yi = panel + {_PLACE.format(r='r', t='ca')} * {vectors * LANES * BYTES}")
+            out(f"a = spread_{tile}(a, xi, yi, cz - ca, live, c_step * x_pixel)")
+    out("s = sums + (((kh * kw_ + kw) * channels + m) * all_filters + fg) * 4")
+    out(f"deposit_{tile}(s, a, all_filters * 4, lanes, fresh)")

@@ -1,0 +1,203 @@
+"""Kernels without compilation, for NUMBA_DISABLE_JIT=1: their text runs as Python, their operations on NumPy arrays.
+
+An operation writes LLVM instructions with a builder. Here the builder computes each instruction at once instead, so
+what is run and debugged is the very code that writes the kernels. It is thousands of times slower: for tiny arrays.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+
+_DTYPES = {"float": "float32", "double": "float64", "i1": "bool", "i8": "uint8", "i32": "int32", "i64": "int64"}
+_COMPARE: dict[str, Callable[..., Any]] = {
+    "<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal, "==": np.equal, "!=": np.not_equal,
+}  # fmt: skip
+
+# What kernels can name beside their operations.
+NAMES: dict[str, Any] = {
+    "float32": np.float32, "int32": int, "int64": int, "uint8": int, "inf": math.inf, "nan": math.nan,
+}  # fmt: skip
+
+_FUNCTIONS: list[Callable[..., None]] = []  # kernels by address, which is their place here and one more
+_LOCK = threading.Lock()
+
+
+def address_of(function: Callable[..., None]) -> int:
+    """An address by which `call_kernel` finds a Python function."""
+    with _LOCK:
+        _FUNCTIONS.append(function)
+        return len(_FUNCTIONS)
+
+
+def function_at(address: int) -> Callable[..., None]:
+    """The function of an address."""
+    return _FUNCTIONS[address - 1]
+
+
+def interpreted(emit: Callable[..., Any]) -> Callable[..., Any]:
+    """A Python function that does what the instructions do that `emit(builder, *arguments)` writes."""
+    return lambda *arguments: _value(emit(BUILDER, *arguments))
+
+
+def _dtype(kind: Any) -> np.dtype[Any]:
+    return np.dtype(_DTYPES[str(kind.element if isinstance(kind, ir.VectorType) else kind)])
+
+
+def _value(given: Any) -> Any:
+    """Constants of LLVM as values: vectors as arrays, integers as int, tiles as lists."""
+    if not isinstance(given, ir.Constant):
+        return given
+    kind, value = given.type, given.constant
+    if isinstance(kind, ir.ArrayType | ir.VectorType):
+        many = [ir.Constant(kind.element, ir.Undefined)] * kind.count if value is ir.Undefined else value
+        parts = [_value(v) for v in many]
+        return np.asarray(parts, _dtype(kind)) if isinstance(kind, ir.VectorType) else parts
+    return _scalar(value, kind)
+
+
+def _scalar(value: Any, kind: Any) -> Any:
+    if value is ir.Undefined:
+        return 0
+    return int(value) if isinstance(kind, ir.IntType) else _dtype(kind).type(value)
+
+
+def _load(address: int, kind: Any) -> Any:
+    dtype, vector = _dtype(kind), isinstance(kind, ir.VectorType)
+    found = np.frombuffer(ctypes.string_at(address, dtype.itemsize * (kind.count if vector else 1)), dtype)
+    return found.copy() if vector else _scalar(found[0], kind)
+
+
+def _store(address: int, value: Any, kind: Any) -> None:
+    data = np.asarray(value).astype(_dtype(kind)).tobytes()
+    ctypes.memmove(address, data, len(data))
+
+
+def _masked_load(pointer: Any, _: Any, mask: Any, other: Any) -> Any:
+    count, result = int(mask.sum()), other.copy()
+    result[:count] = np.frombuffer(ctypes.string_at(pointer[0], count * other.itemsize), other.dtype)
+    return result
+
+
+def _masked_store(value: Any, pointer: Any, _: Any, mask: Any) -> None:
+    data = value[: int(mask.sum())].tobytes()
+    ctypes.memmove(pointer[0], data, len(data))
+
+
+def _fma(x: Any, y: Any, z: Any) -> Any:
+    return (x.astype("float64") * y + z).astype("float32")
+
+
+# Functions of LLVM and of the operating system, by how their names begin.
+_CALLS: dict[str, Callable[..., Any]] = {
+    "llvm.fma": _fma,
+    "llvm.sqrt": np.sqrt,
+    "llvm.fabs": np.abs,
+    "llvm.rint": np.rint,
+    "llvm.copysign": np.copysign,
+    "llvm.masked.load": _masked_load,
+    "llvm.masked.store": _masked_store,
+    "llvm.prefetch": lambda *_: None,
+    "llvm.x86.sse2.pause": lambda: None,
+    "sched_yield": lambda: time.sleep(0),
+    "SwitchToThread": lambda: time.sleep(0),
+}
+
+
+class Interpreter:
+    """Stands in for `llvmlite.ir.IRBuilder`; pointers are pairs of an address and a type."""
+
+    def __init__(self) -> None:
+        self.module = ir.Module()
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """An instruction on values, of which some may be constants."""
+        instruction = _INSTRUCTIONS.get(name)
+        if instruction is None:
+            message = f"Instructions are listed in _INSTRUCTIONS. Received: {name}. Add what it does."
+            raise AttributeError(message)
+
+        def run(*operands: Any, **_: Any) -> Any:
+            with np.errstate(all="ignore"):
+                return instruction(*(_value(o) for o in operands))
+
+        return run
+
+
+def _convert(x: Any, kind: Any) -> Any:
+    return x.astype(_dtype(kind)) if isinstance(x, np.ndarray) else _scalar(x, kind)
+
+
+def _bitcast(x: Any, kind: Any) -> Any:
+    return x.view(_dtype(kind)) if isinstance(x, np.ndarray) else np.int32(x).view("float32")
+
+
+def _with(sequence: Any, value: Any, place: int) -> Any:
+    result = sequence.copy()
+    result[place] = value
+    return result
+
+
+def _call(function: Any, arguments: Any) -> Any:
+    if isinstance(function, tuple):
+        return function_at(function[0])(*arguments)
+    found = next(run for name, run in _CALLS.items() if function.name.startswith(name))
+    return found(*(_value(a) for a in arguments))
+
+
+def _ordered(sign: str, x: Any, y: Any) -> Any:
+    return _COMPARE[sign](x, y) & ~(np.isnan(x) | np.isnan(y))
+
+
+def _atomic_add(_: str, pointer: Any, value: int, __: str) -> int:
+    with _LOCK:
+        before = int(_load(*pointer))
+        _store(pointer[0], before + value, pointer[1])
+        return before
+
+
+_INSTRUCTIONS: dict[str, Callable[..., Any]] = {
+    "add": lambda x, y: x + y,
+    "sub": lambda x, y: x - y,
+    "mul": lambda x, y: x * y,
+    "fadd": lambda x, y: x + y,
+    "fsub": lambda x, y: x - y,
+    "fmul": lambda x, y: x * y,
+    "fdiv": lambda x, y: x / y,
+    "shl": lambda x, y: x << y,
+    "ashr": lambda x, y: x >> y,
+    "and_": lambda x, y: x & y,
+    "or_": lambda x, y: x | y,
+    "not_": lambda x: ~x,
+    "icmp_signed": lambda sign, x, y: _COMPARE[sign](x, y),
+    "fcmp_ordered": _ordered,
+    "fcmp_unordered": lambda _, x, y: np.isnan(x) | np.isnan(y),
+    "select": lambda which, x, y: np.where(which, x, y) if np.ndim(which) else (x if which else y),
+    "bitcast": _bitcast,
+    "trunc": _convert,
+    "fptosi": _convert,
+    "sitofp": _convert,
+    "uitofp": _convert,
+    "fpext": _convert,
+    "fptrunc": _convert,
+    "insert_element": _with,
+    "insert_value": _with,
+    "extract_element": lambda x, place: x[place],
+    "extract_value": lambda x, place: x[place],
+    "shuffle_vector": lambda x, y, places: np.concatenate([x, y])[places],
+    "inttoptr": lambda address, pointer: (address, pointer.pointee),
+    "load": lambda pointer: _load(*pointer),
+    "store": lambda value, pointer: _store(pointer[0], value, pointer[1]),
+    "load_atomic": lambda pointer, *_: _load(*pointer),
+    "atomic_rmw": _atomic_add,
+    "call": _call,
+}
+
+BUILDER = Interpreter()

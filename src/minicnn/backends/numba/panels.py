@@ -1,0 +1,89 @@
+"""Panels: what a kernel keeps on the stack for itself, and 16 x 16 floats with rows and columns exchanged."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba.core import types
+
+from minicnn.backends.numba.interpreting import Interpreter
+from minicnn.backends.numba.registers import _at
+from minicnn.backends.numba.vector import _INTS, BYTES, LANES, _load, _operation, _store, vector
+
+_INT = ir.IntType(64)
+
+
+def _transposed(builder: Any, vectors: list[Any]) -> list[Any]:
+    """16 vectors of 16 floats, rows and columns exchanged: blocks of 8 first, then of 4, 2 and 1."""
+    distance = LANES // 2
+    while distance:
+        for i in range(LANES):
+            if not i & distance:
+                first = [lane if not lane & distance else LANES + lane - distance for lane in range(LANES)]
+                second = [lane + distance if not lane & distance else LANES + lane for lane in range(LANES)]
+                x, y = vectors[i], vectors[i + distance]
+                vectors[i], vectors[i + distance] = (
+                    builder.shuffle_vector(x, y, ir.Constant(_INTS, order)) for order in (first, second)
+                )
+        distance //= 2
+    return vectors
+
+
+def _turn(builder: Any, o: Any, x: Any, step: Any, last: Any) -> None:
+    rows = []
+    for r in range(LANES):
+        row = ir.Constant(_INT, r)
+        inside = builder.select(builder.icmp_signed("<", row, last), row, last)
+        rows.append(_load(builder, builder.add(x, builder.mul(inside, ir.Constant(_INT, BYTES)))))
+    for r, one in enumerate(_transposed(builder, rows)):
+        _store(builder, _at(builder, o, step, r), one)
+
+
+def _sums(builder: Any, x: Any, step: Any) -> Any:
+    """Sums of the lanes of 16 vectors, in pairs: each round halves the vectors and doubles the sums in each."""
+    vectors = [_load(builder, _at(builder, x, step, r)) for r in range(LANES)]
+    width = LANES  # lanes that belong to one of the sums in a vector
+    while width > 1:
+        width //= 2
+        low = [v * LANES + i for v in (0, 1) for i in range(LANES) if not i & width]
+        high = [place + width for place in low]
+        vectors = [
+            builder.fadd(*(builder.shuffle_vector(a, b, ir.Constant(_INTS, order)) for order in (low, high)))
+            for a, b in zip(vectors[::2], vectors[1::2], strict=True)
+        ]
+    return vectors[0]
+
+
+SCRATCH = 1 << 15  # bytes that a kernel may use on the stack
+
+
+class _Stack(threading.local):
+    """The same for interpreted kernels."""
+
+    def __init__(self) -> None:
+        self.memory = np.zeros(SCRATCH + BYTES, np.uint8)
+        self.address = self.memory.ctypes.data + -self.memory.ctypes.data % BYTES
+
+
+_STACK = _Stack()
+
+
+def _stack(builder: Any) -> Any:
+    if isinstance(builder, Interpreter):
+        return _STACK.address
+    with builder.goto_entry_block():
+        place = builder.alloca(ir.ArrayType(ir.IntType(8), SCRATCH))
+    place.align = BYTES
+    return builder.ptrtoint(place, _INT)
+
+
+# turn(o, x, step, last): 16 vectors at x, those after number `last` being that one again, as columns: lane r of what
+# is stored at o + s * step is lane s of vector r.
+turn = _operation("turn", types.void, [types.int64] * 4, _turn)
+# sums(x, step): lane i is the sum of the lanes of the vector at x + i * step.
+sums = _operation("sums", vector, [types.int64] * 2, _sums)
+# stack(): address of SCRATCH bytes that are the thread's own until the kernel returns.
+stack = _operation("stack", types.int64, [], _stack)

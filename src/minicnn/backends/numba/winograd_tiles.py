@@ -1,0 +1,123 @@
+"""Winograd's transforms of tiles, as operations in kernels: F(2x2, 3x3) of Lavin and Gray, 2015, arXiv:1509.09308.
+
+    y = A^T [(G g G^T) * (B^T d B)] A
+
+makes 2 x 2 outputs y from 4 x 4 inputs d and a 3 x 3 filter g with 16 multiplications instead of 36.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+
+from minicnn.backends.numba.registers import _at, _broadcast, _looped, _plus
+from minicnn.backends.numba.vector import _VECTOR, BYTES, LANES, _extremum, _load, _operation, _pointer, _store
+
+_INT = ir.IntType(64)
+
+Square = list[list[Any]]
+
+
+def _columns(square: Square) -> Square:
+    return [list(column) for column in zip(*square, strict=True)]
+
+
+def _input_lines(builder: Any, d: list[Any]) -> list[Any]:
+    """B^T d for 4 values."""
+    return [builder.fsub(d[0], d[2]), builder.fadd(d[1], d[2]), builder.fsub(d[2], d[1]), builder.fsub(d[1], d[3])]
+
+
+def _output_lines(builder: Any, m: list[Any]) -> list[Any]:
+    """A^T m for 4 values."""
+    return [
+        builder.fadd(builder.fadd(m[0], m[1]), m[2]),
+        builder.fsub(builder.fsub(m[1], m[2]), m[3]),
+    ]
+
+
+def _filter_lines(builder: Any, g: list[Any]) -> list[Any]:
+    """G g for 3 values."""
+    half = ir.Constant(_VECTOR, [0.5] * LANES)
+    even, odd = builder.fmul(half, builder.fadd(g[0], g[2])), builder.fmul(half, g[1])
+    return [g[0], builder.fadd(even, odd), builder.fsub(even, odd), g[2]]
+
+
+def _both_ways(builder: Any, square: Square, lines: Callable[[Any, list[Any]], list[Any]]) -> list[Any]:
+    """The transform along columns, then along rows; the result row by row."""
+    down = _columns([lines(builder, column) for column in _columns(square)])
+    return [value for row in down for value in lines(builder, row)]
+
+
+def _patch(builder: Any, o: Any, x: Any, count: Any, o_step: Any) -> None:
+    starts = [builder.load(_pointer(builder, _plus(builder, x, 8 * i), _INT)) for i in range(16)]
+    step = ir.Constant(_INT, BYTES)
+
+    def body(_: list[Any], at: list[Any]) -> list[Any]:
+        values = [_load(builder, address) for address in at[1:]]
+        made = _both_ways(builder, [values[4 * i : 4 * i + 4] for i in range(4)], _input_lines)
+        for i, value in enumerate(made):
+            _store(builder, _at(builder, at[0], o_step, i), value)
+        return []
+
+    _looped(builder, [], count, [o, *starts], [step] * 17, body)
+
+
+def _unpatch(finish: str) -> Callable[..., None]:
+    def emit(builder: Any, x: Any, x_step: Any, y: Any, row: Any, pixel: Any, count: Any, bias: Any, mask: Any) -> None:
+        zero = ir.Constant(_VECTOR, [0.0] * LANES)
+
+        def body(_: list[Any], at: list[Any]) -> list[Any]:
+            values = [_load(builder, _at(builder, at[0], x_step, i)) for i in range(16)]
+            made = _both_ways(builder, [values[4 * i : 4 * i + 4] for i in range(4)], _output_lines)
+            offset = _broadcast(builder, at[2])
+            for i, value in enumerate(made):
+                place = _at(builder, _at(builder, at[1], row, i // 2), pixel, i % 2)
+                value = builder.fadd(value, offset)
+                if finish == "mask":
+                    positive = builder.fcmp_ordered(">", _load(builder, builder.add(place, mask)), zero)
+                    value = builder.select(positive, value, zero)
+                elif finish:
+                    value = _extremum(">=")(builder, value, zero)
+                    if finish == "relu6":
+                        value = _extremum("<=")(builder, value, ir.Constant(_VECTOR, [6.0] * LANES))
+                _store(builder, place, value)
+            return []
+
+        steps = [ir.Constant(_INT, n) for n in (BYTES, BYTES, 4)]
+        _looped(builder, [], count, [x, y, bias], steps, body)
+
+    return emit
+
+
+def _filters(builder: Any, *given: Any) -> list[Any]:
+    return _both_ways(builder, [list(given[3 * i : 3 * i + 3]) for i in range(3)], _filter_lines)
+
+
+def _spread_filters(builder: Any, o: Any, w: Any, step: Any, o_step: Any, flipped: Any) -> None:
+    last = builder.mul(flipped, ir.Constant(_INT, 8))  # taps from the last to the first if flipped
+    sign = builder.sub(ir.Constant(_INT, 1), builder.mul(flipped, ir.Constant(_INT, 2)))
+    taps = []
+    for i in range(9):
+        place = builder.add(last, builder.mul(sign, ir.Constant(_INT, i)))
+        taps.append(_load(builder, builder.add(w, builder.mul(place, step))))
+    for i, value in enumerate(_filters(builder, *taps)):
+        _store(builder, _at(builder, o, o_step, i), value)
+
+
+_a = types.int64
+# patch(o, x, count, o_step): B^T d B of `count` channels; element i of d is at the address at x + 8 i and following
+# vectors, element i of the result goes to o + i o_step and following vectors.
+patch = _operation("patch", types.void, [_a] * 4, _patch)
+# unpatch(x, x_step, y, row, pixel, count, bias, mask): A^T m A of `count` filters; element i of m is at x + i x_step
+# and following vectors; a number for each filter at `bias` is added; the results go to y, y + pixel, y + row and
+# y + row + pixel. They end with a relu, a relu6, or with 0 where what lies `mask` bytes further on is not positive.
+unpatch = _operation("unpatch", types.void, [_a] * 8, _unpatch(""))
+unpatch_relu = _operation("unpatch_relu", types.void, [_a] * 8, _unpatch("relu"))
+unpatch_relu6 = _operation("unpatch_relu6", types.void, [_a] * 8, _unpatch("relu6"))
+unpatch_mask = _operation("unpatch_mask", types.void, [_a] * 8, _unpatch("mask"))
+# spread_filters(o, w, step, o_step, flipped): G g G^T of 16 filters; tap i is the vector at w + i step, or the taps
+# come in reverse; element i goes to o + i o_step.
+spread_filters = _operation("spread_filters", types.void, [_a] * 5, _spread_filters)

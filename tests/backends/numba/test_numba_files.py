@@ -1,0 +1,202 @@
+"""Compiled kernels on disk, and the line on the terminal while they compile."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minicnn import Sequential, ops
+from minicnn.layers import Dense, Input
+from minicnn.program import Program
+
+pytest.importorskip("numba")
+
+
+@pytest.fixture
+def small_source() -> Any:
+    from minicnn.backends.numba.kernel import Lines
+    from minicnn.backends.numba.threads import pool
+
+    pool(1)  # compiles kernels of its own
+    out = Lines()
+    with out.block("for i in range(start, stop):"):
+        out("fstore(y + i * 4, float32(i) * float32(3))")
+    return out.source("test", "y")
+
+
+def _result(source: Any) -> list[float]:
+    from minicnn.backends.numba.kernel import compile_source
+    from minicnn.backends.numba.threads import KernelList, pool
+
+    y = np.zeros(4, "float32")
+    pool(1).run(KernelList([[(compile_source(source), np.asarray([y.ctypes.data], np.int64), 4)]]))
+    return y.tolist()
+
+
+@pytest.mark.parametrize("damage", [b"", b"nonsense", None])
+def test_damaged_files_are_compiled_anew(
+    damage: bytes | None, small_source: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from minicnn.backends.numba import kernel, store
+
+    monkeypatch.setenv("MINICNN_CACHE", str(tmp_path))
+    monkeypatch.setattr(kernel, "_COMPILED", {})
+    assert _result(small_source) == [0, 3, 6, 9]
+    (file,) = store.folder().glob("*.bin")
+    good = file.read_bytes()
+    monkeypatch.setattr(kernel, "_COMPILED", {})
+    assert _result(small_source) == [0, 3, 6, 9]  # from the disk
+    assert file.read_bytes() == good
+    flipped = bytes([*good[:-1], good[-1] ^ 1])
+    file.write_bytes(flipped if damage is None else damage)
+    monkeypatch.setattr(kernel, "_COMPILED", {})
+    assert _result(small_source) == [0, 3, 6, 9]
+    assert len(file.read_bytes()) == len(good)
+    assert [f.name for f in store.folder().iterdir()] == [file.name]  # nothing is left over
+
+
+def test_without_a_folder_kernels_still_compile(
+    small_source: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from minicnn.backends.numba import kernel
+
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("MINICNN_CACHE", str(tmp_path / "file"))
+    monkeypatch.setattr(kernel, "_COMPILED", {})
+    assert _result(small_source) == [0, 3, 6, 9]
+
+
+def test_progress_is_for_terminals(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from minicnn.backends.numba import progress
+
+    monkeypatch.setattr(progress, "PATIENCE", -1.0)
+    with progress.Progress(2) as line:
+        line.next("conv2d")
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    with progress.Progress(2) as line:
+        line.next("conv2d")
+    assert "compiling kernel 1 of 2: conv2d" in capsys.readouterr().err
+
+
+def test_files_are_of_one_cpu_and_one_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    import llvmlite.binding
+    import numba
+
+    from minicnn.backends.numba import store
+
+    store._platform.cache_clear()
+    before = store.folder()
+    for change in (
+        lambda: monkeypatch.setattr(numba, "__version__", "0.0"),
+        lambda: monkeypatch.setattr(llvmlite.binding, "get_host_cpu_name", lambda: "another"),
+    ):
+        change()
+        store._platform.cache_clear()
+        assert store.folder() != before
+        before = store.folder()
+    monkeypatch.undo()
+    store._platform.cache_clear()
+
+
+def test_kernels_whose_operations_change_have_other_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    from minicnn.backends.numba import store
+
+    store.key.cache_clear()
+    before = store.key("text")
+    store.key.cache_clear()
+    monkeypatch.setattr(store, "_writers", lambda: "other code")
+    assert store.key("text") != before
+    store.key.cache_clear()
+
+
+def test_names_cover_the_code_of_every_operation() -> None:
+    from minicnn.backends.numba import kernel, registers, store
+
+    operations = kernel._operations() | registers.operations(1, 1)
+    files = {Path(made.emit.__code__.co_filename).stem for made in operations.values() if hasattr(made, "emit")}
+    assert files <= set(store.WRITERS)
+
+
+def test_products_are_multiply_adds_of_full_registers() -> None:
+    from minicnn.backends import backend_class
+    from minicnn.backends.numba.kernel import assembly
+    from minicnn.machine import processor
+
+    if not processor().avx512:
+        pytest.skip("the CPU has no AVX-512")
+    program = Program()
+    x, w = program.input("x", (32, 8, 8, 8)), program.input("w", (3, 3, 8, 16), kind="parameter")
+    program.outputs["y"] = ops.conv2d(x, w)
+    tasks = backend_class("numba")(threads=1).compile(program).tasks  # type: ignore[call-arg, attr-defined]
+    text = assembly(next(t.source for t in tasks if t.source.name.startswith("conv2d")))
+    lines = [line for line in text.splitlines() if "vfmadd" in line]
+    assert sum("%zmm" in line for line in lines) >= 24  # a tile
+    assert not any("%ymm" in line or "%xmm" in line for line in lines)
+
+
+def test_a_folder_that_cannot_be_written(small_source: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from minicnn.backends.numba import kernel
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setenv("MINICNN_CACHE", str(tmp_path))
+    monkeypatch.setattr("tempfile.mkstemp", refuse)  # the superuser can write to any folder
+    monkeypatch.setattr(kernel, "_COMPILED", {})
+    assert _result(small_source) == [0, 3, 6, 9]
+    assert not list(tmp_path.rglob("*.bin"))
+
+
+PROGRAM = """
+    import numpy as np
+    from minicnn import Sequential
+    from minicnn.backends import backend_class
+    from minicnn.layers import Dense, Input
+
+    model = Sequential([Input((5,)), Dense(3, "tanh")], backend=backend_class("numba")(threads=1), seed=1)
+    model.compile("sgd", "mse")
+    print([float(model.train_on_batch(np.ones((17, 5)), np.ones((17, 3)))["loss"]) for _ in range(3)])
+"""
+
+
+def _process(cache: Path, **environ: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", textwrap.dedent(PROGRAM)]
+    return subprocess.Popen(
+        command, env=os.environ | {"MINICNN_CACHE": str(cache)} | environ, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def test_processes_that_compile_at_once(tmp_path: Path) -> None:
+    processes = [_process(tmp_path) for _ in range(2)]
+    results = [p.communicate(timeout=120) for p in processes]
+    assert [p.returncode for p in processes] == [0, 0], results
+    assert results[0] == results[1]
+    assert results[0][1] == ""  # nothing on a standard error that is no terminal
+    files = list(tmp_path.rglob("*"))
+    assert not [f for f in files if f.suffix == ".tmp"]
+    compiled = {f: f.stat().st_mtime_ns for f in files if f.suffix == ".bin"}
+    assert compiled
+    assert _process(tmp_path).communicate(timeout=120) == results[0]
+    assert {f: f.stat().st_mtime_ns for f in tmp_path.rglob("*.bin")} == compiled  # none compiled anew
+
+
+def test_with_the_jit_switched_off(tmp_path: Path) -> None:
+    """NUMBA_DISABLE_JIT=1: kernels run as Python, and nothing is stored."""
+    process = _process(tmp_path, NUMBA_DISABLE_JIT="1")
+    out, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert not list(tmp_path.rglob("*.bin"))
+    losses = [float(n) for n in out.strip(" []\n").split(",")]
+    model = Sequential([Input((5,)), Dense(3, "tanh")], backend="numpy", seed=1)
+    model.compile("sgd", "mse")
+    expected = [float(model.train_on_batch(np.ones((17, 5)), np.ones((17, 3)))["loss"]) for _ in range(3)]
+    assert losses == pytest.approx(expected, rel=1e-5)

@@ -1,0 +1,211 @@
+"""Networks on the numba backend: all of the zoo and all layers, images in both orders, without a reference."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from channels_first import channels_first, program_of
+from minicnn import Model, Sequential, layers, losses, optimizers, zoo
+from minicnn.backends import backend_class, get_backend
+from minicnn.layers import Input, Layer, Rescaling
+from minicnn.losses import Loss, SparseCategoricalCrossentropy
+from minicnn.optimizers import Optimizer
+from minicnn.program import Program
+from minicnn.steps import StepKind
+from minicnn.tolerance import tolerance
+
+pytest.importorskip("numba")
+
+KINDS: tuple[StepKind, ...] = ("train", "evaluate", "predict")
+COMPILED = ["mlp", "platforms", "kernels", "lenet5"]
+SMALL: dict[str, dict[str, Any]] = {"alexnet": {"hidden_units": (64, 64)}, "overfeat": {"hidden_units": (64, 64)}}
+SIDES = {"alexnet": 63, "overfeat": 71}
+FORMATS = ("channels_last", "channels_first")
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+
+def strict(threads: int = 2) -> Any:
+    return backend_class("numba")(strict=True, threads=threads)  # type: ignore[call-arg]
+
+
+def of_zoo(name: str, **options: Any) -> Model:
+    side = SIDES.get(name, 32)
+    shape = None if name in ("mlp", "platforms", "kernels", "lenet5") else (side, side, 3)
+    model = zoo.get_model(
+        name, num_classes=10, input_shape=shape, backend="numpy", **SMALL.get(name, {}), **options
+    )  # fmt: skip
+    model.compile("adam", SparseCategoricalCrossentropy(from_logits=True), ["accuracy"])
+    return model
+
+
+# Machine code for the larger networks takes a minute: at night.
+@pytest.mark.parametrize("name", zoo.names() if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else COMPILED)
+def test_networks_compile_without_a_reference(name: str) -> None:
+    model = of_zoo(name, preprocessing=[Rescaling(1 / 255)], input_dtype="uint8")
+    for kind in KINDS:
+        strict().compile(model.program(kind, batch_size=20))
+        rows = strict().explain(model.program(kind, batch_size=20))
+        assert rows
+        assert all(how.startswith("kernel: ") for _, how in rows)
+
+
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize("name", zoo.names())
+def test_no_network_runs_a_reference(name: str) -> None:
+    model = of_zoo(name)
+    for kind in KINDS:
+        strict().compile(model.program(kind, batch_size=20))
+    channels_first(model)
+    for kind in KINDS:
+        program = program_of(model, kind, 20)
+        formats = {n.attrs["data_format"] for n in program.nodes if "data_format" in n.attrs}
+        assert formats == (set() if name == "mlp" else {"NCHW"})
+        strict().compile(program)
+
+
+def values(program: Program, weights: Arrays, seed: int = 0) -> Arrays:
+    """Inputs of a Program: weights as given, optimizer state positive, the rest drawn."""
+    rng = np.random.default_rng(seed)
+    made = {}
+    for v in program.inputs:
+        if v.name in weights:
+            made[v.name] = weights[v.name]
+        elif v.dtype == "int32":
+            made[v.name] = rng.integers(0, 3, v.shape).astype("int32")
+        elif v.kind == "input":
+            made[v.name] = (rng.random(v.shape) if v.name == "y" else rng.standard_normal(v.shape)).astype(v.dtype)
+        else:
+            made[v.name] = np.abs(rng.standard_normal(v.shape) * 0.3).astype(v.dtype)
+    return made
+
+
+def assert_alike(made: Arrays, expected: Arrays, terms: int = 10_000) -> None:
+    rtol, atol = tolerance("float32", terms)
+    assert set(made) == set(expected)
+    for name, array in expected.items():
+        assert made[name].dtype == array.dtype, name
+        np.testing.assert_allclose(made[name], array, rtol=rtol, atol=atol, err_msg=name)
+
+
+@pytest.mark.parametrize("name", ["platforms", "lenet5"])
+def test_both_orders_of_the_axes_give_the_same_predictions(name: str) -> None:
+    model = of_zoo(name)
+    last = model.program("predict", batch_size=3)
+    weights = model.get_weights()
+    arrays = values(last, weights)
+    y = strict().compile(last)(arrays)["output"]
+    first = program_of(channels_first(model), "predict", 3)
+    moved = arrays | {"x": arrays["x"].transpose(0, 3, 1, 2)}
+    assert_alike({"y": strict().compile(first)(moved)["output"]}, {"y": y})
+
+
+def check(model: Model, loss: str | Loss = "mse", optimizer: str | Optimizer = "sgd", metrics: Any = (),
+          batch: int = 17) -> None:  # fmt: skip
+    """A training step and a prediction are what NumPy makes of them."""
+    model.compile(optimizer, loss, list(metrics))
+    weights = {k: np.asarray(v) for k, v in model.get_weights().items()}
+    kinds: tuple[StepKind, ...] = ("train", "predict")
+    for kind in kinds:
+        program = model.program(kind, batch_size=batch)
+        arrays = values(program, weights)
+        expected = get_backend("numpy").compile(program)(arrays)
+        assert_alike(strict().compile(model.program(kind, batch_size=batch))(arrays), expected)
+
+
+LAYERS: dict[str, Callable[[dict[str, Any], int], Layer]] = {
+    "conv": lambda d, c: layers.Conv2D(5, 3, activation="gelu", **d),
+    "conv strides": lambda d, c: layers.Conv2D(6, 3, strides=2, groups=2, padding="same", **d),
+    "conv dilation": lambda d, c: layers.Conv2D(3, (2, 3), dilation_rate=2, **d),
+    "depthwise": lambda d, c: layers.DepthwiseConv2D(3, depth_multiplier=2, padding="same", **d),
+    "separable": lambda d, c: layers.SeparableConv2D(5, 3, **d),
+    "transpose": lambda d, c: layers.Conv2DTranspose(5, 3, strides=2, padding="same", **d),
+    "max": lambda d, c: layers.MaxPooling2D(**d),
+    "average": lambda d, c: layers.AveragePooling2D(3, 2, padding="same", **d),
+    "global max": lambda d, c: layers.GlobalMaxPooling2D(keepdims=True, **d),
+    "global average": lambda d, c: layers.GlobalAveragePooling2D(**d),
+    "adaptive": lambda d, c: layers.AdaptiveAveragePooling2D(3, **d),
+    "batch norm": lambda d, c: layers.BatchNormalization(axis=c),
+    "layer norm": lambda d, c: layers.LayerNormalization(axis=c),
+    "layer norm of all": lambda d, c: layers.LayerNormalization(axis=(1, 2, 3)),
+    "group norm": lambda d, c: layers.GroupNormalization(2, axis=c),
+    "local response": lambda d, c: layers.LocalResponseNormalization(3, 0.5, **d),
+    "dropout": lambda d, c: layers.SpatialDropout2D(0.5, **d),
+    "padding": lambda d, c: layers.ZeroPadding2D(((1, 2), (0, 1)), **d),
+    "cropping": lambda d, c: layers.Cropping2D(1, **d),
+    "nearest": lambda d, c: layers.UpSampling2D((2, 3), **d),
+    "bilinear": lambda d, c: layers.UpSampling2D(2, interpolation="bilinear", **d),
+    "permute": lambda d, c: layers.Permute((2, 3, 1)),
+    "reshape": lambda d, c: layers.Reshape((-1, 5)),
+    "dense": lambda d, c: layers.Dense(3),
+    "softmax": lambda d, c: layers.Softmax(c),
+    "clipped relu": lambda d, c: layers.ReLU(4.0, 0.1, 0.2),
+}
+
+
+@pytest.mark.parametrize("data_format", FORMATS)
+@pytest.mark.parametrize("name", LAYERS)
+def test_every_layer(name: str, data_format: str, request: pytest.FixtureRequest) -> None:
+    if data_format == "channels_first":  # the same kernels behind a permutation: compiled once is enough
+        request.getfixturevalue("interpreted")
+    first, of = data_format == "channels_first", {"data_format": data_format}
+    shape = (4, 5, 6) if first else (5, 6, 4)
+    layer = LAYERS[name](of, 1 if first else 3)
+    model = Sequential([Input(shape), layers.Conv2D(4, 1, **of), layer, layers.Flatten(), layers.Dense(2)], seed=1)
+    check(model, batch=3 if first else 17)
+
+
+def test_layers_that_join() -> None:
+    x = Input((3, 4, 2))
+    a, b = layers.Conv2D(2, 1)(x), layers.Conv2D(2, 1, activation="silu")(x)
+    kinds = (layers.Add, layers.Average, layers.Maximum, layers.Minimum, layers.Multiply, layers.Subtract)
+    joined = layers.Concatenate()([kind()([a, b]) for kind in kinds])
+    check(Model(x, layers.Dense(2)(layers.Flatten()(joined))))
+
+
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize("shape", [(5,), (6, 5)])  # one prediction a sample, or one for each of six places
+@pytest.mark.parametrize("from_logits", [True, False])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_losses_of_classes(shape: tuple[int, ...], from_logits: bool, smoothing: float) -> None:
+    for kind in (losses.SparseCategoricalCrossentropy, losses.CategoricalCrossentropy, losses.BinaryCrossentropy):
+        last = "sigmoid" if kind is losses.BinaryCrossentropy else "softmax"
+        model = Sequential([Input(shape), layers.Dense(3, None if from_logits else last)], seed=2)
+        check(model, kind(from_logits, smoothing), metrics=["accuracy", "top_k_accuracy", "confusion_matrix"])
+
+
+@pytest.mark.parametrize("loss", ["mse", "mae", "huber"])
+def test_losses_of_numbers(loss: str) -> None:
+    check(Sequential([Input((5,)), layers.Dense(3)], seed=2), loss, metrics=["mae"])
+
+
+OPTIMIZERS = [
+    optimizers.SGD(0.1, clipvalue=0.01),
+    optimizers.SGD(0.1, momentum=0.9, nesterov=True, clipnorm=0.1),
+    optimizers.Adam(0.1, global_clipnorm=0.1),
+    optimizers.AdamW(0.1, weight_decay=0.1),
+    optimizers.RMSprop(0.1, momentum=0.5, centered=True),
+]
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: o.name)
+def test_optimizers_with_clipping(optimizer: Optimizer) -> None:
+    check(
+        Sequential([Input((4, 4, 2)), layers.Conv2D(3, 3), layers.Flatten(), layers.Dense(3)], seed=2), "mse", optimizer
+    )
+
+
+def test_weights_of_samples_and_classes() -> None:
+    rng = np.random.default_rng(0)
+    x, y, w = rng.standard_normal((23, 4)), rng.integers(0, 3, 23), rng.random(23)
+    found = []
+    for backend in (strict(), "numpy"):
+        model = Sequential([Input((4,)), layers.Dense(3)], backend=backend, seed=3)
+        model.compile("sgd", SparseCategoricalCrossentropy(from_logits=True), ["accuracy"])
+        model.fit(x, y, 8, 2, sample_weight=w, class_weight={0: 2.0, 1: 0.5, 2: 1.0}, verbose=0)
+        found.append(model.get_weights())
+    assert_alike(*found, terms=200)  # type: ignore[arg-type]
