@@ -1,6 +1,6 @@
 """Time of the training steps of the reference studies on one GPU, kernel by kernel, beside the whole.
 
-    python benchmarks/gpu_steps.py [--json FILE] [study ...]
+    python benchmarks/gpu_steps.py [--backend cupy|numba_cuda ...] [--json FILE] [study ...]
 
 Data are random uint8 images, which take the same time as real ones. Times are medians, synchronised, on CUDA graphs.
 """
@@ -11,14 +11,12 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import cupy
 import numpy as np
 
-from minicnn import Sequential, layers
-from minicnn.backends.cupy import CupyBackend
+from minicnn import Sequential, get_backend, layers
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.optimizers import SGD
 
@@ -47,51 +45,63 @@ def build(study: str, backend: Any) -> Sequential:
 SIZES = {"mlp": (59_000, 59_000, 500), "platforms": (512, 60_000, 118), "kernels": (64, 60_000, 938)}
 
 
-def seconds(run: Callable[[], Any], repeats: int = 5) -> float:
+def seconds(backend: Any, run: Callable[[], Any], repeats: int = 5) -> float:
     """Median time of a call, with the device idle before and after."""
     times = []
     for _ in range(repeats):
-        cupy.cuda.Device().synchronize()
+        backend.synchronize()
         start = time.perf_counter()
         run()
-        cupy.cuda.Device().synchronize()
+        backend.synchronize()
         times.append(time.perf_counter() - start)
     return statistics.median(times)
 
 
-def kernel_times(executable: Any, arrays: dict[str, Any], repeats: int = 50) -> list[tuple[str, float]]:
-    """Microseconds of each kernel of a step, each repeated in a graph of its own."""
+def cupy_graphs(executable: Any, arrays: dict[str, Any], repeats: int) -> Iterator[Callable[[], None]]:
+    """For each kernel of a step a graph that runs it so many times; then one of 16 steps."""
+    import cupy
+
     stream = cupy.cuda.Stream(non_blocking=True)
-    everything = {**arrays, **executable._static}
-    rows = []
     executable._cursor.fill(0)
     for source, function in zip(executable._sources, executable._functions, strict=True):
-        arguments = executable._arguments(source, everything)
+        arguments = executable._arguments(source, arrays)
         arguments += [executable._cursor, np.int32(0)] if source.queued else []
         with stream:
             stream.begin_capture()
             for _ in range(repeats):
                 function((source.blocks,), (source.threads,), tuple(arguments))
             graph = stream.end_capture()
-        graph.launch()
-        rows.append(
-            (f"{source.title[:70]} [{source.blocks} x {source.threads}]", seconds(graph.launch) / repeats * 1e6)
-        )
-    return rows
+        yield graph.launch
+    graph = executable._graph(arrays, 16)
+    yield lambda: (executable._cursor.fill(0), graph.launch())
 
 
-def measure(study: str) -> dict[str, Any]:
-    """All figures of one study."""
+def numba_graphs(executable: Any, arrays: dict[str, Any], repeats: int) -> Iterator[Callable[[], None]]:
+    """The same of the numba_cuda backend."""
+    gpu, zero = executable._gpu, np.zeros(1, "int32")
+    executable._cursor.memory.write(0, zero)
+    for launch in executable.launches(arrays, 0):
+        yield gpu.capture([launch], repeats)
+    steps = gpu.capture([one for k in range(16) for one in executable.launches(arrays, k)])
+    yield steps
+
+
+GRAPHS = {"cupy": cupy_graphs, "numba_cuda": numba_graphs}
+
+
+def measure(study: str, name: str, repeats: int = 50) -> dict[str, Any]:
+    """All figures of one study on one backend."""
     batch, samples, steps = SIZES[study]
     rng = np.random.default_rng(0)
     x, y = rng.integers(0, 256, (samples, 28, 28, 1)).astype("uint8"), rng.integers(0, 10, samples).astype("int32")
     start = time.perf_counter()
-    model = build(study, CupyBackend(strict=True))
+    backend = get_backend(name, strict=True)
+    model = build(study, backend)
     source = model._source(x, y, None, batch, "pad")
     feed, arrays = next(iter(source.epoch(shuffle=False, seed=0, epoch=0)))
     engine = model._engine
     engine.train(feed, arrays, {}, 0.01)
-    cupy.cuda.Device().synchronize()
+    backend.synchronize()
     first = time.perf_counter() - start
     index = np.stack([rng.permutation(samples)[:batch] for _ in range(min(steps, 64))]).astype("int32")
     index = np.resize(index, (steps, batch))
@@ -103,27 +113,29 @@ def measure(study: str) -> dict[str, Any]:
         engine.train_many(feed, arrays, {}, index, rates)
 
     run()
-    whole = seconds(run)
-    step = engine._steps["train", feed]
-    executable = step.many.__self__
+    whole = seconds(backend, run)
+    executable = engine._steps["train", feed].many.__self__
     state = engine.state()
-    bound = {v.name: {**state, **arrays}[v.name] for v in executable._bound}
-    rows = kernel_times(executable, bound)
-    graph = executable._graph({**bound, **executable._static}, 16)
-    executable._cursor.fill(0)
+    bound = {v.name: {**state, **arrays}[v.name] for v in executable._bound} | executable._static
+    *each, graph = GRAPHS[name](executable, bound, repeats)
+    rows = []
+    for one, launch in zip(executable._sources, each, strict=True):
+        launch()
+        us = seconds(backend, launch) / repeats * 1e6
+        rows.append((f"{one.title[:70]} [{one.blocks} x {one.threads}]", us))
 
     def graph_only() -> None:
-        executable._cursor.fill(0)
         for _ in range(steps // 16):
-            graph.launch()
+            graph()
 
-    alone = seconds(graph_only) / (steps // 16 * 16) * steps
-    print(f"\n{study}: {whole * 1e3:.2f} ms for {steps} steps, {whole / steps * 1e6:.1f} us a step;")
+    alone = seconds(backend, graph_only) / (steps // 16 * 16) * steps
+    print(f"\n{study} on {name}: {whole * 1e3:.2f} ms for {steps} steps, {whole / steps * 1e6:.1f} us a step;")
     print(f"  first step {first:.2f} s, {len(rows)} kernels, sum {sum(t for _, t in rows):.1f} us")
     for title, us in rows:
         print(f"  {us:8.2f} us  {title}")
     return {
         "study": study,
+        "backend": name,
         "ms": whole * 1e3,
         "graph_ms": alone * 1e3,
         "steps": steps,
@@ -135,9 +147,11 @@ def measure(study: str) -> dict[str, Any]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("studies", nargs="*", default=[])
+    parser.add_argument("--backend", action="append", choices=sorted(GRAPHS))
     parser.add_argument("--json")
     chosen = parser.parse_args()
-    results = [measure(study) for study in chosen.studies or ["platforms", "kernels", "mlp"]]
+    studies, names = chosen.studies or ["platforms", "kernels", "mlp"], chosen.backend or ["cupy"]
+    results = [measure(study, name) for study in studies for name in names]
     if chosen.json:
         with open(chosen.json, "w", encoding="utf-8") as file:
             json.dump(results, file, indent=1)

@@ -12,7 +12,7 @@ from typing import Any
 from minicnn.backends.base import Backend
 
 # What to install for a backend whose library is missing, where it is not `minicnn[<name>]`.
-_EXTRAS = {"array_api_strict": "minicnn[test]", "cupy": "minicnn[cuda13]"}
+_EXTRAS = {"array_api_strict": "minicnn[test]", "cupy": "minicnn[cuda13]", "numba_cuda": "minicnn[numba-cuda]"}
 
 
 def names() -> list[str]:
@@ -41,7 +41,13 @@ def backend_class(name: str) -> type[Backend]:
     return next(c for c in classes if c.__module__ == module.__name__)
 
 
-def get_backend(name: str | Backend | None = None, *, reference_only: bool = False, strict: bool = False) -> Backend:
+def get_backend(
+    name: str | Backend | None = None,
+    *,
+    reference_only: bool = False,
+    strict: bool = False,
+    convolution: str | None = None,
+) -> Backend:
     """A backend by name, such as "numpy", "torch" or "torch:cuda:1".
 
     Args:
@@ -49,22 +55,31 @@ def get_backend(name: str | Backend | None = None, *, reference_only: bool = Fal
             the environment variable MINICNN_BACKEND, else "numpy".
         reference_only: Switch every kernel off, to find a wrong one.
         strict: Make a node without a kernel an error.
+        convolution: Strategy that computes all convolutions that it can, a name in `minicnn.ops.strategies`; all
+            else is then computed by references, too.
 
     Raises:
-        ValueError: If there is no such backend or device, or flags come with a Backend, which has its own.
+        ValueError: If there is no such backend, device or strategy, or flags come with a Backend, which has its own.
         ImportError: If its library is missing; says what to install.
     """
     if isinstance(name, Backend):
-        if reference_only or strict:
+        if reference_only or strict or convolution:
             message = (
-                "reference_only and strict are set when a backend is made. "
-                f"Received: {name!r} with reference_only={reference_only}, strict={strict}. Give its name instead."
+                "reference_only, strict and convolution are set when a backend is made. Received: "
+                f"{name!r} with convolution={convolution!r}, reference_only={reference_only}, strict={strict}. "
+                "Give its name instead."
             )
             raise ValueError(message)
         return name
     full = name or os.environ.get("MINICNN_BACKEND") or "numpy"
     base, _, device = full.partition(":")
-    return backend_class(base)(device or None, reference_only=reference_only, strict=strict)
+    kind = backend_class(base)
+    if convolution is not None:
+        from minicnn.backends._strategic import strategic
+        from minicnn.ops.strategies import get_strategy
+
+        kind = strategic(kind, get_strategy(convolution))
+    return kind(device or None, reference_only=reference_only, strict=strict)
 
 
 def infer_backend(arrays: Iterable[Any]) -> Backend | None:
@@ -73,6 +88,9 @@ def infer_backend(arrays: Iterable[Any]) -> Backend | None:
     Only libraries that are loaded already can have made an array, so none is imported here.
     """
     for array in arrays:
+        parts = type(array).__module__.split(".")
+        if parts[:-2] == __name__.split("."):  # an array of a backend's own
+            return backend_class(parts[-2])(str(array.device))
         library = type(array).__module__.partition(".")[0]
         name = {"jaxlib": "jax"}.get(library, library)
         if name == "numpy" or name not in names() or library not in sys.modules:

@@ -131,7 +131,13 @@ def _title(kernel: Any) -> str:
     return f"kernel: {getattr(inner, '__name__', type(inner).__name__)}"
 
 
-def _check_results(program: Program) -> None:
+def check_results(program: Program) -> None:
+    """Check that outputs and updates can be told apart, and that updates are like the inputs they replace.
+
+    Raises:
+        ValueError: If they cannot, or are not.
+        KeyError: If an update has the name of no input.
+    """
     both = sorted(program.outputs.keys() & program.updates.keys())
     if both:
         message = f"Outputs and updates of a Program have different names. Received twice: {', '.join(both)}."
@@ -148,7 +154,7 @@ def _check_results(program: Program) -> None:
 
 def interpreter(program: Program, functions: Iterable[Kernel], asarray: Callable[..., Array]) -> Executable:
     """Runs the nodes one after the other, letting go of each array after its last reader."""
-    _check_results(program)
+    check_results(program)
     slots: dict[int, int] = {}
 
     def slot(value: Any) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from types import ModuleType
 
 from minicnn.backends._cuda import tiling
 from minicnn.backends._cuda.expressions import same_index, unsupported
@@ -75,10 +76,19 @@ class Plan:
         virtual: Nodes that have no unit: their elements are computed where they are read.
         units: Units in order.
         launches: Units that run side by side, in order.
+        tiles: Where the sizes of tiles come from: `tiling`, or a module with the same functions.
     """
 
-    def __init__(self, program: Program, *, fuse: bool, tiled: bool, reference_only: bool = False) -> None:
-        self.program = program
+    def __init__(
+        self,
+        program: Program,
+        *,
+        fuse: bool,
+        tiled: bool,
+        reference_only: bool = False,
+        tiles: ModuleType = tiling,
+    ) -> None:
+        self.program, self.tiles = program, tiles
         self.fuse, self.tiled, self.reference_only = fuse, tiled, reference_only
         self.alias: dict[int, Value] = {}
         self.virtual: set[int] = set()
@@ -122,7 +132,7 @@ class Plan:
             return
         unit = Unit([node])
         if self.tiled and node.op.name in TILED:
-            unit.tile = tiling.product(node) if node.op.name == "matmul" else tiling.convolution(node)
+            unit.tile = self.tiles.product(node) if node.op.name == "matmul" else self.tiles.convolution(node)
         elif node.op.name in PARTS:
             unit.tile = node.attrs["tile"]
         self._add(unit)
@@ -138,6 +148,8 @@ class Plan:
         if len(node.outputs) > 1 or id(y) in self._results or node.phase == "update":
             return False
         readers = self._readers.get(id(y), [])
+        if any(r.op.name not in PARTS and unsupported(r) for r in readers):
+            return False  # a reference reads memory
         if self._is_light(node):
             return True
         simple = node.op.elementwise or node.op.name in MOVES or node.op.name in _ROWS
@@ -245,7 +257,7 @@ class Plan:
             if any(self._unit_of.get(id(v), -1) > first for n in unit.nodes for v in self.leaves(n) if id(v) not in made
                    and self._unit_of.get(id(v)) != last):  # fmt: skip
                 continue
-            tile = tiling.convolution(maker.anchor, attrs["kernel"])
+            tile = self.tiles.convolution(maker.anchor, attrs["kernel"])
             if tile is None:
                 continue
             maker.before, maker.nodes, maker.pool, maker.tile = maker.nodes, unit.nodes, pool, tile

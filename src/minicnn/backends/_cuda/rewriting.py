@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
+from types import ModuleType
 
 from minicnn import ops
 from minicnn.backends._cuda import tiling
@@ -193,16 +195,16 @@ def _sum_before_scatter(node: Node) -> Sequence[Value] | None:
     return [ops.sum(made.inputs[0], axes=node.attrs["axes"])]
 
 
-def share_sums(program: Program, node: Node) -> Sequence[Value] | None:
+def share_sums(program: Program, node: Node, tiles: ModuleType = tiling) -> Sequence[Value] | None:
     """Long sums as parts, one a block, and the sum of the parts."""
     name, y = node.op.name, node.outputs[0]
     if name == "conv2d_weight_gradient":
-        tile = tiling.weight_gradient(node)
+        tile = tiles.weight_gradient(node)
         op = WEIGHT_GRADIENT_PARTS
         if tile is None:
             return None
     elif name == "matmul":
-        tile, op = tiling.product(node), MATMUL_PARTS
+        tile, op = tiles.product(node), MATMUL_PARTS
         if tile.parts == 1:
             return None
     elif name in ("sum", "max"):
@@ -212,7 +214,7 @@ def share_sums(program: Program, node: Node) -> Sequence[Value] | None:
             return None
         first = node.inputs[0].ndim - 1 in axes
         tile, op = (
-            tiling.reduction(results, terms, terms_first=first, join="Plus" if name == "sum" else "Largest"),
+            tiles.reduction(results, terms, terms_first=first, join="Plus" if name == "sum" else "Largest"),
             REDUCE_PARTS,
         )
         spec = Spec((tile.parts, results), y.dtype)
@@ -230,12 +232,12 @@ def share_sums(program: Program, node: Node) -> Sequence[Value] | None:
 _LONG_SUM = 64
 
 
-def rewrite(program: Program, *, fuse: bool, tiled: bool) -> Program:
-    """All of the above that the options ask for, in place."""
+def rewrite(program: Program, *, fuse: bool, tiled: bool, tiles: ModuleType = tiling) -> Program:
+    """All of the above that the options ask for, in place; `tiles` is the module that chooses sizes of tiles."""
     replace(program, decompose)
     if fuse:
         remember_maxima(program)
     if tiled:
-        replace(program, share_sums)
+        replace(program, partial(share_sums, tiles=tiles))
     remove_dead_nodes(program)
     return program

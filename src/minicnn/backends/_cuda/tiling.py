@@ -14,6 +14,12 @@ MULTIPROCESSORS = 132
 SHARED_BYTES = 48 * 1024  # what a kernel may have without asking for more
 THREADS = 256
 
+# Rows and columns of a block, rows and columns of a thread.
+_PRODUCT_TILES = (
+    (64, 64, 4, 4), (64, 32, 4, 4), (32, 32, 4, 2), (128, 16, 4, 4), (64, 16, 4, 2), (32, 16, 2, 2), (32, 64, 4, 4),
+    (16, 128, 4, 4), (128, 64, 8, 4), (64, 64, 4, 2), (128, 32, 4, 4), (256, 16, 4, 4),
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Tile:
@@ -24,12 +30,38 @@ class Tile:
         blocks: Blocks of the launch.
         threads: Threads of a block.
         parts: Pieces into which each sum is cut, if it is.
+        sizes: The numbers that were chosen, for generators of other languages.
     """
 
     kind: str
     blocks: int
     threads: int
     parts: int = 1
+    sizes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What bounds the choice of tiles: a GPU by default.
+
+    Attributes:
+        multiprocessors: Blocks that run side by side.
+        convolution: Most threads of a block of a convolution.
+        correlation: Most threads of a block of a weight gradient.
+        reduction: Threads of a block of a reduction, a power of two.
+        products: Tiles of products: rows and columns of a block, then of a thread.
+        depths: Terms that a product holds in shared memory.
+    """
+
+    multiprocessors: int = MULTIPROCESSORS
+    convolution: int = 512
+    correlation: int = 288
+    reduction: int = THREADS
+    products: tuple[tuple[int, int, int, int], ...] = _PRODUCT_TILES
+    depths: tuple[int, ...] = (16, 32, 64, 128)
+
+
+GPU = Limits()
 
 
 def _up(n: int, step: int) -> int:
@@ -40,12 +72,13 @@ def _filters(f: int) -> int:
     return 4 if f % 4 == 0 or f >= 7 else 2 if f % 2 == 0 else 1
 
 
-def convolution(node: Node, pool: tuple[int, int] | None = None) -> Tile | None:
+def convolution(node: Node, pool: tuple[int, int] | None = None, *, limits: Limits = GPU) -> Tile | None:
     """Tile of conv2d or conv2d_input_gradient; None if nothing fits.
 
     Args:
         node: The convolution.
         pool: Window of the max-pooling that is done on the way out.
+        limits: What bounds the choice.
     """
     attrs, itemsize = node.attrs, ITEMSIZE[node.outputs[0].dtype]
     axes, groups = Axes.of(attrs["data_format"]), attrs["groups"]
@@ -61,7 +94,7 @@ def convolution(node: Node, pool: tuple[int, int] | None = None) -> Tile | None:
     eh, ew = (oh, ow) if pool is None else (oh // pool[0] * pool[0], ow // pool[1] * pool[1])
     ph, pw = pool or (1, 1)
     fx = _filters(f)
-    best: tuple[float, str, int, int] | None = None
+    best: tuple[float, Tile] | None = None
     for py, px in itertools.product((1, 2, 3), (1, 2, 3, 4, 5, 6, 8)):
         if py % ph or px % pw or py * px > 12:
             continue
@@ -77,7 +110,7 @@ def convolution(node: Node, pool: tuple[int, int] | None = None) -> Tile | None:
             th, tw, fg = gy * py, gx * px, fb // fx
             for nb in (1, 2, 4, 8):
                 threads = fg * gx * gy * nb
-                if threads > 512 or nb > n or (nb > 1 and gy * py < eh):
+                if threads > limits.convolution or nb > n or (nb > 1 and gy * py < eh):
                     continue
                 ih, iw = (th - 1) * sh + (kh - 1) * dh + 1, (tw - 1) * sw + (kw - 1) * dw + 1
                 per_channel = ((nb * ih * iw | 1) + kh * kw * fb) * itemsize
@@ -91,13 +124,13 @@ def convolution(node: Node, pool: tuple[int, int] | None = None) -> Tile | None:
                 )
                 # Time of one multiprocessor in multiply-adds of a thread, for all waves of blocks.
                 rounds = (
-                    max(blocks / MULTIPROCESSORS, 1.0)
-                    if blocks > MULTIPROCESSORS * resident
-                    else math.ceil(blocks / MULTIPROCESSORS)
+                    max(blocks / limits.multiprocessors, 1.0)
+                    if blocks > limits.multiprocessors * resident
+                    else math.ceil(blocks / limits.multiprocessors)
                 )
                 work = py * px * fx * kh * kw * c * _up(threads, 32) / 128
                 filled = nb * ih * iw * c / 128 * 8 + kh * kw * fb * c / 128 * 4
-                together = min(resident, math.ceil(blocks / MULTIPROCESSORS)) * _up(threads, 32)
+                together = min(resident, math.ceil(blocks / limits.multiprocessors)) * _up(threads, 32)
                 patience = 1.0 + 600.0 / together
                 score = rounds * (work * (1 + loads) * patience + filled) + 400 * rounds / resident
                 if best is None or score < best[0]:
@@ -106,11 +139,11 @@ def convolution(node: Node, pool: tuple[int, int] | None = None) -> Tile | None:
                         f"{th}, {tw}, "
                         f"{fb}, {cc}, {py}, {px}, {fx}>"
                     )
-                    best = (score, kind, blocks, threads)
-    return None if best is None else Tile(*best[1:])
+                    best = (score, Tile(kind, blocks, threads, 1, (eh, ew, nb, th, tw, fb, cc, py, px, fx)))
+    return None if best is None else best[1]
 
 
-def weight_gradient(node: Node) -> Tile | None:
+def weight_gradient(node: Node, *, limits: Limits = GPU) -> Tile | None:
     """Tile of conv2d_weight_gradient; None if nothing fits."""
     attrs, itemsize = node.attrs, ITEMSIZE[node.outputs[0].dtype]
     axes, groups = Axes.of(attrs["data_format"]), attrs["groups"]
@@ -123,14 +156,14 @@ def weight_gradient(node: Node) -> Tile | None:
     kb = max(1, min(kh, 48 // (kw * fx)))
     kb = -(-kh // -(-kh // kb))
     px = min((4, 3, 2, 5), key=lambda p: _up(ow, p) * (1 + 1 / p))
-    best: tuple[float, str, int, int, int] | None = None
+    best: tuple[float, Tile] | None = None
     for cb, fb in itertools.product(
         (1, 2, 4, 8, 12, 16, 24, 32), (fx, 2 * fx, 3 * fx, 4 * fx, 6 * fx, 8 * fx, 16 * fx)
     ):
-        if cb > c or fb > _up(f, fx) or cb * fb // fx > THREADS:
+        if cb > c or fb > _up(f, fx) or cb * fb // fx > min(THREADS, limits.correlation):
             continue
         lanes = cb * fb // fx
-        slices = 2 ** int(math.log2(max(1, 288 // lanes)))
+        slices = 2 ** int(math.log2(max(1, limits.correlation // lanes)))
         threads = lanes * slices
         for th in sorted({oh, -(-oh // 2), -(-oh // 4), -(-oh // 8), 1}):
             ih, iw = (th - 1) * sh + (kb - 1) * dh + 1, (_up(ow, px) - 1) * sw + (kw - 1) * dw + 1
@@ -140,14 +173,14 @@ def weight_gradient(node: Node) -> Tile | None:
             tiles = -(-kh // kb) * -(-c // cb) * -(-f // fb) * groups
             strips = n * -(-oh // th)
             for goal in (1, 2, 3, 4):
-                parts = min(strips, max(1, goal * MULTIPROCESSORS // tiles))
+                parts = min(strips, max(1, goal * limits.multiprocessors // tiles))
                 blocks = parts * tiles
                 runs = -(-th * _up(ow, px) // px // slices)
                 resident = max(1, min(2048 // _up(threads, 32), 65536 // (_up(threads, 32) * 112), 220_000 // shared))
                 each = -(-strips // parts)
                 work = runs * px * kb * kw * fx * _up(threads, 32) / 128 * 1.6
                 filled = (ih * iw * cb + th * ow * fb) / 128 * 8 + 300
-                rounds = math.ceil(blocks / MULTIPROCESSORS)
+                rounds = math.ceil(blocks / limits.multiprocessors)
                 together = min(resident, rounds) * _up(threads, 32)
                 score = rounds * each * (work * (1 + 200 / together) + filled) + rounds * math.log2(2 * slices) * 100
                 score += parts * kh * kw * c * f * groups / 4000  # the sum of the parts
@@ -157,63 +190,51 @@ def weight_gradient(node: Node) -> Tile | None:
                         f"{window_type(node)}, "
                         f"{c}, {f}, {kb}, {cb}, {fb}, {th}, {px}, {fx}, {slices}, {parts}>"
                     )
-                    best = (score, kind, blocks, threads, parts)
-    return None if best is None else Tile(*best[1:])
+                    best = (score, Tile(kind, blocks, threads, parts, (kb, cb, fb, th, px, fx, slices, parts)))
+    return None if best is None else best[1]
 
 
-# Rows and columns of a block, rows and columns of a thread.
-_PRODUCT_TILES = (
-    (64, 64, 4, 4), (64, 32, 4, 4), (32, 32, 4, 2), (128, 16, 4, 4), (64, 16, 4, 2), (32, 16, 2, 2), (32, 64, 4, 4),
-    (16, 128, 4, 4), (128, 64, 8, 4), (64, 64, 4, 2), (128, 32, 4, 4), (256, 16, 4, 4),
-)  # fmt: skip
-
-
-def product(node: Node) -> Tile:
+def product(node: Node, *, limits: Limits = GPU) -> Tile:
     """Tile of a matrix product."""
     (m, n), (ta, tb) = node.outputs[0].shape, (node.attrs["transpose_a"], node.attrs["transpose_b"])
     k, itemsize = node.inputs[0].shape[0 if ta else 1], ITEMSIZE[node.outputs[0].dtype]
-    best: tuple[float, str, int, int, int] | None = None
-    for bm, bn, tm, tn in _PRODUCT_TILES:
+    best: tuple[float, Tile] | None = None
+    for bm, bn, tm, tn in limits.products:
         tiles, threads = -(-m // bm) * -(-n // bn), bm // tm * (bn // tn)
-        for bk, goal in itertools.product((16, 32, 64, 128), (0, 1, 2, 4)):
-            parts = max(1, min(goal * MULTIPROCESSORS // tiles, k // 32))
+        for bk, goal in itertools.product(limits.depths, (0, 1, 2, 4)):
+            parts = max(1, min(goal * limits.multiprocessors // tiles, k // 32))
             run = _up(-(-k // parts), bk)
             parts = -(-k // run)
             loads = (bm + bn) * bk / threads
             if (
-                (bk > 16 and bk >= 2 * k)
+                (bk > limits.depths[0] and bk >= 2 * k)
                 or loads > (40 if run == bk else 24)
                 or (bm + bn + 8) * bk * itemsize > SHARED_BYTES
             ):
                 continue
             # Cycles: all blocks of a multiprocessor, each step of bk terms at least as long as memory takes to answer.
             blocks = tiles * parts
-            rounds = math.ceil(blocks / MULTIPROCESSORS)
+            rounds = math.ceil(blocks / limits.multiprocessors)
             compute = rounds * bk * bm * bn / 128 * (1 + 1.5 / tm + 1.5 / tn) + rounds * (bm + bn) * bk / 128 * 6
             score = run / bk * (max(compute, 1200.0) + 20 * loads) + 2000
             score += 2500 + parts * m * n / 400 if parts > 1 else 0
             if best is None or score < best[0]:
                 flags = f"{str(ta).lower()}, {str(tb).lower()}"
-                best = (
-                    score,
-                    f"ProductTile<{m}, {n}, {k}, {flags}, {bm}, {bn}, {bk}, {tm}, {tn}, {parts}>",
-                    blocks,
-                    threads,
-                    parts,
-                )
+                kind = f"ProductTile<{m}, {n}, {k}, {flags}, {bm}, {bn}, {bk}, {tm}, {tn}, {parts}>"
+                best = (score, Tile(kind, blocks, threads, parts, (bm, bn, bk, tm, tn, parts)))
     if best is None:
         message = "There is always a tile for a product."
         raise AssertionError(message)
-    return Tile(*best[1:])
+    return best[1]
 
 
-def reduction(results: int, terms: int, *, terms_first: bool, join: str = "Plus") -> Tile:
+def reduction(results: int, terms: int, *, terms_first: bool, join: str = "Plus", limits: Limits = GPU) -> Tile:
     """Tile of a sum or a maximum of so many terms for each of so many results."""
     ox = 1
-    while ox < min(results, 32 if not terms_first else 8 if terms < 256 else 1):
+    while ox < min(results, limits.reduction // 8 if not terms_first else 8 if terms < 256 else 1):
         ox *= 2
-    rx = THREADS // ox
+    rx = limits.reduction // ox
     columns = -(-results // ox)
-    parts = max(1, min(2 * MULTIPROCESSORS // columns, terms // (rx * 8))) if terms > 64 * rx else 1
+    parts = max(1, min(2 * limits.multiprocessors // columns, terms // (rx * 8))) if terms > 64 * rx else 1
     numbers = f"{results}, {terms}, {parts}, {ox}, {rx}, {str(terms_first).lower()}"
-    return Tile(f"{join}, {numbers}", columns * parts, THREADS, parts)
+    return Tile(f"{join}, {numbers}", columns * parts, limits.reduction, parts, (parts, ox, rx))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import array_api_compat.cupy as xp
@@ -10,38 +9,13 @@ import cupy
 import numpy as np
 
 from minicnn.backends._cuda.fusing import Plan
+from minicnn.backends._cuda.options import NAIVE, Options
 from minicnn.backends._cuda.rewriting import rewrite
 from minicnn.backends.base import Array, Backend, Executable
 from minicnn.backends.cupy.errors import explained
 from minicnn.program.graph import Node, Program
 
-
-@dataclass(frozen=True)
-class Options:
-    """What the engine does to be fast; each can be switched off by itself.
-
-    Attributes:
-        fused: Several operations in one kernel, elementwise ones without memory in between.
-        tiled: Convolutions, products and reductions by tiles in shared memory, rather than a thread for each result.
-        graph: Whole steps, and many at once, captured in CUDA graphs.
-        block: Threads of a block of the kernels without tiles.
-    """
-
-    fused: bool = True
-    tiled: bool = True
-    graph: bool = True
-    block: int = 256
-
-    def __post_init__(self) -> None:
-        if self.block not in (32, 64, 128, 256, 512, 1024) or (self.fused and self.block != 256):
-            message = (
-                "block is a power of two from 32 to 1024, and other than 256 only without fusion. "
-                f"Received: block={self.block}, fused={self.fused}. Use Options(fused=False, block={self.block})."
-            )
-            raise ValueError(message)
-
-
-NAIVE = Options(fused=False, tiled=False, graph=False)
+__all__ = ["NAIVE", "CupyBackend", "Options"]
 
 
 class CupyBackend(Backend):

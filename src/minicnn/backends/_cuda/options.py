@@ -1,0 +1,33 @@
+"""What the CUDA engine does to be fast, each switched by itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the engine does to be fast; each can be switched off by itself.
+
+    Attributes:
+        fused: Several operations in one kernel, elementwise ones without memory in between.
+        tiled: Convolutions, products and reductions by tiles in shared memory, rather than a thread for each result.
+        graph: Whole steps, and many at once, captured in CUDA graphs.
+        block: Threads of a block of the kernels without tiles.
+    """
+
+    fused: bool = True
+    tiled: bool = True
+    graph: bool = True
+    block: int = 256
+
+    def __post_init__(self) -> None:
+        if self.block not in (32, 64, 128, 256, 512, 1024) or (self.fused and self.block != 256):
+            message = (
+                "block is a power of two from 32 to 1024, and other than 256 only without fusion. "
+                f"Received: block={self.block}, fused={self.fused}. Use Options(fused=False, block={self.block})."
+            )
+            raise ValueError(message)
+
+
+NAIVE = Options(fused=False, tiled=False, graph=False)

@@ -1,0 +1,73 @@
+"""A backend whose convolutions run by one strategy, whatever kernels it has."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import cast
+
+from minicnn.backends.base import Backend, Executable, Kernel
+from minicnn.ops.strategies import PRIMITIVES, Strategy
+from minicnn.program.graph import Node, Program
+
+
+class Strategic(Backend):
+    """Mixed in before a backend: its convolutions run by a strategy and all else by references, on its arrays.
+
+    Attributes:
+        strategy: How convolutions are computed.
+    """
+
+    strategy: Strategy
+
+    def __init__(self, device: str | None = None, *, reference_only: bool = False, strict: bool = False) -> None:
+        super().__init__(device, reference_only=True)
+        self.strict, self._switched_off = strict, reference_only
+
+    def _choose(self, node: Node) -> Kernel | str:
+        if self._switched_off:
+            return "reference_only is set"
+        return cast("Kernel | str", self.strategy.kernel(node, self.xp))
+
+    def functions(self, program: Program) -> list[Kernel]:
+        """See `Backend.functions`; strict is about convolutions alone.
+
+        Raises:
+            RuntimeError: If `strict` is set and the strategy refuses a convolution.
+        """
+        result: list[Kernel] = []
+        for node in program.nodes:
+            chosen = self._choose(node)
+            if isinstance(chosen, str):
+                if self.strict and node.op.name in PRIMITIVES:
+                    message = (
+                        f"strict=True: the strategy {self.strategy.name!r} computes every convolution. Received: "
+                        f"{node!r} in {node.scope or program.name}: {chosen}. Use strict=False to run its reference."
+                    )
+                    raise RuntimeError(message)
+                chosen = partial(node.op.reference, xp=self.xp, **node.attrs)
+            result.append(chosen)
+        return result
+
+    def explain(self, program: Program) -> list[tuple[Node, str]]:
+        """See `Backend.explain`."""
+        rows = []
+        for node in self.rewrite(program).nodes:
+            chosen = self._choose(node)
+            rows.append(
+                (node, f"reference: {chosen}" if isinstance(chosen, str) else f"strategy: {self.strategy.name}")
+            )
+        return rows
+
+    def compile(self, program: Program) -> Executable:
+        """See `Backend.compile`."""
+        kind: type[Backend] = type(self).__bases__[1]
+        # A backend that explains itself compiles its own kernels; here nodes run one by one instead.
+        return Backend.compile(self, program) if kind.explain is not Backend.explain else super().compile(program)
+
+    def __repr__(self) -> str:
+        return f"<backend {self.name}:{self.device}, convolution={self.strategy.name!r}>"
+
+
+def strategic(kind: type[Backend], strategy: Strategy) -> type[Backend]:
+    """A kind of backend, with its convolutions run by a strategy."""
+    return type(f"Strategic{kind.__name__}", (Strategic, kind), {"strategy": strategy})

@@ -1,0 +1,300 @@
+"""The array: a shape and strides over the memory of a device."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from minicnn.backends.numba_cuda.device import Device, HostArray, Memory, Pointer, get_device
+from minicnn.backends.numba_cuda.dtypes import DType
+from minicnn.backends.numba_cuda.dtypes import dtype as checked_dtype
+from minicnn.backends.numba_cuda.errors import explained
+from minicnn.backends.numba_cuda.shim import SIMULATED, cuda
+
+Shape = tuple[int, ...]
+
+
+def row_major(shape: Sequence[int]) -> Shape:
+    """Steps along each axis of a contiguous array, in elements."""
+    return tuple(math.prod(shape[k + 1 :]) for k in range(len(shape)))
+
+
+class Array:
+    """An array of the Array API standard on a GPU.
+
+    Attributes:
+        shape: Lengths of its axes.
+        dtype: NumPy's data type object.
+        device: The device.
+        start: Place of its first element in its memory, in elements.
+        steps: Distance of neighbours along each axis, in elements.
+        memory: The memory, which views share.
+    """
+
+    __slots__ = ("__weakref__", "device", "dtype", "memory", "shape", "start", "steps")
+    __array_priority__ = 1000
+
+    def __init__(self, memory: Memory, shape: Shape, steps: Shape, start: int, dtype: DType) -> None:
+        self.memory, self.shape, self.steps, self.start, self.dtype = memory, shape, steps, start, dtype
+        self.device: Device = memory.device
+
+    # What it is ---------------------------------------------------------------------------------
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return self.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return self.size * self.itemsize
+
+    @property
+    def strides(self) -> Shape:
+        """Bytes between neighbours along each axis."""
+        return tuple(s * self.itemsize for s in self.steps)
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether the elements lie one after the other in row-major order."""
+        wanted = row_major(self.shape)
+        return self.size == 0 or all(n == 1 or s == w for n, s, w in zip(self.shape, self.steps, wanted, strict=True))
+
+    @property
+    def pointer(self) -> Pointer:
+        """Where the element is that comes first in memory, which is not its own first if it runs backwards."""
+        back = sum((n - 1) * s for n, s in zip(self.shape, self.steps, strict=True) if s < 0)
+        return Pointer(self.memory, (self.start + back) * self.itemsize, self.dtype)
+
+    @property
+    def T(self) -> Array:  # noqa: N802
+        """The transposed matrix."""
+        if self.ndim != 2:
+            message = f"T is for matrices. Received: an array of shape {self.shape}. Use permute_dims."
+            raise ValueError(message)
+        return self.view(self.shape[::-1], self.steps[::-1])
+
+    @property
+    def mT(self) -> Array:  # noqa: N802
+        """The array with its last two axes exchanged."""
+        if self.ndim < 2:
+            message = f"mT is for stacks of matrices. Received: an array of shape {self.shape}. Add an axis."
+            raise ValueError(message)
+        shape, steps = ((*t[:-2], t[-1], t[-2]) for t in (self.shape, self.steps))
+        return self.view(shape, steps)
+
+    def __repr__(self) -> str:
+        return f"Array({np.array2string(self.numpy(), separator=', ')}, dtype={self.dtype.name}, device={self.device})"
+
+    # Views and copies ---------------------------------------------------------------------------
+
+    def view(self, shape: Shape, steps: Shape, offset: int = 0) -> Array:
+        """Other axes over the same memory, `offset` elements further."""
+        return Array(self.memory, shape, steps, self.start + offset, self.dtype)
+
+    def numpy(self) -> HostArray:
+        """A copy on the host."""
+        from minicnn.backends.numba_cuda.elementwise import contiguous
+
+        source = contiguous(self)
+        with explained():
+            raw = source.memory.read(source.start * self.itemsize, self.nbytes)
+        return raw.view(self.dtype).reshape(self.shape)
+
+    def item(self) -> bool | int | float:
+        """The only element as a Python number."""
+        if self.size != 1:
+            message = f"A Python number comes from one element. Received: an array of shape {self.shape}. Index it."
+            raise TypeError(message)
+        made: bool | int | float = self.numpy().item()
+        return made
+
+    def to_device(self, device: Any, /, *, stream: Any = None) -> Array:
+        """The array on a device, given as one or as "cuda:1"; itself if it is there already."""
+        target = as_device(device)
+        return self if target is self.device else from_numpy(self.numpy(), target)
+
+    # Exchange -----------------------------------------------------------------------------------
+
+    def __array_namespace__(self, *, api_version: str | None = None) -> Any:
+        from minicnn.backends.numba_cuda import namespace
+
+        if api_version not in (None, "2021.12", "2022.12", "2023.12", "2024.12"):
+            message = f"The namespace is that of the Array API standard 2024.12. Received: {api_version!r}."
+            raise ValueError(message)
+        return namespace
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        address = self.memory.address + self.start * self.itemsize
+        return {
+            "shape": self.shape, "typestr": self.dtype.str, "data": (address if self.size else 0, False),
+            "strides": None if self.contiguous else self.strides, "version": 3, "stream": 1,
+        }  # fmt: skip
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Kind 2 is CUDA, kind 1 the host, where the simulator keeps its memory."""
+        return (1, 0) if SIMULATED else (2, self.device.number)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        if SIMULATED:
+            size = self.itemsize
+            raw = np.asarray(self.memory.bytes.view(np.uint8)._ary)
+            strided = np.ndarray(self.shape, self.dtype, raw, self.start * size, self.strides)
+            return strided.__dlpack__()
+        from cuda.core.utils import StridedMemoryView
+
+        options.pop("copy", None)
+        self.device.synchronize()
+        with explained():
+            return StridedMemoryView.from_cuda_array_interface(self, stream_ptr=-1).__dlpack__(**options)
+
+    # Numbers ------------------------------------------------------------------------------------
+
+    def __bool__(self) -> bool:
+        return bool(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __index__(self) -> int:
+        return operator.index(self.item())  # type: ignore[arg-type]
+
+    def __complex__(self) -> complex:
+        return complex(self.item())
+
+    def __len__(self) -> int:
+        if not self.shape:
+            message = "len() is for arrays with axes. Received: an array of shape ()."
+            raise TypeError(message)
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Array]:
+        return (self[k] for k in range(len(self)))
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        message = (
+            "Arrays do not move to the host unasked. Received: an array of numba_cuda. Use backend.to_numpy(array)."
+        )
+        raise TypeError(message)
+
+    # Indexing -----------------------------------------------------------------------------------
+
+    def __getitem__(self, key: Any) -> Array:
+        from minicnn.backends.numba_cuda import indexing
+
+        return indexing.get(self, key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        from minicnn.backends.numba_cuda import elementwise, indexing
+
+        elementwise.assign(indexing.get(self, key, only_views=True), value)
+
+
+def empty(shape: Shape, dtype: DType, device: Device) -> Array:
+    """An array whose elements are whatever the memory holds."""
+    with explained():
+        memory = Memory(device, math.prod(shape) * dtype.itemsize)
+    return Array(memory, tuple(shape), row_major(shape), 0, dtype)
+
+
+def from_numpy(data: HostArray, device: Device) -> Array:
+    """A copy of an array of the host."""
+    made = empty(data.shape, checked_dtype(data.dtype), device)
+    with explained():
+        made.memory.write(0, np.ascontiguousarray(data))
+    return made
+
+
+def as_device(device: Any) -> Device:
+    """A device from itself, its name or None.
+
+    Raises:
+        ValueError: If there is no such device.
+    """
+    if isinstance(device, Device):
+        return device
+    name, _, number = str(device if device is not None else "cuda").partition(":")
+    if name != "cuda" or (number and not number.isdigit()):
+        message = f"Arrays are on cuda, cuda:0, cuda:1 ... Received: {device!r}."
+        raise ValueError(message)
+    return get_device(int(number or 0))
+
+
+def from_interface(data: Any) -> Array:
+    """An array over the memory of another library's array on a GPU."""
+    found = data.__cuda_array_interface__
+    kind, shape = checked_dtype(found["typestr"]), tuple(found["shape"])
+    device = get_device(0)
+    memory = Memory.__new__(Memory)
+    memory.device, memory.nbytes, memory.address = device, math.prod(shape) * kind.itemsize, int(found["data"][0])
+    memory.bytes = (cuda.as_cuda_array(data), data)  # keeps the owner alive
+    strides = found.get("strides")
+    steps = row_major(shape) if strides is None else tuple(s // kind.itemsize for s in strides)
+    return Array(memory, shape, steps, 0, kind)
+
+
+# Operators ------------------------------------------------------------------------------------------------------
+
+_BINARY = {
+    "add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide", "floordiv": "floor_divide",
+    "mod": "remainder", "pow": "pow", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor",
+    "lshift": "bitwise_left_shift", "rshift": "bitwise_right_shift", "matmul": "matmul",
+}  # fmt: skip
+_COMPARISONS = {
+    "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal", "eq": "equal", "ne": "not_equal",
+}  # fmt: skip
+_UNARY = {"neg": "negative", "pos": "positive", "abs": "abs", "invert": "bitwise_invert"}
+
+
+def _function(name: str) -> Any:
+    from minicnn.backends.numba_cuda import namespace
+
+    return getattr(namespace, name)
+
+
+def _operator(name: str, kind: str) -> Any:
+    def method(self: Array, *others: Any) -> Any:
+        if not all(isinstance(o, Array | bool | int | float) for o in others):
+            return NotImplemented
+        operands = (*others, self) if kind == "reflected" else (self, *others)
+        made = _function(name)(*operands)
+        if kind != "in place":
+            return made
+        if made.shape != self.shape or made.dtype != self.dtype:
+            message = (
+                f"An array changed in place keeps its shape and type. Received: {made.dtype}{list(made.shape)} for "
+                f"{self.dtype}{list(self.shape)}. Use x = x {name} y."
+            )
+            raise ValueError(message)
+        self[...] = made
+        return self
+
+    return method
+
+
+for _name, _full in _BINARY.items():
+    setattr(Array, f"__{_name}__", _operator(_full, "plain"))
+    setattr(Array, f"__r{_name}__", _operator(_full, "reflected"))
+    setattr(Array, f"__i{_name}__", _operator(_full, "in place"))
+for _name, _full in {**_COMPARISONS, **_UNARY}.items():
+    setattr(Array, f"__{_name}__", _operator(_full, "plain"))
+Array.__hash__ = None  # type: ignore[assignment]

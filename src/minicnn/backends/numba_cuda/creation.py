@@ -1,0 +1,185 @@
+"""Creating arrays, and converting others."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from minicnn.backends.numba_cuda import dtypes
+from minicnn.backends.numba_cuda.arrays import Array, as_device, from_interface, from_numpy, row_major
+from minicnn.backends.numba_cuda.arrays import empty as uninitialised
+from minicnn.backends.numba_cuda.device import Memory
+from minicnn.backends.numba_cuda.elementwise import compute, contiguous
+
+_DEFAULTS = {"b": "bool", "i": "int64", "f": "float64"}
+
+
+def _shape(shape: Any) -> tuple[int, ...]:
+    return (int(shape),) if not isinstance(shape, tuple | list) else tuple(int(n) for n in shape)
+
+
+def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None) -> Array:
+    """An array from Python numbers, nested lists, a NumPy array or another library's array on the GPU."""
+    if isinstance(obj, Array):
+        made = obj if device is None else obj.to_device(device)
+        wanted = obj.dtype if dtype is None else dtypes.dtype(dtype)
+        if wanted != made.dtype:
+            if copy is False:
+                message = f"A view has the type of its array. Received: {wanted} for {made.dtype} with copy=False."
+                raise ValueError(message)
+            from minicnn.backends.numba_cuda.elementwise import astype
+
+            return astype(made, wanted)
+        return contiguous(made, copy=True) if copy else made
+    if hasattr(obj, "__cuda_array_interface__"):
+        return asarray(from_interface(obj), dtype=dtype, device=device, copy=copy)
+    if copy is False:
+        message = "Arrays of the host are copied to the GPU. Received: copy=False. Leave it out."
+        raise ValueError(message)
+    host = np.asarray(obj)
+    if dtype is None and not isinstance(obj, np.ndarray | np.generic):
+        dtype = _DEFAULTS.get(host.dtype.kind, host.dtype)
+    return from_numpy(host.astype(dtypes.dtype(dtype) if dtype is not None else host.dtype), as_device(device))
+
+
+def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Array:
+    """An array over the memory of another library's array on the GPU; a copy of one on the host.
+
+    Raises:
+        BufferError: If it is on the GPU but has no `__cuda_array_interface__`.
+    """
+    if isinstance(x, Array):
+        return asarray(x, device=device, copy=copy)
+    if hasattr(x, "__cuda_array_interface__"):
+        return asarray(from_interface(x), device=device, copy=copy)
+    kind = int(x.__dlpack_device__()[0])
+    if kind != 1:
+        message = (
+            "An array on a GPU is taken through __cuda_array_interface__. "
+            f"Received: {type(x).__name__} without it. Convert it on its own side, or copy it to the host."
+        )
+        raise BufferError(message)
+    return asarray(np.from_dlpack(x), device=device)
+
+
+def empty(shape: Any, *, dtype: Any = None, device: Any = None) -> Array:
+    """An array whose elements are whatever the memory holds."""
+    return uninitialised(_shape(shape), dtypes.dtype(dtype or "float64"), as_device(device))
+
+
+def full(shape: Any, fill_value: bool | int | float, *, dtype: Any = None, device: Any = None) -> Array:
+    """One value everywhere."""
+    if isinstance(fill_value, Array | np.generic):
+        fill_value = fill_value.item()
+    wanted = dtype or _DEFAULTS[np.asarray(fill_value).dtype.kind]
+    made = uninitialised(_shape(shape), dtypes.dtype(wanted), as_device(device))
+    if made.dtype.kind == "f":
+        fill_value = float(fill_value)
+    compute("a0", made, (), (fill_value,))
+    return made
+
+
+def zeros(shape: Any, *, dtype: Any = None, device: Any = None) -> Array:
+    """Zeros."""
+    return full(shape, 0, dtype=dtype or "float64", device=device)
+
+
+def ones(shape: Any, *, dtype: Any = None, device: Any = None) -> Array:
+    """Ones."""
+    return full(shape, 1, dtype=dtype or "float64", device=device)
+
+
+def empty_like(x: Array, /, *, dtype: Any = None, device: Any = None) -> Array:
+    """Like x, with whatever the memory holds."""
+    return empty(x.shape, dtype=dtype or x.dtype, device=device or x.device)
+
+
+def zeros_like(x: Array, /, *, dtype: Any = None, device: Any = None) -> Array:
+    """Like x, zeros."""
+    return full(x.shape, 0, dtype=dtype or x.dtype, device=device or x.device)
+
+
+def ones_like(x: Array, /, *, dtype: Any = None, device: Any = None) -> Array:
+    """Like x, ones."""
+    return full(x.shape, 1, dtype=dtype or x.dtype, device=device or x.device)
+
+
+def full_like(x: Array, /, fill_value: bool | int | float, *, dtype: Any = None, device: Any = None) -> Array:
+    """Like x, one value."""
+    return full(x.shape, fill_value, dtype=dtype or x.dtype, device=device or x.device)
+
+
+def arange(start: Any, /, stop: Any = None, step: Any = 1, *, dtype: Any = None, device: Any = None) -> Array:
+    """start, start + step ... below stop."""
+    start, stop = (0, start) if stop is None else (start, stop)
+    floating = any(isinstance(v, float) for v in (start, stop, step))
+    count = max(0, math.ceil((stop - start) / step))
+    made = uninitialised((count,), dtypes.dtype(dtype or ("float64" if floating else "int64")), as_device(device))
+    compute("a0 + i * a1", made, (), (start, step))
+    return made
+
+
+def linspace(
+    start: float, stop: float, /, num: int, *, dtype: Any = None, device: Any = None, endpoint: bool = True
+) -> Array:
+    """Evenly spaced numbers."""
+    made = uninitialised((num,), dtypes.dtype(dtype or "float64"), as_device(device))
+    steps = max(1, num - 1 if endpoint else num)
+    last = num - 1 if endpoint and num > 1 else -1
+    text = "(a1 if i == a3 else a0 + i * a2)"
+    compute(text, made, (), (float(start), float(stop), (float(stop) - float(start)) / steps, last))
+    return made
+
+
+def eye(n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: Any = None, device: Any = None) -> Array:
+    """Ones on a diagonal, zeros elsewhere."""
+    columns = n_rows if n_cols is None else n_cols
+    made = uninitialised((n_rows, columns), dtypes.dtype(dtype or "float64"), as_device(device))
+    compute("(1 if i % a0 - i // a0 == a1 else 0)", made, (), (columns, k))
+    return made
+
+
+def tril(x: Array, /, *, k: int = 0) -> Array:
+    """The elements on and below a diagonal of each matrix, zeros above."""
+    return _triangle(x, "<=", k)
+
+
+def triu(x: Array, /, *, k: int = 0) -> Array:
+    """The elements on and above a diagonal of each matrix, zeros below."""
+    return _triangle(x, ">=", k)
+
+
+def _triangle(x: Array, test: str, k: int) -> Array:
+    if x.ndim < 2:
+        message = f"A triangle is of matrices. Received: an array of shape {x.shape}. Add an axis."
+        raise ValueError(message)
+    made = uninitialised(x.shape, x.dtype, x.device)
+    zero = f"np.{x.dtype.name}(0)" if x.dtype.kind != "b" else "False"
+    compute(f"(x0 if i % a0 - i // a0 % a1 {test} a2 else {zero})", made, (x,), (x.shape[-1], x.shape[-2], k))
+    return made
+
+
+def meshgrid(*arrays: Array, indexing: str = "xy") -> list[Array]:
+    """Coordinate arrays from vectors."""
+    from minicnn.backends.numba_cuda.manipulation import broadcast_arrays, permute_dims
+
+    if indexing not in ("xy", "ij"):
+        message = f"indexing is 'xy' or 'ij'. Received: {indexing!r}."
+        raise ValueError(message)
+    count = len(arrays)
+    views = []
+    for k, vector in enumerate(arrays):
+        shape = tuple(vector.size if k == j else 1 for j in range(count))
+        views.append(vector.view(shape, tuple(vector.steps[0] if k == j else 0 for j in range(count))))
+    made = broadcast_arrays(*views)
+    if indexing == "xy" and count > 1:
+        made = [permute_dims(a, (1, 0, *range(2, count))) for a in made]
+    return [contiguous(a, copy=True) for a in made]
+
+
+def wrap(memory: Memory, offset: int, shape: tuple[int, ...], dtype: Any) -> Array:
+    """An array at some byte of a memory."""
+    kind = dtypes.dtype(dtype)
+    return Array(memory, tuple(shape), row_major(shape), offset // kind.itemsize, kind)

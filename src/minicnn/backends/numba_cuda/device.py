@@ -1,0 +1,233 @@
+"""A GPU, or the simulator in its place: memory, copies, launches and graphs of launches."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+
+from minicnn.backends.numba_cuda.compiling import Signature, machine_code, python_function
+from minicnn.backends.numba_cuda.errors import explained
+from minicnn.backends.numba_cuda.shim import SIMULATED, cuda
+from minicnn.backends.numba_cuda.simulator import simulate
+
+HostArray = np.ndarray[Any, Any]
+Launch = Callable[[], None]
+
+# A block of an elementwise or reduction kernel. The simulator makes a thread of the host for each.
+THREADS = 4 if SIMULATED else 256
+MOST_BLOCKS = 2 if SIMULATED else 132 * 8
+
+
+class Memory:
+    """Bytes on a device, given back when nothing refers to them.
+
+    Attributes:
+        device: The device.
+        bytes: Numba's device array of uint8.
+        nbytes: Their number.
+        address: Where they begin.
+    """
+
+    def __init__(self, device: Device, nbytes: int) -> None:
+        self.device, self.nbytes = device, nbytes
+        with device.active():
+            self.bytes = cuda.device_array(max(nbytes, 1), np.uint8)
+        self.address = 0 if SIMULATED else int(self.bytes.__cuda_array_interface__["data"][0])
+        device.used += nbytes
+        weakref.finalize(self, device.release, nbytes)
+
+    def write(self, offset: int, data: HostArray) -> None:
+        """Copy a contiguous array of the host to a place in the memory."""
+        if data.nbytes:
+            raw = data.reshape(-1).view(np.uint8)
+            with self.device.active():
+                self.bytes[offset : offset + data.nbytes].copy_to_device(raw)
+
+    def read(self, offset: int, nbytes: int) -> HostArray:
+        """A copy of some bytes on the host; waits for them."""
+        if not nbytes:
+            return np.empty(0, np.uint8)
+        with self.device.active():
+            return np.asarray(self.bytes[offset : offset + nbytes].copy_to_host())
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """An argument of a kernel: elements of a type at some byte of a memory."""
+
+    memory: Memory
+    offset: int
+    dtype: np.dtype[Any]
+
+
+class Kernel:
+    """A kernel from its text, compiled for a device when it is first launched there.
+
+    Args:
+        text: Python that defines a function `kernel`; see `minicnn.backends.numba_cuda.kernels.names` for what it sees.
+        signature: Types of its arguments.
+        threads: Most threads of a block.
+    """
+
+    def __init__(self, text: str, signature: Signature, threads: int) -> None:
+        self.text, self.signature, self.threads = text, signature, threads
+        self._compiled: dict[int, Any] = {}
+
+    def on(self, device: Device) -> Any:
+        """What the device launches."""
+        if device.number not in self._compiled:
+            if SIMULATED:
+                self._compiled[device.number] = cuda.jit(python_function(self.text))
+            else:
+                from cuda.core import ObjectCode
+
+                code = machine_code(self.text, self.signature, device.capability, self.threads)
+                with device.active():
+                    made = ObjectCode.from_cubin(code).get_kernel("kernel")
+                    _ = made.attributes.num_regs  # loads it now rather than while a graph is captured
+                self._compiled[device.number] = made
+        return self._compiled[device.number]
+
+
+@cache
+def kernel(text: str, signature: Signature, threads: int = THREADS) -> Kernel:
+    """The kernel of a text: made once."""
+    return Kernel(text, signature, threads)
+
+
+class Device:
+    """One GPU.
+
+    Attributes:
+        number: Its number.
+        used: Bytes of memory in use.
+        capability: Compute capability.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number, self.used = number, 0
+        self.capability, self.multiprocessors, self.name = (0, 0), 1, "simulator"
+        self._default: Any = None
+        if SIMULATED:
+            return
+        from cuda.core import Device as CoreDevice
+
+        with explained():
+            self._core = CoreDevice(number)
+            self._core.set_current()
+            found = self._core.compute_capability
+            self.capability = (int(found[0]), int(found[1]))
+            self.multiprocessors = int(self._core.properties.multiprocessor_count)
+            self.name = str(self._core.name)
+            self._default = self._core.default_stream
+        self._stream = self._default
+
+    def __str__(self) -> str:
+        return f"cuda:{self.number}"
+
+    def __repr__(self) -> str:
+        return f"<{self}>"
+
+    def active(self) -> Any:
+        """Context in which Numba works on this device."""
+        return cuda.gpus[self.number]
+
+    def release(self, nbytes: int) -> None:
+        """Count bytes that were given back."""
+        self.used -= nbytes
+
+    def synchronize(self) -> None:
+        """Wait until all work that was handed to the device is done."""
+        if not SIMULATED:
+            with explained(), self.active():
+                self._default.sync()
+
+    # Launching ----------------------------------------------------------------------------------
+
+    def prepare(self, kernel: Kernel, blocks: Any, threads: int, arguments: Sequence[Any]) -> Launch:
+        """A launch whose arguments are looked at only once: calling it launches."""
+        if SIMULATED:
+            function = kernel.on(self)
+            given = [_simulated(a, t) for a, t in zip(arguments, kernel.signature, strict=True)]
+            return partial(simulate, function, blocks, threads, given)
+        from cuda.core import LaunchConfig, launch
+
+        function = kernel.on(self)
+        config = LaunchConfig(grid=blocks, block=threads)
+        given = [_native(a, t) for a, t in zip(arguments, kernel.signature, strict=True)]
+        return lambda: launch(self._stream, config, function, *given)
+
+    def launch(self, kernel: Kernel, blocks: Any, threads: int, arguments: Sequence[Any]) -> None:
+        """Launch once."""
+        with explained(), self.active():
+            self.prepare(kernel, blocks, threads, arguments)()
+
+    def capture(self, launches: Sequence[Launch], times: int = 1) -> Launch:
+        """A graph of some launches one after the other: calling it runs them all.
+
+        Raises:
+            RuntimeError: In the simulator, which has no graphs.
+        """
+        if SIMULATED:
+            message = "Graphs need a GPU. Received: the simulator. Use Options(graph=False)."
+            raise RuntimeError(message)
+        with explained(), self.active():
+            builder = self._core.create_graph_builder().begin_building("relaxed")
+            self._stream = builder
+            try:
+                for _ in range(times):
+                    for one in launches:
+                        one()
+            finally:
+                self._stream = self._default
+                builder.end_building()
+            graph = builder.complete()
+            builder.close()
+            graph.upload(self._default)
+        return lambda: graph.launch(self._default)
+
+
+def _simulated(argument: Any, kind: str) -> Any:
+    """An argument for the simulator: elements from the pointer on, or a number of the right type."""
+    if not isinstance(argument, Pointer):
+        return float(argument) if kind.startswith("float") else int(argument)
+    dtype = np.dtype(np.uint8) if argument.dtype == np.bool_ else argument.dtype
+    count = (argument.memory.nbytes - argument.offset) // dtype.itemsize
+    end = argument.offset + count * dtype.itemsize
+    return argument.memory.bytes[argument.offset : end].view(dtype)
+
+
+def _native(argument: Any, kind: str) -> Any:
+    """An argument for cuda.core: an address, or a NumPy number of the right type."""
+    if isinstance(argument, Pointer):
+        return argument.memory.address + argument.offset
+    return getattr(np, kind)(argument)
+
+
+@cache
+def get_device(number: int) -> Device:
+    """The device of a number.
+
+    Raises:
+        ValueError: If CUDA does not see so many.
+        RuntimeError: If there is no driver or no device.
+    """
+    count = device_count()
+    if not 0 <= number < count:
+        message = (
+            f"The device is one of the {count} that CUDA sees. Received: 'cuda:{number}'. "
+            f"Use cuda:0 to cuda:{count - 1}."
+        )
+        raise ValueError(message)
+    return Device(number)
+
+
+def device_count() -> int:
+    """How many devices there are."""
+    with explained():
+        return len(cuda.gpus)

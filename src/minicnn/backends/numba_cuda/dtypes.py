@@ -1,0 +1,99 @@
+"""Data types: NumPy's objects, the standard's promotion."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+DType = np.dtype[Any]
+
+INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+FLOATS = ("float32", "float64")
+ALL = ("bool", *INTEGERS, *FLOATS)
+KINDS = {
+    "bool": ("bool",),
+    "signed integer": tuple(n for n in INTEGERS if n.startswith("int")),
+    "unsigned integer": tuple(n for n in INTEGERS if n.startswith("u")),
+    "integral": INTEGERS,
+    "real floating": FLOATS,
+    "complex floating": (),
+    "numeric": (*INTEGERS, *FLOATS),
+}
+
+
+def dtype(kind: Any) -> DType:
+    """The data type of a name, a data type or a NumPy scalar type.
+
+    Raises:
+        TypeError: If the namespace has no such type.
+    """
+    made = np.dtype(kind)
+    if made.name not in ALL:
+        message = f"Arrays of numba_cuda are of {', '.join(ALL)}. Received: {made.name}. Convert them with NumPy."
+        raise TypeError(message)
+    return made
+
+
+def result_type(*values: Any) -> DType:
+    """The type that arrays, data types and Python numbers promote to, as the standard says.
+
+    Raises:
+        TypeError: If the standard does not define it, such as for int32 and float32 arrays.
+    """
+    found = [dtype(getattr(v, "dtype", v)) for v in values if not isinstance(v, bool | int | float)]
+    scalars = [v for v in values if isinstance(v, bool | int | float)]
+    if not found:
+        message = f"At least one argument is an array or a data type. Received: {scalars}. Use asarray."
+        raise TypeError(message)
+    result = found[0]
+    for other in found[1:]:
+        promoted = np.promote_types(result, other)
+        if (result.kind == "f") != (other.kind == "f") or (result.kind == "b") != (other.kind == "b"):
+            raise TypeError(_mixed(result.name, other.name))
+        if promoted.kind == "f" and result.kind != "f":  # uint64 with a signed type
+            raise TypeError(_mixed(result.name, other.name))
+        result = promoted
+    for scalar in scalars:
+        fits = {"b": isinstance(scalar, bool), "f": not isinstance(scalar, bool)}.get(
+            result.kind, isinstance(scalar, int) and not isinstance(scalar, bool)
+        )
+        if not fits:
+            raise TypeError(_mixed(result.name, f"the Python {type(scalar).__name__} {scalar}"))
+    return result
+
+
+def _mixed(first: str, second: str) -> str:
+    return (
+        "Types promote within bool, integers or floats, and as the Array API standard says. "
+        f"Received: {first} and {second}. Convert one with astype."
+    )
+
+
+def isdtype(kind_of: Any, kind: Any) -> bool:
+    """Whether a data type is of a kind: the name of one, a data type, or a tuple of these.
+
+    Raises:
+        ValueError: If the kind is not one of the standard's.
+    """
+    if isinstance(kind, tuple):
+        return any(isdtype(kind_of, k) for k in kind)
+    if isinstance(kind, str):
+        if kind not in KINDS:
+            message = f"A kind is one of {', '.join(KINDS)}. Received: {kind!r}."
+            raise ValueError(message)
+        return np.dtype(kind_of).name in KINDS[kind]
+    return bool(np.dtype(kind_of) == np.dtype(kind))
+
+
+def can_cast(from_: Any, to: Any) -> bool:
+    """Whether a type or array promotes to another type without becoming a third."""
+    source, target = dtype(getattr(from_, "dtype", from_)), dtype(to)
+    try:
+        return result_type(source, target) == target
+    except TypeError:
+        return False
+
+
+finfo = np.finfo
+iinfo = np.iinfo

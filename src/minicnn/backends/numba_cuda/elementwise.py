@@ -1,0 +1,295 @@
+"""Elementwise functions: a kernel for each operation, data types and way the operands lie in memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from minicnn.backends.numba_cuda import dtypes
+from minicnn.backends.numba_cuda.arrays import Array, Shape, empty
+from minicnn.backends.numba_cuda.device import MOST_BLOCKS, THREADS, Device, kernel
+from minicnn.backends.numba_cuda.dtypes import DType
+
+Number = bool | int | float
+
+# Templates of one element: {0}, {1} for the operands, converted to the type {T} they promote to.
+# Kinds of operands: b bool, i integer, f float; a result that is not of type T is named.
+_ARITHMETIC = {
+    "add": "{0} + {1}", "subtract": "{0} - {1}", "multiply": "{0} * {1}", "floor_divide": "{0} // {1}",
+    "remainder": "{0} % {1}", "maximum": "larger({0}, {1})", "minimum": "smaller({0}, {1})", "pow": "{0} ** {1}",
+    "negative": "-{0}", "positive": "{0}", "abs": "absolute({0})", "square": "{0} * {0}", "sign": "signum({0})",
+}  # fmt: skip
+_ROUNDING = {name: f"{name}_{{t}}({{0}})" for name in ("ceil", "floor", "trunc")}
+_FLOAT = {
+    name: f"{name}({{0}})"
+    for name in (
+        "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "exp", "expm1", "log", "log10", "log1p",
+        "log2", "sin", "sinh", "sqrt", "tan", "tanh",
+    )
+}  # fmt: skip
+_FLOAT |= {
+    "divide": "{0} / {1}", "atan2": "atan2({0}, {1})", "copysign": "copysign({0}, {1})",
+    "hypot": "hypot({0}, {1})", "logaddexp": "log_of_sum({0}, {1})", "reciprocal": "{T}(1) / {0}",
+}  # fmt: skip
+_BITS = {
+    "bitwise_and": "{0} & {1}", "bitwise_or": "{0} | {1}", "bitwise_xor": "{0} ^ {1}",
+    "bitwise_left_shift": "{0} << {1}", "bitwise_right_shift": "{0} >> {1}", "bitwise_invert": "~{0}",
+}  # fmt: skip
+_TESTS = {
+    "equal": "{0} == {1}", "not_equal": "{0} != {1}", "less": "{0} < {1}", "less_equal": "{0} <= {1}",
+    "greater": "{0} > {1}", "greater_equal": "{0} >= {1}",
+}  # fmt: skip
+_LOGIC = {
+    "logical_and": "{0} and {1}",
+    "logical_or": "{0} or {1}",
+    "logical_xor": "{0} != {1}",
+    "logical_not": "not {0}",
+}
+_NATURE = {
+    "isfinite": "{0} - {0} == {T}(0)", "isinf": "{0} == {0} and {0} - {0} != {T}(0)", "isnan": "{0} != {0}",
+    "signbit": "copysign({T}(1), {0}) < {T}(0)",
+}  # fmt: skip
+
+# Name -> template, kinds of operands, whether the result is bool.
+OPERATIONS: dict[str, tuple[str, str, bool]] = {
+    **{name: (text, "if", False) for name, text in _ARITHMETIC.items()},
+    **{name: (text, "if", False) for name, text in _ROUNDING.items()},
+    **{name: (text, "f", False) for name, text in _FLOAT.items()},
+    **{name: (text, "bi", False) for name, text in _BITS.items()},
+    **{name: (text, "bif", True) for name, text in _TESTS.items()},
+    **{name: (text, "b", True) for name, text in _LOGIC.items()},
+    **{name: (text, "f" if name == "signbit" else "if", True) for name, text in _NATURE.items()},
+    "round": ("rint_{t}({0})", "if", False),
+}
+_SPECIAL = {
+    ("b", "bitwise_invert"): "not {0}", ("u", "abs"): "{0}", ("u", "sign"): "1 if {0} != 0 else 0",
+    ("f", "floor_divide"): "floor_{t}({0} / {1})", ("f", "pow"): "pow_({0}, {1})",
+}  # fmt: skip
+
+
+def _function(name: str) -> Callable[..., Array]:
+    template, kinds, is_test = OPERATIONS[name]
+    count = 2 if "{1}" in template else 1
+
+    def function(*operands: Any) -> Array:
+        if len(operands) != count:
+            message = f"{name} takes {count} arguments. Received: {len(operands)}."
+            raise TypeError(message)
+        kind = dtypes.result_type(*operands)
+        family = "i" if kind.kind in "iu" else kind.kind
+        if family not in kinds:
+            allowed = " or ".join({"b": "bool", "i": "integers", "f": "floats"}[k] for k in kinds)
+            message = f"{name} is for {allowed}. Received: {kind}. Convert with astype."
+            raise TypeError(message)
+        text = template
+        if family == "i" and (name in _ROUNDING or name in ("round", "isfinite", "isinf", "isnan")):
+            text = {"isfinite": "True", "isinf": "False", "isnan": "False"}.get(name, "{0}")
+        text = _SPECIAL.get((kind.kind, name), text)
+        return apply(text, operands, kind, np.dtype("bool") if is_test else kind)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"{name} of the Array API standard, element by element."
+    return function
+
+
+def apply(template: str, operands: Sequence[Any], kind: DType, result: DType) -> Array:
+    """A new array of elements by a template, from arrays of any types and Python numbers.
+
+    Args:
+        template: Text with {0}, {1} ... for the operands' elements and {T} for the type in which they are computed.
+        operands: Arrays that broadcast together, and numbers.
+        kind: That type.
+        result: Type of the result.
+    """
+    arrays = [o for o in operands if isinstance(o, Array)]
+    numbers = [o for o in operands if not isinstance(o, Array)]
+    device, names, at = same_device(arrays), [], [0, 0]
+    for operand in operands:
+        which = 0 if isinstance(operand, Array) else 1
+        names.append(f"{'xa'[which]}{at[which]}")
+        at[which] += 1
+    convert = "bool" if kind.kind == "b" else f"np.{kind.name}"
+    parts = [f"{convert}({name})" for name in names]
+    made = empty(np.broadcast_shapes(*(a.shape for a in arrays)), result, device)
+    compute(template.format(*parts, T=f"np.{kind.name}", t=kind.name), made, arrays, numbers)
+    return made
+
+
+def same_device(arrays: Sequence[Array]) -> Device:
+    """The device of all arrays.
+
+    Raises:
+        ValueError: If there are several.
+    """
+    device = arrays[0].device
+    for other in arrays[1:]:
+        if other.device is not device:
+            message = (
+                f"Arrays that are combined are on one device. Received: {device} and {other.device}. Use to_device."
+            )
+            raise ValueError(message)
+    return device
+
+
+def compute(
+    text: str, made: Array, arrays: Sequence[Array], numbers: Sequence[Number] = (), *, whole: bool = False
+) -> None:
+    """Write elements into an array.
+
+    Args:
+        text: Python for one element in terms of x0, x1 ... (elements of the arrays), a0, a1 ... (the numbers) and i,
+            the element's number in row-major order.
+        made: Where the result goes; any strides.
+        arrays: Arrays that broadcast to its shape; contiguous ones of any shape if `whole`.
+        numbers: Numbers.
+        whole: Whether x0, x1 ... stand for whole arrays, from which the text takes elements by number.
+    """
+    if not made.size:
+        return
+    operands = [made] if whole else [made, *arrays]
+    shape, steps = collapse(made.shape, [_steps(a, made.shape) for a in operands])
+    signature, header, places = ["int64"], ["n"], list[str]()
+    arguments: list[Any] = [made.size]
+    strided = [s for s in steps if s != (1,) and any(s)]
+    for k in range(1, len(shape)) if strided else ():
+        header.append(f"m{k}")
+        signature.append("int64")
+        arguments.append(shape[k])
+    for j, (array, step) in enumerate(zip(operands, steps, strict=True)):
+        place = "i"
+        if not any(step):
+            place = "0"
+        elif step != (1,) and step != _row_major(shape):
+            names = [f"s{j}{k}" for k in range(len(shape))]
+            place = " + ".join([f"o{j}", *(f"k{k} * {name}" for k, name in enumerate(names))])
+            header += [f"o{j}", *names]
+            signature += ["int64"] * (len(names) + 1)
+            # Pointers are to the element that comes first in memory.
+            arguments += [-sum((n - 1) * s for n, s in zip(shape, step, strict=True) if s < 0), *step]
+        places.append(place)
+        header.append(f"p{j}")
+        signature.append(f"{array.dtype.name}*")
+        arguments.append(array.pointer)
+    for j, array in enumerate(arrays if whole else (), 1):
+        header.append(f"x{j - 1}")
+        signature.append(f"{array.dtype.name}*")
+        arguments.append(array.pointer)
+    for j, number in enumerate(numbers):
+        header.append(f"a{j}")
+        signature.append("float64" if isinstance(number, float) else "int64")
+        arguments.append(number)
+    lines = [f"def kernel({', '.join(header)}):", "    for i in range(cuda.grid(1), n, cuda.gridsize(1)):"]
+    if any("k0" in place for place in places):
+        lines.append("        r0 = i")
+        for k in range(len(shape) - 1, 0, -1):
+            lines.append(f"        k{k} = r{len(shape) - 1 - k} % m{k}")
+            lines.append(f"        r{len(shape) - k} = r{len(shape) - 1 - k} // m{k}")
+        lines.append(f"        k0 = r{len(shape) - 1}")
+    for j, array in enumerate(() if whole else arrays, 1):
+        test = " != 0" if array.dtype.kind == "b" else ""
+        lines.append(f"        x{j - 1} = p{j}[{places[j]}]{test}")
+    value = f"1 if {text} else 0" if made.dtype.kind == "b" else f"np.{made.dtype.name}({text})"
+    lines.append(f"        p0[{places[0]}] = {value}")
+    if whole:
+        value = text if made.dtype.kind == "b" else value
+        lines[-1] = f"        p0[{places[0]}] = {value}"
+    blocks = max(1, min(MOST_BLOCKS, -(-made.size // THREADS)))
+    made.device.launch(kernel("\n".join(lines) + "\n", tuple(signature)), blocks, THREADS, arguments)
+
+
+def _steps(array: Array, shape: Shape) -> Shape:
+    lead = len(shape) - array.ndim
+    kept = [0 if n == 1 and m != 1 else s for n, m, s in zip(array.shape, shape[lead:], array.steps, strict=True)]
+    return (*[0] * lead, *kept)
+
+
+def _row_major(shape: Shape) -> Shape:
+    return tuple(math.prod(shape[k + 1 :]) for k in range(len(shape)))
+
+
+def collapse(shape: Shape, steps: Sequence[Shape]) -> tuple[Shape, list[Shape]]:
+    """The fewest axes over which arrays of one shape can be walked, at least one; and their steps along these."""
+    kept: list[int] = []
+    lengths: list[int] = []
+    for axis, n in enumerate(shape):
+        if n == 1:
+            continue
+        if kept and all(s[kept[-1]] == s[axis] * n for s in steps):
+            lengths[-1] *= n
+            kept[-1] = axis
+        else:
+            kept.append(axis)
+            lengths.append(n)
+    if not kept:
+        return (1,), [(0,) if len(steps) > 1 else (1,)] * len(steps)
+    return tuple(lengths), [tuple(s[axis] for axis in kept) for s in steps]
+
+
+def contiguous(x: Array, *, copy: bool = False) -> Array:
+    """X itself if its elements lie in row-major order, else a copy; always a copy if asked for."""
+    if x.contiguous and not copy:
+        return x.view(x.shape, _row_major(x.shape))
+    made = empty(x.shape, x.dtype, x.device)
+    compute("x0", made, (x,))
+    return made
+
+
+def assign(box: Array, value: Any) -> None:
+    """Write an array or number into a view."""
+    if isinstance(value, Array):
+        if not dtypes.can_cast(value.dtype, box.dtype):
+            message = f"Elements keep their type. Received: {value.dtype} for {box.dtype}. Convert with astype."
+            raise TypeError(message)
+        if np.broadcast_shapes(box.shape, value.shape) != box.shape:
+            message = f"A value broadcasts to what it is assigned to. Received: {value.shape} for {box.shape}."
+            raise ValueError(message)
+        source = contiguous(value, copy=True) if value.memory is box.memory else value
+        compute("x0", box, (source,))
+    else:
+        dtypes.result_type(box.dtype, value)
+        compute("a0", box, (), (value,))
+
+
+def astype(x: Array, dtype: Any, /, *, copy: bool = True, device: Any = None) -> Array:
+    """The array in another type; floats lose their fraction, and anything but 0 is True."""
+    kind = dtypes.dtype(dtype)
+    moved = x if device is None else x.to_device(device)
+    if kind == x.dtype:
+        return contiguous(moved, copy=True) if copy else moved
+    made = empty(x.shape, kind, moved.device)
+    compute("x0 != 0" if kind.kind == "b" and x.dtype.kind != "b" else "x0", made, (moved,))
+    return made
+
+
+def where(condition: Array, x1: Any, x2: Any, /) -> Array:
+    """x1 where the condition holds, x2 elsewhere."""
+    kind = dtypes.result_type(x1, x2)
+    if not isinstance(condition, Array) or condition.dtype.kind != "b":
+        message = "where takes a bool array first. Compare, or convert it with astype."
+        raise TypeError(message)
+    convert = f"np.{kind.name}" if kind.kind != "b" else "bool"
+    operands: list[str] = []
+    arrays, numbers = [condition], list[Number]()
+    for x in (x1, x2):
+        if isinstance(x, Array):
+            operands.append(f"{convert}(x{len(arrays)})")
+            arrays.append(x)
+        else:
+            operands.append(f"{convert}(a{len(numbers)})")
+            numbers.append(x)
+    made = empty(np.broadcast_shapes(*(a.shape for a in arrays)), kind, same_device(arrays))
+    compute(f"({operands[0]} if x0 else {operands[1]})", made, arrays, numbers)
+    return made
+
+
+def clip(x: Array, /, min: Any = None, max: Any = None) -> Array:  # noqa: A002
+    """X, no smaller than min and no larger than max."""
+    made = x if min is None else FUNCTIONS["maximum"](x, min)
+    made = made if max is None else FUNCTIONS["minimum"](made, max)
+    return contiguous(made, copy=True) if made is x else astype(made, x.dtype, copy=False)
+
+
+FUNCTIONS: dict[str, Callable[..., Array]] = {name: _function(name) for name in OPERATIONS}

@@ -1,0 +1,234 @@
+"""A compiled Program: its kernels, its memory, and the CUDA graphs of one step and of many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from minicnn.backends._cuda.fusing import Unit
+from minicnn.backends._cuda.placement import place
+from minicnn.backends.numba_cuda.arrays import Array, empty, from_numpy
+from minicnn.backends.numba_cuda.creation import wrap
+from minicnn.backends.numba_cuda.device import Kernel, Launch, Memory
+from minicnn.backends.numba_cuda.elementwise import assign, contiguous
+from minicnn.backends.numba_cuda.errors import explained
+from minicnn.backends.numba_cuda.generation import Source, generate
+from minicnn.backends.numba_cuda.shim import SIMULATED
+from minicnn.backends.numba_cuda.tiling import LIMITS
+from minicnn.program.graph import Program, Value
+
+if TYPE_CHECKING:
+    from minicnn.backends.numba_cuda import NumbaCudaBackend
+
+STEPS = 16  # in one graph, where many are asked for
+BINDINGS = 4  # sets of arrays that launches and graphs are kept for
+
+_ADVANCE = Kernel("def kernel(cursor, steps):\n    cursor[0] = cursor[0] + steps\n", ("int32*", "int32"), 1)
+
+
+class StepExecutable:
+    """A Program that runs on arrays by name.
+
+    Carried arrays (weights, optimizer state, metric totals) are overwritten where they are; data sets are read where
+    they are; other inputs are copied into a queue with one row a step, so that many steps run without the host.
+    Arguments of launches are looked at once for each set of arrays.
+    """
+
+    def __init__(self, backend: NumbaCudaBackend, program: Program) -> None:
+        self._backend, self._program, self._gpu = backend, program, backend.gpu
+        self._plan = backend.plan(program)
+        self._placement = place(self._plan)
+        carried = set(program.updates)
+        whole = {id(n.inputs[0]) for n in program.nodes if n.op.name == "take"}
+        self._queued = [v for v in program.inputs if v.kind == "input" and v.name not in carried and id(v) not in whole]
+        self._totals = [v for v in program.inputs if v.kind == "metric" and v.name in carried]
+        others = {id(v) for v in (*self._queued, *self._totals)}
+        self._bound = [v for v in program.inputs if id(v) not in others]
+
+        queued = {id(v) for v in self._queued}
+        threads = LIMITS.reduction if SIMULATED else backend.options.block
+        self._sources: list[Source | Unit] = [
+            launch[0] if launch[0].reference else generate(self._plan, launch, queued, threads)
+            for launch in self._plan.launches
+        ]
+        self._kernels = [
+            Kernel(s.text, s.signature, s.threads) if isinstance(s, Source) else None for s in self._sources
+        ]
+        for kernel in (*self._kernels, _ADVANCE):
+            if kernel is not None:
+                kernel.on(self._gpu)
+        self._captures = backend.captures and all(self._kernels)
+
+        self._arena = Memory(self._gpu, max(self._placement.nbytes, 1))
+        self._constants = {id(v): from_numpy(np.asarray(v.data, v.dtype), self._gpu) for v in program.constants}
+        self._cursor = from_numpy(np.zeros(1, "int32"), self._gpu)
+        self._static = {v.name: from_numpy(np.zeros(v.shape, v.dtype), self._gpu) for v in self._totals}
+        self._capacity = 0
+        self._queue: dict[str, Array] = {}
+        self._bindings: dict[tuple[Any, ...], _Binding] = {}
+        self._grow(1)
+
+    # Running ------------------------------------------------------------------------------------
+
+    def __call__(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
+        """One step: outputs and updates by name."""
+        for value in self._queued:
+            self._fill(value, arrays[value.name], 1)
+        return self._run(arrays, 1)
+
+    def many(self, arrays: Mapping[str, Any], rows: Mapping[str, Any]) -> dict[str, Any]:
+        """As many steps as the arrays in `rows` have rows; each step is given one row of each.
+
+        Args:
+            arrays: Inputs that are the same in every step, by name.
+            rows: For every other input that is not carried: NumPy arrays or arrays of numba_cuda with a further first
+                axis.
+
+        Returns:
+            Outputs of the last step, and updates.
+        """
+        steps = len(next(iter(rows.values())))
+        self._grow(steps)
+        for value in self._queued:
+            given = rows[value.name] if value.name in rows else arrays[value.name]
+            self._fill(value, given, steps, each=value.name in rows)
+        return self._run(arrays, steps)
+
+    def _run(self, arrays: Mapping[str, Any], steps: int) -> dict[str, Any]:
+        everything = {v.name: self._checked(v, arrays[v.name]) for v in self._bound} | self._static
+        for value in self._totals:
+            if arrays[value.name] is not self._static[value.name]:
+                assign(self._static[value.name], arrays[value.name])
+        with explained(), self._gpu.active():
+            self._cursor.memory.write(0, np.zeros(1, "int32"))
+            self._binding(everything).run(steps)
+        results = {
+            name: contiguous(self._array(value, everything), copy=True) for name, value in self._program.outputs.items()
+        }
+        return results | {n: everything[n] if n in everything else arrays[n] for n in self._program.updates}
+
+    def _checked(self, value: Value, array: Any) -> Array:
+        fits = isinstance(array, Array) and array.shape == value.shape and array.dtype.name == value.dtype
+        if not fits or not array.contiguous or array.device is not self._gpu:
+            found = f"{getattr(array, 'dtype', type(array).__name__)}{list(getattr(array, 'shape', ()))}"
+            message = (
+                f"{value.name} is a contiguous array of numba_cuda {value.spec} on {self._gpu}. Received: {found}. "
+                "Convert it with backend.asarray."
+            )
+            raise ValueError(message)
+        made: Array = array
+        return made
+
+    # Memory -------------------------------------------------------------------------------------
+
+    def _grow(self, steps: int) -> None:
+        if steps > self._capacity:
+            self._capacity = steps
+            self._queue = {v.name: empty((steps, *v.shape), np.dtype(v.dtype), self._gpu) for v in self._queued}
+            self._bindings.clear()
+
+    def _fill(self, value: Value, given: Any, steps: int, *, each: bool = False) -> None:
+        shape = (steps, *value.shape) if each else value.shape
+        if tuple(given.shape) != shape:
+            message = f"{value.name} has shape {shape}. Received: {tuple(given.shape)}. Give one row for each step."
+            raise ValueError(message)
+        rows = self._queue[value.name][:steps]
+        if isinstance(given, Array):
+            assign(rows, given)
+        else:
+            host = np.ascontiguousarray(np.broadcast_to(given, rows.shape), value.dtype)
+            with explained():
+                rows.memory.write(0, host)
+
+    def _array(self, value: Value, arrays: Mapping[str, Array]) -> Array:
+        """The array of a value, in the shape that it has in the Program."""
+        root = self._plan.root(value)
+        root = self._placement.in_place.get(id(root), root)
+        if id(root) in self._placement.offsets:
+            return wrap(self._arena, self._placement.offsets[id(root)], value.shape, value.dtype)
+        if root.kind == "constant":
+            if id(root) not in self._constants:
+                self._constants[id(root)] = from_numpy(np.asarray(root.data, root.dtype), self._gpu)
+            found = self._constants[id(root)]
+        elif root.name in self._queue:
+            found = self._queue[root.name]
+        else:
+            found = arrays[root.name]
+        return wrap(found.memory, found.start * found.itemsize, value.shape, value.dtype)
+
+    # Launching ----------------------------------------------------------------------------------
+
+    def _binding(self, arrays: Mapping[str, Array]) -> _Binding:
+        """The launches on the given arrays, prepared if they are new."""
+        key = tuple((id(a.memory), a.start) for a in arrays.values())
+        if key not in self._bindings:
+            self._bindings[key] = _Binding(self, dict(arrays))
+        self._bindings[key] = self._bindings.pop(key)  # the last one used comes last
+        while len(self._bindings) > BINDINGS:
+            del self._bindings[next(iter(self._bindings))]
+        return self._bindings[key]
+
+    def launches(self, arrays: Mapping[str, Array], offset: int) -> list[Launch]:
+        """What a step launches, on the rows of the queue at the cursor plus an offset."""
+        made: list[Launch] = []
+        for source, kernel in zip(self._sources, self._kernels, strict=True):
+            if not isinstance(source, Source) or kernel is None:
+                made.append(self._reference(source, arrays))  # type: ignore[arg-type]
+                continue
+            queue = self._queue
+            given: list[Any] = [
+                (queue[v.name] if v.name in queue else self._array(v, arrays)).pointer for v in source.arguments
+            ]
+            given += [self._cursor.pointer, offset] if source.queued else []
+            made.append(self._gpu.prepare(kernel, source.blocks, source.threads, given))
+        for old, value in self._placement.copies:
+            made.append(partial(assign, arrays[old.name], self._array(value, arrays)))
+        return made
+
+    def advance(self, steps: int) -> Launch:
+        """What moves the cursor."""
+        return self._gpu.prepare(_ADVANCE, 1, 1, [self._cursor.pointer, steps])
+
+    def _reference(self, unit: Unit, arrays: Mapping[str, Array]) -> Callable[[], None]:
+        """Runs a node's reference and puts the results where the kernels expect them."""
+        node = unit.anchor
+        function = partial(node.op.reference, xp=self._backend.xp, **node.attrs)
+
+        def run() -> None:
+            row = int(self._cursor.numpy()[0])
+            inputs = [
+                self._queue[v.name][row] if v.name in self._queue else self._array(v, arrays) for v in node.inputs
+            ]
+            made = function(*inputs)
+            for value, array in zip(node.outputs, made if len(node.outputs) > 1 else (made,), strict=True):
+                assign(self._array(value, arrays), array)
+
+        return run
+
+
+class _Binding:
+    """The launches of a step on one set of arrays, and their graphs."""
+
+    def __init__(self, executable: StepExecutable, arrays: dict[str, Array]) -> None:
+        self._executable, self._arrays = executable, arrays
+        self._graphs: dict[int, Launch] = {}
+        self._plain = [*executable.launches(arrays, 0), executable.advance(1)]
+
+    def run(self, steps: int) -> None:
+        """So many steps."""
+        executable = self._executable
+        if not executable._captures:
+            for _ in range(steps):
+                for launch in self._plain:
+                    launch()
+            return
+        many, single = divmod(steps, STEPS)
+        for count, size in ((many, STEPS), (single, 1)):
+            if count and size not in self._graphs:
+                launches = [one for k in range(size) for one in executable.launches(self._arrays, k)]
+                self._graphs[size] = executable._gpu.capture([*launches, executable.advance(size)])
+            for _ in range(count):
+                self._graphs[size]()

@@ -1,0 +1,322 @@
+"""A kernel's text for each launch of a plan: the units' functions around the families of `kernels/`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from minicnn.backends._cuda.expressions import same_index
+from minicnn.backends._cuda.fusing import Plan, Unit, named
+from minicnn.backends.numba_cuda.expressions import (
+    expression,
+    image,
+    image_pair,
+    literal,
+    reduced_index,
+    type_of,
+    window,
+)  # fmt: skip
+from minicnn.ops.windows import Axes
+from minicnn.program.graph import Node, Value
+
+
+@dataclass(frozen=True)
+class Source:
+    """A kernel's text and how it is launched.
+
+    Attributes:
+        text: Python that defines `kernel`.
+        signature: Types of its arguments.
+        arguments: Values whose memory it takes, in order; then come, if `queued`, the cursor and an offset.
+        queued: Whether it reads inputs of which there is one row a step.
+        blocks: Blocks.
+        threads: Threads of a block.
+        title: The operations in it.
+    """
+
+    text: str
+    signature: tuple[str, ...]
+    arguments: tuple[Value, ...]
+    queued: bool
+    blocks: int
+    threads: int
+    title: str
+
+
+def generate(plan: Plan, launch: Sequence[Unit], queued: set[int], threads: int) -> Source:
+    """The kernel of one launch.
+
+    Args:
+        plan: The plan that the launch is of.
+        launch: Units that run side by side.
+        queued: Ids of inputs of which there is one row a step.
+        threads: Threads of a block, unless a tile says otherwise.
+    """
+    writer = Writer(plan, queued)
+    calls, start = "", 0
+    for unit in launch:
+        count = -(-unit.size // (threads // unit.slices))
+        if unit.tile is not None:
+            count, threads = unit.tile.blocks, unit.tile.threads
+        name = writer.unit(unit, threads)
+        place = f"number - {start}" if start else "number"
+        calls += f"    {'el' if start else ''}if number < {start + count}:\n        {name}(p, {place})\n"
+        start += count
+    values = [*(f"p{k}" for k in range(len(writer.values))), *(["cursor", "offset"] if writer.reads_queue else [])]
+    row = ["cursor[0] + offset"] if writer.reads_queue else []
+    group = ", ".join([*values[: len(writer.values)], *row]) + ("" if len(writer.values) + len(row) > 1 else ",")
+    text = (
+        f"# {named(launch)}\n{''.join(writer.definitions)}\n\n"
+        f"def kernel({', '.join(values)}):\n    number = cuda.blockIdx.x\n    p = ({group})\n{calls}"
+    )
+    signature = tuple(f"{v.dtype}*" for v in writer.values) + (("int32*", "int32") if writer.reads_queue else ())
+    return Source(text, signature, tuple(writer.values), writer.reads_queue, start, threads, named(launch))
+
+
+class Writer:
+    """Text of one kernel; values become p[0], p[1] ..., functions x0, x1 ..., whatever the Program calls them."""
+
+    def __init__(self, plan: Plan, queued: set[int]) -> None:
+        self.plan, self.queued = plan, queued
+        self.values: list[Value] = []
+        self.definitions: list[str] = []
+        self.reads_queue = False
+        self._count = 0
+        self._functions: dict[int, str] = {}
+        self._locals: dict[int, str] = {}
+
+    def define(self, text: str) -> str:
+        """See `Operands.define`."""
+        self._count += 1
+        name = f"x{self._count - 1}"
+        before = self.definitions[-1].lstrip() if self.definitions else ""
+        apart = before.startswith("@") or (before and text.startswith("@"))
+        self.definitions.append(("\n\n" if apart else "") + text.replace("{name}", name))
+        return name
+
+    def parameter(self, value: Value) -> str:
+        """Text of a value's memory."""
+        for k, known in enumerate(self.values):
+            if known is value:
+                return f"p[{k}]"
+        self.values.append(value)
+        return f"p[{len(self.values) - 1}]"
+
+    def function(self, value: Value) -> str:
+        """Name of the function of (p, i) that gives a value's elements."""
+        root = self.plan.root(value)
+        if id(root) not in self._functions:
+            self._functions[id(root)] = self.define(f"@device\ndef {{name}}(p, i):\n    return {self._element(root)}\n")
+        return self._functions[id(root)]
+
+    def _element(self, root: Value) -> str:
+        if root.kind == "constant" and root.data is not None and _uniform(root.data):
+            return literal(root.data.flat[0], type_of(root))
+        if id(root) in self.plan.virtual and root.node is not None:
+            return f"{type_of(root)}({expression(root.node, 0, NodeOperands(self, root.node), 'i')})"
+        place = "i"
+        if id(root) in self.queued:
+            self.reads_queue = True
+            place = f"index(p[-1] * {root.size} + i)"
+        return f"{self.parameter(root)}[{place}]" + (" != 0" if root.dtype == "bool" else "")
+
+    def at(self, value: Value, place: str) -> str:
+        """Text of an element of a value."""
+        root = self.plan.root(value)
+        if id(root) in self._locals:
+            return self._locals[id(root)]
+        if root.kind == "constant" and root.data is not None and _uniform(root.data):
+            return literal(root.data.flat[0], type_of(root))
+        return f"{self.function(root)}(p, {place})"
+
+    def matrix(self, value: Value, columns: int) -> str:
+        """Name of a function of (p, row, column) for a value's elements, which spares gathers a division."""
+        root = self.plan.root(value)
+        node = root.node if id(root) in self.plan.virtual else None
+        if node is not None and node.op.name == "take" and math.prod(node.outputs[0].shape[1:]) == columns:
+            source, rows = (self.function(v) for v in node.inputs)
+            text = f"{source}(p, index({rows}(p, r) * {columns} + c))"
+        elif node is not None and node.op.elementwise:
+            text = f"{type_of(root)}({expression(node, 0, MatrixOperands(self, node, columns), 'i')})"
+        else:
+            text = f"{self.function(value)}(p, i)"
+        return self.define(f"@device\ndef {{name}}(p, r, c):\n    i = index(r * {columns} + c)\n    return {text}\n")
+
+    def unit(self, unit: Unit, threads: int) -> str:
+        """Name of the function of (p, number of the block) that computes a unit."""
+        self._locals = {}
+        if unit.tile is not None:
+            made: str = getattr(self, f"_{unit.anchor.op.name}")(unit)
+            return made
+        if unit.slices == 1:
+            body = self._follow(unit.nodes, unit)
+            size = f"    i = index(number * {threads} + cuda.threadIdx.x)\n    if i < {unit.size}:\n"
+            return self.define(f"@block\ndef {{name}}(p, number):\n{size}{_indent(body)}")
+        total = unit.anchor
+        source = self.function(total.inputs[0])
+        write = self._write("p, i, total", self._follow(unit.nodes, unit, given="total"))
+        numbers = f"{unit.size}, {total.inputs[0].shape[0]}, {unit.slices}, {threads // unit.slices}"
+        return self.define(f"{{name}} = sum_parts({type_of(total.outputs[0])}, {numbers}, {source}, {write})\n")
+
+    def _write(self, arguments: str, body: str) -> str:
+        return self.define(f"@device\ndef {{name}}({arguments}):\n{body}")
+
+    def _follow(self, nodes: Sequence[Node], unit: Unit, given: str | None = None, tap: str | None = None) -> str:
+        """Statements that compute nodes at element i and store what is stored.
+
+        Args:
+            nodes: The nodes.
+            unit: Their unit.
+            given: What holds the result of the first node, if that is computed already.
+            tap: What holds the result of the pooling's index node, likewise.
+        """
+        text, stores = "", ""
+        stored = {id(v) for v in unit.stored}
+        for k, node in enumerate(nodes):
+            made = []
+            for j, value in enumerate(node.outputs):
+                if given is not None and k == 0:
+                    now = given
+                elif tap is not None and node.op.name == "max_pool2d_index":
+                    now = tap
+                else:
+                    now = expression(node, j, NodeOperands(self, node), "i")
+                self._count += 1
+                local = f"v{self._count - 1}"
+                text += f"    {local} = {type_of(value)}({now})\n"
+                made.append((id(value), local))
+                if id(value) in stored:
+                    element = f"np.uint8(1 if {local} else 0)" if value.dtype == "bool" else local
+                    stores += f"    {self.parameter(value)}[i] = {element}\n"
+            self._locals.update(made)  # not before all results are written down: none reads another
+        return text + stores
+
+    # Tiles --------------------------------------------------------------------------------------
+
+    def _conv2d(self, unit: Unit) -> str:
+        node, tile = unit.anchor, unit.tile
+        attrs, kind = node.attrs, type_of(node.outputs[0])
+        axes, groups = Axes.of(attrs["data_format"]), attrs["groups"]
+        x, w = (self.function(v) for v in node.inputs)
+        image_x, image_y = image_pair(node)
+        c, f = node.inputs[0].shape[axes.c] // groups, node.outputs[0].shape[axes.c] // groups
+        kh, kw = node.inputs[1].shape[:2]
+        (sh, sw), (dh, dw) = attrs["strides"], attrs["dilation"]
+        shape, made = window(node), image_y
+        if node.op.name == "conv2d_input_gradient":
+            (top, _), (left, _) = attrs["padding"]
+            shape = f"Window({kh}, {kw}, 1, 1, {(kh - 1) * dh - top}, {(kw - 1) * dw - left}, {dh}, {dw})"
+            source, made = self.define(f"{{name}} = spread({kind}, {image_y}, {x}, {sh}, {sw})\n"), image_x
+            place = f"(({kh - 1} - a) * {kw} + {kw - 1} - b) * {f * c * groups} + f * {c * groups} + group * {c} + c"
+        else:
+            source = self.define(f"{{name}} = padded({kind}, {image_x}, {x})\n")
+            place = f"((a * {kw} + b) * {c} + c) * {f * groups} + group * {f} + f"
+        weight = self.define(f"@device\ndef {{name}}(p, group, a, b, c, f):\n    return {w}(p, index({place}))\n")
+        sizes = ", ".join(map(str, tile.sizes if tile else ()))
+        tiled = self.define(f"{{name}} = ConvTile({made}, {shape}, {c}, {f}, {sizes})\n")
+        if unit.pool is None:
+            write = self._write("p, i, total", self._follow(unit.nodes, unit, given="total"))
+            finish = self.define(f"{{name}} = each({tiled}, {write})\n")
+        else:
+            body = self._follow(unit.before, unit, given="total")
+            last = self._locals[id(self.plan.root(unit.pool.inputs[0]))]
+            before = self._write("p, i, total", f"{body}    return {last}\n")
+            write = self._write("p, i, top, tap", self._follow(unit.nodes, unit, given="top", tap="tap"))
+            pooled = image(unit.pool.outputs[0].shape, attrs["data_format"])
+            ph, pw = unit.pool.attrs["kernel"]
+            finish = self.define(f"{{name}} = each_pooled({kind}, {tiled}, {pooled}, {ph}, {pw}, {before}, {write})\n")
+        return self.define(f"{{name}} = convolve({kind}, {tiled}, {source}, {weight}, {finish})\n")
+
+    _conv2d_input_gradient = _conv2d
+
+    def _conv2d_weight_gradient_parts(self, unit: Unit) -> str:
+        node, tile = unit.anchor, unit.tile
+        attrs = node.attrs
+        axes, groups = Axes.of(attrs["data_format"]), attrs["groups"]
+        dy, x = (self.function(v) for v in node.inputs)
+        c, f = (node.inputs[k].shape[axes.c] // groups for k in (1, 0))
+        sizes = ", ".join(map(str, tile.sizes if tile else ()))
+        tiled = self.define(
+            f"{{name}} = WeightTile({', '.join(image_pair(node))}, {window(node)}, {c}, {f}, {sizes})\n"
+        )
+        kind = type_of(node.outputs[0])
+        return self.define(f"{{name}} = correlate({kind}, {tiled}, {x}, {dy}, {self._parts(unit)})\n")
+
+    def _parts(self, unit: Unit) -> str:
+        """Name of the function that puts away one element of a part of a sum, or of the whole if there is one part."""
+        (parts, *rest), anchor = unit.anchor.outputs[0].shape, unit.anchor
+        if unit.anchor.op.name == "matmul" or parts == 1:
+            body = self._follow(unit.nodes, unit, given="total")
+        else:
+            body = f"    {self.parameter(anchor.outputs[0])}[index(part * {math.prod(rest)} + i)] = total\n"
+        return self._write("p, part, i, total", body)
+
+    def _matmul(self, unit: Unit) -> str:
+        node, tile = unit.anchor, unit.tile
+        a, b = (self.matrix(v, v.shape[1]) for v in node.inputs)
+        m, n = node.outputs[0].shape[-2:]
+        ta, tb = node.attrs["transpose_a"], node.attrs["transpose_b"]
+        k = node.inputs[0].shape[0 if ta else 1]
+        sizes = ", ".join(map(str, tile.sizes if tile else ()))
+        tiled = self.define(f"{{name}} = ProductTile({m}, {n}, {k}, {ta}, {tb}, {sizes})\n")
+        kind = type_of(node.outputs[0])
+        return self.define(f"{{name}} = multiply({kind}, {tiled}, {a}, {b}, {self._parts(unit)})\n")
+
+    _matmul_parts = _matmul
+
+    def _reduce_parts(self, unit: Unit) -> str:
+        node, tile = unit.anchor, unit.tile
+        kind = type_of(node.outputs[0])
+        terms, place = reduced_index(node, "o", "r")
+        (parts, ox, rx), results = tile.sizes if tile else (1, 1, 1), node.outputs[0].shape[1]
+        first = node.inputs[0].ndim - 1 in node.attrs["axes"]
+        largest = node.attrs["join"] == "max"
+        term = self.define(f"@device\ndef {{name}}(p, o, r):\n    return {self.function(node.inputs[0])}(p, {place})\n")
+        tiled = self.define(f"{{name}} = ReduceTile({results}, {terms}, {parts}, {ox}, {rx}, {first}, {largest})\n")
+        return self.define(f"{{name}} = reduce({kind}, {tiled}, {term}, {self._parts(unit)})\n")
+
+
+class NodeOperands:
+    """See `Operands`."""
+
+    def __init__(self, writer: Writer, node: Node) -> None:
+        self.writer, self.node = writer, node
+
+    def at(self, k: int, place: str) -> str:
+        """See `Operands.at`."""
+        return self.writer.at(self.node.inputs[k], place)
+
+    def function(self, k: int) -> str:
+        """See `Operands.function`."""
+        return self.writer.function(self.node.inputs[k])
+
+    def define(self, text: str) -> str:
+        """See `Operands.define`."""
+        return self.writer.define(text)
+
+
+class MatrixOperands(NodeOperands):
+    """Operands of a node whose result is taken by row r and column c."""
+
+    def __init__(self, writer: Writer, node: Node, columns: int) -> None:
+        super().__init__(writer, node)
+        self.columns = columns
+
+    def at(self, k: int, place: str) -> str:
+        """See `Operands.at`."""
+        value = self.node.inputs[k]
+        if not same_index(self.node, value) or value.kind == "constant":
+            return super().at(k, place)
+        return f"{self.writer.matrix(value, self.columns)}(p, r, c)"
+
+
+def _indent(text: str) -> str:
+    return "".join(f"    {line}\n" for line in text.splitlines())
+
+
+def _uniform(data: np.ndarray[Any, Any]) -> bool:
+    return bool(data.size) and bool((data == data.flat[0]).all())

@@ -1,0 +1,187 @@
+"""Convolution by tiles: the forward pass and, on a gradient with zeros around it, the gradient of the input.
+
+A block makes FB filters at TH x TW positions of NB images; it loads the piece of the images and the weights that these
+need into shared memory, CC channels at a time. A thread makes FX filters at PY x PX neighbouring positions and holds
+these sums in registers: every number that it takes from shared memory meets several others. What follows a convolution
+element by element (bias, activation), and a max-pooling, are done on the registers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from minicnn.backends.numba_cuda.kernels.decorators import ALIGNED, Function, block, device, index
+from minicnn.backends.numba_cuda.kernels.filling import fill
+from minicnn.backends.numba_cuda.kernels.geometry import Image, Window
+from minicnn.backends.numba_cuda.shim import cuda
+
+
+@dataclass(frozen=True)
+class ConvTile:
+    """Sizes of a tile, by the names above.
+
+    Attributes:
+        Y: The result, with all its channels, of which the first EH x EW positions are made.
+        S: The window.
+        C: Channels of one group.
+        F: Filters of one group.
+    """
+
+    Y: Image
+    S: Window
+    C: int
+    F: int
+    EH: int
+    EW: int
+    NB: int
+    TH: int
+    TW: int
+    FB: int
+    CC: int
+    PY: int
+    PX: int
+    FX: int
+
+
+def convolve(T: Any, tile: ConvTile, source: Function, weight: Function, finish: Function) -> Function:
+    """The function of a block.
+
+    Args:
+        T: Type of the elements.
+        tile: Sizes.
+        source: source(p, n, h, w, c), an element of the image, zero outside of it.
+        weight: weight(p, group, a, b, c, f), channel and filter counted within the group.
+        finish: finish(p, sums, n, h, w, f) for the sums of a thread, which begin at (h, w) and filter f.
+    """
+    C, F, NB, TH, TW, FB, CC = tile.C, tile.F, tile.NB, tile.TH, tile.TW, tile.FB, tile.CC
+    PY, PX, FX, N = tile.PY, tile.PX, tile.FX, tile.Y.N
+    KH, KW, SH, SW, DH, DW = tile.S.KH, tile.S.KW, tile.S.SH, tile.S.SW, tile.S.DH, tile.S.DW
+    PT, PL = tile.S.PT, tile.S.PL
+    FG, GY, GX = FB // FX, TH // PY, TW // PX
+    THREADS = FG * GY * GX * NB
+    IH, IW = (TH - 1) * SH + (KH - 1) * DH + 1, (TW - 1) * SW + (KW - 1) * DW + 1
+    PLANE, TAPS = (NB * IH * IW) | 1, KH * KW  # odd, so that neighbouring channels are in different banks
+    ROWS, COLUMNS, PARTS = -(-tile.EH // TH), -(-tile.EW // TW), -(-F // FB)
+    BLOCKS = -(-N // NB) * ROWS * COLUMNS * PARTS
+    SPAN = (PX - 1) * SW + (KW - 1) * DW + 1
+    XS, WS, OWN, ROW = CC * PLANE, CC * TAPS * FB, PY * PX * FX, PY * SPAN
+    zero = T(0)
+
+    def load_x(p: Any, at: Any, k: Any) -> Any:
+        n0, h0, w0, c0, first = at
+        c, place = k % CC, k // CC  # channels lie next to each other in memory
+        w, h, n = place % IW, place // IW % IH, place // (IW * IH)
+        real = c0 + c < C
+        value = source(p, n0 + n, h0 * SH + h - PT, w0 * SW + w - PL, first + (c0 + c if real else 0))
+        return value if real else zero
+
+    def place_x(k: Any) -> Any:
+        return k % CC * PLANE + k // CC
+
+    def load_w(p: Any, at: Any, k: Any) -> Any:
+        f0, c0, group = at
+        f, tap, c = k % FB, k // FB % TAPS, k // (FB * TAPS)
+        real = f0 + f < F and c0 + c < C
+        value = T(weight(p, group, tap // KW, tap % KW, c0 + c if real else 0, f0 + f if real else 0))
+        return value if real else zero
+
+    def place_w(k: Any) -> Any:
+        return k
+
+    fill_x = fill(T, CC * NB * IH * IW, THREADS, load_x, place_x)
+    fill_w = fill(T, WS, THREADS, load_w, place_w)
+
+    @block
+    def run(p: Any, number: Any) -> None:
+        xs = cuda.shared.array(XS, T)
+        ws = cuda.shared.array(WS, T, ALIGNED)
+        sums = cuda.local.array(OWN, T)
+        row = cuda.local.array(ROW, T)
+        wide = cuda.local.array(FX, T)
+        thread = cuda.threadIdx.x
+        group = number // BLOCKS
+        rest = number % BLOCKS
+        f0 = rest % PARTS * FB
+        w0 = rest // PARTS % COLUMNS * TW
+        h0 = rest // (PARTS * COLUMNS) % ROWS * TH
+        n0 = rest // (PARTS * COLUMNS * ROWS) * NB
+        fg, gx, gy, image = thread % FG, thread // FG % GX, thread // (FG * GX) % GY, thread // (FG * GX * GY)
+        for k in range(OWN):
+            sums[k] = zero
+        corner = (image * IH + gy * PY * SH) * IW + gx * PX * SW
+        for c0 in range(0, C, CC):
+            if c0 > 0:
+                cuda.syncthreads()
+            fill_x(p, (n0, h0, w0, c0, group * C), xs, thread)
+            fill_w(p, (f0, c0, group), ws, thread)
+            cuda.syncthreads()
+            for c in range(CC):
+                for a in range(KH):
+                    start = c * PLANE + corner + a * DH * IW
+                    for y in range(PY):
+                        for x in range(SPAN):
+                            row[y * SPAN + x] = xs[index(start + y * SH * IW) + x]
+                    for b in range(KW):
+                        first = (c * TAPS + a * KW + b) * FB + fg * FX
+                        for f in range(FX):
+                            wide[f] = ws[index(first) + f]
+                        for y in range(PY):
+                            for x in range(PX):
+                                for f in range(FX):
+                                    sums[(y * PX + x) * FX + f] += row[y * SPAN + x * SW + b * DW] * wide[f]
+        if n0 + image < N:
+            finish(p, sums, n0 + image, h0 + gy * PY, w0 + gx * PX, group, f0 + fg * FX)
+
+    return run
+
+
+def each(tile: ConvTile, write: Function) -> Function:
+    """Function finish for `convolve` that calls write(p, i, sum) for each position inside of the image."""
+    PY, PX, FX, F, H, W, at = tile.PY, tile.PX, tile.FX, tile.F, tile.Y.H, tile.Y.W, tile.Y.at()
+
+    @device
+    def finish(p: Any, sums: Any, n: Any, h: Any, w: Any, group: Any, first: Any) -> None:
+        for y in range(PY):
+            for x in range(PX):
+                for f in range(FX):
+                    if h + y < H and w + x < W and first + f < F:
+                        write(p, at(n, h + y, w + x, group * F + first + f), sums[(y * PX + x) * FX + f])
+
+    return finish
+
+
+def each_pooled(T: Any, tile: ConvTile, pooled: Image, KH: int, KW: int, before: Function, write: Function) -> Function:
+    """Function finish that pools over windows KH x KW without overlap.
+
+    Args:
+        T: Type of the elements.
+        tile: Sizes.
+        pooled: The pooled image.
+        KH: Rows of a window.
+        KW: Columns of a window.
+        before: before(p, i, sum), what is pooled.
+        write: write(p, i, maximum, tap), where tap is the place of the maximum in its window.
+    """
+    PY, PX, FX, F, at, to = tile.PY, tile.PX, tile.FX, tile.F, tile.Y.at(), pooled.at()
+    H, W, TAPS, lowest = pooled.H, pooled.W, KH * KW, T(-float("inf"))
+
+    @device
+    def finish(p: Any, sums: Any, n: Any, h: Any, w: Any, group: Any, first: Any) -> None:
+        for y in range(0, PY, KH):
+            for x in range(0, PX, KW):
+                row, column = (h + y) // KH, (w + x) // KW
+                for f in range(FX):
+                    if row < H and column < W and first + f < F:
+                        channel = group * F + first + f
+                        top, tap = lowest, TAPS - 1
+                        for t in range(TAPS):
+                            a, b = y + t // KW, x + t % KW
+                            value = before(p, at(n, h + a, w + b, channel), sums[(a * PX + b) * FX + f])
+                            if value > top or (value != value and top == top):
+                                top, tap = value, t
+                        if top != top:
+                            tap = TAPS - 1
+                        write(p, to(n, row, column, channel), top, tap)
+
+    return finish

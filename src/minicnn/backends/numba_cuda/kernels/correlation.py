@@ -1,0 +1,136 @@
+"""The gradient of a convolution's weights by tiles.
+
+A block makes KB rows of taps x CB channels x FB filters from every PARTS-th strip of TH rows of dy, and leaves a part
+of the sum in memory; another kernel adds the parts. A thread does one channel and FX filters, from every SLICES-th run
+of PX positions of a strip; its piece of x slides along in registers. At the end the slices are added by halves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from minicnn.backends.numba_cuda.kernels.decorators import ALIGNED, Function, block, index
+from minicnn.backends.numba_cuda.kernels.filling import fill
+from minicnn.backends.numba_cuda.kernels.geometry import Image, Window
+from minicnn.backends.numba_cuda.shim import cuda
+
+
+@dataclass(frozen=True)
+class WeightTile:
+    """Sizes of a tile, by the names above; C and F are those of one group."""
+
+    X: Image
+    Y: Image
+    S: Window
+    C: int
+    F: int
+    KB: int
+    CB: int
+    FB: int
+    TH: int
+    PX: int
+    FX: int
+    SLICES: int
+    PARTS: int
+
+
+def correlate(T: Any, tile: WeightTile, x: Function, dy: Function, out: Function) -> Function:
+    """The function of a block, which calls out(p, part, i, sum) for each element i of the gradient."""
+    C, F, KB, CB, FB, TH, PX, FX = tile.C, tile.F, tile.KB, tile.CB, tile.FB, tile.TH, tile.PX, tile.FX
+    SLICES, PARTS, X, Y = tile.SLICES, tile.PARTS, tile.X, tile.Y
+    KH, KW, SH, SW, DH, DW = tile.S.KH, tile.S.KW, tile.S.SH, tile.S.SW, tile.S.DH, tile.S.DW
+    PT, PL, XH, XW, YH, YW, YC = tile.S.PT, tile.S.PL, X.H, X.W, Y.H, Y.W, Y.C
+    FG = FB // FX
+    THREADS = FG * CB * SLICES
+    TW = -(-YW // PX) * PX
+    IH, IW = (TH - 1) * SH + (KB - 1) * DH + 1, (TW - 1) * SW + (KW - 1) * DW + 1
+    ROWS = -(-YH // TH)
+    STRIPS = Y.N * ROWS
+    K_PARTS, C_PARTS, F_PARTS = -(-KH // KB), -(-C // CB), -(-F // FB)
+    LANES, OWN = FG * CB, KB * KW * FX
+    XS, DS = -(-IH * IW * CB // 4) * 4, TH * TW * FB
+    SHARED = max(XS + DS, SLICES // 2 * LANES * OWN)
+    RUNS, SPAN, WIDE = TW // PX, (PX - 1) * SW + (KW - 1) * DW + 1, PX * FX
+    zero, x_at, y_at = T(0), X.at(), Y.at()
+
+    def load_x(p: Any, at: Any, k: Any) -> Any:
+        n, h0, a0, c0, group = at
+        c, w, h = k % CB, k // CB % IW - PL, h0 * SH + a0 * DH + k // (CB * IW) - PT
+        real = c0 + c < C and h >= 0 and h < XH and w >= 0 and w < XW
+        value = T(x(p, x_at(n, h, w, group * C + c0 + c) if real else index(0)))
+        return value if real else zero
+
+    def load_dy(p: Any, at: Any, k: Any) -> Any:
+        n, h0, f0, group = at
+        f, w, h = k % FB, k // FB % TW, h0 + k // (FB * TW)
+        real = f0 + f < F and h < YH and w < YW
+        value = T(dy(p, y_at(n, h, w, group * F + f0 + f) if real else index(0)))
+        return value if real else zero
+
+    def place_x(k: Any) -> Any:
+        return k
+
+    def place_dy(k: Any) -> Any:
+        return XS + k
+
+    fill_x = fill(T, IH * IW * CB, THREADS, load_x, place_x)
+    fill_dy = fill(T, DS, THREADS, load_dy, place_dy)
+
+    @block
+    def run(p: Any, number: Any) -> None:
+        shared = cuda.shared.array(SHARED, T, ALIGNED)
+        sums = cuda.local.array(OWN, T)
+        row = cuda.local.array(SPAN, T)
+        wide = cuda.local.array(WIDE, T)
+        thread = cuda.threadIdx.x
+        part, rest = number % PARTS, number // PARTS
+        f0 = rest % F_PARTS * FB
+        c0 = rest // F_PARTS % C_PARTS * CB
+        a0 = rest // (F_PARTS * C_PARTS) % K_PARTS * KB
+        group = rest // (F_PARTS * C_PARTS * K_PARTS)
+        fg, c, piece = thread % FG, thread // FG % CB, thread // LANES
+        for k in range(OWN):
+            sums[k] = zero
+        for strip in range(part, STRIPS, PARTS):
+            n, h0 = strip // ROWS, strip % ROWS * TH
+            cuda.syncthreads()
+            fill_x(p, (n, h0, a0, c0, group), shared, thread)
+            fill_dy(p, (n, h0, f0, group), shared, thread)
+            cuda.syncthreads()
+            for part_of_row in range(piece, TH * RUNS, SLICES):
+                h, w = part_of_row // RUNS, part_of_row % RUNS * PX
+                first = XS + (h * TW + w) * FB + fg * FX
+                for q in range(PX):
+                    for f in range(FX):
+                        wide[q * FX + f] = shared[index(first) + q * FB + f]
+                for a in range(KB):
+                    start = ((h * SH + a * DH) * IW + w * SW) * CB + c
+                    for q in range(SPAN):
+                        row[q] = shared[index(start) + q * CB]
+                    for b in range(KW):
+                        for q in range(PX):
+                            for f in range(FX):
+                                sums[(a * KW + b) * FX + f] += row[q * SW + b * DW] * wide[q * FX + f]
+        own = thread % LANES
+        half = SLICES // 2
+        while half > 0:  # in each round the upper half hands its sums to the lower
+            cuda.syncthreads()
+            if piece >= half and piece < 2 * half:
+                for k in range(OWN):
+                    shared[index(((piece - half) * OWN + k) * LANES + own)] = sums[k]
+            cuda.syncthreads()
+            if piece < half:
+                for k in range(OWN):
+                    sums[k] += shared[index((piece * OWN + k) * LANES + own)]
+            half //= 2
+        if piece == 0:
+            for a in range(KB):
+                for b in range(KW):
+                    for f in range(FX):
+                        filter_ = f0 + fg * FX + f
+                        if a0 + a < KH and c0 + c < C and filter_ < F:
+                            i = (((a0 + a) * KW + b) * C + c0 + c) * YC + group * F + filter_
+                            out(p, part, index(i), sums[(a * KW + b) * FX + f])
+
+    return run

@@ -1,0 +1,41 @@
+"""All that the text of a generated kernel sees."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from minicnn.backends.numba_cuda.kernels import (
+    convolution,
+    correlation,
+    elementary,
+    geometry,
+    matmul,
+    product,
+    reduction,
+    rows,
+    scalars,
+    windows,
+)  # fmt: skip
+from minicnn.backends.numba_cuda.kernels.decorators import block, device, index
+
+_FAMILIES = {
+    convolution: ("ConvTile", "convolve", "each", "each_pooled"),
+    correlation: ("WeightTile", "correlate"),
+    geometry: ("Image", "Window", "padded", "spread"),
+    matmul: ("matmul",),
+    product: ("ProductTile", "multiply"),
+    reduction: ("ReduceTile", "reduce", "sum_parts"),
+    rows: ("argmax", "log_softmax", "softmax", "softmax_cross_entropy", "softmax_cross_entropy_gradient"),
+    windows: (
+        "average_pool2d", "average_pool2d_gradient", "conv2d", "conv2d_input_gradient", "conv2d_weight_gradient",
+        "depthwise_conv2d", "depthwise_conv2d_input_gradient", "depthwise_conv2d_weight_gradient", "max_pool2d",
+        "max_pool2d_gradient", "max_pool2d_index", "max_pool2d_scatter",
+    ),
+}  # fmt: skip
+
+NAMES: dict[str, Any] = {
+    "np": np, "device": device, "block": block, "index": index, **elementary.NAMES,
+    **scalars.NAMES, **{name: getattr(module, name) for module, names in _FAMILIES.items() for name in names},
+}  # fmt: skip

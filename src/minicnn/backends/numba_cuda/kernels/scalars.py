@@ -1,0 +1,156 @@
+"""What one element of an elementwise operation is, given those of its operands.
+
+Functions with a type in their name compute in that type: `elu_float32`. They are made once for each by `typed`, because
+a constant must have the type of the numbers that it meets, or all become float64.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from minicnn.backends.numba_cuda.kernels.decorators import Function, device
+from minicnn.backends.numba_cuda.kernels.elementary import exp, expm1, log1p, sqrt, tanh
+
+# Any type -------------------------------------------------------------------------------------------------------
+
+
+@device
+def larger(a: Any, b: Any) -> Any:
+    """The larger; NaN if either is, as in the Array API."""
+    return a if a > b or a != a else b
+
+
+@device
+def smaller(a: Any, b: Any) -> Any:
+    """The smaller; NaN if either is."""
+    return a if a < b or a != a else b
+
+
+@device
+def absolute(x: Any) -> Any:
+    """|x|; for a float the number without its sign bit, so that -0 becomes 0."""
+    return abs(x)
+
+
+@device
+def signum(x: Any) -> Any:
+    """-1, 0 or 1, and NaN for NaN."""
+    return x if x != x else 1 if x > 0 else -1 if x < 0 else 0
+
+
+@device
+def log_of_sum(a: Any, b: Any) -> Any:
+    """log(exp(a) + exp(b)) that does not overflow."""
+    top = a if a > b else b
+    low = b if a > b else a
+    return top + log1p(exp(low - top)) if top - top == 0 else top + low if top != top or low != low else top
+
+
+# One type -------------------------------------------------------------------------------------------------------
+
+
+def typed(T: Any) -> dict[str, Function]:
+    """The functions that compute in a floating-point type, by name."""
+    zero, one, half, six = T(0), T(1), T(0.5), T(6)
+    root_half, tanh_scale, cube = T(math.sqrt(0.5)), T(math.sqrt(2 / math.pi)), T(0.044715)
+    unit = T(2.0**-24)
+
+    @device
+    def relu(x: Any) -> Any:
+        return x if x > zero or x != x else zero
+
+    @device
+    def relu_gradient(dy: Any, y: Any) -> Any:
+        return dy if y > zero else zero
+
+    @device
+    def relu6(x: Any) -> Any:
+        return smaller(relu(x), six)
+
+    @device
+    def leaky_relu(x: Any, slope: Any) -> Any:
+        return x if x > zero else x * slope
+
+    @device
+    def elu(x: Any, alpha: Any) -> Any:
+        return x if x > zero else expm1(smaller(x, zero)) * alpha
+
+    @device
+    def sigmoid(x: Any) -> Any:
+        small = exp(-abs(x))
+        return (one if x >= zero else small) / (small + one)
+
+    @device
+    def silu(x: Any) -> Any:
+        return x * sigmoid(x)
+
+    @device
+    def erf(x: Any) -> Any:
+        return T(math.erf(x))
+
+    @device
+    def gelu(x: Any) -> Any:
+        return half * x * (one + erf(x * root_half))
+
+    @device
+    def gelu_tanh(x: Any) -> Any:
+        return half * x * (one + tanh((x + cube * (x * x * x)) * tanh_scale))
+
+    @device
+    def decayed(p: Any, rate: Any, decay: Any) -> Any:
+        return p - p * (rate * decay)
+
+    @device
+    def moving(beta: Any, old: Any, now: Any) -> Any:
+        return beta * old + (one - beta) * now
+
+    @device
+    def momentum_velocity(v: Any, g: Any, rate: Any, momentum: Any) -> Any:
+        return momentum * v - rate * g
+
+    @device
+    def correction(step: Any, log_beta: Any) -> Any:
+        """1 - beta^(step + 1)."""
+        return -expm1((T(step) + one) * log_beta)
+
+    @device
+    def adam(p: Any, m: Any, v: Any, rate: Any, c1: Any, c2: Any, epsilon: Any) -> Any:
+        return p - (rate * sqrt(c2) / c1) * m / (sqrt(v) + epsilon)
+
+    @device
+    def rmsprop_step(spread: Any, u: Any, g: Any, rate: Any, momentum: Any, epsilon: Any) -> Any:
+        return momentum * u + rate * g / sqrt(spread + epsilon)
+
+    @device
+    def random_uniform(i: Any, step: Any, stream: Any, key0: Any, key1: Any) -> Any:
+        """Element i of Philox4x32-10 with the counter (i / 4, 0, step, stream), a multiple of 2^-24 from 0 to 1.
+
+        In 64-bit integers, which hold the products of 32-bit words, so that it is the same in the simulator.
+        """
+        c0, c1, c2, c3 = np.uint64(i // 4), np.uint64(0), np.uint64(step), np.uint64(stream)
+        k0, k1 = np.uint64(key0), np.uint64(key1)
+        low, word = np.uint64(0xFFFFFFFF), np.uint64(32)
+        for _ in range(10):
+            first = c0 * np.uint64(0xD2511F53)
+            second = c2 * np.uint64(0xCD9E8D57)
+            c0 = (second >> word) ^ c1 ^ k0
+            c1 = second & low
+            c2 = (first >> word) ^ c3 ^ k1
+            c3 = first & low
+            k0 = (k0 + np.uint64(0x9E3779B9)) & low
+            k1 = (k1 + np.uint64(0xBB67AE85)) & low
+        at = i % 4
+        chosen = c0 if at == 0 else c1 if at == 1 else c2 if at == 2 else c3
+        return T(chosen >> np.uint64(8)) * unit
+
+    made = {k: v for k, v in locals().items() if hasattr(v, "__call__") and k not in ("T", "device")}  # noqa: B004
+    return {f"{name}_{np.dtype(T).name}": function for name, function in made.items()}
+
+
+NAMES: dict[str, Any] = {
+    "larger": larger, "smaller": smaller, "absolute": absolute, "signum": signum,
+    "log_of_sum": log_of_sum, **typed(np.float32), **typed(np.float64),
+}  # fmt: skip

@@ -1,0 +1,288 @@
+"""Sums, maxima and the like along axes, and searching: always in the same order, so with the same bits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from minicnn.backends.numba_cuda import dtypes
+from minicnn.backends.numba_cuda.arrays import Array, empty
+from minicnn.backends.numba_cuda.device import MOST_BLOCKS, THREADS, kernel
+from minicnn.backends.numba_cuda.dtypes import DType
+from minicnn.backends.numba_cuda.elementwise import FUNCTIONS, collapse, contiguous
+from minicnn.backends.numba_cuda.manipulation import axes_of, axis_of, permute_dims
+
+Axis = int | Sequence[int] | None
+
+# A block makes one result: a thread takes every THREADS-th term, then halves of the block add up.
+_BLOCK = """def kernel(results, terms, o_step, r_step, p0, out):
+    parts = cuda.shared.array({threads}, np.{kind})
+    thread = cuda.threadIdx.x
+    for o in range(cuda.blockIdx.x, results, cuda.gridDim.x):
+        total = np.{kind}({start})
+        for r in range(thread, terms, {threads}):
+            x = p0[o * o_step + r * r_step]
+            y = np.{kind}({term})
+            total = np.{kind}({join})
+        parts[thread] = total
+        cuda.syncthreads()
+        half = {threads} // 2
+        while half > 0:
+            if thread < half:
+                total = parts[thread]
+                y = parts[thread + half]
+                parts[thread] = np.{kind}({join})
+            cuda.syncthreads()
+            half //= 2
+        if thread == 0:
+            total = parts[0]
+            out[o] = np.{result}({last})
+        cuda.syncthreads()
+"""
+# A thread makes one result, where there are few terms.
+_THREAD = """def kernel(results, terms, o_step, r_step, p0, out):
+    for o in range(cuda.grid(1), results, cuda.gridsize(1)):
+        total = np.{kind}({start})
+        for r in range(terms):
+            x = p0[o * o_step + r * r_step]
+            y = np.{kind}({term})
+            total = np.{kind}({join})
+        out[o] = np.{result}({last})
+"""
+_FEW = 32
+
+
+def _matrix(x: Array, axes: Sequence[int]) -> tuple[Array, int, int, int, int]:
+    """The array, results, terms, and the steps from one result and one term to the next."""
+    kept = [a for a in range(x.ndim) if a not in axes]
+    moved = permute_dims(x, (*kept, *axes))
+    shape, count = moved.shape, len(kept)
+    results, terms = math.prod(shape[:count]), math.prod(shape[count:])
+    (outer,), (inner,) = (collapse(shape[part], [moved.steps[part]])[1] for part in (slice(count), slice(count, None)))
+    if len(outer) > 1 or len(inner) > 1 or sorted((0, *moved.steps))[0] < 0:
+        return contiguous(moved, copy=True), results, terms, terms, 1
+    o_step = outer[0] if results > 1 else 0
+    return moved, results, terms, o_step, inner[0] if terms > 1 else 0
+
+
+def _reduce(
+    x: Array, axis: Axis, keepdims: bool, *, kind: DType, join: str, start: str, term: str = "x", last: str = "total",
+    result: DType | None = None,
+) -> Array:  # fmt: skip
+    axes = axes_of(axis, x.ndim)
+    made_of = result or kind
+    shape = tuple(1 if a in axes else n for a, n in enumerate(x.shape))
+    final = shape if keepdims else tuple(n for a, n in enumerate(x.shape) if a not in axes)
+    made = empty(final, made_of, x.device)
+    if made.size:
+        source, results, terms, o_step, r_step = _matrix(x, axes)
+        few = terms <= _FEW
+        memory = {"bool": "uint8"}
+        names = {"kind": memory.get(kind.name, kind.name), "result": memory.get(made_of.name, made_of.name)}
+        text = (_THREAD if few else _BLOCK).format(
+            threads=THREADS, start=start, term=term, join=join, last=last, **names
+        )
+        signature = ("int64", "int64", "int64", "int64", f"{x.dtype.name}*", f"{made_of.name}*")
+        blocks = _grid(results if few else results * THREADS)
+        arguments = (results, terms, o_step, r_step, source.pointer, made.pointer)
+        x.device.launch(kernel(text, signature), blocks, THREADS, arguments)
+    return made
+
+
+def _numeric(name: str, x: Array, *, floating: bool = False) -> None:
+    if x.dtype.kind not in ("f" if floating else "iuf"):
+        message = f"{name} is for {'floats' if floating else 'numbers'}. Received: {x.dtype}. Convert with astype."
+        raise TypeError(message)
+
+
+def _wide(x: Array, dtype: Any) -> DType:
+    if dtype is not None:
+        return dtypes.dtype(dtype)
+    return np.dtype({"i": "int64", "u": "uint64"}.get(x.dtype.kind, x.dtype.name))
+
+
+def sum(x: Array, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Array:  # noqa: A001
+    """Sums; of integers as 64-bit integers."""
+    _numeric("sum", x)
+    return _reduce(x, axis, keepdims, kind=_wide(x, dtype), join="total + y", start="0")
+
+
+def prod(x: Array, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Array:
+    """Products; of integers as 64-bit integers."""
+    _numeric("prod", x)
+    return _reduce(x, axis, keepdims, kind=_wide(x, dtype), join="total * y", start="1")
+
+
+def _extreme(name: str, x: Array, axis: Axis, keepdims: bool) -> Array:
+    _numeric(name, x)
+    axes = axes_of(axis, x.ndim)
+    if 0 in [x.shape[a] for a in axes]:
+        message = f"{name} is of at least one element. Received: axes {axes} of shape {x.shape}."
+        raise ValueError(message)
+    info = np.finfo(x.dtype) if x.dtype.kind == "f" else np.iinfo(x.dtype)
+    bound = info.min if name == "max" else info.max
+    start = f"{'-' if name == 'max' else ''}np.inf" if x.dtype.kind == "f" else f"{int(bound)}"
+    join = "larger(total, y)" if name == "max" else "smaller(total, y)"
+    return _reduce(x, axis, keepdims, kind=x.dtype, join=join, start=start)
+
+
+def max(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:  # noqa: A001
+    """Maxima; NaN where there is one."""
+    return _extreme("max", x, axis, keepdims)
+
+
+def min(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:  # noqa: A001
+    """Minima; NaN where there is one."""
+    return _extreme("min", x, axis, keepdims)
+
+
+def all(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:  # noqa: A001
+    """Whether all elements differ from 0."""
+    flag = np.dtype("bool")
+    return _reduce(x, axis, keepdims, kind=flag, join="total * y", start="1", term="1 if x != 0 else 0")
+
+
+def any(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:  # noqa: A001
+    """Whether some element differs from 0."""
+    flag = np.dtype("bool")
+    return _reduce(x, axis, keepdims, kind=flag, join="larger(total, y)", start="0", term="1 if x != 0 else 0")
+
+
+def count_nonzero(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
+    """How many elements differ from 0."""
+    return _reduce(x, axis, keepdims, kind=np.dtype("int64"), join="total + y", start="0", term="1 if x != 0 else 0")
+
+
+def _count(x: Array, axis: Axis) -> int:
+    return math.prod(x.shape[a] for a in axes_of(axis, x.ndim))
+
+
+def mean(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
+    """Means."""
+    _numeric("mean", x, floating=True)
+    return FUNCTIONS["divide"](sum(x, axis=axis, keepdims=keepdims), float(_count(x, axis) or math.nan))
+
+
+def var(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Array:
+    """Variances: the sum of squared distances from the mean over the count less `correction`."""
+    _numeric("var", x, floating=True)
+    centred = FUNCTIONS["subtract"](x, mean(x, axis=axis, keepdims=True))
+    total = sum(FUNCTIONS["square"](centred), axis=axis, keepdims=keepdims)
+    return FUNCTIONS["divide"](total, float(_count(x, axis) - correction) or math.nan)
+
+
+def std(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Array:
+    """Standard deviations."""
+    return FUNCTIONS["sqrt"](var(x, axis=axis, correction=correction, keepdims=keepdims))
+
+
+# Searching and running sums -------------------------------------------------------------------------------------
+
+_FIRST = """def kernel(results, terms, o_step, r_step, p0, out):
+    for o in range(cuda.grid(1), results, cuda.gridsize(1)):
+        best = p0[o * o_step]
+        at = 0
+        for r in range(1, terms):
+            x = p0[o * o_step + r * r_step]
+            if x {test} best or (x != x and best == best):
+                best = x
+                at = r
+        out[o] = at
+"""
+_RUNNING = """def kernel(results, terms, o_step, r_step, p0, out):
+    for o in range(cuda.grid(1), results, cuda.gridsize(1)):
+        total = np.{kind}({start})
+        for r in range(terms):
+            total = np.{kind}(total {join} np.{kind}(p0[o * o_step + r * r_step]))
+            out[o * terms + r] = total
+"""
+
+
+def _search(name: str, test: str, x: Array, axis: int | None, keepdims: bool) -> Array:
+    _numeric(name, x)
+    axes = axes_of(axis, x.ndim)
+    if _count(x, axis) == 0:
+        message = f"{name} is of at least one element. Received: shape {x.shape}, axis {axis}."
+        raise ValueError(message)
+    shape = tuple(1 if a in axes else n for a, n in enumerate(x.shape))
+    made = empty(
+        shape if keepdims else tuple(n for a, n in enumerate(x.shape) if a not in axes), np.dtype("int64"), x.device
+    )
+    if made.size:
+        source, results, terms, o_step, r_step = _matrix(x, axes)
+        signature = ("int64", "int64", "int64", "int64", f"{x.dtype.name}*", "int64*")
+        blocks = _grid(results)
+        arguments = (results, terms, o_step, r_step, source.pointer, made.pointer)
+        x.device.launch(kernel(_FIRST.format(test=test), signature), blocks, THREADS, arguments)
+    return made
+
+
+def _grid(n: int) -> int:
+    return -(-n // THREADS) if n < MOST_BLOCKS * THREADS else MOST_BLOCKS
+
+
+def argmax(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
+    """Place of the first maximum."""
+    return _search("argmax", ">", x, axis, keepdims)
+
+
+def argmin(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
+    """Place of the first minimum."""
+    return _search("argmin", "<", x, axis, keepdims)
+
+
+def _running(name: str, x: Array, axis: int | None, dtype: Any, include_initial: bool) -> Array:
+    _numeric(name, x)
+    if axis is None and x.ndim != 1:
+        message = f"{name} needs an axis unless x is a vector. Received: shape {x.shape}."
+        raise ValueError(message)
+    at = axis_of(0 if axis is None else axis, x.ndim)
+    kind, product = _wide(x, dtype), name == "cumulative_prod"
+    kept = [a for a in range(x.ndim) if a != at]
+    source, results, terms, o_step, r_step = _matrix(x, (at,))
+    made = empty((*(x.shape[a] for a in kept), terms), kind, x.device)
+    if made.size:
+        text = _RUNNING.format(kind=kind.name, start=int(product), join="*" if product else "+")
+        signature = ("int64", "int64", "int64", "int64", f"{x.dtype.name}*", f"{kind.name}*")
+        arguments = (results, terms, o_step, r_step, source.pointer, made.pointer)
+        x.device.launch(kernel(text, signature), _grid(results), THREADS, arguments)
+    order = list(range(len(kept)))
+    order.insert(at, len(kept))
+    result = contiguous(permute_dims(made, order))
+    if include_initial:
+        from minicnn.backends.numba_cuda.creation import full
+        from minicnn.backends.numba_cuda.manipulation import concat
+
+        first = full((*x.shape[:at], 1, *x.shape[at + 1 :]), int(product), dtype=kind, device=x.device)
+        result = concat([first, result], axis=at)
+    return result
+
+
+def cumulative_sum(x: Array, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:
+    """Sums of the first 1, 2 ... elements along an axis."""
+    return _running("cumulative_sum", x, axis, dtype, include_initial)
+
+
+def cumulative_prod(x: Array, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:
+    """Products of the first 1, 2 ... elements along an axis."""
+    return _running("cumulative_prod", x, axis, dtype, include_initial)
+
+
+def diff(
+    x: Array, /, *, axis: int = -1, n: int = 1, prepend: Array | None = None, append: Array | None = None
+) -> Array:
+    """Differences of neighbours along an axis, n times."""
+    from minicnn.backends.numba_cuda.manipulation import concat
+
+    at = axis_of(axis, x.ndim)
+    ends = [a for a in (prepend, x, append) if a is not None]
+    made = concat(ends, axis=at) if len(ends) > 1 else x
+    for _ in range(n):
+        high: list[Any] = [slice(None)] * x.ndim
+        low = list(high)
+        high[at], low[at] = slice(1, None), slice(None, -1)
+        made = FUNCTIONS["subtract"](made[tuple(high)], made[tuple(low)])
+    return contiguous(made, copy=made is x)

@@ -1,0 +1,74 @@
+"""The one place that knows which library compiles Python for CUDA: numba-cuda, or its successor numba-cuda-mlir.
+
+Kernel files take the global name `cuda` from here; the simulator replaces exactly the globals that are that module.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+NEWEST_NUMPY = (2, 4)  # numba-cuda up to 0.30.4 calls numpy.row_stack, which NumPy 2.5 has not
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(".")[:3] if part.isdigit())
+
+
+def check_numpy(numpy: str, numba_cuda: str) -> None:
+    """Refuse a pair of versions that compiles but cannot launch.
+
+    Raises:
+        ImportError: If NumPy is too new for numba-cuda; says what to install.
+    """
+    if _version(numba_cuda) <= (0, 30, 4) and _version(numpy)[:2] > NEWEST_NUMPY:
+        newest = ".".join(map(str, NEWEST_NUMPY))
+        message = (
+            f"a NumPy that is not newer than {newest}: numba-cuda {numba_cuda} cannot launch kernels under "
+            f'NumPy {numpy}. Use pip install "numpy<2.5"'
+        )
+        raise ImportError(message)
+
+
+if find_spec("numba_cuda") is not None:
+    LIBRARY = "numba-cuda"
+    check_numpy(np.__version__, importlib.metadata.version("numba-cuda"))
+    from numba import cuda, types
+elif find_spec("numba_cuda_mlir") is not None:
+    LIBRARY = "numba-cuda-mlir"
+    from numba_cuda_mlir import cuda, types
+else:
+    _missing = "numba_cuda"
+    raise ImportError(_missing, name=_missing)
+
+VERSION = importlib.metadata.version(LIBRARY)
+SIMULATED = LIBRARY == "numba-cuda" and os.environ.get("NUMBA_ENABLE_CUDASIM", "0") not in ("", "0")
+
+
+# numba-cuda-mlir 0.6.0 takes shared memory only in kernels, so its functions are put into them before it compiles.
+_INLINED: dict[str, Any] = {"forceinline": True} if LIBRARY == "numba-cuda" else {"inline": "always"}
+
+
+def device_function(function: Any) -> Any:
+    """A function that kernels call, inlined into them."""
+    return cuda.jit(function, device=True, **({} if SIMULATED else _INLINED))
+
+
+def compile_ptx(function: Any, signature: Any, capability: tuple[int, int], threads: int) -> str:
+    """PTX of a kernel.
+
+    Args:
+        function: The Python function.
+        signature: Types of its arguments.
+        capability: Compute capability, such as (9, 0).
+        threads: Most threads of a block that it is launched with.
+    """
+    options: dict[str, Any] = {"cc": capability, "device": False, "abi": "numba", "output": "ptx"}
+    return str(cuda.compile(function, signature, launch_bounds=threads, **options)[0])
+
+
+__all__ = ["LIBRARY", "SIMULATED", "VERSION", "check_numpy", "compile_ptx", "cuda", "device_function", "types"]

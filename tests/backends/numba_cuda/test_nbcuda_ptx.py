@@ -1,0 +1,98 @@
+"""Kernels compile for every supported architecture, without a GPU: types, and no arrays that leave the registers."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("numba_cuda")
+
+from backends.cupy.networks import NETWORKS
+from kernel_check import CASES, case_program
+from minicnn.backends._cuda.fusing import Plan
+from minicnn.backends._cuda.rewriting import rewrite
+from minicnn.backends.numba_cuda import compiling, tiling
+from minicnn.backends.numba_cuda.generation import generate
+from minicnn.backends.numba_cuda.shim import SIMULATED
+from minicnn.program import Program
+from op_cases import Case
+
+pytestmark = pytest.mark.skipif(
+    SIMULATED or find_spec("nvidia") is None, reason="compiles outside of the simulator, with NVVM from pip"
+)
+FOLDER = Path(__file__).parent
+CAPABILITIES = [(7, 5), (8, 0), (9, 0)]
+
+
+@pytest.fixture
+def capability(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A device to compile for: numba-cuda asks the current one while it compiles device functions."""
+    import numba.cuda.dispatcher
+
+    made = getattr(request, "param", (9, 0))
+    monkeypatch.setattr(numba.cuda.dispatcher, "get_current_device", lambda: SimpleNamespace(compute_capability=made))
+    return made
+
+
+def compiled(program: Program, capability: tuple[int, int], *, fuse: bool = True, tiled: bool = True) -> None:
+    """Compile all kernels of a Program; tiles live in registers and shared memory only."""
+    rewritten = rewrite(program, fuse=fuse, tiled=tiled, tiles=tiling)
+    plan = Plan(rewritten, fuse=fuse, tiled=tiled, tiles=tiling)
+    for launch in plan.launches:
+        if launch[0].reference:
+            continue
+        source = generate(plan, launch, {id(v) for v in program.inputs if v.name == "index"}, 256)
+        made = compiling.ptx(source.text, source.signature, capability, source.threads)
+        assert ".entry kernel(" in made
+        if any(unit.tile for unit in launch):
+            assert "__local_depot" not in made, f"an array is in local memory:\n{source.text}"
+
+
+@pytest.mark.parametrize("capability", CAPABILITIES, indirect=True, ids="sm_{0[0]}{0[1]}".format)
+@pytest.mark.parametrize("network", NETWORKS)
+def test_all_kernels_of_a_step(network: str, capability: tuple[int, int]) -> None:
+    compiled(NETWORKS[network]("numpy").program("train", batch_size=64), capability)
+
+
+@pytest.mark.parametrize("tiled", [True, False], ids=["tiled", "naive"])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_every_primitive(case: Case, tiled: bool, capability: tuple[int, int]) -> None:
+    compiled(case_program(case, "float32")[0], capability, fuse=tiled, tiled=tiled)
+
+
+def test_all_kernels_of_the_namespace(capability: tuple[int, int]) -> None:
+    done = subprocess.run(
+        [sys.executable, str(FOLDER / "collecting.py")],
+        env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    kernels = json.loads(done.stdout)
+    assert len(kernels) > 300
+    for text, signature, threads in kernels:
+        assert ".entry kernel(" in compiling.ptx(text, tuple(signature), capability, threads)
+
+
+def test_machine_code_is_kept_on_disk(
+    capability: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("cuda.core")
+    monkeypatch.setenv("MINICNN_CACHE", str(tmp_path))
+    text, signature = "def kernel(p):\n    p[0] = np.float32(1)\n", ("float32*",)
+    code = compiling.machine_code(text, signature, capability, 32)
+    assert code.startswith(b"\x7fELF")
+    assert [f.read_bytes() for f in (tmp_path / "numba_cuda").iterdir()] == [code]
+
+    def never(*_: Any) -> str:
+        raise AssertionError
+
+    monkeypatch.setattr(compiling, "ptx", never)
+    assert compiling.machine_code(text, signature, capability, 32) == code
+    with pytest.raises(AssertionError):
+        compiling.machine_code(text, signature, capability, 64)

@@ -1,0 +1,154 @@
+"""Kernels of a backend against references in float64, and small trainings: what the CUDA backends are judged by."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import array_api_compat.numpy as xp
+import numpy as np
+from hypothesis import strategies as st
+
+import op_cases
+from backends.cupy.networks import NETWORKS, data
+from minicnn import ops
+from minicnn.ops.convolution import NO_PADDING
+from minicnn.program import Program
+from numerics import assert_close
+from op_cases import Case
+from strategies import normal, seeds
+
+CASES = [c for c in op_cases.CASES if c.op.name != "fused"]
+
+
+def case_program(case: Case, dtype: str) -> tuple[Program, dict[str, Any]]:
+    """A Program of one call, with outputs y0, y1 ..., and the arrays for its inputs."""
+    program, arrays, values = Program(case.op.name), {}, []
+    for k, array in enumerate(case.arrays):
+        array = np.array(array, dtype if array.dtype.kind == "f" else None, order="C")
+        arrays[f"a{k}"] = array
+        values.append(program.input(f"a{k}", array.shape, array.dtype.name))
+    made = case.op(*values, **case.attrs)
+    for k, value in enumerate(made if isinstance(made, tuple) else (made,)):
+        program.outputs[f"y{k}"] = value
+    return program, arrays
+
+
+def check_kernels(backend: Any, case: Case, dtype: str = "float32") -> None:
+    """Compare a primitive's kernels with its reference in float64."""
+    program, arrays = case_program(case, dtype)
+    wide = [a.astype("float64") if a.dtype.kind == "f" else a for a in arrays.values()]
+    expected = case.op.reference(*wide, xp=xp, **case.attrs)
+    made = backend.compile(program)({k: backend.asarray(a) for k, a in arrays.items()})
+    for k, array in enumerate(expected if isinstance(expected, tuple) else (expected,)):
+        found = backend.to_numpy(made[f"y{k}"])
+        if found.dtype.kind == "f":
+            assert_close(found, array.astype("float64"), case.terms, dtype=dtype)
+        else:
+            np.testing.assert_array_equal(found, array)
+
+
+@st.composite
+def convolutions(draw: st.DrawFn, larger_by: int = 30, channels: int = 9, filters: int = 17) -> Case:
+    """Convolutions and their gradients of sizes that tiles do not divide."""
+    groups = draw(st.sampled_from([1, 1, 2]))
+    c, f = draw(st.integers(1, channels)) * groups, draw(st.integers(1, filters)) * groups
+    kernel = draw(st.tuples(st.integers(1, 5), st.integers(1, 5)))
+    strides = draw(st.tuples(st.integers(1, 3), st.integers(1, 2)))
+    dilation = draw(st.tuples(st.integers(1, 2), st.integers(1, 2)))
+    padding = draw(st.sampled_from([NO_PADDING, ((1, 1), (1, 1)), ((2, 0), (1, 3))]))
+    image = tuple(d * (k - 1) + 1 + draw(st.integers(0, larger_by)) for k, d in zip(kernel, dilation, strict=True))
+    n, seed = draw(st.integers(1, 9 if larger_by > 9 else 3)), draw(seeds)
+    data_format = draw(st.sampled_from(["NHWC", "NHWC", "NCHW", "HWCN"]))
+
+    def shape(h: int, w: int, channels: int) -> tuple[int, ...]:
+        return tuple({"N": n, "H": h, "W": w, "C": channels}[a] for a in data_format)
+
+    attrs: dict[str, Any] = {
+        "strides": strides,
+        "padding": padding,
+        "dilation": dilation,
+        "groups": groups,
+        "data_format": data_format,
+    }
+    x, w = normal(shape(*image, c), seed), normal((*kernel, c // groups, f), seed, 1)
+    oh, ow = (
+        (m + sum(p) - d * (k - 1) - 1) // s + 1
+        for m, p, d, k, s in zip(image, padding, dilation, kernel, strides, strict=True)
+    )
+    dy = normal(shape(oh, ow, f), seed, 2)
+    which = draw(st.sampled_from(["forward", "input", "weight"]))
+    if which == "forward":
+        return Case(ops.conv2d, (x, w), attrs, terms=kernel[0] * kernel[1] * c)
+    if which == "input":
+        return Case(ops.conv2d_input_gradient, (dy, w), attrs | {"image": image}, terms=kernel[0] * kernel[1] * f)
+    return Case(ops.conv2d_weight_gradient, (dy, x), attrs | {"kernel": kernel}, terms=n * oh * ow)
+
+
+def products(m: int, n: int, k: int) -> st.SearchStrategy[Case]:
+    """Matrix products of up to so many rows, columns and terms."""
+
+    def case(m: int, n: int, k: int, ta: bool, tb: bool, seed: int) -> Case:
+        a, b = normal((k, m) if ta else (m, k), seed), normal((n, k) if tb else (k, n), seed, 1)
+        return Case(ops.matmul, (a, b), {"transpose_a": ta, "transpose_b": tb}, terms=k)
+
+    sizes = (st.integers(1, v) for v in (m, n, k))
+    return st.builds(case, *sizes, st.booleans(), st.booleans(), seeds)
+
+
+def reductions(longest: int, most: int) -> st.SearchStrategy[Case]:
+    """Sums, means and maxima over any axes."""
+
+    def case(shape: list[int], seed: int, op: Any, keepdims: bool, pick: int) -> Case:
+        axes = tuple(a for a in range(len(shape)) if pick >> a & 1)
+        x = normal(tuple(shape), seed)
+        return Case(op, (x,), {"axes": axes, "keepdims": keepdims}, terms=int(np.prod(shape)))
+
+    shapes = st.lists(st.integers(1, longest), min_size=1, max_size=4).filter(lambda s: np.prod(s) < most)
+    return st.builds(
+        case, shapes, seeds, st.sampled_from([ops.sum, ops.mean, ops.max]), st.booleans(), st.integers(0, 15)
+    )
+
+
+def train_network(backend: Any, network: str, epochs: int = 4, **fit: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """History and weights after some epochs."""
+    model = NETWORKS[network](backend)
+    x, y = data()
+    history = model.fit(x, y, batch_size=16, epochs=epochs, verbose=0, validation_split=0.2, **fit)
+    return history.history, model.get_weights()
+
+
+def train_by_steps(backend: Any, network: str, steps: int, *, at_once: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Weights and totals after steps with chosen rows and rates, given together or one by one."""
+    model = NETWORKS[network](backend)
+    x, y = data()
+    model.fit(x, y, batch_size=8, epochs=1, verbose=0, shuffle=False)
+    source = model._source(x, y, None, 8, "keep")
+    feed, arrays = next(iter(source.epoch(shuffle=False, seed=0, epoch=0)))
+    index = np.random.default_rng(0).integers(0, len(x), (steps, 8)).astype("int32")
+    rates = [0.01 * 0.9**k for k in range(steps)]
+    engine, totals = model._engine, {}
+    if at_once:
+        totals = engine.train_many(feed, arrays, totals, index, rates)
+    else:
+        for row, rate in zip(index, rates, strict=True):
+            totals = engine.train(feed, {**arrays, "index": model.backend.asarray(row)}, totals, rate)
+    return model.get_weights(), {k: model.backend.to_numpy(v).copy() for k, v in totals.items()}
+
+
+def step_of(network: str) -> tuple[Any, dict[str, Any]]:
+    """A function that makes the training step's Program of a network, and arrays for it."""
+    model = NETWORKS[network]("numpy")
+    x, y = data()
+    feed, arrays = list(model._source(x, y, None, 16, "keep").epoch(shuffle=True, seed=1, epoch=0))[-1]
+    rng = np.random.default_rng(3)
+    given: dict[str, Any] = {}
+    for value in model._program_of("train", feed)[0].inputs:
+        if value.name in arrays:
+            given[value.name] = np.asarray(arrays[value.name])
+        elif value.kind in ("optimizer", "metric"):
+            given[value.name] = np.abs(rng.standard_normal(value.shape) * 0.1).astype(value.dtype)
+        elif value.shape == ():
+            given[value.name] = np.asarray({"learning_rate": 0.05, "step": 4}[value.name], value.dtype)
+        else:
+            given[value.name] = model._engine.get(value.name)
+    return lambda: model._program_of("train", feed)[0], given
