@@ -7,7 +7,8 @@ from typing import Any
 from minicnn.ops.primitive import Array, Namespace
 
 
-def _place(like: Array) -> dict[str, Any]:
+def place(like: Array) -> dict[str, Any]:
+    """Keyword arguments that create an array on the device of `like`."""
     # Arrays under a JAX trace have no concrete device, and the trace places what it creates.
     try:
         return {"device": like.device}
@@ -17,17 +18,17 @@ def _place(like: Array) -> dict[str, Any]:
 
 def zeros(shape: tuple[int, ...], like: Array, xp: Namespace) -> Array:
     """Zeros with the dtype and device of `like`."""
-    return xp.zeros(shape, dtype=like.dtype, **_place(like))
+    return xp.zeros(shape, dtype=like.dtype, **place(like))
 
 
 def full(shape: tuple[int, ...], value: float, like: Array, xp: Namespace) -> Array:
     """One value everywhere, with the dtype and device of `like`."""
-    return xp.full(shape, value, dtype=like.dtype, **_place(like))
+    return xp.full(shape, value, dtype=like.dtype, **place(like))
 
 
 def arange(n: int, like: Array, xp: Namespace, *, dtype: Any = None) -> Array:
     """0, 1 ... n - 1 with the dtype (unless given) and device of `like`."""
-    return xp.arange(n, dtype=like.dtype if dtype is None else dtype, **_place(like))
+    return xp.arange(n, dtype=like.dtype if dtype is None else dtype, **place(like))
 
 
 def copy_of(y: Array, xp: Namespace) -> Array:

@@ -16,7 +16,7 @@ from typing import Any
 from minicnn.ops.checks import require_float, require_ndim, same_dtype
 from minicnn.ops.primitive import Array, Cost, Namespace, primitive
 from minicnn.ops.windows import Axes, Padding, Pair, Window, fold, image_size, unfold
-from minicnn.program.graph import ITEMSIZE, Node, Spec, Value
+from minicnn.program.graph import Node, Spec, Value
 
 NO_PADDING: Padding = ((0, 0), (0, 0))
 KERNEL_AXES = "kernel height, kernel width, channels / groups, filters"
@@ -37,7 +37,7 @@ def _check(name: str, x: Spec, w: Spec, groups: int, axes: Axes) -> None:
         raise ValueError(message)
 
 
-def _split(x: Array, groups: int, axis: int) -> list[Array]:
+def split(x: Array, groups: int, axis: int) -> list[Array]:
     """Equal parts of x along one axis, as views."""
     if groups == 1:
         return [x]
@@ -50,11 +50,12 @@ def _split(x: Array, groups: int, axis: int) -> list[Array]:
     return parts
 
 
-def _join(parts: list[Array], axis: int, xp: Namespace) -> Array:
+def join(parts: list[Array], axis: int, xp: Namespace) -> Array:
+    """Inverse of `split`."""
     return parts[0] if len(parts) == 1 else xp.concat(parts, axis=axis)
 
 
-def _contract(columns: Array, w: Array, axes: Axes, xp: Namespace) -> Array:
+def contract(columns: Array, w: Array, axes: Axes, xp: Namespace) -> Array:
     """Columns (N, OH, OW, K) times w (K, F) along the channel axis, in any layout."""
     a, b, c, d = columns.shape
     k, f = w.shape
@@ -91,11 +92,11 @@ def conv2d(
     window = Window(w.shape[:2], strides, padding, dilation)
     size = window.output_size("conv2d", x.shape[axes.h], x.shape[axes.w])
     parts = []
-    for xg, wg in zip(_split(x, groups, axes.c), _split(w, groups, 3), strict=True):
+    for xg, wg in zip(split(x, groups, axes.c), split(w, groups, 3), strict=True):
         columns = unfold(xg, window, axes, size, xp)
         k = wg.shape[0] * wg.shape[1] * wg.shape[2]
-        parts.append(_contract(columns, xp.reshape(wg, (k, wg.shape[3])), axes, xp))
-    return _join(parts, axes.c, xp)
+        parts.append(contract(columns, xp.reshape(wg, (k, wg.shape[3])), axes, xp))
+    return join(parts, axes.c, xp)
 
 
 @conv2d.shape
@@ -118,14 +119,15 @@ def _(node: Node, dy: Value) -> list[Value]:
 
 
 def _conv_cost(node: Node, y: Value, w: Value) -> Cost:
-    """Each output element takes KH * KW * C / groups multiply-adds; the columns are the workspace."""
-    kh, kw, c, filters = w.shape
-    positions = y.size // filters
-    columns = positions * kh * kw * c * ITEMSIZE[y.dtype] if kh * kw > 1 else 0
+    """Each output element takes KH * KW * C / groups multiply-adds."""
+    from minicnn.ops.strategies import PRIMITIVES, STRATEGIES, Problem  # which are written in terms of this module
+
+    workspace = STRATEGIES["unrolled"].workspace(Problem.of(node), PRIMITIVES[node.op.name]) or 0
     moved = 0
     for v in (*node.inputs, *node.outputs):
         moved += v.nbytes
-    return Cost(2 * y.size * kh * kw * c, moved, columns)
+    kh, kw, c, _ = w.shape
+    return Cost(2 * y.size * kh * kw * c, moved, workspace)
 
 
 @conv2d.cost
@@ -161,14 +163,14 @@ def conv2d_input_gradient(
     window = Window((w.shape[0], w.shape[1]), strides, padding, dilation)
     taps = w.shape[0] * w.shape[1]
     parts = []
-    for dyg, wg in zip(_split(dy, groups, axes.c), _split(w, groups, 3), strict=True):
+    for dyg, wg in zip(split(dy, groups, axes.c), split(w, groups, 3), strict=True):
         transposed = xp.permute_dims(xp.reshape(wg, (taps * wg.shape[2], wg.shape[3])), (1, 0))
-        columns = _contract(dyg, transposed, axes, xp)  # (N, OH, OW, taps * C)
+        columns = contract(dyg, transposed, axes, xp)  # (N, OH, OW, taps * C)
         if taps == 1 and strides == (1, 1) and padding == NO_PADDING:
             parts.append(columns)
         else:
-            parts.append(fold(_split(columns, taps, axes.c), window, axes, image, xp))
-    return _join(parts, axes.c, xp)
+            parts.append(fold(split(columns, taps, axes.c), window, axes, image, xp))
+    return join(parts, axes.c, xp)
 
 
 @conv2d_input_gradient.shape
@@ -238,14 +240,14 @@ def conv2d_weight_gradient(
     size = (dy.shape[axes.h], dy.shape[axes.w])
     c, f = x.shape[axes.c] // groups, dy.shape[axes.c] // groups
     parts = []
-    for dyg, xg in zip(_split(dy, groups, axes.c), _split(x, groups, axes.c), strict=True):
+    for dyg, xg in zip(split(dy, groups, axes.c), split(x, groups, axes.c), strict=True):
         columns = unfold(xg, window, axes, size, xp)
-        dw = _outer(columns, dyg, axes, xp)  # (KH * KW * C, F)
+        dw = outer(columns, dyg, axes, xp)  # (KH * KW * C, F)
         parts.append(xp.reshape(dw, (*kernel, c, f)))
-    return _join(parts, 3, xp)
+    return join(parts, 3, xp)
 
 
-def _outer(columns: Array, dy: Array, axes: Axes, xp: Namespace) -> Array:
+def outer(columns: Array, dy: Array, axes: Axes, xp: Namespace) -> Array:
     """Sum over batch and positions of columns (.., K) times dy (.., F) -> (K, F), in any layout."""
     k, f = columns.shape[axes.c], dy.shape[axes.c]
     if axes.c == 3:

@@ -7,7 +7,7 @@ nothing but slices, joins, products and sums.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from minicnn.ops.arrays import add_at, extend, zeros
@@ -111,7 +111,7 @@ def unfold(x: Array, window: Window, axes: Axes, size: Pair, xp: Namespace) -> A
     return taps[0] if len(taps) == 1 else xp.concat(taps, axis=axes.c)
 
 
-def fold(parts: Sequence[Array], window: Window, axes: Axes, image: Pair, xp: Namespace) -> Array:
+def fold(parts: Iterable[Array], window: Window, axes: Axes, image: Pair, xp: Namespace) -> Array:
     """Transpose of padding and `Window.taps`: parts, one a tap, summed where they were read from.
 
     Args:
@@ -121,11 +121,15 @@ def fold(parts: Sequence[Array], window: Window, axes: Axes, image: Pair, xp: Na
         image: (H, W) of the result.
         xp: Namespace of the arrays.
     """
-    shape = list(parts[0].shape)
-    size = (shape[axes.h], shape[axes.w])
-    shape[axes.h], shape[axes.w] = image
-    y = zeros(tuple(shape), parts[0], xp)
-    for tap, part in enumerate(parts):
+    y: Array = None
+    tap = -1  # counted by hand, since enumerate and a loop variable keep a part while the next is made
+    for part in parts:
+        tap += 1
+        shape = list(part.shape)
+        size = (shape[axes.h], shape[axes.w])
+        if y is None:
+            shape[axes.h], shape[axes.w] = image
+            y = zeros(tuple(shape), part, xp)
         target, source = [slice(None)] * y.ndim, [slice(None)] * y.ndim
         for axis, k, s, (before, _), d, n, length in zip(
             (axes.h, axes.w), divmod(tap, window.kernel[1]), window.strides, window.padding, window.dilation,
@@ -141,6 +145,7 @@ def fold(parts: Sequence[Array], window: Window, axes: Axes, image: Pair, xp: Na
                 break
         else:
             y = add_at(y, tuple(target), part[tuple(source)])
+        del part
     return y
 
 
