@@ -1,0 +1,82 @@
+"""What the benchmarks share: which backends there are, and the networks that they train."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import numpy as np
+
+from minicnn import Sequential, get_backend, layers, zoo
+from minicnn.backends.base import Backend
+
+BACKENDS = ["numpy", "numba", "torch:cpu", "jax", "torch:cuda", "cupy", "numba_cuda"]
+
+# Network: shape of an image, classes, samples of a step, steps of a timed run.
+NETWORKS: dict[str, tuple[tuple[int, int, int], int, int, int]] = {
+    "mlp": ((28, 28, 1), 10, 20_000, 5),
+    "platforms": ((28, 28, 1), 10, 512, 10),
+    "kernels": ((28, 28, 1), 10, 64, 40),
+    "channels12": ((28, 28, 1), 10, 512, 10),
+    "kernel5": ((28, 28, 1), 10, 512, 10),
+    "stride2": ((32, 32, 3), 10, 96, 20),
+    "resnet18": ((64, 64, 3), 200, 32, 2),
+    "resnet50": ((64, 64, 3), 200, 32, 2),
+    "mobilenet_v2": ((64, 64, 3), 200, 32, 2),
+    "squeezenet1_1": ((64, 64, 3), 200, 32, 2),
+}
+SMALL = ["mlp", "platforms", "kernels", "channels12", "kernel5", "stride2"]
+DEEP = ["resnet18", "resnet50", "mobilenet_v2", "squeezenet1_1"]
+
+
+def backend_or_skip(name: str) -> Backend:
+    """A backend by name.
+
+    Raises:
+        NotImplementedError: If it is not on this machine; asv then skips the benchmark.
+    """
+    library = name.partition(":")[0]
+    module = {"numba_cuda": "numba"}.get(library, library)
+    if importlib.util.find_spec(module) is None:
+        message = f"{library} is not installed"
+        raise NotImplementedError(message)
+    try:
+        return get_backend(name)
+    except (ImportError, RuntimeError, ValueError) as error:
+        raise NotImplementedError(str(error)) from error
+
+
+def network(name: str, backend: Backend) -> Any:
+    """One of `NETWORKS`, compiled; images are uint8."""
+    image, classes, _, _ = NETWORKS[name]
+    scaled: list[Any] = [layers.Rescaling(1 / 255)]
+    if name in ("channels12", "kernel5", "stride2"):
+        kernel, stride = (5 if name == "kernel5" else 3), (2 if name == "stride2" else 1)
+        conv = {"activation": "relu", "strides": stride}
+        pool = [layers.MaxPooling2D()] if stride == 1 else []
+        stack = [
+            layers.Conv2D(12, kernel, **conv), *pool, layers.Conv2D(24, kernel, **conv),
+            *([layers.MaxPooling2D()] if pool else []), layers.Flatten(), layers.Dense(128, "relu"),
+        ]  # fmt: skip
+        inputs = layers.Input(image, dtype="uint8")
+        model: Any = Sequential([inputs, *scaled, *stack, layers.Dense(classes)], backend=backend)
+    else:
+        model = zoo.get_model(
+            name, num_classes=classes, input_shape=image, backend=backend, preprocessing=scaled, input_dtype="uint8"
+        )
+    from minicnn.losses import SparseCategoricalCrossentropy
+    from minicnn.optimizers import SGD
+
+    model.compile(SGD(0.01, momentum=0.9), SparseCategoricalCrossentropy(from_logits=True))
+    return model
+
+
+def samples(name: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Random images (N, H, W, C) uint8 and labels (N,) for a timed run; they take the same time as real ones."""
+    image, classes, batch, steps = NETWORKS[name]
+    generator = np.random.default_rng(0)
+    count = batch * steps
+    return (
+        generator.integers(0, 256, (count, *image), np.uint8),
+        generator.integers(0, classes, count).astype(np.int32),
+    )
