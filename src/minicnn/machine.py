@@ -202,7 +202,10 @@ def facts() -> dict[str, Any]:
 
 
 def _shapes_speed(variable: str) -> bool:
-    beginnings = ("OPENBLAS_", "OMP_", "MKL_", "MALLOC_", "XLA_", "JAX_", "CUDA_VISIBLE", "GLIBC_TUNABLES", "NUMBA_")
+    beginnings = (
+        "OPENBLAS_", "OMP_", "MKL_", "MALLOC_", "XLA_", "JAX_", "CUDA_VISIBLE", "GLIBC_TUNABLES", "NUMBA_",
+        "MINICNN_THREADS",
+    )  # fmt: skip
     return variable.startswith(beginnings)
 
 

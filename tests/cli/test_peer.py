@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minicnn.cli import job, peer
-from minicnn.cli.options import Settings
+from minicnn.bench import job
+from minicnn.bench import torch_peer as peer
+from minicnn.bench.settings import Settings
 from minicnn.cli.worker import after_one_step
 
 torch = pytest.importorskip("torch")

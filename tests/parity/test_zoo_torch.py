@@ -16,7 +16,7 @@ from minicnn.program.graph import Program, Value
 
 torch = pytest.importorskip("torch")
 
-import torch_networks  # noqa: E402
+from minicnn.bench import torch_networks  # noqa: E402
 
 CLASSES = 5
 

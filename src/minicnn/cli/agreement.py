@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from minicnn.bench.parity import largest_difference
 from minicnn.cli.contenders import Result
 from minicnn.steps import PRECISIONS
 from minicnn.tolerance import EPSILON, tolerance
@@ -83,22 +84,13 @@ def compare(
 
 def _update_difference(a: Weights, b: Weights, eps: float) -> float:
     """Largest difference of the first changes, relative to the changes; the rounding of the weights is taken off."""
-    paths = [key.removeprefix("start/") for key in b if key.startswith("start/")]
-    changes = {path: [_change(weights, path) for weights in (a, b)] for path in paths}
-    largest = max(np.abs(ours).max() for _, ours in changes.values())
-    worst = 0.0
-    for path, (theirs, ours) in changes.items():
-        rounding = eps * np.abs(b[f"first/{path}"]).max()
-        scale = max(np.abs(ours).max(), largest / 1000, np.finfo(np.float64).tiny)
-        worst = _larger(worst, float(np.maximum(np.abs(theirs - ours).max() - rounding, 0.0) / scale))
-    return worst
+    rounding = {key.removeprefix("first/"): eps * float(np.abs(b[key]).max()) for key in b if key.startswith("first/")}
+    return largest_difference(_changes(a), _changes(b), rounding)[0]
 
 
-def _change(weights: Weights, path: str) -> np.ndarray[Any, np.dtype[np.float64]]:
-    change: np.ndarray[Any, np.dtype[np.float64]] = (
-        weights[f"first/{path}"].astype(np.float64) - weights[f"start/{path}"]
-    )
-    return change
+def _changes(weights: Weights) -> dict[str, np.ndarray[Any, Any]]:
+    paths = [key.removeprefix("start/") for key in weights if key.startswith("start/")]
+    return {path: weights[f"first/{path}"].astype(np.float64) - weights[f"start/{path}"] for path in paths}
 
 
 def _loss_difference(a: Result, b: Result) -> float:

@@ -14,9 +14,11 @@ from typing import Any
 import click
 
 from minicnn import machine
-from minicnn.cli import agreement, contenders, figures, job
+from minicnn.bench import job
+from minicnn.bench.settings import Settings
+from minicnn.cli import agreement, contenders, figures
 from minicnn.cli.contenders import Result
-from minicnn.cli.options import BACKEND, EPILOG, Settings, run_folder, training_options
+from minicnn.cli.options import BACKEND, EPILOG, run_folder, training_options
 from minicnn.cli.runs import RunFolder, require
 from minicnn.cli.tables import console, table
 from minicnn.data.order import num_batches

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from minicnn import backends
-from minicnn.cli import peer
+from minicnn.bench import torch_peer as peer
+from minicnn.bench.job import Samples
+from minicnn.bench.settings import Settings
 from minicnn.cli.errors import DEBUG, INTERRUPTED, one_line
-from minicnn.cli.job import Samples
-from minicnn.cli.options import Settings
 
 SLOW = ("array_api_strict",)  # takes part only when named
 REFERENCE = "numpy"

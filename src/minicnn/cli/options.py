@@ -5,55 +5,14 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import click
 
 from minicnn import backends, data, zoo
-from minicnn.cli.recipes import DEFAULT, RECIPES
+from minicnn.bench.settings import DEFAULT, RECIPES
 from minicnn.steps import PRECISIONS
-
-
-@dataclass(frozen=True)
-class Settings:
-    """A training, as the user asked for it.
-
-    Attributes:
-        network: Name in `minicnn.zoo`.
-        data: Name in `minicnn.data`.
-        data_dir: Folder or file of the data, if named.
-        epochs: Epochs.
-        batch_size: Samples in a step; None for the whole training set.
-        learning_rate: Learning rate.
-        momentum: Momentum.
-        precision: Precision policy.
-        seed: Seed of first weights, shuffles and random layers.
-        samples: The most samples of the training set, and of the test set, that are used; None for all.
-        hold_out: Training samples held out for validation; 0 validates on the test set.
-        last_batch: What becomes of a last batch that is not full.
-    """
-
-    network: str
-    data: str
-    data_dir: str | None
-    epochs: int
-    batch_size: int | None
-    learning_rate: float
-    momentum: float
-    precision: str
-    seed: int
-    samples: int | None
-    hold_out: int
-    last_batch: Literal["keep", "drop", "pad"]
-
-    @classmethod
-    def resolve(cls, network: str, **given: Any) -> Settings:
-        """Settings as given; the network's recipe where None is given for what it knows."""
-        recipe = vars(RECIPES.get(network, DEFAULT))
-        chosen = {k: recipe[k] if k in recipe and v is None else v for k, v in given.items()}
-        return cls(network=network, last_batch=recipe["last_batch"], **chosen)
 
 
 class Name(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on

@@ -9,8 +9,10 @@ from typing import Any
 import click
 
 from minicnn import machine
-from minicnn.cli import figures, job
-from minicnn.cli.options import BACKEND, EPILOG, Settings, run_folder, training_options
+from minicnn.bench import job
+from minicnn.bench.settings import Settings
+from minicnn.cli import figures
+from minicnn.cli.options import BACKEND, EPILOG, run_folder, training_options
 from minicnn.cli.runs import RunFolder, require
 
 FILES = ("model.safetensors", "history.csv", "curves.png", "run.json")

@@ -19,10 +19,11 @@ import numpy as np
 
 from minicnn import machine
 from minicnn.backends.base import Backend
+from minicnn.bench import job
+from minicnn.bench import torch_peer as peer
+from minicnn.bench.settings import Settings
 from minicnn.callbacks import Callback
 from minicnn.callbacks.base import Logs
-from minicnn.cli import job, peer
-from minicnn.cli.options import Settings
 from minicnn.data import batch_indices, epoch_order
 
 INTERVAL = 0.2  # shortest time between two "step" events, in seconds

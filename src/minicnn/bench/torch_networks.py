@@ -1,7 +1,8 @@
 """The networks of minicnn.zoo as plain torch.nn modules, and weights carried from one library to the other.
 
-Modules are registered in the order in which they run, the main path of a block before its shortcut: that is the
-order of minicnn's weights too.
+They are the peer of the deep networks, and the oracle of the tests: written after the papers and torchvision's
+documentation, with none of minicnn's code. Modules are registered in the order in which they run, the main path of a
+block before its shortcut: that is the order of minicnn's weights too.
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ def in_torch_order(
         image: (C, H, W) of what is flattened before the first dense layer.
     """
     targets = list(tensors(network))
-    assert len(targets) == len(arrays), f"{len(arrays)} arrays for {len(targets)} tensors"
+    if len(targets) != len(arrays):
+        message = f"Both networks have the same weights. Received: {len(arrays)} arrays for {len(targets)} tensors."
+        raise ValueError(message)
     converted = []
     for (path, array), (module, tensor) in zip(arrays.items(), targets, strict=True):
         a = torch.tensor(array)
@@ -68,7 +71,12 @@ def in_torch_order(
                 a = a.reshape(h, w, c, -1).permute(2, 0, 1, 3).reshape(c * h * w, -1)
                 image = None  # only the first dense layer sees an image
             a = a.T
-        assert a.shape == tensor.shape, f"{path}: {tuple(a.shape)} for {type(module).__name__} {tuple(tensor.shape)}"
+        if a.shape != tensor.shape:
+            message = (
+                f"A weight has one shape in both networks. Received: {path} {tuple(a.shape)} for "
+                f"{type(module).__name__} {tuple(tensor.shape)}."
+            )
+            raise ValueError(message)
         converted.append((path, a.contiguous()))
     return converted
 
@@ -80,34 +88,63 @@ def load(network: nn.Module, arrays: Mapping[str, Array], image: tuple[int, int,
             tensor.copy_(a)
 
 
+def build(name: str, image: tuple[int, ...], classes: int, weights: Mapping[str, Array]) -> nn.Module:
+    """A network of the zoo with minicnn's weights, for images in (N, C, H, W).
+
+    Args:
+        name: Its name.
+        image: Shape (H, W, C) of an image.
+        classes: Number of classes.
+        weights: minicnn's weights by path, in the model's order; they tell the widths of dense layers.
+    """
+    h, w, c = image
+    widths = [a.shape for a in weights.values() if a.ndim == 2]
+    options: dict[str, Any] = {}
+    if name in ("alexnet", "overfeat", "vgg11", "vgg16"):
+        options["units"] = (widths[0][1], widths[1][1])
+    if name == "overfeat":
+        options["features"] = widths[0][0]
+    network = globals()[name](c, classes, **options)
+    load(network, weights, image_before_dense(network, torch.zeros(1, c, h, w)))
+    return network
+
+
 # Pieces -----------------------------------------------------------------------------------------
 
 
-class Residual(nn.Module):
+class Residual(nn.Module):  # type: ignore[misc]
+    """after(main(x) + shortcut(x))."""
+
     def __init__(self, main: nn.Module, shortcut: nn.Module, after: nn.Module) -> None:
         super().__init__()
         self.main, self.shortcut, self.after = main, shortcut, after
 
     def forward(self, x: Tensor) -> Tensor:
+        """See the class."""
         return self.after(self.main(x) + self.shortcut(x))
 
 
-class Branches(nn.Module):
+class Branches(nn.Module):  # type: ignore[misc]
+    """Branches side by side, their channels joined."""
+
     def __init__(self, *branches: nn.Module) -> None:
         super().__init__()
         self.branches = nn.ModuleList(branches)
 
     def forward(self, x: Tensor) -> Tensor:
+        """See the class."""
         return torch.cat([branch(x) for branch in self.branches], 1)
 
 
 def conv(c: int, f: int, k: int, stride: int = 1, padding: int = 0) -> list[nn.Module]:
+    """Convolution and ReLU."""
     return [nn.Conv2d(c, f, k, stride, padding), nn.ReLU()]
 
 
 def conv_bn(
     c: int, f: int, k: int, stride: int = 1, *, groups: int = 1, eps: float = 1e-5, after: Any = nn.ReLU
 ) -> nn.Sequential:
+    """Convolution without bias, batch normalisation, and an activation if there is one."""
     layers = [nn.Conv2d(c, f, k, stride, k // 2, groups=groups, bias=False), nn.BatchNorm2d(f, eps)]
     return nn.Sequential(*layers, *([after()] if after else []))
 
@@ -121,6 +158,7 @@ def dense(widths: list[int], *, after: type[nn.Module] = nn.ReLU) -> list[nn.Mod
 
 
 def pooled() -> list[nn.Module]:
+    """Mean over the image, flattened."""
     return [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
 
 
@@ -128,19 +166,23 @@ def pooled() -> list[nn.Module]:
 
 
 def mlp(c: int, classes: int) -> nn.Module:
+    """mlp of the zoo: channels c of the images, and the number of classes."""
     return nn.Sequential(nn.Flatten(), *dense([c * 28 * 28, 10, classes]))
 
 
 def platforms(c: int, classes: int) -> nn.Module:
+    """platforms of the zoo: channels c of the images, and the number of classes."""
     features = [*conv(c, 8, 3), nn.MaxPool2d(2), *conv(8, 16, 3), nn.MaxPool2d(2)]
     return nn.Sequential(*features, nn.Flatten(), *dense([400, 128, classes]))
 
 
 def kernels(c: int, classes: int) -> nn.Module:
+    """kernels of the zoo: channels c of the images, and the number of classes."""
     return nn.Sequential(*conv(c, 16, 3), *conv(16, 32, 3), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(4608, classes))
 
 
 def lenet5(c: int, classes: int) -> nn.Module:
+    """lenet5 of the zoo: channels c of the images, and the number of classes."""
     return nn.Sequential(
         nn.Conv2d(c, 6, 5, padding=2), nn.Tanh(), nn.AvgPool2d(2),
         nn.Conv2d(6, 16, 5), nn.Tanh(), nn.AvgPool2d(2),
@@ -149,6 +191,7 @@ def lenet5(c: int, classes: int) -> nn.Module:
 
 
 def alexnet(c: int, classes: int, units: tuple[int, int]) -> nn.Module:
+    """alexnet of the zoo: channels c of the images, and the number of classes."""
     return nn.Sequential(
         *conv(c, 64, 11, 4, 2), nn.MaxPool2d(3, 2),
         *conv(64, 192, 5, 1, 2), nn.MaxPool2d(3, 2),
@@ -158,6 +201,7 @@ def alexnet(c: int, classes: int, units: tuple[int, int]) -> nn.Module:
 
 
 def overfeat(c: int, classes: int, units: tuple[int, int], features: int) -> nn.Module:
+    """overfeat of the zoo: channels c of the images, and the number of classes."""
     return nn.Sequential(
         *conv(c, 96, 11, 4), nn.MaxPool2d(2),
         *conv(96, 256, 5), nn.MaxPool2d(2),
@@ -167,6 +211,7 @@ def overfeat(c: int, classes: int, units: tuple[int, int], features: int) -> nn.
 
 
 def vgg(plan: str, c: int, classes: int, units: tuple[int, int]) -> nn.Module:
+    """Convolutions as planned ("M" is a pooling), and three dense layers."""
     layers: list[nn.Module] = []
     for entry in plan.split():
         if entry == "M":
@@ -178,18 +223,22 @@ def vgg(plan: str, c: int, classes: int, units: tuple[int, int]) -> nn.Module:
 
 
 def vgg11(c: int, classes: int, units: tuple[int, int]) -> nn.Module:
+    """vgg11 of the zoo: channels c of the images, and the number of classes."""
     return vgg("64 M 128 M 256 256 M 512 512 M 512 512 M", c, classes, units)
 
 
 def vgg16(c: int, classes: int, units: tuple[int, int]) -> nn.Module:
+    """vgg16 of the zoo: channels c of the images, and the number of classes."""
     return vgg("64 64 M 128 128 M 256 256 256 M 512 512 512 M 512 512 512 M", c, classes, units)
 
 
 def basic(c: int, f: int, stride: int) -> tuple[nn.Module, int]:
+    """Main path of a basic residual block, and its channels."""
     return nn.Sequential(conv_bn(c, f, 3, stride), conv_bn(f, f, 3, after=None)), f
 
 
 def bottleneck(c: int, f: int, stride: int) -> tuple[nn.Module, int]:
+    """Main path of a bottleneck block, and its channels."""
     return nn.Sequential(conv_bn(c, f, 1), conv_bn(f, f, 3, stride), conv_bn(f, 4 * f, 1, after=None)), 4 * f
 
 
@@ -197,6 +246,7 @@ Block = Callable[[int, int, int], tuple[nn.Module, int]]
 
 
 def resnet(block: Block, depths: list[int], c: int, classes: int) -> nn.Module:
+    """A residual network of blocks of one kind."""
     layers: list[nn.Module] = [conv_bn(c, 64, 7, 2), nn.MaxPool2d(3, 2, 1)]
     c = 64
     for f, depth, first in zip((64, 128, 256, 512), depths, (1, 2, 2, 2), strict=True):
@@ -211,18 +261,22 @@ def resnet(block: Block, depths: list[int], c: int, classes: int) -> nn.Module:
 
 
 def resnet18(c: int, classes: int) -> nn.Module:
+    """resnet18 of the zoo: channels c of the images, and the number of classes."""
     return resnet(basic, [2, 2, 2, 2], c, classes)
 
 
 def resnet34(c: int, classes: int) -> nn.Module:
+    """resnet34 of the zoo: channels c of the images, and the number of classes."""
     return resnet(basic, [3, 4, 6, 3], c, classes)
 
 
 def resnet50(c: int, classes: int) -> nn.Module:
+    """resnet50 of the zoo: channels c of the images, and the number of classes."""
     return resnet(bottleneck, [3, 4, 6, 3], c, classes)
 
 
 def inception(c: int, f1: int, r3: int, f3: int, r5: int, f5: int, fp: int) -> nn.Module:
+    """The four branches of an inception module."""
     return Branches(
         conv_bn(c, f1, 1, eps=1e-3),
         nn.Sequential(conv_bn(c, r3, 1, eps=1e-3), conv_bn(r3, f3, 3, eps=1e-3)),
@@ -232,6 +286,7 @@ def inception(c: int, f1: int, r3: int, f3: int, r5: int, f5: int, fp: int) -> n
 
 
 def googlenet(c: int, classes: int) -> nn.Module:
+    """googlenet of the zoo: channels c of the images, and the number of classes."""
     return nn.Sequential(
         conv_bn(c, 64, 7, 2, eps=1e-3), nn.MaxPool2d(3, 2, ceil_mode=True),
         conv_bn(64, 64, 1, eps=1e-3), conv_bn(64, 192, 3, eps=1e-3), nn.MaxPool2d(3, 2, ceil_mode=True),
@@ -249,6 +304,7 @@ def googlenet(c: int, classes: int) -> nn.Module:
 
 
 def mobilenet_v2(c: int, classes: int) -> nn.Module:
+    """mobilenet_v2 of the zoo: channels c of the images, and the number of classes."""
     layers: list[nn.Module] = [conv_bn(c, 32, 3, 2, after=nn.ReLU6)]
     c = 32
     plan = [(1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1)]
@@ -264,11 +320,13 @@ def mobilenet_v2(c: int, classes: int) -> nn.Module:
 
 
 def fire(c: int, squeeze: int, expand: int) -> nn.Module:
+    """A fire module: squeeze, then two expansions side by side."""
     wide = Branches(nn.Sequential(*conv(squeeze, expand, 1)), nn.Sequential(*conv(squeeze, expand, 3, 1, 1)))
     return nn.Sequential(*conv(c, squeeze, 1), wide)
 
 
 def squeezenet1_1(c: int, classes: int) -> nn.Module:
+    """squeezenet1_1 of the zoo: channels c of the images, and the number of classes."""
     return nn.Sequential(
         *conv(c, 64, 3, 2), nn.MaxPool2d(3, 2, ceil_mode=True),
         fire(64, 16, 64), fire(128, 16, 64), nn.MaxPool2d(3, 2, ceil_mode=True),

@@ -14,8 +14,8 @@ import numpy as np
 from minicnn import data, zoo
 from minicnn.backends import get_backend
 from minicnn.backends.base import Backend
+from minicnn.bench.settings import Settings
 from minicnn.callbacks import Callback, Timer
-from minicnn.cli.options import Settings
 from minicnn.layers import Rescaling
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.models import Model
@@ -28,7 +28,7 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 
 @dataclass(frozen=True)
 class Samples:
-    """The samples of a training: uint8 images (N, H, W, C) and int32 labels (N,).
+    """The samples of a training: images (N, H, W, C), uint8 or scaled, and int32 labels (N,).
 
     Attributes:
         arrays: "x_train", "y_train", "x_val", "y_val", "x_test" and "y_test".
@@ -45,6 +45,11 @@ class Samples:
     def input_shape(self) -> tuple[int, ...]:
         """Shape (H, W, C) of an image."""
         return self["x_train"].shape[1:]
+
+    def scaled(self) -> Samples:
+        """The same with images as float32 from 0 to 1."""
+        made = {id(a): a.astype(np.float32) / np.float32(255) for n, a in self.arrays.items() if n.startswith("x_")}
+        return replace(self, arrays={n: made.get(id(a), a) for n, a in self.arrays.items()})
 
     @property
     def held_out(self) -> bool:
@@ -121,9 +126,10 @@ def open_backend(name: str | None, precision: str) -> Backend:
 
 def make_model(settings: Settings, samples: Samples, backend: Backend) -> Model:
     """The network, compiled: SGD on the mean cross-entropy of logits."""
+    kind = samples["x_train"].dtype.name
     model = zoo.get_model(
         settings.network, num_classes=samples.num_classes, input_shape=samples.input_shape, backend=backend,
-        seed=settings.seed, preprocessing=[Rescaling(1 / 255)], input_dtype="uint8",
+        seed=settings.seed, preprocessing=[Rescaling(1 / 255)] if kind == "uint8" else [], input_dtype=kind,
     )  # fmt: skip
     model.compile(
         SGD(settings.learning_rate, momentum=settings.momentum), SparseCategoricalCrossentropy(from_logits=True),

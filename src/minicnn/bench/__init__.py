@@ -1,0 +1,34 @@
+"""The foundation of the studies: contenders, parity, times, memory, stored results, tables, figures, the report.
+
+A study says what to measure and how to present it; see `minicnn.studies`.
+"""
+
+from minicnn.bench.contest import Contest
+from minicnn.bench.page import Column, Figure, Missing, Page, Panel, Table
+from minicnn.bench.parity import Probe, parity
+from minicnn.bench.store import Store
+from minicnn.bench.study import Measurement, Results, Setting, Study
+from minicnn.bench.timing import Spread, interleaved, stopwatch
+from minicnn.bench.worker import ContenderError, Worker
+
+__all__ = [
+    "Column",
+    "ContenderError",
+    "Contest",
+    "Figure",
+    "Measurement",
+    "Missing",
+    "Page",
+    "Panel",
+    "Probe",
+    "Results",
+    "Setting",
+    "Spread",
+    "Store",
+    "Study",
+    "Table",
+    "Worker",
+    "interleaved",
+    "parity",
+    "stopwatch",
+]

@@ -1,0 +1,109 @@
+"""Contenders of one measurement: each in a process of its own, checked to compute the same, timed in turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+from minicnn.bench.parity import Probe, parity
+from minicnn.bench.timing import interleaved
+from minicnn.bench.worker import ContenderError, Worker
+
+REFERENCE = "numpy"
+
+
+class Contest:
+    """Context manager: an object for each contender in a process of its own.
+
+    A contender that fails or is refused is out: it is called no more.
+
+    Args:
+        names: The contenders.
+        make: Class or function of a module; `make(name, *args)` makes the object of a contender in its process.
+        args: Further arguments of it.
+
+    Attributes:
+        out: Why each contender that is out is so.
+        refused: Those of them that computed something else than the reference.
+    """
+
+    def __init__(self, names: Sequence[str], make: Callable[..., Any], *args: Any) -> None:
+        self._names, self._make, self._args = names, make, args
+        self._workers: dict[str, Worker] = {}
+        self._calls = 0
+        self.out: dict[str, str] = {}
+        self.refused: set[str] = set()
+
+    def __enter__(self) -> Contest:
+        with ExitStack() as stack:
+            for name in self._names:
+                try:
+                    self._workers[name] = stack.enter_context(Worker(name, self._make, name, *self._args))
+                except ContenderError as error:
+                    self.out[name] = f"failed: {error.why}"
+            self._stack = stack.pop_all()  # unless it is interrupted, they live on
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
+
+    @property
+    def names(self) -> list[str]:
+        """Contenders that are not out, in order."""
+        return [name for name in self._workers if name not in self.out]
+
+    def call(self, method: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Call a method of each contender, one after the other, another first each time; its results by name."""
+        results = {}
+        names = self.names
+        first = self._calls % max(len(names), 1)
+        self._calls += 1
+        for name in names[first:] + names[:first]:
+            try:
+                results[name] = self._workers[name].call(method, *args, **kwargs)
+            except ContenderError as error:
+                self.out[name] = f"failed: {error.why}"
+        return {name: results[name] for name in self.names}
+
+    def check(self, rtol: float, method: str = "probe") -> None:
+        """Refuse contenders that do not compute what the reference does: NumPy, or the first where it is not there.
+
+        Args:
+            rtol: See `parity`.
+            method: Method of the objects that returns a Probe.
+        """
+        probes: dict[str, Probe] = self.call(method)
+        if probes:
+            found = parity(probes, REFERENCE if REFERENCE in probes else next(iter(probes)), rtol)
+            self.out |= found
+            self.refused |= set(found)
+
+    def time(
+        self, method: str, *args: Any, rounds: int, warmup: int = 1, budget_s: float | None = None
+    ) -> dict[str, list[float]]:
+        """Let the contenders take turns; seconds of each turn by name.
+
+        Args:
+            method: Method of the objects that returns seconds.
+            args: Its arguments.
+            rounds: See `interleaved`.
+            warmup: See `interleaved`.
+            budget_s: See `interleaved`.
+        """
+        calls = {name: partial(self._turn, name, method, *args) for name in self.names}
+        samples = interleaved(calls, rounds=rounds, warmup=warmup, budget_s=budget_s)
+        return {name: times for name, times in samples.items() if name not in self.out}
+
+    def _turn(self, name: str, method: str, *args: Any) -> float:
+        if name in self.out:
+            return 0.0
+        try:
+            return float(self._workers[name].call(method, *args))
+        except ContenderError as error:
+            self.out[name] = f"failed: {error.why}"
+            return 0.0

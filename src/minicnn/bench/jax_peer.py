@@ -1,0 +1,171 @@
+"""The peer: the studies' networks in plain JAX, as its users write them: functions of arrays, jitted.
+
+It shares the first weights, the order of the samples and the settings with minicnn, and none of its code for training.
+On a GPU a whole epoch is one jitted scan; on a CPU a step is jitted, as XLA runs convolutions within loops on one core.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from minicnn.bench.job import Samples
+from minicnn.bench.settings import Settings
+from minicnn.data import batch_indices, epoch_order
+
+Weights = Mapping[str, np.ndarray[Any, Any]]
+
+# The layers with weights, and what follows each before the next: a convolution or a dense layer, ReLU, pooling.
+NETWORKS: dict[str, tuple[tuple[str, bool, bool], ...]] = {
+    "mlp": (("dense", True, False), ("dense", False, False)),
+    "platforms": (
+        ("conv", True, True),
+        ("conv", True, True),
+        ("dense", True, False),
+        ("dense", False, False),
+    ),
+    "kernels": (("conv", True, False), ("conv", True, True), ("dense", False, False)),
+}
+
+
+def logits(name: str, weights: Any, x: Any) -> Any:
+    """The network: images (N, H, W, C) from 0 to 1 to logits (N, classes)."""
+    import jax
+    from jax import lax
+
+    for (kind, relu, pool), (kernel, bias) in zip(NETWORKS[name], weights, strict=True):
+        if kind == "conv":
+            x = lax.conv_general_dilated(x, kernel, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        else:
+            x = x.reshape(len(x), -1) @ kernel
+        x = x + bias
+        x = jax.nn.relu(x) if relu else x
+        if pool:
+            x = lax.reduce_window(x, -np.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+    return x
+
+
+class JaxTrainer:
+    """A training by plain JAX; see the module.
+
+    Args:
+        settings: What to train and how.
+        samples: The samples.
+        weights: First weights by path, in minicnn's layout and order.
+        device: JAX's name of the platform.
+    """
+
+    def __init__(self, settings: Settings, samples: Samples, weights: Weights, device: str = "cpu") -> None:
+        import jax
+        import jax.numpy as jnp
+
+        jax.config.update("jax_default_matmul_precision", "highest")  # float32 means float32 on a GPU, too
+        self.settings, self.samples = settings, samples
+        self._device = jax.devices(device)[0]
+        self._paths = list(weights)
+        put = partial(jax.device_put, device=self._device)
+        arrays = [put(np.array(w)) for w in weights.values()]
+        self._weights = list(zip(arrays[::2], arrays[1::2], strict=True))
+        self._velocity = jax.tree.map(jnp.zeros_like, self._weights)
+        self._count = len(samples["x_train"])
+        self._batch = settings.batch_size or self._count
+        parts = ("train", "val", *(["test"] if samples.held_out else []))
+        self._data = {p: (put(samples[f"x_{p}"]), put(samples[f"y_{p}"])) for p in parts}
+        self._scan = device != "cpu"
+        self._compile()
+
+    def _compile(self) -> None:
+        import jax
+        import jax.numpy as jnp
+
+        rate, momentum, name = self.settings.learning_rate, self.settings.momentum, self.settings.network
+
+        def loss_and_hits(weights: Any, x: Any, y: Any) -> tuple[Any, Any]:
+            out = logits(name, weights, x if x.dtype == jnp.float32 else x.astype(jnp.float32) / 255)
+            chosen = jnp.take_along_axis(jax.nn.log_softmax(out), y[:, None], axis=1)
+            return -chosen.mean(), (out.argmax(1) == y).sum()
+
+        differentiate = jax.value_and_grad(loss_and_hits, has_aux=True)
+
+        def step(state: Any, x: Any, y: Any) -> tuple[Any, Any]:
+            weights, velocity, loss_sum, hits_sum = state
+            (loss, hits), gradients = differentiate(weights, x, y)
+            velocity = jax.tree.map(lambda v, g: momentum * v + g, velocity, gradients)
+            weights = jax.tree.map(lambda w, v: w - rate * v, weights, velocity)
+            return (weights, velocity, loss_sum + loss * len(y), hits_sum + hits), None
+
+        def picked(state: Any, x: Any, y: Any, index: Any) -> tuple[Any, Any]:
+            return step(state, x[index], y[index])
+
+        def epoch(state: Any, x: Any, y: Any, indices: Any) -> Any:
+            return jax.lax.scan(lambda s, index: picked(s, x, y, index), state, indices)[0]
+
+        def times(state: Any, x: Any, y: Any, count: int) -> Any:
+            return jax.lax.fori_loop(0, count, lambda _, s: step(s, x, y)[0], state)
+
+        self._differentiate = jax.jit(differentiate)
+        self._judge = jax.jit(loss_and_hits)
+        self._step = jax.jit(step, donate_argnums=0)
+        self._picked = jax.jit(picked, donate_argnums=0)
+        self._epoch = jax.jit(epoch, donate_argnums=0)
+        self._times = jax.jit(times, donate_argnums=0)
+
+    def train_epoch(self, epoch: int) -> dict[str, float]:
+        """Train for an epoch: "loss", "accuracy", "time_s" and "samples_per_s"."""
+        shuffle = self._batch < self._count
+        order = epoch_order(self._count, shuffle=shuffle, seed=self.settings.seed, epoch=epoch)
+        batches = batch_indices(order, self._batch, self.settings.last_batch)
+        even = [b for b in batches if len(b) == self._batch]
+        x, y = self._data["train"]
+        start = time.perf_counter()
+        state = self._state()
+        if self._scan:
+            state = self._epoch(state, x, y, np.stack(even))
+        for index in batches[len(even) if self._scan else 0 :]:
+            state, _ = self._picked(state, x, y, index)
+        return self._keep(state, sum(map(len, batches)), start)
+
+    def train_whole(self, times: int) -> dict[str, float]:
+        """Train some steps with the whole training set as the batch."""
+        x, y = self._data["train"]
+        start = time.perf_counter()
+        state = self._state()
+        if self._scan:
+            state = self._times(state, x, y, times)
+        else:
+            for _ in range(times):
+                state, _ = self._step(state, x, y)
+        return self._keep(state, times * self._count, start)
+
+    def _state(self) -> Any:
+        import jax.numpy as jnp
+
+        zeros = (jnp.zeros((), jnp.float32, device=self._device), jnp.zeros((), jnp.int32, device=self._device))
+        return (self._weights, self._velocity, *zeros)
+
+    def _keep(self, state: Any, seen: int, start: float) -> dict[str, float]:
+        self._weights, self._velocity, loss, hits = state
+        values = {"loss": float(loss) / seen, "accuracy": int(hits) / seen}  # waits for the device
+        taken = time.perf_counter() - start
+        return {**values, "time_s": taken, "samples_per_s": seen / taken}
+
+    def evaluate(self, part: str) -> dict[str, float]:
+        """Loss and accuracy on "val" or "test" samples."""
+        x, y = self._data[part if part in self._data else "val"]
+        loss, hits = 0.0, 0
+        for at in range(0, len(y), self._batch):
+            images, labels = x[at : at + self._batch], y[at : at + self._batch]
+            mean, right = self._judge(self._weights, images, labels)
+            loss, hits = loss + float(mean) * len(labels), hits + int(right)
+        return {"loss": loss / len(y), "accuracy": hits / len(y)}
+
+    def gradients(self, index: np.ndarray[Any, Any]) -> tuple[float, dict[str, np.ndarray[Any, Any]]]:
+        """Mean loss of a batch, and the gradients of the weights by path."""
+        x, y = self._data["train"]
+        (loss, _), found = self._differentiate(self._weights, x[index], y[index])
+        arrays = [np.asarray(g) for pair in found for g in pair]
+        return float(loss), dict(zip(self._paths, arrays, strict=True))

@@ -1,0 +1,106 @@
+"""Time of each node of a Program, as the backend really runs it."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from minicnn.backends.base import Array, Backend, Kernel
+from minicnn.models import Model
+from minicnn.program.graph import Node, Program
+
+
+@dataclass(frozen=True)
+class NodeTime:
+    """What one node of a Program takes.
+
+    Attributes:
+        op: Name of the primitive.
+        scope: Layer, loss or optimizer that it belongs to.
+        phase: "forward", "backward" or "update".
+        flops: Floating-point operations.
+        bytes_moved: Bytes read and written.
+        seconds: Time of each run, with the device idle before and after.
+    """
+
+    op: str
+    scope: str
+    phase: str
+    flops: int
+    bytes_moved: int
+    seconds: tuple[float, ...]
+
+
+def step_inputs(model: Model, program: Program, given: Mapping[str, Any]) -> dict[str, Array]:
+    """All inputs of a step's Program on the model's backend: its weights, what is given, zeros for the rest.
+
+    Args:
+        model: The model.
+        program: One of its Programs.
+        given: Data by name, such as "x" and "y", and "learning_rate".
+    """
+    known = {**model.get_weights(), **given}
+    return {
+        v.name: model.backend.asarray(known.get(v.name, np.zeros(v.shape, v.dtype)), v.dtype) for v in program.inputs
+    }
+
+
+def node_times(
+    backend: Backend, program: Program, arrays: Mapping[str, Array], *, repeats: int
+) -> list[NodeTime] | None:
+    """Time each node of a Program while the backend runs it.
+
+    The functions that the backend runs for the nodes are wrapped in clocks, and the Program is compiled and run as
+    always. A backend that merges nodes, or compiles the step as a whole, does not call them.
+
+    Args:
+        backend: The backend.
+        program: The Program; the backend may rewrite it.
+        arrays: Its inputs by name.
+        repeats: How often it is run, after one run that does not count.
+
+    Returns:
+        The nodes in order, as rewritten by the backend; None if the step is not run node by node.
+    """
+    nodes: list[Node] = []
+    times: list[list[float]] = []
+    watched = copy.copy(backend)
+
+    def functions(rewritten: Program) -> list[Kernel]:
+        made = backend.functions(rewritten)
+        nodes.extend(rewritten.nodes)
+        times.extend([] for _ in made)
+        return [_timed(function, times[i], backend.synchronize) for i, function in enumerate(made)]
+
+    vars(watched)["functions"] = functions
+    run = watched.compile(program)
+    arrays = dict(arrays)
+    for number in range(repeats + 1):
+        made = run(arrays)
+        arrays |= {name: made[name] for name in program.updates}  # a backend may overwrite what it was given
+        if number == 0:  # it compiles kernels, and fills caches
+            for samples in times:
+                samples.clear()
+    if not any(times):
+        return None
+    return [
+        NodeTime(n.op.name, n.scope, n.phase, n.cost.flops, n.cost.bytes, tuple(samples))
+        for n, samples in zip(nodes, times, strict=True)
+    ]
+
+
+def _timed(function: Kernel, samples: list[float], synchronize: Callable[[], None]) -> Kernel:
+    def timed(*arrays: Array) -> Any:
+        synchronize()
+        start = time.perf_counter()
+        made = function(*arrays)
+        synchronize()
+        samples.append(time.perf_counter() - start)
+        return made
+
+    return timed

@@ -1,0 +1,171 @@
+"""What a study shows: sections, words, tables and figures, in order; how they are written is decided elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from minicnn.bench.timing import Spread
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A cell that cannot be filled, and why: see `Setting.missing`."""
+
+    why: str
+
+
+Cell = float | int | str | Spread | Missing | None
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table.
+
+    Attributes:
+        key: Its name in rows, CSV and JSON.
+        head: What stands above it, with the unit.
+        template: How its numbers are written.
+    """
+
+    key: str
+    head: str
+    template: str = "{}"
+
+    def text(self, cell: Cell) -> str:
+        """A cell in words; a dash where there is nothing."""
+        if cell is None or isinstance(cell, Missing):
+            return "–"
+        if isinstance(cell, Spread):
+            low, high = self.template.format(cell.low), self.template.format(cell.high)
+            median = self.template.format(cell.median)
+            return f"{median} ({low} to {high})" if cell.count > 1 else median
+        return cell if isinstance(cell, str) else self.template.format(cell)
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading."""
+
+    title: str
+
+
+@dataclass(frozen=True)
+class Words:
+    """A paragraph; `code` in backticks is the only markup."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table: rows of cells by the keys of the columns.
+
+    Attributes:
+        name: Name of its files, unique among its kind on the page.
+        title: Title.
+        columns: The columns.
+        rows: The rows; a key that is not there is an empty cell.
+        note: What a reader must know to judge it.
+    """
+
+    name: str
+    title: str
+    columns: Sequence[Column]
+    rows: Sequence[Mapping[str, Cell]]
+    note: str = ""
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why cells are missing, each reason once."""
+        cells = [row.get(c.key) for row in self.rows for c in self.columns]
+        return list(dict.fromkeys(cell.why for cell in cells if isinstance(cell, Missing)))
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A part of a figure.
+
+    Attributes:
+        title: Title.
+        draw: Draws into the matplotlib axes that it is given.
+    """
+
+    title: str
+    draw: Callable[[Any], None]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of one or more panels.
+
+    Attributes:
+        name: Name of its files, unique among its kind on the page.
+        title: Title.
+        panels: Its panels.
+        caption: What is to be seen, and what a reader must know to judge it.
+    """
+
+    name: str
+    title: str
+    panels: Sequence[Panel]
+    caption: str = ""
+
+
+Block = Section | Words | Table | Figure
+
+
+@dataclass
+class Page:
+    """The results of a study, as its `present` puts them down.
+
+    Attributes:
+        blocks: What there is, in order.
+        refusals: Contenders that computed something else than the reference, or failed, and why.
+    """
+
+    blocks: list[Block] = field(default_factory=list)
+    refusals: dict[str, str] = field(default_factory=dict)
+
+    def section(self, title: str) -> None:
+        """Begin a section."""
+        self.blocks.append(Section(title))
+
+    def words(self, text: str) -> None:
+        """Add a paragraph."""
+        self.blocks.append(Words(text))
+
+    def table(
+        self, name: str, title: str, columns: Sequence[Column], rows: Sequence[Mapping[str, Cell]], note: str = ""
+    ) -> None:
+        """Add a table; see `Table`."""
+        _unique(name, self.tables)
+        self.blocks.append(Table(name, title, columns, rows, note))
+
+    def figure(self, name: str, title: str, panels: Sequence[Panel], caption: str = "") -> None:
+        """Add a figure; see `Figure`."""
+        _unique(name, self.figures)
+        self.blocks.append(Figure(name, title, panels, caption))
+
+    def refused(self, reasons: Mapping[str, str]) -> None:
+        """Say which contenders have no figures though they are here: refused, or failed; see `Contest.out`."""
+        self.refusals |= reasons
+        for name, why in reasons.items():
+            self.words(f"`{name}` has no figures here: {why}")
+
+    @property
+    def tables(self) -> list[Table]:
+        """The tables."""
+        return [b for b in self.blocks if isinstance(b, Table)]
+
+    @property
+    def figures(self) -> list[Figure]:
+        """The figures."""
+        return [b for b in self.blocks if isinstance(b, Figure)]
+
+
+def _unique(name: str, there: Sequence[Table | Figure]) -> None:
+    if name in [block.name for block in there]:
+        message = f"Tables of a page have different names, and so have figures. Received: {name!r} twice. Rename one."
+        raise ValueError(message)

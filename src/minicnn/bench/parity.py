@@ -1,0 +1,82 @@
+"""Whether contenders compute the same: the loss and the gradients of one batch from the same weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Arrays = Mapping[str, np.ndarray[Any, Any]]
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What a contender computes from the first weights and the first batch.
+
+    Attributes:
+        loss: Mean loss.
+        gradients: Gradient of each weight by path.
+        rounding: Absolute error that each gradient may have beside, by path: where it was found as the difference
+            of weights, those of the weights.
+    """
+
+    loss: float
+    gradients: dict[str, np.ndarray[Any, Any]]
+    rounding: dict[str, float]
+
+
+def parity(probes: Mapping[str, Probe], reference: str, rtol: float) -> dict[str, str]:
+    """Compare each contender with the reference.
+
+    Args:
+        probes: What each computes, by name.
+        reference: Name of the one that is taken to be right.
+        rtol: Largest difference: of the loss relative to it, of a gradient relative to its largest element (or to a
+            thousandth of the largest of all, as some gradients are zero but for rounding).
+
+    Returns:
+        For each contender that computes something else, what differs; it is not to be timed.
+    """
+    refused = {}
+    right = probes[reference]
+    for name, probe in probes.items():
+        loss = abs(probe.loss - right.loss) / max(abs(right.loss), 1e-300)
+        gradient, path = largest_difference(probe.gradients, right.gradients, probe.rounding)
+        found = []
+        if not loss <= rtol:
+            found.append(f"its loss {probe.loss:.6g} differs from {reference}'s {right.loss:.6g} by {loss:.1e}")
+        if not gradient <= rtol:
+            found.append(f"its gradient of {path} differs from {reference}'s by {gradient:.1e}")
+        if found:
+            refused[name] = f"refused, because {' and '.join(found)} (relative; at most {rtol:.1e})"
+    return refused
+
+
+def largest_difference(theirs: Arrays, ours: Arrays, rounding: Mapping[str, float]) -> tuple[float, str]:
+    """The largest relative difference of arrays from those of a reference, and where it is.
+
+    Args:
+        theirs: Arrays by path.
+        ours: The reference's.
+        rounding: Absolute difference that is allowed, by path.
+
+    Returns:
+        The difference, relative to the largest element of the array, at least a thousandth of the largest of all,
+        with its path. NaN if an element is no number, infinity if a path is missing.
+    """
+    largest = max((float(np.abs(array).max()) for array in ours.values()), default=0.0)
+    worst, where = 0.0, next(iter(ours), "")
+    for path, right in ours.items():
+        if path not in theirs or theirs[path].shape != right.shape:
+            return math.inf, path
+        scale = max(float(np.abs(right).max()), largest / 1000, np.finfo(np.float64).tiny)
+        absolute = float(np.abs(theirs[path].astype(np.float64) - right).max()) - rounding.get(path, 0.0)
+        found = max(absolute, 0.0) / scale if not math.isnan(absolute) else math.nan
+        if math.isnan(found):
+            return math.nan, path
+        if found > worst:
+            worst, where = found, path
+    return worst, where

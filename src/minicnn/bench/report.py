@@ -1,0 +1,154 @@
+"""A report as one HTML file that needs nothing else: readable on a phone, in light and in dark."""
+
+from __future__ import annotations
+
+import base64
+import html
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from minicnn.bench.figures import to_svg
+from minicnn.bench.page import Block, Figure, Page, Section, Table, Words
+from minicnn.bench.study import Setting, Study
+from minicnn.bench.tables import to_html, words
+
+STYLE = """
+:root{--ink:#1c1d21;--soft:#5a5d66;--paper:#fdfdfe;--card:#f3f4f6;--line:#d8dade;--link:#0b5ea8;color-scheme:light dark}
+@media(prefers-color-scheme:dark){
+:root{--ink:#e6e7ea;--soft:#a4a8b1;--paper:#15171b;--card:#1f2228;--line:#3a3d44;--link:#7db8f0}}
+*{box-sizing:border-box}
+body{margin:0;background:var(--paper);color:var(--ink);font:16px/1.55 system-ui,sans-serif}
+main{max-width:62rem;margin:0 auto;padding:1rem}
+h1{font-size:1.7rem;line-height:1.2}h2{font-size:1.4rem;margin-top:3rem;border-top:1px solid var(--line);
+padding-top:1.2rem}h3{font-size:1.1rem;margin-top:2rem}
+a{color:var(--link)}nav{display:flex;flex-wrap:wrap;gap:.4rem 1rem;margin:1rem 0}
+code{font:.9em ui-monospace,monospace;background:var(--card);padding:.05em .3em;border-radius:.25em;
+overflow-wrap:anywhere}
+pre{background:var(--card);padding:.8rem;border-radius:.4rem;overflow-x:auto}pre code{background:none;padding:0}
+.scroll{overflow-x:auto;margin:1rem 0 .3rem}
+table{border-collapse:collapse;font-size:.87rem;min-width:50%}
+caption{text-align:left;font-weight:600;padding-bottom:.4rem}
+td{min-width:4.5rem}
+th,td{padding:.3rem .7rem .3rem 0;text-align:left;vertical-align:top;border-bottom:1px solid var(--line)}
+thead th{border-bottom:2px solid var(--soft)}.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
+.note,figcaption{color:var(--soft);font-size:.85rem}.note{margin-top:.2rem;overflow-wrap:anywhere}
+td:first-child{white-space:nowrap}
+figure{margin:1.5rem 0}.panels{display:grid;gap:.6rem;
+grid-template-columns:repeat(auto-fit,minmax(min(100%,21rem),1fr))}
+.panels img{width:100%;max-width:40rem;height:auto;display:block}
+dl{display:grid;grid-template-columns:max-content 1fr;gap:.1rem 1rem;font-size:.9rem}dt{color:var(--soft)}
+dd{margin:0;overflow-wrap:anywhere}
+@media(max-width:30rem){dl{grid-template-columns:1fr}dd{margin-bottom:.4rem}}
+"""
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """A study that was carried out.
+
+    Attributes:
+        name: Name of the study.
+        study: The study.
+        setting: How it was carried out.
+        machine: Machine and versions.
+        page: What was found.
+    """
+
+    name: str
+    study: Study
+    setting: Setting
+    machine: Mapping[str, Any]
+    page: Page
+
+
+def to_html_page(chapters: Sequence[Chapter]) -> str:
+    """The report.
+
+    Args:
+        chapters: The studies; the machine at the top is that of the first.
+    """
+    machine = chapters[0].machine
+    links = "".join(f"<a href='#{c.name}'>{html.escape(c.name)}</a>" for c in chapters)
+    body = "".join(_chapter(c, machine) for c in chapters)
+    repeat = "\n".join(command(c) for c in chapters)
+    return (
+        "<!doctype html>\n<html lang=en><head><meta charset=utf-8>"
+        "<meta name=viewport content='width=device-width,initial-scale=1'>"
+        f"<title>minicnn: {', '.join(c.name for c in chapters)}</title><style>{STYLE}</style></head>\n<body><main>"
+        f"<h1>minicnn, measured</h1><nav>{links}<a href='#repeat'>how to repeat it</a></nav>\n"
+        f"{_machine(machine)}{body}<h2 id=repeat>How to repeat it</h2>"
+        "<p>With the versions named above installed, on a machine that does nothing else. "
+        "Finished measurements are kept in the folder of the results: an interrupted study goes on.</p>"
+        f"<pre><code>{html.escape(repeat)}</code></pre></main></body></html>\n"
+    )
+
+
+def command(chapter: Chapter) -> str:
+    """The command that carries a study out as it was."""
+    setting, study = chapter.setting, chapter.study
+    usual = vars(study.quick if setting.quick else study.full)
+    parts = ["minicnn study", chapter.name, *(["--quick"] if setting.quick else [])]
+    if setting.data != study.data:
+        parts += [f"--data {name}" for name in setting.data]
+    for name, value in vars(setting.sizes).items():
+        if value != usual[name]:
+            parts.append(f"--set {name}={','.join(map(str, value)) if isinstance(value, tuple) else value}")
+    return " ".join(parts)
+
+
+def machine_facts(machine: Mapping[str, Any]) -> dict[str, str]:
+    """What a reader must know of the machine, in words."""
+    versions = dict(machine["versions"])
+    facts = {
+        "CPU": f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_mb'] / 1024:.1f} GB of memory",
+        "GPU": ", ".join(dict.fromkeys(v for k, v in machine["devices"].items() if "cuda" in k)) or "none",
+        "system": machine["system"],
+        "BLAS": machine["blas"],
+        "threads": ", ".join(f"{k} {v}" for k, v in machine["threads"].items()),
+        "settings": ", ".join(f"{k}={v}" for k, v in machine["environment"].items()) or "none",
+        "versions": ", ".join(f"{k} {v}" for k, v in versions.items()),
+    }
+    return {k: v for k, v in facts.items() if v}
+
+
+def _machine(machine: Mapping[str, Any]) -> str:
+    rows = "".join(f"<dt>{k}</dt><dd>{html.escape(v)}</dd>" for k, v in machine_facts(machine).items())
+    return f"<dl>{rows}</dl>\n"
+
+
+def _chapter(chapter: Chapter, machine: Mapping[str, Any]) -> str:
+    study = chapter.study
+    parts = [f"<section id={chapter.name}><h2>{html.escape(study.title)}</h2>"]
+    parts.append(f"<p><strong>{words(study.question)}</strong></p><p class=note>Published: {words(study.source)}</p>")
+    if chapter.machine != machine:
+        parts.append(f"<p>This study ran elsewhere:</p>{_machine(chapter.machine)}")
+    if chapter.setting.clocks:
+        parts.append(f"<p class=note>GPU at the start: {html.escape('; '.join(chapter.setting.clocks))}</p>")
+    parts += [_block(block) for block in chapter.page.blocks]
+    if chapter.setting.absent:
+        items = "".join(f"<li><code>{n}</code>: {html.escape(why)}</li>" for n, why in chapter.setting.absent.items())
+        parts.append(f"<h3>Not on this machine</h3><ul class=note>{items}</ul>")
+    return "\n".join(parts) + "</section>\n"
+
+
+def _block(block: Block) -> str:
+    match block:
+        case Section():
+            return f"<h3>{words(block.title)}</h3>"
+        case Words():
+            return f"<p>{words(block.text)}</p>"
+        case Table():
+            return to_html(block)
+        case Figure():
+            return _figure(block)
+
+
+def _figure(figure: Figure) -> str:
+    images = ""
+    for panel in figure.panels:
+        data = base64.b64encode(to_svg(figure, [panel]).encode()).decode()
+        label = html.escape(f"{figure.title}: {panel.title}", quote=True)
+        images += f'<img alt="{label}" src="data:image/svg+xml;base64,{data}">'
+    caption = f"<strong>{words(figure.title)}.</strong> {words(figure.caption)}"
+    return f"<figure><div class=panels>{images}</div><figcaption>{caption}</figcaption></figure>"

@@ -1,0 +1,112 @@
+"""Results on disk: a JSON file for each finished measurement, so that an interrupted study goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from minicnn.files import UNFINISHED
+
+
+@dataclass(frozen=True)
+class Record:
+    """A finished measurement.
+
+    Attributes:
+        given: What its result depends on.
+        stamp: Machine and versions.
+        result: What was measured; plain data.
+    """
+
+    given: Mapping[str, Any]
+    stamp: Mapping[str, Any]
+    result: Any
+
+
+class Store:
+    """A folder of results.
+
+    A result is kept as long as all that it depends on is what it was: the sizes, the machine, the versions.
+
+    Args:
+        folder: The folder; made when the first result is kept.
+        stamp: Machine and versions, as plain data.
+    """
+
+    def __init__(self, folder: Path, stamp: Mapping[str, Any]) -> None:
+        self.folder, self.stamp = folder, plain(stamp)
+
+    def find(self, name: str, given: Mapping[str, Any]) -> Record | str:
+        """The record of a measurement, or why there is none that can be used.
+
+        Args:
+            name: Name of the measurement.
+            given: What its result depends on.
+        """
+        found = self.read(name)
+        if isinstance(found, str):
+            return found
+        changed = [k for k in {**found.given, **given} if plain(given).get(k) != found.given.get(k)]
+        changed += [k for k in {**found.stamp, **self.stamp} if self.stamp.get(k) != found.stamp.get(k)]
+        return f"measured with other {', '.join(changed)}" if changed else found
+
+    def read(self, name: str) -> Record | str:
+        """The record of a measurement whatever it depends on, or why there is none."""
+        path = self.path(name)
+        try:
+            value = json.loads(path.read_text("utf-8"))
+        except FileNotFoundError:
+            return "not measured yet"
+        except (OSError, ValueError) as error:
+            return f"{path} cannot be read ({error})"
+        if not isinstance(value, dict) or value.keys() != {"given", "stamp", "result"}:
+            return f"{path} is no record of a measurement"
+        return Record(**value)
+
+    def keep(self, name: str, given: Mapping[str, Any], result: Any) -> Record:
+        """Keep the result of a measurement: the file is there whole, or not at all.
+
+        Raises:
+            ValueError: If it is not plain data with finite numbers.
+            OSError: If the file cannot be written.
+        """
+        record = Record(plain(given), self.stamp, plain(result))
+        write_text(self.path(name), json.dumps(vars(record), indent=1, allow_nan=False) + "\n")
+        return record
+
+    def path(self, name: str) -> Path:
+        """The file of a measurement."""
+        return self.folder / f"{re.sub(r'[^a-z0-9_.]+', '-', name.lower()).strip('-')}.json"
+
+
+def plain(value: Any) -> Any:
+    """A copy as JSON holds it: lists for tuples, strings for keys.
+
+    Raises:
+        ValueError: If it holds anything but numbers that are finite, strings, None, lists and dicts.
+    """
+    try:
+        return json.loads(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        message = f"A result is plain data with finite numbers. Received: {error}. Use None for what is not there."
+        raise ValueError(message) from error
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file so that at any moment the old one or the new one is there, whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, unfinished = tempfile.mkstemp(UNFINISHED, ".", path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(unfinished, 0o644)  # mkstemp makes files that only their owner can read
+        os.replace(unfinished, path)
+    except BaseException:
+        Path(unfinished).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,184 @@
+"""What a study is, and carrying one out: measure what is not there yet, then present what was found."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from minicnn.bench.page import Missing, Page
+from minicnn.bench.store import Record, Store
+
+Results = Mapping[str, Any]
+SETTING = "setting"  # name of the record that says how a study was carried out
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How a study is carried out.
+
+    Attributes:
+        sizes: The study's own sizes.
+        contenders: Names of those that can run here, in order.
+        absent: The others, with why, and what would mend it.
+        data: Names of data sets.
+        data_dir: Their folder, if named.
+        quick: Whether it is the quick form.
+        clocks: State of the clocks of each GPU at the start, as nvidia-smi has it.
+    """
+
+    sizes: Any
+    contenders: tuple[str, ...]
+    absent: Mapping[str, str]
+    data: tuple[str, ...]
+    data_dir: str | None = None
+    quick: bool = False
+    clocks: tuple[str, ...] = ()
+
+    def missing(self, name: str, out: Mapping[str, str]) -> Missing:
+        """The cell of a contender that has no figure, with the reason.
+
+        Args:
+            name: Name of the contender.
+            out: Why contenders of a measurement are out: see `Contest.out`.
+        """
+        if name in out:
+            return Missing(out[name])
+        return Missing(f"not on this machine: {self.absent.get(name, 'it was not asked for')}")
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Something to measure and to keep: what must come out of one run, as small as that allows.
+
+    Attributes:
+        name: Name, unique in the study.
+        given: All that the result depends on beside machine and versions; plain data.
+        run: Measures; returns plain data.
+    """
+
+    name: str
+    given: Mapping[str, Any]
+    run: Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study.
+
+    Attributes:
+        title: What it is called.
+        question: What it asks.
+        source: Where it was published before.
+        full: Sizes of the full form, a frozen dataclass.
+        quick: Sizes that take minutes on two cores.
+        data: Data sets that it is about.
+        measurements: What there is to measure for a setting, in order.
+        present: Puts tables, figures and words on a page, from results alone.
+        others: Other data sets that it can work with.
+        peers: Peers that take part: see `minicnn.bench.contenders.PEERS`.
+    """
+
+    title: str
+    question: str
+    source: str
+    full: Any
+    quick: Any
+    data: tuple[str, ...]
+    measurements: Callable[[Setting], Iterator[Measurement]]
+    present: Callable[[Page, Setting, Results], None]
+    others: tuple[str, ...] = ()
+    peers: tuple[str, ...] = ()
+
+
+def changed(sizes: Any, changes: Mapping[str, str]) -> Any:
+    """Sizes with some fields set from text; tuples from text with commas.
+
+    Raises:
+        ValueError: If there is no such field, or the text is not of its kind.
+    """
+    new: dict[str, Any] = {}
+    for name, text in changes.items():
+        known = {f.name: getattr(sizes, f.name) for f in fields(sizes)}
+        if name not in known:
+            message = f"A size of this study is one of {', '.join(known)}. Received: {name!r}."
+            raise ValueError(message)
+        old = known[name]
+        try:
+            if isinstance(old, tuple):
+                new[name] = tuple(type(old[0])(part) for part in text.split(","))
+            else:
+                new[name] = type(old)(text)
+        except ValueError:
+            message = f"{name} is like {old!r}. Received: {text!r}."
+            raise ValueError(message) from None
+    return replace(sizes, **new)
+
+
+def measure(study: Study, setting: Setting, store: Store, say: Callable[[str], None], *, again: bool = False) -> None:
+    """Measure what the store does not hold yet; each result is kept as soon as it is there.
+
+    Args:
+        study: The study.
+        setting: How it is carried out.
+        store: Where results are kept.
+        say: Told what goes on, a line at a time.
+        again: Measure everything anew.
+    """
+    store.keep(SETTING, {}, asdict(setting))
+    wanted = list(study.measurements(setting))
+    _check_names(wanted)
+    for number, measurement in enumerate(wanted, start=1):
+        found = "measured anew" if again else store.find(measurement.name, measurement.given)
+        place = f"{number}/{len(wanted)} {measurement.name}"
+        if isinstance(found, Record):
+            say(f"{place}: kept")
+            continue
+        start = time.perf_counter()
+        say(f"{place} ... ({found})")
+        store.keep(measurement.name, measurement.given, measurement.run())
+        say(f"{place}: {time.perf_counter() - start:.0f} s")
+
+
+def recall(study: Study, store: Store) -> tuple[Setting, Results, Mapping[str, Any]]:
+    """What a store holds of a study.
+
+    Returns:
+        The setting, the results by name, and the machine.
+
+    Raises:
+        ValueError: If something is not there.
+    """
+    record = store.read(SETTING)
+    if isinstance(record, str):
+        raise _incomplete(record)
+    kept = _tuples(record.result)
+    setting = Setting(**{**kept, "sizes": type(study.full)(**kept["sizes"])})
+    results = {}
+    for measurement in study.measurements(setting):
+        found = store.read(measurement.name)
+        if isinstance(found, str):
+            raise _incomplete(found)
+        results[measurement.name] = found.result
+    return setting, results, record.stamp
+
+
+def _incomplete(reason: str) -> ValueError:
+    message = f"Stored results are complete. Received: {reason}. Run the study without --stored first."
+    return ValueError(message)
+
+
+def _tuples(value: Any) -> Any:
+    """JSON with tuples for its lists."""
+    if isinstance(value, dict):
+        return {k: _tuples(v) for k, v in value.items()}
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def _check_names(measurements: Sequence[Measurement]) -> None:
+    names = [SETTING, *(m.name for m in measurements)]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        message = f"Measurements of a study have different names. Received twice: {', '.join(twice)}. Rename one."
+        raise ValueError(message)

@@ -1,0 +1,99 @@
+"""Times that can be compared: contenders take turns, and medians are reported with their spread."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+LEAST_ROUNDS = 3
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Several measurements of one quantity.
+
+    Attributes:
+        median: The median.
+        low: First quartile.
+        high: Third quartile.
+        count: How many there are.
+
+    Example:
+        >>> Spread.of([5.0, 1.0, 2.0, 3.0, 4.0])
+        Spread(median=3.0, low=2.0, high=4.0, count=5)
+    """
+
+    median: float
+    low: float
+    high: float
+    count: int
+
+    @classmethod
+    def of(cls, samples: Sequence[float], factor: float = 1.0) -> Spread:
+        """Median and quartiles of samples, times a factor that changes their unit.
+
+        Raises:
+            ValueError: If there are no samples.
+        """
+        if not len(samples):
+            message = "A spread is of at least one sample. Received: none. Measure first."
+            raise ValueError(message)
+        low, median, high = (float(q) for q in np.quantile(np.asarray(samples, np.float64) * factor, (0.25, 0.5, 0.75)))
+        return cls(median, low, high, len(samples))
+
+
+def stopwatch(
+    call: Callable[[], object], synchronize: Callable[[], object] = lambda: None, *, least_s: float = 0.0
+) -> float:
+    """Seconds of one call, with the device idle before and after.
+
+    Args:
+        call: What is timed.
+        synchronize: Waits for the device, such as `backend.synchronize`.
+        least_s: The call is repeated until at least this many seconds have passed, and the mean is returned: a
+            clock cannot time what takes microseconds.
+    """
+    count, taken = 1, 0.0
+    while True:
+        synchronize()
+        start = time.perf_counter()
+        for _ in range(count):
+            call()
+        synchronize()
+        taken = time.perf_counter() - start
+        if taken >= least_s:
+            return taken / count
+        count = max(2 * count, int(1.2 * count * least_s / max(taken, 1e-9)))
+
+
+def interleaved(
+    calls: Mapping[str, Callable[[], float]], *, rounds: int, warmup: int = 1, budget_s: float | None = None
+) -> dict[str, list[float]]:
+    """Let contenders take turns, so that whatever disturbs the machine disturbs all of them.
+
+    Args:
+        calls: For each name what runs the contender once and returns its seconds.
+        rounds: How often each has its turn.
+        warmup: Rounds before these, which do not count.
+        budget_s: No round starts after this many seconds, once each contender has had three.
+
+    Returns:
+        The seconds of each turn by name. In each round another contender begins.
+    """
+    names = list(calls)
+    samples: dict[str, list[float]] = {name: [] for name in names}
+    for _ in range(warmup):
+        for name in names:
+            calls[name]()
+    start = time.perf_counter()
+    for number in range(rounds):
+        spent = time.perf_counter() - start
+        if budget_s is not None and number >= LEAST_ROUNDS and spent * (number + 1) / number > budget_s:
+            break
+        first = number % max(len(names), 1)
+        for name in names[first:] + names[:first]:
+            samples[name].append(float(calls[name]()))
+    return samples

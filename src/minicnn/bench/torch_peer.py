@@ -1,0 +1,317 @@
+"""The peer: the studies' networks in PyTorch's own modules and optimizer, as anybody would write them.
+
+It shares the first weights, the order of the samples and the settings with minicnn, and none of its code for training.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from minicnn.bench.job import COLUMNS, Samples
+from minicnn.bench.settings import Settings
+from minicnn.data import batch_indices, epoch_order
+
+NAME = "torch.nn"
+NETWORKS = ("mlp", "platforms", "kernels")
+PRECISIONS = ("float32", "float64")
+
+Weights = Mapping[str, np.ndarray[Any, Any]]
+
+
+def takes_part(settings: Settings) -> bool:
+    """Whether there is a peer for a training."""
+    return settings.network in NETWORKS and settings.precision in PRECISIONS
+
+
+def network(name: str, input_shape: tuple[int, ...], num_classes: int) -> Any:
+    """One of `NETWORKS` as a `torch.nn.Sequential` that takes images (N, C, H, W) and returns logits.
+
+    Args:
+        name: Name of the network.
+        input_shape: Shape (H, W, C) of an image.
+        num_classes: Number of classes.
+    """
+    from torch import nn
+
+    H, W, C = input_shape
+    if name == "mlp":
+        return nn.Sequential(nn.Flatten(), nn.Linear(H * W * C, 10), nn.ReLU(), nn.Linear(10, num_classes))
+    if name == "platforms":
+        features = 16 * (((H - 2) // 2 - 2) // 2) * (((W - 2) // 2 - 2) // 2)
+        return nn.Sequential(
+            nn.Conv2d(C, 8, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 16, 3), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Flatten(), nn.Linear(features, 128), nn.ReLU(), nn.Linear(128, num_classes),
+        )  # fmt: skip
+    features = 32 * ((H - 4) // 2) * ((W - 4) // 2)
+    return nn.Sequential(
+        nn.Conv2d(C, 16, 3), nn.ReLU(), nn.Conv2d(16, 32, 3), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(features, num_classes),
+    )  # fmt: skip
+
+
+class TorchTrainer:
+    """A training by PyTorch: eager, channels last, the data on the device.
+
+    Args:
+        settings: What to train and how.
+        samples: The samples.
+        weights: First weights by path, in minicnn's layout and order.
+        device: PyTorch's name of the device.
+    """
+
+    def __init__(self, settings: Settings, samples: Samples, weights: Weights, device: str = "cpu") -> None:
+        import torch
+
+        torch.backends.cudnn.allow_tf32 = False  # float32 means float32 here, too
+        self.settings, self.samples, self.device = settings, samples, torch.device(device)
+        self._dtype = getattr(torch, settings.precision)
+        model = network(settings.network, samples.input_shape, samples.num_classes)
+        self._layers, self._paths = _layers(model, samples.input_shape), list(weights)
+        model = model.to(dtype=self._dtype)
+        _set(self._layers, weights)
+        self._model = model.to(device=self.device, memory_format=torch.channels_last)
+        self._optimizer = torch.optim.SGD(self._model.parameters(), settings.learning_rate, settings.momentum)
+        self._count = len(samples["x_train"])
+        self._batch = settings.batch_size or self._count
+        parts = ("train", "val", *(["test"] if samples.held_out else []))
+        self._data = {part: self._on_device(part) for part in parts}
+
+    def _on_device(self, part: str) -> tuple[Any, Any]:
+        """Images (N, C, H, W), strided as channels last, and labels."""
+        import torch
+
+        x = torch.from_numpy(self.samples[f"x_{part}"].copy()).to(self.device).permute(0, 3, 1, 2)
+        return x, torch.from_numpy(self.samples[f"y_{part}"].astype(np.int64)).to(self.device)
+
+    def _forward(self, x: Any, y: Any) -> tuple[Any, Any]:
+        """Mean loss and number of hits."""
+        from torch import nn
+
+        logits = self._model(x if x.is_floating_point() else x.to(self._dtype) / 255)
+        return nn.functional.cross_entropy(logits, y), (logits.argmax(1) == y).sum()
+
+    def batches(self, epoch: int) -> list[np.ndarray[Any, Any]]:
+        """Indices of the samples of each batch of an epoch, the same as minicnn's."""
+        shuffle = self._batch < self._count
+        order = epoch_order(self._count, shuffle=shuffle, seed=self.settings.seed, epoch=epoch)
+        return batch_indices(order, self._batch, self.settings.last_batch)
+
+    def chosen(self, epoch: int) -> Iterator[tuple[Any, Any]]:
+        """Batches (x, y) of an epoch."""
+        import torch
+
+        x, y = self._data["train"]
+        for index in self.batches(epoch):
+            rows = torch.from_numpy(index).to(self.device)
+            yield x[rows], y[rows]
+
+    def whole(self, times: int) -> Iterator[tuple[Any, Any]]:
+        """The whole training set as a batch, several times."""
+        for _ in range(times):
+            yield self._data["train"]
+
+    def step(self, x: Any, y: Any) -> tuple[Any, Any]:
+        """One training step; mean loss and number of hits before it."""
+        loss, hits = self._forward(x, y)
+        self._optimizer.zero_grad()
+        loss.backward()
+        self._optimizer.step()
+        return loss.detach(), hits
+
+    def train(self, batches: Iterable[tuple[Any, Any]]) -> dict[str, float]:
+        """Train on batches: "loss", "accuracy", "time_s" and "samples_per_s"."""
+        import torch
+
+        start = time.perf_counter()
+        loss_sum = torch.zeros((), dtype=self._dtype, device=self.device)
+        hits_sum = torch.zeros((), dtype=torch.int64, device=self.device)
+        seen = 0
+        for x, y in batches:
+            loss, hits = self.step(x, y)
+            loss_sum += loss * len(y)
+            hits_sum += hits
+            seen += len(y)
+        values = {"loss": float(loss_sum) / seen, "accuracy": int(hits_sum) / seen}  # waits for the device
+        taken = time.perf_counter() - start
+        return {**values, "time_s": taken, "samples_per_s": seen / taken}
+
+    def evaluate(self, part: str) -> dict[str, float]:
+        """Loss and accuracy on "val" or "test" samples."""
+        import torch
+
+        x, y = self._data[part if part in self._data else "val"]
+        with torch.no_grad():
+            parts = [
+                (len(b), *self._forward(a, b)) for a, b in zip(x.split(self._batch), y.split(self._batch), strict=True)
+            ]
+        loss = sum(n * float(v) for n, v, _ in parts) / len(y)
+        return {"loss": loss, "accuracy": sum(int(hits) for *_, hits in parts) / len(y)}
+
+    def gradients(self, x: Any, y: Any) -> tuple[float, dict[str, np.ndarray[Any, Any]]]:
+        """Mean loss of a batch, and the gradients of the weights by path, in minicnn's layout."""
+        loss, _ = self._forward(x, y)
+        self._optimizer.zero_grad()
+        loss.backward()
+        return float(loss.detach()), _get(self._layers, self._paths, lambda weight: weight.grad)
+
+    def weights(self) -> dict[str, np.ndarray[Any, Any]]:
+        """The weights by path, in minicnn's layout."""
+        return _get(self._layers, self._paths)
+
+
+class LoaderTrainer(TorchTrainer):
+    """The same with images that a `torch.utils.data.DataLoader` makes one by one, as tutorials have it.
+
+    Args:
+        settings: What to train and how.
+        samples: The samples.
+        weights: First weights.
+        device: PyTorch's name of the device.
+        workers: Processes of the loader; 0 loads in the training's own.
+        pinned: Whether batches are in memory that a GPU can copy from by itself.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        samples: Samples,
+        weights: Weights,
+        device: str = "cpu",
+        *,
+        workers: int = 0,
+        pinned: bool = False,
+    ) -> None:
+        super().__init__(settings, samples, weights, device)
+        self._options: dict[str, Any] = {"num_workers": workers, "pin_memory": pinned}
+
+    def chosen(self, epoch: int) -> Iterator[tuple[Any, Any]]:
+        """See `TorchTrainer.chosen`."""
+        import torch
+        from torch.utils.data import DataLoader
+
+        images = Images(self.samples["x_train"], self.samples["y_train"], self.settings.precision)
+        batches = [index.tolist() for index in self.batches(epoch)]
+        for x, y in DataLoader(images, batch_sampler=batches, **self._options):
+            x = x.to(self.device, memory_format=torch.channels_last, non_blocking=True)
+            yield x, y.to(self.device, non_blocking=True)
+
+
+class Images:
+    """A data set for PyTorch's loader: single images, turned into tensors from 0 to 1 one by one.
+
+    Args:
+        x: Images (N, H, W, C), uint8 or scaled.
+        y: Class numbers (N,).
+        precision: Name of the floating-point type.
+    """
+
+    def __init__(self, x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], precision: str) -> None:
+        self._x, self._y, self._precision = x, y, precision
+
+    def __len__(self) -> int:
+        return len(self._y)
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        import torch
+
+        image = torch.tensor(self._x[index]).permute(2, 0, 1)
+        image = image if image.is_floating_point() else image.to(getattr(torch, self._precision)) / 255
+        return image, int(self._y[index])
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What came out of a training: rows of epochs, the test, and weights after one step and at the end."""
+
+    rows: list[dict[str, Any]]
+    test: dict[str, float]
+    first: dict[str, np.ndarray[Any, Any]]
+    final: dict[str, np.ndarray[Any, Any]]
+
+
+def train(
+    settings: Settings, samples: Samples, weights: Weights, tell: Callable[[dict[str, Any]], None], device: str = "cpu"
+) -> Trained:
+    """Train the network with PyTorch.
+
+    Args:
+        settings: What to train and how.
+        samples: The samples.
+        weights: First weights by path, in minicnn's layout and order.
+        tell: Called with the row of each epoch.
+        device: PyTorch's name of the device.
+    """
+    once = TorchTrainer(settings, samples, weights, device)
+    once.step(*next(iter(once.chosen(0))))
+    trainer = TorchTrainer(settings, samples, weights, device)
+    rows: list[dict[str, Any]] = []
+    for epoch in range(settings.epochs):
+        row = trainer.train(trainer.chosen(epoch))
+        found = trainer.evaluate("val")
+        row |= {"epoch": epoch + 1, "val_loss": found["loss"], "val_accuracy": found["accuracy"]}
+        rows.append({column: row[column] for column in COLUMNS})
+        tell(rows[-1])
+    test = trainer.evaluate("test") if samples.held_out else found
+    return Trained(rows, test, once.weights(), trainer.weights())
+
+
+# Layouts ------------------------------------------------------------------------------------------
+
+Layer = tuple[Any, tuple[int, ...] | None]
+
+
+def _layers(model: Any, input_shape: tuple[int, ...]) -> list[Layer]:
+    """The layers with weights, the first dense one with the shape (C, H, W) of what is flattened for it."""
+    import torch
+
+    H, W, C = input_shape
+    x, flat, found = torch.zeros(1, C, H, W), None, []
+    for layer in model:
+        if isinstance(layer, torch.nn.Flatten):
+            flat = tuple(x.shape[1:])
+        x = layer(x)
+        if hasattr(layer, "weight"):
+            found.append((layer, flat))
+            flat = None
+    return found
+
+
+def _set(layers: list[Layer], weights: Weights) -> None:
+    """Copy weights, in minicnn's order (kernel, bias of each layer) and layout, into PyTorch's modules."""
+    import torch
+
+    arrays = iter(weights.values())
+    with torch.no_grad():
+        for layer, flat in layers:
+            kernel = next(arrays)
+            if kernel.ndim == 4:  # (KH, KW, C, F) -> (F, C, KH, KW)
+                kernel = kernel.transpose(3, 2, 0, 1)
+            elif flat:  # (H * W * C, units) -> (units, C * H * W)
+                C, H, W = flat
+                kernel = kernel.reshape(H, W, C, -1).transpose(3, 2, 0, 1).reshape(kernel.shape[::-1])
+            else:
+                kernel = kernel.T
+            layer.weight.copy_(torch.from_numpy(np.ascontiguousarray(kernel)))
+            layer.bias.copy_(torch.from_numpy(next(arrays)))
+
+
+def _get(
+    layers: list[Layer], paths: Iterable[str], of: Callable[[Any], Any] = lambda weight: weight.detach()
+) -> dict[str, np.ndarray[Any, Any]]:
+    """The inverse of `_set`: weights, or what belongs to them, by path, in minicnn's layout."""
+    arrays = []
+    for layer, flat in layers:
+        kernel = of(layer.weight).cpu().numpy()
+        if kernel.ndim == 4:
+            kernel = kernel.transpose(2, 3, 1, 0)
+        elif flat:
+            kernel = kernel.reshape(-1, *flat).transpose(2, 3, 1, 0).reshape(kernel.shape[::-1])
+        else:
+            kernel = kernel.T
+        arrays += [kernel.copy(), of(layer.bias).cpu().numpy().copy()]
+    return dict(zip(paths, arrays, strict=True))

@@ -1,0 +1,301 @@
+"""Contenders that train one of the studies' networks: a model on a backend, or a peer, with the same methods.
+
+A trainer is made in a process of its own: see `minicnn.bench.contest`. All start from the same weights and see the
+same batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from minicnn.backends import get_backend
+from minicnn.backends.base import Backend
+from minicnn.bench import job
+from minicnn.bench.contenders import PEERS, backend_of
+from minicnn.bench.memory import MB, footprint, let_go, resident
+from minicnn.bench.operations import node_times, step_inputs
+from minicnn.bench.parity import Probe
+from minicnn.bench.settings import Settings
+from minicnn.bench.timing import stopwatch
+from minicnn.callbacks import Callback, Timer
+from minicnn.callbacks.base import Logs
+from minicnn.data import batch_indices, epoch_order
+from minicnn.machine import PeakMemory
+from minicnn.tolerance import EPSILON, tolerance
+
+Weights = dict[str, np.ndarray[Any, Any]]
+Row = dict[str, Any]
+
+
+def settings_of(network: str, data: str, data_dir: str | None = None, **given: Any) -> Settings:
+    """Settings of a training; those of the network's recipe where they are not given."""
+    known = ("epochs", "batch_size", "learning_rate", "momentum", "hold_out")
+    rest = {"precision": "float32", "seed": 0, "samples": None, **dict.fromkeys(known), **given}
+    return Settings.resolve(network, data=data, data_dir=data_dir, **rest)
+
+
+def gradient_tolerance(settings: Settings) -> float:
+    """How far two correct gradients may differ: by the rounding of the longest sum of a training step."""
+    samples = job.load_samples(settings)
+    model = job.make_model(settings, samples, get_backend("numpy"))
+    program = model.program("train", batch_size=settings.batch_size or len(samples["x_train"]))
+    longest = max(int(n.cost.flops // (2 * sum(v.size for v in n.outputs))) for n in program.nodes)
+    return tolerance(settings.precision, longest)[0]
+
+
+def trainer(
+    name: str, settings: Settings, options: Mapping[str, Any] | None = None, *, scaled: bool = False
+) -> Trainer:
+    """The trainer of a contender.
+
+    Args:
+        name: Name of the contender.
+        settings: What to train and how.
+        options: Further arguments: of the backend for one of minicnn's, of the trainer for a peer.
+        scaled: Whether the images are scaled to 0 .. 1 before the training, rather than in each step.
+    """
+    library = name.partition(":")[0]
+    kind: type[Trainer] = {"torch.nn": TorchPeer, "torch.nn-loader": TorchPeer, "jax.lax": JaxPeer}.get(
+        library, ModelTrainer
+    )
+    return kind(name, settings, dict(options or {}), scaled)
+
+
+class Trainer:
+    """What a contender does; made and called in a process of its own.
+
+    Args:
+        name: Name of the contender.
+        settings: What to train and how.
+        options: See `trainer`.
+        scaled: See `trainer`.
+    """
+
+    def __init__(self, name: str, settings: Settings, options: Mapping[str, Any], scaled: bool) -> None:
+        self.bare_mb = resident() / MB
+        self.settings, self.options = settings, options
+        self.backend: Backend = open_contender(name, {} if name.partition(":")[0] in PEERS else options)
+        _warm_up(self.backend)
+        let_go()
+        self.library_mb = resident() / MB
+        found = job.load_samples(settings)
+        self.samples = found.scaled() if scaled else found
+        del found
+        let_go()
+        self.settings = job.concrete(settings, self.samples)
+        self.epoch = 0
+        self.samples_mb = resident() / MB
+        self.peak = PeakMemory()
+
+    def probe(self) -> Probe:
+        """Loss and gradients of the first batch; leaves the training as it was."""
+        raise NotImplementedError
+
+    def train_epoch(self) -> Row:
+        """Train for an epoch: loss and accuracy of the training, seconds, samples per second, memory."""
+        row = self._epoch()
+        self.epoch += 1
+        return {"epoch": self.epoch, **row, **footprint(self.peak, self.backend)}
+
+    def train_whole(self, steps: int) -> Row:
+        """Train some steps with the whole training set as the batch; a row as `train_epoch` gives."""
+        return {**self._whole(steps), **footprint(self.peak, self.backend)}
+
+    def evaluate(self, part: str = "test") -> dict[str, float]:
+        """Loss and accuracy on "test" or "val" samples, and the seconds that it took."""
+        found: dict[str, float] = {}
+        taken = stopwatch(lambda: found.update(self._evaluate(part)), self.backend.synchronize)
+        return {**found, "time_s": taken}
+
+    def _evaluate(self, part: str) -> dict[str, float]:
+        raise NotImplementedError
+
+    def forward(self) -> float:
+        """Seconds of the loss and accuracy of the whole training set, without gradients."""
+        return stopwatch(self._forward, self.backend.synchronize)
+
+    def nodes(self, repeats: int) -> list[dict[str, Any]] | None:
+        """Time of each node of a step on the whole training set; None if it is not run node by node."""
+        return None
+
+    def account(self) -> dict[str, Any]:
+        """Memory in MB: of this process at each stage, of samples not trained on, of the device; and the plan's."""
+        others = {id(a): a for n, a in self.samples.arrays.items() if not n.endswith("_train")}
+        return {
+            "bare_mb": self.bare_mb, "library_mb": self.library_mb, "samples_mb": self.samples_mb,
+            "others_mb": sum(a.nbytes for a in others.values()) / MB,
+            **footprint(self.peak, self.backend),
+        }  # fmt: skip
+
+    def _forward(self) -> object:
+        raise NotImplementedError
+
+    def _epoch(self) -> Row:
+        raise NotImplementedError
+
+    def _whole(self, steps: int) -> Row:
+        raise NotImplementedError
+
+    def _first_batch(self) -> np.ndarray[Any, Any]:
+        count, batch = len(self.samples["x_train"]), self.settings.batch_size or 0
+        order = epoch_order(count, shuffle=batch < count, seed=self.settings.seed, epoch=0)
+        return batch_indices(order, batch, self.settings.last_batch)[0]
+
+
+def _warm_up(backend: Backend) -> None:
+    """Have libraries make the buffers and threads that they keep, so that these count as theirs."""
+    tall = backend.asarray(np.ones((2**15, 1024), np.float32))
+    thin = backend.asarray(np.ones((1024, 16), np.float32))
+    backend.to_numpy(backend.xp.matmul(tall, thin))
+
+
+def open_contender(name: str, options: Mapping[str, Any]) -> Backend:
+    """The backend of a contender, with options of its own such as `options=Options(fused=False)`."""
+    if not options:
+        return get_backend(backend_of(name))
+    from minicnn.backends import backend_class
+
+    base, _, device = backend_of(name).partition(":")
+    return backend_class(base)(device or None, **options)
+
+
+class ModelTrainer(Trainer):
+    """A minicnn model on one of its backends, trained by `fit`."""
+
+    def __init__(self, name: str, settings: Settings, options: Mapping[str, Any], scaled: bool) -> None:
+        super().__init__(name, settings, options, scaled)
+        self.model = job.make_model(self.settings, self.samples, self.backend)
+        # On the device once and for all.
+        self.x, self.y = (self.backend.asarray(self.samples[n]) for n in ("x_train", "y_train"))
+        self.backend.synchronize()
+
+    def probe(self) -> Probe:
+        """See `Trainer.probe`: one step with the learning rate 1 takes the gradients off the weights."""
+        before, state = self.model.get_weights(), self.model.get_state()
+        optimizer: Any = self.model.optimizer
+        rate, optimizer.learning_rate = optimizer.learning_rate, 1.0
+        if self.settings.batch_size == len(self.samples["x_train"]):
+            row = self._whole(1)
+        else:
+            row = self._fit(_StopAtOnce())
+        after = self.model.get_weights()
+        optimizer.learning_rate = rate
+        self.model.set_state(state)
+        eps = EPSILON[self.settings.precision]
+        rounding = {p: eps * float(max(np.abs(before[p]).max(), np.abs(after[p]).max())) for p in before}
+        return Probe(row["loss"], {p: before[p].astype(np.float64) - after[p] for p in before}, rounding)
+
+    def _evaluate(self, part: str) -> dict[str, float]:
+        batch = min(self.settings.batch_size or 0, len(self.samples[f"x_{part}"]))
+        return self.model.evaluate(self.samples[f"x_{part}"], self.samples[f"y_{part}"], batch)
+
+    def nodes(self, repeats: int) -> list[dict[str, Any]] | None:
+        """See `Trainer.nodes`."""
+        program = self.model.program("train", batch_size=len(self.x))
+        given = {"x": self.x, "y": self.y, "learning_rate": np.asarray(self.settings.learning_rate, np.float32)}
+        found = node_times(self.backend, program, step_inputs(self.model, program, given), repeats=repeats)
+        return None if found is None else [asdict(node) for node in found]
+
+    def account(self) -> dict[str, Any]:
+        """See `Trainer.account`."""
+        plan = self.model.program("train", batch_size=self.settings.batch_size or 0).memory()
+        return {**super().account(), "plan": {**plan.by_kind, "arena": plan.arena_bytes, "peak": plan.peak_bytes}}
+
+    def _forward(self) -> object:
+        return self.model.evaluate([(self.x, self.y)])
+
+    def _epoch(self) -> Row:
+        return self._fit()
+
+    def _fit(self, *callbacks: Callback) -> Row:
+        return self.fit(self.x, self.y, *callbacks)
+
+    def fit(self, x: Any, y: Any, *callbacks: Callback) -> Row:
+        """Train on arrays, or on a loader, for the epoch that comes next."""
+        count, batch = len(self.samples["x_train"]), self.settings.batch_size or 0
+        history = self.model.fit(
+            x, y, batch, self.epoch + 1, 0, [Timer(), *callbacks], shuffle=batch < count,
+            initial_epoch=self.epoch, last_batch=self.settings.last_batch,
+        )  # fmt: skip
+        return _row(history.history)
+
+    def _whole(self, steps: int) -> Row:
+        history = self.model.fit([(self.x, self.y)] * steps, epochs=1, verbose=0, callbacks=[Timer()])
+        return _row(history.history)
+
+
+def _row(history: Mapping[str, Any]) -> Row:
+    return {key: float(history[key][-1]) for key in ("loss", "accuracy", "time_s", "samples_per_s")}
+
+
+class _StopAtOnce(Callback):
+    """Stops training after its first step."""
+
+    def on_train_batch_end(self, batch: int, logs: Logs) -> None:
+        """See `Callback`."""
+        self.model.stop_training = True
+
+
+class TorchPeer(Trainer):
+    """PyTorch's own modules: with the data on the device, or through a DataLoader."""
+
+    def __init__(self, name: str, settings: Settings, options: Mapping[str, Any], scaled: bool) -> None:
+        super().__init__(name, settings, options, scaled)
+        from minicnn.bench.torch_peer import LoaderTrainer, TorchTrainer
+
+        kind = LoaderTrainer if name.startswith("torch.nn-loader") else TorchTrainer
+        self.peer = kind(self.settings, self.samples, first_weights(self.settings, self.samples),
+                         self.backend.device, **self.options)  # fmt: skip
+
+    def probe(self) -> Probe:
+        """See `Trainer.probe`; the batch comes as in training, through the loader if there is one."""
+        loss, gradients = self.peer.gradients(*next(iter(self.peer.chosen(0))))
+        return Probe(loss, gradients, {})
+
+    def _evaluate(self, part: str) -> dict[str, float]:
+        return self.peer.evaluate(part)
+
+    def _forward(self) -> object:
+        return self.peer.evaluate("train")
+
+    def _epoch(self) -> Row:
+        return self.peer.train(self.peer.chosen(self.epoch))
+
+    def _whole(self, steps: int) -> Row:
+        return self.peer.train(self.peer.whole(steps))
+
+
+class JaxPeer(Trainer):
+    """Plain JAX: functions of arrays, jitted."""
+
+    def __init__(self, name: str, settings: Settings, options: Mapping[str, Any], scaled: bool) -> None:
+        super().__init__(name, settings, options, scaled)
+        from minicnn.bench.jax_peer import JaxTrainer
+
+        weights = first_weights(self.settings, self.samples)
+        self.peer = JaxTrainer(self.settings, self.samples, weights, self.backend.device)
+
+    def probe(self) -> Probe:
+        """See `Trainer.probe`."""
+        return Probe(*self.peer.gradients(self._first_batch()), {})
+
+    def _evaluate(self, part: str) -> dict[str, float]:
+        return self.peer.evaluate(part)
+
+    def _forward(self) -> object:
+        return self.peer.evaluate("train")
+
+    def _epoch(self) -> Row:
+        return self.peer.train_epoch(self.epoch)
+
+    def _whole(self, steps: int) -> Row:
+        return self.peer.train_whole(steps)
+
+
+def first_weights(settings: Settings, samples: job.Samples) -> Weights:
+    """The weights that every contender starts from."""
+    return job.make_model(settings, samples, get_backend("numpy")).get_weights()

@@ -1,0 +1,161 @@
+"""A contender in a process of its own, so that threads, memory and settings of libraries do not mix."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from minicnn import machine
+
+# JAX would take three quarters of a GPU's memory, which contenders share.
+DEFAULTS = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+EXPECTED = (ValueError, TypeError, RuntimeError, OSError, ImportError, MemoryError)
+PATIENCE = 10.0  # seconds that a process gets to end by itself
+
+
+class ContenderError(RuntimeError):
+    """A contender failed: the message names it and says why.
+
+    Attributes:
+        name: The contender.
+        why: Why it failed, in one line.
+    """
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(f"{name}: {why}")
+        self.name, self.why = name, why
+
+
+class Worker:
+    """Context manager: an object in a fresh process, whose methods are called from this one.
+
+    Args:
+        name: Name of the contender, for messages.
+        make: Class or function of a module, called there as `make(*args)`; it makes the object.
+        args: Its arguments; they travel by pickle.
+        environment: Variables of the environment that the process has in addition, from its start.
+
+    Raises:
+        ContenderError: On entering, if the object cannot be made.
+
+    Example:
+        >>> import collections
+        >>> with Worker("counter", collections.Counter, "abca") as worker:
+        ...     worker.call("total")
+        4
+    """
+
+    def __init__(
+        self, name: str, make: Callable[..., Any], *args: Any, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self.name = name
+        self._make, self._args = make, args
+        self._environment = {k: v for k, v in DEFAULTS.items() if k not in os.environ} | dict(environment or {})
+
+    def __enter__(self) -> Worker:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        handle, name = tempfile.mkstemp(prefix="minicnn-", suffix=".txt")
+        os.close(handle)
+        self._said = Path(name)
+        arguments = (theirs, self._said, multiprocessing.get_start_method(), self._make, self._args)
+        self._process = context.Process(target=_serve, args=arguments, name=self.name)
+        with ExitStack() as undo:
+            for variable, value in self._environment.items():  # a process inherits them when it starts
+                undo.callback(_restore, variable, os.environ.get(variable))
+                os.environ[variable] = value
+            self._process.start()
+        theirs.close()
+        try:
+            self._answer()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+        self.close(patience=0.0 if kind else PATIENCE)
+
+    def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a method of the object and wait for its result.
+
+        Raises:
+            ContenderError: If it raises an exception, or the process ends.
+        """
+        with suppress(OSError):  # it has ended; the answer says how
+            self._pipe.send((method, args, kwargs))
+        return self._answer()
+
+    def close(self, patience: float = PATIENCE) -> None:
+        """End the process; it gets some seconds to do so by itself."""
+        self._pipe.close()
+        self._process.join(patience)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+        self._said.unlink(missing_ok=True)
+
+    def _answer(self) -> Any:
+        try:
+            good, answer = self._pipe.recv()
+        except (EOFError, OSError):
+            self._process.join()
+            said = [line.strip() for line in self._said.read_text("utf-8", "replace").splitlines() if line.strip()]
+            why = f"its process ended with code {self._process.exitcode}" + (f": {said[-1]}" if said else "")
+            raise ContenderError(self.name, why) from None
+        if not good:
+            raise ContenderError(self.name, answer)
+        return answer
+
+
+def _restore(variable: str, value: str | None) -> None:
+    if value is None:
+        os.environ.pop(variable, None)
+    else:
+        os.environ[variable] = value
+
+
+def describe(error: BaseException) -> str:
+    """An exception in one line; the kind is named unless its message is written for users."""
+    text = " ".join(str(error).split())
+    return text if text and isinstance(error, EXPECTED) else f"{type(error).__name__}: {text}"
+
+
+def _serve(pipe: Connection, said: Path, method: str, make: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    """The process: make the object, then answer calls until the other end of the pipe is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
+    multiprocessing.set_start_method(method, force=True)  # libraries start processes as they do anywhere
+    machine.keep_freed_memory()
+    _write_into(said)
+    with suppress(EOFError, OSError):
+        try:
+            made = make(*args)
+        except Exception as error:
+            pipe.send((False, describe(error)))
+            return
+        pipe.send((True, None))
+        while True:
+            method, given, named = pipe.recv()
+            try:
+                answer = (True, getattr(made, method)(*given, **named))
+            except Exception as error:
+                answer = (False, describe(error))
+            pipe.send(answer)
+
+
+def _write_into(path: Path) -> None:
+    """Send what the process and its libraries print into a file."""
+    file = os.open(path, os.O_WRONLY | os.O_APPEND)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+        os.dup2(file, stream.fileno())
+    os.close(file)

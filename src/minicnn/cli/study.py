@@ -1,0 +1,174 @@
+"""`minicnn study`: carry out a study on this machine, or all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import click
+
+from minicnn import data, machine, studies
+from minicnn.bench import figures, markdown, report, tables
+from minicnn.bench.contenders import Field, find
+from minicnn.bench.page import Page
+from minicnn.bench.report import Chapter
+from minicnn.bench.store import Store, write_text
+from minicnn.bench.study import SETTING, Setting, Study, changed, measure, recall
+from minicnn.cli.options import BACKEND, Name
+from minicnn.cli.runs import require
+
+ALL = "all"
+RESULTS = "results"  # folder of the stored results, in the folder of all that is written
+
+
+@click.command()
+@click.argument("name", type=Name("A study", lambda: [*studies.names(), ALL]))
+@click.option("--quick", is_flag=True, help="Smaller sizes: minutes on two cores.")
+@click.option("--backends", metavar="A,B,..", help='Backends, such as "numpy,torch:cuda". Default: all that are found.')
+@click.option(
+    "--data", "datasets", multiple=True, type=Name("A data set", data.names), metavar="NAME",
+    help="Data set instead of the study's own; may be given several times.",
+)  # fmt: skip
+@click.option("--data-dir", type=click.Path(exists=True), metavar="DIR", help="Folder of the data set.")
+@click.option(
+    "--set", "sizes", multiple=True, metavar="SIZE=VALUE", help='Change a size of the study, such as "epochs=3".'
+)
+@click.option(
+    "--out", type=click.Path(file_okay=False, path_type=Path), default=Path("runs/studies"), show_default=True,
+    metavar="DIR", help="Folder of results, tables, figures and the report.",
+)  # fmt: skip
+@click.option("--again", is_flag=True, help="Measure anew what was measured already.")
+@click.option("--stored", is_flag=True, help="Measure nothing: present what the folder holds, wherever it is from.")
+@click.option(
+    "--docs", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
+    help="Write a Markdown page for each study into this folder, instead of files and report.",
+)  # fmt: skip
+@click.pass_context
+def study(
+    ctx: click.Context, /, name: str, out: Path, again: bool, stored: bool, docs: Path | None, **options: Any
+) -> None:
+    """Carry out a study, NAME, or "all" of them: measure, fill its tables, draw its figures.
+
+    Finished measurements are kept in the folder of the results, and an interrupted study goes on,
+    as long as machine, versions and sizes stay what they are. Writes tables (CSV, JSON), figures
+    (PNG, SVG) and one report, report.html. Contenders that do not compute what the first one does
+    are refused, not timed; if one is refused or fails, the exit code is 1.
+    """
+    require("matplotlib", "psutil")
+    chosen = studies.names() if name == ALL else [name]
+    opened = {study_name: studies.get_study(study_name) for study_name in chosen}
+    if stored:
+        stores = {n: Store(out / RESULTS / n, {}) for n in chosen}
+        there = [n for n in chosen if name != ALL or stores[n].path(SETTING).exists()]
+        chapters = [_recalled(n, opened[n], stores[n]) for n in there]
+    else:
+        settings = _settings(ctx, opened, **options)
+        chapters = [_carried_out(n, opened[n], *settings[n], out, again=again) for n in chosen]
+    if not chapters:
+        message = f"The folder holds results of a study. Received: {out} without. Run one without --stored first."
+        raise click.ClickException(message)
+    for chapter in chapters:
+        if docs is None:
+            _write_files(chapter, out / chapter.name)
+        else:
+            _write_docs(chapter, docs)
+    if docs is None:
+        write_text(out / "report.html", report.to_html_page(chapters))
+    click.echo(f"{docs or out / 'report.html'}: {', '.join(c.name for c in chapters)}")
+    refused = [f"{c.name}: {n} {why}" for c in chapters for n, why in c.page.refusals.items()]
+    if refused:
+        message = f"Every contender that is here computes the same. Received: {'; '.join(refused)}"
+        raise click.ClickException(message)
+
+
+def _settings(
+    ctx: click.Context,
+    opened: dict[str, Study],
+    *,
+    quick: bool,
+    backends: str | None,
+    datasets: Sequence[str],
+    data_dir: str | None,
+    sizes: Sequence[str],
+) -> dict[str, tuple[Setting, Field]]:
+    """How each study is to be carried out, and the machine, from what the user gave."""
+    only = None
+    if backends is not None:
+        parameter = next(p for p in ctx.command.params if p.name == "backends")
+        only = [BACKEND.convert(part.strip(), parameter, ctx) for part in backends.split(",")]
+    changes = _changes(ctx, opened, sizes)
+    chosen = {n: _data(ctx, n, s, datasets, alone=len(opened) == 1) for n, s in opened.items()}
+    for note in machine.warnings():
+        click.echo(f"note: {note}", err=True)
+    field = find()
+    settings = {}
+    for name, opened_study in opened.items():
+        here = field.of(only, opened_study.peers)
+        base = opened_study.quick if quick else opened_study.full
+        own = {k: v for k, v in changes.items() if k in {f.name for f in fields(base)}}
+        try:
+            made = changed(base, own)
+        except ValueError as error:
+            raise click.UsageError(str(error), ctx) from error
+        settings[name] = (Setting(made, here.present, here.absent, chosen[name], data_dir, quick, here.clocks), here)
+        if not here.present:
+            message = f"A study needs a backend that can run. Received: {'; '.join(here.absent.values())}"
+            raise click.ClickException(message)
+    return settings
+
+
+def _changes(ctx: click.Context, opened: dict[str, Study], given: Sequence[str]) -> dict[str, str]:
+    changes = {}
+    for text in given:
+        name, sign, value = text.partition("=")
+        known = {f.name: s for s in opened.values() for f in fields(s.full)}
+        if not sign or name not in known:
+            message = f"--set takes SIZE=VALUE with a size among {', '.join(sorted(known))}. Received: {text!r}."
+            raise click.UsageError(message, ctx)
+        changes[name] = value
+    return changes
+
+
+def _data(ctx: click.Context, name: str, opened: Study, given: Sequence[str], *, alone: bool) -> tuple[str, ...]:
+    """The data sets of a study: those given that it can work with, else its own."""
+    known = (*opened.data, *opened.others)
+    wrong = [d for d in given if d not in known]
+    if alone and wrong:
+        message = f"The study {name} works with {', '.join(known)}. Received: --data {wrong[0]}."
+        raise click.UsageError(message, ctx)
+    return tuple(d for d in given if d in known) or opened.data
+
+
+def _carried_out(name: str, opened: Study, setting: Setting, field: Field, out: Path, *, again: bool) -> Chapter:
+    click.echo(f"{name}: {', '.join(setting.contenders)}")
+    for absent, why in setting.absent.items():
+        click.echo(f"  without {absent}: {why}")
+    store = Store(out / RESULTS / name, field.machine)
+    measure(opened, setting, store, lambda line: click.echo(f"  {line}"), again=again)
+    return _recalled(name, opened, store)
+
+
+def _recalled(name: str, opened: Study, store: Store) -> Chapter:
+    setting, results, found = recall(opened, store)
+    page = Page()
+    opened.present(page, setting, results)
+    return Chapter(name, opened, setting, found, page)
+
+
+def _write_files(chapter: Chapter, folder: Path) -> None:
+    """Tables and figures as files."""
+    for table in chapter.page.tables:
+        write_text(folder / f"{table.name}.csv", tables.to_csv(table))
+        write_text(folder / f"{table.name}.json", tables.to_json(table))
+    for figure in chapter.page.figures:
+        write_text(folder / f"{figure.name}.svg", figures.to_svg(figure))
+        (folder / f"{figure.name}.png").write_bytes(figures.to_png(figure))
+
+
+def _write_docs(chapter: Chapter, folder: Path) -> None:
+    """A page for the documentation, with its figures."""
+    write_text(folder / f"{chapter.name}.md", markdown.to_page(chapter, "figures"))
+    for figure in chapter.page.figures:
+        write_text(folder / "figures" / f"{chapter.name}-{figure.name}.svg", figures.to_svg(figure))

@@ -1,0 +1,153 @@
+"""Study `convolution`: which convolution strategy wins where, and which layers cost.
+
+F. Knitz, A Guide to CNNs and GPUs, 2017-01-13, after X. Li et al., Performance Analysis of GPU-based Convolutional
+Neural Networks, ICPP 2016.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any
+
+from minicnn.bench import Measurement, Page, Results, Setting, Study
+from minicnn.bench.contenders import PEERS
+from minicnn.ops.strategies import Problem
+from minicnn.studies.convolution import breakdown, pages, sweeps
+
+NETWORKS = {"alexnet": 224, "overfeat": 231, "vgg16": 224, "googlenet": 224}  # with the sides of their images
+CLASSES = 1000
+LOSS_RTOL = 1e-3  # between contenders, of a batch: sums of up to 25,088 products, layer by layer, in float32
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of the study.
+
+    Attributes:
+        batch: Images of the problem that all sweeps go through.
+        image: Height and width of its images.
+        channels: Its channels, and filters.
+        kernel: Height and width of its kernel.
+        kernels: Kernel sizes of the sweep.
+        channel_counts: Channels, and filters, of the sweep.
+        images: Heights and widths of the sweep.
+        batches: Batch sizes of the sweep.
+        rounds: How often each strategy has its turn.
+        budget_s: Seconds after which no round of a point and direction starts, once each strategy has had three.
+        not_in_sweeps: Backends that take part at the point that all sweeps go through only.
+        not_in_layers: Backends that do not take part in the breakdown by layers.
+        network_image: Height and width of the networks' images; 0 for their own.
+        network_batch: Images in a step of the networks.
+        iterations: Training iterations of the networks.
+    """
+
+    batch: int = 64
+    image: int = 32
+    channels: int = 64
+    kernel: int = 3
+    kernels: tuple[int, ...] = (1, 3, 5, 7, 9, 11)
+    channel_counts: tuple[int, ...] = (4, 16, 64, 128, 256)
+    images: tuple[int, ...] = (8, 16, 32, 64, 128)
+    batches: tuple[int, ...] = (1, 8, 32, 64, 128, 256)
+    rounds: int = 15
+    budget_s: float = 20.0
+    not_in_sweeps: tuple[str, ...] = ("",)
+    not_in_layers: tuple[str, ...] = ("",)
+    network_image: int = 0
+    network_batch: int = 32
+    iterations: int = 10
+
+
+QUICK = Sizes(
+    batch=32, image=16, channels=32, kernels=(1, 3, 5, 7, 11), channel_counts=(4, 8, 32, 128), images=(8, 16, 32, 64),
+    batches=(1, 8, 32, 128), rounds=5, budget_s=1.0, not_in_sweeps=("jax",), not_in_layers=("torch",),
+    network_image=80, network_batch=4,
+)  # fmt: skip
+
+
+def base(sizes: Sizes) -> Problem:
+    """The problem that all sweeps go through."""
+    return _with_kernel(
+        Problem(sizes.batch, (sizes.image, sizes.image), sizes.channels, sizes.channels, (1, 1)), sizes.kernel
+    )
+
+
+def _with_kernel(problem: Problem, k: int) -> Problem:
+    before, after = (k - 1) // 2, k // 2  # the result has the image's size
+    return replace(problem, kernel=(k, k), padding=((before, after), (before, after)))
+
+
+def sweep_of(name: str, sizes: Sizes) -> list[Problem]:
+    """The problems of a sweep."""
+    middle = base(sizes)
+    if name == "kernel size":
+        return [_with_kernel(middle, k) for k in sizes.kernels]
+    if name == "channels":
+        return [replace(middle, channels=c, filters=c) for c in sizes.channel_counts]
+    if name == "image size":
+        return [replace(middle, image=(n, n)) for n in sizes.images]
+    return [replace(middle, batch=n) for n in sizes.batches]
+
+
+def backends_of(setting: Setting) -> tuple[str, ...]:
+    """Contenders that are backends."""
+    return tuple(name for name in setting.contenders if name.partition(":")[0] not in PEERS)
+
+
+def measurements(setting: Setting) -> Iterator[Measurement]:
+    """All strategies at one point, a sweep of each size around it, and the layers of the networks."""
+    sizes: Sizes = setting.sizes
+    everyone = backends_of(setting)
+    some = tuple(name for name in everyone if name.partition(":")[0] not in sizes.not_in_sweeps)
+    jobs = {"base": (everyone, [base(sizes)])}
+    jobs |= {name: (some, sweep_of(name, sizes)) for name in pages.SWEEPS}
+    for name, (names, problems) in jobs.items():
+        given: dict[str, Any] = {
+            "contenders": names, "problems": [asdict(p) for p in problems], "rounds": sizes.rounds,
+            "budget_s": sizes.budget_s,
+        }  # fmt: skip
+        run = partial(sweeps.measure, names, problems, sizes.rounds, sizes.budget_s)
+        yield Measurement(f"strategies-{name}", given, run)
+    names = tuple(name for name in setting.contenders if name.partition(":")[0] not in sizes.not_in_layers)
+    for name, side in NETWORKS.items():
+        image = sizes.network_image or side
+        given = {"contenders": names, "image": image, "batch": sizes.network_batch}
+        run = partial(
+            breakdown.measure,
+            setting.contenders,
+            name,
+            image,
+            sizes.network_batch,
+            sizes.iterations,
+            CLASSES,
+            LOSS_RTOL,
+        )
+        yield Measurement(f"layers-{name}", {**given, "iterations": sizes.iterations}, run)
+
+
+def present(page: Page, setting: Setting, results: Results) -> None:
+    """Who wins where, memory and errors, sweeps; then the layers of the networks."""
+    pages.strategies(page, results)
+    pages.layers(page, setting.sizes.network_batch, {n: setting.sizes.network_image or s for n, s in NETWORKS.items()},
+                 {name: results[f"layers-{name}"] for name in NETWORKS}, quick=setting.quick)  # fmt: skip
+
+
+STUDY = Study(
+    title="Convolution: which strategy wins where, and which layers cost",
+    question=(
+        "Which way to compute a convolution is the fastest for which kernel size, number of channels, image and batch? "
+        "What share of a training step do convolutions take?"
+    ),
+    source=(
+        "F. Knitz, A Guide to CNNs and GPUs, 2017, after X. Li et al., Performance Analysis of GPU-based Convolutional "
+        "Neural Networks, ICPP 2016."
+    ),
+    full=Sizes(),
+    quick=QUICK,
+    data=("synthetic",),
+    measurements=measurements,
+    present=present,
+    peers=("torch.nn",),
+)

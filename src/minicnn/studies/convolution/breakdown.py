@@ -1,0 +1,232 @@
+"""What the kinds of layers of whole networks take: each node of a training step between clocks, or PyTorch's profiler.
+
+Contenders that merge nodes or compile the step as a whole have no times of single layers, and are left out with that as
+the reason.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from minicnn import layers as kinds
+from minicnn import zoo
+from minicnn.bench import ContenderError, Worker, stopwatch
+from minicnn.bench.contenders import PEERS, backend_of
+from minicnn.bench.operations import node_times, step_inputs
+from minicnn.losses import SparseCategoricalCrossentropy
+from minicnn.models import Model
+from minicnn.optimizers import SGD
+
+PARTS = ("convolution", "pooling", "ReLU", "fully connected", "concat", "normalisation", "other")
+PHASES = ("forward", "backward", "update")
+
+# Layers by the part of the network that they are.
+LAYERS: dict[type, str] = {
+    kinds.Conv2D: "convolution", kinds.DepthwiseConv2D: "convolution", kinds.Dense: "fully connected",
+    kinds.MaxPooling2D: "pooling", kinds.AveragePooling2D: "pooling", kinds.AdaptiveAveragePooling2D: "pooling",
+    kinds.GlobalAveragePooling2D: "pooling", kinds.Concatenate: "concat", kinds.BatchNormalization: "normalisation",
+}  # fmt: skip
+
+# PyTorch's operations, as its profiler names them, by phase and part.
+TORCH = {
+    "forward": {
+        r"aten::conv2d": "convolution", r"aten::(max_pool2d|adaptive_avg_pool2d|avg_pool2d)": "pooling",
+        r"aten::relu_?": "ReLU", r"aten::linear": "fully connected", r"aten::cat": "concat",
+        r"aten::batch_norm": "normalisation",
+    },
+    "backward": {
+        r"ConvolutionBackward\d": "convolution",
+        r"(MaxPool2DWithIndices|AdaptiveAvgPool2D|AvgPool2D|Mean)Backward\d": "pooling", r"ReluBackward\d": "ReLU",
+        r"AddmmBackward\d": "fully connected", r"CatBackward\d": "concat",
+        r"\w*BatchNormBackward\d": "normalisation",
+    },
+}  # fmt: skip
+STEPS = 3  # whole steps, timed to see what the clocks within a step cost
+EVALUATE = "autograd::engine::evaluate_function: "
+
+
+def part_of(op: str, scope: str, layer_types: Mapping[str, type]) -> str:
+    """The part that a node belongs to: an activation by itself, anything else to its layer."""
+    if op.startswith("relu"):
+        return "ReLU"
+    return LAYERS.get(layer_types.get(scope.split("/")[0], object), "other")
+
+
+def network(name: str, image: int, backend: str | None, classes: int) -> Model:
+    """A network without dropout, compiled for training as in the study."""
+    model = zoo.get_model(name, input_shape=(image, image, 3), num_classes=classes, backend=backend, dropout=0.0)
+    model.compile(SGD(0.01), SparseCategoricalCrossentropy(from_logits=True))
+    return model
+
+
+class Layers:
+    """A contender: trains a network and times its parts; lives in a process of its own.
+
+    Args:
+        contender: A backend, or the peer "torch.nn" with a device.
+        name: Name of the network in the zoo.
+        image: Height and width of an image.
+        batch: Images in a step.
+        classes: Classes.
+    """
+
+    def __init__(self, contender: str, name: str, image: int, batch: int, classes: int) -> None:
+        rng = np.random.default_rng(0)
+        self._peer = contender.partition(":")[0] in PEERS
+        self._x = rng.standard_normal((batch, image, image, 3), np.float32)
+        self._y = rng.integers(0, classes, batch).astype(np.int32)
+        self._device = contender.partition(":")[2] or "cpu"
+        self._model = network(name, image, None if self._peer else backend_of(contender), classes)
+        self._name, self._classes = name, classes
+
+    def loss(self) -> float:
+        """Loss of the first batch with the first weights."""
+        if self._peer:
+            loss, _ = self._torch()
+            return float(loss(*self._torch_batch()).detach())
+        return float(self._model.train_on_batch(self._x, self._y)["loss"])
+
+    def parts(self, iterations: int) -> dict[str, dict[str, list[float]]] | None:
+        """Seconds of each iteration by phase and part; None if the contender does not run node by node."""
+        return self._torch_parts(iterations) if self._peer else self._node_parts(iterations)
+
+    def step(self, iterations: int) -> list[float]:
+        """Seconds of whole training steps, without clocks within."""
+        if self._peer:
+            loss, optimizer = self._torch()
+            x, y = self._torch_batch()
+
+            def step() -> None:
+                optimizer.zero_grad()
+                loss(x, y).backward()
+                optimizer.step()
+
+            synchronize = self._torch_synchronize
+        else:
+            x, y = (self._model.backend.asarray(a) for a in (self._x, self._y))
+
+            def step() -> None:
+                self._model.train_on_batch(x, y)
+
+            synchronize = self._model.backend.synchronize
+        step()
+        return [stopwatch(step, synchronize) for _ in range(iterations)]
+
+    # minicnn --------------------------------------------------------------------------------------
+
+    def _node_parts(self, iterations: int) -> dict[str, dict[str, list[float]]] | None:
+        model = self._model
+        program = model.program("train", batch_size=len(self._x))
+        given = {"x": self._x, "y": self._y, "learning_rate": np.asarray(0.01, np.float32)}
+        found = node_times(model.backend, program, step_inputs(model, program, given), repeats=iterations)
+        if found is None:
+            return None
+        types = {model.layer_name(layer): type(layer) for layer in model.layers}
+        seconds = {phase: {part: [0.0] * iterations for part in PARTS} for phase in PHASES}
+        for node in found:
+            sums = seconds[node.phase][part_of(node.op, node.scope, types)]
+            for i, s in enumerate(node.seconds):
+                sums[i] += s
+        return seconds
+
+    # PyTorch --------------------------------------------------------------------------------------
+
+    def _torch(self) -> tuple[Any, Any]:
+        """The loss as a function of a batch, and the optimizer, of the same network with the same weights."""
+        import torch
+
+        from minicnn.bench import torch_networks
+
+        torch.backends.cudnn.allow_tf32 = False  # float32 means float32 here, too
+        weights = self._model.get_weights()
+        module = torch_networks.build(self._name, self._x.shape[1:], self._classes, weights)
+        module = module.to(self._device, memory_format=torch.channels_last).train()
+        optimizer = torch.optim.SGD(module.parameters(), 0.01)
+        return lambda x, y: torch.nn.functional.cross_entropy(module(x), y), optimizer
+
+    def _torch_batch(self) -> tuple[Any, Any]:
+        import torch
+
+        x = torch.from_numpy(self._x).permute(0, 3, 1, 2).to(self._device)
+        return x, torch.from_numpy(self._y).long().to(self._device)
+
+    def _torch_synchronize(self) -> None:
+        import torch
+
+        if self._device.startswith("cuda"):
+            torch.cuda.synchronize()
+
+    def _torch_parts(self, iterations: int) -> dict[str, dict[str, list[float]]]:
+        from torch.profiler import ProfilerActivity, profile
+
+        loss, optimizer = self._torch()
+        x, y = self._torch_batch()
+        cuda = self._device.startswith("cuda")
+        activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
+        seconds = {phase: {part: [0.0] * iterations for part in PARTS} for phase in PHASES}
+        losses: list[Any] = []
+
+        def forward() -> None:
+            losses[:] = [loss(x, y)]
+
+        def backward() -> None:
+            optimizer.zero_grad()
+            losses[0].backward()
+
+        for i in range(-1, iterations):
+            with profile(activities=activities) as seen:
+                whole = {
+                    "forward": stopwatch(forward, self._torch_synchronize),
+                    "backward": stopwatch(backward, self._torch_synchronize),
+                    "update": stopwatch(optimizer.step, self._torch_synchronize),
+                }
+            if i < 0:  # fills caches
+                continue
+            for event in seen.key_averages():
+                taken = (event.device_time_total if cuda else event.cpu_time_total) * 1e-6
+                for phase, part in _torch_part(event.key):
+                    seconds[phase][part][i] += taken
+            for phase, taken in whole.items():
+                known = sum(seconds[phase][part][i] for part in PARTS)
+                seconds[phase]["other"][i] = max(taken - known, 0.0)
+        return seconds
+
+
+def _torch_part(key: str) -> list[tuple[str, str]]:
+    """Phase and part of an operation of PyTorch's profile; none if it is within another."""
+    phase = "backward" if key.startswith(EVALUATE) else "forward"
+    name = key.removeprefix(EVALUATE)
+    return [(phase, part) for pattern, part in TORCH[phase].items() if re.fullmatch(pattern, name)]
+
+
+def measure(
+    contenders: Sequence[str], name: str, image: int, batch: int, iterations: int, classes: int, rtol: float
+) -> dict[str, Any]:
+    """The parts of a network's training step on each contender, one after the other.
+
+    Returns:
+        "seconds" by contender, phase and part, "steps" by contender, "out": why others could not take part, and
+        "refused": who computes another loss.
+    """
+    result: dict[str, Any] = {"seconds": {}, "steps": {}, "losses": {}, "out": {}, "refused": {}}
+    for contender in contenders:
+        try:
+            with Worker(contender, Layers, contender, name, image, batch, classes) as worker:
+                loss = result["losses"][contender] = worker.call("loss")
+                first = next(iter(result["losses"].values()))
+                if not abs(loss - first) <= rtol * abs(first):
+                    result["refused"][contender] = f"its loss {loss:.6g} is not {first:.6g}, the first contender's"
+                    continue
+                found = worker.call("parts", iterations)
+                if found is None:
+                    result["out"][contender] = "its step is compiled or fused, so single layers cannot be timed"
+                    continue
+                result["seconds"][contender] = found
+                result["steps"][contender] = worker.call("step", min(iterations, STEPS))
+        except ContenderError as error:
+            result["out"][contender] = error.why
+    return result

@@ -1,0 +1,299 @@
+"""Strategies of convolution, each on each backend: errors, memory and times over kernels, channels, images, batches."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+import array_api_compat.numpy as numpy_xp
+import numpy as np
+
+from minicnn import ops
+from minicnn.backends import get_backend
+from minicnn.backends.base import Array, Backend, Executable
+from minicnn.bench import ContenderError, Worker, interleaved, stopwatch
+from minicnn.ops.strategies import DIRECTIONS, PRIMITIVES, STRATEGIES, Direction, Problem
+from minicnn.program.graph import Program
+from minicnn.tolerance import tolerance
+
+OWN = "own kernel"  # of a backend that has one for convolutions
+LEAST_S = 0.002  # a call that takes less is repeated, and the mean counts
+HostArray = np.ndarray[Any, Any]
+Way = tuple[str, Direction]
+
+
+def step(problem: Problem, direction: Direction) -> Program:
+    """A Program that is one convolution, or one of its gradients: from "x", "w", "dy" to "result"."""
+    program = Program(direction)
+    shapes = {"x": problem.x_shape, "w": problem.w_shape, "dy": problem.y_shape}
+
+    def given(name: str) -> Any:
+        return program.input(name, shapes[name], problem.dtype)
+
+    if direction == "forward":
+        made = ops.conv2d(given("x"), given("w"), **problem.attrs)
+    elif direction == "input gradient":
+        made = ops.conv2d_input_gradient(given("dy"), given("w"), image=problem.image, **problem.attrs)
+    else:
+        made = ops.conv2d_weight_gradient(given("dy"), given("x"), kernel=problem.kernel, **problem.attrs)
+    program.outputs["result"] = made
+    return program
+
+
+def operands(problem: Problem, seed: int = 0) -> dict[str, HostArray]:
+    """Standard normal images and gradient, and a kernel that keeps their size; images in NHWC."""
+    rng = np.random.default_rng(seed)
+    n, (h, w), (oh, ow) = problem.batch, problem.image, problem.output
+    shapes = {"x": (n, h, w, problem.channels), "w": problem.w_shape, "dy": (n, oh, ow, problem.filters)}
+    made = {name: rng.standard_normal(shape, np.float32) for name, shape in shapes.items()}
+    made["w"] *= np.float32(np.prod(problem.w_shape[:3]) ** -0.5)
+    return made
+
+
+def expected(problem: Problem) -> dict[str, HostArray]:
+    """The results in float64 by direction, images in NHWC, as the references compute them on NumPy."""
+    arrays = {name: a.astype(np.float64) for name, a in operands(problem).items()}
+    return {d: _reference(problem, d, arrays) for d in DIRECTIONS}
+
+
+def _reference(problem: Problem, direction: Direction, arrays: Mapping[str, HostArray]) -> HostArray:
+    (node,) = step(problem, direction).nodes
+    result: HostArray = node.op.reference(*(arrays[v.name] for v in node.inputs), xp=numpy_xp, **node.attrs)
+    return result
+
+
+class Convolver:
+    """A contender: computes convolutions by every strategy that its backend can; lives in a process of its own.
+
+    Args:
+        name: Name of the backend.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.backend = get_backend(name)
+        self._runs: dict[Way, tuple[Executable, dict[str, Array]]] = {}
+        self._last: dict[str, Array] = {}
+        self._problems: dict[str, Problem] = {}
+
+    def begin(self, problem: Problem) -> dict[str, str]:
+        """Take up a problem (in NHWC); returns for each strategy that cannot compute it the reason."""
+        self._runs.clear()
+        self._problems.clear()
+        refusals: dict[str, str] = {}
+        arrays = operands(problem)
+        for way in (*STRATEGIES, OWN):
+            reason = self._add(way, problem, arrays)
+            if reason is not None:
+                refusals[way] = reason
+        return refusals
+
+    def _add(self, way: str, problem: Problem, arrays: Mapping[str, HostArray]) -> str | None:
+        if way == OWN:
+            return self._add_own(problem, arrays)
+        if self.name == "numba":
+            return "its arrays are NumPy's: see numpy"
+        reason = STRATEGIES[way].refusal(problem, self.backend.xp)
+        if reason is not None:
+            return reason
+        layout = "NHWC" if way == "vendor" else self._layout(problem)
+        problem = Problem(**{**vars(problem), "data_format": layout})
+        self._compile(way, problem, arrays, get_backend(self.name, convolution=way))
+        return None
+
+    def _add_own(self, problem: Problem, arrays: Mapping[str, HostArray]) -> str | None:
+        for direction in DIRECTIONS:
+            rows = self.backend.explain(step(problem, direction))
+            texts = [text for node, text in rows if node.op.name in PRIMITIVES]
+            if not texts or any(text.startswith("reference") for text in texts):
+                return texts[0].removeprefix("reference: ") if texts else "it has none"
+        self._compile(OWN, problem, arrays, self.backend)
+        return None
+
+    def _layout(self, problem: Problem) -> str:
+        """The order of the axes that the backend's passes give to images."""
+        nodes = self.backend.rewrite(step(problem, "forward")).nodes
+        return next((str(n.attrs["data_format"]) for n in nodes if n.op.name in PRIMITIVES), "NHWC")
+
+    def _compile(self, way: str, problem: Problem, arrays: Mapping[str, HostArray], backend: Any) -> None:
+        self._problems[way] = problem
+        order = ["NHWC".index(a) for a in problem.data_format]
+        for direction in DIRECTIONS:
+            program = step(problem, direction)
+            given = {
+                v.name: backend.asarray(
+                    arrays["w"] if v.name == "w" else np.ascontiguousarray(arrays[v.name].transpose(order))
+                )
+                for v in program.inputs
+            }
+            self._runs[way, direction] = (backend.compile(program), given)
+
+    def errors(self, right: Mapping[str, HostArray]) -> dict[str, dict[str, float]]:
+        """Largest error of each strategy by direction, relative to the largest element of the result."""
+        found: dict[str, dict[str, float]] = {way: {} for way in self._problems}
+        for way, direction in self._runs:
+            made = self.backend.to_numpy(self._run(way, direction)["result"]).astype(np.float64)
+            if direction != "weight gradient":
+                made = made.transpose([self._problems[way].data_format.index(a) for a in "NHWC"])
+            largest = float(np.abs(right[direction]).max())
+            found[way][direction] = float(np.abs(made - right[direction]).max()) / largest
+        return found
+
+    def _run(self, way: str, direction: Direction) -> dict[str, Array]:
+        run, given = self._runs[way, direction]
+        return run(given)
+
+    def time(self, way: str, direction: Direction) -> float:
+        """Seconds of one run."""
+
+        def call() -> None:
+            # Kept, since JAX's results can only be waited for while they are there.
+            self._last = self._run(way, direction)
+            if self.backend.device == "cpu":
+                self.backend.synchronize()
+
+        return stopwatch(call, self.backend.synchronize, least_s=LEAST_S)
+
+    def layouts(self) -> dict[str, str]:
+        """Order of the axes of images by strategy."""
+        return {way: problem.data_format for way, problem in self._problems.items()}
+
+    def workspace(self) -> dict[str, dict[str, int | None]]:
+        """Bytes beside operands and result that each strategy states."""
+        return {
+            way: {d: STRATEGIES[way].workspace(problem, d) for d in DIRECTIONS}
+            for way, problem in self._problems.items()
+            if way in STRATEGIES
+        }
+
+    def measured(self) -> dict[str, dict[str, int]]:
+        """Bytes beside operands and result that a run really takes, where that can be measured exactly."""
+        found: dict[str, dict[str, int]] = {}
+        for way, direction in self._runs:
+            peak = allocated(self.backend, partial(self._run, way, direction))
+            if peak is not None:
+                result = self._problems[way].result_bytes(direction)
+                found.setdefault(way, {})[direction] = max(peak - result, 0)
+        return found
+
+
+def allocated(backend: Backend, call: Callable[[], object]) -> int | None:
+    """Most bytes that a call has allocated at a time; None where the library does not tell.
+
+    NumPy reports to tracemalloc, PyTorch to its profiler on the CPU and to a counter of its own on CUDA.
+    """
+    call()
+    backend.synchronize()
+    if backend.name == "numpy":
+        tracemalloc.start()
+        call()
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return peak
+    if backend.name == "torch" and backend.device == "cpu":
+        return _torch_peak(call)
+    if backend.name == "torch" and backend.device.startswith("cuda"):
+        import torch
+
+        before = torch.cuda.memory_allocated(backend.device)
+        torch.cuda.reset_peak_memory_stats(backend.device)
+        call()
+        backend.synchronize()
+        return int(torch.cuda.max_memory_allocated(backend.device)) - before
+    return None
+
+
+def _torch_peak(call: Callable[[], object]) -> int:
+    """The running sum of what PyTorch's allocator gives and takes, at its highest."""
+    import torch
+
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        kept = call()
+    del kept
+    events = [e for e in profile.profiler.kineto_results.events() if e.name() == "[memory]"]
+    live = peak = 0
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        live += event.nbytes()
+        peak = max(peak, live)
+    return peak
+
+
+def measure(names: Sequence[str], problems: Sequence[Problem], rounds: int, budget_s: float) -> dict[str, Any]:
+    """All strategies on all backends: refusals, errors, memory, and seconds in turns.
+
+    Args:
+        names: The backends.
+        problems: The problems, in NHWC and float32.
+        rounds: How often each has its turn.
+        budget_s: Seconds after which no round of a problem and direction starts, once each has had three.
+
+    Returns:
+        "points", one a problem, and "out": why backends could not take part.
+    """
+    out: dict[str, str] = {}
+    with ExitStack() as stack:
+        workers: dict[str, Worker] = {}
+        for name in names:
+            try:
+                workers[name] = stack.enter_context(Worker(name, Convolver, name))
+            except ContenderError as error:
+                out[name] = error.why
+        return {"points": [_point(workers, p, rounds, budget_s) for p in problems], "out": out}
+
+
+def _point(workers: Mapping[str, Worker], problem: Problem, rounds: int, budget_s: float) -> dict[str, Any]:
+    right = expected(problem)
+    contenders: dict[str, dict[str, Any]] = {}
+    for name, worker in workers.items():
+        try:
+            skipped, errors = worker.call("begin", problem), worker.call("errors", right)
+            facts = {m: worker.call(m) for m in ("layouts", "workspace", "measured")}
+        except ContenderError as error:
+            nothing: dict[str, Any] = {
+                k: {} for k in ("times", "refused", "errors", "skipped", "layouts", "workspace", "measured")
+            }
+            contenders[name] = {"failure": error.why, **nothing}
+            continue
+        refused = {way: text for way, text in _judged(errors, problem).items() if text}
+        times: dict[str, dict[str, list[float]]] = {way: {} for way in errors if way not in refused}
+        contenders[name] = {"skipped": skipped, "errors": errors, "refused": refused, "times": times, **facts}
+    for direction in DIRECTIONS:
+        calls = {
+            (name, way): partial(workers[name].call, "time", way, direction)
+            for name, found in contenders.items()
+            for way in found["times"]
+        }
+        samples = interleaved({f"{way} on {name}": call for (name, way), call in calls.items()},
+                              rounds=rounds, budget_s=budget_s)  # fmt: skip
+        for name, way in calls:
+            contenders[name]["times"][way][direction] = samples[f"{way} on {name}"]
+    return {"problem": asdict(problem), "flops": problem.flops, "contenders": contenders}
+
+
+def allowed(way: str, problem: Problem, direction: Direction) -> float:
+    """The largest error of a strategy, relative to the largest result, that rounding in float32 explains."""
+    taps = problem.kernel[0] * problem.kernel[1]
+    terms = {
+        "forward": taps * problem.channels // problem.groups,
+        "input gradient": taps * problem.filters // problem.groups,
+        "weight gradient": problem.batch * problem.output[0] * problem.output[1],
+    }[direction]
+    factor = STRATEGIES[way].error if way in STRATEGIES else 1.0
+    return factor * tolerance(problem.dtype, terms)[0]
+
+
+def _judged(errors: Mapping[str, Mapping[str, float]], problem: Problem) -> dict[str, str]:
+    """For each strategy that errs by more than rounding explains, in what; an empty text for the others."""
+    texts = {}
+    for way, found in errors.items():
+        wrong = [
+            f"its {d} errs by {found[d]:.1e} (relative; at most {allowed(way, problem, d):.1e})"
+            for d in DIRECTIONS
+            if not found[d] <= allowed(way, problem, d)
+        ]
+        texts[way] = " and ".join(wrong)
+    return texts

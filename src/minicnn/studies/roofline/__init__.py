@@ -1,0 +1,132 @@
+"""Study `roofline`: where four networks sit under the machine's roofline, and what holds them back.
+
+R. Vasant, Performance Benchmarking of Neural Networks Across CPU and GPU Environments, 2025-11-14.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from minicnn.bench import Measurement, Page, Results, Setting, Study
+from minicnn.bench.contenders import PEERS
+from minicnn.studies.roofline import ceilings, counting, pages, training
+from minicnn.studies.roofline.counting import NETWORKS
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of the study.
+
+    Attributes:
+        image: Height and width of the images; 64 in Tiny-ImageNet.
+        batches: Batch sizes, the smallest first.
+        rounds: How often each contender has its turn.
+        budget_s: Seconds after which no round of a batch size starts, once each contender has had three.
+        samples: Training images of an epoch.
+        tests: Test images.
+        epoch_batch: Batch size of the epoch.
+        account_batch: Batch size at which planned and measured memory are compared.
+        copies: Bytes of the arrays that are copied.
+        side: Rows of the matrices that are multiplied on a CPU; four times as many on a GPU.
+        repeats: Samples of each ceiling.
+        left_out: Contenders that do not train the networks, being slow.
+    """
+
+    image: int = 64
+    batches: tuple[int, ...] = (32, 64, 128, 256)
+    rounds: int = 10
+    budget_s: float = 30.0
+    samples: int = 100_000
+    tests: int = 10_000
+    epoch_batch: int = 128
+    account_batch: int = 32
+    copies: tuple[int, ...] = tuple(2**k for k in range(13, 30))
+    side: int = 2048
+    repeats: int = 10
+    left_out: tuple[str, ...] = ("",)
+
+
+QUICK = Sizes(
+    rounds=2, samples=512, tests=256, epoch_batch=64, account_batch=8, copies=tuple(2**k for k in range(13, 28, 2)),
+    side=1536, repeats=5, left_out=("numpy", "torch", "jax"),
+)  # fmt: skip
+
+
+def measurements(setting: Setting) -> Iterator[Measurement]:
+    """Ceilings, counts, PyTorch's counts, memory accounts, and each network's training."""
+    sizes: Sizes = setting.sizes
+    backends = tuple(c for c in setting.contenders if c.partition(":")[0] not in PEERS)
+    image = (sizes.image, sizes.image, 3)
+    sides = {"cpu": sizes.side, "gpu": 4 * sizes.side}
+    given: dict[str, Any] = {"contenders": backends, "copies": sizes.copies, "sides": sides, "repeats": sizes.repeats}
+    yield Measurement("ceilings", given, partial(ceilings.measure, backends, sizes.copies, sides, sizes.repeats))
+    batches = (sizes.batches[0], sizes.batches[0] * 2)
+    for name in NETWORKS:
+        given = {"batches": batches, "image": image}
+        yield Measurement(f"counts-{name}", given, partial(_counts, setting.contenders, name, batches, image))
+    data = setting.data[0]
+    given = {"batch": sizes.account_batch, "image": image}
+    yield Measurement("accounts", given, partial(_accounts, sizes.account_batch, image))
+    some = tuple(c for c in setting.contenders if c.partition(":")[0] not in sizes.left_out) or setting.contenders
+    for name in NETWORKS:
+        given = {
+            "contenders": some, "batches": sizes.batches, "rounds": sizes.rounds, "budget_s": sizes.budget_s,
+            "data": data,
+            "samples": sizes.samples, "tests": sizes.tests, "epoch_batch": sizes.epoch_batch, "image": image,
+        }  # fmt: skip
+        yield Measurement(f"training-{name}", given, partial(_train, sizes, data, setting, some, name))
+
+
+def _counts(contenders: tuple[str, ...], name: str, batches: tuple[int, int], image: tuple[int, ...]) -> dict[str, Any]:
+    counted = counting.count(name, batches, image)
+    has_torch = any(c.startswith("torch") for c in contenders)
+    return {**counted, "torch": counting.torch_count(name, image) if has_torch else None}
+
+
+def _accounts(batch: int, image: tuple[int, ...]) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="minicnn-") as folder:
+        training.prepare(Path(folder), "synthetic", None, batch, 1, image)
+        return training.accounts(Path(folder), batch)
+
+
+def _train(sizes: Sizes, data: str, setting: Setting, names: tuple[str, ...], name: str) -> dict[str, Any]:
+    image = (sizes.image, sizes.image, 3)
+    with tempfile.TemporaryDirectory(prefix="minicnn-") as folder:
+        note = training.prepare(Path(folder), data, setting.data_dir, sizes.samples, sizes.tests, image)
+        found = training.measure(
+            names, name, Path(folder), sizes.batches, sizes.rounds, sizes.budget_s, sizes.epoch_batch
+        )
+    return {**found, "data": note}
+
+
+def present(page: Page, setting: Setting, results: Results) -> None:
+    """Ceilings, counts, times, the roofline, and what holds each network back."""
+    pages.machine(page, results["ceilings"])
+    pages.counts(page, {n: results[f"counts-{n}"] for n in NETWORKS})
+    pages.memory(page, results["accounts"], {n: results[f"training-{n}"] for n in NETWORKS})
+    pages.trained(page, setting, {n: results[f"training-{n}"] for n in NETWORKS})
+    pages.roofline(page, setting, results)
+
+
+STUDY = Study(
+    title="Roofline: where four networks sit, and what holds them back",
+    question=(
+        "How much of the machine do ResNet-18, MobileNetV2, ResNet-50 and SqueezeNet 1.1 use in training, and is it "
+        "compute, memory, launches or the input that holds them back?"
+    ),
+    source=(
+        "R. Vasant, Performance Benchmarking of Neural Networks Across CPU and GPU Environments, 2025, which left "
+        "every table empty."
+    ),
+    full=Sizes(),
+    quick=QUICK,
+    data=("tiny_imagenet",),
+    measurements=measurements,
+    present=present,
+    peers=("torch.nn",),
+)

@@ -1,0 +1,154 @@
+"""The machine's ceilings: copies by the size of what is copied, matrix products by precision, the cost of a call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from minicnn import ops
+from minicnn.backends import get_backend
+from minicnn.bench import ContenderError, Worker, stopwatch
+from minicnn.program.graph import Program
+
+COPIES = ("numpy", "torch", "cupy")  # libraries that copy into an array that is there already
+PRECISIONS = {
+    "numpy": ("float32", "float64"), "torch": ("float32", "float64", "bfloat16"), "jax": ("float32",),
+    "cupy": ("float32", "float64", "float16"),
+}  # fmt: skip
+CHAIN = 100  # calls in a row of which the mean is taken
+LEAST_S = 0.01
+CPU_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+
+
+def cpu_caches(folder: Path = CPU_CACHES) -> dict[str, int]:
+    """Bytes of the first core's data caches by name, as Linux says; empty elsewhere."""
+    found = {}
+    for cache in sorted(folder.glob("index*")):
+        level, kind, size = ((cache / n).read_text("ascii").strip() for n in ("level", "type", "size"))
+        if kind != "Instruction":
+            found[f"L{level}"] = int(size.removesuffix("K")) * 1024
+    return found
+
+
+def level_of(nbytes: int, caches: Mapping[str, int]) -> str:
+    """The smallest level that holds so many bytes; "memory" only beyond twice the largest cache."""
+    for name, size in caches.items():
+        if nbytes <= size:
+            return name
+    return "memory" if nbytes > 2 * max(caches.values(), default=0) else "between"
+
+
+class Ceilings:
+    """A library's fastest copies and products on a device; lives in a process of its own.
+
+    Args:
+        name: Name of a backend.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.backend = get_backend(name)
+        self.xp = self.backend.xp
+
+    def _array(self, shape: tuple[int, ...], dtype: str) -> Any:
+        rng = np.random.default_rng(0)
+        values = rng.random(shape, np.float32)
+        if dtype in ("bfloat16", "float16"):
+            return self.xp.astype(self.backend.asarray(values), getattr(self.xp, dtype))
+        return self.backend.asarray(values, dtype)
+
+    def copy(self, nbytes: int, repeats: int) -> list[float]:
+        """Bytes per second, read and written, of copies from one array of `nbytes` to another."""
+        x, y = self._array((nbytes // 4,), "float32"), self._array((nbytes // 4,), "float32")
+        copy: Callable[[], object]
+        if self.backend.name == "torch":
+            copy = lambda: y.copy_(x)  # noqa: E731
+        elif self.backend.name == "cupy":
+            import cupy
+
+            copy = lambda: cupy.copyto(y, x)  # noqa: E731
+        else:
+            copy = lambda: np.copyto(y, x)  # noqa: E731
+        copy()
+        return [2 * nbytes / stopwatch(copy, self.backend.synchronize, least_s=LEAST_S) for _ in range(repeats)]
+
+    def product(self, n: int, dtype: str, repeats: int) -> list[float]:
+        """FLOP per second of products of two n x n matrices."""
+        x = self._array((n, n), dtype)
+        last: list[Any] = []
+
+        def multiply() -> None:
+            last[:] = [self.xp.matmul(x, x)]  # kept, since JAX's results can only be waited for while they are there
+            if self.backend.device == "cpu":
+                self.backend.synchronize()
+
+        multiply()
+        return [2 * n**3 / stopwatch(multiply, self.backend.synchronize, least_s=LEAST_S) for _ in range(repeats)]
+
+    def launch(self, repeats: int) -> list[float]:
+        """Seconds of an operation on next to nothing, one of many in a step as the backend compiles it."""
+        program = Program("launches")
+        value = program.input("x", (1, 1, 1, 1))
+        for _ in range(CHAIN):
+            value = ops.average_pool2d(value, kernel=(1, 1), strides=(1, 1))
+        program.outputs["y"] = value
+        run = self.backend.compile(program)
+        arrays = {"x": self._array((1, 1, 1, 1), "float32")}
+        last = run(arrays)
+
+        def call() -> None:
+            last.update(run(arrays))
+
+        return [stopwatch(call, self.backend.synchronize, least_s=LEAST_S) / CHAIN for _ in range(repeats)]
+
+
+def measure(names: Sequence[str], sizes: Sequence[int], sides: Mapping[str, int], repeats: int) -> dict[str, Any]:
+    """Ceilings by library.
+
+    Args:
+        names: Backends.
+        sizes: Bytes of the arrays that are copied.
+        sides: Rows of the matrices by device, "cpu" or "gpu".
+        repeats: Samples of each.
+
+    Returns:
+        "copies" by backend and bytes, "products" by backend and precision, "launches" by backend, "caches" of the CPU,
+        and "out": why backends could not take part.
+    """
+    result: dict[str, Any] = {"copies": {}, "products": {}, "launches": {}, "out": {}, "caches": cpu_caches()}
+    for name in names:
+        library, _, device = name.partition(":")
+        side = sides["cpu" if library in ("numpy", "numba") or device == "cpu" else "gpu"]
+        try:
+            with Worker(name, Ceilings, name) as worker:
+                result["launches"][name] = worker.call("launch", repeats)
+                if library in COPIES:
+                    result["copies"][name] = {str(n): worker.call("copy", n, repeats) for n in sizes}
+                if library in PRECISIONS:
+                    result["products"][name] = {
+                        p: worker.call("product", side, p, repeats) for p in PRECISIONS[library]
+                    }
+        except ContenderError as error:
+            result["out"][name] = error.why
+    return result
+
+
+def highest(ceilings: Mapping[str, Any], gpu: bool) -> tuple[float, float]:
+    """FLOP per second in float32 and bytes per second from memory: the best of all libraries on that kind of device.
+
+    Args:
+        ceilings: What `measure` returned.
+        gpu: Whether those of GPUs are wanted.
+    """
+    from minicnn.bench.contenders import on_gpu
+
+    flops = [max(p["float32"]) for name, p in ceilings["products"].items() if on_gpu(name) == gpu]
+    moved = [
+        max(rates)
+        for name, copies in ceilings["copies"].items()
+        for nbytes, rates in copies.items()
+        if on_gpu(name) == gpu and int(nbytes) == max(map(int, copies))
+    ]
+    return max(flops, default=0.0), max(moved, default=0.0)

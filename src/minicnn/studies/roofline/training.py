@@ -1,0 +1,258 @@
+"""Contenders that train the study's networks: times of steps and of an epoch, memory, and accuracy."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from minicnn.bench import Contest, Worker, stopwatch
+from minicnn.bench.contenders import PEERS, backend_of
+from minicnn.bench.memory import MB, footprint
+from minicnn.bench.operations import step_inputs
+from minicnn.data import DataError, batch_indices, epoch_order, load
+from minicnn.machine import PeakMemory
+from minicnn.program.memory import plan
+from minicnn.studies.roofline import counting
+
+ARRAYS = ("x", "y", "x_test", "y_test")
+# How far losses of the first steps may differ: the first by rounding; the second, which shows that the gradients are
+# the same, by what batch normalisation over few pixels makes of rounding.
+RTOLS = (1e-4, 2e-2)
+
+
+def synthetic(count: int, image: Sequence[int], seed: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Images in the format of Tiny-ImageNet that a network can learn: a coarse pattern a class, and noise.
+
+    Args:
+        count: Images.
+        image: (H, W, C).
+        seed: Seed of labels and noise; the patterns are always the same.
+
+    Returns:
+        Images uint8 (count, H, W, C), and labels int32 (count,).
+    """
+    h, w, c = image
+    patterns = np.random.default_rng(0).integers(48, 208, (counting.CLASSES, 8, 8, c))
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, counting.CLASSES, count).astype(np.int32)
+    rows, columns = np.arange(h) * 8 // h, np.arange(w) * 8 // w
+    images = patterns[labels][:, rows][:, :, columns] + rng.integers(-48, 48, (count, h, w, c))
+    return images.astype(np.uint8), labels
+
+
+def prepare(folder: Path, data: str, data_dir: str | None, samples: int, tests: int, image: Sequence[int]) -> str:
+    """Write samples where workers read them; returns what they are."""
+    note = ""
+    if data != "synthetic":
+        try:
+            found = load(data, data_dir, download=False)
+            order = epoch_order(len(found.x_train), shuffle=True, seed=0, epoch=0)[:samples]
+            x, y, x_test, y_test = (
+                found.x_train[order],
+                found.y_train[order],
+                found.x_test[:tests],
+                found.y_test[:tests],
+            )
+        except DataError:
+            data = "synthetic"
+    if data == "synthetic":
+        (x, y), (x_test, y_test) = synthetic(samples, image, 1), synthetic(tests, image, 2)
+        size = f"{image[0]}x{image[1]}"
+        note = f"synthetic images of {size}, because Tiny-ImageNet is not there (name its folder by `--data-dir`)"
+    arrays: tuple[np.ndarray[Any, Any], ...] = (x, y, x_test, y_test)
+    for name, array in zip(ARRAYS, arrays, strict=True):
+        np.save(folder / f"{name}.npy", array)
+    return note or data
+
+
+class Runner:
+    """A contender with a network; lives in a process of its own.
+
+    Args:
+        contender: A backend, or the peer "torch.nn" with a device.
+        name: Name of the network.
+        folder: Where `prepare` has written.
+    """
+
+    def __init__(self, contender: str, name: str, folder: str) -> None:
+        self._arrays = {n: np.load(Path(folder) / f"{n}.npy") for n in ARRAYS}
+        self._image = self._arrays["x"].shape[1:]
+        self._peer = contender.partition(":")[0] in PEERS
+        self._name, self._device = name, contender.partition(":")[2] or "cpu"
+        self._model = counting.network(name, backend_of(contender), self._image)
+        self._state = self._model.get_state()
+        self._batch: tuple[Any, Any] = (None, None)
+        self.peak = PeakMemory()
+        if self._peer:
+            self._begin_torch()
+
+    # Steps ----------------------------------------------------------------------------------------
+
+    def losses(self, batch: int) -> list[float]:
+        """Losses of the first steps from the first weights on one batch."""
+        self.begin(batch)
+        return [self._step() for _ in RTOLS]
+
+    def begin(self, batch: int) -> None:
+        """Start anew from the first weights, with a batch of so many images on the device."""
+        if self._peer:
+            self._begin_torch()
+        else:
+            self._model.set_state(self._state)
+        self._batch = self._given(np.arange(batch) % len(self._arrays["x"]))
+        self.peak = PeakMemory()
+
+    def time(self) -> float:
+        """Seconds of a step on the batch."""
+        return stopwatch(self._step, self._model.backend.synchronize)
+
+    def input(self, batch: int) -> float:
+        """Seconds of making a batch: picking images at random, and handing them to the device."""
+        order = epoch_order(len(self._arrays["x"]), shuffle=True, seed=0, epoch=0)
+        rows = np.resize(order, batch)
+        return stopwatch(lambda: self._given(rows), self._model.backend.synchronize)
+
+    def memory(self) -> dict[str, float | None]:
+        """Memory of the process and the device in MB."""
+        return footprint(self.peak, self._model.backend)
+
+    def epoch(self, batch: int) -> dict[str, float]:
+        """One epoch from the first weights, its input included, and the accuracy on the test images after it."""
+        self.begin(batch)
+        order = epoch_order(len(self._arrays["x"]), shuffle=True, seed=0, epoch=0)
+        last = [0.0]
+
+        def train() -> None:
+            for rows in batch_indices(order, batch, "drop"):
+                self._batch = self._given(rows)
+                last[0] = self._step()
+
+        seconds = stopwatch(train, self._model.backend.synchronize)
+        steps = len(batch_indices(order, batch, "drop"))
+        return {
+            "seconds": seconds,
+            "images_per_s": steps * batch / seconds,
+            "loss": last[0],
+            "top1": self._accuracy(batch),
+        }
+
+    def _given(self, rows: np.ndarray[Any, Any]) -> tuple[Any, Any]:
+        x, y = self._arrays["x"][rows], self._arrays["y"][rows]
+        if self._peer:
+            import torch
+
+            images = torch.from_numpy(x).permute(0, 3, 1, 2).to(self._device)
+            return images, torch.from_numpy(y).long().to(self._device)
+        return self._model.backend.asarray(x), self._model.backend.asarray(y)
+
+    def _step(self) -> float:
+        x, y = self._batch
+        if not self._peer:
+            return float(self._model.train_on_batch(x, y)["loss"])
+        import torch
+
+        self._optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(self._module(x.float() / 255), y)
+        loss.backward()
+        self._optimizer.step()
+        return float(loss.detach())
+
+    def _accuracy(self, batch: int) -> float:
+        x, y = self._arrays["x_test"], self._arrays["y_test"]
+        if not self._peer:
+            return float(self._model.evaluate(x, y, batch)["accuracy"])
+        import torch
+
+        self._module.eval()
+        hits = 0
+        with torch.no_grad():
+            for first in range(0, len(x), batch):
+                images = torch.from_numpy(x[first : first + batch]).permute(0, 3, 1, 2).to(self._device)
+                hits += int(
+                    (self._module(images.float() / 255).argmax(1).cpu().numpy() == y[first : first + batch]).sum()
+                )
+        self._module.train()
+        return hits / len(y)
+
+    def _begin_torch(self) -> None:
+        import torch
+
+        from minicnn.bench import torch_networks
+
+        torch.backends.cudnn.allow_tf32 = False  # float32 means float32 here, too
+        weights = self._model.get_weights()
+        module = torch_networks.build(self._name, self._image, counting.CLASSES, weights)
+        self._module = module.to(self._device, memory_format=torch.channels_last).train()
+        self._optimizer = torch.optim.SGD(self._module.parameters(), counting.LEARNING_RATE, counting.MOMENTUM)
+
+    # The account ----------------------------------------------------------------------------------
+
+    def account(self, batch: int) -> dict[str, float] | None:
+        """MB of a step as the Program's plan says and as measured, where a backend tells; None where it does not."""
+        backend, model = self._model.backend, self._model
+        if self._peer or backend.name not in ("numpy", "numba"):
+            return None
+        program = model.program("train", batch_size=batch)
+        x, y = (backend.to_numpy(a) for a in self._given(np.arange(batch) % len(self._arrays["x"])))
+        arrays = step_inputs(model, program, {"x": x, "y": y, "learning_rate": np.float32(counting.LEARNING_RATE)})
+        if backend.name == "numba":
+            planned, run = plan(program).arena_bytes, backend.compile(program)
+            measured, launches = getattr(run, "arena_bytes", 0), len(getattr(run, "tasks", program.nodes))
+            found = {"plan_mb": planned / MB, "measured_mb": measured / MB, "batch": batch, "launches": launches}
+            return found if measured else None
+        planned = plan(backend.rewrite(program), in_place=False).arena_bytes
+        run = backend.compile(model.program("train", batch_size=batch))
+        tracemalloc.start()
+        run(arrays)
+        measured = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return {"plan_mb": planned / MB, "measured_mb": measured / MB, "batch": batch}
+
+
+def measure(
+    contenders: Sequence[str], name: str, folder: Path, batches: Sequence[int], rounds: int, budget_s: float,
+    epoch_batch: int,
+) -> dict[str, Any]:  # fmt: skip
+    """A network on all contenders: steps at each batch size in turns, memory, and an epoch.
+
+    Args:
+        contenders: The contenders.
+        name: Name of the network.
+        folder: Where `prepare` has written.
+        batches: Batch sizes, the smallest first.
+        rounds: How often each contender has its turn.
+        budget_s: Seconds after which no round of a batch size starts, once each contender has had three.
+        epoch_batch: Batch size of the epoch.
+    """
+    result: dict[str, Any] = {"steps": {}, "inputs": {}, "memory": {}, "refused": {}}
+    with Contest(contenders, Runner, name, str(folder)) as contest:
+        losses = contest.call("losses", batches[0])
+        first = next((c for c in contenders if c in losses), "")
+        for contender, found in losses.items():
+            off = [abs(a - b) / abs(b) for a, b in zip(found, losses[first], strict=True)]
+            if not all(a <= b for a, b in zip(off, RTOLS, strict=True)):
+                said = " and ".join(f"{a:.1e} (relative; at most {b:.0e})" for a, b in zip(off, RTOLS, strict=True))
+                why = f"its losses before and after the first step differ from {first}'s by {said}"
+                contest.out[contender] = result["refused"][contender] = why
+        result["accounts"] = {c: a for c, a in contest.call("account", batches[0]).items() if a is not None}
+        for batch in batches:
+            contest.call("begin", batch)
+            result["steps"][str(batch)] = contest.time("time", rounds=rounds, budget_s=budget_s)
+            result["memory"][str(batch)] = contest.call("memory")
+            result["inputs"][str(batch)] = contest.time("input", batch, rounds=3)
+        result["epochs"] = contest.call("epoch", epoch_batch)
+        result["losses"], result["out"] = losses, dict(contest.out)
+    return result
+
+
+def accounts(folder: Path, batch: int) -> dict[str, dict[str, float]]:
+    """Planned and measured memory of a step of each network on NumPy, which tells exactly what it allocates."""
+    found: dict[str, dict[str, float]] = {}
+    for name in counting.NETWORKS:
+        with Worker("numpy", Runner, "numpy", name, str(folder)) as worker:
+            found[name] = worker.call("account", batch)
+    return found

@@ -1,0 +1,122 @@
+"""Times of single nodes, memory at each stage, and the trainers' common ground."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minicnn.backends import get_backend
+from minicnn.bench import Worker, job
+from minicnn.bench.operations import node_times, step_inputs
+from minicnn.bench.parity import parity
+from minicnn.bench.trainers import gradient_tolerance, settings_of, trainer
+from minicnn.models import Model
+from small_training import compiled, digits
+
+SETTINGS = settings_of("platforms", "synthetic_digits", samples=40, batch_size=16, epochs=1)
+
+
+def inputs(model: Model) -> tuple[Any, dict[str, Any]]:
+    x, y = digits(6)
+    program = model.program("train", batch_size=6)
+    return program, step_inputs(model, program, {"x": x, "y": y, "learning_rate": np.float32(0.1)})
+
+
+def test_each_node_of_a_step_is_timed_while_the_step_runs() -> None:
+    model = compiled("numpy")
+    program, arrays = inputs(model)
+    found = node_times(model.backend, program, arrays, repeats=3)
+    assert found is not None
+    assert [n.op for n in found].count("conv2d") == 1
+    assert {n.phase for n in found} == {"forward", "backward", "update"}
+    assert all(len(n.seconds) == 3 and min(n.seconds) > 0 for n in found)
+    assert next(n for n in found if n.op == "conv2d").flops > 0
+    assert "functions" not in vars(model.backend), "the backend itself is not changed"
+
+
+@pytest.mark.parametrize("name", ["numba", "jax"])
+def test_a_step_that_is_merged_has_no_times_of_nodes(name: str) -> None:
+    pytest.importorskip(name)
+    model = compiled(name)
+    program, arrays = inputs(model)
+    assert node_times(get_backend(name), program, arrays, repeats=1) is None
+
+
+@pytest.mark.parametrize(("network", "scaled"), [("mlp", True), ("platforms", False), ("kernels", True)])
+def test_contenders_compute_the_same_and_go_on_as_if_nobody_had_looked(network: str, scaled: bool) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("jax")
+    settings = settings_of(network, "synthetic_digits", samples=40, hold_out=0)
+    names = [
+        "numpy",
+        "torch:cpu",
+        "torch.nn:cpu",
+        "jax.lax:cpu",
+        *([] if network == "mlp" else ["torch.nn-loader:cpu"]),
+    ]
+    trainers = {name: trainer(name, settings, scaled=scaled) for name in names}
+    assert parity({n: t.probe() for n, t in trainers.items()}, "numpy", gradient_tolerance(settings)) == {}
+    train = "train_whole" if network == "mlp" else "train_epoch"
+    rows = {n: getattr(t, train)(*([2] if network == "mlp" else [])) for n, t in trainers.items()}
+    losses = [row["loss"] for row in rows.values()]
+    assert losses == pytest.approx([losses[0]] * len(names), rel=1e-4)
+    tests = [t.evaluate("test") for t in trainers.values()]
+    assert [t["loss"] for t in tests] == pytest.approx([tests[0]["loss"]] * len(names), rel=1e-4)
+    assert len({t["accuracy"] for t in tests}) == 1
+    assert all(row["time_s"] > 0 and row["peak_mb"] >= row["process_mb"] > 10 for row in rows.values())
+
+
+def test_a_loader_with_workers_gives_the_same() -> None:
+    pytest.importorskip("torch")
+    with Worker("torch.nn-loader:cpu", trainer, "torch.nn-loader:cpu", SETTINGS, {"workers": 1}) as worker:
+        found = worker.call("train_epoch")
+    alone = trainer("torch.nn-loader:cpu", SETTINGS).train_epoch()
+    assert found["loss"] == pytest.approx(alone["loss"], rel=1e-5)
+
+
+def test_a_probe_leaves_no_trace() -> None:
+    looked, not_looked = trainer("numpy", SETTINGS), trainer("numpy", SETTINGS)
+    looked.probe()
+    rows = [t.train_epoch() for t in (looked, not_looked)]
+    assert rows[0]["loss"] == rows[1]["loss"]
+    assert looked.evaluate("test")["loss"] == not_looked.evaluate("test")["loss"]
+
+
+def test_a_wrong_gradient_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = trainer("numpy", SETTINGS).probe()
+    wrong = partial(trainer, "numpy", SETTINGS)()
+    weights = wrong.model.get_weights  # type: ignore[attr-defined]
+    calls = iter([0.0, 1e-3])
+
+    def bent() -> dict[str, np.ndarray[Any, Any]]:
+        found = weights()
+        found["conv2/kernel"][0, 0, 0, 0] += next(calls)
+        return found
+
+    monkeypatch.setattr(wrong.model, "get_weights", bent)  # type: ignore[attr-defined]
+    refused = parity({"numpy": right, "other": wrong.probe()}, "numpy", gradient_tolerance(SETTINGS))
+    assert refused.keys() == {"other"}
+    assert "its gradient of conv2/kernel differs from numpy's by" in refused["other"]
+
+
+def test_the_account_of_memory_adds_up() -> None:
+    with Worker("numpy", trainer, "numpy", SETTINGS) as worker:
+        worker.call("train_epoch")
+        account = worker.call("account")
+    plan = account["plan"]
+    assert 10 < account["bare_mb"] < account["library_mb"] < account["samples_mb"] + 1 <= account["peak_mb"] + 1
+    assert account["others_mb"] == pytest.approx(40 * (28 * 28 + 4) / 1e6)  # test samples
+    assert plan["peak"] >= plan["arena"] > 0
+    assert account["device_mb"] is None
+
+
+def test_images_can_be_scaled_beforehand() -> None:
+    samples = job.load_samples(SETTINGS)
+    scaled = samples.scaled()
+    assert scaled["x_train"].dtype == np.float32
+    assert scaled.held_out is samples.held_out is False
+    np.testing.assert_array_equal(scaled["x_train"], samples["x_train"].astype(np.float32) / np.float32(255))
+    assert scaled["y_train"] is samples["y_train"]

@@ -1,0 +1,219 @@
+"""Tables, figures and the report, also in a browser where there is one."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from minicnn.bench import Column, Missing, Page, Panel, Setting, Spread, Table, figures
+from minicnn.bench.figures import to_png, to_svg
+from minicnn.bench.markdown import to_page
+from minicnn.bench.report import Chapter, to_html_page
+from minicnn.bench.tables import to_csv, to_html, to_json, to_markdown
+
+WHY = "not on this machine: no GPU | <none>"
+TABLE = Table(
+    "times",
+    "Times & spaces",
+    [Column("name", "contender"), Column("ms", "time (ms)", "{:.1f}"), Column("count", "runs", "{:,d}")],
+    [
+        {"name": "numpy", "ms": Spread(1.25, 1.0, 1.5, 5), "count": 1234},
+        {"name": "cupy", "ms": Missing(WHY), "count": Missing(WHY)},
+        {"name": "`jax:cpu`", "ms": 2.0},
+    ],
+    "Lower is better.",
+)
+
+
+def test_csv_has_plain_numbers() -> None:
+    rows = list(csv.reader(io.StringIO(to_csv(TABLE))))
+    assert rows == [
+        ["name", "ms", "ms_low", "ms_high", "count"],
+        ["numpy", "1.25", "1.0", "1.5", "1234"],
+        ["cupy", "", "", "", ""],
+        ["`jax:cpu`", "2.0", "", "", ""],
+    ]
+
+
+def test_json_says_why_a_cell_is_missing() -> None:
+    found = json.loads(to_json(TABLE))
+    assert found["columns"] == {"name": "contender", "ms": "time (ms)", "count": "runs"}
+    assert found["rows"][0] == {
+        "name": "numpy",
+        "ms": {"median": 1.25, "low": 1.0, "high": 1.5, "count": 5},
+        "count": 1234,
+    }
+    assert found["rows"][1]["ms"] == {"missing": WHY}
+    assert found["rows"][2]["count"] is None
+
+
+def test_markdown_and_html_show_spread_and_reasons_once() -> None:
+    text = to_markdown(TABLE)
+    assert "| numpy | 1.2 (1.0 to 1.5) | 1,234 |" in text
+    assert "| cupy | – [1] | – [1] |" in text
+    assert "| `jax:cpu` | 2.0 | – |" in text
+    assert text.count("no GPU") == 1
+    html = to_html(TABLE)
+    assert '<td>cupy</td><td class="n">– <sup>[1]</sup></td>' in html
+    assert "<code>jax:cpu</code>" in html
+    assert html.count("no GPU | &lt;none&gt;") == 1
+    assert "Times &amp; spaces" in html
+
+
+def chapter() -> Chapter:
+    page = Page()
+    page.section("Speed")
+    page.words("`numpy` takes 2 < 3 ms.")
+    page.table(TABLE.name, TABLE.title, TABLE.columns, TABLE.rows, TABLE.note)
+    series = {"numpy": ([1, 2, 3], [1.0, 2.0, 4.0]), "torch:cuda": ([1, 2, 3], [1.0, 1.5, 2.0], [0.5] * 3, [2.5] * 3)}
+    page.figure(
+        "all",
+        "Everything",
+        [
+            Panel("Lines", lambda axes: figures.lines(axes, series, "epoch", "time (s)")),
+            Panel("Bars", lambda axes: figures.bars(axes, {"a": Spread(2, 1, 3, 9), "b": 1.0}, "time (s)")),
+            Panel("Stacked", lambda axes: figures.stacked(axes, {"a": {"x": 1, "y": 2}, "b": {"y": 1}}, "time (s)")),
+        ],
+        "A caption.",
+    )
+    machine = {
+        "cpu": "Some CPU", "cores": 2, "memory_mb": 2048, "system": "Linux", "blas": "openblas", "threads": {"gomp": 2},
+        "environment": {}, "versions": {"python": "3.11", "numpy": "2.4"}, "devices": {"cupy cuda:0": "H200"},
+    }  # fmt: skip
+    setting = Setting({}, ("numpy",), {"cupy": "no <GPU>"}, ("mnist",), quick=True)
+    from minicnn.studies import get_study
+
+    study = get_study("platforms")
+    setting = Setting(study.quick, ("numpy",), {"cupy": "no <GPU>"}, ("fashion_mnist",), quick=True)
+    return Chapter("platforms", study, setting, machine, page)
+
+
+def test_svg_follows_light_and_dark_and_png_is_one() -> None:
+    figure = chapter().page.figures[0]
+    svg = to_svg(figure)
+    ElementTree.fromstring(svg)
+    assert "prefers-color-scheme:dark" in svg
+    assert "var(--ink, #1c1d21)" in svg
+    bare = re.sub(r"var\([^)]*\)|<style>.*?</style>", "", svg)
+    assert figures.INK not in bare
+    assert figures.PAPER not in bare
+    assert "#000000" not in bare
+    assert svg == to_svg(figure), "the same figure is the same file"
+    assert to_png(figure).startswith(b"\x89PNG")
+
+
+def test_names_of_tables_and_figures_are_their_own() -> None:
+    page = chapter().page
+    with pytest.raises(ValueError, match="Received: 'times' twice"):
+        page.table("times", "", [], [])
+    with pytest.raises(ValueError, match="Received: 'all' twice"):
+        page.figure("all", "", [])
+
+
+def test_contenders_keep_their_colours() -> None:
+    assert figures.color("numpy", ["a", "numpy"]) == figures.color("numpy / naive")
+    others = ["direct", "fft", "winograd"]
+    assert len({figures.color(n, others) for n in others}) == 3
+    assert figures.dashes("torch:cuda") == figures.dashes("cupy / naive") == "--"
+    assert figures.dashes("torch:cpu") == figures.dashes("direct") == "-"
+
+
+class Structure(HTMLParser):
+    """Tags of a page that are open, and what it refers to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.targets: list[str] = []
+        self.images: list[dict[str, str | None]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.ids += [i for i in (given.get("id"),) if i]
+        self.targets += [t for t in (given.get("href"), given.get("src")) if t]
+        if tag == "img":
+            self.images.append(given)
+        if tag not in ("img", "meta", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_report_needs_nothing_but_itself() -> None:
+    text = to_html_page([chapter()])
+    page = Structure()
+    page.feed(text)
+    assert page.open == []
+    assert len(page.images) == 3
+    assert all(image["alt"] for image in page.images)
+    assert all(t.startswith("data:image/svg+xml;base64,") or t.removeprefix("#") in page.ids for t in page.targets)
+    assert "minicnn study platforms --quick --data fashion_mnist" in text
+    assert "Some CPU" in text
+    assert "H200" in text
+    assert text.index("Some CPU") < text.index("Platforms:") < text.index("How to repeat it</h2>")
+    assert "no &lt;GPU&gt;" in text
+    assert "<code>numpy</code> takes 2 &lt; 3 ms." in text
+
+
+def test_a_page_of_the_documentation() -> None:
+    text = to_page(chapter(), "figures")
+    assert text.startswith("# Platforms")
+    assert "![Everything](figures/platforms-all.svg)" in text
+    assert "| numpy | 1.2 (1.0 to 1.5) | 1,234 |" in text
+    assert "- `cupy`: no <GPU>" in text
+
+
+# In a browser -------------------------------------------------------------------------------------
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+BROWSER = next(filter(None, map(shutil.which, NAMES)), None)
+
+# The report in a frame as wide as a screen; what a reader would see is written down when it has loaded.
+FRAME = """<!doctype html><iframe id=f width=%d height=900 srcdoc="%s"></iframe><script>
+f.onload = () => { const d = f.contentDocument; document.body.dataset.seen = JSON.stringify({
+  width: d.documentElement.scrollWidth,
+  broken: [...d.images].filter(i => !i.complete || !i.naturalWidth).length,
+  images: d.images.length,
+  columns: new Set([...d.images].map(i => i.getBoundingClientRect().left)).size,
+  paper: f.contentWindow.getComputedStyle(d.body).backgroundColor,
+  letters: parseFloat(f.contentWindow.getComputedStyle(d.body).fontSize)})}</script>"""
+
+
+def seen(tmp_path: Path, width: int, *, dark: bool) -> dict[str, Any]:
+    """What a browser makes of the report on a screen of some width."""
+    text = to_html_page([chapter()]).replace("&", "&amp;").replace('"', "&quot;")
+    (tmp_path / "frame.html").write_text(FRAME % (width, text), "utf-8")
+    command = [
+        str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}",
+        f"--blink-settings=preferredColorScheme={0 if dark else 1}", "--virtual-time-budget=5000", "--dump-dom",
+        f"file://{tmp_path / 'frame.html'}",
+    ]  # fmt: skip
+    dom = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    found = re.search(r'data-seen="(.*?)"', dom)
+    assert found, dom[-2000:]
+    result: dict[str, Any] = json.loads(found[1].replace("&quot;", '"'))
+    return result
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine")
+@pytest.mark.parametrize(("width", "columns", "dark"), [(360, 1, True), (1200, 2, False)])
+def test_the_report_in_a_browser(tmp_path: Path, width: int, columns: int, dark: bool) -> None:
+    found = seen(tmp_path, width, dark=dark)
+    assert found["broken"] == 0
+    assert found["images"] == 3
+    assert found["width"] <= width, "nothing sticks out to the right"
+    assert found["columns"] == columns, "panels stand side by side, on a phone one below the other"
+    assert found["paper"] == ("rgb(21, 23, 27)" if dark else "rgb(253, 253, 254)")
+    assert found["letters"] >= 16

@@ -1,0 +1,155 @@
+"""Results that are kept, and studies that go on after an interruption."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minicnn.bench import Measurement, Page, Results, Setting, Store, Study
+from minicnn.bench.store import Record
+from minicnn.bench.study import changed, measure, recall
+
+STAMP = {"cpu": "a", "versions": {"numpy": "2"}}
+
+
+def test_what_is_kept_is_found_as_json_holds_it(tmp_path: Path) -> None:
+    store = Store(tmp_path / "results", STAMP)
+    assert store.find("Training, MNIST", {}) == "not measured yet"
+    store.keep("Training, MNIST", {"sizes": (1, 2)}, {"times": (1.0, 2.0), 3: None})
+    found = store.find("Training, MNIST", {"sizes": (1, 2)})
+    assert found == Record({"sizes": [1, 2]}, STAMP, {"times": [1.0, 2.0], "3": None})
+    assert [p.name for p in (tmp_path / "results").iterdir()] == ["training-mnist.json"]
+
+
+@pytest.mark.parametrize(
+    ("given", "stamp", "reason"),
+    [
+        ({"epochs": 2}, STAMP, "measured with other epochs"),
+        ({"epochs": 1, "samples": 5}, STAMP, "measured with other samples"),
+        ({"epochs": 1}, {**STAMP, "cpu": "b"}, "measured with other cpu"),
+        ({"epochs": 1}, {**STAMP, "versions": {"numpy": "3"}}, "measured with other versions"),
+    ],
+)
+def test_other_sizes_machine_or_versions_make_a_result_useless(
+    tmp_path: Path, given: dict[str, int], stamp: dict[str, Any], reason: str
+) -> None:
+    Store(tmp_path, STAMP).keep("a", {"epochs": 1}, 1.0)
+    assert Store(tmp_path, stamp).find("a", given) == reason
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"result": 1}', "\x00", '{"given": {}, "stamp": {}}'])
+def test_a_damaged_record_is_no_record(tmp_path: Path, text: str) -> None:
+    store = Store(tmp_path, STAMP)
+    store.keep("a", {}, 1.0)
+    store.path("a").write_text(text)
+    found = store.find("a", {})
+    assert isinstance(found, str)
+    assert "a.json" in found
+
+
+def test_a_result_that_is_no_plain_data_is_refused_and_the_old_one_stays(tmp_path: Path) -> None:
+    store = Store(tmp_path, STAMP)
+    store.keep("a", {}, 1.0)
+    for value in (float("nan"), {"x": object()}):
+        with pytest.raises(ValueError, match="plain data with finite numbers"):
+            store.keep("a", {}, value)
+    found = store.find("a", {})
+    assert isinstance(found, Record)
+    assert found.result == 1.0
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+# Studies ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sizes:
+    count: int = 3
+    fail_at: int = -1
+    names: tuple[str, ...] = ("a", "b")
+
+
+class Journal:
+    """A study that writes down what it measures."""
+
+    def __init__(self) -> None:
+        self.done: list[int] = []
+
+    def measurements(self, setting: Setting) -> Iterator[Measurement]:
+        for i in range(setting.sizes.count):
+            yield Measurement(f"part {i}", {"i": i}, partial(self.run, i, setting.sizes.fail_at))
+
+    def run(self, i: int, fail_at: int) -> dict[str, int]:
+        if i == fail_at:
+            raise KeyboardInterrupt
+        self.done.append(i)
+        return {"square": i * i}
+
+    def present(self, page: Page, setting: Setting, results: Results) -> None:
+        page.words(str([r["square"] for r in results.values()]))
+
+    @property
+    def study(self) -> Study:
+        return Study("Squares", "?", "nobody", Sizes(), Sizes(2), ("none",), self.measurements, self.present)
+
+
+def setting_of(**sizes: Any) -> Setting:
+    return Setting(replace(Sizes(), **sizes), ("numpy",), {"cupy": "no GPU"}, ("none",))
+
+
+def test_an_interrupted_study_goes_on_where_it_was(tmp_path: Path) -> None:
+    journal, said = Journal(), []
+    store = Store(tmp_path, STAMP)
+    with pytest.raises(KeyboardInterrupt):
+        measure(journal.study, setting_of(fail_at=1), store, said.append)
+    assert journal.done == [0]
+    with pytest.raises(ValueError, match=r"Stored results are complete\. Received: not measured yet"):
+        recall(journal.study, store)
+    measure(journal.study, setting_of(), store, said.append)
+    assert journal.done == [0, 1, 2]
+    assert "1/3 part 0: kept" in said
+    setting, results, machine = recall(journal.study, store)
+    assert setting == setting_of()
+    assert [r["square"] for r in results.values()] == [0, 1, 4]
+    assert machine == STAMP
+
+
+def test_a_damaged_record_is_measured_anew(tmp_path: Path) -> None:
+    journal, said = Journal(), []
+    store = Store(tmp_path, STAMP)
+    measure(journal.study, setting_of(), store, said.append)
+    store.path("part 1").write_text("{")
+    measure(journal.study, setting_of(), store, said.append)
+    assert journal.done == [0, 1, 2, 1]
+    assert any("cannot be read" in line for line in said)
+    assert json.loads(store.path("part 1").read_text())["result"] == {"square": 1}
+
+
+def test_all_can_be_measured_again(tmp_path: Path) -> None:
+    journal = Journal()
+    for again in (False, True):
+        measure(journal.study, setting_of(), Store(tmp_path, STAMP), lambda line: None, again=again)
+    assert journal.done == [0, 1, 2] * 2
+
+
+def test_measurements_need_names_of_their_own(tmp_path: Path) -> None:
+    def same(setting: Setting) -> Iterator[Measurement]:
+        yield from [Measurement("a", {}, dict)] * 2
+
+    study = replace(Journal().study, measurements=same)
+    with pytest.raises(ValueError, match="Received twice: a"):
+        measure(study, setting_of(), Store(tmp_path, STAMP), lambda line: None)
+
+
+def test_sizes_are_changed_by_text() -> None:
+    assert changed(Sizes(), {"count": "5", "names": "x,y,z"}) == Sizes(5, -1, ("x", "y", "z"))
+    with pytest.raises(ValueError, match=r"one of count, fail_at, names\. Received: 'size'"):
+        changed(Sizes(), {"size": "5"})
+    with pytest.raises(ValueError, match=r"count is like 3\. Received: 'many'"):
+        changed(Sizes(), {"count": "many"})

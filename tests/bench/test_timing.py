@@ -1,0 +1,58 @@
+"""Times: turns, medians and spread."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minicnn.bench import Spread, interleaved, stopwatch
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=30), st.sampled_from([1.0, 1e3]))
+def test_a_spread_is_median_and_quartiles(samples: list[float], factor: float) -> None:
+    spread = Spread.of(samples, factor)
+    assert spread.count == len(samples)
+    assert spread.low <= spread.median <= spread.high
+    assert spread.median == pytest.approx(factor * float(np.median(samples)))
+
+
+def test_a_spread_of_nothing_is_an_error() -> None:
+    with pytest.raises(ValueError, match="at least one sample"):
+        Spread.of([])
+
+
+def test_contenders_take_turns_and_each_begins_a_round() -> None:
+    turns: list[str] = []
+
+    def run(name: str) -> float:
+        turns.append(name)
+        return float(len(turns))
+
+    samples = interleaved({n: partial(run, n) for n in "abc"}, rounds=3, warmup=1)
+    assert turns == [*"abc", *"abc", *"bca", *"cab"]
+    assert samples == {"a": [4.0, 9.0, 11.0], "b": [5.0, 7.0, 12.0], "c": [6.0, 8.0, 10.0]}
+
+
+def test_a_budget_ends_the_rounds_after_three() -> None:
+    samples = interleaved({"a": partial(stopwatch, partial(time.sleep, 0.01))}, rounds=50, budget_s=0.0)
+    assert len(samples["a"]) == 3
+
+
+def test_a_stopwatch_waits_for_the_device_and_repeats_short_calls() -> None:
+    events: list[str] = []
+    taken = stopwatch(lambda: events.append("call"), lambda: events.append("wait"))
+    assert events == ["wait", "call", "wait"]
+    assert 0 < taken < 1
+    calls = 0
+
+    def short() -> None:
+        nonlocal calls
+        calls += 1
+
+    assert stopwatch(short, least_s=0.005) < 0.005
+    assert calls > 10

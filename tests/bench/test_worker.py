@@ -1,0 +1,59 @@
+"""Contenders in processes of their own."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from minicnn.bench import ContenderError, Contest, Worker
+from rivals import Rival
+
+
+def test_calls_go_to_another_process_and_results_come_back() -> None:
+    with Worker("a", Rival, "a", environment={"MINICNN_TEST": "set"}) as worker:
+        assert worker.call("add", 2, b=3) == 5
+        assert worker.call("process") != os.getpid()
+        assert worker.call("variable", "MINICNN_TEST") == "set"
+        with pytest.raises(ContenderError, match=r"^a: .*add.* missing 1 required"):
+            worker.call("add")
+        assert worker.call("add", 1) == 2, "an error of a call does not end the process"
+    assert "MINICNN_TEST" not in os.environ
+
+
+def test_a_process_that_dies_says_its_last_words() -> None:
+    with Worker("a", Rival, "a") as worker:
+        with pytest.raises(ContenderError, match=r"^a: its process ended with code 3: the last words$"):
+            worker.call("leave")
+        with pytest.raises(ContenderError, match="ended with code 3"):
+            worker.call("add", 1)
+
+
+def test_an_object_that_cannot_be_made_says_why() -> None:
+    with pytest.raises(ContenderError, match=r"^b: Rivals have a library\. Received: none\. Install it\.$"):
+        Worker("b", Rival, "absent").__enter__()
+
+
+def test_who_computes_something_else_is_refused_and_not_timed() -> None:
+    names = ["right", "numpy", "wrong", "mad", "nan", "broken", "absent"]
+    with Contest(names, Rival) as contest:
+        contest.check(rtol=1e-4)
+        assert contest.names == ["right", "numpy"]
+        assert contest.refused == {"wrong", "mad", "nan"}
+        assert contest.out["wrong"].startswith("refused, because its gradient of dense/kernel differs from numpy's by ")
+        assert "(relative; at most 1.0e-04)" in contest.out["wrong"]
+        assert contest.out["mad"].startswith("refused, because its loss 2.5 differs from numpy's 2.3 by 8.7e-02")
+        assert "nan" in contest.out["nan"]
+        assert contest.out["broken"] == "failed: Rivals compute. Received: nothing."
+        assert contest.out["absent"] == "failed: Rivals have a library. Received: none. Install it."
+        times = contest.time("turn", rounds=3, warmup=0)
+        assert list(times) == ["right", "numpy"]
+        assert all(len(samples) == 3 for samples in times.values())
+
+
+def test_who_fails_while_the_others_are_timed_drops_out() -> None:
+    with Contest(["a", "leaver"], Rival) as contest:
+        times = contest.time("turn", rounds=2)
+        assert list(times) == ["a"]
+        assert contest.out["leaver"] == "failed: its process ended with code 3: the last words"
+        assert contest.call("add", 1) == {"a": 2}

@@ -1,0 +1,164 @@
+"""`minicnn study`, from end to end with small sizes."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from command_line import error_of, minicnn
+from minicnn.bench import contest
+from minicnn.cli import study as command
+
+SMALL = ("--data", "synthetic_digits", "--set", "samples=130")
+MLP = ("study", "mlp", *SMALL, "--set", "iterations=12", "--set", "hold_out=20", "--set", "repeats=2", "--out", "out")
+PLATFORMS = ("study", "platforms", *SMALL, "--set", "epochs=2", "--out", "out", "--backends", "numpy,cupy")
+KERNELS = (
+    "study",
+    "kernels",
+    *SMALL,
+    "--set",
+    "epochs=2",
+    "--set",
+    "sweep_epochs=1",
+    "--set",
+    "workers=2",
+    "--out",
+    "out",
+)
+
+
+def done(*args: str) -> str:
+    result = minicnn(*args)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def table(path: str) -> list[dict[str, str]]:
+    with Path("out", path).open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def cells(path: str) -> dict[str, Any]:
+    """Rows of a table's JSON by its first column."""
+    rows = json.loads(Path("out", path).read_text())["rows"]
+    return {next(iter(row.values())): row for row in rows}
+
+
+def assert_complete(name: str, tables: set[str], figures: set[str]) -> None:
+    """A study has written all of its files, and a report that holds them."""
+    found = {p.name for p in Path("out", name).iterdir()}
+    assert found == {f"{t}.{e}" for t in tables for e in ("csv", "json")} | {
+        f"{f}.{e}" for f in figures for e in ("png", "svg")
+    }
+    report = Path("out/report.html").read_text("utf-8")
+    assert report.count("<figcaption>") == len(figures)
+    assert report.count("<caption>") == len(tables)
+
+
+def test_mlp_fills_its_three_tables_for_torch_and_its_peer() -> None:
+    pytest.importorskip("torch")
+    done(*MLP, "--backends", "numpy,torch:cpu")
+    assert_complete(
+        "mlp",
+        {"totals-synthetic_digits", "operations-synthetic_digits", "memory-synthetic_digits"},
+        {"training-synthetic_digits", "operations-synthetic_digits", "memory-synthetic_digits"},
+    )
+    totals = cells("mlp/totals-synthetic_digits.json")
+    assert list(totals) == ["numpy", "torch:cpu", "torch.nn:cpu"]
+    for row in totals.values():
+        assert row["iteration_ms"]["count"] == 2
+        assert row["total_s"] > 0
+        assert row["accuracy"] == pytest.approx(totals["numpy"]["accuracy"], abs=5.1)  # one of 20 samples
+    assert totals["numpy"]["published_iteration_ms"] == 84.6
+    operations = cells("mlp/operations-synthetic_digits.json")
+    assert operations["matrix products"]["numpy"]["median"] > 0
+    parts = [row["torch:cpu"]["median"] for name, row in operations.items() if name[:3] not in ("sum", "an ")]
+    assert operations["sum of the operations"]["torch:cpu"] == pytest.approx(sum(parts))
+    memory = cells("mlp/memory-synthetic_digits.json")
+    assert memory["parameters"]["plan"] == pytest.approx(7960 * 4 / 1e6)
+    assert memory["input"]["plan"] == pytest.approx((130 * (784 * 4 + 4) + 4) / 1e6)  # and the learning rate
+    for name in ("numpy", "torch.nn:cpu"):
+        whole = memory["total of the process"][name]
+        stages = [row[name] for row in memory.values() if isinstance(row[name], float)][:-1]
+        assert whole == pytest.approx(sum(stages))
+
+
+def test_platforms_goes_on_after_an_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
+    output = done(*PLATFORMS)
+    assert "without cupy: " in output
+    assert_complete(
+        "platforms",
+        {"summary-synthetic_digits", "epochs-synthetic_digits-numpy"},
+        {"epochs-synthetic_digits"},
+    )
+    rows = table("platforms/epochs-synthetic_digits-numpy.csv")
+    assert [row["epoch"] for row in rows] == ["1", "2"]
+    assert all(float(row[key]) > 0 for row in rows for key in ("time_s", "samples_per_s", "loss", "process_mb"))
+    summary = cells("platforms/summary-synthetic_digits.json")
+    assert "pip install" in summary["cupy"]["time_s"]["missing"] or "cuda" in summary["cupy"]["time_s"]["missing"]
+    before = Path("out/platforms/summary-synthetic_digits.csv").read_bytes()
+
+    def never(*_: Any) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(contest.Contest, "__enter__", never)
+    assert "1/1 training-synthetic_digits: kept" in done(*PLATFORMS)
+    assert Path("out/platforms/summary-synthetic_digits.csv").read_bytes() == before
+    monkeypatch.setattr(command, "find", never)
+    done("study", "platforms", "--stored", "--out", "out", "--docs", "docs")
+    page = Path("docs/platforms.md").read_text("utf-8")
+    assert "](figures/platforms-epochs-synthetic_digits.svg)" in page
+    assert Path("docs/figures/platforms-epochs-synthetic_digits.svg").exists()
+    assert "--set samples=130" in page
+
+
+def test_kernels_shows_levels_and_loaders() -> None:
+    pytest.importorskip("numba")
+    done(*KERNELS, "--backends", "numpy,numba")
+    name = "synthetic_digits"
+    assert_complete(
+        "kernels",
+        {f"{t}-{name}" for t in ("training", "ladder", "blocks", "loaders")},
+        {f"{f}-{name}" for f in ("training", "ladder", "loaders")},
+    )
+    ladder = cells(f"kernels/ladder-{name}.json")
+    assert ladder["numba / fused kernels, all threads"]["speedup"] > 0
+    assert ladder["numpy"]["speedup"] == 1.0
+    losses = {row["loss"] for row in cells(f"kernels/loaders-{name}.json").values()}
+    assert max(losses) == pytest.approx(min(losses), rel=1e-4), "loaders give the same batches as arrays"
+
+
+def test_who_was_refused_is_named_and_the_code_is_1() -> None:
+    done(*PLATFORMS)
+    path = Path("out/results/platforms/training-synthetic_digits.json")
+    record = json.loads(path.read_text())
+    rows = record["result"]["history"].pop("numpy")
+    why = "refused, because its loss 2 differs from numpy's 1 by 1.0e+00 (relative; at most 1.0e-05)"
+    record["result"] |= {"history": {"torch:cpu": rows}, "out": {"numpy": why}}
+    path.write_text(json.dumps(record))
+    line = error_of(minicnn("study", "platforms", "--stored", "--out", "out"), 1)
+    assert line.startswith(
+        "Every contender that is here computes the same. Received: platforms: numpy refused, because its"
+    )
+    assert "<code>numpy</code> has no figures here: refused" in Path("out/report.html").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "said"),
+    [
+        (("study", "mpl"), 2, "A study is one of mlp, platforms"),
+        (("study", "mlp", "--backends", "numpi"), 2, "Did you mean 'numpy'?"),
+        (("study", "mlp", "--set", "epochs"), 2, "--set takes SIZE=VALUE with a size among hold_out, "),
+        (("study", "mlp", "--set", "iterations=many"), 2, "iterations is like 500. Received: 'many'."),
+        (("study", "mlp", "--data", "cifar10"), 2, "The study mlp works with mnist, "),
+        (("study", "mlp", "--backends", "cupy:cuda:99"), 1, "A study needs a backend that can run."),
+        (("study", "mlp", "--stored"), 1, "Stored results are complete. Received: not measured yet."),
+        (("study", "mlp", "--data-dir", "."), 1, "mnist needs the files"),
+    ],
+)
+def test_errors_are_one_line(args: tuple[str, ...], code: int, said: str) -> None:
+    assert said in error_of(minicnn(*args, "--out", "out"), code)

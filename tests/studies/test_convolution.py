@@ -1,0 +1,124 @@
+"""The study `convolution`: what is measured, and the whole with small sizes."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from command_line import minicnn
+from minicnn.bench import Setting
+from minicnn.layers import Conv2D
+from minicnn.ops.strategies import DIRECTIONS, STRATEGIES, Problem
+from minicnn.studies import convolution
+from minicnn.studies.convolution import breakdown, pages, sweeps
+
+PROBLEM = Problem(2, (6, 6), 3, 4, (3, 3), padding=((1, 1), (1, 1)))
+
+
+@pytest.mark.parametrize("name", ["numpy", "torch:cpu", "numba"])
+def test_every_strategy_of_a_backend_is_right_and_timed(name: str) -> None:
+    pytest.importorskip(name.partition(":")[0])
+    contender = sweeps.Convolver(name)
+    problem = replace(PROBLEM, batch=40)  # large enough that images get another layout
+    skipped = contender.begin(problem)
+    errors = contender.errors(sweeps.expected(problem))
+    assert {*skipped, *errors} == {*STRATEGIES, sweeps.OWN}
+    assert set(errors) >= ({sweeps.OWN} if name == "numba" else set(STRATEGIES) - {"vendor"})
+    for way, found in errors.items():
+        for direction in DIRECTIONS:
+            assert 0 < found[direction] <= sweeps.allowed(way, problem, direction)
+    way = next(iter(errors))
+    assert contender.time(way, "forward") > 0
+    assert contender.layouts()[way] == ("NHWC" if name == "numba" else "HWCN")
+
+
+@pytest.mark.parametrize("name", ["numpy", "torch:cpu"])
+def test_memory_as_stated_is_memory_as_measured(name: str) -> None:
+    pytest.importorskip(name.partition(":")[0])
+    contender = sweeps.Convolver(name)
+    contender.begin(replace(PROBLEM, batch=32, image=(24, 24), channels=16, filters=16))
+    stated, measured = contender.workspace(), contender.measured()
+    for way in ("direct", "unrolled", "implicit", "winograd4"):
+        for direction in DIRECTIONS:
+            assert stated[way][direction] == pytest.approx(measured[way][direction], rel=0.1, abs=2**17)
+
+
+def test_a_strategy_that_errs_is_refused() -> None:
+    bound = sweeps.allowed("direct", PROBLEM, "forward")
+    assert sweeps.allowed("winograd4", PROBLEM, "forward") == 16 * bound
+    good = dict.fromkeys(DIRECTIONS, bound / 10)
+    found = sweeps._judged({"direct": {**good, "forward": 2 * bound}, "fft": good}, PROBLEM)
+    assert found["direct"].startswith("its forward errs by")
+    assert found["fft"] == ""
+    assert sweeps._judged({"direct": {**good, "forward": float("nan")}}, PROBLEM)["direct"]
+
+
+def test_sweeps_go_through_one_point() -> None:
+    for sizes in (convolution.Sizes(), convolution.QUICK):
+        for name, varied in pages.SWEEPS.items():
+            problems = convolution.sweep_of(name, sizes)
+            assert convolution.base(sizes) in problems
+            assert len({varied(vars(p)) for p in problems}) == len(problems)
+            assert all(p.output == p.image for p in problems)
+
+
+def test_slow_backends_take_part_at_one_point_only() -> None:
+    setting = Setting(convolution.QUICK, ("numpy", "jax:cpu", "torch.nn:cpu"), {}, ("synthetic",))
+    given = {m.name: m.given["contenders"] for m in convolution.measurements(setting)}
+    assert given["strategies-base"] == ("numpy", "jax:cpu")
+    assert given["strategies-channels"] == ("numpy",)
+
+
+def test_nodes_belong_to_their_layers() -> None:
+    types = {"conv1": Conv2D}
+    assert breakdown.part_of("add", "conv1", types) == "convolution"
+    assert breakdown.part_of("relu_gradient", "conv1", types) == "ReLU"
+    assert breakdown.part_of("sum", "loss", types) == "other"
+
+
+@pytest.mark.parametrize("contender", ["numpy", "torch.nn:cpu"])
+def test_layers_of_a_network(contender: str) -> None:
+    pytest.importorskip("torch")
+    layers = breakdown.Layers(contender, "squeezenet1_1", 48, 2, 5)
+    assert np.isfinite(layers.loss())
+    seconds = layers.parts(2)
+    assert seconds is not None
+    for phase in ("forward", "backward"):
+        for part in ("convolution", "pooling", "ReLU", "concat"):
+            assert min(seconds[phase][part]) > 0, f"{phase} {part}"
+    assert len(layers.step(2)) == 2
+
+
+def test_both_contenders_have_the_same_loss() -> None:
+    pytest.importorskip("torch")
+    ours, theirs = (breakdown.Layers(c, "squeezenet1_1", 48, 2, 5).loss() for c in ("numpy", "torch.nn:cpu"))
+    assert ours == pytest.approx(theirs, rel=1e-5)
+
+
+def test_the_study_from_end_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convolution, "NETWORKS", {"squeezenet1_1": 48})
+    sizes = {
+        "batch": 2, "image": 6, "channels": 3, "kernels": "1,3", "channel_counts": "2,3", "images": "6,8",
+        "batches": "1,2", "rounds": 3, "network_batch": 2, "iterations": 2, "network_image": 0,
+    }  # fmt: skip
+    args = [part for name, value in sizes.items() for part in ("--set", f"{name}={value}")]
+    result = minicnn("study", "convolution", "--quick", "--backends", "numpy", *args, "--out", "out")
+    assert result.exit_code == 0, result.output
+
+    def table(name: str) -> list[dict[str, str]]:
+        with Path("out/convolution", f"{name}.csv").open(newline="") as file:
+            return list(csv.DictReader(file))
+
+    ways = set(STRATEGIES) - {"vendor"}
+    assert {row["strategy"] for row in table("base")} == ways
+    assert {row["strategy"] for row in table("kernel-size") if row["at"] == "1"} == ways - {"winograd2", "winograd4"}
+    assert len(table("winners")) == 4 * 2 * 3
+    assert {row["phase"] for row in table("layers")} == {"forward", "backward", "update"}
+    assert 0 < float(table("shares")[0]["numpy"]) < 100
+    for name in ("base", "kernel-size-numpy", "layers-numpy"):
+        assert Path("out/convolution", f"{name}.svg").exists()
+    assert "Convolution takes between" in Path("out/report.html").read_text("utf-8")

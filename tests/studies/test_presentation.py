@@ -1,0 +1,160 @@
+"""What the studies make of results, also of those of machines that are not here."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from minicnn import backends
+from minicnn.bench import Missing, Page, Setting
+from minicnn.bench.figures import to_svg
+from minicnn.bench.page import Words
+from minicnn.studies import ORDER, get_study, kernels, mlp, names, platforms
+
+
+def rows(time: float, *, epochs: int = 3, accuracy: float = 0.97) -> list[dict[str, Any]]:
+    """Epochs of a contender; the first takes ten times as long."""
+    return [
+        {
+            "epoch": i + 1, "time_s": 10 * time if i == 0 else time, "samples_per_s": 600 / time, "loss": 1.0 / (i + 1),
+            "accuracy": 0.9, "test_loss": 0.5, "test_accuracy": accuracy, "test_time_s": time / 10,
+            "process_mb": 100.0, "peak_mb": 120.0, "device_mb": None,
+        }
+        for i in range(epochs)
+    ]  # fmt: skip
+
+
+def result(**times: float) -> dict[str, Any]:
+    return {"history": {name: rows(t) for name, t in times.items()}, "out": {}}
+
+
+def presented(study: str, setting: Setting, results: dict[str, Any]) -> Page:
+    page = Page()
+    get_study(study).present(page, setting, results)
+    for figure in page.figures:
+        to_svg(figure)
+    return page
+
+
+def text_of(page: Page) -> str:
+    return " ".join(block.text for block in page.blocks if isinstance(block, Words))
+
+
+def test_the_studies_are_those_of_the_package_in_their_order() -> None:
+    found = names()
+    assert {"mlp", "platforms", "kernels"} <= set(found)
+    assert [n for n in ORDER if n in found] == found
+    for name in found:
+        study = get_study(name)
+        assert study.question.endswith("?")
+        assert type(study.full) is type(study.quick)
+    with pytest.raises(ValueError, match="A study is one of mlp"):
+        get_study("mpl")
+
+
+def test_platforms_says_what_the_loader_costs_and_leaves_the_first_epoch_out() -> None:
+    setting = Setting(
+        platforms.Sizes(3), ("numpy", "torch.nn:cpu", "torch.nn-loader:cpu"), {"cupy": "no GPU"}, ("mnist",)
+    )
+    times = {"numpy": 4.0, "torch.nn:cpu": 2.0, "torch.nn-loader:cpu": 5.0}
+    page = presented("platforms", setting, {"training-mnist": result(**times)})
+    summary = page.tables[0].rows
+    assert [row["contender"] for row in summary] == ["numpy", "torch.nn:cpu", "torch.nn-loader:cpu", "cupy"]
+    assert summary[0]["time_s"].median == 4.0  # type: ignore[union-attr]
+    assert summary[0]["first_s"] == 40.0
+    assert summary[2]["published_s"] == 11.27
+    assert summary[3]["time_s"] == Missing("not on this machine: no GPU")
+    assert "`torch.nn:cpu` is the fastest with 2 s an epoch, `torch.nn-loader:cpu` the slowest with 5 s" in text_of(
+        page
+    )
+    assert "2 s with the data in memory and 5 s through a DataLoader: 60% of that is the loader" in text_of(page)
+    assert len(page.figures[0].panels) == 4
+
+
+def test_kernels_draws_the_ladder_and_the_block_sizes_of_gpus() -> None:
+    engines = [e for e in ("cupy", "numba_cuda") if e in backends.names()]
+    setting = Setting(kernels.Sizes(), ("numpy", *engines, "torch.nn:cuda"), {}, ("mnist",))
+    ladder, blocks, loaders = kernels.ladder(setting), kernels.blocks(setting), kernels.loaders(setting)
+    assert ladder[0] == "numpy"
+    assert f"{engines[0]} / graph alone" in ladder
+    assert f"{engines[-1]} / block 1024" in blocks
+    assert "torch.nn-loader:cuda / 8 workers, pinned" in loaders
+    halves = {name: 1 / (i + 1) for i, name in enumerate(ladder)}
+    results = {
+        "training-mnist": result(numpy=1.0, **{engines[0]: 0.5}),
+        "ladder-mnist": result(**halves),
+        "blocks-mnist": result(**dict.fromkeys(blocks[:-1], 1.0)),
+        "loaders-mnist": result(**dict.fromkeys(loaders, 1.0)),
+    }
+    results["blocks-mnist"]["out"] = {blocks[-1]: "failed: too many resources requested"}
+    page = presented("kernels", setting, results)
+    assert [f.name for f in page.figures] == ["training-mnist", "ladder-mnist", "blocks-mnist", "loaders-mnist"]
+    by_name = {table.name: table for table in page.tables}
+    assert [row["speedup"] for row in by_name["ladder-mnist"].rows][:3] == pytest.approx([1, 2, 3])
+    assert by_name["blocks-mnist"].rows[-1]["epoch_s"] == Missing("failed: too many resources requested")
+    published = [row for row in by_name["training-mnist"].rows if str(row["contender"]).startswith("published")]
+    assert len(published) == 4
+    assert published[0]["total_s"] == "155 to 185"
+
+
+def test_kernels_without_a_gpu_has_no_empty_cell_without_a_reason() -> None:
+    absent = {e: "no GPU" for e in ("cupy", "numba_cuda") if e in backends.names()}
+    setting = Setting(kernels.Sizes(), ("numpy",), absent, ("mnist",))
+    empty: dict[str, Any] = {"history": {}, "out": {}}
+    results = {
+        "training-mnist": result(numpy=1.0),
+        "ladder-mnist": empty,
+        "blocks-mnist": empty,
+        "loaders-mnist": empty,
+    }
+    page = presented("kernels", setting, results)
+    blocks = next(t for t in page.tables if t.name == "blocks-mnist")
+    assert len(blocks.rows) == 6 * len(absent)
+    assert blocks.reasons == ["not on this machine: no GPU"]
+
+
+def test_mlp_tells_operations_apart_and_explains_the_memory() -> None:
+    def node(op: str, scope: str, phase: str, ms: float) -> dict[str, Any]:
+        return {"op": op, "scope": scope, "phase": phase, "flops": 1, "bytes": 1, "seconds": [ms / 1e3] * 3}
+
+    nodes = [
+        node("reshape", "flatten", "forward", 1), node("matmul", "hidden", "forward", 10),
+        node("add", "hidden", "forward", 0.5), node("relu", "hidden", "forward", 2),
+        node("softmax_cross_entropy", "loss", "forward", 3), node("argmax", "metrics", "forward", 4),
+        node("matmul", "hidden", "backward", 20), node("relu_gradient", "hidden", "backward", 5),
+        node("sgd_update", "sgd", "update", 6),
+    ]  # fmt: skip
+    account = {
+        "bare_mb": 40.0, "library_mb": 50.0, "samples_mb": 90.0, "others_mb": 10.0, "process_mb": 120.0,
+        "peak_mb": 130.0, "device_mb": None,
+        "plan": {"parameters": 1e6, "input": 3e7, "activations": 2e7, "gradients": 1e7, "arena": 3.5e7, "peak": 6.5e7},
+    }  # fmt: skip
+    one = {"steps": 10, "time_s": 0.5, "loss": 1.0, "accuracy": 0.5, "val_accuracy": 0.6}
+    rounds = [{"iteration": 10, **one}, {"iteration": 20, **one}]
+    found = {
+        "rounds": {"numpy": rounds, "jax:cpu": rounds}, "forward": {"numpy": [0.02] * 3, "jax:cpu": [0.06] * 3},
+        "nodes": {"numpy": nodes, "jax:cpu": None}, "account": {"numpy": account, "jax:cpu": account},
+        "out": {"torch:cpu": "failed: it broke"},
+    }  # fmt: skip
+    setting = Setting(mlp.Sizes(20), ("numpy", "jax:cpu", "torch:cpu"), {}, ("mnist",))
+    page = presented("mlp", setting, {"training-mnist": found})
+    totals, operations, memory = page.tables
+    assert totals.rows[0]["total_s"] == 1.0
+    assert totals.rows[0]["backward_ms"] == pytest.approx(30)
+    assert isinstance(totals.rows[1]["backward_ms"], Missing)
+    assert totals.rows[2]["total_s"] == Missing("failed: it broke")
+    medians = {row["operation"]: row["numpy"] for row in operations.rows}
+    expected = {
+        "matrix products": 30, "ReLU": 2, "softmax and loss": 3, "other gradients": 5, "input": 1, "biases": 0.5,
+        "accuracy": 4, "update": 6,
+    }  # fmt: skip
+    assert {name: medians[name].median for name in expected} == pytest.approx(expected)  # type: ignore[union-attr]
+    assert medians["sum of the operations"] == pytest.approx(51.5)
+    assert all(isinstance(row["jax:cpu"], Missing) for row in operations.rows[:-1])
+    measured = {row["component"]: row["numpy"] for row in memory.rows}
+    assert measured["input"] == 30.0
+    assert next(v for k, v in measured.items() if str(k).startswith("growth")) == 40.0
+    assert re.search(r"`numpy` 40 MB \(\+5\).* says 35 MB", text_of(page))
+    assert "58% of `numpy`'s iteration are matrix products" in text_of(page)

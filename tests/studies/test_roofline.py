@@ -1,0 +1,208 @@
+"""The study `roofline`: counts, words, and the whole with small sizes."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from command_line import minicnn
+from minicnn import zoo
+from minicnn.studies import roofline
+from minicnn.studies.roofline import ceilings, counting, training
+from minicnn.studies.roofline.verdict import Floor, floor, judge
+
+SMALL = (48, 48, 3)
+
+
+# Words --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("least", "bottleneck"),
+    [
+        (Floor(0.5, 0.2, 0.01, 0.02), "compute"),
+        (Floor(0.2, 0.5, 0.01, 0.02), "memory"),
+        (Floor(0.1, 0.2, 0.5, 0.02), "launch"),
+        (Floor(0.1, 0.2, 0.01, 0.5), "input"),
+    ],
+)
+def test_the_largest_floor_is_the_bottleneck(least: Floor, bottleneck: str) -> None:
+    verdict = judge(1.0, least)
+    assert verdict.bottleneck == bottleneck
+    assert verdict.share == 0.5
+    said = {"compute": "compute", "memory": "memory", "launch": "launching operations", "input": "the input"}[
+        bottleneck
+    ]
+    assert f"The largest is {said} (50% of the time)" in verdict.text
+    assert f"the step is bound by {said}." in verdict.text
+
+
+def test_the_reasoning_is_shown() -> None:
+    text = judge(0.1, Floor(0.04, 0.02, 0.001, 0.0)).text
+    assert "A step takes 100 ms." in text
+    assert "compute 40 ms, memory 20 ms, launching operations 1 ms, the input 0 ms" in text
+    assert "2.0 times as much as memory" in text
+    assert "Together they explain 61%" in text
+    text = judge(2.0, Floor(1.5, 1.0, 0.0, 0.0)).text
+    assert "A step takes 2 s." in text
+    assert "Together they exceed the time" in text
+    assert "Measure the ceilings again" in judge(1.0, Floor(1.5, 0.1, 0.0, 0.0)).text
+
+
+def test_floors_are_of_the_operations_that_each_ceiling_limits() -> None:
+    # At 100 FLOP/s and 10 byte/s the ridge is at 10 FLOP per byte.
+    nodes = [(1000.0, 10.0), (5.0, 50.0), (200.0, 20.0)]
+    assert floor(nodes, 100.0, 10.0, launches_s=1.5, input_s=3.0) == Floor(10.0 + 2.0, 5.0, 1.5, 3.0)
+
+
+# Counts -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", counting.NETWORKS)
+def test_flops_equal_those_of_the_counter_of_torch(name: str) -> None:
+    pytest.importorskip("torch")
+    counted = counting.count(name, (1, 2), SMALL)
+    theirs = counting.torch_count(name, SMALL)
+    assert counted["products"]["forward"] == pytest.approx(theirs["forward"], rel=1e-9)
+    assert counted["products"]["backward"] == pytest.approx(theirs["backward_grouped"], rel=1e-9)
+    # The counter ignores groups in the backward pass, which only one of the networks has.
+    assert (theirs["backward"] > 2 * theirs["backward_grouped"]) == (name == "mobilenet_v2")
+    assert roofline.pages.differs({**counted, "torch": theirs}) < 0.01
+
+
+def test_costs_of_any_batch_follow_from_two() -> None:
+    counted = counting.count("squeezenet1_1", (2, 3), SMALL)
+    program = counting.network("squeezenet1_1", "numpy", SMALL).program("train", batch_size=7)
+    assert counting.at_batch(counted, 7) == [(n.cost.flops, n.cost.bytes) for n in program.nodes]
+    layers = counted["layers"]
+    assert sum(of.get("parameters", 0) for of in layers.values()) == counted["parameters"]
+    assert sum(of.get(f"{p}_flops", 0) for of in layers.values() for p in ("forward", "backward", "update")) == sum(
+        flops for flops, _ in counting.at_batch(counted, 3)
+    )
+    assert layers["conv1"]["kind"] == "Conv2D"
+
+
+# Ceilings -----------------------------------------------------------------------------------------
+
+
+def test_levels_of_memory() -> None:
+    caches = {"L1": 100, "L2": 1000}
+    assert [ceilings.level_of(n, caches) for n in (100, 101, 1500, 2001)] == ["L1", "L2", "between", "memory"]
+    assert ceilings.level_of(5, {}) == "memory"
+
+
+def test_caches_as_linux_tells_them(tmp_path: Path) -> None:
+    for i, (level, kind, size) in enumerate(
+        [("1", "Data", "48K"), ("1", "Instruction", "32K"), ("2", "Unified", "1024K")]
+    ):
+        folder = tmp_path / f"index{i}"
+        folder.mkdir()
+        for name, text in (("level", level), ("type", kind), ("size", size)):
+            (folder / name).write_text(text + "\n")
+    assert ceilings.cpu_caches(tmp_path) == {"L1": 48 * 1024, "L2": 1024 * 1024}
+    assert ceilings.cpu_caches(tmp_path / "none") == {}
+
+
+@pytest.mark.parametrize("name", ["numpy", "torch:cpu", "jax:cpu"])
+def test_ceilings_are_rates(name: str) -> None:
+    pytest.importorskip(name.partition(":")[0])
+    found = ceilings.Ceilings(name)
+    library = name.partition(":")[0]
+    rates = [*found.product(64, "float32", 2), *(found.copy(2**14, 2) if library in ceilings.COPIES else [])]
+    if library == "torch":
+        rates += found.product(64, "bfloat16", 1)
+    assert all(rate > 1e6 for rate in rates)
+    assert all(0 < seconds < 0.01 for seconds in found.launch(2))
+
+
+def test_the_highest_ceilings_are_of_the_largest_copy() -> None:
+    found = {
+        "products": {"numpy": {"float32": [5.0, 7.0]}, "torch:cuda": {"float32": [90.0]}},
+        "copies": {"numpy": {"10": [100.0], "20": [3.0, 4.0]}, "torch:cuda": {"20": [50.0]}},
+    }
+    assert ceilings.highest(found, gpu=False) == (7.0, 4.0)
+    assert ceilings.highest(found, gpu=True) == (90.0, 50.0)
+
+
+# Training -----------------------------------------------------------------------------------------
+
+
+def test_synthetic_images_have_classes_that_can_be_told_apart() -> None:
+    x, y = training.synthetic(400, SMALL, 1)
+    again, labels = training.synthetic(400, SMALL, 2)
+    assert (x.shape, x.dtype, y.dtype) == ((400, *SMALL), np.uint8, np.int32)
+    assert 0 <= y.min() <= y.max() < counting.CLASSES
+    shared = next(c for c in y if c in labels)
+    a, b = x[y == shared][0].astype(float), again[labels == shared][0].astype(float)
+    other = again[labels != shared][0].astype(float)
+    assert np.abs(a - b).mean() < np.abs(a - other).mean()
+
+
+def test_tiny_imagenet_is_replaced_by_images_that_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MINICNN_DATA", raising=False)
+    note = training.prepare(tmp_path, "tiny_imagenet", str(tmp_path), 4, 2, SMALL)
+    assert note.startswith("synthetic images of 48x48, because Tiny-ImageNet is not there")
+    assert np.load(tmp_path / "x_test.npy").shape == (2, *SMALL)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    training.prepare(tmp_path, "synthetic", None, 8, 4, SMALL)
+    return str(tmp_path)
+
+
+def test_the_peer_trains_the_same(folder: str) -> None:
+    pytest.importorskip("torch")
+    ours, peer = (training.Runner(c, "squeezenet1_1", folder) for c in ("numpy", "torch.nn:cpu"))
+    for a, b, rtol in zip(ours.losses(4), peer.losses(4), training.RTOLS, strict=True):
+        assert a == pytest.approx(b, rel=rtol)
+    for runner in (ours, peer):
+        runner.begin(2)
+        assert runner.time() > 0
+        assert runner.input(2) > 0
+        found = runner.epoch(4)
+        assert 0 <= found["top1"] <= 1
+        assert found["images_per_s"] > 0
+        assert runner.memory()["peak_mb"]  # type: ignore[truthy-bool]
+    assert peer.account(2) is None
+
+
+def test_the_plan_is_within_ten_percent_of_the_memory_measured(folder: str) -> None:
+    account = training.Runner("numpy", "squeezenet1_1", folder).account(8)
+    assert account is not None
+    assert account["plan_mb"] == pytest.approx(account["measured_mb"], rel=0.1)
+
+
+# The whole ----------------------------------------------------------------------------------------
+
+
+def test_the_study_from_end_to_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("MINICNN_DATA", str(tmp_path))
+    for module in (roofline, counting, roofline.pages):
+        monkeypatch.setattr(module, "NETWORKS", ("squeezenet1_1",))
+    sizes = {
+        "image": 48, "batches": "2,4", "rounds": 1, "samples": 8, "tests": 4, "epoch_batch": 4, "account_batch": 2,
+        "copies": "8192,65536", "side": 64, "repeats": 2,
+    }  # fmt: skip
+    args = [part for name, value in sizes.items() for part in ("--set", f"{name}={value}")]
+    result = minicnn("study", "roofline", "--quick", "--backends", "numpy", *args, "--out", "out")
+    assert result.exit_code == 0, result.output
+
+    def table(name: str) -> list[dict[str, Any]]:
+        with Path("out/roofline", f"{name}.csv").open(newline="") as file:
+            return list(csv.DictReader(file))
+
+    assert {row["batch"] for row in table("steps")} == {"2", "4"}
+    assert {row["bottleneck"] for row in table("utilisation")} <= {"compute", "memory", "launch", "input"}
+    assert (
+        int(table("counts")[0]["parameters"])
+        == zoo.get_model("squeezenet1_1", num_classes=200, input_shape=SMALL).count_params()
+    )
+    assert abs(float(table("accounts")[0]["off"])) < 10
+    report = Path("out/report.html").read_text("utf-8")
+    assert "the step is bound by" in report
+    assert "synthetic images of 48x48" in report
