@@ -327,6 +327,25 @@ def measure(name: str, contenders: list[str], rounds: int, threads: int) -> dict
     return result
 
 
+def table(path: Path) -> str:
+    """Results of a file as a Markdown table."""
+    results = json.loads(path.read_text("utf-8"))
+    lines = [
+        "| case | minicnn | " + " | ".join(c.replace("torch", "PyTorch") for c in CONTENDERS[1:4])
+        + " | JAX | minicnn against the fastest PyTorch |",
+        "| --- |" + " ---: |" * 6,
+    ]  # fmt: skip
+    for name, case in CASES.items():
+        rows = results.get(name, {})
+        cells = [f"{rows[c]['median_ms']:,.1f}" if c in rows else "" for c in CONTENDERS]
+        torch = [row["median_ms"] for c, row in rows.items() if c.startswith("torch")]
+        if torch:
+            what = "an epoch" if case.steps > 1 else "a step"
+            ratio = min(torch) / rows["minicnn"]["median_ms"]
+            lines.append(f"| `{name}`, {what}, batch {case.batch:,} | " + " | ".join(cells) + f" | {ratio:.2f} times |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Measure the cases named, print a table for each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -336,8 +355,12 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     listed = ", ".join(f"{i} {c}" for i, c in enumerate(CONTENDERS))
     parser.add_argument("--contenders", default="0,1,2,3,4", help=f"numbers of contenders ({listed})")
+    parser.add_argument("--table", type=Path, help="print the results of a file as a Markdown table, measure nothing")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.table:
+        print(table(arguments.table))
+        return
     names = arguments.cases or list(CASES)
     if unknown := set(names) - set(CASES):
         parser.error(f"the cases are {', '.join(CASES)}. Received: {', '.join(sorted(unknown))}.")
