@@ -295,7 +295,8 @@ def roofline(page: Page, setting: Setting, results: Results) -> None:
             "bottleneck": verdict.bottleneck, "share": 100 * verdict.share,
         })  # fmt: skip
     page.table("utilisation", "What the networks reach", columns, rows, "The roof is the lower of peak and bandwidth "
-               "times intensity. More than 100 %: fused operations move less than counted.")  # fmt: skip
+               "times intensity. More than 100 %: fused operations move less than counted, and Winograd's kernels "
+               "multiply less than the definition says.")  # fmt: skip
     page.section("What holds each network back")
     page.words(
         "For each step the time is taken that its operations would need at the ceilings: those above the ridge at the "
