@@ -60,8 +60,10 @@ struct Warp {
   explicit Warp(int threads) : all(threads) {}
 };
 static std::vector<std::unique_ptr<Warp>> warps;
+using SharedAddress = const char*;
+static inline SharedAddress shared_address(const void* p) { return (SharedAddress)p; }
 static inline uint32_t at(const void* row, int i) { return ((const uint16_t*)row)[i]; }
-template <int n> static inline void load_matrices(uint32_t (&r)[n], const void* row) {
+template <int n> static inline void load_matrices(uint32_t (&r)[n], SharedAddress row) {
   Warp& w = *warps[threadIdx.x / 32];
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   w.rows[lane] = row;
@@ -69,7 +71,7 @@ template <int n> static inline void load_matrices(uint32_t (&r)[n], const void* 
   for (int i = 0; i < n; i++) r[i] = at(w.rows[8 * i + g], 2 * t) | at(w.rows[8 * i + g], 2 * t + 1) << 16;
   w.all.arrive_and_wait();
 }
-template <int n> static inline void load_transposed(uint32_t (&r)[n], const void* row) {
+template <int n> static inline void load_transposed(uint32_t (&r)[n], SharedAddress row) {
   Warp& w = *warps[threadIdx.x / 32];
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   w.rows[lane] = row;

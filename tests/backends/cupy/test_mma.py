@@ -26,14 +26,14 @@ extern "C" __global__ void kernel(const float* a, const float* b, float* c) {{
     for (int k = 0; k < {kind}::PARTS; k++) bs[k][i / 4][i % 4] = parts[k];
   }}
   __syncthreads();
-  uint32 left[{kind}::PARTS][4], right[{kind}::PARTS][2];
+  uint32 left[1][{kind}::PARTS][4], right[1][{kind}::PARTS][2];
   for (int k = 0; k < {kind}::PARTS; k++) {{
-    load_matrices(left[k], &as[k][lane % 16][lane / 16 * 4]);
-    load_transposed(right[k], &bs[k][lane % 16][0]);
+    load_matrices(left[0][k], shared_address(&as[k][lane % 16][lane / 16 * 4]));
+    load_transposed(right[0][k], shared_address(&bs[k][lane % 16][0]));
   }}
-  float sums[4] = {{0.0f, 0.0f, 0.0f, 0.0f}};
-  {kind}::multiply(sums, left, right);
-  for (int r = 0; r < 4; r++) c[(g + 8 * (r / 2)) * 8 + 2 * t + r % 2] = sums[r];
+  float sums[1][1][4] = {{}};
+  multiply_fragments<{kind}, 1, 1>(sums, left, right);
+  for (int r = 0; r < 4; r++) c[(g + 8 * (r / 2)) * 8 + 2 * t + r % 2] = sums[0][0][r];
 }}
 """
 
