@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from minicnn.backends._cuda import compiler
+from minicnn.backends._cuda import compiler, tiling
 from minicnn.backends._cuda.fusing import Plan
 from minicnn.backends._cuda.generation import Source, generate
 from minicnn.backends._cuda.placement import place
@@ -148,7 +148,7 @@ def library(source: Source, count: int | None = None) -> ctypes.CDLL:
     for name in compiler.HEADERS:
         headers = headers.replace(f'#include "{name}"', "")
     headers = headers.replace("#pragma once", "").replace("#pragma unroll", "//")
-    text = HOST + WARPS + "#include <tuple>\n" + headers + source.text.replace('#include "tiles.cuh"', "") + helper
+    text = HOST + WARPS + "#include <tuple>\n" + headers + source.text.replace('#include "tensor.cuh"', "").replace('#include "tiles.cuh"', "") + helper
     text += f'extern "C" void run(void** a) {{{body}\n}}\n'
     path = _FOLDER / f"{hashlib.sha256(text.encode()).hexdigest()}.so"
     if not path.exists():
@@ -169,8 +169,9 @@ def library(source: Source, count: int | None = None) -> ctypes.CDLL:
 class Emulated:
     """A Program run by its kernels on the host."""
 
-    def __init__(self, program: Program, *, fuse: bool = True, tiled: bool = True) -> None:
-        self.plan = Plan(rewrite(program, fuse=fuse, tiled=tiled), fuse=fuse, tiled=tiled)
+    def __init__(self, program: Program, *, fuse: bool = True, tiled: bool = True, tiles: Any = tiling) -> None:
+        program = rewrite(program, fuse=fuse, tiled=tiled, tiles=tiles)
+        self.plan = Plan(program, fuse=fuse, tiled=tiled, tiles=tiles)
         self.placement = place(self.plan)
         self.queued = {id(v) for v in program.inputs if v.name in ("index", "learning_rate")}
         self.sources = [generate(self.plan, launch, self.queued) for launch in self.plan.launches]

@@ -12,6 +12,7 @@ import numpy as np
 from minicnn.backends._cuda import expressions
 from minicnn.backends._cuda.expressions import c_type, expression, image_pair, literal, reduced_index, same_index
 from minicnn.backends._cuda.fusing import Plan, Unit, named
+from minicnn.backends._cuda.tiling import Tile
 from minicnn.ops.windows import Axes
 from minicnn.program.graph import Node, Value
 
@@ -60,7 +61,7 @@ def generate(plan: Plan, launch: Sequence[Unit], queued: set[int], threads: int 
         blocks += count
         start = blocks
     text = (
-        '#include "tiles.cuh"\n\n'
+        '#include "tensor.cuh"\n\n'
         f'extern "C" __global__ void __launch_bounds__({threads}) kernel({", ".join(writer.parameters())}) {{\n'
         f"{writer.prologue()}{''.join(bodies)}}}\n"
     )
@@ -253,7 +254,7 @@ class _Writer:
                 f"      [&](uint32 i, {kind} sum) {{\n"
                 f"{before}      return {last}(i);\n      }}, [&](uint32 i, {kind} top, int tap) {{\n{pooled}      }});"
             )
-        call = f"convolve<{kind}, A>(block % A::BLOCKS, in, weight, [&](int n, int h, int w, int f, auto& own)"
+        call = f"{_template(tile, 'convolve')}<{kind}, A>(block % A::BLOCKS, in, weight, [&](int n, int h, int w, int f, auto& own)"
         return f"{head}    {call} {{\n      {out}\n    }});\n"
 
     _conv2d_input_gradient = _conv2d
@@ -264,7 +265,7 @@ class _Writer:
         kind = c_type(node.outputs[0])
         return (
             f"    using A = {tile.kind if tile else ''};\n"
-            f"    correlate<{kind}, A>(block, {x}, {dy}, [&](int part, uint32 i, {kind} sum) {{\n"
+            f"    {_template(tile, 'correlate')}<{kind}, A>(block, {x}, {dy}, [&](int part, uint32 i, {kind} sum) {{\n"
             f"{self._parts(unit)}    }});\n"
         )
 
@@ -309,6 +310,11 @@ class _Writer:
             f"      block, [&](uint32 o, uint32 r) {{ return {x}({index}); }},\n"
             f"      [&](int part, uint32 i, {kind} sum) {{\n{self._parts(unit)}    }});\n"
         )
+
+
+def _template(tile: Tile | None, name: str) -> str:
+    """The function template that a tile is for: on tensor cores or not."""
+    return f"tensor_{name}" if tile is not None and tile.kind.startswith("Tensor") else name
 
 
 def _uniform(data: np.ndarray[Any, Any]) -> bool:
