@@ -67,6 +67,7 @@ static inline bool spare(int threads) {
   return true;
 }
 static inline float __int_as_float(int i) { float f; memcpy(&f, &i, 4); return f; }
+static inline int __float_as_int(float f) { int i; memcpy(&i, &f, 4); return i; }
 static inline double __longlong_as_double(long long i) { double f; memcpy(&f, &i, 8); return f; }
 static inline unsigned __umulhi(unsigned a, unsigned b) { return (uint64_t(a) * b) >> 32; }
 alignas(128) static unsigned char dynamic_memory[232448];
@@ -107,6 +108,16 @@ template <int n> static inline void load_transposed(uint32_t (&r)[n], SharedAddr
 }
 static inline float from_bfloat16(uint32_t r) { return __int_as_float(int(r << 16)); }
 static inline float from_float16(uint32_t r) { _Float16 h; uint16_t b = r; memcpy(&h, &b, 2); return float(h); }
+static inline float low_float16(uint32_t r) { return from_float16(r & 0xffff); }
+static inline float high_float16(uint32_t r) { return from_float16(r >> 16); }
+static inline uint32_t largest_of_warp(uint32_t x) {
+  Warp& w = *warps[threadIdx.x / 32];
+  w.a[threadIdx.x % 32][0] = x;
+  w.all.arrive_and_wait();
+  for (auto& a : w.a) x = a[0] > x ? a[0] : x;
+  w.all.arrive_and_wait();
+  return x;
+}
 static inline uint32_t bfloat16(float x) {
   uint32_t r;
   memcpy(&r, &x, 4);

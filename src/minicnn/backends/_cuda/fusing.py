@@ -352,11 +352,14 @@ class Plan:
             return False
         if all(map(_plain, units)):
             return True
-        if not getattr(self.tiles, "side_by_side", False):
-            alike = len({u.tile.threads for u in units if u.tile}) == 1 and all(map(_product, units))
-            return alike and sum(u.tile.blocks for u in units if u.tile) <= 4 * tiling.MULTIPROCESSORS
+        large = [u for u in units if not _plain(u)]
+        if len(large) < len(units) and not getattr(self.tiles, "side_by_side", False):
+            return False
+        # Blocks of a launch have the registers and the shared memory of the greediest.
+        if len(large) > 1 and not (all(map(_product, large)) and len({u.tile.threads for u in large if u.tile}) == 1):
+            return False
         blocks = [u.tile.blocks if u.tile else -(-u.size // 256) for u in units]
-        return sum(blocks) - max(blocks) <= 4 * tiling.MULTIPROCESSORS
+        return (sum(blocks) if len(large) > 1 else sum(blocks) - max(blocks)) <= 4 * tiling.MULTIPROCESSORS
 
 
 _CONVOLUTIONS = frozenset({"conv2d", "conv2d_input_gradient", "conv2d_weight_gradient_parts"})

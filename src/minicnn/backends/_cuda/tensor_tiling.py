@@ -20,7 +20,7 @@ REGISTERS, MOST_REGISTERS, MOST_THREADS = 65536, 232, 512
 
 # C++ type, 16-bit parts of an operand and products of parts, of each precision of products.
 PRECISIONS = MappingProxyType(
-    {"float32": ("Float32", 3, 6), "bfloat16": ("Bfloat16", 1, 1), "float16": ("Float16", 1, 1)}
+    {"float32": ("Float32", 2, 3), "bfloat16": ("Bfloat16", 1, 1), "float16": ("Float16", 1, 1)}
 )
 
 # Cycles of a multiprocessor: of a product of fragments, of loading four matrices, of a pair of elements on its way to shared memory.
@@ -35,7 +35,7 @@ class TensorTiles:
     Attributes:
         precision: In which operands are multiplied: one of `PRECISIONS`. Sums are float32.
         reads_scattered: The gradient of a max-pooling is scattered where it is read, however often.
-        side_by_side: Operations of all kinds share a launch, each with the threads that it needs.
+        side_by_side: Short operations share a launch with others that have larger blocks.
     """
 
     precision: str = "float32"
