@@ -332,9 +332,11 @@ class Plan:
                 or any(id(v) in overwritten[id(other)] for v in self.reads(unit))
             ]
             first = max(before, default=-1) + 1
-            joined = [j for j in range(first, len(launches)) if self.fuse and self._beside(unit, launches[j])]
             last = _plain(unit) and not any(id(v) in read for v in unit.stored)
-            at = joined[-1 if last else 0] if joined and not (last and joined[-1] < len(launches) - 1) else None
+            if last:  # all of them together, at the end
+                first = max(first, len(launches) - (1 if launches and all(map(_plain, launches[-1])) else 0))
+            joined = [j for j in range(first, len(launches)) if self.fuse and self._beside(unit, launches[j])]
+            at = joined[0] if joined else None
             if at is None:
                 place[id(unit)] = len(launches)
                 launches.append([unit])
