@@ -107,23 +107,29 @@ class Engine:
         return made
 
     def train_many(
-        self, feed: Feed, arrays: Mapping[str, Array], totals: Totals, index: HostArray, rates: Sequence[float]
+        self,
+        feed: Feed,
+        arrays: Mapping[str, Array],
+        totals: Totals,
+        index: HostArray | None,
+        rates: Sequence[float],
     ) -> Totals:
-        """Several training steps on rows of whole arrays, at once where the backend can.
+        """Several training steps on rows of whole arrays, or on the same arrays, at once where the backend can.
 
         Args:
             feed: What each step is given.
-            arrays: The whole arrays.
+            arrays: The arrays.
             totals: Metric totals so far.
-            index: Row numbers of each step, int32 (steps, batch).
+            index: Row numbers of each step, int32 (steps, batch); None if each step takes the arrays as they are.
             rates: Learning rate of each step.
         """
         step = self._step("train", feed)
         if step.many is None:
-            for row, rate in zip(index, rates, strict=True):
-                totals = self.train(feed, {**arrays, "index": self.backend.asarray(row)}, totals, rate)
+            for k, rate in enumerate(rates):
+                rows = {} if index is None else {"index": self.backend.asarray(index[k])}
+                totals = self.train(feed, {**arrays, **rows}, totals, rate)
             return totals
-        rows = {"index": index, "learning_rate": np.asarray(rates, self.dtype)}
+        rows = {"learning_rate": np.asarray(rates, self.dtype)} | ({} if index is None else {"index": index})
         made = step.many(self._given(step, arrays, totals), rows)
         self.steps_taken += len(rates)
         return self._keep(step, made)
