@@ -128,7 +128,8 @@ class MiniCNN:
             self._feed, self._arrays = standardizer.batch(x, y)
         else:
             source = self._model._source(x, y, None, case.batch, "drop")
-            self._feed, self._arrays, _ = next(source.runs(shuffle=False, seed=0, epoch=0, skip=0, longest=1))
+            first = next(source.runs(shuffle=False, seed=0, epoch=0))
+            self._feed, self._arrays = first.feed, first.arrays
         self._model.get_weights()
         self._state = self._model.get_state()
 

@@ -99,13 +99,6 @@ class Engine:
         self.set({**zeros, **arrays})
         self.steps_taken = steps_taken
 
-    def train(self, feed: Feed, arrays: Mapping[str, Array], totals: Totals, rate: float) -> Totals:
-        """One training step; returns the metric totals with those of this batch added."""
-        given = {**arrays, "learning_rate": self.backend.asarray(np.asarray(rate, self.dtype))}
-        made = self._run("train", feed, given, totals)
-        self.steps_taken += 1
-        return made
-
     def train_many(
         self,
         feed: Feed,
@@ -124,29 +117,40 @@ class Engine:
             rates: Learning rate of each step.
         """
         step = self._step("train", feed)
-        if step.many is None:
-            for k, rate in enumerate(rates):
-                rows = {} if index is None else {"index": self.backend.asarray(index[k])}
-                totals = self.train(feed, {**arrays, **rows}, totals, rate)
+        if step.many is not None:
+            rows = {"learning_rate": np.asarray(rates, self.dtype)} | ({} if index is None else {"index": index})
+            totals = self._keep(step, step.many(self._given(step, arrays, totals), rows))
+            self.steps_taken += len(rates)
             return totals
-        rows = {"learning_rate": np.asarray(rates, self.dtype)} | ({} if index is None else {"index": index})
-        made = step.many(self._given(step, arrays, totals), rows)
-        self.steps_taken += len(rates)
-        return self._keep(step, made)
+        for k, rate in enumerate(rates):
+            given = {**arrays, "learning_rate": self.backend.asarray(np.asarray(rate, self.dtype))}
+            if index is not None:
+                given["index"] = self.backend.asarray(index[k])
+            totals = self._keep(step, step.run(self._given(step, given, totals)))
+            self.steps_taken += 1
+        return totals
 
-    def evaluate(self, feed: Feed, arrays: Mapping[str, Array], totals: Totals) -> Totals:
-        """One evaluation step; returns the metric totals with those of this batch added."""
-        return self._run("evaluate", feed, arrays, totals)
+    def evaluate_many(
+        self, feed: Feed, arrays: Mapping[str, Array], totals: Totals, index: HostArray | None, steps: int
+    ) -> Totals:
+        """Several evaluation steps, as `train_many` takes them; returns the totals with those of all steps added."""
+        step = self._step("evaluate", feed)
+        if step.many is not None and index is not None:
+            return self._keep(step, step.many(self._given(step, arrays, totals), {"index": index}))
+        for k in range(steps):
+            rows = {} if index is None else {"index": self.backend.asarray(index[k])}
+            totals = self._keep(step, step.run(self._given(step, {**arrays, **rows}, totals)))
+        return totals
 
-    def predict(self, feed: Feed, arrays: Mapping[str, Array]) -> list[Array]:
-        """The outputs for one batch."""
+    def predict(self, feed: Feed, arrays: Mapping[str, Array], index: HostArray | None = None) -> list[Array]:
+        """The outputs for one batch, or for all batches whose rows an index has."""
         step = self._step("predict", feed)
-        made = step.run({**self.state(), **arrays})
-        return [made[name] for name in step.outputs]
-
-    def _run(self, kind: StepKind, feed: Feed, arrays: Mapping[str, Array], totals: Totals) -> Totals:
-        step = self._step(kind, feed)
-        return self._keep(step, step.run(self._given(step, arrays, totals)))
+        if index is None or step.many is None:
+            made = step.run({**self.state(), **arrays})
+            return [made[name] for name in step.outputs]
+        made = step.many({**self.state(), **arrays}, {"index": index})
+        reshape = self.backend.xp.reshape
+        return [reshape(made[name], (-1, *made[name].shape[2:])) for name in step.outputs]
 
     def _given(self, step: _Step, arrays: Mapping[str, Array], totals: Totals) -> dict[str, Array]:
         # Zeros are made anew each time, because a backend may overwrite what is carried.
