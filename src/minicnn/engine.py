@@ -15,6 +15,7 @@ from minicnn.steps import Feed, StepKind
 
 Totals = dict[str, Array]
 HostArray = np.ndarray[Any, Any]
+COMPILED = 32  # steps that are kept, each with its memory: one for each kind of step and size of batch
 
 
 class Engine:
@@ -162,7 +163,11 @@ class Engine:
         return {name: made[name] for name in step.zeros}
 
     def _step(self, kind: StepKind, feed: Feed) -> _Step:
-        if (kind, feed) not in self._steps:
+        if (kind, feed) in self._steps:
+            self._steps[kind, feed] = self._steps.pop((kind, feed))  # the last one used comes last
+        else:
+            while len(self._steps) >= COMPILED:
+                del self._steps[next(iter(self._steps))]
             program = self._trace(kind, feed)
             zeros = {v.name: np.zeros(v.shape, v.dtype) for v in program.inputs if v.kind == "metric"}
             compiled = self.backend.compile(program)
