@@ -28,10 +28,8 @@ def version() -> str:
     Raises:
         ImportError: If there is none.
     """
-    if _has_cupy():
-        from cupy.cuda import nvrtc
-
-        return ".".join(map(str, nvrtc.getVersion()))
+    if _cupys() is not None:
+        return ".".join(map(str, _cupys().getVersion()))
     major, minor = ctypes.c_int(), ctypes.c_int()
     _check(_library().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)))
     return f"{major.value}.{minor.value}"
@@ -49,17 +47,23 @@ def compile_program(text: str, headers: Mapping[str, str], options: Sequence[str
         CompileError: If it does not compile.
         ImportError: If there is no compiler.
     """
-    return (_by_cupy if _has_cupy() else _by_library)(text, headers, options)
+    return (_by_library if _cupys() is None else _by_cupy)(text, headers, options)
 
 
 @cache
-def _has_cupy() -> bool:
-    return find_spec("cupy") is not None
+def _cupys() -> Any:
+    """CuPy's module for it; None without CuPy, or if CuPy finds no compiler."""
+    try:
+        from cupy.cuda import nvrtc
+
+        nvrtc.getVersion()
+    except (ImportError, RuntimeError):
+        return None
+    return nvrtc
 
 
 def _by_cupy(text: str, headers: Mapping[str, str], options: Sequence[str]) -> bytes:
-    from cupy.cuda import nvrtc
-
+    nvrtc = _cupys()
     texts, names = ([t.encode() for t in part] for part in (headers.values(), headers))
     program = nvrtc.createProgram(text, "kernel.cu", texts, names)
     try:

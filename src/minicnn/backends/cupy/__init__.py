@@ -160,7 +160,7 @@ class CupyBackend(Backend):
 
     def memory(self) -> int | None:
         """See `Backend.memory`: what CuPy's pool has in use."""
-        with self._device:
+        with explained(), self._device:
             return int(cupy.get_default_memory_pool().used_bytes())
 
 

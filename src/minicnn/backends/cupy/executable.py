@@ -203,7 +203,8 @@ class StepExecutable:
             if isinstance(source, Source):
                 arguments = self._arguments(source, arrays)
                 arguments += [self._cursor, np.int32(offset)] if source.queued else []
-                function((source.blocks,), (source.threads,), tuple(arguments))
+                with explained(f"{source.title} with {source.blocks} blocks of {source.threads} threads"):
+                    function((source.blocks,), (source.threads,), tuple(arguments))
             else:
                 function(arrays)
         for old, value in self._placement.copies:
