@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from minicnn.backends import get_backend
-from minicnn.bench import Worker, job
+from minicnn.bench import Worker
 from minicnn.bench.operations import node_times, step_inputs
-from minicnn.bench.parity import parity
 from minicnn.bench.trainers import gradient_tolerance, settings_of, trainer
 from minicnn.models import Model
+from minicnn.training import job
+from minicnn.training.parity import parity
 from small_training import compiled, digits
 
 SETTINGS = settings_of("platforms", "synthetic_digits", samples=40, batch_size=16, epochs=1)

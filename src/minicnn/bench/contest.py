@@ -8,9 +8,9 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
-from minicnn.bench.parity import Probe, parity
 from minicnn.bench.timing import interleaved
 from minicnn.bench.worker import ContenderError, Worker
+from minicnn.training.parity import Probe, parity
 
 REFERENCE = "numpy"
 

@@ -14,18 +14,18 @@ import numpy as np
 
 from minicnn.backends import get_backend
 from minicnn.backends.base import Backend
-from minicnn.bench import job
 from minicnn.bench.contenders import PEERS, backend_of
 from minicnn.bench.memory import MB, footprint, let_go, resident
 from minicnn.bench.operations import node_times, step_inputs
-from minicnn.bench.parity import Probe
-from minicnn.bench.settings import Settings
 from minicnn.bench.timing import stopwatch
 from minicnn.callbacks import Callback, Timer
 from minicnn.callbacks.base import Logs
 from minicnn.data import batch_indices, epoch_order
 from minicnn.machine import PeakMemory
 from minicnn.tolerance import EPSILON, tolerance
+from minicnn.training import job
+from minicnn.training.parity import Probe
+from minicnn.training.settings import Settings
 
 Weights = dict[str, np.ndarray[Any, Any]]
 Row = dict[str, Any]
