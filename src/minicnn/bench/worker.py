@@ -62,6 +62,12 @@ class Worker:
         self._environment = {k: v for k, v in DEFAULTS.items() if k not in os.environ} | dict(environment or {})
 
     def __enter__(self) -> Worker:
+        self.start()
+        self.wait()
+        return self
+
+    def start(self) -> None:
+        """Start the process, without waiting until the object is made: several can start at the same time."""
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         handle, name = tempfile.mkstemp(prefix="minicnn-", suffix=".txt")
@@ -75,12 +81,18 @@ class Worker:
                 os.environ[variable] = value
             self._process.start()
         theirs.close()
+
+    def wait(self) -> None:
+        """Wait until the object is made.
+
+        Raises:
+            ContenderError: If it cannot be; the process has then ended.
+        """
         try:
-            self._answer()
+            self.receive()
         except BaseException:
             self.close()
             raise
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
         self.close(patience=0.0 if kind else PATIENCE)
@@ -91,20 +103,33 @@ class Worker:
         Raises:
             ContenderError: If it raises an exception, or the process ends.
         """
+        self.send(method, *args, **kwargs)
+        return self.receive()
+
+    def send(self, method: str, *args: Any, **kwargs: Any) -> None:
+        """Begin a call of a method; `receive` ends it."""
         with suppress(OSError):  # it has ended; the answer says how
             self._pipe.send((method, args, kwargs))
-        return self._answer()
+
+    def leave(self) -> None:
+        """Have the process end by itself; `close` waits for that."""
+        self._pipe.close()
 
     def close(self, patience: float = PATIENCE) -> None:
         """End the process; it gets some seconds to do so by itself."""
-        self._pipe.close()
+        self.leave()
         self._process.join(patience)
         if self._process.is_alive():
             self._process.kill()
             self._process.join()
         self._said.unlink(missing_ok=True)
 
-    def _answer(self) -> Any:
+    def receive(self) -> Any:
+        """Wait for the result of the call that `send` has begun.
+
+        Raises:
+            ContenderError: If it raises an exception, or the process ends.
+        """
         try:
             good, answer = self._pipe.recv()
         except (EOFError, OSError):

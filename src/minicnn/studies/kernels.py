@@ -55,12 +55,15 @@ class Sizes:
         epochs: Epochs of the trainings.
         sweep_epochs: Epochs of each level, block size and loader.
         samples: The most samples of the training set and of the test set; 0 for all.
+        loader_samples: The most samples of the training set for the loaders, as those that make single images are
+            slow; 0 for as many as elsewhere.
         workers: Workers of the data loaders.
     """
 
     epochs: int = 5
     sweep_epochs: int = 3
     samples: int = 0
+    loader_samples: int = 0
     workers: tuple[int, ...] = (0, 2, 4, 8)
 
 
@@ -68,14 +71,18 @@ def measurements(setting: Setting) -> Iterator[Measurement]:
     """Trainings on each data set; on the first of them the ladder, the block sizes and the loaders."""
     sizes = setting.sizes
     for data in setting.data:
-        yield _measurement(setting, f"training-{data}", data, setting.contenders, sizes.epochs)
+        yield _measurement(setting, f"training-{data}", data, setting.contenders, sizes.epochs, sizes.samples)
     data = setting.data[0]
-    for name, contenders in (("ladder", ladder(setting)), ("blocks", blocks(setting)), ("loaders", loaders(setting))):
-        yield _measurement(setting, f"{name}-{data}", data, contenders, sizes.sweep_epochs)
+    yield _measurement(setting, f"ladder-{data}", data, ladder(setting), sizes.sweep_epochs, sizes.samples)
+    yield _measurement(setting, f"blocks-{data}", data, blocks(setting), sizes.sweep_epochs, sizes.samples)
+    few = sizes.loader_samples or sizes.samples
+    yield _measurement(setting, f"loaders-{data}", data, loaders(setting), sizes.sweep_epochs, few)
 
 
-def _measurement(setting: Setting, name: str, data: str, contenders: Sequence[str], epochs: int) -> Measurement:
-    settings = settings_of("kernels", data, setting.data_dir, epochs=epochs, samples=setting.sizes.samples or None)
+def _measurement(
+    setting: Setting, name: str, data: str, contenders: Sequence[str], epochs: int, samples: int
+) -> Measurement:
+    settings = settings_of("kernels", data, setting.data_dir, epochs=epochs, samples=samples or None)
     return Measurement(
         name, {"settings": asdict(settings), "contenders": contenders}, partial(_train, settings, contenders)
     )
@@ -84,7 +91,7 @@ def _measurement(setting: Setting, name: str, data: str, contenders: Sequence[st
 def ladder(setting: Setting) -> tuple[str, ...]:
     """The contenders of the ladder that can run, as "backend / level"; the references first."""
     here = [f"{engine} / {level}" for engine in LEVELS if engine in setting.contenders for level in LEVELS[engine]]
-    return (BASE, *here) if here else ()
+    return (*[name for name in setting.contenders if name == BASE], *here) if here else ()
 
 
 def blocks(setting: Setting) -> tuple[str, ...]:
@@ -296,8 +303,12 @@ def _ladder(page: Page, setting: Setting, data: str, result: Mapping[str, Any]) 
         "in all levels, so there is no copy to overlap: see the loaders below. All levels compute in float32."
     )
     known = [e for e in LEVELS if e in backends.names() and e in (*setting.contenders, *setting.absent)]
-    wanted = [BASE, *(f"{engine} / {level}" for engine in known for level in LEVELS[engine])]
-    note = f"The first is {BASE}, which computes the references, one operation after the other."
+    base = [name for name in (*setting.contenders, *setting.absent) if name == BASE]
+    wanted = [*base, *(f"{engine} / {level}" for engine in known for level in LEVELS[engine])]
+    note = (
+        f"{BASE} computes the references, one operation after the other; where it took no part, an engine's levels "
+        "are compared with its first."
+    )
     _sweep_table(page, setting, f"ladder-{data}", f"Levels of optimisation on {data}", result, wanted, note)
     if result["history"]:
         page.figure(f"ladder-{data}", "Levels of optimisation", [_bars(result["history"])], _WHISKERS)
@@ -348,7 +359,11 @@ def _loaders(page: Page, setting: Setting, data: str, result: Mapping[str, Any])
                 for n in setting.sizes.workers
                 for pin in ("", ", pinned")
             ]
-    note = "Pinned memory is for copies to a GPU. Published: workers 2, 4 and 8, pinned memory on and off."
+    seen = next((round(rows[0]["samples_per_s"] * rows[0]["time_s"]) for rows in result["history"].values()), 0)
+    note = (
+        f"An epoch has {seen:,} samples here. Pinned memory is for copies to a GPU. Published: workers 2, 4 and 8, "
+        "pinned memory on and off."
+    )
     _sweep_table(page, setting, f"loaders-{data}", f"Data loaders on {data}", result, wanted, note)
     if result["history"]:
         page.figure(f"loaders-{data}", "Data loaders", [_bars(result["history"])], _WHISKERS)

@@ -230,7 +230,7 @@ def measure(
     """
     result: dict[str, Any] = {"steps": {}, "inputs": {}, "memory": {}, "refused": {}}
     with Contest(contenders, Runner, name, str(folder)) as contest:
-        losses = contest.call("losses", batches[0])
+        losses = contest.prepare("losses", batches[0])
         first = next((c for c in contenders if c in losses), "")
         for contender, found in losses.items():
             off = [abs(a - b) / abs(b) for a, b in zip(found, losses[first], strict=True)]
@@ -238,9 +238,9 @@ def measure(
                 said = " and ".join(f"{a:.1e} (relative; at most {b:.0e})" for a, b in zip(off, RTOLS, strict=True))
                 why = f"its losses before and after the first step differ from {first}'s by {said}"
                 contest.out[contender] = result["refused"][contender] = why
-        result["accounts"] = {c: a for c, a in contest.call("account", batches[0]).items() if a is not None}
+        result["accounts"] = {c: a for c, a in contest.prepare("account", batches[0]).items() if a is not None}
         for batch in batches:
-            contest.call("begin", batch)
+            contest.prepare("begin", batch)
             result["steps"][str(batch)] = contest.time("time", rounds=rounds, budget_s=budget_s)
             result["memory"][str(batch)] = contest.call("memory")
             result["inputs"][str(batch)] = contest.time("input", batch, rounds=3)
