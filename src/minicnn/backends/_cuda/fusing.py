@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from types import ModuleType
+
+from typing import Any
 
 from minicnn.backends._cuda import tiling
 from minicnn.backends._cuda.expressions import same_index, unsupported
@@ -86,7 +87,7 @@ class Plan:
         fuse: bool,
         tiled: bool,
         reference_only: bool = False,
-        tiles: ModuleType = tiling,
+        tiles: Any = tiling,
     ) -> None:
         self.program, self.tiles = program, tiles
         self.fuse, self.tiled, self.reference_only = fuse, tiled, reference_only

@@ -12,6 +12,7 @@ import numpy as np
 from minicnn.backends._cuda import expressions
 from minicnn.backends._cuda.expressions import c_type, expression, image_pair, literal, reduced_index, same_index
 from minicnn.backends._cuda.fusing import Plan, Unit, named
+from minicnn.backends._cuda.tiling import Tile
 from minicnn.ops.windows import Axes
 from minicnn.program.graph import Node, Value
 
@@ -29,6 +30,7 @@ class Source:
         blocks: Blocks.
         threads: Threads of a block.
         title: The operations in it.
+        shared: Bytes of `dynamic_shared()` of a block.
     """
 
     text: str
@@ -37,6 +39,7 @@ class Source:
     blocks: int
     threads: int
     title: str
+    shared: int = 0
 
 
 def generate(plan: Plan, launch: Sequence[Unit], queued: set[int], threads: int = 256) -> Source:
@@ -58,11 +61,12 @@ def generate(plan: Plan, launch: Sequence[Unit], queued: set[int], threads: int 
         blocks += count
         start = blocks
     text = (
-        '#include "tiles.cuh"\n\n'
+        '#include "tensor.cuh"\n\n'
         f'extern "C" __global__ void __launch_bounds__({threads}) kernel({", ".join(writer.parameters())}) {{\n'
         f"{writer.prologue()}{''.join(bodies)}}}\n"
     )
-    return Source(text, tuple(writer.values), writer.reads_queue, blocks, threads, named(launch))
+    shared = max(unit.tile.shared if unit.tile else 0 for unit in launch)
+    return Source(text, tuple(writer.values), writer.reads_queue, blocks, threads, named(launch), shared)
 
 
 def _blocks(unit: Unit, threads: int) -> tuple[int, int]:
@@ -250,7 +254,7 @@ class _Writer:
                 f"      [&](uint32 i, {kind} sum) {{\n"
                 f"{before}      return {last}(i);\n      }}, [&](uint32 i, {kind} top, int tap) {{\n{pooled}      }});"
             )
-        call = f"convolve<{kind}, A>(block % A::BLOCKS, in, weight, [&](int n, int h, int w, int f, auto& own)"
+        call = f"{_template(tile, 'convolve')}<{kind}, A>(block % A::BLOCKS, in, weight, [&](int n, int h, int w, int f, auto& own)"
         return f"{head}    {call} {{\n      {out}\n    }});\n"
 
     _conv2d_input_gradient = _conv2d
@@ -261,7 +265,7 @@ class _Writer:
         kind = c_type(node.outputs[0])
         return (
             f"    using A = {tile.kind if tile else ''};\n"
-            f"    correlate<{kind}, A>(block, {x}, {dy}, [&](int part, uint32 i, {kind} sum) {{\n"
+            f"    {_template(tile, 'correlate')}<{kind}, A>(block, {x}, {dy}, [&](int part, uint32 i, {kind} sum) {{\n"
             f"{self._parts(unit)}    }});\n"
         )
 
@@ -306,6 +310,11 @@ class _Writer:
             f"      block, [&](uint32 o, uint32 r) {{ return {x}({index}); }},\n"
             f"      [&](int part, uint32 i, {kind} sum) {{\n{self._parts(unit)}    }});\n"
         )
+
+
+def _template(tile: Tile | None, name: str) -> str:
+    """The function template that a tile is for: on tensor cores or not."""
+    return f"tensor_{name}" if tile is not None and tile.kind.startswith("Tensor") else name
 
 
 def _uniform(data: np.ndarray[Any, Any]) -> bool:

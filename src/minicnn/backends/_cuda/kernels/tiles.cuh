@@ -3,6 +3,7 @@
 // Every sum is taken in a fixed order: within a thread, then over the threads of a block, then over the parts that
 // blocks leave in memory. Nothing is accumulated by atomics, so a result has the same bits every time.
 #pragma once
+#include "mma.cuh"
 #include "windows.cuh"
 
 template <class T, int n> struct alignas(sizeof(T) * n > 16 ? 16 : sizeof(T) * n) Pack { T v[n]; };
