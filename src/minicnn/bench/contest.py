@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from functools import partial
 from types import TracebackType
 from typing import Any
 
 from minicnn.bench.timing import interleaved
-from minicnn.bench.worker import PATIENCE, ContenderError, Worker
+from minicnn.bench.worker import ContenderError, Worker, together
 from minicnn.training.parity import Probe, parity
 
 REFERENCE = "numpy"
@@ -38,29 +37,16 @@ class Contest:
         self.refused: set[str] = set()
 
     def __enter__(self) -> Contest:
-        with ExitStack() as stack:
-            started = {}
-            for name in self._names:  # all at once: much of a start is waiting, and the cores are many
-                started[name] = Worker(name, self._make, name, *self._args)
-                started[name].start()
-                stack.callback(started[name].close, 0.0)
-            for name, worker in started.items():
-                try:
-                    worker.wait()
-                except ContenderError as error:
-                    self.out[name] = f"failed: {error.why}"
-                else:
-                    self._workers[name] = worker
-            stack.pop_all()  # unless it is interrupted, they live on
+        workers = {name: Worker(name, self._make, name, *self._args) for name in self._names}
+        self._together = together(workers)
+        self._workers, out = self._together.__enter__()
+        self.out |= {name: f"failed: {why}" for name, why in out.items()}
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for worker in self._workers.values():
-            worker.leave()
-        for worker in self._workers.values():
-            worker.close(0.0 if kind else PATIENCE)
+        self._together.__exit__(kind, error, trace)
 
     @property
     def names(self) -> list[str]:

@@ -7,8 +7,8 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
@@ -59,6 +59,7 @@ class Worker:
     ) -> None:
         self.name = name
         self._make, self._args = make, args
+        self._process: Any = None
         self._environment = {k: v for k, v in DEFAULTS.items() if k not in os.environ} | dict(environment or {})
 
     def __enter__(self) -> Worker:
@@ -112,11 +113,14 @@ class Worker:
             self._pipe.send((method, args, kwargs))
 
     def leave(self) -> None:
-        """Have the process end by itself; `close` waits for that."""
-        self._pipe.close()
+        """Have the process end by itself, if there is one; `close` waits for that."""
+        if self._process is not None:
+            self._pipe.close()
 
     def close(self, patience: float = PATIENCE) -> None:
         """End the process; it gets some seconds to do so by itself."""
+        if self._process is None:
+            return
         self.leave()
         self._process.join(patience)
         if self._process.is_alive():
@@ -140,6 +144,38 @@ class Worker:
         if not good:
             raise ContenderError(self.name, answer)
         return answer
+
+
+@contextmanager
+def together(workers: Mapping[str, Worker]) -> Iterator[tuple[dict[str, Worker], dict[str, str]]]:
+    """Context manager: several workers that start at the same time.
+
+    Args:
+        workers: Workers that have not started, by name.
+
+    Yields:
+        Those whose objects could be made, and why the others could not.
+    """
+    ready: dict[str, Worker] = {}
+    out: dict[str, str] = {}
+    patience = 0.0
+    try:
+        for worker in workers.values():
+            worker.start()
+        for name, worker in workers.items():
+            try:
+                worker.wait()
+            except ContenderError as error:
+                out[name] = error.why
+            else:
+                ready[name] = worker
+        yield ready, out
+        patience = PATIENCE
+    finally:
+        for worker in workers.values():
+            worker.leave()
+        for worker in workers.values():
+            worker.close(patience)
 
 
 def _restore(variable: str, value: str | None) -> None:

@@ -55,15 +55,14 @@ class Sizes:
         epochs: Epochs of the trainings.
         sweep_epochs: Epochs of each level, block size and loader.
         samples: The most samples of the training set and of the test set; 0 for all.
-        loader_samples: The most samples of the training set for the loaders, as those that make single images are
-            slow; 0 for as many as elsewhere.
+        sweep_samples: The same for each level, block size and loader; 0 for as many as in the trainings.
         workers: Workers of the data loaders.
     """
 
     epochs: int = 5
     sweep_epochs: int = 3
     samples: int = 0
-    loader_samples: int = 0
+    sweep_samples: int = 0
     workers: tuple[int, ...] = (0, 2, 4, 8)
 
 
@@ -73,10 +72,9 @@ def measurements(setting: Setting) -> Iterator[Measurement]:
     for data in setting.data:
         yield _measurement(setting, f"training-{data}", data, setting.contenders, sizes.epochs, sizes.samples)
     data = setting.data[0]
-    yield _measurement(setting, f"ladder-{data}", data, ladder(setting), sizes.sweep_epochs, sizes.samples)
-    yield _measurement(setting, f"blocks-{data}", data, blocks(setting), sizes.sweep_epochs, sizes.samples)
-    few = sizes.loader_samples or sizes.samples
-    yield _measurement(setting, f"loaders-{data}", data, loaders(setting), sizes.sweep_epochs, few)
+    few = sizes.sweep_samples or sizes.samples
+    for name, contenders in (("ladder", ladder(setting)), ("blocks", blocks(setting)), ("loaders", loaders(setting))):
+        yield _measurement(setting, f"{name}-{data}", data, contenders, sizes.sweep_epochs, few)
 
 
 def _measurement(
@@ -280,7 +278,8 @@ def _sweep_table(
             base = text if text in result["out"] else engine
             row |= dict.fromkeys(("epoch_s", "speedup", "loss", "accuracy"), setting.missing(base, result["out"]))
         rows.append(row)
-    page.table(name, title, columns, rows, note)
+    seen = next((round(found[0]["samples_per_s"] * found[0]["time_s"]) for found in history.values()), 0)
+    page.table(name, title, columns, rows, f"{note} An epoch has {seen:,} samples here." if seen else note)
 
 
 def _library(name: str) -> str:
@@ -359,11 +358,7 @@ def _loaders(page: Page, setting: Setting, data: str, result: Mapping[str, Any])
                 for n in setting.sizes.workers
                 for pin in ("", ", pinned")
             ]
-    seen = next((round(rows[0]["samples_per_s"] * rows[0]["time_s"]) for rows in result["history"].values()), 0)
-    note = (
-        f"An epoch has {seen:,} samples here. Pinned memory is for copies to a GPU. Published: workers 2, 4 and 8, "
-        "pinned memory on and off."
-    )
+    note = "Pinned memory is for copies to a GPU. Published: workers 2, 4 and 8, pinned memory on and off."
     _sweep_table(page, setting, f"loaders-{data}", f"Data loaders on {data}", result, wanted, note)
     if result["history"]:
         page.figure(f"loaders-{data}", "Data loaders", [_bars(result["history"])], _WHISKERS)

@@ -306,7 +306,7 @@ def _memory(page: Page, setting: Setting, data: str, result: Mapping[str, Any]) 
         "total": "total of the process", "device": "on the device",
     }  # fmt: skip
     plan_of = {"parameters": "parameters", "input": "input", "activations": "activations", "gradients": "gradients",
-               "step": "arena", "total": "peak"}  # fmt: skip
+               "step": "arena", "total": "peak", "device": "peak"}  # fmt: skip
     rows: list[dict[str, Cell]] = []
     for key, text in names.items():
         published = MEMORY_MB.get(key, (None, None))
@@ -342,12 +342,18 @@ def _difference(measured: Mapping[str, Mapping[str, Any]], planned: Mapping[str,
     """How the plan and what was measured differ, and why."""
     arena = planned["arena"]
     texts = [f"`{name}` {parts['step']:,.0f} MB ({parts['step'] - arena:+,.0f})" for name, parts in measured.items()]
+    held = [f"`{name}` {parts['device']:,.0f} MB" for name, parts in measured.items() if parts["device"] is not None]
+    device = (
+        f" On the device {', '.join(held)} are in use, samples included, where the plan says {planned['peak']:,.0f} MB."
+        if held
+        else ""
+    )
     return (
         f"In training the process grows beyond its samples by {', '.join(texts)}, where the plan of the step, made of "
         f"single operations, says {arena:,.0f} MB. Less than the plan is held where operations are merged, so that "
         "what lies between them is never stored; more where a library packs factors of its products into buffers, "
         "copies the input, compiles code while the process runs, or keeps memory that it has freed."
-    )
+    ) + device
 
 
 STUDY = Study(

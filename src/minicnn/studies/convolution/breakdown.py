@@ -16,6 +16,7 @@ from minicnn import zoo
 from minicnn.bench import ContenderError, Worker, stopwatch
 from minicnn.bench.contenders import PEERS, backend_of
 from minicnn.bench.operations import apart, node_times, step_inputs
+from minicnn.bench.worker import together
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.models import Model
 from minicnn.optimizers import SGD
@@ -215,9 +216,10 @@ def measure(
         "out": why others could not take part; and "refused": who computes another loss.
     """
     result: dict[str, Any] = {"seconds": {}, "apart": [], "steps": {}, "losses": {}, "out": {}, "refused": {}}
-    for contender in contenders:
-        try:
-            with Worker(contender, Layers, contender, name, image, batch, classes) as worker:
+    made = {c: Worker(c, Layers, c, name, image, batch, classes) for c in contenders}
+    with together(made) as (workers, result["out"]):
+        for contender, worker in workers.items():
+            try:
                 loss = result["losses"][contender] = worker.call("loss")
                 first = next(iter(result["losses"].values()))
                 if not abs(loss - first) <= rtol * abs(first):
@@ -226,6 +228,8 @@ def measure(
                 result["seconds"][contender], by_itself = worker.call("parts", iterations)
                 result["apart"] += [contender] if by_itself else []
                 result["steps"][contender] = worker.call("step", min(iterations, STEPS))
-        except ContenderError as error:
-            result["out"][contender] = error.why
+            except ContenderError as error:
+                result["out"][contender] = error.why
+            finally:
+                worker.close()  # its memory is the next one's
     return result
