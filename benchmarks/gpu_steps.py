@@ -69,7 +69,7 @@ def cupy_graphs(executable: Any, arrays: dict[str, Any], repeats: int) -> Iterat
         with stream:
             stream.begin_capture()
             for _ in range(repeats):
-                function((source.blocks,), (source.threads,), tuple(arguments))
+                function((source.blocks,), (source.threads,), tuple(arguments), source.shared)
             graph = stream.end_capture()
         yield graph.launch
     graph = executable._graph(arrays, 16)

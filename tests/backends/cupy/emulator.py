@@ -45,6 +45,8 @@ static inline void __syncthreads() { everyone->arrive_and_wait(); }
 static inline float __int_as_float(int i) { float f; memcpy(&f, &i, 4); return f; }
 static inline double __longlong_as_double(long long i) { double f; memcpy(&f, &i, 8); return f; }
 static inline unsigned __umulhi(unsigned a, unsigned b) { return (uint64_t(a) * b) >> 32; }
+alignas(128) static unsigned char dynamic_memory[232448];
+static inline unsigned char* dynamic_shared() { return dynamic_memory; }
 static inline int min(int a, int b) { return a < b ? a : b; }
 static inline int max(int a, int b) { return a > b ? a : b; }
 """

@@ -29,6 +29,7 @@ class Source:
         blocks: Blocks.
         threads: Threads of a block.
         title: The operations in it.
+        shared: Bytes of `dynamic_shared()` of a block.
     """
 
     text: str
@@ -37,6 +38,7 @@ class Source:
     blocks: int
     threads: int
     title: str
+    shared: int = 0
 
 
 def generate(plan: Plan, launch: Sequence[Unit], queued: set[int], threads: int = 256) -> Source:
@@ -62,7 +64,8 @@ def generate(plan: Plan, launch: Sequence[Unit], queued: set[int], threads: int 
         f'extern "C" __global__ void __launch_bounds__({threads}) kernel({", ".join(writer.parameters())}) {{\n'
         f"{writer.prologue()}{''.join(bodies)}}}\n"
     )
-    return Source(text, tuple(writer.values), writer.reads_queue, blocks, threads, named(launch))
+    shared = max(unit.tile.shared if unit.tile else 0 for unit in launch)
+    return Source(text, tuple(writer.values), writer.reads_queue, blocks, threads, named(launch), shared)
 
 
 def _blocks(unit: Unit, threads: int) -> tuple[int, int]:

@@ -31,6 +31,7 @@ class Tile:
         threads: Threads of a block.
         parts: Pieces into which each sum is cut, if it is.
         sizes: The numbers that were chosen, for generators of other languages.
+        shared: Bytes of `dynamic_shared()` that a block needs, beside what its text declares.
     """
 
     kind: str
@@ -38,6 +39,7 @@ class Tile:
     threads: int
     parts: int = 1
     sizes: tuple[int, ...] = ()
+    shared: int = 0
 
 
 @dataclass(frozen=True)

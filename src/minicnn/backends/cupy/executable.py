@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 STEPS = 16  # in one graph, where many are asked for
 BINDINGS = 4  # sets of arrays that graphs are kept for
 
+_MOST_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+
 _ADVANCE = 'extern "C" __global__ void kernel(int* cursor, int steps) { cursor[0] += steps; }'
 
 
@@ -51,7 +53,9 @@ class StepExecutable:
         ]
         texts = [s.text for s in self._sources if isinstance(s, Source)]
         codes = iter(compile_all([*texts, _ADVANCE], backend.architecture))
-        self._functions = [_load(next(codes)) if isinstance(s, Source) else self._reference(s) for s in self._sources]
+        self._functions = [
+            _load(next(codes), s.shared) if isinstance(s, Source) else self._reference(s) for s in self._sources
+        ]
         self._advance = _load(next(codes))
         self._captures = backend.options.graph and all(isinstance(s, Source) for s in self._sources)
 
@@ -179,7 +183,7 @@ class StepExecutable:
             if isinstance(source, Source):
                 arguments = self._arguments(source, arrays)
                 arguments += [self._cursor, np.int32(offset)] if source.queued else []
-                function((source.blocks,), (source.threads,), tuple(arguments))
+                function((source.blocks,), (source.threads,), tuple(arguments), source.shared)
             else:
                 function(arrays)
         for old, value in self._placement.copies:
@@ -222,7 +226,11 @@ class StepExecutable:
         return graphs[steps]
 
 
-def _load(code: bytes) -> Any:
+def _load(code: bytes, shared: int = 0) -> Any:
+    """The function of a kernel's machine code, allowed so many bytes of dynamic shared memory."""
     module = cupy.cuda.function.Module()
     module.load(code)
-    return module.get_function("kernel")
+    function = module.get_function("kernel")
+    if shared:
+        cupy.cuda.driver.funcSetAttribute(function.ptr, _MOST_DYNAMIC_SHARED, shared)
+    return function

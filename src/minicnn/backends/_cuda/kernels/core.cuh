@@ -14,6 +14,14 @@ typedef unsigned short uint16;
 
 #define DEVICE __device__ __forceinline__
 
+#ifndef MINICNN_EMULATED
+// Shared memory of a size that the launch states (Tile.shared), which may exceed the 48 KB that a text can declare.
+DEVICE unsigned char* dynamic_shared() {
+  extern __shared__ __align__(128) unsigned char memory[];
+  return memory;
+}
+#endif
+
 template <class T> struct Limits;
 template <> struct Limits<float> {
   static DEVICE float infinity() { return __int_as_float(0x7f800000); }
