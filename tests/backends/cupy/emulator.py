@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import re
 import subprocess
 import tempfile
 from collections.abc import Mapping
@@ -34,7 +35,7 @@ HOST = r"""
 #define __device__
 #define __global__
 #define __forceinline__ inline
-#define __launch_bounds__(n)
+#define __launch_bounds__(...)
 #define __shared__ static
 #define __align__(n) __attribute__((aligned(n)))
 #define __restrict__
@@ -43,6 +44,7 @@ static thread_local Place threadIdx, blockIdx;
 static std::barrier<>* everyone;
 static inline void __syncthreads() { everyone->arrive_and_wait(); }
 static inline float __int_as_float(int i) { float f; memcpy(&f, &i, 4); return f; }
+static inline int __float_as_int(float f) { int i; memcpy(&i, &f, 4); return i; }
 static inline double __longlong_as_double(long long i) { double f; memcpy(&f, &i, 8); return f; }
 static inline unsigned __umulhi(unsigned a, unsigned b) { return (uint64_t(a) * b) >> 32; }
 alignas(128) static unsigned char dynamic_memory[232448];
@@ -106,6 +108,23 @@ template <class F> static inline void mma(float (&c)[4], FragmentA& a, FragmentB
   }
   w.all.arrive_and_wait();
 }
+static inline float low_float16(uint32_t r) { return from_float16(r & 0xffff); }
+static inline float high_float16(uint32_t r) { return from_float16(r >> 16); }
+template <class T> static inline T __shfl_xor_sync(unsigned, T x, int m) {
+  Warp& w = *warps[threadIdx.x / 32];
+  const int lane = threadIdx.x % 32;
+  w.rows[lane] = &x;
+  w.all.arrive_and_wait();
+  const T other = *(const T*)w.rows[lane ^ m];
+  w.all.arrive_and_wait();
+  return other;
+}
+static inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
+  const uint64_t both = uint64_t(y) << 32 | x;
+  unsigned r = 0;
+  for (int i = 0; i < 4; i++) r |= unsigned(both >> (selector >> 4 * i & 7) * 8 & 255) << 8 * i;
+  return r;
+}
 static inline void mma_bfloat16(float (&c)[4], FragmentA& a, FragmentB& b) { mma(c, a, b, from_bfloat16); }
 static inline void mma_float16(float (&c)[4], FragmentA& a, FragmentB& b) { mma(c, a, b, from_float16); }
 """
@@ -143,10 +162,9 @@ def library(source: Source, count: int | None = None) -> ctypes.CDLL:
   for (unsigned b = 0; b < {source.blocks}; b++)
     for (unsigned t = 0; t < {source.threads}; t++) {{ blockIdx.x = b; threadIdx.x = t; {call} }}"""
     headers = "".join(compiler.header(name) for name in compiler.HEADERS)
-    for name in compiler.HEADERS:
-        headers = headers.replace(f'#include "{name}"', "")
     headers = headers.replace("#pragma once", "").replace("#pragma unroll", "//")
-    text = HOST + WARPS + "#include <tuple>\n" + headers + source.text.replace('#include "tiles.cuh"', "") + helper
+    text = HOST + WARPS + "#include <tuple>\n" + headers + source.text + helper
+    text = re.sub(r'#include "\w+\.cuh"', "", text)
     text += f'extern "C" void run(void** a) {{{body}\n}}\n'
     path = _FOLDER / f"{hashlib.sha256(text.encode()).hexdigest()}.so"
     if not path.exists():

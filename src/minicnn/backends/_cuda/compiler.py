@@ -13,7 +13,7 @@ from importlib.resources import files
 from pathlib import Path
 
 OPTIONS = ("-std=c++17", "-default-device", "-lineinfo")
-HEADERS = ("core.cuh", "mma.cuh", "windows.cuh", "tiles.cuh")
+HEADERS = ("core.cuh", "mma.cuh", "windows.cuh", "tiles.cuh", "chain.cuh")
 
 
 @cache

@@ -91,7 +91,8 @@ class CupyBackend(Backend):
         """See `Backend.rewrite`: into operations that have kernels, and sums that many blocks share."""
         if self.reference_only:
             return program
-        return rewrite(program, fuse=self.options.fused, tiled=self.options.tiled)
+        shared = self._device.attributes["MaxSharedMemoryPerBlockOptin"]
+        return rewrite(program, fuse=self.options.fused, tiled=self.options.tiled, shared=shared)
 
     def plan(self, program: Program) -> Plan:
         """The kernels of a Program, which is rewritten in place."""
