@@ -165,8 +165,9 @@ class Layout:
                     at = max(at, level[id(value)] + (not along))
             loop = self._at(at).loops.setdefault(columns, Loop(columns, []))
             loop.nodes.append(node)
-            if node.op.name == "matmul" and (product is None or node is not product.node):
-                terms = node.inputs[0].shape[1]
+            parted = is_sum_of_parts(node)
+            if parted or (node.op.name == "matmul" and (product is None or node is not product.node)):
+                terms = node.inputs[0].shape[0 if parted else 1]
                 while chain.rows * columns * loop.lanes * 2 <= chain.threads and loop.lanes < min(32, terms // 2):
                     loop.lanes *= 2
             for value in node.outputs:
@@ -215,6 +216,12 @@ class Layout:
                 self.scratch[id(node)] = left
                 left += 4 * chain.threads
         self.shared = max(self.shared, left)
+
+
+def is_sum_of_parts(node: Node) -> bool:
+    """Whether a node adds up what the blocks of an earlier kernel left of a product."""
+    made = node.inputs[0].node if node.op.name == "sum" and node.attrs["axes"] in (0, (0,)) else None
+    return made is not None and made.op.name == "matmul_parts"
 
 
 def _matrices(chain: Chain) -> Sequence[Value]:

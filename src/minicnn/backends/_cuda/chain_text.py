@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from minicnn.backends._cuda.chain_layout import SOFTMAX, Chain, Layout, Loop
+from minicnn.backends._cuda.chain_layout import SOFTMAX, Chain, Layout, Loop, is_sum_of_parts
 from minicnn.backends._cuda.expressions import c_type, expression, literal
 from minicnn.ops.checks import normalize_axes
 from minicnn.program.graph import Node, Value
@@ -25,6 +25,7 @@ class _Text:
         self.parts: dict[int, Value] = node.attrs["parts"]
         self.layout = Layout(self.chain)
         self.stored = {id(v) for v in node.outputs}
+        self.start = 0  # thread that begins the next loop of a level
         self.names: dict[int, str] = {}  # function objects of values in shared memory
 
     def text(self) -> str:
@@ -62,7 +63,8 @@ class _Text:
         for value, at in layout.staged:
             source, name, kind = self.writer.functor(value), self.writer.new(), c_type(value)
             text += f"    {kind}* const s{name} = reinterpret_cast<{kind}*>(memory + {at});\n"
-            text += f"    for (int k = threadIdx.x; k < {value.size}; k += {chain.threads}) s{name}[k] = {source}(k);\n"
+            text += f"    fill<{kind}, {value.size}, {chain.threads}>({source}, "
+            text += f"[&](int k, {kind} value) {{ s{name}[k] = value; }});\n"
             text += f"    auto {name} = [&](uint32 i) {{ return s{name}[i]; }};\n"
             self.writer.names[id(self.writer.plan.root(value))] = name
         if layout.staged:
@@ -119,7 +121,7 @@ class _Text:
     # Levels -------------------------------------------------------------------------------------
 
     def _level(self, at: int) -> str:
-        level = self.layout.levels[at]
+        level, self.start = self.layout.levels[at], 0
         if at == 0 and self.chain.product is not None:  # all but the product is done already
             return "".join(self._loop(loop) for loop in level.loops.values() if self._multiplies(loop))
         text = "".join(self._loop(loop) for loop in level.loops.values())
@@ -127,6 +129,12 @@ class _Text:
         if level.splits:
             text += self._split()
         return text + "".join(self._sum(node) for node in level.sums)
+
+    def _thread(self, items: int) -> str:
+        """Number of a thread in a loop, so that loops between two barriers begin in different warps."""
+        threads, start = self.chain.threads, self.start
+        self.start = (start + -(-items // 32) * 32) % threads
+        return f"(int(threadIdx.x) + {threads - start}) % {threads}" if start else "int(threadIdx.x)"
 
     def _multiplies(self, loop: Loop) -> bool:
         return self.chain.product is not None and self.chain.product.node in loop.nodes
@@ -145,11 +153,12 @@ class _Text:
     def _loop(self, loop: Loop) -> str:
         chain, columns = self.chain, loop.columns
         total, step = chain.rows * columns, chain.threads // loop.lanes
-        place = f"int(threadIdx.x) / {loop.lanes}" if loop.lanes > 1 else "int(threadIdx.x)"
+        place = self._thread(total * loop.lanes) + (f" / {loop.lanes}" if loop.lanes > 1 else "")
         product = self.chain.product
         dy = product.gradient.inputs[1] if product is not None and product.gradient is not None else None
         noted = dy is not None and any(dy is n.outputs[0] for n in loop.nodes)
         text = "      float most = 0.0f;\n" if noted else ""
+        text += "#pragma unroll 4\n"
         text += f"      for (int first = 0; first < {total}; first += {step}) {{\n"
         text += f"        const int k = first + {place};\n"
         text += f"        const bool real = k < rows * {columns};\n"
@@ -190,6 +199,10 @@ class _Text:
             lane = "lane" if loop.lanes > 1 else "0"
             term = f"[&](uint32 r) {{ return {a}((row0 + q) * {k}u + r) * {b}({right}); }}"
             return f"shared_sum<{c_type(node.outputs[0])}, {k}, {loop.lanes}>({lane}, {term})"
+        if is_sum_of_parts(node):
+            terms, lane = node.inputs[0].shape[0], "lane" if loop.lanes > 1 else "0"
+            term = f"[&](uint32 r) {{ return {names[0]}(r * {node.outputs[0].size}u + i); }}"
+            return f"shared_sum<{c_type(node.outputs[0])}, {terms}, {loop.lanes}>({lane}, {term})"
         return expression(node, 0, names, "i")
 
     def _softmax(self, node: Node, names: list[str]) -> str:
@@ -214,10 +227,10 @@ class _Text:
         while chain.rows * lanes * 2 <= chain.threads and lanes < min(32, k):
             lanes *= 2
         step = chain.threads // lanes
-        x = self._name(value)
+        x, place = self._name(value), self._thread(chain.rows * lanes)
         return (
             f"      for (int first = 0; first < {chain.rows}; first += {step}) {{\n"
-            f"        const int r = first + int(threadIdx.x) / {lanes};\n        float top, total;\n"
+            f"        const int r = first + {place} / {lanes};\n        float top, total;\n"
             f"        const uint32 i = (row0 + (r < rows ? r : 0)) * {k}u;\n"
             f"        row_statistics<float, {k}, {lanes}>(int(threadIdx.x) % {lanes}, "
             f"[&](uint32 c) {{ return {x}(i + c); }}, top, total);\n"
@@ -238,14 +251,14 @@ class _Text:
             x = node.inputs[0]
             columns, name = x.size // chain.batch, self._name(x)
             if len(normalize_axes("sum", node.attrs["axes"], x.ndim)) == x.ndim:
-                term = f"{name}(row0 * {columns}u + r)"
-                return f"      sum{k}.add(rows * {columns}, [&](uint32 r, uint32) {{ return {term}; }});\n"
+                term, most = f"{name}(row0 * {columns}u + r)", chain.rows * columns
+                return f"      sum{k}.add<{most}>(rows * {columns}, [&](uint32 r, uint32) {{ return {term}; }});\n"
             term = f"{name}((row0 + r) * {columns}u + o)"
-            return f"      sum{k}.add(rows, [&](uint32 r, uint32 o) {{ return {term}; }});\n"
+            return f"      sum{k}.add<{chain.rows}>(rows, [&](uint32 r, uint32 o) {{ return {term}; }});\n"
         m = node.inputs[1].shape[1]
         b = self._name(node.inputs[1])
         if chain.product is not None and node is chain.product.gradient:
             return "      bytes.accumulate(turn);\n"
         a, n = self._name(node.inputs[0]), node.inputs[0].shape[1]
         term = f"{a}((row0 + r) * {n}u + o / {m}u) * {b}((row0 + r) * {m}u + o % {m}u)"
-        return f"      sum{k}.add(rows, [&](uint32 r, uint32 o) {{ return {term}; }});\n"
+        return f"      sum{k}.add<{chain.rows}>(rows, [&](uint32 r, uint32 o) {{ return {term}; }});\n"

@@ -6,7 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from minicnn import ops
-from minicnn.backends._cuda.chain_layout import SHARED, SOFTMAX, ByteProduct, Chain, Layout, byte_layout
+from minicnn.backends._cuda.chain_layout import (
+    SHARED,
+    SOFTMAX,
+    ByteProduct,
+    Chain,
+    Layout,
+    byte_layout,
+    is_sum_of_parts,
+)
 from minicnn.backends._cuda.expressions import unsupported
 from minicnn.backends._cuda.tiling import MULTIPROCESSORS, Tile
 from minicnn.ops.checks import normalize_axes, normalize_axis
@@ -326,12 +334,8 @@ def _absorb(program: Program, one: Chain) -> None:
     for node in reversed(program.nodes):
         readers = [n for n in program.nodes if any(v in n.inputs for v in node.outputs)]
         result = any(v is r for v in node.outputs for r in program.results)
-        maker = node.inputs[0].node if node.inputs else None
         if (
-            node.op.name == "sum"
-            and node.attrs["axes"] in (0, (0,))
-            and maker is not None
-            and maker.op.name == "matmul_parts"
+            is_sum_of_parts(node)
             and node.outputs[0].shape[:1] == (one.batch,)
             and not result
             and readers

@@ -62,15 +62,21 @@ template <class T, int O, int THREADS> struct RowSums {
 #pragma unroll
     for (int e = 0; e < EACH; e++) total[e] = T(0);
   }
-  // Adds f(r, o) for each of so many rows r to sum o.
-  template <class F> DEVICE void add(int rows, F f) {
+  // Adds f(r, o) for each of so many rows r, MOST of them, to sum o.
+  template <int MOST, class F> DEVICE void add(int rows, F f) {
     const int column = threadIdx.x % COLUMNS, slice = threadIdx.x / COLUMNS;
 #pragma unroll
     for (int e = 0; e < EACH; e++) {
       const int o = column + e * COLUMNS;
-      if (o < O)
-#pragma unroll 4
+      if (o >= O) break;
+      if (rows == MOST) {
+#pragma unroll 8
+        for (int u = 0; u < MOST / SLICES; u++) total[e] += f(slice + u * SLICES, o);
+        if (MOST % SLICES && slice < MOST % SLICES) total[e] += f(slice + MOST / SLICES * SLICES, o);
+      } else {
+#pragma unroll 1
         for (int r = slice; r < rows; r += SLICES) total[e] += f(r, o);
+      }
     }
   }
   DEVICE void leave(T* scratch) {
@@ -102,8 +108,9 @@ template <class T, int O, int THREADS> struct RowSums {
 // Sum of f(0) .. f(n - 1) by S neighbouring threads, all of which get it.
 template <class T, uint32 n, int S, class F> DEVICE T shared_sum(int lane, F f) {
   T total = T(0);
-#pragma unroll 8
-  for (uint32 r = lane; r < n; r += S) total += f(r);
+#pragma unroll 16
+  for (uint32 u = 0; u < n / S; u++) total += f(u * S + lane);
+  if (n % S && lane < int(n % S)) total += f(n / S * S + lane);
 #pragma unroll
   for (int m = 1; m < S; m *= 2) total += __shfl_xor_sync(0xffffffffu, total, m);
   return total;
@@ -112,8 +119,9 @@ template <class T, uint32 n, int S, class F> DEVICE T shared_sum(int lane, F f) 
 // Maximum of a row and the sum of the exponentials of what lies below it, by S neighbouring threads.
 template <class T, uint32 n, int S, class F> DEVICE void row_statistics(int lane, F f, T& top, T& total) {
   top = -Limits<T>::infinity();
-#pragma unroll
-  for (uint32 r = lane; r < n; r += S) top = maximum(top, T(f(r)));
+#pragma unroll 8
+  for (uint32 u = 0; u < n / S; u++) top = maximum(top, T(f(u * S + lane)));
+  if (n % S && lane < int(n % S)) top = maximum(top, T(f(n / S * S + lane)));
 #pragma unroll
   for (int m = 1; m < S; m *= 2) top = maximum(top, __shfl_xor_sync(0xffffffffu, top, m));
   total = shared_sum<T, n, S>(lane, [&](uint32 r) { return exponential(T(f(r)) - top); });
