@@ -210,7 +210,10 @@ class Layout:
         for value in _matrices(chain):
             if value.nbytes <= STAGED:
                 self.staged.append((value, self._place(value.nbytes)))
-        left = 0  # what threads leave of sums at the end lies where the rows were
+        left = 0  # what threads leave of sums at the end lies where all that was
+        if product is not None:
+            (_, m), k = product.node.outputs[0].shape, product.node.inputs[0].shape[1]
+            left = byte_layout(k, m, chain.rows, chain.threads, chain.stages)[1]
         for node in chain.nodes:
             if id(node) in chain.sums and (product is None or node is not product.gradient):
                 self.scratch[id(node)] = left
@@ -234,15 +237,15 @@ def _matrices(chain: Chain) -> Sequence[Value]:
     return list(found.values())
 
 
-def byte_layout(k: int, m: int, rows: int, threads: int, stages: int) -> tuple[int, int]:
-    """Bytes of shared memory and registers of a thread that `ByteTile` takes."""
+def byte_layout(k: int, m: int, rows: int, threads: int, stages: int) -> tuple[int, int, int]:
+    """What `ByteTile` takes: bytes of shared memory, those up to the end of the weights, registers of a thread."""
     steps, warps, tiles = -(-k // 16), threads // 32, rows // 16
     groups, half = m // 8 + (m % 8 > 4), int(0 < m % 8 <= 4)
     fragments, pitch = 2 * groups + half, 16 * (steps | 1)
     beside = 4 if tiles % 4 == 0 and warps >= 16 else 2 if tiles % 2 == 0 and warps >= 8 else 1
-    shared = stages * (rows * pitch + 16) + steps * fragments * 256 + -(-(warps // beside) * rows * m // 4) * 16
-    shared += tiles * fragments * 256 + 128
+    weights = stages * (rows * pitch + 16) + steps * fragments * 256
+    shared = weights + -(-(warps // beside) * rows * m // 4) * 16 + tiles * fragments * 256 + 128
     own = (k + 32 * warps - 1) // (32 * warps)
     forward = tiles // beside * fragments * 4 + 2 * fragments
     backward = tiles * fragments * 2 + 8 * fragments
-    return shared, 8 * own * (groups + half) + max(forward, backward) + 48
+    return shared, weights, 8 * own * (groups + half) + max(forward, backward) + 48

@@ -34,24 +34,26 @@ class _Text:
         rows = str(chain.rows) if chain.batch % chain.rows == 0 else f"min({chain.rows}, {chain.batch} - int(row0))"
         text = "    unsigned char* const memory = dynamic_shared();\n    uint32 row0 = 0;\n"
         text += self._begin()
-        head, wait = "", "      __syncthreads();\n"
+        head, tail, wait = "", "", "      __syncthreads();\n"
         if product is not None:
-            ahead = chain.stages - 1
-            text += f"    for (int turn = 0; turn < {ahead}; turn++) {{\n"
-            text += f"      const int next = block + turn * {chain.blocks};\n"
-            text += f"      if (next < {chain.tiles}) bytes.load(turn, next * {chain.rows}, {self._rows()});\n"
-            text += "      copies_commit();\n    }\n" + self._weights()
+            ahead, step = chain.stages - 1, chain.blocks
+            text += "    bytes.find(block * " + f"{chain.rows}, where);\n"
+            for turn in range(ahead):
+                text += f"    if (block + {turn * step} < {chain.tiles}) bytes.load({turn}, x);\n    copies_commit();\n"
+                text += f"    bytes.find((block + {(turn + 1) * step}) * {chain.rows}, where);\n"
+            first, tail = self._early()
+            text += first.replace("EARLY", "block") + tail + self._weights()
             head = (
-                f"      const int next = tile + {ahead * chain.blocks};\n"
-                f"      if (next < {chain.tiles}) bytes.load(turn + {ahead}, next * {chain.rows}, {self._rows()});\n"
-                f"      copies_commit();\n{self._early()}      copies_wait<{ahead}>();\n{wait}"
-                f"      bytes.multiply(turn);\n{wait}"
+                f"      if (tile + {ahead * step} < {chain.tiles}) bytes.load(turn + {ahead}, x);\n"
+                f"      copies_commit();\n      bytes.find((tile + {(ahead + 1) * step}) * {chain.rows}, where);\n"
+                + first.replace("EARLY", f"min(tile + {step}, {chain.tiles - 1})")
+                + f"      copies_wait<{ahead}>();\n{wait}      bytes.multiply(turn);\n{wait}"
             )
         levels = "".join(self._level(k) + wait for k in range(len(self.layout.levels)))
         text += (
             f"    int turn = 0;\n#pragma unroll 1\n"
             f"    for (int tile = block; tile < {chain.tiles}; tile += {chain.blocks}, turn++) {{\n"
-            f"      row0 = tile * {chain.rows};\n      const int rows = {rows};\n{head}{levels}    }}\n"
+            f"      row0 = tile * {chain.rows};\n      const int rows = {rows};\n{head}{levels}{tail}    }}\n"
         )
         return text + self._end()
 
@@ -94,9 +96,6 @@ class _Text:
             text += f"    auto where = [&](uint32 r) {{ return {place}; }};\n"
         return text
 
-    def _rows(self) -> str:
-        return "x, where"
-
     def _weights(self) -> str:
         product = self.chain.product
         return f"    bytes.begin({self.writer.functor(product.node.inputs[1])});\n" if product is not None else ""
@@ -111,6 +110,7 @@ class _Text:
             place = f"{self.writer.parameter(part)}[block * {node.outputs[0].size}u + o]"
             if chain.product is not None and node is chain.product.gradient:
                 scale = literal(chain.product.scale, "float")
+                leave += "    bytes.leave();\n"
                 text += f"    bytes.finish([&](uint32 o, float sum) {{ {place} = sum * {scale}; }});\n"
             else:
                 scratch = f"reinterpret_cast<float*>(memory + {self.layout.scratch[id(node)]})"
@@ -122,8 +122,8 @@ class _Text:
 
     def _level(self, at: int) -> str:
         level, self.start = self.layout.levels[at], 0
-        if at == 0 and self.chain.product is not None:  # all but the product is done already
-            return "".join(self._loop(loop) for loop in level.loops.values() if self._multiplies(loop))
+        if at == 0 and self.chain.product is not None:
+            return self._level_zero()
         text = "".join(self._loop(loop) for loop in level.loops.values())
         text += "".join(self._statistics(value) for value in level.statistics)
         if level.splits:
@@ -139,11 +139,37 @@ class _Text:
     def _multiplies(self, loop: Loop) -> bool:
         return self.chain.product is not None and self.chain.product.node in loop.nodes
 
-    def _early(self) -> str:
-        """What waits for nothing in the chain, while the rows are on their way."""
-        loops = self.layout.levels[0].loops.values()
-        text = "".join(self._loop(loop) for loop in loops if not self._multiplies(loop))
-        return text + "".join(self._statistics(value) for value in self.layout.levels[0].statistics)
+    def _early(self) -> tuple[str, str]:
+        """What waits for nothing in the chain, for a tile EARLY; then what stores it for the next turn."""
+        text, stores, self.start = "", "", 0
+        for loop in self.layout.levels[0].loops.values():
+            local: dict[int, str] = {}
+            total = self.chain.rows * loop.columns
+            for first in range(0, 0 if self._multiplies(loop) else total, self.chain.threads):
+                place, name = self._thread(min(self.chain.threads, total - first)), self.writer.new()
+                text += f"      const int k{name} = {first} + {place};\n"
+                last = f"min(uint32(EARLY) * {total}u + k{name}, {self.chain.batch * loop.columns - 1}u)"
+                text += f"      const uint32 i{name} = {last};\n"
+                for node in loop.nodes:
+                    (y,) = node.outputs
+                    names, made = [self._name(v, local) for v in node.inputs], self.writer.new()
+                    value = expression(node, 0, names, f"i{name}")
+                    text += f"      const {c_type(y)} v{made} = {value};\n"
+                    text += f"      auto {made} = [&](uint32) {{ return v{made}; }};\n"
+                    local[id(y)] = made
+                    guard = f"      if (k{name} < {total})"
+                    if id(y) in self.layout.slots:
+                        stores += f"{guard} s{self.names[id(y)]}[k{name}] = v{made};\n"
+                    if id(y) in self.stored:
+                        self.writer.written.add(id(y))
+                        stores += f"{guard} {self.writer.parameter(y)}[i{name}] = v{made};\n"
+        return text, stores
+
+    def _level_zero(self) -> str:
+        """The first level of a chain that begins with bytes, less what is done early."""
+        level = self.layout.levels[0]
+        text = "".join(self._loop(loop) for loop in level.loops.values() if self._multiplies(loop))
+        return text + "".join(self._statistics(value) for value in level.statistics)
 
     def _name(self, value: Value, local: dict[int, str] | None = None) -> str:
         if local and id(value) in local:

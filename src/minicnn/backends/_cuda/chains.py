@@ -271,7 +271,7 @@ def _byte_tile(one: Chain, kept: int, fixed: int, shared: int = SHARED) -> tuple
     for rows in (16, 32, 48, 64, 96, 128):
         for threads in BYTE_THREADS:
             for stages in (1, 2, 3):
-                need, registers = byte_layout(k, m, rows, threads, stages)
+                need, _, registers = byte_layout(k, m, rows, threads, stages)
                 need += rows * kept + fixed
                 if need > shared or registers * threads > _REGISTERS or registers > 240:
                     continue

@@ -143,6 +143,7 @@ template <int N_, int K_, int M_, int ROWS_, int THREADS_, int STAGES_, bool bac
   // Warps share the product by rows and by terms, that with the gradient by terms.
   static constexpr int ROW_WARPS = TILES % 4 == 0 && WARPS >= 16 ? 4 : TILES % 2 == 0 && WARPS >= 8 ? 2 : 1;
   static constexpr int TERM_WARPS = WARPS / ROW_WARPS, PARTS = TERM_WARPS < STEPS ? TERM_WARPS : STEPS;
+  static constexpr int OWN_STEPS = quotient(STEPS, WARPS);
   static constexpr int TURNS = quotient(ROWS, WARPS);  // in which a warp loads a row
   static constexpr int PAIRS = quotient(K, 32), OWN = BACK ? quotient(PAIRS, WARPS) : 1;
   // Places in shared memory.
@@ -170,34 +171,44 @@ template <class A, class F> DEVICE void split_column(uint32 (&upper)[2], uint32 
 template <class A> struct ByteRows {
   unsigned char* memory;
   float factor, undo;  // of the sums of products with bytes, and of those with the gradient
+  uint32 rows[A::TURNS];
   float total[A::OWN][2][A::SUMS][4];
 
   DEVICE explicit ByteRows(unsigned char* shared) : memory(shared) {}
 
-  // Writes the weights w(k * M + c) into shared memory as fragments. Ends with a barrier.
+  // Writes the weights w(k * M + c) into shared memory as fragments, by way of their place as they are. Ends with a barrier.
   template <class W> DEVICE void begin(W w) {
-    const int thread = threadIdx.x, lane = thread % 32, t = lane % 4;
+    const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, t = lane % 4;
+    float* raw = reinterpret_cast<float*>(memory + A::SHARED_WEIGHTS);
     float top = 0.0f;
-#pragma unroll 16
-    for (int i = thread; i < A::K * A::M; i += A::THREADS) top = fmaxf(top, fabsf(w(i)));
+    fill<float, A::K * A::M, A::THREADS>(w, [&](int i, float x) { raw[i] = x, top = fmaxf(top, fabsf(x)); });
     note(top);
     __syncthreads();
-    top = largest_noted();
-    const Power power(top);
+    const Power power(largest_noted());
     factor = power.inverse * 16777216.0f;
-#pragma unroll 4
-    for (int step = thread / 32; step < A::STEPS; step += A::WARPS) {
+    uint32 upper[A::OWN_STEPS][A::SUMS][2], lower[A::OWN_STEPS][A::SUMS][2];
+#pragma unroll
+    for (int own = 0; own < A::OWN_STEPS; own++)
+#pragma unroll
+      for (int s = 0; s < A::SUMS; s++)
+        split_column<A>(upper[own][s], lower[own][s], power.scale, s, [&](int i, int c) {
+          // As the bytes of a word become pairs: 0 and 2, 1 and 3.
+          const int k = (warp + own * A::WARPS) * 16 + 4 * t + (i % 2 * 2 + i / 2);
+          return k < A::K ? raw[k * A::M + c] : 0.0f;
+        });
+    __syncthreads();
+#pragma unroll
+    for (int own = 0; own < A::OWN_STEPS; own++) {
+      const int step = warp + own * A::WARPS;
+      if (step >= A::STEPS) break;
 #pragma unroll
       for (int s = 0; s < A::SUMS; s++) {
-        uint32 upper[2], lower[2];
-        split_column<A>(upper, lower, power.scale, s, [&](int i, int c) {
-          const int k = step * 16 + 4 * t + (i % 2 * 2 + i / 2);  // as the bytes of a word become pairs: 0 and 2, 1 and 3
-          return k < A::K ? w(k * A::M + c) : 0.0f;
-        });
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-          if (s < A::GROUPS) weights(step, 2 * s)[r] = upper[r], weights(step, 2 * s + 1)[r] = lower[r];
-          else weights(step, 2 * A::GROUPS)[r] = lane < 16 ? upper[r] : lower[r];
+        if (s < A::GROUPS) {
+          *weights(step, 2 * s) = {upper[own][s][0], upper[own][s][1]};
+          *weights(step, 2 * s + 1) = {lower[own][s][0], lower[own][s][1]};
+        } else {
+          const bool first = lane < 16;
+          *weights(step, 2 * A::GROUPS) = {first ? upper[own][s][0] : lower[own][s][0], first ? upper[own][s][1] : lower[own][s][1]};
         }
       }
     }
@@ -206,8 +217,8 @@ template <class A> struct ByteRows {
     __syncthreads();
   }
 
-  DEVICE uint32* weights(int step, int fragment) {
-    return reinterpret_cast<uint32*>(memory + A::SHARED_WEIGHTS) + ((step * A::FRAGMENTS + fragment) * 32 + threadIdx.x % 32) * 2;
+  DEVICE Pack<uint32, 2>* weights(int step, int fragment) {
+    return reinterpret_cast<Pack<uint32, 2>*>(memory + A::SHARED_WEIGHTS) + (step * A::FRAGMENTS + fragment) * 32 + threadIdx.x % 32;
   }
   DEVICE const uint32* word(int turn, int row, int at) {
     return reinterpret_cast<const uint32*>(memory + turn % A::STAGES * A::BUFFER + row * A::PITCH + at);
@@ -225,31 +236,30 @@ template <class A> struct ByteRows {
     return top;
   }
 
-  // Sends for the rows of a tile that begins at row0, row r being where(r). A warp takes a row at a time.
-  template <class Where> DEVICE void load(int turn, int row0, const uint8* x, Where where) {
+  // Finds the rows of a tile that begins at row0, row r being where(r): a warp loads a row at a time.
+  template <class Where> DEVICE void find(int row0, Where where) {
+#pragma unroll
+    for (int u = 0; u < A::TURNS; u++) rows[u] = where(uint32(min(row0 + int(threadIdx.x) / 32 + u * A::WARPS, A::N - 1)));
+  }
+  // Sends for the rows that were found last.
+  DEVICE void load(int turn, const uint8* x) {
     unsigned char* to = memory + turn % A::STAGES * A::BUFFER;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    constexpr int EACH = A::K / A::CHUNK, OWN = A::TURNS;
+    constexpr int EACH = A::K / A::CHUNK;
     const bool aligned = A::CHUNK > 1 && reinterpret_cast<unsigned long long>(x) % A::CHUNK == 0;
-    uint32 rows[OWN];
 #pragma unroll
-    for (int u = 0; u < OWN; u++) rows[u] = where(uint32(min(row0 + warp + u * A::WARPS, A::N - 1)));
-    if (aligned) {
+    for (int u = 0; u < A::TURNS; u++) {
+      const int row = warp + u * A::WARPS;
+      if (A::ROWS % A::WARPS && row >= A::ROWS) break;
+      const uint8* from = x + (unsigned long long)(rows[u]) * A::K;
+      if (aligned) {
 #pragma unroll
-      for (int u = 0; u < OWN; u++) {
-        const int row = warp + u * A::WARPS;
-        const uint8* from = x + (unsigned long long)(rows[u]) * A::K;
-        if (A::ROWS % A::WARPS == 0 || row < A::ROWS)
-#pragma unroll
-          for (int k = 0; k < EACH; k += 32)
-            if (k + lane < EACH) copy_async<A::CHUNK < 4 ? 4 : A::CHUNK>(to + row * A::PITCH + (k + lane) * A::CHUNK, from + (k + lane) * A::CHUNK);
-      }
-      return;
-    }
+        for (int k = 0; k < EACH; k += 32)
+          if (k + lane < EACH) copy_async<A::CHUNK < 4 ? 4 : A::CHUNK>(to + row * A::PITCH + (k + lane) * A::CHUNK, from + (k + lane) * A::CHUNK);
+      } else {
 #pragma unroll 1
-    for (int row = warp; row < A::ROWS; row += A::WARPS) {
-      const uint8* from = x + (unsigned long long)(where(uint32(min(row0 + row, A::N - 1)))) * A::K;
-      for (int k = lane; k < A::K; k += 32) to[row * A::PITCH + k] = from[k];
+        for (int k = lane; k < A::K; k += 32) to[row * A::PITCH + k] = from[k];
+      }
     }
   }
 
@@ -266,7 +276,7 @@ template <class A> struct ByteRows {
       uint32 b[A::FRAGMENTS][2];
 #pragma unroll
       for (int s = 0; s < A::FRAGMENTS; s++) {
-        const Pack<uint32, 2> both = *reinterpret_cast<const Pack<uint32, 2>*>(weights(step, s));
+        const Pack<uint32, 2> both = *weights(step, s);
         b[s][0] = both.v[0], b[s][1] = both.v[1];
       }
 #pragma unroll
@@ -300,8 +310,8 @@ template <class A> struct ByteRows {
     return sum * factor;
   }
 
-  DEVICE uint32* gradient(int tile, int fragment) {
-    return reinterpret_cast<uint32*>(memory + A::SHARED_GRADIENT) + ((tile * A::FRAGMENTS + fragment) * 32 + threadIdx.x % 32) * 2;
+  DEVICE Pack<uint32, 2>* gradient(int tile, int fragment) {
+    return reinterpret_cast<Pack<uint32, 2>*>(memory + A::SHARED_GRADIENT) + (tile * A::FRAGMENTS + fragment) * 32 + threadIdx.x % 32;
   }
   // Writes the gradient dy(row, c), the largest of which is noted, as fragments; rows are counted within the tile.
   template <class F> DEVICE void split(int rows, F dy) {
@@ -317,11 +327,11 @@ template <class A> struct ByteRows {
         return row < rows ? dy(row, c) : 0.0f;
       });
       if (s < A::GROUPS) {
-        *reinterpret_cast<Pack<uint32, 2>*>(gradient(tile, 2 * s)) = {upper[0], upper[1]};
-        *reinterpret_cast<Pack<uint32, 2>*>(gradient(tile, 2 * s + 1)) = {lower[0], lower[1]};
+        *gradient(tile, 2 * s) = {upper[0], upper[1]};
+        *gradient(tile, 2 * s + 1) = {lower[0], lower[1]};
       } else {
         const bool first = threadIdx.x % 32 / 4 < 4;
-        *reinterpret_cast<Pack<uint32, 2>*>(gradient(tile, 2 * A::GROUPS)) = {first ? upper[0] : lower[0], first ? upper[1] : lower[1]};
+        *gradient(tile, 2 * A::GROUPS) = {first ? upper[0] : lower[0], first ? upper[1] : lower[1]};
       }
     }
   }
@@ -333,7 +343,7 @@ template <class A> struct ByteRows {
     for (int k = 0; k < A::TILES; k++)
 #pragma unroll
       for (int s = 0; s < A::FRAGMENTS; s++) {
-        const Pack<uint32, 2> both = *reinterpret_cast<const Pack<uint32, 2>*>(gradient(k, s));
+        const Pack<uint32, 2> both = *gradient(k, s);
         b[k][s][0] = both.v[0], b[k][s][1] = both.v[1];
       }
 #pragma unroll
@@ -367,8 +377,9 @@ template <class A> struct ByteRows {
           }
     }
   }
-  // Calls out(k * M + c, sum) for each sum of products with the gradient.
-  template <class Out> DEVICE void finish(Out out) {
+  // Leaves the sums of products with the gradient in shared memory, where the weights were.
+  DEVICE void leave() {
+    float* out = reinterpret_cast<float*>(memory + A::SHARED_WEIGHTS);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
 #pragma unroll
     for (int own = 0; own < A::OWN; own++)
@@ -381,7 +392,13 @@ template <class A> struct ByteRows {
             const int k = (warp + own * A::WARPS) * 32 + 4 * g + 2 * j + r / 2, c = s * 8 + 2 * t + r % 2;
             float sum = total[own][j][s][r];
             if (s == A::GROUPS) sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-            if (k < A::K && c < A::M && (s < A::GROUPS || t < 2)) out(uint32(k * A::M + c), sum * 16777216.0f);
+            if (k < A::K && c < A::M && (s < A::GROUPS || t < 2)) out[k * A::M + c] = sum * 16777216.0f;
           }
+  }
+  // Calls out(k * M + c, sum) for each of these sums, once all threads have left theirs.
+  template <class Out> DEVICE void finish(Out out) {
+    const float* sums = reinterpret_cast<const float*>(memory + A::SHARED_WEIGHTS);
+#pragma unroll 4
+    for (int i = threadIdx.x; i < A::K * A::M; i += A::THREADS) out(uint32(i), sums[i]);
   }
 };
