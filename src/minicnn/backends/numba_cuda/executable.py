@@ -112,11 +112,12 @@ class StepExecutable:
 
     def _checked(self, value: Value, array: Any) -> Array:
         fits = isinstance(array, Array) and array.shape == value.shape and array.dtype.name == value.dtype
-        if not fits or not array.contiguous or array.device is not self._gpu:
+        if not fits or not array.contiguous or not array.aligned or array.device is not self._gpu:
             found = f"{getattr(array, 'dtype', type(array).__name__)}{list(getattr(array, 'shape', ()))}"
+            place = "" if not fits or array.aligned else ", which begins in between"
             message = (
-                f"{value.name} is a contiguous array of numba_cuda {value.spec} on {self._gpu}. Received: {found}. "
-                "Convert it with backend.asarray."
+                f"{value.name} is a contiguous array of numba_cuda {value.spec} on {self._gpu}, at a multiple of 16 "
+                f"bytes. Received: {found}{place}. Convert it with backend.asarray."
             )
             raise ValueError(message)
         made: Array = array

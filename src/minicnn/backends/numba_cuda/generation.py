@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from minicnn.backends._cuda.expressions import same_index
-from minicnn.backends._cuda.fusing import Plan, Unit, named
+from minicnn.backends._cuda.fusing import MOVES, Plan, Unit, named
 from minicnn.backends.numba_cuda.expressions import (
     expression,
     image,
@@ -90,6 +90,7 @@ class Writer:
         self.reads_queue = False
         self._count = 0
         self._functions: dict[int, str] = {}
+        self._fours: dict[int, str] = {}
         self._locals: dict[int, str] = {}
 
     def define(self, text: str) -> str:
@@ -150,6 +151,42 @@ class Writer:
         else:
             text = f"{self.function(value)}(p, i)"
         return self.define(f"@device\ndef {{name}}(p, r, c):\n    i = index(r * {columns} + c)\n    return {text}\n")
+
+    def four(self, value: Value) -> str:
+        """Name of a function of (p, i) for elements i to i + 3 of a value, where i is a multiple of 4."""
+        root = self.plan.root(value)
+        stored = id(root) not in self.plan.virtual and root.kind != "constant" and id(root) not in self._written
+        if stored and id(root) not in self._fours and root.dtype != "bool":
+            place = "i"
+            if id(root) in self.queued:
+                self.reads_queue = True
+                place = f"index(p[-1] * {root.size} + i)"
+            text = f"read_four({self.parameter(root)}, {place})"
+        else:
+            text = f"({', '.join(f'{self.function(value)}(p, index(i + {k}))' for k in range(4))})"
+        if id(root) not in self._fours:
+            self._fours[id(root)] = self.define(f"@device\ndef {{name}}(p, i):\n    return {text}\n")
+        return self._fours[id(root)]
+
+    def neighbours(self, value: Value, columns: int, count: int) -> str:
+        """Name of a function of (p, row, column) for so many (1 or 4) neighbours of a matrix, from that column on."""
+        if count == 1:
+            return self.define(f"@device\ndef {{name}}(p, r, c):\n    return ({self.matrix(value, columns)}(p, r, c),)\n")
+        root = self.plan.root(value)
+        node = root.node if id(root) in self.plan.virtual else None
+        lines = f"    i = index(r * {columns} + c)\n"
+        if node is not None and node.op.name == "take" and math.prod(node.outputs[0].shape[1:]) == columns:
+            rows = self.function(node.inputs[1])
+            text = f"{self.four(node.inputs[0])}(p, index({rows}(p, r) * {columns} + c))"
+        elif node is not None and node.op.elementwise:
+            for k, operand in enumerate(node.inputs):
+                if same_index(node, operand) and operand.kind != "constant":
+                    lines += f"    o{k} = {self.neighbours(operand, columns, 4)}(p, r, c)\n"
+            each = (expression(node, 0, NeighbourOperands(self, node, k), f"index(i + {k})") for k in range(4))
+            text = f"({', '.join(f'{type_of(root)}({one})' for one in each)})"
+        else:
+            text = f"{self.four(value)}(p, i)"
+        return self.define(f"@device\ndef {{name}}(p, r, c):\n{lines}    return {text}\n")
 
     def unit(self, unit: Unit, threads: int) -> str:
         """Name of the function of (p, number of the block) that computes a unit."""
@@ -262,12 +299,15 @@ class Writer:
 
     def _matmul(self, unit: Unit) -> str:
         node, tile = unit.anchor, unit.tile
-        a, b = (self.matrix(v, v.shape[1]) for v in node.inputs)
         m, n = node.outputs[0].shape[-2:]
         ta, tb = node.attrs["transpose_a"], node.attrs["transpose_b"]
-        k = node.inputs[0].shape[0 if ta else 1]
-        sizes = ", ".join(map(str, tile.sizes if tile else ()))
-        tiled = self.define(f"{{name}} = ProductTile({m}, {n}, {k}, {ta}, {tb}, {sizes})\n")
+        k, sizes = node.inputs[0].shape[0 if ta else 1], tile.sizes if tile else (1, 1, 1)
+        runs = (sizes[0 if ta else 2], sizes[2 if tb else 1])  # of a row, as it is stored, in a tile
+        columns = [v.shape[1] for v in node.inputs]
+        widths = [4 if c % 4 == 0 and run % 4 == 0 else 1 for c, run in zip(columns, runs, strict=True)]
+        a, b = (self.neighbours(v, c, w) for v, c, w in zip(node.inputs, columns, widths, strict=True))
+        numbers = ", ".join(map(str, (m, n, k, ta, tb, *widths, *sizes)))
+        tiled = self.define(f"{{name}} = ProductTile({numbers})\n")
         kind = type_of(node.outputs[0])
         return self.define(f"{{name}} = multiply({kind}, {tiled}, {a}, {b}, {self._parts(unit)})\n")
 
@@ -281,8 +321,17 @@ class Writer:
         first = node.inputs[0].ndim - 1 in node.attrs["axes"]
         largest = node.attrs["join"] == "max"
         term = self.define(f"@device\ndef {{name}}(p, o, r):\n    return {self.function(node.inputs[0])}(p, {place})\n")
-        tiled = self.define(f"{{name}} = ReduceTile({results}, {terms}, {parts}, {ox}, {rx}, {first}, {largest})\n")
+        run = 8 if self._loads(node.inputs[0]) else 1
+        numbers = f"{results}, {terms}, {parts}, {ox}, {rx}, {first}, {largest}, {run}"
+        tiled = self.define(f"{{name}} = ReduceTile({numbers})\n")
         return self.define(f"{{name}} = reduce({kind}, {tiled}, {term}, {self._parts(unit)})\n")
+
+
+    def _loads(self, value: Value) -> bool:
+        """Whether an element of a value takes a few loads, so that several may be under way."""
+        root = self.plan.root(value)
+        node = root.node if id(root) in self.plan.virtual else None
+        return node is None or ((node.op.elementwise or node.op.name in MOVES) and all(map(self._loads, node.inputs)))
 
 
 class NodeOperands:
@@ -317,6 +366,21 @@ class MatrixOperands(NodeOperands):
         if not same_index(self.node, value) or value.kind == "constant":
             return super().at(k, place)
         return f"{self.writer.matrix(value, self.columns)}(p, r, c)"
+
+
+class NeighbourOperands(NodeOperands):
+    """Operands of one of four neighbours, of which `o0`, `o1` ... hold those that are at the same place."""
+
+    def __init__(self, writer: Writer, node: Node, lane: int) -> None:
+        super().__init__(writer, node)
+        self.lane = lane
+
+    def at(self, k: int, place: str) -> str:
+        """See `Operands.at`."""
+        value = self.node.inputs[k]
+        if not same_index(self.node, value) or value.kind == "constant":
+            return super().at(k, place)
+        return f"o{k}[{self.lane}]"
 
 
 def _indent(text: str) -> str:

@@ -62,16 +62,22 @@ def _plain_read(pointer: Any, i: Any) -> Any:
     return pointer[i]
 
 
+def _plain_read_four(pointer: Any, i: Any) -> Any:
+    return pointer[i], pointer[i + 1], pointer[i + 2], pointer[i + 3]
+
+
 def _plain_choose(condition: Any, a: Any, b: Any) -> Any:
     return a if condition else b
 
 
-def _intrinsics() -> tuple[Any, Any]:
-    """What Python has no word for: `read` and `choose`."""
+def _intrinsics() -> tuple[Any, ...]:
+    """What Python has no word for: `read`, `read_four` and `choose`."""
+    plain = (_plain_read, _plain_read_four, _plain_choose)
     if SIMULATED:
-        return _plain_read, _plain_choose
+        return plain
     if LIBRARY != "numba-cuda":
-        return device_function(_plain_read), device_function(_plain_choose)
+        return tuple(map(device_function, plain))
+    from llvmlite import ir
     from numba.cuda.extending import intrinsic
 
     @intrinsic
@@ -85,6 +91,21 @@ def _intrinsics() -> tuple[Any, Any]:
         return pointer.dtype(pointer, i), generate
 
     @intrinsic
+    def read_four(typing: Any, pointer: Any, i: Any) -> Any:
+        made = types.UniTuple(pointer.dtype, 4)
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            model, at = context.data_model_manager[pointer.dtype], context.cast(builder, arguments[1], i, types.uint64)
+            place, four = builder.gep(arguments[0], [at]), ir.VectorType(model.get_data_type(), 4)
+            size = context.get_abi_sizeof(model.get_data_type())
+            value = builder.load(builder.bitcast(place, four.as_pointer()), align=min(16, 4 * size))
+            value.set_metadata("invariant.load", builder.module.add_metadata([]))
+            each = [builder.extract_element(value, ir.Constant(ir.IntType(32), k)) for k in range(4)]
+            return context.make_tuple(builder, made, [model.from_data(builder, one) for one in each])
+
+        return made(pointer, i), generate
+
+    @intrinsic
     def choose(typing: Any, condition: Any, a: Any, b: Any) -> Any:
         made = typing.unify_types(types.unliteral(a), types.unliteral(b))
 
@@ -94,12 +115,13 @@ def _intrinsics() -> tuple[Any, Any]:
 
         return made(condition, a, b), generate
 
-    return read, choose
+    return read, read_four, choose
 
 
 # read(pointer, i): element i of memory that the kernel does not write, loaded early, in any order and through the
-# read-only path. choose(condition, a, b): both are computed and one is taken, so that no load waits for a branch.
-read, choose = _intrinsics()
+# read-only path. read_four(pointer, i): four from i on, a multiple of four, by one load.
+# choose(condition, a, b): both are computed and one is taken, so that no load waits for a branch.
+read, read_four, choose = _intrinsics()
 
 
 def compile_ptx(function: Any, signature: Any, capability: tuple[int, int], threads: int) -> str:
@@ -115,4 +137,4 @@ def compile_ptx(function: Any, signature: Any, capability: tuple[int, int], thre
     return str(cuda.compile(function, signature, launch_bounds=threads, **options)[0])
 
 
-__all__ = ["LIBRARY", "SIMULATED", "VERSION", "check_numpy", "choose", "compile_ptx", "cuda", "device_function", "read", "types"]
+__all__ = ["LIBRARY", "SIMULATED", "VERSION", "check_numpy", "choose", "compile_ptx", "cuda", "device_function", "read", "read_four", "types"]

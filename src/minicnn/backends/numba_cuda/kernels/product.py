@@ -18,13 +18,22 @@ SLAB = 16  # terms whose products are written out one after the other
 
 @dataclass(frozen=True)
 class ProductTile:
-    """Sizes of a product (M, K) x (K, N) and its tile; TA, TB: whether a and b are stored transposed."""
+    """Sizes of a product (M, K) x (K, N) and its tile.
+
+    Attributes:
+        TA: Whether a is stored transposed.
+        TB: Whether b is.
+        WA: Neighbours of a row of a, as it is stored, that are loaded at once: 1 or 4.
+        WB: The same of b.
+    """
 
     M: int
     N: int
     K: int
     TA: bool
     TB: bool
+    WA: int
+    WB: int
     BM: int
     BN: int
     BK: int
@@ -39,8 +48,8 @@ def multiply(T: Any, tile: ProductTile, a: Function, b: Function, out: Function)
     Args:
         T: Type of the elements.
         tile: Sizes.
-        a: a(p, row, column), an element of the first matrix as it is stored.
-        b: b(p, row, column) of the second.
+        a: a(p, row, column), WA elements of the first matrix as it is stored, from that column on.
+        b: b(p, row, column), WB of the second.
         out: out(p, part, i, sum) for each element i of the product.
     """
     M, N, K, TA, TB, BM, BN, BK = tile.M, tile.N, tile.K, tile.TA, tile.TB, tile.BM, tile.BN, tile.BK
@@ -49,44 +58,60 @@ def multiply(T: Any, tile: ProductTile, a: Function, b: Function, out: Function)
     THREADS, COLUMNS = GN * GM, -(-N // BN)
     terms = -(-K // PARTS)
     RUN = -(-terms // BK) * BK  # terms of a part
-    LEFT, RIGHT = -(-BK * BM // THREADS), -(-BK * BN // THREADS)
-    A_ROW, B_ROW = BM + 4, BN + 4
+    WA, WB, A_LOADS, B_LOADS = tile.WA, tile.WB, BK * BM // tile.WA, BK * BN // tile.WB
+    LEFT, RIGHT = -(-A_LOADS // THREADS), -(-B_LOADS // THREADS)
+    A_RUN, B_RUN = (BM if TA else BK) // WA, (BK if TB else BN) // WB  # loads of a row
+    A_ROW, B_ROW = BM + min(TM, 4), -(-BN // 4) * 4 + 4  # of shared memory
+    A_STEP, B_STEP = 1 if TA else A_ROW, B_ROW if TB else 1
+    FOUND_A, FOUND_B = LEFT * WA, RIGHT * WB
     AS, BS, OWN = BK * A_ROW, BK * B_ROW, TM * TN
     WHOLE_M, WHOLE_N, STEP = M % BM == 0, N % BN == 0, min(SLAB, BK)
+    WHOLE_LEFT, WHOLE_RIGHT = A_LOADS % THREADS == 0, B_LOADS % THREADS == 0
     zero, start = T(0), index(0)
 
     @device
     def left_place(e: Any) -> Any:
         """(row of the result, term) of load e; neighbouring loads are neighbours in memory."""
-        return (e % BM, e // BM) if TA else (e // BK, e % BK)
+        along, across = e % A_RUN * WA, e // A_RUN
+        return (along, across) if TA else (across, along)
 
     @device
     def right_place(e: Any) -> Any:
-        return (e // BK, e % BK) if TB else (e % BN, e // BN)
+        along, across = e % B_RUN * WB, e // B_RUN
+        return (across, along) if TB else (along, across)
 
     @device
-    def left_term(p: Any, m: Any, k: Any, last: Any) -> Any:
-        real = (WHOLE_M | (m < M)) & (k < last)
-        row, column = (k, m) if TA else (m, k)
-        return choose(real, T(a(p, choose(real, row, start), choose(real, column, start))), zero)
+    def keep_one(found: Any, u: Any, real: Any, values: Any) -> None:
+        found[slot(u)] = choose(real, T(values[0]), zero)
 
     @device
-    def right_term(p: Any, n: Any, k: Any, last: Any) -> Any:
-        real = (WHOLE_N | (n < N)) & (k < last)
-        row, column = (n, k) if TB else (k, n)
-        return choose(real, T(b(p, choose(real, row, start), choose(real, column, start))), zero)
+    def keep_four(found: Any, u: Any, real: Any, values: Any) -> None:
+        found[slot(u * 4)] = choose(real, T(values[0]), zero)
+        found[slot(u * 4 + 1)] = choose(real, T(values[1]), zero)
+        found[slot(u * 4 + 2)] = choose(real, T(values[2]), zero)
+        found[slot(u * 4 + 3)] = choose(real, T(values[3]), zero)
+
+    keep_left, keep_right = keep_four if WA == 4 else keep_one, keep_four if WB == 4 else keep_one
 
     @device
     def load_left(u: Any, s: Any) -> None:
         p, found, thread, m0, k0, last = s
-        m, k = left_place(index(thread + u * THREADS))
-        found[u] = left_term(p, index(m0 + m), index(k0 + k), last)
+        e = index(thread + u * THREADS)
+        at, term = left_place(e)
+        m, k = index(m0 + at), index(k0 + term)
+        real = (WHOLE_M | (m < M)) & (k < last) & (WHOLE_LEFT | (e < A_LOADS))
+        row, column = (k, m) if TA else (m, k)
+        keep_left(found, u, real, a(p, choose(real, row, start), choose(real, column, start)))
 
     @device
     def load_right(u: Any, s: Any) -> None:
         p, found, thread, n0, k0, last = s
-        n, k = right_place(index(thread + u * THREADS))
-        found[u] = right_term(p, index(n0 + n), index(k0 + k), last)
+        e = index(thread + u * THREADS)
+        at, term = right_place(e)
+        n, k = index(n0 + at), index(k0 + term)
+        real = (WHOLE_N | (n < N)) & (k < last) & (WHOLE_RIGHT | (e < B_LOADS))
+        row, column = (n, k) if TB else (k, n)
+        keep_right(found, u, real, b(p, choose(real, row, start), choose(real, column, start)))
 
     @device
     def multiply_term(u: Any, s: Any) -> None:
@@ -106,8 +131,8 @@ def multiply(T: Any, tile: ProductTile, a: Function, b: Function, out: Function)
     def run(p: Any, number: Any) -> None:
         left = cuda.shared.array(AS, T, ALIGNED)
         right = cuda.shared.array(BS, T, ALIGNED)
-        next_left = cuda.local.array(LEFT, T)
-        next_right = cuda.local.array(RIGHT, T)
+        next_left = cuda.local.array(FOUND_A, T)
+        next_right = cuda.local.array(FOUND_B, T)
         sums = cuda.local.array(OWN, T)
         wide = cuda.local.array(TN, T)
         thread = cuda.threadIdx.x
@@ -125,14 +150,16 @@ def multiply(T: Any, tile: ProductTile, a: Function, b: Function, out: Function)
             cuda.syncthreads()
             for u in range(LEFT):
                 e = index(thread + u * THREADS)
-                if e < BK * BM:
+                if WHOLE_LEFT or e < A_LOADS:
                     m, k = left_place(e)
-                    left[slot(k * A_ROW + m)] = next_left[u]
+                    for w in range(WA):
+                        left[slot(k * A_ROW + m + w * A_STEP)] = next_left[u * WA + w]
             for u in range(RIGHT):
                 e = index(thread + u * THREADS)
-                if e < BK * BN:
+                if WHOLE_RIGHT or e < B_LOADS:
                     n, k = right_place(e)
-                    right[slot(k * B_ROW + n)] = next_right[u]
+                    for w in range(WB):
+                        right[slot(k * B_ROW + n + w * B_STEP)] = next_right[u * WB + w]
             cuda.syncthreads()
             k0 = index(k0 + BK)
             if RUN > BK:  # the terms of the next round
