@@ -63,14 +63,15 @@ class Memory:
         if SIMULATED:
             self.bytes.copy_to_device(np.zeros(self.bytes.size, np.uint8))
         else:
-            self.device.call("cuMemsetD8Async", self.address, 0, self.nbytes, 0)
+            self.device.call("cuMemsetD8Async", self.address, 0, self.nbytes, self.device.stream)
 
     def copy(self, offset: int, source: Memory, start: int, nbytes: int) -> None:
         """Copy bytes of a memory of the same device, which do not overlap; does not wait for it."""
         if SIMULATED:
             self.bytes[offset : offset + nbytes].copy_to_device(source.bytes[start : start + nbytes])
         elif nbytes:
-            self.device.call("cuMemcpyDtoDAsync", self.address + offset, source.address + start, nbytes, 0)
+            places = self.address + offset, source.address + start
+            self.device.call("cuMemcpyDtoDAsync", *places, nbytes, self.device.stream)
 
 
 @dataclass(frozen=True)
@@ -150,6 +151,11 @@ class Device:
 
     def __repr__(self) -> str:
         return f"<{self}>"
+
+    @property
+    def stream(self) -> Any:
+        """The driver's handle of the stream that work goes to: while a graph is captured, its own."""
+        return getattr(self._stream, "stream", self._stream).handle
 
     def active(self) -> Any:
         """Context in which Numba works on this device."""

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -134,7 +137,24 @@ def compile_ptx(function: Any, signature: Any, capability: tuple[int, int], thre
         threads: Most threads of a block that it is launched with.
     """
     options: dict[str, Any] = {"cc": capability, "device": False, "abi": "numba", "output": "ptx"}
-    return str(cuda.compile(function, signature, launch_bounds=threads, **options)[0])
+    with _device_of(capability):
+        return str(cuda.compile(function, signature, launch_bounds=threads, **options)[0])
+
+
+@contextmanager
+def _device_of(capability: tuple[int, int]) -> Iterator[None]:
+    """numba-cuda asks the current device what to compile device functions for; this answers, and no GPU is needed."""
+    if LIBRARY != "numba-cuda" or SIMULATED:
+        yield
+        return
+    from numba.cuda import dispatcher
+
+    original = dispatcher.get_current_device
+    dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=capability)
+    try:
+        yield
+    finally:
+        dispatcher.get_current_device = original
 
 
 __all__ = ["LIBRARY", "SIMULATED", "VERSION", "check_numpy", "choose", "compile_ptx", "cuda", "device_function", "read", "read_four", "types"]
