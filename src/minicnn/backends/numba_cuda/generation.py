@@ -188,6 +188,31 @@ class Writer:
             text = f"{self.four(value)}(p, i)"
         return self.define(f"@device\ndef {{name}}(p, r, c):\n{lines}    return {text}\n")
 
+    def packed(self, value: Value, columns: int) -> tuple[str, str] | None:
+        """For a matrix that is bytes and constants: a function of (p, row, column) for four of them as one word, and
+        one of (word, k) for what becomes of the k-th. None for any other matrix."""
+        chain, root = list[Node](), self.plan.root(value)
+        while id(root) in self.plan.virtual and root.node is not None and root.node.op.elementwise:
+            own = [v for v in root.node.inputs if not (v.kind == "constant" and v.data is not None and _uniform(v.data))]
+            if len(own) != 1 or not same_index(root.node, own[0]):
+                return None
+            chain.append(root.node)
+            root = self.plan.root(own[0])
+        gather = root.node if id(root) in self.plan.virtual else None
+        if gather is not None and (gather.op.name != "take" or math.prod(gather.outputs[0].shape[1:]) != columns):
+            return None
+        leaf = self.plan.root(gather.inputs[0]) if gather is not None else root
+        if leaf.dtype != "uint8" or id(leaf) in self._written | self.plan.virtual | self.queued or leaf.data is not None:
+            return None
+        row = "r" if gather is None else f"{self.function(gather.inputs[1])}(p, r)"
+        place = f"read_word({self.parameter(leaf)}, index({row} * {columns} + c))"
+        word = self.define(f"@device\ndef {{name}}(p, r, c):\n    return ({place},)\n")
+        lines = "".join(
+            f"    e = {type_of(n.outputs[0])}({expression(n, 0, PackedOperands(self, n), 'i')})\n" for n in chain[::-1]
+        )
+        lines = f"    e = np.uint8(word >> (8 * k) & 255)\n{lines}    return e\n"
+        return word, self.define(f"@device\ndef {{name}}(word, k):\n{lines}")
+
     def unit(self, unit: Unit, threads: int) -> str:
         """Name of the function of (p, number of the block) that computes a unit."""
         self._locals = {}
@@ -305,11 +330,16 @@ class Writer:
         runs = (sizes[0 if ta else 2], sizes[2 if tb else 1])  # of a row, as it is stored, in a tile
         columns = [v.shape[1] for v in node.inputs]
         widths = [4 if c % 4 == 0 and run % 4 == 0 else 1 for c, run in zip(columns, runs, strict=True)]
-        a, b = (self.neighbours(v, c, w) for v, c, w in zip(node.inputs, columns, widths, strict=True))
+        packed = [self.packed(v, c) if w == 4 else None for v, c, w in zip(node.inputs, columns, widths, strict=True)]
+        a, b = (
+            self.neighbours(v, c, w) if pair is None else pair[0]
+            for v, c, w, pair in zip(node.inputs, columns, widths, packed, strict=True)
+        )
+        unpack = ", ".join(str(pair and pair[1]) for pair in packed)
         numbers = ", ".join(map(str, (m, n, k, ta, tb, *widths, *sizes)))
         tiled = self.define(f"{{name}} = ProductTile({numbers})\n")
         kind = type_of(node.outputs[0])
-        return self.define(f"{{name}} = multiply({kind}, {tiled}, {a}, {b}, {self._parts(unit)})\n")
+        return self.define(f"{{name}} = multiply({kind}, {tiled}, {a}, {b}, {self._parts(unit)}, {unpack})\n")
 
     _matmul_parts = _matmul
 
@@ -381,6 +411,14 @@ class NeighbourOperands(NodeOperands):
         if not same_index(self.node, value) or value.kind == "constant":
             return super().at(k, place)
         return f"o{k}[{self.lane}]"
+
+
+class PackedOperands(NodeOperands):
+    """Operands of which the only one that is not a constant is called e."""
+
+    def at(self, k: int, place: str) -> str:
+        """See `Operands.at`."""
+        return super().at(k, place) if self.node.inputs[k].kind == "constant" else "e"
 
 
 def _indent(text: str) -> str:

@@ -69,13 +69,20 @@ def _plain_read_four(pointer: Any, i: Any) -> Any:
     return pointer[i], pointer[i + 1], pointer[i + 2], pointer[i + 3]
 
 
+def _plain_read_word(pointer: Any, i: Any) -> Any:
+    word = np.uint32(0)
+    for k in range(4):
+        word |= np.uint32(pointer[i + k]) << np.uint32(8 * k)
+    return word
+
+
 def _plain_choose(condition: Any, a: Any, b: Any) -> Any:
     return a if condition else b
 
 
 def _intrinsics() -> tuple[Any, ...]:
-    """What Python has no word for: `read`, `read_four` and `choose`."""
-    plain = (_plain_read, _plain_read_four, _plain_choose)
+    """What Python has no word for: `read`, `read_four`, `read_word` and `choose`."""
+    plain = (_plain_read, _plain_read_four, _plain_read_word, _plain_choose)
     if SIMULATED:
         return plain
     if LIBRARY != "numba-cuda":
@@ -109,6 +116,16 @@ def _intrinsics() -> tuple[Any, ...]:
         return made(pointer, i), generate
 
     @intrinsic
+    def read_word(typing: Any, pointer: Any, i: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            place = builder.gep(arguments[0], [context.cast(builder, arguments[1], i, types.uint64)])
+            value = builder.load(builder.bitcast(place, ir.IntType(32).as_pointer()), align=4)
+            value.set_metadata("invariant.load", builder.module.add_metadata([]))
+            return value
+
+        return types.uint32(pointer, i), generate
+
+    @intrinsic
     def choose(typing: Any, condition: Any, a: Any, b: Any) -> Any:
         made = typing.unify_types(types.unliteral(a), types.unliteral(b))
 
@@ -118,13 +135,14 @@ def _intrinsics() -> tuple[Any, ...]:
 
         return made(condition, a, b), generate
 
-    return read, read_four, choose
+    return read, read_four, read_word, choose
 
 
 # read(pointer, i): element i of memory that the kernel does not write, loaded early, in any order and through the
-# read-only path. read_four(pointer, i): four from i on, a multiple of four, by one load.
+# read-only path. read_four(pointer, i): four from i on, a multiple of four, by one load; read_word(pointer, i):
+# four bytes as one number, the first the lowest.
 # choose(condition, a, b): both are computed and one is taken, so that no load waits for a branch.
-read, read_four, choose = _intrinsics()
+read, read_four, read_word, choose = _intrinsics()
 
 
 def compile_ptx(function: Any, signature: Any, capability: tuple[int, int], threads: int) -> str:
@@ -157,4 +175,4 @@ def _device_of(capability: tuple[int, int]) -> Iterator[None]:
         dispatcher.get_current_device = original
 
 
-__all__ = ["LIBRARY", "SIMULATED", "VERSION", "check_numpy", "choose", "compile_ptx", "cuda", "device_function", "read", "read_four", "types"]
+__all__ = ["LIBRARY", "SIMULATED", "VERSION", "check_numpy", "choose", "compile_ptx", "cuda", "device_function", "read", "read_four", "read_word", "types"]
