@@ -144,6 +144,7 @@ class Device:
             self.multiprocessors = int(self._core.properties.multiprocessor_count)
             self.name = str(self._core.name)
             self._default = self._core.default_stream
+            self._copies = self._core.create_stream()
         self._stream = self._default
 
     def __str__(self) -> str:
@@ -189,13 +190,29 @@ class Device:
         with self.active():
             error = getattr(driver, name)(*arguments)[0]
         if error != driver.CUresult.CUDA_SUCCESS:
-            raise explanation(f"{error.name} from {name}")
+            message = f"{error.name} from {name}"
+            raise explanation(message)
 
     def synchronize(self) -> None:
         """Wait until all work that was handed to the device is done."""
         if not SIMULATED:
             with explained(), self.active():
                 self._default.sync()
+
+    def begin_sending(self) -> None:
+        """What is sent from here on arrives after all work that was handed to the device."""
+        if not SIMULATED:
+            with explained(), self.active():
+                self._copies.wait(self._default)
+
+    def send(self, memory: Memory, offset: int, data: HostArray) -> None:
+        """Copy from the host beside the work that was handed to the device; work from here on waits for it."""
+        if SIMULATED:
+            memory.write(offset, data)
+            return
+        self.call("cuMemcpyHtoDAsync", memory.address + offset, data.ctypes.data, data.nbytes, self._copies.handle)
+        with explained(), self.active():
+            self._default.wait(self._copies)
 
     # Launching ----------------------------------------------------------------------------------
 

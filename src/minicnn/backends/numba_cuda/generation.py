@@ -171,7 +171,9 @@ class Writer:
     def neighbours(self, value: Value, columns: int, count: int) -> str:
         """Name of a function of (p, row, column) for so many (1 or 4) neighbours of a matrix, from that column on."""
         if count == 1:
-            return self.define(f"@device\ndef {{name}}(p, r, c):\n    return ({self.matrix(value, columns)}(p, r, c),)\n")
+            return self.define(
+                f"@device\ndef {{name}}(p, r, c):\n    return ({self.matrix(value, columns)}(p, r, c),)\n"
+            )
         root = self.plan.root(value)
         node = root.node if id(root) in self.plan.virtual else None
         lines = f"    i = index(r * {columns} + c)\n"
@@ -189,11 +191,15 @@ class Writer:
         return self.define(f"@device\ndef {{name}}(p, r, c):\n{lines}    return {text}\n")
 
     def packed(self, value: Value, columns: int) -> tuple[str, str] | None:
-        """For a matrix that is bytes and constants: a function of (p, row, column) for four of them as one word, and
-        one of (word, k) for what becomes of the k-th. None for any other matrix."""
+        """Two functions for a matrix that is made of bytes and constants; None for any other.
+
+        The first, of (p, row, column), gives four bytes as one word, the other, of (word, k), what becomes of the k-th.
+        """
         chain, root = list[Node](), self.plan.root(value)
         while id(root) in self.plan.virtual and root.node is not None and root.node.op.elementwise:
-            own = [v for v in root.node.inputs if not (v.kind == "constant" and v.data is not None and _uniform(v.data))]
+            own = [
+                v for v in root.node.inputs if not (v.kind == "constant" and v.data is not None and _uniform(v.data))
+            ]
             if len(own) != 1 or not same_index(root.node, own[0]):
                 return None
             chain.append(root.node)
@@ -202,7 +208,11 @@ class Writer:
         if gather is not None and (gather.op.name != "take" or math.prod(gather.outputs[0].shape[1:]) != columns):
             return None
         leaf = self.plan.root(gather.inputs[0]) if gather is not None else root
-        if leaf.dtype != "uint8" or id(leaf) in self._written | self.plan.virtual | self.queued or leaf.data is not None:
+        if (
+            leaf.dtype != "uint8"
+            or id(leaf) in self._written | self.plan.virtual | self.queued
+            or leaf.data is not None
+        ):
             return None
         row = "r" if gather is None else f"{self.function(gather.inputs[1])}(p, r)"
         place = f"read_word({self.parameter(leaf)}, index({row} * {columns} + c))"
@@ -355,7 +365,6 @@ class Writer:
         numbers = f"{results}, {terms}, {parts}, {ox}, {rx}, {first}, {largest}, {run}"
         tiled = self.define(f"{{name}} = ReduceTile({numbers})\n")
         return self.define(f"{{name}} = reduce({kind}, {tiled}, {term}, {self._parts(unit)})\n")
-
 
     def _loads(self, value: Value) -> bool:
         """Whether an element of a value takes a few loads, so that several may be under way."""

@@ -5,9 +5,10 @@ Kernel files take the global name `cuda` from here; the simulator replaces exact
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from types import SimpleNamespace
@@ -88,7 +89,8 @@ def _intrinsics() -> tuple[Any, ...]:
     if LIBRARY != "numba-cuda":
         return tuple(map(device_function, plain))
     from llvmlite import ir
-    from numba.cuda.extending import intrinsic
+
+    intrinsic: Callable[[Any], Any] = importlib.import_module("numba.cuda.extending").intrinsic
 
     @intrinsic
     def read(typing: Any, pointer: Any, i: Any) -> Any:
@@ -130,7 +132,9 @@ def _intrinsics() -> tuple[Any, ...]:
         made = typing.unify_types(types.unliteral(a), types.unliteral(b))
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            pair = [context.cast(builder, value, given, made) for value, given in zip(arguments[1:], (a, b), strict=True)]
+            pair = [
+                context.cast(builder, value, given, made) for value, given in zip(arguments[1:], (a, b), strict=True)
+            ]
             return builder.select(arguments[0], *pair)
 
         return made(condition, a, b), generate
@@ -175,4 +179,17 @@ def _device_of(capability: tuple[int, int]) -> Iterator[None]:
         dispatcher.get_current_device = original
 
 
-__all__ = ["LIBRARY", "SIMULATED", "VERSION", "check_numpy", "choose", "compile_ptx", "cuda", "device_function", "read", "read_four", "read_word", "types"]
+__all__ = [
+    "LIBRARY",
+    "SIMULATED",
+    "VERSION",
+    "check_numpy",
+    "choose",
+    "compile_ptx",
+    "cuda",
+    "device_function",
+    "read",
+    "read_four",
+    "read_word",
+    "types",
+]

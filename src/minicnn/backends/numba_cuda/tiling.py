@@ -47,8 +47,7 @@ def _narrow(node: Node) -> Tile | None:
         sizes = (-(-m // 4) * 4, n, 8, 4, n, -(-k // run))
     else:
         return None
-    bm, bn, bk, tm, tn, parts = sizes
-    blocks, threads = -(-m // bm) * parts, bm // tm
+    blocks, threads, parts = -(-m // sizes[0]) * sizes[5], sizes[0] // sizes[3], sizes[5]
     kind = f"ProductTile<{m}, {n}, {k}, {str(ta).lower()}, {str(tb).lower()}, {', '.join(map(str, sizes))}>"
     return Tile(kind, blocks, threads, parts, sizes)
 

@@ -36,6 +36,7 @@ _FAMILIES = {
 }  # fmt: skip
 
 NAMES: dict[str, Any] = {
-    "np": np, "device": device, "block": block, "index": index, "read": read, "read_four": read_four, "read_word": read_word, **elementary.NAMES,
-    **scalars.NAMES, **{name: getattr(module, name) for module, names in _FAMILIES.items() for name in names},
+    "np": np, "device": device, "block": block, "index": index, "read": read, "read_four": read_four,
+    "read_word": read_word, **elementary.NAMES, **scalars.NAMES,
+    **{name: getattr(module, name) for module, names in _FAMILIES.items() for name in names},
 }  # fmt: skip

@@ -10,7 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from minicnn.backends.numba_cuda.kernels.decorators import ALIGNED, Function, block, choose, device, index, slot, unrolled
+from minicnn.backends.numba_cuda.kernels.decorators import (
+    ALIGNED,
+    Function,
+    block,
+    choose,
+    device,
+    index,
+    slot,
+    unrolled,
+)
 from minicnn.backends.numba_cuda.shim import cuda
 
 SLAB = 16  # terms whose products are written out one after the other
@@ -158,7 +167,7 @@ def multiply(
     TM, TN, PARTS = tile.TM, tile.TN, tile.PARTS
     GN, GM = BN // TN, BM // TM
     THREADS, COLUMNS = GN * GM, -(-N // BN)
-    RUN = -(-(-(-K // PARTS)) // BK) * BK  # terms of a part
+    RUN = -(-K // (PARTS * BK)) * BK  # terms of a part
     A_ROW, B_ROW = BM + min(TM, 4), -(-BN // 4) * 4 + 4  # of shared memory
     left_side = side(T, M, BM, BK, TA, tile.WA, A_ROW, THREADS, a, unpack_a)
     right_side = side(T, N, BN, BK, not TB, tile.WB, B_ROW, THREADS, b, unpack_b)
