@@ -69,7 +69,7 @@ def cupy_graphs(executable: Any, arrays: dict[str, Any], repeats: int) -> Iterat
         with stream:
             stream.begin_capture()
             for _ in range(repeats):
-                function((source.blocks,), (source.threads,), tuple(arguments))
+                function((source.blocks,), (source.threads,), tuple(arguments), source.shared)
             graph = stream.end_capture()
         yield graph.launch
     graph = executable._graph(arrays, 16)
@@ -100,7 +100,7 @@ def measure(study: str, name: str, repeats: int = 50) -> dict[str, Any]:
     source = model._source(x, y, None, batch, "pad")
     feed, arrays = next(iter(source.epoch(shuffle=False, seed=0, epoch=0)))
     engine = model._engine
-    engine.train(feed, arrays, {}, 0.01)
+    engine.train_many(feed, arrays, {}, None, [0.01])
     backend.synchronize()
     first = time.perf_counter() - start
     index = np.stack([rng.permutation(samples)[:batch] for _ in range(min(steps, 64))]).astype("int32")

@@ -72,6 +72,16 @@ class StepExecutable:
         self._bindings: dict[tuple[Any, ...], _Binding] = {}
         self._grow(1)
 
+    @property
+    def arena_bytes(self) -> int:
+        """Bytes of the memory that is planned for what lives within a step."""
+        return self._placement.nbytes
+
+    @property
+    def launched(self) -> int:
+        """How many kernels a step is."""
+        return len(self._sources)
+
     # Running ------------------------------------------------------------------------------------
 
     def __call__(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
