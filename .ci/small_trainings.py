@@ -1,4 +1,4 @@
-"""Two epochs, an evaluation and predictions of each small network of the tests on the cupy backend; for `.ci/sanitize`."""
+"""Trains the small networks of the tests on the cupy backend, evaluates, predicts; for `.ci/sanitize`."""
 
 from __future__ import annotations
 
