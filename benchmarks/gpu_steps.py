@@ -69,7 +69,7 @@ def cupy_graphs(executable: Any, arrays: dict[str, Any], repeats: int) -> Iterat
         with stream:
             stream.begin_capture()
             for _ in range(repeats):
-                function((source.blocks,), (source.threads,), tuple(arguments))
+                function((source.blocks,), (source.threads,), tuple(arguments), source.shared)
             graph = stream.end_capture()
         yield graph.launch
     graph = executable._graph(arrays, 16)
@@ -78,8 +78,8 @@ def cupy_graphs(executable: Any, arrays: dict[str, Any], repeats: int) -> Iterat
 
 def numba_graphs(executable: Any, arrays: dict[str, Any], repeats: int) -> Iterator[Callable[[], None]]:
     """The same of the numba_cuda backend."""
-    gpu, zero = executable._gpu, np.zeros(1, "int32")
-    executable._cursor.memory.write(0, zero)
+    gpu = executable._gpu
+    executable._cursor.memory.clear()
     for launch in executable.launches(arrays, 0):
         yield gpu.capture([launch], repeats)
     steps = gpu.capture([one for k in range(16) for one in executable.launches(arrays, k)])

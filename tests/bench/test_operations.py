@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from minicnn.backends import get_backend
-from minicnn.bench import Worker, job
-from minicnn.bench.operations import node_times, step_inputs
-from minicnn.bench.parity import parity
+from minicnn.bench import Worker
+from minicnn.bench.operations import apart, node_times, step_inputs
 from minicnn.bench.trainers import gradient_tolerance, settings_of, trainer
 from minicnn.models import Model
+from minicnn.training import job
+from minicnn.training.parity import parity
 from small_training import compiled, digits
 
 SETTINGS = settings_of("platforms", "synthetic_digits", samples=40, batch_size=16, epochs=1)
@@ -38,11 +39,15 @@ def test_each_node_of_a_step_is_timed_while_the_step_runs() -> None:
 
 
 @pytest.mark.parametrize("name", ["numba", "jax"])
-def test_a_step_that_is_merged_has_no_times_of_nodes(name: str) -> None:
+def test_a_step_that_is_merged_has_times_of_nodes_apart_only(name: str) -> None:
     pytest.importorskip(name)
     model = compiled(name)
     program, arrays = inputs(model)
     assert node_times(get_backend(name), program, arrays, repeats=1) is None
+    program, arrays = inputs(model)
+    found = apart(get_backend(name), program, arrays, repeats=2)
+    assert [n.op for n in found] == [n.op.name for n in program.nodes]
+    assert all(len(n.seconds) == 2 and min(n.seconds) > 0 for n in found)
 
 
 @pytest.mark.parametrize(("network", "scaled"), [("mlp", True), ("platforms", False), ("kernels", True)])

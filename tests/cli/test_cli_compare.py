@@ -15,10 +15,10 @@ import pytest
 
 from command_line import error_of, minicnn
 from minicnn import backends, machine
-from minicnn.bench.job import load_samples
-from minicnn.bench.settings import Settings
 from minicnn.cli import compare, contenders, worker
 from minicnn.cli.contenders import Result
+from minicnn.training.job import load_samples
+from minicnn.training.settings import Settings
 
 FILES = {"compare.json", "compare.csv", "compare.png"}
 COLUMNS = [

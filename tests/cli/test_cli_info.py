@@ -104,3 +104,17 @@ def test_the_download_cache_is_looked_into(monkeypatch: pytest.MonkeyPatch, tmp_
     assert data.locate("mnist") == folder
     monkeypatch.setitem(sys.modules, "pooch", None)
     assert data.locate("mnist") is None
+
+
+def test_two_distributions_of_the_same_package_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    from types import SimpleNamespace
+
+    from minicnn.cli import info
+
+    def installed(*names: str) -> None:
+        monkeypatch.setattr(info, "distributions", lambda: [SimpleNamespace(name=n) for n in names])
+
+    installed("minicnn", "numpy", "minicnn-core")
+    assert any("Received: both. Remedy: pip uninstall" in note for note in facts()["notes"])
+    installed("minicnn-core", "numpy")
+    assert not any("Received: both" in note for note in facts()["notes"])

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minicnn.bench import job
 from minicnn.bench import torch_peer as peer
-from minicnn.bench.settings import Settings
 from minicnn.cli.worker import after_one_step
+from minicnn.training import job
+from minicnn.training.settings import Settings
 
 torch = pytest.importorskip("torch")
 

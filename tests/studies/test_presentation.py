@@ -135,7 +135,10 @@ def test_mlp_tells_operations_apart_and_explains_the_memory() -> None:
     rounds = [{"iteration": 10, **one}, {"iteration": 20, **one}]
     found = {
         "rounds": {"numpy": rounds, "jax:cpu": rounds}, "forward": {"numpy": [0.02] * 3, "jax:cpu": [0.06] * 3},
-        "nodes": {"numpy": nodes, "jax:cpu": None}, "account": {"numpy": account, "jax:cpu": account},
+        "nodes": {
+            "numpy": {"apart": False, "nodes": nodes}, "jax:cpu": {"apart": True, "nodes": nodes}, "torch.nn:cpu": None
+        },
+        "account": {"numpy": account, "jax:cpu": account},
         "out": {"torch:cpu": "failed: it broke"},
     }  # fmt: skip
     setting = Setting(mlp.Sizes(20), ("numpy", "jax:cpu", "torch:cpu"), {}, ("mnist",))
@@ -152,9 +155,10 @@ def test_mlp_tells_operations_apart_and_explains_the_memory() -> None:
     }  # fmt: skip
     assert {name: medians[name].median for name in expected} == pytest.approx(expected)  # type: ignore[union-attr]
     assert medians["sum of the operations"] == pytest.approx(51.5)
-    assert all(isinstance(row["jax:cpu"], Missing) for row in operations.rows[:-1])
+    assert [c.head for c in operations.columns][3:] == ["`numpy` (ms)", "`jax:cpu`, apart (ms)"]
+    assert operations.reasons == []
     measured = {row["component"]: row["numpy"] for row in memory.rows}
     assert measured["input"] == 30.0
     assert next(v for k, v in measured.items() if str(k).startswith("growth")) == 40.0
     assert re.search(r"`numpy` 40 MB \(\+5\).* says 35 MB", text_of(page))
-    assert "58% of `numpy`'s iteration are matrix products" in text_of(page)
+    assert "58% of `numpy`'s operations are matrix products" in text_of(page)

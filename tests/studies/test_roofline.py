@@ -50,7 +50,7 @@ def test_the_reasoning_is_shown() -> None:
     text = judge(2.0, Floor(1.5, 1.0, 0.0, 0.0)).text
     assert "A step takes 2 s." in text
     assert "Together they exceed the time" in text
-    assert "Measure the ceilings again" in judge(1.0, Floor(1.5, 0.1, 0.0, 0.0)).text
+    assert "or the peak was measured too low" in judge(1.0, Floor(1.5, 0.1, 0.0, 0.0)).text
 
 
 def test_floors_are_of_the_operations_that_each_ceiling_limits() -> None:

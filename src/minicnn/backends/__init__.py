@@ -34,6 +34,8 @@ def backend_class(name: str) -> type[Backend]:
     try:
         module = importlib.import_module(f"{__name__}.{name}")
     except ImportError as error:
+        if (error.name or "").startswith(__name__):  # minicnn-core has it not
+            raise
         extra = _EXTRAS.get(name, f"minicnn[{name}]")
         message = f'Backend {name!r} needs {error.name or error}: pip install "{extra}".'
         raise ImportError(message, name=error.name) from error

@@ -5,11 +5,11 @@ A study says what to measure and how to present it; see `minicnn.studies`.
 
 from minicnn.bench.contest import Contest
 from minicnn.bench.page import Column, Figure, Missing, Page, Panel, Table
-from minicnn.bench.parity import Probe, parity
 from minicnn.bench.store import Store
 from minicnn.bench.study import Measurement, Results, Setting, Study
 from minicnn.bench.timing import Spread, interleaved, stopwatch
 from minicnn.bench.worker import ContenderError, Worker
+from minicnn.training.parity import Probe, parity
 
 __all__ = [
     "Column",

@@ -39,7 +39,8 @@ class Field:
         """The field for a study.
 
         Args:
-            only: Backends that take part, with or without device, and with the peers of their libraries; None for all.
+            only: Backends that take part, with or without device, and with the peers of their libraries; or peers by
+                themselves; None for all.
             peers: Peers that the study has.
         """
 
@@ -50,7 +51,7 @@ class Field:
                 return False
             if only is None:
                 return library not in SLOW
-            return any(o in (own, f"{own}:{device}") for o in only)
+            return any(o in (own, f"{own}:{device}", library, name) for o in only)
 
         absent = {name: why for name, why in self.absent.items() if wanted(name)}
         return Field(tuple(n for n in self.present if wanted(n)), absent, self.machine, self.clocks)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from functools import partial
 from types import TracebackType
 from typing import Any
 
-from minicnn.bench.parity import Probe, parity
 from minicnn.bench.timing import interleaved
-from minicnn.bench.worker import ContenderError, Worker
+from minicnn.bench.worker import ContenderError, Worker, together
+from minicnn.training.parity import Probe, parity
 
 REFERENCE = "numpy"
 
@@ -38,24 +37,34 @@ class Contest:
         self.refused: set[str] = set()
 
     def __enter__(self) -> Contest:
-        with ExitStack() as stack:
-            for name in self._names:
-                try:
-                    self._workers[name] = stack.enter_context(Worker(name, self._make, name, *self._args))
-                except ContenderError as error:
-                    self.out[name] = f"failed: {error.why}"
-            self._stack = stack.pop_all()  # unless it is interrupted, they live on
+        workers = {name: Worker(name, self._make, name, *self._args) for name in self._names}
+        self._together = together(workers)
+        self._workers, out = self._together.__enter__()
+        self.out |= {name: f"failed: {why}" for name, why in out.items()}
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stack.__exit__(kind, error, trace)
+        self._together.__exit__(kind, error, trace)
 
     @property
     def names(self) -> list[str]:
         """Contenders that are not out, in order."""
         return [name for name in self._workers if name not in self.out]
+
+    def prepare(self, method: str, *args: Any) -> dict[str, Any]:
+        """Call a method of all contenders at the same time, for what is not timed; its results by name."""
+        results = {}
+        names = self.names
+        for name in names:
+            self._workers[name].send(method, *args)
+        for name in names:
+            try:
+                results[name] = self._workers[name].receive()
+            except ContenderError as error:
+                self.out[name] = f"failed: {error.why}"
+        return results
 
     def call(self, method: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Call a method of each contender, one after the other, another first each time; its results by name."""
@@ -71,15 +80,19 @@ class Contest:
         return {name: results[name] for name in self.names}
 
     def check(self, rtol: float, method: str = "probe") -> None:
-        """Refuse contenders that do not compute what the reference does: NumPy, or the first where it is not there.
+        """Refuse contenders that do not compute what the reference does: NumPy, even where it does not take part.
 
         Args:
             rtol: See `parity`.
             method: Method of the objects that returns a Probe.
         """
-        probes: dict[str, Probe] = self.call(method)
-        if probes:
-            found = parity(probes, REFERENCE if REFERENCE in probes else next(iter(probes)), rtol)
+        probes: dict[str, Probe] = self.prepare(method)
+        if REFERENCE not in self._names:
+            with Worker(REFERENCE, self._make, REFERENCE, *self._args) as worker:
+                probes[REFERENCE] = worker.call(method)
+        if probes:  # where NumPy itself has failed, there is nothing to compare with but the first
+            reference = REFERENCE if REFERENCE in probes else next(iter(probes))
+            found = parity(probes, reference, rtol)
             self.out |= found
             self.refused |= set(found)
 

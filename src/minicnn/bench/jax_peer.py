@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from minicnn.bench.job import Samples
-from minicnn.bench.settings import Settings
 from minicnn.data import batch_indices, epoch_order
+from minicnn.training.job import Samples
+from minicnn.training.settings import Settings
 
 Weights = Mapping[str, np.ndarray[Any, Any]]
 

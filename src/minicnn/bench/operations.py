@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from minicnn.backends.base import Array, Backend, Kernel
+from minicnn.backends.base import Array, Backend, Executable, Kernel
 from minicnn.models import Model
 from minicnn.program.graph import Node, Program
 
@@ -92,6 +92,44 @@ def node_times(
         NodeTime(n.op.name, n.scope, n.phase, n.cost.flops, n.cost.bytes, tuple(samples))
         for n, samples in zip(nodes, times, strict=True)
     ]
+
+
+def apart(backend: Backend, program: Program, arrays: Mapping[str, Array], *, repeats: int) -> list[NodeTime]:
+    """Time each node of a Program by itself: compiled by the backend as a Program of one node, on the right arrays.
+
+    It is what a step would take without merging nodes into kernels and without running them together.
+
+    Args:
+        backend: The backend.
+        program: The Program.
+        arrays: Its inputs by name.
+        repeats: How often each node is run, after one run that does not count.
+    """
+    known = {id(v): arrays[v.name] for v in program.inputs}
+    known |= {id(v): backend.asarray(v.data, v.dtype) for v in program.constants}
+    found = []
+    for node in program.nodes:
+        alone = Program(node.op.name)
+        given = [alone.input(f"in{i}", v.shape, v.dtype) for i, v in enumerate(node.inputs)]
+        made = node.op(*given, **node.attrs)
+        alone.outputs.update({f"out{i}": v for i, v in enumerate(made if isinstance(made, tuple) else (made,))})
+        run = backend.compile(alone)
+        inputs = {f"in{i}": known[id(v)] for i, v in enumerate(node.inputs)}
+        results = run(inputs)
+        seconds = tuple(_seconds(run, inputs, backend.synchronize) for _ in range(repeats))
+        known |= {id(v): results[f"out{i}"] for i, v in enumerate(node.outputs)}
+        found.append(NodeTime(node.op.name, node.scope, node.phase, node.cost.flops, node.cost.bytes, seconds))
+    return found
+
+
+def _seconds(run: Executable, arrays: Mapping[str, Array], synchronize: Callable[[], None]) -> float:
+    synchronize()
+    start = time.perf_counter()
+    made = run(arrays)  # kept, since JAX's results can only be waited for while they are there
+    synchronize()
+    taken = time.perf_counter() - start
+    del made
+    return taken
 
 
 def _timed(function: Kernel, samples: list[float], synchronize: Callable[[], None]) -> Kernel:

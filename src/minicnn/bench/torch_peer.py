@@ -12,11 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from minicnn.bench.job import COLUMNS, Samples
-from minicnn.bench.settings import Settings
 from minicnn.data import batch_indices, epoch_order
+from minicnn.training.job import COLUMNS, Samples
+from minicnn.training.settings import Settings
 
-NAME = "torch.nn"
 NETWORKS = ("mlp", "platforms", "kernels")
 PRECISIONS = ("float32", "float64")
 

@@ -14,18 +14,18 @@ import numpy as np
 
 from minicnn.backends import get_backend
 from minicnn.backends.base import Backend
-from minicnn.bench import job
 from minicnn.bench.contenders import PEERS, backend_of
 from minicnn.bench.memory import MB, footprint, let_go, resident
-from minicnn.bench.operations import node_times, step_inputs
-from minicnn.bench.parity import Probe
-from minicnn.bench.settings import Settings
+from minicnn.bench.operations import apart, node_times, step_inputs
 from minicnn.bench.timing import stopwatch
 from minicnn.callbacks import Callback, Timer
 from minicnn.callbacks.base import Logs
 from minicnn.data import batch_indices, epoch_order
 from minicnn.machine import PeakMemory
 from minicnn.tolerance import EPSILON, tolerance
+from minicnn.training import job
+from minicnn.training.parity import Probe
+from minicnn.training.settings import Settings
 
 Weights = dict[str, np.ndarray[Any, Any]]
 Row = dict[str, Any]
@@ -118,8 +118,12 @@ class Trainer:
         """Seconds of the loss and accuracy of the whole training set, without gradients."""
         return stopwatch(self._forward, self.backend.synchronize)
 
-    def nodes(self, repeats: int) -> list[dict[str, Any]] | None:
-        """Time of each node of a step on the whole training set; None if it is not run node by node."""
+    def nodes(self, repeats: int) -> dict[str, Any] | None:
+        """Time of each node of a step on the whole training set; None if the contender has no Program.
+
+        Returns:
+            "nodes", and whether they were timed "apart", each compiled by itself, as the step merges nodes.
+        """
         return None
 
     def account(self) -> dict[str, Any]:
@@ -193,12 +197,16 @@ class ModelTrainer(Trainer):
         batch = min(self.settings.batch_size or 0, len(self.samples[f"x_{part}"]))
         return self.model.evaluate(self.samples[f"x_{part}"], self.samples[f"y_{part}"], batch)
 
-    def nodes(self, repeats: int) -> list[dict[str, Any]] | None:
+    def nodes(self, repeats: int) -> dict[str, Any] | None:
         """See `Trainer.nodes`."""
         program = self.model.program("train", batch_size=len(self.x))
         given = {"x": self.x, "y": self.y, "learning_rate": np.asarray(self.settings.learning_rate, np.float32)}
-        found = node_times(self.backend, program, step_inputs(self.model, program, given), repeats=repeats)
-        return None if found is None else [asdict(node) for node in found]
+        arrays = step_inputs(self.model, program, given)
+        found = node_times(self.backend, program, arrays, repeats=repeats)
+        if found is not None:
+            return {"apart": False, "nodes": [asdict(node) for node in found]}
+        program, arrays = self.model.program("train", batch_size=len(self.x)), step_inputs(self.model, program, given)
+        return {"apart": True, "nodes": [asdict(n) for n in apart(self.backend, program, arrays, repeats=repeats)]}
 
     def account(self) -> dict[str, Any]:
         """See `Trainer.account`."""

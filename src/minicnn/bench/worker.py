@@ -7,8 +7,8 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
@@ -59,9 +59,16 @@ class Worker:
     ) -> None:
         self.name = name
         self._make, self._args = make, args
+        self._process: Any = None
         self._environment = {k: v for k, v in DEFAULTS.items() if k not in os.environ} | dict(environment or {})
 
     def __enter__(self) -> Worker:
+        self.start()
+        self.wait()
+        return self
+
+    def start(self) -> None:
+        """Start the process, without waiting until the object is made: several can start at the same time."""
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         handle, name = tempfile.mkstemp(prefix="minicnn-", suffix=".txt")
@@ -75,12 +82,18 @@ class Worker:
                 os.environ[variable] = value
             self._process.start()
         theirs.close()
+
+    def wait(self) -> None:
+        """Wait until the object is made.
+
+        Raises:
+            ContenderError: If it cannot be; the process has then ended.
+        """
         try:
-            self._answer()
+            self.receive()
         except BaseException:
             self.close()
             raise
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
         self.close(patience=0.0 if kind else PATIENCE)
@@ -91,20 +104,36 @@ class Worker:
         Raises:
             ContenderError: If it raises an exception, or the process ends.
         """
+        self.send(method, *args, **kwargs)
+        return self.receive()
+
+    def send(self, method: str, *args: Any, **kwargs: Any) -> None:
+        """Begin a call of a method; `receive` ends it."""
         with suppress(OSError):  # it has ended; the answer says how
             self._pipe.send((method, args, kwargs))
-        return self._answer()
+
+    def leave(self) -> None:
+        """Have the process end by itself, if there is one; `close` waits for that."""
+        if self._process is not None:
+            self._pipe.close()
 
     def close(self, patience: float = PATIENCE) -> None:
         """End the process; it gets some seconds to do so by itself."""
-        self._pipe.close()
+        if self._process is None:
+            return
+        self.leave()
         self._process.join(patience)
         if self._process.is_alive():
             self._process.kill()
             self._process.join()
         self._said.unlink(missing_ok=True)
 
-    def _answer(self) -> Any:
+    def receive(self) -> Any:
+        """Wait for the result of the call that `send` has begun.
+
+        Raises:
+            ContenderError: If it raises an exception, or the process ends.
+        """
         try:
             good, answer = self._pipe.recv()
         except (EOFError, OSError):
@@ -115,6 +144,38 @@ class Worker:
         if not good:
             raise ContenderError(self.name, answer)
         return answer
+
+
+@contextmanager
+def together(workers: Mapping[str, Worker]) -> Iterator[tuple[dict[str, Worker], dict[str, str]]]:
+    """Context manager: several workers that start at the same time.
+
+    Args:
+        workers: Workers that have not started, by name.
+
+    Yields:
+        Those whose objects could be made, and why the others could not.
+    """
+    ready: dict[str, Worker] = {}
+    out: dict[str, str] = {}
+    patience = 0.0
+    try:
+        for worker in workers.values():
+            worker.start()
+        for name, worker in workers.items():
+            try:
+                worker.wait()
+            except ContenderError as error:
+                out[name] = error.why
+            else:
+                ready[name] = worker
+        yield ready, out
+        patience = PATIENCE
+    finally:
+        for worker in workers.values():
+            worker.leave()
+        for worker in workers.values():
+            worker.close(patience)
 
 
 def _restore(variable: str, value: str | None) -> None:

@@ -3,8 +3,8 @@
 import click
 
 from minicnn import __version__
-from minicnn.cli import compare, info, study, train, worker
-from minicnn.cli.errors import Commands
+from minicnn.cli import compare, info, train, worker
+from minicnn.cli.errors import Commands, unavailable
 
 __all__ = ["cli"]
 
@@ -19,5 +19,11 @@ def cli() -> None:
     """
 
 
-for command in (info.info, train.train, compare.compare, study.study, worker.worker):
+for command in (info.info, train.train, compare.compare, worker.worker):
     cli.add_command(command)
+try:
+    from minicnn.cli import study
+except ImportError as error:  # minicnn-core has no studies
+    cli.add_command(unavailable("study", error))
+else:
+    cli.add_command(study.study)

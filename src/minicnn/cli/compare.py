@@ -14,14 +14,14 @@ from typing import Any
 import click
 
 from minicnn import machine
-from minicnn.bench import job
-from minicnn.bench.settings import Settings
 from minicnn.cli import agreement, contenders, figures
 from minicnn.cli.contenders import Result
 from minicnn.cli.options import BACKEND, EPILOG, run_folder, training_options
 from minicnn.cli.runs import RunFolder, require
 from minicnn.cli.tables import console, table
 from minicnn.data.order import num_batches
+from minicnn.training import job
+from minicnn.training.settings import Settings
 
 FILES = ("compare.json", "compare.csv", "compare.png")
 COLUMNS = (

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from minicnn import backends
-from minicnn.bench import torch_peer as peer
-from minicnn.bench.job import Samples
-from minicnn.bench.settings import Settings
 from minicnn.cli.errors import DEBUG, INTERRUPTED, one_line
+from minicnn.training.job import Samples
+from minicnn.training.settings import Settings
 
 SLOW = ("array_api_strict",)  # takes part only when named
 REFERENCE = "numpy"
+PEER = "torch.nn"
 
 Show = Callable[[dict[str, Any]], None]
 
@@ -79,11 +79,18 @@ def found(settings: Settings, *, with_peer: bool) -> tuple[list[str], list[str]]
 
 
 def peers(names: Sequence[str], settings: Settings) -> list[str]:
-    """The peers of the PyTorch backends among the names, each on its device; none where there is no such network."""
-    if not peer.takes_part(settings):
+    """The peers of the PyTorch backends among the names, each on its device.
+
+    None where there is no such network, and in minicnn-core, which has no peers.
+    """
+    try:
+        from minicnn.bench.torch_peer import takes_part
+    except ImportError:
+        return []
+    if not takes_part(settings):
         return []
     parts = [name.partition(":") for name in names]
-    return [f"{peer.NAME}{colon}{device}" for base, colon, device in parts if base == "torch"]
+    return [f"{PEER}{colon}{device}" for base, colon, device in parts if base == "torch"]
 
 
 def write_samples(samples: Samples, folder: Path) -> None:

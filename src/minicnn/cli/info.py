@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+from importlib.metadata import distributions
 from typing import Any
 
 import click
@@ -77,6 +78,11 @@ def _notes() -> list[str]:
         notes.append(
             f"This command has set {machine.CORETYPE}={value}, as OpenBLAS may not know this CPU. For programs of your "
             f"own: export {machine.CORETYPE}={value} before Python starts."
+        )
+    if {"minicnn", "minicnn-core"} <= {d.name for d in distributions()}:
+        notes.append(
+            "minicnn and minicnn-core are the same package, and one of them is enough. Received: both. Remedy: "
+            "pip uninstall minicnn minicnn-core, then install one."
         )
     return notes
 

@@ -9,24 +9,29 @@ from typing import Any
 
 import click
 
+from minicnn import backends as known_backends
 from minicnn import data, machine, studies
 from minicnn.bench import figures, markdown, report, tables
-from minicnn.bench.contenders import Field, find
+from minicnn.bench.contenders import PEERS, Field, find
 from minicnn.bench.page import Page
 from minicnn.bench.report import Chapter
 from minicnn.bench.store import Store, write_text
 from minicnn.bench.study import SETTING, Setting, Study, changed, measure, recall
-from minicnn.cli.options import BACKEND, Name
+from minicnn.cli.options import Name
 from minicnn.cli.runs import require
 
 ALL = "all"
+CONTENDER = Name("A contender", lambda: [*known_backends.names(), *PEERS], part=":")
 RESULTS = "results"  # folder of the stored results, in the folder of all that is written
 
 
 @click.command()
 @click.argument("name", type=Name("A study", lambda: [*studies.names(), ALL]))
 @click.option("--quick", is_flag=True, help="Smaller sizes: minutes on two cores.")
-@click.option("--backends", metavar="A,B,..", help='Backends, such as "numpy,torch:cuda". Default: all that are found.')
+@click.option(
+    "--backends", metavar="A,B,..",
+    help='Backends, each with its peers, or peers, such as "numpy,torch.nn:cuda". Default: all found.',
+)  # fmt: skip
 @click.option(
     "--data", "datasets", multiple=True, type=Name("A data set", data.names), metavar="NAME",
     help="Data set instead of the study's own; may be given several times.",
@@ -97,7 +102,7 @@ def _settings(
     only = None
     if backends is not None:
         parameter = next(p for p in ctx.command.params if p.name == "backends")
-        only = [BACKEND.convert(part.strip(), parameter, ctx) for part in backends.split(",")]
+        only = [CONTENDER.convert(part.strip(), parameter, ctx) for part in backends.split(",")]
     changes = _changes(ctx, opened, sizes)
     chosen = {n: _data(ctx, n, s, datasets, alone=len(opened) == 1) for n, s in opened.items()}
     for note in machine.warnings():

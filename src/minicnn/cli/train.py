@@ -9,11 +9,11 @@ from typing import Any
 import click
 
 from minicnn import machine
-from minicnn.bench import job
-from minicnn.bench.settings import Settings
 from minicnn.cli import figures
 from minicnn.cli.options import BACKEND, EPILOG, run_folder, training_options
 from minicnn.cli.runs import RunFolder, require
+from minicnn.training import job
+from minicnn.training.settings import Settings
 
 FILES = ("model.safetensors", "history.csv", "curves.png", "run.json")
 

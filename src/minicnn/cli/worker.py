@@ -19,12 +19,12 @@ import numpy as np
 
 from minicnn import machine
 from minicnn.backends.base import Backend
-from minicnn.bench import job
-from minicnn.bench import torch_peer as peer
-from minicnn.bench.settings import Settings
 from minicnn.callbacks import Callback
 from minicnn.callbacks.base import Logs
+from minicnn.cli.contenders import PEER
 from minicnn.data import batch_indices, epoch_order
+from minicnn.training import job
+from minicnn.training.settings import Settings
 
 INTERVAL = 0.2  # shortest time between two "step" events, in seconds
 
@@ -42,7 +42,7 @@ def worker() -> None:
     if not order["held_out"]:
         arrays |= {"x_val": arrays["x_test"], "y_val": arrays["y_test"]}
     samples = job.Samples(arrays, order["num_classes"])
-    run = _peer if order["name"].partition(":")[0] == peer.NAME else _backend
+    run = _peer if order["name"].partition(":")[0] == PEER else _backend
     results, weights = run(order["name"], settings, samples, _tell)
     np.savez(order["weights"], **weights)  # type: ignore[arg-type]
     _tell("end", **results)
@@ -73,12 +73,14 @@ def _backend(name: str, settings: Settings, samples: job.Samples, tell: Tell) ->
 
 
 def _peer(name: str, settings: Settings, samples: job.Samples, tell: Tell) -> tuple[dict[str, Any], Weights]:
+    from minicnn.bench import torch_peer
+
     # Its first weights are those of minicnn's model, in NumPy arrays.
     model = job.make_model(settings, samples, job.open_backend("numpy", settings.precision))
     start = model.get_weights()
-    backend = job.open_backend(name.replace(peer.NAME, "torch"), settings.precision)
+    backend = job.open_backend(name.replace(PEER, "torch"), settings.precision)
     memory = machine.PeakMemory()
-    trained = peer.train(settings, samples, start, lambda row: tell("epoch", **row), backend.device)
+    trained = torch_peer.train(settings, samples, start, lambda row: tell("epoch", **row), backend.device)
     used = backend.memory()
     results = {
         "device": backend.device,

@@ -15,10 +15,10 @@ from minicnn import backends
 from minicnn.backends._cuda.options import NAIVE, Options
 from minicnn.bench import Column, Contest, Measurement, Page, Panel, Results, Setting, Study, figures
 from minicnn.bench.page import Cell
-from minicnn.bench.settings import Settings
 from minicnn.bench.trainers import ModelTrainer, Row, Trainer, gradient_tolerance, settings_of, trainer
 from minicnn.data import Loader
 from minicnn.studies.platforms import times
+from minicnn.training.settings import Settings
 
 BLOCKS = (32, 64, 128, 256, 512, 1024)
 BASE = "numpy"  # computes the references, which every level is compared with
@@ -55,12 +55,14 @@ class Sizes:
         epochs: Epochs of the trainings.
         sweep_epochs: Epochs of each level, block size and loader.
         samples: The most samples of the training set and of the test set; 0 for all.
+        sweep_samples: The same for each level, block size and loader; 0 for as many as in the trainings.
         workers: Workers of the data loaders.
     """
 
     epochs: int = 5
     sweep_epochs: int = 3
     samples: int = 0
+    sweep_samples: int = 0
     workers: tuple[int, ...] = (0, 2, 4, 8)
 
 
@@ -68,14 +70,17 @@ def measurements(setting: Setting) -> Iterator[Measurement]:
     """Trainings on each data set; on the first of them the ladder, the block sizes and the loaders."""
     sizes = setting.sizes
     for data in setting.data:
-        yield _measurement(setting, f"training-{data}", data, setting.contenders, sizes.epochs)
+        yield _measurement(setting, f"training-{data}", data, setting.contenders, sizes.epochs, sizes.samples)
     data = setting.data[0]
+    few = sizes.sweep_samples or sizes.samples
     for name, contenders in (("ladder", ladder(setting)), ("blocks", blocks(setting)), ("loaders", loaders(setting))):
-        yield _measurement(setting, f"{name}-{data}", data, contenders, sizes.sweep_epochs)
+        yield _measurement(setting, f"{name}-{data}", data, contenders, sizes.sweep_epochs, few)
 
 
-def _measurement(setting: Setting, name: str, data: str, contenders: Sequence[str], epochs: int) -> Measurement:
-    settings = settings_of("kernels", data, setting.data_dir, epochs=epochs, samples=setting.sizes.samples or None)
+def _measurement(
+    setting: Setting, name: str, data: str, contenders: Sequence[str], epochs: int, samples: int
+) -> Measurement:
+    settings = settings_of("kernels", data, setting.data_dir, epochs=epochs, samples=samples or None)
     return Measurement(
         name, {"settings": asdict(settings), "contenders": contenders}, partial(_train, settings, contenders)
     )
@@ -84,7 +89,7 @@ def _measurement(setting: Setting, name: str, data: str, contenders: Sequence[st
 def ladder(setting: Setting) -> tuple[str, ...]:
     """The contenders of the ladder that can run, as "backend / level"; the references first."""
     here = [f"{engine} / {level}" for engine in LEVELS if engine in setting.contenders for level in LEVELS[engine]]
-    return (BASE, *here) if here else ()
+    return (*[name for name in setting.contenders if name == BASE], *here) if here else ()
 
 
 def blocks(setting: Setting) -> tuple[str, ...]:
@@ -273,7 +278,8 @@ def _sweep_table(
             base = text if text in result["out"] else engine
             row |= dict.fromkeys(("epoch_s", "speedup", "loss", "accuracy"), setting.missing(base, result["out"]))
         rows.append(row)
-    page.table(name, title, columns, rows, note)
+    seen = next((round(found[0]["samples_per_s"] * found[0]["time_s"]) for found in history.values()), 0)
+    page.table(name, title, columns, rows, f"{note} An epoch has {seen:,} samples here." if seen else note)
 
 
 def _library(name: str) -> str:
@@ -296,8 +302,12 @@ def _ladder(page: Page, setting: Setting, data: str, result: Mapping[str, Any]) 
         "in all levels, so there is no copy to overlap: see the loaders below. All levels compute in float32."
     )
     known = [e for e in LEVELS if e in backends.names() and e in (*setting.contenders, *setting.absent)]
-    wanted = [BASE, *(f"{engine} / {level}" for engine in known for level in LEVELS[engine])]
-    note = f"The first is {BASE}, which computes the references, one operation after the other."
+    base = [name for name in (*setting.contenders, *setting.absent) if name == BASE]
+    wanted = [*base, *(f"{engine} / {level}" for engine in known for level in LEVELS[engine])]
+    note = (
+        f"{BASE} computes the references, one operation after the other; where it took no part, an engine's levels "
+        "are compared with its first."
+    )
     _sweep_table(page, setting, f"ladder-{data}", f"Levels of optimisation on {data}", result, wanted, note)
     if result["history"]:
         page.figure(f"ladder-{data}", "Levels of optimisation", [_bars(result["history"])], _WHISKERS)

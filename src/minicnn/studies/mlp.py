@@ -12,8 +12,8 @@ from typing import Any
 
 from minicnn.bench import Column, Contest, Measurement, Missing, Page, Panel, Results, Setting, Spread, Study, figures
 from minicnn.bench.page import Cell
-from minicnn.bench.settings import Settings
 from minicnn.bench.trainers import gradient_tolerance, settings_of, trainer
+from minicnn.training.settings import Settings
 
 ROUND = 10  # iterations between two looks at the accuracy
 
@@ -246,33 +246,35 @@ def operations_ms(nodes: Sequence[Mapping[str, Any]]) -> dict[str, Spread]:
 
 
 def _operations(page: Page, setting: Setting, data: str, result: Mapping[str, Any]) -> None:
-    found = {name: operations_ms(nodes) for name, nodes in result["nodes"].items() if nodes}
-    names = [n for n in result["nodes"] if n.partition(":")[0] not in ("torch.nn", "jax.lax")]
+    timed = {name: found for name, found in result["nodes"].items() if found}
+    found = {name: operations_ms(kept["nodes"]) for name, kept in timed.items()}
+    single = [name for name, kept in timed.items() if kept["apart"]]
     columns = [Column("operation", "operation"), Column("published_cpu", "published: CPU (ms)", "{:.1f}"),
                Column("published_gpu", "published: GPU (ms)", "{:.1f}"),
-               *(Column(name, f"`{name}` (ms)", "{:.3g}") for name in names)]  # fmt: skip
+               *(Column(n, f"`{n}`{', apart' if n in single else ''} (ms)", "{:.3g}") for n in found)]  # fmt: skip
     kinds = list(dict.fromkeys([*OPERATIONS_MS, *(kind for spreads in found.values() for kind in spreads)]))
-    fused = Missing("its step is compiled or fused as a whole, so no operation has a time of its own")
     rows: list[dict[str, Cell]] = []
     for kind in kinds:
         published = OPERATIONS_MS.get(kind, (None, None))
         row: dict[str, Cell] = {"operation": kind, "published_cpu": published[0], "published_gpu": published[1]}
-        rows.append(row | {name: found[name].get(kind, 0.0) if name in found else fused for name in names})
+        rows.append(row | {name: spreads.get(kind, 0.0) for name, spreads in found.items()})
     total: dict[str, Cell] = {"operation": "sum of the operations", "published_cpu": 84.6, "published_gpu": 30.2}
-    rows.append(total | {n: sum(s.median for s in found[n].values()) if n in found else fused for n in names})
+    rows.append(total | {name: sum(s.median for s in spreads.values()) for name, spreads in found.items()})
     rows.append({"operation": "an iteration, as trained", "published_cpu": 84.6, "published_gpu": 30.2,
-                 **{name: iteration_ms(result, name) for name in names}})  # fmt: skip
+                 **{name: iteration_ms(result, name) for name in found}})  # fmt: skip
     note = (
         "Each node of the training step is timed by itself while the backend runs the step, with the device idle "
-        "before and after. Input is the copy into rows of 784, as no operation returns a view. Matrix products are "
-        "those of both passes; other gradients are all else of the backward pass. PyTorch's and JAX's own modules "
-        "are no Programs, so they have no nodes."
+        "before and after. Apart: the backend merges nodes into kernels or compiles the step as a whole, so each "
+        "operation is compiled by itself for this table, and launched by itself; what the sum takes longer than an "
+        "iteration is what merging saves. Input is the copy into rows of 784, as no operation returns a view. Matrix "
+        "products are those of both passes; other gradients are all else of the backward pass. PyTorch's and JAX's "
+        "own modules are no Programs, so they have no nodes."
     )
     page.table(f"operations-{data}", f"Time by operation on {data}", columns, rows, note)
     if found:
         parts = {name: {kind: s.median for kind, s in spreads.items()} for name, spreads in found.items()}
         panel = Panel("Time by operation", lambda axes: figures.stacked(axes, parts, "time of an iteration (ms)"))
-        caption = "Contenders whose step is fused are not here: their operations have no times of their own."
+        caption = f"Operations apart: {', '.join(single)}." if single else ""
         page.figure(f"operations-{data}", "Where an iteration goes", [panel], caption)
         page.words(_costliest(found))
 
@@ -282,7 +284,7 @@ def _costliest(found: Mapping[str, Mapping[str, Spread]]) -> str:
     for name, spreads in found.items():
         total = sum(s.median for s in spreads.values())
         kind = max(spreads, key=lambda k: spreads[k].median)
-        texts.append(f"{spreads[kind].median / total:.0%} of `{name}`'s iteration are {kind}")
+        texts.append(f"{spreads[kind].median / total:.0%} of `{name}`'s operations are {kind}")
     return f"{'; '.join(texts)} (published: 50 % of NumPy's are matrix products, 62 % of CuPy's are gradients)."
 
 
@@ -304,7 +306,7 @@ def _memory(page: Page, setting: Setting, data: str, result: Mapping[str, Any]) 
         "total": "total of the process", "device": "on the device",
     }  # fmt: skip
     plan_of = {"parameters": "parameters", "input": "input", "activations": "activations", "gradients": "gradients",
-               "step": "arena", "total": "peak"}  # fmt: skip
+               "step": "arena", "total": "peak", "device": "peak"}  # fmt: skip
     rows: list[dict[str, Cell]] = []
     for key, text in names.items():
         published = MEMORY_MB.get(key, (None, None))
@@ -340,12 +342,18 @@ def _difference(measured: Mapping[str, Mapping[str, Any]], planned: Mapping[str,
     """How the plan and what was measured differ, and why."""
     arena = planned["arena"]
     texts = [f"`{name}` {parts['step']:,.0f} MB ({parts['step'] - arena:+,.0f})" for name, parts in measured.items()]
+    held = [f"`{name}` {parts['device']:,.0f} MB" for name, parts in measured.items() if parts["device"] is not None]
+    device = (
+        f" On the device {', '.join(held)} are in use, samples included, where the plan says {planned['peak']:,.0f} MB."
+        if held
+        else ""
+    )
     return (
         f"In training the process grows beyond its samples by {', '.join(texts)}, where the plan of the step, made of "
         f"single operations, says {arena:,.0f} MB. Less than the plan is held where operations are merged, so that "
         "what lies between them is never stored; more where a library packs factors of its products into buffers, "
         "copies the input, compiles code while the process runs, or keeps memory that it has freed."
-    )
+    ) + device
 
 
 STUDY = Study(

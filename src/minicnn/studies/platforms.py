@@ -12,8 +12,8 @@ from typing import Any
 
 from minicnn.bench import Column, Contest, Measurement, Page, Panel, Results, Setting, Spread, Study, figures
 from minicnn.bench.page import Cell
-from minicnn.bench.settings import Settings
 from minicnn.bench.trainers import gradient_tolerance, settings_of, trainer
+from minicnn.training.settings import Settings
 
 COLUMNS = (
     Column("epoch", "epoch"), Column("time_s", "time (s)", "{:.3g}"),

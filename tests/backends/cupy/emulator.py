@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from minicnn.backends._cuda import compiler
+from minicnn.backends._cuda import compiler, tiling
 from minicnn.backends._cuda.fusing import Plan
 from minicnn.backends._cuda.generation import Source, generate
 from minicnn.backends._cuda.placement import place
@@ -27,8 +27,10 @@ Array = np.ndarray[Any, Any]
 HOST = r"""
 #include <barrier>
 #include <cmath>
+#include <condition_variable>
 #include <cstdint>
 #include <cstring>
+#include <mutex>
 #include <thread>
 #include <vector>
 #define __device__
@@ -40,36 +42,139 @@ HOST = r"""
 #define __restrict__
 struct Place { unsigned x; };
 static thread_local Place threadIdx, blockIdx;
-static std::barrier<>* everyone;
-static inline void __syncthreads() { everyone->arrive_and_wait(); }
+// A barrier that does not wait for threads that have left.
+struct Block {
+  std::mutex mutex;
+  std::condition_variable changed;
+  int here, arrived = 0, round = 0;
+  void pass() { arrived = 0, round++, changed.notify_all(); }
+  void wait() {
+    std::unique_lock<std::mutex> lock(mutex);
+    const int now = round;
+    if (++arrived == here) return pass();
+    changed.wait(lock, [&] { return round != now; });
+  }
+  void leave() {
+    std::unique_lock<std::mutex> lock(mutex);
+    if (arrived == --here && here) pass();
+  }
+};
+static Block* everyone;
+static inline void __syncthreads() { everyone->wait(); }
+static inline bool spare(int threads) {
+  if (int(threadIdx.x) < threads) return false;
+  everyone->leave();
+  return true;
+}
 static inline float __int_as_float(int i) { float f; memcpy(&f, &i, 4); return f; }
+static inline int __float_as_int(float f) { int i; memcpy(&i, &f, 4); return i; }
 static inline double __longlong_as_double(long long i) { double f; memcpy(&f, &i, 8); return f; }
 static inline unsigned __umulhi(unsigned a, unsigned b) { return (uint64_t(a) * b) >> 32; }
+alignas(128) static unsigned char dynamic_memory[232448];
+static inline unsigned char* dynamic_shared() { return dynamic_memory; }
 static inline int min(int a, int b) { return a < b ? a : b; }
 static inline int max(int a, int b) { return a > b ? a : b; }
+"""
+
+# What mma.cuh needs, with a barrier for the threads of each warp.
+WARPS = r"""
+#define MINICNN_EMULATED
+#include <memory>
+struct Warp {
+  std::barrier<> all;
+  const void* rows[32];
+  uint32_t a[32][4], b[32][2];
+  explicit Warp(int threads) : all(threads) {}
+};
+static std::vector<std::unique_ptr<Warp>> warps;
+using SharedAddress = const char*;
+static inline SharedAddress shared_address(const void* p) { return (SharedAddress)p; }
+static inline uint32_t at(const void* row, int i) { return ((const uint16_t*)row)[i]; }
+template <int n> static inline void load_matrices(uint32_t (&r)[n], SharedAddress row) {
+  Warp& w = *warps[threadIdx.x / 32];
+  const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  w.rows[lane] = row;
+  w.all.arrive_and_wait();
+  for (int i = 0; i < n; i++) r[i] = at(w.rows[8 * i + g], 2 * t) | at(w.rows[8 * i + g], 2 * t + 1) << 16;
+  w.all.arrive_and_wait();
+}
+template <int n> static inline void load_transposed(uint32_t (&r)[n], SharedAddress row) {
+  Warp& w = *warps[threadIdx.x / 32];
+  const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  w.rows[lane] = row;
+  w.all.arrive_and_wait();
+  for (int i = 0; i < n; i++) r[i] = at(w.rows[8 * i + 2 * t], g) | at(w.rows[8 * i + 2 * t + 1], g) << 16;
+  w.all.arrive_and_wait();
+}
+static inline float from_bfloat16(uint32_t r) { return __int_as_float(int(r << 16)); }
+static inline float from_float16(uint32_t r) { _Float16 h; uint16_t b = r; memcpy(&h, &b, 2); return float(h); }
+static inline float low_float16(uint32_t r) { return from_float16(r & 0xffff); }
+static inline float high_float16(uint32_t r) { return from_float16(r >> 16); }
+static inline uint32_t largest_of_warp(uint32_t x) {
+  Warp& w = *warps[threadIdx.x / 32];
+  w.a[threadIdx.x % 32][0] = x;
+  w.all.arrive_and_wait();
+  for (auto& a : w.a) x = a[0] > x ? a[0] : x;
+  w.all.arrive_and_wait();
+  return x;
+}
+static inline uint32_t bfloat16(float x) {
+  uint32_t r;
+  memcpy(&r, &x, 4);
+  return (x != x ? 0x7fff0000u : r + 0x7fff + (r >> 16 & 1)) >> 16;
+}
+static inline uint32_t float16(float x) { _Float16 h = x; uint16_t b; memcpy(&b, &h, 2); return b; }
+static inline uint32_t pack_bfloat16(float low, float high) { return bfloat16(low) | bfloat16(high) << 16; }
+static inline uint32_t pack_float16(float low, float high) { return float16(low) | float16(high) << 16; }
+using FragmentA = const uint32_t[4];
+using FragmentB = const uint32_t[2];
+template <class F> static inline void mma(float (&c)[4], FragmentA& a, FragmentB& b, F value) {
+  Warp& w = *warps[threadIdx.x / 32];
+  const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  memcpy(w.a[lane], a, sizeof(FragmentA));
+  memcpy(w.b[lane], b, sizeof(FragmentB));
+  w.all.arrive_and_wait();
+  for (int r = 0; r < 4; r++) {
+    const int m = g + 8 * (r / 2), n = 2 * t + r % 2;
+    for (int k = 0; k < 16; k++) {
+      const uint32_t x = w.a[m % 8 * 4 + k % 8 / 2][m / 8 + 2 * (k / 8)], y = w.b[n * 4 + k % 8 / 2][k / 8];
+      c[r] += value(x >> k % 2 * 16 & 0xffff) * value(y >> k % 2 * 16 & 0xffff);
+    }
+  }
+  w.all.arrive_and_wait();
+}
+static inline void mma_bfloat16(float (&c)[4], FragmentA& a, FragmentB& b) { mma(c, a, b, from_bfloat16); }
+static inline void mma_float16(float (&c)[4], FragmentA& a, FragmentB& b) { mma(c, a, b, from_float16); }
 """
 
 _FOLDER = Path(tempfile.gettempdir()) / "minicnn-emulator"
 
 
-def _library(source: Source) -> ctypes.CDLL:
-    count = len(source.arguments) + (2 if source.queued else 0)
+def library(source: Source, count: int | None = None) -> ctypes.CDLL:
+    """A kernel of so many arguments, compiled for the host: its function `run` takes an array of pointers."""
+    if count is None:
+        count = len(source.arguments) + (2 if source.queued else 0)
     slots = [f"(decltype(argument<{k}>(kernel)))a[{k}]" for k in range(count)]
     if source.queued:
         slots[-1] = "*(int*)a[" + str(count - 1) + "]"
-    parallel = any(word in source.text for word in ("sliced_sum", "convolve<", "correlate<", "multiply<", "reduce<"))
+    together = ("sliced_sum", "convolve<", "correlate<", "multiply<", "reduce<", "__syncthreads")
+    parallel = any(word in source.text for word in together)
     call = f"kernel({', '.join(slots)});"
     helper = (
         "template <int k, class... A> auto argument(void (*)(A...)) -> std::tuple_element_t<k, std::tuple<A...>>;\n"
     )
     if parallel:
         body = f"""
-  std::barrier<> all({source.threads});
-  everyone = &all;
+  Block block;
+  everyone = &block;
+  block.here = {source.threads};
+  std::barrier ends({source.threads}, []() noexcept {{ everyone->here = {source.threads}; }});
+  warps.clear();
+  for (int t = 0; t < {source.threads}; t += 32) warps.push_back(std::make_unique<Warp>(min(32, {source.threads} - t)));
   std::vector<std::thread> threads;
-  for (unsigned t = 0; t < {source.threads}; t++) threads.emplace_back([=] {{
+  for (unsigned t = 0; t < {source.threads}; t++) threads.emplace_back([=, &ends] {{
     threadIdx.x = t;
-    for (unsigned b = 0; b < {source.blocks}; b++) {{ blockIdx.x = b; {call} __syncthreads(); }}
+    for (unsigned b = 0; b < {source.blocks}; b++) {{ blockIdx.x = b; {call} ends.arrive_and_wait(); }}
   }});
   for (auto& t : threads) t.join();"""
     else:
@@ -80,7 +185,8 @@ def _library(source: Source) -> ctypes.CDLL:
     for name in compiler.HEADERS:
         headers = headers.replace(f'#include "{name}"', "")
     headers = headers.replace("#pragma once", "").replace("#pragma unroll", "//")
-    text = HOST + "#include <tuple>\n" + headers + source.text.replace('#include "tiles.cuh"', "") + helper
+    body_text = source.text.replace('#include "tensor.cuh"', "").replace('#include "tiles.cuh"', "")
+    text = HOST + WARPS + "#include <tuple>\n" + headers + body_text + helper
     text += f'extern "C" void run(void** a) {{{body}\n}}\n'
     path = _FOLDER / f"{hashlib.sha256(text.encode()).hexdigest()}.so"
     if not path.exists():
@@ -101,8 +207,9 @@ def _library(source: Source) -> ctypes.CDLL:
 class Emulated:
     """A Program run by its kernels on the host."""
 
-    def __init__(self, program: Program, *, fuse: bool = True, tiled: bool = True) -> None:
-        self.plan = Plan(rewrite(program, fuse=fuse, tiled=tiled), fuse=fuse, tiled=tiled)
+    def __init__(self, program: Program, *, fuse: bool = True, tiled: bool = True, tiles: Any = tiling) -> None:
+        program = rewrite(program, fuse=fuse, tiled=tiled, tiles=tiles)
+        self.plan = Plan(program, fuse=fuse, tiled=tiled, tiles=tiles)
         self.placement = place(self.plan)
         self.queued = {id(v) for v in program.inputs if v.name in ("index", "learning_rate")}
         self.sources = [generate(self.plan, launch, self.queued) for launch in self.plan.launches]
@@ -128,7 +235,7 @@ class Emulated:
         for source in self.sources:
             pointers = [memory(v).ctypes.data for v in source.arguments]
             pointers += [cursor.ctypes.data] * 2 if source.queued else []
-            _library(source).run((ctypes.c_void_p * max(1, len(pointers)))(*pointers))
+            library(source).run((ctypes.c_void_p * max(1, len(pointers)))(*pointers))
         results = {k: memory(v).reshape(v.shape).copy() for k, v in self.program.outputs.items()}
         for old, value in self.placement.copies:
             arrays[old.name] = memory(value).reshape(value.shape).copy()

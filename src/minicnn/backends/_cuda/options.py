@@ -12,6 +12,9 @@ class Options:
     Attributes:
         fused: Several operations in one kernel, elementwise ones without memory in between.
         tiled: Convolutions, products and reductions by tiles in shared memory, rather than a thread for each result.
+        tensor_cores: Tiles of float32 convolutions on tensor cores, with operands cut into parts that keep float32's
+            accuracy (devices of compute capability 8.0 and later).
+        products: Precision in which tensor cores multiply: "float32", "bfloat16" or "float16". Sums are float32.
         graph: Whole steps, and many at once, captured in CUDA graphs.
         block: Threads of a block of the kernels without tiles.
         resident: Data sets stay on the device if they fit; otherwise batches come from the host, copied while earlier
@@ -22,6 +25,8 @@ class Options:
 
     fused: bool = True
     tiled: bool = True
+    tensor_cores: bool = True
+    products: str = "float32"
     graph: bool = True
     block: int = 256
     resident: bool = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from types import ModuleType
+from typing import Any
 
 from minicnn import ops
 from minicnn.backends._cuda import tiling
@@ -195,7 +195,7 @@ def _sum_before_scatter(node: Node) -> Sequence[Value] | None:
     return [ops.sum(made.inputs[0], axes=node.attrs["axes"])]
 
 
-def share_sums(program: Program, node: Node, tiles: ModuleType = tiling) -> Sequence[Value] | None:
+def share_sums(program: Program, node: Node, tiles: Any = tiling) -> Sequence[Value] | None:
     """Long sums as parts, one a block, and the sum of the parts."""
     name, y = node.op.name, node.outputs[0]
     if name == "conv2d_weight_gradient":
@@ -232,7 +232,7 @@ def share_sums(program: Program, node: Node, tiles: ModuleType = tiling) -> Sequ
 _LONG_SUM = 64
 
 
-def rewrite(program: Program, *, fuse: bool, tiled: bool, tiles: ModuleType = tiling) -> Program:
+def rewrite(program: Program, *, fuse: bool, tiled: bool, tiles: Any = tiling) -> Program:
     """All of the above that the options ask for, in place; `tiles` is the module that chooses sizes of tiles."""
     replace(program, decompose)
     if fuse:

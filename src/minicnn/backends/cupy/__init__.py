@@ -9,9 +9,11 @@ import array_api_compat.cupy as xp
 import cupy
 import numpy as np
 
+from minicnn.backends._cuda import tiling
 from minicnn.backends._cuda.fusing import Plan
 from minicnn.backends._cuda.options import NAIVE, Options
 from minicnn.backends._cuda.rewriting import rewrite
+from minicnn.backends._cuda.tensor_tiling import TensorTiles
 from minicnn.backends.base import Array, Backend, Executable, Stage
 from minicnn.backends.cupy.errors import explained
 from minicnn.program.graph import Node, Program, Spec
@@ -59,7 +61,10 @@ class CupyBackend(Backend):
                 )
                 raise ValueError(message)
             self._device = cupy.cuda.Device(self.number)
-            self.architecture = f"sm_{self._device.compute_capability}"
+            capability = self._device.compute_capability
+        self.architecture = f"sm_{capability}"
+        tensor = self.options.tensor_cores and int(capability) >= 80
+        self.tiles: Any = TensorTiles(self.options.products) if tensor else tiling
 
     # Arrays -------------------------------------------------------------------------------------
 
@@ -111,12 +116,18 @@ class CupyBackend(Backend):
         """See `Backend.rewrite`: into operations that have kernels, and sums that many blocks share."""
         if self.reference_only:
             return program
-        return rewrite(program, fuse=self.options.fused, tiled=self.options.tiled)
+        return rewrite(program, fuse=self.options.fused, tiled=self.options.tiled, tiles=self.tiles)
 
     def plan(self, program: Program) -> Plan:
         """The kernels of a Program, which is rewritten in place."""
         options = self.options
-        plan = Plan(self.rewrite(program), fuse=options.fused, tiled=options.tiled, reference_only=self.reference_only)
+        plan = Plan(
+            self.rewrite(program),
+            fuse=options.fused,
+            tiled=options.tiled,
+            reference_only=self.reference_only,
+            tiles=self.tiles,
+        )
         missing = [u for u in plan.units if u.reference]
         if self.strict and missing:
             message = (

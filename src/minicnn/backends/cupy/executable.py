@@ -25,6 +25,8 @@ STEPS = 16  # in one graph, where many are asked for
 BINDINGS = 4  # sets of arrays that graphs are kept for
 PINNED_BYTES = 16 * 2**20  # of one input; more is copied as it is
 
+_MOST_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+
 _ADVANCE = 'extern "C" __global__ void kernel(int* cursor, int steps) { cursor[0] += steps; }'
 
 _COLLECT = """extern "C" __global__ void kernel(
@@ -61,7 +63,9 @@ class StepExecutable:
         texts = [s.text for s in self._sources if isinstance(s, Source)]
         collect = [] if program.updates else [_COLLECT.format(word="unsigned char"), _COLLECT.format(word="unsigned")]
         codes = iter(compile_all([*texts, _ADVANCE, *collect], backend.architecture))
-        self._functions = [_load(next(codes)) if isinstance(s, Source) else self._reference(s) for s in self._sources]
+        self._functions = [
+            _load(next(codes), s.shared) if isinstance(s, Source) else self._reference(s) for s in self._sources
+        ]
         self._advance = _load(next(codes))
         self._collect = [_load(code) for code in codes]
         self._captures = backend.options.graph and all(isinstance(s, Source) for s in self._sources)
@@ -76,6 +80,16 @@ class StepExecutable:
         self._graphs: dict[tuple[int, ...], dict[int, Any]] = {}
         self._uploads = [_Upload(), _Upload()]  # one is filled while the device copies from the other
         self._grow(1)
+
+    @property
+    def arena_bytes(self) -> int:
+        """Bytes of the memory that is planned for what lives within a step."""
+        return self._placement.nbytes
+
+    @property
+    def launched(self) -> int:
+        """How many kernels a step is."""
+        return len(self._sources)
 
     # Running ------------------------------------------------------------------------------------
 
@@ -204,7 +218,7 @@ class StepExecutable:
                 arguments = self._arguments(source, arrays)
                 arguments += [self._cursor, np.int32(offset)] if source.queued else []
                 with explained(f"{source.title} with {source.blocks} blocks of {source.threads} threads"):
-                    function((source.blocks,), (source.threads,), tuple(arguments))
+                    function((source.blocks,), (source.threads,), tuple(arguments), source.shared)
             else:
                 function(arrays)
         for old, value in self._placement.copies:
@@ -282,7 +296,11 @@ class _Upload:
         self._done.record(cupy.cuda.get_current_stream())
 
 
-def _load(code: bytes) -> Any:
+def _load(code: bytes, shared: int = 0) -> Any:
+    """The function of a kernel's machine code, allowed so many bytes of dynamic shared memory."""
     module = cupy.cuda.function.Module()
     module.load(code)
-    return module.get_function("kernel")
+    function = module.get_function("kernel")
+    if shared:
+        cupy.cuda.driver.funcSetAttribute(function.ptr, _MOST_DYNAMIC_SHARED, shared)
+    return function

@@ -71,6 +71,16 @@ class StepExecutable:
         self._bindings: dict[tuple[Any, ...], _Binding] = {}
         self._grow(1)
 
+    @property
+    def arena_bytes(self) -> int:
+        """Bytes of the memory that is planned for what lives within a step."""
+        return self._placement.nbytes
+
+    @property
+    def launched(self) -> int:
+        """How many kernels a step is."""
+        return len(self._sources)
+
     # Running ------------------------------------------------------------------------------------
 
     def __call__(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
@@ -103,7 +113,7 @@ class StepExecutable:
             if arrays[value.name] is not self._static[value.name]:
                 assign(self._static[value.name], arrays[value.name])
         with explained(), self._gpu.active():
-            self._cursor.memory.write(0, np.zeros(1, "int32"))
+            self._cursor.memory.clear()
             self._binding(everything).run(steps)
         results = {
             name: contiguous(self._array(value, everything), copy=True) for name, value in self._program.outputs.items()

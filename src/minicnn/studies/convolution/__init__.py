@@ -62,7 +62,7 @@ class Sizes:
 
 QUICK = Sizes(
     batch=32, image=16, channels=32, kernels=(1, 3, 5, 7, 11), channel_counts=(4, 8, 32, 128), images=(8, 16, 32, 64),
-    batches=(1, 8, 32, 128), rounds=5, budget_s=1.0, not_in_sweeps=("jax",), not_in_layers=("torch",),
+    batches=(1, 8, 32, 128), rounds=5, budget_s=1.0, not_in_sweeps=("jax",), not_in_layers=("torch", "jax"),
     network_image=80, network_batch=4,
 )  # fmt: skip
 
@@ -115,23 +115,18 @@ def measurements(setting: Setting) -> Iterator[Measurement]:
         image = sizes.network_image or side
         given = {"contenders": names, "image": image, "batch": sizes.network_batch}
         run = partial(
-            breakdown.measure,
-            setting.contenders,
-            name,
-            image,
-            sizes.network_batch,
-            sizes.iterations,
-            CLASSES,
-            LOSS_RTOL,
-        )
+            breakdown.measure, names, name, image, sizes.network_batch, sizes.iterations, CLASSES, LOSS_RTOL
+        )  # fmt: skip
         yield Measurement(f"layers-{name}", {**given, "iterations": sizes.iterations}, run)
 
 
 def present(page: Page, setting: Setting, results: Results) -> None:
     """Who wins where, memory and errors, sweeps; then the layers of the networks."""
     pages.strategies(page, results)
-    pages.layers(page, setting.sizes.network_batch, {n: setting.sizes.network_image or s for n, s in NETWORKS.items()},
-                 {name: results[f"layers-{name}"] for name in NETWORKS}, quick=setting.quick)  # fmt: skip
+    left_out = [n for n in setting.contenders if n.partition(":")[0] in setting.sizes.not_in_layers]
+    images = {name: setting.sizes.network_image or side for name, side in NETWORKS.items()}
+    found = {name: results[f"layers-{name}"] for name in NETWORKS}
+    pages.layers(page, setting.sizes.network_batch, images, found, quick=setting.quick, left_out=left_out)
 
 
 STUDY = Study(

@@ -1,7 +1,6 @@
 """What the kinds of layers of whole networks take: each node of a training step between clocks, or PyTorch's profiler.
 
-Contenders that merge nodes or compile the step as a whole have no times of single layers, and are left out with that as
-the reason.
+Where a contender merges nodes into kernels or compiles the step as a whole, each node is compiled and timed by itself.
 """
 
 from __future__ import annotations
@@ -16,7 +15,8 @@ from minicnn import layers as kinds
 from minicnn import zoo
 from minicnn.bench import ContenderError, Worker, stopwatch
 from minicnn.bench.contenders import PEERS, backend_of
-from minicnn.bench.operations import node_times, step_inputs
+from minicnn.bench.operations import apart, node_times, step_inputs
+from minicnn.bench.worker import together
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.models import Model
 from minicnn.optimizers import SGD
@@ -46,6 +46,7 @@ TORCH = {
     },
 }  # fmt: skip
 STEPS = 3  # whole steps, timed to see what the clocks within a step cost
+Seconds = dict[str, dict[str, list[float]]]
 EVALUATE = "autograd::engine::evaluate_function: "
 
 
@@ -90,9 +91,9 @@ class Layers:
             return float(loss(*self._torch_batch()).detach())
         return float(self._model.train_on_batch(self._x, self._y)["loss"])
 
-    def parts(self, iterations: int) -> dict[str, dict[str, list[float]]] | None:
-        """Seconds of each iteration by phase and part; None if the contender does not run node by node."""
-        return self._torch_parts(iterations) if self._peer else self._node_parts(iterations)
+    def parts(self, iterations: int) -> tuple[Seconds, bool]:
+        """Seconds of each iteration by phase and part, and whether each node was compiled and timed by itself."""
+        return (self._torch_parts(iterations), False) if self._peer else self._node_parts(iterations)
 
     def step(self, iterations: int) -> list[float]:
         """Seconds of whole training steps, without clocks within."""
@@ -118,20 +119,22 @@ class Layers:
 
     # minicnn --------------------------------------------------------------------------------------
 
-    def _node_parts(self, iterations: int) -> dict[str, dict[str, list[float]]] | None:
+    def _node_parts(self, iterations: int) -> tuple[Seconds, bool]:
         model = self._model
-        program = model.program("train", batch_size=len(self._x))
         given = {"x": self._x, "y": self._y, "learning_rate": np.asarray(0.01, np.float32)}
+        program = model.program("train", batch_size=len(self._x))
         found = node_times(model.backend, program, step_inputs(model, program, given), repeats=iterations)
+        by_itself = found is None
         if found is None:
-            return None
+            program = model.program("train", batch_size=len(self._x))  # the first one may have been rewritten
+            found = apart(model.backend, program, step_inputs(model, program, given), repeats=iterations)
         types = {model.layer_name(layer): type(layer) for layer in model.layers}
         seconds = {phase: {part: [0.0] * iterations for part in PARTS} for phase in PHASES}
         for node in found:
             sums = seconds[node.phase][part_of(node.op, node.scope, types)]
             for i, s in enumerate(node.seconds):
                 sums[i] += s
-        return seconds
+        return seconds, by_itself
 
     # PyTorch --------------------------------------------------------------------------------------
 
@@ -160,7 +163,7 @@ class Layers:
         if self._device.startswith("cuda"):
             torch.cuda.synchronize()
 
-    def _torch_parts(self, iterations: int) -> dict[str, dict[str, list[float]]]:
+    def _torch_parts(self, iterations: int) -> Seconds:
         from torch.profiler import ProfilerActivity, profile
 
         loss, optimizer = self._torch()
@@ -209,24 +212,24 @@ def measure(
     """The parts of a network's training step on each contender, one after the other.
 
     Returns:
-        "seconds" by contender, phase and part, "steps" by contender, "out": why others could not take part, and
-        "refused": who computes another loss.
+        "seconds" by contender, phase and part; "apart": whose nodes were timed by themselves; "steps" by contender;
+        "out": why others could not take part; and "refused": who computes another loss.
     """
-    result: dict[str, Any] = {"seconds": {}, "steps": {}, "losses": {}, "out": {}, "refused": {}}
-    for contender in contenders:
-        try:
-            with Worker(contender, Layers, contender, name, image, batch, classes) as worker:
+    result: dict[str, Any] = {"seconds": {}, "apart": [], "steps": {}, "losses": {}, "out": {}, "refused": {}}
+    made = {c: Worker(c, Layers, c, name, image, batch, classes) for c in contenders}
+    with together(made) as (workers, result["out"]):
+        for contender, worker in workers.items():
+            try:
                 loss = result["losses"][contender] = worker.call("loss")
                 first = next(iter(result["losses"].values()))
                 if not abs(loss - first) <= rtol * abs(first):
                     result["refused"][contender] = f"its loss {loss:.6g} is not {first:.6g}, the first contender's"
                     continue
-                found = worker.call("parts", iterations)
-                if found is None:
-                    result["out"][contender] = "its step is compiled or fused, so single layers cannot be timed"
-                    continue
-                result["seconds"][contender] = found
+                result["seconds"][contender], by_itself = worker.call("parts", iterations)
+                result["apart"] += [contender] if by_itself else []
                 result["steps"][contender] = worker.call("step", min(iterations, STEPS))
-        except ContenderError as error:
-            result["out"][contender] = error.why
+            except ContenderError as error:
+                result["out"][contender] = error.why
+            finally:
+                worker.close()  # its memory is the next one's
     return result

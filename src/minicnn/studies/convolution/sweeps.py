@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import tracemalloc
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -14,8 +12,10 @@ import numpy as np
 
 from minicnn import ops
 from minicnn.backends import get_backend
-from minicnn.backends.base import Array, Backend, Executable
+from minicnn.backends.base import Array, Executable
 from minicnn.bench import ContenderError, Worker, interleaved, stopwatch
+from minicnn.bench.memory import allocated
+from minicnn.bench.worker import together
 from minicnn.ops.strategies import DIRECTIONS, PRIMITIVES, STRATEGIES, Direction, Problem
 from minicnn.program.graph import Program
 from minicnn.tolerance import tolerance
@@ -181,47 +181,6 @@ class Convolver:
         return found
 
 
-def allocated(backend: Backend, call: Callable[[], object]) -> int | None:
-    """Most bytes that a call has allocated at a time; None where the library does not tell.
-
-    NumPy reports to tracemalloc, PyTorch to its profiler on the CPU and to a counter of its own on CUDA.
-    """
-    call()
-    backend.synchronize()
-    if backend.name == "numpy":
-        tracemalloc.start()
-        call()
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        return peak
-    if backend.name == "torch" and backend.device == "cpu":
-        return _torch_peak(call)
-    if backend.name == "torch" and backend.device.startswith("cuda"):
-        import torch
-
-        before = torch.cuda.memory_allocated(backend.device)
-        torch.cuda.reset_peak_memory_stats(backend.device)
-        call()
-        backend.synchronize()
-        return int(torch.cuda.max_memory_allocated(backend.device)) - before
-    return None
-
-
-def _torch_peak(call: Callable[[], object]) -> int:
-    """The running sum of what PyTorch's allocator gives and takes, at its highest."""
-    import torch
-
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-        kept = call()
-    del kept
-    events = [e for e in profile.profiler.kineto_results.events() if e.name() == "[memory]"]
-    live = peak = 0
-    for event in sorted(events, key=lambda e: e.start_ns()):
-        live += event.nbytes()
-        peak = max(peak, live)
-    return peak
-
-
 def measure(names: Sequence[str], problems: Sequence[Problem], rounds: int, budget_s: float) -> dict[str, Any]:
     """All strategies on all backends: refusals, errors, memory, and seconds in turns.
 
@@ -234,23 +193,18 @@ def measure(names: Sequence[str], problems: Sequence[Problem], rounds: int, budg
     Returns:
         "points", one a problem, and "out": why backends could not take part.
     """
-    out: dict[str, str] = {}
-    with ExitStack() as stack:
-        workers: dict[str, Worker] = {}
-        for name in names:
-            try:
-                workers[name] = stack.enter_context(Worker(name, Convolver, name))
-            except ContenderError as error:
-                out[name] = error.why
+    with together({name: Worker(name, Convolver, name) for name in names}) as (workers, out):
         return {"points": [_point(workers, p, rounds, budget_s) for p in problems], "out": out}
 
 
 def _point(workers: Mapping[str, Worker], problem: Problem, rounds: int, budget_s: float) -> dict[str, Any]:
     right = expected(problem)
     contenders: dict[str, dict[str, Any]] = {}
+    for worker in workers.values():
+        worker.send("begin", problem)  # all compile at the same time
     for name, worker in workers.items():
         try:
-            skipped, errors = worker.call("begin", problem), worker.call("errors", right)
+            skipped, errors = worker.receive(), worker.call("errors", right)
             facts = {m: worker.call(m) for m in ("layouts", "workspace", "measured")}
         except ContenderError as error:
             nothing: dict[str, Any] = {

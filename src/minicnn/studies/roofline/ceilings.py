@@ -11,6 +11,7 @@ import numpy as np
 from minicnn import ops
 from minicnn.backends import get_backend
 from minicnn.bench import ContenderError, Worker, stopwatch
+from minicnn.bench.contenders import on_gpu
 from minicnn.program.graph import Program
 
 COPIES = ("numpy", "torch", "cupy")  # libraries that copy into an array that is there already
@@ -18,6 +19,7 @@ PRECISIONS = {
     "numpy": ("float32", "float64"), "torch": ("float32", "float64", "bfloat16"), "jax": ("float32",),
     "cupy": ("float32", "float64", "float16"),
 }  # fmt: skip
+ON_GPU = {"torch": ("tf32", "float16")}  # further ones there
 CHAIN = 100  # calls in a row of which the mean is taken
 LEAST_S = 0.01
 CPU_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
@@ -55,6 +57,7 @@ class Ceilings:
     def _array(self, shape: tuple[int, ...], dtype: str) -> Any:
         rng = np.random.default_rng(0)
         values = rng.random(shape, np.float32)
+        dtype = "float32" if dtype == "tf32" else dtype
         if dtype in ("bfloat16", "float16"):
             return self.xp.astype(self.backend.asarray(values), getattr(self.xp, dtype))
         return self.backend.asarray(values, dtype)
@@ -84,8 +87,24 @@ class Ceilings:
             if self.backend.device == "cpu":
                 self.backend.synchronize()
 
+        if self.backend.name == "torch":
+            import torch
+
+            torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
         multiply()
         return [2 * n**3 / stopwatch(multiply, self.backend.synchronize, least_s=LEAST_S) for _ in range(repeats)]
+
+    def cache(self) -> int | None:
+        """Bytes of the GPU's last cache; None where the library does not tell."""
+        if self.backend.name == "cupy":
+            import cupy
+
+            return int(cupy.cuda.Device().attributes["L2CacheSize"])
+        if self.backend.name == "torch" and self.backend.device.startswith("cuda"):
+            import torch
+
+            return int(torch.cuda.get_device_properties(self.backend.device).L2_cache_size)
+        return None
 
     def launch(self, repeats: int) -> list[float]:
         """Seconds of an operation on next to nothing, one of many in a step as the backend compiles it."""
@@ -115,21 +134,22 @@ def measure(names: Sequence[str], sizes: Sequence[int], sides: Mapping[str, int]
 
     Returns:
         "copies" by backend and bytes, "products" by backend and precision, "launches" by backend, "caches" of the CPU,
-        and "out": why backends could not take part.
+        "l2" of GPUs by backend, and "out": why backends could not take part.
     """
-    result: dict[str, Any] = {"copies": {}, "products": {}, "launches": {}, "out": {}, "caches": cpu_caches()}
+    result: dict[str, Any] = {"copies": {}, "products": {}, "launches": {}, "out": {}, "caches": cpu_caches(), "l2": {}}
     for name in names:
-        library, _, device = name.partition(":")
-        side = sides["cpu" if library in ("numpy", "numba") or device == "cpu" else "gpu"]
+        library, gpu = name.partition(":")[0], on_gpu(name)
         try:
             with Worker(name, Ceilings, name) as worker:
                 result["launches"][name] = worker.call("launch", repeats)
                 if library in COPIES:
                     result["copies"][name] = {str(n): worker.call("copy", n, repeats) for n in sizes}
-                if library in PRECISIONS:
-                    result["products"][name] = {
-                        p: worker.call("product", side, p, repeats) for p in PRECISIONS[library]
-                    }
+                    result["l2"] |= {name: worker.call("cache")} if gpu else {}
+                precisions = PRECISIONS.get(library, ()) + (ON_GPU.get(library, ()) if gpu else ())
+                result["products"] |= {name: {}} if precisions else {}
+                for p in precisions:
+                    rates = worker.call("product", sides["gpu" if gpu else "cpu"], p, repeats)
+                    result["products"][name][p] = rates
         except ContenderError as error:
             result["out"][name] = error.why
     return result
@@ -142,8 +162,6 @@ def highest(ceilings: Mapping[str, Any], gpu: bool) -> tuple[float, float]:
         ceilings: What `measure` returned.
         gpu: Whether those of GPUs are wanted.
     """
-    from minicnn.bench.contenders import on_gpu
-
     flops = [max(p["float32"]) for name, p in ceilings["products"].items() if on_gpu(name) == gpu]
     moved = [
         max(rates)

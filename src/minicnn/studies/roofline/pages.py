@@ -28,13 +28,17 @@ def machine(page: Page, found: Found) -> None:
     rows: list[dict[str, Cell]] = []
     for name, copies in found["copies"].items():
         for nbytes, rates in copies.items():
-            level = "" if on_gpu(name) else level_of(2 * int(nbytes), caches)
+            own = {"L2": found["l2"][name]} if found["l2"].get(name) else {}
+            level = level_of(2 * int(nbytes), own if on_gpu(name) else caches) if own or not on_gpu(name) else ""
             rows.append({
                 "library": f"`{name}`", "working_set": 2 * int(nbytes) / 1e3, "level": level,
                 "rate": Spread.of(rates, 1e-9),
             })  # fmt: skip
-    page.table("copies", "Copies by working set", columns, rows, "Two arrays are the working set. Caches of a core: "
-               + (", ".join(f"{n} {s // 1024:,} KiB" for n, s in caches.items()) or "not known") + ".")  # fmt: skip
+    note = "Two arrays are the working set. Caches of a core: " + (
+        ", ".join(f"{n} {s // 1024:,} KiB" for n, s in caches.items()) or "not known"
+    )
+    note += "".join(f"; L2 of the GPU: {s // 2**20:,} MiB" for s in {s for s in found["l2"].values() if s})
+    page.table("copies", "Copies by working set", columns, rows, f"{note}.")
     columns = [Column("library", "library"), Column("precision", "precision"), Column("rate", "GFLOP/s", "{:,.0f}")]
     rows = [
         {"library": f"`{name}`", "precision": p, "rate": Spread.of(rates, 1e-9)}
@@ -162,7 +166,9 @@ def memory(page: Page, found: Mapping[str, Found], training: Mapping[str, Found]
             rows.append({**row, "plan": plan, "measured": measured, "off": off})
     page.table(
         "accounts", "Memory that a training step takes beside weights and input", columns, rows,
-        "Planned: from the Program, by lifetimes. Measured: what NumPy has allocated at most, and Numba's arena.",
+        "Planned: from the Program, by lifetimes; on `cupy` and `numba_cuda` after merging. Measured: what NumPy, and "
+        "PyTorch on a GPU, have allocated at most in a step, Numba's arena, and by how much what CuPy or Numba hold on "
+        "the device grows with the step.",
     )  # fmt: skip
     page.words(f"The plan is within {worst:.1f} % of what was measured.")
 

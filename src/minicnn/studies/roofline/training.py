@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 
 from minicnn.bench import Contest, Worker, stopwatch
 from minicnn.bench.contenders import PEERS, backend_of
-from minicnn.bench.memory import MB, footprint
+from minicnn.bench.memory import MB, allocated, footprint
 from minicnn.bench.operations import step_inputs
 from minicnn.data import DataError, batch_indices, epoch_order, load
 from minicnn.machine import PeakMemory
@@ -36,12 +35,13 @@ def synthetic(count: int, image: Sequence[int], seed: int) -> tuple[np.ndarray[A
         Images uint8 (count, H, W, C), and labels int32 (count,).
     """
     h, w, c = image
-    patterns = np.random.default_rng(0).integers(48, 208, (counting.CLASSES, 8, 8, c))
+    patterns = np.random.default_rng(0).integers(0, 160, (counting.CLASSES, 8, 8, c), np.uint8)
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, counting.CLASSES, count).astype(np.int32)
     rows, columns = np.arange(h) * 8 // h, np.arange(w) * 8 // w
-    images = patterns[labels][:, rows][:, :, columns] + rng.integers(-48, 48, (count, h, w, c))
-    return images.astype(np.uint8), labels
+    images = rng.integers(0, 96, (count, h, w, c), np.uint8)
+    images += patterns[labels][:, rows[:, None], columns]
+    return images, labels
 
 
 def prepare(folder: Path, data: str, data_dir: str | None, samples: int, tests: int, image: Sequence[int]) -> str:
@@ -194,23 +194,31 @@ class Runner:
     def account(self, batch: int) -> dict[str, float] | None:
         """MB of a step as the Program's plan says and as measured, where a backend tells; None where it does not."""
         backend, model = self._model.backend, self._model
-        if self._peer or backend.name not in ("numpy", "numba"):
+        if self._peer or backend.name == "jax":
             return None
         program = model.program("train", batch_size=batch)
         x, y = (backend.to_numpy(a) for a in self._given(np.arange(batch) % len(self._arrays["x"])))
         arrays = step_inputs(model, program, {"x": x, "y": y, "learning_rate": np.float32(counting.LEARNING_RATE)})
+        run: Any
         if backend.name == "numba":
             planned, run = plan(program).arena_bytes, backend.compile(program)
             measured, launches = getattr(run, "arena_bytes", 0), len(getattr(run, "tasks", program.nodes))
             found = {"plan_mb": planned / MB, "measured_mb": measured / MB, "batch": batch, "launches": launches}
             return found if measured else None
+        if backend.name in ("cupy", "numba_cuda"):
+            before = backend.memory() or 0
+            run = backend.compile(program)
+            run(arrays)
+            measured = (backend.memory() or 0) - before
+            given = sum(v.nbytes for v in program.inputs if v.kind == "input")  # it keeps a copy of its own
+            return {
+                "plan_mb": (run.arena_bytes + given) / MB, "measured_mb": measured / MB, "batch": batch,
+                "launches": run.launched,
+            }  # fmt: skip
         planned = plan(backend.rewrite(program), in_place=False).arena_bytes
         run = backend.compile(model.program("train", batch_size=batch))
-        tracemalloc.start()
-        run(arrays)
-        measured = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        return {"plan_mb": planned / MB, "measured_mb": measured / MB, "batch": batch}
+        peak = allocated(backend, lambda: run(arrays))
+        return None if peak is None else {"plan_mb": planned / MB, "measured_mb": peak / MB, "batch": batch}
 
 
 def measure(
@@ -230,7 +238,7 @@ def measure(
     """
     result: dict[str, Any] = {"steps": {}, "inputs": {}, "memory": {}, "refused": {}}
     with Contest(contenders, Runner, name, str(folder)) as contest:
-        losses = contest.call("losses", batches[0])
+        losses = contest.prepare("losses", batches[0])
         first = next((c for c in contenders if c in losses), "")
         for contender, found in losses.items():
             off = [abs(a - b) / abs(b) for a, b in zip(found, losses[first], strict=True)]
@@ -238,9 +246,9 @@ def measure(
                 said = " and ".join(f"{a:.1e} (relative; at most {b:.0e})" for a, b in zip(off, RTOLS, strict=True))
                 why = f"its losses before and after the first step differ from {first}'s by {said}"
                 contest.out[contender] = result["refused"][contender] = why
-        result["accounts"] = {c: a for c, a in contest.call("account", batches[0]).items() if a is not None}
+        result["accounts"] = {c: a for c, a in contest.prepare("account", batches[0]).items() if a is not None}
         for batch in batches:
-            contest.call("begin", batch)
+            contest.prepare("begin", batch)
             result["steps"][str(batch)] = contest.time("time", rounds=rounds, budget_s=budget_s)
             result["memory"][str(batch)] = contest.call("memory")
             result["inputs"][str(batch)] = contest.time("input", batch, rounds=3)

@@ -77,8 +77,8 @@ def judge(seconds: float, least: Floor) -> Verdict:
     )
     if least.compute > seconds:
         text += (
-            "Compute alone exceeds the time: the contender is faster than the peak, which was measured too low, as on "
-            "a busy machine. Measure the ceilings again."
+            "Compute alone exceeds the time: the contender is faster than the peak. Either it multiplies less than is "
+            "counted (Winograd) or on tensor cores, or the peak was measured too low, as on a busy machine."
         )
     elif explained > 1:
         text += (

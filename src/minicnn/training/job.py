@@ -14,12 +14,12 @@ import numpy as np
 from minicnn import data, zoo
 from minicnn.backends import get_backend
 from minicnn.backends.base import Backend
-from minicnn.bench.settings import Settings
 from minicnn.callbacks import Callback, Timer
 from minicnn.layers import Rescaling
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.models import Model
 from minicnn.optimizers import SGD
+from minicnn.training.settings import Settings
 
 COLUMNS = ("epoch", "loss", "accuracy", "val_loss", "val_accuracy", "time_s", "samples_per_s")
 

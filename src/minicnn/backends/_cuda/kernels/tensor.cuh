@@ -1,0 +1,578 @@
+// Convolution on tensor cores: the matrix product of patches and filters, without the matrix of patches.
+//
+// A block holds a piece of an image in shared memory, channels last, as records of 16-bit parts (mma.cuh): the record of a
+// position is its C channels or, where these are few, the KW * C elements that a row of taps sees there, so that fragments
+// always load runs of 8. Records lie an odd number of 16 bytes apart: eight neighbours are in different banks.
+#pragma once
+#include "tiles.cuh"
+
+constexpr int odd_run(int n) { return (quotient(n, 8) | 1) * 8; }
+
+// How a window is cut into taps and records of C channels; if `wide`, a record holds a row of taps.
+template <class S, int C, bool wide> struct Record {
+  static constexpr int KW = wide ? 1 : S::KW;            // records of a row of taps
+  static constexpr int LENGTH = wide ? S::KW * C : C;    // elements of a record
+  static constexpr int RUNS = quotient(LENGTH, 8);       // of 8 elements
+  static constexpr int SIZE = odd_run(LENGTH);           // from one record to the next
+  static constexpr int SW = wide ? 1 : S::SW;            // from the record of a result to that of the next
+  static constexpr int CHUNKS = S::KH * KW * RUNS;       // runs of 8 that a result sums over
+  // Records of a row that so many results need.
+  static constexpr int columns(int w) { return wide ? w : (w - 1) * S::SW + (S::KW - 1) * S::DW + 1; }
+  // From the record of a result, in rows of IW records, to the elements of its chunk q.
+  template <int IW> static constexpr DEVICE int offset(int q) {
+    return q < CHUNKS ? (q / RUNS / KW * S::DH * IW + q / RUNS % KW * S::DW) * SIZE + q % RUNS * 8 : 0;
+  }
+};
+
+// Eight float32 as parts, to where they belong in each plane of PLANE elements; all but the first LENGTH are zero.
+template <class P, int PLANE, int LENGTH = 8> DEVICE void store_run(uint32* place, const float (&v)[8]) {
+  Pack<uint32, 4> planes[P::PARTS];
+#pragma unroll
+  for (int k = 0; k < 4; k++) {
+    uint32 parts[P::PARTS];
+    P::split(parts, v[2 * k], v[2 * k + 1]);
+#pragma unroll
+    for (int p = 0; p < P::PARTS; p++) planes[p].v[k] = 2 * k < LENGTH ? parts[p] : 0u;
+  }
+#pragma unroll
+  for (int p = 0; p < P::PARTS; p++) *reinterpret_cast<Pack<uint32, 4>*>(place + p * (PLANE / 2)) = planes[p];
+}
+
+// 2^n, for n from -126 to 127.
+DEVICE float power_of_two(int n) { return __int_as_float((n + 127) << 23); }
+
+// x * 2^n for any n that two factors can express.
+DEVICE float scaled(float x, int n) {
+  n = n < -252 ? -252 : n > 252 ? 252 : n;
+  return x * power_of_two(n / 2) * power_of_two(n - n / 2);
+}
+
+// For the largest magnitude that threads of a block have met, as bits: the n for which 2^n brings it to 2^14 or a little more, but
+// `most` at most. All threads of the block call it.
+DEVICE int exponent_of_scale(uint32 bits, int most, int threads) {
+  __shared__ uint32 largest[32];
+  bits = largest_of_warp(bits);
+  __syncthreads();  // the last call's numbers have been read
+  if (threadIdx.x % 32 == 0) largest[threadIdx.x / 32] = bits;
+  __syncthreads();
+  for (int k = 0; k < threads / 32; k++) bits = largest[k] > bits ? largest[k] : bits;
+  const int n = bits >= 0x7f800000u ? 0 : 14 - (int(bits >> 23) - 127);  // nothing helps infinity
+  return max(-126, min(min(n, 126), most));
+}
+
+DEVICE uint32 larger_magnitude(uint32 bits, float x) {
+  const uint32 own = uint32(__float_as_int(x)) & 0x7fffffffu;
+  return own > bits ? own : bits;
+}
+
+// Calls store(k, v) with eight numbers v from load(k, v), for each k below `total`, shared by the threads of a block. If `P` wants
+// it, they are scaled by 2^n; returns n, which is `most` at most.
+template <class P, int total, int threads, class Load, class Store> DEVICE int fill_runs(int most, Load load, Store store) {
+  constexpr int STEPS = quotient(total, threads), RUN = STEPS < 6 ? STEPS : P::SCALED ? 6 : 4;
+  int n = 0;
+  if (P::SCALED && STEPS > RUN) {  // too many to keep: they are read twice
+    uint32 bits = 0;
+#pragma unroll 2
+    for (int k = threadIdx.x; k < total; k += threads) {
+      float v[8];
+      load(k, v);
+#pragma unroll
+      for (int e = 0; e < 8; e++) bits = larger_magnitude(bits, v[e]);
+    }
+    n = exponent_of_scale(bits, most, threads);
+  }
+#pragma unroll 1
+  for (int step = 0; step < STEPS; step += RUN) {
+    float v[RUN][8];
+#pragma unroll
+    for (int u = 0; u < RUN; u++) {
+      const int k = int(threadIdx.x) + (step + u) * threads;
+      load(k < total ? k : 0, v[u]);
+    }
+    if (P::SCALED && STEPS <= RUN) {
+      uint32 bits = 0;
+#pragma unroll
+      for (int u = 0; u < RUN; u++)
+#pragma unroll
+        for (int e = 0; e < 8; e++) bits = larger_magnitude(bits, v[u][e]);
+      n = exponent_of_scale(bits, most, threads);
+    }
+    const float factor = power_of_two(n);
+#pragma unroll
+    for (int u = 0; u < RUN; u++) {
+      const int k = int(threadIdx.x) + (step + u) * threads;
+      if (P::SCALED) {
+#pragma unroll
+        for (int e = 0; e < 8; e++) v[u][e] *= factor;
+      }
+      if (k < total) store(k, v[u]);
+    }
+  }
+  return n;
+}
+
+// Eight elements of which the first `real` count, from one(e) or, four at a time where that saves loads, from four(e, v).
+template <bool fours, class One, class Four> DEVICE void gather_run(int real, float (&v)[8], One one, Four four) {
+  if (fours) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      float part[4];
+      four(4 * half < real ? 4 * half : 0, part);
+#pragma unroll
+      for (int k = 0; k < 4; k++) v[4 * half + k] = 4 * half < real ? part[k] : 0.0f;
+    }
+  } else {
+#pragma unroll
+    for (int e = 0; e < 8; e++) {
+      const float value = one(e < real ? e : 0);
+      v[e] = e < real ? value : 0.0f;
+    }
+  }
+}
+
+// Records of NB x IH x IW positions from channels c0 .. C - 1 of `in`, in planes of PLANE elements.
+template <class P, class R, int C, int PLANE, int NB, int IH, int IW, int THREADS, class In>
+DEVICE int fill_records(uint32* xs, int most, int n0, int h0, int w0, int c0, const In& in) {
+  return fill_runs<P, NB * IH * IW * R::RUNS, THREADS>(
+    most, [&](int k, float (&v)[8]) {
+      const int e = k % R::RUNS * 8, q = k / R::RUNS % IW, h = h0 + k / R::RUNS / IW % IH, n = n0 + k / R::RUNS / IW / IH;
+      gather_run<C % 4 == 0>(
+        R::LENGTH % 8 == 0 && C % R::LENGTH == 0 ? 8 : min(R::LENGTH - e, C - c0 - e), v, [&](int i) { return in(n, h, w0 + q, c0 + e + i); },
+        [&](int i, float (&four)[4]) { in.template four<C % 4 == 0>(n, h, w0 + q, c0 + e + i, four); });
+    },
+    [&](int k, const float (&v)[8]) { store_run<P, PLANE>(xs + (k / R::RUNS * R::SIZE + k % R::RUNS * 8) / 2, v); });
+}
+
+// Wide records: each element of the image is read once, to `stage`, and from there to the records that hold it.
+template <class P, class S, class R, int C, int PLANE, int NB, int IH, int IW, int THREADS, class In>
+DEVICE int fill_wide_records(uint32* xs, float* stage, int most, int n0, int h0, int w0, const In& in) {
+  constexpr int COLUMNS = (IW - 1) * S::SW + (S::KW - 1) * S::DW + 1;
+  uint32 bits = 0;
+  fill<float, NB * IH * COLUMNS * C, THREADS>(
+    [&](int k) { return in(n0 + k / C / COLUMNS / IH, h0 + k / C / COLUMNS % IH, w0 + k / C % COLUMNS, k % C); },
+    [&](int k, float value) { stage[k] = value, bits = larger_magnitude(bits, value); });
+  int n = 0;
+  if (P::SCALED) n = exponent_of_scale(bits, most, THREADS);
+  else __syncthreads();
+  const float factor = power_of_two(n);
+#pragma unroll
+  for (int run = 0; run < R::RUNS; run++) {
+#pragma unroll 2
+    for (int k = threadIdx.x; k < NB * IH * IW; k += THREADS) {
+      float v[8];
+#pragma unroll
+      for (int i = 0; i < 8; i++) {
+        const int e = run * 8 + i;
+        v[i] = e < R::LENGTH ? stage[(k / IW * COLUMNS + k % IW * S::SW + e / C * S::DW) * C + e % C] * factor : 0.0f;
+      }
+      store_run<P, PLANE>(xs + (k * R::SIZE + run * 8) / 2, v);
+    }
+  }
+  return n;
+}
+
+// Rows k below ROWS of COLUMNS elements, ROW elements apart, in planes. Element (k, f) is one(k, f), elements f .. f + 3 of a row
+// four(k, f, v), the first `real` of a row count. `down`: neighbours in memory are below each other.
+template <class P, int ROWS, int COLUMNS, int ROW, int THREADS, bool fours, bool down, class One, class Four>
+DEVICE int fill_rows(uint32* rows, int most, int real, One one, Four four) {
+  constexpr int RUNS = COLUMNS / 8;
+  return fill_runs<P, ROWS * RUNS, THREADS>(
+    most, [&](int i, float (&v)[8]) {
+      const int k = down ? i % ROWS : i / RUNS, f = (down ? i / ROWS : i % RUNS) * 8;
+      gather_run<fours>(real - f, v, [&](int e) { return one(k, f + e); }, [&](int e, float (&part)[4]) { four(k, f + e, part); });
+    },
+    [&](int i, const float (&v)[8]) {
+      const int k = down ? i % ROWS : i / RUNS, f = (down ? i / ROWS : i % RUNS) * 8;
+      store_run<P, ROWS * ROW>(rows + (k * ROW + f) / 2, v);
+    });
+}
+
+constexpr int LARGEST_SCALE = 1000;
+
+// Sums multiplied by 2^scale, made ready for terms multiplied by 2^own, which is not more; scale becomes own. At first, they are 0.
+template <int M, int N> DEVICE void rescale(float (&sums)[M][N][4], int& scale, int own) {
+  if (own != scale && scale != LARGEST_SCALE) {
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+      for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int r = 0; r < 4; r++) sums[m][n][r] = scaled(sums[m][n][r], own - scale);
+  }
+  scale = own;
+}
+
+// The fragments B of N runs of 8 columns, stored as rows of K or, if `across`, as the columns' own rows; `at`: address of a lane
+// for the first part and run. Planes are PLANE bytes apart, runs RUN.
+template <class P, int N, int PLANE, int RUN = 16, bool across = false>
+DEVICE void load_columns(uint32 (&b)[N][P::PARTS][2], SharedAddress at) {
+#pragma unroll
+  for (int n = 0; n < N; n += 2)
+#pragma unroll
+    for (int p = 0; p < P::PARTS; p++) {
+      const SharedAddress place = at + p * PLANE + n * RUN;
+      if (n + 1 < N) {
+        uint32 both[4];
+        if (across) load_matrices(both, place);
+        else load_transposed(both, place);
+        b[n][p][0] = both[0], b[n][p][1] = both[1], b[n + 1 < N ? n + 1 : n][p][0] = both[2], b[n + 1 < N ? n + 1 : n][p][1] = both[3];
+      } else if (across) {
+        load_matrices(b[n][p], place);
+      } else {
+        load_transposed(b[n][p], place);
+      }
+    }
+}
+
+// Sums of SLICES groups of OWN threads, which those of slice 0 get: in each round the upper half hands its sums to the lower.
+template <int SLICES, int OWN, int M, int N> DEVICE void sum_slices(float* shared, int slice, float (&sums)[M][N][4]) {
+  float* const flat = &sums[0][0][0];
+  const int own = threadIdx.x % OWN;
+#pragma unroll
+  for (int half = SLICES / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (slice >= half && slice < 2 * half) {
+#pragma unroll
+      for (int k = 0; k < M * N * 4; k++) shared[((slice - half) * M * N * 4 + k) * OWN + own] = flat[k];
+    }
+    __syncthreads();
+    if (slice < half) {
+#pragma unroll
+      for (int k = 0; k < M * N * 4; k++) flat[k] += shared[(slice * M * N * 4 + k) * OWN + own];
+    }
+  }
+}
+
+// Tile of a convolution on tensor cores: a block makes FB filters for patches of PY x PX positions, GY x GX of them in NB
+// images each, CC channels at a time; a warp 8 patches x NT * 8 filters.
+template <class P_, class Y_, class S_, int C_, int F_, int EH_, int EW_, int NB_, int GY_, int GX_, int FB_, int CC_, int PY_, int PX_, int NT_, bool wide>
+struct TensorTile {
+  using P = P_;
+  using Y = Y_;
+  using S = S_;
+  using R = Record<S_, CC_, wide>;
+  static constexpr int C = C_, F = F_, EH = EH_, EW = EW_, NB = NB_, GY = GY_, GX = GX_, FB = FB_, CC = CC_, PY = PY_, PX = PX_, NT = NT_;
+  static constexpr int MT = PY * PX / 2, PATCHES = NB * GY * GX;
+  static constexpr int WM = quotient(PATCHES, 8), WN = FB / 8 / NT, THREADS = 32 * WM * WN;
+  static constexpr int TH = GY * PY, TW = GX * PX;
+  static constexpr int IH = (TH - 1) * S::SH + (S::KH - 1) * S::DH + 1, IW = R::columns(TW);
+  static constexpr int STEPS = quotient(R::CHUNKS, 2);
+  static constexpr int PLANE = NB * IH * IW * R::SIZE, ROW = odd_run(FB), WEIGHTS = STEPS * 16 * ROW;  // elements of a part
+  static constexpr int ROWS = quotient(EH, TH), COLUMNS = quotient(EW, TW), FILTER_PARTS = quotient(F, FB);
+  static constexpr int BLOCKS = quotient(Y::N, NB) * ROWS * COLUMNS * FILTER_PARTS;
+  static constexpr bool WIDE = wide;
+  static constexpr int UNROLL = STEPS * MT * NT <= 160 ? STEPS : 1;
+};
+
+// Calls out(n, h, w, f, sums) as `convolve` does: for the PY x PX positions that begin at (h, w) and filter f of the group.
+template <class T, class A, class In, class W, class Out> DEVICE void tensor_convolve(int block, In in, W weight, Out out) {
+  using P = typename A::P;
+  using R = typename A::R;
+  using S = typename A::S;
+  using Y = typename A::Y;
+  uint32* const xs = reinterpret_cast<uint32*>(dynamic_shared());
+  uint32* const ws = xs + A::PLANE * P::PARTS / 2;
+  const int f0 = block % A::FILTER_PARTS * A::FB;
+  block /= A::FILTER_PARTS;
+  const int w0 = block % A::COLUMNS * A::TW;
+  block /= A::COLUMNS;
+  const int h0 = block % A::ROWS * A::TH, n0 = block / A::ROWS * A::NB;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, wm = warp % A::WM, wn = warp / A::WM;
+
+  // What this lane's addresses point to: row `row` of matrix `matrix`, see load_matrices.
+  const int row = lane % 8, matrix = lane / 8;
+  const int patch = A::PATCHES % 8 == 0 || wm * 8 + row < A::PATCHES ? wm * 8 + row : 0;
+  const int corner = (patch / A::GX / A::GY * A::IH + patch / A::GX % A::GY * A::PY * S::SH) * A::IW + patch % A::GX * A::PX * R::SW;
+  SharedAddress left[A::MT];
+#pragma unroll
+  for (int m = 0; m < A::MT; m++) {
+    const int q = 2 * m + matrix % 2;
+    left[m] = shared_address(xs) + (corner + q / A::PX * S::SH * A::IW + q % A::PX * R::SW) * R::SIZE * 2;
+  }
+  const SharedAddress right = shared_address(ws) + ((matrix % 2 * 8 + row) * A::ROW + wn * A::NT * 8 + matrix / 2 * 8) * 2;
+
+  float sums[A::MT][A::NT][4];
+#pragma unroll
+  for (int m = 0; m < A::MT; m++)
+#pragma unroll
+    for (int n = 0; n < A::NT; n++)
+#pragma unroll
+      for (int r = 0; r < 4; r++) sums[m][n][r] = 0.0f;
+
+  int scale = LARGEST_SCALE;  // of the sums: the exponent of the power of two that they are multiplied by
+#pragma unroll 1
+  for (int c0 = 0; c0 < A::C; c0 += A::CC) {
+    if (c0) __syncthreads();
+    int own_scale;
+    if (A::WIDE) {
+      float* const stage = reinterpret_cast<float*>(ws + A::WEIGHTS * P::PARTS / 2);
+      own_scale = fill_wide_records<P, S, R, A::C, A::PLANE, A::NB, A::IH, A::IW, A::THREADS>(
+        xs, stage, LARGEST_SCALE, n0, h0 * S::SH - S::PT, w0 * S::SW - S::PL, in);
+    } else {
+      own_scale = fill_records<P, R, A::C, A::PLANE, A::NB, A::IH, A::IW, A::THREADS>(
+        xs, LARGEST_SCALE, n0, h0 * S::SH - S::PT, w0 * S::SW - S::PL, c0, in);
+    }
+    // Row k of the filters: element k of a sum, as the chunks of records have it.
+    const auto filter = [&](int k, auto use) {
+      const int q = k / 8, e = q % R::RUNS * 8 + k % 8, tap = q / R::RUNS;
+      const int b = A::WIDE ? e / A::C : tap % R::KW, c = A::WIDE ? e % A::C : c0 + e;
+      const bool real = q < R::CHUNKS && e < R::LENGTH && (A::C % A::CC == 0 || c < A::C);
+      use(real, real ? tap / R::KW : 0, real ? b : 0, real ? c : 0);
+    };
+    own_scale += fill_rows<P, A::STEPS * 16, A::FB, A::ROW, A::THREADS, A::F % 4 == 0, W::BACK>(
+      ws, scale - own_scale, A::F - f0,
+      [&](int k, int f) {
+        float value;
+        filter(k, [&](bool real, int a, int b, int c) { value = weight(a, b, c, f0 + f), value = real ? value : 0.0f; });
+        return value;
+      },
+      [&](int k, int f, float (&v)[4]) {
+        filter(k, [&](bool real, int a, int b, int c) {
+          weight.template four<A::F % 4 == 0>(a, b, c, f0 + f, v);
+#pragma unroll
+          for (int i = 0; i < 4; i++) v[i] = real ? v[i] : 0.0f;
+        });
+      });
+    rescale(sums, scale, own_scale);
+    __syncthreads();
+#pragma unroll A::UNROLL
+    for (int s = 0; s < A::STEPS; s++) {
+      uint32 a[A::MT][P::PARTS][4], b[A::NT][P::PARTS][2];
+      load_columns<P, A::NT, A::WEIGHTS * 2>(b, right + s * 16 * A::ROW * 2);
+      const int chunk = (matrix / 2 ? R::template offset<A::IW>(2 * s + 1) : R::template offset<A::IW>(2 * s)) * 2;
+#pragma unroll
+      for (int m = 0; m < A::MT; m++)
+#pragma unroll
+        for (int p = 0; p < P::PARTS; p++) load_matrices(a[m][p], left[m] + chunk + p * (A::PLANE * 2));
+      multiply_fragments<P, A::MT, A::NT>(sums, a, b);
+    }
+  }
+  const int own = wm * 8 + lane / 4, n = n0 + own / A::GX / A::GY;
+  const int h = h0 + own / A::GX % A::GY * A::PY, w = w0 + own % A::GX * A::PX;
+  if (n >= Y::N || (A::PATCHES % 8 && own >= A::PATCHES)) return;
+#pragma unroll
+  for (int k = 0; k < A::NT; k++)
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+      const int f = f0 + (wn * A::NT + k) * 8 + lane % 4 * 2 + e;
+      if (A::F % A::FB && f >= A::F) continue;
+      T values[A::PY][A::PX];
+#pragma unroll
+      for (int q = 0; q < A::PY * A::PX; q++) values[q / A::PX][q % A::PX] = scaled(sums[q / 2][k][q % 2 * 2 + e], -scale);
+      out(n, h, w, f, values);
+    }
+}
+
+// Weight gradient --------------------------------------------------------------------------------------------
+
+// Tile of a weight gradient on tensor cores: a block makes all taps of CB channels x FB filters from every PARTS-th strip of
+// TH rows of NB images of dy; a warp MW * 16 elements of records x NT * 8 filters, from every SLICES-th 16 positions of a strip.
+template <class P_, class X_, class Y_, class S_, int C_, int F_, int CB_, int FB_, int NB_, int TH_, int MW_, int NT_, int SLICES_, int PARTS_, bool wide>
+struct TensorWeightTile {
+  using P = P_;
+  using X = X_;
+  using Y = Y_;
+  using S = S_;
+  using R = Record<S_, CB_, wide>;
+  static constexpr int C = C_, F = F_, CB = CB_, FB = FB_, NB = NB_, TH = TH_, MW = MW_, NT = NT_, SLICES = SLICES_, PARTS = PARTS_;
+  static constexpr int WM = quotient(quotient(R::CHUNKS, 2), MW), WN = FB / 8 / NT, OWN = 32 * WM * WN, THREADS = OWN * SLICES;
+  static constexpr int IH = (TH - 1) * S::SH + (S::KH - 1) * S::DH + 1, IW = R::columns(Y::W);
+  static constexpr int REAL = NB * TH * Y::W, STEPS = quotient(REAL, 16);
+  static constexpr int PLANE = NB * IH * IW * R::SIZE, ROW = odd_run(FB), GRADIENT = STEPS * 16 * ROW;
+  static constexpr int ROWS = quotient(Y::H, TH), STRIPS = quotient(Y::N, NB) * ROWS;
+  static constexpr int C_PARTS = quotient(C, CB), F_PARTS = quotient(F, FB), GROUPS = Y::C / F;
+  static constexpr bool WIDE = wide;
+  static constexpr int BLOCKS = PARTS * C_PARTS * F_PARTS * GROUPS;
+};
+
+// Calls out(part, i, value) for each element i of the gradient.
+template <class T, class A, class FX, class FDY, class Out> DEVICE void tensor_correlate(int block, FX x, FDY gradient, Out out) {
+  using P = typename A::P;
+  using R = typename A::R;
+  using S = typename A::S;
+  using X = typename A::X;
+  using Y = typename A::Y;
+  uint32* const xs = reinterpret_cast<uint32*>(dynamic_shared());
+  uint32* const ds = xs + A::PLANE * P::PARTS / 2;
+  const int part = block % A::PARTS;
+  block /= A::PARTS;
+  const int f0 = block % A::F_PARTS * A::FB;
+  block /= A::F_PARTS;
+  const int c0 = block % A::C_PARTS * A::CB, group = block / A::C_PARTS;
+  const Padded<T, X, FX> in = {x, group * A::C};
+  const Padded<T, Y, FDY> dy = {gradient, group * A::F};
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int wm = warp % A::WM, wn = warp / A::WM % A::WN, slice = warp / A::WM / A::WN;
+  const int row = lane % 8, matrix = lane / 8;
+
+  SharedAddress left[A::MW];
+#pragma unroll
+  for (int m = 0; m < A::MW; m++)
+    left[m] = shared_address(xs) + R::template offset<A::IW>(2 * (wm * A::MW + m) + matrix % 2) * 2;
+  const SharedAddress right = shared_address(ds) + ((matrix % 2 * 8 + row) * A::ROW + wn * A::NT * 8 + matrix / 2 * 8) * 2;
+
+  float sums[A::MW][A::NT][4];
+#pragma unroll
+  for (int m = 0; m < A::MW; m++)
+#pragma unroll
+    for (int n = 0; n < A::NT; n++)
+#pragma unroll
+      for (int r = 0; r < 4; r++) sums[m][n][r] = 0.0f;
+
+  int scale = LARGEST_SCALE;
+#pragma unroll 1
+  for (int strip = part; strip < A::STRIPS; strip += A::PARTS) {
+    const int n0 = strip / A::ROWS * A::NB, h0 = strip % A::ROWS * A::TH;
+    __syncthreads();
+    int own_scale;
+    if (A::WIDE) {
+      float* const stage = reinterpret_cast<float*>(ds + A::GRADIENT * P::PARTS / 2);
+      own_scale = fill_wide_records<P, S, R, A::C, A::PLANE, A::NB, A::IH, A::IW, A::THREADS>(
+        xs, stage, LARGEST_SCALE, n0, h0 * S::SH - S::PT, -S::PL, in);
+    } else {
+      own_scale = fill_records<P, R, A::C, A::PLANE, A::NB, A::IH, A::IW, A::THREADS>(
+        xs, LARGEST_SCALE, n0, h0 * S::SH - S::PT, -S::PL, c0, in);
+    }
+    const auto position = [&](int k, auto use) {
+      const int n = A::REAL % 16 == 0 || k < A::REAL ? n0 + k / Y::W / A::TH : Y::N;
+      use(n, h0 + k / Y::W % A::TH, k % Y::W);
+    };
+    own_scale += fill_rows<P, A::STEPS * 16, A::FB, A::ROW, A::THREADS, A::F % 4 == 0, Y::FORMAT != NHWC>(
+      ds, scale - own_scale, A::F - f0,
+      [&](int k, int f) {
+        float value;
+        position(k, [&](int n, int h, int w) { value = dy(n, h, w, f0 + f); });
+        return value;
+      },
+      [&](int k, int f, float (&v)[4]) {
+        position(k, [&](int n, int h, int w) { dy.template four<A::F % 4 == 0>(n, h, w, f0 + f, v); });
+      });
+    rescale(sums, scale, own_scale);
+    __syncthreads();
+#pragma unroll 1
+    for (int s = slice; s < A::STEPS; s += A::SLICES) {
+      uint32 a[A::MW][P::PARTS][4], b[A::NT][P::PARTS][2];
+      load_columns<P, A::NT, A::GRADIENT * 2>(b, right + s * 16 * A::ROW * 2);
+      const int k = s * 16 + matrix / 2 * 8 + row, real = A::REAL % 16 == 0 || k < A::REAL ? k : 0;
+      const int record = (real / Y::W / A::TH * A::IH + real / Y::W % A::TH * S::SH) * A::IW + real % Y::W * R::SW;
+#pragma unroll
+      for (int m = 0; m < A::MW; m++)
+#pragma unroll
+        for (int p = 0; p < P::PARTS; p++) load_transposed(a[m][p], left[m] + (record * R::SIZE + p * A::PLANE) * 2);
+      multiply_fragments<P, A::MW, A::NT>(sums, a, b);
+    }
+  }
+  sum_slices<A::SLICES, A::OWN>(reinterpret_cast<float*>(xs), slice, sums);
+  if (slice) return;
+#pragma unroll
+  for (int m = 0; m < A::MW; m++)
+#pragma unroll
+    for (int r = 0; r < 4; r++) {
+      const int q = 2 * (wm * A::MW + m) + r / 2, e = q % R::RUNS * 8 + lane / 4, tap = q / R::RUNS;
+      const int b = R::KW == S::KW ? tap % R::KW : e / A::CB, c = c0 + (R::KW == S::KW ? e : e % A::CB);
+      if (q >= R::CHUNKS || e >= R::LENGTH || (A::C % A::CB && c >= A::C)) continue;
+#pragma unroll
+      for (int k = 0; k < A::NT; k++) {
+        const int f = f0 + (wn * A::NT + k) * 8 + lane % 4 * 2 + r % 2;
+        if (A::F % A::FB && f >= A::F) continue;
+        out(part, ((tap / R::KW * S::KW + b) * A::C + c) * Y::C + group * A::F + f, T(scaled(sums[m][k][r], -scale)));
+      }
+    }
+}
+
+// Matrix product ---------------------------------------------------------------------------------------------
+
+// Tile of a product on tensor cores: M x N with sums of K terms, cut into PARTS; a block makes BM x BN of it, BK terms at a time, a
+// warp MT * 16 x NT * 8, from every SLICES-th 16 terms. TA, TB: how the operands are stored, as in `ProductTile`.
+template <class P_, int M_, int N_, int K_, bool TA_, bool TB_, int BM_, int BN_, int BK_, int MT_, int NT_, int SLICES_, int PARTS_>
+struct TensorProductTile {
+  using P = P_;
+  static constexpr int M = M_, N = N_, K = K_, BM = BM_, BN = BN_, BK = BK_, MT = MT_, NT = NT_, SLICES = SLICES_, PARTS = PARTS_;
+  static constexpr bool TA = TA_, TB = TB_;
+  static constexpr int WM = BM / 16 / MT, WN = BN / 8 / NT, OWN = 32 * WM * WN, THREADS = OWN * SLICES;
+  static constexpr int COLUMNS = quotient(N, BN), ROWS = quotient(M, BM), BLOCKS = ROWS * COLUMNS * PARTS;
+  static constexpr int RUN = quotient(quotient(K, PARTS), BK) * BK;  // terms of a part
+  static constexpr int A_ROWS = TA ? BK : BM, A_ROW = odd_run(TA ? BM : BK), B_ROWS = TB ? BN : BK, B_ROW = odd_run(TB ? BK : BN);
+};
+
+// Rows and columns from (r0, c0) of a matrix as it is stored, of which `rows` and `columns` are real.
+template <class P, int ROWS, int COLUMNS, int ROW, int THREADS, bool fours, class F>
+DEVICE int fill_matrix(uint32* place, int most, const F& matrix, int r0, int c0, int rows, int columns) {
+  return fill_rows<P, ROWS, COLUMNS, ROW, THREADS, fours, false>(
+    place, most, columns - c0,
+    [&](int r, int c) {
+      const bool real = r0 + r < rows;
+      const float value = matrix(real ? r0 + r : 0, c0 + c);
+      return real ? value : 0.0f;
+    },
+    [&](int r, int c, float (&v)[4]) {
+      const bool real = r0 + r < rows;
+      load_four_columns<fours>(matrix, real ? r0 + r : 0, c0 + c, v);
+#pragma unroll
+      for (int k = 0; k < 4; k++) v[k] = real ? v[k] : 0.0f;
+    });
+}
+
+// Calls out(part, i, value) for each element i of the product of matrices a(row, column) and b(row, column), as they are stored.
+template <class T, class A, class FA, class FB, class Out> DEVICE void tensor_multiply(int block, FA a, FB b, Out out) {
+  using P = typename A::P;
+  constexpr int A_PLANE = A::A_ROWS * A::A_ROW, B_PLANE = A::B_ROWS * A::B_ROW;
+  uint32* const as = reinterpret_cast<uint32*>(dynamic_shared());
+  uint32* const bs = as + A_PLANE * P::PARTS / 2;
+  const int part = block % A::PARTS;
+  block /= A::PARTS;
+  const int n0 = block % A::COLUMNS * A::BN, m0 = block / A::COLUMNS * A::BM;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = lane % 8, matrix = lane / 8;
+  const int wm = warp % A::WM * A::MT * 16, wn = warp / A::WM % A::WN * A::NT * 8, slice = warp / A::WM / A::WN;
+  const int lower = matrix % 2 * 8, upper = matrix / 2 * 8;
+  const SharedAddress left =
+    shared_address(as) + (A::TA ? (upper + row) * A::A_ROW + wm + lower : (wm + lower + row) * A::A_ROW + upper) * 2;
+  const SharedAddress right =
+    shared_address(bs) + (A::TB ? (wn + upper + row) * A::B_ROW + lower : (lower + row) * A::B_ROW + wn + upper) * 2;
+
+  float sums[A::MT][A::NT][4];
+#pragma unroll
+  for (int m = 0; m < A::MT; m++)
+#pragma unroll
+    for (int n = 0; n < A::NT; n++)
+#pragma unroll
+      for (int r = 0; r < 4; r++) sums[m][n][r] = 0.0f;
+
+  int scale = LARGEST_SCALE;
+  const int first = part * A::RUN, last = min(first + A::RUN, A::K);
+#pragma unroll 1
+  for (int k0 = first; k0 < last; k0 += A::BK) {
+    __syncthreads();
+    int own_scale = fill_matrix<P, A::A_ROWS, A::TA ? A::BM : A::BK, A::A_ROW, A::THREADS, (A::TA ? A::M : A::K) % 4 == 0>(
+      as, LARGEST_SCALE, a, A::TA ? k0 : m0, A::TA ? m0 : k0, A::TA ? last : A::M, A::TA ? A::M : last);
+    own_scale += fill_matrix<P, A::B_ROWS, A::TB ? A::BK : A::BN, A::B_ROW, A::THREADS, (A::TB ? A::K : A::N) % 4 == 0>(
+      bs, scale - own_scale, b, A::TB ? n0 : k0, A::TB ? k0 : n0, A::TB ? A::N : last, A::TB ? last : A::N);
+    rescale(sums, scale, own_scale);
+    __syncthreads();
+#pragma unroll 2
+    for (int s = slice; s < A::BK / 16; s += A::SLICES) {
+      uint32 fa[A::MT][P::PARTS][4], fb[A::NT][P::PARTS][2];
+      load_columns<P, A::NT, B_PLANE * 2, A::TB ? 8 * A::B_ROW * 2 : 16, A::TB>(fb, right + s * 16 * (A::TB ? 1 : A::B_ROW) * 2);
+#pragma unroll
+      for (int m = 0; m < A::MT; m++)
+#pragma unroll
+        for (int p = 0; p < P::PARTS; p++) {
+          const SharedAddress place = left + (s * 16 * (A::TA ? A::A_ROW : 1) + m * 16 * (A::TA ? 1 : A::A_ROW) + p * A_PLANE) * 2;
+          if (A::TA) load_transposed(fa[m][p], place);
+          else load_matrices(fa[m][p], place);
+        }
+      multiply_fragments<P, A::MT, A::NT>(sums, fa, fb);
+    }
+  }
+  sum_slices<A::SLICES, A::OWN>(reinterpret_cast<float*>(as), slice, sums);
+  if (slice) return;
+#pragma unroll
+  for (int m = 0; m < A::MT; m++)
+#pragma unroll
+    for (int n = 0; n < A::NT; n++)
+#pragma unroll
+      for (int r = 0; r < 4; r++) {
+        const int i = m0 + wm + m * 16 + lane / 4 + r / 2 * 8, j = n0 + wn + n * 8 + lane % 4 * 2 + r % 2;
+        if ((A::M % A::BM == 0 || i < A::M) && (A::N % A::BN == 0 || j < A::N)) out(part, i * A::N + j, T(scaled(sums[m][n][r], -scale)));
+      }
+}

@@ -1,0 +1,276 @@
+"""Sizes of the tiles of `tensor.cuh`, on tensor cores: chosen for each shape by a small model of the device."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from operator import itemgetter
+from types import MappingProxyType
+
+from minicnn.backends._cuda import tiling
+from minicnn.backends._cuda.expressions import image_type, window_type
+from minicnn.backends._cuda.tiling import MULTIPROCESSORS, Tile
+from minicnn.ops.windows import Axes
+from minicnn.program.graph import Node
+
+MOST_SHARED = 227 * 1024  # of a block, and of all blocks of a multiprocessor with 1 KB more for each
+REGISTERS, MOST_REGISTERS, MOST_THREADS = 65536, 232, 512
+
+# C++ type, 16-bit parts of an operand and products of parts, of each precision of products.
+PRECISIONS = MappingProxyType(
+    {"float32": ("Float32", 2, 3), "bfloat16": ("Bfloat16", 1, 1), "float16": ("Float16", 1, 1)}
+)
+
+# Cycles of a multiprocessor: of a product of fragments, of loading four matrices, of filling shared memory with a pair.
+_MMA, _LOAD, _PAIR = 1.7, 4.0, 0.2
+_ANSWER = 1000.0  # cycles until memory answers
+_BLOCK = 250.0  # cycles of a multiprocessor to begin and end a block
+_LAUNCH = 4500.0  # cycles of a launch beside what its blocks take
+
+
+@dataclass(frozen=True)
+class TensorTiles:
+    """Tiles of float32 nodes on tensor cores, of all others as in `tiling`.
+
+    Attributes:
+        precision: In which operands are multiplied: one of `PRECISIONS`. Sums are float32.
+        reads_scattered: The gradient of a max-pooling is scattered where it is read, however often.
+        side_by_side: Short operations share a launch with others that have larger blocks.
+    """
+
+    precision: str = "float32"
+    reads_scattered: bool = True
+    side_by_side: bool = True
+
+    def convolution(self, node: Node, pool: tuple[int, int] | None = None) -> Tile | None:
+        """Tile of conv2d or conv2d_input_gradient; None if nothing fits. See `tiling.convolution`."""
+        plain = tiling.convolution(node, pool)
+        if node.outputs[0].dtype != "float32":
+            return plain
+        score, made = _best(convolutions(node, pool, self.precision))
+        return made if plain is None or (made is not None and score + _LAUNCH < without_tensor_cores(node)) else plain
+
+    def weight_gradient(self, node: Node) -> Tile | None:
+        """Tile of conv2d_weight_gradient; None if nothing fits."""
+        made = _best(weight_gradients(node, self.precision))[1] if node.outputs[0].dtype == "float32" else None
+        return made or tiling.weight_gradient(node)
+
+    def product(self, node: Node) -> Tile:
+        """Tile of a matrix product."""
+        made = _best(products(node, self.precision))[1] if node.outputs[0].dtype == "float32" else None
+        return made or tiling.product(node)
+
+    reduction = staticmethod(tiling.reduction)
+
+
+def _best(tiles: Iterable[tuple[float, Tile]]) -> tuple[float, Tile | None]:
+    return min(tiles, key=itemgetter(0), default=(0.0, None))
+
+
+def without_tensor_cores(node: Node) -> float:
+    """Cycles that a convolution takes without tensor cores, as measured for small ones."""
+    return 8200 + 150e-6 * node.cost.flops / 2 + 900e-6 * node.outputs[0].size
+
+
+@dataclass(frozen=True)
+class _Work:
+    """Cycles of a block: `busy` of its multiprocessor's units, `alone` from its begin to its end if it were alone."""
+
+    busy: float
+    alone: float
+
+
+def _records(c: int, kw: int) -> tuple[bool, int, int, int]:
+    """Whether records hold rows of taps, records of a row of taps, runs of 8 elements of a record, and its size."""
+    wide = c < 8 and kw * c <= 32
+    length = kw * c if wide else c
+    runs = -(-length // 8)
+    return wide, 1 if wide else kw, runs, (runs | 1) * 8
+
+
+def _time(blocks: int, threads: int, registers: int, shared: int, work: _Work) -> float | None:
+    """Cycles of a launch; None if a block does not fit."""
+    registers = -(-registers // 8) * 8
+    resident = min(2048 // threads, REGISTERS // (threads * registers), MOST_SHARED // (shared + 1024), 24)
+    if resident < 1 or registers > MOST_REGISTERS:
+        return None
+    each = -(-blocks // MULTIPROCESSORS)
+    return max(each * work.busy, math.ceil(each / resident) * work.alone) + 0.25 * work.busy
+
+
+def convolutions(node: Node, pool: tuple[int, int] | None, precision: str) -> Iterator[tuple[float, Tile]]:
+    """Tiles that fit a convolution, each with the cycles that it would take."""
+    attrs = node.attrs
+    axes, groups = Axes.of(attrs["data_format"]), attrs["groups"]
+    y, x = node.outputs[0].shape, node.inputs[0].shape
+    n, oh, ow, f, c = y[axes.n], y[axes.h], y[axes.w], y[axes.c] // groups, x[axes.c] // groups
+    kh, kw = node.inputs[1].shape[:2]
+    (sh, sw), (dh, dw) = attrs["strides"], attrs["dilation"]
+    window = window_type(node)
+    if node.op.name == "conv2d_input_gradient":
+        (top, _), (left, _) = attrs["padding"]
+        window = f"Window<{kh}, {kw}, 1, 1, {(kh - 1) * dh - top}, {(kw - 1) * dw - left}, {dh}, {dw}>"
+        sh = sw = 1
+    kind, parts, products = PRECISIONS[precision]
+    wide, records, _, _ = _records(c, kw)
+    eh, ew = (oh, ow) if pool is None else (oh // pool[0] * pool[0], ow // pool[1] * pool[1])
+    ph, pw = pool or (1, 1)
+    for py, px in ((1, 2), (2, 1), (2, 2), (1, 4), (2, 4), (4, 2), (2, 3), (3, 2), (1, 6), (1, 8)):
+        if py % ph or px % pw:
+            continue
+        mt = py * px // 2
+        wide_x, high_y = -(-ew // px), -(-eh // py)
+        for gx, gy, nb, fb in itertools.product(
+            sorted({wide_x, -(-wide_x // 2), -(-wide_x // 4)}),
+            sorted({-(-high_y // k) for k in (1, 2, 3, 4, 6, 8, 16)}),
+            (1, 2, 4, 8),
+            sorted({min(-(-f // 8) * 8, b) for b in (8, 16, 24, 32, 64)}),
+        ):
+            if nb > n or (nb > 1 and (gy < high_y or gx < wide_x)):
+                continue
+            warps_m = -(-nb * gy * gx // 8)
+            for nt in (1, 2, 3, 4, 8):
+                threads = 32 * warps_m * (fb // 8 // nt)
+                if fb // 8 % nt or threads > MOST_THREADS or mt * nt > 16:
+                    continue
+                ih, iw = (
+                    (gy * py - 1) * sh + (kh - 1) * dh + 1,
+                    gx * px if wide else (gx * px - 1) * sw + (kw - 1) * dw + 1,
+                )
+                for cc in {c, *(k for k in (8, 16, 32, 64) if k < c and not wide)}:
+                    runs, size = _records(cc, kw)[2:] if wide else (-(-cc // 8), (-(-cc // 8) | 1) * 8)
+                    steps = -(-kh * records * runs // 2)
+                    shared = (nb * ih * iw * size + steps * 16 * ((fb // 8) | 1) * 8) * parts * 2
+                    shared += nb * ih * ((iw - 1) * sw + (kw - 1) * dw + 1) * c * 4 if wide else 0
+                    blocks = -(-n // nb) * -(-eh // (gy * py)) * -(-ew // (gx * px)) * -(-f // fb) * groups
+                    passes, warps = -(-c // cc), threads // 32
+                    pairs = nb * ih * iw * runs * 4 + steps * 16 * fb // 2
+                    conflicts = math.gcd(px if wide else px * sw, 8)  # neighbouring patches in the same banks
+                    mma = max(
+                        steps * warps * mt * nt * products * _MMA,
+                        steps * warps * (mt * conflicts + nt / 2) * parts * _LOAD,
+                    )
+                    lonely = steps * (products * max(33.0, mt * nt * 8.0) + 80.0)
+                    results = nb * gy * gx * py * px * fb * 0.12
+                    work = _Work(
+                        passes * (mma + pairs * _PAIR) + results + _BLOCK,
+                        passes * (max(mma, lonely) + pairs * _PAIR + math.ceil(pairs / threads / 24) * _ANSWER)
+                        + results
+                        + 1500,
+                    )
+                    registers = 48 + 4 * mt * nt + parts * (4 * mt + 2 * nt)
+                    score = _time(blocks, threads, registers, shared, work)
+                    if score is not None:
+                        numbers = (c, f, eh, ew, nb, gy, gx, fb, cc, py, px, nt)
+                        text = (
+                            f"TensorTile<{kind}, {image_type(y, attrs['data_format'])}, {window}, "
+                            f"{', '.join(map(str, numbers))}, {str(wide).lower()}>"
+                        )
+                        yield score, Tile(text, blocks, threads, 1, numbers, shared)
+
+
+def weight_gradients(node: Node, precision: str) -> Iterator[tuple[float, Tile]]:
+    """The same for a weight gradient."""
+    attrs = node.attrs
+    axes, groups = Axes.of(attrs["data_format"]), attrs["groups"]
+    y, x = node.inputs[0].shape, node.inputs[1].shape
+    n, oh, ow, f, c = y[axes.n], y[axes.h], y[axes.w], y[axes.c] // groups, x[axes.c] // groups
+    (kh, kw), (sh, sw), (dh, dw) = attrs["kernel"], attrs["strides"], attrs["dilation"]
+    kind, parts, products = PRECISIONS[precision]
+    wide, records, _, _ = _records(c, kw)
+    for cb, fb, nt, th in itertools.product(
+        sorted({c, *(k for k in (8, 16, 32, 64) if k < c and not wide)}),
+        sorted({min(-(-f // 8) * 8, b) for b in (8, 16, 24, 32, 64)}),
+        (1, 2, 3, 4),
+        sorted({-(-oh // k) for k in (1, 2, 3, 4, 6, 8, 16, 32)}),
+    ):
+        if fb // 8 % nt:
+            continue
+        runs, size = _records(cb, kw)[2:] if wide else (-(-cb // 8), (-(-cb // 8) | 1) * 8)
+        tiles_m = -(-kh * records * runs // 2)
+        ih, iw = (th - 1) * sh + (kh - 1) * dh + 1, ow if wide else (ow - 1) * sw + (kw - 1) * dw + 1
+        for mw, slices, nb in itertools.product((1, 2, 3, 4, 5), (1, 2, 4, 8, 16), (1, 2, 4, 8, 16)):
+            own = 32 * -(-tiles_m // mw) * (fb // 8 // nt)
+            threads = own * slices
+            steps = -(-nb * th * ow // 16)
+            if (
+                mw > tiles_m
+                or threads > MOST_THREADS
+                or nb > n
+                or (nb > 1 and th < oh)
+                or slices > steps
+                or mw * nt > 16
+            ):
+                continue
+            shared = (nb * ih * iw * size + steps * 16 * ((fb // 8) | 1) * 8) * parts * 2
+            shared += nb * ih * ((iw - 1) * sw + (kw - 1) * dw + 1) * c * 4 if wide else 0
+            shared = max(shared, slices // 2 * mw * nt * 4 * own * 4)
+            pieces = -(-c // cb) * -(-f // fb) * groups
+            strips = -(-n // nb) * -(-oh // th)
+            for goal in (1, 2, 3, 4):
+                cut = min(strips, max(1, goal * MULTIPROCESSORS // pieces))
+                blocks, each, warps = cut * pieces, -(-strips // cut), threads // 32
+                mma = max(
+                    steps * (warps // slices) * mw * nt * products * _MMA,
+                    steps * (warps // slices) * (mw + nt / 2) * parts * _LOAD,
+                )
+                pairs = nb * ih * iw * runs * 4 + steps * 16 * fb // 2
+                lonely = -(-steps // slices) * (products * max(33.0, mw * nt * 8.0) + 80.0)
+                ending = math.log2(slices) * (mw * nt * 4 * 6 + 60) + mw * nt * 40 + 1500
+                work = _Work(
+                    each * (mma + pairs * _PAIR) + ending / 4 + _BLOCK,
+                    each * (max(mma, lonely) + pairs * _PAIR + math.ceil(pairs / threads / 24) * _ANSWER) + ending,
+                )
+                score = _time(blocks, threads, 48 + 4 * mw * nt + parts * (4 * mw + 2 * nt), shared, work)
+                if score is None:
+                    continue
+                score += cut * kh * kw * c * f * groups / 2000  # the sum of the parts
+                numbers = (c, f, cb, fb, nb, th, mw, nt, slices, cut)
+                text = (
+                    f"TensorWeightTile<{kind}, {image_type(x, attrs['data_format'])}, "
+                    f"{image_type(y, attrs['data_format'])}, {window_type(node)}, "
+                    f"{', '.join(map(str, numbers))}, {str(wide).lower()}>"
+                )
+                yield score, Tile(text, blocks, threads, cut, numbers, shared)
+
+
+def products(node: Node, precision: str) -> Iterator[tuple[float, Tile]]:
+    """The same for a matrix product."""
+    (m, n), (ta, tb) = node.outputs[0].shape, (node.attrs["transpose_a"], node.attrs["transpose_b"])
+    k = node.inputs[0].shape[0 if ta else 1]
+    kind, planes, terms = PRECISIONS[precision]
+    for bm, bn, bk in itertools.product((16, 32, 64, 128), (8, 16, 32, 64, 128), (16, 32, 64, 128, 256, 512)):
+        if (bk > 16 and bk >= 2 * k) or (bm > 16 and bm >= 2 * m) or (bn > 8 and bn >= 2 * n):
+            continue
+        a_rows, a_row = (bk, (bm // 8 | 1) * 8) if ta else (bm, (bk // 8 | 1) * 8)
+        b_rows, b_row = (bn, (bk // 8 | 1) * 8) if tb else (bk, (bn // 8 | 1) * 8)
+        operands = (a_rows * a_row + b_rows * b_row) * planes * 2
+        tiles = -(-m // bm) * -(-n // bn)
+        for mt, nt, slices, goal in itertools.product((1, 2, 4), (1, 2, 4), (1, 2, 4, 8), (0, 1, 2)):
+            own = 32 * (bm // 16 // mt) * (bn // 8 // nt)
+            threads = own * slices
+            if bm // 16 % mt or bn // 8 % nt or threads > MOST_THREADS or slices > bk // 16:
+                continue
+            run = -(-max(1, k // max(1, goal * MULTIPROCESSORS // tiles)) // bk) * bk if goal else -(-k // bk) * bk
+            parts = -(-k // run)
+            if goal and parts == 1:
+                continue
+            shared = max(operands, slices // 2 * mt * nt * 4 * own * 4)
+            passes, warps, steps = run // bk, own // 32, bk // 16
+            mma = max(steps * warps * mt * nt * terms * _MMA, steps * warps * (mt + nt / 2) * planes * _LOAD)
+            pairs = (bm + bn) * bk // 2
+            lonely = -(-steps // slices) * (terms * max(33.0, mt * nt * 8.0) + 80.0)
+            rounds = math.ceil(bm * bk / 8 / threads / 6) + math.ceil(bn * bk / 8 / threads / 6)
+            ending = math.log2(slices) * (mt * nt * 4 * 6 + 60) + mt * nt * 40 + 800
+            work = _Work(
+                passes * (mma + pairs * _PAIR) + ending / 4 + _BLOCK,
+                passes * (max(mma, lonely) + pairs * _PAIR + rounds * _ANSWER) + ending,
+            )
+            score = _time(tiles * parts, threads, 48 + 4 * mt * nt + planes * (4 * mt + 2 * nt) + 32, shared, work)
+            if score is not None:
+                score += 3500 + parts * m * n / 400 if parts > 1 else 0
+                numbers = (m, n, k, str(ta).lower(), str(tb).lower(), bm, bn, bk, mt, nt, slices, parts)
+                text = f"TensorProductTile<{kind}, {', '.join(map(str, numbers))}>"
+                yield score, Tile(text, tiles * parts, threads, parts, (bm, bn, bk, mt, nt, slices, parts), shared)

@@ -1,0 +1,50 @@
+"""Fragments of tensor cores: splitting, loading and multiplying small matrices, against NumPy in float64."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+
+import numpy as np
+import pytest
+
+from backends.cupy import emulator
+from minicnn.backends._cuda.generation import Source
+
+KERNEL = """
+#include "tiles.cuh"
+extern "C" __global__ void kernel(const float* a, const float* b, float* c) {{
+  __shared__ __align__(16) uint32 as[{kind}::PARTS][16][8], bs[{kind}::PARTS][16][4];
+  const int lane = threadIdx.x, g = lane / 4, t = lane % 4;
+  uint32 parts[{kind}::PARTS];
+  for (int i = lane; i < 128; i += 32) {{
+    {kind}::split(parts, a[2 * i], a[2 * i + 1]);
+    for (int k = 0; k < {kind}::PARTS; k++) as[k][i / 8][i % 8] = parts[k];
+  }}
+  for (int i = lane; i < 64; i += 32) {{
+    {kind}::split(parts, b[2 * i], b[2 * i + 1]);
+    for (int k = 0; k < {kind}::PARTS; k++) bs[k][i / 4][i % 4] = parts[k];
+  }}
+  __syncthreads();
+  uint32 left[1][{kind}::PARTS][4], right[1][{kind}::PARTS][2];
+  for (int k = 0; k < {kind}::PARTS; k++) {{
+    load_matrices(left[0][k], shared_address(&as[k][lane % 16][lane / 16 * 4]));
+    load_transposed(right[0][k], shared_address(&bs[k][lane % 16][0]));
+  }}
+  float sums[1][1][4] = {{}};
+  multiply_fragments<{kind}, 1, 1>(sums, left, right);
+  for (int r = 0; r < 4; r++) c[(g + 8 * (r / 2)) * 8 + 2 * t + r % 2] = sums[0][0][r];
+}}
+"""
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="kernels run on the host through g++")
+@pytest.mark.parametrize(("kind", "error"), [("Float32", 3e-7), ("Bfloat16", 8e-3), ("Float16", 1e-3)])
+def test_a_product_of_fragments(kind: str, error: float) -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(16, 16)).astype("float32"), rng.normal(size=(16, 8)).astype("float32")
+    c = np.full((16, 8), np.nan, "float32")
+    source = Source(KERNEL.format(kind=kind), (), False, 1, 32, kind)
+    emulator.library(source, 3).run((ctypes.c_void_p * 3)(*(x.ctypes.data for x in (a, b, c))))
+    expected = a.astype("float64") @ b
+    assert np.linalg.norm(c - expected) < error * np.linalg.norm(expected)
