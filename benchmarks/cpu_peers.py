@@ -95,23 +95,84 @@ def samples(case: Case) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     )
 
 
+def sequential(case: Case, backend: Any = None) -> Any:
+    """A network of a case's own layers in minicnn, not compiled."""
+    from minicnn import Sequential, layers
+
+    stack: list[Any] = [layers.Input(case.image, dtype="uint8"), layers.Rescaling(1 / 255)]
+    for one in case.layers:
+        if isinstance(one, tuple):
+            filters, kernel, stride, pool = one
+            stack.append(layers.Conv2D(filters, kernel, strides=stride, activation="relu"))
+            stack += [layers.MaxPooling2D(pool)] if pool else []
+    stack.append(layers.Flatten())
+    stack += [layers.Dense(one, "relu") for one in case.layers if isinstance(one, int)]
+    return Sequential([*stack, layers.Dense(case.classes)], backend=backend)
+
+
+def torch_network(case: Case) -> Any:
+    """The same network of PyTorch's modules, for images (N, C, H, W)."""
+    import torch
+    from torch import nn
+
+    H, W, C = case.image
+    modules: list[Any] = []
+    shape: tuple[int, ...] = (C, H, W)
+    for one in case.layers:
+        if isinstance(one, tuple):
+            filters, kernel, stride, pool = one
+            modules += [nn.Conv2d(shape[0], filters, kernel, stride), nn.ReLU()]
+            modules += [nn.MaxPool2d(pool)] if pool else []
+            shape = tuple(nn.Sequential(*modules)(torch.zeros(1, C, H, W)).shape[1:])
+    modules.append(nn.Flatten())
+    units = [int(np.prod(shape)), *(one for one in case.layers if isinstance(one, int))]
+    for inputs, outputs in itertools.pairwise(units):
+        modules += [nn.Linear(inputs, outputs), nn.ReLU()]
+    return nn.Sequential(*modules, nn.Linear(units[-1], case.classes))
+
+
+def jax_loss(case: Case) -> Callable[[list[Any], Any, Any], Any]:
+    """Mean loss of the same network in plain JAX: a function of weights, images (N, H, W, C) and labels (N,)."""
+    import jax
+    from jax import lax
+    from jax import numpy as jnp
+
+    def forward(weights: list[Any], h: Any) -> Any:
+        pairs: Iterator[Any] = iter(zip(weights[::2], weights[1::2], strict=True))
+        for one in case.layers:
+            if isinstance(one, tuple):
+                _, _, stride, pool = one
+                kernel, bias = next(pairs)
+                h = lax.conv_general_dilated(
+                    h, kernel, (stride, stride), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
+                )
+                h = jax.nn.relu(h + bias)
+                if pool:
+                    window = (1, pool, pool, 1)
+                    h = lax.reduce_window(h, -jnp.inf, lax.max, window, window, "VALID")
+        h = h.reshape(len(h), -1)
+        rest = list(pairs)
+        for i, (kernel, bias) in enumerate(rest):
+            h = h @ kernel + bias
+            h = jax.nn.relu(h) if i < len(rest) - 1 else h
+        return h
+
+    def loss_of(weights: list[Any], x: Any, y: Any) -> Any:
+        logits = jax.nn.log_softmax(forward(weights, x))
+        return -jnp.take_along_axis(logits, y[:, None], 1).mean()
+
+    return loss_of
+
+
 def model_of(name: str, backend: Any = None) -> Any:
     """The network in minicnn, compiled."""
-    from minicnn import Sequential, layers, zoo
+    from minicnn import layers, zoo
     from minicnn.losses import SparseCategoricalCrossentropy
     from minicnn.optimizers import SGD
 
     case = CASES[name]
     if case.layers:
-        stack: list[Any] = [layers.Input(case.image, dtype="uint8"), layers.Rescaling(1 / 255)]
-        for one in case.layers:
-            if isinstance(one, tuple):
-                filters, kernel, stride, pool = one
-                stack.append(layers.Conv2D(filters, kernel, strides=stride, activation="relu"))
-                stack += [layers.MaxPooling2D(pool)] if pool else []
-        stack.append(layers.Flatten())
-        stack += [layers.Dense(one, "relu") for one in case.layers if isinstance(one, int)]
-        model = Sequential([*stack, layers.Dense(case.classes)], backend=backend)
+        model = sequential(case, backend)
     else:
         extra = {"dropout": 0.0} if name in ("mobilenet_v2", "squeezenet1_1") else {}
         model = zoo.get_model(
@@ -159,19 +220,7 @@ def torch_round(name: str, threads: int, *, channels_last: bool) -> Callable[[],
     x, y = samples(case)
     H, W, C = case.image
     if case.layers:
-        modules: list[Any] = []
-        shape = (C, H, W)
-        for one in case.layers:
-            if isinstance(one, tuple):
-                filters, kernel, stride, pool = one
-                modules += [nn.Conv2d(shape[0], filters, kernel, stride), nn.ReLU()]
-                modules += [nn.MaxPool2d(pool)] if pool else []
-                shape = tuple(nn.Sequential(*modules)(torch.zeros(1, C, H, W)).shape[1:])
-        modules.append(nn.Flatten())
-        units = [int(np.prod(shape)), *(one for one in case.layers if isinstance(one, int))]
-        for inputs, outputs in itertools.pairwise(units):
-            modules += [nn.Linear(inputs, outputs), nn.ReLU()]
-        network: Any = nn.Sequential(*modules, nn.Linear(units[-1], case.classes))
+        network: Any = torch_network(case)
     else:
         network = getattr(torch_networks, name)(C, case.classes)
     source = model_of(name, "numpy")
@@ -209,7 +258,6 @@ def torch_round(name: str, threads: int, *, channels_last: bool) -> Callable[[],
 def jax_round(name: str, threads: int) -> Callable[[], float]:
     """Train with one jitted step in plain JAX; networks of this file's own layers only."""
     import jax
-    from jax import lax
     from jax import numpy as jnp
 
     case = CASES[name]
@@ -217,29 +265,7 @@ def jax_round(name: str, threads: int) -> Callable[[], float]:
     weights = [jnp.asarray(w) for w in model_of(name, "numpy").get_weights().values()]
     images, labels = jnp.asarray(x.astype(np.float32) / 255), jnp.asarray(y)
 
-    def forward(weights: list[Any], h: Any) -> Any:
-        pairs: Iterator[Any] = iter(zip(weights[::2], weights[1::2], strict=True))
-        for one in case.layers:
-            if isinstance(one, tuple):
-                _, _, stride, pool = one
-                kernel, bias = next(pairs)
-                h = lax.conv_general_dilated(
-                    h, kernel, (stride, stride), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
-                )
-                h = jax.nn.relu(h + bias)
-                if pool:
-                    window = (1, pool, pool, 1)
-                    h = lax.reduce_window(h, -jnp.inf, lax.max, window, window, "VALID")
-        h = h.reshape(len(h), -1)
-        rest = list(pairs)
-        for i, (kernel, bias) in enumerate(rest):
-            h = h @ kernel + bias
-            h = jax.nn.relu(h) if i < len(rest) - 1 else h
-        return h
-
-    def loss_of(weights: list[Any], x: Any, y: Any) -> Any:
-        logits = jax.nn.log_softmax(forward(weights, x))
-        return -jnp.take_along_axis(logits, y[:, None], 1).mean()
+    loss_of = jax_loss(case)
 
     @jax.jit
     def step(weights: Any, velocity: Any, x: Any, y: Any) -> Any:

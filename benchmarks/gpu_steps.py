@@ -78,8 +78,8 @@ def cupy_graphs(executable: Any, arrays: dict[str, Any], repeats: int) -> Iterat
 
 def numba_graphs(executable: Any, arrays: dict[str, Any], repeats: int) -> Iterator[Callable[[], None]]:
     """The same of the numba_cuda backend."""
-    gpu, zero = executable._gpu, np.zeros(1, "int32")
-    executable._cursor.memory.write(0, zero)
+    gpu = executable._gpu
+    executable._cursor.memory.clear()
     for launch in executable.launches(arrays, 0):
         yield gpu.capture([launch], repeats)
     steps = gpu.capture([one for k in range(16) for one in executable.launches(arrays, k)])
@@ -100,7 +100,7 @@ def measure(study: str, name: str, repeats: int = 50) -> dict[str, Any]:
     source = model._source(x, y, None, batch, "pad")
     feed, arrays = next(iter(source.epoch(shuffle=False, seed=0, epoch=0)))
     engine = model._engine
-    engine.train(feed, arrays, {}, 0.01)
+    engine.train_many(feed, arrays, {}, None, [0.01])
     backend.synchronize()
     first = time.perf_counter() - start
     index = np.stack([rng.permutation(samples)[:batch] for _ in range(min(steps, 64))]).astype("int32")

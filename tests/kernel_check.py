@@ -131,7 +131,7 @@ def train_by_steps(backend: Any, network: str, steps: int, *, at_once: bool) -> 
         totals = engine.train_many(feed, arrays, totals, index, rates)
     else:
         for row, rate in zip(index, rates, strict=True):
-            totals = engine.train(feed, {**arrays, "index": model.backend.asarray(row)}, totals, rate)
+            totals = engine.train_many(feed, arrays, totals, row[None], [rate])
     return model.get_weights(), {k: model.backend.to_numpy(v).copy() for k, v in totals.items()}
 
 

@@ -15,6 +15,7 @@ from minicnn.steps import Feed, StepKind
 
 Totals = dict[str, Array]
 HostArray = np.ndarray[Any, Any]
+COMPILED = 32  # steps that are kept, each with its memory: one for each kind of step and size of batch
 
 
 class Engine:
@@ -99,48 +100,58 @@ class Engine:
         self.set({**zeros, **arrays})
         self.steps_taken = steps_taken
 
-    def train(self, feed: Feed, arrays: Mapping[str, Array], totals: Totals, rate: float) -> Totals:
-        """One training step; returns the metric totals with those of this batch added."""
-        given = {**arrays, "learning_rate": self.backend.asarray(np.asarray(rate, self.dtype))}
-        made = self._run("train", feed, given, totals)
-        self.steps_taken += 1
-        return made
-
     def train_many(
-        self, feed: Feed, arrays: Mapping[str, Array], totals: Totals, index: HostArray, rates: Sequence[float]
+        self,
+        feed: Feed,
+        arrays: Mapping[str, Array],
+        totals: Totals,
+        index: HostArray | None,
+        rates: Sequence[float],
     ) -> Totals:
-        """Several training steps on rows of whole arrays, at once where the backend can.
+        """Several training steps on rows of whole arrays, or on the same arrays, at once where the backend can.
 
         Args:
             feed: What each step is given.
-            arrays: The whole arrays.
+            arrays: The arrays.
             totals: Metric totals so far.
-            index: Row numbers of each step, int32 (steps, batch).
+            index: Row numbers of each step, int32 (steps, batch); None if each step takes the arrays as they are.
             rates: Learning rate of each step.
         """
         step = self._step("train", feed)
-        if step.many is None:
-            for row, rate in zip(index, rates, strict=True):
-                totals = self.train(feed, {**arrays, "index": self.backend.asarray(row)}, totals, rate)
+        if step.many is not None:
+            rows = {"learning_rate": np.asarray(rates, self.dtype)} | ({} if index is None else {"index": index})
+            totals = self._keep(step, step.many(self._given(step, arrays, totals), rows))
+            self.steps_taken += len(rates)
             return totals
-        rows = {"index": index, "learning_rate": np.asarray(rates, self.dtype)}
-        made = step.many(self._given(step, arrays, totals), rows)
-        self.steps_taken += len(rates)
-        return self._keep(step, made)
+        for k, rate in enumerate(rates):
+            given = {**arrays, "learning_rate": self.backend.asarray(np.asarray(rate, self.dtype))}
+            if index is not None:
+                given["index"] = self.backend.asarray(index[k])
+            totals = self._keep(step, step.run(self._given(step, given, totals)))
+            self.steps_taken += 1
+        return totals
 
-    def evaluate(self, feed: Feed, arrays: Mapping[str, Array], totals: Totals) -> Totals:
-        """One evaluation step; returns the metric totals with those of this batch added."""
-        return self._run("evaluate", feed, arrays, totals)
+    def evaluate_many(
+        self, feed: Feed, arrays: Mapping[str, Array], totals: Totals, index: HostArray | None, steps: int
+    ) -> Totals:
+        """Several evaluation steps, as `train_many` takes them; returns the totals with those of all steps added."""
+        step = self._step("evaluate", feed)
+        if step.many is not None and index is not None:
+            return self._keep(step, step.many(self._given(step, arrays, totals), {"index": index}))
+        for k in range(steps):
+            rows = {} if index is None else {"index": self.backend.asarray(index[k])}
+            totals = self._keep(step, step.run(self._given(step, {**arrays, **rows}, totals)))
+        return totals
 
-    def predict(self, feed: Feed, arrays: Mapping[str, Array]) -> list[Array]:
-        """The outputs for one batch."""
+    def predict(self, feed: Feed, arrays: Mapping[str, Array], index: HostArray | None = None) -> list[Array]:
+        """The outputs for one batch, or for all batches whose rows an index has."""
         step = self._step("predict", feed)
-        made = step.run({**self.state(), **arrays})
-        return [made[name] for name in step.outputs]
-
-    def _run(self, kind: StepKind, feed: Feed, arrays: Mapping[str, Array], totals: Totals) -> Totals:
-        step = self._step(kind, feed)
-        return self._keep(step, step.run(self._given(step, arrays, totals)))
+        if index is None or step.many is None:
+            made = step.run({**self.state(), **arrays})
+            return [made[name] for name in step.outputs]
+        made = step.many({**self.state(), **arrays}, {"index": index})
+        reshape = self.backend.xp.reshape
+        return [reshape(made[name], (-1, *made[name].shape[2:])) for name in step.outputs]
 
     def _given(self, step: _Step, arrays: Mapping[str, Array], totals: Totals) -> dict[str, Array]:
         # Zeros are made anew each time, because a backend may overwrite what is carried.
@@ -152,7 +163,11 @@ class Engine:
         return {name: made[name] for name in step.zeros}
 
     def _step(self, kind: StepKind, feed: Feed) -> _Step:
-        if (kind, feed) not in self._steps:
+        if (kind, feed) in self._steps:
+            self._steps[kind, feed] = self._steps.pop((kind, feed))  # the last one used comes last
+        else:
+            while len(self._steps) >= COMPILED:
+                del self._steps[next(iter(self._steps))]
             program = self._trace(kind, feed)
             zeros = {v.name: np.zeros(v.shape, v.dtype) for v in program.inputs if v.kind == "metric"}
             compiled = self.backend.compile(program)

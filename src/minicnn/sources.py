@@ -2,27 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import groupby
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from itertools import groupby, islice
 from typing import Any
 
-from minicnn.backends.base import Array
-from minicnn.data.order import Indices, batch_indices, epoch_order, num_batches
-from minicnn.feeding import Batch, Standardizer, as_list, checked_inputs, host, is_loader, numeric, same_length
-from minicnn.steps import Feed
+import numpy as np
 
-# What several steps are given: the feed of each, arrays, and the rows that each picks (none: one step on the arrays).
-Run = tuple[Feed, dict[str, Array], list[Indices]]
+from minicnn.backends import get_backend
+from minicnn.backends.base import Backend, Stage
+from minicnn.data.order import Indices, batch_indices, epoch_order, num_batches
+from minicnn.feeding import (
+    Batch,
+    Standardizer,
+    as_list,
+    checked_inputs,
+    dtype_name,
+    host,
+    is_loader,
+    numeric,
+    same_length,
+)
+from minicnn.program.graph import ITEMSIZE, Spec
+from minicnn.staging import Chunk, Gatherer, HostArray, Run, row_specs, staged, steps_of_a_slot
+from minicnn.steps import Feed
 
 
 class ArraySource:
-    """Batches picked by index from whole arrays on the device."""
+    """Batches picked by index from whole arrays: on the device, or in the host's memory if they are not kept there.
+
+    Args:
+        standardizer: What the batches are for.
+        x: Inputs.
+        y: Labels; None where predictions are made.
+        weight: Sample weights or None.
+        batch_size: Samples in a batch.
+        last_batch: What becomes of a last batch that is not full: see `batch_indices`.
+    """
 
     def __init__(
         self, standardizer: Standardizer, x: Any, y: Any, weight: Any, *, batch_size: int, last_batch: Any
     ) -> None:
-        self._whole, self._arrays = standardizer.batch(x, y, weight)
         self._backend = standardizer.backend
+        self._stages: dict[Any, Stage] = {}
+        self._resident = _stays(standardizer, x, y, weight)
+        if not self._resident:
+            standardizer = on_host(standardizer)
+        self._whole, self._arrays = standardizer.batch(x, y, weight)
+        self._gather = None if self._resident else Gatherer(self._arrays)
         self._batch_size, self._last_batch = batch_size, last_batch
         self._batches = num_batches(self._whole.batch, batch_size, last_batch)
 
@@ -31,20 +60,28 @@ class ArraySource:
 
     def epoch(self, *, shuffle: bool, seed: int, epoch: int, skip: int = 0) -> Iterator[Batch]:
         """Batches of one epoch, the first `skip` left out."""
-        order = epoch_order(self._whole.batch, shuffle=shuffle, seed=seed, epoch=epoch)
-        for index in batch_indices(order, self._batch_size, self._last_batch)[skip:]:
-            feed = Feed(len(index), self._whole.x, self._whole.y, self._whole.weighted, gathered=True)
-            yield feed, {**self._arrays, "index": self._backend.asarray(index, "int32")}
+        for run in self.runs(shuffle=shuffle, seed=seed, epoch=epoch, skip=skip, longest=1):
+            index = np.empty((1, 0), np.int32) if run.index is None else run.index
+            yield run.feed, {**run.arrays, "index": self._backend.asarray(index[0], "int32")}
 
-    def runs(self, *, shuffle: bool, seed: int, epoch: int, skip: int, longest: int) -> Iterator[Run]:
-        """The same batches, up to `longest` of one size at a time, by the indices of their rows."""
+    def runs(self, *, shuffle: bool, seed: int, epoch: int, skip: int = 0, longest: int = 1) -> Iterator[Run]:
+        """The same batches, up to `longest` of one size at a time."""
         order = epoch_order(self._whole.batch, shuffle=shuffle, seed=seed, epoch=epoch)
         batches = batch_indices(order, self._batch_size, self._last_batch)[skip:]
-        for size, equal in groupby(batches, key=len):
+        if self._gather is not None:
+            yield from staged(self._chunks(batches, self._gather, longest), self._backend, self._stages)
+            return
+        for size, rows in _grouped(batches, longest):
             feed = Feed(size, self._whole.x, self._whole.y, self._whole.weighted, gathered=True)
-            rows = list(equal)
-            for at in range(0, len(rows), longest):
-                yield feed, self._arrays, rows[at : at + longest]
+            yield Run(feed, self._arrays, len(rows), np.stack(rows))
+
+    def _chunks(self, batches: Iterable[Indices], gather: Gatherer, longest: int) -> Iterator[Chunk]:
+        specs = row_specs(self._arrays)
+        steps = steps_of_a_slot(specs, self._batch_size, longest, self._backend.stage_bytes)
+        for size, rows in _grouped(batches, steps):
+            x, y = (tuple(Spec((size, *s.shape[1:]), s.dtype) for s in part) for part in (self._whole.x, self._whole.y))
+            feed = Feed(size, x, y, self._whole.weighted)
+            yield Chunk(feed, len(rows), specs, steps * self._batch_size, partial(gather, np.concatenate(rows)))
 
 
 class LoaderSource:
@@ -52,6 +89,7 @@ class LoaderSource:
 
     def __init__(self, standardizer: Standardizer, loader: Any) -> None:
         self._standardizer, self._loader = standardizer, loader
+        self._stages: dict[Any, Stage] = {}
         if not hasattr(loader, "__len__") or len(loader) < 1:
             message = (
                 "A loader can be iterated over again and again, and has a length, the number of its batches, of at "
@@ -65,30 +103,105 @@ class LoaderSource:
 
     def epoch(self, *, shuffle: bool, seed: int, epoch: int, skip: int = 0) -> Iterator[Batch]:
         """Batches of one epoch, the first `skip` left out; the loader itself decides on their order."""
+        for run in self.runs(shuffle=shuffle, seed=seed, epoch=epoch, skip=skip):
+            yield run.feed, run.arrays
+
+    def runs(self, *, shuffle: bool, seed: int, epoch: int, skip: int = 0, longest: int = 1) -> Iterator[Run]:
+        """The same batches, up to `longest` of one size at a time."""
         if hasattr(self._loader, "set_epoch"):
             self._loader.set_epoch(epoch)
+        if longest > 1:
+            yield from staged(self._items(skip, longest), self._standardizer.backend, self._stages)
+        else:
+            for batch, count in self._given(skip):
+                feed, arrays = self._standardizer.batch(*batch)
+                for _ in range(count):
+                    yield Run(feed, arrays)
+
+    def _given(self, skip: int) -> Iterator[tuple[Any, int]]:
+        """Batches, and how many times a list has each in a row, the first `skip` left out."""
+        batches = self._loader
+        # Objects in a list are alive, so that equal ids are one object.
+        groups = groupby(batches, key=id) if isinstance(batches, list) else (((), [batch]) for batch in batches)
         given = 0
-        for given, batch in enumerate(self._loader, start=1):
+        for _, same in groups:
+            count = 0
+            for batch in same:  # noqa: B007  # the last is all of them
+                given, count = given + 1, count + (given >= skip)
             if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
                 message = f"A loader gives (x, y) or (x, y, sample_weight). Received: {_describe(batch)}."
                 raise ValueError(message)
-            if given > skip:
-                yield self._standardizer.batch(*batch)
+            if count:
+                yield batch, count
         if not given:
             message = "A loader gives at least one batch whenever it is iterated over. Received: none."
             raise ValueError(message)
 
-    def runs(self, *, shuffle: bool, seed: int, epoch: int, skip: int, longest: int) -> Iterator[Run]:
-        """The same batches one by one, without indices."""
-        for feed, arrays in self.epoch(shuffle=shuffle, seed=seed, epoch=epoch, skip=skip):
-            yield feed, arrays, []
+    def _items(self, skip: int, longest: int) -> Iterator[Run | Chunk]:
+        """Batches as runs if they are on the device or come again and again, else as chunks."""
+        standardizer, backend = self._standardizer, self._standardizer.backend
+        hosted = on_host(standardizer)
+        parts: list[dict[str, HostArray]] = []
+        last: Feed | None = None
+        steps = 1
+        for batch, count in self._given(skip):
+            here = backend.stage_bytes and count == 1 and not _on_device(batch, backend)
+            feed, arrays = (hosted if here else standardizer).batch(*batch)
+            if last is not None and (not here or feed != last or len(parts) == steps):
+                yield _chunk(last, parts, steps)
+                parts, last = [], None
+            if here:
+                last = feed
+                steps = steps_of_a_slot(row_specs(arrays), feed.batch, longest, backend.stage_bytes)
+                parts.append(arrays)
+            else:
+                for at in range(0, count, longest):
+                    yield Run(feed, arrays, min(longest, count - at))
+        if last is not None:
+            yield _chunk(last, parts, steps)
 
 
 Source = ArraySource | LoaderSource
 
 
-def prediction_batches(x: Any, standardizer: Standardizer, batch_size: int) -> Iterator[tuple[list[Any], Any]]:
-    """The arrays that were given, and a batch of inputs from them; in order.
+def _grouped(batches: Iterable[Indices], longest: int) -> Iterator[tuple[int, list[Indices]]]:
+    """Size and rows of up to `longest` batches of one size at a time."""
+    for size, equal in groupby(batches, key=len):
+        while rows := list(islice(equal, longest)):
+            yield size, rows
+
+
+def _chunk(feed: Feed, parts: list[dict[str, HostArray]], steps: int) -> Chunk:
+    """Batches of a loader, one step each."""
+
+    def write(out: Mapping[str, HostArray]) -> None:
+        for name, rows in out.items():
+            np.concatenate([part[name] for part in parts], out=rows[: len(parts) * feed.batch])
+
+    return Chunk(feed, len(parts), row_specs(parts[0]), steps * feed.batch, write)
+
+
+def on_host(standardizer: Standardizer) -> Standardizer:
+    """The same for arrays in the host's memory."""
+    return replace(standardizer, backend=get_backend("numpy"))
+
+
+def _on_device(given: Any, backend: Backend) -> bool:
+    """Whether one of the arrays, or lists of them, is the backend's own."""
+    return any(backend.owns(a) for part in as_list(given) for a in as_list(part))
+
+
+def _stays(standardizer: Standardizer, *data: Any) -> bool:
+    """Whether arrays are, or will be, where the backend computes."""
+    backend, width = standardizer.backend, ITEMSIZE[standardizer.dtype]
+    arrays = [a for part in data if part is not None for a in as_list(part)]
+    if any(backend.owns(a) for a in arrays) or not all(hasattr(a, "shape") for a in arrays):
+        return True
+    return backend.keeps(sum(math.prod(a.shape) * (1 if dtype_name(a) == "uint8" else width) for a in arrays))
+
+
+def prediction_runs(x: Any, standardizer: Standardizer, batch_size: int) -> Iterator[tuple[list[Any], Run]]:
+    """The arrays that were given, and a run of predictions on them; in order.
 
     Args:
         x: Arrays, or a loader of inputs; where it gives (x, y) or (x, y, sample_weight) only x is used.
@@ -100,13 +213,19 @@ def prediction_batches(x: Any, standardizer: Standardizer, batch_size: int) -> I
         for batch in x:
             labelled = isinstance(batch, tuple | list) and (len(shapes) == 1 or isinstance(batch[0], tuple | list))
             given = batch[0] if labelled else batch
-            yield as_list(given, len(shapes)), given
+            yield as_list(given, len(shapes)), Run(*standardizer.batch(given))
         return
+    given = as_list(x, len(shapes))
     arrays = [a if backend.owns(a) else host(a, str(backend)) for a in checked_inputs(x, shapes)]
+    if backend.predictions_at_once > 1:
+        source = ArraySource(standardizer, arrays, None, None, batch_size=batch_size, last_batch="keep")
+        for run in source.runs(shuffle=False, seed=0, epoch=0, longest=backend.predictions_at_once):
+            yield given, run
+        return
     samples = int(arrays[0].shape[0])
     for start in range(0, samples, batch_size):
         stop = min(start + batch_size, samples)
-        yield as_list(x, len(shapes)), [a[start:stop, ...] for a in arrays]
+        yield given, Run(*standardizer.batch([a[start:stop, ...] for a in arrays]))
 
 
 def split_off(

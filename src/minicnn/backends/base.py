@@ -8,11 +8,41 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from minicnn.program.graph import Node, Program
+from minicnn.program.graph import Node, Program, Spec
 
 Array = Any
 Kernel = Callable[..., Any]
 Executable = Callable[[Mapping[str, Array]], dict[str, Array]]
+
+
+class Stage:
+    """Arrays on a device in a few slots: one is computed on while the next are filled from the host.
+
+    A slot is filled, begun and ended, and then filled again.
+
+    Attributes:
+        specs: Shape and dtype of one row of each array.
+        rows: Rows of a slot.
+        arrays: Arrays by name; those of slot s are rows s * rows to (s + 1) * rows.
+    """
+
+    slots: ClassVar[int] = 3
+    specs: Mapping[str, Spec]
+    rows: int
+    arrays: dict[str, Array]
+
+    def fill(self, slot: int, rows: int, write: Callable[[Mapping[str, Any]], None]) -> None:
+        """Have `write` put so many rows into host arrays by name, and begin to copy them; from any one thread."""
+        raise NotImplementedError
+
+    def begin(self, slot: int) -> None:
+        """What is computed from now on may read the slot: it waits for the copy."""
+
+    def end(self, slot: int) -> None:
+        """What is computed from now on does not read the slot any more."""
+
+    def close(self) -> None:
+        """Wait for copies under way."""
 
 
 class Backend:
@@ -26,7 +56,9 @@ class Backend:
         xp: Array API namespace in which the references run.
         device: Name of the device, such as "cpu" or "cuda:0".
         precisions: Precision policies that it can carry out.
-        steps_at_once: How many training steps it likes to be given together.
+        steps_at_once: How many training or evaluation steps it likes to be given together.
+        predictions_at_once: The same for predictions; its Executables then give the outputs of all steps.
+        stage_bytes: Size of a slot of its stages; 0 if each batch is copied when it comes.
         reference_only: Whether every kernel is switched off.
         strict: Whether a node without a kernel is an error.
     """
@@ -35,6 +67,8 @@ class Backend:
     precisions: ClassVar[tuple[str, ...]] = ("float32", "float64")
     devices: ClassVar[tuple[str, ...]] = ("cpu",)
     steps_at_once = 1
+    predictions_at_once = 1
+    stage_bytes = 0
     xp: Any
 
     def __init__(self, device: str | None = None, *, reference_only: bool = False, strict: bool = False) -> None:
@@ -60,6 +94,19 @@ class Backend:
 
     def owns(self, array: Any) -> bool:
         """Whether an array is of this backend's library."""
+        raise NotImplementedError
+
+    def keeps(self, nbytes: int) -> bool:
+        """Whether a data set of so many bytes is to stay where the backend computes."""
+        return True
+
+    def stage(self, specs: Mapping[str, Spec], rows: int) -> Stage:
+        """A stage for batches from the host, where `stage_bytes` says that there are any.
+
+        Args:
+            specs: Shape and dtype of one row of each array.
+            rows: Rows of a slot.
+        """
         raise NotImplementedError
 
     def synchronize(self) -> None:

@@ -116,6 +116,7 @@ class Callbacks:
         with ExitStack() as stack:  # closes every one, even if another cannot be closed
             for callback in self.callbacks:
                 stack.callback(callback.close)
+        self.callbacks = []  # they know this object: a model in training would live until Python looks for cycles
 
     def get_state(self) -> dict[str, Any]:
         """States of the callbacks that have one, by class name, numbered where a class comes again."""

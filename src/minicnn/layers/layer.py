@@ -120,7 +120,7 @@ class Layer:
         self.built = False
         self._trace: Trace | None = None
         self._path = ""
-        self._origin: Layer = self
+        self._origin: Layer | None = None  # of which this is a copy bound to a trace
 
     # For subclasses -----------------------------------------------------------------------------
 
@@ -170,7 +170,7 @@ class Layer:
             value: New value, of the weight's shape.
         """
         trace = self._tracing()
-        declared = vars(self._origin).get(weight)
+        declared = vars(self._origin or self).get(weight)
         if not isinstance(declared, Weight) or declared.trainable or value.shape != declared.shape:
             message = (
                 "assign takes the name of an attribute that holds a weight with trainable=False, and a "
@@ -248,7 +248,7 @@ class Layer:
                 "compute on arrays put it into a Sequential and call predict."
             )
             raise TypeError(message)
-        return self._origin.trace_call(self._trace, self._path, inputs, training)
+        return (self._origin or self).trace_call(self._trace, self._path, inputs, training)
 
     def trace_call(self, trace: Trace, path: str, inputs: Any, training: bool | None = None) -> Any:
         """Emit this layer's nodes into the trace's Program, under the given path."""

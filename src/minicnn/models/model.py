@@ -21,8 +21,9 @@ from minicnn.models.network import Network, check_counts, check_seed
 from minicnn.objective import LazyLogs, Objective
 from minicnn.optimizers import Optimizer, get_optimizer
 from minicnn.schedules import Schedule
-from minicnn.sources import ArraySource, LoaderSource, Source, prediction_batches, split_off
-from minicnn.steps import PRECISIONS, Feed
+from minicnn.sources import ArraySource, LoaderSource, Source, prediction_runs, split_off
+from minicnn.staging import Run
+from minicnn.steps import PRECISIONS
 
 LastBatch = Literal["keep", "drop", "pad"]
 Path = str | os.PathLike[str]
@@ -195,14 +196,14 @@ class Model(Network):
             self._totals, self.samples_seen = {}, 0
         callbacks("on_epoch_begin", epoch)
         at_once = 1 if callbacks.watch_batches else self.backend.steps_at_once
-        for feed, arrays, index in source.runs(shuffle=shuffle, seed=seed, epoch=epoch, skip=first, longest=at_once):
+        for run in source.runs(shuffle=shuffle, seed=seed, epoch=epoch, skip=first, longest=at_once):
             if self.stop_training:
                 break
             callbacks("on_train_batch_begin", self._position[1])
-            self._totals = self._train_run(feed, arrays, index, self._totals)
-            batch = self._position[1] + max(1, len(index))
+            self._totals = self._train_run(run, self._totals)
+            batch = self._position[1] + run.steps
             self._position = (epoch, batch)
-            self.samples_seen += feed.batch * max(1, len(index))
+            self.samples_seen += run.feed.batch * run.steps
             logs = LazyLogs(partial(self._logs, self._totals))
             self._open_logs = weakref.ref(logs)
             callbacks("on_train_batch_end", batch - 1, logs)
@@ -216,29 +217,22 @@ class Model(Network):
         self._position = (epoch + 1, 0)
         callbacks("on_epoch_end", epoch, epoch_logs)
 
-    def _train_step(self, feed: Feed, arrays: dict[str, Array], totals: Totals) -> Totals:
-        return self._train_run(feed, arrays, [], totals)
-
-    def _train_run(
-        self, feed: Feed, arrays: dict[str, Array], index: Sequence[np.ndarray[Any, Any]], totals: Totals
-    ) -> Totals:
-        """One step on a batch, or a step for each row of an index into whole arrays."""
+    def _train_run(self, run: Run, totals: Totals) -> Totals:
+        """Training steps; returns the metric totals with theirs added."""
         _, optimizer = self._compiled()
         kept = self._open_logs()
         if kept is not None:  # somebody may look at them later, and the step may overwrite the totals
             kept.read()
         taken = self._engine.steps_taken
-        if not len(index):
-            return self._engine.train(feed, arrays, totals, optimizer.rate(taken))
-        rates = [optimizer.rate(taken + k) for k in range(len(index))]
-        return self._engine.train_many(feed, arrays, totals, np.stack(index), rates)
+        rates = [optimizer.rate(taken + k) for k in range(run.steps)]
+        return self._engine.train_many(run.feed, run.arrays, totals, run.index, rates)
 
     def train_on_batch(self, x: Any, y: Any, sample_weight: Any = None) -> dict[str, Any]:
         """One training step; returns the logs of this batch, as they were before the step."""
         objective, _ = self._compiled()
         self._prepare(x, y)
         feed, arrays = self._standardizer(objective.losses).batch(x, y, sample_weight)
-        return self._logs(self._train_step(feed, arrays, {}))
+        return self._logs(self._train_run(Run(feed, arrays), {}))
 
     def evaluate(
         self, x: Any, y: Any = None, batch_size: int = 32, sample_weight: Any = None, *, verbose: int = 0
@@ -262,8 +256,8 @@ class Model(Network):
 
     def _evaluate(self, source: Source) -> dict[str, Any]:
         totals: Totals = {}
-        for feed, arrays in source.epoch(shuffle=False, seed=0, epoch=0):
-            totals = self._engine.evaluate(feed, arrays, totals)
+        for run in source.runs(shuffle=False, seed=0, epoch=0, longest=self.backend.steps_at_once):
+            totals = self._engine.evaluate_many(run.feed, run.arrays, totals, run.index, run.steps)
         return self._logs(totals)
 
     def predict(self, x: Any, batch_size: int = 32) -> Any:
@@ -281,10 +275,9 @@ class Model(Network):
         standardizer, backend = self._standardizer(), self.backend
         parts: list[list[Array]] = [[] for _ in self._outputs]
         first: Any = None
-        for given, batch in prediction_batches(x, standardizer, batch_size):
+        for given, run in prediction_runs(x, standardizer, batch_size):
             first = given[0] if first is None else first
-            feed, arrays = standardizer.batch(batch)
-            for part, made in zip(parts, self._engine.predict(feed, arrays), strict=True):
+            for part, made in zip(parts, self._engine.predict(run.feed, run.arrays, run.index), strict=True):
                 part.append(made if backend.owns(first) else backend.to_numpy(made))
         if first is None:
             message = "There is at least one batch to predict. Received: an empty loader."

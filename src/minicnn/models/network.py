@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import operator
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import numpy as np
 
@@ -45,7 +46,8 @@ class Network(Graph):
         self.optimizer: Optimizer | None = None
         self.precision = "float32"
         self._objective: Objective | None = None
-        self._engine = Engine(lambda kind, feed: self._program_of(kind, feed)[0], backend)
+        known = weakref.ref(self)  # else the model would live, with its memory, until Python looks for cycles
+        self._engine = Engine(lambda kind, feed: cast(Network, known())._program_of(kind, feed)[0], backend)
         self._paths: dict[Weight, str] = {}
 
     def _connect(self, inputs: Any, outputs: Any, name: str | None) -> None:

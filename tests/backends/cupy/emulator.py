@@ -27,8 +27,10 @@ Array = np.ndarray[Any, Any]
 HOST = r"""
 #include <barrier>
 #include <cmath>
+#include <condition_variable>
 #include <cstdint>
 #include <cstring>
+#include <mutex>
 #include <thread>
 #include <vector>
 #define __device__
@@ -40,9 +42,32 @@ HOST = r"""
 #define __restrict__
 struct Place { unsigned x; };
 static thread_local Place threadIdx, blockIdx;
-static std::barrier<>* everyone;
-static inline void __syncthreads() { everyone->arrive_and_wait(); }
+// A barrier that does not wait for threads that have left.
+struct Block {
+  std::mutex mutex;
+  std::condition_variable changed;
+  int here, arrived = 0, round = 0;
+  void pass() { arrived = 0, round++, changed.notify_all(); }
+  void wait() {
+    std::unique_lock<std::mutex> lock(mutex);
+    const int now = round;
+    if (++arrived == here) return pass();
+    changed.wait(lock, [&] { return round != now; });
+  }
+  void leave() {
+    std::unique_lock<std::mutex> lock(mutex);
+    if (arrived == --here && here) pass();
+  }
+};
+static Block* everyone;
+static inline void __syncthreads() { everyone->wait(); }
+static inline bool spare(int threads) {
+  if (int(threadIdx.x) < threads) return false;
+  everyone->leave();
+  return true;
+}
 static inline float __int_as_float(int i) { float f; memcpy(&f, &i, 4); return f; }
+static inline int __float_as_int(float f) { int i; memcpy(&i, &f, 4); return i; }
 static inline double __longlong_as_double(long long i) { double f; memcpy(&f, &i, 8); return f; }
 static inline unsigned __umulhi(unsigned a, unsigned b) { return (uint64_t(a) * b) >> 32; }
 alignas(128) static unsigned char dynamic_memory[232448];
@@ -83,6 +108,16 @@ template <int n> static inline void load_transposed(uint32_t (&r)[n], SharedAddr
 }
 static inline float from_bfloat16(uint32_t r) { return __int_as_float(int(r << 16)); }
 static inline float from_float16(uint32_t r) { _Float16 h; uint16_t b = r; memcpy(&h, &b, 2); return float(h); }
+static inline float low_float16(uint32_t r) { return from_float16(r & 0xffff); }
+static inline float high_float16(uint32_t r) { return from_float16(r >> 16); }
+static inline uint32_t largest_of_warp(uint32_t x) {
+  Warp& w = *warps[threadIdx.x / 32];
+  w.a[threadIdx.x % 32][0] = x;
+  w.all.arrive_and_wait();
+  for (auto& a : w.a) x = a[0] > x ? a[0] : x;
+  w.all.arrive_and_wait();
+  return x;
+}
 static inline uint32_t bfloat16(float x) {
   uint32_t r;
   memcpy(&r, &x, 4);
@@ -130,14 +165,16 @@ def library(source: Source, count: int | None = None) -> ctypes.CDLL:
     )
     if parallel:
         body = f"""
-  std::barrier<> all({source.threads});
-  everyone = &all;
+  Block block;
+  everyone = &block;
+  block.here = {source.threads};
+  std::barrier ends({source.threads}, []() noexcept {{ everyone->here = {source.threads}; }});
   warps.clear();
   for (int t = 0; t < {source.threads}; t += 32) warps.push_back(std::make_unique<Warp>(min(32, {source.threads} - t)));
   std::vector<std::thread> threads;
-  for (unsigned t = 0; t < {source.threads}; t++) threads.emplace_back([=] {{
+  for (unsigned t = 0; t < {source.threads}; t++) threads.emplace_back([=, &ends] {{
     threadIdx.x = t;
-    for (unsigned b = 0; b < {source.blocks}; b++) {{ blockIdx.x = b; {call} __syncthreads(); }}
+    for (unsigned b = 0; b < {source.blocks}; b++) {{ blockIdx.x = b; {call} ends.arrive_and_wait(); }}
   }});
   for (auto& t : threads) t.join();"""
     else:

@@ -8,12 +8,15 @@ from typing import Any
 import pytest
 
 from backends.cupy.networks import NETWORKS
-from minicnn.backends._cuda import compiler
+from minicnn.backends._cuda import compiler, nvrtc
 from minicnn.backends._cuda.fusing import Plan
 from minicnn.backends._cuda.generation import generate
 from minicnn.backends._cuda.rewriting import rewrite
 
-pytest.importorskip("cupy")
+try:
+    nvrtc.version()
+except ImportError as missing:
+    pytest.skip(str(missing), allow_module_level=True)
 
 
 @pytest.fixture(autouse=True)
@@ -24,11 +27,21 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("architecture", ["sm_75", "sm_80", "sm_90"])
-def test_all_kernels_of_a_step(architecture: str) -> None:
-    program = NETWORKS["lenet"]("numpy").program("train", batch_size=16)
-    plan = Plan(rewrite(program, fuse=True, tiled=True), fuse=True, tiled=True)
-    texts = [generate(plan, launch, set()).text for launch in plan.launches]
-    assert all(compiler.compile_all(texts, architecture))
+@pytest.mark.parametrize("network", NETWORKS)
+def test_all_kernels_of_a_step(network: str, architecture: str) -> None:
+    assert all(compiler.compile_all(_texts(network, tiled=True, fuse=True), architecture))
+
+
+@pytest.mark.parametrize("level", [{"tiled": True, "fuse": False}, {"tiled": False, "fuse": False}], ids=str)
+def test_kernels_with_optimisations_switched_off(level: dict[str, bool]) -> None:
+    assert all(compiler.compile_all(_texts("normalized", **level), "sm_75"))
+
+
+def _texts(network: str, **level: bool) -> list[str]:
+    program = NETWORKS[network]("numpy").program("train", batch_size=16)
+    plan = Plan(rewrite(program, **level), **level)
+    queued = {id(v) for v in program.inputs if v.name in ("index", "learning_rate")}
+    return [generate(plan, launch, queued).text for launch in plan.launches]
 
 
 def test_a_kernel_is_compiled_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,5 +59,5 @@ def test_a_kernel_is_compiled_once(folder: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_error_of_a_kernel_shows_what_the_compiler_said() -> None:
-    with pytest.raises(RuntimeError, match=r"(?s)Received: .*for sm_80.*missing_name"):
+    with pytest.raises(RuntimeError, match=r"(?s)Received for sm_80: .*missing_name"):
         compiler.compile_kernel('extern "C" __global__ void kernel() { missing_name(); }', "sm_80")

@@ -12,6 +12,8 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
+from minicnn.backends._cuda import nvrtc
+
 OPTIONS = ("-std=c++17", "-default-device", "-lineinfo")
 HEADERS = ("core.cuh", "mma.cuh", "windows.cuh", "tiles.cuh", "tensor.cuh")
 
@@ -40,11 +42,9 @@ def compile_kernel(text: str, architecture: str) -> bytes:
 
     Raises:
         RuntimeError: If it does not compile; says why.
+        ImportError: If there is no compiler.
     """
-    from cupy.cuda import nvrtc
-
-    version = ".".join(map(str, nvrtc.getVersion()))
-    parts = (text, *map(header, HEADERS), architecture, version, *OPTIONS)
+    parts = (text, *map(header, HEADERS), architecture, nvrtc.version(), *OPTIONS)
     path = cache_folder() / f"{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()}.cubin"
     with contextlib.suppress(OSError):
         return path.read_bytes()
@@ -54,24 +54,16 @@ def compile_kernel(text: str, architecture: str) -> bytes:
 
 
 def _compile(text: str, architecture: str) -> bytes:
-    from cupy.cuda import nvrtc
-
-    headers = [header(name).encode() for name in HEADERS]
-    program = nvrtc.createProgram(text, "kernel.cu", headers, [name.encode() for name in HEADERS])
+    headers = {name: header(name) for name in HEADERS}
     try:
-        nvrtc.compileProgram(program, (f"--gpu-architecture={architecture}", *OPTIONS))
-        code: bytes = nvrtc.getCUBIN(program)
-    except nvrtc.NVRTCError as error:
-        log = nvrtc.getProgramLog(program)
+        return nvrtc.compile_program(text, headers, (f"--gpu-architecture={architecture}", *OPTIONS))
+    except nvrtc.CompileError as error:
         message = (
-            f"A kernel of minicnn compiles for every GPU that its CUDA knows. Received: {error} for {architecture}:\n"
-            f"{log}\nInstall the extra for your driver, cuda12 or cuda13, or use"
-            " CupyBackend(reference_only=True) and report this."
+            f"A kernel of minicnn compiles for every GPU that its CUDA knows. Received for {architecture}: {error}\n"
+            "Install the extra for your driver, cuda12 or cuda13, or use CupyBackend(reference_only=True) and report "
+            "this."
         )
         raise RuntimeError(message) from error
-    finally:
-        nvrtc.destroyProgram(program)
-    return code
 
 
 def _keep(path: Path, code: bytes) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-
 from typing import Any
 
 from minicnn.backends._cuda import tiling
@@ -164,8 +163,11 @@ class Plan:
         """Whether reading what the node reads costs no more than reading its result."""
         if node.op.name == SCATTER:
             strides = node.attrs["strides"]
-            alone = len(self._readers.get(id(node.outputs[0]), [])) == 1
-            return alone and strides[0] * strides[1] > 1 and id(self.root(node.inputs[0])) not in self.virtual
+            readers = self._readers.get(id(node.outputs[0]), [])
+            cheap = len(readers) == 1 or (
+                getattr(self.tiles, "reads_scattered", False) and all(r.op.name in _CONVOLUTIONS for r in readers)
+            )
+            return cheap and strides[0] * strides[1] > 1 and id(self.root(node.inputs[0])) not in self.virtual
         if not (node.op.elementwise or node.op.name in ("take", "broadcast_to", "one_hot")) or len(node.outputs) > 1:
             return False
         if node.op.elementwise and node.cost.flops > COSTLY * node.outputs[0].size:
@@ -315,7 +317,7 @@ class Plan:
         return not any(v is old for u in self.units[at + 1 :] for v in self.reads(u))
 
     def _launches(self) -> list[list[Unit]]:
-        """Units in order; small elementwise ones that do not wait for each other side by side."""
+        """Units in order; those that do not wait for each other side by side."""
         maker = {id(v): u for u in self.units for v in u.stored}
         overwritten = {id(u): {id(self.program.value(n)) for n in self.carried(u)} for u in self.units}
         read = {id(v) for u in self.units for v in self.reads(u)}
@@ -330,38 +332,49 @@ class Plan:
                 or any(id(v) in overwritten[id(other)] for v in self.reads(unit))
             ]
             first = max(before, default=-1) + 1
-            joined = [j for j in range(first, len(launches)) if self.fuse and _beside(unit, launches[j])]
             last = _plain(unit) and not any(id(v) in read for v in unit.stored)
-            at = joined[-1 if last else 0] if joined and not (last and joined[-1] < len(launches) - 1) else None
+            if last:  # all of them together, at the end
+                first = max(first, len(launches) - (1 if launches and all(map(_plain, launches[-1])) else 0))
+            joined = [j for j in range(first, len(launches)) if self.fuse and self._beside(unit, launches[j])]
+            at = joined[0] if joined else None
             if at is None:
                 place[id(unit)] = len(launches)
                 launches.append([unit])
             else:
                 place[id(unit)] = at
                 launches[at].append(unit)
+        for launch in launches:
+            launch.sort(key=_plain)  # what takes longer begins first
         return launches
 
+    def _beside(self, unit: Unit, launch: list[Unit]) -> bool:
+        """Whether a unit may join a launch: where neither of them fills the device, or all are small."""
+        units = [*launch, unit]
+        if any(u.reference for u in units):
+            return False
+        if all(map(_plain, units)):
+            return True
+        large = [u for u in units if not _plain(u)]
+        if len(large) < len(units) and not getattr(self.tiles, "side_by_side", False):
+            return False
+        # Blocks of a launch have the registers and the shared memory of the greediest.
+        if len(large) > 1 and not (all(map(_product, large)) and len({u.tile.threads for u in large if u.tile}) == 1):
+            return False
+        blocks = [u.tile.blocks if u.tile else -(-u.size // 256) for u in units]
+        return (sum(blocks) if len(large) > 1 else sum(blocks) - max(blocks)) <= 4 * tiling.MULTIPROCESSORS
 
+
+_CONVOLUTIONS = frozenset({"conv2d", "conv2d_input_gradient", "conv2d_weight_gradient_parts"})
 _ROWS = frozenset({"softmax_cross_entropy", "softmax_cross_entropy_gradient", "argmax"})
 
 
 def _plain(unit: Unit) -> bool:
-    """Whether a unit is small and has 256 threads a block, so that it may run beside others."""
+    """Whether a unit is elementwise or a reduction, which are short."""
     return unit.reference is None and (unit.tile is None or unit.anchor.op.name == "reduce_parts")
 
 
 def _product(unit: Unit) -> bool:
     return unit.tile is not None and unit.anchor.op.name in ("matmul", "matmul_parts")
-
-
-def _beside(unit: Unit, launch: list[Unit]) -> bool:
-    """Whether a unit may join a launch: all small, or all products with one block size that do not fill the device."""
-    if _plain(unit):
-        return all(map(_plain, launch))
-    if not _product(unit) or not all(map(_product, launch)):
-        return False
-    tiles = [u.tile for u in (unit, *launch) if u.tile is not None]
-    return len({t.threads for t in tiles}) == 1 and sum(t.blocks for t in tiles) <= 4 * tiling.MULTIPROCESSORS
 
 
 def named(units: Iterable[Unit]) -> str:

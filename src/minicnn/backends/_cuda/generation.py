@@ -10,8 +10,16 @@ from typing import Any
 import numpy as np
 
 from minicnn.backends._cuda import expressions
-from minicnn.backends._cuda.expressions import c_type, expression, image_pair, literal, reduced_index, same_index
-from minicnn.backends._cuda.fusing import Plan, Unit, named
+from minicnn.backends._cuda.expressions import (
+    c_type,
+    expression,
+    image_pair,
+    literal,
+    reduced_index,
+    same_index,
+    window_type,
+)
+from minicnn.backends._cuda.fusing import SCATTER, Plan, Unit, named
 from minicnn.backends._cuda.tiling import Tile
 from minicnn.ops.windows import Axes
 from minicnn.program.graph import Node, Value
@@ -52,14 +60,15 @@ def generate(plan: Plan, launch: Sequence[Unit], queued: set[int], threads: int 
         threads: Threads of a block, unless a tile says otherwise.
     """
     writer = _Writer(plan, queued)
-    bodies, blocks, start = [], 0, 0
-    for unit in launch:
-        count, threads = _blocks(unit, threads)
-        body = writer.unit(unit, threads)
+    bodies, blocks = [], 0
+    sizes = [_blocks(unit, threads) for unit in launch]
+    threads = max(own for _, own in sizes)
+    for unit, (count, own) in zip(launch, sizes, strict=True):
+        body = writer.unit(unit, own)
         guard = f"if (blockIdx.x < {blocks + count}u) " if len(launch) > 1 else ""
-        bodies.append(f"  {guard}{{\n    const int block = blockIdx.x - {start};\n{body}    return;\n  }}\n")
+        spare = f"    if (spare({own})) return;\n" if own < threads else ""
+        bodies.append(f"  {guard}{{\n{spare}    const int block = blockIdx.x - {blocks};\n{body}    return;\n  }}\n")
         blocks += count
-        start = blocks
     text = (
         '#include "tensor.cuh"\n\n'
         f'extern "C" __global__ void __launch_bounds__({threads}) kernel({", ".join(writer.parameters())}) {{\n'
@@ -88,6 +97,7 @@ class _Writer:
         self._count = 0
         self._names: dict[int, str] = {}
         self._lines: list[str] = []
+        self._wide_loads = False
 
     def parameters(self) -> list[str]:
         """Declarations of the parameters."""
@@ -126,14 +136,22 @@ class _Writer:
             self._lines.append(f"auto {name} = [](uint32) {{ return {number}; }};")
         elif id(root) in self.plan.virtual and root.node is not None:
             inputs = [self._functor(v) for v in root.node.inputs]
-            text = expression(root.node, 0, inputs, "i")
-            self._lines.append(f"auto {name} = [&](uint32 i) {{ return {text}; }};")
+            if root.node.op.name == SCATTER:
+                types = ", ".join([c_type(root), *image_pair(root.node), window_type(root.node)])
+                types += "".join(f", decltype({x})" for x in inputs)
+                self._lines.append(f"const Scattered<{types}> {name} = {{{', '.join(inputs)}}};")
+            else:
+                text = expression(root.node, 0, inputs, "i")
+                self._lines.append(f"auto {name} = [&](uint32 i) {{ return {text}; }};")
         else:
-            place = "i"
+            parameter = self._parameter(root)
             if id(root) in self.queued:
                 self.reads_queue = True
-                place = f"row * {root.size}u + i"
-            self._lines.append(f"auto {name} = [&](uint32 i) {{ return {self._parameter(root)}[{place}]; }};")
+                self._lines.append(f"auto {name} = [&](uint32 i) {{ return {parameter}[row * {root.size}u + i]; }};")
+            elif not self._wide_loads or root.kind == "input":  # which may begin anywhere
+                self._lines.append(f"auto {name} = [&](uint32 i) {{ return {parameter}[i]; }};")
+            else:
+                self._lines.append(f"const Plain<{c_type(root)}> {name} = {{{parameter}}};")
         self._names[id(root)] = name
         return name
 
@@ -163,6 +181,7 @@ class _Writer:
     def unit(self, unit: Unit, threads: int) -> str:
         """Statements of one unit, which see `block` and threadIdx.x."""
         self._names, self._lines = {}, []
+        self._wide_loads = unit.tile is not None and unit.tile.kind.startswith("Tensor")
         if unit.tile is None:
             body = self._elements(unit, threads)
         else:
@@ -231,15 +250,12 @@ class _Writer:
         kh, kw = node.inputs[1].shape[:2]
         if back:
             source = f"Spread<{kind}, {image_y}, {attrs['strides'][0]}, {attrs['strides'][1]}, decltype({x})>"
-            weight = (
-                f"{w}((({kh - 1} - a) * {kw} + {kw - 1} - b) * {f * c * groups} + f * {c * groups} + group * {c} + c)"
-            )
         else:
             source = f"Padded<{kind}, {image_x}, decltype({x})>"
-            weight = f"{w}(((a * {kw} + b) * {c} + c) * {f * groups} + group * {f} + f)"
         head = f"    using A = {tile.kind if tile else ''};\n"
         head += f"    const int group = block / A::BLOCKS;\n    const {source} in = {{{x}, group * {c}}};\n"
-        head += f"    auto weight = [&](int a, int b, int c, int f) {{ return {kind}({weight}); }};\n"
+        sizes = f"{kh}, {kw}, {c}, {f}, {groups}, {literal(back, 'bool')}"
+        head += f"    const Filters<{kind}, {sizes}, decltype({w})> weight = {{{w}, group}};\n"
         if unit.pool is None:
             inner = self._follow(unit.nodes, unit, given="sum")
             out = f"each<{kind}, A>(n, h, w, group * {f} + f, own, [&](uint32 i, {kind} sum) {{\n{inner}      }});"
@@ -254,7 +270,8 @@ class _Writer:
                 f"      [&](uint32 i, {kind} sum) {{\n"
                 f"{before}      return {last}(i);\n      }}, [&](uint32 i, {kind} top, int tap) {{\n{pooled}      }});"
             )
-        call = f"{_template(tile, 'convolve')}<{kind}, A>(block % A::BLOCKS, in, weight, [&](int n, int h, int w, int f, auto& own)"
+        call = f"{_template(tile, 'convolve')}<{kind}, A>(block % A::BLOCKS, in, weight"
+        call += ", [&](int n, int h, int w, int f, auto& own)"
         return f"{head}    {call} {{\n      {out}\n    }});\n"
 
     _conv2d_input_gradient = _conv2d

@@ -12,14 +12,26 @@ class Options:
     Attributes:
         fused: Several operations in one kernel, elementwise ones without memory in between.
         tiled: Convolutions, products and reductions by tiles in shared memory, rather than a thread for each result.
+        tensor_cores: Tiles of float32 convolutions on tensor cores, with operands cut into parts that keep float32's
+            accuracy (devices of compute capability 8.0 and later).
+        products: Precision in which tensor cores multiply: "float32", "bfloat16" or "float16". Sums are float32.
         graph: Whole steps, and many at once, captured in CUDA graphs.
         block: Threads of a block of the kernels without tiles.
+        resident: Data sets stay on the device if they fit; otherwise batches come from the host, copied while earlier
+            ones are computed. cupy only.
+        pinned: Batches from the host go through memory from which the device copies by itself. cupy only.
+        data_bytes: Memory of the device for data sets; None for four fifths of what is free. cupy only.
     """
 
     fused: bool = True
     tiled: bool = True
+    tensor_cores: bool = True
+    products: str = "float32"
     graph: bool = True
     block: int = 256
+    resident: bool = True
+    pinned: bool = True
+    data_bytes: int | None = None
 
     def __post_init__(self) -> None:
         if self.block not in (32, 64, 128, 256, 512, 1024) or (self.fused and self.block != 256):
@@ -27,6 +39,9 @@ class Options:
                 "block is a power of two from 32 to 1024, and other than 256 only without fusion. "
                 f"Received: block={self.block}, fused={self.fused}. Use Options(fused=False, block={self.block})."
             )
+            raise ValueError(message)
+        if self.data_bytes is not None and self.data_bytes < 0:
+            message = f"data_bytes is a number of bytes, or None. Received: {self.data_bytes}."
             raise ValueError(message)
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from operator import itemgetter
 from types import MappingProxyType
 
 from minicnn.backends._cuda import tiling
@@ -17,10 +19,12 @@ MOST_SHARED = 227 * 1024  # of a block, and of all blocks of a multiprocessor wi
 REGISTERS, MOST_REGISTERS, MOST_THREADS = 65536, 232, 512
 
 # C++ type, 16-bit parts of an operand and products of parts, of each precision of products.
-PRECISIONS = MappingProxyType({"float32": ("Float32", 3, 6), "bfloat16": ("Bfloat16", 1, 1), "float16": ("Float16", 1, 1)})
+PRECISIONS = MappingProxyType(
+    {"float32": ("Float32", 2, 3), "bfloat16": ("Bfloat16", 1, 1), "float16": ("Float16", 1, 1)}
+)
 
 # Cycles of a multiprocessor: of a product of fragments, of loading four matrices, of a pair of elements on its way to shared memory.
-_MMA, _LOAD, _PAIR = 1.7, 4.0, 0.3
+_MMA, _LOAD, _PAIR = 1.7, 4.0, 0.2
 _ANSWER = 1000.0  # cycles until memory answers
 
 
@@ -30,22 +34,30 @@ class TensorTiles:
 
     Attributes:
         precision: In which operands are multiplied: one of `PRECISIONS`. Sums are float32.
+        reads_scattered: The gradient of a max-pooling is scattered where it is read, however often.
+        side_by_side: Short operations share a launch with others that have larger blocks.
     """
 
     precision: str = "float32"
+    reads_scattered: bool = True
+    side_by_side: bool = True
 
     def convolution(self, node: Node, pool: tuple[int, int] | None = None) -> Tile | None:
         """Tile of conv2d or conv2d_input_gradient; None if nothing fits. See `tiling.convolution`."""
-        made = _convolution(node, pool, self.precision) if node.outputs[0].dtype == "float32" else None
+        made = _best(convolutions(node, pool, self.precision)) if node.outputs[0].dtype == "float32" else None
         return made or tiling.convolution(node, pool)
 
     def weight_gradient(self, node: Node) -> Tile | None:
         """Tile of conv2d_weight_gradient; None if nothing fits."""
-        made = _weight_gradient(node, self.precision) if node.outputs[0].dtype == "float32" else None
+        made = _best(weight_gradients(node, self.precision)) if node.outputs[0].dtype == "float32" else None
         return made or tiling.weight_gradient(node)
 
     product = staticmethod(tiling.product)
     reduction = staticmethod(tiling.reduction)
+
+
+def _best(tiles: Iterable[tuple[float, Tile]]) -> Tile | None:
+    return min(tiles, key=itemgetter(0), default=(0.0, None))[1]
 
 
 @dataclass(frozen=True)
@@ -74,7 +86,8 @@ def _time(blocks: int, threads: int, registers: int, shared: int, work: _Work) -
     return max(each * work.busy, math.ceil(each / resident) * work.alone) + 0.25 * work.busy
 
 
-def _convolution(node: Node, pool: tuple[int, int] | None, precision: str) -> Tile | None:
+def convolutions(node: Node, pool: tuple[int, int] | None, precision: str) -> Iterator[tuple[float, Tile]]:
+    """Tiles that fit a convolution, each with the cycles that it would take."""
     attrs = node.attrs
     axes, groups = Axes.of(attrs["data_format"]), attrs["groups"]
     y, x = node.outputs[0].shape, node.inputs[0].shape
@@ -90,7 +103,6 @@ def _convolution(node: Node, pool: tuple[int, int] | None, precision: str) -> Ti
     wide, records, _, _ = _records(c, kw)
     eh, ew = (oh, ow) if pool is None else (oh // pool[0] * pool[0], ow // pool[1] * pool[1])
     ph, pw = pool or (1, 1)
-    best: tuple[float, Tile] | None = None
     for py, px in ((1, 2), (2, 1), (2, 2), (1, 4), (2, 4), (4, 2), (2, 3), (3, 2), (1, 6), (1, 8)):
         if py % ph or px % pw:
             continue
@@ -109,11 +121,15 @@ def _convolution(node: Node, pool: tuple[int, int] | None, precision: str) -> Ti
                 threads = 32 * warps_m * (fb // 8 // nt)
                 if fb // 8 % nt or threads > MOST_THREADS or mt * nt > 16:
                     continue
-                ih, iw = (gy * py - 1) * sh + (kh - 1) * dh + 1, gx * px if wide else (gx * px - 1) * sw + (kw - 1) * dw + 1
+                ih, iw = (
+                    (gy * py - 1) * sh + (kh - 1) * dh + 1,
+                    gx * px if wide else (gx * px - 1) * sw + (kw - 1) * dw + 1,
+                )
                 for cc in {c, *(k for k in (8, 16, 32, 64) if k < c and not wide)}:
                     runs, size = _records(cc, kw)[2:] if wide else (-(-cc // 8), (-(-cc // 8) | 1) * 8)
                     steps = -(-kh * records * runs // 2)
                     shared = (nb * ih * iw * size + steps * 16 * ((fb // 8) | 1) * 8) * parts * 2
+                    shared += nb * ih * ((iw - 1) * sw + (kw - 1) * dw + 1) * c * 4 if wide else 0
                     blocks = -(-n // nb) * -(-eh // (gy * py)) * -(-ew // (gx * px)) * -(-f // fb) * groups
                     passes, warps = -(-c // cc), threads // 32
                     pairs = nb * ih * iw * runs * 4 + steps * 16 * fb // 2
@@ -122,21 +138,23 @@ def _convolution(node: Node, pool: tuple[int, int] | None, precision: str) -> Ti
                     results = nb * gy * gx * py * px * fb * 0.12
                     work = _Work(
                         passes * (mma + pairs * _PAIR) + results,
-                        passes * (max(mma, lonely) + pairs * _PAIR + math.ceil(pairs / threads / 8) * _ANSWER) + results + 1500,
+                        passes * (max(mma, lonely) + pairs * _PAIR + math.ceil(pairs / threads / 8) * _ANSWER)
+                        + results
+                        + 1500,
                     )
                     registers = 48 + 4 * mt * nt + parts * (4 * mt + 2 * nt)
                     score = _time(blocks, threads, registers, shared, work)
-                    if score is not None and (best is None or score < best[0]):
+                    if score is not None:
                         numbers = (c, f, eh, ew, nb, gy, gx, fb, cc, py, px, nt)
                         text = (
                             f"TensorTile<{kind}, {image_type(y, attrs['data_format'])}, {window}, "
                             f"{', '.join(map(str, numbers))}, {str(wide).lower()}>"
                         )
-                        best = (score, Tile(text, blocks, threads, 1, numbers, shared))
-    return None if best is None else best[1]
+                        yield score, Tile(text, blocks, threads, 1, numbers, shared)
 
 
-def _weight_gradient(node: Node, precision: str) -> Tile | None:
+def weight_gradients(node: Node, precision: str) -> Iterator[tuple[float, Tile]]:
+    """The same for a weight gradient."""
     attrs = node.attrs
     axes, groups = Axes.of(attrs["data_format"]), attrs["groups"]
     y, x = node.inputs[0].shape, node.inputs[1].shape
@@ -144,7 +162,6 @@ def _weight_gradient(node: Node, precision: str) -> Tile | None:
     (kh, kw), (sh, sw), (dh, dw) = attrs["kernel"], attrs["strides"], attrs["dilation"]
     kind, parts, products = PRECISIONS[precision]
     wide, records, _, _ = _records(c, kw)
-    best: tuple[float, Tile] | None = None
     for cb, fb, nt, th in itertools.product(
         sorted({c, *(k for k in (8, 16, 32, 64) if k < c and not wide)}),
         sorted({min(-(-f // 8) * 8, b) for b in (8, 16, 24, 32, 64)}),
@@ -160,9 +177,17 @@ def _weight_gradient(node: Node, precision: str) -> Tile | None:
             own = 32 * -(-tiles_m // mw) * (fb // 8 // nt)
             threads = own * slices
             steps = -(-nb * th * ow // 16)
-            if mw > tiles_m or threads > MOST_THREADS or nb > n or (nb > 1 and th < oh) or slices > steps or mw * nt > 16:
+            if (
+                mw > tiles_m
+                or threads > MOST_THREADS
+                or nb > n
+                or (nb > 1 and th < oh)
+                or slices > steps
+                or mw * nt > 16
+            ):
                 continue
             shared = (nb * ih * iw * size + steps * 16 * ((fb // 8) | 1) * 8) * parts * 2
+            shared += nb * ih * ((iw - 1) * sw + (kw - 1) * dw + 1) * c * 4 if wide else 0
             shared = max(shared, slices // 2 * mw * nt * 4 * own * 4)
             pieces = -(-c // cb) * -(-f // fb) * groups
             strips = -(-n // nb) * -(-oh // th)
@@ -184,12 +209,10 @@ def _weight_gradient(node: Node, precision: str) -> Tile | None:
                 if score is None:
                     continue
                 score += cut * kh * kw * c * f * groups / 2000  # the sum of the parts
-                if best is None or score < best[0]:
-                    numbers = (c, f, cb, fb, nb, th, mw, nt, slices, cut)
-                    text = (
-                        f"TensorWeightTile<{kind}, {image_type(x, attrs['data_format'])}, "
-                        f"{image_type(y, attrs['data_format'])}, {window_type(node)}, "
-                        f"{', '.join(map(str, numbers))}, {str(wide).lower()}>"
-                    )
-                    best = (score, Tile(text, blocks, threads, cut, numbers, shared))
-    return None if best is None else best[1]
+                numbers = (c, f, cb, fb, nb, th, mw, nt, slices, cut)
+                text = (
+                    f"TensorWeightTile<{kind}, {image_type(x, attrs['data_format'])}, "
+                    f"{image_type(y, attrs['data_format'])}, {window_type(node)}, "
+                    f"{', '.join(map(str, numbers))}, {str(wide).lower()}>"
+                )
+                yield score, Tile(text, blocks, threads, cut, numbers, shared)

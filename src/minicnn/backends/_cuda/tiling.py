@@ -141,7 +141,8 @@ def convolution(node: Node, pool: tuple[int, int] | None = None, *, limits: Limi
                         f"{th}, {tw}, "
                         f"{fb}, {cc}, {py}, {px}, {fx}>"
                     )
-                    best = (score, Tile(kind, blocks, threads, 1, (eh, ew, nb, th, tw, fb, cc, py, px, fx)))
+                    numbers = (eh, ew, nb, th, tw, fb, cc, py, px, fx)
+                    best = (score, Tile(kind, blocks, threads, 1, numbers, cc * per_channel))
     return None if best is None else best[1]
 
 
@@ -192,7 +193,7 @@ def weight_gradient(node: Node, *, limits: Limits = GPU) -> Tile | None:
                         f"{window_type(node)}, "
                         f"{c}, {f}, {kb}, {cb}, {fb}, {th}, {px}, {fx}, {slices}, {parts}>"
                     )
-                    best = (score, Tile(kind, blocks, threads, parts, (kb, cb, fb, th, px, fx, slices, parts)))
+                    best = (score, Tile(kind, blocks, threads, parts, (kb, cb, fb, th, px, fx, slices, parts), shared))
     return None if best is None else best[1]
 
 
@@ -223,7 +224,8 @@ def product(node: Node, *, limits: Limits = GPU) -> Tile:
             if best is None or score < best[0]:
                 flags = f"{str(ta).lower()}, {str(tb).lower()}"
                 kind = f"ProductTile<{m}, {n}, {k}, {flags}, {bm}, {bn}, {bk}, {tm}, {tn}, {parts}>"
-                best = (score, Tile(kind, blocks, threads, parts, (bm, bn, bk, tm, tn, parts)))
+                shared = (bm + bn + 8) * bk * itemsize
+                best = (score, Tile(kind, blocks, threads, parts, (bm, bn, bk, tm, tn, parts), shared))
     if best is None:
         message = "There is always a tile for a product."
         raise AssertionError(message)

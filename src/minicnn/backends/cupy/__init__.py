@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import array_api_compat.cupy as xp
 import cupy
 import numpy as np
 
+from minicnn.backends._cuda import tiling
 from minicnn.backends._cuda.fusing import Plan
 from minicnn.backends._cuda.options import NAIVE, Options
 from minicnn.backends._cuda.rewriting import rewrite
-from minicnn.backends.base import Array, Backend, Executable
+from minicnn.backends._cuda.tensor_tiling import TensorTiles
+from minicnn.backends.base import Array, Backend, Executable, Stage
 from minicnn.backends.cupy.errors import explained
-from minicnn.program.graph import Node, Program
+from minicnn.program.graph import Node, Program, Spec
 
 __all__ = ["NAIVE", "CupyBackend", "Options"]
+
+
+STAGE_BYTES = 8 * 2**20  # of a slot: large enough for copies at full speed
 
 
 class CupyBackend(Backend):
@@ -43,7 +49,8 @@ class CupyBackend(Backend):
     ) -> None:
         super().__init__(device, reference_only=reference_only, strict=strict)
         self.options = options or Options()
-        self.steps_at_once = 256 if self.options.graph and not reference_only else 1
+        self.steps_at_once = self.predictions_at_once = 256 if self.options.graph and not reference_only else 1
+        self.stage_bytes = min(STAGE_BYTES, self.options.data_bytes or STAGE_BYTES)
         with explained():
             count = cupy.cuda.runtime.getDeviceCount()
             self.number = int(self.device.partition(":")[2] or 0)
@@ -54,7 +61,10 @@ class CupyBackend(Backend):
                 )
                 raise ValueError(message)
             self._device = cupy.cuda.Device(self.number)
-            self.architecture = f"sm_{self._device.compute_capability}"
+            capability = self._device.compute_capability
+        self.architecture = f"sm_{capability}"
+        tensor = self.options.tensor_cores and int(capability) >= 80
+        self.tiles: Any = TensorTiles(self.options.products) if tensor else tiling
 
     # Arrays -------------------------------------------------------------------------------------
 
@@ -80,6 +90,21 @@ class CupyBackend(Backend):
         """See `Backend.owns`."""
         return isinstance(array, cupy.ndarray)
 
+    def keeps(self, nbytes: int) -> bool:
+        """See `Backend.keeps`: what fits, unless an option says otherwise."""
+        limit = self.options.data_bytes
+        if self.options.resident and limit is None:
+            with explained(), self._device:
+                free = cupy.cuda.runtime.memGetInfo()[0] + cupy.get_default_memory_pool().free_bytes()
+            limit = free // 5 * 4
+        return self.options.resident and nbytes <= (limit or 0)
+
+    def stage(self, specs: Mapping[str, Spec], rows: int) -> Stage:
+        """See `Backend.stage`."""
+        from minicnn.backends.cupy.staging import CupyStage
+
+        return CupyStage(self, specs, rows)
+
     def synchronize(self) -> None:
         """See `Backend.synchronize`."""
         with explained():
@@ -91,12 +116,18 @@ class CupyBackend(Backend):
         """See `Backend.rewrite`: into operations that have kernels, and sums that many blocks share."""
         if self.reference_only:
             return program
-        return rewrite(program, fuse=self.options.fused, tiled=self.options.tiled)
+        return rewrite(program, fuse=self.options.fused, tiled=self.options.tiled, tiles=self.tiles)
 
     def plan(self, program: Program) -> Plan:
         """The kernels of a Program, which is rewritten in place."""
         options = self.options
-        plan = Plan(self.rewrite(program), fuse=options.fused, tiled=options.tiled, reference_only=self.reference_only)
+        plan = Plan(
+            self.rewrite(program),
+            fuse=options.fused,
+            tiled=options.tiled,
+            reference_only=self.reference_only,
+            tiles=self.tiles,
+        )
         missing = [u for u in plan.units if u.reference]
         if self.strict and missing:
             message = (
@@ -140,7 +171,7 @@ class CupyBackend(Backend):
 
     def memory(self) -> int | None:
         """See `Backend.memory`: what CuPy's pool has in use."""
-        with self._device:
+        with explained(), self._device:
             return int(cupy.get_default_memory_pool().used_bytes())
 
 

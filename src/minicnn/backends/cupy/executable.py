@@ -15,6 +15,7 @@ from minicnn.backends._cuda.generation import Source, generate
 from minicnn.backends._cuda.placement import place
 from minicnn.backends.base import Array
 from minicnn.backends.cupy.errors import explained
+from minicnn.backends.cupy.staging import host_array
 from minicnn.program.graph import Program, Value
 
 if TYPE_CHECKING:
@@ -22,10 +23,18 @@ if TYPE_CHECKING:
 
 STEPS = 16  # in one graph, where many are asked for
 BINDINGS = 4  # sets of arrays that graphs are kept for
+PINNED_BYTES = 16 * 2**20  # of one input; more is copied as it is
 
 _MOST_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 _ADVANCE = 'extern "C" __global__ void kernel(int* cursor, int steps) { cursor[0] += steps; }'
+
+_COLLECT = """extern "C" __global__ void kernel(
+    const {word}* __restrict__ from, {word}* to, unsigned count, const int* __restrict__ cursor, int offset) {{
+  const unsigned i = blockIdx.x * 256u + threadIdx.x;
+  if (i < count) to[(unsigned long long)(cursor[0] + offset) * count + i] = from[i];
+}}
+"""
 
 
 class StepExecutable:
@@ -52,11 +61,13 @@ class StepExecutable:
             for launch in self._plan.launches
         ]
         texts = [s.text for s in self._sources if isinstance(s, Source)]
-        codes = iter(compile_all([*texts, _ADVANCE], backend.architecture))
+        collect = [] if program.updates else [_COLLECT.format(word="unsigned char"), _COLLECT.format(word="unsigned")]
+        codes = iter(compile_all([*texts, _ADVANCE, *collect], backend.architecture))
         self._functions = [
             _load(next(codes), s.shared) if isinstance(s, Source) else self._reference(s) for s in self._sources
         ]
         self._advance = _load(next(codes))
+        self._collect = [_load(code) for code in codes]
         self._captures = backend.options.graph and all(isinstance(s, Source) for s in self._sources)
 
         self._arena = cupy.empty(max(self._placement.nbytes, 1), "uint8")
@@ -65,7 +76,9 @@ class StepExecutable:
         self._static = {v.name: cupy.zeros(v.shape, v.dtype) for v in self._totals}
         self._capacity = 0
         self._queue: dict[str, Any] = {}
+        self._collected: dict[str, Any] = {}  # outputs of many steps
         self._graphs: dict[tuple[int, ...], dict[int, Any]] = {}
+        self._uploads = [_Upload(), _Upload()]  # one is filled while the device copies from the other
         self._grow(1)
 
     @property
@@ -83,9 +96,9 @@ class StepExecutable:
     def __call__(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
         """One step: outputs and updates by name."""
         with explained(), cupy.cuda.Device(self._backend.number):
-            for value in self._queued:
-                self._fill(value, arrays[value.name], 1)
-            return self._run(arrays, 1)
+            self._fill(arrays, {}, 1)
+            made = self._run(arrays, 1)
+        return {name: array[0] for name, array in made.items()} if self._collected else made
 
     def many(self, arrays: Mapping[str, Array], rows: Mapping[str, Any]) -> dict[str, Array]:
         """As many steps as the arrays in `rows` have rows; each step is given one row of each.
@@ -95,14 +108,13 @@ class StepExecutable:
             rows: For every other input that is not carried: NumPy or CuPy arrays with a further first axis.
 
         Returns:
-            Outputs of the last step, and updates.
+            Updates, and the outputs of the last step; of every step, with a further first axis, for a Program
+            that carries nothing from one to the next.
         """
         steps = len(next(iter(rows.values())))
         with explained(), cupy.cuda.Device(self._backend.number):
             self._grow(steps)
-            for value in self._queued:
-                given = rows[value.name] if value.name in rows else arrays[value.name]
-                self._fill(value, given, steps, each=value.name in rows)
+            self._fill(arrays, rows, steps)
             return self._run(arrays, steps)
 
     def _run(self, arrays: Mapping[str, Array], steps: int) -> dict[str, Array]:
@@ -125,6 +137,8 @@ class StepExecutable:
                     for _ in range(count):
                         graph.launch(stream)
         program = self._program
+        if self._collected:
+            return {name: array[:steps].copy() for name, array in self._collected.items()}
         results = {name: self._array(value, everything).copy() for name, value in program.outputs.items()}
         return results | {name: everything[name] if name in everything else arrays[name] for name in program.updates}
 
@@ -149,18 +163,28 @@ class StepExecutable:
         if steps > self._capacity:
             self._capacity = steps
             self._queue = {v.name: cupy.empty((steps, *v.shape), v.dtype) for v in self._queued}
+            if not self._program.updates:
+                self._collected = {n: cupy.empty((steps, *v.shape), v.dtype) for n, v in self._program.outputs.items()}
             self._graphs.clear()
 
-    def _fill(self, value: Value, given: Any, steps: int, *, each: bool = False) -> None:
-        shape = (steps, *value.shape) if each else value.shape
-        if tuple(given.shape) != shape:
-            message = f"{value.name} has shape {shape}. Received: {tuple(given.shape)}. Give one row for each step."
-            raise ValueError(message)
-        queue = self._queue[value.name]
-        if isinstance(given, cupy.ndarray):
-            queue[:steps] = given
-        else:
-            queue[:steps].set(np.ascontiguousarray(np.broadcast_to(given, (steps, *value.shape)), value.dtype))
+    def _fill(self, arrays: Mapping[str, Array], rows: Mapping[str, Any], steps: int) -> None:
+        """Put what each step is given into the queue, without waiting for the device."""
+        self._uploads.reverse()
+        upload = self._uploads[0]
+        upload.begin()
+        for value in self._queued:
+            each = value.name in rows
+            given = rows[value.name] if each else arrays[value.name]
+            shape = (steps, *value.shape) if each else value.shape
+            if tuple(given.shape) != shape:
+                message = f"{value.name} has shape {shape}. Received: {tuple(given.shape)}. Give one row for each step."
+                raise ValueError(message)
+            target = self._queue[value.name][:steps]
+            if isinstance(given, cupy.ndarray):
+                target[...] = given
+            else:
+                upload.send(value.name, np.broadcast_to(given, target.shape), target)
+        upload.end()
 
     def _array(self, value: Value, arrays: Mapping[str, Array]) -> Array:
         """The array of a value, in the shape that it has in the Program."""
@@ -193,13 +217,22 @@ class StepExecutable:
             if isinstance(source, Source):
                 arguments = self._arguments(source, arrays)
                 arguments += [self._cursor, np.int32(offset)] if source.queued else []
-                function((source.blocks,), (source.threads,), tuple(arguments), source.shared)
+                with explained(f"{source.title} with {source.blocks} blocks of {source.threads} threads"):
+                    function((source.blocks,), (source.threads,), tuple(arguments), source.shared)
             else:
                 function(arrays)
         for old, value in self._placement.copies:
             made, target = self._array(value, arrays), arrays[old.name]
             stream = cupy.cuda.get_current_stream()
             cupy.cuda.runtime.memcpyAsync(target.data.ptr, made.data.ptr, target.nbytes, 3, stream.ptr)
+        for name, all_steps in self._collected.items():
+            made, row = self._array(self._program.outputs[name], arrays), all_steps[0]
+            if row.nbytes:
+                wide = row.nbytes % 4 == 0
+                count = row.nbytes // 4 if wide else row.nbytes
+                self._collect[wide](
+                    (-(-count // 256),), (256,), (made, all_steps, np.uint32(count), self._cursor, np.int32(offset))
+                )
 
     def _reference(self, unit: Unit) -> Callable[..., None]:
         """Runs a node's reference and puts the results where the kernels expect them."""
@@ -234,6 +267,33 @@ class StepExecutable:
                     graph = stream.end_capture()
             graphs[steps] = graph
         return graphs[steps]
+
+
+class _Upload:
+    """Pinned memory through which rows go into the queue, so that the host need not wait for the device."""
+
+    def __init__(self) -> None:
+        self._memory: dict[str, np.ndarray[Any, Any]] = {}
+        self._done = cupy.cuda.Event(disable_timing=True)
+
+    def begin(self) -> None:
+        """Wait until the memory may be written again."""
+        self._done.synchronize()
+
+    def send(self, name: str, rows: np.ndarray[Any, Any], target: Any) -> None:
+        """Begin to copy rows to an array of the device."""
+        if rows.nbytes > PINNED_BYTES:
+            target.set(np.ascontiguousarray(rows, target.dtype))
+            return
+        if name not in self._memory or len(self._memory[name]) < len(rows):
+            self._memory[name] = host_array(rows.shape, target.dtype, pinned=True)
+        memory = self._memory[name][: len(rows)]
+        memory[...] = rows
+        target.data.copy_from_host_async(memory.ctypes.data, memory.nbytes)
+
+    def end(self) -> None:
+        """What comes into the memory later comes after these copies."""
+        self._done.record(cupy.cuda.get_current_stream())
 
 
 def _load(code: bytes, shared: int = 0) -> Any:

@@ -14,6 +14,8 @@ from typing import Any
 
 from minicnn.backends.numba_cuda.shim import LIBRARY, VERSION, compile_ptx, cuda, types
 
+EARLY = (9, 0)  # capability from which a kernel may be launched before the one ahead of it has ended, and then waits
+
 # Type of an argument as text: "float32*" is a pointer, "int64" a number. A bool is a byte in memory.
 Signature = tuple[str, ...]
 
@@ -60,7 +62,14 @@ def ptx(text: str, signature: Signature, capability: tuple[int, int], threads: i
     if found is None:
         message = f"PTX of a kernel has an entry. Received: {made[:200]}. Please report this."
         raise RuntimeError(message)
-    return made.replace(found.group(1), "kernel")
+    made = made.replace(found.group(1), "kernel")
+    if capability < EARLY:
+        return made
+    start = re.compile(r"^\t(?!\.)(?=\w)", re.MULTILINE).search(made, made.index("\n{", made.index(".entry kernel")))
+    if start is None:
+        message = f"PTX of a kernel has an instruction. Received: {made[-200:]}. Please report this."
+        raise RuntimeError(message)
+    return f"{made[: start.start()]}\tgriddepcontrol.wait;\n{made[start.start() :]}"
 
 
 def machine_code(text: str, signature: Signature, capability: tuple[int, int], threads: int) -> bytes:

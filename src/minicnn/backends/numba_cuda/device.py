@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from minicnn.backends.numba_cuda.compiling import Signature, machine_code, python_function
-from minicnn.backends.numba_cuda.errors import explained
+from minicnn.backends.numba_cuda.compiling import EARLY, Signature, machine_code, python_function
+from minicnn.backends.numba_cuda.errors import explained, explanation
 from minicnn.backends.numba_cuda.shim import SIMULATED, cuda
 from minicnn.backends.numba_cuda.simulator import simulate
 
@@ -22,38 +22,55 @@ Launch = Callable[[], None]
 THREADS = 4 if SIMULATED else 256
 MOST_BLOCKS = 2 if SIMULATED else 132 * 8
 
+UNIT = 512  # bytes, of which all memory is a multiple
+SMALL = 1 << 20  # bytes, up to which memory that is given back is kept for the next who asks
+
 
 class Memory:
     """Bytes on a device, given back when nothing refers to them.
 
     Attributes:
         device: The device.
-        bytes: Numba's device array of uint8.
+        bytes: Numba's device array of uint8, which may be longer.
         nbytes: Their number.
         address: Where they begin.
     """
 
     def __init__(self, device: Device, nbytes: int) -> None:
         self.device, self.nbytes = device, nbytes
-        with device.active():
-            self.bytes = cuda.device_array(max(nbytes, 1), np.uint8)
+        self.bytes = device.take(nbytes)
         self.address = 0 if SIMULATED else int(self.bytes.__cuda_array_interface__["data"][0])
-        device.used += nbytes
-        weakref.finalize(self, device.release, nbytes)
+        weakref.finalize(self, device.release, self.bytes, nbytes)
 
     def write(self, offset: int, data: HostArray) -> None:
         """Copy a contiguous array of the host to a place in the memory."""
-        if data.nbytes:
-            raw = data.reshape(-1).view(np.uint8)
-            with self.device.active():
-                self.bytes[offset : offset + data.nbytes].copy_to_device(raw)
+        if data.nbytes and SIMULATED:
+            self.bytes[offset : offset + data.nbytes].copy_to_device(data.reshape(-1).view(np.uint8))
+        elif data.nbytes:
+            self.device.call("cuMemcpyHtoD", self.address + offset, data.ctypes.data, data.nbytes)
 
     def read(self, offset: int, nbytes: int) -> HostArray:
         """A copy of some bytes on the host; waits for them."""
-        if not nbytes:
-            return np.empty(0, np.uint8)
-        with self.device.active():
+        if SIMULATED:
             return np.asarray(self.bytes[offset : offset + nbytes].copy_to_host())
+        made = np.empty(nbytes, np.uint8)
+        if nbytes:
+            self.device.call("cuMemcpyDtoH", made.ctypes.data, self.address + offset, nbytes)
+        return made
+
+    def clear(self) -> None:
+        """Set all bytes to zero; does not wait for it."""
+        if SIMULATED:
+            self.bytes.copy_to_device(np.zeros(self.bytes.size, np.uint8))
+        else:
+            self.device.call("cuMemsetD8Async", self.address, 0, self.nbytes, 0)
+
+    def copy(self, offset: int, source: Memory, start: int, nbytes: int) -> None:
+        """Copy bytes of a memory of the same device, which do not overlap; does not wait for it."""
+        if SIMULATED:
+            self.bytes[offset : offset + nbytes].copy_to_device(source.bytes[start : start + nbytes])
+        elif nbytes:
+            self.device.call("cuMemcpyDtoDAsync", self.address + offset, source.address + start, nbytes, 0)
 
 
 @dataclass(frozen=True)
@@ -111,6 +128,7 @@ class Device:
 
     def __init__(self, number: int) -> None:
         self.number, self.used = number, 0
+        self._spare: dict[int, list[Any]] = {}
         self.capability, self.multiprocessors, self.name = (0, 0), 1, "simulator"
         self._default: Any = None
         if SIMULATED:
@@ -137,9 +155,35 @@ class Device:
         """Context in which Numba works on this device."""
         return cuda.gpus[self.number]
 
-    def release(self, nbytes: int) -> None:
-        """Count bytes that were given back."""
+    def take(self, nbytes: int) -> Any:
+        """Numba's device array of at least so many bytes. Asking CUDA for one takes longer than a small kernel."""
+        self.used += nbytes
+        size = -(-max(nbytes, 1) // UNIT) * UNIT
+        spare = self._spare.get(size)
+        if spare:
+            return spare.pop()
+        with self.active():
+            return cuda.device_array(size, np.uint8)
+
+    def release(self, memory: Any, nbytes: int) -> None:
+        """Take memory back. All work is in one order, so that whoever gets it next comes after who had it."""
         self.used -= nbytes
+        if memory.size <= SMALL:
+            self._spare.setdefault(memory.size, []).append(memory)
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """Call a function of the driver that returns nothing.
+
+        Raises:
+            MemoryError: If the device has too little memory.
+            RuntimeError: If it fails.
+        """
+        from cuda.bindings import driver
+
+        with self.active():
+            error = getattr(driver, name)(*arguments)[0]
+        if error != driver.CUresult.CUDA_SUCCESS:
+            raise explanation(f"{error.name} from {name}")
 
     def synchronize(self) -> None:
         """Wait until all work that was handed to the device is done."""
@@ -158,7 +202,8 @@ class Device:
         from cuda.core import LaunchConfig, launch
 
         function = kernel.on(self)
-        config = LaunchConfig(grid=blocks, block=threads)
+        early = self.capability >= EARLY  # the next kernel's blocks are in place when the last ones of this end
+        config = LaunchConfig(grid=blocks, block=threads, programmatic_stream_serialization=early)
         given = [_native(a, t) for a, t in zip(arguments, kernel.signature, strict=True)]
         return lambda: launch(self._stream, config, function, *given)
 

@@ -233,8 +233,16 @@ def contiguous(x: Array, *, copy: bool = False) -> Array:
     if x.contiguous and not copy:
         return x.view(x.shape, _row_major(x.shape))
     made = empty(x.shape, x.dtype, x.device)
-    compute("x0", made, (x,))
+    _copy(made, x)
     return made
+
+
+def _copy(box: Array, value: Array) -> None:
+    """Write an array into another whose memory it does not share."""
+    if box.contiguous and value.contiguous and (box.shape, box.dtype) == (value.shape, value.dtype):
+        box.memory.copy(box.start * box.itemsize, value.memory, value.start * value.itemsize, value.nbytes)
+    else:
+        compute("x0", box, (value,))
 
 
 def assign(box: Array, value: Any) -> None:
@@ -247,7 +255,7 @@ def assign(box: Array, value: Any) -> None:
             message = f"A value broadcasts to what it is assigned to. Received: {value.shape} for {box.shape}."
             raise ValueError(message)
         source = contiguous(value, copy=True) if value.memory is box.memory else value
-        compute("x0", box, (source,))
+        _copy(box, source)
     else:
         dtypes.result_type(box.dtype, value)
         compute("a0", box, (), (value,))

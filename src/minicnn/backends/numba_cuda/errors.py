@@ -19,11 +19,14 @@ def explained() -> Iterator[None]:
     except Exception as error:
         if type(error).__module__.partition(".")[0] not in ("numba", "numba_cuda", "numba_cuda_mlir", "cuda"):
             raise
-        text = " ".join(str(error).split())
-        if "OUT_OF_MEMORY" in text or "out of memory" in text:
-            message = f"A step's arrays fit in the memory of the GPU. Received: {text}. Use a smaller batch_size."
-            raise MemoryError(message) from error
-        raise RuntimeError(_said(text)) from error
+        raise explanation(" ".join(str(error).split())) from error
+
+
+def explanation(text: str) -> Exception:
+    """The error to raise for what CUDA says."""
+    if "OUT_OF_MEMORY" in text or "out of memory" in text:
+        return MemoryError(f"A step's arrays fit in the memory of the GPU. Received: {text}. Use a smaller batch_size.")
+    return RuntimeError(_said(text))
 
 
 def _said(text: str) -> str:

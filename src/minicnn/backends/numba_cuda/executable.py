@@ -113,7 +113,7 @@ class StepExecutable:
             if arrays[value.name] is not self._static[value.name]:
                 assign(self._static[value.name], arrays[value.name])
         with explained(), self._gpu.active():
-            self._cursor.memory.write(0, np.zeros(1, "int32"))
+            self._cursor.memory.clear()
             self._binding(everything).run(steps)
         results = {
             name: contiguous(self._array(value, everything), copy=True) for name, value in self._program.outputs.items()

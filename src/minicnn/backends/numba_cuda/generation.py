@@ -56,7 +56,7 @@ def generate(plan: Plan, launch: Sequence[Unit], queued: set[int], threads: int)
         queued: Ids of inputs of which there is one row a step.
         threads: Threads of a block, unless a tile says otherwise.
     """
-    writer = Writer(plan, queued)
+    writer = Writer(plan, launch, queued)
     calls, start = "", 0
     for unit in launch:
         count = -(-unit.size // (threads // unit.slices))
@@ -67,7 +67,7 @@ def generate(plan: Plan, launch: Sequence[Unit], queued: set[int], threads: int)
         calls += f"    {'el' if start else ''}if number < {start + count}:\n        {name}(p, {place})\n"
         start += count
     values = [*(f"p{k}" for k in range(len(writer.values))), *(["cursor", "offset"] if writer.reads_queue else [])]
-    row = ["cursor[0] + offset"] if writer.reads_queue else []
+    row = ["read(cursor, 0) + offset"] if writer.reads_queue else []
     group = ", ".join([*values[: len(writer.values)], *row]) + ("" if len(writer.values) + len(row) > 1 else ",")
     text = (
         f"# {named(launch)}\n{''.join(writer.definitions)}\n\n"
@@ -80,8 +80,11 @@ def generate(plan: Plan, launch: Sequence[Unit], queued: set[int], threads: int)
 class Writer:
     """Text of one kernel; values become p[0], p[1] ..., functions x0, x1 ..., whatever the Program calls them."""
 
-    def __init__(self, plan: Plan, queued: set[int]) -> None:
+    def __init__(self, plan: Plan, launch: Sequence[Unit], queued: set[int]) -> None:
         self.plan, self.queued = plan, queued
+        stored = {id(v) for unit in launch for v in unit.stored}
+        updates = plan.program.updates.items()
+        self._written = stored | {id(plan.program.value(name)) for name, v in updates if id(plan.root(v)) in stored}
         self.values: list[Value] = []
         self.definitions: list[str] = []
         self.reads_queue = False
@@ -122,7 +125,9 @@ class Writer:
         if id(root) in self.queued:
             self.reads_queue = True
             place = f"index(p[-1] * {root.size} + i)"
-        return f"{self.parameter(root)}[{place}]" + (" != 0" if root.dtype == "bool" else "")
+        array = self.parameter(root)
+        element = f"{array}[{place}]" if id(root) in self._written else f"read({array}, {place})"
+        return element + (" != 0" if root.dtype == "bool" else "")
 
     def at(self, value: Value, place: str) -> str:
         """Text of an element of a value."""

@@ -58,6 +58,50 @@ def device_function(function: Any) -> Any:
     return cuda.jit(function, device=True, **({} if SIMULATED else _INLINED))
 
 
+def _plain_read(pointer: Any, i: Any) -> Any:
+    return pointer[i]
+
+
+def _plain_choose(condition: Any, a: Any, b: Any) -> Any:
+    return a if condition else b
+
+
+def _intrinsics() -> tuple[Any, Any]:
+    """What Python has no word for: `read` and `choose`."""
+    if SIMULATED:
+        return _plain_read, _plain_choose
+    if LIBRARY != "numba-cuda":
+        return device_function(_plain_read), device_function(_plain_choose)
+    from numba.cuda.extending import intrinsic
+
+    @intrinsic
+    def read(typing: Any, pointer: Any, i: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            at = context.cast(builder, arguments[1], i, types.uint64)
+            value = builder.load(builder.gep(arguments[0], [at]))
+            value.set_metadata("invariant.load", builder.module.add_metadata([]))
+            return context.data_model_manager[pointer.dtype].from_data(builder, value)
+
+        return pointer.dtype(pointer, i), generate
+
+    @intrinsic
+    def choose(typing: Any, condition: Any, a: Any, b: Any) -> Any:
+        made = typing.unify_types(types.unliteral(a), types.unliteral(b))
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            pair = [context.cast(builder, value, given, made) for value, given in zip(arguments[1:], (a, b), strict=True)]
+            return builder.select(arguments[0], *pair)
+
+        return made(condition, a, b), generate
+
+    return read, choose
+
+
+# read(pointer, i): element i of memory that the kernel does not write, loaded early, in any order and through the
+# read-only path. choose(condition, a, b): both are computed and one is taken, so that no load waits for a branch.
+read, choose = _intrinsics()
+
+
 def compile_ptx(function: Any, signature: Any, capability: tuple[int, int], threads: int) -> str:
     """PTX of a kernel.
 
@@ -71,4 +115,4 @@ def compile_ptx(function: Any, signature: Any, capability: tuple[int, int], thre
     return str(cuda.compile(function, signature, launch_bounds=threads, **options)[0])
 
 
-__all__ = ["LIBRARY", "SIMULATED", "VERSION", "check_numpy", "compile_ptx", "cuda", "device_function", "types"]
+__all__ = ["LIBRARY", "SIMULATED", "VERSION", "check_numpy", "choose", "compile_ptx", "cuda", "device_function", "read", "types"]

@@ -20,6 +20,9 @@ DEVICE unsigned char* dynamic_shared() {
   extern __shared__ __align__(128) unsigned char memory[];
   return memory;
 }
+
+// Whether a thread has nothing to do, because the units beside its own have larger blocks. It returns; barriers do not wait for it.
+DEVICE bool spare(int threads) { return threadIdx.x >= threads; }
 #endif
 
 template <class T> struct Limits;
@@ -29,6 +32,32 @@ template <> struct Limits<float> {
 template <> struct Limits<double> {
   static DEVICE double infinity() { return __longlong_as_double(0x7ff0000000000000LL); }
 };
+
+// Arrays in memory -------------------------------------------------------------------------------------------
+
+template <class T, int n> struct alignas(sizeof(T) * n > 16 ? 16 : sizeof(T) * n) Pack { T v[n]; };
+
+// Elements of an array whose first is at a multiple of 16 bytes.
+template <class T> struct Plain {
+  const T* p;
+  DEVICE T operator()(uint32 i) const { return p[i]; }
+};
+
+// Elements i .. i + 3 of x; by one load, if i is a multiple of 4 and they lie in memory.
+template <bool aligned, class T, class F> DEVICE void load_four(const F& x, uint32 i, T (&v)[4]) {
+#pragma unroll
+  for (int k = 0; k < 4; k++) v[k] = T(x(i + k));
+}
+template <bool aligned, class T, class U> DEVICE void load_four(const Plain<U>& x, uint32 i, T (&v)[4]) {
+  if (aligned) {
+    const Pack<U, 4> four = *reinterpret_cast<const Pack<U, 4>*>(x.p + i);
+#pragma unroll
+    for (int k = 0; k < 4; k++) v[k] = T(four.v[k]);
+  } else {
+#pragma unroll
+    for (int k = 0; k < 4; k++) v[k] = T(x.p[i + k]);
+  }
+}
 
 // Elementwise ------------------------------------------------------------------------------------------------
 

@@ -1,9 +1,9 @@
 // Products of small matrices by the 32 threads of a warp together, on tensor cores (sm_80 and later).
 //
-// Operands are 16-bit floating-point numbers, two in a register, sums are float32. A float32 operand becomes a sum of three
-// bfloat16 numbers, which hold its 24 bits: six products of these parts give the product to float32's accuracy (the other
-// three are below its last bit). See Henry, Tang and Heinecke, "Leveraging the bfloat16 Artificial Intelligence Datatype
-// For Higher-Precision Computations", 2019.
+// Operands are 16-bit floating-point numbers, two in a register, sums are float32. A float32 operand becomes the sum of two
+// float16 numbers, of which three products are taken: that of the smaller parts is below 2^-22 of the whole. See Ootomo and
+// Yokota, "Recovering single precision accuracy from Tensor Cores while surpassing the FP32 theoretical peak performance",
+// International Journal of High Performance Computing Applications 36 (4), 2022.
 //
 // Fragments, as the PTX manual numbers them, of lane = 4 * g + t: an operand A (16 x 16) has at register r the elements
 // (g + 8 * (r % 2), 2 * t + 8 * (r / 2)) and the one right of it; B (16 x 8) those of rows 2 * t + 8 * r and the one below in column g;
@@ -45,6 +45,20 @@ DEVICE uint32 pack_float16(float low, float high) {
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
   return r;
 }
+// The numbers that two float16 in a register stand for.
+DEVICE float low_float16(uint32 r) {
+  float x;
+  asm("{.reg .f16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, l;}" : "=f"(x) : "r"(r));
+  return x;
+}
+DEVICE float high_float16(uint32 r) {
+  float x;
+  asm("{.reg .f16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, h;}" : "=f"(x) : "r"(r));
+  return x;
+}
+
+// The largest of the numbers of a warp.
+DEVICE uint32 largest_of_warp(uint32 x) { return __reduce_max_sync(0xffffffffu, x); }
 
 DEVICE void mma_bfloat16(float (&c)[4], const uint32 (&a)[4], const uint32 (&b)[2]) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
@@ -57,27 +71,24 @@ DEVICE void mma_float16(float (&c)[4], const uint32 (&a)[4], const uint32 (&b)[2
 
 #endif
 
-// The numbers that two bfloat16 in a register stand for.
-DEVICE float low_bfloat16(uint32 r) { return __int_as_float(int(r << 16)); }
-DEVICE float high_bfloat16(uint32 r) { return __int_as_float(int(r & 0xffff0000u)); }
 
 // How float32 operands are written for tensor cores: as PARTS numbers, the largest first, two neighbours in a register; and
-// which parts are multiplied, the smallest products first.
-struct Float32 {  // three bfloat16, which is exact for finite normal numbers
-  static constexpr int PARTS = 3, PRODUCTS = 6;
-  static constexpr DEVICE int left(int k) { return k == 0 ? 1 : k == 1 ? 2 : k == 3 ? 1 : 0; }
-  static constexpr DEVICE int right(int k) { return k == 0 ? 1 : k == 2 ? 2 : k == 4 ? 1 : 0; }
-  static DEVICE void split(uint32 (&r)[3], float low, float high) {
-#pragma unroll
-    for (int k = 0; k < 3; k++) {
-      r[k] = pack_bfloat16(low, high);
-      low -= low_bfloat16(r[k]), high -= high_bfloat16(r[k]);
-    }
+// which parts are multiplied, the smallest products first. If SCALED, operands are multiplied by a power of two that brings
+// the largest of a tile close below 2^15.
+struct Float32 {  // two float16, which hold 22 of 24 bits, and 2^-39 of the largest at least
+  static constexpr int PARTS = 2, PRODUCTS = 3;
+  static constexpr bool SCALED = true;
+  static constexpr DEVICE int left(int k) { return k == 0; }
+  static constexpr DEVICE int right(int k) { return k == 1; }
+  static DEVICE void split(uint32 (&r)[2], float low, float high) {
+    r[0] = pack_float16(low, high);
+    r[1] = pack_float16(low - low_float16(r[0]), high - high_float16(r[0]));
   }
-  static DEVICE void mma(float (&c)[4], const uint32 (&a)[4], const uint32 (&b)[2]) { mma_bfloat16(c, a, b); }
+  static DEVICE void mma(float (&c)[4], const uint32 (&a)[4], const uint32 (&b)[2]) { mma_float16(c, a, b); }
 };
 struct Bfloat16 {
   static constexpr int PARTS = 1, PRODUCTS = 1;
+  static constexpr bool SCALED = false;
   static constexpr DEVICE int left(int) { return 0; }
   static constexpr DEVICE int right(int) { return 0; }
   static DEVICE void split(uint32 (&r)[1], float low, float high) { r[0] = pack_bfloat16(low, high); }
@@ -85,6 +96,7 @@ struct Bfloat16 {
 };
 struct Float16 {
   static constexpr int PARTS = 1, PRODUCTS = 1;
+  static constexpr bool SCALED = true;
   static constexpr DEVICE int left(int) { return 0; }
   static constexpr DEVICE int right(int) { return 0; }
   static DEVICE void split(uint32 (&r)[1], float low, float high) { r[0] = pack_float16(low, high); }

@@ -18,64 +18,188 @@ template <class S, int C, bool wide> struct Record {
   static constexpr int CHUNKS = S::KH * KW * RUNS;       // runs of 8 that a result sums over
   // Records of a row that so many results need.
   static constexpr int columns(int w) { return wide ? w : (w - 1) * S::SW + (S::KW - 1) * S::DW + 1; }
-  // Where element e of record q is in the image.
-  static DEVICE int column(int q, int e) { return wide ? q * S::SW + e / C * S::DW : q; }
-  static DEVICE int channel(int e) { return wide ? e % C : e; }
   // From the record of a result, in rows of IW records, to the elements of its chunk q.
   template <int IW> static constexpr DEVICE int offset(int q) {
     return q < CHUNKS ? (q / RUNS / KW * S::DH * IW + q / RUNS % KW * S::DW) * SIZE + q % RUNS * 8 : 0;
   }
 };
 
-// Calls store(k, low, high) with the pairs load(k, 0), load(k, 1), k below `total`, shared by the threads of a block.
-template <int total, int threads, class Load, class Store> DEVICE void fill_pairs(Load load, Store store) {
-  constexpr int STEPS = quotient(total, threads), RUN = STEPS < 8 ? STEPS : 8;
+// Eight float32 as parts, to where they belong in each plane of PLANE elements; all but the first LENGTH are zero.
+template <class P, int PLANE, int LENGTH = 8> DEVICE void store_run(uint32* place, const float (&v)[8]) {
+  Pack<uint32, 4> planes[P::PARTS];
+#pragma unroll
+  for (int k = 0; k < 4; k++) {
+    uint32 parts[P::PARTS];
+    P::split(parts, v[2 * k], v[2 * k + 1]);
+#pragma unroll
+    for (int p = 0; p < P::PARTS; p++) planes[p].v[k] = 2 * k < LENGTH ? parts[p] : 0u;
+  }
+#pragma unroll
+  for (int p = 0; p < P::PARTS; p++) *reinterpret_cast<Pack<uint32, 4>*>(place + p * (PLANE / 2)) = planes[p];
+}
+
+// 2^n, for n from -126 to 127.
+DEVICE float power_of_two(int n) { return __int_as_float((n + 127) << 23); }
+
+// x * 2^n for any n that two factors can express.
+DEVICE float scaled(float x, int n) {
+  n = n < -252 ? -252 : n > 252 ? 252 : n;
+  return x * power_of_two(n / 2) * power_of_two(n - n / 2);
+}
+
+// For the largest magnitude that threads of a block have met, as bits: the n for which 2^n brings it to 2^14 or a little more, but
+// `most` at most. All threads of the block call it.
+DEVICE int exponent_of_scale(uint32 bits, int most, int threads) {
+  __shared__ uint32 largest[32];
+  bits = largest_of_warp(bits);
+  __syncthreads();  // the last call's numbers have been read
+  if (threadIdx.x % 32 == 0) largest[threadIdx.x / 32] = bits;
+  __syncthreads();
+  for (int k = 0; k < threads / 32; k++) bits = largest[k] > bits ? largest[k] : bits;
+  const int n = bits >= 0x7f800000u ? 0 : 14 - (int(bits >> 23) - 127);  // nothing helps infinity
+  return max(-126, min(min(n, 126), most));
+}
+
+DEVICE uint32 larger_magnitude(uint32 bits, float x) {
+  const uint32 own = uint32(__float_as_int(x)) & 0x7fffffffu;
+  return own > bits ? own : bits;
+}
+
+// Calls store(k, v) with eight numbers v from load(k, v), for each k below `total`, shared by the threads of a block. If `P` wants
+// it, they are scaled by 2^n; returns n, which is `most` at most.
+template <class P, int total, int threads, class Load, class Store> DEVICE int fill_runs(int most, Load load, Store store) {
+  constexpr int STEPS = quotient(total, threads), RUN = STEPS < 6 ? STEPS : P::SCALED ? 6 : 4;
+  int n = 0;
+  if (P::SCALED && STEPS > RUN) {  // too many to keep: they are read twice
+    uint32 bits = 0;
+#pragma unroll 2
+    for (int k = threadIdx.x; k < total; k += threads) {
+      float v[8];
+      load(k, v);
+#pragma unroll
+      for (int e = 0; e < 8; e++) bits = larger_magnitude(bits, v[e]);
+    }
+    n = exponent_of_scale(bits, most, threads);
+  }
 #pragma unroll 1
   for (int step = 0; step < STEPS; step += RUN) {
-    float low[RUN], high[RUN];
-#pragma unroll
-    for (int u = 0; u < RUN; u++) {
-      const int k = int(threadIdx.x) + (step + u) * threads, real = k < total ? k : 0;
-      low[u] = load(real, 0), high[u] = load(real, 1);
-    }
+    float v[RUN][8];
 #pragma unroll
     for (int u = 0; u < RUN; u++) {
       const int k = int(threadIdx.x) + (step + u) * threads;
-      if (k < total) store(k, low[u], high[u]);
+      load(k < total ? k : 0, v[u]);
+    }
+    if (P::SCALED && STEPS <= RUN) {
+      uint32 bits = 0;
+#pragma unroll
+      for (int u = 0; u < RUN; u++)
+#pragma unroll
+        for (int e = 0; e < 8; e++) bits = larger_magnitude(bits, v[u][e]);
+      n = exponent_of_scale(bits, most, threads);
+    }
+    const float factor = power_of_two(n);
+#pragma unroll
+    for (int u = 0; u < RUN; u++) {
+      const int k = int(threadIdx.x) + (step + u) * threads;
+      if (P::SCALED) {
+#pragma unroll
+        for (int e = 0; e < 8; e++) v[u][e] *= factor;
+      }
+      if (k < total) store(k, v[u]);
+    }
+  }
+  return n;
+}
+
+// Eight elements of which the first `real` count, from one(e) or, four at a time where that saves loads, from four(e, v).
+template <bool fours, class One, class Four> DEVICE void gather_run(int real, float (&v)[8], One one, Four four) {
+  if (fours) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      float part[4];
+      four(4 * half < real ? 4 * half : 0, part);
+#pragma unroll
+      for (int k = 0; k < 4; k++) v[4 * half + k] = 4 * half < real ? part[k] : 0.0f;
+    }
+  } else {
+#pragma unroll
+    for (int e = 0; e < 8; e++) {
+      const float value = one(e < real ? e : 0);
+      v[e] = e < real ? value : 0.0f;
     }
   }
 }
 
-// Records of NB x IH x IW positions from in(n, h, w, channel), in planes of PLANE elements, one for each part.
-template <class P, class R, int PLANE, int NB, int IH, int IW, int THREADS, class In>
-DEVICE void fill_records(uint32* xs, int n0, int h0, int w0, In in) {
-  constexpr int PAIRS = R::RUNS * 4;
-  fill_pairs<NB * IH * IW * PAIRS, THREADS>(
-    [&](int k, int half) {
-      const int e = k % PAIRS * 2 + half, q = k / PAIRS % IW, h = k / PAIRS / IW % IH, n = k / PAIRS / IW / IH;
-      const bool real = R::LENGTH % 8 == 0 || e < R::LENGTH;
-      const float value = in(n0 + n, h0 + h, w0 + R::column(q, real ? e : 0), R::channel(real ? e : 0));
-      return real ? value : 0.0f;
+// Records of NB x IH x IW positions from channels c0 .. C - 1 of `in`, in planes of PLANE elements.
+template <class P, class R, int C, int PLANE, int NB, int IH, int IW, int THREADS, class In>
+DEVICE int fill_records(uint32* xs, int most, int n0, int h0, int w0, int c0, const In& in) {
+  return fill_runs<P, NB * IH * IW * R::RUNS, THREADS>(
+    most, [&](int k, float (&v)[8]) {
+      const int e = k % R::RUNS * 8, q = k / R::RUNS % IW, h = h0 + k / R::RUNS / IW % IH, n = n0 + k / R::RUNS / IW / IH;
+      gather_run<C % 4 == 0>(
+        R::LENGTH % 8 == 0 && C % R::LENGTH == 0 ? 8 : min(R::LENGTH - e, C - c0 - e), v, [&](int i) { return in(n, h, w0 + q, c0 + e + i); },
+        [&](int i, float (&four)[4]) { in.template four<C % 4 == 0>(n, h, w0 + q, c0 + e + i, four); });
     },
-    [&](int k, float low, float high) {
-      uint32 parts[P::PARTS];
-      P::split(parts, low, high);
+    [&](int k, const float (&v)[8]) { store_run<P, PLANE>(xs + (k / R::RUNS * R::SIZE + k % R::RUNS * 8) / 2, v); });
+}
+
+// Wide records: each element of the image is read once, to `stage`, and from there to the records that hold it.
+template <class P, class S, class R, int C, int PLANE, int NB, int IH, int IW, int THREADS, class In>
+DEVICE int fill_wide_records(uint32* xs, float* stage, int most, int n0, int h0, int w0, const In& in) {
+  constexpr int COLUMNS = (IW - 1) * S::SW + (S::KW - 1) * S::DW + 1;
+  uint32 bits = 0;
+  fill<float, NB * IH * COLUMNS * C, THREADS>(
+    [&](int k) { return in(n0 + k / C / COLUMNS / IH, h0 + k / C / COLUMNS % IH, w0 + k / C % COLUMNS, k % C); },
+    [&](int k, float value) { stage[k] = value, bits = larger_magnitude(bits, value); });
+  int n = 0;
+  if (P::SCALED) n = exponent_of_scale(bits, most, THREADS);
+  else __syncthreads();
+  const float factor = power_of_two(n);
 #pragma unroll
-      for (int p = 0; p < P::PARTS; p++) xs[(p * PLANE + k / PAIRS * R::SIZE) / 2 + k % PAIRS] = parts[p];
+  for (int run = 0; run < R::RUNS; run++) {
+#pragma unroll 2
+    for (int k = threadIdx.x; k < NB * IH * IW; k += THREADS) {
+      float v[8];
+#pragma unroll
+      for (int i = 0; i < 8; i++) {
+        const int e = run * 8 + i;
+        v[i] = e < R::LENGTH ? stage[(k / IW * COLUMNS + k % IW * S::SW + e / C * S::DW) * C + e % C] * factor : 0.0f;
+      }
+      store_run<P, PLANE>(xs + (k * R::SIZE + run * 8) / 2, v);
+    }
+  }
+  return n;
+}
+
+// Rows k below ROWS of COLUMNS elements, ROW elements apart, in planes. Element (k, f) is one(k, f), elements f .. f + 3 of a row
+// four(k, f, v), the first `real` of a row count. `down`: neighbours in memory are below each other.
+template <class P, int ROWS, int COLUMNS, int ROW, int THREADS, bool fours, bool down, class One, class Four>
+DEVICE int fill_rows(uint32* rows, int most, int real, One one, Four four) {
+  constexpr int RUNS = COLUMNS / 8;
+  return fill_runs<P, ROWS * RUNS, THREADS>(
+    most, [&](int i, float (&v)[8]) {
+      const int k = down ? i % ROWS : i / RUNS, f = (down ? i / ROWS : i % RUNS) * 8;
+      gather_run<fours>(real - f, v, [&](int e) { return one(k, f + e); }, [&](int e, float (&part)[4]) { four(k, f + e, part); });
+    },
+    [&](int i, const float (&v)[8]) {
+      const int k = down ? i % ROWS : i / RUNS, f = (down ? i / ROWS : i % RUNS) * 8;
+      store_run<P, ROWS * ROW>(rows + (k * ROW + f) / 2, v);
     });
 }
 
-// Rows of LENGTH elements from load(row, element), ROW elements apart, in planes of ROWS rows.
-template <class P, int ROWS, int LENGTH, int ROW, int THREADS, class Load> DEVICE void fill_rows(uint32* rows, Load load) {
-  constexpr int PAIRS = LENGTH / 2;
-  fill_pairs<ROWS * PAIRS, THREADS>(
-    [&](int k, int half) { return load(k / PAIRS, k % PAIRS * 2 + half); },
-    [&](int k, float low, float high) {
-      uint32 parts[P::PARTS];
-      P::split(parts, low, high);
+constexpr int LARGEST_SCALE = 1000;
+
+// Sums multiplied by 2^scale, made ready for terms multiplied by 2^own, which is not more; scale becomes own. At first, they are 0.
+template <int M, int N> DEVICE void rescale(float (&sums)[M][N][4], int& scale, int own) {
+  if (own != scale && scale != LARGEST_SCALE) {
 #pragma unroll
-      for (int p = 0; p < P::PARTS; p++) rows[(p * ROWS + k / PAIRS) * (ROW / 2) + k % PAIRS] = parts[p];
-    });
+    for (int m = 0; m < M; m++)
+#pragma unroll
+      for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int r = 0; r < 4; r++) sums[m][n][r] = scaled(sums[m][n][r], own - scale);
+  }
+  scale = own;
 }
 
 // The fragments B of N runs of 8 columns, stored as rows of K; `at`: address of a lane for the first part and run. Planes are
@@ -112,6 +236,7 @@ struct TensorTile {
   static constexpr int PLANE = NB * IH * IW * R::SIZE, ROW = odd_run(FB), WEIGHTS = STEPS * 16 * ROW;  // elements of a part
   static constexpr int ROWS = quotient(EH, TH), COLUMNS = quotient(EW, TW), FILTER_PARTS = quotient(F, FB);
   static constexpr int BLOCKS = quotient(Y::N, NB) * ROWS * COLUMNS * FILTER_PARTS;
+  static constexpr bool WIDE = wide;
   static constexpr int UNROLL = STEPS * MT * NT <= 160 ? STEPS : 1;
 };
 
@@ -150,22 +275,41 @@ template <class T, class A, class In, class W, class Out> DEVICE void tensor_con
 #pragma unroll
       for (int r = 0; r < 4; r++) sums[m][n][r] = 0.0f;
 
+  int scale = LARGEST_SCALE;  // of the sums: the exponent of the power of two that they are multiplied by
 #pragma unroll 1
   for (int c0 = 0; c0 < A::C; c0 += A::CC) {
     if (c0) __syncthreads();
-    fill_records<P, R, A::PLANE, A::NB, A::IH, A::IW, A::THREADS>(
-      xs, n0, h0 * S::SH - S::PT, w0 * S::SW - S::PL, [&](int n, int h, int w, int c) {
-        const bool real = A::C % A::CC == 0 || c0 + c < A::C;
-        const float value = in(n, h, w, real ? c0 + c : 0);
-        return real ? value : 0.0f;
+    int own_scale;
+    if (A::WIDE) {
+      float* const stage = reinterpret_cast<float*>(ws + A::WEIGHTS * P::PARTS / 2);
+      own_scale = fill_wide_records<P, S, R, A::C, A::PLANE, A::NB, A::IH, A::IW, A::THREADS>(
+        xs, stage, LARGEST_SCALE, n0, h0 * S::SH - S::PT, w0 * S::SW - S::PL, in);
+    } else {
+      own_scale = fill_records<P, R, A::C, A::PLANE, A::NB, A::IH, A::IW, A::THREADS>(
+        xs, LARGEST_SCALE, n0, h0 * S::SH - S::PT, w0 * S::SW - S::PL, c0, in);
+    }
+    // Row k of the filters: element k of a sum, as the chunks of records have it.
+    const auto filter = [&](int k, auto use) {
+      const int q = k / 8, e = q % R::RUNS * 8 + k % 8, tap = q / R::RUNS;
+      const int b = A::WIDE ? e / A::C : tap % R::KW, c = A::WIDE ? e % A::C : c0 + e;
+      const bool real = q < R::CHUNKS && e < R::LENGTH && (A::C % A::CC == 0 || c < A::C);
+      use(real, real ? tap / R::KW : 0, real ? b : 0, real ? c : 0);
+    };
+    own_scale += fill_rows<P, A::STEPS * 16, A::FB, A::ROW, A::THREADS, A::F % 4 == 0, W::BACK>(
+      ws, scale - own_scale, A::F - f0,
+      [&](int k, int f) {
+        float value;
+        filter(k, [&](bool real, int a, int b, int c) { value = weight(a, b, c, f0 + f), value = real ? value : 0.0f; });
+        return value;
+      },
+      [&](int k, int f, float (&v)[4]) {
+        filter(k, [&](bool real, int a, int b, int c) {
+          weight.template four<A::F % 4 == 0>(a, b, c, f0 + f, v);
+#pragma unroll
+          for (int i = 0; i < 4; i++) v[i] = real ? v[i] : 0.0f;
+        });
       });
-    fill_rows<P, A::STEPS * 16, A::FB, A::ROW, A::THREADS>(ws, [&](int k, int f) {
-      const int q = k / 8, e = q % R::RUNS * 8 + k % 8, tap = q / R::RUNS, b = R::KW == S::KW ? tap % R::KW : e / A::CC;
-      const int c = R::KW == S::KW ? e : e % A::CC;
-      const bool real = q < R::CHUNKS && e < R::LENGTH && (A::F % A::FB == 0 || f0 + f < A::F) && (A::C % A::CC == 0 || c0 + c < A::C);
-      const float value = weight(real ? tap / R::KW : 0, real ? b : 0, real ? c0 + c : 0, real ? f0 + f : 0);
-      return real ? value : 0.0f;
-    });
+    rescale(sums, scale, own_scale);
     __syncthreads();
 #pragma unroll A::UNROLL
     for (int s = 0; s < A::STEPS; s++) {
@@ -190,7 +334,7 @@ template <class T, class A, class In, class W, class Out> DEVICE void tensor_con
       if (A::F % A::FB && f >= A::F) continue;
       T values[A::PY][A::PX];
 #pragma unroll
-      for (int q = 0; q < A::PY * A::PX; q++) values[q / A::PX][q % A::PX] = sums[q / 2][k][q % 2 * 2 + e];
+      for (int q = 0; q < A::PY * A::PX; q++) values[q / A::PX][q % A::PX] = scaled(sums[q / 2][k][q % 2 * 2 + e], -scale);
       out(n, h, w, f, values);
     }
 }
@@ -213,11 +357,12 @@ struct TensorWeightTile {
   static constexpr int PLANE = NB * IH * IW * R::SIZE, ROW = odd_run(FB), GRADIENT = STEPS * 16 * ROW;
   static constexpr int ROWS = quotient(Y::H, TH), STRIPS = quotient(Y::N, NB) * ROWS;
   static constexpr int C_PARTS = quotient(C, CB), F_PARTS = quotient(F, FB), GROUPS = Y::C / F;
+  static constexpr bool WIDE = wide;
   static constexpr int BLOCKS = PARTS * C_PARTS * F_PARTS * GROUPS;
 };
 
 // Calls out(part, i, value) for each element i of the gradient.
-template <class T, class A, class FX, class FDY, class Out> DEVICE void tensor_correlate(int block, FX x, FDY dy, Out out) {
+template <class T, class A, class FX, class FDY, class Out> DEVICE void tensor_correlate(int block, FX x, FDY gradient, Out out) {
   using P = typename A::P;
   using R = typename A::R;
   using S = typename A::S;
@@ -230,6 +375,8 @@ template <class T, class A, class FX, class FDY, class Out> DEVICE void tensor_c
   const int f0 = block % A::F_PARTS * A::FB;
   block /= A::F_PARTS;
   const int c0 = block % A::C_PARTS * A::CB, group = block / A::C_PARTS;
+  const Padded<T, X, FX> in = {x, group * A::C};
+  const Padded<T, Y, FDY> dy = {gradient, group * A::F};
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int wm = warp % A::WM, wn = warp / A::WM % A::WN, slice = warp / A::WM / A::WN;
   const int row = lane % 8, matrix = lane / 8;
@@ -248,22 +395,35 @@ template <class T, class A, class FX, class FDY, class Out> DEVICE void tensor_c
 #pragma unroll
       for (int r = 0; r < 4; r++) sums[m][n][r] = 0.0f;
 
+  int scale = LARGEST_SCALE;
 #pragma unroll 1
   for (int strip = part; strip < A::STRIPS; strip += A::PARTS) {
     const int n0 = strip / A::ROWS * A::NB, h0 = strip % A::ROWS * A::TH;
     __syncthreads();
-    fill_records<P, R, A::PLANE, A::NB, A::IH, A::IW, A::THREADS>(
-      xs, n0, h0 * S::SH - S::PT, -S::PL, [&](int n, int h, int w, int c) {
-        const bool real = n < X::N && inside<X::H>(h) && inside<X::W>(w) && (A::C % A::CB == 0 || c0 + c < A::C);
-        const float value = x(real ? X::at(n, h, w, group * A::C + c0 + c) : 0u);
-        return real ? value : 0.0f;
+    int own_scale;
+    if (A::WIDE) {
+      float* const stage = reinterpret_cast<float*>(ds + A::GRADIENT * P::PARTS / 2);
+      own_scale = fill_wide_records<P, S, R, A::C, A::PLANE, A::NB, A::IH, A::IW, A::THREADS>(
+        xs, stage, LARGEST_SCALE, n0, h0 * S::SH - S::PT, -S::PL, in);
+    } else {
+      own_scale = fill_records<P, R, A::C, A::PLANE, A::NB, A::IH, A::IW, A::THREADS>(
+        xs, LARGEST_SCALE, n0, h0 * S::SH - S::PT, -S::PL, c0, in);
+    }
+    const auto position = [&](int k, auto use) {
+      const int n = A::REAL % 16 == 0 || k < A::REAL ? n0 + k / Y::W / A::TH : Y::N;
+      use(n, h0 + k / Y::W % A::TH, k % Y::W);
+    };
+    own_scale += fill_rows<P, A::STEPS * 16, A::FB, A::ROW, A::THREADS, A::F % 4 == 0, Y::FORMAT != NHWC>(
+      ds, scale - own_scale, A::F - f0,
+      [&](int k, int f) {
+        float value;
+        position(k, [&](int n, int h, int w) { value = dy(n, h, w, f0 + f); });
+        return value;
+      },
+      [&](int k, int f, float (&v)[4]) {
+        position(k, [&](int n, int h, int w) { dy.template four<A::F % 4 == 0>(n, h, w, f0 + f, v); });
       });
-    fill_rows<P, A::STEPS * 16, A::FB, A::ROW, A::THREADS>(ds, [&](int k, int f) {
-      const int n = n0 + k / Y::W / A::TH, h = h0 + k / Y::W % A::TH;
-      const bool real = (A::REAL % 16 == 0 || k < A::REAL) && n < Y::N && h < Y::H && (A::F % A::FB == 0 || f0 + f < A::F);
-      const float value = dy(real ? Y::at(n, h, k % Y::W, group * A::F + f0 + f) : 0u);
-      return real ? value : 0.0f;
-    });
+    rescale(sums, scale, own_scale);
     __syncthreads();
 #pragma unroll 1
     for (int s = slice; s < A::STEPS; s += A::SLICES) {
@@ -308,7 +468,7 @@ template <class T, class A, class FX, class FDY, class Out> DEVICE void tensor_c
       for (int k = 0; k < A::NT; k++) {
         const int f = f0 + (wn * A::NT + k) * 8 + lane % 4 * 2 + r % 2;
         if (A::F % A::FB && f >= A::F) continue;
-        out(part, ((tap / R::KW * S::KW + b) * A::C + c) * Y::C + group * A::F + f, T(sums[m][k][r]));
+        out(part, ((tap / R::KW * S::KW + b) * A::C + c) * Y::C + group * A::F + f, T(scaled(sums[m][k][r], -scale)));
       }
     }
 }

@@ -6,8 +6,6 @@
 #include "mma.cuh"
 #include "windows.cuh"
 
-template <class T, int n> struct alignas(sizeof(T) * n > 16 ? 16 : sizeof(T) * n) Pack { T v[n]; };
-
 constexpr int largest(int a, int b) { return a > b ? a : b; }
 constexpr int quotient(int a, int b) { return (a + b - 1) / b; }
 // The next length whose rows start in different banks of shared memory.
@@ -40,10 +38,18 @@ template <class T, int total, int threads, class Load, class Store> DEVICE void 
 template <class T, class X, class F> struct Padded {
   F x;
   int first;  // channel where the group begins
+  static DEVICE bool inside_image(int n, int h, int w) { return n < X::N && inside<X::H>(h) && inside<X::W>(w); }
   DEVICE T operator()(int n, int h, int w, int c) const {
-    const bool real = n < X::N && inside<X::H>(h) && inside<X::W>(w);
+    const bool real = inside_image(n, h, w);
     const T value = x(real ? X::at(n, h, w, first + c) : 0u);
     return real ? value : T(0);
+  }
+  // Channels c .. c + 3, which begin at a multiple of 4 if `aligned`.
+  template <bool aligned> DEVICE void four(int n, int h, int w, int c, T (&v)[4]) const {
+    const bool real = inside_image(n, h, w);
+    load_four_channels<aligned, X>(x, real ? n : 0, real ? h : 0, real ? w : 0, first + c, v);
+#pragma unroll
+    for (int k = 0; k < 4; k++) v[k] = real ? v[k] : T(0);
   }
 };
 
@@ -55,6 +61,32 @@ template <class T, class X, int SH, int SW, class F> struct Spread {
     const bool real = n < X::N && h >= 0 && w >= 0 && h % SH == 0 && w % SW == 0 && h / SH < X::H && w / SW < X::W;
     const T value = x(real ? X::at(n, h / SH, w / SW, first + c) : 0u);
     return real ? value : T(0);
+  }
+  template <bool aligned> DEVICE void four(int n, int h, int w, int c, T (&v)[4]) const {
+    const bool real = n < X::N && h >= 0 && w >= 0 && h % SH == 0 && w % SW == 0 && h / SH < X::H && w / SW < X::W;
+    load_four_channels<aligned, X>(x, real ? n : 0, real ? h / SH : 0, real ? w / SW : 0, first + c, v);
+#pragma unroll
+    for (int k = 0; k < 4; k++) v[k] = real ? v[k] : T(0);
+  }
+};
+
+// Filters of shape (KH, KW, C, GROUPS * F); if `back`, they are those of the input gradient: (KH, KW, F, GROUPS * C), turned round.
+template <class T, int KH, int KW, int C, int F, int GROUPS, bool back, class W> struct Filters {
+  W w;
+  int group;
+  static constexpr bool BACK = back;
+  DEVICE uint32 at(int a, int b, int c, int f) const {
+    return back ? (((KH - 1 - a) * KW + KW - 1 - b) * F + f) * (C * GROUPS) + group * C + c : ((a * KW + b) * C + c) * (F * GROUPS) + group * F + f;
+  }
+  DEVICE T operator()(int a, int b, int c, int f) const { return T(w(at(a, b, c, f))); }
+  // Filters f .. f + 3, which begin at a multiple of 4 if `aligned`.
+  template <bool aligned> DEVICE void four(int a, int b, int c, int f, T (&v)[4]) const {
+    if (back) {
+#pragma unroll
+      for (int k = 0; k < 4; k++) v[k] = T(w(at(a, b, c, f + k)));
+    } else {
+      load_four<aligned>(w, at(a, b, c, f), v);
+    }
   }
 };
 
@@ -80,8 +112,8 @@ struct ConvTile {
 template <class T, class A, class In, class W, class Out> DEVICE void convolve(int block, In in, W weight, Out out) {
   using S = typename A::S;
   using Y = typename A::Y;
-  __shared__ T xs[A::CC][A::PLANE];
-  __shared__ __align__(16) T ws[A::CC][A::TAPS][A::FB];
+  auto& ws = *reinterpret_cast<T(*)[A::CC][A::TAPS][A::FB]>(dynamic_shared());
+  auto& xs = *reinterpret_cast<T(*)[A::CC][A::PLANE]>(dynamic_shared() + sizeof(ws));
   const int thread = threadIdx.x;
   const int f0 = block % A::PARTS * A::FB;
   block /= A::PARTS;
@@ -218,7 +250,7 @@ template <class T, class A, class FX, class FDY, class Out> DEVICE void correlat
   using S = typename A::S;
   using X = typename A::X;
   using Y = typename A::Y;
-  __shared__ __align__(16) T shared[A::SHARED];
+  T* const shared = reinterpret_cast<T*>(dynamic_shared());
   T* const xs = shared;
   T* const ds = shared + A::XS;
   const int thread = threadIdx.x, part = block % A::PARTS;
@@ -323,8 +355,8 @@ template <int M_, int N_, int K_, bool TA_, bool TB_, int BM_, int BN_, int BK_,
 // Calls out(part, i, value) for each element i of the product of matrices a(row, column) and b(row, column), as they are
 // stored.
 template <class T, class A, class FA, class FB, class Out> DEVICE void multiply(int block, FA a, FB b, Out out) {
-  __shared__ __align__(16) T as[A::BK][A::BM + 4];
-  __shared__ __align__(16) T bs[A::BK][A::BN + 4];
+  auto& as = *reinterpret_cast<T(*)[A::BK][A::BM + 4]>(dynamic_shared());
+  auto& bs = *reinterpret_cast<T(*)[A::BK][A::BN + 4]>(dynamic_shared() + sizeof(as));
   const int thread = threadIdx.x, part = block % A::PARTS;
   block /= A::PARTS;
   const int n0 = block % A::COLUMNS * A::BN, m0 = block / A::COLUMNS * A::BM;

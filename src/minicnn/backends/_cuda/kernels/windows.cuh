@@ -7,6 +7,7 @@ enum Format { NHWC, NCHW, HWCN };
 // An image of shape (N, H, W, C) whose elements are stored in the order of the format.
 template <Format format, int N_, int H_, int W_, int C_> struct Image {
   static constexpr int N = N_, H = H_, W = W_, C = C_;
+  static constexpr Format FORMAT = format;
   static DEVICE uint32 at(int n, int h, int w, int c) {
     if (format == NHWC) return ((uint32(n) * H + h) * W + w) * C + c;
     if (format == NCHW) return ((uint32(n) * C + c) * H + h) * W + w;
@@ -19,6 +20,16 @@ template <Format format, int N_, int H_, int W_, int C_> struct Image {
     else n = i % N, i /= N, c = i % C, i /= C, w = i % W, h = i / W;
   }
 };
+
+// Channels c .. c + 3 of an image; `aligned`: c is a multiple of 4, and so is the number of channels.
+template <bool aligned, class X, class T, class F> DEVICE void load_four_channels(const F& x, int n, int h, int w, int c, T (&v)[4]) {
+  if (X::FORMAT == NHWC) {
+    load_four<aligned>(x, X::at(n, h, w, c), v);
+  } else {
+#pragma unroll
+    for (int k = 0; k < 4; k++) v[k] = T(x(X::at(n, h, w, c + k)));
+  }
+}
 
 // How a window slides: taps KH x KW, strides, zeros before the image, distance between taps.
 template <int KH_, int KW_, int SH_, int SW_, int PT_, int PL_, int DH_ = 1, int DW_ = 1> struct Window {
@@ -209,6 +220,30 @@ DEVICE T max_pool2d_scatter(FDY dy, FI index, uint32 i) {
     if (int(index(j)) == t) total += T(dy(j));
   });
   return total;
+}
+
+// The scattered gradient as an array.
+template <class T, class X, class Y, class S, class FDY, class FI> struct Scattered {
+  FDY dy;
+  FI index;
+  DEVICE T operator()(uint32 i) const { return max_pool2d_scatter<T, X, Y, S>(dy, index, i); }
+};
+template <bool aligned, class T, class X, class Y, class S, class FDY, class FI>
+DEVICE void load_four(const Scattered<T, X, Y, S, FDY, FI>& x, uint32 i, T (&v)[4]) {
+  if (!aligned || X::FORMAT != NHWC || S::KH != S::SH || S::KW != S::SW || S::PT || S::PL) {
+#pragma unroll
+    for (int k = 0; k < 4; k++) v[k] = x(i + k);
+    return;
+  }
+  const X at(i);
+  const int p = at.h / S::KH, q = at.w / S::KW, t = at.h % S::KH * S::KW + at.w % S::KW;
+  const bool real = (X::H / S::KH * S::KH == X::H || p < Y::H) && (X::W / S::KW * S::KW == X::W || q < Y::W);
+  const uint32 j = real ? Y::at(at.n, p, q, at.c) : 0u;
+  int taps[4];
+  load_four<aligned>(x.dy, j, v);
+  load_four<aligned>(x.index, j, taps);
+#pragma unroll
+  for (int k = 0; k < 4; k++) v[k] = real && taps[k] == t ? v[k] : T(0);
 }
 
 // Elements that the window of output position (p, q) averages.

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from minicnn.backends.numba_cuda.kernels.decorators import ALIGNED, Function, block, device, index
+from minicnn.backends.numba_cuda.kernels.decorators import ALIGNED, Function, block, choose, device, index, slot, unrolled
 from minicnn.backends.numba_cuda.kernels.filling import fill
 from minicnn.backends.numba_cuda.kernels.geometry import Image, Window
 from minicnn.backends.numba_cuda.shim import cuda
@@ -66,15 +66,18 @@ def convolve(T: Any, tile: ConvTile, source: Function, weight: Function, finish:
     BLOCKS = -(-N // NB) * ROWS * COLUMNS * PARTS
     SPAN = (PX - 1) * SW + (KW - 1) * DW + 1
     XS, WS, OWN, ROW = CC * PLANE, CC * TAPS * FB, PY * PX * FX, PY * SPAN
+    WHOLE_C, WHOLE_F = C % CC == 0, F % FB == 0
     zero = T(0)
 
     def load_x(p: Any, at: Any, k: Any) -> Any:
         n0, h0, w0, c0, first = at
         c, place = k % CC, k // CC  # channels lie next to each other in memory
         w, h, n = place % IW, place // IW % IH, place // (IW * IH)
-        real = c0 + c < C
-        value = source(p, n0 + n, h0 * SH + h - PT, w0 * SW + w - PL, first + (c0 + c if real else 0))
-        return value if real else zero
+        if WHOLE_C:
+            return source(p, n0 + n, h0 * SH + h - PT, w0 * SW + w - PL, first + c0 + c)
+        real = index(c0 + c) < C
+        value = source(p, n0 + n, h0 * SH + h - PT, w0 * SW + w - PL, first + choose(real, c0 + c, 0))
+        return choose(real, value, zero)
 
     def place_x(k: Any) -> Any:
         return k % CC * PLANE + k // CC
@@ -82,15 +85,35 @@ def convolve(T: Any, tile: ConvTile, source: Function, weight: Function, finish:
     def load_w(p: Any, at: Any, k: Any) -> Any:
         f0, c0, group = at
         f, tap, c = k % FB, k // FB % TAPS, k // (FB * TAPS)
-        real = f0 + f < F and c0 + c < C
-        value = T(weight(p, group, tap // KW, tap % KW, c0 + c if real else 0, f0 + f if real else 0))
-        return value if real else zero
+        if WHOLE_C and WHOLE_F:
+            return T(weight(p, group, tap // KW, tap % KW, c0 + c, f0 + f))
+        real = (index(f0 + f) < F) & (index(c0 + c) < C)
+        value = T(weight(p, group, tap // KW, tap % KW, choose(real, c0 + c, 0), choose(real, f0 + f, 0)))
+        return choose(real, value, zero)
 
     def place_w(k: Any) -> Any:
         return k
 
     fill_x = fill(T, CC * NB * IH * IW, THREADS, load_x, place_x)
     fill_w = fill(T, WS, THREADS, load_w, place_w)
+
+    @device
+    def row_of_taps(a: Any, s: Any) -> None:
+        xs, ws, sums, row, wide, corner, fg, c = s
+        start = c * PLANE + corner + a * DH * IW
+        for y in range(PY):
+            for x in range(SPAN):
+                row[y * SPAN + x] = xs[slot(start + y * SH * IW + x)]
+        for b in range(KW):
+            first = (c * TAPS + a * KW + b) * FB + fg * FX
+            for f in range(FX):
+                wide[f] = ws[slot(first + f)]
+            for y in range(PY):
+                for x in range(PX):
+                    for f in range(FX):
+                        sums[(y * PX + x) * FX + f] += row[y * SPAN + x * SW + b * DW] * wide[f]
+
+    all_taps = unrolled(KH, row_of_taps)
 
     @block
     def run(p: Any, number: Any) -> None:
@@ -117,19 +140,7 @@ def convolve(T: Any, tile: ConvTile, source: Function, weight: Function, finish:
             fill_w(p, (f0, c0, group), ws, thread)
             cuda.syncthreads()
             for c in range(CC):
-                for a in range(KH):
-                    start = c * PLANE + corner + a * DH * IW
-                    for y in range(PY):
-                        for x in range(SPAN):
-                            row[y * SPAN + x] = xs[index(start + y * SH * IW) + x]
-                    for b in range(KW):
-                        first = (c * TAPS + a * KW + b) * FB + fg * FX
-                        for f in range(FX):
-                            wide[f] = ws[index(first) + f]
-                        for y in range(PY):
-                            for x in range(PX):
-                                for f in range(FX):
-                                    sums[(y * PX + x) * FX + f] += row[y * SPAN + x * SW + b * DW] * wide[f]
+                all_taps((xs, ws, sums, row, wide, corner, fg, c))
         if n0 + image < N:
             finish(p, sums, n0 + image, h0 + gy * PY, w0 + gx * PX, group, f0 + fg * FX)
 
@@ -139,13 +150,14 @@ def convolve(T: Any, tile: ConvTile, source: Function, weight: Function, finish:
 def each(tile: ConvTile, write: Function) -> Function:
     """Function finish for `convolve` that calls write(p, i, sum) for each position inside of the image."""
     PY, PX, FX, F, H, W, at = tile.PY, tile.PX, tile.FX, tile.F, tile.Y.H, tile.Y.W, tile.Y.at()
+    WHOLE = H % tile.TH == 0 and W % tile.TW == 0 and F % tile.FB == 0
 
     @device
     def finish(p: Any, sums: Any, n: Any, h: Any, w: Any, group: Any, first: Any) -> None:
         for y in range(PY):
             for x in range(PX):
                 for f in range(FX):
-                    if h + y < H and w + x < W and first + f < F:
+                    if WHOLE or (index(h + y) < H) & (index(w + x) < W) & (index(first + f) < F):
                         write(p, at(n, h + y, w + x, group * F + first + f), sums[(y * PX + x) * FX + f])
 
     return finish
@@ -170,18 +182,16 @@ def each_pooled(T: Any, tile: ConvTile, pooled: Image, KH: int, KW: int, before:
     def finish(p: Any, sums: Any, n: Any, h: Any, w: Any, group: Any, first: Any) -> None:
         for y in range(0, PY, KH):
             for x in range(0, PX, KW):
-                row, column = (h + y) // KH, (w + x) // KW
+                row, column = index(h + y) // KH, index(w + x) // KW
                 for f in range(FX):
-                    if row < H and column < W and first + f < F:
+                    if (row < H) & (column < W) & (index(first + f) < F):
                         channel = group * F + first + f
                         top, tap = lowest, TAPS - 1
                         for t in range(TAPS):
                             a, b = y + t // KW, x + t % KW
                             value = before(p, at(n, h + a, w + b, channel), sums[(a * PX + b) * FX + f])
-                            if value > top or (value != value and top == top):
-                                top, tap = value, t
-                        if top != top:
-                            tap = TAPS - 1
-                        write(p, to(n, row, column, channel), top, tap)
+                            better = (value > top) | ((value != value) & (top == top))
+                            top, tap = choose(better, value, top), choose(better, t, tap)
+                        write(p, to(n, row, column, channel), top, choose(top == top, tap, TAPS - 1))
 
     return finish

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from minicnn.backends.numba_cuda.kernels.decorators import ALIGNED, Function, block, index
+from minicnn.backends.numba_cuda.kernels.decorators import ALIGNED, Function, block, choose, device, index, signed, slot, unrolled
 from minicnn.backends.numba_cuda.kernels.filling import fill
 from minicnn.backends.numba_cuda.kernels.geometry import Image, Window
 from minicnn.backends.numba_cuda.shim import cuda
@@ -52,21 +52,21 @@ def correlate(T: Any, tile: WeightTile, x: Function, dy: Function, out: Function
     XS, DS = -(-IH * IW * CB // 4) * 4, TH * TW * FB
     SHARED = max(XS + DS, SLICES // 2 * LANES * OWN)
     RUNS, SPAN, WIDE = TW // PX, (PX - 1) * SW + (KW - 1) * DW + 1, PX * FX
-    zero, x_at, y_at = T(0), X.at(), Y.at()
+    WHOLE_C, WHOLE_F = C % CB == 0, F % FB == 0
+    ROUNDS = SLICES.bit_length() - 1
+    zero, start, x_at, y_at = T(0), index(0), X.at(), Y.at()
 
     def load_x(p: Any, at: Any, k: Any) -> Any:
         n, h0, a0, c0, group = at
-        c, w, h = k % CB, k // CB % IW - PL, h0 * SH + a0 * DH + k // (CB * IW) - PT
-        real = c0 + c < C and h >= 0 and h < XH and w >= 0 and w < XW
-        value = T(x(p, x_at(n, h, w, group * C + c0 + c) if real else index(0)))
-        return value if real else zero
+        c, w, h = k % CB, signed(k // CB % IW - PL), signed(h0 * SH + a0 * DH + k // (CB * IW) - PT)
+        real = (WHOLE_C | (index(c0 + c) < C)) & (h >= 0) & (h < XH) & (w >= 0) & (w < XW)
+        return choose(real, T(x(p, choose(real, x_at(n, h, w, group * C + c0 + c), start))), zero)
 
     def load_dy(p: Any, at: Any, k: Any) -> Any:
         n, h0, f0, group = at
         f, w, h = k % FB, k // FB % TW, h0 + k // (FB * TW)
-        real = f0 + f < F and h < YH and w < YW
-        value = T(dy(p, y_at(n, h, w, group * F + f0 + f) if real else index(0)))
-        return value if real else zero
+        real = (WHOLE_F | (index(f0 + f) < F)) & (index(h) < YH) & (w < YW)
+        return choose(real, T(dy(p, choose(real, y_at(n, h, w, group * F + f0 + f), start))), zero)
 
     def place_x(k: Any) -> Any:
         return k
@@ -76,6 +76,36 @@ def correlate(T: Any, tile: WeightTile, x: Function, dy: Function, out: Function
 
     fill_x = fill(T, IH * IW * CB, THREADS, load_x, place_x)
     fill_dy = fill(T, DS, THREADS, load_dy, place_dy)
+
+    @device
+    def run_of_positions(shared: Any, sums: Any, row: Any, wide: Any, h: Any, w: Any, c: Any, fg: Any) -> None:
+        first = XS + (h * TW + w) * FB + fg * FX
+        for q in range(PX):
+            for f in range(FX):
+                wide[q * FX + f] = shared[slot(first + q * FB + f)]
+        for a in range(KB):
+            corner = ((h * SH + a * DH) * IW + w * SW) * CB + c
+            for q in range(SPAN):
+                row[q] = shared[slot(corner + q * CB)]
+            for b in range(KW):
+                for q in range(PX):
+                    for f in range(FX):
+                        sums[(a * KW + b) * FX + f] += row[q * SW + b * DW] * wide[q * FX + f]
+
+    @block
+    def add_half(k: Any, s: Any) -> None:
+        shared, sums, piece, own = s
+        half = SLICES >> (k + 1)
+        cuda.syncthreads()
+        if piece >= half and piece < 2 * half:
+            for u in range(OWN):
+                shared[slot(((piece - half) * OWN + u) * LANES + own)] = sums[u]
+        cuda.syncthreads()
+        if piece < half:
+            for u in range(OWN):
+                sums[u] += shared[slot((piece * OWN + u) * LANES + own)]
+
+    add_slices = unrolled(ROUNDS, add_half)
 
     @block
     def run(p: Any, number: Any) -> None:
@@ -98,38 +128,20 @@ def correlate(T: Any, tile: WeightTile, x: Function, dy: Function, out: Function
             fill_x(p, (n, h0, a0, c0, group), shared, thread)
             fill_dy(p, (n, h0, f0, group), shared, thread)
             cuda.syncthreads()
-            for part_of_row in range(piece, TH * RUNS, SLICES):
-                h, w = part_of_row // RUNS, part_of_row % RUNS * PX
-                first = XS + (h * TW + w) * FB + fg * FX
-                for q in range(PX):
-                    for f in range(FX):
-                        wide[q * FX + f] = shared[index(first) + q * FB + f]
-                for a in range(KB):
-                    start = ((h * SH + a * DH) * IW + w * SW) * CB + c
-                    for q in range(SPAN):
-                        row[q] = shared[index(start) + q * CB]
-                    for b in range(KW):
-                        for q in range(PX):
-                            for f in range(FX):
-                                sums[(a * KW + b) * FX + f] += row[q * SW + b * DW] * wide[q * FX + f]
-        own = thread % LANES
-        half = SLICES // 2
-        while half > 0:  # in each round the upper half hands its sums to the lower
-            cuda.syncthreads()
-            if piece >= half and piece < 2 * half:
-                for k in range(OWN):
-                    shared[index(((piece - half) * OWN + k) * LANES + own)] = sums[k]
-            cuda.syncthreads()
-            if piece < half:
-                for k in range(OWN):
-                    sums[k] += shared[index((piece * OWN + k) * LANES + own)]
-            half //= 2
+            place = index(piece)
+            while place < TH * RUNS:
+                h, w = place // RUNS, place % RUNS * PX
+                run_of_positions(shared, sums, row, wide, h, w, c, fg)
+                place = index(place + SLICES)
+        if SLICES > 1:  # in each round the upper half hands its sums to the lower
+            add_slices((shared, sums, piece, thread % LANES))
         if piece == 0:
             for a in range(KB):
                 for b in range(KW):
                     for f in range(FX):
                         filter_ = f0 + fg * FX + f
-                        if a0 + a < KH and c0 + c < C and filter_ < F:
+                        real = (WHOLE_C | (index(c0 + c) < C)) & (WHOLE_F | (index(filter_) < F))
+                        if real & (index(a0 + a) < KH):
                             i = (((a0 + a) * KW + b) * C + c0 + c) * YC + group * F + filter_
                             out(p, part, index(i), sums[(a * KW + b) * FX + f])
 

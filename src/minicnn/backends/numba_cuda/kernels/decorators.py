@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from minicnn.backends.numba_cuda.shim import SIMULATED, device_function
+from minicnn.backends.numba_cuda.shim import SIMULATED, choose, device_function, read
+
+__all__ = ["ALIGNED", "Function", "block", "choose", "device", "index", "read", "signed", "slot", "unrolled"]
 
 Function = Callable[..., Any]
 
@@ -25,8 +27,24 @@ def block(function: Function) -> Function:
     return device_function(function)
 
 
-# Indices are 32 bits wide on the device, where 64-bit division is slow; the simulator is fastest with Python's int.
+# Indices into memory are 32 bits wide on the device, where 64-bit division is slow; the simulator is fastest with
+# Python's int. What may be negative before it is compared becomes `signed`. Indices into shared arrays become `slot`:
+# those that differ by a constant then share an address, and none is taken for a negative one that counts from the end.
 index: Any = int if SIMULATED else np.uint32
+signed: Any = int if SIMULATED else np.int32
+slot: Any = int if SIMULATED else np.uint64
+
+
+def unrolled(count: int, body: Function) -> Function:
+    """Function run(s) that calls body(0, s), body(1, s) ... one after the other, each k a constant.
+
+    The compiler unrolls short loops by itself; this is for those that it leaves as loops, and where a loop would put an
+    array in memory that could be in registers.
+    """
+    names: dict[str, Any] = {"body": body, "index": index}  # a plain number would make the body be compiled for each
+    exec("def run(s):\n    pass\n" + "".join(f"    body(index({k}), s)\n" for k in range(count)), names)
+    return device(names["run"])
+
 
 # Shared memory that is read several numbers at a time; the simulator knows no alignment.
 ALIGNED = None if SIMULATED else 16

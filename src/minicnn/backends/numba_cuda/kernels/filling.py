@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from minicnn.backends.numba_cuda.kernels.decorators import Function, block, device, index
+from minicnn.backends.numba_cuda.kernels.decorators import Function, block, choose, device, index, slot, unrolled
 from minicnn.backends.numba_cuda.shim import cuda
 
-AT_ONCE = 8  # loads under way before the first is stored
+AT_ONCE = 16  # loads under way before the first is stored
 
 
 def fill(T: Any, total: int, threads: int, load: Function, place: Function) -> Function:
@@ -17,18 +17,29 @@ def fill(T: Any, total: int, threads: int, load: Function, place: Function) -> F
     """
     steps = -(-total // threads)
     run = min(AT_ONCE, steps)
-    load, place = device(load), device(place)
+    load, place, zero = device(load), device(place), index(0)
+
+    @device
+    def load_one(u: Any, s: Any) -> None:
+        p, at, values, first = s
+        k = index(first + u * threads)
+        values[u] = load(p, at, choose(k < total, k, zero))
+
+    @device
+    def store_one(u: Any, s: Any) -> None:
+        shared, values, first = s
+        k = index(first + u * threads)
+        if k < total:
+            shared[slot(place(k))] = values[u]
+
+    load_all, store_all = unrolled(run, load_one), unrolled(run, store_one)
 
     @block
     def filled(p: Any, at: Any, shared: Any, thread: Any) -> None:
         values = cuda.local.array(run, T)
         for step in range(0, steps, run):
-            for u in range(run):
-                k = index(thread + (step + u) * threads)
-                values[u] = load(p, at, k if k < total else index(0))
-            for u in range(run):
-                k = index(thread + (step + u) * threads)
-                if k < total:
-                    shared[index(place(k))] = values[u]
+            first = index(thread + step * threads)
+            load_all((p, at, values, first))
+            store_all((shared, values, first))
 
     return filled

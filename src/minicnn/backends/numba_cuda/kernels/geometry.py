@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from minicnn.backends.numba_cuda.kernels.decorators import Function, device, index
+from minicnn.backends.numba_cuda.kernels.decorators import Function, choose, device, index, signed
 
 
 @dataclass(frozen=True)
@@ -71,25 +71,26 @@ class Window:
 
 def padded(T: Any, image: Image, x: Function) -> Function:
     """Function source(p, n, h, w, c): an element of an image with zeros around it."""
-    N, H, W, zero, at = image.N, image.H, image.W, T(0), image.at()
+    N, H, W, zero, first, at = image.N, image.H, image.W, T(0), index(0), image.at()
 
     @device
     def source(p: Any, n: Any, h: Any, w: Any, c: Any) -> Any:
-        real = n < N and h >= 0 and h < H and w >= 0 and w < W
-        value = T(x(p, at(n, h, w, c) if real else index(0)))  # no load waits for a branch
-        return value if real else zero
+        n, h, w = signed(n), signed(h), signed(w)
+        real = (n < N) & (h >= 0) & (h < H) & (w >= 0) & (w < W)
+        return choose(real, T(x(p, choose(real, at(n, h, w, c), first))), zero)
 
     return source
 
 
 def spread(T: Any, image: Image, x: Function, SH: int, SW: int) -> Function:
     """Function source(p, n, h, w, c) of an image with zeros around it and strides - 1 zeros between its elements."""
-    N, H, W, zero, at = image.N, image.H, image.W, T(0), image.at()
+    N, H, W, zero, first, at = image.N, image.H, image.W, T(0), index(0), image.at()
 
     @device
     def source(p: Any, n: Any, h: Any, w: Any, c: Any) -> Any:
-        real = n < N and h >= 0 and w >= 0 and h % SH == 0 and w % SW == 0 and h // SH < H and w // SW < W
-        value = T(x(p, at(n, h // SH, w // SW, c) if real else index(0)))
-        return value if real else zero
+        row, column = index(h) // SH, index(w) // SW
+        inside = (signed(n) < N) & (signed(h) >= 0) & (signed(w) >= 0) & (row < H) & (column < W)
+        real = inside & (index(h) % SH == 0) & (index(w) % SW == 0)
+        return choose(real, T(x(p, choose(real, at(n, row, column, c), first))), zero)
 
     return source

@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from minicnn.backends.numba_cuda.kernels.decorators import ALIGNED, Function, block, device, index
+from minicnn.backends.numba_cuda.kernels.decorators import ALIGNED, Function, block, choose, device, index, slot, unrolled
 from minicnn.backends.numba_cuda.shim import cuda
 
-SLAB = 4  # terms whose products are written out one after the other
+SLAB = 16  # terms whose products are written out one after the other
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,8 @@ def multiply(T: Any, tile: ProductTile, a: Function, b: Function, out: Function)
     LEFT, RIGHT = -(-BK * BM // THREADS), -(-BK * BN // THREADS)
     A_ROW, B_ROW = BM + 4, BN + 4
     AS, BS, OWN = BK * A_ROW, BK * B_ROW, TM * TN
-    zero = T(0)
+    WHOLE_M, WHOLE_N, STEP = M % BM == 0, N % BN == 0, min(SLAB, BK)
+    zero, start = T(0), index(0)
 
     @device
     def left_place(e: Any) -> Any:
@@ -65,17 +66,41 @@ def multiply(T: Any, tile: ProductTile, a: Function, b: Function, out: Function)
 
     @device
     def left_term(p: Any, m: Any, k: Any, last: Any) -> Any:
-        real = m < M and k < last
+        real = (WHOLE_M | (m < M)) & (k < last)
         row, column = (k, m) if TA else (m, k)
-        value = T(a(p, index(row) if real else index(0), index(column) if real else index(0)))
-        return value if real else zero
+        return choose(real, T(a(p, choose(real, row, start), choose(real, column, start))), zero)
 
     @device
     def right_term(p: Any, n: Any, k: Any, last: Any) -> Any:
-        real = n < N and k < last
+        real = (WHOLE_N | (n < N)) & (k < last)
         row, column = (n, k) if TB else (k, n)
-        value = T(b(p, index(row) if real else index(0), index(column) if real else index(0)))
-        return value if real else zero
+        return choose(real, T(b(p, choose(real, row, start), choose(real, column, start))), zero)
+
+    @device
+    def load_left(u: Any, s: Any) -> None:
+        p, found, thread, m0, k0, last = s
+        m, k = left_place(index(thread + u * THREADS))
+        found[u] = left_term(p, index(m0 + m), index(k0 + k), last)
+
+    @device
+    def load_right(u: Any, s: Any) -> None:
+        p, found, thread, n0, k0, last = s
+        n, k = right_place(index(thread + u * THREADS))
+        found[u] = right_term(p, index(n0 + n), index(k0 + k), last)
+
+    @device
+    def multiply_term(u: Any, s: Any) -> None:
+        left, right, sums, wide, gm, gn, slab = s
+        row, column = (slab + u) * A_ROW + gm * TM, (slab + u) * B_ROW + gn * TN
+        for n in range(TN):
+            wide[n] = right[slot(column + n)]
+        for m in range(TM):
+            one = left[slot(row + m)]
+            for n in range(TN):
+                sums[m * TN + n] += one * wide[n]
+
+    load_lefts, load_rights = unrolled(LEFT, load_left), unrolled(RIGHT, load_right)
+    multiply_terms = unrolled(STEP, multiply_term)
 
     @block
     def run(p: Any, number: Any) -> None:
@@ -91,42 +116,34 @@ def multiply(T: Any, tile: ProductTile, a: Function, b: Function, out: Function)
         gn, gm = thread % GN, thread // GN
         for k in range(OWN):
             sums[k] = zero
-        first = part * RUN
-        last = min(first + RUN, K)
-        for k0 in range(first - BK, last, BK):
-            if k0 >= first:
-                cuda.syncthreads()
-                for u in range(LEFT):
-                    e = thread + u * THREADS
-                    if e < BK * BM:
-                        m, k = left_place(index(e))
-                        left[index(k * A_ROW + m)] = next_left[u]
-                for u in range(RIGHT):
-                    e = thread + u * THREADS
-                    if e < BK * BN:
-                        n, k = right_place(index(e))
-                        right[index(k * B_ROW + n)] = next_right[u]
-                cuda.syncthreads()
-            for u in range(LEFT):  # the terms of the next round
-                m, k = left_place(index(thread + u * THREADS))
-                next_left[u] = left_term(p, m0 + m, k0 + BK + k, last)
+        first = index(part * RUN)
+        last = index(min(first + RUN, K))
+        load_lefts((p, next_left, thread, m0, first, last))
+        load_rights((p, next_right, thread, n0, first, last))
+        k0 = first
+        while k0 < last:
+            cuda.syncthreads()
+            for u in range(LEFT):
+                e = index(thread + u * THREADS)
+                if e < BK * BM:
+                    m, k = left_place(e)
+                    left[slot(k * A_ROW + m)] = next_left[u]
             for u in range(RIGHT):
-                n, k = right_place(index(thread + u * THREADS))
-                next_right[u] = right_term(p, n0 + n, k0 + BK + k, last)
-            if k0 >= first:
-                for slab in range(0, BK, SLAB):
-                    for u in range(SLAB):
-                        row, column = (slab + u) * A_ROW + gm * TM, (slab + u) * B_ROW + gn * TN
-                        for n in range(TN):
-                            wide[n] = right[index(column) + n]
-                        for m in range(TM):
-                            one = left[index(row) + m]
-                            for n in range(TN):
-                                sums[m * TN + n] += one * wide[n]
+                e = index(thread + u * THREADS)
+                if e < BK * BN:
+                    n, k = right_place(e)
+                    right[slot(k * B_ROW + n)] = next_right[u]
+            cuda.syncthreads()
+            k0 = index(k0 + BK)
+            if RUN > BK:  # the terms of the next round
+                load_lefts((p, next_left, thread, m0, k0, last))
+                load_rights((p, next_right, thread, n0, k0, last))
+            for slab in range(0, BK, STEP):
+                multiply_terms((left, right, sums, wide, gm, gn, slab))
         for m in range(TM):
             for n in range(TN):
-                row, column = m0 + gm * TM + m, n0 + gn * TN + n
-                if row < M and column < N:
+                row, column = index(m0 + gm * TM + m), index(n0 + gn * TN + n)
+                if (WHOLE_M | (row < M)) & (WHOLE_N | (column < N)):
                     out(p, part, index(row * N + column), sums[m * TN + n])
 
     return run

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from minicnn.backends.numba_cuda.kernels.decorators import Function, block, index
+from minicnn.backends.numba_cuda.kernels.decorators import Function, block, choose, device, index, slot, unrolled
 from minicnn.backends.numba_cuda.kernels.scalars import larger
 from minicnn.backends.numba_cuda.shim import cuda
+
+AT_ONCE = 8  # terms under way before the first is added
 
 
 @dataclass(frozen=True)
@@ -34,28 +36,44 @@ def reduce(T: Any, tile: ReduceTile, term: Function, out: Function) -> Function:
     TERMS_FIRST, LARGEST, SIZE, RUN = tile.TERMS_FIRST, tile.LARGEST, tile.OX * tile.RX, -(-tile.R // tile.PARTS)
     start = T(-float("inf")) if LARGEST else T(0)
 
+    @device
+    def join(a: Any, b: Any) -> Any:
+        return larger(a, b) if LARGEST else a + b
+
+    @device
+    def load(u: Any, s: Any) -> None:
+        p, values, o, r = s
+        values[u] = T(term(p, index(o), index(r + u * RX)))
+
+    load_all = unrolled(AT_ONCE, load)
+
     @block
     def run(p: Any, number: Any) -> None:
         shared = cuda.shared.array(SIZE, T)
+        values = cuda.local.array(AT_ONCE, T)
         thread = cuda.threadIdx.x
         part, o0 = number % PARTS, number // PARTS * OX
         rx = thread % RX if TERMS_FIRST else thread // OX
         ox = thread // RX if TERMS_FIRST else thread % OX
-        o, first = o0 + ox, part * RUN
-        last = min(first + RUN, R)
+        o, first = index(o0 + ox), part * RUN
+        last, r = index(min(first + RUN, R)), index(first + rx)
         total = start
         if o < O:
-            for r in range(first + rx, last, RX):
-                value = T(term(p, index(o), index(r)))
-                total = larger(total, value) if LARGEST else total + value
-        shared[index(rx * OX + ox)] = total
+            while r + (AT_ONCE - 1) * RX < last:
+                load_all((p, values, o, r))
+                for u in range(AT_ONCE):
+                    total = join(total, values[u])
+                r = index(r + AT_ONCE * RX)
+            while r < last:
+                total = join(total, T(term(p, o, r)))
+                r = index(r + RX)
+        shared[slot(rx * OX + ox)] = total
         half = RX // 2
         while half > 0:
             cuda.syncthreads()
             if rx < half:
-                value = shared[index((rx + half) * OX + ox)]
-                total = larger(total, value) if LARGEST else total + value
-                shared[index(rx * OX + ox)] = total
+                total = join(total, shared[slot((rx + half) * OX + ox)])
+                shared[slot(rx * OX + ox)] = total
             half //= 2
         if rx == 0 and o < O:
             out(p, part, index(o), total)
@@ -75,24 +93,37 @@ def sum_parts(T: Any, size: int, parts: int, slices: int, lanes: int, term: Func
         term: term(p, i) for element i of all parts, one part after the other.
         out: out(p, i, total).
     """
-    SHARED = slices * lanes
-    zero = T(0)
+    SHARED, STEPS = slices * lanes, -(-parts // slices)
+    RUN = min(AT_ONCE, STEPS)
+    zero, start = T(0), index(0)
+
+    @device
+    def load(u: Any, s: Any) -> None:
+        p, values, i, first = s
+        part = index(first + u * slices)
+        real = part < parts
+        values[u] = choose(real, T(term(p, choose(real, index(part * size + i), start))), zero)
+
+    load_all = unrolled(RUN, load)
 
     @block
     def run(p: Any, number: Any) -> None:
         shared = cuda.shared.array(SHARED, T)
+        values = cuda.local.array(RUN, T)
         thread = cuda.threadIdx.x
         lane, piece = thread % lanes, thread // lanes
-        i = number * lanes + lane
+        i = index(number * lanes + lane)
         total = zero
         if i < size:
-            for part in range(piece, parts, slices):
-                total += T(term(p, index(part * size + i)))
-        shared[index(thread)] = total
+            for step in range(0, STEPS, RUN):
+                load_all((p, values, i, piece + step * slices))
+                for u in range(RUN):
+                    total += values[u]
+        shared[slot(thread)] = total
         cuda.syncthreads()
         if piece == 0 and i < size:
             for other in range(1, slices):
-                total += shared[index(other * lanes + lane)]
-            out(p, index(i), total)
+                total += shared[slot(other * lanes + lane)]
+            out(p, i, total)
 
     return run

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from minicnn.backends.numba_cuda.kernels.decorators import Function, device
+from minicnn.backends.numba_cuda.kernels.decorators import Function, choose, device
 from minicnn.backends.numba_cuda.kernels.elementary import exp, expm1, log1p, sqrt, tanh
 
 # Any type -------------------------------------------------------------------------------------------------------
@@ -20,13 +20,13 @@ from minicnn.backends.numba_cuda.kernels.elementary import exp, expm1, log1p, sq
 @device
 def larger(a: Any, b: Any) -> Any:
     """The larger; NaN if either is, as in the Array API."""
-    return a if a > b or a != a else b
+    return choose((a > b) | (a != a), a, b)
 
 
 @device
 def smaller(a: Any, b: Any) -> Any:
     """The smaller; NaN if either is."""
-    return a if a < b or a != a else b
+    return choose((a < b) | (a != a), a, b)
 
 
 @device
@@ -60,11 +60,11 @@ def typed(T: Any) -> dict[str, Function]:
 
     @device
     def relu(x: Any) -> Any:
-        return x if x > zero or x != x else zero
+        return choose((x > zero) | (x != x), x, zero)
 
     @device
     def relu_gradient(dy: Any, y: Any) -> Any:
-        return dy if y > zero else zero
+        return choose(y > zero, dy, zero)
 
     @device
     def relu6(x: Any) -> Any:

@@ -1,0 +1,59 @@
+"""CUDA's errors in words that say what to do; knows them by their names, whoever raises them."""
+
+from __future__ import annotations
+
+# For each cause: parts of the names that CUDA's runtime and driver give it, the rule, the remedy.
+_CAUSES: tuple[tuple[tuple[str, ...], type[Exception], str, str], ...] = (
+    (
+        ("MemoryAllocation", "OUT_OF_MEMORY", "out of memory", "Out of memory"),
+        MemoryError,
+        "A step's arrays fit in the memory of the GPU.",
+        "Use a smaller batch_size; let go of other models and arrays (cupy.get_default_memory_pool().free_all_blocks() "
+        "hands back what nobody uses); or keep data sets on the host with Options(data_bytes=...).",
+    ),
+    (
+        ("InsufficientDriver", "SYSTEM_DRIVER_MISMATCH", "SystemDriverMismatch"),
+        RuntimeError,
+        "The driver is there, and at least as new as the CUDA of CuPy.",
+        'Install a newer NVIDIA driver, or the CuPy for an older CUDA: pip install "minicnn[cuda12]". Without an '
+        "NVIDIA GPU use another backend.",
+    ),
+    (
+        ("NoDevice", "NO_DEVICE", "no CUDA-capable device"),
+        RuntimeError,
+        "The cupy backend needs an NVIDIA GPU.",
+        "Use another backend, or make the GPU visible (CUDA_VISIBLE_DEVICES).",
+    ),
+    (
+        ("NO_BINARY_FOR_GPU", "NoKernelImage", "INVALID_IMAGE", "UNSUPPORTED_PTX", "INVALID_SOURCE"),
+        RuntimeError,
+        "The driver runs what the compiler of CuPy's CUDA makes for this GPU.",
+        'Install a newer NVIDIA driver; for an old GPU, the CuPy for an older CUDA: pip install "minicnn[cuda12]".',
+    ),
+    (
+        ("INVALID_VALUE", "InvalidValue", "OUT_OF_RESOURCES", "OutOfResources", "InvalidConfiguration"),
+        RuntimeError,
+        "A kernel's blocks fit on a multiprocessor.",
+        "With CupyBackend(options=Options(tiled=False)) or reference_only=True training goes on without it; please "
+        "report it.",
+    ),
+)
+_OTHER = (
+    RuntimeError,
+    "Kernels run without an error.",
+    "The process's CUDA context may be lost: start it again. CUDA_LAUNCH_BLOCKING=1 and Options(graph=False) tell "
+    "which kernel fails; with CupyBackend(reference_only=True) none of minicnn runs. Please report it.",
+)
+
+
+def explanation(received: str, kernel: str = "") -> Exception:
+    """The error to raise for one of CUDA's.
+
+    Args:
+        received: Its text, which has its name.
+        kernel: The kernel that was to be launched, if it is known.
+    """
+    causes = ((kind, rule, remedy) for names, kind, rule, remedy in _CAUSES if any(n in received for n in names))
+    kind, rule, remedy = next(causes, _OTHER)
+    where = f" in {kernel}" if kernel else ""
+    return kind(f"{rule} Received: {received.rstrip('. ')}{where}. {remedy}")
