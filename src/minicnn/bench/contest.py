@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any
 
 from minicnn.bench.timing import interleaved
@@ -79,12 +79,13 @@ class Contest:
                 self.out[name] = f"failed: {error.why}"
         return {name: results[name] for name in self.names}
 
-    def check(self, rtol: float, method: str = "probe") -> None:
+    def check(self, rtol: float, method: str = "probe", *, others: Mapping[str, float] = MappingProxyType({})) -> None:
         """Refuse contenders that do not compute what the reference does: NumPy, even where it does not take part.
 
         Args:
             rtol: See `parity`.
             method: Method of the objects that returns a Probe.
+            others: See `parity`.
         """
         probes: dict[str, Probe] = self.prepare(method)
         if REFERENCE not in self._names:
@@ -92,7 +93,7 @@ class Contest:
                 probes[REFERENCE] = worker.call(method)
         if probes:  # where NumPy itself has failed, there is nothing to compare with but the first
             reference = REFERENCE if REFERENCE in probes else next(iter(probes))
-            found = parity(probes, reference, rtol)
+            found = parity(probes, reference, rtol, others)
             self.out |= found
             self.refused |= set(found)
 

@@ -70,7 +70,7 @@ def machine(page: Page, found: Found) -> None:
         }
         figures.bars(axes, values, "GFLOP/s", "{:,.0f}")
 
-    page.figure("ceilings", "The machine's ceilings", [Panel("Copies", draw), Panel("Matrix products", bars)],
+    page.figure("ceilings", "The machine's ceilings", [Panel("Copies", draw), Panel("Matrix products", bars, sum(map(len, found["products"].values())))],
                 "Vertical lines: sizes of a core's caches. Whiskers are quartiles.")  # fmt: skip
 
 
