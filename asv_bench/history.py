@@ -62,7 +62,7 @@ def measure(commits: list[str], machine: str, benchmarks: list[str]) -> int:
             git("worktree", "add", "--quiet", "--detach", folder, name)
             try:
                 print(git("log", "-1", "--format=%h %s", name), flush=True)
-                environment = {**os.environ, "PYTHONPATH": f"{folder}/src"}
+                environment = {**os.environ, "ASV_PYTHONPATH": f"{folder}/src"}  # asv takes PYTHONPATH away
                 done = subprocess.run(
                     [*asv, "run", "--environment", f"existing:{sys.executable}", "--set-commit-hash", name,
                      "--launch-method", "spawn", "--machine", machine, *chosen],
@@ -87,6 +87,7 @@ def tidy(folder: Path) -> None:
     for path in folder.glob("*-existing-py_*.json"):
         value = json.loads(path.read_text("utf-8"))
         value["env_name"], value["python"] = "existing", ""
+        value["params"]["python"] = platform.python_version()
         path.unlink()
         path.with_name(f"{path.name.partition('-')[0]}-existing.json").write_text(json.dumps(value) + "\n", "utf-8")
 
