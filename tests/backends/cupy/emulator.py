@@ -185,7 +185,8 @@ def library(source: Source, count: int | None = None) -> ctypes.CDLL:
     for name in compiler.HEADERS:
         headers = headers.replace(f'#include "{name}"', "")
     headers = headers.replace("#pragma once", "").replace("#pragma unroll", "//")
-    text = HOST + WARPS + "#include <tuple>\n" + headers + source.text.replace('#include "tensor.cuh"', "").replace('#include "tiles.cuh"', "") + helper
+    body_text = source.text.replace('#include "tensor.cuh"', "").replace('#include "tiles.cuh"', "")
+    text = HOST + WARPS + "#include <tuple>\n" + headers + body_text + helper
     text += f'extern "C" void run(void** a) {{{body}\n}}\n'
     path = _FOLDER / f"{hashlib.sha256(text.encode()).hexdigest()}.so"
     if not path.exists():

@@ -1,7 +1,8 @@
-"""Convolutions on tensor cores, run on the CPU, against references in float64; float32 operands keep float32's accuracy."""
+"""Kernels on tensor cores, run on the CPU: with float32 operands they are as close to float64 as float32 is."""
 
 from __future__ import annotations
 
+import math
 import shutil
 
 import array_api_compat.numpy as xp
@@ -11,8 +12,9 @@ from hypothesis import HealthCheck, given, settings
 
 from backends.cupy.emulator import Emulated
 from backends.cupy.networks import NETWORKS
-from kernel_check import case_program, convolutions, step_of
+from kernel_check import case_program, convolutions, products, step_of
 from minicnn.backends import get_backend
+from minicnn.backends._cuda import tensor_tiling
 from minicnn.backends._cuda.tensor_tiling import TensorTiles
 from numerics import assert_close
 from op_cases import Case
@@ -20,9 +22,28 @@ from op_cases import Case
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="kernels run on the host through g++")
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+few = settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+
+
+@pytest.fixture(autouse=True)
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensor cores also where others would be faster."""
+    monkeypatch.setattr(tensor_tiling, "without_tensor_cores", lambda node: math.inf)
+
+
+@few
 @given(convolutions(9, 12, 20))
 def test_convolutions(case: Case) -> None:
+    check(case)
+
+
+@few
+@given(products(70, 60, 300))
+def test_products(case: Case) -> None:
+    check(case)
+
+
+def check(case: Case) -> None:
     program, arrays = case_program(case, "float32")
     emulated = Emulated(program, tiles=TensorTiles())
     assert any("tensor_" in source.text for source in emulated.sources)

@@ -174,7 +174,9 @@ class _Writer:
                     names.append(self._functor(operand))
             text += f"return {expression(node, 0, names, 'i')};"
         else:
-            text = f"return {self._functor(value)}(r * {columns}u + c);"
+            array = self._functor(value)
+            self._lines.append(f"const Matrix<{columns}, decltype({array})> {name} = {{{array}}};")
+            return name
         self._lines.append(f"auto {name} = [&](uint32 r, uint32 c) {{ {text} }};")
         return name
 
@@ -304,7 +306,7 @@ class _Writer:
         inner = self._follow(unit.nodes, unit, given="sum")
         return (
             f"    using A = {tile.kind if tile else ''};\n"
-            f"    multiply<{kind}, A>(block, {a}, {b}, [&](int, uint32 i, {kind} sum) {{\n"
+            f"    {_template(tile, 'multiply')}<{kind}, A>(block, {a}, {b}, [&](int, uint32 i, {kind} sum) {{\n"
             f"{inner}    }});\n"
         )
 
@@ -314,7 +316,7 @@ class _Writer:
         kind = c_type(node.outputs[0])
         return (
             f"    using A = {tile.kind if tile else ''};\n"
-            f"    multiply<{kind}, A>(block, {a}, {b}, [&](int part, uint32 i, {kind} sum) {{\n"
+            f"    {_template(tile, 'multiply')}<{kind}, A>(block, {a}, {b}, [&](int part, uint32 i, {kind} sum) {{\n"
             f"{self._parts(unit)}    }});\n"
         )
 

@@ -1,4 +1,4 @@
-"""Sizes of the tiles of `tensor.cuh`: convolutions on tensor cores, chosen for each shape by a small model of the device."""
+"""Sizes of the tiles of `tensor.cuh`, on tensor cores: chosen for each shape by a small model of the device."""
 
 from __future__ import annotations
 
@@ -23,9 +23,11 @@ PRECISIONS = MappingProxyType(
     {"float32": ("Float32", 2, 3), "bfloat16": ("Bfloat16", 1, 1), "float16": ("Float16", 1, 1)}
 )
 
-# Cycles of a multiprocessor: of a product of fragments, of loading four matrices, of a pair of elements on its way to shared memory.
+# Cycles of a multiprocessor: of a product of fragments, of loading four matrices, of filling shared memory with a pair.
 _MMA, _LOAD, _PAIR = 1.7, 4.0, 0.2
 _ANSWER = 1000.0  # cycles until memory answers
+_BLOCK = 250.0  # cycles of a multiprocessor to begin and end a block
+_LAUNCH = 4500.0  # cycles of a launch beside what its blocks take
 
 
 @dataclass(frozen=True)
@@ -44,25 +46,37 @@ class TensorTiles:
 
     def convolution(self, node: Node, pool: tuple[int, int] | None = None) -> Tile | None:
         """Tile of conv2d or conv2d_input_gradient; None if nothing fits. See `tiling.convolution`."""
-        made = _best(convolutions(node, pool, self.precision)) if node.outputs[0].dtype == "float32" else None
-        return made or tiling.convolution(node, pool)
+        plain = tiling.convolution(node, pool)
+        if node.outputs[0].dtype != "float32":
+            return plain
+        score, made = _best(convolutions(node, pool, self.precision))
+        return made if plain is None or (made is not None and score + _LAUNCH < without_tensor_cores(node)) else plain
 
     def weight_gradient(self, node: Node) -> Tile | None:
         """Tile of conv2d_weight_gradient; None if nothing fits."""
-        made = _best(weight_gradients(node, self.precision)) if node.outputs[0].dtype == "float32" else None
+        made = _best(weight_gradients(node, self.precision))[1] if node.outputs[0].dtype == "float32" else None
         return made or tiling.weight_gradient(node)
 
-    product = staticmethod(tiling.product)
+    def product(self, node: Node) -> Tile:
+        """Tile of a matrix product."""
+        made = _best(products(node, self.precision))[1] if node.outputs[0].dtype == "float32" else None
+        return made or tiling.product(node)
+
     reduction = staticmethod(tiling.reduction)
 
 
-def _best(tiles: Iterable[tuple[float, Tile]]) -> Tile | None:
-    return min(tiles, key=itemgetter(0), default=(0.0, None))[1]
+def _best(tiles: Iterable[tuple[float, Tile]]) -> tuple[float, Tile | None]:
+    return min(tiles, key=itemgetter(0), default=(0.0, None))
+
+
+def without_tensor_cores(node: Node) -> float:
+    """Cycles that a convolution takes without tensor cores, as measured for small ones."""
+    return 8200 + 150e-6 * node.cost.flops / 2 + 900e-6 * node.outputs[0].size
 
 
 @dataclass(frozen=True)
 class _Work:
-    """What a block does, in cycles: `busy` of its multiprocessor's units, `alone` from its begin to its end if it were alone."""
+    """Cycles of a block: `busy` of its multiprocessor's units, `alone` from its begin to its end if it were alone."""
 
     busy: float
     alone: float
@@ -133,12 +147,16 @@ def convolutions(node: Node, pool: tuple[int, int] | None, precision: str) -> It
                     blocks = -(-n // nb) * -(-eh // (gy * py)) * -(-ew // (gx * px)) * -(-f // fb) * groups
                     passes, warps = -(-c // cc), threads // 32
                     pairs = nb * ih * iw * runs * 4 + steps * 16 * fb // 2
-                    mma = max(steps * warps * mt * nt * products * _MMA, steps * warps * (mt + nt / 2) * parts * _LOAD)
+                    conflicts = math.gcd(px if wide else px * sw, 8)  # neighbouring patches in the same banks
+                    mma = max(
+                        steps * warps * mt * nt * products * _MMA,
+                        steps * warps * (mt * conflicts + nt / 2) * parts * _LOAD,
+                    )
                     lonely = steps * (products * max(33.0, mt * nt * 8.0) + 80.0)
                     results = nb * gy * gx * py * px * fb * 0.12
                     work = _Work(
-                        passes * (mma + pairs * _PAIR) + results,
-                        passes * (max(mma, lonely) + pairs * _PAIR + math.ceil(pairs / threads / 8) * _ANSWER)
+                        passes * (mma + pairs * _PAIR) + results + _BLOCK,
+                        passes * (max(mma, lonely) + pairs * _PAIR + math.ceil(pairs / threads / 24) * _ANSWER)
                         + results
                         + 1500,
                     )
@@ -202,8 +220,8 @@ def weight_gradients(node: Node, precision: str) -> Iterator[tuple[float, Tile]]
                 lonely = -(-steps // slices) * (products * max(33.0, mw * nt * 8.0) + 80.0)
                 ending = math.log2(slices) * (mw * nt * 4 * 6 + 60) + mw * nt * 40 + 1500
                 work = _Work(
-                    each * (mma + pairs * _PAIR) + ending / 4,
-                    each * (max(mma, lonely) + pairs * _PAIR + math.ceil(pairs / threads / 8) * _ANSWER) + ending,
+                    each * (mma + pairs * _PAIR) + ending / 4 + _BLOCK,
+                    each * (max(mma, lonely) + pairs * _PAIR + math.ceil(pairs / threads / 24) * _ANSWER) + ending,
                 )
                 score = _time(blocks, threads, 48 + 4 * mw * nt + parts * (4 * mw + 2 * nt), shared, work)
                 if score is None:
@@ -216,3 +234,43 @@ def weight_gradients(node: Node, precision: str) -> Iterator[tuple[float, Tile]]
                     f"{', '.join(map(str, numbers))}, {str(wide).lower()}>"
                 )
                 yield score, Tile(text, blocks, threads, cut, numbers, shared)
+
+
+def products(node: Node, precision: str) -> Iterator[tuple[float, Tile]]:
+    """The same for a matrix product."""
+    (m, n), (ta, tb) = node.outputs[0].shape, (node.attrs["transpose_a"], node.attrs["transpose_b"])
+    k = node.inputs[0].shape[0 if ta else 1]
+    kind, planes, terms = PRECISIONS[precision]
+    for bm, bn, bk in itertools.product((16, 32, 64, 128), (8, 16, 32, 64, 128), (16, 32, 64, 128, 256, 512)):
+        if (bk > 16 and bk >= 2 * k) or (bm > 16 and bm >= 2 * m) or (bn > 8 and bn >= 2 * n):
+            continue
+        a_rows, a_row = (bk, (bm // 8 | 1) * 8) if ta else (bm, (bk // 8 | 1) * 8)
+        b_rows, b_row = (bn, (bk // 8 | 1) * 8) if tb else (bk, (bn // 8 | 1) * 8)
+        operands = (a_rows * a_row + b_rows * b_row) * planes * 2
+        tiles = -(-m // bm) * -(-n // bn)
+        for mt, nt, slices, goal in itertools.product((1, 2, 4), (1, 2, 4), (1, 2, 4, 8), (0, 1, 2)):
+            own = 32 * (bm // 16 // mt) * (bn // 8 // nt)
+            threads = own * slices
+            if bm // 16 % mt or bn // 8 % nt or threads > MOST_THREADS or slices > bk // 16:
+                continue
+            run = -(-max(1, k // max(1, goal * MULTIPROCESSORS // tiles)) // bk) * bk if goal else -(-k // bk) * bk
+            parts = -(-k // run)
+            if goal and parts == 1:
+                continue
+            shared = max(operands, slices // 2 * mt * nt * 4 * own * 4)
+            passes, warps, steps = run // bk, own // 32, bk // 16
+            mma = max(steps * warps * mt * nt * terms * _MMA, steps * warps * (mt + nt / 2) * planes * _LOAD)
+            pairs = (bm + bn) * bk // 2
+            lonely = -(-steps // slices) * (terms * max(33.0, mt * nt * 8.0) + 80.0)
+            rounds = math.ceil(bm * bk / 8 / threads / 6) + math.ceil(bn * bk / 8 / threads / 6)
+            ending = math.log2(slices) * (mt * nt * 4 * 6 + 60) + mt * nt * 40 + 800
+            work = _Work(
+                passes * (mma + pairs * _PAIR) + ending / 4 + _BLOCK,
+                passes * (max(mma, lonely) + pairs * _PAIR + rounds * _ANSWER) + ending,
+            )
+            score = _time(tiles * parts, threads, 48 + 4 * mt * nt + planes * (4 * mt + 2 * nt) + 32, shared, work)
+            if score is not None:
+                score += 3500 + parts * m * n / 400 if parts > 1 else 0
+                numbers = (m, n, k, str(ta).lower(), str(tb).lower(), bm, bn, bk, mt, nt, slices, parts)
+                text = f"TensorProductTile<{kind}, {', '.join(map(str, numbers))}>"
+                yield score, Tile(text, tiles * parts, threads, parts, (bm, bn, bk, mt, nt, slices, parts), shared)

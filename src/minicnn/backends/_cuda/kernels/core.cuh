@@ -59,6 +59,22 @@ template <bool aligned, class T, class U> DEVICE void load_four(const Plain<U>& 
   }
 }
 
+// An array as rows of COLUMNS elements.
+template <int COLUMNS, class F> struct Matrix {
+  F x;
+  DEVICE auto operator()(uint32 r, uint32 c) const { return x(r * COLUMNS + c); }
+};
+
+// Columns c .. c + 3 of row r; by one load, if c and the number of columns are multiples of 4 and they lie in memory.
+template <bool aligned, class T, class F> DEVICE void load_four_columns(const F& matrix, uint32 r, uint32 c, T (&v)[4]) {
+#pragma unroll
+  for (int k = 0; k < 4; k++) v[k] = T(matrix(r, c + k));
+}
+template <bool aligned, class T, int COLUMNS, class F>
+DEVICE void load_four_columns(const Matrix<COLUMNS, F>& matrix, uint32 r, uint32 c, T (&v)[4]) {
+  load_four<aligned>(matrix.x, r * COLUMNS + c, v);
+}
+
 // Elementwise ------------------------------------------------------------------------------------------------
 
 // NaN wins, as in the Array API.

@@ -202,21 +202,45 @@ template <int M, int N> DEVICE void rescale(float (&sums)[M][N][4], int& scale, 
   scale = own;
 }
 
-// The fragments B of N runs of 8 columns, stored as rows of K; `at`: address of a lane for the first part and run. Planes are
-// PLANE bytes apart.
-template <class P, int N, int PLANE> DEVICE void load_columns(uint32 (&b)[N][P::PARTS][2], SharedAddress at) {
+// The fragments B of N runs of 8 columns, stored as rows of K or, if `across`, as the columns' own rows; `at`: address of a lane
+// for the first part and run. Planes are PLANE bytes apart, runs RUN.
+template <class P, int N, int PLANE, int RUN = 16, bool across = false>
+DEVICE void load_columns(uint32 (&b)[N][P::PARTS][2], SharedAddress at) {
 #pragma unroll
   for (int n = 0; n < N; n += 2)
 #pragma unroll
     for (int p = 0; p < P::PARTS; p++) {
+      const SharedAddress place = at + p * PLANE + n * RUN;
       if (n + 1 < N) {
         uint32 both[4];
-        load_transposed(both, at + p * PLANE + n * 16);
+        if (across) load_matrices(both, place);
+        else load_transposed(both, place);
         b[n][p][0] = both[0], b[n][p][1] = both[1], b[n + 1 < N ? n + 1 : n][p][0] = both[2], b[n + 1 < N ? n + 1 : n][p][1] = both[3];
+      } else if (across) {
+        load_matrices(b[n][p], place);
       } else {
-        load_transposed(b[n][p], at + p * PLANE + n * 16);
+        load_transposed(b[n][p], place);
       }
     }
+}
+
+// Sums of SLICES groups of OWN threads, which those of slice 0 get: in each round the upper half hands its sums to the lower.
+template <int SLICES, int OWN, int M, int N> DEVICE void sum_slices(float* shared, int slice, float (&sums)[M][N][4]) {
+  float* const flat = &sums[0][0][0];
+  const int own = threadIdx.x % OWN;
+#pragma unroll
+  for (int half = SLICES / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (slice >= half && slice < 2 * half) {
+#pragma unroll
+      for (int k = 0; k < M * N * 4; k++) shared[((slice - half) * M * N * 4 + k) * OWN + own] = flat[k];
+    }
+    __syncthreads();
+    if (slice < half) {
+#pragma unroll
+      for (int k = 0; k < M * N * 4; k++) flat[k] += shared[(slice * M * N * 4 + k) * OWN + own];
+    }
+  }
 }
 
 // Tile of a convolution on tensor cores: a block makes FB filters for patches of PY x PX positions, GY x GX of them in NB
@@ -438,24 +462,7 @@ template <class T, class A, class FX, class FDY, class Out> DEVICE void tensor_c
       multiply_fragments<P, A::MW, A::NT>(sums, a, b);
     }
   }
-  // Sum over the slices: in each round the upper half hands its sums to the lower.
-  float* const shared = reinterpret_cast<float*>(xs);
-  float* const flat = &sums[0][0][0];
-  constexpr int SIZE = A::MW * A::NT * 4;
-  const int own = threadIdx.x % A::OWN;
-#pragma unroll
-  for (int half = A::SLICES / 2; half > 0; half /= 2) {
-    __syncthreads();
-    if (slice >= half && slice < 2 * half) {
-#pragma unroll
-      for (int k = 0; k < SIZE; k++) shared[((slice - half) * SIZE + k) * A::OWN + own] = flat[k];
-    }
-    __syncthreads();
-    if (slice < half) {
-#pragma unroll
-      for (int k = 0; k < SIZE; k++) flat[k] += shared[(slice * SIZE + k) * A::OWN + own];
-    }
-  }
+  sum_slices<A::SLICES, A::OWN>(reinterpret_cast<float*>(xs), slice, sums);
   if (slice) return;
 #pragma unroll
   for (int m = 0; m < A::MW; m++)
@@ -471,4 +478,101 @@ template <class T, class A, class FX, class FDY, class Out> DEVICE void tensor_c
         out(part, ((tap / R::KW * S::KW + b) * A::C + c) * Y::C + group * A::F + f, T(scaled(sums[m][k][r], -scale)));
       }
     }
+}
+
+// Matrix product ---------------------------------------------------------------------------------------------
+
+// Tile of a product on tensor cores: M x N with sums of K terms, cut into PARTS; a block makes BM x BN of it, BK terms at a time, a
+// warp MT * 16 x NT * 8, from every SLICES-th 16 terms. TA, TB: how the operands are stored, as in `ProductTile`.
+template <class P_, int M_, int N_, int K_, bool TA_, bool TB_, int BM_, int BN_, int BK_, int MT_, int NT_, int SLICES_, int PARTS_>
+struct TensorProductTile {
+  using P = P_;
+  static constexpr int M = M_, N = N_, K = K_, BM = BM_, BN = BN_, BK = BK_, MT = MT_, NT = NT_, SLICES = SLICES_, PARTS = PARTS_;
+  static constexpr bool TA = TA_, TB = TB_;
+  static constexpr int WM = BM / 16 / MT, WN = BN / 8 / NT, OWN = 32 * WM * WN, THREADS = OWN * SLICES;
+  static constexpr int COLUMNS = quotient(N, BN), ROWS = quotient(M, BM), BLOCKS = ROWS * COLUMNS * PARTS;
+  static constexpr int RUN = quotient(quotient(K, PARTS), BK) * BK;  // terms of a part
+  static constexpr int A_ROWS = TA ? BK : BM, A_ROW = odd_run(TA ? BM : BK), B_ROWS = TB ? BN : BK, B_ROW = odd_run(TB ? BK : BN);
+};
+
+// Rows and columns from (r0, c0) of a matrix as it is stored, of which `rows` and `columns` are real.
+template <class P, int ROWS, int COLUMNS, int ROW, int THREADS, bool fours, class F>
+DEVICE int fill_matrix(uint32* place, int most, const F& matrix, int r0, int c0, int rows, int columns) {
+  return fill_rows<P, ROWS, COLUMNS, ROW, THREADS, fours, false>(
+    place, most, columns - c0,
+    [&](int r, int c) {
+      const bool real = r0 + r < rows;
+      const float value = matrix(real ? r0 + r : 0, c0 + c);
+      return real ? value : 0.0f;
+    },
+    [&](int r, int c, float (&v)[4]) {
+      const bool real = r0 + r < rows;
+      load_four_columns<fours>(matrix, real ? r0 + r : 0, c0 + c, v);
+#pragma unroll
+      for (int k = 0; k < 4; k++) v[k] = real ? v[k] : 0.0f;
+    });
+}
+
+// Calls out(part, i, value) for each element i of the product of matrices a(row, column) and b(row, column), as they are stored.
+template <class T, class A, class FA, class FB, class Out> DEVICE void tensor_multiply(int block, FA a, FB b, Out out) {
+  using P = typename A::P;
+  constexpr int A_PLANE = A::A_ROWS * A::A_ROW, B_PLANE = A::B_ROWS * A::B_ROW;
+  uint32* const as = reinterpret_cast<uint32*>(dynamic_shared());
+  uint32* const bs = as + A_PLANE * P::PARTS / 2;
+  const int part = block % A::PARTS;
+  block /= A::PARTS;
+  const int n0 = block % A::COLUMNS * A::BN, m0 = block / A::COLUMNS * A::BM;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = lane % 8, matrix = lane / 8;
+  const int wm = warp % A::WM * A::MT * 16, wn = warp / A::WM % A::WN * A::NT * 8, slice = warp / A::WM / A::WN;
+  const int lower = matrix % 2 * 8, upper = matrix / 2 * 8;
+  const SharedAddress left =
+    shared_address(as) + (A::TA ? (upper + row) * A::A_ROW + wm + lower : (wm + lower + row) * A::A_ROW + upper) * 2;
+  const SharedAddress right =
+    shared_address(bs) + (A::TB ? (wn + upper + row) * A::B_ROW + lower : (lower + row) * A::B_ROW + wn + upper) * 2;
+
+  float sums[A::MT][A::NT][4];
+#pragma unroll
+  for (int m = 0; m < A::MT; m++)
+#pragma unroll
+    for (int n = 0; n < A::NT; n++)
+#pragma unroll
+      for (int r = 0; r < 4; r++) sums[m][n][r] = 0.0f;
+
+  int scale = LARGEST_SCALE;
+  const int first = part * A::RUN, last = min(first + A::RUN, A::K);
+#pragma unroll 1
+  for (int k0 = first; k0 < last; k0 += A::BK) {
+    __syncthreads();
+    int own_scale = fill_matrix<P, A::A_ROWS, A::TA ? A::BM : A::BK, A::A_ROW, A::THREADS, (A::TA ? A::M : A::K) % 4 == 0>(
+      as, LARGEST_SCALE, a, A::TA ? k0 : m0, A::TA ? m0 : k0, A::TA ? last : A::M, A::TA ? A::M : last);
+    own_scale += fill_matrix<P, A::B_ROWS, A::TB ? A::BK : A::BN, A::B_ROW, A::THREADS, (A::TB ? A::K : A::N) % 4 == 0>(
+      bs, scale - own_scale, b, A::TB ? n0 : k0, A::TB ? k0 : n0, A::TB ? A::N : last, A::TB ? last : A::N);
+    rescale(sums, scale, own_scale);
+    __syncthreads();
+#pragma unroll 2
+    for (int s = slice; s < A::BK / 16; s += A::SLICES) {
+      uint32 fa[A::MT][P::PARTS][4], fb[A::NT][P::PARTS][2];
+      load_columns<P, A::NT, B_PLANE * 2, A::TB ? 8 * A::B_ROW * 2 : 16, A::TB>(fb, right + s * 16 * (A::TB ? 1 : A::B_ROW) * 2);
+#pragma unroll
+      for (int m = 0; m < A::MT; m++)
+#pragma unroll
+        for (int p = 0; p < P::PARTS; p++) {
+          const SharedAddress place = left + (s * 16 * (A::TA ? A::A_ROW : 1) + m * 16 * (A::TA ? 1 : A::A_ROW) + p * A_PLANE) * 2;
+          if (A::TA) load_transposed(fa[m][p], place);
+          else load_matrices(fa[m][p], place);
+        }
+      multiply_fragments<P, A::MT, A::NT>(sums, fa, fb);
+    }
+  }
+  sum_slices<A::SLICES, A::OWN>(reinterpret_cast<float*>(as), slice, sums);
+  if (slice) return;
+#pragma unroll
+  for (int m = 0; m < A::MT; m++)
+#pragma unroll
+    for (int n = 0; n < A::NT; n++)
+#pragma unroll
+      for (int r = 0; r < 4; r++) {
+        const int i = m0 + wm + m * 16 + lane / 4 + r / 2 * 8, j = n0 + wn + n * 8 + lane % 4 * 2 + r % 2;
+        if ((A::M % A::BM == 0 || i < A::M) && (A::N % A::BN == 0 || j < A::N)) out(part, i * A::N + j, T(scaled(sums[m][n][r], -scale)));
+      }
 }
