@@ -165,6 +165,7 @@ def _train(settings: Settings, contenders: Sequence[str]) -> dict[str, Any]:
     tolerance = gradient_tolerance(settings)
     with Contest(contenders, contender, settings) as contest:
         contest.check(tolerance, others={n: rounded("bfloat16")[0] for n in contenders if n.endswith("bfloat16")})
+        contest.prepare("evaluate")  # compiles it
         for _ in range(settings.epochs):
             rows = contest.call("train_epoch")
             for name, found in contest.call("evaluate").items():
