@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from operator import itemgetter
 from types import MappingProxyType
 from typing import ClassVar
@@ -92,6 +93,16 @@ def _records(c: int, kw: int) -> tuple[bool, int, int, int]:
     return wide, 1 if wide else kw, runs, (runs | 1) * 8
 
 
+@cache
+def _conflicts(patches: int, columns: int, down: int, right: int) -> float:
+    """How often a warp asks the same banks for the rows of its 8 patches, given 16-byte steps from patch to patch."""
+    total = 0
+    for first in range(0, patches, 8):
+        slots = [(p // columns * down + p % columns * right) % 8 for p in range(first, min(first + 8, patches))]
+        total += max(map(slots.count, slots))
+    return total / -(-patches // 8)
+
+
 def _time(blocks: int, threads: int, registers: int, shared: int, work: _Work) -> float | None:
     """Cycles of a launch; None if a block does not fit."""
     registers = -(-registers // 8) * 8
@@ -99,7 +110,7 @@ def _time(blocks: int, threads: int, registers: int, shared: int, work: _Work) -
     if resident < 1 or registers > MOST_REGISTERS:
         return None
     each = -(-blocks // MULTIPROCESSORS)
-    return max(each * work.busy, math.ceil(each / resident) * work.alone) + 0.25 * work.busy
+    return max(each * work.busy, math.ceil(each / resident) * work.alone) + 0.5 * work.busy
 
 
 def convolutions(node: Node, pool: tuple[int, int] | None, precision: str) -> Iterator[tuple[float, Tile]]:
@@ -149,7 +160,7 @@ def convolutions(node: Node, pool: tuple[int, int] | None, precision: str) -> It
                     blocks = -(-n // nb) * -(-eh // (gy * py)) * -(-ew // (gx * px)) * -(-f // fb) * groups
                     passes, warps = -(-c // cc), threads // 32
                     pairs = nb * ih * iw * runs * 4 + steps * 16 * fb // 2
-                    conflicts = math.gcd(px if wide else px * sw, 8)  # neighbouring patches in the same banks
+                    conflicts = _conflicts(nb * gy * gx, gx, py * sh * iw * size // 8, (px if wide else px * sw) * size // 8)
                     mma = max(
                         steps * warps * mt * nt * products * _MMA,
                         steps * warps * (mt * conflicts + nt / 2) * parts * _LOAD,
