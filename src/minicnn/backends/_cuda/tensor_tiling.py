@@ -160,7 +160,8 @@ def convolutions(node: Node, pool: tuple[int, int] | None, precision: str) -> It
                     blocks = -(-n // nb) * -(-eh // (gy * py)) * -(-ew // (gx * px)) * -(-f // fb) * groups
                     passes, warps = -(-c // cc), threads // 32
                     pairs = nb * ih * iw * runs * 4 + steps * 16 * fb // 2
-                    conflicts = _conflicts(nb * gy * gx, gx, py * sh * iw * size // 8, (px if wide else px * sw) * size // 8)
+                    down, right = py * sh * iw * size // 8, (px if wide else px * sw) * size // 8
+                    conflicts = _conflicts(nb * gy * gx, gx, down, right)
                     mma = max(
                         steps * warps * mt * nt * products * _MMA,
                         steps * warps * (mt * conflicts + nt / 2) * parts * _LOAD,

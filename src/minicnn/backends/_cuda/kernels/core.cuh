@@ -21,6 +21,14 @@ DEVICE unsigned char* dynamic_shared() {
   return memory;
 }
 
+// A kernel may be in place before the one ahead of it has ended: this waits until all that one wrote is there. It comes before the
+// first look at memory.
+DEVICE void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // Whether a thread has nothing to do, because the units beside its own have larger blocks. It returns; barriers do not wait for it.
 DEVICE bool spare(int threads) { return threadIdx.x >= threads; }
 #endif
