@@ -148,6 +148,7 @@ template <class T, uint32 n, class F> DEVICE T max_of(F f) {
 template <class T, uint32 n, class F> DEVICE int argmax_of(F f) {
   T best = f(0);
   int at = 0;
+#pragma unroll 16
   for (uint32 r = 1; r < n; r++) {
     const T value = f(r);
     if (value > best || (value != value && best == best)) best = value, at = r;
