@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -263,8 +264,11 @@ class StepExecutable:
                     for step in range(steps):
                         self._step(arrays, step)
                     self._advance((1,), (1,), (self._cursor, np.int32(steps)))
-                finally:
-                    graph = stream.end_capture()
+                except BaseException:
+                    with suppress(cupy.cuda.runtime.CUDARuntimeError):  # the capture is void
+                        stream.end_capture()
+                    raise
+                graph = stream.end_capture()
             graphs[steps] = graph
         return graphs[steps]
 
