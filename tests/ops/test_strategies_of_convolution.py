@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from minicnn import ops, zoo
 from minicnn.backends import get_backend
 from minicnn.ops.strategies import DIRECTIONS, PRIMITIVES, STRATEGIES, Problem, get_strategy
+from minicnn.ops.windows import Axes, Window
 from minicnn.program import Program
 from minicnn.tolerance import tolerance
 from strategies import DATA_FORMATS, WindowCase, conv_cases, normal, seeds
@@ -296,3 +297,20 @@ def test_strict_is_about_convolutions() -> None:
     model = zoo.get_model("lenet5", backend=get_backend("numpy", convolution="winograd2", strict=True))
     with pytest.raises(RuntimeError, match=r"'winograd2' computes every convolution.*not 5x5.*strict=False"):
         model.predict(np.zeros((1, 28, 28, 1), "float32"))
+
+
+def test_the_library_computes_float32_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    known, seen = torch.nn.functional.conv2d, []
+
+    def watched(*args: Any) -> Any:
+        seen.append(torch.backends.cudnn.allow_tf32)
+        return known(*args)
+
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    monkeypatch.setattr(torch.nn.functional, "conv2d", watched)
+    x, w = torch.ones((1, 4, 4, 2)), torch.ones((3, 3, 2, 3))
+    axes, window = Axes.of("NHWC"), Window((3, 3))
+    STRATEGIES["vendor"].forward(x, w, window, axes, get_backend("torch").xp)
+    assert seen == [False]
+    assert torch.backends.cudnn.allow_tf32

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any
 
 from minicnn.bench.timing import interleaved
@@ -79,20 +80,27 @@ class Contest:
                 self.out[name] = f"failed: {error.why}"
         return {name: results[name] for name in self.names}
 
-    def check(self, rtol: float, method: str = "probe") -> None:
+    def check(self, rtol: float, method: str = "probe", *, others: Mapping[str, float] = MappingProxyType({})) -> None:
         """Refuse contenders that do not compute what the reference does: NumPy, even where it does not take part.
 
         Args:
             rtol: See `parity`.
             method: Method of the objects that returns a Probe.
+            others: See `parity`.
         """
-        probes: dict[str, Probe] = self.prepare(method)
-        if REFERENCE not in self._names:
-            with Worker(REFERENCE, self._make, REFERENCE, *self._args) as worker:
-                probes[REFERENCE] = worker.call(method)
+        missing = () if REFERENCE in self._names else (REFERENCE,)
+        with ExitStack() as stack:
+            watchers = {name: Worker(name, self._make, name, *self._args) for name in missing}
+            for watcher in watchers.values():
+                watcher.start()
+                stack.callback(watcher.close)
+            probes: dict[str, Probe] = self.prepare(method)
+            for name, watcher in watchers.items():
+                watcher.wait()
+                probes[name] = watcher.call(method)
         if probes:  # where NumPy itself has failed, there is nothing to compare with but the first
             reference = REFERENCE if REFERENCE in probes else next(iter(probes))
-            found = parity(probes, reference, rtol)
+            found = parity(probes, reference, rtol, others)
             self.out |= found
             self.refused |= set(found)
 

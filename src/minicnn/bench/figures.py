@@ -28,6 +28,7 @@ CONTENDERS = {
 }  # fmt: skip
 MARKERS = "osD^v<>Pp"
 WIDTH, HEIGHT = 4.6, 3.3  # inches of a panel
+BAR = 0.2  # inches for each bar, where there are many
 FEW = 25  # points up to which each is marked
 
 Series = Mapping[str, tuple[Sequence[float], ...]]
@@ -174,7 +175,8 @@ def _render(figure: Figure, panels: Sequence[Panel], form: str) -> bytes:
         "legend.edgecolor": GRID, "legend.framealpha": 0.8, "axes.titleweight": "bold",
     }  # fmt: skip
     with matplotlib.rc_context(settings):
-        drawing = Drawing(figsize=(WIDTH * columns, HEIGHT * rows), dpi=150, layout="constrained")
+        height = max(HEIGHT, *(BAR * (panel.bars + 4) for panel in panels))
+        drawing = Drawing(figsize=(WIDTH * columns, height * rows), dpi=150, layout="constrained")
         FigureCanvasAgg(drawing)  # no window system, no global state
         for place, panel in enumerate(panels, start=1):
             axes = drawing.add_subplot(rows, columns, place)

@@ -90,10 +90,12 @@ class Panel:
     Attributes:
         title: Title.
         draw: Draws into the matplotlib axes that it is given.
+        bars: How many bars lie on each other in it; it is high enough for them.
     """
 
     title: str
     draw: Callable[[Any], None]
+    bars: int = 0
 
 
 @dataclass(frozen=True)

@@ -173,8 +173,9 @@ class ModelTrainer(Trainer):
     def __init__(self, name: str, settings: Settings, options: Mapping[str, Any], scaled: bool) -> None:
         super().__init__(name, settings, options, scaled)
         self.model = job.make_model(self.settings, self.samples, self.backend)
-        # On the device once and for all.
-        self.x, self.y = (self.backend.asarray(self.samples[n]) for n in ("x_train", "y_train"))
+        self.x, self.y = self.samples["x_train"], self.samples["y_train"]
+        if self.backend.keeps(self.x.nbytes + self.y.nbytes):  # on the device once and for all
+            self.x, self.y = self.backend.asarray(self.x), self.backend.asarray(self.y)
         self.backend.synchronize()
 
     def probe(self) -> Probe:

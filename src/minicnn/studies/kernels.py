@@ -18,6 +18,7 @@ from minicnn.bench.page import Cell
 from minicnn.bench.trainers import ModelTrainer, Row, Trainer, gradient_tolerance, settings_of, trainer
 from minicnn.data import Loader
 from minicnn.studies.platforms import times
+from minicnn.tolerance import tolerance as rounded
 from minicnn.training.settings import Settings
 
 BLOCKS = (32, 64, 128, 256, 512, 1024)
@@ -27,13 +28,20 @@ BASE = "numpy"  # computes the references, which every level is compared with
 CUDA_LEVELS: dict[str, dict[str, Any]] = {
     "naive": {"options": NAIVE},
     "fusion alone": {"options": Options(fused=True, tiled=False, graph=False)},
-    "tiling alone": {"options": Options(fused=False, tiled=True, graph=False)},
+    "tiling alone": {"options": Options(fused=False, tiled=True, tensor_cores=False, graph=False)},
     "graph alone": {"options": Options(fused=False, tiled=False, graph=True)},
-    "fusion and tiling": {"options": Options(fused=True, tiled=True, graph=False)},
-    "all": {"options": Options()},
+    "fusion and tiling": {"options": Options(tensor_cores=False, graph=False)},
+    "fusion, tiling and graph": {"options": Options(tensor_cores=False)},
+}
+CUPY_LEVELS = {
+    **CUDA_LEVELS,
+    "all, with tensor cores": {"options": Options()},
+    "all, products in bfloat16": {"options": Options(products="bfloat16")},
+    "all, data from the host": {"options": Options(resident=False, pinned=False)},
+    "all, data from the host, copies overlapped": {"options": Options(resident=False)},
 }
 LEVELS = {
-    "cupy": CUDA_LEVELS,
+    "cupy": CUPY_LEVELS,
     "numba_cuda": CUDA_LEVELS,
     "numba": {"fused kernels, one thread": {"threads": 1}, "fused kernels, all threads": {}},
 }
@@ -108,8 +116,9 @@ def loaders(setting: Setting) -> tuple[str, ...]:
             found.append(f"{name} / in memory")
             found += [f"torch.nn-loader:{device} / {n} workers{pin}" for n in setting.sizes.workers for pin in pins]
         if library in LEVELS:
+            pins = ("", ", pinned") if library == "cupy" else ("",)
             found.append(f"{name} / in memory")
-            found += [f"{name} / loader, {n} workers" for n in setting.sizes.workers]
+            found += [f"{name} / loader, {n} workers{pin}" for n in setting.sizes.workers for pin in pins]
     return tuple(found)
 
 
@@ -120,7 +129,8 @@ def contender(name: str, settings: Settings) -> Trainer:
         options = Options(fused=False, tiled=False, graph=False, block=int(how.removeprefix("block ")))
         return trainer(base, settings, {"options": options})
     if how.startswith("loader, "):
-        return LoadedTrainer(base, settings, int(how.split()[1]))
+        own = {"options": Options(pinned=how.endswith("pinned"))} if base == "cupy" else {}
+        return LoadedTrainer(base, settings, own, int(how.split()[1]))
     if "workers" in how:
         return trainer(base, settings, {"workers": int(how.split()[0]), "pinned": how.endswith("pinned")})
     return trainer(base, settings, LEVELS.get(base, {}).get(how))
@@ -132,11 +142,12 @@ class LoadedTrainer(ModelTrainer):
     Args:
         name: Name of the contender.
         settings: What to train and how.
+        options: Of the backend.
         workers: Threads of the loader.
     """
 
-    def __init__(self, name: str, settings: Settings, workers: int) -> None:
-        super().__init__(name, settings, {}, scaled=False)
+    def __init__(self, name: str, settings: Settings, options: Mapping[str, Any], workers: int) -> None:
+        super().__init__(name, settings, options, scaled=False)
         self._loader = Loader(
             self.samples["x_train"], self.samples["y_train"], batch_size=self.settings.batch_size or 0,
             seed=self.settings.seed, last_batch=self.settings.last_batch, workers=workers,
@@ -153,7 +164,8 @@ def _train(settings: Settings, contenders: Sequence[str]) -> dict[str, Any]:
     history: dict[str, list[dict[str, Any]]] = {name: [] for name in contenders}
     tolerance = gradient_tolerance(settings)
     with Contest(contenders, contender, settings) as contest:
-        contest.check(tolerance)
+        contest.check(tolerance, others={n: rounded("bfloat16")[0] for n in contenders if n.endswith("bfloat16")})
+        contest.prepare("evaluate")  # compiles it
         for _ in range(settings.epochs):
             rows = contest.call("train_epoch")
             for name, found in contest.call("evaluate").items():
@@ -289,7 +301,7 @@ def _library(name: str) -> str:
 
 def _bars(history: Mapping[str, Sequence[Mapping[str, Any]]]) -> Panel:
     spreads = {name: times(rows) for name, rows in history.items()}
-    return Panel("Time of an epoch", lambda axes: figures.bars(axes, spreads, "time (s)"))
+    return Panel("Time of an epoch", lambda axes: figures.bars(axes, spreads, "time (s)"), len(spreads))
 
 
 def _ladder(page: Page, setting: Setting, data: str, result: Mapping[str, Any]) -> None:
@@ -298,8 +310,10 @@ def _ladder(page: Page, setting: Setting, data: str, result: Mapping[str, Any]) 
     page.words(
         "Each level switches on what it names and nothing else. Naive is one thread for each result and one kernel for "
         "each operation; fusion merges operations into one kernel, tiling computes convolutions, products and sums by "
-        "tiles in shared memory, graph captures whole steps, and many at once, in CUDA graphs. Data stay on the device "
-        "in all levels, so there is no copy to overlap: see the loaders below. All levels compute in float32."
+        "tiles in shared memory, graph captures whole steps, and many at once, in CUDA graphs. Tensor cores compute "
+        "tiles of convolutions from operands in parts, with float32's accuracy, or with products in bfloat16. Data "
+        "stay on the device unless they are said to come from the host, batch by batch; overlapped copies run while "
+        "earlier batches are computed."
     )
     known = [e for e in LEVELS if e in backends.names() and e in (*setting.contenders, *setting.absent)]
     base = [name for name in (*setting.contenders, *setting.absent) if name == BASE]

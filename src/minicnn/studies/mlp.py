@@ -67,6 +67,8 @@ def _train(settings: Settings, sizes: Sizes, contenders: Sequence[str]) -> dict[
     tolerance = gradient_tolerance(settings)
     with Contest(contenders, partial(trainer, scaled=sizes.input == "float32"), settings) as contest:
         contest.check(tolerance)
+        for method, given in (("evaluate", "val"), ("nodes", 1)):
+            contest.prepare(method, given)  # compiles it
         done = 0
         while done < sizes.iterations:
             steps = min(ROUND, sizes.iterations - done)

@@ -67,6 +67,7 @@ def _train(settings: Settings, contenders: Sequence[str]) -> dict[str, Any]:
     tolerance = gradient_tolerance(settings)
     with Contest(contenders, trainer, settings) as contest:
         contest.check(tolerance)
+        contest.prepare("evaluate")  # compiles it
         for _ in range(settings.epochs):
             rows = contest.call("train_epoch")
             for name, found in contest.call("evaluate").items():

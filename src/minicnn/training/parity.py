@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,9 @@ class Probe:
     rounding: dict[str, float]
 
 
-def parity(probes: Mapping[str, Probe], reference: str, rtol: float) -> dict[str, str]:
+def parity(
+    probes: Mapping[str, Probe], reference: str, rtol: float, others: Mapping[str, float] = MappingProxyType({})
+) -> dict[str, str]:
     """Compare each contender with the reference.
 
     Args:
@@ -36,6 +39,7 @@ def parity(probes: Mapping[str, Probe], reference: str, rtol: float) -> dict[str
         reference: Name of the one that is taken to be right.
         rtol: Largest difference: of the loss relative to it, of a gradient relative to its largest element (or to a
             thousandth of the largest of all, as some gradients are zero but for rounding).
+        others: The same for contenders that compute in another precision, by name.
 
     Returns:
         For each contender that computes something else, what differs; it is not to be timed.
@@ -43,15 +47,16 @@ def parity(probes: Mapping[str, Probe], reference: str, rtol: float) -> dict[str
     refused = {}
     right = probes[reference]
     for name, probe in probes.items():
+        allowed = others.get(name, rtol)
         loss = abs(probe.loss - right.loss) / max(abs(right.loss), 1e-300)
         gradient, path = largest_difference(probe.gradients, right.gradients, probe.rounding)
         found = []
-        if not loss <= rtol:
+        if not loss <= allowed:
             found.append(f"its loss {probe.loss:.6g} differs from {reference}'s {right.loss:.6g} by {loss:.1e}")
-        if not gradient <= rtol:
+        if not gradient <= allowed:
             found.append(f"its gradient of {path} differs from {reference}'s by {gradient:.1e}")
         if found:
-            refused[name] = f"refused, because {' and '.join(found)} (relative; at most {rtol:.1e})"
+            refused[name] = f"refused, because {' and '.join(found)} (relative; at most {allowed:.1e})"
     return refused
 
 

@@ -97,6 +97,10 @@ def test_errors_say_what_to_do() -> None:
     for wrong in (np.zeros(3, "float32"), backend.asarray(np.zeros(4, "float32")), backend.asarray(np.zeros(3))):
         with pytest.raises(ValueError, match=r"x is a contiguous array of numba_cuda float32\[3\] on cuda:0"):
             run({"x": wrong})
+    apart = backend.asarray(np.arange(4, dtype="float32"))[1:]
+    with pytest.raises(ValueError, match="which begins in between"):
+        run({"x": apart})
+    np.testing.assert_array_equal(backend.to_numpy(run({"x": backend.asarray(apart)})["y"]), [2.0, 4.0, 6.0])
     program = Program()
     program.outputs["y"] = program.input("x", (3,)) * 2.0
     with pytest.raises(ValueError, match=r"x has shape \(3,\). Received: \(2,\)"):

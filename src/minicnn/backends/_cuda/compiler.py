@@ -15,7 +15,7 @@ from pathlib import Path
 from minicnn.backends._cuda import nvrtc
 
 OPTIONS = ("-std=c++17", "-default-device", "-lineinfo")
-HEADERS = ("core.cuh", "mma.cuh", "windows.cuh", "tiles.cuh", "tensor.cuh")
+HEADERS = ("core.cuh", "mma.cuh", "windows.cuh", "tiles.cuh", "tensor.cuh", "chain.cuh")
 
 
 @cache

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 from minicnn import ops
-from minicnn.backends._cuda import tiling
+from minicnn.backends._cuda import chains, tiling
+from minicnn.backends._cuda.chain_layout import SHARED
 from minicnn.ops.checks import normalize_axes
 from minicnn.ops.primitive import Array, Namespace, Primitive
 from minicnn.program.graph import Node, Program, Spec, Value
@@ -232,12 +232,23 @@ def share_sums(program: Program, node: Node, tiles: Any = tiling) -> Sequence[Va
 _LONG_SUM = 64
 
 
-def rewrite(program: Program, *, fuse: bool, tiled: bool, tiles: Any = tiling) -> Program:
-    """All of the above that the options ask for, in place; `tiles` is the module that chooses sizes of tiles."""
+def rewrite(program: Program, *, fuse: bool, tiled: bool, tiles: Any = tiling, shared: int = SHARED) -> Program:
+    """All of the above that the options ask for, in place.
+
+    Args:
+        program: The Program.
+        fuse: Several operations in one kernel.
+        tiled: Sums that many blocks share.
+        tiles: The module that chooses sizes of tiles.
+        shared: Bytes of shared memory that a block of a chain may have.
+    """
     replace(program, decompose)
     if fuse:
         remember_maxima(program)
+    found = chains.find(program, shared) if fuse and tiled and getattr(tiles, "CHAINS", False) else []
     if tiled:
-        replace(program, partial(share_sums, tiles=tiles))
+        own = {id(n) for one in found for n in one.nodes}
+        replace(program, lambda p, node: None if id(node) in own else share_sums(p, node, tiles=tiles))
+    chains.contract(program, found)
     remove_dead_nodes(program)
     return program

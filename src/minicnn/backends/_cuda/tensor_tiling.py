@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from operator import itemgetter
 from types import MappingProxyType
+from typing import ClassVar
 
 from minicnn.backends._cuda import tiling
 from minicnn.backends._cuda.expressions import image_type, window_type
@@ -43,6 +44,7 @@ class TensorTiles:
     precision: str = "float32"
     reads_scattered: bool = True
     side_by_side: bool = True
+    CHAINS: ClassVar[bool] = True
 
     def convolution(self, node: Node, pool: tuple[int, int] | None = None) -> Tile | None:
         """Tile of conv2d or conv2d_input_gradient; None if nothing fits. See `tiling.convolution`."""

@@ -116,7 +116,9 @@ class CupyBackend(Backend):
         """See `Backend.rewrite`: into operations that have kernels, and sums that many blocks share."""
         if self.reference_only:
             return program
-        return rewrite(program, fuse=self.options.fused, tiled=self.options.tiled, tiles=self.tiles)
+        shared = self._device.attributes["MaxSharedMemoryPerBlockOptin"]
+        options = self.options
+        return rewrite(program, fuse=options.fused, tiled=options.tiled, tiles=self.tiles, shared=shared)
 
     def plan(self, program: Program) -> Plan:
         """The kernels of a Program, which is rewritten in place."""

@@ -60,7 +60,7 @@ class NumbaCudaBackend(Backend):
     # Arrays -------------------------------------------------------------------------------------
 
     def asarray(self, data: Any, dtype: str | None = None) -> AnyArray:
-        """See `Backend.asarray`; contiguous in row-major order."""
+        """See `Backend.asarray`; contiguous in row-major order, and begins at a multiple of 16 bytes."""
         if hasattr(data, "__cuda_array_interface__") and not isinstance(data, Array):
             data = from_interface(data)
         if isinstance(data, Array):
@@ -70,7 +70,8 @@ class NumbaCudaBackend(Backend):
                     f"{self.gpu}. Copy it with array.to_device({str(self.gpu)!r})."
                 )
                 raise ValueError(message)
-            return contiguous(namespace.astype(data, dtype or data.dtype, copy=False))
+            made = namespace.astype(data, dtype or data.dtype, copy=False)
+            return contiguous(made, copy=not made.aligned)
         host = np.asarray(data)
         return from_numpy(np.ascontiguousarray(host, dtype).reshape(host.shape), self.gpu)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import array_api_compat
@@ -30,9 +31,10 @@ class Vendor(Strategy):
         import torch
 
         x, padding = _evenly_padded(x, window.padding, axes, xp)
-        y = torch.nn.functional.conv2d(
-            _to_torch(x, axes), w.permute(3, 2, 0, 1), None, window.strides, padding, window.dilation
-        )
+        with _full_precision():
+            y = torch.nn.functional.conv2d(
+                _to_torch(x, axes), w.permute(3, 2, 0, 1), None, window.strides, padding, window.dilation
+            )
         return _from_torch(y, axes)
 
     def input_gradient(self, dy: Array, w: Array, window: Window, image: Pair, axes: Axes, xp: Namespace) -> Array:
@@ -49,9 +51,10 @@ class Vendor(Strategy):
         padding = (top, left) if even else (0, 0)
         height, width = image if even else (image[0] + top + bottom, image[1] + left + right)
         shape = (dy.shape[axes.n], w.shape[2], height, width)
-        dx = torch.nn.grad.conv2d_input(
-            shape, w.permute(3, 2, 0, 1), _to_torch(dy, axes), window.strides, padding, window.dilation
-        )
+        with _full_precision():
+            dx = torch.nn.grad.conv2d_input(
+                shape, w.permute(3, 2, 0, 1), _to_torch(dy, axes), window.strides, padding, window.dilation
+            )
         if not even:
             dx = dx[:, :, top : top + image[0], left : left + image[1]]
         return _from_torch(dx, axes)
@@ -68,14 +71,28 @@ class Vendor(Strategy):
         import torch
 
         x, padding = _evenly_padded(x, window.padding, axes, xp)
-        dw = torch.nn.grad.conv2d_weight(
-            _to_torch(x, axes), (f, c, kh, kw), _to_torch(dy, axes), window.strides, padding, window.dilation
-        )
+        with _full_precision():
+            dw = torch.nn.grad.conv2d_weight(
+                _to_torch(x, axes), (f, c, kh, kw), _to_torch(dy, axes), window.strides, padding, window.dilation
+            )
         return dw.permute(2, 3, 1, 0).contiguous()
 
     def peak(self, problem: Problem, direction: Direction) -> int | None:
         """See `Strategy.peak`: the library does not say."""
         return None
+
+
+def _full_precision() -> AbstractContextManager[object]:
+    """Context in which cuDNN computes float32 in float32: by default PyTorch lets it take TF32."""
+    import torch
+
+    if not torch.backends.cudnn.allow_tf32:
+        return nullcontext()
+    cudnn = torch.backends.cudnn
+    found: AbstractContextManager[object] = cudnn.flags(
+        enabled=cudnn.enabled, benchmark=cudnn.benchmark, deterministic=cudnn.deterministic, allow_tf32=False
+    )
+    return found
 
 
 def _is_torch(xp: Namespace) -> bool:

@@ -70,7 +70,7 @@ def strategies(page: Page, results: Results) -> None:
     _base_table(page, point)
     page.figure(
         "base", "Time at the point that all sweeps go through",
-        [Panel(d, _bars_of(point, d)) for d in DIRECTIONS],
+        [Panel(d, _bars_of(point, d), len(list(entries(point, d)))) for d in DIRECTIONS],
         "Medians; whiskers are quartiles.",
     )  # fmt: skip
     _memory_table(page, point)

@@ -108,7 +108,7 @@ class Convolver:
     def _add_own(self, problem: Problem, arrays: Mapping[str, HostArray]) -> str | None:
         for direction in DIRECTIONS:
             rows = self.backend.explain(step(problem, direction))
-            texts = [text for node, text in rows if node.op.name in PRIMITIVES]
+            texts = [text for node, text in rows if node.op.name.startswith(tuple(PRIMITIVES))]
             if not texts or any(text.startswith("reference") for text in texts):
                 return texts[0].removeprefix("reference: ") if texts else "it has none"
         self._compile(OWN, problem, arrays, self.backend)

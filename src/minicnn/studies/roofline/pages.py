@@ -70,7 +70,8 @@ def machine(page: Page, found: Found) -> None:
         }
         figures.bars(axes, values, "GFLOP/s", "{:,.0f}")
 
-    page.figure("ceilings", "The machine's ceilings", [Panel("Copies", draw), Panel("Matrix products", bars)],
+    count = sum(map(len, found["products"].values()))
+    page.figure("ceilings", "The machine's ceilings", [Panel("Copies", draw), Panel("Matrix products", bars, count)],
                 "Vertical lines: sizes of a core's caches. Whiskers are quartiles.")  # fmt: skip
 
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from minicnn.bench import Contest, Worker, stopwatch
+from minicnn.bench import ContenderError, Contest, Worker, stopwatch
 from minicnn.bench.contenders import PEERS, backend_of
 from minicnn.bench.memory import MB, allocated, footprint
 from minicnn.bench.operations import step_inputs
+from minicnn.bench.worker import together
 from minicnn.data import DataError, batch_indices, epoch_order, load
 from minicnn.machine import PeakMemory
 from minicnn.program.memory import plan
@@ -259,8 +260,10 @@ def measure(
 
 def accounts(folder: Path, batch: int) -> dict[str, dict[str, float]]:
     """Planned and measured memory of a step of each network on NumPy, which tells exactly what it allocates."""
-    found: dict[str, dict[str, float]] = {}
-    for name in counting.NETWORKS:
-        with Worker("numpy", Runner, "numpy", name, str(folder)) as worker:
-            found[name] = worker.call("account", batch)
-    return found
+    made = {name: Worker("numpy", Runner, "numpy", name, str(folder)) for name in counting.NETWORKS}
+    with together(made) as (workers, out):
+        for name, why in out.items():
+            raise ContenderError(name, why)
+        for worker in workers.values():
+            worker.send("account", batch)
+        return {name: worker.receive() for name, worker in workers.items()}

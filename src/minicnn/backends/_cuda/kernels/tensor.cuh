@@ -39,12 +39,12 @@ template <class P, int PLANE, int LENGTH = 8> DEVICE void store_run(uint32* plac
 }
 
 // 2^n, for n from -126 to 127.
-DEVICE float power_of_two(int n) { return __int_as_float((n + 127) << 23); }
+DEVICE float two_to_the(int n) { return __int_as_float((n + 127) << 23); }
 
 // x * 2^n for any n that two factors can express.
 DEVICE float scaled(float x, int n) {
   n = n < -252 ? -252 : n > 252 ? 252 : n;
-  return x * power_of_two(n / 2) * power_of_two(n - n / 2);
+  return x * two_to_the(n / 2) * two_to_the(n - n / 2);
 }
 
 // For the largest magnitude that threads of a block have met, as bits: the n for which 2^n brings it to 2^14 or a little more, but
@@ -97,7 +97,7 @@ template <class P, int total, int threads, class Load, class Store> DEVICE int f
         for (int e = 0; e < 8; e++) bits = larger_magnitude(bits, v[u][e]);
       n = exponent_of_scale(bits, most, threads);
     }
-    const float factor = power_of_two(n);
+    const float factor = two_to_the(n);
 #pragma unroll
     for (int u = 0; u < RUN; u++) {
       const int k = int(threadIdx.x) + (step + u) * threads;
@@ -154,7 +154,7 @@ DEVICE int fill_wide_records(uint32* xs, float* stage, int most, int n0, int h0,
   int n = 0;
   if (P::SCALED) n = exponent_of_scale(bits, most, THREADS);
   else __syncthreads();
-  const float factor = power_of_two(n);
+  const float factor = two_to_the(n);
 #pragma unroll
   for (int run = 0; run < R::RUNS; run++) {
 #pragma unroll 2

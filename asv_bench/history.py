@@ -1,0 +1,162 @@
+"""The performance history: measure commits with the libraries that are installed here, and compare two of them.
+
+    python asv_bench/history.py run --machine NAME [--bench REGEX ...] COMMIT ...
+    python asv_bench/history.py compare [--machine NAME] [--factor 1.1] OLD NEW
+
+`run` checks each commit out into a folder of its own and runs these benchmarks on it by asv, so that commits of before
+a benchmark have it, too; it works on a machine with a GPU, where asv cannot build an environment. `compare` prints the
+ratios of two commits that have been run, and ends with exit code 1 if the newer one is slower, or takes more memory,
+by more than the factor in any benchmark.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "results"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Carry out a command; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    run = commands.add_parser("run", help="measure commits")
+    run.add_argument("commits", nargs="+", metavar="COMMIT")
+    run.add_argument("--machine", required=True, help="name under which the results are stored")
+    run.add_argument("--bench", action="append", default=[], help="regular expression of benchmarks, with parameters")
+    run.set_defaults(command=lambda given: measure(given.commits, given.machine, given.bench))
+    comparison = commands.add_parser("compare", help="ratios of two commits")
+    comparison.add_argument("old")
+    comparison.add_argument("new")
+    comparison.add_argument("--machine", help="machine; the only one that there is, if not named")
+    comparison.add_argument("--factor", type=float, default=1.1, help="ratio beyond which a change counts")
+    comparison.set_defaults(command=lambda g: compare(g.old, g.new, g.machine, g.factor))
+    given = parser.parse_args(arguments)
+    return int(given.command(given))
+
+
+# Measuring ----------------------------------------------------------------------------------------
+
+
+def measure(commits: list[str], machine: str, benchmarks: list[str]) -> int:
+    """Run benchmarks on commits with the interpreter and the libraries of this program."""
+    asv = [sys.executable, "-m", "asv"]
+    described = [*asv, "machine", "--yes", "--machine", machine, "--os", platform.system()]
+    subprocess.run(described, cwd=HERE, check=True, stdout=subprocess.DEVNULL)
+    chosen = [part for pattern in benchmarks for part in ("--bench", pattern)]
+    for commit in commits:
+        name = git("rev-parse", commit)
+        with tempfile.TemporaryDirectory(prefix="minicnn-history-") as folder:
+            git("worktree", "add", "--quiet", "--detach", folder, name)
+            try:
+                print(git("log", "-1", "--format=%h %s", name), flush=True)
+                environment = {**os.environ, "ASV_PYTHONPATH": f"{folder}/src"}  # asv takes PYTHONPATH away
+                done = subprocess.run(
+                    [*asv, "run", "--environment", f"existing:{sys.executable}", "--set-commit-hash", name,
+                     "--launch-method", "spawn", "--machine", machine, *chosen],
+                    cwd=HERE, env=environment, check=False,
+                )  # fmt: skip
+            finally:
+                git("worktree", "remove", "--force", folder)
+        if done.returncode not in (0, 2):  # 2: some benchmarks failed, as of what a commit does not have
+            return done.returncode
+        tidy(RESULTS / machine)
+    return 0
+
+
+def git(*arguments: str) -> str:
+    """What git says."""
+    done = subprocess.run(["git", "-C", str(HERE), *arguments], check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def tidy(folder: Path) -> None:
+    """Take the path of the interpreter off results."""
+    for path in folder.glob("*-existing-py_*.json"):
+        value = json.loads(path.read_text("utf-8"))
+        value["env_name"], value["python"] = "existing", ""
+        value["params"]["python"] = platform.python_version()
+        path.unlink()
+        path.with_name(f"{path.name.partition('-')[0]}-existing.json").write_text(json.dumps(value) + "\n", "utf-8")
+
+
+# Comparing ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Change:
+    """A benchmark of two commits.
+
+    Attributes:
+        name: Name with parameters.
+        old: Median before.
+        new: Median after.
+    """
+
+    name: str
+    old: float
+    new: float
+
+    @property
+    def ratio(self) -> float:
+        """How many times as long, or as much, it takes now."""
+        return self.new / self.old
+
+
+def compare(old: str, new: str, machine: str | None, factor: float, results: Path = RESULTS) -> int:
+    """Print the ratios of two commits, the worst first; returns 1 if one is beyond the factor."""
+    machines = sorted(p.parent.name for p in results.glob("*/machine.json"))
+    if machine is None and len(machines) == 1:
+        machine = machines[0]
+    if machine not in machines:
+        print(f"--machine is one of {', '.join(machines)}. Received: {machine}.", file=sys.stderr)
+        return 2
+    found = [values(results / machine, git("rev-parse", commit)) for commit in (old, new)]
+    for commit, read in zip((old, new), found, strict=True):
+        if not read:
+            print(f"Commits that are compared have been run. Received: {commit}, which has no results of {machine}. "
+                  f"Run it: history.py run --machine {machine} {commit}", file=sys.stderr)  # fmt: skip
+            return 2
+    changes = [Change(name, found[0][name], found[1][name]) for name in found[0].keys() & found[1].keys()]
+    changes.sort(key=lambda c: -c.ratio)
+    for change in changes:
+        verdict = "SLOWER" if change.ratio > factor else "faster" if change.ratio < 1 / factor else ""
+        print(f"{change.ratio:8.2f}  {change.old:10.4g}  {change.new:10.4g}  {verdict:6}  {change.name}")
+    worse = [c for c in changes if c.ratio > factor]
+    print(f"{len(changes)} benchmarks, {len(worse)} beyond {factor} times; ratio, {old}, {new}")
+    return int(bool(worse))
+
+
+def values(folder: Path, commit: str) -> dict[str, float]:
+    """The results of a commit by name of the benchmark with its parameters."""
+    found: dict[str, float] = {}
+    for path in sorted(folder.glob(f"{commit[:8]}-*.json")):
+        value = json.loads(path.read_text("utf-8"))
+        columns = value["result_columns"]
+        for name, row in value["results"].items():
+            found |= dict(_each(name, dict(zip(columns, row, strict=False))))
+    return found
+
+
+def _each(name: str, entry: dict[str, Any]) -> Iterator[tuple[str, float]]:
+    """Numbers of one benchmark, one a combination of its parameters."""
+    numbers = entry.get("result") or []
+    for number, combination in zip(numbers, product(*entry.get("params") or []), strict=False):
+        if number is not None and number == number:  # NaN: skipped
+            yield f"{name}({', '.join(combination)})" if combination else name, float(number)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+"""Write the pages of the studies, and the README's tables, from the stored results.
+
+    python docs/results.py
+
+The results are in docs/studies/results (two cores of a CPU) and docs/studies/h200/results (an NVIDIA H200).
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from minicnn.bench.report import Chapter
+from minicnn.bench.store import Store
+from minicnn.bench.study import recall
+from minicnn.studies import get_study
+from minicnn.studies.platforms import times
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDERS = (ROOT / "docs" / "studies", ROOT / "docs" / "studies" / "h200")
+STUDY, DATA = "platforms", "mnist"
+NAMES = {"torch.nn": "PyTorch's own modules", "torch.nn-loader": "PyTorch through a DataLoader", "jax.lax": "plain JAX"}
+MARKS = ("<!-- comparison:begin -->", "<!-- comparison:end -->")
+
+
+def main() -> None:
+    """Write everything."""
+    tables = []
+    for folder in FOLDERS:
+        if (folder / "results").is_dir():
+            command = [sys.executable, "-m", "minicnn", "study", "all", "--stored", "--out", str(folder), "--docs"]
+            subprocess.run([*command, str(folder)], check=True)
+            if (folder / "results" / STUDY).is_dir():
+                tables.append(table(folder / "results" / STUDY))
+    write(ROOT / "README.md", "\n\n".join(tables))
+
+
+def table(results: Path) -> str:
+    """The table of one machine, in Markdown, with what it was measured on."""
+    study = get_study(STUDY)
+    setting, found, machine = recall(study, Store(results, {}))
+    history = found[f"training-{DATA}"]["history"]
+    rows = sorted(((times(epochs), name, epochs) for name, epochs in history.items()), key=lambda row: row[0].median)
+    slowest = rows[-1][0].median
+    lines = [
+        "| contender | time per epoch (s) | samples per s | times as fast as the slowest | test accuracy |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    for spread, name, epochs in rows:
+        library, _, device = name.partition(":")
+        shown = f"{NAMES[library]}, {device}" if library in NAMES else f"`{name}`"
+        rate = times(epochs, "samples_per_s").median
+        lines.append(
+            f"| {shown} | {spread.median:.3g} | {rate:,.0f} | {slowest / spread.median:.1f} | "
+            f"{epochs[-1]['test_accuracy']:.2%} |"
+        )
+    chapter = Chapter(STUDY, study, setting, machine, page=None)  # type: ignore[arg-type]
+    return "\n".join(lines) + f"\n\n{words(machine, chapter, setting.sizes.epochs)}"
+
+
+def words(machine: Any, chapter: Chapter, epochs: int) -> str:
+    """What the table is."""
+    from minicnn.bench.report import command
+
+    gpu = next((v for k, v in machine["devices"].items() if "cuda" in k), None)
+    where = f"an {gpu} and {machine['cores']} cores" if gpu else f"{machine['cores']} cores of a CPU ({machine['cpu']})"
+    libraries = {"numpy": "NumPy", "numba": "Numba", "torch": "PyTorch", "jax": "JAX", "cupy-cuda13x": "CuPy"}
+    versions = ", ".join(
+        f"{text} {machine['versions'][k]}" for k, text in libraries.items() if k in machine["versions"]
+    )
+    return (
+        f"`{command(chapter)}` on {where}: medians of {epochs} epochs of MNIST but the first, batch 512, SGD 0.01 with "
+        f"momentum 0.9, float32, all from the same weights on the same batches; {versions}."
+    )
+
+
+def write(path: Path, text: str) -> None:
+    """Replace what is between the marks."""
+    begin, end = MARKS
+    old = path.read_text("utf-8")
+    new = re.sub(f"(?<={re.escape(begin)}\n).*?(?={re.escape(end)})", lambda _: f"{text}\n", old, flags=re.DOTALL)
+    path.write_text(new, "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""The performance history: two commits compared by the ratios of their stored results."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def history(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("asv_history", ROOT / "asv_bench" / "history.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "asv_history", module)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "git", lambda *arguments: {"old": "a" * 40, "new": "b" * 40}[arguments[-1]])
+    return module
+
+
+def stored(folder: Path, commit: str, environment: str = "existing", **results: Any) -> Path:
+    """A file as asv writes it: a result is a list with a number for each combination of the parameters."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "machine.json").write_text("{}")
+    rows = {name: [numbers, params] for name, (numbers, params) in results.items()}
+    value = {
+        "result_columns": ["result", "params"],
+        "results": rows,
+        "env_name": "existing-py_x",
+        "python": "/x",
+        "params": {"python": "/home/somebody"},
+    }
+    path = folder / f"{commit * 8}-{environment}.json"
+    path.write_text(json.dumps(value))
+    return path
+
+
+NETWORKS = [["'mlp'", "'kernels'"], ["'numpy'"]]
+
+
+def test_regressions_are_named_and_end_with_1(
+    history: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "one"
+    stored(folder, "a", step=([1.0, 2.0], NETWORKS), load=([0.5], []), gone=([1.0], []), skipped=(None, []))
+    stored(folder, "b", step=([1.3, 1.0], NETWORKS), load=([0.52], []), skipped=([None], []))
+    assert history.compare("old", "new", None, 1.1, tmp_path) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[:-1]] == ["1.30", "1.04", "0.50"]
+    assert lines[0].split()[-3:] == ["SLOWER", "step('mlp',", "'numpy')"]
+    assert "faster" in lines[2]
+    assert lines[-1].startswith("3 benchmarks, 1 beyond 1.1 times")
+    assert history.compare("old", "new", "one", 1.5, tmp_path) == 0
+
+
+def test_what_has_not_been_run_is_named(
+    history: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stored(tmp_path / "one", "a", load=([0.5], []))
+    assert history.compare("old", "new", None, 1.1, tmp_path) == 2
+    assert "Received: new, which has no results of one" in capsys.readouterr().err
+    stored(tmp_path / "two", "a", load=([0.5], []))
+    assert history.compare("old", "new", None, 1.1, tmp_path) == 2
+    assert "--machine is one of one, two. Received: None." in capsys.readouterr().err
+
+
+def test_stored_results_name_no_path(history: ModuleType, tmp_path: Path) -> None:
+    stored(tmp_path, "a", "existing-py_home_somebody_bin_python", load=([0.5], []))
+    history.tidy(tmp_path)
+    text = (tmp_path / f"{'a' * 8}-existing.json").read_text()
+    assert "somebody" not in text
+    assert json.loads(text)["env_name"] == "existing"
+    assert history.values(tmp_path, "a" * 40) == {"load": 0.5}
+
+
+def test_the_history_that_is_stored_is_of_ten_commits_and_small() -> None:
+    results = ROOT / "asv_bench" / "results"
+    machines = [path.parent for path in results.glob("*/machine.json")]
+    assert machines
+    assert max(len(list(machine.glob("*-existing.json"))) for machine in machines) >= 10
+    assert sum(path.stat().st_size for path in results.rglob("*.json")) < 1e6
+    assert not any("bin/python" in path.read_text() for path in results.rglob("*.json"))
