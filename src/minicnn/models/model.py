@@ -65,6 +65,11 @@ class Model(Network):
         self._totals: Totals = {}  # of that epoch
         self._open_logs: Callable[[], LazyLogs | None] = lambda: None
 
+    @property
+    def steps_taken(self) -> int:
+        """Training steps so far."""
+        return self._engine.steps_taken
+
     def _prepare(self, *data: Any) -> None:
         """Decide on the backend from the data, unless it is decided; build a model that waits for its input."""
         if not self._engine.decided:

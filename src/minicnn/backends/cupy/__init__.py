@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import array_api_compat.cupy as xp
 import cupy
 import numpy as np
 
-from minicnn.backends._cuda import tiling
+from minicnn.backends._cuda import nvrtc, tiling
+from minicnn.backends._cuda.choosing import fastest, measured
+from minicnn.backends._cuda.compiler import HEADERS, header
 from minicnn.backends._cuda.fusing import Plan
+from minicnn.backends._cuda.library import LEAST_OPERATIONS, LIBRARY, described, operations, piece, use_library
 from minicnn.backends._cuda.options import NAIVE, Options
 from minicnn.backends._cuda.rewriting import rewrite
 from minicnn.backends._cuda.tensor_tiling import TensorTiles
@@ -119,6 +124,8 @@ class CupyBackend(Backend):
             return program
         shared = self._device.attributes["MaxSharedMemoryPerBlockOptin"]
         options = self.options
+        if options.library != "never":
+            use_library(program, partial(self._why_library, program))
         return rewrite(program, fuse=options.fused, tiled=options.tiled, tiles=self.tiles, shared=shared)
 
     def plan(self, program: Program) -> Plan:
@@ -131,7 +138,7 @@ class CupyBackend(Backend):
             reference_only=self.reference_only,
             tiles=self.tiles,
         )
-        missing = [u for u in plan.units if u.reference]
+        missing = [u for u in plan.units if u.reference and u.anchor.op is not LIBRARY]
         if self.strict and missing:
             message = (
                 f"strict=True: every node needs a kernel of the cupy backend. Received {len(missing)} without one, "
@@ -140,6 +147,33 @@ class CupyBackend(Backend):
             )
             raise RuntimeError(message)
         return plan
+
+    def _why_library(self, program: Program, node: Node) -> str | None:
+        """Why cuBLAS should compute a product, or None."""
+        if self.options.library == "always":
+            return "as Options says"
+        if operations(node) < LEAST_OPERATIONS:
+            return None
+        text = described(piece(program, node))
+        device = cupy.cuda.runtime.getDeviceProperties(self.number)["name"].decode()
+        key = (text, device, cupy.__version__, nvrtc.version(), *map(header, HEADERS), str(self.options))
+        ways = {"own kernels": "never", "cuBLAS": "always"}
+        times = measured(key, {n: partial(self._time, piece(program, node), mode) for n, mode in ways.items()})
+        said = ", ".join(f"{name} {us:.1f} us" for name, us in times.items())
+        return f"measured: {said}" if fastest(times) == "cuBLAS" else None
+
+    def _time(self, program: Program, library: str) -> float:
+        """Microseconds of a Program of float32 and integer inputs, with what the library computes in it."""
+        from minicnn.backends.cupy.executable import StepExecutable
+
+        backend = CupyBackend(self.device, options=replace(self.options, library=library, graph=True))
+        rng = cupy.random.RandomState(0)
+        with explained(), self._device:
+            arrays = {
+                v.name: (rng.standard_normal(v.shape) if v.dtype[0] == "f" else cupy.zeros(v.shape)).astype(v.dtype)
+                for v in program.inputs
+            }
+            return StepExecutable(backend, program).microseconds(arrays)
 
     def explain(self, program: Program) -> list[tuple[Node, str]]:
         """See `Backend.explain`; nodes of one kernel carry its number."""
@@ -150,6 +184,8 @@ class CupyBackend(Backend):
                 tile = unit.tile.kind.partition("<")[0] if unit.tile else "elementwise"
                 for node in unit.every:
                     place[id(node)] = f"reference: {unit.reference}" if unit.reference else f"kernel {number}: {tile}"
+                    if node.op is LIBRARY:
+                        place[id(node)] = f"kernel {number}: cuBLAS, {node.attrs['why']}"
         return [(node, place.get(id(node), "kernel: where its result is read")) for node in program.nodes]
 
     def compile(self, program: Program) -> Executable:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -12,8 +13,10 @@ import numpy as np
 from minicnn.backends._cuda.compiler import compile_all
 from minicnn.backends._cuda.fusing import Unit
 from minicnn.backends._cuda.generation import Source, generate
+from minicnn.backends._cuda.library import LIBRARY
 from minicnn.backends._cuda.placement import place
 from minicnn.backends.base import Array
+from minicnn.backends.cupy.cublas import handle
 from minicnn.backends.cupy.errors import explained
 from minicnn.backends.cupy.launching import Kernel
 from minicnn.backends.cupy.staging import host_array
@@ -72,11 +75,13 @@ class StepExecutable:
         codes = iter(compile_all([*texts, _ADVANCE, *collect], backend.architecture))
         kernel = partial(Kernel, overlaps=backend.overlaps)
         self._functions: list[Kernel | Callable[..., None]] = [
-            kernel(next(codes), s.shared) if isinstance(s, Source) else self._reference(s) for s in self._sources
+            kernel(next(codes), s.shared) if isinstance(s, Source) else self._called(s) for s in self._sources
         ]
         self._advance = kernel(next(codes))
         self._collect = [kernel(code) for code in codes]
-        self._captures = backend.options.graph and all(isinstance(s, Source) for s in self._sources)
+        self._captures = backend.options.graph and all(
+            isinstance(s, Source) or s.anchor.op is LIBRARY for s in self._sources
+        )
 
         self._arena = cupy.empty(max(self._placement.nbytes, 1), "uint8")
         self._constants = {id(v): cupy.array(v.data, dtype=v.dtype) for v in program.constants}
@@ -124,6 +129,19 @@ class StepExecutable:
             self._grow(steps)
             self._fill(arrays, rows, steps)
             return self._run(arrays, steps)
+
+    def microseconds(self, arrays: Mapping[str, Array]) -> float:
+        """Time of a step, from a few graphs of many."""
+        start, end = cupy.cuda.Event(), cupy.cuda.Event()
+        self._grow(STEPS)
+        times = []
+        for _ in range(6):
+            start.record()
+            self._run(arrays, STEPS)
+            end.record()
+            end.synchronize()
+            times.append(cupy.cuda.get_elapsed_time(start, end) * 1e3 / STEPS)
+        return float(np.median(times[1:]))
 
     def _run(self, arrays: Mapping[str, Array], steps: int) -> dict[str, Array]:
         bound = {v.name: self._checked(v, arrays[v.name]) for v in self._bound}
@@ -241,6 +259,19 @@ class StepExecutable:
                 given = made, all_steps, np.uint32(count), self._cursor, np.int32(offset)
                 self._collect[wide](-(-count // 256), 256, given)
 
+    def _called(self, unit: Unit) -> Callable[..., None]:
+        """What computes a node that has no kernel."""
+        return self._library(unit) if unit.anchor.op is LIBRARY else self._reference(unit)
+
+    def _library(self, unit: Unit) -> Callable[..., None]:
+        """Has cuBLAS multiply."""
+        node, blas = unit.anchor, handle(self._backend.number)
+
+        def run(arrays: Mapping[str, Array]) -> None:
+            blas.multiply(node, *(self._array(v, arrays) for v in (*node.inputs, *node.outputs)))
+
+        return run
+
     def _reference(self, unit: Unit) -> Callable[..., None]:
         """Runs a node's reference and puts the results where the kernels expect them."""
         node = unit.anchor
@@ -270,8 +301,11 @@ class StepExecutable:
                     for step in range(steps):
                         self._step(arrays, step)
                     self._advance(1, 1, (self._cursor, np.int32(steps)))
-                finally:
-                    graph = stream.end_capture()
+                except BaseException:
+                    with suppress(cupy.cuda.runtime.CUDARuntimeError):  # the capture is void
+                        stream.end_capture()
+                    raise
+                graph = stream.end_capture()
             graphs[steps] = graph
         return graphs[steps]
 
