@@ -323,8 +323,10 @@ class _Upload:
 
     def send(self, name: str, rows: np.ndarray[Any, Any], target: Any) -> None:
         """Begin to copy rows to an array of the device."""
-        if rows.strides[0] == 0 and rows.nbytes > BROADCAST_BYTES:  # one row, which the device repeats
-            self.send(name, rows[:1], target[:1])
+        if (
+            len(rows) > 1 and rows.strides[0] == 0 and rows.nbytes > BROADCAST_BYTES
+        ):  # one row, which the device repeats
+            self.send(name, np.ascontiguousarray(rows[0])[None], target[:1])
             target[1:] = target[:1]
             return
         if rows.nbytes > PINNED_BYTES:
