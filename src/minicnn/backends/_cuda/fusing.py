@@ -362,7 +362,8 @@ class Plan:
             return False
         blocks = [u.tile.blocks if u.tile else -(-u.size // 256) for u in units]
         shared = max(u.tile.shared if u.tile else 0 for u in units)
-        if len(large) < len(units) and sum(blocks) * shared > tiling.MULTIPROCESSORS * tiling.MOST_SHARED:
+        room = tiling.MULTIPROCESSORS * (tiling.MOST_SHARED // (shared + 1024))
+        if len(large) < len(units) and sum(blocks) > room:
             return False
         return (sum(blocks) if len(large) > 1 else sum(blocks) - max(blocks)) <= 4 * tiling.MULTIPROCESSORS
 
