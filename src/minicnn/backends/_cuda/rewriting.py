@@ -157,6 +157,33 @@ def _normalize_gradient(node: Node) -> Sequence[Value]:
     return [dx, *own]
 
 
+def products_in(program: Program) -> str | None:
+    """The shorter format that `lower_precision` gave a Program's products, if it did."""
+    found = {v.dtype for node in program.nodes if node.op.name in _PRODUCTS for v in node.inputs}
+    return next((name for name in SHORTER if name in found), None)
+
+
+def widen_products(program: Program) -> Program:
+    """Products of float32 in place of those in a shorter format: tensor cores round operands where they load them."""
+
+    def rule(program: Program, node: Node) -> Sequence[Value] | None:
+        if node.op.name in _PRODUCTS and node.inputs[0].dtype in SHORTER:
+            return program.emit(node.op, [_before_rounding(v) for v in node.inputs], node.attrs).outputs
+        if node.op.name == "cast" and node.inputs[0].dtype == node.attrs["dtype"]:
+            return node.inputs
+        return None
+
+    return replace(program, rule)
+
+
+def _before_rounding(value: Value) -> Value:
+    return value.node.inputs[0] if value.node is not None and value.node.op.name == "cast" else value
+
+
+SHORTER = ("bfloat16", "float16")
+_PRODUCTS = frozenset({"matmul", "conv2d", "conv2d_input_gradient", "conv2d_weight_gradient"})
+
+
 def remember_maxima(program: Program) -> Program:
     """Max-pooling also hands out where its maxima are, so that its gradient need not read the image again."""
     index: dict[int, Value] = {}
@@ -242,6 +269,8 @@ def rewrite(program: Program, *, fuse: bool, tiled: bool, tiles: Any = tiling, s
         tiles: The module that chooses sizes of tiles.
         shared: Bytes of shared memory that a block of a chain may have.
     """
+    if products_in(program):
+        remove_dead_nodes(widen_products(program))
     replace(program, decompose)
     if fuse:
         remember_maxima(program)

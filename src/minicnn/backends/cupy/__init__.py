@@ -17,7 +17,7 @@ from minicnn.backends._cuda.compiler import HEADERS, header
 from minicnn.backends._cuda.fusing import Plan
 from minicnn.backends._cuda.library import LEAST_OPERATIONS, LIBRARY, described, operations, piece, use_library
 from minicnn.backends._cuda.options import NAIVE, Options
-from minicnn.backends._cuda.rewriting import rewrite
+from minicnn.backends._cuda.rewriting import products_in, rewrite
 from minicnn.backends._cuda.tensor_tiling import TensorTiles
 from minicnn.backends.base import Array, Backend, Executable, Stage
 from minicnn.backends.cupy.errors import explained
@@ -42,7 +42,7 @@ class CupyBackend(Backend):
     name = "cupy"
     xp = xp
     devices = ("cuda",)
-    precisions = ("float32", "float64")
+    precisions: tuple[str, ...] = ("float32", "float64", "mixed_bfloat16", "mixed_float16")
 
     def __init__(
         self,
@@ -71,6 +71,8 @@ class CupyBackend(Backend):
         self.overlaps = int(capability) >= 90
         tensor = self.options.tensor_cores and int(capability) >= 80
         self.tiles: Any = TensorTiles(self.options.products) if tensor else tiling
+        if not tensor or reference_only:
+            self.precisions = ("float32", "float64")
 
     # Arrays -------------------------------------------------------------------------------------
 
@@ -123,20 +125,25 @@ class CupyBackend(Backend):
         if self.reference_only:
             return program
         shared = self._device.attributes["MaxSharedMemoryPerBlockOptin"]
-        options = self.options
-        if options.library != "never":
+        options, tiles = self.options, self._tiles(program)
+        if options.library != "never" and getattr(tiles, "precision", "float32") == "float32":
             use_library(program, partial(self._why_library, program))
-        return rewrite(program, fuse=options.fused, tiled=options.tiled, tiles=self.tiles, shared=shared)
+        return rewrite(program, fuse=options.fused, tiled=options.tiled, tiles=tiles, shared=shared)
+
+    def _tiles(self, program: Program) -> Any:
+        """Where a Program's tiles come from, which is in the precision that its products have."""
+        products = products_in(program)
+        return TensorTiles(products) if products and self.tiles is not tiling else self.tiles
 
     def plan(self, program: Program) -> Plan:
         """The kernels of a Program, which is rewritten in place."""
-        options = self.options
+        options, tiles = self.options, self._tiles(program)
         plan = Plan(
             self.rewrite(program),
             fuse=options.fused,
             tiled=options.tiled,
             reference_only=self.reference_only,
-            tiles=self.tiles,
+            tiles=tiles,
         )
         missing = [u for u in plan.units if u.reference and u.anchor.op is not LIBRARY]
         if self.strict and missing:
