@@ -10,6 +10,7 @@ import cupy
 import numpy as np
 
 from minicnn.backends._cuda import tiling
+from minicnn.backends._cuda.chains import CHAIN
 from minicnn.backends._cuda.fusing import Plan
 from minicnn.backends._cuda.options import NAIVE, Options
 from minicnn.backends._cuda.rewriting import rewrite
@@ -119,7 +120,14 @@ class CupyBackend(Backend):
             return program
         shared = self._device.attributes["MaxSharedMemoryPerBlockOptin"]
         options = self.options
-        return rewrite(program, fuse=options.fused, tiled=options.tiled, tiles=self.tiles, shared=shared)
+        return rewrite(
+            program,
+            fuse=options.fused,
+            tiled=options.tiled,
+            tiles=self.tiles,
+            shared=shared,
+            byte_products=options.tensor_cores,
+        )
 
     def plan(self, program: Program) -> Plan:
         """The kernels of a Program, which is rewritten in place."""
@@ -150,7 +158,9 @@ class CupyBackend(Backend):
                 tile = unit.tile.kind.partition("<")[0] if unit.tile else "elementwise"
                 for node in unit.every:
                     place[id(node)] = f"reference: {unit.reference}" if unit.reference else f"kernel {number}: {tile}"
-        return [(node, place.get(id(node), "kernel: where its result is read")) for node in program.nodes]
+        nodes = [n for node in program.nodes for n in (node.attrs["chain"].nodes if node.op is CHAIN else [node])]
+        place |= {id(n): place[id(c)] for c in program.nodes if c.op is CHAIN for n in c.attrs["chain"].nodes}
+        return [(node, place.get(id(node), "kernel: where its result is read")) for node in nodes]
 
     def compile(self, program: Program) -> Executable:
         """See `Backend.compile`; arrays that a Program carries are overwritten."""
