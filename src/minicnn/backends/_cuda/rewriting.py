@@ -259,7 +259,15 @@ def share_sums(program: Program, node: Node, tiles: Any = tiling) -> Sequence[Va
 _LONG_SUM = 64
 
 
-def rewrite(program: Program, *, fuse: bool, tiled: bool, tiles: Any = tiling, shared: int = SHARED) -> Program:
+def rewrite(
+    program: Program,
+    *,
+    fuse: bool,
+    tiled: bool,
+    tiles: Any = tiling,
+    shared: int = SHARED,
+    byte_products: bool = True,
+) -> Program:
     """All of the above that the options ask for, in place.
 
     Args:
@@ -268,13 +276,15 @@ def rewrite(program: Program, *, fuse: bool, tiled: bool, tiles: Any = tiling, s
         tiled: Sums that many blocks share.
         tiles: The module that chooses sizes of tiles.
         shared: Bytes of shared memory that a block of a chain may have.
+        byte_products: Whether chains may multiply rows of bytes on tensor cores.
     """
     if products_in(program):
         remove_dead_nodes(widen_products(program))
     replace(program, decompose)
     if fuse:
         remember_maxima(program)
-    found = chains.find(program, shared) if fuse and tiled and getattr(tiles, "CHAINS", False) else []
+    chained = fuse and tiled and getattr(tiles, "CHAINS", False)
+    found = chains.find(program, shared, byte_products=byte_products) if chained else []
     if tiled:
         own = {id(n) for one in found for n in one.nodes}
         replace(program, lambda p, node: None if id(node) in own else share_sums(p, node, tiles=tiles))

@@ -12,6 +12,7 @@ import cupy
 import numpy as np
 
 from minicnn.backends._cuda import nvrtc, tiling
+from minicnn.backends._cuda.chains import CHAIN
 from minicnn.backends._cuda.choosing import fastest, measured
 from minicnn.backends._cuda.compiler import HEADERS, header
 from minicnn.backends._cuda.fusing import Plan
@@ -128,7 +129,14 @@ class CupyBackend(Backend):
         options, tiles = self.options, self._tiles(program)
         if options.library != "never" and getattr(tiles, "precision", "float32") == "float32":
             use_library(program, partial(self._why_library, program))
-        return rewrite(program, fuse=options.fused, tiled=options.tiled, tiles=tiles, shared=shared)
+        return rewrite(
+            program,
+            fuse=options.fused,
+            tiled=options.tiled,
+            tiles=tiles,
+            shared=shared,
+            byte_products=options.tensor_cores,
+        )
 
     def _tiles(self, program: Program) -> Any:
         """Where a Program's tiles come from, which is in the precision that its products have."""
@@ -193,7 +201,9 @@ class CupyBackend(Backend):
                     place[id(node)] = f"reference: {unit.reference}" if unit.reference else f"kernel {number}: {tile}"
                     if node.op is LIBRARY:
                         place[id(node)] = f"kernel {number}: cuBLAS, {node.attrs['why']}"
-        return [(node, place.get(id(node), "kernel: where its result is read")) for node in program.nodes]
+        nodes = [n for node in program.nodes for n in (node.attrs["chain"].nodes if node.op is CHAIN else [node])]
+        place |= {id(n): place[id(c)] for c in program.nodes if c.op is CHAIN for n in c.attrs["chain"].nodes}
+        return [(node, place.get(id(node), "kernel: where its result is read")) for node in nodes]
 
     def compile(self, program: Program) -> Executable:
         """See `Backend.compile`; arrays that a Program carries are overwritten."""
