@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from backends.cupy.networks import NETWORKS
-from minicnn.backends._cuda import compiler, nvrtc
+from minicnn.backends._cuda import compiler, nvrtc, tensor_tiling, tiling
 from minicnn.backends._cuda.fusing import Plan
 from minicnn.backends._cuda.generation import generate
 from minicnn.backends._cuda.rewriting import rewrite
@@ -32,14 +33,25 @@ def test_all_kernels_of_a_step(network: str, architecture: str) -> None:
     assert all(compiler.compile_all(_texts(network, tiled=True, fuse=True), architecture))
 
 
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("precision", tensor_tiling.PRECISIONS)
+def test_kernels_on_tensor_cores(precision: str, architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensor_tiling, "_chosen", {})
+    monkeypatch.setattr(tensor_tiling, "without_tensor_cores", lambda node: math.inf)  # where they are slower, too
+    tiles = tensor_tiling.TensorTiles(precision)
+    texts = _texts("lenet", tiles=tiles, tiled=True, fuse=True)
+    assert any("tensor_convolve<" in text for text in texts)
+    assert all(compiler.compile_all(texts, architecture))
+
+
 @pytest.mark.parametrize("level", [{"tiled": True, "fuse": False}, {"tiled": False, "fuse": False}], ids=str)
 def test_kernels_with_optimisations_switched_off(level: dict[str, bool]) -> None:
     assert all(compiler.compile_all(_texts("normalized", **level), "sm_75"))
 
 
-def _texts(network: str, **level: bool) -> list[str]:
+def _texts(network: str, tiles: Any = tiling, **level: bool) -> list[str]:
     program = NETWORKS[network]("numpy").program("train", batch_size=16)
-    plan = Plan(rewrite(program, **level), **level)
+    plan = Plan(rewrite(program, tiles=tiles, **level), tiles=tiles, **level)
     queued = {id(v) for v in program.inputs if v.name in ("index", "learning_rate")}
     return [generate(plan, launch, queued).text for launch in plan.launches]
 

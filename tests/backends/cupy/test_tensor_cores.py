@@ -30,6 +30,7 @@ few = settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow, Hea
 @pytest.fixture(autouse=True)
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tensor cores also where others would be faster."""
+    monkeypatch.setattr(tensor_tiling, "_chosen", {})
     monkeypatch.setattr(tensor_tiling, "without_tensor_cores", lambda node: math.inf)
 
 

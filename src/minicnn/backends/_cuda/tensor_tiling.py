@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from operator import itemgetter
 from types import MappingProxyType
-from typing import ClassVar
+from typing import Any, ClassVar, TypeVar, cast
 
 from minicnn.backends._cuda import tiling
 from minicnn.backends._cuda.expressions import image_type, window_type
@@ -33,6 +33,10 @@ _BLOCK = 250.0  # cycles of a multiprocessor to begin and end a block
 _LAUNCH = 4500.0  # cycles of a launch beside what its blocks take
 
 
+_T = TypeVar("_T")
+_chosen: dict[str, Any] = {}
+
+
 @dataclass(frozen=True)
 class TensorTiles:
     """Tiles of float32 nodes on tensor cores, of all others as in `tiling`.
@@ -50,23 +54,35 @@ class TensorTiles:
 
     def convolution(self, node: Node, pool: tuple[int, int] | None = None) -> Tile | None:
         """Tile of conv2d or conv2d_input_gradient; None if nothing fits. See `tiling.convolution`."""
+        return self._once(node, pool, lambda: self._convolution(node, pool))
+
+    def weight_gradient(self, node: Node) -> Tile | None:
+        """Tile of conv2d_weight_gradient; None if nothing fits."""
+        return self._once(node, None, lambda: self._best(node, weight_gradients) or tiling.weight_gradient(node))
+
+    def product(self, node: Node) -> Tile:
+        """Tile of a matrix product."""
+        return self._once(node, None, lambda: self._best(node, products) or tiling.product(node))
+
+    reduction = staticmethod(tiling.reduction)
+
+    def _convolution(self, node: Node, pool: tuple[int, int] | None) -> Tile | None:
         plain = tiling.convolution(node, pool)
         if node.outputs[0].dtype != "float32":
             return plain
         score, made = _best(convolutions(node, pool, self.precision))
         return made if plain is None or (made is not None and score + _LAUNCH < without_tensor_cores(node)) else plain
 
-    def weight_gradient(self, node: Node) -> Tile | None:
-        """Tile of conv2d_weight_gradient; None if nothing fits."""
-        made = _best(weight_gradients(node, self.precision))[1] if node.outputs[0].dtype == "float32" else None
-        return made or tiling.weight_gradient(node)
+    def _best(self, node: Node, tiles: Callable[[Node, str], Iterator[tuple[float, Tile]]]) -> Tile | None:
+        return _best(tiles(node, self.precision))[1] if node.outputs[0].dtype == "float32" else None
 
-    def product(self, node: Node) -> Tile:
-        """Tile of a matrix product."""
-        made = _best(products(node, self.precision))[1] if node.outputs[0].dtype == "float32" else None
-        return made or tiling.product(node)
-
-    reduction = staticmethod(tiling.reduction)
+    def _once(self, node: Node, pool: tuple[int, int] | None, choose: Callable[[], _T]) -> _T:
+        """What was chosen for such a node before; else it is chosen now."""
+        shapes = [v.spec for v in (*node.inputs, *node.outputs)]
+        key = f"{self.precision} {node.op.name} {shapes} {sorted(node.attrs.items())} {pool}"
+        if key not in _chosen:
+            _chosen[key] = choose()
+        return cast(_T, _chosen[key])
 
 
 def _best(tiles: Iterable[tuple[float, Tile]]) -> tuple[float, Tile | None]:
@@ -129,6 +145,7 @@ def convolutions(node: Node, pool: tuple[int, int] | None, precision: str) -> It
         sh = sw = 1
     kind, parts, products = PRECISIONS[precision]
     wide, records, _, _ = _records(c, kw)
+    fixed = f"{kind}, {image_type(y, attrs['data_format'])}, {window}"
     eh, ew = (oh, ow) if pool is None else (oh // pool[0] * pool[0], ow // pool[1] * pool[1])
     ph, pw = pool or (1, 1)
     for py, px in ((1, 2), (2, 1), (2, 2), (1, 4), (2, 4), (4, 2), (2, 3), (3, 2), (1, 6), (1, 8)):
@@ -179,10 +196,7 @@ def convolutions(node: Node, pool: tuple[int, int] | None, precision: str) -> It
                     score = _time(blocks, threads, registers, shared, work)
                     if score is not None:
                         numbers = (c, f, eh, ew, nb, gy, gx, fb, cc, py, px, nt)
-                        text = (
-                            f"TensorTile<{kind}, {image_type(y, attrs['data_format'])}, {window}, "
-                            f"{', '.join(map(str, numbers))}, {str(wide).lower()}>"
-                        )
+                        text = f"TensorTile<{fixed}, {', '.join(map(str, numbers))}, {str(wide).lower()}>"
                         yield score, Tile(text, blocks, threads, 1, numbers, shared)
 
 
@@ -195,6 +209,8 @@ def weight_gradients(node: Node, precision: str) -> Iterator[tuple[float, Tile]]
     (kh, kw), (sh, sw), (dh, dw) = attrs["kernel"], attrs["strides"], attrs["dilation"]
     kind, parts, products = PRECISIONS[precision]
     wide, records, _, _ = _records(c, kw)
+    images = image_type(x, attrs["data_format"]), image_type(y, attrs["data_format"])
+    fixed = ", ".join((kind, *images, window_type(node)))
     for cb, fb, nt, th in itertools.product(
         sorted({c, *(k for k in (8, 16, 32, 64) if k < c and not wide)}),
         sorted({min(-(-f // 8) * 8, b) for b in (8, 16, 24, 32, 64)}),
@@ -243,11 +259,7 @@ def weight_gradients(node: Node, precision: str) -> Iterator[tuple[float, Tile]]
                     continue
                 score += cut * kh * kw * c * f * groups / 2000  # the sum of the parts
                 numbers = (c, f, cb, fb, nb, th, mw, nt, slices, cut)
-                text = (
-                    f"TensorWeightTile<{kind}, {image_type(x, attrs['data_format'])}, "
-                    f"{image_type(y, attrs['data_format'])}, {window_type(node)}, "
-                    f"{', '.join(map(str, numbers))}, {str(wide).lower()}>"
-                )
+                text = f"TensorWeightTile<{fixed}, {', '.join(map(str, numbers))}, {str(wide).lower()}>"
                 yield score, Tile(text, blocks, threads, cut, numbers, shared)
 
 
