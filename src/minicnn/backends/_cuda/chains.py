@@ -278,7 +278,8 @@ def _byte_tile(one: Chain, shared: int = SHARED) -> tuple[int, ...] | None:
         need, registers = Layout(one).shared, byte_layout(k, m, rows, threads, stages)[2]
         if need > shared or registers * threads > _REGISTERS or registers > 240:
             continue
-        resident = min(_REGISTERS // (registers * threads), (SHARED + 1024) // (need + 1024), 2)
+        fit = min(_REGISTERS // (registers * threads), (SHARED + 1024) // (need + 1024), 2)
+        resident = min(fit, -(-one.tiles // MULTIPROCESSORS))
         blocks = min(one.tiles, MULTIPROCESSORS * resident)
         turns = -(-one.tiles // blocks)
         # Cycles of all turns, as measured: two blocks take 1.45 times as long as one for each of their turns.
