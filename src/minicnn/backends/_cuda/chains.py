@@ -90,7 +90,9 @@ def _row_wise(node: Node, batch: int) -> bool:
     y, name = node.outputs[0], node.op.name
     if unsupported(node) is not None or node.phase == "update" or not y.shape or y.shape[0] != batch:
         return False
-    if any(v.dtype == "float64" for v in (*node.inputs, *node.outputs)) or y.size // batch > MOST_COLUMNS:
+    if any("float" in v.dtype and v.dtype != "float32" for v in (*node.inputs, *node.outputs)):
+        return False
+    if y.size // batch > MOST_COLUMNS:
         return False
     if name == "matmul":
         if node.attrs["transpose_a"]:
