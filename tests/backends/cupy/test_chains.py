@@ -140,13 +140,14 @@ def test_bytes_are_multiplied_on_tensor_cores_only_where_that_is_wanted() -> Non
     assert any(n.op.name.startswith("matmul") for u in plan.units for n in u.nodes)
 
 
-def test_float64_has_no_chain() -> None:
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+def test_other_precisions_have_no_chain(dtype: str) -> None:
     from minicnn import ops
     from minicnn.program import Program
 
     program = Program()
-    x, y = program.input("x", (64, 8), "float64"), program.input("y", (64,), "int32")
-    w = program.input("w", (8, 3), "float64", kind="parameter")
+    x, y = program.input("x", (64, 8), dtype), program.input("y", (64,), "int32")
+    w = program.input("w", (8, 3), dtype, kind="parameter")
     program.outputs["loss"] = ops.sum(ops.softmax_cross_entropy(x @ w, y), axes=None)
     assert not found(Plan(rewrite(program, fuse=True, tiled=True), fuse=True, tiled=True))
 

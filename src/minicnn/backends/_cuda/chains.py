@@ -90,7 +90,9 @@ def _row_wise(node: Node, batch: int) -> bool:
     y, name = node.outputs[0], node.op.name
     if unsupported(node) is not None or node.phase == "update" or not y.shape or y.shape[0] != batch:
         return False
-    if any(v.dtype == "float64" for v in (*node.inputs, *node.outputs)) or y.size // batch > MOST_COLUMNS:
+    if any("float" in v.dtype and v.dtype != "float32" for v in (*node.inputs, *node.outputs)):
+        return False
+    if y.size // batch > MOST_COLUMNS:
         return False
     if name == "matmul":
         if node.attrs["transpose_a"]:
@@ -278,7 +280,8 @@ def _byte_tile(one: Chain, shared: int = SHARED) -> tuple[int, ...] | None:
         need, registers = Layout(one).shared, byte_layout(k, m, rows, threads, stages)[2]
         if need > shared or registers * threads > _REGISTERS or registers > 240:
             continue
-        resident = min(_REGISTERS // (registers * threads), (SHARED + 1024) // (need + 1024), 2)
+        fit = min(_REGISTERS // (registers * threads), (SHARED + 1024) // (need + 1024), 2)
+        resident = min(fit, -(-one.tiles // MULTIPROCESSORS))
         blocks = min(one.tiles, MULTIPROCESSORS * resident)
         turns = -(-one.tiles // blocks)
         # Cycles of all turns, as measured: two blocks take 1.45 times as long as one for each of their turns.

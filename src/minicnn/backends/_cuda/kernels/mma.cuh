@@ -63,9 +63,12 @@ DEVICE float high_float16(uint32 r) {
 
 // The largest of the numbers of a warp.
 DEVICE uint32 largest_of_warp(uint32 x) {
-  uint32 r;
-  asm volatile("redux.sync.max.u32 %0, %1, 0xffffffff;" : "=r"(r) : "r"(x));
-  return r;
+#if __CUDA_ARCH__ < 800
+  for (int m = 16; m > 0; m /= 2) x = max(x, __shfl_xor_sync(0xffffffffu, x, m));
+  return x;
+#else
+  return __reduce_max_sync(0xffffffffu, x);
+#endif
 }
 
 DEVICE void mma_bfloat16(float (&c)[4], const uint32 (&a)[4], const uint32 (&b)[2]) {
