@@ -62,7 +62,9 @@ def measure(commits: list[str], machine: str, benchmarks: list[str]) -> int:
             git("worktree", "add", "--quiet", "--detach", folder, name)
             try:
                 print(git("log", "-1", "--format=%h %s", name), flush=True)
-                environment = {**os.environ, "ASV_PYTHONPATH": f"{folder}/src"}  # asv takes PYTHONPATH away
+                # asv takes PYTHONPATH away, and gives the benchmarks this instead.
+                places = [f"{folder}/src", *filter(None, [os.environ.get("PYTHONPATH")])]
+                environment = {**os.environ, "ASV_PYTHONPATH": os.pathsep.join(places)}
                 done = subprocess.run(
                     [*asv, "run", "--environment", f"existing:{sys.executable}", "--set-commit-hash", name,
                      "--launch-method", "spawn", "--machine", machine, *chosen],

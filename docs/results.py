@@ -13,29 +13,36 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from minicnn.bench.report import Chapter
+from minicnn import studies
+from minicnn.bench.report import Chapter, command
 from minicnn.bench.store import Store
 from minicnn.bench.study import recall
 from minicnn.studies import get_study
 from minicnn.studies.platforms import times
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = (ROOT / "docs" / "studies", ROOT / "docs" / "studies" / "h200")
+STUDIES = ROOT / "docs" / "studies"
+MACHINES = {STUDIES: "two cores of a CPU", STUDIES / "h200": "an NVIDIA H200"}
+FOLDERS = tuple(MACHINES)
 STUDY, DATA = "platforms", "mnist"
 NAMES = {"torch.nn": "PyTorch's own modules", "torch.nn-loader": "PyTorch through a DataLoader", "jax.lax": "plain JAX"}
-MARKS = ("<!-- comparison:begin -->", "<!-- comparison:end -->")
+MARKS = ("<!-- {}:begin -->", "<!-- {}:end -->")
 
 
 def main() -> None:
     """Write everything."""
-    tables = []
-    for folder in FOLDERS:
-        if (folder / "results").is_dir():
-            command = [sys.executable, "-m", "minicnn", "study", "all", "--stored", "--out", str(folder), "--docs"]
-            subprocess.run([*command, str(folder)], check=True)
-            if (folder / "results" / STUDY).is_dir():
-                tables.append(table(folder / "results" / STUDY))
-    write(ROOT / "README.md", "\n\n".join(tables))
+    tables, lists, pages = [], [], []
+    for folder in (folder for folder in FOLDERS if (folder / "results").is_dir()):
+        present = [sys.executable, "-m", "minicnn", "study", "all", "--stored", "--out", str(folder), "--docs"]
+        subprocess.run([*present, str(folder)], check=True)
+        names = [name for name in studies.names() if (folder / "results" / name).is_dir()]
+        found = {name: (folder / f"{name}.md").relative_to(STUDIES).as_posix() for name in names}
+        lists.append(f"- On {MACHINES[folder]}: {', '.join(f'[`{n}`]({page})' for n, page in found.items())}")
+        pages += found.values()
+        tables += [table(folder / "results" / STUDY)] if STUDY in names else []
+    write(ROOT / "README.md", "comparison", "\n\n".join(tables))
+    toctree = ["```{toctree}", ":hidden:", "", *pages, "```"]
+    write(STUDIES / "index.md", "pages", "\n".join([*lists, "", *toctree]))
 
 
 def table(results: Path) -> str:
@@ -55,7 +62,7 @@ def table(results: Path) -> str:
         rate = times(epochs, "samples_per_s").median
         lines.append(
             f"| {shown} | {spread.median:.3g} | {rate:,.0f} | {slowest / spread.median:.1f} | "
-            f"{epochs[-1]['test_accuracy']:.2%} |"
+            f"{100 * epochs[-1]['test_accuracy']:.2f} % |"
         )
     chapter = Chapter(STUDY, study, setting, machine, page=None)  # type: ignore[arg-type]
     return "\n".join(lines) + f"\n\n{words(machine, chapter, setting.sizes.epochs)}"
@@ -63,8 +70,6 @@ def table(results: Path) -> str:
 
 def words(machine: Any, chapter: Chapter, epochs: int) -> str:
     """What the table is."""
-    from minicnn.bench.report import command
-
     gpu = next((v for k, v in machine["devices"].items() if "cuda" in k), None)
     where = f"an {gpu} and {machine['cores']} cores" if gpu else f"{machine['cores']} cores of a CPU ({machine['cpu']})"
     libraries = {"numpy": "NumPy", "numba": "Numba", "torch": "PyTorch", "jax": "JAX", "cupy-cuda13x": "CuPy"}
@@ -77,12 +82,15 @@ def words(machine: Any, chapter: Chapter, epochs: int) -> str:
     )
 
 
-def write(path: Path, text: str) -> None:
-    """Replace what is between the marks."""
-    begin, end = MARKS
-    old = path.read_text("utf-8")
-    new = re.sub(f"(?<={re.escape(begin)}\n).*?(?={re.escape(end)})", lambda _: f"{text}\n", old, flags=re.DOTALL)
-    path.write_text(new, "utf-8")
+def between(name: str) -> re.Pattern[str]:
+    """What is between the marks of a name."""
+    begin, end = (re.escape(mark.format(name)) for mark in MARKS)
+    return re.compile(f"(?<={begin}\n).*?(?={end})", re.DOTALL)
+
+
+def write(path: Path, name: str, text: str) -> None:
+    """Replace what is between the marks of a name."""
+    path.write_text(between(name).sub(lambda _: f"{text}\n", path.read_text("utf-8")), "utf-8")
 
 
 if __name__ == "__main__":

@@ -7,22 +7,25 @@ from minicnn.bench.report import Chapter, command, machine_facts
 from minicnn.bench.tables import to_markdown
 
 
-def to_page(chapter: Chapter, figures: str) -> str:
+def to_page(chapter: Chapter, figures: str, method: str = "../method.md") -> str:
     """The page as Markdown.
 
     Args:
         chapter: The study as it was carried out.
         figures: Path from the page to the folder of the figures.
+        method: Path from it to the page on how is measured.
     """
     study, setting = chapter.study, chapter.setting
-    lines = [f"# {study.title}", "", f"**{study.question}** Published: {study.source}", ""]
+    facts = machine_facts(chapter.machine)
+    where = f" ({facts['GPU']})" if facts["GPU"] != "none" else ""
+    lines = [f"# {study.title}{where}", "", f"**{study.question}** Published: {study.source}", ""]
     lines += [
-        f"This page is generated from stored results of `{command(chapter)}`; [method](../method.md) says how.",
+        f"This page is generated from stored results of `{command(chapter)}`; [method]({method}) says how.",
         "",
     ]
     lines += [part for block in chapter.page.blocks for part in (_block(block, chapter.name, figures), "")]
     lines += ["## Machine", ""]
-    lines += [f"- {name}: {value}" for name, value in machine_facts(chapter.machine).items()]
+    lines += [f"- {name}: {value}" for name, value in facts.items()]
     lines += [f"- GPU at the start: {clocks}" for clocks in setting.clocks]
     if setting.absent:
         lines += ["", "Not on this machine:", ""]

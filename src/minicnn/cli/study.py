@@ -174,6 +174,7 @@ def _write_files(chapter: Chapter, folder: Path) -> None:
 
 def _write_docs(chapter: Chapter, folder: Path) -> None:
     """A page for the documentation, with its figures."""
-    write_text(folder / f"{chapter.name}.md", markdown.to_page(chapter, "figures"))
+    above = next((up for up in ("..", "../..") if (folder / up / "method.md").exists()), "..")
+    write_text(folder / f"{chapter.name}.md", markdown.to_page(chapter, "figures", f"{above}/method.md"))
     for figure in chapter.page.figures:
         write_text(folder / "figures" / f"{chapter.name}-{figure.name}.svg", figures.to_svg(figure))

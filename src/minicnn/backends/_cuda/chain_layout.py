@@ -9,6 +9,7 @@ from minicnn.backends._cuda.expressions import same_index
 from minicnn.program.graph import ITEMSIZE, Node, Value
 
 SHARED = 227 * 1024  # most dynamic shared memory of a block
+NARROW = 16  # columns up to which a thread takes a row by itself, in registers
 STAGED = 16 * 1024  # bytes of a matrix that is copied into shared memory first
 SOFTMAX = frozenset({"softmax", "log_softmax", "softmax_cross_entropy", "softmax_cross_entropy_gradient"})
 
@@ -110,6 +111,7 @@ class Layout:
 
     Attributes:
         levels: What is done, in order.
+        narrow: Whether a thread does all of that to a row by itself, with no barrier in between.
         slots: Byte offset of each value that other loops read, by its id.
         statistics: Offset of the maxima of a matrix's rows, by its id; their sums of exponentials lie behind.
         staged: Matrices that are copied into shared memory, and the offsets.
@@ -122,6 +124,8 @@ class Layout:
         self.levels: list[Level] = []
         self._level: dict[int, int] = {}
         self._sorted()
+        columns = [v.size // chain.batch for n in chain.nodes if id(n) not in chain.sums for v in n.outputs]
+        self.narrow = chain.product is not None and max(columns) <= NARROW
         self.slots: dict[int, int] = {}
         self.statistics: dict[int, int] = {}
         self.staged: list[tuple[Value, int]] = []
@@ -173,6 +177,17 @@ class Layout:
             for value in node.outputs:
                 level[id(value)] = at
 
+    def early(self, node: Node) -> bool:
+        """Whether a node, no sum, waits for nothing in a chain that begins with bytes."""
+        product, y = self.chain.product, node.outputs[0]
+        if product is None or self._level[id(y)]:
+            return False
+        return product.node not in self.levels[0].loops[y.size // self.chain.batch].nodes
+
+    def summed(self, value: Value) -> bool:
+        """Whether a sum over the rows reads a value."""
+        return any(v is value for n in self.chain.nodes if id(n) in self.chain.sums for v in n.inputs)
+
     def needs_slot(self, value: Value) -> bool:
         """Whether another loop than the one that makes a value reads it."""
         made = self._level[id(value)]
@@ -201,7 +216,8 @@ class Layout:
             if id(node) in chain.sums:
                 continue
             for value in node.outputs:
-                if self.needs_slot(value):
+                early = self.narrow and self.early(node)
+                if self.needs_slot(value) and (not self.narrow or early or self.summed(value)):
                     itemsize = ITEMSIZE[value.dtype]
                     self.slots[id(value)] = self._place(chain.rows * value.size // chain.batch * itemsize)
         for level in self.levels:
@@ -248,4 +264,4 @@ def byte_layout(k: int, m: int, rows: int, threads: int, stages: int) -> tuple[i
     own = (k + 32 * warps - 1) // (32 * warps)
     forward = tiles // beside * fragments * 4 + 2 * fragments
     backward = tiles * fragments * 2 + 8 * fragments
-    return shared, weights, 8 * own * (groups + half) + max(forward, backward) + 48
+    return shared, weights, 8 * own * (groups + half) + max(forward, backward) + 16

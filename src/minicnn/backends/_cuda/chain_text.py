@@ -49,7 +49,11 @@ class _Text:
                 + first.replace("EARLY", f"min(tile + {step}, {chain.tiles - 1})")
                 + f"      copies_wait<{ahead}>();\n{wait}      bytes.multiply(turn);\n{wait}"
             )
-        levels = "".join(self._level(k) + wait for k in range(len(self.layout.levels)))
+        if self.layout.narrow:
+            levels = self._rows() + wait + self._split() + (wait if product and product.gradient else "")
+            levels += "".join(self._sum(n) for n in chain.nodes if id(n) in chain.sums) + wait
+        else:
+            levels = "".join(self._level(k) + wait for k in range(len(self.layout.levels)))
         text += (
             f"    int turn = 0;\n#pragma unroll 1\n"
             f"    for (int tile = block; tile < {chain.tiles}; tile += {chain.blocks}, turn++) {{\n"
@@ -262,6 +266,75 @@ class _Text:
             f"[&](uint32 c) {{ return {x}(i + c); }}, top, total);\n"
             f"        if (r < rows && threadIdx.x % {lanes} == 0) tops{at}[r] = top, totals{at}[r] = total;\n      }}\n"
         )
+
+    def _rows(self) -> str:
+        """All that a thread does to a row by itself, in registers."""
+        chain, layout = self.chain, self.layout
+        product = chain.product
+        dy = product.gradient.inputs[1] if product is not None and product.gradient is not None else None
+        text = "      float most = 0.0f;\n" if dy is not None else ""
+        text += f"      for (int k = threadIdx.x; k < rows; k += {chain.threads}) {{\n"
+        text += "        const uint32 at = row0 + k;\n"
+        local: dict[int, str] = {}
+        known: set[int] = set()
+        for node in chain.nodes:
+            if id(node) in chain.sums or layout.early(node):
+                continue  # a sum, or done early
+            (y,) = node.outputs
+            columns, name, kind = y.size // chain.batch, self.writer.new(), c_type(y)
+            if node.op.name in SOFTMAX:
+                x = node.inputs[node.op.name == "softmax_cross_entropy_gradient"]
+                if id(x) not in known:
+                    known.add(id(x))
+                    terms = f"[&](uint32 c) {{ return {self._name(x, local)}(at * {x.shape[1]}u + c); }}"
+                    tops = f"{layout.statistics[id(x)]}"
+                    text += f"        float top{tops}, total{tops};\n"
+                    text += f"        row_statistics<float, {x.shape[1]}, 1>(0, {terms}, top{tops}, total{tops});\n"
+            text += f"        {kind} v{name}[{columns}];\n#pragma unroll\n"
+            text += (
+                f"        for (uint32 c = 0; c < {columns}; c++) {{\n          const uint32 i = at * {columns}u + c;\n"
+            )
+            text += f"          v{name}[c] = {self._in_row(node, local)};\n"
+            if id(y) in layout.slots and layout.summed(y):
+                text += f"          s{self.names[id(y)]}[k * {columns} + c] = v{name}[c];\n"
+            if id(y) in self.stored:
+                self.writer.written.add(id(y))
+                text += f"          {self.writer.parameter(y)}[i] = v{name}[c];\n"
+            if y is dy:
+                text += f"          most = fmaxf(most, absolute(v{name}[c]));\n"
+            text += f"        }}\n        auto {name} = [&](uint32 i) {{ return v{name}[i - at * {columns}u]; }};\n"
+            local[id(y)] = name
+        return text + "      }\n" + ("      bytes.note(most);\n" if dy is not None else "")
+
+    def _in_row(self, node: Node, local: dict[int, str]) -> str:
+        """Element c of a node's result in row `at`."""
+        columns = node.outputs[0].size // self.chain.batch
+        product = self.chain.product
+        if product is not None and node is product.node:
+            return f"bytes.product(k * {columns} + c) * {literal(product.scale, 'float')}"
+        names = [self._name(v, local) for v in node.inputs]
+        if node.op.name == "matmul":
+            terms = node.inputs[0].shape[1]
+            right = f"c * {terms}u + r" if node.attrs["transpose_b"] else f"r * {columns}u + c"
+            term = f"[&](uint32 r) {{ return {names[0]}(at * {terms}u + r) * {names[1]}({right}); }}"
+            return f"shared_sum<{c_type(node.outputs[0])}, {terms}, 1>(0, {term})"
+        if node.op.name not in SOFTMAX:
+            text = expression(node, 0, names, "i")  # element i is in column c of row `at`
+            return text.replace(f"(i) % {columns}u", "c").replace(f"i / {columns}u", "at")
+        x = names[node.op.name == "softmax_cross_entropy_gradient"]
+        value = node.inputs[node.op.name == "softmax_cross_entropy_gradient"]
+        at, classes = self.layout.statistics[id(value)], value.shape[1]
+        if node.op.name == "softmax_cross_entropy":
+            label = f"int({names[1]}(at))"
+            chosen = f"pick<float, {classes}>({label}, [&](uint32 r) {{ return {x}(at * {classes}u + r); }})"
+            return f"uint32({label}) < {classes}u ? -(({chosen} - top{at}) - logarithm(total{at})) : 0.0f"
+        if node.op.name == "log_softmax":
+            return f"({x}(i) - top{at}) - logarithm(total{at})"
+        share = f"exponential({x}(i) - top{at}) / total{at}"
+        if node.op.name == "softmax":
+            return share
+        label = f"int({names[2]}(at))"
+        return f"(uint32({label}) < {classes}u ? {share} - float({label} == int(c)) : 0.0f) * {names[0]}(at)"
 
     def _split(self) -> str:
         product = self.chain.product

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -247,7 +248,7 @@ def byte_rows(value: Value) -> tuple[Value, Value | None, float] | None:
 
 def _fits_bytes(node: Node) -> bool:
     one = Chain(node.outputs[0].shape[0], [node], set(), ByteProduct(node, node, node.inputs[0], None, 1.0))
-    return not node.attrs["transpose_b"] and _byte_tile(one, 0, 0) is not None
+    return not node.attrs["transpose_b"] and _byte_tile(one) is not None
 
 
 # Sizes ------------------------------------------------------------------------------------------------------
@@ -255,36 +256,30 @@ def _fits_bytes(node: Node) -> bool:
 _REGISTERS = 65_536
 
 
-def _byte_tile(one: Chain, kept: int, fixed: int, shared: int = SHARED) -> tuple[int, ...] | None:
+def _byte_tile(one: Chain, shared: int = SHARED) -> tuple[int, ...] | None:
     """Rows, threads, stages, blocks and resident blocks of a chain that begins with bytes; None if nothing fits.
 
     Args:
-        one: The chain.
-        kept: Bytes that it keeps for each row.
-        fixed: Bytes that it keeps otherwise.
-        shared: Most bytes of a block.
+        one: The chain, with its product.
+        shared: Most bytes of shared memory of a block.
     """
     if one.product is None:
         return None
     (_, m), k = one.product.node.outputs[0].shape, one.product.node.inputs[0].shape[1]
     best: tuple[float, tuple[int, ...]] | None = None
-    for rows in (16, 32, 48, 64, 96, 128):
-        for threads in BYTE_THREADS:
-            for stages in (1, 2, 3):
-                need, _, registers = byte_layout(k, m, rows, threads, stages)
-                need += rows * kept + fixed
-                if need > shared or registers * threads > _REGISTERS or registers > 240:
-                    continue
-                resident = min(_REGISTERS // (registers * threads), (SHARED + 1024) // (need + 1024), 2)
-                tiles = -(-one.batch // rows)
-                blocks = min(tiles, MULTIPROCESSORS * resident)
-                turns = -(-tiles // blocks)
-                # Cycles of a multiprocessor: of a tile, and of its barriers unless another block works meanwhile.
-                work = rows * k / 16 + rows * 8
-                waits = 2500 / resident + (1500 / resident if stages == 1 else 0)
-                score = turns * resident * (work + waits * 512 / (256 + threads)) + k * m / threads * 40
-                if best is None or score < best[0]:
-                    best = (score, (rows, threads, stages, blocks, resident))
+    for rows, threads, stages in itertools.product((16, 32, 48, 64, 96, 128), BYTE_THREADS, (1, 2, 3)):
+        one.rows, one.threads, one.stages = rows, threads, stages
+        need, registers = Layout(one).shared, byte_layout(k, m, rows, threads, stages)[2]
+        if need > shared or registers * threads > _REGISTERS or registers > 240:
+            continue
+        resident = min(_REGISTERS // (registers * threads), (SHARED + 1024) // (need + 1024), 2)
+        blocks = min(one.tiles, MULTIPROCESSORS * resident)
+        turns = -(-one.tiles // blocks)
+        # Cycles of all turns, as measured: two blocks take 1.45 times as long as one for each of their turns.
+        turn = (5000 + rows * (60 + k / 20)) * (1 + 0.45 * (resident - 1))
+        score = turns * turn * (1.1 if stages == resident == 1 else 1.0) + threads + stages
+        if best is None or score < best[0]:
+            best = (score, (rows, threads, stages, blocks, resident))
     return None if best is None else best[1]
 
 
@@ -300,19 +295,17 @@ def _choose(one: Chain, shared: int) -> bool:
         if len(transposed) > 1 or any(n.outputs[0].shape[1] != width for n in transposed):
             return False
         one.product = ByteProduct(node, transposed[0] if transposed else None, rows, index, scale)
-    one.rows, one.stages = 16, 1
-    few = Layout(one).shared
-    one.rows = 32
-    kept = max(4, (Layout(one).shared - few) // 16)
-    fixed = max(0, few - 16 * kept)
     if one.product is not None:
-        tile = _byte_tile(one, kept, fixed, shared)
+        tile = _byte_tile(one, shared)
         if tile is None:
             return False
         one.rows, one.threads, one.stages, one.blocks, one.resident = tile
     else:
         one.threads = THREADS
-        most = max(1, ROW_BYTES // kept)
+        one.rows = 1
+        few = Layout(one).shared
+        one.rows = 33
+        most = max(1, ROW_BYTES * 32 // max(1, Layout(one).shared - few))
         one.rows = min(most, max(1, -(-one.batch // MULTIPROCESSORS)))
         one.blocks = min(one.tiles, 2 * MULTIPROCESSORS)
     return Layout(one).shared <= shared

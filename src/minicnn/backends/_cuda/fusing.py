@@ -361,6 +361,10 @@ class Plan:
         if len(large) > 1 and not (all(map(_product, large)) and len({u.tile.threads for u in large if u.tile}) == 1):
             return False
         blocks = [u.tile.blocks if u.tile else -(-u.size // 256) for u in units]
+        shared = max(u.tile.shared if u.tile else 0 for u in units)
+        room = tiling.MULTIPROCESSORS * (tiling.MOST_SHARED // (shared + 1024))
+        if len(large) < len(units) and sum(blocks) > room:
+            return False
         return (sum(blocks) if len(large) > 1 else sum(blocks) - max(blocks)) <= 4 * tiling.MULTIPROCESSORS
 
 

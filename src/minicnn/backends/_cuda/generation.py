@@ -75,7 +75,7 @@ def generate(plan: Plan, launch: Sequence[Unit], queued: set[int], threads: int 
     text = (
         f'#include "{"chain" if any(u.anchor.op.name == "chain" for u in launch) else "tensor"}.cuh"\n\n'
         f'extern "C" __global__ void __launch_bounds__({bounds}) kernel({", ".join(writer.parameters())}) {{\n'
-        f"{writer.prologue()}{''.join(bodies)}}}\n"
+        f"  wait_for_previous();\n{writer.prologue()}{''.join(bodies)}}}\n"
     )
     shared = max(unit.tile.shared if unit.tile else 0 for unit in launch)
     return Source(text, tuple(writer.values), writer.reads_queue, blocks, threads, named(launch), shared)

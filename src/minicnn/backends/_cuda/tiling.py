@@ -13,6 +13,7 @@ from minicnn.program.graph import ITEMSIZE, Node
 CHAINS = True  # a module with this name set has kernels for chains of rows
 MULTIPROCESSORS = 132
 SHARED_BYTES = 48 * 1024  # what a kernel may have without asking for more
+MOST_SHARED = 227 * 1024  # what all blocks of a multiprocessor may have
 THREADS = 256
 
 # Rows and columns of a block, rows and columns of a thread.

@@ -68,6 +68,7 @@ class CupyBackend(Backend):
             self._device = cupy.cuda.Device(self.number)
             capability = self._device.compute_capability
         self.architecture = f"sm_{capability}"
+        self.overlaps = int(capability) >= 90
         tensor = self.options.tensor_cores and int(capability) >= 80
         self.tiles: Any = TensorTiles(self.options.products) if tensor else tiling
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from minicnn.backends.numba_cuda.compiling import EARLY, Signature, machine_code, python_function
+from minicnn.backends.numba_cuda.compiling import EARLY, Signature, compile_side_by_side, machine_code, python_function
 from minicnn.backends.numba_cuda.errors import explained, explanation
 from minicnn.backends.numba_cuda.shim import SIMULATED, cuda
 from minicnn.backends.numba_cuda.simulator import simulate
@@ -110,6 +110,14 @@ class Kernel:
                     _ = made.attributes.num_regs  # loads it now rather than while a graph is captured
                 self._compiled[device.number] = made
         return self._compiled[device.number]
+
+
+def prepare_all(kernels: Sequence[Kernel], device: Device) -> None:
+    """Have several kernels compiled and loaded before they are launched."""
+    if not SIMULATED:
+        compile_side_by_side([(k.text, k.signature, device.capability, k.threads) for k in kernels])
+    for one in kernels:
+        one.on(device)
 
 
 @cache

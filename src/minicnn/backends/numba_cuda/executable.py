@@ -12,7 +12,7 @@ from minicnn.backends._cuda.fusing import Unit
 from minicnn.backends._cuda.placement import place
 from minicnn.backends.numba_cuda.arrays import Array, empty, from_numpy
 from minicnn.backends.numba_cuda.creation import wrap
-from minicnn.backends.numba_cuda.device import Kernel, Launch, Memory
+from minicnn.backends.numba_cuda.device import Kernel, Launch, Memory, prepare_all
 from minicnn.backends.numba_cuda.elementwise import assign, contiguous
 from minicnn.backends.numba_cuda.errors import explained
 from minicnn.backends.numba_cuda.generation import Source, generate
@@ -58,9 +58,7 @@ class StepExecutable:
         self._kernels = [
             Kernel(s.text, s.signature, s.threads) if isinstance(s, Source) else None for s in self._sources
         ]
-        for kernel in (*self._kernels, _ADVANCE):
-            if kernel is not None:
-                kernel.on(self._gpu)
+        prepare_all([k for k in (*self._kernels, _ADVANCE) if k is not None], self._gpu)
         self._captures = backend.captures and all(self._kernels)
 
         self._arena = Memory(self._gpu, max(self._placement.nbytes, 1))

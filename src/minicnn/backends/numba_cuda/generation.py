@@ -345,11 +345,11 @@ class Writer:
             self.neighbours(v, c, w) if pair is None else pair[0]
             for v, c, w, pair in zip(node.inputs, columns, widths, packed, strict=True)
         )
-        unpack = ", ".join(str(pair and pair[1]) for pair in packed)
+        unpack = "".join(f", {pair and pair[1]}" for pair in packed) if any(packed) else ""
         numbers = ", ".join(map(str, (m, n, k, ta, tb, *widths, *sizes)))
         tiled = self.define(f"{{name}} = ProductTile({numbers})\n")
         kind = type_of(node.outputs[0])
-        return self.define(f"{{name}} = multiply({kind}, {tiled}, {a}, {b}, {self._parts(unit)}, {unpack})\n")
+        return self.define(f"{{name}} = multiply({kind}, {tiled}, {a}, {b}, {self._parts(unit)}{unpack})\n")
 
     _matmul_parts = _matmul
 

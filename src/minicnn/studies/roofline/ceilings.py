@@ -91,6 +91,10 @@ class Ceilings:
             import torch
 
             torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
+        if self.backend.name == "jax":
+            import jax
+
+            jax.config.update("jax_default_matmul_precision", "highest")  # on a GPU the default is TF32
         multiply()
         return [2 * n**3 / stopwatch(multiply, self.backend.synchronize, least_s=LEAST_S) for _ in range(repeats)]
 

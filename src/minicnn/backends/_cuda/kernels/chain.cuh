@@ -116,10 +116,18 @@ template <class T, uint32 n, int S, class F> DEVICE T shared_sum(int lane, F f) 
   return total;
 }
 
+// f(at), of n values that are all there already.
+template <class T, uint32 n, class F> DEVICE T pick(int at, F f) {
+  T value = f(0);
+#pragma unroll
+  for (uint32 r = 1; r < n; r++) value = at == int(r) ? T(f(r)) : value;
+  return value;
+}
+
 // Maximum of a row and the sum of the exponentials of what lies below it, by S neighbouring threads.
 template <class T, uint32 n, int S, class F> DEVICE void row_statistics(int lane, F f, T& top, T& total) {
   top = -Limits<T>::infinity();
-#pragma unroll 8
+#pragma unroll 16
   for (uint32 u = 0; u < n / S; u++) top = maximum(top, T(f(u * S + lane)));
   if (n % S && lane < int(n % S)) top = maximum(top, T(f(n / S * S + lane)));
 #pragma unroll
