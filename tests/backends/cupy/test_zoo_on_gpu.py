@@ -13,6 +13,7 @@ from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.optimizers import SGD
 
 pytestmark = pytest.mark.gpu
+pytest.importorskip("cupy")
 
 SIZES = {
     "mlp": 28, "platforms": 12, "kernels": 8, "lenet5": 12, "alexnet": 63, "overfeat": 71, "vgg11": 32, "vgg16": 32,
