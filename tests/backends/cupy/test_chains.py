@@ -77,7 +77,9 @@ def step(model: Sequential, batch: int, width: int, classes: int, loss: str = "s
 def planned(made: Made, **options: Any) -> Plan:
     """The plan of a step."""
     chosen = {"fuse": True, "tiled": True} | options
-    return Plan(rewrite(made[0](), **chosen), **{k: v for k, v in chosen.items() if k != "shared"})
+    return Plan(
+        rewrite(made[0](), **chosen), **{k: v for k, v in chosen.items() if k not in ("shared", "byte_products")}
+    )
 
 
 def found(plan: Plan) -> list[chains.Chain]:
@@ -129,6 +131,13 @@ def test_a_block_has_no_more_shared_memory_than_the_device_gives() -> None:
     assert Layout(smaller).shared <= 64 * 1024
     for chain in found(planned(made, shared=16 * 1024)):
         assert chain.product is None  # the product with bytes is a kernel of its own
+
+
+def test_bytes_are_multiplied_on_tensor_cores_only_where_that_is_wanted() -> None:
+    made = step(dense_network(784, [10], 10), 590, 784, 10)
+    plan = planned(made, byte_products=False)
+    assert all(chain.product is None for chain in found(plan))
+    assert any(n.op.name.startswith("matmul") for u in plan.units for n in u.nodes)
 
 
 def test_float64_has_no_chain() -> None:
@@ -208,6 +217,24 @@ def test_a_block_takes_several_tiles(width: int, hidden: int, stages: int, monke
     assert chain.product is not None
     assert chain.tiles == 5
     assert Layout(chain).narrow == (hidden <= 16)
+
+
+@emulated
+@pytest.mark.usefixtures("small_device")
+def test_predictions_are_those_of_numpy() -> None:
+    from backends.cupy.emulator import Emulated
+
+    model, rng = dense_network(40, [10], 5), np.random.default_rng(0)
+    given: dict[str, Any] = {}
+    for value in model.program("predict", batch_size=37).inputs:
+        drawn = rng.integers(0, 256, value.shape) if value.dtype == "uint8" else rng.normal(size=value.shape) * 0.2
+        given[value.name] = drawn.astype(value.dtype)
+    expected = get_backend("numpy").compile(model.program("predict", batch_size=37))(given)
+    kernels = Emulated(model.program("predict", batch_size=37))
+    (chain,) = found(kernels.plan)
+    assert chain.product is not None
+    assert chain.product.gradient is None
+    np.testing.assert_allclose(kernels(given)["output"], expected["output"], rtol=1e-5, atol=1e-5)
 
 
 @emulated

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from minicnn.backends._cuda.chain_layout import SOFTMAX, Chain, Layout, Loop, is_sum_of_parts
@@ -16,6 +17,11 @@ if TYPE_CHECKING:
 def chain_text(writer: Writer, node: Node) -> str:
     """Statements of a chain, which see `block`."""
     return _Text(writer, node).text()
+
+
+def _sums(loop: Loop) -> bool:
+    """Whether a loop has products or sums of parts."""
+    return any(n.op.name == "matmul" or is_sum_of_parts(n) for n in loop.nodes)
 
 
 class _Text:
@@ -73,8 +79,9 @@ class _Text:
             text += f"[&](int k, {kind} value) {{ s{name}[k] = value; }});\n"
             text += f"    auto {name} = [&](uint32 i) {{ return s{name}[i]; }};\n"
             self.writer.names[id(self.writer.plan.root(value))] = name
-        if layout.staged:
-            text += "    __syncthreads();\n"
+        first = [n for loop in layout.levels[0].loops.values() for n in loop.nodes]
+        if any(v is value for n in first for v in n.inputs for value, _ in layout.staged):
+            text += "    __syncthreads();\n"  # otherwise a barrier lies in between
         for key, at in layout.slots.items():
             value = next(v for n in chain.nodes for v in n.outputs if id(v) == key)
             name, kind = self.writer.new(), c_type(value)
@@ -128,7 +135,10 @@ class _Text:
         level, self.start = self.layout.levels[at], 0
         if at == 0 and self.chain.product is not None:
             return self._level_zero()
-        text = "".join(self._loop(loop) for loop in level.loops.values())
+        few = [lp for lp in level.loops.values() if at == 0 and lp.lanes == 1 and lp.columns == 1 and not _sums(lp)]
+        text, stores = self._apart(few)
+        text = text.replace("EARLY", "tile") + "".join(self._loop(lp) for lp in level.loops.values() if lp not in few)
+        text += stores
         text += "".join(self._statistics(value) for value in level.statistics)
         if level.splits:
             text += self._split()
@@ -145,11 +155,16 @@ class _Text:
 
     def _early(self) -> tuple[str, str]:
         """What waits for nothing in the chain, for a tile EARLY; then what stores it for the next turn."""
-        text, stores, self.start = "", "", 0
-        for loop in self.layout.levels[0].loops.values():
+        self.start = 0
+        return self._apart([loop for loop in self.layout.levels[0].loops.values() if not self._multiplies(loop)])
+
+    def _apart(self, loops: Sequence[Loop]) -> tuple[str, str]:
+        """Loops whose results are stored later, so that nothing behind them waits for what they read."""
+        text, stores = "", ""
+        for loop in loops:
             local: dict[int, str] = {}
             total = self.chain.rows * loop.columns
-            for first in range(0, 0 if self._multiplies(loop) else total, self.chain.threads):
+            for first in range(0, total, self.chain.threads):
                 place, name = self._thread(min(self.chain.threads, total - first)), self.writer.new()
                 text += f"      const int k{name} = {first} + {place};\n"
                 last = f"min(uint32(EARLY) * {total}u + k{name}, {self.chain.batch * loop.columns - 1}u)"

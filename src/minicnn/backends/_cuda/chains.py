@@ -42,8 +42,14 @@ CHAIN = Primitive(chain)
 # Which nodes ------------------------------------------------------------------------------------------------
 
 
-def find(program: Program, shared: int = SHARED) -> list[Chain]:
-    """The chains of a Program, each with the nodes that it shall have; a block has so much shared memory."""
+def find(program: Program, shared: int = SHARED, *, byte_products: bool = True) -> list[Chain]:
+    """The chains of a Program, each with the nodes that it shall have.
+
+    Args:
+        program: The Program.
+        shared: Bytes of shared memory that a block may have.
+        byte_products: Whether a chain may begin with a product with rows of bytes, on tensor cores.
+    """
     batches = {
         n.outputs[0].shape[0]
         for n in program.nodes
@@ -52,7 +58,7 @@ def find(program: Program, shared: int = SHARED) -> list[Chain]:
     found: list[Chain] = []
     taken: set[int] = set()
     for batch in sorted(batches, reverse=True):
-        nodes = [n for n in program.nodes if id(n) not in taken]
+        nodes = [n for n in program.nodes if id(n) not in taken and (byte_products or not _byte_product(n))]
         for part in _parts(program, _members(program, nodes, batch)):
             one = Chain(batch, part)
             one.sums = {id(n) for n in part if _sums_rows(n, batch)}

@@ -12,10 +12,11 @@ class Options:
     """What the engine does to be fast; each can be switched off by itself.
 
     Attributes:
-        fused: Several operations in one kernel, elementwise ones without memory in between.
+        fused: Several operations in one kernel, elementwise ones without memory in between; with `tiled` (and on cupy)
+            chains of rows as well.
         tiled: Convolutions, products and reductions by tiles in shared memory, rather than a thread for each result.
         tensor_cores: Tiles of float32 convolutions on tensor cores, with operands cut into parts that keep float32's
-            accuracy (devices of compute capability 8.0 and later).
+            accuracy (devices of compute capability 8.0 and later), and products of chains with rows of bytes.
         products: Precision in which tensor cores multiply: "float32", "bfloat16" or "float16". Sums are float32.
         library: Matrix products by cuBLAS: "never", "always", or "measured": where it is the faster for a shape with
             what would be fused to it. cupy only.

@@ -12,12 +12,13 @@ import cupy
 import numpy as np
 
 from minicnn.backends._cuda import nvrtc, tiling
+from minicnn.backends._cuda.chains import CHAIN
 from minicnn.backends._cuda.choosing import fastest, measured
 from minicnn.backends._cuda.compiler import HEADERS, header
 from minicnn.backends._cuda.fusing import Plan
 from minicnn.backends._cuda.library import LEAST_OPERATIONS, LIBRARY, described, operations, piece, use_library
 from minicnn.backends._cuda.options import NAIVE, Options
-from minicnn.backends._cuda.rewriting import rewrite
+from minicnn.backends._cuda.rewriting import products_in, rewrite
 from minicnn.backends._cuda.tensor_tiling import TensorTiles
 from minicnn.backends.base import Array, Backend, Executable, Stage
 from minicnn.backends.cupy.errors import explained
@@ -42,7 +43,7 @@ class CupyBackend(Backend):
     name = "cupy"
     xp = xp
     devices = ("cuda",)
-    precisions = ("float32", "float64")
+    precisions: tuple[str, ...] = ("float32", "float64", "mixed_bfloat16", "mixed_float16")
 
     def __init__(
         self,
@@ -71,6 +72,8 @@ class CupyBackend(Backend):
         self.overlaps = int(capability) >= 90
         tensor = self.options.tensor_cores and int(capability) >= 80
         self.tiles: Any = TensorTiles(self.options.products) if tensor else tiling
+        if not tensor or reference_only:
+            self.precisions = ("float32", "float64")
 
     # Arrays -------------------------------------------------------------------------------------
 
@@ -123,20 +126,32 @@ class CupyBackend(Backend):
         if self.reference_only:
             return program
         shared = self._device.attributes["MaxSharedMemoryPerBlockOptin"]
-        options = self.options
-        if options.library != "never":
+        options, tiles = self.options, self._tiles(program)
+        if options.library != "never" and getattr(tiles, "precision", "float32") == "float32":
             use_library(program, partial(self._why_library, program))
-        return rewrite(program, fuse=options.fused, tiled=options.tiled, tiles=self.tiles, shared=shared)
+        return rewrite(
+            program,
+            fuse=options.fused,
+            tiled=options.tiled,
+            tiles=tiles,
+            shared=shared,
+            byte_products=options.tensor_cores,
+        )
+
+    def _tiles(self, program: Program) -> Any:
+        """Where a Program's tiles come from, which is in the precision that its products have."""
+        products = products_in(program)
+        return TensorTiles(products) if products and self.tiles is not tiling else self.tiles
 
     def plan(self, program: Program) -> Plan:
         """The kernels of a Program, which is rewritten in place."""
-        options = self.options
+        options, tiles = self.options, self._tiles(program)
         plan = Plan(
             self.rewrite(program),
             fuse=options.fused,
             tiled=options.tiled,
             reference_only=self.reference_only,
-            tiles=self.tiles,
+            tiles=tiles,
         )
         missing = [u for u in plan.units if u.reference and u.anchor.op is not LIBRARY]
         if self.strict and missing:
@@ -186,7 +201,9 @@ class CupyBackend(Backend):
                     place[id(node)] = f"reference: {unit.reference}" if unit.reference else f"kernel {number}: {tile}"
                     if node.op is LIBRARY:
                         place[id(node)] = f"kernel {number}: cuBLAS, {node.attrs['why']}"
-        return [(node, place.get(id(node), "kernel: where its result is read")) for node in program.nodes]
+        nodes = [n for node in program.nodes for n in (node.attrs["chain"].nodes if node.op is CHAIN else [node])]
+        place |= {id(n): place[id(c)] for c in program.nodes if c.op is CHAIN for n in c.attrs["chain"].nodes}
+        return [(node, place.get(id(node), "kernel: where its result is read")) for node in nodes]
 
     def compile(self, program: Program) -> Executable:
         """See `Backend.compile`; arrays that a Program carries are overwritten."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -37,7 +37,7 @@ class NumbaCudaBackend(Backend):
     name = "numba_cuda"
     xp = namespace
     devices = ("cuda",)
-    precisions: ClassVar[tuple[str, ...]] = ("float32", "float64")
+    precisions: tuple[str, ...] = ("float32", "float64")
 
     def __init__(
         self,

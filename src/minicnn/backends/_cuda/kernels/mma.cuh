@@ -62,7 +62,17 @@ DEVICE float high_float16(uint32 r) {
 }
 
 // The largest of the numbers of a warp.
-DEVICE uint32 largest_of_warp(uint32 x) { return __reduce_max_sync(0xffffffffu, x); }
+DEVICE uint32 largest_of_warp(uint32 x) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+  for (int lane = 16; lane; lane /= 2) {
+    const uint32 other = __shfl_xor_sync(0xffffffffu, x, lane);
+    x = other > x ? other : x;
+  }
+  return x;
+#else
+  return __reduce_max_sync(0xffffffffu, x);
+#endif
+}
 
 DEVICE void mma_bfloat16(float (&c)[4], const uint32 (&a)[4], const uint32 (&b)[2]) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
