@@ -65,11 +65,12 @@ def table(results: Path) -> str:
             f"{100 * epochs[-1]['test_accuracy']:.2f} % |"
         )
     chapter = Chapter(STUDY, study, setting, machine, page=None)  # type: ignore[arg-type]
-    return "\n".join(lines) + f"\n\n{words(machine, chapter, setting.sizes.epochs)}"
+    return "\n".join(lines) + f"\n\n{words(machine, chapter, rows[0][2])}"
 
 
-def words(machine: Any, chapter: Chapter, epochs: int) -> str:
+def words(machine: Any, chapter: Chapter, epochs: Any) -> str:
     """What the table is."""
+    seen = round(epochs[0]["samples_per_s"] * epochs[0]["time_s"])
     gpu = next((v for k, v in machine["devices"].items() if "cuda" in k), None)
     where = f"an {gpu} and {machine['cores']} cores" if gpu else f"{machine['cores']} cores of a CPU ({machine['cpu']})"
     libraries = {"numpy": "NumPy", "numba": "Numba", "torch": "PyTorch", "jax": "JAX", "cupy-cuda13x": "CuPy"}
@@ -77,8 +78,8 @@ def words(machine: Any, chapter: Chapter, epochs: int) -> str:
         f"{text} {machine['versions'][k]}" for k, text in libraries.items() if k in machine["versions"]
     )
     return (
-        f"`{command(chapter)}` on {where}: medians of {epochs} epochs of MNIST but the first, batch 512, SGD 0.01 with "
-        f"momentum 0.9, float32, all from the same weights on the same batches; {versions}."
+        f"`{command(chapter)}` on {where}: medians of {len(epochs)} epochs of {seen:,} samples of MNIST but the first, "
+        f"batch 512, SGD 0.01 with\nmomentum 0.9, float32, all from the same weights on the same batches; {versions}."
     )
 
 
