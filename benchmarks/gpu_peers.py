@@ -93,8 +93,9 @@ def samples(case: Case) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     generator = np.random.default_rng(0)
     count = max(case.batch, 60_000 if case.steps != 500 else 0)
     y = generator.integers(0, case.classes, count).astype(np.int32)
-    templates = generator.integers(0, 96, (case.classes, *case.image), np.uint8)
-    return templates[y] + generator.integers(0, 160, (count, *case.image), np.uint8), y
+    ink = (generator.random((case.classes, *case.image)) < 0.15) * np.uint8(150)  # mostly dark, as digits are
+    noise = generator.integers(0, 50, (count, *case.image), np.uint8)
+    return ink[y] + noise * (noise < 5), y
 
 
 def rows(case: Case) -> np.ndarray[Any, Any]:

@@ -69,7 +69,7 @@ def cupy_graphs(executable: Any, arrays: dict[str, Any], repeats: int) -> Iterat
         with stream:
             stream.begin_capture()
             for _ in range(repeats):
-                function((source.blocks,), (source.threads,), tuple(arguments), source.shared)
+                function(source.blocks, source.threads, tuple(arguments))
             graph = stream.end_capture()
         yield graph.launch
     graph = executable._graph(arrays, 16)
@@ -107,7 +107,7 @@ def measure(study: str, name: str, repeats: int = 50) -> dict[str, Any]:
     index = np.resize(index, (steps, batch))
     rates = [1e-4] * steps
     if study == "mlp":  # the whole set each time: the queue holds one order
-        index = np.ascontiguousarray(np.broadcast_to(np.arange(batch, dtype="int32"), (steps, batch)))
+        index = np.broadcast_to(np.arange(batch, dtype="int32"), (steps, batch))
 
     def run() -> None:
         engine.train_many(feed, arrays, {}, index, rates)

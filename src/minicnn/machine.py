@@ -21,7 +21,7 @@ PACKAGES = (
     "rich", "safetensors", "threadpoolctl",
 )  # fmt: skip
 # Those that say more about a machine where they are, and are not missed elsewhere.
-OTHERS = ("jaxlib", "llvmlite", "numba", "cupy-cuda12x", "cupy-cuda13x")
+OTHERS = ("jaxlib", "llvmlite", "numba", "cupy-cuda12x", "cupy-cuda13x", "numba-cuda", "cuda-core")
 
 
 # Whether `prepare` has set OPENBLAS_CORETYPE.

@@ -54,6 +54,7 @@ class ArraySource:
         self._gather = None if self._resident else Gatherer(self._arrays)
         self._batch_size, self._last_batch = batch_size, last_batch
         self._batches = num_batches(self._whole.batch, batch_size, last_batch)
+        self._ahead: tuple[tuple[int, int], Indices] | None = None  # seed and epoch, order
 
     def __len__(self) -> int:
         return self._batches
@@ -66,14 +67,20 @@ class ArraySource:
 
     def runs(self, *, shuffle: bool, seed: int, epoch: int, skip: int = 0, longest: int = 1) -> Iterator[Run]:
         """The same batches, up to `longest` of one size at a time."""
-        order = epoch_order(self._whole.batch, shuffle=shuffle, seed=seed, epoch=epoch)
+        ahead, self._ahead = self._ahead, None
+        if shuffle and ahead is not None and ahead[0] == (seed, epoch):
+            order = ahead[1]
+        else:
+            order = epoch_order(self._whole.batch, shuffle=shuffle, seed=seed, epoch=epoch)
         batches = batch_indices(order, self._batch_size, self._last_batch)[skip:]
         if self._gather is not None:
             yield from staged(self._chunks(batches, self._gather, longest), self._backend, self._stages)
-            return
-        for size, rows in _grouped(batches, longest):
-            feed = Feed(size, self._whole.x, self._whole.y, self._whole.weighted, gathered=True)
-            yield Run(feed, self._arrays, len(rows), np.stack(rows))
+        else:
+            for size, rows in _grouped(batches, longest):
+                feed = Feed(size, self._whole.x, self._whole.y, self._whole.weighted, gathered=True)
+                yield Run(feed, self._arrays, len(rows), np.stack(rows))
+        if shuffle and longest > 1:  # the device is still at work: time for the next order
+            self._ahead = (seed, epoch + 1), epoch_order(self._whole.batch, shuffle=True, seed=seed, epoch=epoch + 1)
 
     def _chunks(self, batches: Iterable[Indices], gather: Gatherer, longest: int) -> Iterator[Chunk]:
         specs = row_specs(self._arrays)

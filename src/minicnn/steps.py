@@ -55,6 +55,7 @@ PRECISIONS = {
     "float32": Precision("float32"),
     "float64": Precision("float64"),
     "mixed_bfloat16": Precision("float32", "bfloat16"),
+    "mixed_float16": Precision("float32", "float16"),
 }
 
 

@@ -58,6 +58,7 @@ def test_an_unknown_verbosity_is_refused(verbose: Any) -> None:
 @pytest.mark.parametrize("verbose", [1, "auto"])
 def test_a_bar_on_a_terminal_that_its_line_replaces(monkeypatch: pytest.MonkeyPatch, verbose: str | int) -> None:
     terminal = open_terminal(monkeypatch)
+    monkeypatch.setattr(display, "_INTERVAL", 0.0)
 
     class Still(Callback):
         def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
@@ -69,6 +70,16 @@ def test_a_bar_on_a_terminal_that_its_line_replaces(monkeypatch: pytest.MonkeyPa
     assert "5/5 validation" in text
     assert [m.groups()[:2] for m in LINE.finditer(text)] == [("1", "2"), ("2", "2")]
     assert terminal.getvalue().count("\x1b[?25l") == terminal.getvalue().count("\x1b[?25h")  # the cursor
+
+
+def test_short_epochs_have_a_line_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = compiled()
+    model.fit(*digits(), 5, 1, verbose=0)
+    terminal = open_terminal(monkeypatch)
+    monkeypatch.setattr(display, "_INTERVAL", 1000.0)
+    model.fit(*digits(), 5, 3, verbose=1, validation_data=digits(5))
+    assert "\x1b" not in terminal.getvalue()
+    assert len(terminal.getvalue().splitlines()) == 3
 
 
 def test_verbose_2_has_no_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

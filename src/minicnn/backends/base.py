@@ -64,7 +64,7 @@ class Backend:
     """
 
     name: ClassVar[str]
-    precisions: ClassVar[tuple[str, ...]] = ("float32", "float64")
+    precisions: tuple[str, ...] = ("float32", "float64")
     devices: ClassVar[tuple[str, ...]] = ("cpu",)
     steps_at_once = 1
     predictions_at_once = 1

@@ -65,28 +65,36 @@ class _Bar(_Lines):
 
         self._rich = rich.progress
         self._bar: Any = None
-        self._shown = 0.0
 
     def on_epoch_begin(self, epoch: int) -> None:
         super().on_epoch_begin(epoch)
-        bar = (self._rich.BarColumn(), self._rich.MofNCompleteColumn())
-        columns = ("{task.description}", *bar, "{task.fields[logs]}")
-        # No thread of its own: it is drawn when there is something new.
-        self._bar = self._rich.Progress(*columns, auto_refresh=False, transient=True)
-        self._bar.add_task(f"Epoch {epoch + 1}/{self.params['epochs']}", total=self.params["steps"], logs="")
-        self._bar.start()
+        self._epoch, self._shown = epoch, self._start
+        if not self.model.steps_taken:  # the first step may take long: kernels are compiled
+            self._show(0, "")
 
     def on_train_batch_end(self, batch: int, logs: Logs) -> None:
         if time.perf_counter() - self._shown < _INTERVAL:
             return
         text = _text(logs)
         rate = (self.model.samples_seen - self._before) / (time.perf_counter() - self._start)
-        self._bar.update(0, completed=batch + 1, logs=f"{rate:.0f} samples/s - {text}", refresh=True)
-        self._shown = time.perf_counter()
+        self._show(batch + 1, f"{rate:.0f} samples/s - {text}")
 
     def on_test_begin(self) -> None:
         super().on_test_begin()
-        self._bar.update(0, completed=self.params["steps"], logs="validation", refresh=True)
+        if self._bar is not None or self._time > _INTERVAL:
+            self._show(self.params["steps"], "validation")
+
+    def _show(self, completed: int, text: str) -> None:
+        if self._bar is None:  # short epochs have none
+            bar = (self._rich.BarColumn(), self._rich.MofNCompleteColumn())
+            columns = ("{task.description}", *bar, "{task.fields[logs]}")
+            # No thread of its own: it is drawn when there is something new.
+            self._bar = self._rich.Progress(*columns, auto_refresh=False, transient=True)
+            name = f"Epoch {self._epoch + 1}/{self.params['epochs']}"
+            self._bar.add_task(name, total=self.params["steps"], logs="")
+            self._bar.start()
+        self._bar.update(0, completed=completed, logs=text, refresh=True)
+        self._shown = time.perf_counter()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
         self.close()

@@ -65,6 +65,11 @@ class Model(Network):
         self._totals: Totals = {}  # of that epoch
         self._open_logs: Callable[[], LazyLogs | None] = lambda: None
 
+    @property
+    def steps_taken(self) -> int:
+        """Training steps so far."""
+        return self._engine.steps_taken
+
     def _prepare(self, *data: Any) -> None:
         """Decide on the backend from the data, unless it is decided; build a model that waits for its input."""
         if not self._engine.decided:
@@ -92,7 +97,8 @@ class Model(Network):
             metrics: Names or Metrics; for several outputs perhaps a list of such lists, one an output. The name
                 of a loss stands for its mean. Sample weights weigh metrics too: Keras calls these weighted metrics.
             loss_weights: Weight of each output's loss in the sum.
-            precision: "float32", "float64", or "mixed_bfloat16" (products in bfloat16, all else in float32).
+            precision: "float32", "float64", or "mixed_bfloat16" and "mixed_float16" (products of shorter operands,
+                all else in float32).
 
         Raises:
             ValueError: If a name is unknown, a number of entries is wrong, or the backend lacks the precision. The

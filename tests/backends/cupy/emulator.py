@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import re
 import subprocess
 import tempfile
 from collections.abc import Mapping
@@ -36,7 +37,7 @@ HOST = r"""
 #define __device__
 #define __global__
 #define __forceinline__ inline
-#define __launch_bounds__(n)
+#define __launch_bounds__(...)
 #define __shared__ static
 #define __align__(n) __attribute__((aligned(n)))
 #define __restrict__
@@ -61,6 +62,7 @@ struct Block {
 };
 static Block* everyone;
 static inline void __syncthreads() { everyone->wait(); }
+static inline void wait_for_previous() {}
 static inline bool spare(int threads) {
   if (int(threadIdx.x) < threads) return false;
   everyone->leave();
@@ -143,6 +145,21 @@ template <class F> static inline void mma(float (&c)[4], FragmentA& a, FragmentB
   }
   w.all.arrive_and_wait();
 }
+template <class T> static inline T __shfl_xor_sync(unsigned, T x, int m) {
+  Warp& w = *warps[threadIdx.x / 32];
+  const int lane = threadIdx.x % 32;
+  w.rows[lane] = &x;
+  w.all.arrive_and_wait();
+  const T other = *(const T*)w.rows[lane ^ m];
+  w.all.arrive_and_wait();
+  return other;
+}
+static inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
+  const uint64_t both = uint64_t(y) << 32 | x;
+  unsigned r = 0;
+  for (int i = 0; i < 4; i++) r |= unsigned(both >> (selector >> 4 * i & 7) * 8 & 255) << 8 * i;
+  return r;
+}
 static inline void mma_bfloat16(float (&c)[4], FragmentA& a, FragmentB& b) { mma(c, a, b, from_bfloat16); }
 static inline void mma_float16(float (&c)[4], FragmentA& a, FragmentB& b) { mma(c, a, b, from_float16); }
 """
@@ -182,11 +199,9 @@ def library(source: Source, count: int | None = None) -> ctypes.CDLL:
   for (unsigned b = 0; b < {source.blocks}; b++)
     for (unsigned t = 0; t < {source.threads}; t++) {{ blockIdx.x = b; threadIdx.x = t; {call} }}"""
     headers = "".join(compiler.header(name) for name in compiler.HEADERS)
-    for name in compiler.HEADERS:
-        headers = headers.replace(f'#include "{name}"', "")
     headers = headers.replace("#pragma once", "").replace("#pragma unroll", "//")
-    body_text = source.text.replace('#include "tensor.cuh"', "").replace('#include "tiles.cuh"', "")
-    text = HOST + WARPS + "#include <tuple>\n" + headers + body_text + helper
+    text = HOST + WARPS + "#include <tuple>\n" + headers + source.text + helper
+    text = re.sub(r'#include "\w+\.cuh"', "", text)
     text += f'extern "C" void run(void** a) {{{body}\n}}\n'
     path = _FOLDER / f"{hashlib.sha256(text.encode()).hexdigest()}.so"
     if not path.exists():

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.gpu
 cupy = pytest.importorskip("cupy")
 
 from backends.cupy.networks import NETWORKS, data  # noqa: E402
+from backends.cupy.test_chains import dense_network, step  # noqa: E402
 from minicnn.backends.cupy import NAIVE, CupyBackend, Options  # noqa: E402
 
 LEVELS = {
@@ -61,6 +62,20 @@ def test_products(case: Case) -> None:
 @given(reductions(60, 2_000_000))
 def test_reductions(case: Case) -> None:
     check(case, Options())
+
+
+@pytest.mark.parametrize("batch", [1, 37, 1000, 20_000])
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+@pytest.mark.parametrize(("width", "hidden"), [(784, [10]), (100, [33, 7]), (33, [64]), (300, [16])])
+def test_chains_of_rows(width: int, hidden: list[int], dtype: str, batch: int) -> None:
+    model = dense_network(width, hidden, 10, dtype=dtype)
+    program, given = step(model, batch, width, 10)
+    expected = get_backend("numpy").compile(program())(given)
+    backend = CupyBackend(strict=True)
+    made = backend.compile(program())({k: backend.asarray(v) for k, v in given.items()})
+    for name, array in expected.items():
+        largest = max(1e-3, float(np.abs(array).max()))
+        np.testing.assert_allclose(backend.to_numpy(made[name]), array, rtol=5e-5, atol=2e-5 * largest, err_msg=name)
 
 
 # Whole trainings ----------------------------------------------------------------------------------------

@@ -16,6 +16,8 @@ from kernel_check import case_program, convolutions, products, step_of
 from minicnn.backends import get_backend
 from minicnn.backends._cuda import tensor_tiling
 from minicnn.backends._cuda.tensor_tiling import TensorTiles
+from minicnn.program.passes import lower_precision
+from minicnn.steps import METRICS
 from numerics import assert_close
 from op_cases import Case
 
@@ -58,3 +60,14 @@ def test_a_step_is_that_of_numpy(network: str) -> None:
     found = Emulated(program(), tiles=TensorTiles())(given)
     for name, array in expected.items():
         np.testing.assert_allclose(found[name], array, rtol=1e-4, atol=2e-6, err_msg=name)
+
+
+@pytest.mark.parametrize(("products", "error"), [("bfloat16", 1e-2), ("float16", 2e-3)])
+def test_a_step_in_mixed_precision_is_close_to_that_in_float32(products: str, error: float) -> None:
+    program, given = step_of("lenet")
+    expected = get_backend("numpy").compile(program())(given)
+    mixed = program()
+    assert lower_precision(mixed, products, keep=METRICS)
+    found = Emulated(mixed, tiles=TensorTiles(products))(given)
+    differences = [np.linalg.norm(found[k] - expected[k]) / (np.linalg.norm(expected[k]) + 1e-3) for k in expected]
+    assert 1e-6 < max(differences) < error

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -33,13 +32,9 @@ CAPABILITIES = [(7, 5), (8, 0), (9, 0)]
 
 
 @pytest.fixture
-def capability(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A device to compile for: numba-cuda asks the current one while it compiles device functions."""
-    import numba.cuda.dispatcher
-
-    made = getattr(request, "param", (9, 0))
-    monkeypatch.setattr(numba.cuda.dispatcher, "get_current_device", lambda: SimpleNamespace(compute_capability=made))
-    return made
+def capability(request: pytest.FixtureRequest) -> Any:
+    """What to compile for."""
+    return getattr(request, "param", (9, 0))
 
 
 def compiled(program: Program, capability: tuple[int, int], *, fuse: bool = True, tiled: bool = True) -> None:
@@ -77,6 +72,23 @@ def test_all_kernels_of_the_namespace(capability: tuple[int, int]) -> None:
     assert len(kernels) > 300
     for text, signature, threads in kernels:
         assert ".entry kernel(" in compiling.ptx(text, tuple(signature), capability, threads)
+
+
+def test_processes_share_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("cuda.core")
+    monkeypatch.setenv("MINICNN_CACHE", str(tmp_path))
+    monkeypatch.setattr(compiling.os, "cpu_count", lambda: 2)
+    here = []
+    own = compiling.machine_code
+    monkeypatch.setattr(compiling, "machine_code", lambda *job: here.append(job) or own(*job))
+    texts = [f"def kernel(p):\n    p[0] = np.float32({k})\n" for k in range(6)]
+    jobs = [(text, ("float32*",), (9, 0), 32) for text in texts]
+    compiling.compile_side_by_side([*jobs, *jobs])
+    assert len(here) == 3
+    assert len(list((tmp_path / "numba_cuda").iterdir())) == 6
+    here.clear()
+    compiling.compile_side_by_side(jobs)
+    assert not here
 
 
 def test_machine_code_is_kept_on_disk(

@@ -11,8 +11,9 @@ import pytest
 from backends.cupy.networks import NETWORKS, data
 from backends.numba_cuda.running import EITHER, GPU_ONLY, SIMULATED
 from kernel_check import step_of, train_by_steps, train_network
+from minicnn import ops
 from minicnn.backends import get_backend
-from minicnn.backends.numba_cuda import NAIVE, Array, NumbaCudaBackend, Options
+from minicnn.backends.numba_cuda import NAIVE, Array, NumbaCudaBackend, Options, executable
 from minicnn.backends.numba_cuda.device import get_device
 from minicnn.program import Program
 
@@ -68,8 +69,6 @@ def test_the_default_runs_no_reference() -> None:
 
 
 def test_a_node_without_a_kernel_runs_its_reference_among_kernels() -> None:
-    from minicnn import ops
-
     program = Program()
     x, w = program.input("x", (2, 3)), program.input("w", (2, 3), kind="parameter")
     y = x * 2.0
@@ -87,6 +86,27 @@ def test_a_node_without_a_kernel_runs_its_reference_among_kernels() -> None:
         get_backend("numba_cuda", strict=True).compile(program)
 
 
+@pytest.mark.parametrize(("rows", "columns"), [(40, 8), (7, 12)] if SIMULATED else [(20_000, 784), (600, 52), (7, 12)])
+@pytest.mark.parametrize("gathered", [True, False])
+def test_products_of_bytes_are_those_of_numbers(rows: int, columns: int, gathered: bool) -> None:
+    rng = np.random.default_rng(0)
+    data, order = rng.integers(0, 256, (rows, columns)).astype("uint8"), rng.permutation(rows).astype("int32")
+    w, d = rng.normal(size=(columns, 10)).astype("float32"), rng.normal(size=(rows, 10)).astype("float32")
+    program = Program()
+    whole = program.input("data", data.shape, dtype="uint8")
+    x = ops.take(whole, program.input("order", order.shape, dtype="int32")) if gathered else whole
+    x = ops.cast(x, dtype="float32") * (1 / 255) - 0.25
+    program.outputs["y"] = ops.matmul(x, program.input("w", w.shape))
+    program.outputs["g"] = ops.matmul(x, program.input("d", d.shape), transpose_a=True)
+    backend = NumbaCudaBackend()
+    given = {"data": data, "order": order, "w": w, "d": d}
+    given = {k: v for k, v in given.items() if gathered or k != "order"}
+    made = backend.compile(program)({k: backend.asarray(v) for k, v in given.items()})
+    exact = (data[order] if gathered else data) / 255.0 - 0.25
+    for name, expected in (("y", exact @ w), ("g", exact.T @ d)):
+        np.testing.assert_allclose(backend.to_numpy(made[name]), expected, rtol=1e-4, atol=2e-3 * rows**0.5)
+
+
 def test_errors_say_what_to_do() -> None:
     with pytest.raises(ValueError, match=r"one of the \d+ that CUDA sees"):
         get_backend("numba_cuda:cuda:99")
@@ -97,6 +117,10 @@ def test_errors_say_what_to_do() -> None:
     for wrong in (np.zeros(3, "float32"), backend.asarray(np.zeros(4, "float32")), backend.asarray(np.zeros(3))):
         with pytest.raises(ValueError, match=r"x is a contiguous array of numba_cuda float32\[3\] on cuda:0"):
             run({"x": wrong})
+    apart = backend.asarray(np.arange(4, dtype="float32"))[1:]
+    with pytest.raises(ValueError, match="which begins in between"):
+        run({"x": apart})
+    np.testing.assert_array_equal(backend.to_numpy(run({"x": backend.asarray(apart)})["y"]), [2.0, 4.0, 6.0])
     program = Program()
     program.outputs["y"] = program.input("x", (3,)) * 2.0
     with pytest.raises(ValueError, match=r"x has shape \(3,\). Received: \(2,\)"):
@@ -138,6 +162,17 @@ def _marked(function: Any) -> Any:
     for mark in on_gpu:
         function = mark(function)
     return function
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(SIMULATED, reason="the simulator has no graphs, and sends everything first")
+def test_rows_that_are_sent_while_steps_run_are_the_same_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = [train_by_steps(NumbaCudaBackend(), "mlp", 37, at_once=True)]
+    monkeypatch.setattr(executable, "LARGE", 0)
+    steps.append(train_by_steps(NumbaCudaBackend(), "mlp", 37, at_once=True))
+    for a, b in zip(*steps, strict=True):
+        for key in a:
+            np.testing.assert_array_equal(a[key], b[key])
 
 
 @_marked

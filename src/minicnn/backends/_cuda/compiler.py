@@ -15,7 +15,7 @@ from pathlib import Path
 from minicnn.backends._cuda import nvrtc
 
 OPTIONS = ("-std=c++17", "-default-device", "-lineinfo")
-HEADERS = ("core.cuh", "mma.cuh", "windows.cuh", "tiles.cuh", "tensor.cuh")
+HEADERS = ("core.cuh", "mma.cuh", "windows.cuh", "tiles.cuh", "tensor.cuh", "chain.cuh")
 
 
 @cache
@@ -49,7 +49,7 @@ def compile_kernel(text: str, architecture: str) -> bytes:
     with contextlib.suppress(OSError):
         return path.read_bytes()
     code = _compile(text, architecture)
-    _keep(path, code)
+    keep(path, code)
     return code
 
 
@@ -66,7 +66,7 @@ def _compile(text: str, architecture: str) -> bytes:
         raise RuntimeError(message) from error
 
 
-def _keep(path: Path, code: bytes) -> None:
+def keep(path: Path, code: bytes) -> None:
     """Write a file so that another process sees all of it or nothing; without a place to write, do without."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)

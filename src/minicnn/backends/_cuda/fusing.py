@@ -15,7 +15,7 @@ from minicnn.program.graph import ITEMSIZE, Node, Program, Value
 MOVES = frozenset({"take", "broadcast_to", "permute", "slice_", "pad", "concat", "repeat", "one_hot"})
 SCATTER = "max_pool2d_scatter"
 TILED = frozenset({"conv2d", "conv2d_input_gradient", "matmul"})
-PARTS = frozenset({"conv2d_weight_gradient_parts", "matmul_parts", "reduce_parts"})
+PARTS = frozenset({"conv2d_weight_gradient_parts", "matmul_parts", "reduce_parts", "chain"})
 # Operations that look at each element of their first input only once, or at most a few times.
 ONCE = MOVES | {"reduce_parts", "sum", "max"}
 COSTLY = 8  # FLOPs of an element beyond which it is not computed twice
@@ -63,7 +63,7 @@ class Unit:
 
 def is_sum_of_parts(node: Node) -> bool:
     """Whether a node adds up what the blocks of an earlier kernel left."""
-    made = node.inputs[0].node if node.op.name == "sum" else None
+    made = node.inputs[0].node if node.op.name == "sum" and node.attrs["axes"] in (0, (0,)) else None
     return made is not None and made.op.name in PARTS and node.inputs[0].shape[0] >= 8
 
 
@@ -211,7 +211,7 @@ class Plan:
             return False
         if node.op.name in TILED or node.op.name in PARTS:
             return False
-        if unit.tile is not None and unit.tile.parts > 1:
+        if unit.anchor.op.name == "chain" or (unit.tile is not None and unit.tile.parts > 1):
             return False
         own = {id(v) for n in unit.nodes for v in n.outputs}
         direct = {id(self.root(v)) for v in node.inputs if same_index(node, v)}
@@ -361,6 +361,10 @@ class Plan:
         if len(large) > 1 and not (all(map(_product, large)) and len({u.tile.threads for u in large if u.tile}) == 1):
             return False
         blocks = [u.tile.blocks if u.tile else -(-u.size // 256) for u in units]
+        shared = max(u.tile.shared if u.tile else 0 for u in units)
+        room = tiling.MULTIPROCESSORS * (tiling.MOST_SHARED // (shared + 1024))
+        if len(large) < len(units) and sum(blocks) > room:
+            return False
         return (sum(blocks) if len(large) > 1 else sum(blocks) - max(blocks)) <= 4 * tiling.MULTIPROCESSORS
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from minicnn.backends._cuda import expressions
+from minicnn.backends._cuda.chain_text import chain_text
 from minicnn.backends._cuda.expressions import (
     c_type,
     expression,
@@ -59,7 +60,7 @@ def generate(plan: Plan, launch: Sequence[Unit], queued: set[int], threads: int 
         queued: Ids of inputs of which there is one row a step.
         threads: Threads of a block, unless a tile says otherwise.
     """
-    writer = _Writer(plan, queued)
+    writer = Writer(plan, queued)
     bodies, blocks = [], 0
     sizes = [_blocks(unit, threads) for unit in launch]
     threads = max(own for _, own in sizes)
@@ -69,10 +70,12 @@ def generate(plan: Plan, launch: Sequence[Unit], queued: set[int], threads: int 
         spare = f"    if (spare({own})) return;\n" if own < threads else ""
         bodies.append(f"  {guard}{{\n{spare}    const int block = blockIdx.x - {blocks};\n{body}    return;\n  }}\n")
         blocks += count
+    resident = max(unit.tile.resident if unit.tile else 1 for unit in launch)
+    bounds = f"{threads}, {resident}" if resident > 1 else f"{threads}"
     text = (
-        '#include "tensor.cuh"\n\n'
-        f'extern "C" __global__ void __launch_bounds__({threads}) kernel({", ".join(writer.parameters())}) {{\n'
-        f"{writer.prologue()}{''.join(bodies)}}}\n"
+        f'#include "{"chain" if any(u.anchor.op.name == "chain" for u in launch) else "tensor"}.cuh"\n\n'
+        f'extern "C" __global__ void __launch_bounds__({bounds}) kernel({", ".join(writer.parameters())}) {{\n'
+        f"  wait_for_previous();\n{writer.prologue()}{''.join(bodies)}}}\n"
     )
     shared = max(unit.tile.shared if unit.tile else 0 for unit in launch)
     return Source(text, tuple(writer.values), writer.reads_queue, blocks, threads, named(launch), shared)
@@ -86,16 +89,16 @@ def _blocks(unit: Unit, threads: int) -> tuple[int, int]:
     return -(-unit.size // threads), threads
 
 
-class _Writer:
+class Writer:
     """Text of one kernel; values become p0, p1 ..., function objects x0, x1 ..., whatever the Program calls them."""
 
     def __init__(self, plan: Plan, queued: set[int]) -> None:
         self.plan, self.queued = plan, queued
         self.values: list[Value] = []
         self.reads_queue = False
-        self._written: set[int] = set()
+        self.written: set[int] = set()
         self._count = 0
-        self._names: dict[int, str] = {}
+        self.names: dict[int, str] = {}
         self._lines: list[str] = []
         self._wide_loads = False
 
@@ -105,7 +108,7 @@ class _Writer:
         carried = {id(self.plan.program.value(n)) for n, v in self.plan.program.updates.items() if id(v) in both}
         result = []
         for k, value in enumerate(self.values):
-            read_only = id(value) not in self._written and id(value) not in carried
+            read_only = id(value) not in self.written and id(value) not in carried
             kind = f"const {c_type(value)}* __restrict__" if read_only else f"{c_type(value)}*"
             result.append(f"{kind} p{k}")
         return result + (["const int* __restrict__ cursor", "const int offset"] if self.reads_queue else [])
@@ -114,28 +117,30 @@ class _Writer:
         """Statements before all units."""
         return "  const uint32 row = uint32(cursor[0] + offset);\n" if self.reads_queue else ""
 
-    def _parameter(self, value: Value) -> str:
+    def parameter(self, value: Value) -> str:
+        """Name of the parameter that points to a value in memory."""
         for k, known in enumerate(self.values):
             if known is value:
                 return f"p{k}"
         self.values.append(value)
         return f"p{len(self.values) - 1}"
 
-    def _new(self) -> str:
+    def new(self) -> str:
+        """A name that is not in use."""
         self._count += 1
         return f"x{self._count - 1}"
 
-    def _functor(self, value: Value) -> str:
+    def functor(self, value: Value) -> str:
         """Name of the function object that gives a value's elements."""
         root = self.plan.root(value)
-        if id(root) in self._names:
-            return self._names[id(root)]
-        name = self._new()
+        if id(root) in self.names:
+            return self.names[id(root)]
+        name = self.new()
         if root.kind == "constant" and root.data is not None and _uniform(root.data):
             number = literal(root.data.flat[0], c_type(root))
             self._lines.append(f"auto {name} = [](uint32) {{ return {number}; }};")
         elif id(root) in self.plan.virtual and root.node is not None:
-            inputs = [self._functor(v) for v in root.node.inputs]
+            inputs = [self.functor(v) for v in root.node.inputs]
             if root.node.op.name == SCATTER:
                 types = ", ".join([c_type(root), *image_pair(root.node), window_type(root.node)])
                 types += "".join(f", decltype({x})" for x in inputs)
@@ -144,7 +149,7 @@ class _Writer:
                 text = expression(root.node, 0, inputs, "i")
                 self._lines.append(f"auto {name} = [&](uint32 i) {{ return {text}; }};")
         else:
-            parameter = self._parameter(root)
+            parameter = self.parameter(root)
             if id(root) in self.queued:
                 self.reads_queue = True
                 self._lines.append(f"auto {name} = [&](uint32 i) {{ return {parameter}[row * {root.size}u + i]; }};")
@@ -152,29 +157,29 @@ class _Writer:
                 self._lines.append(f"auto {name} = [&](uint32 i) {{ return {parameter}[i]; }};")
             else:
                 self._lines.append(f"const Plain<{c_type(root)}> {name} = {{{parameter}}};")
-        self._names[id(root)] = name
+        self.names[id(root)] = name
         return name
 
     def _matrix(self, value: Value, columns: int) -> str:
         """Name of a function object that gives elements by row and column, which spares gathers a division."""
         root = self.plan.root(value)
-        node = root.node if id(root) in self.plan.virtual and id(root) not in self._names else None
-        name = self._new()
+        node = root.node if id(root) in self.plan.virtual and id(root) not in self.names else None
+        name = self.new()
         if node is not None and node.op.name == "take" and math.prod(node.outputs[0].shape[1:]) == columns:
-            source, index = (self._functor(v) for v in node.inputs)
+            source, index = (self.functor(v) for v in node.inputs)
             text = f"return {source}(uint32({index}(r)) * {columns}u + c);"
         elif node is not None and node.op.elementwise:
             names, text = [], f"const uint32 i = r * {columns}u + c; "
             for operand in node.inputs:
                 if same_index(node, operand):
-                    matrix, local = self._matrix(operand, columns), self._new()
+                    matrix, local = self._matrix(operand, columns), self.new()
                     text += f"auto {local} = [&](uint32) {{ return {matrix}(r, c); }}; "
                     names.append(local)
                 else:
-                    names.append(self._functor(operand))
+                    names.append(self.functor(operand))
             text += f"return {expression(node, 0, names, 'i')};"
         else:
-            array = self._functor(value)
+            array = self.functor(value)
             self._lines.append(f"const Matrix<{columns}, decltype({array})> {name} = {{{array}}};")
             return name
         self._lines.append(f"auto {name} = [&](uint32 r, uint32 c) {{ {text} }};")
@@ -182,9 +187,11 @@ class _Writer:
 
     def unit(self, unit: Unit, threads: int) -> str:
         """Statements of one unit, which see `block` and threadIdx.x."""
-        self._names, self._lines = {}, []
+        self.names, self._lines = {}, []
         self._wide_loads = unit.tile is not None and unit.tile.kind.startswith("Tensor")
-        if unit.tile is None:
+        if unit.anchor.op.name == "chain":
+            body = chain_text(self, unit.anchor)
+        elif unit.tile is None:
             body = self._elements(unit, threads)
         else:
             body = getattr(self, f"_{unit.anchor.op.name}")(unit)
@@ -199,7 +206,7 @@ class _Writer:
                 f"    const uint32 i = block * {threads}u + threadIdx.x;\n    if (i < {unit.size}u) {{\n{inner}    }}\n"
             )
         total, parts = unit.anchor, unit.anchor.inputs[0].shape[0]
-        source, kind = self._functor(total.inputs[0]), c_type(total.outputs[0])
+        source, kind = self.functor(total.inputs[0]), c_type(total.outputs[0])
         term = f"[&](uint32 r) {{ return i < {unit.size}u ? {source}(r * {unit.size}u + i) : {kind}(0); }}"
         head = (
             f"    const uint32 lane = threadIdx.x % {LANES}u, slice = threadIdx.x / {LANES}u;\n"
@@ -228,15 +235,15 @@ class _Writer:
                 elif index is not None and node.op.name == "max_pool2d_index":
                     now = index
                 else:
-                    now = expression(node, j, [self._functor(v) for v in node.inputs], "i")
-                local, name = f"v{self._new()}", self._new()
+                    now = expression(node, j, [self.functor(v) for v in node.inputs], "i")
+                local, name = f"v{self.new()}", self.new()
                 text += f"      const {c_type(value)} {local} = {now};\n"
                 text += f"      auto {name} = [&](uint32) {{ return {local}; }};\n"
                 made.append((id(value), name))
                 if id(value) in stored:
-                    self._written.add(id(value))
-                    stores += f"      {self._parameter(value)}[i] = {local};\n"
-            self._names.update(made)  # not before all results are written down: none reads another
+                    self.written.add(id(value))
+                    stores += f"      {self.parameter(value)}[i] = {local};\n"
+            self.names.update(made)  # not before all results are written down: none reads another
         return text + stores
 
     # Tiles --------------------------------------------------------------------------------------
@@ -245,7 +252,7 @@ class _Writer:
         node, tile = unit.anchor, unit.tile
         attrs, kind = node.attrs, c_type(node.outputs[0])
         axes, groups = Axes.of(attrs["data_format"]), attrs["groups"]
-        x, w = (self._functor(v) for v in node.inputs)
+        x, w = (self.functor(v) for v in node.inputs)
         image_x, image_y = image_pair(node)
         back = node.op.name == "conv2d_input_gradient"
         c, f = node.inputs[0].shape[axes.c] // groups, node.outputs[0].shape[axes.c] // groups
@@ -263,7 +270,7 @@ class _Writer:
             out = f"each<{kind}, A>(n, h, w, group * {f} + f, own, [&](uint32 i, {kind} sum) {{\n{inner}      }});"
         else:
             before = self._follow(unit.before, unit, given="sum")
-            last = self._names[id(self.plan.root(unit.pool.inputs[0]))]
+            last = self.names[id(self.plan.root(unit.pool.inputs[0]))]
             pooled = self._follow(unit.nodes, unit, given="top", index="uint8(tap)")
             ph, pw = unit.pool.attrs["kernel"]
             image = expressions.image_type(unit.pool.outputs[0].shape, attrs["data_format"])
@@ -280,7 +287,7 @@ class _Writer:
 
     def _conv2d_weight_gradient_parts(self, unit: Unit) -> str:
         node, tile = unit.anchor, unit.tile
-        dy, x = (self._functor(v) for v in node.inputs)
+        dy, x = (self.functor(v) for v in node.inputs)
         kind = c_type(node.outputs[0])
         return (
             f"    using A = {tile.kind if tile else ''};\n"
@@ -296,8 +303,8 @@ class _Writer:
         return f"      {self._output(anchor)}[uint32(part) * {math.prod(rest)}u + i] = sum;\n"
 
     def _output(self, node: Node) -> str:
-        self._written.add(id(node.outputs[0]))
-        return self._parameter(node.outputs[0])
+        self.written.add(id(node.outputs[0]))
+        return self.parameter(node.outputs[0])
 
     def _matmul(self, unit: Unit) -> str:
         node, tile = unit.anchor, unit.tile
@@ -322,7 +329,7 @@ class _Writer:
 
     def _reduce_parts(self, unit: Unit) -> str:
         node, tile = unit.anchor, unit.tile
-        x, kind = self._functor(node.inputs[0]), c_type(node.outputs[0])
+        x, kind = self.functor(node.inputs[0]), c_type(node.outputs[0])
         index = reduced_index(node, "o", "r")[1]
         return (
             f"    reduce<{kind}, {tile.kind if tile else ''}>(\n"

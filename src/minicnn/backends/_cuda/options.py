@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+LIBRARY_MODES = ("never", "always", "measured")
+
 
 @dataclass(frozen=True)
 class Options:
     """What the engine does to be fast; each can be switched off by itself.
 
     Attributes:
-        fused: Several operations in one kernel, elementwise ones without memory in between.
+        fused: Several operations in one kernel, elementwise ones without memory in between; with `tiled` (and on cupy)
+            chains of rows as well.
         tiled: Convolutions, products and reductions by tiles in shared memory, rather than a thread for each result.
         tensor_cores: Tiles of float32 convolutions on tensor cores, with operands cut into parts that keep float32's
-            accuracy (devices of compute capability 8.0 and later).
+            accuracy (devices of compute capability 8.0 and later), and products of chains with rows of bytes.
         products: Precision in which tensor cores multiply: "float32", "bfloat16" or "float16". Sums are float32.
+        library: Matrix products by cuBLAS: "never", "always", or "measured": where it is the faster for a shape with
+            what would be fused to it. cupy only.
         graph: Whole steps, and many at once, captured in CUDA graphs.
         block: Threads of a block of the kernels without tiles.
         resident: Data sets stay on the device if they fit; otherwise batches come from the host, copied while earlier
@@ -27,6 +32,7 @@ class Options:
     tiled: bool = True
     tensor_cores: bool = True
     products: str = "float32"
+    library: str = "never"
     graph: bool = True
     block: int = 256
     resident: bool = True
@@ -39,6 +45,9 @@ class Options:
                 "block is a power of two from 32 to 1024, and other than 256 only without fusion. "
                 f"Received: block={self.block}, fused={self.fused}. Use Options(fused=False, block={self.block})."
             )
+            raise ValueError(message)
+        if self.library not in LIBRARY_MODES:
+            message = f"library is one of {', '.join(LIBRARY_MODES)}. Received: {self.library!r}."
             raise ValueError(message)
         if self.data_bytes is not None and self.data_bytes < 0:
             message = f"data_bytes is a number of bytes, or None. Received: {self.data_bytes}."

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 from minicnn import ops
-from minicnn.backends._cuda import tiling
+from minicnn.backends._cuda import chains, tiling
+from minicnn.backends._cuda.chain_layout import SHARED
 from minicnn.ops.checks import normalize_axes
 from minicnn.ops.primitive import Array, Namespace, Primitive
 from minicnn.program.graph import Node, Program, Spec, Value
@@ -157,6 +157,33 @@ def _normalize_gradient(node: Node) -> Sequence[Value]:
     return [dx, *own]
 
 
+def products_in(program: Program) -> str | None:
+    """The shorter format that `lower_precision` gave a Program's products, if it did."""
+    found = {v.dtype for node in program.nodes if node.op.name in _PRODUCTS for v in node.inputs}
+    return next((name for name in SHORTER if name in found), None)
+
+
+def widen_products(program: Program) -> Program:
+    """Products of float32 in place of those in a shorter format: tensor cores round operands where they load them."""
+
+    def rule(program: Program, node: Node) -> Sequence[Value] | None:
+        if node.op.name in _PRODUCTS and node.inputs[0].dtype in SHORTER:
+            return program.emit(node.op, [_before_rounding(v) for v in node.inputs], node.attrs).outputs
+        if node.op.name == "cast" and node.inputs[0].dtype == node.attrs["dtype"]:
+            return node.inputs
+        return None
+
+    return replace(program, rule)
+
+
+def _before_rounding(value: Value) -> Value:
+    return value.node.inputs[0] if value.node is not None and value.node.op.name == "cast" else value
+
+
+SHORTER = ("bfloat16", "float16")
+_PRODUCTS = frozenset({"matmul", "conv2d", "conv2d_input_gradient", "conv2d_weight_gradient"})
+
+
 def remember_maxima(program: Program) -> Program:
     """Max-pooling also hands out where its maxima are, so that its gradient need not read the image again."""
     index: dict[int, Value] = {}
@@ -232,12 +259,35 @@ def share_sums(program: Program, node: Node, tiles: Any = tiling) -> Sequence[Va
 _LONG_SUM = 64
 
 
-def rewrite(program: Program, *, fuse: bool, tiled: bool, tiles: Any = tiling) -> Program:
-    """All of the above that the options ask for, in place; `tiles` is the module that chooses sizes of tiles."""
+def rewrite(
+    program: Program,
+    *,
+    fuse: bool,
+    tiled: bool,
+    tiles: Any = tiling,
+    shared: int = SHARED,
+    byte_products: bool = True,
+) -> Program:
+    """All of the above that the options ask for, in place.
+
+    Args:
+        program: The Program.
+        fuse: Several operations in one kernel.
+        tiled: Sums that many blocks share.
+        tiles: The module that chooses sizes of tiles.
+        shared: Bytes of shared memory that a block of a chain may have.
+        byte_products: Whether chains may multiply rows of bytes on tensor cores.
+    """
+    if products_in(program):
+        remove_dead_nodes(widen_products(program))
     replace(program, decompose)
     if fuse:
         remember_maxima(program)
+    chained = fuse and tiled and getattr(tiles, "CHAINS", False)
+    found = chains.find(program, shared, byte_products=byte_products) if chained else []
     if tiled:
-        replace(program, partial(share_sums, tiles=tiles))
+        own = {id(n) for one in found for n in one.nodes}
+        replace(program, lambda p, node: None if id(node) in own else share_sums(p, node, tiles=tiles))
+    chains.contract(program, found)
     remove_dead_nodes(program)
     return program

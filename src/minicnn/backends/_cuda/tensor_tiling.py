@@ -6,16 +6,17 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from operator import itemgetter
 from types import MappingProxyType
+from typing import ClassVar
 
 from minicnn.backends._cuda import tiling
 from minicnn.backends._cuda.expressions import image_type, window_type
-from minicnn.backends._cuda.tiling import MULTIPROCESSORS, Tile
+from minicnn.backends._cuda.tiling import MOST_SHARED, MULTIPROCESSORS, Tile
 from minicnn.ops.windows import Axes
 from minicnn.program.graph import Node
 
-MOST_SHARED = 227 * 1024  # of a block, and of all blocks of a multiprocessor with 1 KB more for each
 REGISTERS, MOST_REGISTERS, MOST_THREADS = 65536, 232, 512
 
 # C++ type, 16-bit parts of an operand and products of parts, of each precision of products.
@@ -23,9 +24,11 @@ PRECISIONS = MappingProxyType(
     {"float32": ("Float32", 2, 3), "bfloat16": ("Bfloat16", 1, 1), "float16": ("Float16", 1, 1)}
 )
 
-# Cycles of a multiprocessor: of a product of fragments, of loading four matrices, of filling shared memory with a pair.
-_MMA, _LOAD, _PAIR = 1.7, 4.0, 0.2
+# Cycles of a multiprocessor: of a product of fragments, of loading four matrices, as they are or transposed, of a pair
+# of elements on its way to shared memory.
+_MMA, _LOAD, _TRANSPOSED, _PAIR = 1.7, 4.0, 6.0, 0.2
 _ANSWER = 1000.0  # cycles until memory answers
+_STRIP = 3500.0  # cycles until a strip of a weight gradient is in shared memory
 _BLOCK = 250.0  # cycles of a multiprocessor to begin and end a block
 _LAUNCH = 4500.0  # cycles of a launch beside what its blocks take
 
@@ -43,6 +46,7 @@ class TensorTiles:
     precision: str = "float32"
     reads_scattered: bool = True
     side_by_side: bool = True
+    CHAINS: ClassVar[bool] = True
 
     def convolution(self, node: Node, pool: tuple[int, int] | None = None) -> Tile | None:
         """Tile of conv2d or conv2d_input_gradient; None if nothing fits. See `tiling.convolution`."""
@@ -90,6 +94,16 @@ def _records(c: int, kw: int) -> tuple[bool, int, int, int]:
     return wide, 1 if wide else kw, runs, (runs | 1) * 8
 
 
+@cache
+def _conflicts(patches: int, columns: int, down: int, right: int) -> float:
+    """How often a warp asks the same banks for the rows of its 8 patches, given 16-byte steps from patch to patch."""
+    total = 0
+    for first in range(0, patches, 8):
+        slots = [(p // columns * down + p % columns * right) % 8 for p in range(first, min(first + 8, patches))]
+        total += max(map(slots.count, slots))
+    return total / -(-patches // 8)
+
+
 def _time(blocks: int, threads: int, registers: int, shared: int, work: _Work) -> float | None:
     """Cycles of a launch; None if a block does not fit."""
     registers = -(-registers // 8) * 8
@@ -97,7 +111,7 @@ def _time(blocks: int, threads: int, registers: int, shared: int, work: _Work) -
     if resident < 1 or registers > MOST_REGISTERS:
         return None
     each = -(-blocks // MULTIPROCESSORS)
-    return max(each * work.busy, math.ceil(each / resident) * work.alone) + 0.25 * work.busy
+    return max(each * work.busy, math.ceil(each / resident) * work.alone) + 0.5 * work.busy
 
 
 def convolutions(node: Node, pool: tuple[int, int] | None, precision: str) -> Iterator[tuple[float, Tile]]:
@@ -147,7 +161,8 @@ def convolutions(node: Node, pool: tuple[int, int] | None, precision: str) -> It
                     blocks = -(-n // nb) * -(-eh // (gy * py)) * -(-ew // (gx * px)) * -(-f // fb) * groups
                     passes, warps = -(-c // cc), threads // 32
                     pairs = nb * ih * iw * runs * 4 + steps * 16 * fb // 2
-                    conflicts = math.gcd(px if wide else px * sw, 8)  # neighbouring patches in the same banks
+                    down, right = py * sh * iw * size // 8, (px if wide else px * sw) * size // 8
+                    conflicts = _conflicts(nb * gy * gx, gx, down, right)
                     mma = max(
                         steps * warps * mt * nt * products * _MMA,
                         steps * warps * (mt * conflicts + nt / 2) * parts * _LOAD,
@@ -214,14 +229,14 @@ def weight_gradients(node: Node, precision: str) -> Iterator[tuple[float, Tile]]
                 blocks, each, warps = cut * pieces, -(-strips // cut), threads // 32
                 mma = max(
                     steps * (warps // slices) * mw * nt * products * _MMA,
-                    steps * (warps // slices) * (mw + nt / 2) * parts * _LOAD,
+                    steps * (warps // slices) * (mw + nt / 2) * parts * _TRANSPOSED,
                 )
                 pairs = nb * ih * iw * runs * 4 + steps * 16 * fb // 2
                 lonely = -(-steps // slices) * (products * max(33.0, mw * nt * 8.0) + 80.0)
                 ending = math.log2(slices) * (mw * nt * 4 * 6 + 60) + mw * nt * 40 + 1500
                 work = _Work(
                     each * (mma + pairs * _PAIR) + ending / 4 + _BLOCK,
-                    each * (max(mma, lonely) + pairs * _PAIR + math.ceil(pairs / threads / 24) * _ANSWER) + ending,
+                    each * (max(mma, lonely) + pairs * _PAIR + math.ceil(pairs / threads / 24) * _STRIP) + ending,
                 )
                 score = _time(blocks, threads, 48 + 4 * mw * nt + parts * (4 * mw + 2 * nt), shared, work)
                 if score is None:

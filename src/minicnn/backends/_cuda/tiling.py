@@ -10,8 +10,10 @@ from minicnn.backends._cuda.expressions import image_type, window_type
 from minicnn.ops.windows import Axes
 from minicnn.program.graph import ITEMSIZE, Node
 
+CHAINS = True  # a module with this name set has kernels for chains of rows
 MULTIPROCESSORS = 132
 SHARED_BYTES = 48 * 1024  # what a kernel may have without asking for more
+MOST_SHARED = 227 * 1024  # what all blocks of a multiprocessor may have
 THREADS = 256
 
 # Rows and columns of a block, rows and columns of a thread.
@@ -32,6 +34,7 @@ class Tile:
         parts: Pieces into which each sum is cut, if it is.
         sizes: The numbers that were chosen, for generators of other languages.
         shared: Bytes of `dynamic_shared()` that a block needs, beside what its text declares.
+        resident: Blocks of a multiprocessor that the compiler leaves registers for.
     """
 
     kind: str
@@ -40,6 +43,7 @@ class Tile:
     parts: int = 1
     sizes: tuple[int, ...] = ()
     shared: int = 0
+    resident: int = 1
 
 
 @dataclass(frozen=True)

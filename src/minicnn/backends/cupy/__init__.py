@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import array_api_compat.cupy as xp
 import cupy
 import numpy as np
 
-from minicnn.backends._cuda import tiling
+from minicnn.backends._cuda import nvrtc, tiling
+from minicnn.backends._cuda.chains import CHAIN
+from minicnn.backends._cuda.choosing import fastest, measured
+from minicnn.backends._cuda.compiler import HEADERS, header
 from minicnn.backends._cuda.fusing import Plan
+from minicnn.backends._cuda.library import LEAST_OPERATIONS, LIBRARY, described, operations, piece, use_library
 from minicnn.backends._cuda.options import NAIVE, Options
-from minicnn.backends._cuda.rewriting import rewrite
+from minicnn.backends._cuda.rewriting import products_in, rewrite
 from minicnn.backends._cuda.tensor_tiling import TensorTiles
 from minicnn.backends.base import Array, Backend, Executable, Stage
 from minicnn.backends.cupy.errors import explained
@@ -37,7 +43,7 @@ class CupyBackend(Backend):
     name = "cupy"
     xp = xp
     devices = ("cuda",)
-    precisions = ("float32", "float64")
+    precisions: tuple[str, ...] = ("float32", "float64", "mixed_bfloat16", "mixed_float16")
 
     def __init__(
         self,
@@ -63,8 +69,11 @@ class CupyBackend(Backend):
             self._device = cupy.cuda.Device(self.number)
             capability = self._device.compute_capability
         self.architecture = f"sm_{capability}"
+        self.overlaps = int(capability) >= 90
         tensor = self.options.tensor_cores and int(capability) >= 80
         self.tiles: Any = TensorTiles(self.options.products) if tensor else tiling
+        if not tensor or reference_only:
+            self.precisions = ("float32", "float64")
 
     # Arrays -------------------------------------------------------------------------------------
 
@@ -116,19 +125,35 @@ class CupyBackend(Backend):
         """See `Backend.rewrite`: into operations that have kernels, and sums that many blocks share."""
         if self.reference_only:
             return program
-        return rewrite(program, fuse=self.options.fused, tiled=self.options.tiled, tiles=self.tiles)
+        shared = self._device.attributes["MaxSharedMemoryPerBlockOptin"]
+        options, tiles = self.options, self._tiles(program)
+        if options.library != "never" and getattr(tiles, "precision", "float32") == "float32":
+            use_library(program, partial(self._why_library, program))
+        return rewrite(
+            program,
+            fuse=options.fused,
+            tiled=options.tiled,
+            tiles=tiles,
+            shared=shared,
+            byte_products=options.tensor_cores,
+        )
+
+    def _tiles(self, program: Program) -> Any:
+        """Where a Program's tiles come from, which is in the precision that its products have."""
+        products = products_in(program)
+        return TensorTiles(products) if products and self.tiles is not tiling else self.tiles
 
     def plan(self, program: Program) -> Plan:
         """The kernels of a Program, which is rewritten in place."""
-        options = self.options
+        options, tiles = self.options, self._tiles(program)
         plan = Plan(
             self.rewrite(program),
             fuse=options.fused,
             tiled=options.tiled,
             reference_only=self.reference_only,
-            tiles=self.tiles,
+            tiles=tiles,
         )
-        missing = [u for u in plan.units if u.reference]
+        missing = [u for u in plan.units if u.reference and u.anchor.op is not LIBRARY]
         if self.strict and missing:
             message = (
                 f"strict=True: every node needs a kernel of the cupy backend. Received {len(missing)} without one, "
@@ -137,6 +162,33 @@ class CupyBackend(Backend):
             )
             raise RuntimeError(message)
         return plan
+
+    def _why_library(self, program: Program, node: Node) -> str | None:
+        """Why cuBLAS should compute a product, or None."""
+        if self.options.library == "always":
+            return "as Options says"
+        if operations(node) < LEAST_OPERATIONS:
+            return None
+        text = described(piece(program, node))
+        device = cupy.cuda.runtime.getDeviceProperties(self.number)["name"].decode()
+        key = (text, device, cupy.__version__, nvrtc.version(), *map(header, HEADERS), str(self.options))
+        ways = {"own kernels": "never", "cuBLAS": "always"}
+        times = measured(key, {n: partial(self._time, piece(program, node), mode) for n, mode in ways.items()})
+        said = ", ".join(f"{name} {us:.1f} us" for name, us in times.items())
+        return f"measured: {said}" if fastest(times) == "cuBLAS" else None
+
+    def _time(self, program: Program, library: str) -> float:
+        """Microseconds of a Program of float32 and integer inputs, with what the library computes in it."""
+        from minicnn.backends.cupy.executable import StepExecutable
+
+        backend = CupyBackend(self.device, options=replace(self.options, library=library, graph=True))
+        rng = cupy.random.RandomState(0)
+        with explained(), self._device:
+            arrays = {
+                v.name: (rng.standard_normal(v.shape) if v.dtype[0] == "f" else cupy.zeros(v.shape)).astype(v.dtype)
+                for v in program.inputs
+            }
+            return StepExecutable(backend, program).microseconds(arrays)
 
     def explain(self, program: Program) -> list[tuple[Node, str]]:
         """See `Backend.explain`; nodes of one kernel carry its number."""
@@ -147,7 +199,11 @@ class CupyBackend(Backend):
                 tile = unit.tile.kind.partition("<")[0] if unit.tile else "elementwise"
                 for node in unit.every:
                     place[id(node)] = f"reference: {unit.reference}" if unit.reference else f"kernel {number}: {tile}"
-        return [(node, place.get(id(node), "kernel: where its result is read")) for node in program.nodes]
+                    if node.op is LIBRARY:
+                        place[id(node)] = f"kernel {number}: cuBLAS, {node.attrs['why']}"
+        nodes = [n for node in program.nodes for n in (node.attrs["chain"].nodes if node.op is CHAIN else [node])]
+        place |= {id(n): place[id(c)] for c in program.nodes if c.op is CHAIN for n in c.attrs["chain"].nodes}
+        return [(node, place.get(id(node), "kernel: where its result is read")) for node in nodes]
 
     def compile(self, program: Program) -> Executable:
         """See `Backend.compile`; arrays that a Program carries are overwritten."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import cupy
 import numpy as np
@@ -12,9 +13,12 @@ import numpy as np
 from minicnn.backends._cuda.compiler import compile_all
 from minicnn.backends._cuda.fusing import Unit
 from minicnn.backends._cuda.generation import Source, generate
+from minicnn.backends._cuda.library import LIBRARY
 from minicnn.backends._cuda.placement import place
 from minicnn.backends.base import Array
+from minicnn.backends.cupy.cublas import handle
 from minicnn.backends.cupy.errors import explained
+from minicnn.backends.cupy.launching import Kernel
 from minicnn.backends.cupy.staging import host_array
 from minicnn.program.graph import Program, Value
 
@@ -24,13 +28,19 @@ if TYPE_CHECKING:
 STEPS = 16  # in one graph, where many are asked for
 BINDINGS = 4  # sets of arrays that graphs are kept for
 PINNED_BYTES = 16 * 2**20  # of one input; more is copied as it is
+BROADCAST_BYTES = 2**16  # of equal rows; more are copied once
 
-_MOST_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_ADVANCE = """#include "core.cuh"
+extern "C" __global__ void kernel(int* cursor, int steps) {
+  wait_for_previous();
+  cursor[0] += steps;
+}
+"""
 
-_ADVANCE = 'extern "C" __global__ void kernel(int* cursor, int steps) { cursor[0] += steps; }'
-
-_COLLECT = """extern "C" __global__ void kernel(
+_COLLECT = """#include "core.cuh"
+extern "C" __global__ void kernel(
     const {word}* __restrict__ from, {word}* to, unsigned count, const int* __restrict__ cursor, int offset) {{
+  wait_for_previous();
   const unsigned i = blockIdx.x * 256u + threadIdx.x;
   if (i < count) to[(unsigned long long)(cursor[0] + offset) * count + i] = from[i];
 }}
@@ -63,12 +73,15 @@ class StepExecutable:
         texts = [s.text for s in self._sources if isinstance(s, Source)]
         collect = [] if program.updates else [_COLLECT.format(word="unsigned char"), _COLLECT.format(word="unsigned")]
         codes = iter(compile_all([*texts, _ADVANCE, *collect], backend.architecture))
-        self._functions = [
-            _load(next(codes), s.shared) if isinstance(s, Source) else self._reference(s) for s in self._sources
+        kernel = partial(Kernel, overlaps=backend.overlaps)
+        self._functions: list[Kernel | Callable[..., None]] = [
+            kernel(next(codes), s.shared) if isinstance(s, Source) else self._called(s) for s in self._sources
         ]
-        self._advance = _load(next(codes))
-        self._collect = [_load(code) for code in codes]
-        self._captures = backend.options.graph and all(isinstance(s, Source) for s in self._sources)
+        self._advance = kernel(next(codes))
+        self._collect = [kernel(code) for code in codes]
+        self._captures = backend.options.graph and all(
+            isinstance(s, Source) or s.anchor.op is LIBRARY for s in self._sources
+        )
 
         self._arena = cupy.empty(max(self._placement.nbytes, 1), "uint8")
         self._constants = {id(v): cupy.array(v.data, dtype=v.dtype) for v in program.constants}
@@ -117,6 +130,19 @@ class StepExecutable:
             self._fill(arrays, rows, steps)
             return self._run(arrays, steps)
 
+    def microseconds(self, arrays: Mapping[str, Array]) -> float:
+        """Time of a step, from a few graphs of many."""
+        start, end = cupy.cuda.Event(), cupy.cuda.Event()
+        self._grow(STEPS)
+        times = []
+        for _ in range(6):
+            start.record()
+            self._run(arrays, STEPS)
+            end.record()
+            end.synchronize()
+            times.append(cupy.cuda.get_elapsed_time(start, end) * 1e3 / STEPS)
+        return float(np.median(times[1:]))
+
     def _run(self, arrays: Mapping[str, Array], steps: int) -> dict[str, Array]:
         bound = {v.name: self._checked(v, arrays[v.name]) for v in self._bound}
         for value in self._totals:
@@ -127,7 +153,7 @@ class StepExecutable:
         if not self._captures:
             for _ in range(steps):
                 self._step(everything, 0)
-                self._advance((1,), (1,), (self._cursor, np.int32(1)))
+                self._advance(1, 1, (self._cursor, np.int32(1)))
         else:
             stream = cupy.cuda.get_current_stream()
             many, single = divmod(steps, STEPS)
@@ -218,9 +244,9 @@ class StepExecutable:
                 arguments = self._arguments(source, arrays)
                 arguments += [self._cursor, np.int32(offset)] if source.queued else []
                 with explained(f"{source.title} with {source.blocks} blocks of {source.threads} threads"):
-                    function((source.blocks,), (source.threads,), tuple(arguments), source.shared)
+                    function(source.blocks, source.threads, tuple(arguments))
             else:
-                function(arrays)
+                cast("Callable[..., None]", function)(arrays)
         for old, value in self._placement.copies:
             made, target = self._array(value, arrays), arrays[old.name]
             stream = cupy.cuda.get_current_stream()
@@ -230,9 +256,21 @@ class StepExecutable:
             if row.nbytes:
                 wide = row.nbytes % 4 == 0
                 count = row.nbytes // 4 if wide else row.nbytes
-                self._collect[wide](
-                    (-(-count // 256),), (256,), (made, all_steps, np.uint32(count), self._cursor, np.int32(offset))
-                )
+                given = made, all_steps, np.uint32(count), self._cursor, np.int32(offset)
+                self._collect[wide](-(-count // 256), 256, given)
+
+    def _called(self, unit: Unit) -> Callable[..., None]:
+        """What computes a node that has no kernel."""
+        return self._library(unit) if unit.anchor.op is LIBRARY else self._reference(unit)
+
+    def _library(self, unit: Unit) -> Callable[..., None]:
+        """Has cuBLAS multiply."""
+        node, blas = unit.anchor, handle(self._backend.number)
+
+        def run(arrays: Mapping[str, Array]) -> None:
+            blas.multiply(node, *(self._array(v, arrays) for v in (*node.inputs, *node.outputs)))
+
+        return run
 
     def _reference(self, unit: Unit) -> Callable[..., None]:
         """Runs a node's reference and puts the results where the kernels expect them."""
@@ -262,9 +300,12 @@ class StepExecutable:
                 try:
                     for step in range(steps):
                         self._step(arrays, step)
-                    self._advance((1,), (1,), (self._cursor, np.int32(steps)))
-                finally:
-                    graph = stream.end_capture()
+                    self._advance(1, 1, (self._cursor, np.int32(steps)))
+                except BaseException:
+                    with suppress(cupy.cuda.runtime.CUDARuntimeError):  # the capture is void
+                        stream.end_capture()
+                    raise
+                graph = stream.end_capture()
             graphs[steps] = graph
         return graphs[steps]
 
@@ -282,6 +323,12 @@ class _Upload:
 
     def send(self, name: str, rows: np.ndarray[Any, Any], target: Any) -> None:
         """Begin to copy rows to an array of the device."""
+        if (
+            len(rows) > 1 and rows.strides[0] == 0 and rows.nbytes > BROADCAST_BYTES
+        ):  # one row, which the device repeats
+            self.send(name, np.ascontiguousarray(rows[0])[None], target[:1])
+            target[1:] = target[:1]
+            return
         if rows.nbytes > PINNED_BYTES:
             target.set(np.ascontiguousarray(rows, target.dtype))
             return
@@ -294,13 +341,3 @@ class _Upload:
     def end(self) -> None:
         """What comes into the memory later comes after these copies."""
         self._done.record(cupy.cuda.get_current_stream())
-
-
-def _load(code: bytes, shared: int = 0) -> Any:
-    """The function of a kernel's machine code, allowed so many bytes of dynamic shared memory."""
-    module = cupy.cuda.function.Module()
-    module.load(code)
-    function = module.get_function("kernel")
-    if shared:
-        cupy.cuda.driver.funcSetAttribute(function.ptr, _MOST_DYNAMIC_SHARED, shared)
-    return function

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -37,7 +37,7 @@ class NumbaCudaBackend(Backend):
     name = "numba_cuda"
     xp = namespace
     devices = ("cuda",)
-    precisions: ClassVar[tuple[str, ...]] = ("float32", "float64")
+    precisions: tuple[str, ...] = ("float32", "float64")
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class NumbaCudaBackend(Backend):
     # Arrays -------------------------------------------------------------------------------------
 
     def asarray(self, data: Any, dtype: str | None = None) -> AnyArray:
-        """See `Backend.asarray`; contiguous in row-major order."""
+        """See `Backend.asarray`; contiguous in row-major order, and begins at a multiple of 16 bytes."""
         if hasattr(data, "__cuda_array_interface__") and not isinstance(data, Array):
             data = from_interface(data)
         if isinstance(data, Array):
@@ -70,7 +70,8 @@ class NumbaCudaBackend(Backend):
                     f"{self.gpu}. Copy it with array.to_device({str(self.gpu)!r})."
                 )
                 raise ValueError(message)
-            return contiguous(namespace.astype(data, dtype or data.dtype, copy=False))
+            made = namespace.astype(data, dtype or data.dtype, copy=False)
+            return contiguous(made, copy=not made.aligned)
         host = np.asarray(data)
         return from_numpy(np.ascontiguousarray(host, dtype).reshape(host.shape), self.gpu)
 

@@ -16,6 +16,7 @@ from minicnn.backends.numba_cuda.errors import explained
 from minicnn.backends.numba_cuda.shim import SIMULATED, cuda
 
 Shape = tuple[int, ...]
+ALIGNMENT = 16  # bytes, of which the most one load takes
 
 
 def row_major(shape: Sequence[int]) -> Shape:
@@ -74,6 +75,11 @@ class Array:
         """Whether the elements lie one after the other in row-major order."""
         wanted = row_major(self.shape)
         return self.size == 0 or all(n == 1 or s == w for n, s, w in zip(self.shape, self.steps, wanted, strict=True))
+
+    @property
+    def aligned(self) -> bool:
+        """Whether it begins where kernels may load several elements at once."""
+        return (self.memory.address + self.start * self.itemsize) % ALIGNMENT == 0
 
     @property
     def pointer(self) -> Pointer:

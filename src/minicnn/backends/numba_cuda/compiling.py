@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import re
+import subprocess
+import sys
 import tempfile
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -18,6 +22,10 @@ EARLY = (9, 0)  # capability from which a kernel may be launched before the one 
 
 # Type of an argument as text: "float32*" is a pointer, "int64" a number. A bool is a byte in memory.
 Signature = tuple[str, ...]
+# Text, signature, capability, most threads of a block.
+Job = tuple[str, Signature, tuple[int, int], int]
+
+MOST_PROCESSES = 8
 
 
 def numba_types(signature: Signature) -> Any:
@@ -76,8 +84,7 @@ def machine_code(text: str, signature: Signature, capability: tuple[int, int], t
     """A cubin, from the cache if it was compiled before."""
     import cuda.core
 
-    parts = (text, *signature, str(capability), str(threads), LIBRARY, VERSION, cuda.core.__version__, _package())
-    path = cache_folder() / f"{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()}.cubin"
+    path = _place(text, signature, capability, threads)
     with contextlib.suppress(OSError):
         return path.read_bytes()
     options = cuda.core.ProgramOptions(arch=f"sm_{capability[0]}{capability[1]}")
@@ -85,6 +92,48 @@ def machine_code(text: str, signature: Signature, capability: tuple[int, int], t
     code = bytes(program.compile("cubin").code)
     _keep(path, code)
     return code
+
+
+def compile_side_by_side(jobs: Sequence[Job]) -> None:
+    """Put machine code that is not in the cache there, several kernels at a time.
+
+    Numba compiles one kernel at a time, so the work is shared with processes, which take a second to start. Whatever
+    they do not bring about is compiled where it is loaded.
+    """
+    new = [job for job in dict.fromkeys(jobs) if not _place(*job).exists()]
+    new.sort(key=lambda job: len(job[0]), reverse=True)  # the longest first
+    count = min(os.cpu_count() or 1, len(new) // 3, MOST_PROCESSES)
+    if count < 2 or not sys.executable:
+        return
+    started = []
+    with contextlib.suppress(OSError):
+        for k in range(1, count):
+            process = subprocess.Popen(
+                [sys.executable, "-c", f"from {__name__} import work; work()"],
+                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True,
+            )  # fmt: skip
+            started.append(process)
+            if process.stdin is not None:
+                process.stdin.write(json.dumps(new[k::count]))
+                process.stdin.close()
+    for job in new[::count]:
+        machine_code(*job)
+    for process in started:
+        process.wait()
+
+
+def work() -> None:
+    """What the processes do: compile what they are given as JSON."""
+    for text, signature, capability, threads in json.load(sys.stdin):
+        machine_code(text, tuple(signature), tuple(capability), threads)
+
+
+def _place(text: str, signature: Signature, capability: tuple[int, int], threads: int) -> Path:
+    """Where the machine code of a kernel is kept."""
+    import cuda.core
+
+    parts = (text, *signature, str(capability), str(threads), LIBRARY, VERSION, cuda.core.__version__, _package())
+    return cache_folder() / f"{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()}.cubin"
 
 
 def _keep(path: Path, code: bytes) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from minicnn.backends.numba_cuda.compiling import EARLY, Signature, machine_code, python_function
+from minicnn.backends.numba_cuda.compiling import EARLY, Signature, compile_side_by_side, machine_code, python_function
 from minicnn.backends.numba_cuda.errors import explained, explanation
 from minicnn.backends.numba_cuda.shim import SIMULATED, cuda
 from minicnn.backends.numba_cuda.simulator import simulate
@@ -63,14 +63,15 @@ class Memory:
         if SIMULATED:
             self.bytes.copy_to_device(np.zeros(self.bytes.size, np.uint8))
         else:
-            self.device.call("cuMemsetD8Async", self.address, 0, self.nbytes, 0)
+            self.device.call("cuMemsetD8Async", self.address, 0, self.nbytes, self.device.stream)
 
     def copy(self, offset: int, source: Memory, start: int, nbytes: int) -> None:
         """Copy bytes of a memory of the same device, which do not overlap; does not wait for it."""
         if SIMULATED:
             self.bytes[offset : offset + nbytes].copy_to_device(source.bytes[start : start + nbytes])
         elif nbytes:
-            self.device.call("cuMemcpyDtoDAsync", self.address + offset, source.address + start, nbytes, 0)
+            places = self.address + offset, source.address + start
+            self.device.call("cuMemcpyDtoDAsync", *places, nbytes, self.device.stream)
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,14 @@ class Kernel:
         return self._compiled[device.number]
 
 
+def prepare_all(kernels: Sequence[Kernel], device: Device) -> None:
+    """Have several kernels compiled and loaded before they are launched."""
+    if not SIMULATED:
+        compile_side_by_side([(k.text, k.signature, device.capability, k.threads) for k in kernels])
+    for one in kernels:
+        one.on(device)
+
+
 @cache
 def kernel(text: str, signature: Signature, threads: int = THREADS) -> Kernel:
     """The kernel of a text: made once."""
@@ -143,6 +152,7 @@ class Device:
             self.multiprocessors = int(self._core.properties.multiprocessor_count)
             self.name = str(self._core.name)
             self._default = self._core.default_stream
+            self._copies = self._core.create_stream()
         self._stream = self._default
 
     def __str__(self) -> str:
@@ -150,6 +160,11 @@ class Device:
 
     def __repr__(self) -> str:
         return f"<{self}>"
+
+    @property
+    def stream(self) -> Any:
+        """The driver's handle of the stream that work goes to: while a graph is captured, its own."""
+        return getattr(self._stream, "stream", self._stream).handle
 
     def active(self) -> Any:
         """Context in which Numba works on this device."""
@@ -183,13 +198,29 @@ class Device:
         with self.active():
             error = getattr(driver, name)(*arguments)[0]
         if error != driver.CUresult.CUDA_SUCCESS:
-            raise explanation(f"{error.name} from {name}")
+            message = f"{error.name} from {name}"
+            raise explanation(message)
 
     def synchronize(self) -> None:
         """Wait until all work that was handed to the device is done."""
         if not SIMULATED:
             with explained(), self.active():
                 self._default.sync()
+
+    def begin_sending(self) -> None:
+        """What is sent from here on arrives after all work that was handed to the device."""
+        if not SIMULATED:
+            with explained(), self.active():
+                self._copies.wait(self._default)
+
+    def send(self, memory: Memory, offset: int, data: HostArray) -> None:
+        """Copy from the host beside the work that was handed to the device; work from here on waits for it."""
+        if SIMULATED:
+            memory.write(offset, data)
+            return
+        self.call("cuMemcpyHtoDAsync", memory.address + offset, data.ctypes.data, data.nbytes, self._copies.handle)
+        with explained(), self.active():
+            self._default.wait(self._copies)
 
     # Launching ----------------------------------------------------------------------------------
 

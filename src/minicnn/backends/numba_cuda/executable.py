@@ -12,7 +12,7 @@ from minicnn.backends._cuda.fusing import Unit
 from minicnn.backends._cuda.placement import place
 from minicnn.backends.numba_cuda.arrays import Array, empty, from_numpy
 from minicnn.backends.numba_cuda.creation import wrap
-from minicnn.backends.numba_cuda.device import Kernel, Launch, Memory
+from minicnn.backends.numba_cuda.device import Kernel, Launch, Memory, prepare_all
 from minicnn.backends.numba_cuda.elementwise import assign, contiguous
 from minicnn.backends.numba_cuda.errors import explained
 from minicnn.backends.numba_cuda.generation import Source, generate
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from minicnn.backends.numba_cuda import NumbaCudaBackend
 
 STEPS = 16  # in one graph, where many are asked for
+LARGE = 1 << 20  # bytes of rows from which they are sent while the steps before them run
 BINDINGS = 4  # sets of arrays that launches and graphs are kept for
 
 _ADVANCE = Kernel("def kernel(cursor, steps):\n    cursor[0] = cursor[0] + steps\n", ("int32*", "int32"), 1)
@@ -57,9 +58,7 @@ class StepExecutable:
         self._kernels = [
             Kernel(s.text, s.signature, s.threads) if isinstance(s, Source) else None for s in self._sources
         ]
-        for kernel in (*self._kernels, _ADVANCE):
-            if kernel is not None:
-                kernel.on(self._gpu)
+        prepare_all([k for k in (*self._kernels, _ADVANCE) if k is not None], self._gpu)
         self._captures = backend.captures and all(self._kernels)
 
         self._arena = Memory(self._gpu, max(self._placement.nbytes, 1))
@@ -102,19 +101,28 @@ class StepExecutable:
         """
         steps = len(next(iter(rows.values())))
         self._grow(steps)
+        late = {}
         for value in self._queued:
-            given = rows[value.name] if value.name in rows else arrays[value.name]
-            self._fill(value, given, steps, each=value.name in rows)
-        return self._run(arrays, steps)
+            each = value.name in rows
+            given = rows[value.name] if each else arrays[value.name]
+            if each and self._captures and not isinstance(given, Array) and given.nbytes > LARGE:
+                late[value.name] = self._host(value, given, steps, each=True)
+            else:
+                self._fill(value, given, steps, each=each)
+        return self._run(arrays, steps, late)
 
-    def _run(self, arrays: Mapping[str, Any], steps: int) -> dict[str, Any]:
+    def _run(
+        self, arrays: Mapping[str, Any], steps: int, late: Mapping[str, np.ndarray[Any, Any]] | None = None
+    ) -> dict[str, Any]:
         everything = {v.name: self._checked(v, arrays[v.name]) for v in self._bound} | self._static
         for value in self._totals:
             if arrays[value.name] is not self._static[value.name]:
                 assign(self._static[value.name], arrays[value.name])
         with explained(), self._gpu.active():
             self._cursor.memory.clear()
-            self._binding(everything).run(steps)
+            if late:
+                self._gpu.begin_sending()
+            self._binding(everything).run(steps, late or {})
         results = {
             name: contiguous(self._array(value, everything), copy=True) for name, value in self._program.outputs.items()
         }
@@ -122,11 +130,12 @@ class StepExecutable:
 
     def _checked(self, value: Value, array: Any) -> Array:
         fits = isinstance(array, Array) and array.shape == value.shape and array.dtype.name == value.dtype
-        if not fits or not array.contiguous or array.device is not self._gpu:
+        if not fits or not array.contiguous or not array.aligned or array.device is not self._gpu:
             found = f"{getattr(array, 'dtype', type(array).__name__)}{list(getattr(array, 'shape', ()))}"
+            place = "" if not fits or array.aligned else ", which begins in between"
             message = (
-                f"{value.name} is a contiguous array of numba_cuda {value.spec} on {self._gpu}. Received: {found}. "
-                "Convert it with backend.asarray."
+                f"{value.name} is a contiguous array of numba_cuda {value.spec} on {self._gpu}, at a multiple of 16 "
+                f"bytes. Received: {found}{place}. Convert it with backend.asarray."
             )
             raise ValueError(message)
         made: Array = array
@@ -141,17 +150,28 @@ class StepExecutable:
             self._bindings.clear()
 
     def _fill(self, value: Value, given: Any, steps: int, *, each: bool = False) -> None:
+        rows = self._queue[value.name]
+        if isinstance(given, Array):
+            self._check(value, given, steps, each=each)
+            assign(rows[:steps], given)
+        else:
+            rows.memory.write(0, self._host(value, given, steps, each=each))
+
+    def _host(self, value: Value, given: Any, steps: int, *, each: bool) -> np.ndarray[Any, Any]:
+        """Rows of the queue as an array of the host."""
+        self._check(value, given, steps, each=each)
+        return np.ascontiguousarray(np.broadcast_to(given, (steps, *value.shape)), value.dtype)
+
+    def _check(self, value: Value, given: Any, steps: int, *, each: bool) -> None:
         shape = (steps, *value.shape) if each else value.shape
         if tuple(given.shape) != shape:
             message = f"{value.name} has shape {shape}. Received: {tuple(given.shape)}. Give one row for each step."
             raise ValueError(message)
-        rows = self._queue[value.name][:steps]
-        if isinstance(given, Array):
-            assign(rows, given)
-        else:
-            host = np.ascontiguousarray(np.broadcast_to(given, rows.shape), value.dtype)
-            with explained():
-                rows.memory.write(0, host)
+
+    def send(self, late: Mapping[str, np.ndarray[Any, Any]], first: int, count: int) -> None:
+        """Send so many rows to the queue, beside the steps that run."""
+        for name, rows in late.items():
+            self._gpu.send(self._queue[name].memory, first * rows[0].nbytes, rows[first : first + count])
 
     def _array(self, value: Value, arrays: Mapping[str, Array]) -> Array:
         """The array of a value, in the shape that it has in the Program."""
@@ -227,18 +247,20 @@ class _Binding:
         self._graphs: dict[int, Launch] = {}
         self._plain = [*executable.launches(arrays, 0), executable.advance(1)]
 
-    def run(self, steps: int) -> None:
-        """So many steps."""
+    def run(self, steps: int, late: Mapping[str, np.ndarray[Any, Any]]) -> None:
+        """So many steps, on a queue to which some rows are only sent on the way."""
         executable = self._executable
         if not executable._captures:
             for _ in range(steps):
                 for launch in self._plain:
                     launch()
             return
-        many, single = divmod(steps, STEPS)
+        (many, single), done = divmod(steps, STEPS), 0
         for count, size in ((many, STEPS), (single, 1)):
             if count and size not in self._graphs:
                 launches = [one for k in range(size) for one in executable.launches(self._arrays, k)]
                 self._graphs[size] = executable._gpu.capture([*launches, executable.advance(size)])
             for _ in range(count):
+                executable.send(late, done, size)
                 self._graphs[size]()
+                done += size

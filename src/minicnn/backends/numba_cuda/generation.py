@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from minicnn.backends._cuda.expressions import same_index
-from minicnn.backends._cuda.fusing import Plan, Unit, named
+from minicnn.backends._cuda.fusing import MOVES, Plan, Unit, named
 from minicnn.backends.numba_cuda.expressions import (
     expression,
     image,
@@ -90,6 +90,7 @@ class Writer:
         self.reads_queue = False
         self._count = 0
         self._functions: dict[int, str] = {}
+        self._fours: dict[int, str] = {}
         self._locals: dict[int, str] = {}
 
     def define(self, text: str) -> str:
@@ -150,6 +151,77 @@ class Writer:
         else:
             text = f"{self.function(value)}(p, i)"
         return self.define(f"@device\ndef {{name}}(p, r, c):\n    i = index(r * {columns} + c)\n    return {text}\n")
+
+    def four(self, value: Value) -> str:
+        """Name of a function of (p, i) for elements i to i + 3 of a value, where i is a multiple of 4."""
+        root = self.plan.root(value)
+        stored = id(root) not in self.plan.virtual and root.kind != "constant" and id(root) not in self._written
+        if stored and id(root) not in self._fours and root.dtype != "bool":
+            place = "i"
+            if id(root) in self.queued:
+                self.reads_queue = True
+                place = f"index(p[-1] * {root.size} + i)"
+            text = f"read_four({self.parameter(root)}, {place})"
+        else:
+            text = f"({', '.join(f'{self.function(value)}(p, index(i + {k}))' for k in range(4))})"
+        if id(root) not in self._fours:
+            self._fours[id(root)] = self.define(f"@device\ndef {{name}}(p, i):\n    return {text}\n")
+        return self._fours[id(root)]
+
+    def neighbours(self, value: Value, columns: int, count: int) -> str:
+        """Name of a function of (p, row, column) for so many (1 or 4) neighbours of a matrix, from that column on."""
+        if count == 1:
+            return self.define(
+                f"@device\ndef {{name}}(p, r, c):\n    return ({self.matrix(value, columns)}(p, r, c),)\n"
+            )
+        root = self.plan.root(value)
+        node = root.node if id(root) in self.plan.virtual else None
+        lines = f"    i = index(r * {columns} + c)\n"
+        if node is not None and node.op.name == "take" and math.prod(node.outputs[0].shape[1:]) == columns:
+            rows = self.function(node.inputs[1])
+            text = f"{self.four(node.inputs[0])}(p, index({rows}(p, r) * {columns} + c))"
+        elif node is not None and node.op.elementwise:
+            for k, operand in enumerate(node.inputs):
+                if same_index(node, operand) and operand.kind != "constant":
+                    lines += f"    o{k} = {self.neighbours(operand, columns, 4)}(p, r, c)\n"
+            each = (expression(node, 0, NeighbourOperands(self, node, k), f"index(i + {k})") for k in range(4))
+            text = f"({', '.join(f'{type_of(root)}({one})' for one in each)})"
+        else:
+            text = f"{self.four(value)}(p, i)"
+        return self.define(f"@device\ndef {{name}}(p, r, c):\n{lines}    return {text}\n")
+
+    def packed(self, value: Value, columns: int) -> tuple[str, str] | None:
+        """Two functions for a matrix that is made of bytes and constants; None for any other.
+
+        The first, of (p, row, column), gives four bytes as one word, the other, of (word, k), what becomes of the k-th.
+        """
+        chain, root = list[Node](), self.plan.root(value)
+        while id(root) in self.plan.virtual and root.node is not None and root.node.op.elementwise:
+            own = [
+                v for v in root.node.inputs if not (v.kind == "constant" and v.data is not None and _uniform(v.data))
+            ]
+            if len(own) != 1 or not same_index(root.node, own[0]):
+                return None
+            chain.append(root.node)
+            root = self.plan.root(own[0])
+        gather = root.node if id(root) in self.plan.virtual else None
+        if gather is not None and (gather.op.name != "take" or math.prod(gather.outputs[0].shape[1:]) != columns):
+            return None
+        leaf = self.plan.root(gather.inputs[0]) if gather is not None else root
+        if (
+            leaf.dtype != "uint8"
+            or id(leaf) in self._written | self.plan.virtual | self.queued
+            or leaf.data is not None
+        ):
+            return None
+        row = "r" if gather is None else f"{self.function(gather.inputs[1])}(p, r)"
+        place = f"read_word({self.parameter(leaf)}, index({row} * {columns} + c))"
+        word = self.define(f"@device\ndef {{name}}(p, r, c):\n    return ({place},)\n")
+        lines = "".join(
+            f"    e = {type_of(n.outputs[0])}({expression(n, 0, PackedOperands(self, n), 'i')})\n" for n in chain[::-1]
+        )
+        lines = f"    e = np.uint8(word >> (8 * k) & 255)\n{lines}    return e\n"
+        return word, self.define(f"@device\ndef {{name}}(word, k):\n{lines}")
 
     def unit(self, unit: Unit, threads: int) -> str:
         """Name of the function of (p, number of the block) that computes a unit."""
@@ -262,14 +334,22 @@ class Writer:
 
     def _matmul(self, unit: Unit) -> str:
         node, tile = unit.anchor, unit.tile
-        a, b = (self.matrix(v, v.shape[1]) for v in node.inputs)
         m, n = node.outputs[0].shape[-2:]
         ta, tb = node.attrs["transpose_a"], node.attrs["transpose_b"]
-        k = node.inputs[0].shape[0 if ta else 1]
-        sizes = ", ".join(map(str, tile.sizes if tile else ()))
-        tiled = self.define(f"{{name}} = ProductTile({m}, {n}, {k}, {ta}, {tb}, {sizes})\n")
+        k, sizes = node.inputs[0].shape[0 if ta else 1], tile.sizes if tile else (1, 1, 1)
+        runs = (sizes[0 if ta else 2], sizes[2 if tb else 1])  # of a row, as it is stored, in a tile
+        columns = [v.shape[1] for v in node.inputs]
+        widths = [4 if c % 4 == 0 and run % 4 == 0 else 1 for c, run in zip(columns, runs, strict=True)]
+        packed = [self.packed(v, c) if w == 4 else None for v, c, w in zip(node.inputs, columns, widths, strict=True)]
+        a, b = (
+            self.neighbours(v, c, w) if pair is None else pair[0]
+            for v, c, w, pair in zip(node.inputs, columns, widths, packed, strict=True)
+        )
+        unpack = "".join(f", {pair and pair[1]}" for pair in packed) if any(packed) else ""
+        numbers = ", ".join(map(str, (m, n, k, ta, tb, *widths, *sizes)))
+        tiled = self.define(f"{{name}} = ProductTile({numbers})\n")
         kind = type_of(node.outputs[0])
-        return self.define(f"{{name}} = multiply({kind}, {tiled}, {a}, {b}, {self._parts(unit)})\n")
+        return self.define(f"{{name}} = multiply({kind}, {tiled}, {a}, {b}, {self._parts(unit)}{unpack})\n")
 
     _matmul_parts = _matmul
 
@@ -281,8 +361,16 @@ class Writer:
         first = node.inputs[0].ndim - 1 in node.attrs["axes"]
         largest = node.attrs["join"] == "max"
         term = self.define(f"@device\ndef {{name}}(p, o, r):\n    return {self.function(node.inputs[0])}(p, {place})\n")
-        tiled = self.define(f"{{name}} = ReduceTile({results}, {terms}, {parts}, {ox}, {rx}, {first}, {largest})\n")
+        run = 8 if self._loads(node.inputs[0]) else 1
+        numbers = f"{results}, {terms}, {parts}, {ox}, {rx}, {first}, {largest}, {run}"
+        tiled = self.define(f"{{name}} = ReduceTile({numbers})\n")
         return self.define(f"{{name}} = reduce({kind}, {tiled}, {term}, {self._parts(unit)})\n")
+
+    def _loads(self, value: Value) -> bool:
+        """Whether an element of a value takes a few loads, so that several may be under way."""
+        root = self.plan.root(value)
+        node = root.node if id(root) in self.plan.virtual else None
+        return node is None or ((node.op.elementwise or node.op.name in MOVES) and all(map(self._loads, node.inputs)))
 
 
 class NodeOperands:
@@ -317,6 +405,29 @@ class MatrixOperands(NodeOperands):
         if not same_index(self.node, value) or value.kind == "constant":
             return super().at(k, place)
         return f"{self.writer.matrix(value, self.columns)}(p, r, c)"
+
+
+class NeighbourOperands(NodeOperands):
+    """Operands of one of four neighbours, of which `o0`, `o1` ... hold those that are at the same place."""
+
+    def __init__(self, writer: Writer, node: Node, lane: int) -> None:
+        super().__init__(writer, node)
+        self.lane = lane
+
+    def at(self, k: int, place: str) -> str:
+        """See `Operands.at`."""
+        value = self.node.inputs[k]
+        if not same_index(self.node, value) or value.kind == "constant":
+            return super().at(k, place)
+        return f"o{k}[{self.lane}]"
+
+
+class PackedOperands(NodeOperands):
+    """Operands of which the only one that is not a constant is called e."""
+
+    def at(self, k: int, place: str) -> str:
+        """See `Operands.at`."""
+        return super().at(k, place) if self.node.inputs[k].kind == "constant" else "e"
 
 
 def _indent(text: str) -> str:

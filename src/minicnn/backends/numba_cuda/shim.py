@@ -5,9 +5,13 @@ Kernel files take the global name `cuda` from here; the simulator replaces exact
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -62,17 +66,31 @@ def _plain_read(pointer: Any, i: Any) -> Any:
     return pointer[i]
 
 
+def _plain_read_four(pointer: Any, i: Any) -> Any:
+    return pointer[i], pointer[i + 1], pointer[i + 2], pointer[i + 3]
+
+
+def _plain_read_word(pointer: Any, i: Any) -> Any:
+    word = np.uint32(0)
+    for k in range(4):
+        word |= np.uint32(pointer[i + k]) << np.uint32(8 * k)
+    return word
+
+
 def _plain_choose(condition: Any, a: Any, b: Any) -> Any:
     return a if condition else b
 
 
-def _intrinsics() -> tuple[Any, Any]:
-    """What Python has no word for: `read` and `choose`."""
+def _intrinsics() -> tuple[Any, ...]:
+    """What Python has no word for: `read`, `read_four`, `read_word` and `choose`."""
+    plain = (_plain_read, _plain_read_four, _plain_read_word, _plain_choose)
     if SIMULATED:
-        return _plain_read, _plain_choose
+        return plain
     if LIBRARY != "numba-cuda":
-        return device_function(_plain_read), device_function(_plain_choose)
-    from numba.cuda.extending import intrinsic
+        return tuple(map(device_function, plain))
+    from llvmlite import ir
+
+    intrinsic: Callable[[Any], Any] = importlib.import_module("numba.cuda.extending").intrinsic
 
     @intrinsic
     def read(typing: Any, pointer: Any, i: Any) -> Any:
@@ -85,21 +103,50 @@ def _intrinsics() -> tuple[Any, Any]:
         return pointer.dtype(pointer, i), generate
 
     @intrinsic
+    def read_four(typing: Any, pointer: Any, i: Any) -> Any:
+        made = types.UniTuple(pointer.dtype, 4)
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            model, at = context.data_model_manager[pointer.dtype], context.cast(builder, arguments[1], i, types.uint64)
+            place, four = builder.gep(arguments[0], [at]), ir.VectorType(model.get_data_type(), 4)
+            size = context.get_abi_sizeof(model.get_data_type())
+            value = builder.load(builder.bitcast(place, four.as_pointer()), align=min(16, 4 * size))
+            value.set_metadata("invariant.load", builder.module.add_metadata([]))
+            each = [builder.extract_element(value, ir.Constant(ir.IntType(32), k)) for k in range(4)]
+            return context.make_tuple(builder, made, [model.from_data(builder, one) for one in each])
+
+        return made(pointer, i), generate
+
+    @intrinsic
+    def read_word(typing: Any, pointer: Any, i: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            place = builder.gep(arguments[0], [context.cast(builder, arguments[1], i, types.uint64)])
+            value = builder.load(builder.bitcast(place, ir.IntType(32).as_pointer()), align=4)
+            value.set_metadata("invariant.load", builder.module.add_metadata([]))
+            return value
+
+        return types.uint32(pointer, i), generate
+
+    @intrinsic
     def choose(typing: Any, condition: Any, a: Any, b: Any) -> Any:
         made = typing.unify_types(types.unliteral(a), types.unliteral(b))
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            pair = [context.cast(builder, value, given, made) for value, given in zip(arguments[1:], (a, b), strict=True)]
+            pair = [
+                context.cast(builder, value, given, made) for value, given in zip(arguments[1:], (a, b), strict=True)
+            ]
             return builder.select(arguments[0], *pair)
 
         return made(condition, a, b), generate
 
-    return read, choose
+    return read, read_four, read_word, choose
 
 
 # read(pointer, i): element i of memory that the kernel does not write, loaded early, in any order and through the
-# read-only path. choose(condition, a, b): both are computed and one is taken, so that no load waits for a branch.
-read, choose = _intrinsics()
+# read-only path. read_four(pointer, i): four from i on, a multiple of four, by one load; read_word(pointer, i):
+# four bytes as one number, the first the lowest.
+# choose(condition, a, b): both are computed and one is taken, so that no load waits for a branch.
+read, read_four, read_word, choose = _intrinsics()
 
 
 def compile_ptx(function: Any, signature: Any, capability: tuple[int, int], threads: int) -> str:
@@ -112,7 +159,37 @@ def compile_ptx(function: Any, signature: Any, capability: tuple[int, int], thre
         threads: Most threads of a block that it is launched with.
     """
     options: dict[str, Any] = {"cc": capability, "device": False, "abi": "numba", "output": "ptx"}
-    return str(cuda.compile(function, signature, launch_bounds=threads, **options)[0])
+    with _device_of(capability):
+        return str(cuda.compile(function, signature, launch_bounds=threads, **options)[0])
 
 
-__all__ = ["LIBRARY", "SIMULATED", "VERSION", "check_numpy", "choose", "compile_ptx", "cuda", "device_function", "read", "types"]
+@contextmanager
+def _device_of(capability: tuple[int, int]) -> Iterator[None]:
+    """numba-cuda asks the current device what to compile device functions for; this answers, and no GPU is needed."""
+    if LIBRARY != "numba-cuda" or SIMULATED:
+        yield
+        return
+    from numba.cuda import dispatcher
+
+    original = dispatcher.get_current_device
+    dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=capability)
+    try:
+        yield
+    finally:
+        dispatcher.get_current_device = original
+
+
+__all__ = [
+    "LIBRARY",
+    "SIMULATED",
+    "VERSION",
+    "check_numpy",
+    "choose",
+    "compile_ptx",
+    "cuda",
+    "device_function",
+    "read",
+    "read_four",
+    "read_word",
+    "types",
+]

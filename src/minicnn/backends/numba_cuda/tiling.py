@@ -23,7 +23,33 @@ def weight_gradient(node: Node) -> Tile | None:
 
 def product(node: Node) -> Tile:
     """Tile of a matrix product."""
-    return tiling.product(node, limits=LIMITS)
+    return (None if SIMULATED else _narrow(node)) or tiling.product(node, limits=LIMITS)
+
+
+NARROW = 16  # columns up to which a thread makes all of a row
+MANY = 1 << 22  # terms of all results from which it matters
+
+
+def _narrow(node: Node) -> Tile | None:
+    """Tile of a product with few columns of a large matrix: a thread makes whole rows of the result in registers.
+
+    Few rows and many terms are the weight gradient of a narrow layer, many rows its forward pass.
+    """
+    (m, n), ta, tb = node.outputs[0].shape, node.attrs["transpose_a"], node.attrs["transpose_b"]
+    k = node.inputs[0].shape[0 if ta else 1]
+    if n > NARROW or m * k < MANY or node.outputs[0].dtype != "float32":
+        return None
+    if m >= 128 * LIMITS.multiprocessors:
+        sizes = (256, n, 16, 2, n, 1)
+    elif m <= 1024 and k >= 64 * LIMITS.multiprocessors:
+        parts = 2 * LIMITS.multiprocessors
+        run = -(-k // (8 * parts)) * 8
+        sizes = (-(-m // 4) * 4, n, 8, 4, n, -(-k // run))
+    else:
+        return None
+    blocks, threads, parts = -(-m // sizes[0]) * sizes[5], sizes[0] // sizes[3], sizes[5]
+    kind = f"ProductTile<{m}, {n}, {k}, {str(ta).lower()}, {str(tb).lower()}, {', '.join(map(str, sizes))}>"
+    return Tile(kind, blocks, threads, parts, sizes)
 
 
 def reduction(results: int, terms: int, *, terms_first: bool, join: str = "Plus") -> Tile:

@@ -21,6 +21,14 @@ DEVICE unsigned char* dynamic_shared() {
   return memory;
 }
 
+// A kernel may be in place before the one ahead of it has ended: this waits until all that one wrote is there. It comes before the
+// first look at memory.
+DEVICE void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // Whether a thread has nothing to do, because the units beside its own have larger blocks. It returns; barriers do not wait for it.
 DEVICE bool spare(int threads) { return threadIdx.x >= threads; }
 #endif
@@ -140,6 +148,7 @@ template <class T, uint32 n, class F> DEVICE T max_of(F f) {
 template <class T, uint32 n, class F> DEVICE int argmax_of(F f) {
   T best = f(0);
   int at = 0;
+#pragma unroll 16
   for (uint32 r = 1; r < n; r++) {
     const T value = f(r);
     if (value > best || (value != value && best == best)) best = value, at = r;

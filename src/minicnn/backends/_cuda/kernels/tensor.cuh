@@ -39,25 +39,35 @@ template <class P, int PLANE, int LENGTH = 8> DEVICE void store_run(uint32* plac
 }
 
 // 2^n, for n from -126 to 127.
-DEVICE float power_of_two(int n) { return __int_as_float((n + 127) << 23); }
+DEVICE float two_to_the(int n) { return __int_as_float((n + 127) << 23); }
+
+constexpr int LARGEST_SCALE = 1000;
 
 // x * 2^n for any n that two factors can express.
 DEVICE float scaled(float x, int n) {
   n = n < -252 ? -252 : n > 252 ? 252 : n;
-  return x * power_of_two(n / 2) * power_of_two(n - n / 2);
+  return x * two_to_the(n / 2) * two_to_the(n - n / 2);
 }
 
-// For the largest magnitude that threads of a block have met, as bits: the n for which 2^n brings it to 2^14 or a little more, but
-// `most` at most. All threads of the block call it.
-DEVICE int exponent_of_scale(uint32 bits, int most, int threads) {
-  __shared__ uint32 largest[32];
-  bits = largest_of_warp(bits);
-  __syncthreads();  // the last call's numbers have been read
-  if (threadIdx.x % 32 == 0) largest[threadIdx.x / 32] = bits;
-  __syncthreads();
-  for (int k = 0; k < threads / 32; k++) bits = largest[k] > bits ? largest[k] : bits;
+// The n for which 2^n brings a number, given as bits, to 2^14 or a little more, but `most` at most.
+DEVICE int exponent_of_scale(uint32 bits, int most) {
   const int n = bits >= 0x7f800000u ? 0 : 14 - (int(bits >> 23) - 127);  // nothing helps infinity
   return max(-126, min(min(n, 126), most));
+}
+
+// The largest of the bits that the threads of a block bring, for each of N numbers. All threads call it.
+template <int N> DEVICE void largest_of_block(uint32 (&bits)[N], int threads) {
+  __shared__ uint32 largest[2][32];
+#pragma unroll
+  for (int i = 0; i < N; i++) bits[i] = largest_of_warp(bits[i]);
+  __syncthreads();  // the last call's numbers have been read
+#pragma unroll
+  for (int i = 0; i < N; i++)
+    if (threadIdx.x % 32 == 0) largest[i][threadIdx.x / 32] = bits[i];
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < N; i++)
+    for (int k = 0; k < threads / 32; k++) bits[i] = largest[i][k] > bits[i] ? largest[i][k] : bits[i];
 }
 
 DEVICE uint32 larger_magnitude(uint32 bits, float x) {
@@ -65,50 +75,72 @@ DEVICE uint32 larger_magnitude(uint32 bits, float x) {
   return own > bits ? own : bits;
 }
 
-// Calls store(k, v) with eight numbers v from load(k, v), for each k below `total`, shared by the threads of a block. If `P` wants
-// it, they are scaled by 2^n; returns n, which is `most` at most.
-template <class P, int total, int threads, class Load, class Store> DEVICE int fill_runs(int most, Load load, Store store) {
-  constexpr int STEPS = quotient(total, threads), RUN = STEPS < 6 ? STEPS : P::SCALED ? 6 : 4;
-  int n = 0;
-  if (P::SCALED && STEPS > RUN) {  // too many to keep: they are read twice
-    uint32 bits = 0;
-#pragma unroll 2
-    for (int k = threadIdx.x; k < total; k += threads) {
-      float v[8];
-      load(k, v);
+// How a part of shared memory is filled: store(k, v) with eight numbers v from load(k, v), for each k below TOTAL.
+template <int TOTAL_, class Load, class Store> struct Filling {
+  static constexpr int TOTAL = TOTAL_;
+  Load load;
+  Store store;
+};
+template <int TOTAL, class Load, class Store> DEVICE Filling<TOTAL, Load, Store> filling(Load load, Store store) { return {load, store}; }
+
+// A thread's share of a filling: the runs of eight that it keeps in registers, and all others, which it reads again.
+template <class F, int THREADS, int MOST> struct Share {
+  static constexpr int STEPS = quotient(F::TOTAL, THREADS), RUN = STEPS < MOST ? STEPS : MOST;
+  const F& f;
+  float v[RUN][8];
+  DEVICE explicit Share(const F& filling) : f(filling) {}
+  DEVICE void load(int step) {
 #pragma unroll
-      for (int e = 0; e < 8; e++) bits = larger_magnitude(bits, v[e]);
+    for (int u = 0; u < RUN; u++) {
+      const int k = int(threadIdx.x) + (step + u) * THREADS;
+      f.load(k < F::TOTAL ? k : 0, v[u]);
     }
-    n = exponent_of_scale(bits, most, threads);
   }
+  // Bits of the largest magnitude.
+  DEVICE uint32 largest() const {
+    uint32 bits = 0;
+#pragma unroll
+    for (int u = 0; u < RUN; u++)
+#pragma unroll
+      for (int e = 0; e < 8; e++) bits = larger_magnitude(bits, v[u][e]);
 #pragma unroll 1
-  for (int step = 0; step < STEPS; step += RUN) {
-    float v[RUN][8];
+    for (int k = int(threadIdx.x) + RUN * THREADS; k < F::TOTAL; k += THREADS) {
+      float more[8];
+      f.load(k, more);
 #pragma unroll
-    for (int u = 0; u < RUN; u++) {
-      const int k = int(threadIdx.x) + (step + u) * threads;
-      load(k < total ? k : 0, v[u]);
+      for (int e = 0; e < 8; e++) bits = larger_magnitude(bits, more[e]);
     }
-    if (P::SCALED && STEPS <= RUN) {
-      uint32 bits = 0;
+    return bits;
+  }
+  DEVICE void store(float factor) {
+#pragma unroll 1
+    for (int step = 0; step < STEPS; step += RUN) {
+      if (step) load(step);
 #pragma unroll
-      for (int u = 0; u < RUN; u++)
-#pragma unroll
-        for (int e = 0; e < 8; e++) bits = larger_magnitude(bits, v[u][e]);
-      n = exponent_of_scale(bits, most, threads);
-    }
-    const float factor = power_of_two(n);
-#pragma unroll
-    for (int u = 0; u < RUN; u++) {
-      const int k = int(threadIdx.x) + (step + u) * threads;
-      if (P::SCALED) {
+      for (int u = 0; u < RUN; u++) {
+        const int k = int(threadIdx.x) + (step + u) * THREADS;
 #pragma unroll
         for (int e = 0; e < 8; e++) v[u][e] *= factor;
+        if (k < F::TOTAL) f.store(k, v[u]);
       }
-      if (k < total) store(k, v[u]);
     }
   }
-  return n;
+};
+
+// Fills both operands, whose loads are under way together. If P wants it, they are multiplied by 2^n with exponents n that add up to
+// the result, which is `most` at most.
+template <class P, int THREADS, class FA, class FB> DEVICE int fill_both(int most, const FA& fa, const FB& fb) {
+  Share<FA, THREADS, 6> a(fa);
+  Share<FB, THREADS, 4> b(fb);
+  a.load(0), b.load(0);
+  int na = 0, nb = 0;
+  if (P::SCALED) {
+    uint32 bits[2] = {a.largest(), b.largest()};
+    largest_of_block(bits, THREADS);
+    na = exponent_of_scale(bits[0], LARGEST_SCALE), nb = exponent_of_scale(bits[1], most - na);
+  }
+  a.store(two_to_the(na)), b.store(two_to_the(nb));
+  return na + nb;
 }
 
 // Eight elements of which the first `real` count, from one(e) or, four at a time where that saves loads, from four(e, v).
@@ -131,63 +163,53 @@ template <bool fours, class One, class Four> DEVICE void gather_run(int real, fl
 }
 
 // Records of NB x IH x IW positions from channels c0 .. C - 1 of `in`, in planes of PLANE elements.
-template <class P, class R, int C, int PLANE, int NB, int IH, int IW, int THREADS, class In>
-DEVICE int fill_records(uint32* xs, int most, int n0, int h0, int w0, int c0, const In& in) {
-  return fill_runs<P, NB * IH * IW * R::RUNS, THREADS>(
-    most, [&](int k, float (&v)[8]) {
+template <class P, class R, int C, int PLANE, int NB, int IH, int IW, class In>
+DEVICE auto records(uint32* xs, int n0, int h0, int w0, int c0, const In& in) {
+  return filling<NB * IH * IW * R::RUNS>(
+    [=](int k, float (&v)[8]) {
       const int e = k % R::RUNS * 8, q = k / R::RUNS % IW, h = h0 + k / R::RUNS / IW % IH, n = n0 + k / R::RUNS / IW / IH;
       gather_run<C % 4 == 0>(
         R::LENGTH % 8 == 0 && C % R::LENGTH == 0 ? 8 : min(R::LENGTH - e, C - c0 - e), v, [&](int i) { return in(n, h, w0 + q, c0 + e + i); },
         [&](int i, float (&four)[4]) { in.template four<C % 4 == 0>(n, h, w0 + q, c0 + e + i, four); });
     },
-    [&](int k, const float (&v)[8]) { store_run<P, PLANE>(xs + (k / R::RUNS * R::SIZE + k % R::RUNS * 8) / 2, v); });
+    [=](int k, const float (&v)[8]) { store_run<P, PLANE>(xs + (k / R::RUNS * R::SIZE + k % R::RUNS * 8) / 2, v); });
 }
 
-// Wide records: each element of the image is read once, to `stage`, and from there to the records that hold it.
+// Wide records, from `stage`, where each element of the image is put first.
 template <class P, class S, class R, int C, int PLANE, int NB, int IH, int IW, int THREADS, class In>
-DEVICE int fill_wide_records(uint32* xs, float* stage, int most, int n0, int h0, int w0, const In& in) {
+DEVICE auto wide_records(uint32* xs, float* stage, int n0, int h0, int w0, const In& in) {
   constexpr int COLUMNS = (IW - 1) * S::SW + (S::KW - 1) * S::DW + 1;
-  uint32 bits = 0;
   fill<float, NB * IH * COLUMNS * C, THREADS>(
     [&](int k) { return in(n0 + k / C / COLUMNS / IH, h0 + k / C / COLUMNS % IH, w0 + k / C % COLUMNS, k % C); },
-    [&](int k, float value) { stage[k] = value, bits = larger_magnitude(bits, value); });
-  int n = 0;
-  if (P::SCALED) n = exponent_of_scale(bits, most, THREADS);
-  else __syncthreads();
-  const float factor = power_of_two(n);
-#pragma unroll
-  for (int run = 0; run < R::RUNS; run++) {
-#pragma unroll 2
-    for (int k = threadIdx.x; k < NB * IH * IW; k += THREADS) {
-      float v[8];
+    [&](int k, float value) { stage[k] = value; });
+  __syncthreads();
+  return filling<NB * IH * IW * R::RUNS>(
+    [=](int k, float (&v)[8]) {
+      const int run = k % R::RUNS * 8, q = k / R::RUNS;
 #pragma unroll
       for (int i = 0; i < 8; i++) {
-        const int e = run * 8 + i;
-        v[i] = e < R::LENGTH ? stage[(k / IW * COLUMNS + k % IW * S::SW + e / C * S::DW) * C + e % C] * factor : 0.0f;
+        const int e = R::RUNS == 1 ? i : run + i;
+        v[i] = e < R::LENGTH ? stage[(q / IW * COLUMNS + q % IW * S::SW + e / C * S::DW) * C + e % C] : 0.0f;
       }
-      store_run<P, PLANE>(xs + (k * R::SIZE + run * 8) / 2, v);
-    }
-  }
-  return n;
+    },
+    [=](int k, const float (&v)[8]) { store_run<P, PLANE>(xs + (k / R::RUNS * R::SIZE + k % R::RUNS * 8) / 2, v); });
 }
 
 // Rows k below ROWS of COLUMNS elements, ROW elements apart, in planes. Element (k, f) is one(k, f), elements f .. f + 3 of a row
 // four(k, f, v), the first `real` of a row count. `down`: neighbours in memory are below each other.
-template <class P, int ROWS, int COLUMNS, int ROW, int THREADS, bool fours, bool down, class One, class Four>
-DEVICE int fill_rows(uint32* rows, int most, int real, One one, Four four) {
+template <class P, int ROWS, int COLUMNS, int ROW, bool fours, bool down, class One, class Four>
+DEVICE auto matrix_rows(uint32* place, int real, One one, Four four) {
   constexpr int RUNS = COLUMNS / 8;
-  return fill_runs<P, ROWS * RUNS, THREADS>(
-    most, [&](int i, float (&v)[8]) {
+  return filling<ROWS * RUNS>(
+    [=](int i, float (&v)[8]) {
       const int k = down ? i % ROWS : i / RUNS, f = (down ? i / ROWS : i % RUNS) * 8;
       gather_run<fours>(real - f, v, [&](int e) { return one(k, f + e); }, [&](int e, float (&part)[4]) { four(k, f + e, part); });
     },
-    [&](int i, const float (&v)[8]) {
+    [=](int i, const float (&v)[8]) {
       const int k = down ? i % ROWS : i / RUNS, f = (down ? i / ROWS : i % RUNS) * 8;
-      store_run<P, ROWS * ROW>(rows + (k * ROW + f) / 2, v);
+      store_run<P, ROWS * ROW>(place + (k * ROW + f) / 2, v);
     });
 }
-
-constexpr int LARGEST_SCALE = 1000;
 
 // Sums multiplied by 2^scale, made ready for terms multiplied by 2^own, which is not more; scale becomes own. At first, they are 0.
 template <int M, int N> DEVICE void rescale(float (&sums)[M][N][4], int& scale, int own) {
@@ -303,36 +325,37 @@ template <class T, class A, class In, class W, class Out> DEVICE void tensor_con
 #pragma unroll 1
   for (int c0 = 0; c0 < A::C; c0 += A::CC) {
     if (c0) __syncthreads();
-    int own_scale;
-    if (A::WIDE) {
-      float* const stage = reinterpret_cast<float*>(ws + A::WEIGHTS * P::PARTS / 2);
-      own_scale = fill_wide_records<P, S, R, A::C, A::PLANE, A::NB, A::IH, A::IW, A::THREADS>(
-        xs, stage, LARGEST_SCALE, n0, h0 * S::SH - S::PT, w0 * S::SW - S::PL, in);
-    } else {
-      own_scale = fill_records<P, R, A::C, A::PLANE, A::NB, A::IH, A::IW, A::THREADS>(
-        xs, LARGEST_SCALE, n0, h0 * S::SH - S::PT, w0 * S::SW - S::PL, c0, in);
-    }
     // Row k of the filters: element k of a sum, as the chunks of records have it.
-    const auto filter = [&](int k, auto use) {
+    const auto filter = [=](int k, auto use) {
       const int q = k / 8, e = q % R::RUNS * 8 + k % 8, tap = q / R::RUNS;
       const int b = A::WIDE ? e / A::C : tap % R::KW, c = A::WIDE ? e % A::C : c0 + e;
       const bool real = q < R::CHUNKS && e < R::LENGTH && (A::C % A::CC == 0 || c < A::C);
       use(real, real ? tap / R::KW : 0, real ? b : 0, real ? c : 0);
     };
-    own_scale += fill_rows<P, A::STEPS * 16, A::FB, A::ROW, A::THREADS, A::F % 4 == 0, W::BACK>(
-      ws, scale - own_scale, A::F - f0,
-      [&](int k, int f) {
+    const auto filters = matrix_rows<P, A::STEPS * 16, A::FB, A::ROW, A::F % 4 == 0, W::BACK>(
+      ws, A::F - f0,
+      [=](int k, int f) {
         float value;
         filter(k, [&](bool real, int a, int b, int c) { value = weight(a, b, c, f0 + f), value = real ? value : 0.0f; });
         return value;
       },
-      [&](int k, int f, float (&v)[4]) {
+      [=](int k, int f, float (&v)[4]) {
         filter(k, [&](bool real, int a, int b, int c) {
           weight.template four<A::F % 4 == 0>(a, b, c, f0 + f, v);
 #pragma unroll
           for (int i = 0; i < 4; i++) v[i] = real ? v[i] : 0.0f;
         });
       });
+    const int top = h0 * S::SH - S::PT, edge = w0 * S::SW - S::PL;
+    int own_scale;
+    if constexpr (A::WIDE) {
+      float* const stage = reinterpret_cast<float*>(ws + A::WEIGHTS * P::PARTS / 2);
+      const auto image = wide_records<P, S, R, A::C, A::PLANE, A::NB, A::IH, A::IW, A::THREADS>(xs, stage, n0, top, edge, in);
+      own_scale = fill_both<P, A::THREADS>(scale, image, filters);
+    } else {
+      const auto image = records<P, R, A::C, A::PLANE, A::NB, A::IH, A::IW>(xs, n0, top, edge, c0, in);
+      own_scale = fill_both<P, A::THREADS>(scale, image, filters);
+    }
     rescale(sums, scale, own_scale);
     __syncthreads();
 #pragma unroll A::UNROLL
@@ -424,29 +447,30 @@ template <class T, class A, class FX, class FDY, class Out> DEVICE void tensor_c
   for (int strip = part; strip < A::STRIPS; strip += A::PARTS) {
     const int n0 = strip / A::ROWS * A::NB, h0 = strip % A::ROWS * A::TH;
     __syncthreads();
-    int own_scale;
-    if (A::WIDE) {
-      float* const stage = reinterpret_cast<float*>(ds + A::GRADIENT * P::PARTS / 2);
-      own_scale = fill_wide_records<P, S, R, A::C, A::PLANE, A::NB, A::IH, A::IW, A::THREADS>(
-        xs, stage, LARGEST_SCALE, n0, h0 * S::SH - S::PT, -S::PL, in);
-    } else {
-      own_scale = fill_records<P, R, A::C, A::PLANE, A::NB, A::IH, A::IW, A::THREADS>(
-        xs, LARGEST_SCALE, n0, h0 * S::SH - S::PT, -S::PL, c0, in);
-    }
-    const auto position = [&](int k, auto use) {
+    const auto position = [=](int k, auto use) {
       const int n = A::REAL % 16 == 0 || k < A::REAL ? n0 + k / Y::W / A::TH : Y::N;
       use(n, h0 + k / Y::W % A::TH, k % Y::W);
     };
-    own_scale += fill_rows<P, A::STEPS * 16, A::FB, A::ROW, A::THREADS, A::F % 4 == 0, Y::FORMAT != NHWC>(
-      ds, scale - own_scale, A::F - f0,
-      [&](int k, int f) {
+    const auto gradients = matrix_rows<P, A::STEPS * 16, A::FB, A::ROW, A::F % 4 == 0, Y::FORMAT != NHWC>(
+      ds, A::F - f0,
+      [=](int k, int f) {
         float value;
         position(k, [&](int n, int h, int w) { value = dy(n, h, w, f0 + f); });
         return value;
       },
-      [&](int k, int f, float (&v)[4]) {
+      [=](int k, int f, float (&v)[4]) {
         position(k, [&](int n, int h, int w) { dy.template four<A::F % 4 == 0>(n, h, w, f0 + f, v); });
       });
+    int own_scale;
+    if constexpr (A::WIDE) {
+      float* const stage = reinterpret_cast<float*>(ds + A::GRADIENT * P::PARTS / 2);
+      const auto image = wide_records<P, S, R, A::C, A::PLANE, A::NB, A::IH, A::IW, A::THREADS>(
+        xs, stage, n0, h0 * S::SH - S::PT, -S::PL, in);
+      own_scale = fill_both<P, A::THREADS>(scale, image, gradients);
+    } else {
+      const auto image = records<P, R, A::C, A::PLANE, A::NB, A::IH, A::IW>(xs, n0, h0 * S::SH - S::PT, -S::PL, c0, in);
+      own_scale = fill_both<P, A::THREADS>(scale, image, gradients);
+    }
     rescale(sums, scale, own_scale);
     __syncthreads();
 #pragma unroll 1
@@ -496,16 +520,16 @@ struct TensorProductTile {
 };
 
 // Rows and columns from (r0, c0) of a matrix as it is stored, of which `rows` and `columns` are real.
-template <class P, int ROWS, int COLUMNS, int ROW, int THREADS, bool fours, class F>
-DEVICE int fill_matrix(uint32* place, int most, const F& matrix, int r0, int c0, int rows, int columns) {
-  return fill_rows<P, ROWS, COLUMNS, ROW, THREADS, fours, false>(
-    place, most, columns - c0,
-    [&](int r, int c) {
+template <class P, int ROWS, int COLUMNS, int ROW, bool fours, class F>
+DEVICE auto matrix_part(uint32* place, const F& matrix, int r0, int c0, int rows, int columns) {
+  return matrix_rows<P, ROWS, COLUMNS, ROW, fours, false>(
+    place, columns - c0,
+    [=](int r, int c) {
       const bool real = r0 + r < rows;
       const float value = matrix(real ? r0 + r : 0, c0 + c);
       return real ? value : 0.0f;
     },
-    [&](int r, int c, float (&v)[4]) {
+    [=](int r, int c, float (&v)[4]) {
       const bool real = r0 + r < rows;
       load_four_columns<fours>(matrix, real ? r0 + r : 0, c0 + c, v);
 #pragma unroll
@@ -543,25 +567,26 @@ template <class T, class A, class FA, class FB, class Out> DEVICE void tensor_mu
 #pragma unroll 1
   for (int k0 = first; k0 < last; k0 += A::BK) {
     __syncthreads();
-    int own_scale = fill_matrix<P, A::A_ROWS, A::TA ? A::BM : A::BK, A::A_ROW, A::THREADS, (A::TA ? A::M : A::K) % 4 == 0>(
-      as, LARGEST_SCALE, a, A::TA ? k0 : m0, A::TA ? m0 : k0, A::TA ? last : A::M, A::TA ? A::M : last);
-    own_scale += fill_matrix<P, A::B_ROWS, A::TB ? A::BK : A::BN, A::B_ROW, A::THREADS, (A::TB ? A::K : A::N) % 4 == 0>(
-      bs, scale - own_scale, b, A::TB ? n0 : k0, A::TB ? k0 : n0, A::TB ? A::N : last, A::TB ? last : A::N);
+    const auto fa = matrix_part<P, A::A_ROWS, A::TA ? A::BM : A::BK, A::A_ROW, (A::TA ? A::M : A::K) % 4 == 0>(
+      as, a, A::TA ? k0 : m0, A::TA ? m0 : k0, A::TA ? last : A::M, A::TA ? A::M : last);
+    const auto fb = matrix_part<P, A::B_ROWS, A::TB ? A::BK : A::BN, A::B_ROW, (A::TB ? A::K : A::N) % 4 == 0>(
+      bs, b, A::TB ? n0 : k0, A::TB ? k0 : n0, A::TB ? A::N : last, A::TB ? last : A::N);
+    const int own_scale = fill_both<P, A::THREADS>(scale, fa, fb);
     rescale(sums, scale, own_scale);
     __syncthreads();
 #pragma unroll 2
     for (int s = slice; s < A::BK / 16; s += A::SLICES) {
-      uint32 fa[A::MT][P::PARTS][4], fb[A::NT][P::PARTS][2];
-      load_columns<P, A::NT, B_PLANE * 2, A::TB ? 8 * A::B_ROW * 2 : 16, A::TB>(fb, right + s * 16 * (A::TB ? 1 : A::B_ROW) * 2);
+      uint32 rows[A::MT][P::PARTS][4], columns[A::NT][P::PARTS][2];
+      load_columns<P, A::NT, B_PLANE * 2, A::TB ? 8 * A::B_ROW * 2 : 16, A::TB>(columns, right + s * 16 * (A::TB ? 1 : A::B_ROW) * 2);
 #pragma unroll
       for (int m = 0; m < A::MT; m++)
 #pragma unroll
         for (int p = 0; p < P::PARTS; p++) {
           const SharedAddress place = left + (s * 16 * (A::TA ? A::A_ROW : 1) + m * 16 * (A::TA ? 1 : A::A_ROW) + p * A_PLANE) * 2;
-          if (A::TA) load_transposed(fa[m][p], place);
-          else load_matrices(fa[m][p], place);
+          if (A::TA) load_transposed(rows[m][p], place);
+          else load_matrices(rows[m][p], place);
         }
-      multiply_fragments<P, A::MT, A::NT>(sums, fa, fb);
+      multiply_fragments<P, A::MT, A::NT>(sums, rows, columns);
     }
   }
   sum_slices<A::SLICES, A::OWN>(reinterpret_cast<float*>(as), slice, sums);

@@ -11,7 +11,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from minicnn.backends.numba_cuda.kernels.decorators import ALIGNED, Function, block, choose, device, index, slot, unrolled
+from minicnn.backends.numba_cuda.kernels.decorators import (
+    ALIGNED,
+    Function,
+    block,
+    choose,
+    device,
+    index,
+    slot,
+    unrolled,
+)
 from minicnn.backends.numba_cuda.kernels.filling import fill
 from minicnn.backends.numba_cuda.kernels.geometry import Image, Window
 from minicnn.backends.numba_cuda.shim import cuda

@@ -7,9 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from minicnn.backends.numba_cuda.shim import SIMULATED, choose, device_function, read
+from minicnn.backends.numba_cuda.shim import SIMULATED, choose, device_function, read, read_four, read_word
 
-__all__ = ["ALIGNED", "Function", "block", "choose", "device", "index", "read", "signed", "slot", "unrolled"]
+__all__ = [
+    "ALIGNED", "Function", "block", "choose", "device", "index", "read", "read_four", "read_word", "signed", "slot",
+    "unrolled",
+]  # fmt: skip
 
 Function = Callable[..., Any]
 

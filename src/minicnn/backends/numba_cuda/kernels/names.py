@@ -18,7 +18,7 @@ from minicnn.backends.numba_cuda.kernels import (
     scalars,
     windows,
 )  # fmt: skip
-from minicnn.backends.numba_cuda.kernels.decorators import block, device, index, read
+from minicnn.backends.numba_cuda.kernels.decorators import block, device, index, read, read_four, read_word
 
 _FAMILIES = {
     convolution: ("ConvTile", "convolve", "each", "each_pooled"),
@@ -36,6 +36,7 @@ _FAMILIES = {
 }  # fmt: skip
 
 NAMES: dict[str, Any] = {
-    "np": np, "device": device, "block": block, "index": index, "read": read, **elementary.NAMES,
-    **scalars.NAMES, **{name: getattr(module, name) for module, names in _FAMILIES.items() for name in names},
+    "np": np, "device": device, "block": block, "index": index, "read": read, "read_four": read_four,
+    "read_word": read_word, **elementary.NAMES, **scalars.NAMES,
+    **{name: getattr(module, name) for module, names in _FAMILIES.items() for name in names},
 }  # fmt: skip

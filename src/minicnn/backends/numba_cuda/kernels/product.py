@@ -10,7 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from minicnn.backends.numba_cuda.kernels.decorators import ALIGNED, Function, block, choose, device, index, slot, unrolled
+from minicnn.backends.numba_cuda.kernels.decorators import (
+    ALIGNED,
+    Function,
+    block,
+    choose,
+    device,
+    index,
+    slot,
+    unrolled,
+)
 from minicnn.backends.numba_cuda.shim import cuda
 
 SLAB = 16  # terms whose products are written out one after the other
@@ -18,13 +27,23 @@ SLAB = 16  # terms whose products are written out one after the other
 
 @dataclass(frozen=True)
 class ProductTile:
-    """Sizes of a product (M, K) x (K, N) and its tile; TA, TB: whether a and b are stored transposed."""
+    """Sizes of a product (M, K) x (K, N) and its tile.
+
+    Attributes:
+        TA: Whether a is stored transposed.
+        TB: Whether b is.
+        WA: Neighbours of a row of a, as it is stored, that are loaded at once: 1 or 4.
+        WB: The same of b.
+        PARTS: Pieces into which the terms are cut.
+    """
 
     M: int
     N: int
     K: int
     TA: bool
     TB: bool
+    WA: int
+    WB: int
     BM: int
     BN: int
     BK: int
@@ -33,60 +52,130 @@ class ProductTile:
     PARTS: int
 
 
-def multiply(T: Any, tile: ProductTile, a: Function, b: Function, out: Function) -> Function:
+@dataclass(frozen=True)
+class Side:
+    """How the threads of a block bring their piece of one matrix into shared memory, SIZE results x BK terms.
+
+    Attributes:
+        load: load(p, found, thread, first, k0, last): ask for the piece that begins at a result and at term k0.
+        store: store(found, shared, thread, k0, last): put it into shared memory, when it has come.
+        kind: Type of what is on the way.
+        count: How much of that a thread has on the way.
+    """
+
+    load: Function
+    store: Function
+    kind: Any
+    count: int
+
+
+def side(
+    T: Any, LIMIT: int, SIZE: int, BK: int, ALONG: bool, W: int, ROW: int, THREADS: int, get: Function, unpack: Any
+) -> Side:
+    """One matrix's side of a product.
+
+    Args:
+        T: Type of the elements.
+        LIMIT: Results along this side.
+        SIZE: Those of a block.
+        BK: Terms in shared memory.
+        ALONG: Whether results, rather than terms, are neighbours in memory.
+        W: Neighbours that are loaded at once.
+        ROW: Length of a term's row in shared memory.
+        THREADS: Threads of a block.
+        get: get(p, row, column): a tuple of W neighbours, or of one word that holds them.
+        unpack: None, or unpack(word, w): one of them. They stay packed until they are stored, because a conversion
+            waits for what it converts.
+    """
+    LOADS, RUN = BK * SIZE // W, (SIZE if ALONG else BK) // W
+    EACH, STEP, SLOTS = -(-LOADS // THREADS), 1 if ALONG else ROW, 1 if unpack else W
+    WHOLE, ALL = LIMIT % SIZE == 0, LOADS % THREADS == 0
+    zero, nothing, start = T(0), index(0), index(0)
+    kind = index if unpack else T
+
+    @device
+    def place(e: Any) -> Any:
+        """(result, term) of load e; neighbouring loads are neighbours in memory."""
+        one, other = e % RUN * W, e // RUN
+        return (one, other) if ALONG else (other, one)
+
+    @device
+    def load_one(u: Any, s: Any) -> None:
+        p, found, thread, first, k0, last = s
+        e = index(thread + u * THREADS)
+        at, term = place(e)
+        m, k = index(first + at), index(k0 + term)
+        real = (WHOLE | (m < LIMIT)) & (k < last) & (ALL | (e < LOADS))
+        row, column = (k, m) if ALONG else (m, k)
+        keep(found, u, real, get(p, choose(real, row, start), choose(real, column, start)))
+
+    @device
+    def keep_word(found: Any, u: Any, real: Any, values: Any) -> None:
+        found[slot(u)] = choose(real, values[0], nothing)
+
+    @device
+    def keep_one(found: Any, u: Any, real: Any, values: Any) -> None:
+        found[slot(u)] = choose(real, T(values[0]), zero)
+
+    @device
+    def keep_four(found: Any, u: Any, real: Any, values: Any) -> None:
+        found[slot(u * 4)] = choose(real, T(values[0]), zero)
+        found[slot(u * 4 + 1)] = choose(real, T(values[1]), zero)
+        found[slot(u * 4 + 2)] = choose(real, T(values[2]), zero)
+        found[slot(u * 4 + 3)] = choose(real, T(values[3]), zero)
+
+    keep = keep_word if unpack else keep_four if W == 4 else keep_one
+
+    @device
+    def loaded(found: Any, u: Any, w: Any, inside: Any) -> Any:
+        return found[slot(u * SLOTS + w)]
+
+    @device
+    def unpacked(found: Any, u: Any, w: Any, inside: Any) -> Any:
+        return choose(inside, T(unpack(found[slot(u)], w)), zero)
+
+    element = unpacked if unpack else loaded
+
+    @device
+    def store_one(u: Any, s: Any) -> None:
+        found, shared, thread, k0, last = s
+        e = index(thread + u * THREADS)
+        if ALL or e < LOADS:
+            at, term = place(e)
+            for w in range(W):
+                inside = index(k0 + term) < last
+                shared[slot(term * ROW + at + w * STEP)] = element(found, u, w, inside)
+
+    return Side(unrolled(EACH, load_one), unrolled(EACH, store_one), kind, EACH * SLOTS)
+
+
+def multiply(
+    T: Any, tile: ProductTile, a: Function, b: Function, out: Function, unpack_a: Any = None, unpack_b: Any = None
+) -> Function:
     """The function of a block.
 
     Args:
         T: Type of the elements.
         tile: Sizes.
-        a: a(p, row, column), an element of the first matrix as it is stored.
-        b: b(p, row, column) of the second.
+        a: a(p, row, column), WA elements of the first matrix as it is stored, from that column on.
+        b: b(p, row, column), WB of the second.
         out: out(p, part, i, sum) for each element i of the product.
+        unpack_a: None, or what makes elements of the first matrix from words; see `side`.
+        unpack_b: The same of the second.
     """
     M, N, K, TA, TB, BM, BN, BK = tile.M, tile.N, tile.K, tile.TA, tile.TB, tile.BM, tile.BN, tile.BK
     TM, TN, PARTS = tile.TM, tile.TN, tile.PARTS
     GN, GM = BN // TN, BM // TM
     THREADS, COLUMNS = GN * GM, -(-N // BN)
-    terms = -(-K // PARTS)
-    RUN = -(-terms // BK) * BK  # terms of a part
-    LEFT, RIGHT = -(-BK * BM // THREADS), -(-BK * BN // THREADS)
-    A_ROW, B_ROW = BM + 4, BN + 4
+    RUN = -(-K // (PARTS * BK)) * BK  # terms of a part
+    A_ROW, B_ROW = BM + min(TM, 4), -(-BN // 4) * 4 + 4  # of shared memory
+    left_side = side(T, M, BM, BK, TA, tile.WA, A_ROW, THREADS, a, unpack_a)
+    right_side = side(T, N, BN, BK, not TB, tile.WB, B_ROW, THREADS, b, unpack_b)
+    load_left, store_left, LEFT, LEFT_KIND = left_side.load, left_side.store, left_side.count, left_side.kind
+    load_right, store_right, RIGHT, RIGHT_KIND = right_side.load, right_side.store, right_side.count, right_side.kind
     AS, BS, OWN = BK * A_ROW, BK * B_ROW, TM * TN
     WHOLE_M, WHOLE_N, STEP = M % BM == 0, N % BN == 0, min(SLAB, BK)
-    zero, start = T(0), index(0)
-
-    @device
-    def left_place(e: Any) -> Any:
-        """(row of the result, term) of load e; neighbouring loads are neighbours in memory."""
-        return (e % BM, e // BM) if TA else (e // BK, e % BK)
-
-    @device
-    def right_place(e: Any) -> Any:
-        return (e // BK, e % BK) if TB else (e % BN, e // BN)
-
-    @device
-    def left_term(p: Any, m: Any, k: Any, last: Any) -> Any:
-        real = (WHOLE_M | (m < M)) & (k < last)
-        row, column = (k, m) if TA else (m, k)
-        return choose(real, T(a(p, choose(real, row, start), choose(real, column, start))), zero)
-
-    @device
-    def right_term(p: Any, n: Any, k: Any, last: Any) -> Any:
-        real = (WHOLE_N | (n < N)) & (k < last)
-        row, column = (n, k) if TB else (k, n)
-        return choose(real, T(b(p, choose(real, row, start), choose(real, column, start))), zero)
-
-    @device
-    def load_left(u: Any, s: Any) -> None:
-        p, found, thread, m0, k0, last = s
-        m, k = left_place(index(thread + u * THREADS))
-        found[u] = left_term(p, index(m0 + m), index(k0 + k), last)
-
-    @device
-    def load_right(u: Any, s: Any) -> None:
-        p, found, thread, n0, k0, last = s
-        n, k = right_place(index(thread + u * THREADS))
-        found[u] = right_term(p, index(n0 + n), index(k0 + k), last)
+    zero = T(0)
 
     @device
     def multiply_term(u: Any, s: Any) -> None:
@@ -99,15 +188,14 @@ def multiply(T: Any, tile: ProductTile, a: Function, b: Function, out: Function)
             for n in range(TN):
                 sums[m * TN + n] += one * wide[n]
 
-    load_lefts, load_rights = unrolled(LEFT, load_left), unrolled(RIGHT, load_right)
     multiply_terms = unrolled(STEP, multiply_term)
 
     @block
     def run(p: Any, number: Any) -> None:
         left = cuda.shared.array(AS, T, ALIGNED)
         right = cuda.shared.array(BS, T, ALIGNED)
-        next_left = cuda.local.array(LEFT, T)
-        next_right = cuda.local.array(RIGHT, T)
+        next_left = cuda.local.array(LEFT, LEFT_KIND)
+        next_right = cuda.local.array(RIGHT, RIGHT_KIND)
         sums = cuda.local.array(OWN, T)
         wide = cuda.local.array(TN, T)
         thread = cuda.threadIdx.x
@@ -116,28 +204,19 @@ def multiply(T: Any, tile: ProductTile, a: Function, b: Function, out: Function)
         gn, gm = thread % GN, thread // GN
         for k in range(OWN):
             sums[k] = zero
-        first = index(part * RUN)
-        last = index(min(first + RUN, K))
-        load_lefts((p, next_left, thread, m0, first, last))
-        load_rights((p, next_right, thread, n0, first, last))
-        k0 = first
+        k0 = index(part * RUN)
+        last = index(min(part * RUN + RUN, K))
+        load_left((p, next_left, thread, m0, k0, last))
+        load_right((p, next_right, thread, n0, k0, last))
         while k0 < last:
             cuda.syncthreads()
-            for u in range(LEFT):
-                e = index(thread + u * THREADS)
-                if e < BK * BM:
-                    m, k = left_place(e)
-                    left[slot(k * A_ROW + m)] = next_left[u]
-            for u in range(RIGHT):
-                e = index(thread + u * THREADS)
-                if e < BK * BN:
-                    n, k = right_place(e)
-                    right[slot(k * B_ROW + n)] = next_right[u]
+            store_left((next_left, left, thread, k0, last))
+            store_right((next_right, right, thread, k0, last))
             cuda.syncthreads()
             k0 = index(k0 + BK)
             if RUN > BK:  # the terms of the next round
-                load_lefts((p, next_left, thread, m0, k0, last))
-                load_rights((p, next_right, thread, n0, k0, last))
+                load_left((p, next_left, thread, m0, k0, last))
+                load_right((p, next_right, thread, n0, k0, last))
             for slab in range(0, BK, STEP):
                 multiply_terms((left, right, sums, wide, gm, gn, slab))
         for m in range(TM):

@@ -9,7 +9,7 @@ from minicnn.backends.numba_cuda.kernels.decorators import Function, block, choo
 from minicnn.backends.numba_cuda.kernels.scalars import larger
 from minicnn.backends.numba_cuda.shim import cuda
 
-AT_ONCE = 8  # terms under way before the first is added
+AT_ONCE = 8  # parts under way before the first is added
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,7 @@ class ReduceTile:
     Attributes:
         TERMS_FIRST: Whether the terms of neighbouring threads, not the results, lie next to each other.
         LARGEST: Whether a maximum is taken rather than a sum.
+        RUN: Terms under way before the first is added.
     """
 
     O: int  # noqa: E741
@@ -28,12 +29,14 @@ class ReduceTile:
     RX: int
     TERMS_FIRST: bool
     LARGEST: bool
+    RUN: int = 8
 
 
 def reduce(T: Any, tile: ReduceTile, term: Function, out: Function) -> Function:
     """The function of a block: out(p, part, o, value) for each result, over term(p, o, r)."""
     O, R, PARTS, OX, RX = tile.O, tile.R, tile.PARTS, tile.OX, tile.RX  # noqa: E741
-    TERMS_FIRST, LARGEST, SIZE, RUN = tile.TERMS_FIRST, tile.LARGEST, tile.OX * tile.RX, -(-tile.R // tile.PARTS)
+    TERMS_FIRST, LARGEST, SIZE, RUN = tile.TERMS_FIRST, tile.LARGEST, tile.OX * tile.RX, tile.RUN
+    TERMS = -(-R // PARTS)  # of a part
     start = T(-float("inf")) if LARGEST else T(0)
 
     @device
@@ -45,25 +48,25 @@ def reduce(T: Any, tile: ReduceTile, term: Function, out: Function) -> Function:
         p, values, o, r = s
         values[u] = T(term(p, index(o), index(r + u * RX)))
 
-    load_all = unrolled(AT_ONCE, load)
+    load_all = unrolled(RUN, load)
 
     @block
     def run(p: Any, number: Any) -> None:
         shared = cuda.shared.array(SIZE, T)
-        values = cuda.local.array(AT_ONCE, T)
+        values = cuda.local.array(RUN, T)
         thread = cuda.threadIdx.x
         part, o0 = number % PARTS, number // PARTS * OX
         rx = thread % RX if TERMS_FIRST else thread // OX
         ox = thread // RX if TERMS_FIRST else thread % OX
-        o, first = index(o0 + ox), part * RUN
-        last, r = index(min(first + RUN, R)), index(first + rx)
+        o, first = index(o0 + ox), part * TERMS
+        last, r = index(min(first + TERMS, R)), index(first + rx)
         total = start
         if o < O:
-            while r + (AT_ONCE - 1) * RX < last:
+            while r + (RUN - 1) * RX < last:
                 load_all((p, values, o, r))
-                for u in range(AT_ONCE):
+                for u in range(RUN):
                     total = join(total, values[u])
-                r = index(r + AT_ONCE * RX)
+                r = index(r + RUN * RX)
             while r < last:
                 total = join(total, T(term(p, o, r)))
                 r = index(r + RX)

@@ -1,0 +1,179 @@
+"""What a user waits for on a GPU beyond the steps: fit with all that it does, and the first step.
+
+    python benchmarks/gpu_fit.py [--json FILE] [--rounds N] [study ...]
+
+`fit` runs with accuracy, validation on 10,000 samples and the progress bar (into a terminal that nobody sees); beside
+it, alternating, the bare loop: the same training and evaluation steps called on the engine, and their totals read. The
+first step is that of a process of its own, with nothing in the folders of compiled kernels (cold) and once more (warm).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+from gpu_steps import SIZES, build
+
+from minicnn.staging import Run
+
+EPOCHS = {"platforms": 8, "kernels": 2, "mlp": 1}
+
+
+def data(samples: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Random images (N, 28, 28, 1) uint8 and labels (N,)."""
+    rng = np.random.default_rng(0)
+    return rng.integers(0, 256, (samples, 28, 28, 1)).astype("uint8"), rng.integers(0, 10, samples).astype("int32")
+
+
+def terminal() -> TextIO:
+    """A terminal whose output is thrown away."""
+    leader, follower = os.openpty()
+    import threading
+
+    def drain() -> None:
+        try:
+            while os.read(leader, 65536):
+                pass
+        except OSError:
+            pass
+
+    threading.Thread(target=drain, daemon=True).start()
+    return os.fdopen(follower, "w")
+
+
+def contenders(study: str, backend: str, tty: TextIO) -> dict[str, Callable[[], Any]]:
+    """Functions that train for some epochs and wait for the end."""
+    batch, samples, steps = SIZES[study]
+    (x, y), validation = data(samples), data(10_000)
+    model, bare = build(study, backend), build(study, backend)
+    epochs = EPOCHS[study]
+    whole = batch == samples
+    on_device = [bare.backend.asarray(a) for a in (x, y)]
+    valid = [bare.backend.asarray(a) for a in validation]
+
+    def fit(verbose: int, **extra: Any) -> None:
+        with redirect_stdout(tty):
+            if whole:
+                model.fit([tuple(on_device)] * steps, epochs=epochs, verbose=verbose, **extra)
+            else:
+                model.fit(*on_device, batch, epochs, verbose, last_batch="pad", **extra)
+
+    source = (
+        bare._source([tuple(on_device)] * steps, None, None, batch, "keep")
+        if whole
+        else bare._source(*on_device, None, batch, "pad")
+    )
+    tested = bare._validation(tuple(valid), 512)
+    at_once = bare.backend.steps_at_once
+    runs = [list(source.runs(shuffle=not whole, seed=0, epoch=e, longest=at_once)) for e in range(epochs)]
+    tests = list(tested.runs(shuffle=False, seed=0, epoch=0, longest=at_once))
+    engine = bare._engine
+
+    def loop(evaluated: list[Run]) -> None:
+        for epoch in runs:
+            totals: Any = {}
+            for run in epoch:
+                totals = engine.train_many(run.feed, run.arrays, totals, run.index, [0.01] * run.steps)
+            bare._logs(totals)
+            totals = {}
+            for run in evaluated:
+                totals = engine.evaluate_many(run.feed, run.arrays, totals, run.index, run.steps)
+            if evaluated:
+                bare._logs(totals)
+
+    return {
+        "bare training": lambda: loop([]),
+        "bare training and validation": lambda: loop(tests),
+        "fit, silent, training": lambda: fit(0),
+        "fit, progress bar, validation": lambda: fit(1, validation_data=tuple(valid)),
+    }
+
+
+def overhead(study: str, backend: str, rounds: int, tty: TextIO) -> dict[str, float]:
+    """Median milliseconds of an epoch of each way."""
+    ways = contenders(study, backend, tty)
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for at in range(rounds + 2):
+        for name, run in ways.items():
+            start = time.perf_counter()
+            run()
+            if at > 1:
+                times[name].append((time.perf_counter() - start) / EPOCHS[study] * 1e3)
+    return {name: statistics.median(found) for name, found in times.items()}
+
+
+FIRST = """
+import sys, time
+start = time.perf_counter()
+import numpy as np
+from gpu_steps import SIZES, build
+study, backend = sys.argv[1:]
+batch, samples, _ = SIZES[study]
+import minicnn
+from minicnn.backends import get_backend
+chosen = get_backend(backend)
+chosen.synchronize()
+chosen.asarray(np.zeros(1, "float32"))
+loaded = time.perf_counter()
+model = build(study, chosen)
+x, y = np.zeros((batch, 28, 28, 1), "uint8"), np.zeros(batch, "int32")
+built = time.perf_counter()
+model.train_on_batch(x, y)
+end = time.perf_counter()
+print(loaded - start, built - loaded, end - built)
+"""
+
+
+def first_step(study: str, backend: str) -> dict[str, Any]:
+    """Seconds to the end of the first step, in a new process, by their parts."""
+    result: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        env = os.environ | {"MINICNN_CACHE": f"{folder}/a", "CUPY_CACHE_DIR": f"{folder}/b"}
+        env["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), env.get("PYTHONPATH", "")])
+        for state in ("cold", "warm"):
+            start = time.perf_counter()
+            command = [sys.executable, "-c", FIRST, study, backend]
+            done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+            names = ("import and device", "model", "first step")
+            parts = dict(zip(names, map(float, done.stdout.split()), strict=True))
+            result[state] = {**parts, "process": time.perf_counter() - start}
+    return result
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("studies", nargs="*", default=[])
+    parser.add_argument("--backend", default="cupy")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", type=Path)
+    chosen = parser.parse_args()
+    results: dict[str, Any] = {}
+    tty = terminal()
+    for study in chosen.studies or list(EPOCHS):
+        found = overhead(study, chosen.backend, chosen.rounds, tty)
+        first = first_step(study, chosen.backend)
+        results[study] = {"ms": found, "first step, s": first}
+        print(study)
+        for name, ms in found.items():
+            base = found["bare training" if "training" in name and "fit" in name else "bare training and validation"]
+            print(f"  {name:32} {ms:9.2f} ms an epoch  {ms / base:6.3f}")
+        for state, parts in first.items():
+            print(f"  first step, {state}: " + ", ".join(f"{k} {v:.2f} s" for k, v in parts.items()), flush=True)
+    if chosen.json:
+        chosen.json.write_text(json.dumps(results, indent=1) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,378 @@
+"""CUDA C++ of a chain of rows: a loop over tiles of rows, in it a loop over elements for each level of the chain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from minicnn.backends._cuda.chain_layout import SOFTMAX, Chain, Layout, Loop, is_sum_of_parts
+from minicnn.backends._cuda.expressions import c_type, expression, literal
+from minicnn.ops.checks import normalize_axes
+from minicnn.program.graph import Node, Value
+
+if TYPE_CHECKING:
+    from minicnn.backends._cuda.generation import Writer
+
+
+def chain_text(writer: Writer, node: Node) -> str:
+    """Statements of a chain, which see `block`."""
+    return _Text(writer, node).text()
+
+
+def _sums(loop: Loop) -> bool:
+    """Whether a loop has products or sums of parts."""
+    return any(n.op.name == "matmul" or is_sum_of_parts(n) for n in loop.nodes)
+
+
+class _Text:
+    def __init__(self, writer: Writer, node: Node) -> None:
+        self.writer, self.node = writer, node
+        self.chain: Chain = node.attrs["chain"]
+        self.parts: dict[int, Value] = node.attrs["parts"]
+        self.layout = Layout(self.chain)
+        self.stored = {id(v) for v in node.outputs}
+        self.start = 0  # thread that begins the next loop of a level
+        self.names: dict[int, str] = {}  # function objects of values in shared memory
+
+    def text(self) -> str:
+        """The whole."""
+        chain, product = self.chain, self.chain.product
+        rows = str(chain.rows) if chain.batch % chain.rows == 0 else f"min({chain.rows}, {chain.batch} - int(row0))"
+        text = "    unsigned char* const memory = dynamic_shared();\n    uint32 row0 = 0;\n"
+        text += self._begin()
+        head, tail, wait = "", "", "      __syncthreads();\n"
+        if product is not None:
+            ahead, step = chain.stages - 1, chain.blocks
+            text += "    bytes.find(block * " + f"{chain.rows}, where);\n"
+            for turn in range(ahead):
+                text += f"    if (block + {turn * step} < {chain.tiles}) bytes.load({turn}, x);\n    copies_commit();\n"
+                text += f"    bytes.find((block + {(turn + 1) * step}) * {chain.rows}, where);\n"
+            first, tail = self._early()
+            text += first.replace("EARLY", "block") + tail + self._weights()
+            head = (
+                f"      if (tile + {ahead * step} < {chain.tiles}) bytes.load(turn + {ahead}, x);\n"
+                f"      copies_commit();\n      bytes.find((tile + {(ahead + 1) * step}) * {chain.rows}, where);\n"
+                + first.replace("EARLY", f"min(tile + {step}, {chain.tiles - 1})")
+                + f"      copies_wait<{ahead}>();\n{wait}      bytes.multiply(turn);\n{wait}"
+            )
+        if self.layout.narrow:
+            levels = self._rows() + wait + self._split() + (wait if product and product.gradient else "")
+            levels += "".join(self._sum(n) for n in chain.nodes if id(n) in chain.sums) + wait
+        else:
+            levels = "".join(self._level(k) + wait for k in range(len(self.layout.levels)))
+        text += (
+            f"    int turn = 0;\n#pragma unroll 1\n"
+            f"    for (int tile = block; tile < {chain.tiles}; tile += {chain.blocks}, turn++) {{\n"
+            f"      row0 = tile * {chain.rows};\n      const int rows = {rows};\n{head}{levels}{tail}    }}\n"
+        )
+        return text + self._end()
+
+    # Before and after the tiles -----------------------------------------------------------------
+
+    def _begin(self) -> str:
+        chain, layout, text = self.chain, self.layout, ""
+        product = chain.product
+        for value, at in layout.staged:
+            source, name, kind = self.writer.functor(value), self.writer.new(), c_type(value)
+            text += f"    {kind}* const s{name} = reinterpret_cast<{kind}*>(memory + {at});\n"
+            text += f"    fill<{kind}, {value.size}, {chain.threads}>({source}, "
+            text += f"[&](int k, {kind} value) {{ s{name}[k] = value; }});\n"
+            text += f"    auto {name} = [&](uint32 i) {{ return s{name}[i]; }};\n"
+            self.writer.names[id(self.writer.plan.root(value))] = name
+        first = [n for loop in layout.levels[0].loops.values() for n in loop.nodes]
+        if any(v is value for n in first for v in n.inputs for value, _ in layout.staged):
+            text += "    __syncthreads();\n"  # otherwise a barrier lies in between
+        for key, at in layout.slots.items():
+            value = next(v for n in chain.nodes for v in n.outputs if id(v) == key)
+            name, kind = self.writer.new(), c_type(value)
+            columns = value.size // chain.batch
+            text += f"    {kind}* const s{name} = reinterpret_cast<{kind}*>(memory + {at});\n"
+            text += f"    auto {name} = [&](uint32 i) {{ return s{name}[i - row0 * {columns}u]; }};\n"
+            self.names[key] = name
+        for at in layout.statistics.values():
+            text += f"    float* const tops{at} = reinterpret_cast<float*>(memory + {at});\n"
+            text += f"    float* const totals{at} = tops{at} + {chain.rows};\n"
+        for k, node in enumerate(chain.nodes):
+            if id(node) in chain.sums and (product is None or node is not product.gradient):
+                text += f"    RowSums<float, {node.outputs[0].size}, {chain.threads}> sum{k};\n"
+        if product is not None:
+            text += f"    using A = {chain.tile_type};\n    ByteRows<A> bytes(memory);\n"
+            rows = self.writer.plan.root(product.rows)
+            offset = ""
+            if id(rows) in self.writer.queued:
+                self.writer.reads_queue = True
+                offset = f" + (unsigned long long)(row) * {rows.size}u"
+            text += f"    const uint8* const x = {self.writer.parameter(rows)}{offset};\n"
+            place = f"uint32({self.writer.functor(product.index)}(r))" if product.index is not None else "r"
+            text += f"    auto where = [&](uint32 r) {{ return {place}; }};\n"
+        return text
+
+    def _weights(self) -> str:
+        product = self.chain.product
+        return f"    bytes.begin({self.writer.functor(product.node.inputs[1])});\n" if product is not None else ""
+
+    def _end(self) -> str:
+        chain, text, leave = self.chain, "", ""
+        for k, node in enumerate(chain.nodes):
+            if id(node) not in chain.sums:
+                continue
+            part = self.parts[id(node)]
+            self.writer.written.add(id(part))
+            place = f"{self.writer.parameter(part)}[block * {node.outputs[0].size}u + o]"
+            if chain.product is not None and node is chain.product.gradient:
+                scale = literal(chain.product.scale, "float")
+                leave += "    bytes.leave();\n"
+                text += f"    bytes.finish([&](uint32 o, float sum) {{ {place} = sum * {scale}; }});\n"
+            else:
+                scratch = f"reinterpret_cast<float*>(memory + {self.layout.scratch[id(node)]})"
+                leave += f"    sum{k}.leave({scratch});\n"
+                text += f"    sum{k}.finish({scratch}, [&](uint32 o, float sum) {{ {place} = sum; }});\n"
+        return (leave + "    __syncthreads();\n" if leave else "") + text
+
+    # Levels -------------------------------------------------------------------------------------
+
+    def _level(self, at: int) -> str:
+        level, self.start = self.layout.levels[at], 0
+        if at == 0 and self.chain.product is not None:
+            return self._level_zero()
+        few = [lp for lp in level.loops.values() if at == 0 and lp.lanes == 1 and lp.columns == 1 and not _sums(lp)]
+        text, stores = self._apart(few)
+        text = text.replace("EARLY", "tile") + "".join(self._loop(lp) for lp in level.loops.values() if lp not in few)
+        text += stores
+        text += "".join(self._statistics(value) for value in level.statistics)
+        if level.splits:
+            text += self._split()
+        return text + "".join(self._sum(node) for node in level.sums)
+
+    def _thread(self, items: int) -> str:
+        """Number of a thread in a loop, so that loops between two barriers begin in different warps."""
+        threads, start = self.chain.threads, self.start
+        self.start = (start + -(-items // 32) * 32) % threads
+        return f"(int(threadIdx.x) + {threads - start}) % {threads}" if start else "int(threadIdx.x)"
+
+    def _multiplies(self, loop: Loop) -> bool:
+        return self.chain.product is not None and self.chain.product.node in loop.nodes
+
+    def _early(self) -> tuple[str, str]:
+        """What waits for nothing in the chain, for a tile EARLY; then what stores it for the next turn."""
+        self.start = 0
+        return self._apart([loop for loop in self.layout.levels[0].loops.values() if not self._multiplies(loop)])
+
+    def _apart(self, loops: Sequence[Loop]) -> tuple[str, str]:
+        """Loops whose results are stored later, so that nothing behind them waits for what they read."""
+        text, stores = "", ""
+        for loop in loops:
+            local: dict[int, str] = {}
+            total = self.chain.rows * loop.columns
+            for first in range(0, total, self.chain.threads):
+                place, name = self._thread(min(self.chain.threads, total - first)), self.writer.new()
+                text += f"      const int k{name} = {first} + {place};\n"
+                last = f"min(uint32(EARLY) * {total}u + k{name}, {self.chain.batch * loop.columns - 1}u)"
+                text += f"      const uint32 i{name} = {last};\n"
+                for node in loop.nodes:
+                    (y,) = node.outputs
+                    names, made = [self._name(v, local) for v in node.inputs], self.writer.new()
+                    value = expression(node, 0, names, f"i{name}")
+                    text += f"      const {c_type(y)} v{made} = {value};\n"
+                    text += f"      auto {made} = [&](uint32) {{ return v{made}; }};\n"
+                    local[id(y)] = made
+                    guard = f"      if (k{name} < {total})"
+                    if id(y) in self.layout.slots:
+                        stores += f"{guard} s{self.names[id(y)]}[k{name}] = v{made};\n"
+                    if id(y) in self.stored:
+                        self.writer.written.add(id(y))
+                        stores += f"{guard} {self.writer.parameter(y)}[i{name}] = v{made};\n"
+        return text, stores
+
+    def _level_zero(self) -> str:
+        """The first level of a chain that begins with bytes, less what is done early."""
+        level = self.layout.levels[0]
+        text = "".join(self._loop(loop) for loop in level.loops.values() if self._multiplies(loop))
+        return text + "".join(self._statistics(value) for value in level.statistics)
+
+    def _name(self, value: Value, local: dict[int, str] | None = None) -> str:
+        if local and id(value) in local:
+            return local[id(value)]
+        return self.names.get(id(value)) or self.writer.functor(value)
+
+    def _loop(self, loop: Loop) -> str:
+        chain, columns = self.chain, loop.columns
+        total, step = chain.rows * columns, chain.threads // loop.lanes
+        place = self._thread(total * loop.lanes) + (f" / {loop.lanes}" if loop.lanes > 1 else "")
+        product = self.chain.product
+        dy = product.gradient.inputs[1] if product is not None and product.gradient is not None else None
+        noted = dy is not None and any(dy is n.outputs[0] for n in loop.nodes)
+        text = "      float most = 0.0f;\n" if noted else ""
+        text += "#pragma unroll 4\n"
+        text += f"      for (int first = 0; first < {total}; first += {step}) {{\n"
+        text += f"        const int k = first + {place};\n"
+        text += f"        const bool real = k < rows * {columns};\n"
+        text += f"        const uint32 e = real ? k : 0, q = e / {columns}u, c = e % {columns}u;\n"
+        text += f"        const uint32 i = row0 * {columns}u + e;\n"
+        if loop.lanes > 1:
+            text += f"        const int lane = threadIdx.x % {loop.lanes};\n"
+        local: dict[int, str] = {}
+        stores = ""
+        for node in loop.nodes:
+            (y,) = node.outputs
+            name = self.writer.new()
+            text += f"        const {c_type(y)} v{name} = {self._expression(node, local, loop)};\n"
+            text += f"        auto {name} = [&](uint32) {{ return v{name}; }};\n"
+            local[id(y)] = name
+            if id(y) in self.layout.slots:
+                stores += f" s{self.names[id(y)]}[k] = v{name};"
+            if id(y) in self.stored:
+                self.writer.written.add(id(y))
+                stores += f" {self.writer.parameter(y)}[i] = v{name};"
+            if y is dy:
+                stores += f" most = fmaxf(most, absolute(v{name}));"
+        guard = "real && lane == 0" if loop.lanes > 1 else "real"
+        text += f"        if ({guard}) {{{stores} }}\n      }}\n"
+        return text + ("      bytes.note(most);\n" if noted else "")
+
+    def _expression(self, node: Node, local: dict[int, str], loop: Loop) -> str:
+        product = self.chain.product
+        if product is not None and node is product.node:
+            scale = literal(product.scale, "float")
+            return f"bytes.product(e) * {scale}"
+        names = [self._name(v, local) for v in node.inputs]
+        if node.op.name in SOFTMAX:
+            return self._softmax(node, names)
+        if node.op.name == "matmul":
+            (a, b), (n, k) = names, (node.outputs[0].shape[1], node.inputs[0].shape[1])
+            right = f"c * {k}u + r" if node.attrs["transpose_b"] else f"r * {n}u + c"
+            lane = "lane" if loop.lanes > 1 else "0"
+            term = f"[&](uint32 r) {{ return {a}((row0 + q) * {k}u + r) * {b}({right}); }}"
+            return f"shared_sum<{c_type(node.outputs[0])}, {k}, {loop.lanes}>({lane}, {term})"
+        if is_sum_of_parts(node):
+            terms, lane = node.inputs[0].shape[0], "lane" if loop.lanes > 1 else "0"
+            term = f"[&](uint32 r) {{ return {names[0]}(r * {node.outputs[0].size}u + i); }}"
+            return f"shared_sum<{c_type(node.outputs[0])}, {terms}, {loop.lanes}>({lane}, {term})"
+        return expression(node, 0, names, "i")
+
+    def _softmax(self, node: Node, names: list[str]) -> str:
+        x = node.inputs[node.op.name == "softmax_cross_entropy_gradient"]
+        at, k = self.layout.statistics[id(x)], x.shape[1]
+        if node.op.name == "softmax_cross_entropy":
+            row = "e"
+            label = f"int({names[1]}(i))"
+            value = f"-(({names[0]}(i * {k}u + {label}) - tops{at}[{row}]) - logarithm(totals{at}[{row}]))"
+            return f"uint32({label}) < {k}u ? {value} : 0.0f"
+        row = "q"
+        if node.op.name == "log_softmax":
+            return f"({names[0]}(i) - tops{at}[{row}]) - logarithm(totals{at}[{row}])"
+        if node.op.name == "softmax":
+            return f"exponential({names[0]}(i) - tops{at}[{row}]) / totals{at}[{row}]"
+        label, share = f"int({names[2]}(row0 + q))", f"exponential({names[1]}(i) - tops{at}[{row}]) / totals{at}[{row}]"
+        return f"(uint32({label}) < {k}u ? {share} - float({label} == int(c)) : 0.0f) * {names[0]}(row0 + q)"
+
+    def _statistics(self, value: Value) -> str:
+        chain, at, k = self.chain, self.layout.statistics[id(value)], value.shape[1]
+        lanes = 1
+        while chain.rows * lanes * 2 <= chain.threads and lanes < min(32, k):
+            lanes *= 2
+        step = chain.threads // lanes
+        x, place = self._name(value), self._thread(chain.rows * lanes)
+        return (
+            f"      for (int first = 0; first < {chain.rows}; first += {step}) {{\n"
+            f"        const int r = first + {place} / {lanes};\n        float top, total;\n"
+            f"        const uint32 i = (row0 + (r < rows ? r : 0)) * {k}u;\n"
+            f"        row_statistics<float, {k}, {lanes}>(int(threadIdx.x) % {lanes}, "
+            f"[&](uint32 c) {{ return {x}(i + c); }}, top, total);\n"
+            f"        if (r < rows && threadIdx.x % {lanes} == 0) tops{at}[r] = top, totals{at}[r] = total;\n      }}\n"
+        )
+
+    def _rows(self) -> str:
+        """All that a thread does to a row by itself, in registers."""
+        chain, layout = self.chain, self.layout
+        product = chain.product
+        dy = product.gradient.inputs[1] if product is not None and product.gradient is not None else None
+        text = "      float most = 0.0f;\n" if dy is not None else ""
+        text += f"      for (int k = threadIdx.x; k < rows; k += {chain.threads}) {{\n"
+        text += "        const uint32 at = row0 + k;\n"
+        local: dict[int, str] = {}
+        known: set[int] = set()
+        for node in chain.nodes:
+            if id(node) in chain.sums or layout.early(node):
+                continue  # a sum, or done early
+            (y,) = node.outputs
+            columns, name, kind = y.size // chain.batch, self.writer.new(), c_type(y)
+            if node.op.name in SOFTMAX:
+                x = node.inputs[node.op.name == "softmax_cross_entropy_gradient"]
+                if id(x) not in known:
+                    known.add(id(x))
+                    terms = f"[&](uint32 c) {{ return {self._name(x, local)}(at * {x.shape[1]}u + c); }}"
+                    tops = f"{layout.statistics[id(x)]}"
+                    text += f"        float top{tops}, total{tops};\n"
+                    text += f"        row_statistics<float, {x.shape[1]}, 1>(0, {terms}, top{tops}, total{tops});\n"
+            text += f"        {kind} v{name}[{columns}];\n#pragma unroll\n"
+            text += (
+                f"        for (uint32 c = 0; c < {columns}; c++) {{\n          const uint32 i = at * {columns}u + c;\n"
+            )
+            text += f"          v{name}[c] = {self._in_row(node, local)};\n"
+            if id(y) in layout.slots and layout.summed(y):
+                text += f"          s{self.names[id(y)]}[k * {columns} + c] = v{name}[c];\n"
+            if id(y) in self.stored:
+                self.writer.written.add(id(y))
+                text += f"          {self.writer.parameter(y)}[i] = v{name}[c];\n"
+            if y is dy:
+                text += f"          most = fmaxf(most, absolute(v{name}[c]));\n"
+            text += f"        }}\n        auto {name} = [&](uint32 i) {{ return v{name}[i - at * {columns}u]; }};\n"
+            local[id(y)] = name
+        return text + "      }\n" + ("      bytes.note(most);\n" if dy is not None else "")
+
+    def _in_row(self, node: Node, local: dict[int, str]) -> str:
+        """Element c of a node's result in row `at`."""
+        columns = node.outputs[0].size // self.chain.batch
+        product = self.chain.product
+        if product is not None and node is product.node:
+            return f"bytes.product(k * {columns} + c) * {literal(product.scale, 'float')}"
+        names = [self._name(v, local) for v in node.inputs]
+        if node.op.name == "matmul":
+            terms = node.inputs[0].shape[1]
+            right = f"c * {terms}u + r" if node.attrs["transpose_b"] else f"r * {columns}u + c"
+            term = f"[&](uint32 r) {{ return {names[0]}(at * {terms}u + r) * {names[1]}({right}); }}"
+            return f"shared_sum<{c_type(node.outputs[0])}, {terms}, 1>(0, {term})"
+        if node.op.name not in SOFTMAX:
+            text = expression(node, 0, names, "i")  # element i is in column c of row `at`
+            return text.replace(f"(i) % {columns}u", "c").replace(f"i / {columns}u", "at")
+        x = names[node.op.name == "softmax_cross_entropy_gradient"]
+        value = node.inputs[node.op.name == "softmax_cross_entropy_gradient"]
+        at, classes = self.layout.statistics[id(value)], value.shape[1]
+        if node.op.name == "softmax_cross_entropy":
+            label = f"int({names[1]}(at))"
+            chosen = f"pick<float, {classes}>({label}, [&](uint32 r) {{ return {x}(at * {classes}u + r); }})"
+            return f"uint32({label}) < {classes}u ? -(({chosen} - top{at}) - logarithm(total{at})) : 0.0f"
+        if node.op.name == "log_softmax":
+            return f"({x}(i) - top{at}) - logarithm(total{at})"
+        share = f"exponential({x}(i) - top{at}) / total{at}"
+        if node.op.name == "softmax":
+            return share
+        label = f"int({names[2]}(at))"
+        return f"(uint32({label}) < {classes}u ? {share} - float({label} == int(c)) : 0.0f) * {names[0]}(at)"
+
+    def _split(self) -> str:
+        product = self.chain.product
+        if product is None or product.gradient is None:
+            return ""
+        dy = product.gradient.inputs[1]
+        term = f"{self._name(dy)}((row0 + r) * {dy.shape[1]}u + c)"
+        return f"      bytes.split(rows, [&](uint32 r, uint32 c) {{ return {term}; }});\n"
+
+    def _sum(self, node: Node) -> str:
+        chain, k = self.chain, self.chain.nodes.index(node)
+        if node.op.name == "sum":
+            x = node.inputs[0]
+            columns, name = x.size // chain.batch, self._name(x)
+            if len(normalize_axes("sum", node.attrs["axes"], x.ndim)) == x.ndim:
+                term, most = f"{name}(row0 * {columns}u + r)", chain.rows * columns
+                return f"      sum{k}.add<{most}>(rows * {columns}, [&](uint32 r, uint32) {{ return {term}; }});\n"
+            term = f"{name}((row0 + r) * {columns}u + o)"
+            return f"      sum{k}.add<{chain.rows}>(rows, [&](uint32 r, uint32 o) {{ return {term}; }});\n"
+        m = node.inputs[1].shape[1]
+        b = self._name(node.inputs[1])
+        if chain.product is not None and node is chain.product.gradient:
+            return "      bytes.accumulate(turn);\n"
+        a, n = self._name(node.inputs[0]), node.inputs[0].shape[1]
+        term = f"{a}((row0 + r) * {n}u + o / {m}u) * {b}((row0 + r) * {m}u + o % {m}u)"
+        return f"      sum{k}.add<{chain.rows}>(rows, [&](uint32 r, uint32 o) {{ return {term}; }});\n"

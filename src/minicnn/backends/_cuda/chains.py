@@ -1,0 +1,417 @@
+"""Chains of rows: what a step does to each sample by itself, and the sums of that over the batch, as one operation."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from minicnn import ops
+from minicnn.backends._cuda.chain_layout import (
+    SHARED,
+    SOFTMAX,
+    ByteProduct,
+    Chain,
+    Layout,
+    byte_layout,
+    is_sum_of_parts,
+)
+from minicnn.backends._cuda.expressions import unsupported
+from minicnn.backends._cuda.tiling import MULTIPROCESSORS, Tile
+from minicnn.ops.checks import normalize_axes, normalize_axis
+from minicnn.ops.primitive import Array, Namespace, Primitive
+from minicnn.program.graph import Node, Program, Spec, Value
+
+THREADS = 256  # of a block
+BYTE_THREADS = (256, 512)  # of a block whose chain begins with bytes
+MOST_COLUMNS = 1024  # of a value that a block keeps for each of its rows
+MOST_WEIGHTS = 4096  # elements of a matrix that every block reads
+MOST_PRODUCTS = 100_000 * MULTIPROCESSORS  # multiply-adds that threads do one by one
+SHORT_ROW = 64  # terms of a sum within a row
+ROW_BYTES = 24 * 1024  # of shared memory for what a chain keeps of its rows, where the batch leaves a choice
+
+
+def chain(*inputs: Array, xp: Namespace, **attrs: Any) -> Array:
+    """A chain of rows: some of its values, and parts of its sums along a new first axis."""
+    raise NotImplementedError
+
+
+CHAIN = Primitive(chain)
+
+
+# Which nodes ------------------------------------------------------------------------------------------------
+
+
+def find(program: Program, shared: int = SHARED, *, byte_products: bool = True) -> list[Chain]:
+    """The chains of a Program, each with the nodes that it shall have.
+
+    Args:
+        program: The Program.
+        shared: Bytes of shared memory that a block may have.
+        byte_products: Whether a chain may begin with a product with rows of bytes, on tensor cores.
+    """
+    batches = {
+        n.outputs[0].shape[0]
+        for n in program.nodes
+        if (n.op.name == "matmul" and not n.attrs["transpose_a"]) or n.op.name == "softmax_cross_entropy"
+    }
+    found: list[Chain] = []
+    taken: set[int] = set()
+    for batch in sorted(batches, reverse=True):
+        nodes = [n for n in program.nodes if id(n) not in taken and (byte_products or not _byte_product(n))]
+        for part in _parts(program, _members(program, nodes, batch)):
+            one = Chain(batch, part)
+            one.sums = {id(n) for n in part if _sums_rows(n, batch)}
+            if _choose(one, shared):
+                found.append(one)
+                taken |= {id(n) for n in part}
+    return found
+
+
+def _members(program: Program, nodes: Sequence[Node], batch: int) -> list[Node]:
+    """Nodes that belong to chains of so many rows, in order."""
+    inside = {id(n): n for n in nodes if _row_wise(n, batch) or _sums_rows(n, batch)}
+    # Bytes are converted where they are read.
+    for node in list(inside.values()):
+        if node.op.name == "matmul" and byte_rows(node.inputs[0]) is not None:
+            inside = {key: n for key, n in inside.items() if key not in _conversions(node.inputs[0])}
+    size = -1
+    while size != len(inside):
+        size = len(inside)
+        made = {id(v) for n in inside.values() if not _sums_rows(n, batch) for v in n.outputs}
+        inside = {key: n for key, n in inside.items() if _keeps_to_rows(n, made, batch)}
+        inside = _near_products(inside)
+        inside = _convex(program, inside, batch)
+    return list(inside.values())
+
+
+def _row_wise(node: Node, batch: int) -> bool:
+    """Whether row r of each result may come from row r of the inputs."""
+    y, name = node.outputs[0], node.op.name
+    if unsupported(node) is not None or node.phase == "update" or not y.shape or y.shape[0] != batch:
+        return False
+    if any(v.dtype == "float64" for v in (*node.inputs, *node.outputs)) or y.size // batch > MOST_COLUMNS:
+        return False
+    if name == "matmul":
+        if node.attrs["transpose_a"]:
+            return False
+        if byte_rows(node.inputs[0]) is not None:
+            return _fits_bytes(node)
+        return _small(node.inputs[1].size, batch)
+    if name in ("sum", "max", "mean"):
+        x = node.inputs[0]
+        axes = normalize_axes(name, node.attrs["axes"], x.ndim)
+        return x.shape[0] == batch and 0 not in axes and x.size // y.size <= SHORT_ROW
+    if name in ("softmax", "log_softmax", "argmax"):
+        x = node.inputs[0]
+        return x.ndim == 2 and normalize_axis(name, node.attrs["axis"], 2) == 1
+    if name.startswith("softmax_cross_entropy"):
+        return node.inputs[name.endswith("gradient")].ndim == 2
+    if name == "take":
+        return node.inputs[1].shape == (batch,)
+    return node.op.elementwise or name in ("reshape", "one_hot", "broadcast_to", "random_uniform")
+
+
+def _small(weights: int, batch: int) -> bool:
+    return weights <= MOST_WEIGHTS and weights * batch <= MOST_PRODUCTS
+
+
+def _sums_rows(node: Node, batch: int) -> bool:
+    """Whether a node sums over the rows of the batch what a chain may have made."""
+    y, x = node.outputs[0], node.inputs[0] if node.inputs else None
+    if x is None or unsupported(node) is not None or y.dtype != "float32" or x.dtype != "float32":
+        return False
+    if not x.shape or x.shape[0] != batch or node.phase == "update":
+        return False
+    if node.op.name == "sum":
+        axes = normalize_axes("sum", node.attrs["axes"], x.ndim)
+        return x.size // batch <= MOST_COLUMNS and (len(axes) == x.ndim or axes == (0,))
+    if node.op.name != "matmul" or not node.attrs["transpose_a"] or node.attrs["transpose_b"]:
+        return False
+    return _small(y.size, batch) or byte_rows(x) is not None
+
+
+def _keeps_to_rows(node: Node, made: set[int], batch: int) -> bool:
+    """Whether a node reads, of what the chain makes, its own row alone."""
+    own = [k for k, v in enumerate(node.inputs) if id(v) in made]
+    y, name = node.outputs[0], node.op.name
+    if _sums_rows(node, batch):
+        if name == "matmul" and byte_rows(node.inputs[0]) is not None:
+            return own == [1]
+        return bool(own)
+    for k in own:
+        x = node.inputs[k]
+        if x.shape[:1] != (batch,) or (name in ("matmul", "take") and (k == 1) != (name == "take")):
+            return False
+        if (node.op.elementwise or name == "broadcast_to") and x.ndim != y.ndim:
+            return False
+        if name == "random_uniform":
+            return False
+    return True
+
+
+def _near_products(inside: dict[int, Node]) -> dict[int, Node]:
+    """Keep products and softmax, what leads there from other products, and what follows any of these."""
+    core = {key for key, n in inside.items() if n.op.name in SOFTMAX or n.op.name == "matmul"}
+    leading = set(core)
+    wanted = {id(v) for key in core for v in inside[key].inputs}
+    for key, node in reversed(inside.items()):
+        if any(id(v) in wanted for v in node.outputs):
+            leading.add(key)
+            wanted |= {id(v) for v in node.inputs}
+    kept: set[int] = set()
+    made: set[int] = set()
+    for key, node in inside.items():
+        sources = [v.node for v in node.inputs if v.node is not None]
+        follows = any(id(v) in made for v in node.inputs)
+        starts = bool(sources) or node.op.name == "take"  # conversions of inputs are written where they are read
+        if not (key in core or follows or (key in leading and starts and all(s.op.name == "matmul" for s in sources))):
+            continue
+        kept.add(key)
+        made |= {id(v) for v in node.outputs}
+    # A product with the transpose of bytes needs that with the bytes themselves.
+    left = {key: n for key, n in inside.items() if key in kept}
+    rows = {id(byte_rows(n.inputs[0])[0]) for n in left.values() if _byte_product(n)}  # type: ignore[index]
+    return {
+        key: n
+        for key, n in left.items()
+        if n.op.name != "matmul" or (found := byte_rows(n.inputs[0])) is None or id(found[0]) in rows
+    }
+
+
+def _byte_product(node: Node) -> bool:
+    return node.op.name == "matmul" and not node.attrs["transpose_a"] and byte_rows(node.inputs[0]) is not None
+
+
+def _convex(program: Program, inside: dict[int, Node], batch: int) -> dict[int, Node]:
+    """Drop nodes that wait for others outside which wait for the chain."""
+    late: set[int] = set()  # values made outside from what the chain makes
+    made: set[int] = set()
+    kept = dict(inside)
+    for node in program.nodes:
+        if id(node) in kept and not any(id(v) in late for v in node.inputs):
+            (late if _sums_rows(node, batch) else made).update(id(v) for v in node.outputs)
+            continue
+        kept.pop(id(node), None)
+        if any(id(v) in made or id(v) in late for v in node.inputs):
+            late |= {id(v) for v in node.outputs}
+    return kept
+
+
+def _parts(program: Program, nodes: Sequence[Node]) -> list[list[Node]]:
+    """Nodes that hang together, in order; those that do something that is worth a kernel."""
+    group = {id(n): k for k, n in enumerate(nodes)}
+    maker = {id(v): n for n in nodes for v in n.outputs}
+    for node in nodes:
+        for value in node.inputs:
+            if id(value) in maker:
+                old, new = group[id(node)], group[id(maker[id(value)])]
+                for key, number in group.items():
+                    if number == old:
+                        group[key] = new
+    parts: dict[int, list[Node]] = {}
+    for node in nodes:
+        parts.setdefault(group[id(node)], []).append(node)
+    return [p for p in parts.values() if len(p) > 2 and any(n.op.name in SOFTMAX or n.op.name == "matmul" for n in p)]
+
+
+def _conversions(value: Value) -> set[int]:
+    """The nodes that make a matrix of rows of bytes."""
+    found: set[int] = set()
+    while value.node is not None:
+        found.add(id(value.node))
+        value = max(value.node.inputs, key=lambda v: v.size if v.kind != "constant" else -1)
+    return found
+
+
+# Rows of bytes ----------------------------------------------------------------------------------------------
+
+
+def byte_rows(value: Value) -> tuple[Value, Value | None, float] | None:
+    """Rows of bytes in memory, an index of those that a batch has and a factor, if a matrix consists of that."""
+    scale, batch, converted = 1.0, value.shape[0] if value.shape else 0, False
+    while value.node is not None:
+        node = value.node
+        name = node.op.name
+        if name == "take" and value.dtype == "uint8":
+            rows, index = node.inputs
+            return (rows, index, scale) if converted and index.shape == (batch,) and rows.node is None else None
+        if name in ("multiply", "divide") and not converted:
+            values = [v for v in node.inputs if v.shape == value.shape]
+            factors = [v.data for v in node.inputs if v.kind == "constant" and v.data is not None and v.size == 1]
+            if len(values) != 1 or len(factors) != 1 or (name == "divide" and node.inputs[0] is not values[0]):
+                return None
+            factor = float(factors[0].flat[0])
+            scale, value = scale * (factor if name == "multiply" else 1 / factor), values[0]
+        elif name == "cast" and not converted and node.inputs[0].dtype == "uint8" and value.dtype == "float32":
+            value, converted = node.inputs[0], True
+        elif name == "reshape" and node.inputs[0].shape[:1] == (batch,):
+            value = node.inputs[0]
+        else:
+            return None
+    return (value, None, scale) if converted and value.dtype == "uint8" and value.shape[:1] == (batch,) else None
+
+
+def _fits_bytes(node: Node) -> bool:
+    one = Chain(node.outputs[0].shape[0], [node], set(), ByteProduct(node, node, node.inputs[0], None, 1.0))
+    return not node.attrs["transpose_b"] and _byte_tile(one) is not None
+
+
+# Sizes ------------------------------------------------------------------------------------------------------
+
+_REGISTERS = 65_536
+
+
+def _byte_tile(one: Chain, shared: int = SHARED) -> tuple[int, ...] | None:
+    """Rows, threads, stages, blocks and resident blocks of a chain that begins with bytes; None if nothing fits.
+
+    Args:
+        one: The chain, with its product.
+        shared: Most bytes of shared memory of a block.
+    """
+    if one.product is None:
+        return None
+    (_, m), k = one.product.node.outputs[0].shape, one.product.node.inputs[0].shape[1]
+    best: tuple[float, tuple[int, ...]] | None = None
+    for rows, threads, stages in itertools.product((16, 32, 48, 64, 96, 128), BYTE_THREADS, (1, 2, 3)):
+        one.rows, one.threads, one.stages = rows, threads, stages
+        need, registers = Layout(one).shared, byte_layout(k, m, rows, threads, stages)[2]
+        if need > shared or registers * threads > _REGISTERS or registers > 240:
+            continue
+        resident = min(_REGISTERS // (registers * threads), (SHARED + 1024) // (need + 1024), 2)
+        blocks = min(one.tiles, MULTIPROCESSORS * resident)
+        turns = -(-one.tiles // blocks)
+        # Cycles of all turns, as measured: two blocks take 1.45 times as long as one for each of their turns.
+        turn = (5000 + rows * (60 + k / 20)) * (1 + 0.45 * (resident - 1))
+        score = turns * turn * (1.1 if stages == resident == 1 else 1.0) + threads + stages
+        if best is None or score < best[0]:
+            best = (score, (rows, threads, stages, blocks, resident))
+    return None if best is None else best[1]
+
+
+def _choose(one: Chain, shared: int) -> bool:
+    """Choose the sizes of a chain; whether there are any that fit."""
+    products = [n for n in one.nodes if _byte_product(n)]
+    if len(products) > 1:
+        return False
+    for node in products:
+        rows, index, scale = byte_rows(node.inputs[0]) or (node.inputs[0], None, 1.0)
+        transposed = [n for n in one.nodes if id(n) in one.sums and n.op.name == "matmul" and byte_rows(n.inputs[0])]
+        width = node.outputs[0].shape[1]
+        if len(transposed) > 1 or any(n.outputs[0].shape[1] != width for n in transposed):
+            return False
+        one.product = ByteProduct(node, transposed[0] if transposed else None, rows, index, scale)
+    if one.product is not None:
+        tile = _byte_tile(one, shared)
+        if tile is None:
+            return False
+        one.rows, one.threads, one.stages, one.blocks, one.resident = tile
+    else:
+        one.threads = THREADS
+        one.rows = 1
+        few = Layout(one).shared
+        one.rows = 33
+        most = max(1, ROW_BYTES * 32 // max(1, Layout(one).shared - few))
+        one.rows = min(most, max(1, -(-one.batch // MULTIPROCESSORS)))
+        one.blocks = min(one.tiles, 2 * MULTIPROCESSORS)
+    return Layout(one).shared <= shared
+
+
+# The operation ----------------------------------------------------------------------------------------------
+
+
+def contract(program: Program, found: Sequence[Chain]) -> None:
+    """Put each chain's nodes into one node; sums over the batch become parts, one of each block, and their sums."""
+    for one in found:
+        _absorb(program, one)
+        _contract(program, one)
+
+
+def _absorb(program: Program, one: Chain) -> None:
+    """Take the sums of parts of a product into a chain that alone reads them."""
+    inside = {id(n) for n in one.nodes}
+    for node in reversed(program.nodes):
+        readers = [n for n in program.nodes if any(v in n.inputs for v in node.outputs)]
+        result = any(v is r for v in node.outputs for r in program.results)
+        if (
+            is_sum_of_parts(node)
+            and node.outputs[0].shape[:1] == (one.batch,)
+            and not result
+            and readers
+            and all(id(n) in inside for n in readers)
+        ):
+            one.nodes.insert(0, node)
+            inside.add(id(node))
+
+
+def _contract(program: Program, one: Chain) -> None:
+    inside = {id(n) for n in one.nodes}
+    made = {id(v) for n in one.nodes for v in n.outputs}
+    outside = {id(v) for n in program.nodes if id(n) not in inside for v in n.inputs} | {id(v) for v in program.results}
+    inputs: dict[int, Value] = {}
+    for node in one.nodes:
+        for value in _read(node, one):
+            if id(value) not in made:
+                inputs[id(value)] = value
+    last = one.nodes[-1]
+    whole = Node(CHAIN, tuple(inputs.values()), (), {}, last.scope, last.phase)
+    outputs: list[Value] = []
+    parts: dict[int, Value] = {}
+    after: list[Node] = []
+    replaced: dict[int, Value] = {}
+    for node in one.nodes:
+        if id(node) in one.sums:
+            y = node.outputs[0]
+            value = Value(program, y.name, Spec((one.blocks, *y.shape), y.dtype), y.kind, whole)
+            parts[id(node)] = value
+            outputs.append(value)
+            with program.scope_of(node, node.phase):
+                start = len(program.nodes)
+                total = ops.sum(value, axes=0) if one.blocks > 1 else ops.reshape(value, shape=y.shape)
+                after += program.nodes[start:]
+                del program.nodes[start:]
+            replaced[id(y)] = total
+            continue
+        for value in node.outputs:
+            if id(value) in outside:
+                value.node = whole
+                outputs.append(value)
+    whole.outputs = tuple(outputs)
+    tile = Tile(one.tile_type or "RowSums<>", one.blocks, one.threads, one.blocks, (), Layout(one).shared, one.resident)
+    whole.attrs = {"chain": one, "parts": parts, "tile": tile}
+    _reorder(program, inside, [whole, *after], set(inputs))
+    for node in program.nodes:
+        node.inputs = tuple(replaced.get(id(v), v) for v in node.inputs)
+    program.outputs = {k: replaced.get(id(v), v) for k, v in program.outputs.items()}
+    program.updates = {k: replaced.get(id(v), v) for k, v in program.updates.items()}
+
+
+def _read(node: Node, one: Chain) -> Sequence[Value]:
+    """What a node of a chain reads: of bytes, the rows and their index."""
+    product = one.product
+    if product is not None and node in (product.node, product.gradient):
+        return [product.rows, *([product.index] if product.index is not None else []), node.inputs[1]]
+    return node.inputs
+
+
+def _reorder(program: Program, inside: set[int], whole: list[Node], inputs: set[int]) -> None:
+    """Put the chain behind all that it waits for, and what waits for it behind the chain."""
+    waiting: list[Node] = []
+    before: list[Node] = []
+    made = {id(v) for n in program.nodes if id(n) in inside for v in n.outputs}
+    for node in program.nodes:
+        if id(node) in inside:
+            continue
+        if any(id(v) in made for v in node.inputs):
+            made |= {id(v) for v in node.outputs}
+            waiting.append(node)
+        else:
+            before.append(node)
+    last = max((k for k, n in enumerate(before) if any(id(v) in inputs for v in n.outputs)), default=-1)
+    program.nodes = [*before[: last + 1], *whole, *_merged(program, before[last + 1 :], waiting)]
+
+
+def _merged(program: Program, *runs: Sequence[Node]) -> list[Node]:
+    """Nodes of several runs in the order in which the Program has them."""
+    place = {id(n): k for k, n in enumerate(program.nodes)}
+    return sorted((n for run in runs for n in run), key=lambda n: place[id(n)])

@@ -1,0 +1,81 @@
+"""Loading kernels and launching them so that each is in place before the one ahead of it has ended."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from functools import cache
+from typing import Any
+
+import cupy
+
+_MOST_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_OVERLAPS = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+
+
+class _Attribute(ctypes.Structure):
+    """CUlaunchAttribute, whose value is a union of 64 bytes."""
+
+    _fields_ = (("id", ctypes.c_int), ("pad", ctypes.c_int), ("value", ctypes.c_int), ("rest", ctypes.c_char * 60))
+
+
+class _Configuration(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = (
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(_Attribute)),
+        ("count", ctypes.c_uint),
+    )
+
+
+class Kernel:
+    """A kernel, compiled from a text that begins with wait_for_previous() where it may overlap with others.
+
+    Args:
+        code: Machine code of a kernel named "kernel".
+        shared: Bytes of dynamic shared memory that it is launched with.
+        overlaps: Its blocks may be placed while the kernel before it ends: compute capability 9.0 and later.
+    """
+
+    def __init__(self, code: bytes, shared: int = 0, *, overlaps: bool = False) -> None:
+        module = cupy.cuda.function.Module()
+        module.load(code)
+        self._function = module.get_function("kernel")
+        self._shared, self._attribute = shared, _Attribute(_OVERLAPS, 0, 1) if overlaps else None
+        if shared:
+            cupy.cuda.driver.funcSetAttribute(self._function.ptr, _MOST_DYNAMIC_SHARED, shared)
+
+    def __call__(self, blocks: int, threads: int, arguments: tuple[Any, ...]) -> None:
+        """Launch on the current stream.
+
+        Args:
+            blocks: Blocks.
+            threads: Threads of a block.
+            arguments: CuPy arrays and 32-bit integers.
+        """
+        if self._attribute is None:
+            self._function((blocks,), (threads,), arguments, self._shared)
+            return
+        values = [
+            ctypes.c_void_p(a.data.ptr) if isinstance(a, cupy.ndarray) else ctypes.c_uint(int(a) & 0xFFFFFFFF)
+            for a in arguments
+        ]
+        places = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
+        stream = cupy.cuda.get_current_stream().ptr
+        configuration = _Configuration(
+            (blocks, 1, 1), (threads, 1, 1), self._shared, stream, ctypes.pointer(self._attribute), 1
+        )
+        function = ctypes.c_void_p(self._function.ptr)
+        status = _driver().cuLaunchKernelEx(ctypes.byref(configuration), function, places, None)
+        if status:
+            raise cupy.cuda.driver.CUDADriverError(status)
+
+
+@cache
+def _driver() -> ctypes.CDLL:
+    """NVIDIA's driver, of whose functions CuPy has no launch with attributes."""
+    return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")

@@ -1,0 +1,262 @@
+"""Chains of rows: which nodes they take, and that what they compute is what NumPy computes."""
+
+from __future__ import annotations
+
+import shutil
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from minicnn import Sequential, get_backend, layers, losses
+from minicnn.backends._cuda import chains, tiling
+from minicnn.backends._cuda.chain_layout import Layout
+from minicnn.backends._cuda.fusing import Plan
+from minicnn.backends._cuda.rewriting import rewrite
+from minicnn.optimizers import SGD
+
+Made = tuple[Any, dict[str, Any]]
+emulated = pytest.mark.skipif(shutil.which("g++") is None, reason="kernels run on the host through g++")
+
+
+@pytest.fixture
+def small_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few threads, each of which is one of the host's, and so few blocks that each takes several tiles."""
+    monkeypatch.setattr(chains, "MULTIPROCESSORS", 1)
+    monkeypatch.setattr(chains, "THREADS", 64)
+    monkeypatch.setattr(chains, "BYTE_THREADS", (64,))
+
+
+def dense_network(
+    width: int,
+    hidden: list[int],
+    classes: int,
+    *,
+    dtype: str = "uint8",
+    activation: str = "relu",
+    loss: str = "sparse",
+    dropout: bool = False,
+) -> Sequential:
+    """Dense layers on rows of bytes or of float32."""
+    body: list[Any] = [layers.Input((width,), dtype=dtype)]
+    body += [layers.Rescaling(1 / 255)] if dtype == "uint8" else []
+    for units in hidden:
+        body += [layers.Dense(units, activation=activation)] + ([layers.Dropout(0.4)] if dropout else [])
+    body += [layers.Dense(classes)]
+    model = Sequential(body, backend="numpy")
+    chosen = {"sparse": losses.SparseCategoricalCrossentropy(from_logits=True), "mse": losses.MeanSquaredError()}[loss]
+    model.compile(SGD(0.05, momentum=0.5), chosen, ["accuracy"] if loss == "sparse" else [])
+    return model
+
+
+def step(model: Sequential, batch: int, width: int, classes: int, loss: str = "sparse") -> Made:
+    """A function that makes the training step's Program of a model, and arrays for it."""
+    rng = np.random.default_rng(5)
+    dtype = model.program("train", batch_size=batch).value("x").dtype
+    x = rng.integers(0, 256, (batch + 5, width)) if dtype == "uint8" else rng.normal(size=(batch + 5, width))
+    y = rng.integers(0, classes, batch + 5) if loss == "sparse" else rng.normal(size=(batch + 5, classes))
+    y = y.astype("int32" if loss == "sparse" else "float32")
+    source = model._source(x.astype(dtype), y, None, batch, "keep")
+    feed, arrays = next(iter(source.epoch(shuffle=True, seed=1, epoch=0)))
+    given: dict[str, Any] = {}
+    for value in model._program_of("train", feed)[0].inputs:
+        if value.name in arrays:
+            given[value.name] = np.asarray(arrays[value.name])
+        elif value.kind in ("optimizer", "metric"):
+            given[value.name] = np.abs(rng.standard_normal(value.shape) * 0.1).astype(value.dtype)
+        elif value.shape == ():
+            given[value.name] = np.asarray({"learning_rate": 0.05, "step": 4}[value.name], value.dtype)
+        else:
+            given[value.name] = (rng.standard_normal(value.shape) * 0.2).astype("float32")
+    return lambda: model._program_of("train", feed)[0], given
+
+
+def planned(made: Made, **options: Any) -> Plan:
+    """The plan of a step."""
+    chosen = {"fuse": True, "tiled": True} | options
+    return Plan(
+        rewrite(made[0](), **chosen), **{k: v for k, v in chosen.items() if k not in ("shared", "byte_products")}
+    )
+
+
+def found(plan: Plan) -> list[chains.Chain]:
+    """The chains of a plan."""
+    return [n.attrs["chain"] for u in plan.units for n in u.nodes if n.op.name == "chain"]
+
+
+def names(chain: chains.Chain) -> list[str]:
+    """The operations of a chain."""
+    return [n.op.name for n in chain.nodes]
+
+
+# Which nodes ------------------------------------------------------------------------------------------------
+
+
+def test_a_step_of_dense_layers_on_bytes_is_a_chain_and_an_update() -> None:
+    plan = planned(step(dense_network(784, [10], 10), 590, 784, 10))
+    assert len(plan.launches) == 2
+    (chain,) = found(plan)
+    assert chain.product is not None
+    assert chain.product.gradient is not None
+    assert chain.product.index is not None
+    assert chain.product.scale == pytest.approx(1 / 255)
+    assert names(chain).count("matmul") == 5
+    assert "take" in names(chain)
+
+
+def test_weights_too_large_for_every_block_stay_outside_but_the_sum_of_their_parts_does_not() -> None:
+    (chain,) = found(planned(step(dense_network(500, [128], 10, dtype="float32"), 512, 500, 10)))
+    assert chain.product is None
+    assert names(chain)[0] == "sum"
+    assert all(n.inputs[0].shape[-1] <= 128 for n in chain.nodes if n.op.name == "matmul")
+    assert len(chain.sums) == 5  # loss, accuracy, and the gradients of the last weights and of both biases
+
+
+@pytest.mark.parametrize("options", [{"fuse": False}, {"tiled": False}, {"tiles": SimpleNamespace(**{
+    k: v for k, v in vars(tiling).items() if k != "CHAINS"})}])  # fmt: skip
+def test_chains_can_be_switched_off(options: dict[str, Any]) -> None:
+    made = step(dense_network(40, [10], 5), 60, 40, 5)
+    assert found(planned(made))
+    assert not found(planned(made, **options))
+
+
+def test_a_block_has_no_more_shared_memory_than_the_device_gives() -> None:
+    made = step(dense_network(784, [10], 10), 59_000, 784, 10)
+    (chain,) = found(planned(made))
+    assert Layout(chain).shared <= 227 * 1024
+    (smaller,) = found(planned(made, shared=64 * 1024))
+    assert Layout(smaller).shared <= 64 * 1024
+    for chain in found(planned(made, shared=16 * 1024)):
+        assert chain.product is None  # the product with bytes is a kernel of its own
+
+
+def test_bytes_are_multiplied_on_tensor_cores_only_where_that_is_wanted() -> None:
+    made = step(dense_network(784, [10], 10), 590, 784, 10)
+    plan = planned(made, byte_products=False)
+    assert all(chain.product is None for chain in found(plan))
+    assert any(n.op.name.startswith("matmul") for u in plan.units for n in u.nodes)
+
+
+def test_float64_has_no_chain() -> None:
+    from minicnn import ops
+    from minicnn.program import Program
+
+    program = Program()
+    x, y = program.input("x", (64, 8), "float64"), program.input("y", (64,), "int32")
+    w = program.input("w", (8, 3), "float64", kind="parameter")
+    program.outputs["loss"] = ops.sum(ops.softmax_cross_entropy(x @ w, y), axes=None)
+    assert not found(Plan(rewrite(program, fuse=True, tiled=True), fuse=True, tiled=True))
+
+
+def test_what_waits_for_a_sum_over_the_batch_is_outside() -> None:
+    from minicnn import ops
+    from minicnn.program import Program
+
+    program = Program()
+    x, y = program.input("x", (64, 8)), program.input("y", (64,), "int32")
+    w = program.input("w", (8, 3), kind="parameter")
+    logits = ops.relu(x @ w)
+    centred = logits - ops.sum(logits, axes=0, keepdims=True) / 64
+    program.outputs["loss"] = ops.sum(ops.softmax_cross_entropy(centred, y), axes=None)
+    plan = Plan(rewrite(program, fuse=True, tiled=True), fuse=True, tiled=True)
+    first = next(c for c in found(plan) if "matmul" in names(c))
+    assert "softmax_cross_entropy" not in names(first)
+
+
+# What they compute ------------------------------------------------------------------------------------------
+
+
+def check(made: Made) -> Plan:
+    """Compare a step's kernels with NumPy; returns their plan."""
+    from backends.cupy.emulator import Emulated
+
+    program, given = made
+    expected = get_backend("numpy").compile(program())(given)
+    kernels = Emulated(program())
+    results = kernels(given)
+    for name, array in expected.items():
+        largest = max(1e-3, float(np.abs(array).max())) if array.size else 1.0
+        np.testing.assert_allclose(results[name], array, rtol=2e-5, atol=4e-6 * largest, err_msg=name)
+    return kernels.plan
+
+
+@emulated
+@pytest.mark.usefixtures("small_device")
+@settings(
+    max_examples=5,
+    deadline=None,
+    phases=[Phase.explicit, Phase.generate],  # each example is compiled: a smaller one is not worth the time
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    width=st.sampled_from([1, 3, 16, 20, 33, 40, 70]),
+    hidden=st.lists(st.integers(1, 21), min_size=1, max_size=2),
+    classes=st.integers(2, 11),
+    batch=st.integers(1, 70),
+    dtype=st.sampled_from(["uint8", "uint8", "float32"]),
+    activation=st.sampled_from(["relu", "tanh", "leaky_relu"]),
+    loss=st.sampled_from(["sparse", "mse"]),
+    dropout=st.booleans(),
+)
+def test_a_step_of_dense_layers_is_that_of_numpy(
+    width: int, hidden: list[int], classes: int, batch: int, dtype: str, activation: str, loss: str, dropout: bool
+) -> None:
+    model = dense_network(width, hidden, classes, dtype=dtype, activation=activation, loss=loss, dropout=dropout)
+    check(step(model, batch, width, classes, loss))
+
+
+@emulated
+@pytest.mark.usefixtures("small_device")
+@pytest.mark.parametrize(("width", "hidden", "stages"), [(40, 10, 1), (40, 18, 2), (33, 6, 3)])
+def test_a_block_takes_several_tiles(width: int, hidden: int, stages: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chains, "_byte_tile", lambda *_: (16, 64, stages, 2, 1))
+    (chain,) = found(check(step(dense_network(width, [hidden], 5), 75, width, 5)))
+    assert chain.product is not None
+    assert chain.tiles == 5
+    assert Layout(chain).narrow == (hidden <= 16)
+
+
+@emulated
+@pytest.mark.usefixtures("small_device")
+def test_predictions_are_those_of_numpy() -> None:
+    from backends.cupy.emulator import Emulated
+
+    model, rng = dense_network(40, [10], 5), np.random.default_rng(0)
+    given: dict[str, Any] = {}
+    for value in model.program("predict", batch_size=37).inputs:
+        drawn = rng.integers(0, 256, value.shape) if value.dtype == "uint8" else rng.normal(size=value.shape) * 0.2
+        given[value.name] = drawn.astype(value.dtype)
+    expected = get_backend("numpy").compile(model.program("predict", batch_size=37))(given)
+    kernels = Emulated(model.program("predict", batch_size=37))
+    (chain,) = found(kernels.plan)
+    assert chain.product is not None
+    assert chain.product.gradient is None
+    np.testing.assert_allclose(kernels(given)["output"], expected["output"], rtol=1e-5, atol=1e-5)
+
+
+@emulated
+@pytest.mark.usefixtures("small_device")
+def test_products_with_bytes_keep_float32_whatever_the_size_of_weights_and_gradients() -> None:
+    from backends.cupy.emulator import Emulated
+
+    program, given = step(dense_network(48, [10], 5), 32, 48, 5)
+    rng = np.random.default_rng(2)
+    given["dense/kernel"] *= 10.0 ** rng.uniform(-4, 4, (48, 10)).astype("float32")
+    given["dense_1/kernel"] *= np.float32(1e-6)
+    given["learning_rate"] = np.float32(1.0)
+    given = {k: np.zeros_like(v) if k.startswith("sgd/") else v for k, v in given.items()}
+    results = Emulated(program())(given)
+
+    w, v, b = (given[k].astype("float64") for k in ("dense/kernel", "dense_1/kernel", "dense/bias"))
+    x = given["x"][given["index"]].astype("float64") * float(np.float32(1 / 255))
+    y = given["y"][given["index"]]
+    h = np.maximum(x @ w + b, 0)
+    logits = h @ v + given["dense_1/bias"]
+    p = np.exp(logits - logits.max(1, keepdims=True))
+    dy = (p / p.sum(1, keepdims=True) - np.eye(5)[y]) / 32
+    gradient = x.T @ ((dy @ v.T) * (h > 0))
+    made = -results["sgd/velocity/dense/kernel"].astype("float64")
+    np.testing.assert_allclose(made, gradient, rtol=0, atol=1e-6 * np.abs(gradient).max())

@@ -1,0 +1,252 @@
+"""Around the kernels on a GPU: data from the host, predictions, memory, errors."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import array_api_compat.numpy as xp
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+pytestmark = pytest.mark.gpu
+cupy = pytest.importorskip("cupy")
+
+from backends.cupy.networks import NETWORKS, data  # noqa: E402
+from kernel_check import case_program, products  # noqa: E402
+from minicnn import Sequential, layers, ops  # noqa: E402
+from minicnn.backends.cupy import CupyBackend, Options  # noqa: E402
+from minicnn.program import Program  # noqa: E402
+from numerics import assert_close  # noqa: E402
+from op_cases import Case  # noqa: E402
+
+FROM_HOST = {
+    "pinned": Options(resident=False),
+    "not pinned": Options(resident=False, pinned=False),
+    "small slots": Options(data_bytes=2000),
+    "no graphs": Options(resident=False, graph=False),
+}
+
+
+def trained(backend: Any, network: str, *given: Any, **fit: Any) -> tuple[Any, Any, Any, Any]:
+    """History, weights, predictions and evaluation."""
+    model = NETWORKS[network](backend)
+    x, y = data()
+    history = model.fit(*(given or (x, y)), batch_size=9, epochs=3, verbose=0, **fit)
+    return history.history, model.get_weights(), model.predict(x, 7), model.evaluate(x, y, 11)
+
+
+def assert_same(a: tuple[Any, ...], b: tuple[Any, ...]) -> None:
+    """Equal to the last bit."""
+    assert (a[0], a[3]) == (b[0], b[3])
+    np.testing.assert_array_equal(a[2], b[2])
+    for key, array in a[1].items():
+        np.testing.assert_array_equal(b[1][key], array)
+
+
+# Data from the host ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", FROM_HOST.values(), ids=FROM_HOST)
+@pytest.mark.parametrize("network", NETWORKS)
+def test_data_from_the_host_give_the_same_bits(network: str, options: Options) -> None:
+    x, y = data()
+    weight = np.linspace(0.5, 2, len(y)).astype("float32")
+    extra: dict[str, Any] = {"validation_data": (x[:13], y[:13]), "sample_weight": weight}
+    backend = CupyBackend(options=options)
+    assert not backend.keeps(x.nbytes)
+    assert_same(trained(CupyBackend(), network, **extra), trained(backend, network, **extra))
+
+
+def test_many_slots_in_a_row_give_the_same_bits() -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 256, (6000, 12, 12, 1)).astype("uint8"), rng.integers(0, 5, 6000).astype("int32")
+    results = []
+    for options in (Options(), Options(resident=False), Options(data_bytes=200_000)):
+        model = NETWORKS["lenet"](CupyBackend(options=options))
+        history = model.fit(x, y, batch_size=32, epochs=2, verbose=0)
+        results.append((history.history, model.get_weights(), model.predict(x, 100), model.evaluate(x, y, 100)))
+    assert_same(results[0], results[1])
+    assert_same(results[0], results[2])
+
+
+def test_a_loader_gives_the_same_bits() -> None:
+    x, y = data()
+    batches = [(x[i : i + 9], y[i : i + 9]) for i in range(0, len(y), 9)]
+    assert_same(trained(CupyBackend(), "lenet", shuffle=False), trained(CupyBackend(), "lenet", batches))
+
+
+def test_a_batch_again_and_again_gives_the_same_bits() -> None:
+    x, y = data()
+    one, many = NETWORKS["mlp"](CupyBackend()), NETWORKS["mlp"](CupyBackend())
+    many.fit([(x, y)] * 37, epochs=1, verbose=0)
+    for _ in range(37):
+        one.train_on_batch(x, y)
+    for key, array in one.get_weights().items():
+        np.testing.assert_array_equal(many.get_weights()[key], array)
+
+
+# Evaluation and predictions -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_captured_predictions_are_uncaptured_ones(network: str) -> None:
+    x, y = data()
+    rng = np.random.default_rng(1)
+    big = rng.integers(0, 256, (1111, 12, 12, 1)).astype("uint8")
+    models = [NETWORKS[network](CupyBackend(options=Options(graph=graph))) for graph in (True, False)]
+    for size in (3, 64, 1111, 2000):  # hundreds of batches, a last one of another size, a single one
+        a, b = (m.predict(big, size) for m in models)
+        np.testing.assert_array_equal(a, b)
+        assert a.shape == (1111, 5)
+    assert models[0].evaluate(x, y, 7) == models[1].evaluate(x, y, 7)
+    np.testing.assert_array_equal(models[0].predict(cupy.asarray(big), 64).get(), models[0].predict(big, 64))
+
+
+def test_predictions_of_another_width_than_four_bytes() -> None:
+    program = Program()
+    x, index = program.input("x", (40, 3), "uint8"), program.input("index", (3,), "int32")
+    program.outputs["y"] = ops.take(x, index)
+    array, rows = np.arange(120, dtype="uint8").reshape(40, 3), np.arange(39, dtype="int32").reshape(13, 3)
+    made: Any = CupyBackend().compile(program)
+    found = made.many({"x": cupy.asarray(array)}, {"index": rows})["y"]
+    np.testing.assert_array_equal(found.get().reshape(39, 3), array[:39])
+
+
+# Products by cuBLAS -----------------------------------------------------------------------------------
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(products(200, 150, 3000))
+def test_products_by_cublas(case: Case) -> None:
+    program, arrays = case_program(case, "float32")
+    for value in program.inputs:
+        value.kind = "parameter"  # in memory as they are
+    backend = CupyBackend(options=Options(library="always"), strict=True)
+    found = backend.compile(program)({k: backend.asarray(a) for k, a in arrays.items()})["y0"].get()
+    wide = [a.astype("float64") for a in arrays.values()]
+    expected = case.op.reference(*wide, xp=xp, **case.attrs)
+    assert_close(found, expected, case.terms, dtype="float32")
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_captured_steps_with_cublas_are_uncaptured_ones(network: str) -> None:
+    graphs, none = (
+        trained(CupyBackend(options=Options(library="always", graph=graph)), network) for graph in (True, False)
+    )
+    assert_same(graphs, none)
+    np.testing.assert_allclose(graphs[2], trained(CupyBackend(), network)[2], rtol=1e-2, atol=1e-3)
+
+
+def test_the_choice_is_measured_and_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINICNN_CACHE", str(tmp_path))
+    model = Sequential(
+        [layers.Input((600,)), layers.Dense(700, activation="relu"), layers.Dense(5)],
+        backend=CupyBackend(options=Options(library="measured")),
+    )
+    model.compile("sgd", "mse")
+    model.fit(np.ones((512, 600), "float32"), np.ones((512, 5), "float32"), 512, verbose=0)
+    kept = {path: path.read_text() for path in tmp_path.rglob("*.json")}
+    assert kept
+    assert all('"own kernels"' in text and '"cuBLAS"' in text for text in kept.values())
+    rows = model.backend.explain(model.program("train", batch_size=512))
+    assert all("us" in text for _, text in rows if "cuBLAS" in text)
+    pinned = CupyBackend(options=Options(library="always"))
+    rows = pinned.explain(model.program("train", batch_size=512))
+    assert sum("cuBLAS, as Options says" in text for _, text in rows) >= 2
+
+
+# Memory ---------------------------------------------------------------------------------------------
+
+
+def test_memory_goes_with_the_model() -> None:
+    x, y = data()
+    pool = cupy.get_default_memory_pool()
+    NETWORKS["lenet"](CupyBackend()).fit(x, y, epochs=1, verbose=0)  # what CuPy itself keeps
+    gc.collect()
+    before = pool.used_bytes()
+    models = [NETWORKS[n](CupyBackend(options=o)) for n in NETWORKS for o in (Options(), Options(resident=False))]
+    for model in models:
+        model.fit(x, y, epochs=2, verbose=0, validation_split=0.2)
+        model.predict(x, 7)
+    assert pool.used_bytes() > before
+    gc.disable()
+    try:
+        del models, model
+        assert pool.used_bytes() == before
+    finally:
+        gc.enable()
+
+
+def test_graphs_of_many_arrays_are_bounded() -> None:
+    x, y = data()
+    model = NETWORKS["lenet"](CupyBackend())
+    for _ in range(8):
+        model.predict(cupy.asarray(x), 16)
+        model.evaluate(cupy.asarray(x), y, 16)
+    for step in model._engine._steps.values():
+        assert len(step.many.__self__._graphs) <= 4  # type: ignore[union-attr]
+    before = cupy.get_default_memory_pool().used_bytes()
+    for _ in range(20):
+        model.predict(cupy.asarray(x), 16)
+    assert cupy.get_default_memory_pool().used_bytes() == before
+
+
+# Errors ---------------------------------------------------------------------------------------------
+
+
+def test_too_large_a_step_says_what_to_do() -> None:
+    model = Sequential([layers.Input((8,)), layers.Dense(8)], backend="cupy")
+    program = Program()
+    a, b = program.input("a", (600_000, 1)), program.input("b", (1, 600_000))
+    program.outputs["y"] = ops.matmul(a, b)
+    with pytest.raises(
+        MemoryError, match=r"fit in the memory of the GPU\. Received: Out of memory allocating .* batch_size"
+    ):
+        model.backend.compile(program)
+    assert model.predict(np.ones((4, 8), "float32")).shape == (4, 8)  # the device is as it was
+
+
+def test_a_kernel_that_does_not_fit_is_named() -> None:
+    program = Program()
+    program.outputs["y"] = program.input("x", (3,), kind="parameter") * 2.0
+    made: Any = CupyBackend().compile(program)
+    (source,) = made._sources
+    object.__setattr__(source, "threads", 4096)
+    for at_once in (True, False):
+        made._captures = at_once
+        with pytest.raises(
+            RuntimeError, match=r"fit on a multiprocessor\. Received: .*in multiply with 1 blocks of 4096"
+        ):
+            made({"x": cupy.zeros(3, "float32")})
+    assert float(cupy.ones(3).sum()) == 3.0
+
+
+LOST = """
+import numpy as np
+from minicnn.backends._cuda.compiler import compile_kernel
+from minicnn.backends.cupy import CupyBackend
+from minicnn.backends.cupy.launching import Kernel
+from minicnn.program import Program
+program = Program()
+program.outputs["y"] = program.input("x", (3,), kind="parameter") * 2.0
+backend = CupyBackend()
+made = backend.compile(program)
+text = 'extern "C" __global__ void kernel(const float* a, float* b) { *(volatile float*)(8 + threadIdx.x) = 1.0f; }'
+made._functions = [Kernel(compile_kernel(text, backend.architecture))]
+try:
+    print(backend.to_numpy(made({"x": backend.asarray(np.ones(3, "float32"))})["y"]))
+except RuntimeError as error:
+    print(error)
+import os; os._exit(0)
+"""
+
+
+def test_a_kernel_that_fails_says_so() -> None:
+    done = subprocess.run([sys.executable, "-c", LOST], capture_output=True, text=True, timeout=120, check=False)
+    assert "Kernels run without an error. Received:" in done.stdout, done
+    assert "CUDA_LAUNCH_BLOCKING=1" in done.stdout
