@@ -33,9 +33,10 @@ def main() -> None:
     """Write everything."""
     tables, lists, pages = [], [], []
     for folder in (folder for folder in FOLDERS if (folder / "results").is_dir()):
-        present = [sys.executable, "-m", "minicnn", "study", "all", "--stored", "--out", str(folder), "--docs"]
-        subprocess.run([*present, str(folder)], check=True)
-        names = [name for name in studies.names() if (folder / "results" / name).is_dir()]
+        names = [name for name in studies.names() if complete(folder, name)]
+        for name in names:
+            options = ["--stored", "--out", str(folder), "--docs", str(folder)]
+            subprocess.run([sys.executable, "-m", "minicnn", "study", name, *options], check=True)
         found = {name: (folder / f"{name}.md").relative_to(STUDIES).as_posix() for name in names}
         lists.append(f"- On {MACHINES[folder]}: {', '.join(f'[`{n}`]({page})' for n, page in found.items())}")
         pages += found.values()
@@ -43,6 +44,18 @@ def main() -> None:
     write(ROOT / "README.md", "comparison", "\n\n".join(tables))
     toctree = ["```{toctree}", ":hidden:", "", *pages, "```"]
     write(STUDIES / "index.md", "pages", "\n".join([*lists, "", *toctree]))
+
+
+def complete(folder: Path, name: str) -> bool:
+    """Whether a folder holds all results of a study; says so if it holds some."""
+    if not (folder / "results" / name).is_dir():
+        return False
+    try:
+        recall(get_study(name), Store(folder / "results" / name, {}))
+    except ValueError as error:
+        print(f"{folder}: {name} is left out: {error}")
+        return False
+    return True
 
 
 def table(results: Path) -> str:
