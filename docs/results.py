@@ -33,9 +33,10 @@ def main() -> None:
     """Write everything."""
     tables, lists, pages = [], [], []
     for folder in (folder for folder in FOLDERS if (folder / "results").is_dir()):
-        present = [sys.executable, "-m", "minicnn", "study", "all", "--stored", "--out", str(folder), "--docs"]
-        subprocess.run([*present, str(folder)], check=True)
-        names = [name for name in studies.names() if (folder / "results" / name).is_dir()]
+        names = [name for name in studies.names() if complete(folder, name)]
+        for name in names:
+            options = ["--stored", "--out", str(folder), "--docs", str(folder)]
+            subprocess.run([sys.executable, "-m", "minicnn", "study", name, *options], check=True)
         found = {name: (folder / f"{name}.md").relative_to(STUDIES).as_posix() for name in names}
         lists.append(f"- On {MACHINES[folder]}: {', '.join(f'[`{n}`]({page})' for n, page in found.items())}")
         pages += found.values()
@@ -43,6 +44,18 @@ def main() -> None:
     write(ROOT / "README.md", "comparison", "\n\n".join(tables))
     toctree = ["```{toctree}", ":hidden:", "", *pages, "```"]
     write(STUDIES / "index.md", "pages", "\n".join([*lists, "", *toctree]))
+
+
+def complete(folder: Path, name: str) -> bool:
+    """Whether a folder holds all results of a study; says so if it holds some."""
+    if not (folder / "results" / name).is_dir():
+        return False
+    try:
+        recall(get_study(name), Store(folder / "results" / name, {}))
+    except ValueError as error:
+        print(f"{folder}: {name} is left out: {error}")
+        return False
+    return True
 
 
 def table(results: Path) -> str:
@@ -65,11 +78,12 @@ def table(results: Path) -> str:
             f"{100 * epochs[-1]['test_accuracy']:.2f} % |"
         )
     chapter = Chapter(STUDY, study, setting, machine, page=None)  # type: ignore[arg-type]
-    return "\n".join(lines) + f"\n\n{words(machine, chapter, setting.sizes.epochs)}"
+    return "\n".join(lines) + f"\n\n{words(machine, chapter, rows[0][2])}"
 
 
-def words(machine: Any, chapter: Chapter, epochs: int) -> str:
+def words(machine: Any, chapter: Chapter, epochs: Any) -> str:
     """What the table is."""
+    seen = round(epochs[0]["samples_per_s"] * epochs[0]["time_s"])
     gpu = next((v for k, v in machine["devices"].items() if "cuda" in k), None)
     where = f"an {gpu} and {machine['cores']} cores" if gpu else f"{machine['cores']} cores of a CPU ({machine['cpu']})"
     libraries = {"numpy": "NumPy", "numba": "Numba", "torch": "PyTorch", "jax": "JAX", "cupy-cuda13x": "CuPy"}
@@ -77,8 +91,8 @@ def words(machine: Any, chapter: Chapter, epochs: int) -> str:
         f"{text} {machine['versions'][k]}" for k, text in libraries.items() if k in machine["versions"]
     )
     return (
-        f"`{command(chapter)}` on {where}: medians of {epochs} epochs of MNIST but the first, batch 512, SGD 0.01 with "
-        f"momentum 0.9, float32, all from the same weights on the same batches; {versions}."
+        f"`{command(chapter)}` on {where}: medians of {len(epochs)} epochs of {seen:,} samples of MNIST but the first, "
+        f"batch 512, SGD 0.01 with\nmomentum 0.9, float32, all from the same weights on the same batches; {versions}."
     )
 
 

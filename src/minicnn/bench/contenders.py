@@ -101,7 +101,8 @@ class _Survey:
                 present.append(name)
                 devices |= {f"{found.name} {k}": v for k, v in found.describe().items()}
         facts = {**machine.facts(), "system": f"{platform.system()} {platform.machine()}"}
-        facts["devices"] = {k: v for k, v in devices.items() if ":" in k or k.endswith(" cuda")}
+        # CuPy's "cuda" is a version, PyTorch's a device.
+        facts["devices"] = {k: v for k, v in devices.items() if ":" in k or k in ("torch cuda", "torch mps")}
         return Field(tuple(present), absent, facts, _clocks())
 
 
