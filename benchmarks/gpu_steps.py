@@ -1,6 +1,6 @@
 """Time of the training steps of the reference studies on one GPU, kernel by kernel, beside the whole.
 
-    python benchmarks/gpu_steps.py [--backend cupy|numba_cuda ...] [--json FILE] [study ...]
+    python benchmarks/gpu_steps.py [--backend cupy|numba_cuda ...] [--precision NAME ...] [--json FILE] [study ...]
 
 Data are random uint8 images, which take the same time as real ones. Times are medians, synchronised, on CUDA graphs.
 """
@@ -21,7 +21,7 @@ from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.optimizers import SGD
 
 
-def build(study: str, backend: Any) -> Sequential:
+def build(study: str, backend: Any, precision: str = "float32") -> Sequential:
     """The network of a study, compiled."""
     conv, dense, pool = layers.Conv2D, layers.Dense, layers.MaxPooling2D
     first = [layers.Input((28, 28, 1), dtype="uint8"), layers.Rescaling(1 / 255)]
@@ -37,7 +37,7 @@ def build(study: str, backend: Any) -> Sequential:
         ),
     }[study]  # fmt: skip
     model = Sequential([*first, *rest], backend=backend)
-    model.compile(optimizer, SparseCategoricalCrossentropy(from_logits=True), ["accuracy"])
+    model.compile(optimizer, SparseCategoricalCrossentropy(from_logits=True), ["accuracy"], precision=precision)
     return model
 
 
@@ -89,14 +89,14 @@ def numba_graphs(executable: Any, arrays: dict[str, Any], repeats: int) -> Itera
 GRAPHS = {"cupy": cupy_graphs, "numba_cuda": numba_graphs}
 
 
-def measure(study: str, name: str, repeats: int = 50) -> dict[str, Any]:
+def measure(study: str, name: str, precision: str = "float32", repeats: int = 50) -> dict[str, Any]:
     """All figures of one study on one backend."""
     batch, samples, steps = SIZES[study]
     rng = np.random.default_rng(0)
     x, y = rng.integers(0, 256, (samples, 28, 28, 1)).astype("uint8"), rng.integers(0, 10, samples).astype("int32")
     start = time.perf_counter()
     backend = get_backend(name, strict=True)
-    model = build(study, backend)
+    model = build(study, backend, precision)
     source = model._source(x, y, None, batch, "pad")
     feed, arrays = next(iter(source.epoch(shuffle=False, seed=0, epoch=0)))
     engine = model._engine
@@ -129,13 +129,14 @@ def measure(study: str, name: str, repeats: int = 50) -> dict[str, Any]:
             graph()
 
     alone = seconds(backend, graph_only) / (steps // 16 * 16) * steps
-    print(f"\n{study} on {name}: {whole * 1e3:.2f} ms for {steps} steps, {whole / steps * 1e6:.1f} us a step;")
+    print(f"\n{study} on {name} in {precision}: {whole * 1e3:.2f} ms for {steps} steps, {whole / steps * 1e6:.1f} us a step;")
     print(f"  first step {first:.2f} s, {len(rows)} kernels, sum {sum(t for _, t in rows):.1f} us")
     for title, us in rows:
         print(f"  {us:8.2f} us  {title}")
     return {
         "study": study,
         "backend": name,
+        "precision": precision,
         "ms": whole * 1e3,
         "graph_ms": alone * 1e3,
         "steps": steps,
@@ -148,10 +149,12 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("studies", nargs="*", default=[])
     parser.add_argument("--backend", action="append", choices=sorted(GRAPHS))
+    parser.add_argument("--precision", action="append", choices=["float32", "mixed_bfloat16", "mixed_float16"])
     parser.add_argument("--json")
     chosen = parser.parse_args()
     studies, names = chosen.studies or ["platforms", "kernels", "mlp"], chosen.backend or ["cupy"]
-    results = [measure(study, name) for study in studies for name in names]
+    precisions = chosen.precision or ["float32"]
+    results = [measure(study, name, precision) for study in studies for name in names for precision in precisions]
     if chosen.json:
         with open(chosen.json, "w", encoding="utf-8") as file:
             json.dump(results, file, indent=1)
