@@ -129,7 +129,7 @@ def measure(study: str, name: str, precision: str = "float32", repeats: int = 50
             graph()
 
     alone = seconds(backend, graph_only) / (steps // 16 * 16) * steps
-    print(f"\n{study} on {name} in {precision}: {whole * 1e3:.2f} ms for {steps} steps, {whole / steps * 1e6:.1f} us a step;")
+    print(f"\n{study} on {name} in {precision}: {whole * 1e3:.2f} ms, {steps} steps of {whole / steps * 1e6:.1f} us;")
     print(f"  first step {first:.2f} s, {len(rows)} kernels, sum {sum(t for _, t in rows):.1f} us")
     for title, us in rows:
         print(f"  {us:8.2f} us  {title}")

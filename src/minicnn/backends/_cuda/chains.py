@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from minicnn import ops
@@ -37,6 +37,12 @@ def chain(*inputs: Array, xp: Namespace, **attrs: Any) -> Array:
 
 
 CHAIN = Primitive(chain)
+
+
+def every_node(program: Program) -> Iterator[Node]:
+    """The nodes of a Program, those of its chains in their place."""
+    for node in program.nodes:
+        yield from node.attrs["chain"].nodes if node.op is CHAIN else (node,)
 
 
 # Which nodes ------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import cupy
 import numpy as np
 
 from minicnn.backends._cuda import nvrtc, tiling
-from minicnn.backends._cuda.chains import CHAIN
+from minicnn.backends._cuda.chains import CHAIN, every_node
 from minicnn.backends._cuda.choosing import fastest, measured
 from minicnn.backends._cuda.compiler import HEADERS, header
 from minicnn.backends._cuda.fusing import Plan
@@ -201,9 +201,8 @@ class CupyBackend(Backend):
                     place[id(node)] = f"reference: {unit.reference}" if unit.reference else f"kernel {number}: {tile}"
                     if node.op is LIBRARY:
                         place[id(node)] = f"kernel {number}: cuBLAS, {node.attrs['why']}"
-        nodes = [n for node in program.nodes for n in (node.attrs["chain"].nodes if node.op is CHAIN else [node])]
         place |= {id(n): place[id(c)] for c in program.nodes if c.op is CHAIN for n in c.attrs["chain"].nodes}
-        return [(node, place.get(id(node), "kernel: where its result is read")) for node in nodes]
+        return [(node, place.get(id(node), "kernel: where its result is read")) for node in every_node(program)]
 
     def compile(self, program: Program) -> Executable:
         """See `Backend.compile`; arrays that a Program carries are overwritten."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-import sys
 from functools import cache
+from sys import is_finalizing
 from typing import Any
 
 import cupy
@@ -85,7 +85,7 @@ class Handle:
         _check(status)
 
     def __del__(self) -> None:
-        if self._handle and not sys.is_finalizing():  # the process takes the rest with it
+        if self._handle and not is_finalizing():  # the process takes the rest with it
             library().cublasDestroy_v2(self._handle)
 
 

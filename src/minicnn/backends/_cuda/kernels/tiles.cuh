@@ -376,7 +376,7 @@ template <class T, class A, class FA, class FB, class Out> DEVICE void multiply(
     for (int u = 0; u < LEFT; u++) {
       const int e = thread + u * A::THREADS;
       const int m = m0 + (A::TA ? e % A::BM : e / A::BK), k = k0 + (A::TA ? e / A::BM : e % A::BK);
-      const bool real = (A::M % A::BM == 0 || m < A::M) && k < last;
+      const bool real = (A::M % A::BM == 0 || m < A::M) && k < last && (A::BK * A::BM % A::THREADS == 0 || e < A::BK * A::BM);
       const int row = real ? (A::TA ? k : m) : 0, column = real ? (A::TA ? m : k) : 0;
       const T value = a(row, column);
       next_a[u] = real ? value : T(0);
@@ -385,7 +385,7 @@ template <class T, class A, class FA, class FB, class Out> DEVICE void multiply(
     for (int u = 0; u < RIGHT; u++) {
       const int e = thread + u * A::THREADS;
       const int n = n0 + (A::TB ? e / A::BK : e % A::BN), k = k0 + (A::TB ? e % A::BK : e / A::BN);
-      const bool real = (A::N % A::BN == 0 || n < A::N) && k < last;
+      const bool real = (A::N % A::BN == 0 || n < A::N) && k < last && (A::BK * A::BN % A::THREADS == 0 || e < A::BK * A::BN);
       const int row = real ? (A::TB ? n : k) : 0, column = real ? (A::TB ? k : n) : 0;
       const T value = b(row, column);
       next_b[u] = real ? value : T(0);
