@@ -18,6 +18,7 @@ from backends.numba_cuda.running import ON_DEVICE
 from minicnn import ops
 from minicnn.backends._cuda.fusing import Plan
 from minicnn.backends._cuda.rewriting import rewrite
+from minicnn.backends._cuda.tiling import GPU
 from minicnn.backends.numba_cuda import tiling
 from minicnn.backends.numba_cuda.generation import generate
 from minicnn.backends.numba_cuda.shim import SIMULATED, check_numpy
@@ -164,6 +165,26 @@ def test_the_table_of_the_documentation_is_the_namespace() -> None:
         there = hasattr(namespace, name)
         assert answer == ("yes" if there else f"no: {namespace.MISSING[name]}"), name
     assert set(namespace.MISSING) <= set(STANDARD.split())
+
+
+@pytest.mark.parametrize(
+    ("m", "k", "n", "transposed", "made"),
+    [(59_000, 784, 10, False, (256, 10, 16, 2, 10, 1)), (783, 59_000, 10, True, (784, 10, 8, 4, 10, 264)),
+     (59_000, 784, 17, False, None), (2_000, 4_000, 10, False, None), (590, 784, 10, False, None)],
+)  # fmt: skip
+def test_products_with_few_columns_have_tiles_of_their_own(
+    m: int, k: int, n: int, transposed: bool, made: tuple[int, ...] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tiling, "LIMITS", GPU)
+    monkeypatch.setattr(tiling, "SIMULATED", False)
+    program = Program()
+    a, b = program.input("a", (k, m) if transposed else (m, k)), program.input("b", (k, n))
+    program.outputs["y"] = ops.matmul(a, b, transpose_a=transposed)
+    tile = tiling.product(program.nodes[0])
+    assert (tile.sizes == made) == (made is not None)
+    if made is not None:
+        assert tile.threads == made[0] // made[3]
+        assert tile.blocks == -(-m // made[0]) * made[5]
 
 
 @pytest.mark.skipif(SIMULATED, reason="tiles are smaller in the simulator")
