@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, cast
 import cupy
 import numpy as np
 
-from minicnn.backends._cuda.chains import every_node
 from minicnn.backends._cuda.compiler import compile_all
 from minicnn.backends._cuda.fusing import Unit
 from minicnn.backends._cuda.generation import Source, generate
@@ -57,10 +56,11 @@ class StepExecutable:
 
     def __init__(self, backend: CupyBackend, program: Program) -> None:
         self._backend, self._program = backend, program
+        # Data sets, of which a step takes rows; from here on, chains may do that without a node of its own.
+        whole = {id(n.inputs[0]) for n in program.nodes if n.op.name == "take"}
         self._plan = backend.plan(program)
         self._placement = place(self._plan)
         carried = set(program.updates)
-        whole = {id(n.inputs[0]) for n in every_node(program) if n.op.name == "take"}
         self._queued = [v for v in program.inputs if v.kind == "input" and v.name not in carried and id(v) not in whole]
         self._totals = [v for v in program.inputs if v.kind == "metric" and v.name in carried]
         others = {id(v) for v in (*self._queued, *self._totals)}
