@@ -225,7 +225,7 @@ elif where in ("fsync", "replace"):
 
 class Slow(Callback):
     def on_train_batch_end(self, batch, logs):
-        time.sleep(0.01 if where == "time" else 0)
+        time.sleep(0.02 if where == "time" else 0)
 
 print("ready", flush=True)
 model = compiled(backend, "adam")

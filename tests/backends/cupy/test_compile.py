@@ -33,8 +33,10 @@ def test_all_kernels_of_a_step(network: str, architecture: str) -> None:
     assert all(compiler.compile_all(_texts(network, tiled=True, fuse=True), architecture))
 
 
-@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
-@pytest.mark.parametrize("precision", tensor_tiling.PRECISIONS)
+@pytest.mark.parametrize(
+    ("precision", "architecture"),
+    [("float32", "sm_80"), ("float32", "sm_90"), ("bfloat16", "sm_90"), ("float16", "sm_80")],
+)
 def test_kernels_on_tensor_cores(precision: str, architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensor_tiling, "_chosen", {})
     monkeypatch.setattr(tensor_tiling, "without_tensor_cores", lambda node: math.inf)  # where they are slower, too

@@ -24,7 +24,7 @@ from op_cases import Case
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="kernels run on the host through g++")
 
 
-few = settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+few = settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(autouse=True)
