@@ -12,7 +12,7 @@ from backends.cupy import emulator
 from minicnn.backends._cuda.generation import Source
 
 KERNEL = """
-#include "tiles.cuh"
+#include "parts.cuh"
 extern "C" __global__ void kernel(const float* a, const float* b, float* c) {{
   __shared__ __align__(16) uint32 as[{kind}::PARTS][16][8], bs[{kind}::PARTS][16][4];
   const int lane = threadIdx.x, g = lane / 4, t = lane % 4;

@@ -15,7 +15,10 @@ from pathlib import Path
 from minicnn.backends._cuda import nvrtc
 
 OPTIONS = ("-std=c++17", "-default-device", "-lineinfo")
-HEADERS = ("core.cuh", "mma.cuh", "windows.cuh", "tiles.cuh", "tensor.cuh", "chain.cuh")
+HEADERS = (
+    "core.cuh", "mma.cuh", "windows.cuh", "tiles.cuh", "products.cuh", "parts.cuh", "tensor.cuh", "tensor_products.cuh",
+    "kernels.cuh", "chain.cuh",
+)  # fmt: skip
 
 
 @cache

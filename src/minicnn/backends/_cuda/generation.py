@@ -73,7 +73,7 @@ def generate(plan: Plan, launch: Sequence[Unit], queued: set[int], threads: int 
     resident = max(unit.tile.resident if unit.tile else 1 for unit in launch)
     bounds = f"{threads}, {resident}" if resident > 1 else f"{threads}"
     text = (
-        f'#include "{"chain" if any(u.anchor.op.name == "chain" for u in launch) else "tensor"}.cuh"\n\n'
+        f'#include "{"chain" if any(u.anchor.op.name == "chain" for u in launch) else "kernels"}.cuh"\n\n'
         f'extern "C" __global__ void __launch_bounds__({bounds}) kernel({", ".join(writer.parameters())}) {{\n'
         f"  wait_for_previous();\n{writer.prologue()}{''.join(bodies)}}}\n"
     )

@@ -1,4 +1,4 @@
-"""Sizes of the tiles of `tensor.cuh`, on tensor cores: chosen for each shape by a small model of the device."""
+"""Sizes of the tiles of `tensor.cuh` and `tensor_products.cuh`: chosen by a small model of the device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sizes of the tiles in which the kernels of `tiles.cuh` work, chosen for each shape by a small model of the device."""
+"""Sizes of the tiles of `tiles.cuh` and `products.cuh`, chosen for each shape by a small model of the device."""
 
 from __future__ import annotations
 

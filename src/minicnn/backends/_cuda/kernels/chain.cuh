@@ -5,7 +5,7 @@
 // subnormal float16 b * 2^-24; the float32 operand, scaled by a power of two, is the sum of two float16, which hold 22 of its
 // bits and the sign of the rest.
 #pragma once
-#include "tiles.cuh"
+#include "products.cuh"
 
 DEVICE float from_bits(uint32 bits) { return __int_as_float(int(bits)); }
 

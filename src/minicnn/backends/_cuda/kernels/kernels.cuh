@@ -1,0 +1,5 @@
+// All kernels but the chains.
+#pragma once
+#include "products.cuh"
+#include "tensor.cuh"
+#include "tensor_products.cuh"

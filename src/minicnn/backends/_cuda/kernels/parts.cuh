@@ -1,0 +1,214 @@
+// Operands of tensor cores in shared memory: rows of 16-bit parts (mma.cuh), how they are filled and scaled, and the sums of
+// fragments. Rows are cut into runs of 8 elements and lie an odd number of runs apart: eight neighbours are in different banks.
+#pragma once
+#include "tiles.cuh"
+
+constexpr int odd_run(int n) { return (quotient(n, 8) | 1) * 8; }
+
+// Eight float32 as parts, to where they belong in each plane of PLANE elements; all but the first LENGTH are zero.
+template <class P, int PLANE, int LENGTH = 8> DEVICE void store_run(uint32* place, const float (&v)[8]) {
+  Pack<uint32, 4> planes[P::PARTS];
+#pragma unroll
+  for (int k = 0; k < 4; k++) {
+    uint32 parts[P::PARTS];
+    P::split(parts, v[2 * k], v[2 * k + 1]);
+#pragma unroll
+    for (int p = 0; p < P::PARTS; p++) planes[p].v[k] = 2 * k < LENGTH ? parts[p] : 0u;
+  }
+#pragma unroll
+  for (int p = 0; p < P::PARTS; p++) *reinterpret_cast<Pack<uint32, 4>*>(place + p * (PLANE / 2)) = planes[p];
+}
+
+// 2^n, for n from -126 to 127.
+DEVICE float two_to_the(int n) { return __int_as_float((n + 127) << 23); }
+
+constexpr int LARGEST_SCALE = 1000;
+
+// x * 2^n for any n that two factors can express.
+DEVICE float scaled(float x, int n) {
+  n = n < -252 ? -252 : n > 252 ? 252 : n;
+  return x * two_to_the(n / 2) * two_to_the(n - n / 2);
+}
+
+// The n for which 2^n brings a number, given as bits, to 2^14 or a little more, but `most` at most.
+DEVICE int exponent_of_scale(uint32 bits, int most) {
+  const int n = bits >= 0x7f800000u ? 0 : 14 - (int(bits >> 23) - 127);  // nothing helps infinity
+  return max(-126, min(min(n, 126), most));
+}
+
+// The largest of the bits that the threads of a block bring, for each of N numbers. All threads call it.
+template <int N> DEVICE void largest_of_block(uint32 (&bits)[N], int threads) {
+  __shared__ uint32 largest[2][32];
+#pragma unroll
+  for (int i = 0; i < N; i++) bits[i] = largest_of_warp(bits[i]);
+  __syncthreads();  // the last call's numbers have been read
+#pragma unroll
+  for (int i = 0; i < N; i++)
+    if (threadIdx.x % 32 == 0) largest[i][threadIdx.x / 32] = bits[i];
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < N; i++)
+    for (int k = 0; k < threads / 32; k++) bits[i] = largest[i][k] > bits[i] ? largest[i][k] : bits[i];
+}
+
+DEVICE uint32 larger_magnitude(uint32 bits, float x) {
+  const uint32 own = uint32(__float_as_int(x)) & 0x7fffffffu;
+  return own > bits ? own : bits;
+}
+
+// How a part of shared memory is filled: store(k, v) with eight numbers v from load(k, v), for each k below TOTAL.
+template <int TOTAL_, class Load, class Store> struct Filling {
+  static constexpr int TOTAL = TOTAL_;
+  Load load;
+  Store store;
+};
+template <int TOTAL, class Load, class Store> DEVICE Filling<TOTAL, Load, Store> filling(Load load, Store store) { return {load, store}; }
+
+// A thread's share of a filling: the runs of eight that it keeps in registers, and all others, which it reads again.
+template <class F, int THREADS, int MOST> struct Share {
+  static constexpr int STEPS = quotient(F::TOTAL, THREADS), RUN = STEPS < MOST ? STEPS : MOST;
+  const F& f;
+  float v[RUN][8];
+  DEVICE explicit Share(const F& filling) : f(filling) {}
+  DEVICE void load(int step) {
+#pragma unroll
+    for (int u = 0; u < RUN; u++) {
+      const int k = int(threadIdx.x) + (step + u) * THREADS;
+      f.load(k < F::TOTAL ? k : 0, v[u]);
+    }
+  }
+  // Bits of the largest magnitude.
+  DEVICE uint32 largest() const {
+    uint32 bits = 0;
+#pragma unroll
+    for (int u = 0; u < RUN; u++)
+#pragma unroll
+      for (int e = 0; e < 8; e++) bits = larger_magnitude(bits, v[u][e]);
+#pragma unroll 1
+    for (int k = int(threadIdx.x) + RUN * THREADS; k < F::TOTAL; k += THREADS) {
+      float more[8];
+      f.load(k, more);
+#pragma unroll
+      for (int e = 0; e < 8; e++) bits = larger_magnitude(bits, more[e]);
+    }
+    return bits;
+  }
+  DEVICE void store(float factor) {
+#pragma unroll 1
+    for (int step = 0; step < STEPS; step += RUN) {
+      if (step) load(step);
+#pragma unroll
+      for (int u = 0; u < RUN; u++) {
+        const int k = int(threadIdx.x) + (step + u) * THREADS;
+#pragma unroll
+        for (int e = 0; e < 8; e++) v[u][e] *= factor;
+        if (k < F::TOTAL) f.store(k, v[u]);
+      }
+    }
+  }
+};
+
+// Fills both operands, whose loads are under way together. If P wants it, they are multiplied by 2^n with exponents n that add up to
+// the result, which is `most` at most.
+template <class P, int THREADS, class FA, class FB> DEVICE int fill_both(int most, const FA& fa, const FB& fb) {
+  Share<FA, THREADS, 6> a(fa);
+  Share<FB, THREADS, 4> b(fb);
+  a.load(0), b.load(0);
+  int na = 0, nb = 0;
+  if (P::SCALED) {
+    uint32 bits[2] = {a.largest(), b.largest()};
+    largest_of_block(bits, THREADS);
+    na = exponent_of_scale(bits[0], LARGEST_SCALE), nb = exponent_of_scale(bits[1], most - na);
+  }
+  a.store(two_to_the(na)), b.store(two_to_the(nb));
+  return na + nb;
+}
+
+// Eight elements of which the first `real` count, from one(e) or, four at a time where that saves loads, from four(e, v).
+template <bool fours, class One, class Four> DEVICE void gather_run(int real, float (&v)[8], One one, Four four) {
+  if (fours) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      float part[4];
+      four(4 * half < real ? 4 * half : 0, part);
+#pragma unroll
+      for (int k = 0; k < 4; k++) v[4 * half + k] = 4 * half < real ? part[k] : 0.0f;
+    }
+  } else {
+#pragma unroll
+    for (int e = 0; e < 8; e++) {
+      const float value = one(e < real ? e : 0);
+      v[e] = e < real ? value : 0.0f;
+    }
+  }
+}
+
+// Rows k below ROWS of COLUMNS elements, ROW elements apart, in planes. Element (k, f) is one(k, f), elements f .. f + 3 of a row
+// four(k, f, v), the first `real` of a row count. `down`: neighbours in memory are below each other.
+template <class P, int ROWS, int COLUMNS, int ROW, bool fours, bool down, class One, class Four>
+DEVICE auto matrix_rows(uint32* place, int real, One one, Four four) {
+  constexpr int RUNS = COLUMNS / 8;
+  return filling<ROWS * RUNS>(
+    [=](int i, float (&v)[8]) {
+      const int k = down ? i % ROWS : i / RUNS, f = (down ? i / ROWS : i % RUNS) * 8;
+      gather_run<fours>(real - f, v, [&](int e) { return one(k, f + e); }, [&](int e, float (&part)[4]) { four(k, f + e, part); });
+    },
+    [=](int i, const float (&v)[8]) {
+      const int k = down ? i % ROWS : i / RUNS, f = (down ? i / ROWS : i % RUNS) * 8;
+      store_run<P, ROWS * ROW>(place + (k * ROW + f) / 2, v);
+    });
+}
+
+// Sums multiplied by 2^scale, made ready for terms multiplied by 2^own, which is not more; scale becomes own. At first, they are 0.
+template <int M, int N> DEVICE void rescale(float (&sums)[M][N][4], int& scale, int own) {
+  if (own != scale && scale != LARGEST_SCALE) {
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+      for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int r = 0; r < 4; r++) sums[m][n][r] = scaled(sums[m][n][r], own - scale);
+  }
+  scale = own;
+}
+
+// The fragments B of N runs of 8 columns, stored as rows of K or, if `across`, as the columns' own rows; `at`: address of a lane
+// for the first part and run. Planes are PLANE bytes apart, runs RUN.
+template <class P, int N, int PLANE, int RUN = 16, bool across = false>
+DEVICE void load_columns(uint32 (&b)[N][P::PARTS][2], SharedAddress at) {
+#pragma unroll
+  for (int n = 0; n < N; n += 2)
+#pragma unroll
+    for (int p = 0; p < P::PARTS; p++) {
+      const SharedAddress place = at + p * PLANE + n * RUN;
+      if (n + 1 < N) {
+        uint32 both[4];
+        if (across) load_matrices(both, place);
+        else load_transposed(both, place);
+        b[n][p][0] = both[0], b[n][p][1] = both[1], b[n + 1 < N ? n + 1 : n][p][0] = both[2], b[n + 1 < N ? n + 1 : n][p][1] = both[3];
+      } else if (across) {
+        load_matrices(b[n][p], place);
+      } else {
+        load_transposed(b[n][p], place);
+      }
+    }
+}
+
+// Sums of SLICES groups of OWN threads, which those of slice 0 get: in each round the upper half hands its sums to the lower.
+template <int SLICES, int OWN, int M, int N> DEVICE void sum_slices(float* shared, int slice, float (&sums)[M][N][4]) {
+  float* const flat = &sums[0][0][0];
+  const int own = threadIdx.x % OWN;
+#pragma unroll
+  for (int half = SLICES / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (slice >= half && slice < 2 * half) {
+#pragma unroll
+      for (int k = 0; k < M * N * 4; k++) shared[((slice - half) * M * N * 4 + k) * OWN + own] = flat[k];
+    }
+    __syncthreads();
+    if (slice < half) {
+#pragma unroll
+      for (int k = 0; k < M * N * 4; k++) flat[k] += shared[(slice * M * N * 4 + k) * OWN + own];
+    }
+  }
+}
