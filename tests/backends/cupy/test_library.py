@@ -110,5 +110,7 @@ def test_the_library_s_arguments(ta: bool, tb: bool) -> None:
 
 
 def test_modes_are_checked() -> None:
+    with pytest.raises(ValueError, match=r"products is one of float32, bfloat16, float16. Received: 'float64'"):
+        Options(products="float64")
     with pytest.raises(ValueError, match=r"library is one of never, always, measured. Received: 'sometimes'"):
         Options(library="sometimes")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+PRODUCTS = ("float32", "bfloat16", "float16")
 LIBRARY_MODES = ("never", "always", "measured")
 
 
@@ -15,9 +16,10 @@ class Options:
         fused: Several operations in one kernel, elementwise ones without memory in between; with `tiled` (and on cupy)
             chains of rows as well.
         tiled: Convolutions, products and reductions by tiles in shared memory, rather than a thread for each result.
-        tensor_cores: Tiles of float32 convolutions on tensor cores, with operands cut into parts that keep float32's
-            accuracy (devices of compute capability 8.0 and later), and products of chains with rows of bytes.
-        products: Precision in which tensor cores multiply: "float32", "bfloat16" or "float16". Sums are float32.
+        tensor_cores: Convolutions and products of float32 by tiles on tensor cores, with operands cut into parts that
+            keep float32's accuracy (compute capability 8.0 and later), and chains that begin with bytes. cupy only.
+        products: Precision in which tensor cores multiply, unless the model's policy says: "float32", "bfloat16" or
+            "float16". Sums are float32. cupy only.
         library: Matrix products by cuBLAS: "never", "always", or "measured": where it is the faster for a shape with
             what would be fused to it. cupy only.
         graph: Whole steps, and many at once, captured in CUDA graphs.
@@ -45,6 +47,9 @@ class Options:
                 "block is a power of two from 32 to 1024, and other than 256 only without fusion. "
                 f"Received: block={self.block}, fused={self.fused}. Use Options(fused=False, block={self.block})."
             )
+            raise ValueError(message)
+        if self.products not in PRODUCTS:
+            message = f"products is one of {', '.join(PRODUCTS)}. Received: {self.products!r}."
             raise ValueError(message)
         if self.library not in LIBRARY_MODES:
             message = f"library is one of {', '.join(LIBRARY_MODES)}. Received: {self.library!r}."

@@ -70,7 +70,7 @@ class CupyBackend(Backend):
             capability = self._device.compute_capability
         self.architecture = f"sm_{capability}"
         self.overlaps = int(capability) >= 90
-        tensor = self.options.tensor_cores and int(capability) >= 80
+        tensor = self.options.tensor_cores and self.options.tiled and int(capability) >= 80
         self.tiles: Any = TensorTiles(self.options.products) if tensor else tiling
         if not tensor or reference_only:
             self.precisions = ("float32", "float64")
