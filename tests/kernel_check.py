@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import array_api_compat.numpy as xp
@@ -135,13 +136,9 @@ def train_by_steps(backend: Any, network: str, steps: int, *, at_once: bool) -> 
     return model.get_weights(), {k: model.backend.to_numpy(v).copy() for k, v in totals.items()}
 
 
-def step_of(network: str) -> tuple[Any, dict[str, Any]]:
-    """A function that makes the training step's Program of a network, and arrays for it."""
-    model = NETWORKS[network]("numpy")
-    x, y = data()
-    feed, arrays = list(model._source(x, y, None, 16, "keep").epoch(shuffle=True, seed=1, epoch=0))[-1]
-    rng = np.random.default_rng(3)
-    given: dict[str, Any] = {}
+def made_of(model: Any, feed: Any, arrays: dict[str, Any], weight: Callable[[str], Any]) -> tuple[Any, dict[str, Any]]:
+    """A function that makes a model's training step, and arrays for it: weights by name, optimizer state at random."""
+    rng, given = np.random.default_rng(3), {}
     for value in model._program_of("train", feed)[0].inputs:
         if value.name in arrays:
             given[value.name] = np.asarray(arrays[value.name])
@@ -150,5 +147,13 @@ def step_of(network: str) -> tuple[Any, dict[str, Any]]:
         elif value.shape == ():
             given[value.name] = np.asarray({"learning_rate": 0.05, "step": 4}[value.name], value.dtype)
         else:
-            given[value.name] = model._engine.get(value.name)
+            given[value.name] = weight(value.name)
     return lambda: model._program_of("train", feed)[0], given
+
+
+def step_of(network: str) -> tuple[Any, dict[str, Any]]:
+    """A function that makes the training step's Program of a network, and arrays for it."""
+    model = NETWORKS[network]("numpy")
+    x, y = data()
+    feed, arrays = list(model._source(x, y, None, 16, "keep").epoch(shuffle=True, seed=1, epoch=0))[-1]
+    return made_of(model, feed, arrays, model._engine.get)

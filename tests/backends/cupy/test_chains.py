@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from kernel_check import made_of
 from minicnn import Sequential, get_backend, layers, losses
 from minicnn.backends._cuda import chains, tiling
 from minicnn.backends._cuda.chain_layout import Layout
@@ -55,23 +56,14 @@ def dense_network(
 def step(model: Sequential, batch: int, width: int, classes: int, loss: str = "sparse") -> Made:
     """A function that makes the training step's Program of a model, and arrays for it."""
     rng = np.random.default_rng(5)
-    dtype = model.program("train", batch_size=batch).value("x").dtype
+    program = model.program("train", batch_size=batch)
+    dtype, shapes = program.value("x").dtype, {v.name: v.shape for v in program.inputs}
     x = rng.integers(0, 256, (batch + 5, width)) if dtype == "uint8" else rng.normal(size=(batch + 5, width))
     y = rng.integers(0, classes, batch + 5) if loss == "sparse" else rng.normal(size=(batch + 5, classes))
     y = y.astype("int32" if loss == "sparse" else "float32")
     source = model._source(x.astype(dtype), y, None, batch, "keep")
     feed, arrays = next(iter(source.epoch(shuffle=True, seed=1, epoch=0)))
-    given: dict[str, Any] = {}
-    for value in model._program_of("train", feed)[0].inputs:
-        if value.name in arrays:
-            given[value.name] = np.asarray(arrays[value.name])
-        elif value.kind in ("optimizer", "metric"):
-            given[value.name] = np.abs(rng.standard_normal(value.shape) * 0.1).astype(value.dtype)
-        elif value.shape == ():
-            given[value.name] = np.asarray({"learning_rate": 0.05, "step": 4}[value.name], value.dtype)
-        else:
-            given[value.name] = (rng.standard_normal(value.shape) * 0.2).astype("float32")
-    return lambda: model._program_of("train", feed)[0], given
+    return made_of(model, feed, arrays, lambda name: (rng.standard_normal(shapes[name]) * 0.2).astype("float32"))
 
 
 def planned(made: Made, **options: Any) -> Plan:

@@ -165,7 +165,7 @@ class Plan:
             strides = node.attrs["strides"]
             readers = self._readers.get(id(node.outputs[0]), [])
             cheap = len(readers) == 1 or (
-                getattr(self.tiles, "reads_scattered", False) and all(r.op.name in _CONVOLUTIONS for r in readers)
+                getattr(self.tiles, "READS_SCATTERED", False) and all(r.op.name in _CONVOLUTIONS for r in readers)
             )
             return cheap and strides[0] * strides[1] > 1 and id(self.root(node.inputs[0])) not in self.virtual
         if not (node.op.elementwise or node.op.name in ("take", "broadcast_to", "one_hot")) or len(node.outputs) > 1:
@@ -355,7 +355,7 @@ class Plan:
         if all(map(_plain, units)):
             return True
         large = [u for u in units if not _plain(u)]
-        if len(large) < len(units) and not getattr(self.tiles, "side_by_side", False):
+        if len(large) < len(units) and not getattr(self.tiles, "SIDE_BY_SIDE", False):
             return False
         # Blocks of a launch have the registers and the shared memory of the greediest.
         if len(large) > 1 and not (all(map(_product, large)) and len({u.tile.threads for u in large if u.tile}) == 1):

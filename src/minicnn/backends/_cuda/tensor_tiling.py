@@ -43,14 +43,12 @@ class TensorTiles:
 
     Attributes:
         precision: In which operands are multiplied: one of `PRECISIONS`. Sums are float32.
-        reads_scattered: The gradient of a max-pooling is scattered where it is read, however often.
-        side_by_side: Short operations share a launch with others that have larger blocks.
     """
 
     precision: str = "float32"
-    reads_scattered: bool = True
-    side_by_side: bool = True
     CHAINS: ClassVar[bool] = True
+    READS_SCATTERED: ClassVar[bool] = True  # the gradient of a max-pooling is scattered where it is read, however often
+    SIDE_BY_SIDE: ClassVar[bool] = True  # short operations share a launch with others that have larger blocks
 
     def convolution(self, node: Node, pool: tuple[int, int] | None = None) -> Tile | None:
         """Tile of conv2d or conv2d_input_gradient; None if nothing fits. See `tiling.convolution`."""
@@ -102,12 +100,16 @@ class _Work:
     alone: float
 
 
-def _records(c: int, kw: int) -> tuple[bool, int, int, int]:
-    """Whether records hold rows of taps, records of a row of taps, runs of 8 elements of a record, and its size."""
+def _records(c: int, kw: int) -> tuple[bool, int]:
+    """Whether records hold rows of taps, and records of a row of taps: `Record` of `tensor.cuh`."""
     wide = c < 8 and kw * c <= 32
-    length = kw * c if wide else c
+    return wide, 1 if wide else kw
+
+
+def _runs(length: int) -> tuple[int, int]:
+    """Runs of 8 of so many elements, and from one row of them to the next: an odd number of runs."""
     runs = -(-length // 8)
-    return wide, 1 if wide else kw, runs, (runs | 1) * 8
+    return runs, (runs | 1) * 8
 
 
 @cache
@@ -144,7 +146,7 @@ def convolutions(node: Node, pool: tuple[int, int] | None, precision: str) -> It
         window = f"Window<{kh}, {kw}, 1, 1, {(kh - 1) * dh - top}, {(kw - 1) * dw - left}, {dh}, {dw}>"
         sh = sw = 1
     kind, parts, products = PRECISIONS[precision]
-    wide, records, _, _ = _records(c, kw)
+    wide, records = _records(c, kw)
     fixed = f"{kind}, {image_type(y, attrs['data_format'])}, {window}"
     eh, ew = (oh, ow) if pool is None else (oh // pool[0] * pool[0], ow // pool[1] * pool[1])
     ph, pw = pool or (1, 1)
@@ -171,9 +173,9 @@ def convolutions(node: Node, pool: tuple[int, int] | None, precision: str) -> It
                     gx * px if wide else (gx * px - 1) * sw + (kw - 1) * dw + 1,
                 )
                 for cc in {c, *(k for k in (8, 16, 32, 64) if k < c and not wide)}:
-                    runs, size = _records(cc, kw)[2:] if wide else (-(-cc // 8), (-(-cc // 8) | 1) * 8)
+                    runs, size = _runs(kw * cc if wide else cc)
                     steps = -(-kh * records * runs // 2)
-                    shared = (nb * ih * iw * size + steps * 16 * ((fb // 8) | 1) * 8) * parts * 2
+                    shared = (nb * ih * iw * size + steps * 16 * _runs(fb)[1]) * parts * 2
                     shared += nb * ih * ((iw - 1) * sw + (kw - 1) * dw + 1) * c * 4 if wide else 0
                     blocks = -(-n // nb) * -(-eh // (gy * py)) * -(-ew // (gx * px)) * -(-f // fb) * groups
                     passes, warps = -(-c // cc), threads // 32
@@ -208,7 +210,7 @@ def weight_gradients(node: Node, precision: str) -> Iterator[tuple[float, Tile]]
     n, oh, ow, f, c = y[axes.n], y[axes.h], y[axes.w], y[axes.c] // groups, x[axes.c] // groups
     (kh, kw), (sh, sw), (dh, dw) = attrs["kernel"], attrs["strides"], attrs["dilation"]
     kind, parts, products = PRECISIONS[precision]
-    wide, records, _, _ = _records(c, kw)
+    wide, records = _records(c, kw)
     images = image_type(x, attrs["data_format"]), image_type(y, attrs["data_format"])
     fixed = ", ".join((kind, *images, window_type(node)))
     for cb, fb, nt, th in itertools.product(
@@ -219,7 +221,7 @@ def weight_gradients(node: Node, precision: str) -> Iterator[tuple[float, Tile]]
     ):
         if fb // 8 % nt:
             continue
-        runs, size = _records(cb, kw)[2:] if wide else (-(-cb // 8), (-(-cb // 8) | 1) * 8)
+        runs, size = _runs(kw * cb if wide else cb)
         tiles_m = -(-kh * records * runs // 2)
         ih, iw = (th - 1) * sh + (kh - 1) * dh + 1, ow if wide else (ow - 1) * sw + (kw - 1) * dw + 1
         for mw, slices, nb in itertools.product((1, 2, 3, 4, 5), (1, 2, 4, 8, 16), (1, 2, 4, 8, 16)):
@@ -235,7 +237,7 @@ def weight_gradients(node: Node, precision: str) -> Iterator[tuple[float, Tile]]
                 or mw * nt > 16
             ):
                 continue
-            shared = (nb * ih * iw * size + steps * 16 * ((fb // 8) | 1) * 8) * parts * 2
+            shared = (nb * ih * iw * size + steps * 16 * _runs(fb)[1]) * parts * 2
             shared += nb * ih * ((iw - 1) * sw + (kw - 1) * dw + 1) * c * 4 if wide else 0
             shared = max(shared, slices // 2 * mw * nt * 4 * own * 4)
             pieces = -(-c // cb) * -(-f // fb) * groups
@@ -271,8 +273,8 @@ def products(node: Node, precision: str) -> Iterator[tuple[float, Tile]]:
     for bm, bn, bk in itertools.product((16, 32, 64, 128), (8, 16, 32, 64, 128), (16, 32, 64, 128, 256, 512)):
         if (bk > 16 and bk >= 2 * k) or (bm > 16 and bm >= 2 * m) or (bn > 8 and bn >= 2 * n):
             continue
-        a_rows, a_row = (bk, (bm // 8 | 1) * 8) if ta else (bm, (bk // 8 | 1) * 8)
-        b_rows, b_row = (bn, (bk // 8 | 1) * 8) if tb else (bk, (bn // 8 | 1) * 8)
+        a_rows, a_row = (bk, _runs(bm)[1]) if ta else (bm, _runs(bk)[1])
+        b_rows, b_row = (bn, _runs(bk)[1]) if tb else (bk, _runs(bn)[1])
         operands = (a_rows * a_row + b_rows * b_row) * planes * 2
         tiles = -(-m // bm) * -(-n // bn)
         for mt, nt, slices, goal in itertools.product((1, 2, 4), (1, 2, 4), (1, 2, 4, 8), (0, 1, 2)):

@@ -5,15 +5,15 @@
 
 constexpr int odd_run(int n) { return (quotient(n, 8) | 1) * 8; }
 
-// Eight float32 as parts, to where they belong in each plane of PLANE elements; all but the first LENGTH are zero.
-template <class P, int PLANE, int LENGTH = 8> DEVICE void store_run(uint32* place, const float (&v)[8]) {
+// Eight float32 as parts, to where they belong in each plane of PLANE elements.
+template <class P, int PLANE> DEVICE void store_run(uint32* place, const float (&v)[8]) {
   Pack<uint32, 4> planes[P::PARTS];
 #pragma unroll
   for (int k = 0; k < 4; k++) {
     uint32 parts[P::PARTS];
     P::split(parts, v[2 * k], v[2 * k + 1]);
 #pragma unroll
-    for (int p = 0; p < P::PARTS; p++) planes[p].v[k] = 2 * k < LENGTH ? parts[p] : 0u;
+    for (int p = 0; p < P::PARTS; p++) planes[p].v[k] = parts[p];
   }
 #pragma unroll
   for (int p = 0; p < P::PARTS; p++) *reinterpret_cast<Pack<uint32, 4>*>(place + p * (PLANE / 2)) = planes[p];

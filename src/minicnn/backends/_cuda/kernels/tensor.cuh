@@ -103,13 +103,7 @@ template <class T, class A, class In, class W, class Out> DEVICE void tensor_con
   }
   const SharedAddress right = shared_address(ws) + ((matrix % 2 * 8 + row) * A::ROW + wn * A::NT * 8 + matrix / 2 * 8) * 2;
 
-  float sums[A::MT][A::NT][4];
-#pragma unroll
-  for (int m = 0; m < A::MT; m++)
-#pragma unroll
-    for (int n = 0; n < A::NT; n++)
-#pragma unroll
-      for (int r = 0; r < 4; r++) sums[m][n][r] = 0.0f;
+  float sums[A::MT][A::NT][4] = {};
 
   int scale = LARGEST_SCALE;  // of the sums: the exponent of the power of two that they are multiplied by
 #pragma unroll 1
@@ -224,13 +218,7 @@ template <class T, class A, class FX, class FDY, class Out> DEVICE void tensor_c
     left[m] = shared_address(xs) + R::template offset<A::IW>(2 * (wm * A::MW + m) + matrix % 2) * 2;
   const SharedAddress right = shared_address(ds) + ((matrix % 2 * 8 + row) * A::ROW + wn * A::NT * 8 + matrix / 2 * 8) * 2;
 
-  float sums[A::MW][A::NT][4];
-#pragma unroll
-  for (int m = 0; m < A::MW; m++)
-#pragma unroll
-    for (int n = 0; n < A::NT; n++)
-#pragma unroll
-      for (int r = 0; r < 4; r++) sums[m][n][r] = 0.0f;
+  float sums[A::MW][A::NT][4] = {};
 
   int scale = LARGEST_SCALE;
 #pragma unroll 1

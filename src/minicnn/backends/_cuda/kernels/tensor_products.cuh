@@ -50,13 +50,7 @@ template <class T, class A, class FA, class FB, class Out> DEVICE void tensor_mu
   const SharedAddress right =
     shared_address(bs) + (A::TB ? (wn + upper + row) * A::B_ROW + lower : (lower + row) * A::B_ROW + wn + upper) * 2;
 
-  float sums[A::MT][A::NT][4];
-#pragma unroll
-  for (int m = 0; m < A::MT; m++)
-#pragma unroll
-    for (int n = 0; n < A::NT; n++)
-#pragma unroll
-      for (int r = 0; r < 4; r++) sums[m][n][r] = 0.0f;
+  float sums[A::MT][A::NT][4] = {};
 
   int scale = LARGEST_SCALE;
   const int first = part * A::RUN, last = min(first + A::RUN, A::K);
