@@ -203,10 +203,16 @@ def test_a_step_of_dense_layers_is_that_of_numpy(
 
 @emulated
 @pytest.mark.usefixtures("small_device")
-@pytest.mark.parametrize(("width", "hidden", "stages"), [(40, 10, 1), (40, 18, 2), (33, 6, 3)])
-def test_a_block_takes_several_tiles(width: int, hidden: int, stages: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chains, "_byte_tile", lambda *_: (16, 64, stages, 2, 1))
-    (chain,) = found(check(step(dense_network(width, [hidden], 5), 75, width, 5)))
+@pytest.mark.parametrize(
+    ("width", "hidden", "rows", "stages", "parts"),
+    [(40, 10, 16, 1, 1), (40, 18, 16, 2, 2), (33, 6, 16, 2, 2), (72, 9, 48, 2, 1), (72, 10, 64, 1, 2)],
+)
+def test_a_block_takes_several_tiles(
+    width: int, hidden: int, rows: int, stages: int, parts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chains, "_byte_tile", lambda *_: (rows, 64, stages, parts, 2, 1))
+    batch = 5 * rows - 5
+    (chain,) = found(check(step(dense_network(width, [hidden], 5), batch, width, 5)))
     assert chain.product is not None
     assert chain.tiles == 5
     assert Layout(chain).narrow == (hidden <= 16)
