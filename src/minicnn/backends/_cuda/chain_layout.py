@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
+from minicnn.backends._cuda.byte_sizes import ByteSizes
 from minicnn.backends._cuda.expressions import same_index
 from minicnn.program.graph import ITEMSIZE, Node, Value
 
@@ -31,74 +33,6 @@ class ByteProduct:
     rows: Value
     index: Value | None
     scale: float
-
-
-@dataclass(frozen=True)
-class ByteSizes:
-    """What `ByteTile` of `bytes.cuh` makes of its parameters: K and M, rows, threads, stages, parts, and whether back."""
-
-    k: int
-    m: int
-    rows: int
-    threads: int
-    stages: int
-    parts: int
-    back: bool
-
-    @property
-    def warps(self) -> int:
-        """Warps of a block."""
-        return self.threads // 32
-
-    @property
-    def steps(self) -> int:
-        """Fragments along a row of bytes."""
-        return -(-self.k // 32)
-
-    @property
-    def tiles(self) -> int:
-        """Fragments along the rows."""
-        return self.rows // 16
-
-    @property
-    def groups(self) -> tuple[int, int]:
-        """Columns by eight; whether there is a fragment for one or two that are left."""
-        pair = int(self.m % 8 in (1, 2))
-        return -(-self.m // 8) - pair, pair
-
-    @property
-    def fragments(self) -> int:
-        """Fragments of all digits of all columns."""
-        groups, pair = self.groups
-        return 3 * groups + pair
-
-    @property
-    def own_tiles(self) -> int:
-        """Fragments along the rows that a warp multiplies."""
-        return -(-self.tiles // (self.warps // self.parts))
-
-    @property
-    def products(self) -> int:
-        """Bytes of shared memory up to the end of the products' results."""
-        buffer = self.rows * 16 * (-(-self.k // 16) | 1) + 16
-        left = -(-self.parts * self.rows * self.m // 4) * 16
-        gradient = -(-self.rows // 32) * self.fragments * 256 if self.back else 0
-        beside = self.steps * self.fragments * 256 + max(left, gradient)
-        return self.stages * buffer + max(-(-self.k * self.m // 4) * 16, beside)
-
-    @property
-    def shared(self) -> int:
-        """All bytes of shared memory."""
-        return self.products + 12 * self.m + 4 * self.rows * self.stages
-
-    @property
-    def registers(self) -> int:
-        """Registers of a thread, about."""
-        groups, pair = self.groups
-        total = 4 * (groups + pair) * -(-(-(-self.k // 16)) // self.warps) if self.back else 0
-        forward = 4 * self.own_tiles * (self.fragments + 1) + 2 * self.fragments
-        backward = -(-self.rows // 32) * self.fragments * 2 + 4 * self.fragments + 8
-        return total + max(forward, backward if self.back else 0) + 24
 
 
 @dataclass(eq=False)
@@ -143,8 +77,9 @@ class Chain:
     @property
     def byte_sizes(self) -> ByteSizes:
         """The product with bytes, in its tile."""
-        (_, m), k = self.product.node.outputs[0].shape, self.product.node.inputs[0].shape[1]
-        return ByteSizes(k, m, self.rows, self.threads, self.stages, self.parts, self.product.gradient is not None)
+        product = cast(ByteProduct, self.product)
+        (_, m), k = product.node.outputs[0].shape, product.node.inputs[0].shape[1]
+        return ByteSizes(k, m, self.rows, self.threads, self.stages, self.parts, product.gradient is not None)
 
     @property
     def tile_type(self) -> str:
@@ -289,8 +224,10 @@ class Layout:
         threads, y = self.chain.threads, node.outputs[0]
         if self.own_sum(node):
             return 4 * y.size * threads // 32
-        run = next(d for d in range(16, 0, -1) if y.shape[-1] % d == 0) if y.shape else 1
-        return 4 * max(threads * run, y.size) if self.narrow and node.op.name == "matmul" else 4 * threads
+        if self.narrow and node.op.name == "matmul":
+            run = next(d for d in range(16, 0, -1) if y.shape[1] % d == 0)
+            return 4 * y.size * max(1, threads * run // y.size)
+        return 4 * threads
 
     def needs_slot(self, value: Value) -> bool:
         """Whether another loop than the one that makes a value reads it."""
@@ -346,7 +283,7 @@ def is_sum_of_parts(node: Node) -> bool:
 
 
 def _staged(chain: Chain) -> Sequence[Value]:
-    """Right sides of the products that threads do one by one; where they take rows by themselves, biases and the like."""
+    """Right sides of the products that threads do one by one; in narrow chains also biases and the like."""
     found: dict[int, Value] = {}
     made = {id(v) for n in chain.nodes for v in n.outputs}
     for node in chain.nodes:

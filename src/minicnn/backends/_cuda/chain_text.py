@@ -46,20 +46,19 @@ class _Text:
             ahead, step = chain.stages - 1, chain.blocks
             first, tail = self._early()
             weights = self.writer.functor(product.node.inputs[1])
-            text += f"    bytes.find(block * {chain.rows}, where);\n    bytes.copy({weights});\n    bytes.keep(0);\n"
-            text += f"    __syncthreads();\n    bytes.find((block + {step}) * {chain.rows}, where);\n"
-            text += first.replace("EARLY", "block") + tail + f"    bytes.begin({'true' if ahead else 'false'});\n"
-            text += "    bytes.keep(1);\n    __syncthreads();\n" if ahead else ""
+            text += f"    bytes.find(block * {chain.rows}, where);\n    bytes.copy_weights({weights});\n"
+            text += f"    bytes.keep(0);\n{wait}"
+            text += f"    bytes.load(0);\n    bytes.find((block + {step}) * {chain.rows}, where);\n" if ahead else ""
+            text += first.replace("EARLY", "block") + tail + "    bytes.begin();\n"
+            text += f"    bytes.keep(1);\n{wait}" if ahead else ""
             head = (
-                (f"      const bool sends = tile + {step} < {chain.tiles};\n" if ahead else "      bytes.send(turn);\n")
-                + (f"      bytes.find((tile + {2 * step}) * {chain.rows}, where);\n" if ahead else "")
+                f"      const bool more = tile + {step} < {chain.tiles};\n"
+                + ("" if ahead else "      bytes.load(turn);\n")
+                + f"      bytes.find((tile + {(ahead + 1) * step}) * {chain.rows}, where);\n"
                 + first.replace("EARLY", f"min(tile + {step}, {chain.tiles - 1})")
-                + f"      copies_wait();\n{wait}"
-                + ("" if ahead else f"      bytes.keep(0);\n      bytes.find((tile + {2 * step}) * {chain.rows}, where);\n")
-                + f"      bytes.multiply(turn, {self.sends});\n{wait}"
+                + f"      copies_wait();\n{wait}      bytes.multiply(turn, more);\n{wait}"
             )
-            tail += "      bytes.keep(turn);\n" if ahead else ""
-            tail += "      bytes.forget();\n" if product.gradient is not None else ""
+            tail += "      bytes.keep(turn);\n" + ("      bytes.forget();\n" if product.gradient is not None else "")
             tail += "" if ahead else wait
         sums = [n for n in chain.nodes if id(n) in chain.sums]
         if self.layout.narrow:
@@ -88,7 +87,9 @@ class _Text:
             text += f"[&](int k, {kind} value) {{ s{name}[k] = value; }});\n"
             text += f"    auto {name} = [&](uint32 i) {{ return s{name}[i]; }};\n"
             self.writer.names[id(self.writer.plan.root(value))] = name
-        first = [n for loop in layout.levels[0].loops.values() for n in loop.nodes if product is None or layout.early(n)]
+        first = [
+            n for loop in layout.levels[0].loops.values() for n in loop.nodes if product is None or layout.early(n)
+        ]
         if any(v is value for n in first for v in n.inputs for value, _ in layout.staged):
             text += "    __syncthreads();\n"  # otherwise a barrier lies in between
         for key, at in layout.slots.items():
@@ -286,11 +287,6 @@ class _Text:
             f"        if (r < rows && threadIdx.x % {lanes} == 0) tops{at}[r] = top, totals{at}[r] = total;\n      }}\n"
         )
 
-    @property
-    def sends(self) -> str:
-        """Whether rows of the next turn are sent for."""
-        return "sends" if self.chain.stages > 1 else "false"
-
     def _rows(self) -> str:
         """All that a thread does to a row by itself, in registers."""
         chain, layout = self.chain, self.layout
@@ -341,7 +337,8 @@ class _Text:
             y = node.outputs[0]
             if id(node) not in chain.sums and self.layout.summed(y) and not self.layout.early(node):
                 columns = y.size // chain.batch
-                text += f"        for (int c = 0; c < {columns}; c++) s{self.names[id(y)]}[threadIdx.x * {columns} + c] = 0;\n"
+                slot = f"s{self.names[id(y)]}[threadIdx.x * {columns} + c]"
+                text += f"        for (int c = 0; c < {columns}; c++) {slot} = 0;\n"
         return f"      if (threadIdx.x >= rows && threadIdx.x < {chain.rows}) {{\n{text}      }}\n"
 
     def _in_row(self, node: Node, local: dict[int, str]) -> str:
@@ -391,7 +388,7 @@ class _Text:
         return (
             "#pragma unroll 1\n      for (int half = 0; half < 2; half++) {\n"
             f"        if ((threadIdx.x / 128 + half) % 2) {{\n{text}        }} else {{\n"
-            f"          bytes.accumulate(turn, {self.sends});\n        }}\n      }}\n"
+            "          bytes.accumulate(turn, more);\n        }\n      }\n"
         )
 
     def _sum(self, node: Node) -> str:
@@ -413,8 +410,8 @@ class _Text:
         b = self._name(node.inputs[1])
         a, n = self._name(node.inputs[0]), node.inputs[0].shape[1]
         if self.layout.narrow:
-            left, right = f"{a}((row0 + r) * {n}u + i)", f"{b}((row0 + r) * {m}u + j)"
-            left, right = f"[&](uint32 r, uint32 i) {{ return {left}; }}", f"[&](uint32 r, uint32 j) {{ return {right}; }}"
+            left = f"[&](uint32 r, uint32 i) {{ return {a}((row0 + r) * {n}u + i); }}"
+            right = f"[&](uint32 r, uint32 j) {{ return {b}((row0 + r) * {m}u + j); }}"
             return f"      sum{k}.add({rows}, {left}, {right});\n"
         term = f"{a}((row0 + r) * {n}u + o / {m}u) * {b}((row0 + r) * {m}u + o % {m}u)"
         return f"      sum{k}.add<{chain.rows}>({rows}, [&](uint32 r, uint32 o) {{ return {term}; }});\n"

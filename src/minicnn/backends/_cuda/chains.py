@@ -285,7 +285,7 @@ def _byte_tile(one: Chain, shared: int = SHARED) -> tuple[int, ...] | None:
         if rows > threads or parts * 32 > threads or one.byte_sizes.shared > shared:
             continue
         need, registers = Layout(one).shared, one.byte_sizes.registers
-        if need > shared or registers * threads > _REGISTERS or registers > 240:
+        if need > shared or registers * threads > _REGISTERS or registers > 255:
             continue
         fit = min(_REGISTERS // (registers * threads), (SHARED + 1024) // (need + 1024), 2)
         resident = min(fit, -(-one.tiles // MULTIPROCESSORS))

@@ -48,12 +48,22 @@ DEVICE void split_digits(uint32 (&digits)[3], const float (&x)[4], float scale) 
   digits[2] = __byte_perm(__byte_perm(v[0], v[1], 0x0062), __byte_perm(v[2], v[3], 0x0062), 0x5410);
 }
 
+// Calls f with the numbers 0 .. N - 1, each known to the compiler.
+template <int N> struct Number { static constexpr int value = N; };
+template <int N, int FROM = 0, class F> DEVICE void repeat(F f) {
+  if constexpr (FROM < N) {
+    f(Number<FROM>());
+    repeat<N, FROM + 1>(f);
+  }
+}
+
 // Tile of a product of N rows of K bytes with a matrix of K x M: a block takes ROWS rows at a time, and sends for those of the
-// next turn while it multiplies, if STAGES is 2. PARTS warps share the terms of the product of some rows. `back`: whether the
+// next turn before it is done, if STAGES is 2. PARTS warps share the terms of the product of some rows. `back`: whether the
 // product with the gradient is taken as well.
 template <int N_, int K_, int M_, int ROWS_, int THREADS_, int STAGES_, int PARTS_, bool back_> struct ByteTile {
   static constexpr int N = N_, K = K_, M = M_, ROWS = ROWS_, THREADS = THREADS_, STAGES = STAGES_, PARTS = PARTS_;
-  static constexpr int WARPS = THREADS / 32, OWN_ROWS = quotient(ROWS, WARPS);  // which a warp sends for
+  static constexpr int WARPS = THREADS / 32, OWN_ROWS = quotient(ROWS, WARPS);  // for which a warp sends
+  static constexpr int EARLY_ROWS = back_ ? OWN_ROWS / 2 : OWN_ROWS;  // of these, while it multiplies by the weights
   static constexpr bool BACK = back_;
   static constexpr int STEPS = quotient(K, 32), TILES = ROWS / 16, ROW_STEPS = quotient(ROWS, 32);
   static constexpr int PITCH = 16 * odd(quotient(K, 16));  // rows start in different banks
@@ -118,10 +128,15 @@ template <class A> struct ByteRows {
     if (s >= A::GROUPS) return float(sums[3 * s][r]) * from_bits(127 + 8 * (threadIdx.x % 4) << 23);
     return float(sums[3 * s + 2][r]) * 65536.0f + (float(sums[3 * s + 1][r]) * 256.0f + float(sums[3 * s][r]));
   }
-  // Adds what the lanes of a row have, of columns that share a fragment.
-  static DEVICE float all_digits(float x) {
-    x += __shfl_xor_sync(0xffffffffu, x, 1);
-    return x + __shfl_xor_sync(0xffffffffu, x, 2);
+  // Of columns that share a fragment, each of the four lanes of a row gets one of the four sums of the digits that they have.
+  static DEVICE float one_of_four(const float (&sums)[4]) {
+    float x[4];
+#pragma unroll
+    for (int r = 0; r < 4; r++) x[r] = sums[r] + __shfl_xor_sync(0xffffffffu, sums[r], 1);
+#pragma unroll
+    for (int r = 0; r < 4; r++) x[r] += __shfl_xor_sync(0xffffffffu, x[r], 2);
+    const int t = threadIdx.x % 4;
+    return t == 0 ? x[0] : t == 1 ? x[1] : t == 2 ? x[2] : x[3];
   }
 
   // Notes a number of a column: atomically, but the largest is the same in any order.
@@ -134,35 +149,41 @@ template <class A> struct ByteRows {
   DEVICE void keep(int turn) {
     if (threadIdx.x < A::ROWS) found(turn)[threadIdx.x] = next;
   }
-  // Sends for a share of a turn's rows, of which a warp sends for one at a time: share `at` of so many, of the part of them that
-  // begins and ends with the FIRST and LAST of 2.
-  template <int FIRST = 0, int LAST = 2> DEVICE void send(int turn, int at = 0, int shares = 1) {
-    constexpr int EACH = A::K / A::CHUNK, BEGIN = FIRST * A::OWN_ROWS / 2, ALL = LAST * A::OWN_ROWS / 2 - BEGIN;
-    const int lane = threadIdx.x % 32;
-    const bool aligned = A::CHUNK > 1 && reinterpret_cast<unsigned long long>(x) % A::CHUNK == 0;
-    for (int u = BEGIN + ALL * at / shares; u < BEGIN + ALL * (at + 1) / shares; u++) {
-      const int row = int(threadIdx.x) / 32 + u * A::WARPS;
-      if (A::ROWS % A::WARPS && row >= A::ROWS) break;
+  DEVICE bool aligned() { return A::CHUNK >= 4 && reinterpret_cast<unsigned long long>(x) % A::CHUNK == 0; }
+  // Sends for rows `first` to `last` of those of a warp in a turn, if `real`. They must be aligned.
+  DEVICE void send(int turn, int first, int last, bool real = true) {
+    constexpr int EACH = A::K / A::CHUNK, N = A::CHUNK < 4 ? 4 : A::CHUNK;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    for (int u = first; u < last; u++) {
+      const int row = A::ROWS % A::WARPS ? min(warp + u * A::WARPS, A::ROWS - 1) : warp + u * A::WARPS;
       unsigned char* to = rows(turn) + row * A::PITCH;
       const uint8* from = x + (unsigned long long)(found(turn)[row]) * A::K;
-      if (aligned) {
 #pragma unroll
-        for (int k = 0; k < EACH; k += 32)
-          if (k + lane < EACH) copy_async<A::CHUNK < 4 ? 4 : A::CHUNK>(to + (k + lane) * A::CHUNK, from + (k + lane) * A::CHUNK);
-      } else {
-#pragma unroll 1
-        for (int k = lane; k < A::K; k += 32) to[k] = from[k];
-      }
+      for (int k = 0; k < EACH; k += 32)
+        if (real && k + lane < EACH) copy_async<N>(to + (k + lane) * N, from + (k + lane) * N);
     }
   }
+  // Copies rows that are not aligned.
+  DEVICE void copy_rows(int turn) {
+#pragma unroll 1
+    for (int row = threadIdx.x / 32; row < A::ROWS; row += A::WARPS) {
+      const uint8* from = x + (unsigned long long)(found(turn)[row]) * A::K;
+#pragma unroll 4
+      for (int k = threadIdx.x % 32; k < A::K; k += 32) rows(turn)[row * A::PITCH + k] = from[k];
+    }
+  }
+  DEVICE void load(int turn) {
+    if (aligned()) send(turn, 0, A::OWN_ROWS);
+    else copy_rows(turn);
+  }
 
-  // Copies the weights w(k * M + c) into shared memory as they are; begin() writes them as digits, behind a barrier, and may
-  // send for the first rows meanwhile. It ends with a barrier.
-  template <class W> DEVICE void copy(W w) {
+  // Copies the weights w(k * M + c) into shared memory as they are. Behind a barrier begin() writes them there as digits, and
+  // ends with a barrier.
+  template <class W> DEVICE void copy_weights(W w) {
     float* raw = reinterpret_cast<float*>(memory + A::SHARED_WEIGHTS);
     fill<float, A::K * A::M, A::THREADS>(w, [&](int i, float x) { raw[i] = x; });
   }
-  DEVICE void begin(bool sends) {
+  DEVICE void begin() {
     const int thread = threadIdx.x, warp = thread / 32, t = thread % 4;
     const float* raw = reinterpret_cast<const float*>(memory + A::SHARED_WEIGHTS);
     float x[A::OWN_STEPS][A::SUMS][2][4];
@@ -185,7 +206,6 @@ template <class A> struct ByteRows {
 #pragma unroll
     for (int own = 0; own < A::OWN_STEPS; own++) {
       const int step = warp + own * A::WARPS;
-      if (sends) send(0, own, A::OWN_STEPS);
       if (own == A::OWN_STEPS - 1 && step >= A::STEPS) break;
 #pragma unroll
       for (int s = 0; s < A::SUMS; s++) {
@@ -205,14 +225,16 @@ template <class A> struct ByteRows {
     if (thread < A::M) tops()[thread] = 0;
   }
 
-  // The product of the tile of a turn with the weights; each warp leaves its part. A barrier lies before and behind. Sends for
-  // the rows of the next turn meanwhile, if there is one; if the gradient follows, for half of them.
-  DEVICE void multiply(int turn, bool sends) {
+  // The product of the tile of a turn with the weights; each warp leaves its part. A barrier lies before and behind. Meanwhile
+  // sends for some rows of the next turn, if there is one.
+  DEVICE void multiply(int turn, bool more) {
     constexpr int OWN = quotient(A::STEPS, A::PARTS);
+    const bool sends = A::STAGES > 1 && more && aligned();
+    if (A::STAGES > 1 && !A::BACK && more && !sends) copy_rows(turn + 1);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
     const int first = warp / A::PARTS * A::OWN_TILES, part = warp % A::PARTS;
     if (first >= A::TILES) {
-      if (sends) send<0, A::BACK ? 1 : 2>(turn + 1);
+      if (sends) send(turn + 1, 0, A::EARLY_ROWS);
       return;
     }
     const unsigned char* from = rows(turn) + (first * 16 + lane % 16) * A::PITCH + lane / 16 * 16;
@@ -237,7 +259,7 @@ template <class A> struct ByteRows {
 #pragma unroll 2
     for (int own = 0; own < OWN; own++) {
       const int step = part + own * A::PARTS;
-      if (sends) send<0, A::BACK ? 1 : 2>(turn + 1, own, OWN);
+      if (sends) send(turn + 1, A::EARLY_ROWS * own / OWN, A::EARLY_ROWS * (own + 1) / OWN);
       if (A::STEPS % A::PARTS && step >= A::STEPS) break;
       uint32 left[A::OWN_TILES][4], right[A::FRAGMENTS][2];
 #pragma unroll
@@ -262,12 +284,12 @@ template <class A> struct ByteRows {
           const int c = s * 8 + 2 * t + r % 2;
           if (c < A::M) out[(row + r / 2 * 8) * A::M + c] = joined(sums[m], s, r) * factor[s][r % 2];
         }
-      if (A::PAIR) {  // each of the four lanes writes one of the four sums
+      if (A::PAIR) {
         float x[4];
 #pragma unroll
-        for (int r = 0; r < 4; r++) x[r] = all_digits(joined(sums[m], A::SUMS - 1, r)) * factor[A::SUMS - 1][r % 2];
-        const int c = A::GROUPS * 8 + t % 2;
-        if (c < A::M) out[(row + t / 2 * 8) * A::M + c] = t == 0 ? x[0] : t == 1 ? x[1] : t == 2 ? x[2] : x[3];
+        for (int r = 0; r < 4; r++) x[r] = joined(sums[m], A::SUMS - 1, r) * factor[A::SUMS - 1][r % 2];
+        const float sum = one_of_four(x);
+        if (A::GROUPS * 8 + t % 2 < A::M) out[(row + t / 2 * 8) * A::M + A::GROUPS * 8 + t % 2] = sum;
       }
     }
   }
@@ -304,13 +326,15 @@ template <class A> struct ByteRows {
     }
     if (threadIdx.x < A::M) undo()[threadIdx.x] = FixedPoint(tops()[threadIdx.x]).inverse;
   }
-  // Adds the product of the tile's transpose with the gradient, and sends for the other half of the next turn's rows.
-  DEVICE void accumulate(int turn, bool sends) {
+  // Adds the product of the tile's transpose with the gradient; meanwhile sends for the other rows of the next turn.
+  DEVICE void accumulate(int turn, bool more) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const bool sends = A::STAGES > 1 && more && aligned();
+    if (A::STAGES > 1 && more && !sends) copy_rows(turn + 1);
     float back[A::SUMS][2];
 #pragma unroll
     for (int s = 0; s < A::SUMS; s++) back[s][0] = undo()[out_column(s, 0)], back[s][1] = undo()[out_column(s, 1)];
-    uint32 b[A::ROW_STEPS][A::FRAGMENTS][2];
+    uint32 b[A::ROW_STEPS][A::FRAGMENTS][2], x[A::ROW_STEPS][4];
 #pragma unroll
     for (int k = 0; k < A::ROW_STEPS; k++)
 #pragma unroll
@@ -318,30 +342,40 @@ template <class A> struct ByteRows {
         const Pack<uint32, 2> both = *gradient(k, f);
         b[k][f][0] = both.v[0], b[k][f][1] = both.v[1];
       }
+    const auto fetch = [&](int own) {
+      const int columns = min(warp + own * A::WARPS, A::COLUMNS - 1);
 #pragma unroll
-    for (int own = 0; own < A::OWN; own++) {
-      const int columns = warp + own * A::WARPS;
-      if (sends) send<1, 2>(turn + 1, own, A::OWN);
-      if (own == A::OWN - 1 && A::COLUMNS % A::WARPS && columns >= A::COLUMNS) break;
+      for (int k = 0; k < A::ROW_STEPS; k++) {
+        const int row = A::ROWS % 32 ? min(k * 32 + lane, A::ROWS - 1) : k * 32 + lane;  // beyond lie zeros in the gradient
+        load_transposed(x[k], shared_address(rows(turn) + row * A::PITCH + columns * 16));
+      }
+    };
+    fetch(0);
+    repeat<A::OWN>([&](auto number) {
+      constexpr int own = decltype(number)::value;
+      uint32 a[A::ROW_STEPS][4];
+#pragma unroll
+      for (int k = 0; k < A::ROW_STEPS; k++) {
+        // Of two columns, rows 2 t, 2 t + 1, 2 t + 8 and 2 t + 9; and 16 further down.
+        a[k][0] = __byte_perm(x[k][0], x[k][1], 0x6420), a[k][1] = __byte_perm(x[k][0], x[k][1], 0x7531);
+        a[k][2] = __byte_perm(x[k][2], x[k][3], 0x6420), a[k][3] = __byte_perm(x[k][2], x[k][3], 0x7531);
+      }
+      if (own + 1 < A::OWN) fetch(own + 1);
+      constexpr int LATE = A::OWN_ROWS - A::EARLY_ROWS;
+      if (A::STAGES > 1) send(turn + 1, A::EARLY_ROWS + LATE * own / A::OWN, A::EARLY_ROWS + LATE * (own + 1) / A::OWN, sends);
+      if (own == A::OWN - 1 && warp + own * A::WARPS >= A::COLUMNS) return;
       int sums[A::FRAGMENTS][4];
 #pragma unroll
       for (int i = 0; i < A::FRAGMENTS * 4; i++) (&sums[0][0])[i] = 0;
 #pragma unroll
-      for (int k = 0; k < A::ROW_STEPS; k++) {
-        const int row = A::ROWS % 32 ? min(k * 32 + lane, A::ROWS - 1) : k * 32 + lane;  // beyond lie zeros in the gradient
-        uint32 x[4];
-        load_transposed(x, shared_address(rows(turn) + row * A::PITCH + columns * 16));
-        // Of two columns, rows 2 t, 2 t + 1, 2 t + 8 and 2 t + 9; and 16 further down.
-        const uint32 a[4] = {__byte_perm(x[0], x[1], 0x6420), __byte_perm(x[0], x[1], 0x7531), __byte_perm(x[2], x[3], 0x6420),
-                             __byte_perm(x[2], x[3], 0x7531)};
+      for (int k = 0; k < A::ROW_STEPS; k++)
 #pragma unroll
-        for (int f = 0; f < A::FRAGMENTS; f++) mma_bytes(sums[f], a, b[k][f]);
-      }
+        for (int f = 0; f < A::FRAGMENTS; f++) mma_bytes(sums[f], a[k], b[k][f]);
 #pragma unroll
       for (int s = 0; s < A::SUMS; s++)
 #pragma unroll
         for (int r = 0; r < 4; r++) total[own][s][r] += joined(sums, s, r) * back[s][r % 2];
-    }
+    });
   }
   // Between tiles, behind a barrier.
   DEVICE void forget() {
@@ -352,15 +386,18 @@ template <class A> struct ByteRows {
     float* out = reinterpret_cast<float*>(memory + A::SHARED_WEIGHTS);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
 #pragma unroll
-    for (int own = 0; own < A::OWN; own++)
+    for (int own = 0; own < A::OWN; own++) {
+      const int k = (warp + own * A::WARPS) * 16 + 2 * g;
 #pragma unroll
-      for (int s = 0; s < A::SUMS; s++)
+      for (int s = 0; s < A::GROUPS; s++)
 #pragma unroll
-        for (int r = 0; r < 4; r++) {
-          const int k = (warp + own * A::WARPS) * 16 + 2 * g + r / 2, c = s * 8 + r % 2 + (s < A::GROUPS ? 2 * t : 0);
-          const float sum = s < A::GROUPS ? total[own][s][r] : all_digits(total[own][s][r]);
-          if (k < A::K && c < A::M && (s < A::GROUPS || t == 0)) out[k * A::M + c] = sum;
-        }
+        for (int r = 0; r < 4; r++)
+          if (k + r / 2 < A::K && s * 8 + 2 * t + r % 2 < A::M) out[(k + r / 2) * A::M + s * 8 + 2 * t + r % 2] = total[own][s][r];
+      if (A::PAIR) {
+        const float sum = one_of_four(total[own][A::SUMS - 1]);
+        if (k + t / 2 < A::K && A::GROUPS * 8 + t % 2 < A::M) out[(k + t / 2) * A::M + A::GROUPS * 8 + t % 2] = sum;
+      }
+    }
   }
   // Calls out(k * M + c, sum) for each of these sums, once all threads have left theirs.
   template <class Out> DEVICE void finish(Out out) {
