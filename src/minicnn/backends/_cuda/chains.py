@@ -290,22 +290,24 @@ def _byte_tile(one: Chain, shared: int = SHARED) -> tuple[int, ...] | None:
         fit = min(_REGISTERS // (registers * threads), (SHARED + 1024) // (need + 1024), 2)
         resident = min(fit, -(-one.tiles // MULTIPROCESSORS))
         blocks = min(one.tiles, MULTIPROCESSORS * resident)
-        score = -(-one.tiles // blocks) * _turn(one) * (1 + 0.45 * (resident - 1))
+        score = -(-one.tiles // blocks) * _turn(one) * (1 + 0.7 * (resident - 1))
         if best is None or score < best[0]:
             best = (score, (rows, threads, stages, parts, blocks, resident))
     return None if best is None else best[1]
 
 
 def _turn(one: Chain) -> float:
-    """Cycles of a tile of a chain that begins with bytes."""
-    sizes, m = one.byte_sizes, one.byte_sizes.m
-    groups = -(-sizes.tiles // sizes.own_tiles)
-    reads = sizes.steps * (2 * sizes.fragments * groups + 4 * sizes.tiles)  # of shared memory
-    forward = max(reads, 1.6 * sizes.tiles * sizes.steps * sizes.fragments)
-    load = sizes.rows * sizes.k / 27
-    row = 2500 + 6 * m * sizes.parts if one.narrow else 20 * sizes.rows
-    backward = 1.6 * -(-sizes.k // 16) * -(-sizes.rows // 32) * sizes.fragments if sizes.back else 0.0
-    return 1500 + forward + backward + (max(load, row) if sizes.stages > 1 else load + 1000 + row)
+    """Cycles of a tile of a chain that begins with bytes, fitted to some thirty that were timed on an H200."""
+    sizes, fragments = one.byte_sizes, one.byte_sizes.fragments
+    forward = max(
+        3.2 * sizes.tiles * sizes.steps * fragments,
+        -(-sizes.steps // sizes.parts) * (40 + 6 * fragments * sizes.own_tiles),
+    )
+    columns, load = -(-sizes.k // 16), sizes.rows * sizes.k
+    backward = 3.2 * columns * -(-sizes.rows // 32) * fragments + 200 * columns / sizes.warps if sizes.back else 0.0
+    each = 10 if one.narrow else 85
+    rest = 4000 + each * sizes.rows + 100 * sizes.parts + 8 * (sizes.threads - 256)
+    return rest + forward + backward + (load / 32 if sizes.stages > 1 else load / 20 + 1500)
 
 
 def _choose(one: Chain, shared: int) -> bool:
