@@ -21,11 +21,17 @@ DEVICE unsigned char* dynamic_shared() {
   return memory;
 }
 
-// A kernel may be in place before the one ahead of it has ended: this waits until all that one wrote is there. It comes before the
-// first look at memory.
+// A kernel may be in place before the one ahead of it has ended: this waits until all that one wrote is there. Every block does,
+// before it looks at what that one writes and before it writes; so all is there that was written before the one ahead.
 DEVICE void wait_for_previous() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+// The next kernel may be put in place once all blocks have said so, or have ended. It follows wait_for_previous.
+DEVICE void let_next_begin() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
