@@ -279,7 +279,7 @@ def test_what_is_no_number_stays_none_in_products_with_bytes(name: str) -> None:
         assert np.isnan(results[key]).any()
 
 
-def test_the_sizes_of_a_tile_are_those_of_its_header() -> None:
+def test_the_last_turn_of_a_whole_set_keeps_all_blocks_busy() -> None:
     (chain,) = found(planned(step(dense_network(784, [10], 10), 59_000, 784, 10)))
     sizes, used = chain.byte_sizes, Layout(chain).shared
     assert sizes.shared <= used <= 227 * 1024

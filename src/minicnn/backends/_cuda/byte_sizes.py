@@ -71,3 +71,19 @@ class ByteSizes:
         forward = 4 * self.own_tiles * (self.fragments + 1) + 2 * self.fragments
         backward = -(-self.rows // 32) * self.fragments * 2 + 4 * self.fragments + 8
         return total + max(forward, backward if self.back else 0) + 24
+
+    def cycles(self, narrow: bool) -> float:
+        """Cycles of a tile, fitted to some thirty that were timed on an H200.
+
+        Args:
+            narrow: Whether a thread takes a row by itself through what follows the product.
+        """
+        columns, load = -(-self.k // 16), self.rows * self.k
+        forward = max(
+            3.2 * self.tiles * self.steps * self.fragments,
+            -(-self.steps // self.parts) * (40 + 6 * self.fragments * self.own_tiles),
+        )
+        backward = 3.2 * columns * -(-self.rows // 32) * self.fragments + 200 * columns / self.warps
+        rest = 4000 + (10 if narrow else 85) * self.rows + 100 * self.parts + 8 * (self.threads - 256)
+        arrival = load / 32 if self.stages > 1 else load / 20 + 1500
+        return rest + forward + (backward if self.back else 0.0) + arrival

@@ -280,6 +280,7 @@ def _byte_tile(one: Chain, shared: int = SHARED) -> tuple[int, ...] | None:
     if one.product is None:
         return None
     best: tuple[float, tuple[int, ...]] | None = None
+    narrow = one.narrow
     for rows, threads, stages, parts in itertools.product(BYTE_ROWS, BYTE_THREADS, (1, 2), (1, 2, 3, 4, 8)):
         one.rows, one.threads, one.stages, one.parts = rows, threads, stages, parts
         if rows > threads or parts * 32 > threads or one.byte_sizes.shared > shared:
@@ -290,24 +291,10 @@ def _byte_tile(one: Chain, shared: int = SHARED) -> tuple[int, ...] | None:
         fit = min(_REGISTERS // (registers * threads), (SHARED + 1024) // (need + 1024), 2)
         resident = min(fit, -(-one.tiles // MULTIPROCESSORS))
         blocks = min(one.tiles, MULTIPROCESSORS * resident)
-        score = -(-one.tiles // blocks) * _turn(one) * (1 + 0.7 * (resident - 1))
+        score = -(-one.tiles // blocks) * one.byte_sizes.cycles(narrow) * (1 + 0.7 * (resident - 1))
         if best is None or score < best[0]:
             best = (score, (rows, threads, stages, parts, blocks, resident))
     return None if best is None else best[1]
-
-
-def _turn(one: Chain) -> float:
-    """Cycles of a tile of a chain that begins with bytes, fitted to some thirty that were timed on an H200."""
-    sizes, fragments = one.byte_sizes, one.byte_sizes.fragments
-    forward = max(
-        3.2 * sizes.tiles * sizes.steps * fragments,
-        -(-sizes.steps // sizes.parts) * (40 + 6 * fragments * sizes.own_tiles),
-    )
-    columns, load = -(-sizes.k // 16), sizes.rows * sizes.k
-    backward = 3.2 * columns * -(-sizes.rows // 32) * fragments + 200 * columns / sizes.warps if sizes.back else 0.0
-    each = 10 if one.narrow else 85
-    rest = 4000 + each * sizes.rows + 100 * sizes.parts + 8 * (sizes.threads - 256)
-    return rest + forward + backward + (load / 32 if sizes.stages > 1 else load / 20 + 1500)
 
 
 def _choose(one: Chain, shared: int) -> bool:
