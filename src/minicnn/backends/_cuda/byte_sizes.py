@@ -73,7 +73,7 @@ class ByteSizes:
         return total + max(forward, backward if self.back else 0) + 24
 
     def cycles(self, narrow: bool) -> float:
-        """Cycles of a tile, fitted to some thirty that were timed on an H200.
+        """Cycles of a tile, fitted by hand to some thirty that were timed on an H200.
 
         Args:
             narrow: Whether a thread takes a row by itself through what follows the product.
