@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from command_line import error_of, minicnn
@@ -132,6 +133,23 @@ def test_kernels_shows_levels_and_loaders() -> None:
     assert max(losses) == pytest.approx(min(losses), rel=1e-4), "loaders give the same batches as arrays"
 
 
+def test_several_studies_each_with_sizes_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    carried_out: dict[str, Any] = {}
+
+    def carry_out(name: str, _: Any, setting: Any, *__: Any, **___: Any) -> Any:
+        carried_out[name] = setting.sizes
+        if len(carried_out) == 2:
+            message = "enough"
+            raise click.ClickException(message)
+
+    monkeypatch.setattr(command, "_carried_out", carry_out)
+    given = ("--set", "kernels.epochs=2", "--set", "samples=7", "--set", "platforms.samples=9", "--out", "out")
+    error_of(minicnn("study", "platforms", "kernels", *given), 1)
+    assert list(carried_out) == ["platforms", "kernels"]
+    assert (carried_out["platforms"].epochs, carried_out["platforms"].samples) == (10, 9)
+    assert (carried_out["kernels"].epochs, carried_out["kernels"].samples) == (2, 7)
+
+
 def test_who_was_refused_is_named_and_the_code_is_1() -> None:
     done(*PLATFORMS)
     path = Path("out/results/platforms/training-synthetic_digits.json")
@@ -153,6 +171,13 @@ def test_who_was_refused_is_named_and_the_code_is_1() -> None:
         (("study", "mpl"), 2, "A study is one of mlp, platforms"),
         (("study", "mlp", "--backends", "numpi"), 2, "Did you mean 'numpy'?"),
         (("study", "mlp", "--set", "epochs"), 2, "--set takes SIZE=VALUE with a size among hold_out, "),
+        (
+            ("study", "mlp", "--set", "kernels.epochs=2"),
+            2,
+            "with one of the studies mlp. Received: 'kernels.epochs=2'.",
+        ),
+        (("study", "mlp", "--set", "mlp.epochs=2"), 2, "with a size among hold_out, input, iterations, "),
+        (("study", "mlp", "mpl"), 2, "A study is one of mlp, platforms"),
         (("study", "mlp", "--set", "iterations=many"), 2, "iterations is like 500. Received: 'many'."),
         (("study", "mlp", "--data", "cifar10"), 2, "The study mlp works with mnist, "),
         (("study", "mlp", "--backends", "cupy:cuda:99"), 1, "A study needs a backend that can run."),

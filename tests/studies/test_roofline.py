@@ -206,3 +206,10 @@ def test_the_study_from_end_to_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     report = Path("out/report.html").read_text("utf-8")
     assert "the step is bound by" in report
     assert "synthetic images of 48x48" in report
+
+    result = minicnn(
+        "study", "roofline", "--quick", "--backends", "numpy", *args, "--set", "swept=none", "--out", "out"
+    )
+    assert result.exit_code == 0, result.output
+    assert {row["batch"] for row in table("steps")} == {"4"}, "a network that is not swept has the epoch's batches only"
+    assert "the step is bound by" in Path("out/report.html").read_text("utf-8")

@@ -26,7 +26,9 @@ RESULTS = "results"  # folder of the stored results, in the folder of all that i
 
 
 @click.command()
-@click.argument("name", type=Name("A study", lambda: [*studies.names(), ALL]))
+@click.argument(
+    "names", metavar="NAME...", nargs=-1, required=True, type=Name("A study", lambda: [*studies.names(), ALL])
+)
 @click.option("--quick", is_flag=True, help="Smaller sizes: minutes on two cores.")
 @click.option(
     "--backends", metavar="A,B,..",
@@ -38,8 +40,9 @@ RESULTS = "results"  # folder of the stored results, in the folder of all that i
 )  # fmt: skip
 @click.option("--data-dir", type=click.Path(exists=True), metavar="DIR", help="Folder of the data set.")
 @click.option(
-    "--set", "sizes", multiple=True, metavar="SIZE=VALUE", help='Change a size of the study, such as "epochs=3".'
-)
+    "--set", "sizes", multiple=True, metavar="[NAME.]SIZE=VALUE",
+    help='Change a size of the studies that have it, or of one of them, such as "epochs=3" or "kernels.epochs=3".',
+)  # fmt: skip
 @click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), default=Path("runs/studies"), show_default=True,
     metavar="DIR", help="Folder of results, tables, figures and the report.",
@@ -52,9 +55,9 @@ RESULTS = "results"  # folder of the stored results, in the folder of all that i
 )  # fmt: skip
 @click.pass_context
 def study(
-    ctx: click.Context, /, name: str, out: Path, again: bool, stored: bool, docs: Path | None, **options: Any
+    ctx: click.Context, /, names: Sequence[str], out: Path, again: bool, stored: bool, docs: Path | None, **options: Any
 ) -> None:
-    """Carry out a study, NAME, or "all" of them: measure, fill its tables, draw its figures.
+    """Carry out studies by NAME, or "all" of them: measure, fill their tables, draw their figures.
 
     Finished measurements are kept in the folder of the results, and an interrupted study goes on,
     as long as machine, versions and sizes stay what they are. Writes tables (CSV, JSON), figures
@@ -62,11 +65,12 @@ def study(
     are refused, not timed; if one is refused or fails, the exit code is 1.
     """
     require("matplotlib", "psutil")
-    chosen = studies.names() if name == ALL else [name]
+    everything = ALL in names
+    chosen = studies.names() if everything else list(dict.fromkeys(names))
     opened = {study_name: studies.get_study(study_name) for study_name in chosen}
     if stored:
         stores = {n: Store(out / RESULTS / n, {}) for n in chosen}
-        there = [n for n in chosen if name != ALL or stores[n].path(SETTING).exists()]
+        there = [n for n in chosen if not everything or stores[n].path(SETTING).exists()]
         chapters = [_recalled(n, opened[n], stores[n]) for n in there]
     else:
         settings = _settings(ctx, opened, **options)
@@ -112,9 +116,8 @@ def _settings(
     for name, opened_study in opened.items():
         here = field.of(only, opened_study.peers)
         base = opened_study.quick if quick else opened_study.full
-        own = {k: v for k, v in changes.items() if k in {f.name for f in fields(base)}}
         try:
-            made = changed(base, own)
+            made = changed(base, changes[name])
         except ValueError as error:
             raise click.UsageError(str(error), ctx) from error
         settings[name] = (Setting(made, here.present, here.absent, chosen[name], data_dir, quick, here.clocks), here)
@@ -124,15 +127,23 @@ def _settings(
     return settings
 
 
-def _changes(ctx: click.Context, opened: dict[str, Study], given: Sequence[str]) -> dict[str, str]:
-    changes = {}
+def _changes(ctx: click.Context, opened: dict[str, Study], given: Sequence[str]) -> dict[str, dict[str, str]]:
+    """What each study's sizes are set to, as text; the last one given counts."""
+    changes: dict[str, dict[str, str]] = {name: {} for name in opened}
     for text in given:
         name, sign, value = text.partition("=")
-        known = {f.name: s for s in opened.values() for f in fields(s.full)}
-        if not sign or name not in known:
-            message = f"--set takes SIZE=VALUE with a size among {', '.join(sorted(known))}. Received: {text!r}."
+        study_name, dot, size = name.rpartition(".")
+        meant = {n: s for n, s in opened.items() if n == study_name or not dot}
+        having = [n for n, s in meant.items() if size in {f.name for f in fields(s.full)}]
+        if not sign or not having:
+            known = sorted({f.name for s in (meant or opened).values() for f in fields(s.full)})
+            message = (
+                f"--set takes SIZE=VALUE with a size among {', '.join(known)}, or NAME.SIZE=VALUE with one of the "
+                f"studies {', '.join(opened)}. Received: {text!r}."
+            )
             raise click.UsageError(message, ctx)
-        changes[name] = value
+        for n in having:
+            changes[n][size] = value
     return changes
 
 
