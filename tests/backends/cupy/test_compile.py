@@ -58,6 +58,28 @@ def _texts(network: str, tiles: Any = tiling, **level: bool) -> list[str]:
     return [generate(plan, launch, queued).text for launch in plan.launches]
 
 
+def test_the_sums_of_one_launch_share_memory() -> None:
+    sums = "".join(
+        f"total += sliced_sum<float, 9, 8>(lane, slice, [&](int r) {{ return p[r + {k}]; }});" for k in range(60)
+    )
+    reductions = "".join(
+        f"reduce<float, Plus, 64, 32, 1, 32, 8, false>(0, [&](int o, int r) {{ return p[o + r + {k}]; }}, "
+        "[&](int, int o, float x) { p[o] = x; });"
+        for k in range(60)
+    )
+    text = f"""#include "core.cuh"
+#include "products.cuh"
+extern "C" __global__ void kernel(float* p) {{
+  const unsigned lane = threadIdx.x % 32, slice = threadIdx.x / 32;
+  float total = 0;
+  {sums}
+  p[lane] = total;
+  {reductions}
+}}
+"""
+    assert compiler.compile_kernel(text, "sm_75"), "each with memory of its own would need more than 48 KB"
+
+
 def test_a_kernel_is_compiled_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = 'extern "C" __global__ void kernel(float* p) { p[0] = 1.0f; }'
     code = compiler.compile_kernel(text, "sm_80")

@@ -156,18 +156,25 @@ template <class T, uint32 n, class F> DEVICE int argmax_of(F f) {
   return at;
 }
 
+// Shared memory of n numbers: the same for all that ask for as many, as units of a kernel have blocks of their own. Whoever writes
+// into it has the block wait before.
+template <class T, int n> DEVICE T* shared_array() {
+  __shared__ T memory[n];
+  return memory;
+}
+
 // Sum of f(0) .. f(n - 1) by a block whose thread (slice, lane) takes every slices-th term; the same order always.
 // All threads of the block call it; those with slice 0 get the sum.
 template <class T, uint32 n, uint32 slices, class F> DEVICE T sliced_sum(uint32 lane, uint32 slice, F f) {
-  __shared__ T parts[slices][33];
+  T* parts = shared_array<T, slices * 33>();
   T total = T(0);
 #pragma unroll 8
   for (uint32 r = slice; r < n; r += slices) total += f(r);
   __syncthreads();
-  parts[slice][lane] = total;
+  parts[slice * 33 + lane] = total;
   __syncthreads();
   if (slice == 0) {
-    for (uint32 s = 1; s < slices; s++) total += parts[s][lane];
+    for (uint32 s = 1; s < slices; s++) total += parts[s * 33 + lane];
   }
   return total;
 }
