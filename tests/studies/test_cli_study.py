@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,10 @@ def test_platforms_goes_on_after_an_interruption(monkeypatch: pytest.MonkeyPatch
     summary = cells("platforms/summary-synthetic_digits.json")
     assert "pip install" in summary["cupy"]["time_s"]["missing"] or "cuda" in summary["cupy"]["time_s"]["missing"]
     before = Path("out/platforms/summary-synthetic_digits.csv").read_bytes()
+    shutil.rmtree("out/platforms")
+    Path("out/report.html").unlink()
+    assert "kept" in done(*PLATFORMS, "--measure-only")
+    assert {p.name for p in Path("out").iterdir()} == {"results"}, "nothing is presented"
 
     def never(*_: Any) -> None:
         raise AssertionError
@@ -143,8 +148,17 @@ def test_several_studies_each_with_sizes_of_its_own(monkeypatch: pytest.MonkeyPa
             raise click.ClickException(message)
 
     monkeypatch.setattr(command, "_carried_out", carry_out)
-    given = ("--set", "kernels.epochs=2", "--set", "samples=7", "--set", "platforms.samples=9", "--out", "out")
-    error_of(minicnn("study", "platforms", "kernels", *given), 1)
+    given = (
+        "--set",
+        "kernels.epochs=2",
+        "--set",
+        "samples=7",
+        "--set",
+        "platforms.samples=9",
+        "--set",
+        "mlp.samples=3",
+    )
+    error_of(minicnn("study", "platforms", "kernels", *given, "--out", "out"), 1)
     assert list(carried_out) == ["platforms", "kernels"]
     assert (carried_out["platforms"].epochs, carried_out["platforms"].samples) == (10, 9)
     assert (carried_out["kernels"].epochs, carried_out["kernels"].samples) == (2, 7)
@@ -177,6 +191,7 @@ def test_who_was_refused_is_named_and_the_code_is_1() -> None:
             "with one of the studies mlp. Received: 'kernels.epochs=2'.",
         ),
         (("study", "mlp", "--set", "mlp.epochs=2"), 2, "with a size among hold_out, input, iterations, "),
+        (("study", "mlp", "--measure-only", "--stored"), 2, "--measure-only presents nothing."),
         (("study", "mlp", "mpl"), 2, "A study is one of mlp, platforms"),
         (("study", "mlp", "--set", "iterations=many"), 2, "iterations is like 500. Received: 'many'."),
         (("study", "mlp", "--data", "cifar10"), 2, "The study mlp works with mnist, "),
