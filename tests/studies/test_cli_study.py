@@ -185,11 +185,7 @@ def test_who_was_refused_is_named_and_the_code_is_1() -> None:
         (("study", "mpl"), 2, "A study is one of mlp, platforms"),
         (("study", "mlp", "--backends", "numpi"), 2, "Did you mean 'numpy'?"),
         (("study", "mlp", "--set", "epochs"), 2, "--set takes SIZE=VALUE with a size among hold_out, "),
-        (
-            ("study", "mlp", "--set", "kernels.epochs=2"),
-            2,
-            "with one of the studies mlp. Received: 'kernels.epochs=2'.",
-        ),
+        (("study", "mlp", "--set", "mpl.epochs=2"), 2, "with the name of a study. Received: 'mpl.epochs=2'."),
         (("study", "mlp", "--set", "mlp.epochs=2"), 2, "with a size among hold_out, input, iterations, "),
         (("study", "mlp", "--measure-only", "--stored"), 2, "--measure-only presents nothing."),
         (("study", "mlp", "mpl"), 2, "A study is one of mlp, platforms"),

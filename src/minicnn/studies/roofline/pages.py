@@ -264,6 +264,9 @@ def roofline(page: Page, setting: Setting, results: Results) -> None:
     contenders = list(dict.fromkeys(c for _, c, *_ in runs(training)))
     tops = {c: highest(ceilings, on_gpu(c)) for c in contenders}
     contenders = [c for c in contenders if all(tops[c])]
+    if not contenders:
+        page.words("No contender that trained has ceilings: NumPy, PyTorch, JAX or CuPy measure them on its device.")
+        return
     for gpu in sorted({on_gpu(c) for c in contenders}):
         peak, bandwidth = highest(ceilings, gpu)
         page.words(
