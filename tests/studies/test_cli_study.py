@@ -119,6 +119,7 @@ def test_platforms_goes_on_after_an_interruption(monkeypatch: pytest.MonkeyPatch
     page = Path("docs/platforms.md").read_text("utf-8")
     assert "](figures/platforms-epochs-synthetic_digits.svg)" in page
     assert Path("docs/figures/platforms-epochs-synthetic_digits.svg").exists()
+    assert "minicnn study platforms --backends numpy,cupy --data synthetic_digits " in page
     assert "--set samples=130" in page
 
 

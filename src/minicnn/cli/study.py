@@ -129,7 +129,8 @@ def _settings(
             made = changed(base, changes[name])
         except ValueError as error:
             raise click.UsageError(str(error), ctx) from error
-        settings[name] = (Setting(made, here.present, here.absent, chosen[name], data_dir, quick, here.clocks), here)
+        given = made, here.present, here.absent, chosen[name], data_dir, quick, here.clocks, tuple(only or ())
+        settings[name] = (Setting(*given), here)
         if not here.present:
             message = f"A study needs a backend that can run. Received: {'; '.join(here.absent.values())}"
             raise click.ClickException(message)
