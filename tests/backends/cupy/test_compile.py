@@ -9,10 +9,14 @@ from typing import Any
 import pytest
 
 from backends.cupy.networks import NETWORKS
+from minicnn import zoo
 from minicnn.backends._cuda import compiler, nvrtc, tensor_tiling, tiling
 from minicnn.backends._cuda.fusing import Plan
 from minicnn.backends._cuda.generation import generate
 from minicnn.backends._cuda.rewriting import rewrite
+from minicnn.losses import SparseCategoricalCrossentropy
+from minicnn.optimizers import SGD
+from minicnn.program import Program
 
 try:
     nvrtc.version()
@@ -51,33 +55,25 @@ def test_kernels_with_optimisations_switched_off(level: dict[str, bool]) -> None
     assert all(compiler.compile_all(_texts("normalized", **level), "sm_75"))
 
 
+@pytest.mark.parametrize("architecture", ["sm_75", "sm_90"])
+def test_the_updates_of_many_parameters_in_one_kernel(architecture: str) -> None:
+    model = zoo.get_model("squeezenet1_1", input_shape=(64, 64, 3), backend="numpy")
+    model.compile(SGD(0.1, momentum=0.9), SparseCategoricalCrossentropy(from_logits=True))
+    plan = _plan(model.program("train", batch_size=8), tiled=True, fuse=True)
+    source = generate(plan, plan.launches[-1], set())
+    assert len(plan.launches[-1]) > 50
+    assert compiler.compile_kernel(source.text, architecture)
+
+
+def _plan(program: Program, tiles: Any = tiling, **level: bool) -> Plan:
+    return Plan(rewrite(program, tiles=tiles, **level), tiles=tiles, **level)
+
+
 def _texts(network: str, tiles: Any = tiling, **level: bool) -> list[str]:
     program = NETWORKS[network]("numpy").program("train", batch_size=16)
-    plan = Plan(rewrite(program, tiles=tiles, **level), tiles=tiles, **level)
+    plan = _plan(program, tiles, **level)
     queued = {id(v) for v in program.inputs if v.name in ("index", "learning_rate")}
     return [generate(plan, launch, queued).text for launch in plan.launches]
-
-
-def test_the_sums_of_one_launch_share_memory() -> None:
-    sums = "".join(
-        f"total += sliced_sum<float, 9, 8>(lane, slice, [&](int r) {{ return p[r + {k}]; }});" for k in range(60)
-    )
-    reductions = "".join(
-        f"reduce<float, Plus, 64, 32, 1, 32, 8, false>(0, [&](int o, int r) {{ return p[o + r + {k}]; }}, "
-        "[&](int, int o, float x) { p[o] = x; });"
-        for k in range(60)
-    )
-    text = f"""#include "core.cuh"
-#include "products.cuh"
-extern "C" __global__ void kernel(float* p) {{
-  const unsigned lane = threadIdx.x % 32, slice = threadIdx.x / 32;
-  float total = 0;
-  {sums}
-  p[lane] = total;
-  {reductions}
-}}
-"""
-    assert compiler.compile_kernel(text, "sm_75"), "each with memory of its own would need more than 48 KB"
 
 
 def test_a_kernel_is_compiled_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

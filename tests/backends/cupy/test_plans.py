@@ -5,10 +5,12 @@ from __future__ import annotations
 from itertools import pairwise
 
 from backends.cupy.networks import NETWORKS
+from minicnn import ops
 from minicnn.backends._cuda.expressions import affine, broadcast
 from minicnn.backends._cuda.fusing import Plan
 from minicnn.backends._cuda.placement import place
 from minicnn.backends._cuda.rewriting import rewrite
+from minicnn.backends._cuda.tensor_tiling import TensorTiles
 from minicnn.program import Program
 
 
@@ -56,6 +58,37 @@ def test_values_that_live_together_have_memory_apart() -> None:
             assert all(a[1] <= b[0] for a, b in pairwise(ranges))
 
 
+def test_what_the_launch_ahead_writes_is_not_read_early() -> None:
+    for network in NETWORKS:
+        plan = _plan(network)
+        early = []
+        for k, launch in enumerate(plan.launches):
+            ahead = {id(v) for u in plan.launches[k - 1] for v in u.stored} if k else set()
+            for unit in launch:
+                for value in plan.reads(unit):
+                    early.append(plan.is_early(value, k))
+                    assert not (early[-1] and (k == 0 or id(value) in ahead))
+        assert any(early)
+
+
+def test_a_product_is_cut_into_parts_where_a_chain_or_an_update_adds_them_up() -> None:
+    def parted(*, update: bool) -> bool:
+        program = Program()
+        x, y = program.input("x", (512, 64)), program.input("y", (512, 8))
+        w = program.input("w", (64, 8), kind="parameter")
+        program.outputs["loss"] = ops.sum(x)
+        if update:
+            program.updates["w"] = w - 0.1 * ops.matmul(x, y, transpose_a=True)
+        else:
+            program.outputs["z"] = ops.relu(ops.matmul(x, y, transpose_a=True))
+        return any(
+            n.op.name == "matmul_parts" for n in rewrite(program, fuse=True, tiled=True, tiles=TensorTiles()).nodes
+        )
+
+    assert parted(update=True)
+    assert not parted(update=False)  # that would take another launch
+
+
 def test_indices() -> None:
     assert affine((4, 5, 6), (30, 6, 1), "i") == "(i)"
     assert broadcast((4, 5, 6), (6,), "i") == "((i) % 6u)"
@@ -64,8 +97,6 @@ def test_indices() -> None:
 
 
 def test_an_operation_without_a_kernel_falls_back_and_says_why() -> None:
-    from minicnn import ops
-
     program = Program()
     x = program.input("x", (3,), "bfloat16")
     program.outputs["y"] = ops.relu(x)

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from minicnn.backends._cuda import nvrtc
 
-OPTIONS = ("-std=c++17", "-default-device", "-lineinfo")
+# Not every value that is computed for a unit is read.
+OPTIONS = ("-std=c++17", "-default-device", "-lineinfo", "--diag-suppress=177")
 HEADERS = (
     "core.cuh", "mma.cuh", "windows.cuh", "tiles.cuh", "products.cuh", "parts.cuh", "tensor.cuh", "tensor_products.cuh",
     "kernels.cuh", "chain.cuh",

@@ -76,6 +76,7 @@ class Plan:
         virtual: Nodes that have no unit: their elements are computed where they are read.
         units: Units in order.
         launches: Units that run side by side, in order.
+        written_in: Number of the launch that writes a value, by its id.
         tiles: Where the sizes of tiles come from: `tiling`, or a module with the same functions.
     """
 
@@ -111,6 +112,12 @@ class Plan:
         self._reads: dict[int, list[Value]] = {}  # by unit, once units do not change any more
         self._store()
         self.launches = self._launches()
+        self.written_in = {
+            id(v): k
+            for k, launch in enumerate(self.launches)
+            for unit in launch
+            for v in (*unit.stored, *map(self.program.value, self.carried(unit)))
+        }
 
     def root(self, value: Value) -> Value:
         """The value in memory that holds a value's elements."""
@@ -315,6 +322,20 @@ class Plan:
                     return False
         at = self.units.index(unit)
         return not any(v is old for u in self.units[at + 1 :] for v in self.reads(u))
+
+    def is_early(self, value: Value, launch: int) -> bool:
+        """Whether a value is there before the launch ahead of one has ended.
+
+        Every block of the launch ahead has waited for the one before that. What comes from outside or from the step
+        before is there in all launches but the first.
+        """
+        root = self.root(value)
+        if id(root) in self.virtual and root.node is not None:
+            return all(self.is_early(v, launch) for v in root.node.inputs)
+        written = self.written_in.get(id(root))
+        if root.node is not None:
+            return written is not None and written < launch - 1
+        return launch > 0 and written != launch - 1
 
     def _launches(self) -> list[list[Unit]]:
         """Units in order; those that do not wait for each other side by side."""

@@ -21,7 +21,6 @@ from minicnn.backends._cuda.expressions import (
     window_type,
 )
 from minicnn.backends._cuda.fusing import SCATTER, Plan, Unit, named
-from minicnn.backends._cuda.tiling import Tile
 from minicnn.ops.windows import Axes
 from minicnn.program.graph import Node, Value
 
@@ -60,13 +59,15 @@ def generate(plan: Plan, launch: Sequence[Unit], queued: set[int], threads: int 
         queued: Ids of inputs of which there is one row a step.
         threads: Threads of a block, unless a tile says otherwise.
     """
-    writer = Writer(plan, queued)
+    writer = Writer(plan, queued, next(k for k, other in enumerate(plan.launches) if other is launch))
     bodies, blocks = [], 0
     sizes = [_blocks(unit, threads) for unit in launch]
     threads = max(own for _, own in sizes)
     for unit, (count, own) in zip(launch, sizes, strict=True):
         body = writer.unit(unit, own)
         guard = f"if (blockIdx.x < {blocks + count}u) " if len(launch) > 1 else ""
+        if not on_tensor_cores(unit):  # those templates load before they wait
+            body = f"    wait_for_previous();\n{body}"
         spare = f"    if (spare({own})) return;\n" if own < threads else ""
         bodies.append(f"  {guard}{{\n{spare}    const int block = blockIdx.x - {blocks};\n{body}    return;\n  }}\n")
         blocks += count
@@ -75,7 +76,7 @@ def generate(plan: Plan, launch: Sequence[Unit], queued: set[int], threads: int 
     text = (
         f'#include "{"chain" if any(u.anchor.op.name == "chain" for u in launch) else "kernels"}.cuh"\n\n'
         f'extern "C" __global__ void __launch_bounds__({bounds}) kernel({", ".join(writer.parameters())}) {{\n'
-        f"  wait_for_previous();\n{writer.prologue()}{''.join(bodies)}}}\n"
+        f"{writer.prologue()}{''.join(bodies)}}}\n"
     )
     shared = max(unit.tile.shared if unit.tile else 0 for unit in launch)
     return Source(text, tuple(writer.values), writer.reads_queue, blocks, threads, named(launch), shared)
@@ -92,8 +93,8 @@ def _blocks(unit: Unit, threads: int) -> tuple[int, int]:
 class Writer:
     """Text of one kernel; values become p0, p1 ..., function objects x0, x1 ..., whatever the Program calls them."""
 
-    def __init__(self, plan: Plan, queued: set[int]) -> None:
-        self.plan, self.queued = plan, queued
+    def __init__(self, plan: Plan, queued: set[int], launch: int) -> None:
+        self.plan, self.queued, self.launch = plan, queued, launch
         self.values: list[Value] = []
         self.reads_queue = False
         self.written: set[int] = set()
@@ -114,8 +115,9 @@ class Writer:
         return result + (["const int* __restrict__ cursor", "const int offset"] if self.reads_queue else [])
 
     def prologue(self) -> str:
-        """Statements before all units."""
-        return "  const uint32 row = uint32(cursor[0] + offset);\n" if self.reads_queue else ""
+        """Statements before all units; the first launch of a step may read what has just been brought or updated."""
+        wait = "" if self.launch else "  wait_for_previous();\n"
+        return wait + ("  const uint32 row = uint32(cursor[0] + offset);\n" if self.reads_queue else "")
 
     def parameter(self, value: Value) -> str:
         """Name of the parameter that points to a value in memory."""
@@ -188,7 +190,7 @@ class Writer:
     def unit(self, unit: Unit, threads: int) -> str:
         """Statements of one unit, which see `block` and threadIdx.x."""
         self.names, self._lines = {}, []
-        self._wide_loads = unit.tile is not None and unit.tile.kind.startswith("Tensor")
+        self._wide_loads = on_tensor_cores(unit)
         if unit.anchor.op.name == "chain":
             body = chain_text(self, unit.anchor)
         elif unit.tile is None:
@@ -279,7 +281,7 @@ class Writer:
                 f"      [&](uint32 i, {kind} sum) {{\n"
                 f"{before}      return {last}(i);\n      }}, [&](uint32 i, {kind} top, int tap) {{\n{pooled}      }});"
             )
-        call = f"{_template(tile, 'convolve')}<{kind}, A>(block % A::BLOCKS, in, weight"
+        call = f"{self._template(unit, 'convolve', *node.inputs)}(block % A::BLOCKS, in, weight"
         call += ", [&](int n, int h, int w, int f, auto& own)"
         return f"{head}    {call} {{\n      {out}\n    }});\n"
 
@@ -291,7 +293,8 @@ class Writer:
         kind = c_type(node.outputs[0])
         return (
             f"    using A = {tile.kind if tile else ''};\n"
-            f"    {_template(tile, 'correlate')}<{kind}, A>(block, {x}, {dy}, [&](int part, uint32 i, {kind} sum) {{\n"
+            f"    {self._template(unit, 'correlate', *node.inputs[::-1])}(\n"
+            f"      block, {x}, {dy}, [&](int part, uint32 i, {kind} sum) {{\n"
             f"{self._parts(unit)}    }});\n"
         )
 
@@ -313,7 +316,7 @@ class Writer:
         inner = self._follow(unit.nodes, unit, given="sum")
         return (
             f"    using A = {tile.kind if tile else ''};\n"
-            f"    {_template(tile, 'multiply')}<{kind}, A>(block, {a}, {b}, [&](int, uint32 i, {kind} sum) {{\n"
+            f"    {self._template(unit, 'multiply', *node.inputs)}(block, {a}, {b}, [&](int, uint32 i, {kind} sum) {{\n"
             f"{inner}    }});\n"
         )
 
@@ -323,9 +326,18 @@ class Writer:
         kind = c_type(node.outputs[0])
         return (
             f"    using A = {tile.kind if tile else ''};\n"
-            f"    {_template(tile, 'multiply')}<{kind}, A>(block, {a}, {b}, [&](int part, uint32 i, {kind} sum) {{\n"
+            f"    {self._template(unit, 'multiply', *node.inputs)}(\n"
+            f"      block, {a}, {b}, [&](int part, uint32 i, {kind} sum) {{\n"
             f"{self._parts(unit)}    }});\n"
         )
+
+    def _template(self, unit: Unit, name: str, left: Value, right: Value) -> str:
+        """The template for a unit's tile, on tensor cores or not, and its arguments."""
+        kind = c_type(unit.anchor.outputs[0])
+        if not on_tensor_cores(unit):
+            return f"{name}<{kind}, A>"
+        early = (literal(self.plan.is_early(v, self.launch), "bool") for v in (left, right))
+        return f"tensor_{name}<{kind}, A, Early<{', '.join(early)}>>"
 
     def _reduce_parts(self, unit: Unit) -> str:
         node, tile = unit.anchor, unit.tile
@@ -338,9 +350,9 @@ class Writer:
         )
 
 
-def _template(tile: Tile | None, name: str) -> str:
-    """The function template that a tile is for: on tensor cores or not."""
-    return f"tensor_{name}" if tile is not None and tile.kind.startswith("Tensor") else name
+def on_tensor_cores(unit: Unit) -> bool:
+    """Whether a unit's tile is one of `tensor.cuh` or `tensor_products.cuh`."""
+    return unit.tile is not None and unit.tile.kind.startswith("Tensor")
 
 
 def _uniform(data: np.ndarray[Any, Any]) -> bool:

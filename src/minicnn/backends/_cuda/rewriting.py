@@ -8,7 +8,7 @@ from typing import Any
 
 from minicnn import ops
 from minicnn.backends._cuda import chains, tiling
-from minicnn.backends._cuda.chain_layout import SHARED
+from minicnn.backends._cuda.chain_layout import SHARED, Chain
 from minicnn.ops.checks import normalize_axes
 from minicnn.ops.primitive import Array, Namespace, Primitive
 from minicnn.program.graph import Node, Program, Spec, Value
@@ -222,8 +222,15 @@ def _sum_before_scatter(node: Node) -> Sequence[Value] | None:
     return [ops.sum(made.inputs[0], axes=node.attrs["axes"])]
 
 
-def share_sums(program: Program, node: Node, tiles: Any = tiling) -> Sequence[Value] | None:
-    """Long sums as parts, one a block, and the sum of the parts."""
+def share_sums(program: Program, node: Node, tiles: Any = tiling, *, joined: bool = False) -> Sequence[Value] | None:
+    """Long sums as parts, one a block, and the sum of the parts.
+
+    Args:
+        program: The Program that is made.
+        node: One of its nodes.
+        tiles: Where sizes of tiles come from.
+        joined: Whether a launch that comes anyway adds up the parts.
+    """
     name, y = node.op.name, node.outputs[0]
     if name == "conv2d_weight_gradient":
         tile = tiles.weight_gradient(node)
@@ -231,7 +238,7 @@ def share_sums(program: Program, node: Node, tiles: Any = tiling) -> Sequence[Va
         if tile is None:
             return None
     elif name == "matmul":
-        tile, op = tiles.product(node), MATMUL_PARTS
+        tile, op = tiles.product(node, joined=joined), MATMUL_PARTS
         if tile.parts == 1:
             return None
     elif name in ("sum", "max"):
@@ -257,6 +264,33 @@ def share_sums(program: Program, node: Node, tiles: Any = tiling) -> Sequence[Va
 
 
 _LONG_SUM = 64
+
+
+def _joined_anyway(program: Program, found: Sequence[Chain]) -> set[int]:
+    """Ids of products that chains or updates alone read, in passing."""
+    chain = {id(n): k for k, one in enumerate(found) for n in one.nodes}
+    updated = {id(v) for v in program.updates.values()}
+    readers: dict[int, list[Node]] = {}
+    for node in program.nodes:
+        for value in node.inputs:
+            readers.setdefault(id(value), []).append(node)
+    ends: set[int] = {id(v) for v in program.outputs.values()}
+    update_only: set[int] = set()  # values that elementwise operations take to updates, and nothing else reads
+    for node in reversed(program.nodes):
+        for y in node.outputs:
+            read = readers.get(id(y), [])
+            further = all(id(v) in update_only for n in read for v in n.outputs)
+            passed_on = further and all(n.op.elementwise or n.op.name == "reshape" for n in read)
+            if passed_on and id(y) not in ends and (read or id(y) in updated):
+                update_only.add(id(y))
+    result = set()
+    for node in program.nodes:
+        y = node.outputs[0]
+        where = {chain.get(id(n)) for n in readers.get(id(y), [])}
+        by_chain = len(where) == 1 and None not in where and id(y) not in ends | updated
+        if node.op.name == "matmul" and (by_chain or id(y) in update_only):
+            result.add(id(node))
+    return result
 
 
 def rewrite(
@@ -286,8 +320,11 @@ def rewrite(
     chained = fuse and tiled and getattr(tiles, "CHAINS", False)
     found = chains.find(program, shared, byte_products=byte_products) if chained else []
     if tiled:
-        own = {id(n) for one in found for n in one.nodes}
-        replace(program, lambda p, node: None if id(node) in own else share_sums(p, node, tiles=tiles))
+        own, joined = {id(n) for one in found for n in one.nodes}, _joined_anyway(program, found)
+        replace(
+            program,
+            lambda p, node: None if id(node) in own else share_sums(p, node, tiles, joined=id(node) in joined),
+        )
     chains.contract(program, found)
     remove_dead_nodes(program)
     return program

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from operator import itemgetter
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar, cast
@@ -28,6 +28,9 @@ PRECISIONS = MappingProxyType(
 # of elements on its way to shared memory.
 _MMA, _LOAD, _TRANSPOSED, _PAIR = 1.7, 4.0, 6.0, 0.2
 _ANSWER = 1000.0  # cycles until memory answers
+# The same for matrix products, and a round of loads, a run of eight elements on its way, a result.
+_PRODUCT_MMA, _PRODUCT_LOAD, _PRODUCT_PAIR = 1.4, 1.0, 0.25
+_PRODUCT_ROUND, _PRODUCT_RUN, _PRODUCT_RESULT = 360.0, 160.0, 0.34
 _STRIP = 3500.0  # cycles until a strip of a weight gradient is in shared memory
 _BLOCK = 250.0  # cycles of a multiprocessor to begin and end a block
 _LAUNCH = 4500.0  # cycles of a launch beside what its blocks take
@@ -58,9 +61,10 @@ class TensorTiles:
         """Tile of conv2d_weight_gradient; None if nothing fits."""
         return self._once(node, None, lambda: self._best(node, weight_gradients) or tiling.weight_gradient(node))
 
-    def product(self, node: Node) -> Tile:
-        """Tile of a matrix product."""
-        return self._once(node, None, lambda: self._best(node, products) or tiling.product(node))
+    def product(self, node: Node, *, joined: bool = False) -> Tile:
+        """Tile of a matrix product. See `tiling.product`."""
+        tiles = partial(products, joined=joined)
+        return self._once(node, joined, lambda: self._best(node, tiles) or tiling.product(node, joined=joined))
 
     reduction = staticmethod(tiling.reduction)
 
@@ -74,10 +78,10 @@ class TensorTiles:
     def _best(self, node: Node, tiles: Callable[[Node, str], Iterator[tuple[float, Tile]]]) -> Tile | None:
         return _best(tiles(node, self.precision))[1] if node.outputs[0].dtype == "float32" else None
 
-    def _once(self, node: Node, pool: tuple[int, int] | None, choose: Callable[[], _T]) -> _T:
+    def _once(self, node: Node, more: tuple[int, int] | bool | None, choose: Callable[[], _T]) -> _T:
         """What was chosen for such a node before; else it is chosen now."""
         shapes = [v.spec for v in (*node.inputs, *node.outputs)]
-        key = f"{self.precision} {node.op.name} {shapes} {sorted(node.attrs.items())} {pool}"
+        key = f"{self.precision} {node.op.name} {shapes} {sorted(node.attrs.items())} {more}"
         if key not in _chosen:
             _chosen[key] = choose()
         return cast(_T, _chosen[key])
@@ -265,8 +269,8 @@ def weight_gradients(node: Node, precision: str) -> Iterator[tuple[float, Tile]]
                 yield score, Tile(text, blocks, threads, cut, numbers, shared)
 
 
-def products(node: Node, precision: str) -> Iterator[tuple[float, Tile]]:
-    """The same for a matrix product."""
+def products(node: Node, precision: str, *, joined: bool = False) -> Iterator[tuple[float, Tile]]:
+    """The same for a matrix product; `joined`: a launch that comes anyway adds up parts of its sums."""
     (m, n), (ta, tb) = node.outputs[0].shape, (node.attrs["transpose_a"], node.attrs["transpose_b"])
     k = node.inputs[0].shape[0 if ta else 1]
     kind, planes, terms = PRECISIONS[precision]
@@ -288,18 +292,19 @@ def products(node: Node, precision: str) -> Iterator[tuple[float, Tile]]:
                 continue
             shared = max(operands, slices // 2 * mt * nt * 4 * own * 4)
             passes, warps, steps = run // bk, own // 32, bk // 16
-            mma = max(steps * warps * mt * nt * terms * _MMA, steps * warps * (mt + nt / 2) * planes * _LOAD)
-            pairs = (bm + bn) * bk // 2
+            mma = steps * warps * max(mt * nt * terms * _PRODUCT_MMA, (mt + nt / 2) * planes * _PRODUCT_LOAD)
+            fill = (bm + bn) * bk / 2 * _PRODUCT_PAIR
             lonely = -(-steps // slices) * (terms * max(33.0, mt * nt * 8.0) + 80.0)
-            rounds = math.ceil(bm * bk / 8 / threads / 6) + math.ceil(bn * bk / 8 / threads / 6)
-            ending = math.log2(slices) * (mt * nt * 4 * 6 + 60) + mt * nt * 40 + 800
+            rounds = math.ceil(bm * bk / 8 / threads / 6) + math.ceil(bn * bk / 8 / threads / 4)
+            waiting = rounds * _PRODUCT_ROUND + math.ceil((bm + bn) * bk / 8 / threads) * _PRODUCT_RUN
+            ending = math.log2(slices) * (mt * nt * 24 + 60) + min(bm, m) * min(bn, n) * _PRODUCT_RESULT
             work = _Work(
-                passes * (mma + pairs * _PAIR) + ending / 4 + _BLOCK,
-                passes * (max(mma, lonely) + pairs * _PAIR + rounds * _ANSWER) + ending,
+                passes * (mma + fill) + ending + _BLOCK,
+                passes * (max(mma, lonely) + fill + waiting) + ending,
             )
-            score = _time(tiles * parts, threads, 48 + 4 * mt * nt + planes * (4 * mt + 2 * nt) + 32, shared, work)
+            score = _time(tiles * parts, threads, 80 + 4 * mt * nt + planes * (4 * mt + 2 * nt), shared, work)
             if score is not None:
-                score += 3500 + parts * m * n / 400 if parts > 1 else 0
+                score += (0 if joined else _LAUNCH) + parts * m * n / 400 if parts > 1 else 0
                 numbers = (m, n, k, str(ta).lower(), str(tb).lower(), bm, bn, bk, mt, nt, slices, parts)
                 text = f"TensorProductTile<{kind}, {', '.join(map(str, numbers))}>"
                 yield score, Tile(text, tiles * parts, threads, parts, (bm, bn, bk, mt, nt, slices, parts), shared)

@@ -201,8 +201,14 @@ def weight_gradient(node: Node, *, limits: Limits = GPU) -> Tile | None:
     return None if best is None else best[1]
 
 
-def product(node: Node, *, limits: Limits = GPU) -> Tile:
-    """Tile of a matrix product."""
+def product(node: Node, *, joined: bool = False, limits: Limits = GPU) -> Tile:
+    """Tile of a matrix product.
+
+    Args:
+        node: The product.
+        joined: Whether a launch that comes anyway adds up parts of its sums.
+        limits: What the device has.
+    """
     (m, n), (ta, tb) = node.outputs[0].shape, (node.attrs["transpose_a"], node.attrs["transpose_b"])
     k, itemsize = node.inputs[0].shape[0 if ta else 1], ITEMSIZE[node.outputs[0].dtype]
     best: tuple[float, Tile] | None = None
@@ -224,7 +230,7 @@ def product(node: Node, *, limits: Limits = GPU) -> Tile:
             rounds = math.ceil(blocks / limits.multiprocessors)
             compute = rounds * bk * bm * bn / 128 * (1 + 1.5 / tm + 1.5 / tn) + rounds * (bm + bn) * bk / 128 * 6
             score = run / bk * (max(compute, 1200.0) + 20 * loads) + 2000
-            score += 2500 + parts * m * n / 400 if parts > 1 else 0
+            score += (0 if joined else 2500) + parts * m * n / 400 if parts > 1 else 0
             if best is None or score < best[0]:
                 flags = f"{str(ta).lower()}, {str(tb).lower()}"
                 kind = f"ProductTile<{m}, {n}, {k}, {flags}, {bm}, {bn}, {bk}, {tm}, {tn}, {parts}>"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from functools import cache
-from sys import is_finalizing
 from typing import Any
 
 import cupy
@@ -84,14 +83,10 @@ class Handle:
         )  # fmt: skip
         _check(status)
 
-    def __del__(self) -> None:
-        if self._handle and not is_finalizing():  # the process takes the rest with it
-            library().cublasDestroy_v2(self._handle)
-
 
 @cache
 def handle(device: int) -> Handle:
-    """The handle of a device, which must be the current one."""
+    """The handle of a device, which must be the current one; it stays as long as the process."""
     return Handle(device)
 
 

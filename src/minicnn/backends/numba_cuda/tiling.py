@@ -21,9 +21,9 @@ def weight_gradient(node: Node) -> Tile | None:
     return tiling.weight_gradient(node, limits=LIMITS)
 
 
-def product(node: Node) -> Tile:
-    """Tile of a matrix product."""
-    return (None if SIMULATED else _narrow(node)) or tiling.product(node, limits=LIMITS)
+def product(node: Node, *, joined: bool = False) -> Tile:
+    """Tile of a matrix product. See `_cuda.tiling.product`."""
+    return (None if SIMULATED else _narrow(node)) or tiling.product(node, joined=joined, limits=LIMITS)
 
 
 NARROW = 16  # columns up to which a thread makes all of a row

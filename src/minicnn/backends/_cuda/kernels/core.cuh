@@ -21,11 +21,17 @@ DEVICE unsigned char* dynamic_shared() {
   return memory;
 }
 
-// A kernel may be in place before the one ahead of it has ended: this waits until all that one wrote is there. It comes before the
-// first look at memory.
+// A kernel may be in place before the one ahead of it has ended: this waits until all that one wrote is there. Every block does,
+// before it looks at what that one writes and before it writes; so all is there that was written before the one ahead.
 DEVICE void wait_for_previous() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+// The next kernel may be put in place once all blocks have said so, or have ended. It follows wait_for_previous.
+DEVICE void let_next_begin() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
@@ -156,25 +162,26 @@ template <class T, uint32 n, class F> DEVICE int argmax_of(F f) {
   return at;
 }
 
-// Shared memory of n numbers: the same for all that ask for as many, as units of a kernel have blocks of their own. Whoever writes
-// into it has the block wait before.
-template <class T, int n> DEVICE T* shared_array() {
-  __shared__ T memory[n];
+// Shared memory of a constant size, 8 numbers for each lane of a warp and some. All functions get the same: a launch may have hundreds
+// of units, of which a block runs one.
+DEVICE void* unit_shared() {
+  alignas(16) __shared__ unsigned char memory[8 * 33 * 8];
   return memory;
 }
 
 // Sum of f(0) .. f(n - 1) by a block whose thread (slice, lane) takes every slices-th term; the same order always.
 // All threads of the block call it; those with slice 0 get the sum.
 template <class T, uint32 n, uint32 slices, class F> DEVICE T sliced_sum(uint32 lane, uint32 slice, F f) {
-  T* parts = shared_array<T, slices * 33>();
+  static_assert(slices <= 8 && sizeof(T) <= 8, "unit_shared is too small");
+  T(*const parts)[33] = static_cast<T(*)[33]>(unit_shared());
   T total = T(0);
 #pragma unroll 8
   for (uint32 r = slice; r < n; r += slices) total += f(r);
   __syncthreads();
-  parts[slice * 33 + lane] = total;
+  parts[slice][lane] = total;
   __syncthreads();
   if (slice == 0) {
-    for (uint32 s = 1; s < slices; s++) total += parts[s * 33 + lane];
+    for (uint32 s = 1; s < slices; s++) total += parts[s][lane];
   }
   return total;
 }

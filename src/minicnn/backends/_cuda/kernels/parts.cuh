@@ -56,13 +56,24 @@ DEVICE uint32 larger_magnitude(uint32 bits, float x) {
   return own > bits ? own : bits;
 }
 
-// How a part of shared memory is filled: store(k, v) with eight numbers v from load(k, v), for each k below TOTAL.
-template <int TOTAL_, class Load, class Store> struct Filling {
+// How a part of shared memory is filled: store(k, v) with eight numbers v from load(k, v), for each k below TOTAL; if STAGED, all
+// threads call stage() first, which brings what is loaded into shared memory.
+struct Nothing {
+  DEVICE void operator()() const {}
+};
+template <int TOTAL_, bool staged, class Load, class Store, class Stage> struct Filling {
   static constexpr int TOTAL = TOTAL_;
+  static constexpr bool STAGED = staged;
   Load load;
   Store store;
+  Stage stage;
 };
-template <int TOTAL, class Load, class Store> DEVICE Filling<TOTAL, Load, Store> filling(Load load, Store store) { return {load, store}; }
+template <int TOTAL, class Load, class Store> DEVICE Filling<TOTAL, false, Load, Store, Nothing> filling(Load load, Store store) {
+  return {load, store, {}};
+}
+template <int TOTAL, class Load, class Store, class Stage> DEVICE Filling<TOTAL, true, Load, Store, Stage> filling(Load load, Store store, Stage stage) {
+  return {load, store, stage};
+}
 
 // A thread's share of a filling: the runs of eight that it keeps in registers, and all others, which it reads again.
 template <class F, int THREADS, int MOST> struct Share {
@@ -108,12 +119,23 @@ template <class F, int THREADS, int MOST> struct Share {
   }
 };
 
+// Which operands the kernel ahead does not write: they need not wait for it.
+template <bool left, bool right> struct Early {
+  static constexpr bool LEFT = left, RIGHT = right;
+};
+
 // Fills both operands, whose loads are under way together. If P wants it, they are multiplied by 2^n with exponents n that add up to
 // the result, which is `most` at most.
-template <class P, int THREADS, class FA, class FB> DEVICE int fill_both(int most, const FA& fa, const FB& fb) {
+template <class P, int THREADS, class E, class FA, class FB> DEVICE int fill_both(int most, const FA& fa, const FB& fb) {
   Share<FA, THREADS, 6> a(fa);
   Share<FB, THREADS, 4> b(fb);
-  a.load(0), b.load(0);
+  constexpr bool early = E::LEFT && !FA::STAGED;
+  if (early) a.load(0);
+  if (E::RIGHT) b.load(0);
+  wait_for_previous();
+  if (!E::RIGHT) b.load(0);
+  fa.stage();
+  if (!early) a.load(0);
   int na = 0, nb = 0;
   if (P::SCALED) {
     uint32 bits[2] = {a.largest(), b.largest()};

@@ -102,7 +102,8 @@ struct Largest {
 // results with RX threads each, the terms (or else the results) of neighbouring threads lying next to each other.
 template <class T, class Join, int O, int R, int PARTS, int OX, int RX, bool terms_first, class F, class Out>
 DEVICE void reduce(int block, F f, Out out) {
-  T* shared = shared_array<T, OX * RX>();
+  static_assert(OX * RX <= 256 && sizeof(T) <= 8, "unit_shared is too small");
+  T* const shared = static_cast<T*>(unit_shared());
   const int thread = threadIdx.x, part = block % PARTS;
   const int rx = terms_first ? thread % RX : thread / OX, ox = terms_first ? thread / RX : thread % OX;
   const int o = block / PARTS * OX + ox;

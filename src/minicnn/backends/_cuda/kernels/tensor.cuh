@@ -39,10 +39,6 @@ DEVICE auto records(uint32* xs, int n0, int h0, int w0, int c0, const In& in) {
 template <class P, class S, class R, int C, int PLANE, int NB, int IH, int IW, int THREADS, class In>
 DEVICE auto wide_records(uint32* xs, float* stage, int n0, int h0, int w0, const In& in) {
   constexpr int COLUMNS = (IW - 1) * S::SW + (S::KW - 1) * S::DW + 1;
-  fill<float, NB * IH * COLUMNS * C, THREADS>(
-    [&](int k) { return in(n0 + k / C / COLUMNS / IH, h0 + k / C / COLUMNS % IH, w0 + k / C % COLUMNS, k % C); },
-    [&](int k, float value) { stage[k] = value; });
-  __syncthreads();
   return filling<NB * IH * IW * R::RUNS>(
     [=](int k, float (&v)[8]) {
       const int run = k % R::RUNS * 8, q = k / R::RUNS;
@@ -52,7 +48,13 @@ DEVICE auto wide_records(uint32* xs, float* stage, int n0, int h0, int w0, const
         v[i] = e < R::LENGTH ? stage[(q / IW * COLUMNS + q % IW * S::SW + e / C * S::DW) * C + e % C] : 0.0f;
       }
     },
-    [=](int k, const float (&v)[8]) { store_run<P, PLANE>(xs + (k / R::RUNS * R::SIZE + k % R::RUNS * 8) / 2, v); });
+    [=](int k, const float (&v)[8]) { store_run<P, PLANE>(xs + (k / R::RUNS * R::SIZE + k % R::RUNS * 8) / 2, v); },
+    [=]() {
+      fill<float, NB * IH * COLUMNS * C, THREADS>(
+        [&](int k) { return in(n0 + k / C / COLUMNS / IH, h0 + k / C / COLUMNS % IH, w0 + k / C % COLUMNS, k % C); },
+        [&](int k, float value) { stage[k] = value; });
+      __syncthreads();
+    });
 }
 
 // Tile of a convolution on tensor cores: a block makes FB filters for patches of PY x PX positions, GY x GX of them in NB
@@ -77,7 +79,7 @@ struct TensorTile {
 };
 
 // Calls out(n, h, w, f, sums) as `convolve` does: for the PY x PX positions that begin at (h, w) and filter f of the group.
-template <class T, class A, class In, class W, class Out> DEVICE void tensor_convolve(int block, In in, W weight, Out out) {
+template <class T, class A, class E, class In, class W, class Out> DEVICE void tensor_convolve(int block, In in, W weight, Out out) {
   using P = typename A::P;
   using R = typename A::R;
   using S = typename A::S;
@@ -135,10 +137,10 @@ template <class T, class A, class In, class W, class Out> DEVICE void tensor_con
     if constexpr (A::WIDE) {
       float* const stage = reinterpret_cast<float*>(ws + A::WEIGHTS * P::PARTS / 2);
       const auto image = wide_records<P, S, R, A::C, A::PLANE, A::NB, A::IH, A::IW, A::THREADS>(xs, stage, n0, top, edge, in);
-      own_scale = fill_both<P, A::THREADS>(scale, image, filters);
+      own_scale = fill_both<P, A::THREADS, E>(scale, image, filters);
     } else {
       const auto image = records<P, R, A::C, A::PLANE, A::NB, A::IH, A::IW>(xs, n0, top, edge, c0, in);
-      own_scale = fill_both<P, A::THREADS>(scale, image, filters);
+      own_scale = fill_both<P, A::THREADS, E>(scale, image, filters);
     }
     rescale(sums, scale, own_scale);
     __syncthreads();
@@ -193,7 +195,7 @@ struct TensorWeightTile {
 };
 
 // Calls out(part, i, value) for each element i of the gradient.
-template <class T, class A, class FX, class FDY, class Out> DEVICE void tensor_correlate(int block, FX x, FDY gradient, Out out) {
+template <class T, class A, class E, class FX, class FDY, class Out> DEVICE void tensor_correlate(int block, FX x, FDY gradient, Out out) {
   using P = typename A::P;
   using R = typename A::R;
   using S = typename A::S;
@@ -244,10 +246,10 @@ template <class T, class A, class FX, class FDY, class Out> DEVICE void tensor_c
       float* const stage = reinterpret_cast<float*>(ds + A::GRADIENT * P::PARTS / 2);
       const auto image = wide_records<P, S, R, A::C, A::PLANE, A::NB, A::IH, A::IW, A::THREADS>(
         xs, stage, n0, h0 * S::SH - S::PT, -S::PL, in);
-      own_scale = fill_both<P, A::THREADS>(scale, image, gradients);
+      own_scale = fill_both<P, A::THREADS, E>(scale, image, gradients);
     } else {
       const auto image = records<P, R, A::C, A::PLANE, A::NB, A::IH, A::IW>(xs, n0, h0 * S::SH - S::PT, -S::PL, c0, in);
-      own_scale = fill_both<P, A::THREADS>(scale, image, gradients);
+      own_scale = fill_both<P, A::THREADS, E>(scale, image, gradients);
     }
     rescale(sums, scale, own_scale);
     __syncthreads();
@@ -264,6 +266,7 @@ template <class T, class A, class FX, class FDY, class Out> DEVICE void tensor_c
       multiply_fragments<P, A::MW, A::NT>(sums, a, b);
     }
   }
+  let_next_begin();
   sum_slices<A::SLICES, A::OWN>(reinterpret_cast<float*>(xs), slice, sums);
   if (slice) return;
 #pragma unroll

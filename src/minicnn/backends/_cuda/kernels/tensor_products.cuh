@@ -34,7 +34,7 @@ DEVICE auto matrix_part(uint32* place, const F& matrix, int r0, int c0, int rows
 }
 
 // Calls out(part, i, value) for each element i of the product of matrices a(row, column) and b(row, column), as they are stored.
-template <class T, class A, class FA, class FB, class Out> DEVICE void tensor_multiply(int block, FA a, FB b, Out out) {
+template <class T, class A, class E, class FA, class FB, class Out> DEVICE void tensor_multiply(int block, FA a, FB b, Out out) {
   using P = typename A::P;
   constexpr int A_PLANE = A::A_ROWS * A::A_ROW, B_PLANE = A::B_ROWS * A::B_ROW;
   uint32* const as = reinterpret_cast<uint32*>(dynamic_shared());
@@ -61,7 +61,7 @@ template <class T, class A, class FA, class FB, class Out> DEVICE void tensor_mu
       as, a, A::TA ? k0 : m0, A::TA ? m0 : k0, A::TA ? last : A::M, A::TA ? A::M : last);
     const auto fb = matrix_part<P, A::B_ROWS, A::TB ? A::BK : A::BN, A::B_ROW, (A::TB ? A::K : A::N) % 4 == 0>(
       bs, b, A::TB ? n0 : k0, A::TB ? k0 : n0, A::TB ? A::N : last, A::TB ? last : A::N);
-    const int own_scale = fill_both<P, A::THREADS>(scale, fa, fb);
+    const int own_scale = fill_both<P, A::THREADS, E>(scale, fa, fb);
     rescale(sums, scale, own_scale);
     __syncthreads();
 #pragma unroll 2
@@ -79,6 +79,7 @@ template <class T, class A, class FA, class FB, class Out> DEVICE void tensor_mu
       multiply_fragments<P, A::MT, A::NT>(sums, rows, columns);
     }
   }
+  let_next_begin();
   sum_slices<A::SLICES, A::OWN>(reinterpret_cast<float*>(as), slice, sums);
   if (slice) return;
 #pragma unroll
