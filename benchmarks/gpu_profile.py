@@ -69,10 +69,12 @@ def step(study: str, precision: str) -> None:
 
 
 def kernels(text: str) -> Iterator[dict[str, float]]:
-    """Each launch's counters, from what ncu prints as CSV, in order."""
+    """Counters of each launch of a generated kernel, from what ncu prints as CSV, in order."""
     rows = csv.DictReader(io.StringIO(text[text.index('"ID"') :]))
     next(rows)  # units
     for row in rows:
+        if row["Kernel Name"] != "kernel":  # CuPy's own
+            continue
         yield {name: float(value.replace(",", "")) for name, value in row.items() if _is_number(value)}
 
 
