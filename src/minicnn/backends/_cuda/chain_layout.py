@@ -206,12 +206,19 @@ class Layout:
         self.shared += -(-nbytes // 16) * 16
         return at
 
+    def product_space(self) -> tuple[int, int]:
+        """Bytes that the product with rows of bytes takes, and where among them threads leave sums at the end."""
+        chain, product = self.chain, self.chain.product
+        if product is None:
+            return 0, 0
+        (_, m), k = product.node.outputs[0].shape, product.node.inputs[0].shape[1]
+        return byte_layout(k, m, chain.rows, chain.threads, chain.stages)[:2]
+
     def _placed(self) -> None:
         chain = self.chain
         product = chain.product
-        if product is not None:
-            (_, m), k = product.node.outputs[0].shape, product.node.inputs[0].shape[1]
-            self._place(byte_layout(k, m, chain.rows, chain.threads, chain.stages)[0])
+        before, left = self.product_space()
+        self._place(before)
         for node in chain.nodes:
             if id(node) in chain.sums:
                 continue
@@ -226,10 +233,6 @@ class Layout:
         for value in _matrices(chain):
             if value.nbytes <= STAGED:
                 self.staged.append((value, self._place(value.nbytes)))
-        left = 0  # what threads leave of sums at the end lies where all that was
-        if product is not None:
-            (_, m), k = product.node.outputs[0].shape, product.node.inputs[0].shape[1]
-            left = byte_layout(k, m, chain.rows, chain.threads, chain.stages)[1]
         for node in chain.nodes:
             if id(node) in chain.sums and (product is None or node is not product.gradient):
                 self.scratch[id(node)] = left

@@ -40,10 +40,11 @@ class StepExecutable:
 
     def __init__(self, backend: NumbaCudaBackend, program: Program) -> None:
         self._backend, self._program, self._gpu = backend, program, backend.gpu
+        # Data sets, of which a step takes rows; from here on, chains may do that without a node of its own.
+        whole = {id(n.inputs[0]) for n in program.nodes if n.op.name == "take"}
         self._plan = backend.plan(program)
         self._placement = place(self._plan)
         carried = set(program.updates)
-        whole = {id(n.inputs[0]) for n in program.nodes if n.op.name == "take"}
         self._queued = [v for v in program.inputs if v.kind == "input" and v.name not in carried and id(v) not in whole]
         self._totals = [v for v in program.inputs if v.kind == "metric" and v.name in carried]
         others = {id(v) for v in (*self._queued, *self._totals)}
@@ -56,7 +57,7 @@ class StepExecutable:
             for launch in self._plan.launches
         ]
         self._kernels = [
-            Kernel(s.text, s.signature, s.threads) if isinstance(s, Source) else None for s in self._sources
+            Kernel(s.text, s.signature, s.threads, s.shared) if isinstance(s, Source) else None for s in self._sources
         ]
         prepare_all([k for k in (*self._kernels, _ADVANCE) if k is not None], self._gpu)
         self._captures = backend.captures and all(self._kernels)
