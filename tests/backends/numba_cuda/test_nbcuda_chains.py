@@ -15,6 +15,7 @@ from minicnn.backends import get_backend
 from minicnn.backends._cuda.tiling import GPU
 from minicnn.backends.numba_cuda import NumbaCudaBackend, Options, tiling
 from minicnn.backends.numba_cuda.executable import StepExecutable
+from minicnn.program import Program
 
 pytestmark = EITHER
 WIDE = 784 if not SIMULATED else 48
@@ -124,3 +125,15 @@ def test_explain_says_which_nodes_a_chain_has() -> None:
     texts = {node.op.name: text for node, text in NumbaCudaBackend().explain(program)}
     assert texts["softmax_cross_entropy"].startswith("kernel 0: chain of rows")
     assert texts["matmul"].startswith("kernel 0: chain of rows")
+
+
+def test_rows_that_are_one_row_again_and_again_are_sent_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = Program()
+    total = program.input("total", (3,), kind="metric")
+    program.updates["total"] = total + program.input("x", (3,)) * 2.0
+    backend = NumbaCudaBackend()
+    run: Any = backend.compile(program)
+    monkeypatch.setattr(run, "_host", None)
+    rows = np.broadcast_to(np.arange(3, dtype="float32"), (4, 3))
+    made = run.many({"total": backend.asarray(np.ones(3, "float32"))}, {"x": rows})
+    np.testing.assert_array_equal(backend.to_numpy(made["total"]), [1.0, 9.0, 17.0])

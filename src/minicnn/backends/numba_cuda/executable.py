@@ -106,7 +106,8 @@ class StepExecutable:
         for value in self._queued:
             each = value.name in rows
             given = rows[value.name] if each else arrays[value.name]
-            if each and self._captures and not isinstance(given, Array) and given.nbytes > LARGE:
+            late_too = each and self._captures and not isinstance(given, Array) and given.nbytes > LARGE
+            if late_too and not _repeats(given):
                 late[value.name] = self._host(value, given, steps, each=True)
             else:
                 self._fill(value, given, steps, each=each)
@@ -152,7 +153,11 @@ class StepExecutable:
 
     def _fill(self, value: Value, given: Any, steps: int, *, each: bool = False) -> None:
         rows = self._queue[value.name]
-        if isinstance(given, Array):
+        if each and not isinstance(given, Array) and _repeats(given):  # one row, which the device repeats
+            self._check(value, given, steps, each=each)
+            given = from_numpy(np.ascontiguousarray(given[0], value.dtype), self._gpu)
+            assign(rows[:steps], given)
+        elif isinstance(given, Array):
             self._check(value, given, steps, each=each)
             assign(rows[:steps], given)
         else:
@@ -238,6 +243,11 @@ class StepExecutable:
                 assign(self._array(value, arrays), array)
 
         return run
+
+
+def _repeats(rows: np.ndarray[Any, Any]) -> bool:
+    """Whether rows are one row again and again."""
+    return rows.ndim > 1 and rows.strides[0] == 0
 
 
 class _Binding:
