@@ -45,6 +45,10 @@ class Stage:
         """Wait for copies under way."""
 
 
+# Inputs that are new in each step where many steps run at once; all others are the same in all of them.
+EACH_STEP = ("index", "learning_rate")
+
+
 class Backend:
     """Runs Programs on the arrays of one library.
 

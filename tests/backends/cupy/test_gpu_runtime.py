@@ -90,6 +90,16 @@ def test_a_batch_again_and_again_gives_the_same_bits() -> None:
         np.testing.assert_array_equal(many.get_weights()[key], array)
 
 
+def test_a_batch_again_and_again_is_kept_once() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 256, (20_000, 12, 12, 1)).astype("uint8")
+    y = rng.integers(0, 5, 20_000).astype("int32")
+    pool, model = cupy.get_default_memory_pool(), NETWORKS["mlp"](CupyBackend())
+    before = pool.used_bytes()
+    model.fit([(x, y)] * 300, epochs=1, verbose=0)
+    assert pool.used_bytes() - before < 5 * x.nbytes
+
+
 # Evaluation and predictions -------------------------------------------------------------------------
 
 

@@ -15,7 +15,7 @@ from minicnn.backends._cuda.fusing import Unit
 from minicnn.backends._cuda.generation import Source, generate
 from minicnn.backends._cuda.library import LIBRARY
 from minicnn.backends._cuda.placement import place
-from minicnn.backends.base import Array
+from minicnn.backends.base import EACH_STEP, Array
 from minicnn.backends.cupy.cublas import handle
 from minicnn.backends.cupy.errors import explained
 from minicnn.backends.cupy.launching import Kernel
@@ -51,7 +51,8 @@ class StepExecutable:
     """A Program that runs on arrays by name.
 
     Carried arrays (weights, optimizer state, metric totals) are overwritten where they are; data sets are read where
-    they are; other inputs are copied into a queue with one row a step, so that many steps run without the host.
+    they are; what is new in each step comes from a queue with one row a step, so that many steps run without the host.
+    Other inputs are copied to where graphs find them.
     """
 
     def __init__(self, backend: CupyBackend, program: Program) -> None:
@@ -61,9 +62,11 @@ class StepExecutable:
         self._plan = backend.plan(program)
         self._placement = place(self._plan)
         carried = set(program.updates)
-        self._queued = [v for v in program.inputs if v.kind == "input" and v.name not in carried and id(v) not in whole]
+        given = [v for v in program.inputs if v.kind == "input" and v.name not in carried and id(v) not in whole]
+        self._queued = [v for v in given if v.name in EACH_STEP]
+        self._copied = [v for v in given if v.name not in EACH_STEP]
         self._totals = [v for v in program.inputs if v.kind == "metric" and v.name in carried]
-        others = {id(v) for v in (*self._queued, *self._totals)}
+        others = {id(v) for v in (*given, *self._totals)}
         self._bound = [v for v in program.inputs if id(v) not in others]
 
         queued = {id(v) for v in self._queued}
@@ -88,6 +91,7 @@ class StepExecutable:
         self._constants = {id(v): cupy.array(v.data, dtype=v.dtype) for v in program.constants}
         self._cursor = cupy.zeros(1, "int32")
         self._static = {v.name: cupy.zeros(v.shape, v.dtype) for v in self._totals}
+        self._inputs = {v.name: cupy.empty(v.shape, v.dtype) for v in self._copied}
         self._capacity = 0
         self._queue: dict[str, Any] = {}
         self._collected: dict[str, Any] = {}  # outputs of many steps
@@ -119,7 +123,7 @@ class StepExecutable:
 
         Args:
             arrays: Inputs that are the same in every step, by name.
-            rows: For every other input that is not carried: NumPy or CuPy arrays with a further first axis.
+            rows: Of those of `EACH_STEP` that the Program has, NumPy or CuPy arrays with a further first axis.
 
         Returns:
             Updates, and the outputs of the last step; of every step, with a further first axis, for a Program
@@ -195,18 +199,21 @@ class StepExecutable:
             self._graphs.clear()
 
     def _fill(self, arrays: Mapping[str, Array], rows: Mapping[str, Any], steps: int) -> None:
-        """Put what each step is given into the queue, without waiting for the device."""
+        """Bring the steps' inputs to where graphs find them, without waiting for the device."""
         self._uploads.reverse()
         upload = self._uploads[0]
         upload.begin()
-        for value in self._queued:
+        for value in (*self._queued, *self._copied):
             each = value.name in rows
             given = rows[value.name] if each else arrays[value.name]
             shape = (steps, *value.shape) if each else value.shape
-            if tuple(given.shape) != shape:
-                message = f"{value.name} has shape {shape}. Received: {tuple(given.shape)}. Give one row for each step."
+            if tuple(given.shape) != shape or (each and value.name not in EACH_STEP):
+                message = (
+                    f"{value.name} has shape {shape}, and of {' and '.join(EACH_STEP)} alone there is one row for each "
+                    f"step. Received: {tuple(given.shape)}."
+                )
                 raise ValueError(message)
-            target = self._queue[value.name][:steps]
+            target = self._queue[value.name][:steps] if value.name in EACH_STEP else self._inputs[value.name][None]
             if isinstance(given, cupy.ndarray):
                 target[...] = given
             else:
@@ -231,6 +238,8 @@ class StepExecutable:
             )
         if root.name in self._queue:
             return self._queue[root.name][0].reshape(value.shape)
+        if root.name in self._inputs:
+            return self._inputs[root.name].reshape(value.shape)
         return arrays[root.name].reshape(value.shape)
 
     # Launching ----------------------------------------------------------------------------------
