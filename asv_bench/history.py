@@ -1,6 +1,6 @@
 """The performance history: measure commits with the libraries that are installed here, and compare two of them.
 
-    python asv_bench/history.py run --machine NAME [--bench REGEX ...] COMMIT ...
+    python asv_bench/history.py run --machine NAME [--bench REGEX ...] [--attribute NAME=VALUE ...] COMMIT ...
     python asv_bench/history.py compare [--machine NAME] [--factor 1.1] OLD NEW
 
 `run` checks each commit out into a folder of its own and runs these benchmarks on it by asv, so that commits of before
@@ -15,6 +15,7 @@ import argparse
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -36,7 +37,8 @@ def main(arguments: list[str] | None = None) -> int:
     run.add_argument("commits", nargs="+", metavar="COMMIT")
     run.add_argument("--machine", required=True, help="name under which the results are stored")
     run.add_argument("--bench", action="append", default=[], help="regular expression of benchmarks, with parameters")
-    run.set_defaults(command=lambda given: measure(given.commits, given.machine, given.bench))
+    run.add_argument("--attribute", action="append", default=[], help="of the benchmarks, such as rounds=1: see asv")
+    run.set_defaults(command=lambda given: measure(given.commits, given.machine, given.bench, given.attribute))
     comparison = commands.add_parser("compare", help="ratios of two commits")
     comparison.add_argument("old")
     comparison.add_argument("new")
@@ -50,12 +52,13 @@ def main(arguments: list[str] | None = None) -> int:
 # Measuring ----------------------------------------------------------------------------------------
 
 
-def measure(commits: list[str], machine: str, benchmarks: list[str]) -> int:
+def measure(commits: list[str], machine: str, benchmarks: list[str], attributes: list[str]) -> int:
     """Run benchmarks on commits with the interpreter and the libraries of this program."""
     asv = [sys.executable, "-m", "asv"]
-    described = [*asv, "machine", "--yes", "--machine", machine, "--os", platform.system()]
-    subprocess.run(described, cwd=HERE, check=True, stdout=subprocess.DEVNULL)
+    described = [part for name, value in facts(machine).items() for part in (f"--{name}", value)]
+    subprocess.run([*asv, "machine", "--yes", *described], cwd=HERE, check=True, stdout=subprocess.DEVNULL)
     chosen = [part for pattern in benchmarks for part in ("--bench", pattern)]
+    chosen += [part for attribute in attributes for part in ("--attribute", attribute)]
     for commit in commits:
         name = git("rev-parse", commit)
         with tempfile.TemporaryDirectory(prefix="minicnn-history-") as folder:
@@ -76,6 +79,18 @@ def measure(commits: list[str], machine: str, benchmarks: list[str]) -> int:
             return done.returncode
         tidy(RESULTS / machine)
     return 0
+
+
+def facts(machine: str) -> dict[str, str]:
+    """What asv stores of this machine, which is less than it asks for: no name of its own, no version of its kernel."""
+    known = {"arch": platform.machine(), "num_cpu": str(os.cpu_count()), "os": platform.system()}
+    found = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    cpu = next((line.partition(":")[2].strip() for line in found.splitlines() if line.startswith("model name")), "")
+    gpu = ""
+    if shutil.which("nvidia-smi"):
+        query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+        gpu = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip().replace("\n", ", ")
+    return {"machine": machine, **known, "cpu": ", ".join(filter(None, (gpu, cpu)))}
 
 
 def git(*arguments: str) -> str:

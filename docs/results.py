@@ -1,8 +1,11 @@
-"""Write the pages of the studies, and the README's tables, from the stored results.
+"""Write the pages of the studies, and the README's tables, from the stored results; or compare two runs of the studies.
 
     python docs/results.py
+    python docs/results.py compare FOLDER FOLDER
 
-The results are in docs/studies/results (two cores of a CPU) and docs/studies/h200/results (an NVIDIA H200).
+The results are in docs/studies/results (two cores of a CPU) and docs/studies/h200/results (an NVIDIA H200). `compare`
+takes two folders of results, such as docs/studies/results: it prints how far the ratios of contenders that took turns
+differ between the two runs, and ends with exit code 1 if any does by more than 5 %.
 """
 
 from __future__ import annotations
@@ -10,14 +13,18 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 from minicnn import studies
+from minicnn.bench import Spread
 from minicnn.bench.report import Chapter, command
 from minicnn.bench.store import Store
 from minicnn.bench.study import recall
 from minicnn.studies import get_study
+from minicnn.studies.mlp import iteration_ms
 from minicnn.studies.platforms import times
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -27,6 +34,7 @@ FOLDERS = tuple(MACHINES)
 STUDY, DATA = "platforms", "mnist"
 NAMES = {"torch.nn": "PyTorch's own modules", "torch.nn-loader": "PyTorch through a DataLoader", "jax.lax": "plain JAX"}
 MARKS = ("<!-- {}:begin -->", "<!-- {}:end -->")
+REPEATABLE = 0.05  # how far the ratio of two contenders may differ between two runs
 
 
 def main() -> None:
@@ -96,6 +104,53 @@ def words(machine: Any, chapter: Chapter, epochs: Any) -> str:
     )
 
 
+# Two runs -----------------------------------------------------------------------------------------
+
+
+def medians(result: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """What a measurement has timed in turns: the median of each contender, by what was timed."""
+    if "history" in result:
+        return {"epoch": {name: times(rows).median for name, rows in result["history"].items()}}
+    if "rounds" in result:
+        return {"iteration": {name: iteration_ms(result, name).median for name in result["rounds"]}}
+    found: dict[str, dict[str, float]] = {}
+    for number, point in enumerate(result.get("points", ())):
+        for name, contender in point["contenders"].items():
+            for way, directions in contender["times"].items():
+                for direction, samples in directions.items():
+                    group = found.setdefault(f"point {number + 1}, {direction}", {})
+                    group[f"{way} on {name}"] = Spread.of(samples).median
+    for batch, steps in result.get("steps", {}).items():
+        if isinstance(steps, Mapping):
+            found[f"batch of {batch}"] = {name: Spread.of(samples).median for name, samples in steps.items()}
+    return found
+
+
+def compare(first: Path, second: Path) -> int:
+    """Print how far the ratios of contenders differ between two runs, the worst first; 1 if any is beyond 5 %."""
+    count, beyond, lines = 0, 0, []
+    for path in sorted(first.glob("*/*.json")):
+        study, name = path.parent.name, path.stem
+        records = [Store(folder / study, {}).read(name) for folder in (first, second)]
+        one, other = ({} if isinstance(r, str) else medians(r.result or {}) for r in records)
+        for what in [what for what in one if what in other]:
+            changes = {n: other[what][n] / one[what][n] for n in one[what] if n in other[what]}
+            pairs = [(max(a, b) / min(a, b) - 1) for a, b in combinations(changes.values(), 2)]
+            if pairs:
+                count, beyond = count + len(pairs), beyond + sum(p > REPEATABLE for p in pairs)
+                least, most = (pick(changes, key=lambda n: changes[n]) for pick in (min, max))
+                lines.append((max(pairs), f"{study}, {name}, {what}: {most} to {least}"))
+    for off, text in sorted(lines, reverse=True):
+        print(f"{100 * off:6.1f} %  {text}")
+    print(
+        f"{count - beyond} of {count} ratios are within {REPEATABLE:.0%} of each other; above, the worst of each group"
+    )
+    return int(beyond > 0 or not count)
+
+
+# Pages --------------------------------------------------------------------------------------------
+
+
 def between(name: str) -> re.Pattern[str]:
     """What is between the marks of a name."""
     begin, end = (re.escape(mark.format(name)) for mark in MARKS)
@@ -108,4 +163,8 @@ def write(path: Path, name: str, text: str) -> None:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["compare"] and len(sys.argv) == 4:
+        sys.exit(compare(Path(sys.argv[2]), Path(sys.argv[3])))
+    if len(sys.argv) > 1:
+        sys.exit(__doc__)
     main()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import platform
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -86,3 +87,15 @@ def test_the_stored_history_is_of_ten_commits_small_and_names_no_interpreter() -
     assert len(list(results.glob("two-cores/*-existing.json"))) >= 10
     assert sum(path.stat().st_size for path in results.rglob("*.json")) < 1e6
     assert not any("bin/python" in path.read_text() for path in results.rglob("*.json"))
+
+
+def test_the_machine_is_described_without_its_name(history: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history.shutil, "which", lambda _: None)
+    found = history.facts("one")
+    assert set(found) == {"machine", "arch", "num_cpu", "os", "cpu"}
+    assert found["machine"] == "one"
+    assert platform.node() not in found.values()
+    monkeypatch.setattr(history.shutil, "which", lambda name: name)
+    said = type("Done", (), {"stdout": "NVIDIA H200\n"})()
+    monkeypatch.setattr(history.subprocess, "run", lambda *_, **__: said)
+    assert history.facts("one")["cpu"].startswith("NVIDIA H200")

@@ -5,8 +5,11 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
+
+from minicnn.bench.store import Store
 
 ROOT = Path(__file__).parent.parent
 
@@ -26,6 +29,39 @@ def test_the_readme_shows_what_is_stored(results: ModuleType) -> None:
     stored = [folder / "results" / results.STUDY for folder in results.FOLDERS]
     tables = [results.table(folder) for folder in stored if folder.is_dir()]
     assert shown == ["\n\n".join(tables) + "\n"], "write it anew: python docs/results.py"
+
+
+def store(folder: Path, study: str, name: str, result: dict[str, Any]) -> None:
+    Store(folder / study, {}).keep(name, {}, result)
+
+
+def test_two_runs_are_compared_by_the_ratios_of_contenders(
+    results: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for run, factor, drift in (("first", 1.0, 1.0), ("second", 1.3, 1.04), ("third", 1.0, 1.1)):
+        rows = {"slow": 2.0 * factor, "fast": 1.0 * factor * drift}
+        history = {name: [{"time_s": 9.0}, {"time_s": s}] for name, s in rows.items()}
+        store(tmp_path / run, "platforms", "training-mnist", {"history": history, "out": {}})
+        steps = {"32": {"a": [1.0, 1.0], "b": [drift, drift]}, "64": {"a": [1.0]}}
+        store(tmp_path / run, "roofline", "training-resnet18", {"steps": steps})
+        times = {"direct": {"forward": [1.0]}, "fft": {"forward": [2.0 * factor]}}
+        store(tmp_path / run, "convolution", "strategies-base", {"points": [{"contenders": {"a": {"times": times}}}]})
+        store(tmp_path / run, "convolution", "layers-vgg16", {"steps": {"a": [factor], "b": [1.0]}})  # not in turns
+        rounds = {n: [{"time_s": s * factor, "steps": 10}] for n, s in (("a", 1.0), ("b", 2.0), ("c", 3.0))}
+        store(tmp_path / run, "mlp", "training-mnist", {"rounds": rounds})
+    assert results.compare(tmp_path / "first", tmp_path / "first") == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("6 of 6 ratios are within 5%")
+    assert results.compare(tmp_path / "first", tmp_path / "second") == 1  # the two strategies: 30 %
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "  30.0 %  convolution, strategies-base, point 1, forward: fft on a to direct on a"
+    assert lines[-1].startswith("5 of 6 ratios")
+    assert results.compare(tmp_path / "first", tmp_path / "third") == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == [
+        "  10.0 %  roofline, training-resnet18, batch of 32: b to a",
+        "  10.0 %  platforms, training-mnist, epoch: fast to slow",
+    ]
+    assert results.compare(tmp_path / "first", tmp_path / "nothing") == 1, "nothing compared proves nothing"
 
 
 def test_only_what_lies_between_the_marks_is_replaced(results: ModuleType, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from minicnn.backends import get_backend
 from minicnn.bench import Worker
-from minicnn.bench.operations import apart, node_times, step_inputs
+from minicnn.bench.operations import apart, launch_times, node_times, step_inputs
 from minicnn.bench.trainers import gradient_tolerance, settings_of, trainer
 from minicnn.models import Model
 from minicnn.training import job
@@ -48,6 +48,26 @@ def test_a_step_that_is_merged_has_times_of_nodes_apart_only(name: str) -> None:
     found = apart(get_backend(name), program, arrays, repeats=2)
     assert [n.op for n in found] == [n.op.name for n in program.nodes]
     assert all(len(n.seconds) == 2 and min(n.seconds) > 0 for n in found)
+
+
+def test_a_kernel_of_merged_nodes_is_named_after_the_largest(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = compiled("numpy")
+    program, arrays = inputs(model)
+    assert launch_times(model.backend, program, arrays, repeats=2) is None, "it does not tell"
+
+    class Merged:
+        def launch_times(self, given: Any, repeats: int) -> Any:
+            assert given is arrays
+            first = program.nodes[:5]
+            return [(first, [0.5] * repeats), (program.nodes[5:], [0.25] * repeats)]
+
+    monkeypatch.setattr(model.backend, "compile", lambda _: Merged())
+    found = launch_times(model.backend, program, arrays, repeats=2)
+    assert found is not None
+    assert [n.seconds for n in found] == [(0.5, 0.5), (0.25, 0.25)]
+    assert found[0].op == "conv2d"
+    assert found[0].flops == sum(n.cost.flops for n in program.nodes[:5])
+    assert found[0].bytes_moved == sum(n.cost.bytes for n in program.nodes[:5])
 
 
 @pytest.mark.parametrize(("network", "scaled"), [("mlp", True), ("platforms", False), ("kernels", True)])

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from command_line import error_of, minicnn
@@ -101,6 +103,10 @@ def test_platforms_goes_on_after_an_interruption(monkeypatch: pytest.MonkeyPatch
     summary = cells("platforms/summary-synthetic_digits.json")
     assert "pip install" in summary["cupy"]["time_s"]["missing"] or "cuda" in summary["cupy"]["time_s"]["missing"]
     before = Path("out/platforms/summary-synthetic_digits.csv").read_bytes()
+    shutil.rmtree("out/platforms")
+    Path("out/report.html").unlink()
+    assert "kept" in done(*PLATFORMS, "--measure-only")
+    assert {p.name for p in Path("out").iterdir()} == {"results"}, "nothing is presented"
 
     def never(*_: Any) -> None:
         raise AssertionError
@@ -113,6 +119,7 @@ def test_platforms_goes_on_after_an_interruption(monkeypatch: pytest.MonkeyPatch
     page = Path("docs/platforms.md").read_text("utf-8")
     assert "](figures/platforms-epochs-synthetic_digits.svg)" in page
     assert Path("docs/figures/platforms-epochs-synthetic_digits.svg").exists()
+    assert "minicnn study platforms --backends numpy,cupy --data synthetic_digits " in page
     assert "--set samples=130" in page
 
 
@@ -130,6 +137,32 @@ def test_kernels_shows_levels_and_loaders() -> None:
     assert ladder["numpy"]["speedup"] == 1.0
     losses = {row["loss"] for row in cells(f"kernels/loaders-{name}.json").values()}
     assert max(losses) == pytest.approx(min(losses), rel=1e-4), "loaders give the same batches as arrays"
+
+
+def test_several_studies_each_with_sizes_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    carried_out: dict[str, Any] = {}
+
+    def carry_out(name: str, _: Any, setting: Any, *__: Any, **___: Any) -> Any:
+        carried_out[name] = setting.sizes
+        if len(carried_out) == 2:
+            message = "enough"
+            raise click.ClickException(message)
+
+    monkeypatch.setattr(command, "_carried_out", carry_out)
+    given = (
+        "--set",
+        "kernels.epochs=2",
+        "--set",
+        "samples=7",
+        "--set",
+        "platforms.samples=9",
+        "--set",
+        "mlp.samples=3",
+    )
+    error_of(minicnn("study", "platforms", "kernels", *given, "--out", "out"), 1)
+    assert list(carried_out) == ["platforms", "kernels"]
+    assert (carried_out["platforms"].epochs, carried_out["platforms"].samples) == (10, 9)
+    assert (carried_out["kernels"].epochs, carried_out["kernels"].samples) == (2, 7)
 
 
 def test_who_was_refused_is_named_and_the_code_is_1() -> None:
@@ -153,6 +186,10 @@ def test_who_was_refused_is_named_and_the_code_is_1() -> None:
         (("study", "mpl"), 2, "A study is one of mlp, platforms"),
         (("study", "mlp", "--backends", "numpi"), 2, "Did you mean 'numpy'?"),
         (("study", "mlp", "--set", "epochs"), 2, "--set takes SIZE=VALUE with a size among hold_out, "),
+        (("study", "mlp", "--set", "mpl.epochs=2"), 2, "with the name of a study. Received: 'mpl.epochs=2'."),
+        (("study", "mlp", "--set", "mlp.epochs=2"), 2, "with a size among hold_out, input, iterations, "),
+        (("study", "mlp", "--measure-only", "--stored"), 2, "--measure-only presents nothing."),
+        (("study", "mlp", "mpl"), 2, "A study is one of mlp, platforms"),
         (("study", "mlp", "--set", "iterations=many"), 2, "iterations is like 500. Received: 'many'."),
         (("study", "mlp", "--data", "cifar10"), 2, "The study mlp works with mnist, "),
         (("study", "mlp", "--backends", "cupy:cuda:99"), 1, "A study needs a backend that can run."),

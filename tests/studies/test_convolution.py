@@ -85,8 +85,8 @@ def test_layers_of_a_network(contender: str) -> None:
     pytest.importorskip("torch")
     layers = breakdown.Layers(contender, "squeezenet1_1", 48, 2, 5)
     assert np.isfinite(layers.loss())
-    seconds, by_itself = layers.parts(2)
-    assert not by_itself
+    seconds, how = layers.parts(2)
+    assert how == "nodes"
     assert seconds is not None
     for phase in ("forward", "backward"):
         for part in ("convolution", "pooling", "ReLU", "concat"):

@@ -99,6 +99,18 @@ def test_kernels_draws_the_ladder_and_the_block_sizes_of_gpus() -> None:
     assert published[0]["total_s"] == "155 to 185"
 
 
+def test_loaders_may_take_fewer_samples_than_levels() -> None:
+    def samples(**sizes: int) -> dict[str, int]:
+        setting = Setting(kernels.Sizes(samples=1000, **sizes), ("numpy",), {}, ("mnist",))
+        return {m.name: m.given["settings"]["samples"] for m in kernels.measurements(setting)}
+
+    every = {f"{name}-mnist" for name in ("training", "ladder", "blocks", "loaders")}
+    assert samples() == dict.fromkeys(every, 1000)
+    assert samples(sweep_samples=640) == dict.fromkeys(every, 640) | {"training-mnist": 1000}
+    fewer = samples(sweep_samples=640, loader_samples=128)
+    assert fewer == dict.fromkeys(every, 640) | {"training-mnist": 1000, "loaders-mnist": 128}
+
+
 def test_kernels_without_a_gpu_has_no_empty_cell_without_a_reason() -> None:
     absent = {e: "no GPU" for e in ("cupy", "numba_cuda") if e in backends.names()}
     setting = Setting(kernels.Sizes(), ("numpy",), absent, ("mnist",))

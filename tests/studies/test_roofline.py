@@ -11,6 +11,7 @@ import pytest
 
 from command_line import minicnn
 from minicnn import zoo
+from minicnn.bench import Page, Setting
 from minicnn.studies import roofline
 from minicnn.studies.roofline import ceilings, counting, training
 from minicnn.studies.roofline.verdict import Floor, floor, judge
@@ -206,3 +207,21 @@ def test_the_study_from_end_to_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     report = Path("out/report.html").read_text("utf-8")
     assert "the step is bound by" in report
     assert "synthetic images of 48x48" in report
+
+    result = minicnn(
+        "study", "roofline", "--quick", "--backends", "numpy", *args, "--set", "swept=none", "--out", "out"
+    )
+    assert result.exit_code == 0, result.output
+    assert {row["batch"] for row in table("steps")} == {"4"}, "a network that is not swept has the epoch's batches only"
+    assert "the step is bound by" in Path("out/report.html").read_text("utf-8")
+
+
+def test_a_contender_without_ceilings_has_no_place_under_the_roofline() -> None:
+    page, nothing = Page(), {"copies": {}, "products": {}}
+    steps = {"32": {"numba": [1.0]}}
+    training = {f"training-{n}": {"steps": steps, "inputs": steps} for n in counting.NETWORKS}
+    counts = {f"counts-{n}": {} for n in counting.NETWORKS}
+    setting = Setting(roofline.Sizes(), ("numba",), {}, ("synthetic",))
+    roofline.pages.roofline(page, setting, {"ceilings": nothing, **training, **counts})
+    assert not page.figures
+    assert any("has ceilings" in getattr(block, "text", "") for block in page.blocks)

@@ -94,6 +94,32 @@ def node_times(
     ]
 
 
+def launch_times(
+    backend: Backend, program: Program, arrays: Mapping[str, Array], *, repeats: int
+) -> list[NodeTime] | None:
+    """Time each kernel of a Program as the backend has merged its nodes, in steps launched kernel by kernel.
+
+    Args:
+        backend: The backend.
+        program: The Program; the backend may rewrite it.
+        arrays: Its inputs by name.
+        repeats: How often it is run, after one run that does not count.
+
+    Returns:
+        The kernels in order, each named after the one of its nodes with the most operations, with the operations and
+        bytes of all of them; None if the backend does not tell.
+    """
+    run: Any = backend.compile(program)
+    if not hasattr(run, "launch_times"):
+        return None
+    found = []
+    for nodes, seconds in run.launch_times(arrays, repeats):
+        main = max(nodes, key=lambda node: node.cost.flops)
+        flops, moved = (sum(getattr(node.cost, what) for node in nodes) for what in ("flops", "bytes"))
+        found.append(NodeTime(main.op.name, main.scope, main.phase, flops, moved, tuple(seconds)))
+    return found
+
+
 def apart(backend: Backend, program: Program, arrays: Mapping[str, Array], *, repeats: int) -> list[NodeTime]:
     """Time each node of a Program by itself: compiled by the backend as a Program of one node, on the right arrays.
 

@@ -89,6 +89,8 @@ def command(chapter: Chapter) -> str:
     setting, study = chapter.setting, chapter.study
     usual = vars(study.quick if setting.quick else study.full)
     parts = ["minicnn study", chapter.name, *(["--quick"] if setting.quick else [])]
+    if setting.only:
+        parts.append(f"--backends {','.join(setting.only)}")
     if setting.data != study.data:
         parts += [f"--data {name}" for name in setting.data]
     for name, value in vars(setting.sizes).items():

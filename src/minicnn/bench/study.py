@@ -26,6 +26,7 @@ class Setting:
         data_dir: Their folder, if named.
         quick: Whether it is the quick form.
         clocks: State of the clocks of each GPU at the start, as nvidia-smi has it.
+        only: Backends and peers that were asked for; empty for all that are found.
     """
 
     sizes: Any
@@ -35,6 +36,7 @@ class Setting:
     data_dir: str | None = None
     quick: bool = False
     clocks: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
 
     def missing(self, name: str, out: Mapping[str, str]) -> Missing:
         """The cell of a contender that has no figure, with the reason.

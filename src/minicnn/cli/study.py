@@ -26,7 +26,9 @@ RESULTS = "results"  # folder of the stored results, in the folder of all that i
 
 
 @click.command()
-@click.argument("name", type=Name("A study", lambda: [*studies.names(), ALL]))
+@click.argument(
+    "names", metavar="NAME...", nargs=-1, required=True, type=Name("A study", lambda: [*studies.names(), ALL])
+)
 @click.option("--quick", is_flag=True, help="Smaller sizes: minutes on two cores.")
 @click.option(
     "--backends", metavar="A,B,..",
@@ -38,13 +40,15 @@ RESULTS = "results"  # folder of the stored results, in the folder of all that i
 )  # fmt: skip
 @click.option("--data-dir", type=click.Path(exists=True), metavar="DIR", help="Folder of the data set.")
 @click.option(
-    "--set", "sizes", multiple=True, metavar="SIZE=VALUE", help='Change a size of the study, such as "epochs=3".'
-)
+    "--set", "sizes", multiple=True, metavar="[NAME.]SIZE=VALUE",
+    help='Change a size of the studies that have it, or of one of them, such as "epochs=3" or "kernels.epochs=3".',
+)  # fmt: skip
 @click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), default=Path("runs/studies"), show_default=True,
     metavar="DIR", help="Folder of results, tables, figures and the report.",
 )  # fmt: skip
 @click.option("--again", is_flag=True, help="Measure anew what was measured already.")
+@click.option("--measure-only", is_flag=True, help="Present nothing: --stored does so later, on any machine.")
 @click.option("--stored", is_flag=True, help="Measure nothing: present what the folder holds, wherever it is from.")
 @click.option(
     "--docs", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
@@ -52,25 +56,34 @@ RESULTS = "results"  # folder of the stored results, in the folder of all that i
 )  # fmt: skip
 @click.pass_context
 def study(
-    ctx: click.Context, /, name: str, out: Path, again: bool, stored: bool, docs: Path | None, **options: Any
-) -> None:
-    """Carry out a study, NAME, or "all" of them: measure, fill its tables, draw its figures.
+    ctx: click.Context, /, names: Sequence[str], out: Path, again: bool, measure_only: bool, stored: bool,
+    docs: Path | None, **options: Any,
+) -> None:  # fmt: skip
+    """Carry out studies by NAME, or "all" of them: measure, fill their tables, draw their figures.
 
     Finished measurements are kept in the folder of the results, and an interrupted study goes on,
     as long as machine, versions and sizes stay what they are. Writes tables (CSV, JSON), figures
     (PNG, SVG) and one report, report.html. Contenders that do not compute what the first one does
     are refused, not timed; if one is refused or fails, the exit code is 1.
     """
-    require("matplotlib", "psutil")
-    chosen = studies.names() if name == ALL else [name]
+    if measure_only and (stored or docs is not None):
+        message = "--measure-only presents nothing. Received: --stored or --docs with it. Give one of them."
+        raise click.UsageError(message, ctx)
+    require(*(() if measure_only else ("matplotlib",)), "psutil")
+    everything = ALL in names
+    chosen = studies.names() if everything else list(dict.fromkeys(names))
     opened = {study_name: studies.get_study(study_name) for study_name in chosen}
     if stored:
         stores = {n: Store(out / RESULTS / n, {}) for n in chosen}
-        there = [n for n in chosen if name != ALL or stores[n].path(SETTING).exists()]
+        there = [n for n in chosen if not everything or stores[n].path(SETTING).exists()]
         chapters = [_recalled(n, opened[n], stores[n]) for n in there]
     else:
         settings = _settings(ctx, opened, **options)
-        chapters = [_carried_out(n, opened[n], *settings[n], out, again=again) for n in chosen]
+        stores = {n: _carried_out(n, opened[n], *settings[n], out, again=again) for n in chosen}
+        if measure_only:
+            click.echo(f"{out / RESULTS}: {', '.join(chosen)}")
+            return
+        chapters = [_recalled(n, opened[n], stores[n]) for n in chosen]
     if not chapters:
         message = f"The folder holds results of a study. Received: {out} without. Run one without --stored first."
         raise click.ClickException(message)
@@ -112,27 +125,37 @@ def _settings(
     for name, opened_study in opened.items():
         here = field.of(only, opened_study.peers)
         base = opened_study.quick if quick else opened_study.full
-        own = {k: v for k, v in changes.items() if k in {f.name for f in fields(base)}}
         try:
-            made = changed(base, own)
+            made = changed(base, changes[name])
         except ValueError as error:
             raise click.UsageError(str(error), ctx) from error
-        settings[name] = (Setting(made, here.present, here.absent, chosen[name], data_dir, quick, here.clocks), here)
+        given = made, here.present, here.absent, chosen[name], data_dir, quick, here.clocks, tuple(only or ())
+        settings[name] = (Setting(*given), here)
         if not here.present:
             message = f"A study needs a backend that can run. Received: {'; '.join(here.absent.values())}"
             raise click.ClickException(message)
     return settings
 
 
-def _changes(ctx: click.Context, opened: dict[str, Study], given: Sequence[str]) -> dict[str, str]:
-    changes = {}
+def _changes(ctx: click.Context, opened: dict[str, Study], given: Sequence[str]) -> dict[str, dict[str, str]]:
+    """What each study's sizes are set to, as text; the last one given counts, and those of other studies do not."""
+    changes: dict[str, dict[str, str]] = {name: {} for name in opened}
     for text in given:
         name, sign, value = text.partition("=")
-        known = {f.name: s for s in opened.values() for f in fields(s.full)}
-        if not sign or name not in known:
-            message = f"--set takes SIZE=VALUE with a size among {', '.join(sorted(known))}. Received: {text!r}."
+        study_name, dot, size = name.rpartition(".")
+        meant = opened
+        if dot:
+            meant = {n: studies.get_study(n) for n in studies.names() if n == study_name}
+        having = [n for n, s in meant.items() if size in {f.name for f in fields(s.full)}]
+        if not sign or not having:
+            known = sorted({f.name for s in (meant or opened).values() for f in fields(s.full)})
+            message = (
+                f"--set takes SIZE=VALUE with a size among {', '.join(known)}, or NAME.SIZE=VALUE with the name of a "
+                f"study. Received: {text!r}."
+            )
             raise click.UsageError(message, ctx)
-        changes[name] = value
+        for n in having:
+            changes.setdefault(n, {})[size] = value
     return changes
 
 
@@ -146,13 +169,13 @@ def _data(ctx: click.Context, name: str, opened: Study, given: Sequence[str], *,
     return tuple(d for d in given if d in known) or opened.data
 
 
-def _carried_out(name: str, opened: Study, setting: Setting, field: Field, out: Path, *, again: bool) -> Chapter:
+def _carried_out(name: str, opened: Study, setting: Setting, field: Field, out: Path, *, again: bool) -> Store:
     click.echo(f"{name}: {', '.join(setting.contenders)}")
     for absent, why in setting.absent.items():
         click.echo(f"  without {absent}: {why}")
     store = Store(out / RESULTS / name, field.machine)
     measure(opened, setting, store, lambda line: click.echo(f"  {line}"), again=again)
-    return _recalled(name, opened, store)
+    return store
 
 
 def _recalled(name: str, opened: Study, store: Store) -> Chapter:

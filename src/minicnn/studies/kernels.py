@@ -63,7 +63,8 @@ class Sizes:
         epochs: Epochs of the trainings.
         sweep_epochs: Epochs of each level, block size and loader.
         samples: The most samples of the training set and of the test set; 0 for all.
-        sweep_samples: The same for each level, block size and loader; 0 for as many as in the trainings.
+        sweep_samples: The same for each level and block size; 0 for as many as in the trainings.
+        loader_samples: The same for each loader; 0 for as many as for the levels.
         workers: Workers of the data loaders.
     """
 
@@ -71,6 +72,7 @@ class Sizes:
     sweep_epochs: int = 3
     samples: int = 0
     sweep_samples: int = 0
+    loader_samples: int = 0
     workers: tuple[int, ...] = (0, 2, 4, 8)
 
 
@@ -82,7 +84,8 @@ def measurements(setting: Setting) -> Iterator[Measurement]:
     data = setting.data[0]
     few = sizes.sweep_samples or sizes.samples
     for name, contenders in (("ladder", ladder(setting)), ("blocks", blocks(setting)), ("loaders", loaders(setting))):
-        yield _measurement(setting, f"{name}-{data}", data, contenders, sizes.sweep_epochs, few)
+        samples = sizes.loader_samples or few if name == "loaders" else few
+        yield _measurement(setting, f"{name}-{data}", data, contenders, sizes.sweep_epochs, samples)
 
 
 def _measurement(

@@ -26,6 +26,7 @@ from minicnn.program.graph import Program, Value
 Array = np.ndarray[Any, Any]
 
 HOST = r"""
+#include <atomic>
 #include <barrier>
 #include <cmath>
 #include <condition_variable>
@@ -77,6 +78,12 @@ alignas(128) static unsigned char dynamic_memory[232448];
 static inline unsigned char* dynamic_shared() { return dynamic_memory; }
 static inline int min(int a, int b) { return a < b ? a : b; }
 static inline int max(int a, int b) { return a > b ? a : b; }
+static inline uint32_t max(uint32_t a, uint32_t b) { return a > b ? a : b; }
+static inline int __float2int_rn(float x) { return x == x ? int(lrintf(x < -2e9f ? -2e9f : x > 2e9f ? 2e9f : x)) : 0; }
+static inline void atomicMax(uint32_t* to, uint32_t x) {
+  std::atomic_ref<uint32_t> shared(*to);
+  for (uint32_t old = shared; old < x && !shared.compare_exchange_weak(old, x);) {}
+}
 """
 
 # What mma.cuh needs, with a barrier for the threads of each warp.
@@ -142,6 +149,21 @@ template <class F> static inline void mma(float (&c)[4], FragmentA& a, FragmentB
     for (int k = 0; k < 16; k++) {
       const uint32_t x = w.a[m % 8 * 4 + k % 8 / 2][m / 8 + 2 * (k / 8)], y = w.b[n * 4 + k % 8 / 2][k / 8];
       c[r] += value(x >> k % 2 * 16 & 0xffff) * value(y >> k % 2 * 16 & 0xffff);
+    }
+  }
+  w.all.arrive_and_wait();
+}
+static inline void mma_bytes(int (&c)[4], FragmentA& a, FragmentB& b) {
+  Warp& w = *warps[threadIdx.x / 32];
+  const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  memcpy(w.a[lane], a, sizeof(FragmentA));
+  memcpy(w.b[lane], b, sizeof(FragmentB));
+  w.all.arrive_and_wait();
+  for (int r = 0; r < 4; r++) {
+    const int m = g + 8 * (r / 2), n = 2 * t + r % 2;
+    for (int k = 0; k < 32; k++) {
+      const uint32_t x = w.a[m % 8 * 4 + k % 16 / 4][m / 8 + 2 * (k / 16)], y = w.b[n * 4 + k % 16 / 4][k / 16];
+      c[r] += int(uint8_t(x >> k % 4 * 8)) * int8_t(y >> k % 4 * 8);
     }
   }
   w.all.arrive_and_wait();

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from backends.cupy.networks import NETWORKS
-from minicnn import zoo
+from minicnn import Sequential, layers, zoo
 from minicnn.backends._cuda import compiler, nvrtc, tensor_tiling, tiling
 from minicnn.backends._cuda.fusing import Plan
 from minicnn.backends._cuda.generation import generate
@@ -50,6 +50,17 @@ def test_kernels_on_tensor_cores(precision: str, architecture: str, monkeypatch:
     assert all(compiler.compile_all(texts, architecture))
 
 
+@pytest.mark.parametrize("architecture", ["sm_75", "sm_80", "sm_90"])
+@pytest.mark.parametrize("hidden", [10, 20])
+def test_chains_that_begin_with_bytes(hidden: int, architecture: str) -> None:
+    body = [layers.Input((100,), dtype="uint8"), layers.Rescaling(1 / 255), layers.Dense(hidden), layers.Dense(10)]
+    model = Sequential(body, backend="numpy")
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    texts = _program_texts(model.program("train", batch_size=5000), tiled=True, fuse=True)
+    assert any("ByteTile<5000, 100," in text for text in texts)
+    assert all(compiler.compile_all(texts, architecture))
+
+
 @pytest.mark.parametrize("level", [{"tiled": True, "fuse": False}, {"tiled": False, "fuse": False}], ids=str)
 def test_kernels_with_optimisations_switched_off(level: dict[str, bool]) -> None:
     assert all(compiler.compile_all(_texts("normalized", **level), "sm_75"))
@@ -70,7 +81,10 @@ def _plan(program: Program, tiles: Any = tiling, **level: bool) -> Plan:
 
 
 def _texts(network: str, tiles: Any = tiling, **level: bool) -> list[str]:
-    program = NETWORKS[network]("numpy").program("train", batch_size=16)
+    return _program_texts(NETWORKS[network]("numpy").program("train", batch_size=16), tiles, **level)
+
+
+def _program_texts(program: Program, tiles: Any = tiling, **level: bool) -> list[str]:
     plan = _plan(program, tiles, **level)
     queued = {id(v) for v in program.inputs if v.name in ("index", "learning_rate")}
     return [generate(plan, launch, queued).text for launch in plan.launches]

@@ -20,6 +20,7 @@ from backends.cupy.networks import NETWORKS, data  # noqa: E402
 from kernel_check import case_program, products  # noqa: E402
 from minicnn import Sequential, layers, ops  # noqa: E402
 from minicnn.backends.cupy import CupyBackend, Options  # noqa: E402
+from minicnn.bench.operations import launch_times, step_inputs  # noqa: E402
 from minicnn.program import Program  # noqa: E402
 from numerics import assert_close  # noqa: E402
 from op_cases import Case  # noqa: E402
@@ -190,6 +191,21 @@ def test_memory_goes_with_the_model() -> None:
         assert pool.used_bytes() == before
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_every_launch_has_its_times(network: str) -> None:
+    model = NETWORKS[network](CupyBackend())
+    x, y = data()
+    program = model.program("train", batch_size=len(x))
+    nodes = len(program.nodes)
+    given = {"x": x, "y": y, "learning_rate": np.float32(0.1)}
+    found = launch_times(model.backend, program, step_inputs(model, program, given), repeats=3)
+    assert found is not None
+    assert 0 < len(found) < nodes
+    assert {n.phase for n in found} <= {"forward", "backward", "update"}
+    assert all(len(n.seconds) == 3 and min(n.seconds) > 0 for n in found)
+    assert sum(n.flops for n in found) > 0
 
 
 def test_graphs_of_many_arrays_are_bounded() -> None:

@@ -38,6 +38,43 @@ extern "C" __global__ void kernel(const float* a, const float* b, float* c) {{
 """
 
 
+BYTES = """
+#include "bytes.cuh"
+extern "C" __global__ void kernel(const uint8* a, const float* b, float* c) {
+  __shared__ __align__(16) uint8 as[16][32];
+  const int lane = threadIdx.x, g = lane / 4, t = lane % 4;
+  for (int i = lane; i < 512; i += 32) as[i / 32][i % 32] = a[i];
+  __syncthreads();
+  uint32 left[4], digits[2][3];
+  load_matrices(left, shared_address(&as[lane % 16][lane / 16 * 16]));
+  for (int r = 0; r < 2; r++) {
+    float x[4];
+    for (int i = 0; i < 4; i++) x[i] = b[(16 * r + 4 * t + i) * 8 + g];
+    split_digits(digits[r], x, 1.0f);
+  }
+  int sums[3][4] = {};
+  for (int j = 0; j < 3; j++) {
+    const uint32 right[2] = {digits[0][j], digits[1][j]};
+    mma_bytes(sums[j], left, right);
+  }
+  for (int r = 0; r < 4; r++)
+    for (int j = 0; j < 3; j++) c[((g + 8 * (r / 2)) * 8 + 2 * t + r % 2) * 3 + j] = float(sums[j][r]);
+}
+"""
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="kernels run on the host through g++")
+def test_a_product_of_bytes_is_exact() -> None:
+    rng = np.random.default_rng(0)
+    a = rng.integers(0, 256, (16, 32)).astype("uint8")
+    b = rng.integers(-0x808080, 0x7F7F80, (32, 8)).astype("float32")
+    b[:4, 0] = -0x808080, 0x7F7F7F, -0x80, 0x7F
+    c = np.full((16, 8, 3), np.nan, "float32")
+    source = Source(BYTES, (), False, 1, 32, "bytes")
+    emulator.library(source, 3).run((ctypes.c_void_p * 3)(*(x.ctypes.data for x in (a, b, c))))
+    np.testing.assert_array_equal(c.astype("int64") @ [1, 256, 65536], a.astype("int64") @ b.astype("int64"))
+
+
 @pytest.mark.skipif(shutil.which("g++") is None, reason="kernels run on the host through g++")
 @pytest.mark.parametrize(("kind", "error"), [("Float32", 3e-7), ("Bfloat16", 8e-3), ("Float16", 1e-3)])
 def test_a_product_of_fragments(kind: str, error: float) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
+from minicnn.backends._cuda.byte_sizes import ByteSizes
 from minicnn.backends._cuda.expressions import same_index
 from minicnn.program.graph import ITEMSIZE, Node, Value
 
@@ -45,6 +47,7 @@ class Chain:
         rows: Rows that a block takes at a time.
         threads: Threads of a block.
         stages: Tiles of bytes that are in shared memory or on their way there.
+        parts: Warps that share the terms of the product with bytes of some rows.
         blocks: Blocks.
         resident: Blocks of a multiprocessor.
     """
@@ -56,6 +59,7 @@ class Chain:
     rows: int = 1
     threads: int = 256
     stages: int = 1
+    parts: int = 1
     blocks: int = 1
     resident: int = 1
 
@@ -65,13 +69,26 @@ class Chain:
         return -(-self.batch // self.rows)
 
     @property
+    def narrow(self) -> bool:
+        """Whether a thread takes a row by itself through everything behind a product with bytes."""
+        columns = [v.size // self.batch for n in self.nodes if id(n) not in self.sums for v in n.outputs]
+        return self.product is not None and max(columns) <= NARROW
+
+    @property
+    def byte_sizes(self) -> ByteSizes:
+        """The product with bytes, in its tile."""
+        product = cast(ByteProduct, self.product)
+        (_, m), k = product.node.outputs[0].shape, product.node.inputs[0].shape[1]
+        return ByteSizes(k, m, self.rows, self.threads, self.stages, self.parts, product.gradient is not None)
+
+    @property
     def tile_type(self) -> str:
         """C++ type of the product with bytes."""
         if self.product is None:
             return ""
-        (_, m), k = self.product.node.outputs[0].shape, self.product.node.inputs[0].shape[1]
-        back = "true" if self.product.gradient is not None else "false"
-        return f"ByteTile<{self.batch}, {k}, {m}, {self.rows}, {self.threads}, {self.stages}, {back}>"
+        one = self.byte_sizes
+        sizes = f"{one.k}, {one.m}, {one.rows}, {one.threads}, {one.stages}, {one.parts}"
+        return f"ByteTile<{self.batch}, {sizes}, {'true' if one.back else 'false'}>"
 
 
 @dataclass
@@ -124,8 +141,7 @@ class Layout:
         self.levels: list[Level] = []
         self._level: dict[int, int] = {}
         self._sorted()
-        columns = [v.size // chain.batch for n in chain.nodes if id(n) not in chain.sums for v in n.outputs]
-        self.narrow = chain.product is not None and max(columns) <= NARROW
+        self.narrow = chain.narrow
         self.slots: dict[int, int] = {}
         self.statistics: dict[int, int] = {}
         self.staged: list[tuple[Value, int]] = []
@@ -185,8 +201,33 @@ class Layout:
         return product.node not in self.levels[0].loops[y.size // self.chain.batch].nodes
 
     def summed(self, value: Value) -> bool:
-        """Whether a sum over the rows reads a value."""
-        return any(v is value for n in self.chain.nodes if id(n) in self.chain.sums for v in n.inputs)
+        """Whether a sum over the rows reads a value from shared memory."""
+        sums = [n for n in self.chain.nodes if id(n) in self.chain.sums and not self.own_sum(n)]
+        return any(v is value for n in sums for v in n.inputs)
+
+    def own_sum(self, node: Node) -> bool:
+        """Whether threads that take rows by themselves add up a sum over the rows as they go."""
+        made = node.inputs[0].node
+        return self.narrow and node.op.name == "sum" and made is not None and not self.early(made)
+
+    def sums_type(self, node: Node) -> str:
+        """C++ type of a sum over the rows, other than the product with bytes."""
+        threads, y = self.chain.threads, node.outputs[0]
+        if self.own_sum(node):
+            return f"OwnSums<float, {y.size}, {threads}>"
+        if self.narrow and node.op.name == "matmul":
+            return f"RowProducts<float, {y.shape[0]}, {y.shape[1]}, {threads}>"
+        return f"RowSums<float, {y.size}, {threads}>"
+
+    def _left(self, node: Node) -> int:
+        """Bytes of shared memory for what threads leave of a sum."""
+        threads, y = self.chain.threads, node.outputs[0]
+        if self.own_sum(node):
+            return 4 * y.size * threads // 32
+        if self.narrow and node.op.name == "matmul":
+            run = next(d for d in range(16, 0, -1) if y.shape[1] % d == 0)
+            return 4 * y.size * max(1, threads * run // y.size)
+        return 4 * threads
 
     def needs_slot(self, value: Value) -> bool:
         """Whether another loop than the one that makes a value reads it."""
@@ -208,11 +249,9 @@ class Layout:
 
     def product_space(self) -> tuple[int, int]:
         """Bytes that the product with rows of bytes takes, and where among them threads leave sums at the end."""
-        chain, product = self.chain, self.chain.product
-        if product is None:
+        if self.chain.product is None:
             return 0, 0
-        (_, m), k = product.node.outputs[0].shape, product.node.inputs[0].shape[1]
-        return byte_layout(k, m, chain.rows, chain.threads, chain.stages)[:2]
+        return self.chain.byte_sizes.shared, self.chain.byte_sizes.products
 
     def _placed(self) -> None:
         chain = self.chain
@@ -228,15 +267,15 @@ class Layout:
                     itemsize = ITEMSIZE[value.dtype]
                     self.slots[id(value)] = self._place(chain.rows * value.size // chain.batch * itemsize)
         for level in self.levels:
-            for value in level.statistics:
+            for value in level.statistics if not self.narrow else ():
                 self.statistics[id(value)] = self._place(8 * chain.rows)
-        for value in _matrices(chain):
+        for value in _staged(chain):
             if value.nbytes <= STAGED:
                 self.staged.append((value, self._place(value.nbytes)))
         for node in chain.nodes:
             if id(node) in chain.sums and (product is None or node is not product.gradient):
                 self.scratch[id(node)] = left
-                left += 4 * chain.threads
+                left += self._left(node)
         self.shared = max(self.shared, left)
 
 
@@ -246,25 +285,17 @@ def is_sum_of_parts(node: Node) -> bool:
     return made is not None and made.op.name == "matmul_parts"
 
 
-def _matrices(chain: Chain) -> Sequence[Value]:
-    """Right sides of the products that threads do one by one."""
+def _staged(chain: Chain) -> Sequence[Value]:
+    """Right sides of the products that threads do one by one; in narrow chains also biases and the like."""
     found: dict[int, Value] = {}
+    made = {id(v) for n in chain.nodes for v in n.outputs}
     for node in chain.nodes:
-        own = chain.product is not None and node is chain.product.node
-        if node.op.name == "matmul" and id(node) not in chain.sums and not own:
+        if id(node) in chain.sums or (chain.product is not None and node is chain.product.node):
+            continue
+        if node.op.name == "matmul":
             found[id(node.inputs[1])] = node.inputs[1]
+        elif chain.narrow and node.op.elementwise:
+            for value in node.inputs:
+                if id(value) not in made and value.kind != "constant" and value.size <= NARROW < chain.batch:
+                    found[id(value)] = value
     return list(found.values())
-
-
-def byte_layout(k: int, m: int, rows: int, threads: int, stages: int) -> tuple[int, int, int]:
-    """What `ByteTile` takes: bytes of shared memory, those up to the end of the weights, registers of a thread."""
-    steps, warps, tiles = -(-k // 16), threads // 32, rows // 16
-    groups, half = m // 8 + (m % 8 > 4), int(0 < m % 8 <= 4)
-    fragments, pitch = 2 * groups + half, 16 * (steps | 1)
-    beside = 4 if tiles % 4 == 0 and warps >= 16 else 2 if tiles % 2 == 0 and warps >= 8 else 1
-    weights = stages * (rows * pitch + 16) + steps * fragments * 256
-    shared = weights + -(-(warps // beside) * rows * m // 4) * 16 + tiles * fragments * 256 + 128
-    own = (k + 32 * warps - 1) // (32 * warps)
-    forward = tiles // beside * fragments * 4 + 2 * fragments
-    backward = tiles * fragments * 2 + 8 * fragments
-    return shared, weights, 8 * own * (groups + half) + max(forward, backward) + 16

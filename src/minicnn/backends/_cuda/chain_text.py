@@ -31,6 +31,7 @@ class _Text:
         self.parts: dict[int, Value] = node.attrs["parts"]
         self.layout = Layout(self.chain)
         self.stored = {id(v) for v in node.outputs}
+        self.tops: dict[int, int] = {}  # numbers of the maxima that a thread has of its row
         self.start = 0  # thread that begins the next loop of a level
         self.names: dict[int, str] = {}  # function objects of values in shared memory
 
@@ -43,21 +44,28 @@ class _Text:
         head, tail, wait = "", "", "      __syncthreads();\n"
         if product is not None:
             ahead, step = chain.stages - 1, chain.blocks
-            text += "    bytes.find(block * " + f"{chain.rows}, where);\n"
-            for turn in range(ahead):
-                text += f"    if (block + {turn * step} < {chain.tiles}) bytes.load({turn}, x);\n    copies_commit();\n"
-                text += f"    bytes.find((block + {(turn + 1) * step}) * {chain.rows}, where);\n"
             first, tail = self._early()
-            text += first.replace("EARLY", "block") + tail + self._weights()
+            weights = self.writer.functor(product.node.inputs[1])
+            text += f"    bytes.find(block * {chain.rows}, where);\n    bytes.copy_weights({weights});\n"
+            text += f"    bytes.keep(0);\n{wait}"
+            text += f"    bytes.load(0);\n    bytes.find((block + {step}) * {chain.rows}, where);\n" if ahead else ""
+            text += first.replace("EARLY", "block") + tail + "    bytes.begin();\n"
+            text += f"    bytes.keep(1);\n{wait}" if ahead else ""
             head = (
-                f"      if (tile + {ahead * step} < {chain.tiles}) bytes.load(turn + {ahead}, x);\n"
-                f"      copies_commit();\n      bytes.find((tile + {(ahead + 1) * step}) * {chain.rows}, where);\n"
+                f"      const bool more = tile + {step} < {chain.tiles};\n"
+                + ("" if ahead else "      bytes.load(turn);\n")
+                + f"      bytes.find((tile + {(ahead + 1) * step}) * {chain.rows}, where);\n"
                 + first.replace("EARLY", f"min(tile + {step}, {chain.tiles - 1})")
-                + f"      copies_wait<{ahead}>();\n{wait}      bytes.multiply(turn);\n{wait}"
+                + f"      copies_wait();\n{wait}      bytes.multiply(turn, more);\n{wait}"
             )
+            tail += "      bytes.keep(turn);\n" + ("      bytes.forget();\n" if product.gradient is not None else "")
+            tail += "" if ahead else wait
+        sums = [n for n in chain.nodes if id(n) in chain.sums]
         if self.layout.narrow:
             levels = self._rows() + wait + self._split() + (wait if product and product.gradient else "")
-            levels += "".join(self._sum(n) for n in chain.nodes if id(n) in chain.sums) + wait
+            levels += self._all_sums(sums)
+            if any(self.layout.early(n) and self.layout.summed(n.outputs[0]) for n in chain.nodes if n not in sums):
+                levels += wait  # otherwise the next turn has a barrier soon enough
         else:
             levels = "".join(self._level(k) + wait for k in range(len(self.layout.levels)))
         text += (
@@ -79,7 +87,9 @@ class _Text:
             text += f"[&](int k, {kind} value) {{ s{name}[k] = value; }});\n"
             text += f"    auto {name} = [&](uint32 i) {{ return s{name}[i]; }};\n"
             self.writer.names[id(self.writer.plan.root(value))] = name
-        first = [n for loop in layout.levels[0].loops.values() for n in loop.nodes]
+        first = [
+            n for loop in layout.levels[0].loops.values() for n in loop.nodes if product is None or layout.early(n)
+        ]
         if any(v is value for n in first for v in n.inputs for value, _ in layout.staged):
             text += "    __syncthreads();\n"  # otherwise a barrier lies in between
         for key, at in layout.slots.items():
@@ -94,22 +104,18 @@ class _Text:
             text += f"    float* const totals{at} = tops{at} + {chain.rows};\n"
         for k, node in enumerate(chain.nodes):
             if id(node) in chain.sums and (product is None or node is not product.gradient):
-                text += f"    RowSums<float, {node.outputs[0].size}, {chain.threads}> sum{k};\n"
+                text += f"    {layout.sums_type(node)} sum{k};\n"
         if product is not None:
-            text += f"    using A = {chain.tile_type};\n    ByteRows<A> bytes(memory);\n"
             rows = self.writer.plan.root(product.rows)
             offset = ""
             if id(rows) in self.writer.queued:
                 self.writer.reads_queue = True
                 offset = f" + (unsigned long long)(row) * {rows.size}u"
-            text += f"    const uint8* const x = {self.writer.parameter(rows)}{offset};\n"
+            text += f"    using A = {chain.tile_type};\n"
+            text += f"    ByteRows<A> bytes(memory, {self.writer.parameter(rows)}{offset});\n"
             place = f"uint32({self.writer.functor(product.index)}(r))" if product.index is not None else "r"
             text += f"    auto where = [&](uint32 r) {{ return {place}; }};\n"
         return text
-
-    def _weights(self) -> str:
-        product = self.chain.product
-        return f"    bytes.begin({self.writer.functor(product.node.inputs[1])});\n" if product is not None else ""
 
     def _end(self) -> str:
         chain, text, leave = self.chain, "", ""
@@ -127,7 +133,8 @@ class _Text:
                 scratch = f"reinterpret_cast<float*>(memory + {self.layout.scratch[id(node)]})"
                 leave += f"    sum{k}.leave({scratch});\n"
                 text += f"    sum{k}.finish({scratch}, [&](uint32 o, float sum) {{ {place} = sum; }});\n"
-        return (leave + "    __syncthreads();\n" if leave else "") + text
+        wait = "    __syncthreads();\n"
+        return ((wait if chain.product is not None else "") + leave + wait if leave else "") + text
 
     # Levels -------------------------------------------------------------------------------------
 
@@ -142,7 +149,7 @@ class _Text:
         text += "".join(self._statistics(value) for value in level.statistics)
         if level.splits:
             text += self._split()
-        return text + "".join(self._sum(node) for node in level.sums)
+        return text + self._all_sums(level.sums)
 
     def _thread(self, items: int) -> str:
         """Number of a thread in a loop, so that loops between two barriers begin in different warps."""
@@ -201,9 +208,7 @@ class _Text:
         place = self._thread(total * loop.lanes) + (f" / {loop.lanes}" if loop.lanes > 1 else "")
         product = self.chain.product
         dy = product.gradient.inputs[1] if product is not None and product.gradient is not None else None
-        noted = dy is not None and any(dy is n.outputs[0] for n in loop.nodes)
-        text = "      float most = 0.0f;\n" if noted else ""
-        text += "#pragma unroll 4\n"
+        text = "#pragma unroll 4\n"
         text += f"      for (int first = 0; first < {total}; first += {step}) {{\n"
         text += f"        const int k = first + {place};\n"
         text += f"        const bool real = k < rows * {columns};\n"
@@ -225,10 +230,10 @@ class _Text:
                 self.writer.written.add(id(y))
                 stores += f" {self.writer.parameter(y)}[i] = v{name};"
             if y is dy:
-                stores += f" most = fmaxf(most, absolute(v{name}));"
+                stores += f" bytes.note(c, v{name});"
         guard = "real && lane == 0" if loop.lanes > 1 else "real"
         text += f"        if ({guard}) {{{stores} }}\n      }}\n"
-        return text + ("      bytes.note(most);\n" if noted else "")
+        return text
 
     def _expression(self, node: Node, local: dict[int, str], loop: Loop) -> str:
         product = self.chain.product
@@ -287,11 +292,8 @@ class _Text:
         chain, layout = self.chain, self.layout
         product = chain.product
         dy = product.gradient.inputs[1] if product is not None and product.gradient is not None else None
-        text = "      float most = 0.0f;\n" if dy is not None else ""
-        text += f"      for (int k = threadIdx.x; k < rows; k += {chain.threads}) {{\n"
-        text += "        const uint32 at = row0 + k;\n"
+        text = "      if (const int k = threadIdx.x; k < rows) {\n        const uint32 at = row0 + k;\n"
         local: dict[int, str] = {}
-        known: set[int] = set()
         for node in chain.nodes:
             if id(node) in chain.sums or layout.early(node):
                 continue  # a sum, or done early
@@ -299,12 +301,12 @@ class _Text:
             columns, name, kind = y.size // chain.batch, self.writer.new(), c_type(y)
             if node.op.name in SOFTMAX:
                 x = node.inputs[node.op.name == "softmax_cross_entropy_gradient"]
-                if id(x) not in known:
-                    known.add(id(x))
+                if id(x) not in self.tops:
+                    tops = self.tops[id(x)] = len(self.tops)
                     terms = f"[&](uint32 c) {{ return {self._name(x, local)}(at * {x.shape[1]}u + c); }}"
-                    tops = f"{layout.statistics[id(x)]}"
                     text += f"        float top{tops}, total{tops};\n"
                     text += f"        row_statistics<float, {x.shape[1]}, 1>(0, {terms}, top{tops}, total{tops});\n"
+                    text += f"        const float share{tops} = 1.0f / total{tops};\n"
             text += f"        {kind} v{name}[{columns}];\n#pragma unroll\n"
             text += (
                 f"        for (uint32 c = 0; c < {columns}; c++) {{\n          const uint32 i = at * {columns}u + c;\n"
@@ -315,11 +317,29 @@ class _Text:
             if id(y) in self.stored:
                 self.writer.written.add(id(y))
                 text += f"          {self.writer.parameter(y)}[i] = v{name}[c];\n"
+            for at, total in enumerate(chain.nodes):
+                if id(total) in chain.sums and layout.own_sum(total) and total.inputs[0] is y:
+                    column = "c" if total.outputs[0].size == columns else "0"
+                    text += f"          sum{at}.total[{column}] += v{name}[c];\n"
             if y is dy:
-                text += f"          most = fmaxf(most, absolute(v{name}[c]));\n"
+                text += f"          bytes.note(c, v{name}[c]);\n"
             text += f"        }}\n        auto {name} = [&](uint32 i) {{ return v{name}[i - at * {columns}u]; }};\n"
             local[id(y)] = name
-        return text + "      }\n" + ("      bytes.note(most);\n" if dy is not None else "")
+        return text + f"      }}\n{self._no_rows()}"
+
+    def _no_rows(self) -> str:
+        """Zeros where sums read what belongs to rows behind the last of the batch."""
+        chain = self.chain
+        if chain.batch % chain.rows == 0:
+            return ""
+        text = ""
+        for node in chain.nodes:
+            y = node.outputs[0]
+            if id(node) not in chain.sums and self.layout.summed(y) and not self.layout.early(node):
+                columns = y.size // chain.batch
+                slot = f"s{self.names[id(y)]}[threadIdx.x * {columns} + c]"
+                text += f"        for (int c = 0; c < {columns}; c++) {slot} = 0;\n"
+        return f"      if (threadIdx.x >= rows && threadIdx.x < {chain.rows}) {{\n{text}      }}\n"
 
     def _in_row(self, node: Node, local: dict[int, str]) -> str:
         """Element c of a node's result in row `at`."""
@@ -338,14 +358,14 @@ class _Text:
             return text.replace(f"(i) % {columns}u", "c").replace(f"i / {columns}u", "at")
         x = names[node.op.name == "softmax_cross_entropy_gradient"]
         value = node.inputs[node.op.name == "softmax_cross_entropy_gradient"]
-        at, classes = self.layout.statistics[id(value)], value.shape[1]
+        at, classes = self.tops[id(value)], value.shape[1]
         if node.op.name == "softmax_cross_entropy":
             label = f"int({names[1]}(at))"
             chosen = f"pick<float, {classes}>({label}, [&](uint32 r) {{ return {x}(at * {classes}u + r); }})"
             return f"uint32({label}) < {classes}u ? -(({chosen} - top{at}) - logarithm(total{at})) : 0.0f"
         if node.op.name == "log_softmax":
             return f"({x}(i) - top{at}) - logarithm(total{at})"
-        share = f"exponential({x}(i) - top{at}) / total{at}"
+        share = f"exponential({x}(i) - top{at}) * share{at}"
         if node.op.name == "softmax":
             return share
         label = f"int({names[2]}(at))"
@@ -359,20 +379,39 @@ class _Text:
         term = f"{self._name(dy)}((row0 + r) * {dy.shape[1]}u + c)"
         return f"      bytes.split(rows, [&](uint32 r, uint32 c) {{ return {term}; }});\n"
 
+    def _all_sums(self, nodes: Sequence[Node]) -> str:
+        """Sums over the rows; where that of a product with bytes is among them, half of the warps begin with it."""
+        product = self.chain.product
+        text = "".join(self._sum(n) for n in nodes if product is None or n is not product.gradient)
+        if product is None or not any(n is product.gradient for n in nodes):
+            return text
+        return (
+            "#pragma unroll 1\n      for (int half = 0; half < 2; half++) {\n"
+            f"        if ((threadIdx.x / 128 + half) % 2) {{\n{text}        }} else {{\n"
+            "          bytes.accumulate(turn, more);\n        }\n      }\n"
+        )
+
     def _sum(self, node: Node) -> str:
         chain, k = self.chain, self.chain.nodes.index(node)
+        early = [n for n in chain.nodes if id(n) not in chain.sums and self.layout.early(n)]
+        whole = self.layout.narrow and not any(v is n.outputs[0] for v in node.inputs for n in early)
+        if self.layout.own_sum(node):
+            return ""
+        rows = str(chain.rows) if whole else "rows"  # the rest is zeros
         if node.op.name == "sum":
             x = node.inputs[0]
             columns, name = x.size // chain.batch, self._name(x)
             if len(normalize_axes("sum", node.attrs["axes"], x.ndim)) == x.ndim:
                 term, most = f"{name}(row0 * {columns}u + r)", chain.rows * columns
-                return f"      sum{k}.add<{most}>(rows * {columns}, [&](uint32 r, uint32) {{ return {term}; }});\n"
+                return f"      sum{k}.add<{most}>({rows} * {columns}, [&](uint32 r, uint32) {{ return {term}; }});\n"
             term = f"{name}((row0 + r) * {columns}u + o)"
-            return f"      sum{k}.add<{chain.rows}>(rows, [&](uint32 r, uint32 o) {{ return {term}; }});\n"
+            return f"      sum{k}.add<{chain.rows}>({rows}, [&](uint32 r, uint32 o) {{ return {term}; }});\n"
         m = node.inputs[1].shape[1]
         b = self._name(node.inputs[1])
-        if chain.product is not None and node is chain.product.gradient:
-            return "      bytes.accumulate(turn);\n"
         a, n = self._name(node.inputs[0]), node.inputs[0].shape[1]
+        if self.layout.narrow:
+            left = f"[&](uint32 r, uint32 i) {{ return {a}((row0 + r) * {n}u + i); }}"
+            right = f"[&](uint32 r, uint32 j) {{ return {b}((row0 + r) * {m}u + j); }}"
+            return f"      sum{k}.add({rows}, {left}, {right});\n"
         term = f"{a}((row0 + r) * {n}u + o / {m}u) * {b}((row0 + r) * {m}u + o % {m}u)"
-        return f"      sum{k}.add<{chain.rows}>(rows, [&](uint32 r, uint32 o) {{ return {term}; }});\n"
+        return f"      sum{k}.add<{chain.rows}>({rows}, [&](uint32 r, uint32 o) {{ return {term}; }});\n"

@@ -13,7 +13,6 @@ from minicnn.backends._cuda.chain_layout import (
     ByteProduct,
     Chain,
     Layout,
-    byte_layout,
     is_sum_of_parts,
 )
 from minicnn.backends._cuda.expressions import unsupported
@@ -23,6 +22,7 @@ from minicnn.ops.primitive import Array, Namespace, Primitive
 from minicnn.program.graph import Node, Program, Spec, Value
 
 THREADS = 256  # of a block
+BYTE_ROWS = (16, 32, 48, 64, 80, 96, 112, 128)  # that a block takes at a time, if its chain begins with bytes
 BYTE_THREADS = (256, 512)  # of a block whose chain begins with bytes
 MOST_COLUMNS = 1024  # of a value that a block keeps for each of its rows
 MOST_WEIGHTS = 4096  # elements of a matrix that every block reads
@@ -272,7 +272,7 @@ _REGISTERS = 65_536
 
 
 def _byte_tile(one: Chain, shared: int = SHARED) -> tuple[int, ...] | None:
-    """Rows, threads, stages, blocks and resident blocks of a chain that begins with bytes; None if nothing fits.
+    """Rows, threads, stages, parts, blocks and resident blocks of a chain that begins with bytes; None if nothing fits.
 
     Args:
         one: The chain, with its product.
@@ -280,22 +280,21 @@ def _byte_tile(one: Chain, shared: int = SHARED) -> tuple[int, ...] | None:
     """
     if one.product is None:
         return None
-    (_, m), k = one.product.node.outputs[0].shape, one.product.node.inputs[0].shape[1]
     best: tuple[float, tuple[int, ...]] | None = None
-    for rows, threads, stages in itertools.product((16, 32, 48, 64, 96, 128), BYTE_THREADS, (1, 2, 3)):
-        one.rows, one.threads, one.stages = rows, threads, stages
-        need, registers = Layout(one).shared, byte_layout(k, m, rows, threads, stages)[2]
-        if need > shared or registers * threads > _REGISTERS or registers > 240:
+    narrow = one.narrow
+    for rows, threads, stages, parts in itertools.product(BYTE_ROWS, BYTE_THREADS, (1, 2), (1, 2, 3, 4, 8)):
+        one.rows, one.threads, one.stages, one.parts = rows, threads, stages, parts
+        if rows > threads or parts * 32 > threads or one.byte_sizes.shared > shared:
+            continue
+        need, registers = Layout(one).shared, one.byte_sizes.registers
+        if need > shared or registers * threads > _REGISTERS or registers > 255:
             continue
         fit = min(_REGISTERS // (registers * threads), (SHARED + 1024) // (need + 1024), 2)
         resident = min(fit, -(-one.tiles // MULTIPROCESSORS))
         blocks = min(one.tiles, MULTIPROCESSORS * resident)
-        turns = -(-one.tiles // blocks)
-        # Cycles of all turns, as measured: two blocks take 1.45 times as long as one for each of their turns.
-        turn = (5000 + rows * (60 + k / 20)) * (1 + 0.45 * (resident - 1))
-        score = turns * turn * (1.1 if stages == resident == 1 else 1.0) + threads + stages
+        score = -(-one.tiles // blocks) * one.byte_sizes.cycles(narrow) * (1 + 0.7 * (resident - 1))
         if best is None or score < best[0]:
-            best = (score, (rows, threads, stages, blocks, resident))
+            best = (score, (rows, threads, stages, parts, blocks, resident))
     return None if best is None else best[1]
 
 
@@ -315,7 +314,7 @@ def _choose(one: Chain, shared: int) -> bool:
         tile = _byte_tile(one, shared)
         if tile is None:
             return False
-        one.rows, one.threads, one.stages, one.blocks, one.resident = tile
+        one.rows, one.threads, one.stages, one.parts, one.blocks, one.resident = tile
     else:
         one.threads = THREADS
         one.rows = 1

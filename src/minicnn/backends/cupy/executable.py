@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
 import cupy
 import numpy as np
 
+from minicnn.backends._cuda.chains import CHAIN
 from minicnn.backends._cuda.compiler import compile_all
 from minicnn.backends._cuda.fusing import Unit
 from minicnn.backends._cuda.generation import Source, generate
@@ -20,7 +22,7 @@ from minicnn.backends.cupy.cublas import handle
 from minicnn.backends.cupy.errors import explained
 from minicnn.backends.cupy.launching import Kernel
 from minicnn.backends.cupy.staging import host_array
-from minicnn.program.graph import Program, Value
+from minicnn.program.graph import Node, Program, Value
 
 if TYPE_CHECKING:
     from minicnn.backends.cupy import CupyBackend
@@ -148,13 +150,43 @@ class StepExecutable:
             times.append(cupy.cuda.get_elapsed_time(start, end) * 1e3 / STEPS)
         return float(np.median(times[1:]))
 
-    def _run(self, arrays: Mapping[str, Array], steps: int) -> dict[str, Array]:
+    def launch_times(self, arrays: Mapping[str, Array], repeats: int) -> list[tuple[list[Node], list[float]]]:
+        """The nodes of each launch of a step, and the seconds that it takes in each of several steps.
+
+        The launches of a step follow each other without a graph, with an event between any two; one step before the
+        first does not count. Weights are left as no step leaves them.
+        """
+        times: list[list[float]] = [[] for _ in self._sources]
+        with explained(), cupy.cuda.Device(self._backend.number):
+            self._fill(arrays, {}, 1)
+            everything = self._everything(arrays)
+            for number in range(repeats + 1):
+                events = [cupy.cuda.Event() for _ in range(len(times) + 1)]
+                events[0].record()
+                for source, function, event in zip(self._sources, self._functions, events[1:], strict=True):
+                    self._launch(source, function, everything, 0)
+                    event.record()
+                events[-1].synchronize()
+                for samples, pair in zip(times, pairwise(events), strict=True):
+                    samples += [cupy.cuda.get_elapsed_time(*pair) * 1e-3] if number else []
+        found = []
+        for launch, samples in zip(self._plan.launches, times, strict=True):
+            every = (node for unit in launch for node in unit.every)
+            nodes = [n for node in every for n in (node.attrs["chain"].nodes if node.op is CHAIN else (node,))]
+            found.append((nodes, samples))
+        return found
+
+    def _everything(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        """The arrays that steps read and overwrite, with the totals set and the queue at its first row."""
         bound = {v.name: self._checked(v, arrays[v.name]) for v in self._bound}
         for value in self._totals:
             if arrays[value.name] is not self._static[value.name]:
                 self._static[value.name][...] = arrays[value.name]
         self._cursor.fill(0)
-        everything = {**bound, **self._static}
+        return {**bound, **self._static}
+
+    def _run(self, arrays: Mapping[str, Array], steps: int) -> dict[str, Array]:
+        everything = self._everything(arrays)
         if not self._captures:
             for _ in range(steps):
                 self._step(everything, 0)
@@ -250,13 +282,7 @@ class StepExecutable:
 
     def _step(self, arrays: Mapping[str, Array], offset: int) -> None:
         for source, function in zip(self._sources, self._functions, strict=True):
-            if isinstance(source, Source):
-                arguments = self._arguments(source, arrays)
-                arguments += [self._cursor, np.int32(offset)] if source.queued else []
-                with explained(f"{source.title} with {source.blocks} blocks of {source.threads} threads"):
-                    function(source.blocks, source.threads, tuple(arguments))
-            else:
-                cast("Callable[..., None]", function)(arrays)
+            self._launch(source, function, arrays, offset)
         for old, value in self._placement.copies:
             made, target = self._array(value, arrays), arrays[old.name]
             stream = cupy.cuda.get_current_stream()
@@ -268,6 +294,17 @@ class StepExecutable:
                 count = row.nbytes // 4 if wide else row.nbytes
                 given = made, all_steps, np.uint32(count), self._cursor, np.int32(offset)
                 self._collect[wide](-(-count // 256), 256, given)
+
+    def _launch(
+        self, source: Source | Unit, function: Kernel | Callable[..., None], arrays: Mapping[str, Array], offset: int
+    ) -> None:
+        if not isinstance(source, Source):
+            cast("Callable[..., None]", function)(arrays)
+            return
+        arguments = self._arguments(source, arrays)
+        arguments += [self._cursor, np.int32(offset)] if source.queued else []
+        with explained(f"{source.title} with {source.blocks} blocks of {source.threads} threads"):
+            function(source.blocks, source.threads, tuple(arguments))
 
     def _called(self, unit: Unit) -> Callable[..., None]:
         """What computes a node that has no kernel."""

@@ -111,6 +111,8 @@ class _Text:
         """Matrices into shared memory; functions of all that lies there."""
         chain, layout, writer = self.chain, self.layout, self.writer
         for value, at in layout.staged:
+            if value.dtype != "float32":
+                continue
             numbers = f"{value.size}, {chain.threads}, {at // 4}, {writer.function(value)}"
             fill = writer.define(f"{{name}} = staged(np.float32, {numbers})\n")
             self.head += f"    {fill}(q, as_float32, thread)\n"

@@ -1,6 +1,7 @@
 """What the kinds of layers of whole networks take: each node of a training step between clocks, or PyTorch's profiler.
 
-Where a contender merges nodes into kernels or compiles the step as a whole, each node is compiled and timed by itself.
+Where a contender merges nodes into kernels, each kernel counts as its largest node, if the contender tells their times.
+If not, or if it compiles the step as a whole, each node is compiled and timed by itself.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ import numpy as np
 
 from minicnn import layers as kinds
 from minicnn import zoo
+from minicnn.backends.base import Array, Backend
 from minicnn.bench import ContenderError, Worker, stopwatch
 from minicnn.bench.contenders import PEERS, backend_of
-from minicnn.bench.operations import apart, node_times, step_inputs
+from minicnn.bench.operations import NodeTime, apart, launch_times, node_times, step_inputs
 from minicnn.bench.worker import together
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.models import Model
 from minicnn.optimizers import SGD
+from minicnn.program.graph import Program
 
 PARTS = ("convolution", "pooling", "ReLU", "fully connected", "concat", "normalisation", "other")
 PHASES = ("forward", "backward", "update")
@@ -91,9 +94,9 @@ class Layers:
             return float(loss(*self._torch_batch()).detach())
         return float(self._model.train_on_batch(self._x, self._y)["loss"])
 
-    def parts(self, iterations: int) -> tuple[Seconds, bool]:
-        """Seconds of each iteration by phase and part, and whether each node was compiled and timed by itself."""
-        return (self._torch_parts(iterations), False) if self._peer else self._node_parts(iterations)
+    def parts(self, iterations: int) -> tuple[Seconds, str]:
+        """Seconds of each iteration by phase and part, and what was timed: "nodes", "merged" ones, or each "apart"."""
+        return (self._torch_parts(iterations), "nodes") if self._peer else self._node_parts(iterations)
 
     def step(self, iterations: int) -> list[float]:
         """Seconds of whole training steps, without clocks within."""
@@ -119,22 +122,31 @@ class Layers:
 
     # minicnn --------------------------------------------------------------------------------------
 
-    def _node_parts(self, iterations: int) -> tuple[Seconds, bool]:
+    def _node_parts(self, iterations: int) -> tuple[Seconds, str]:
         model = self._model
-        given = {"x": self._x, "y": self._y, "learning_rate": np.asarray(0.01, np.float32)}
-        program = model.program("train", batch_size=len(self._x))
-        found = node_times(model.backend, program, step_inputs(model, program, given), repeats=iterations)
-        by_itself = found is None
-        if found is None:
-            program = model.program("train", batch_size=len(self._x))  # the first one may have been rewritten
-            found = apart(model.backend, program, step_inputs(model, program, given), repeats=iterations)
+        how, found = self._timed(iterations)
         types = {model.layer_name(layer): type(layer) for layer in model.layers}
         seconds = {phase: {part: [0.0] * iterations for part in PARTS} for phase in PHASES}
         for node in found:
             sums = seconds[node.phase][part_of(node.op, node.scope, types)]
             for i, s in enumerate(node.seconds):
                 sums[i] += s
-        return seconds, by_itself
+        return seconds, how
+
+    def _timed(self, iterations: int) -> tuple[str, list[NodeTime]]:
+        """How a step's nodes are timed on the backend, and their times."""
+        model = self._model
+        given = {"x": self._x, "y": self._y, "learning_rate": np.asarray(0.01, np.float32)}
+
+        def step() -> tuple[Backend, Program, dict[str, Array]]:  # anew for each: a backend may rewrite a Program
+            program = model.program("train", batch_size=len(self._x))
+            return model.backend, program, step_inputs(model, program, given)
+
+        for how, timed in (("nodes", node_times), ("merged", launch_times)):
+            found = timed(*step(), repeats=iterations)
+            if found is not None:
+                return how, found
+        return "apart", apart(*step(), repeats=iterations)
 
     # PyTorch --------------------------------------------------------------------------------------
 
@@ -212,10 +224,12 @@ def measure(
     """The parts of a network's training step on each contender, one after the other.
 
     Returns:
-        "seconds" by contender, phase and part; "apart": whose nodes were timed by themselves; "steps" by contender;
-        "out": why others could not take part; and "refused": who computes another loss.
+        "seconds" by contender, phase and part; "nodes", "merged" and "apart": whose nodes were timed so; "steps" by
+        contender; "out": why others could not take part; and "refused": who computes another loss.
     """
-    result: dict[str, Any] = {"seconds": {}, "apart": [], "steps": {}, "losses": {}, "out": {}, "refused": {}}
+    result: dict[str, Any] = {
+        "seconds": {}, "nodes": [], "merged": [], "apart": [], "steps": {}, "losses": {}, "out": {}, "refused": {},
+    }  # fmt: skip
     made = {c: Worker(c, Layers, c, name, image, batch, classes) for c in contenders}
     with together(made) as (workers, result["out"]):
         for contender, worker in workers.items():
@@ -225,8 +239,8 @@ def measure(
                 if not abs(loss - first) <= rtol * abs(first):
                     result["refused"][contender] = f"its loss {loss:.6g} is not {first:.6g}, the first contender's"
                     continue
-                result["seconds"][contender], by_itself = worker.call("parts", iterations)
-                result["apart"] += [contender] if by_itself else []
+                result["seconds"][contender], how = worker.call("parts", iterations)
+                result[how].append(contender)
                 result["steps"][contender] = worker.call("step", min(iterations, STEPS))
             except ContenderError as error:
                 result["out"][contender] = error.why

@@ -298,9 +298,10 @@ def layers(
     page.words(
         f"{smaller}Training steps of {batch} images ({sizes}) with 1,000 classes, without dropout, plain SGD, "
         "synthetic images, float32. minicnn's backends are timed node by node, the device idle before and after each; "
-        "PyTorch's modules by its profiler. Where a backend merges nodes into kernels, each is compiled and timed by "
-        "itself, and whole steps take less than the sum. An activation counts by itself, a bias with its layer. All "
-        "compute the same loss from the same weights."
+        "PyTorch's modules by its profiler. Where a backend merges nodes into kernels and tells their times, a kernel "
+        "counts as its largest node; where it does not tell, each node is compiled and timed by itself, and whole "
+        "steps take less than the sum. An activation counts by itself, a bias with its layer. All compute the same "
+        "loss from the same weights."
     )
     for result in results.values():
         page.refused(result["refused"])
@@ -316,8 +317,9 @@ def layers(
                 rows.append({**row, "ms": total, **shares})
     out = "; ".join(f"`{c}`: {why}" for c, why in results[next(iter(results))]["out"].items())
     note = "Medians over the iterations." + (f" Not timed by layers: {out}." if out else "")
-    single = list(dict.fromkeys(c for result in results.values() for c in result["apart"]))
-    note += f" Each node by itself: {', '.join(f'`{c}`' for c in single)}." if single else ""
+    for how, text in (("merged", "Kernels of merged nodes"), ("apart", "Each node by itself")):
+        timed = list(dict.fromkeys(c for result in results.values() for c in result.get(how, ())))
+        note += f" {text}: {', '.join(f'`{c}`' for c in timed)}." if timed else ""
     if left_out:
         note += f" Left out in this form of the study, being slow: {', '.join(f'`{c}`' for c in left_out)}."
     page.table("layers", "Time by kind of layer", columns, rows, note)

@@ -198,10 +198,10 @@ def measure(names: Sequence[str], problems: Sequence[Problem], rounds: int, budg
 
 
 def _point(workers: Mapping[str, Worker], problem: Problem, rounds: int, budget_s: float) -> dict[str, Any]:
-    right = expected(problem)
-    contenders: dict[str, dict[str, Any]] = {}
     for worker in workers.values():
         worker.send("begin", problem)  # all compile at the same time
+    right = expected(problem)
+    contenders: dict[str, dict[str, Any]] = {}
     for name, worker in workers.items():
         try:
             skipped, errors = worker.receive(), worker.call("errors", right)

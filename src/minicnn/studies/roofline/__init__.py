@@ -24,7 +24,8 @@ class Sizes:
 
     Attributes:
         image: Height and width of the images; 64 in Tiny-ImageNet.
-        batches: Batch sizes, the smallest first.
+        batches: Batch sizes of the sweep, the smallest first.
+        swept: Networks that are trained at each of them; the others at the batch size of the epoch only.
         rounds: How often each contender has its turn.
         budget_s: Seconds after which no round of a batch size starts, once each contender has had three.
         samples: Training images of an epoch.
@@ -39,6 +40,7 @@ class Sizes:
 
     image: int = 64
     batches: tuple[int, ...] = (32, 64, 128, 256)
+    swept: tuple[str, ...] = NETWORKS
     rounds: int = 10
     budget_s: float = 30.0
     samples: int = 100_000
@@ -65,21 +67,22 @@ def measurements(setting: Setting) -> Iterator[Measurement]:
     sides = {"cpu": sizes.side, "gpu": 4 * sizes.side}
     given: dict[str, Any] = {"contenders": backends, "copies": sizes.copies, "sides": sides, "repeats": sizes.repeats}
     yield Measurement("ceilings", given, partial(ceilings.measure, backends, sizes.copies, sides, sizes.repeats))
-    batches = (sizes.batches[0], sizes.batches[0] * 2)
+    two = (sizes.batches[0], sizes.batches[0] * 2)
     for name in NETWORKS:
-        given = {"batches": batches, "image": image}
-        yield Measurement(f"counts-{name}", given, partial(_counts, setting.contenders, name, batches, image))
+        given = {"batches": two, "image": image}
+        yield Measurement(f"counts-{name}", given, partial(_counts, setting.contenders, name, two, image))
     data = setting.data[0]
     given = {"batch": sizes.account_batch, "image": image}
     yield Measurement("accounts", given, partial(_accounts, sizes.account_batch, image))
     some = tuple(c for c in setting.contenders if c.partition(":")[0] not in sizes.left_out) or setting.contenders
     for name in NETWORKS:
+        batches = sizes.batches if name in sizes.swept else (sizes.epoch_batch,)
         given = {
-            "contenders": some, "batches": sizes.batches, "rounds": sizes.rounds, "budget_s": sizes.budget_s,
+            "contenders": some, "batches": batches, "rounds": sizes.rounds, "budget_s": sizes.budget_s,
             "data": data,
             "samples": sizes.samples, "tests": sizes.tests, "epoch_batch": sizes.epoch_batch, "image": image,
         }  # fmt: skip
-        yield Measurement(f"training-{name}", given, partial(_train, sizes, data, setting, some, name))
+        yield Measurement(f"training-{name}", given, partial(_train, sizes, data, setting, some, name, batches))
 
 
 def _counts(contenders: tuple[str, ...], name: str, batches: tuple[int, int], image: tuple[int, ...]) -> dict[str, Any]:
@@ -94,13 +97,13 @@ def _accounts(batch: int, image: tuple[int, ...]) -> dict[str, Any]:
         return training.accounts(Path(folder), batch)
 
 
-def _train(sizes: Sizes, data: str, setting: Setting, names: tuple[str, ...], name: str) -> dict[str, Any]:
+def _train(
+    sizes: Sizes, data: str, setting: Setting, names: tuple[str, ...], name: str, batches: tuple[int, ...]
+) -> dict[str, Any]:
     image = (sizes.image, sizes.image, 3)
     with tempfile.TemporaryDirectory(prefix="minicnn-") as folder:
         note = training.prepare(Path(folder), data, setting.data_dir, sizes.samples, sizes.tests, image)
-        found = training.measure(
-            names, name, Path(folder), sizes.batches, sizes.rounds, sizes.budget_s, sizes.epoch_batch
-        )
+        found = training.measure(names, name, Path(folder), batches, sizes.rounds, sizes.budget_s, sizes.epoch_batch)
     return {**found, "data": note}
 
 

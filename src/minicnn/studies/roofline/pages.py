@@ -251,9 +251,8 @@ def trained(page: Page, setting: Setting, results: Mapping[str, Found]) -> None:
 
         return draw
 
-    page.figure(
-        "rates", "Images per second by batch size", [Panel(n, lines(n)) for n in results], "Bands are quartiles."
-    )
+    swept = [n for n, result in results.items() if len(result["steps"]) > 1] or list(results)
+    page.figure("rates", "Images per second by batch size", [Panel(n, lines(n)) for n in swept], "Bands are quartiles.")
 
 
 def roofline(page: Page, setting: Setting, results: Results) -> None:
@@ -265,6 +264,9 @@ def roofline(page: Page, setting: Setting, results: Results) -> None:
     contenders = list(dict.fromkeys(c for _, c, *_ in runs(training)))
     tops = {c: highest(ceilings, on_gpu(c)) for c in contenders}
     contenders = [c for c in contenders if all(tops[c])]
+    if not contenders:
+        page.words("No contender that trained has ceilings: NumPy, PyTorch, JAX or CuPy measure them on its device.")
+        return
     for gpu in sorted({on_gpu(c) for c in contenders}):
         peak, bandwidth = highest(ceilings, gpu)
         page.words(
@@ -311,9 +313,9 @@ def roofline(page: Page, setting: Setting, results: Results) -> None:
         "operation each) at the cost of one on next to nothing, and the input as measured. The largest names the "
         "bottleneck."
     )
-    largest = max(setting.sizes.batches)
+    largest = {key[:2]: key[2] for key in sorted(verdicts)}
     for (name, contender, batch), verdict in verdicts.items():
-        if batch == largest:
+        if batch == largest[name, contender]:
             page.words(f"`{name}` on `{contender}`, {batch} images: {verdict.text}")
     page.words(_moves(verdicts))
 

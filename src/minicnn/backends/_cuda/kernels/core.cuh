@@ -93,6 +93,13 @@ DEVICE void load_four_columns(const Matrix<COLUMNS, F>& matrix, uint32 r, uint32
 
 // NaN wins, as in the Array API.
 template <class T> DEVICE T maximum(T a, T b) { return (a > b || a != a) ? a : b; }
+#if !defined(MINICNN_EMULATED) && __CUDA_ARCH__ >= 800
+DEVICE float maximum(float a, float b) {
+  float x;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(x) : "f"(a), "f"(b));
+  return x;
+}
+#endif
 template <class T> DEVICE T minimum(T a, T b) { return (a < b || a != a) ? a : b; }
 template <class T> DEVICE T sign(T x) { return x != x ? x : T(x > T(0)) - T(x < T(0)); }
 template <class T> DEVICE T square(T x) { return x * x; }

@@ -86,6 +86,19 @@ DEVICE void mma_float16(float (&c)[4], const uint32 (&a)[4], const uint32 (&b)[2
                : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #endif
 }
+// Products of unsigned bytes with signed ones, K = 32: register r of A has the elements (g + 8 * (r % 2), 4 * t + 16 * (r / 2)) and
+// three right of it, B those of rows 4 * t + 16 * r and three below in column g.
+DEVICE void mma_bytes(int (&c)[4], const uint32 (&a)[4], const uint32 (&b)[2]) {
+#if __CUDA_ARCH__ < 800  // Turing takes eight rows and sixteen columns of A at a time
+#pragma unroll
+  for (int r = 0; r < 4; r++)
+    asm("mma.sync.aligned.m8n8k16.row.col.s32.u8.s8.s32 {%0, %1}, {%2}, {%3}, {%0, %1};"
+        : "+r"(c[r % 2 * 2]), "+r"(c[r % 2 * 2 + 1]) : "r"(a[r]), "r"(b[r / 2]));
+#else
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+               : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#endif
+}
 
 #endif
 

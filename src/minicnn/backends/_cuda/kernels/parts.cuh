@@ -128,7 +128,7 @@ template <bool left, bool right> struct Early {
 // the result, which is `most` at most.
 template <class P, int THREADS, class E, class FA, class FB> DEVICE int fill_both(int most, const FA& fa, const FB& fb) {
   Share<FA, THREADS, 6> a(fa);
-  Share<FB, THREADS, 4> b(fb);
+  Share<FB, THREADS, 6> b(fb);
   constexpr bool early = E::LEFT && !FA::STAGED;
   if (early) a.load(0);
   if (E::RIGHT) b.load(0);
