@@ -10,10 +10,13 @@ from hypothesis import given
 import op_cases
 from backends.numba_cuda.running import EITHER, SIMULATED, few
 from kernel_check import CASES, check_kernels, convolutions, products, reductions
+from minicnn import ops
 from minicnn.backends.numba_cuda import NAIVE, NumbaCudaBackend, Options
 from minicnn.backends.numba_cuda import namespace as xp
+from minicnn.ops.convolution import NO_PADDING
 from numerics import assert_close
 from op_cases import Case
+from strategies import normal
 
 pytestmark = EITHER
 
@@ -57,6 +60,21 @@ small = SIMULATED
 @few
 @given(convolutions(4, 3, 5) if small else convolutions())
 def test_convolutions(case: Case) -> None:
+    check_kernels(NumbaCudaBackend(), case)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("strides", [(1, 1), (2, 1)])
+@pytest.mark.parametrize("which", ["forward", "input", "weight"])
+def test_convolutions_whose_channels_are_loaded_by_fours(which: str, strides: tuple[int, int], groups: int) -> None:
+    x, w = normal((2, 6, 7, 8), 0), normal((3, 2, 8 // groups, 12 * groups), 0, 1)
+    dy = normal((2, (5 - 1) // strides[0], 6, 12 * groups), 0, 2)
+    attrs = {"strides": strides, "padding": NO_PADDING, "dilation": (1, 1), "groups": groups, "data_format": "NHWC"}
+    case = {
+        "forward": Case(ops.conv2d, (x, w), attrs, terms=48),
+        "input": Case(ops.conv2d_input_gradient, (dy, w), attrs | {"image": (6, 7)}, terms=144),
+        "weight": Case(ops.conv2d_weight_gradient, (dy, x), attrs | {"kernel": (3, 2)}, terms=48),
+    }[which]
     check_kernels(NumbaCudaBackend(), case)
 
 

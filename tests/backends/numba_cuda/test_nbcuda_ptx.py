@@ -15,6 +15,7 @@ import pytest
 pytest.importorskip("numba_cuda")
 
 from backends.cupy.networks import NETWORKS
+from backends.cupy.test_chains import dense_network, step
 from kernel_check import CASES, case_program
 from minicnn.backends._cuda.fusing import Plan
 from minicnn.backends._cuda.rewriting import rewrite
@@ -55,6 +56,10 @@ def compiled(program: Program, capability: tuple[int, int], *, fuse: bool = True
 @pytest.mark.parametrize("network", NETWORKS)
 def test_all_kernels_of_a_step(network: str, capability: tuple[int, int]) -> None:
     compiled(NETWORKS[network]("numpy").program("train", batch_size=64), capability)
+
+
+def test_a_chain_with_many_sums_keeps_them_in_registers(capability: tuple[int, int]) -> None:
+    compiled(step(dense_network(784, [10], 10), 59_000, 784, 10)[0](), capability)
 
 
 @pytest.mark.parametrize("tiled", [True, False], ids=["tiled", "naive"])

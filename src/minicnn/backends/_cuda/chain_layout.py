@@ -247,11 +247,17 @@ class Layout:
         self.shared += -(-nbytes // 16) * 16
         return at
 
+    def product_space(self) -> tuple[int, int]:
+        """Bytes that the product with rows of bytes takes, and where among them threads leave sums at the end."""
+        if self.chain.product is None:
+            return 0, 0
+        return self.chain.byte_sizes.shared, self.chain.byte_sizes.products
+
     def _placed(self) -> None:
         chain = self.chain
         product = chain.product
-        if product is not None:
-            self._place(chain.byte_sizes.shared)
+        before, left = self.product_space()
+        self._place(before)
         for node in chain.nodes:
             if id(node) in chain.sums:
                 continue
@@ -266,9 +272,6 @@ class Layout:
         for value in _staged(chain):
             if value.nbytes <= STAGED:
                 self.staged.append((value, self._place(value.nbytes)))
-        left = 0  # what threads leave of sums at the end lies where all that was
-        if product is not None:
-            left = chain.byte_sizes.products
         for node in chain.nodes:
             if id(node) in chain.sums and (product is None or node is not product.gradient):
                 self.scratch[id(node)] = left

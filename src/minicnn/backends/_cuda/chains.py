@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from minicnn import ops
@@ -48,14 +48,15 @@ def every_node(program: Program) -> Iterator[Node]:
 # Which nodes ------------------------------------------------------------------------------------------------
 
 
-def find(program: Program, shared: int = SHARED, *, byte_products: bool = True) -> list[Chain]:
+def find(program: Program, shared: int = SHARED, *, byte_products: bool | Callable[[Node], bool] = True) -> list[Chain]:
     """The chains of a Program, each with the nodes that it shall have.
 
     Args:
         program: The Program.
         shared: Bytes of shared memory that a block may have.
-        byte_products: Whether a chain may begin with a product with rows of bytes, on tensor cores.
+        byte_products: Whether a chain may begin with a product with rows of bytes, or which products it may begin with.
     """
+    wanted = byte_products if callable(byte_products) else lambda _: byte_products
     batches = {
         n.outputs[0].shape[0]
         for n in program.nodes
@@ -64,7 +65,7 @@ def find(program: Program, shared: int = SHARED, *, byte_products: bool = True) 
     found: list[Chain] = []
     taken: set[int] = set()
     for batch in sorted(batches, reverse=True):
-        nodes = [n for n in program.nodes if id(n) not in taken and (byte_products or not _byte_product(n))]
+        nodes = [n for n in program.nodes if id(n) not in taken and (not _byte_product(n) or wanted(n))]
         for part in _parts(program, _members(program, nodes, batch)):
             one = Chain(batch, part)
             one.sums = {id(n) for n in part if _sums_rows(n, batch)}
@@ -328,11 +329,11 @@ def _choose(one: Chain, shared: int) -> bool:
 # The operation ----------------------------------------------------------------------------------------------
 
 
-def contract(program: Program, found: Sequence[Chain]) -> None:
+def contract(program: Program, found: Sequence[Chain], layout: Callable[[Chain], Layout] = Layout) -> None:
     """Put each chain's nodes into one node; sums over the batch become parts, one of each block, and their sums."""
     for one in found:
         _absorb(program, one)
-        _contract(program, one)
+        _contract(program, one, layout)
 
 
 def _absorb(program: Program, one: Chain) -> None:
@@ -352,7 +353,7 @@ def _absorb(program: Program, one: Chain) -> None:
             inside.add(id(node))
 
 
-def _contract(program: Program, one: Chain) -> None:
+def _contract(program: Program, one: Chain, layout: Callable[[Chain], Layout]) -> None:
     inside = {id(n) for n in one.nodes}
     made = {id(v) for n in one.nodes for v in n.outputs}
     outside = {id(v) for n in program.nodes if id(n) not in inside for v in n.inputs} | {id(v) for v in program.results}
@@ -385,7 +386,7 @@ def _contract(program: Program, one: Chain) -> None:
                 value.node = whole
                 outputs.append(value)
     whole.outputs = tuple(outputs)
-    tile = Tile(one.tile_type or "RowSums<>", one.blocks, one.threads, one.blocks, (), Layout(one).shared, one.resident)
+    tile = Tile(one.tile_type or "RowSums<>", one.blocks, one.threads, one.blocks, (), layout(one).shared, one.resident)
     whole.attrs = {"chain": one, "parts": parts, "tile": tile}
     _reorder(program, inside, [whole, *after], set(inputs))
     for node in program.nodes:

@@ -8,7 +8,7 @@ from typing import Any
 
 from minicnn import ops
 from minicnn.backends._cuda import chains, tiling
-from minicnn.backends._cuda.chain_layout import SHARED, Chain
+from minicnn.backends._cuda.chain_layout import SHARED, Chain, Layout
 from minicnn.ops.checks import normalize_axes
 from minicnn.ops.primitive import Array, Namespace, Primitive
 from minicnn.program.graph import Node, Program, Spec, Value
@@ -318,13 +318,16 @@ def rewrite(
     if fuse:
         remember_maxima(program)
     chained = fuse and tiled and getattr(tiles, "CHAINS", False)
-    found = chains.find(program, shared, byte_products=byte_products) if chained else []
+    fits = getattr(tiles, "byte_product", byte_products)
+    found = chains.find(program, shared, byte_products=fits) if chained else []
+    for one in found:
+        getattr(tiles, "chain", lambda _: None)(one)
     if tiled:
         own, joined = {id(n) for one in found for n in one.nodes}, _joined_anyway(program, found)
         replace(
             program,
             lambda p, node: None if id(node) in own else share_sums(p, node, tiles, joined=id(node) in joined),
         )
-    chains.contract(program, found)
+    chains.contract(program, found, getattr(tiles, "LAYOUT", Layout))
     remove_dead_nodes(program)
     return program

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from minicnn.backends._cuda.chains import CHAIN, every_node
 from minicnn.backends._cuda.fusing import Plan
 from minicnn.backends._cuda.options import NAIVE, Options
 from minicnn.backends._cuda.rewriting import rewrite
@@ -120,10 +121,12 @@ class NumbaCudaBackend(Backend):
         place: dict[int, str] = {}
         for number, launch in enumerate(plan.launches):
             for unit in launch:
-                kind = f"tiles of {unit.anchor.op.name}" if unit.tile else "elementwise"
+                name = unit.anchor.op.name
+                kind = "chain of rows" if name == "chain" else f"tiles of {name}" if unit.tile else "elementwise"
                 text = f"reference: {unit.reference}" if unit.reference else f"kernel {number}: {kind}{how}"
                 place |= {id(node): text for node in unit.every}
-        return [(node, place.get(id(node), "kernel: where its result is read")) for node in program.nodes]
+        place |= {id(n): place[id(c)] for c in program.nodes if c.op is CHAIN for n in c.attrs["chain"].nodes}
+        return [(node, place.get(id(node), "kernel: where its result is read")) for node in every_node(program)]
 
     def compile(self, program: Program) -> Executable:
         """See `Backend.compile`; arrays that a Program carries are overwritten, unless only references run."""

@@ -23,6 +23,7 @@ THREADS = 4 if SIMULATED else 256
 MOST_BLOCKS = 2 if SIMULATED else 132 * 8
 
 UNIT = 512  # bytes, of which all memory is a multiple
+UNASKED = 48 * 1024  # bytes of shared memory that a block may have without more ado
 SMALL = 1 << 20  # bytes, up to which memory that is given back is kept for the next who asks
 
 
@@ -90,10 +91,11 @@ class Kernel:
         text: Python that defines a function `kernel`; see `minicnn.backends.numba_cuda.kernels.names` for what it sees.
         signature: Types of its arguments.
         threads: Most threads of a block.
+        shared: Bytes of shared memory that a block needs, beside what the text declares.
     """
 
-    def __init__(self, text: str, signature: Signature, threads: int) -> None:
-        self.text, self.signature, self.threads = text, signature, threads
+    def __init__(self, text: str, signature: Signature, threads: int, shared: int = 0) -> None:
+        self.text, self.signature, self.threads, self.shared = text, signature, threads, shared
         self._compiled: dict[int, Any] = {}
 
     def on(self, device: Device) -> Any:
@@ -108,6 +110,8 @@ class Kernel:
                 with device.active():
                     made = ObjectCode.from_cubin(code).get_kernel("kernel")
                     _ = made.attributes.num_regs  # loads it now rather than while a graph is captured
+                if self.shared > UNASKED:
+                    device.allow_shared(made, self.shared)
                 self._compiled[device.number] = made
         return self._compiled[device.number]
 
@@ -222,6 +226,13 @@ class Device:
         with explained(), self.active():
             self._default.wait(self._copies)
 
+    def allow_shared(self, kernel: Any, nbytes: int) -> None:
+        """Let the blocks of a kernel have more shared memory than they may have without asking."""
+        from cuda.bindings import driver
+
+        attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        self.call("cuKernelSetAttribute", attribute, nbytes, kernel.handle, self._core.device_id)
+
     # Launching ----------------------------------------------------------------------------------
 
     def prepare(self, kernel: Kernel, blocks: Any, threads: int, arguments: Sequence[Any]) -> Launch:
@@ -229,12 +240,14 @@ class Device:
         if SIMULATED:
             function = kernel.on(self)
             given = [_simulated(a, t) for a, t in zip(arguments, kernel.signature, strict=True)]
-            return partial(simulate, function, blocks, threads, given)
+            return partial(simulate, function, blocks, threads, given, kernel.shared)
         from cuda.core import LaunchConfig, launch
 
         function = kernel.on(self)
         early = self.capability >= EARLY  # the next kernel's blocks are in place when the last ones of this end
-        config = LaunchConfig(grid=blocks, block=threads, programmatic_stream_serialization=early)
+        config = LaunchConfig(
+            grid=blocks, block=threads, shmem_size=kernel.shared, programmatic_stream_serialization=early
+        )
         given = [_native(a, t) for a, t in zip(arguments, kernel.signature, strict=True)]
         return lambda: launch(self._stream, config, function, *given)
 

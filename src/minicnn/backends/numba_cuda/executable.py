@@ -40,10 +40,11 @@ class StepExecutable:
 
     def __init__(self, backend: NumbaCudaBackend, program: Program) -> None:
         self._backend, self._program, self._gpu = backend, program, backend.gpu
+        # Data sets, of which a step takes rows; from here on, chains may do that without a node of its own.
+        whole = {id(n.inputs[0]) for n in program.nodes if n.op.name == "take"}
         self._plan = backend.plan(program)
         self._placement = place(self._plan)
         carried = set(program.updates)
-        whole = {id(n.inputs[0]) for n in program.nodes if n.op.name == "take"}
         self._queued = [v for v in program.inputs if v.kind == "input" and v.name not in carried and id(v) not in whole]
         self._totals = [v for v in program.inputs if v.kind == "metric" and v.name in carried]
         others = {id(v) for v in (*self._queued, *self._totals)}
@@ -56,7 +57,7 @@ class StepExecutable:
             for launch in self._plan.launches
         ]
         self._kernels = [
-            Kernel(s.text, s.signature, s.threads) if isinstance(s, Source) else None for s in self._sources
+            Kernel(s.text, s.signature, s.threads, s.shared) if isinstance(s, Source) else None for s in self._sources
         ]
         prepare_all([k for k in (*self._kernels, _ADVANCE) if k is not None], self._gpu)
         self._captures = backend.captures and all(self._kernels)
@@ -105,7 +106,8 @@ class StepExecutable:
         for value in self._queued:
             each = value.name in rows
             given = rows[value.name] if each else arrays[value.name]
-            if each and self._captures and not isinstance(given, Array) and given.nbytes > LARGE:
+            late_too = each and self._captures and not isinstance(given, Array) and given.nbytes > LARGE
+            if late_too and not _repeats(given):
                 late[value.name] = self._host(value, given, steps, each=True)
             else:
                 self._fill(value, given, steps, each=each)
@@ -151,7 +153,11 @@ class StepExecutable:
 
     def _fill(self, value: Value, given: Any, steps: int, *, each: bool = False) -> None:
         rows = self._queue[value.name]
-        if isinstance(given, Array):
+        if each and not isinstance(given, Array) and _repeats(given):  # one row, which the device repeats
+            self._check(value, given, steps, each=each)
+            given = from_numpy(np.ascontiguousarray(given[0], value.dtype), self._gpu)
+            assign(rows[:steps], given)
+        elif isinstance(given, Array):
             self._check(value, given, steps, each=each)
             assign(rows[:steps], given)
         else:
@@ -237,6 +243,11 @@ class StepExecutable:
                 assign(self._array(value, arrays), array)
 
         return run
+
+
+def _repeats(rows: np.ndarray[Any, Any]) -> bool:
+    """Whether rows are one row again and again."""
+    return rows.ndim > 1 and rows.strides[0] == 0
 
 
 class _Binding:

@@ -11,6 +11,7 @@ import numpy as np
 
 from minicnn.backends._cuda.expressions import same_index
 from minicnn.backends._cuda.fusing import MOVES, Plan, Unit, named
+from minicnn.backends.numba_cuda.chain_text import PARAMETERS, QUEUE, chain_text
 from minicnn.backends.numba_cuda.expressions import (
     expression,
     image,
@@ -20,6 +21,7 @@ from minicnn.backends.numba_cuda.expressions import (
     type_of,
     window,
 )  # fmt: skip
+from minicnn.backends.numba_cuda.operands import MatrixOperands, NeighbourOperands, NodeOperands, PackedOperands
 from minicnn.ops.windows import Axes
 from minicnn.program.graph import Node, Value
 
@@ -36,6 +38,7 @@ class Source:
         blocks: Blocks.
         threads: Threads of a block.
         title: The operations in it.
+        shared: Bytes of shared memory of a block that the text does not declare.
     """
 
     text: str
@@ -45,6 +48,7 @@ class Source:
     blocks: int
     threads: int
     title: str
+    shared: int = 0
 
 
 def generate(plan: Plan, launch: Sequence[Unit], queued: set[int], threads: int) -> Source:
@@ -69,12 +73,16 @@ def generate(plan: Plan, launch: Sequence[Unit], queued: set[int], threads: int)
     values = [*(f"p{k}" for k in range(len(writer.values))), *(["cursor", "offset"] if writer.reads_queue else [])]
     row = ["read(cursor, 0) + offset"] if writer.reads_queue else []
     group = ", ".join([*values[: len(writer.values)], *row]) + ("" if len(writer.values) + len(row) > 1 else ",")
+    every = ", ".join(f"p[{k}]" for k in range(len(writer.values)))
+    definitions = "".join(writer.definitions).replace(PARAMETERS, every).replace(QUEUE, "p[-1]" if row else "index(0)")
     text = (
-        f"# {named(launch)}\n{''.join(writer.definitions)}\n\n"
+        f"# {named(launch)}\n{definitions}\n\n"
         f"def kernel({', '.join(values)}):\n    number = cuda.blockIdx.x\n    p = ({group})\n{calls}"
     )
     signature = tuple(f"{v.dtype}*" for v in writer.values) + (("int32*", "int32") if writer.reads_queue else ())
-    return Source(text, signature, tuple(writer.values), writer.reads_queue, start, threads, named(launch))
+    shared = max((u.tile.shared for u in launch if u.tile is not None and u.anchor.op.name == "chain"), default=0)
+    arguments = tuple(writer.values)
+    return Source(text, signature, arguments, writer.reads_queue, start, threads, named(launch), shared)
 
 
 class Writer:
@@ -89,9 +97,9 @@ class Writer:
         self.definitions: list[str] = []
         self.reads_queue = False
         self._count = 0
-        self._functions: dict[int, str] = {}
+        self.functions: dict[int, str] = {}
         self._fours: dict[int, str] = {}
-        self._locals: dict[int, str] = {}
+        self.locals: dict[int, str] = {}
 
     def define(self, text: str) -> str:
         """See `Operands.define`."""
@@ -101,6 +109,15 @@ class Writer:
         apart = before.startswith("@") or (before and text.startswith("@"))
         self.definitions.append(("\n\n" if apart else "") + text.replace("{name}", name))
         return name
+
+    def local(self) -> str:
+        """Name of a new variable."""
+        self._count += 1
+        return f"v{self._count - 1}"
+
+    def operands(self, node: Node) -> NodeOperands:
+        """The inputs of a node."""
+        return NodeOperands(self, node)
 
     def parameter(self, value: Value) -> str:
         """Text of a value's memory."""
@@ -113,9 +130,9 @@ class Writer:
     def function(self, value: Value) -> str:
         """Name of the function of (p, i) that gives a value's elements."""
         root = self.plan.root(value)
-        if id(root) not in self._functions:
-            self._functions[id(root)] = self.define(f"@device\ndef {{name}}(p, i):\n    return {self._element(root)}\n")
-        return self._functions[id(root)]
+        if id(root) not in self.functions:
+            self.functions[id(root)] = self.define(f"@device\ndef {{name}}(p, i):\n    return {self._element(root)}\n")
+        return self.functions[id(root)]
 
     def _element(self, root: Value) -> str:
         if root.kind == "constant" and root.data is not None and _uniform(root.data):
@@ -133,8 +150,8 @@ class Writer:
     def at(self, value: Value, place: str) -> str:
         """Text of an element of a value."""
         root = self.plan.root(value)
-        if id(root) in self._locals:
-            return self._locals[id(root)]
+        if id(root) in self.locals:
+            return self.locals[id(root)]
         if root.kind == "constant" and root.data is not None and _uniform(root.data):
             return literal(root.data.flat[0], type_of(root))
         return f"{self.function(root)}(p, {place})"
@@ -225,8 +242,10 @@ class Writer:
 
     def unit(self, unit: Unit, threads: int) -> str:
         """Name of the function of (p, number of the block) that computes a unit."""
-        self._locals = {}
+        self.locals = {}
         if unit.tile is not None:
+            if unit.anchor.op.name == "chain":
+                return chain_text(self, unit.anchor)
             made: str = getattr(self, f"_{unit.anchor.op.name}")(unit)
             return made
         if unit.slices == 1:
@@ -262,14 +281,13 @@ class Writer:
                     now = tap
                 else:
                     now = expression(node, j, NodeOperands(self, node), "i")
-                self._count += 1
-                local = f"v{self._count - 1}"
+                local = self.local()
                 text += f"    {local} = {type_of(value)}({now})\n"
                 made.append((id(value), local))
                 if id(value) in stored:
                     element = f"np.uint8(1 if {local} else 0)" if value.dtype == "bool" else local
                     stores += f"    {self.parameter(value)}[i] = {element}\n"
-            self._locals.update(made)  # not before all results are written down: none reads another
+            self.locals.update(made)  # not before all results are written down: none reads another
         return text + stores
 
     # Tiles --------------------------------------------------------------------------------------
@@ -278,35 +296,42 @@ class Writer:
         node, tile = unit.anchor, unit.tile
         attrs, kind = node.attrs, type_of(node.outputs[0])
         axes, groups = Axes.of(attrs["data_format"]), attrs["groups"]
-        x, w = (self.function(v) for v in node.inputs)
         image_x, image_y = image_pair(node)
         c, f = node.inputs[0].shape[axes.c] // groups, node.outputs[0].shape[axes.c] // groups
         kh, kw = node.inputs[1].shape[:2]
         (sh, sw), (dh, dw) = attrs["strides"], attrs["dilation"]
-        shape, made = window(node), image_y
-        if node.op.name == "conv2d_input_gradient":
+        shape, made, back = window(node), image_y, node.op.name == "conv2d_input_gradient"
+        sizes = tile.sizes if tile else ()
+        fb, cc = sizes[5:7]
+        wide_x = attrs["data_format"] == "NHWC" and c % 4 == 0 and cc % 4 == 0
+        wide_w = c % 4 == 0 and cc % 4 == 0 if back else f % 4 == 0 and fb % 4 == 0
+        x, w = (
+            self.four(v) if wide else self.function(v) for v, wide in zip(node.inputs, (wide_x, wide_w), strict=True)
+        )
+        widths = f"{4 if wide_x else 1}, {4 if wide_w else 1}"
+        if back:
             (top, _), (left, _) = attrs["padding"]
             shape = f"Window({kh}, {kw}, 1, 1, {(kh - 1) * dh - top}, {(kw - 1) * dw - left}, {dh}, {dw})"
-            source, made = self.define(f"{{name}} = spread({kind}, {image_y}, {x}, {sh}, {sw})\n"), image_x
+            source, made = self.define(f"{{name}} = spread({kind}, {image_y}, {x}, {sh}, {sw}, {widths[0]})\n"), image_x
             place = f"(({kh - 1} - a) * {kw} + {kw - 1} - b) * {f * c * groups} + f * {c * groups} + group * {c} + c"
         else:
-            source = self.define(f"{{name}} = padded({kind}, {image_x}, {x})\n")
+            source = self.define(f"{{name}} = padded({kind}, {image_x}, {x}, {widths[0]})\n")
             place = f"((a * {kw} + b) * {c} + c) * {f * groups} + group * {f} + f"
-        weight = self.define(f"@device\ndef {{name}}(p, group, a, b, c, f):\n    return {w}(p, index({place}))\n")
-        sizes = ", ".join(map(str, tile.sizes if tile else ()))
-        tiled = self.define(f"{{name}} = ConvTile({made}, {shape}, {c}, {f}, {sizes})\n")
+        where = self.define(f"@device\ndef {{name}}(group, a, b, c, f):\n    return {place}\n")
+        numbers = ", ".join(map(str, sizes))
+        tiled = self.define(f"{{name}} = ConvTile({widths}, {not back}, {made}, {shape}, {c}, {f}, {numbers})\n")
         if unit.pool is None:
             write = self._write("p, i, total", self._follow(unit.nodes, unit, given="total"))
             finish = self.define(f"{{name}} = each({tiled}, {write})\n")
         else:
             body = self._follow(unit.before, unit, given="total")
-            last = self._locals[id(self.plan.root(unit.pool.inputs[0]))]
+            last = self.locals[id(self.plan.root(unit.pool.inputs[0]))]
             before = self._write("p, i, total", f"{body}    return {last}\n")
             write = self._write("p, i, top, tap", self._follow(unit.nodes, unit, given="top", tap="tap"))
             pooled = image(unit.pool.outputs[0].shape, attrs["data_format"])
             ph, pw = unit.pool.attrs["kernel"]
             finish = self.define(f"{{name}} = each_pooled({kind}, {tiled}, {pooled}, {ph}, {pw}, {before}, {write})\n")
-        return self.define(f"{{name}} = convolve({kind}, {tiled}, {source}, {weight}, {finish})\n")
+        return self.define(f"{{name}} = convolve({kind}, {tiled}, {source}, {w}, {where}, {finish})\n")
 
     _conv2d_input_gradient = _conv2d
 
@@ -314,11 +339,15 @@ class Writer:
         node, tile = unit.anchor, unit.tile
         attrs = node.attrs
         axes, groups = Axes.of(attrs["data_format"]), attrs["groups"]
-        dy, x = (self.function(v) for v in node.inputs)
         c, f = (node.inputs[k].shape[axes.c] // groups for k in (1, 0))
-        sizes = ", ".join(map(str, tile.sizes if tile else ()))
+        sizes = tile.sizes if tile else ()
+        near = attrs["data_format"] == "NHWC"
+        wide = [near and n % 4 == 0 and block % 4 == 0 for n, block in ((f, sizes[2]), (c, sizes[1]))]
+        dy, x = (self.four(v) if w else self.function(v) for v, w in zip(node.inputs, wide, strict=True))
+        widths = ", ".join("4" if w else "1" for w in wide[::-1])
+        numbers = ", ".join(map(str, sizes))
         tiled = self.define(
-            f"{{name}} = WeightTile({', '.join(image_pair(node))}, {window(node)}, {c}, {f}, {sizes})\n"
+            f"{{name}} = WeightTile({widths}, {', '.join(image_pair(node))}, {window(node)}, {c}, {f}, {numbers})\n"
         )
         kind = type_of(node.outputs[0])
         return self.define(f"{{name}} = correlate({kind}, {tiled}, {x}, {dy}, {self._parts(unit)})\n")
@@ -371,63 +400,6 @@ class Writer:
         root = self.plan.root(value)
         node = root.node if id(root) in self.plan.virtual else None
         return node is None or ((node.op.elementwise or node.op.name in MOVES) and all(map(self._loads, node.inputs)))
-
-
-class NodeOperands:
-    """See `Operands`."""
-
-    def __init__(self, writer: Writer, node: Node) -> None:
-        self.writer, self.node = writer, node
-
-    def at(self, k: int, place: str) -> str:
-        """See `Operands.at`."""
-        return self.writer.at(self.node.inputs[k], place)
-
-    def function(self, k: int) -> str:
-        """See `Operands.function`."""
-        return self.writer.function(self.node.inputs[k])
-
-    def define(self, text: str) -> str:
-        """See `Operands.define`."""
-        return self.writer.define(text)
-
-
-class MatrixOperands(NodeOperands):
-    """Operands of a node whose result is taken by row r and column c."""
-
-    def __init__(self, writer: Writer, node: Node, columns: int) -> None:
-        super().__init__(writer, node)
-        self.columns = columns
-
-    def at(self, k: int, place: str) -> str:
-        """See `Operands.at`."""
-        value = self.node.inputs[k]
-        if not same_index(self.node, value) or value.kind == "constant":
-            return super().at(k, place)
-        return f"{self.writer.matrix(value, self.columns)}(p, r, c)"
-
-
-class NeighbourOperands(NodeOperands):
-    """Operands of one of four neighbours, of which `o0`, `o1` ... hold those that are at the same place."""
-
-    def __init__(self, writer: Writer, node: Node, lane: int) -> None:
-        super().__init__(writer, node)
-        self.lane = lane
-
-    def at(self, k: int, place: str) -> str:
-        """See `Operands.at`."""
-        value = self.node.inputs[k]
-        if not same_index(self.node, value) or value.kind == "constant":
-            return super().at(k, place)
-        return f"o{k}[{self.lane}]"
-
-
-class PackedOperands(NodeOperands):
-    """Operands of which the only one that is not a constant is called e."""
-
-    def at(self, k: int, place: str) -> str:
-        """See `Operands.at`."""
-        return super().at(k, place) if self.node.inputs[k].kind == "constant" else "e"
 
 
 def _indent(text: str) -> str:

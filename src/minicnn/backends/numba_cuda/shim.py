@@ -77,13 +77,22 @@ def _plain_read_word(pointer: Any, i: Any) -> Any:
     return word
 
 
+def _plain_read_words(pointer: Any, i: Any) -> Any:
+    first, second = _plain_read_word(pointer, i), _plain_read_word(pointer, i + 4)
+    return first, second, _plain_read_word(pointer, i + 8), _plain_read_word(pointer, i + 12)
+
+
+def _plain_byte(word: Any, k: Any) -> Any:
+    return np.float32(word >> (8 * k) & 255)
+
+
 def _plain_choose(condition: Any, a: Any, b: Any) -> Any:
     return a if condition else b
 
 
 def _intrinsics() -> tuple[Any, ...]:
-    """What Python has no word for: `read`, `read_four`, `read_word` and `choose`."""
-    plain = (_plain_read, _plain_read_four, _plain_read_word, _plain_choose)
+    """What Python has no word for: `read`, `read_four`, `read_word`, `read_words`, `byte` and `choose`."""
+    plain = (_plain_read, _plain_read_four, _plain_read_word, _plain_read_words, _plain_byte, _plain_choose)
     if SIMULATED:
         return plain
     if LIBRARY != "numba-cuda":
@@ -128,6 +137,32 @@ def _intrinsics() -> tuple[Any, ...]:
         return types.uint32(pointer, i), generate
 
     @intrinsic
+    def read_words(typing: Any, pointer: Any, i: Any) -> Any:
+        made = types.UniTuple(types.uint32, 4)
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            place = builder.gep(arguments[0], [context.cast(builder, arguments[1], i, types.uint64)])
+            four = ir.VectorType(ir.IntType(32), 4)
+            value = builder.load(builder.bitcast(place, four.as_pointer()), align=16)
+            value.set_metadata("invariant.load", builder.module.add_metadata([]))
+            each = [builder.extract_element(value, ir.Constant(ir.IntType(32), k)) for k in range(4)]
+            return context.make_tuple(builder, made, each)
+
+        return made(pointer, i), generate
+
+    @intrinsic
+    def byte(typing: Any, word: Any, k: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            integer, number = ir.IntType(32), ir.FloatType()
+            given, at = (context.cast(builder, x, t, types.uint32) for x, t in zip(arguments, (word, k), strict=True))
+            select = builder.module.declare_intrinsic("llvm.nvvm.prmt", fnty=ir.FunctionType(integer, [integer] * 3))
+            place = builder.add(at, ir.Constant(integer, 0x7440))  # the byte under the upper half of 2^23 as float32
+            made = builder.call(select, [given, ir.Constant(integer, 0x4B000000), place])
+            return builder.fsub(builder.bitcast(made, number), ir.Constant(number, 2.0**23))
+
+        return types.float32(word, k), generate
+
+    @intrinsic
     def choose(typing: Any, condition: Any, a: Any, b: Any) -> Any:
         made = typing.unify_types(types.unliteral(a), types.unliteral(b))
 
@@ -139,14 +174,15 @@ def _intrinsics() -> tuple[Any, ...]:
 
         return made(condition, a, b), generate
 
-    return read, read_four, read_word, choose
+    return read, read_four, read_word, read_words, byte, choose
 
 
 # read(pointer, i): element i of memory that the kernel does not write, loaded early, in any order and through the
 # read-only path. read_four(pointer, i): four from i on, a multiple of four, by one load; read_word(pointer, i):
-# four bytes as one number, the first the lowest.
+# four bytes as one number, the first the lowest; read_words(pointer, i): four such words, from a multiple of 16 on.
+# byte(word, k): the k-th byte of a word as float32; one instruction puts it into a float, another subtracts 2^23.
 # choose(condition, a, b): both are computed and one is taken, so that no load waits for a branch.
-read, read_four, read_word, choose = _intrinsics()
+read, read_four, read_word, read_words, byte, choose = _intrinsics()
 
 
 def compile_ptx(function: Any, signature: Any, capability: tuple[int, int], threads: int) -> str:
@@ -183,6 +219,7 @@ __all__ = [
     "LIBRARY",
     "SIMULATED",
     "VERSION",
+    "byte",
     "check_numpy",
     "choose",
     "compile_ptx",
@@ -191,5 +228,6 @@ __all__ = [
     "read",
     "read_four",
     "read_word",
+    "read_words",
     "types",
 ]

@@ -52,13 +52,13 @@ def _one_array_for_all_threads() -> Iterator[None]:
         FakeCUDAShared.__init__ = original
 
 
-def simulate(function: Any, blocks: Any, threads: int, arguments: Sequence[Any]) -> None:
-    """Launch a kernel and wait for it."""
+def simulate(function: Any, blocks: Any, threads: int, arguments: Sequence[Any], shared: int = 0) -> None:
+    """Launch a kernel, with so many bytes of shared memory beside what it declares, and wait for it."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)  # a barrier waits until each thread had its turn
     try:
         with warnings.catch_warnings(), _one_array_for_all_threads():
             warnings.simplefilter("ignore", RuntimeWarning)  # overflow and division by zero are what they are on a GPU
-            function[blocks, threads](*arguments)
+            function[blocks, threads, 0, shared](*arguments)
     finally:
         sys.setswitchinterval(interval)

@@ -1,9 +1,10 @@
 """Convolution by tiles: the forward pass and, on a gradient with zeros around it, the gradient of the input.
 
 A block makes FB filters at TH x TW positions of NB images; it loads the piece of the images and the weights that these
-need into shared memory, CC channels at a time. A thread makes FX filters at PY x PX neighbouring positions and holds
-these sums in registers: every number that it takes from shared memory meets several others. What follows a convolution
-element by element (bias, activation), and a max-pooling, are done on the registers.
+need into shared memory, CC channels at a time, by loads of four numbers where four lie side by side. A thread makes FX
+filters at PY x PX neighbouring positions and holds these sums in registers: every number that it takes from shared
+memory meets several others. What follows a convolution element by element (bias, activation), and a max-pooling, are
+done on the registers.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from minicnn.backends.numba_cuda.kernels.decorators import (
     unrolled,
 )
 from minicnn.backends.numba_cuda.kernels.filling import fill
-from minicnn.backends.numba_cuda.kernels.geometry import Image, Window
+from minicnn.backends.numba_cuda.kernels.geometry import Image, Window, masked, tuples
 from minicnn.backends.numba_cuda.shim import cuda
 
 
@@ -31,12 +32,18 @@ class ConvTile:
     """Sizes of a tile, by the names above.
 
     Attributes:
+        WX: Neighbouring channels of the image that are loaded at once, 1 or 4.
+        WW: Neighbouring weights, likewise.
+        ALONG: Whether these are of neighbouring filters, rather than channels.
         Y: The result, with all its channels, of which the first EH x EW positions are made.
         S: The window.
         C: Channels of one group.
         F: Filters of one group.
     """
 
+    WX: int
+    WW: int
+    ALONG: bool
     Y: Image
     S: Window
     C: int
@@ -53,14 +60,15 @@ class ConvTile:
     FX: int
 
 
-def convolve(T: Any, tile: ConvTile, source: Function, weight: Function, finish: Function) -> Function:
+def convolve(T: Any, tile: ConvTile, source: Function, weight: Function, where: Function, finish: Function) -> Function:
     """The function of a block.
 
     Args:
         T: Type of the elements.
         tile: Sizes.
-        source: source(p, n, h, w, c), an element of the image, zero outside of it.
-        weight: weight(p, group, a, b, c, f), channel and filter counted within the group.
+        source: source(p, n, h, w, c), a tuple of WX channels of the image, zeros outside of it.
+        weight: weight(p, i): one of the weights, or a tuple of four if WW is 4.
+        where: where(group, a, b, c, f): the place of a weight, channel and filter counted within the group.
         finish: finish(p, sums, n, h, w, f) for the sums of a thread, which begin at (h, w) and filter f.
     """
     C, F, NB, TH, TW, FB, CC = tile.C, tile.F, tile.NB, tile.TH, tile.TW, tile.FB, tile.CC
@@ -78,33 +86,43 @@ def convolve(T: Any, tile: ConvTile, source: Function, weight: Function, finish:
     WHOLE_C, WHOLE_F = C % CC == 0, F % FB == 0
     zero = T(0)
 
+    WX, WW, ALONG = tile.WX, tile.WW, tile.ALONG
+    XRUN, FSTEP, CSTEP = CC // WX, WW if ALONG else 1, 1 if ALONG else WW
+    FRUN, CRUN = FB // FSTEP, CC // CSTEP
+    mask_x, mask_w, weight = masked(T, WX), masked(T, WW), tuples(weight, WW)
+
     def load_x(p: Any, at: Any, k: Any) -> Any:
         n0, h0, w0, c0, first = at
-        c, place = k % CC, k // CC  # channels lie next to each other in memory
+        c, place = k % XRUN * WX, k // XRUN  # channels lie next to each other in memory
         w, h, n = place % IW, place // IW % IH, place // (IW * IH)
         if WHOLE_C:
             return source(p, n0 + n, h0 * SH + h - PT, w0 * SW + w - PL, first + c0 + c)
         real = index(c0 + c) < C
-        value = source(p, n0 + n, h0 * SH + h - PT, w0 * SW + w - PL, first + choose(real, c0 + c, 0))
-        return choose(real, value, zero)
+        return mask_x(real, source(p, n0 + n, h0 * SH + h - PT, w0 * SW + w - PL, first + choose(real, c0 + c, 0)))
 
     def place_x(k: Any) -> Any:
-        return k % CC * PLANE + k // CC
+        return k % XRUN * WX * PLANE + k // XRUN
+
+    @device
+    def place_of(k: Any) -> Any:
+        """(filter, tap, channel) of a load; neighbouring loads are neighbours in memory."""
+        if ALONG:
+            return k % FRUN * FSTEP, k // FRUN % TAPS, k // (FRUN * TAPS)
+        return k // CRUN % FB, k // (CRUN * FB), k % CRUN * CSTEP
 
     def load_w(p: Any, at: Any, k: Any) -> Any:
         f0, c0, group = at
-        f, tap, c = k % FB, k // FB % TAPS, k // (FB * TAPS)
-        if WHOLE_C and WHOLE_F:
-            return T(weight(p, group, tap // KW, tap % KW, c0 + c, f0 + f))
-        real = (index(f0 + f) < F) & (index(c0 + c) < C)
-        value = T(weight(p, group, tap // KW, tap % KW, choose(real, c0 + c, 0), choose(real, f0 + f, 0)))
-        return choose(real, value, zero)
+        f, tap, c = place_of(k)
+        real = (WHOLE_F | (index(f0 + f) < F)) & (WHOLE_C | (index(c0 + c) < C))
+        place = where(group, tap // KW, tap % KW, choose(real, c0 + c, 0), choose(real, f0 + f, 0))
+        return mask_w(real, weight(p, index(place)))
 
     def place_w(k: Any) -> Any:
-        return k
+        f, tap, c = place_of(k)
+        return (c * TAPS + tap) * FB + f
 
-    fill_x = fill(T, CC * NB * IH * IW, THREADS, load_x, place_x)
-    fill_w = fill(T, WS, THREADS, load_w, place_w)
+    fill_x = fill(T, NB * IH * IW * XRUN, THREADS, load_x, place_x, WX, PLANE)
+    fill_w = fill(T, WS // WW, THREADS, load_w, place_w, WW, 1 if ALONG else TAPS * FB)
 
     @device
     def row_of_taps(a: Any, s: Any) -> None:

@@ -22,14 +22,21 @@ from minicnn.backends.numba_cuda.kernels.decorators import (
     unrolled,
 )
 from minicnn.backends.numba_cuda.kernels.filling import fill
-from minicnn.backends.numba_cuda.kernels.geometry import Image, Window
+from minicnn.backends.numba_cuda.kernels.geometry import Image, Window, masked, tuples
 from minicnn.backends.numba_cuda.shim import cuda
 
 
 @dataclass(frozen=True)
 class WeightTile:
-    """Sizes of a tile, by the names above; C and F are those of one group."""
+    """Sizes of a tile, by the names above; C and F are those of one group.
 
+    Attributes:
+        WX: Neighbouring channels of x that are loaded at once, 1 or 4.
+        WY: Neighbouring filters of dy, likewise.
+    """
+
+    WX: int
+    WY: int
     X: Image
     Y: Image
     S: Window
@@ -46,7 +53,13 @@ class WeightTile:
 
 
 def correlate(T: Any, tile: WeightTile, x: Function, dy: Function, out: Function) -> Function:
-    """The function of a block, which calls out(p, part, i, sum) for each element i of the gradient."""
+    """The function of a block, which calls out(p, part, i, sum) for each element i of the gradient.
+
+    x(p, i) and dy(p, i) give an element, or a tuple of four if WX or WY is 4.
+    """
+    WX, WY = tile.WX, tile.WY
+    XRUN, YRUN, mask_x, mask_y = tile.CB // WX, tile.FB // WY, masked(T, WX), masked(T, WY)
+    x, dy = tuples(x, WX), tuples(dy, WY)
     C, F, KB, CB, FB, TH, PX, FX = tile.C, tile.F, tile.KB, tile.CB, tile.FB, tile.TH, tile.PX, tile.FX
     SLICES, PARTS, X, Y = tile.SLICES, tile.PARTS, tile.X, tile.Y
     KH, KW, SH, SW, DH, DW = tile.S.KH, tile.S.KW, tile.S.SH, tile.S.SW, tile.S.DH, tile.S.DW
@@ -68,24 +81,24 @@ def correlate(T: Any, tile: WeightTile, x: Function, dy: Function, out: Function
 
     def load_x(p: Any, at: Any, k: Any) -> Any:
         n, h0, a0, c0, group = at
-        c, w, h = k % CB, signed(k // CB % IW - PL), signed(h0 * SH + a0 * DH + k // (CB * IW) - PT)
+        c, w, h = k % XRUN * WX, signed(k // XRUN % IW - PL), signed(h0 * SH + a0 * DH + k // (XRUN * IW) - PT)
         real = (WHOLE_C | (index(c0 + c) < C)) & (h >= 0) & (h < XH) & (w >= 0) & (w < XW)
-        return choose(real, T(x(p, choose(real, x_at(n, h, w, group * C + c0 + c), start))), zero)
+        return mask_x(real, x(p, choose(real, x_at(n, h, w, group * C + c0 + c), start)))
 
     def load_dy(p: Any, at: Any, k: Any) -> Any:
         n, h0, f0, group = at
-        f, w, h = k % FB, k // FB % TW, h0 + k // (FB * TW)
+        f, w, h = k % YRUN * WY, k // YRUN % TW, h0 + k // (YRUN * TW)
         real = (WHOLE_F | (index(f0 + f) < F)) & (index(h) < YH) & (w < YW)
-        return choose(real, T(dy(p, choose(real, y_at(n, h, w, group * F + f0 + f), start))), zero)
+        return mask_y(real, dy(p, choose(real, y_at(n, h, w, group * F + f0 + f), start)))
 
     def place_x(k: Any) -> Any:
-        return k
+        return k * WX
 
     def place_dy(k: Any) -> Any:
-        return XS + k
+        return XS + k * WY
 
-    fill_x = fill(T, IH * IW * CB, THREADS, load_x, place_x)
-    fill_dy = fill(T, DS, THREADS, load_dy, place_dy)
+    fill_x = fill(T, IH * IW * XRUN, THREADS, load_x, place_x, WX)
+    fill_dy = fill(T, DS // WY, THREADS, load_dy, place_dy, WY)
 
     @device
     def run_of_positions(shared: Any, sums: Any, row: Any, wide: Any, h: Any, w: Any, c: Any, fg: Any) -> None:

@@ -7,11 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from minicnn.backends.numba_cuda.shim import SIMULATED, choose, device_function, read, read_four, read_word
+from minicnn.backends.numba_cuda.shim import (
+    SIMULATED,
+    byte,
+    choose,
+    device_function,
+    read,
+    read_four,
+    read_word,
+    read_words,
+)
 
 __all__ = [
-    "ALIGNED", "Function", "block", "choose", "device", "index", "read", "read_four", "read_word", "signed", "slot",
-    "unrolled",
+    "ALIGNED", "Function", "block", "byte", "choose", "device", "index", "read", "read_four", "read_word", "read_words",
+    "signed", "slot", "unrolled",
 ]  # fmt: skip
 
 Function = Callable[..., Any]

@@ -8,37 +8,62 @@ from minicnn.backends.numba_cuda.kernels.decorators import Function, block, choo
 from minicnn.backends.numba_cuda.shim import cuda
 
 AT_ONCE = 16  # loads under way before the first is stored
+WIDE_AT_ONCE = 6  # the same where each brings four elements
 
 
-def fill(T: Any, total: int, threads: int, load: Function, place: Function) -> Function:
-    """Function filled(p, at, shared, thread) that all threads call: shared[place(k)] = load(p, at, k) for k < total.
+def fill(T: Any, total: int, threads: int, load: Function, place: Function, width: int = 1, step: int = 1) -> Function:
+    """Function filled(p, at, shared, thread) that all threads call to fill shared memory.
 
     Loads are under way together; load is also called with k = 0 by threads that have nothing left.
+
+    Args:
+        T: Type of the elements.
+        total: Loads of all threads together.
+        threads: Threads of a block.
+        load: load(p, at, k): a tuple of `width` elements, for k < total.
+        place: place(k): where the first of them goes.
+        width: Elements of a load, 1 or 4.
+        step: Distance in shared memory between the elements of a load.
     """
     steps = -(-total // threads)
-    run = min(AT_ONCE, steps)
-    load, place, zero = device(load), device(place), index(0)
+    run = min(AT_ONCE if width == 1 else WIDE_AT_ONCE, steps)
+    load, place, zero, count = device(load), device(place), index(0), run * width
+
+    @device
+    def keep_one(values: Any, u: Any, found: Any) -> None:
+        values[u] = found[0]
+
+    @device
+    def keep_four(values: Any, u: Any, found: Any) -> None:
+        values[slot(u * 4)] = found[0]
+        values[slot(u * 4 + 1)] = found[1]
+        values[slot(u * 4 + 2)] = found[2]
+        values[slot(u * 4 + 3)] = found[3]
+
+    keep = keep_four if width == 4 else keep_one
 
     @device
     def load_one(u: Any, s: Any) -> None:
         p, at, values, first = s
         k = index(first + u * threads)
-        values[u] = load(p, at, choose(k < total, k, zero))
+        keep(values, u, load(p, at, choose(k < total, k, zero)))
 
     @device
     def store_one(u: Any, s: Any) -> None:
         shared, values, first = s
         k = index(first + u * threads)
         if k < total:
-            shared[slot(place(k))] = values[u]
+            start = place(k)
+            for w in range(width):
+                shared[slot(start + w * step)] = values[slot(u * width + w)]
 
     load_all, store_all = unrolled(run, load_one), unrolled(run, store_one)
 
     @block
     def filled(p: Any, at: Any, shared: Any, thread: Any) -> None:
-        values = cuda.local.array(run, T)
-        for step in range(0, steps, run):
-            first = index(thread + step * threads)
+        values = cuda.local.array(count, T)
+        for begin in range(0, steps, run):
+            first = index(thread + begin * threads)
             load_all((p, at, values, first))
             store_all((shared, values, first))
 

@@ -69,28 +69,61 @@ class Window:
     DW: int = 1
 
 
-def padded(T: Any, image: Image, x: Function) -> Function:
-    """Function source(p, n, h, w, c): an element of an image with zeros around it."""
-    N, H, W, zero, first, at = image.N, image.H, image.W, T(0), index(0), image.at()
+def tuples(x: Function, width: int) -> Function:
+    """Function (p, i) that gives a tuple of so many elements, of x(p, i) that gives one element or a tuple of four."""
+
+    @device
+    def one(p: Any, i: Any) -> Any:
+        return (x(p, i),)
+
+    return x if width == 4 else one
+
+
+def masked(T: Any, width: int) -> Function:
+    """Function (real, values): a tuple of so many elements, 1 or 4, or zeros if they are not real."""
+    zero = T(0)
+
+    @device
+    def one(real: Any, values: Any) -> Any:
+        return (choose(real, T(values[0]), zero),)
+
+    @device
+    def four(real: Any, values: Any) -> Any:
+        a, b, c, d = values
+        return (choose(real, T(a), zero), choose(real, T(b), zero), choose(real, T(c), zero), choose(real, T(d), zero))
+
+    return four if width == 4 else one
+
+
+def padded(T: Any, image: Image, x: Function, width: int = 1) -> Function:
+    """Function source(p, n, h, w, c): a tuple of so many channels, 1 or 4, of an image with zeros around it.
+
+    Args:
+        T: Type of the elements.
+        image: The image.
+        x: x(p, i): one element, or a tuple of four.
+        width: Which of these.
+    """
+    N, H, W, first, at, mask, x = image.N, image.H, image.W, index(0), image.at(), masked(T, width), tuples(x, width)
 
     @device
     def source(p: Any, n: Any, h: Any, w: Any, c: Any) -> Any:
         n, h, w = signed(n), signed(h), signed(w)
         real = (n < N) & (h >= 0) & (h < H) & (w >= 0) & (w < W)
-        return choose(real, T(x(p, choose(real, at(n, h, w, c), first))), zero)
+        return mask(real, x(p, choose(real, at(n, h, w, c), first)))
 
     return source
 
 
-def spread(T: Any, image: Image, x: Function, SH: int, SW: int) -> Function:
-    """Function source(p, n, h, w, c) of an image with zeros around it and strides - 1 zeros between its elements."""
-    N, H, W, zero, first, at = image.N, image.H, image.W, T(0), index(0), image.at()
+def spread(T: Any, image: Image, x: Function, SH: int, SW: int, width: int = 1) -> Function:
+    """The same of an image with strides - 1 zeros between its elements."""
+    N, H, W, first, at, mask, x = image.N, image.H, image.W, index(0), image.at(), masked(T, width), tuples(x, width)
 
     @device
     def source(p: Any, n: Any, h: Any, w: Any, c: Any) -> Any:
         row, column = index(h) // SH, index(w) // SW
         inside = (signed(n) < N) & (signed(h) >= 0) & (signed(w) >= 0) & (row < H) & (column < W)
         real = inside & (index(h) % SH == 0) & (index(w) % SW == 0)
-        return choose(real, T(x(p, choose(real, at(n, row, column, c), first))), zero)
+        return mask(real, x(p, choose(real, at(n, row, column, c), first)))
 
     return source

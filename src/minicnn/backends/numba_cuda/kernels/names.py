@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 
 from minicnn.backends.numba_cuda.kernels import (
+    bytes_product,
+    chain,
     convolution,
     correlation,
     elementary,
@@ -18,9 +20,24 @@ from minicnn.backends.numba_cuda.kernels import (
     scalars,
     windows,
 )  # fmt: skip
-from minicnn.backends.numba_cuda.kernels.decorators import block, device, index, read, read_four, read_word
+from minicnn.backends.numba_cuda.kernels.decorators import (
+    ALIGNED,
+    block,
+    device,
+    index,
+    read,
+    read_four,
+    read_word,
+    slot,
+)
+from minicnn.backends.numba_cuda.shim import types
 
 _FAMILIES = {
+    bytes_product: ("ByteTile", "byte_rows"),
+    chain: (
+        "chain_cross_entropy", "chain_cross_entropy_gradient", "chain_log_softmax", "chain_softmax", "elements",
+        "lane_sum", "row_statistics", "row_sums", "staged",
+    ),
     convolution: ("ConvTile", "convolve", "each", "each_pooled"),
     correlation: ("WeightTile", "correlate"),
     geometry: ("Image", "Window", "padded", "spread"),
@@ -36,7 +53,7 @@ _FAMILIES = {
 }  # fmt: skip
 
 NAMES: dict[str, Any] = {
-    "np": np, "device": device, "block": block, "index": index, "read": read, "read_four": read_four,
-    "read_word": read_word, **elementary.NAMES, **scalars.NAMES,
+    "np": np, "types": types, "device": device, "block": block, "index": index, "slot": slot, "read": read,
+    "read_four": read_four, "read_word": read_word, "ALIGNED": ALIGNED, **elementary.NAMES, **scalars.NAMES,
     **{name: getattr(module, name) for module, names in _FAMILIES.items() for name in names},
 }  # fmt: skip

@@ -1,0 +1,297 @@
+"""Python of a chain of rows: functions for the loops of each level, and the block's loop over its tiles of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from minicnn.backends._cuda.chain_layout import SOFTMAX, Chain, Level, Loop, is_sum_of_parts
+from minicnn.backends.numba_cuda.chain_layout import ChainLayout, byte_tile_of
+from minicnn.backends.numba_cuda.expressions import expression, literal, type_of
+from minicnn.backends.numba_cuda.kernels.bytes_product import ByteTile
+from minicnn.ops.checks import normalize_axes
+from minicnn.program.graph import ITEMSIZE, Node, Value
+
+if TYPE_CHECKING:
+    from minicnn.backends.numba_cuda.generation import Writer
+
+WARP = 32
+PARAMETERS, QUEUE = "PARAMETERS", "QUEUE"  # what p consists of, known when the whole kernel is written
+
+
+def chain_text(writer: Writer, node: Node) -> str:
+    """Name of the function of a block that computes a chain."""
+    text = _Text(writer, node)
+    return text.bytes_text(text.tile) if text.tile is not None else text.plain_text()
+
+
+@dataclass(frozen=True)
+class _Early:
+    """Functions of a loop that waits for nothing: what it reads is on its way before its tile begins."""
+
+    load: str
+    store: str
+    columns: int
+
+
+class _Text:
+    def __init__(self, writer: Writer, node: Node) -> None:
+        self.writer = writer
+        self.chain: Chain = node.attrs["chain"]
+        self.parts: dict[int, Value] = node.attrs["parts"]
+        self.layout, self.tile = ChainLayout(self.chain), byte_tile_of(self.chain)
+        self.stored = {id(v) for v in node.outputs}
+        slots = {v.dtype for n in self.chain.nodes for v in n.outputs if id(v) in self.layout.slots} | {"float32"}
+        order = sorted(slots, key=lambda dtype: (dtype != "float32", dtype))
+        self.views = {dtype: f"p[{-3 - k}]" for k, dtype in enumerate(order)}  # of shared memory, by type
+        self.bytes: dict[str, str] = {}  # functions for the rows of bytes, by what they do
+        self.start = 0  # thread that begins what comes next between two barriers
+        self.head = ""  # statements before the tiles
+        self.leave, self.finish = "", ""  # behind them; behind a barrier
+
+    def plain_text(self) -> str:
+        """The whole of a chain that begins with numbers in memory."""
+        self._begin()
+        levels = "".join(self._level(one, list(one.loops.values())) for one in self.layout.levels)
+        return self._block(levels)
+
+    def bytes_text(self, tile: ByteTile) -> str:
+        """The whole of a chain that begins with rows of bytes: the next tile's are loaded before the last level."""
+        self._begin()
+        self._begin_bytes(tile)
+        first, *others = self.layout.levels
+        early = {
+            key: self._early(loop) for key, loop in first.loops.items()
+            if all(map(self.layout.early, loop.nodes)) and loop.lanes == 1
+            and loop.columns * self.chain.rows <= self.chain.threads
+        }  # fmt: skip
+        ahead = [f"e{k} = {one.load}(q, {self._early_at(one)})" for k, one in enumerate(early.values())]
+        ahead.append(f"{self.bytes['load']}(q, found, thread, following)")
+        self.head += f"    found = cuda.local.array({tile.loads * tile.width}, index)\n    following = number\n"
+        self.head += "".join(f"    {line}\n" for line in ahead)
+        self.head += f"    {self.bytes['begin']}(q, thread)\n"
+        text = ""
+        for k, one in enumerate(early.values()):
+            text += f"        if thread < rows * {one.columns}:\n            {one.store}(q, e{k}, thread)\n"
+        text += f"        {self.bytes['store']}(found, words, thread)\n        cuda.syncthreads()\n"
+        text += f"        {self.bytes['multiply']}(q, words, thread)\n        cuda.syncthreads()\n"
+        levels = [self._level(first, [loop for key, loop in first.loops.items() if key not in early])]
+        levels += [self._level(one, list(one.loops.values())) for one in others]
+        last = max(k for k, level in enumerate(levels) if level)
+        ahead.insert(0, f"following = tile + {self.chain.blocks}")
+        levels[last] = "".join(f"        {line}\n" for line in ahead) + levels[last]
+        return self._block(text + "".join(levels))
+
+    def _block(self, tiles: str) -> str:
+        """The function of a block, given what it does for each tile."""
+        chain = self.chain
+        text = "    thread = cuda.threadIdx.x\n"
+        for dtype in self.views:
+            kind = "uint8" if dtype == "bool" else dtype
+            text += f"    as_{dtype} = cuda.shared.array(0, types.{kind}, ALIGNED)\n"
+        if self.tile is not None:
+            text += "    words = cuda.shared.array(0, types.uint32, ALIGNED)\n"
+        rows = (
+            chain.rows if chain.batch % chain.rows == 0 else f"min({chain.rows}, {chain.batch} - tile * {chain.rows})"
+        )
+        text += f"    q = {self._state('index(0)')}\n{self.head}"
+        text += f"    for tile in range(number, {chain.tiles}, {chain.blocks}):\n        rows = {rows}\n"
+        text += f"        q = {self._state(f'index(tile * {chain.rows})')}\n{tiles}"
+        text += f"    q = {self._state('index(0)')}\n" if self.finish else ""
+        text += f"{self.leave}    cuda.syncthreads()\n" if self.leave else ""
+        return self.writer.define(f"@block\ndef {{name}}(p, number):\n{text}{self.finish}")
+
+    def _state(self, row: str) -> str:
+        return f"({', '.join([PARAMETERS, *(f'as_{dtype}' for dtype in [*self.views][::-1]), row, QUEUE])})"
+
+    # Before the tiles ---------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """Matrices into shared memory; functions of all that lies there."""
+        chain, layout, writer = self.chain, self.layout, self.writer
+        for value, at in layout.staged:
+            if value.dtype != "float32":
+                continue
+            numbers = f"{value.size}, {chain.threads}, {at // 4}, {writer.function(value)}"
+            fill = writer.define(f"{{name}} = staged(np.float32, {numbers})\n")
+            self.head += f"    {fill}(q, as_float32, thread)\n"
+            writer.functions[id(writer.plan.root(value))] = self._function(f"p[-3][slot({at // 4} + i)]")
+        self.head += "    cuda.syncthreads()\n" if layout.staged else ""
+        for key, at in layout.slots.items():
+            value = next(v for n in chain.nodes for v in n.outputs if id(v) == key)
+            place = f"{at // ITEMSIZE[value.dtype]} + i - p[-2] * {value.size // chain.batch}"
+            element = f"{self.views[value.dtype]}[slot(index({place}))]"
+            writer.functions[key] = self._function(element + (" != 0" if value.dtype == "bool" else ""))
+
+    def _function(self, element: str) -> str:
+        return self.writer.define(f"@device\ndef {{name}}(p, i):\n    return {element}\n")
+
+    def _begin_bytes(self, tile: ByteTile) -> None:
+        """Functions for the product with bytes, and for that with the gradient."""
+        product, writer = self.chain.product, self.writer
+        if product is None:
+            return
+        rows, m = writer.plan.root(product.rows), tile.M
+        first = "index(0)"
+        if id(rows) in writer.queued:
+            writer.reads_queue = True
+            first = f"index(p[-1] * {rows.size})"
+        x = writer.define(f"@device\ndef {{name}}(p):\n    return {writer.parameter(rows)}, {first}\n")
+        place = f"index({writer.function(product.index)}(p, r))" if product.index is not None else "r"
+        where = writer.define(f"@device\ndef {{name}}(p, r):\n    return {place}\n")
+        weight, scale = writer.function(product.node.inputs[1]), literal(product.scale, "np.float32")
+        dy, out = "None", "None"
+        if product.gradient is not None:
+            source, part = product.gradient.inputs[1], writer.parameter(self.parts[id(product.gradient)])
+            place = f"index((p[-2] + r) * {m} + m)"
+            dy = writer.define(f"@device\ndef {{name}}(p, r, m):\n    return {writer.function(source)}(p, {place})\n")
+            place = f"index(number * {tile.K * m} + i)"
+            out = writer.define(f"@device\ndef {{name}}(p, number, i, total):\n    {part}[{place}] = total * {scale}\n")
+        numbers = f"{tile.N}, {tile.K}, {m}, {tile.ROWS}, {tile.LANES}, {tile.THREADS}"
+        made = writer.define(f"{{name}} = byte_rows(ByteTile({numbers}), {x}, {where}, {weight}, {dy}, {out})\n")
+        parts = ["begin", "load", "store", "multiply", "product"]
+        if product.gradient is not None:
+            parts += ["clear", "accumulate", "finish"]
+            self.head += f"    gradient = cuda.local.array({tile.own * 4 * m}, np.float32)\n"
+        self.bytes = {name: writer.define(f"{{name}} = {made}.{name}\n") for name in parts}
+        if product.gradient is not None:
+            self.head += f"    {self.bytes['clear']}(gradient)\n"
+            self.finish += f"    {self.bytes['finish']}(q, gradient, thread, number)\n"
+
+    # Loops over elements ------------------------------------------------------------------------
+
+    def _level(self, level: Level, loops: Sequence[Loop]) -> str:
+        """What is done between two barriers, and the second of them."""
+        chain, text, self.start = self.chain, "", 0
+        for loop in loops:
+            text += self._call(self._loop(loop), chain.rows * loop.columns * loop.lanes)
+        for value in level.statistics:
+            text += self._call(self._statistics(value), chain.rows)
+        for node in level.sums:
+            if chain.product is None or node is not chain.product.gradient:
+                text += self._sum(node)
+        if level.splits:  # what follows the gradient
+            text += f"        {self.bytes['accumulate']}(q, words, gradient, thread, rows)\n"
+        return text + "        cuda.syncthreads()\n" if text else ""
+
+    def _thread(self, items: int) -> str:
+        """Number of a thread for so many items, so that what lies between two barriers begins in different warps."""
+        threads, start = self.chain.threads, self.start
+        self.start = (start + -(-items // WARP) * WARP) % threads
+        return f"index((thread + {threads - start}) % {threads})" if start else "thread"
+
+    def _call(self, name: str, items: int) -> str:
+        return f"        {name}(q, {self._thread(items)}, rows)\n"
+
+    def _loop(self, loop: Loop) -> str:
+        body, names = self._nodes(loop)
+        stores = "".join(self._store(n.outputs[0], x, "    ") for n, x in zip(loop.nodes, names, strict=True))
+        body += f"    if real:\n{stores}" if stores else ""
+        made = self.writer.define(f"@block\ndef {{name}}(p, q, c, e, i, real, thread):\n{body}")
+        numbers = f"{self.chain.rows * loop.columns}, {self.chain.threads}, {loop.columns}, {loop.lanes}"
+        return self.writer.define(f"{{name}} = elements({numbers}, {made})\n")
+
+    def _early(self, loop: Loop) -> _Early:
+        body, names = self._nodes(loop)
+        load = self.writer.define(f"@device\ndef {{name}}(p, i):\n{body}    return ({', '.join(names)},)\n")
+        stores = "".join(self._store(n.outputs[0], f"found[{k}]", "") for k, n in enumerate(loop.nodes))
+        head = f"    i = index(p[-2] * {loop.columns} + e)\n"
+        store = self.writer.define(f"@device\ndef {{name}}(p, found, e):\n{head}{stores}")
+        return _Early(load, store, loop.columns)
+
+    def _early_at(self, one: _Early) -> str:
+        last = self.chain.batch * one.columns - 1
+        return f"index(min(following * {self.chain.rows * one.columns} + thread, {last}))"
+
+    def _nodes(self, loop: Loop) -> tuple[str, list[str]]:
+        """Statements that compute a loop's nodes at element i, and the names of what they make."""
+        text, names = "", []
+        for node in loop.nodes:
+            (y,) = node.outputs
+            now, name = self._expression(node, loop), self.writer.local()
+            text += f"    {name} = {type_of(y)}({now})\n"
+            self.writer.locals[id(y)] = name
+            names.append(name)
+        self.writer.locals.clear()
+        return text, names
+
+    def _store(self, value: Value, given: str, indent: str) -> str:
+        """Statements that put an element where it is read."""
+        element, text = f"np.uint8(1 if {given} else 0)" if value.dtype == "bool" else given, ""
+        if id(value) in self.layout.slots:
+            at = self.layout.slots[id(value)] // ITEMSIZE[value.dtype]
+            text += f"{indent}    {self.views[value.dtype]}[slot({at} + e)] = {element}\n"
+        if id(value) in self.stored:
+            text += f"{indent}    {self.writer.parameter(value)}[i] = {element}\n"
+        return text
+
+    def _statistics(self, value: Value) -> str:
+        numbers = f"{value.shape[1]}, {self.chain.rows}, {self.chain.threads}, {self.layout.statistics[id(value)] // 4}"
+        arguments = f"{type_of(value)}, {numbers}, {self.writer.function(value)}"
+        return self.writer.define(f"{{name}} = row_statistics({arguments})\n")
+
+    def _expression(self, node: Node, loop: Loop) -> str:
+        writer, product = self.writer, self.chain.product
+        if product is not None and node is product.node:
+            return f"{self.bytes['product']}(p, e) * {literal(product.scale, 'np.float32')}"
+        if node.op.name in SOFTMAX:
+            return self._softmax(node)
+        if node.op.name == "matmul":
+            (a, b), (n, k) = node.inputs, (node.outputs[0].shape[1], node.inputs[0].shape[1])
+            right = f"c * {k} + r" if node.attrs["transpose_b"] else f"r * {n} + c"
+            left = f"{writer.function(a)}(p, index((p[-2] + q) * {k} + r))"
+            return self._lane_sum(node, loop, k, f"{left} * {writer.function(b)}(p, index({right}))")
+        if is_sum_of_parts(node):
+            size, terms = node.outputs[0].size, node.inputs[0].shape[0]
+            return self._lane_sum(node, loop, terms, f"{writer.function(node.inputs[0])}(p, index(r * {size} + i))")
+        return expression(node, 0, writer.operands(node), "i")
+
+    def _lane_sum(self, node: Node, loop: Loop, terms: int, term: str) -> str:
+        made = self.writer.define(f"@device\ndef {{name}}(p, q, c, i, r):\n    return {term}\n")
+        numbers = f"{type_of(node.outputs[0])}, {terms}, {loop.lanes}, {self.layout.exchange // 4}"
+        return self.writer.define(f"{{name}} = lane_sum({numbers}, {made})\n") + "(p, q, c, i, thread)"
+
+    def _softmax(self, node: Node) -> str:
+        writer, name = self.writer, node.op.name
+        x = node.inputs[name == "softmax_cross_entropy_gradient"]
+        place = f"{self.chain.rows}, {self.layout.statistics[id(x)] // 4}, {writer.function(x)}"
+        classes = "" if name in ("softmax", "log_softmax") else f"{x.shape[1]}, "
+        maker = "chain_" + name.removeprefix("softmax_") if classes else f"chain_{name}"
+        made = writer.define(f"{{name}} = {maker}({type_of(x)}, {classes}{place})\n")
+        if not classes:
+            return f"{made}(p, q, i)"
+        if name == "softmax_cross_entropy":
+            return f"{made}(p, q, i, {writer.at(node.inputs[1], 'i')})"
+        label, dy = (f"{writer.function(node.inputs[j])}(p, index(p[-2] + q))" for j in (2, 0))
+        return f"{made}(p, q, c, i, {label}, {dy})"
+
+    # Sums over rows -----------------------------------------------------------------------------
+
+    def _sum(self, node: Node) -> str:
+        """Statement that adds a tile's rows to a sum."""
+        chain, writer, size = self.chain, self.writer, node.outputs[0].size
+        fold = 1  # terms of a row
+        if node.op.name == "sum":
+            x = node.inputs[0]
+            columns = x.size // chain.batch
+            if len(normalize_axes("sum", node.attrs["axes"], x.ndim)) == x.ndim:
+                fold = columns
+            place = f"p[-2] * {columns} + r" if fold == columns else f"(p[-2] + r) * {columns} + o"
+            term = f"{writer.function(x)}(p, index({place}))"
+        else:
+            (a, b), (n, m) = node.inputs, (node.inputs[0].shape[1], node.inputs[1].shape[1])
+            term = f"{writer.function(a)}(p, index((p[-2] + r) * {n} + o // {m})) * "
+            term += f"{writer.function(b)}(p, index((p[-2] + r) * {m} + o % {m}))"
+        made = writer.define(f"@device\ndef {{name}}(p, r, o):\n    return {term}\n")
+        place = f"{writer.parameter(self.parts[id(node)])}[index(number * {size} + o)]"
+        out = writer.define(f"@device\ndef {{name}}(p, number, o, total):\n    {place} = total\n")
+        numbers = f"{size}, {chain.rows * fold}, {fold}, {chain.threads}, {self.layout.scratch[id(node)] // 4}"
+        sums = writer.define(f"{{name}} = row_sums(np.float32, {numbers}, {made}, {out})\n")
+        names = ("count", "clear", "add", "leave", "finish")
+        count, clear, add, leave, finish = (writer.define(f"{{name}} = {sums}.{name}\n") for name in names)
+        self.head += f"    {sums}_totals = cuda.local.array({count}, np.float32)\n    {clear}({sums}_totals)\n"
+        thread = self._thread(min(size * chain.rows * fold, chain.threads))
+        self.leave += f"    {leave}(q, {sums}_totals, {thread})\n"
+        self.finish += f"    {finish}(q, {sums}_totals, {thread}, number)\n"
+        return f"        {add}(q, {sums}_totals, {thread}, rows)\n"

@@ -1,0 +1,139 @@
+"""Chains of rows on numba_cuda: which steps have one, and that what they compute is what NumPy computes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from backends.cupy.test_chains import dense_network, found, step
+from backends.numba_cuda.running import EITHER, SIMULATED
+from minicnn.backends import get_backend
+from minicnn.backends._cuda.tiling import GPU
+from minicnn.backends.numba_cuda import NumbaCudaBackend, Options, tiling
+from minicnn.backends.numba_cuda.executable import StepExecutable
+from minicnn.program import Program
+
+pytestmark = EITHER
+WIDE = 784 if not SIMULATED else 48
+
+
+def check(made: tuple[Any, dict[str, Any]]) -> StepExecutable:
+    """Compare a step with NumPy's; returns what ran it."""
+    program, given = made
+    expected = get_backend("numpy").compile(program())(given)
+    backend = NumbaCudaBackend(strict=True)
+    run: Any = backend.compile(program())
+    results = run({k: backend.asarray(a) for k, a in given.items()})
+    for name, array in expected.items():
+        largest = max(1e-3, float(np.abs(array).max())) if array.size else 1.0
+        np.testing.assert_allclose(backend.to_numpy(results[name]), array, rtol=2e-5, atol=4e-6 * largest, err_msg=name)
+    return run
+
+
+def test_a_step_of_dense_layers_on_bytes_is_a_chain_and_an_update() -> None:
+    batch = 90 if SIMULATED else 9_000
+    run = check(step(dense_network(WIDE, [10], 10), batch, WIDE, 10))
+    assert run.launched == 2
+    (chain,) = found(run._plan)
+    assert chain.product is not None
+    assert chain.product.gradient is not None
+    assert chain.tiles > chain.blocks, "a block takes several tiles"
+    assert chain.batch % chain.rows, "and one that is not full"
+
+
+@settings(
+    max_examples=6 if SIMULATED else 20,
+    deadline=None,
+    phases=[Phase.explicit, Phase.generate],  # each example is compiled: a smaller one is not worth the time
+    suppress_health_check=[HealthCheck.too_slow],
+)
+@given(
+    width=st.sampled_from([1, 3, 16, 20, 33, 40]),
+    hidden=st.lists(st.integers(1, 17), min_size=1, max_size=2),
+    classes=st.integers(2, 11),
+    batch=st.integers(1, 40),
+    dtype=st.sampled_from(["uint8", "uint8", "float32"]),
+    activation=st.sampled_from(["relu", "tanh", "leaky_relu"]),
+    loss=st.sampled_from(["sparse", "mse"]),
+    dropout=st.booleans(),
+)
+def test_a_step_of_dense_layers_is_that_of_numpy(
+    width: int, hidden: list[int], classes: int, batch: int, dtype: str, activation: str, loss: str, dropout: bool
+) -> None:
+    model = dense_network(width, hidden, classes, dtype=dtype, activation=activation, loss=loss, dropout=dropout)
+    check(step(model, batch, width, classes, loss))
+
+
+def test_predictions_are_those_of_numpy() -> None:
+    model, rng = dense_network(WIDE, [10], 5), np.random.default_rng(0)
+    given: dict[str, Any] = {}
+    for value in model.program("predict", batch_size=37).inputs:
+        drawn = rng.integers(0, 256, value.shape) if value.dtype == "uint8" else rng.normal(size=value.shape) * 0.2
+        given[value.name] = drawn.astype(value.dtype)
+    run = check((lambda: model.program("predict", batch_size=37), given))
+    (chain,) = found(run._plan)
+    assert chain.product is not None
+    assert chain.product.gradient is None
+
+
+def test_labels_that_are_no_class_lose_nothing() -> None:
+    program, given = step(dense_network(16, [4], 3), 12, 16, 3)
+    given["y"][::2] = 7
+    check((program, given))
+
+
+def test_the_sum_of_a_product_that_was_cut_is_taken_by_the_chain() -> None:
+    run = check(step(dense_network(1100, [4], 3, dtype="float32"), 6, 1100, 3))
+    (chain,) = found(run._plan)
+    assert chain.nodes[0].op.name == "sum"
+    assert chain.nodes[0].inputs[0].shape[0] > 1
+
+
+def test_a_product_with_many_columns_is_a_kernel_of_its_own() -> None:
+    run = check(step(dense_network(WIDE, [tiling.NARROW + 1], 5), 20, WIDE, 5))
+    assert all(chain.product is None for chain in found(run._plan))
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "m", "rows"),
+    [(59_000, 784, 10, 64), (59_000, 784, 16, 32), (59_000, 784, 17, None), (1_000, 784, 10, 8), (900, 4000, 10, None)],
+)  # fmt: skip
+def test_a_block_takes_as_many_rows_of_bytes_as_fit(
+    n: int, k: int, m: int, rows: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("LIMITS", GPU), ("SIMULATED", False), ("_BYTE_ROWS", (8, 16, 32, 64))):
+        monkeypatch.setattr(tiling, name, value)
+    program = step(dense_network(k, [m], 5), n, k, 5)[0]()
+    product = next(node for node in program.nodes if node.op.name == "matmul")
+    assert tiling.byte_product(product) == (rows is not None)
+    for chain in found(NumbaCudaBackend().plan(program)):
+        assert chain.product is None or (chain.rows, chain.blocks) == (rows, min(132, -(-n // (rows or 1))))
+
+
+@pytest.mark.parametrize("options", [Options(fused=False), Options(tiled=False)])
+def test_chains_can_be_switched_off(options: Options) -> None:
+    program = step(dense_network(16, [4], 3), 12, 16, 3)[0]
+    assert not found(NumbaCudaBackend(options=options).plan(program()))
+
+
+def test_explain_says_which_nodes_a_chain_has() -> None:
+    program = step(dense_network(16, [4], 3), 12, 16, 3)[0]()
+    texts = {node.op.name: text for node, text in NumbaCudaBackend().explain(program)}
+    assert texts["softmax_cross_entropy"].startswith("kernel 0: chain of rows")
+    assert texts["matmul"].startswith("kernel 0: chain of rows")
+
+
+def test_rows_that_are_one_row_again_and_again_are_sent_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = Program()
+    total = program.input("total", (3,), kind="metric")
+    program.updates["total"] = total + program.input("x", (3,)) * 2.0
+    backend = NumbaCudaBackend()
+    run: Any = backend.compile(program)
+    monkeypatch.setattr(run, "_host", None)
+    rows = np.broadcast_to(np.arange(3, dtype="float32"), (4, 3))
+    made = run.many({"total": backend.asarray(np.ones(3, "float32"))}, {"x": rows})
+    np.testing.assert_array_equal(backend.to_numpy(made["total"]), [1.0, 9.0, 17.0])
