@@ -130,10 +130,10 @@ def test_explain_says_which_nodes_a_chain_has() -> None:
 def test_rows_that_are_one_row_again_and_again_are_sent_once(monkeypatch: pytest.MonkeyPatch) -> None:
     program = Program()
     total = program.input("total", (3,), kind="metric")
-    program.updates["total"] = total + program.input("x", (3,)) * 2.0
+    program.updates["total"] = total + program.input("learning_rate", (3,)) * 2.0
     backend = NumbaCudaBackend()
     run: Any = backend.compile(program)
     monkeypatch.setattr(run, "_host", None)
     rows = np.broadcast_to(np.arange(3, dtype="float32"), (4, 3))
-    made = run.many({"total": backend.asarray(np.ones(3, "float32"))}, {"x": rows})
+    made = run.many({"total": backend.asarray(np.ones(3, "float32"))}, {"learning_rate": rows})
     np.testing.assert_array_equal(backend.to_numpy(made["total"]), [1.0, 9.0, 17.0])

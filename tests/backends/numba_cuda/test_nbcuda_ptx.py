@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -17,11 +18,14 @@ pytest.importorskip("numba_cuda")
 from backends.cupy.networks import NETWORKS
 from backends.cupy.test_chains import dense_network, step
 from kernel_check import CASES, case_program
+from minicnn import zoo
 from minicnn.backends._cuda.fusing import Plan
 from minicnn.backends._cuda.rewriting import rewrite
 from minicnn.backends.numba_cuda import compiling, tiling
 from minicnn.backends.numba_cuda.generation import generate
 from minicnn.backends.numba_cuda.shim import SIMULATED
+from minicnn.losses import SparseCategoricalCrossentropy
+from minicnn.optimizers import SGD
 from minicnn.program import Program
 from op_cases import Case
 
@@ -50,6 +54,18 @@ def compiled(program: Program, capability: tuple[int, int], *, fuse: bool = True
         assert ".entry kernel(" in made
         if any(unit.tile for unit in launch):
             assert "__local_depot" not in made, f"an array is in local memory:\n{source.text}"
+
+
+def test_the_updates_of_many_parameters_fit_into_shared_memory() -> None:
+    model = zoo.get_model("squeezenet1_1", input_shape=(64, 64, 3), backend="numpy")
+    model.compile(SGD(0.1, momentum=0.9), SparseCategoricalCrossentropy(from_logits=True))
+    rewritten = rewrite(model.program("train", batch_size=8), fuse=True, tiled=True, tiles=tiling)
+    plan = Plan(rewritten, fuse=True, tiled=True, tiles=tiling)
+    source = generate(plan, max(plan.launches, key=len), set(), 256)
+    made = compiling.ptx(source.text, source.signature, (9, 0), source.threads)
+    sizes = [int(size) for size in re.findall(r"\.shared .*\[(\d+)\];", made)]
+    assert len(sizes) > 10
+    assert sum(sizes) <= 48 * 1024
 
 
 @pytest.mark.parametrize("capability", CAPABILITIES, indirect=True, ids="sm_{0[0]}{0[1]}".format)

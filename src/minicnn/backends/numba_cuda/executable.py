@@ -10,6 +10,7 @@ import numpy as np
 
 from minicnn.backends._cuda.fusing import Unit
 from minicnn.backends._cuda.placement import place
+from minicnn.backends.base import EACH_STEP
 from minicnn.backends.numba_cuda.arrays import Array, empty, from_numpy
 from minicnn.backends.numba_cuda.creation import wrap
 from minicnn.backends.numba_cuda.device import Kernel, Launch, Memory, prepare_all
@@ -34,7 +35,8 @@ class StepExecutable:
     """A Program that runs on arrays by name.
 
     Carried arrays (weights, optimizer state, metric totals) are overwritten where they are; data sets are read where
-    they are; other inputs are copied into a queue with one row a step, so that many steps run without the host.
+    they are; what is new in each step comes from a queue with one row a step, so that many steps run without the host;
+    other inputs are its only row.
     Arguments of launches are looked at once for each set of arrays.
     """
 
@@ -45,9 +47,11 @@ class StepExecutable:
         self._plan = backend.plan(program)
         self._placement = place(self._plan)
         carried = set(program.updates)
-        self._queued = [v for v in program.inputs if v.kind == "input" and v.name not in carried and id(v) not in whole]
+        given = [v for v in program.inputs if v.kind == "input" and v.name not in carried and id(v) not in whole]
+        self._queued = [v for v in given if v.name in EACH_STEP]
+        self._copied = [v for v in given if v.name not in EACH_STEP]
         self._totals = [v for v in program.inputs if v.kind == "metric" and v.name in carried]
-        others = {id(v) for v in (*self._queued, *self._totals)}
+        others = {id(v) for v in (*given, *self._totals)}
         self._bound = [v for v in program.inputs if id(v) not in others]
 
         queued = {id(v) for v in self._queued}
@@ -67,7 +71,7 @@ class StepExecutable:
         self._cursor = from_numpy(np.zeros(1, "int32"), self._gpu)
         self._static = {v.name: from_numpy(np.zeros(v.shape, v.dtype), self._gpu) for v in self._totals}
         self._capacity = 0
-        self._queue: dict[str, Array] = {}
+        self._queue = {v.name: empty((1, *v.shape), np.dtype(v.dtype), self._gpu) for v in self._copied}
         self._bindings: dict[tuple[Any, ...], _Binding] = {}
         self._grow(1)
 
@@ -85,7 +89,7 @@ class StepExecutable:
 
     def __call__(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         """One step: outputs and updates by name."""
-        for value in self._queued:
+        for value in (*self._queued, *self._copied):
             self._fill(value, arrays[value.name], 1)
         return self._run(arrays, 1)
 
@@ -94,8 +98,8 @@ class StepExecutable:
 
         Args:
             arrays: Inputs that are the same in every step, by name.
-            rows: For every other input that is not carried: NumPy arrays or arrays of numba_cuda with a further first
-                axis.
+            rows: Of those of `EACH_STEP` that the Program has, NumPy arrays or arrays of numba_cuda with a further
+                first axis.
 
         Returns:
             Outputs of the last step, and updates.
@@ -103,6 +107,8 @@ class StepExecutable:
         steps = len(next(iter(rows.values())))
         self._grow(steps)
         late = {}
+        for value in self._copied:
+            self._fill(value, arrays[value.name], 1)
         for value in self._queued:
             each = value.name in rows
             given = rows[value.name] if each else arrays[value.name]
@@ -148,7 +154,7 @@ class StepExecutable:
     def _grow(self, steps: int) -> None:
         if steps > self._capacity:
             self._capacity = steps
-            self._queue = {v.name: empty((steps, *v.shape), np.dtype(v.dtype), self._gpu) for v in self._queued}
+            self._queue |= {v.name: empty((steps, *v.shape), np.dtype(v.dtype), self._gpu) for v in self._queued}
             self._bindings.clear()
 
     def _fill(self, value: Value, given: Any, steps: int, *, each: bool = False) -> None:
@@ -236,7 +242,10 @@ class StepExecutable:
         def run() -> None:
             row = int(self._cursor.numpy()[0])
             inputs = [
-                self._queue[v.name][row] if v.name in self._queue else self._array(v, arrays) for v in node.inputs
+                self._queue[v.name][row if v.name in EACH_STEP else 0]
+                if v.name in self._queue
+                else self._array(v, arrays)
+                for v in node.inputs
             ]
             made = function(*inputs)
             for value, array in zip(node.outputs, made if len(node.outputs) > 1 else (made,), strict=True):

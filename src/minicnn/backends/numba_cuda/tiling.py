@@ -13,6 +13,7 @@ _SIMULATOR = Limits(2, 32, 16, 8, ((4, 4, 2, 2), (8, 2, 2, 1), (2, 8, 1, 2)), (4
 LIMITS = _SIMULATOR if SIMULATED else GPU
 CHAINS = True  # there are kernels for chains of rows
 LAYOUT = ChainLayout
+MOST_TOGETHER = 20  # units of a launch, since each sum declares shared memory of its own, 2 KB at most
 
 
 def convolution(node: Node, pool: tuple[int, int] | None = None) -> Tile | None:
