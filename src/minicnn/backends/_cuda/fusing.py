@@ -366,6 +366,11 @@ class Plan:
                 launches[at].append(unit)
         for launch in launches:
             launch.sort(key=_plain)  # what takes longer begins first
+            # All blocks of a launch have as many threads, with the registers of the greediest: sums take what is there.
+            threads = max((u.tile.threads for u in launch if u.tile and not _plain(u)), default=0)
+            for unit in launch:
+                if unit.tile and _plain(unit) and threads:
+                    unit.tile = tiling.narrowed(unit.tile, threads)
         return launches
 
     def _beside(self, unit: Unit, launch: list[Unit]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from minicnn.backends._cuda.expressions import image_type, window_type
 from minicnn.ops.windows import Axes
@@ -252,3 +252,13 @@ def reduction(results: int, terms: int, *, terms_first: bool, join: str = "Plus"
     parts = max(1, min(2 * limits.multiprocessors // columns, terms // (rx * 8))) if terms > 64 * rx else 1
     numbers = f"{results}, {terms}, {parts}, {ox}, {rx}, {str(terms_first).lower()}"
     return Tile(f"{join}, {numbers}", columns * parts, limits.reduction, parts, (parts, ox, rx))
+
+
+def narrowed(tile: Tile, threads: int) -> Tile:
+    """The tile of a reduction with no more threads than that, where it can be: fewer of them share each result."""
+    parts, ox, rx = tile.sizes
+    while ox * rx > threads and rx > 1:
+        rx //= 2
+    join, results, terms, *_, terms_first = tile.kind.split(", ")
+    kind = f"{join}, {results}, {terms}, {parts}, {ox}, {rx}, {terms_first}"
+    return replace(tile, kind=kind, threads=ox * rx, sizes=(parts, ox, rx))
