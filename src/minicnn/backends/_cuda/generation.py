@@ -21,6 +21,7 @@ from minicnn.backends._cuda.expressions import (
     window_type,
 )
 from minicnn.backends._cuda.fusing import SCATTER, Plan, Unit, named
+from minicnn.backends._cuda.tiling import phases
 from minicnn.ops.windows import Axes
 from minicnn.program.graph import Node, Value
 
@@ -255,21 +256,35 @@ class Writer:
         attrs, kind = node.attrs, c_type(node.outputs[0])
         axes, groups = Axes.of(attrs["data_format"]), attrs["groups"]
         x, w = (self.functor(v) for v in node.inputs)
+        back, (sh, sw) = node.op.name == "conv2d_input_gradient", attrs["strides"]
         image_x, image_y = image_pair(node)
-        back = node.op.name == "conv2d_input_gradient"
         c, f = node.inputs[0].shape[axes.c] // groups, node.outputs[0].shape[axes.c] // groups
         kh, kw = node.inputs[1].shape[:2]
-        if back:
-            source = f"Spread<{kind}, {image_y}, {attrs['strides'][0]}, {attrs['strides'][1]}, decltype({x})>"
-        else:
-            source = f"Padded<{kind}, {image_x}, decltype({x})>"
+        rows, columns = phases(node)
+        phased = rows * columns > 1
+        image = f"Padded<{kind}, {image_y if back else image_x}, decltype({x})>"
+        if back and not phased and sh * sw > 1:
+            image = f"Spread<{kind}, {image_y}, {sh}, {sw}, decltype({x})>"
+        sizes = f"{kh}, {kw}, {c}, {f}, {groups}"
         head = f"    using A = {tile.kind if tile else ''};\n"
-        head += f"    const int group = block / A::BLOCKS;\n    const {source} in = {{{x}, group * {c}}};\n"
-        sizes = f"{kh}, {kw}, {c}, {f}, {groups}, {literal(back, 'bool')}"
-        head += f"    const Filters<{kind}, {sizes}, decltype({w})> weight = {{{w}, group}};\n"
+        if phased:
+            (top, _), (left, _) = attrs["padding"]
+            head += (
+                f"    const int copy = block / A::BLOCKS, group = copy / {rows * columns};\n"
+                f"    const Phase<{rows}, {columns}, {top}, {left}> phase(copy % {rows * columns});\n"
+                f"    const Shifted<{kind}, {image}> in = {{{{{x}, group * {c}}}, phase.down(), phase.right()}};\n"
+                f"    const PhaseFilters<{kind}, {sizes}, {rows}, {columns}, decltype({w})> weight = "
+                f"{{{w}, group, phase.first_tap_down(), phase.first_tap_right()}};\n"
+            )
+        else:
+            head += (
+                f"    const int group = block / A::BLOCKS;\n    const {image} in = {{{x}, group * {c}}};\n"
+                f"    const Filters<{kind}, {sizes}, {literal(back, 'bool')}, decltype({w})> weight = {{{w}, group}};\n"
+            )
         if unit.pool is None:
             inner = self._follow(unit.nodes, unit, given="sum")
-            out = f"each<{kind}, A>(n, h, w, group * {f} + f, own, [&](uint32 i, {kind} sum) {{\n{inner}      }});"
+            each = f"each_of_phase<{kind}, A, {image_x}, {rows}, {columns}>(phase, " if phased else f"each<{kind}, A>("
+            out = f"{each}n, h, w, group * {f} + f, own, [&](uint32 i, {kind} sum) {{\n{inner}      }});"
         else:
             before = self._follow(unit.before, unit, given="sum")
             last = self.names[id(self.plan.root(unit.pool.inputs[0]))]

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeVar, cast
 
 from minicnn.backends._cuda import tiling
 from minicnn.backends._cuda.expressions import image_type, window_type
-from minicnn.backends._cuda.tiling import MOST_SHARED, MULTIPROCESSORS, Tile
+from minicnn.backends._cuda.tiling import MOST_SHARED, MULTIPROCESSORS, Geometry, Tile, phases
 from minicnn.ops.windows import Axes
 from minicnn.program.graph import Node
 
@@ -93,8 +93,11 @@ def _best(tiles: Iterable[tuple[float, Tile]]) -> tuple[float, Tile | None]:
 
 def without_tensor_cores(node: Node) -> float:
     """Cycles that a convolution takes without tensor cores, as measured for small ones."""
-    zeros = math.prod(node.attrs["strides"]) if node.op.name == "conv2d_input_gradient" else 1  # multiplied, too
-    return 8200 + 150e-6 * node.cost.flops / 2 * zeros + 900e-6 * node.outputs[0].size
+    flops, (rows, columns) = node.cost.flops, phases(node)
+    if node.op.name == "conv2d_input_gradient":  # taps that only some phases have, or zeros, are multiplied, too
+        (kh, kw), (sh, sw) = node.inputs[1].shape[:2], node.attrs["strides"]
+        flops *= -(-kh // rows) * -(-kw // columns) * sh * sw / (kh * kw)
+    return 8200 + 150e-6 * flops / 2 + 900e-6 * node.outputs[0].size
 
 
 @dataclass(frozen=True)
@@ -139,20 +142,12 @@ def _time(blocks: int, threads: int, registers: int, shared: int, work: _Work) -
 
 def convolutions(node: Node, pool: tuple[int, int] | None, precision: str) -> Iterator[tuple[float, Tile]]:
     """Tiles that fit a convolution, each with the cycles that it would take."""
-    attrs = node.attrs
-    axes, groups = Axes.of(attrs["data_format"]), attrs["groups"]
-    y, x = node.outputs[0].shape, node.inputs[0].shape
-    n, oh, ow, f, c = y[axes.n], y[axes.h], y[axes.w], y[axes.c] // groups, x[axes.c] // groups
-    kh, kw = node.inputs[1].shape[:2]
-    (sh, sw), (dh, dw) = attrs["strides"], attrs["dilation"]
-    window = window_type(node)
-    if node.op.name == "conv2d_input_gradient":
-        (top, _), (left, _) = attrs["padding"]
-        window = f"Window<{kh}, {kw}, 1, 1, {(kh - 1) * dh - top}, {(kw - 1) * dw - left}, {dh}, {dw}>"
-        sh = sw = 1
+    g = Geometry.of(node, phased=True)
+    n, oh, ow, f, c, kh, kw = g.n, g.oh, g.ow, g.f, g.c, g.kh, g.kw
+    (sh, sw), (dh, dw) = g.strides, g.dilation
     kind, parts, products = PRECISIONS[precision]
     wide, records = _records(c, kw)
-    fixed = f"{kind}, {image_type(y, attrs['data_format'])}, {window}"
+    fixed = f"{kind}, {g.image}, {g.window}"
     eh, ew = (oh, ow) if pool is None else (oh // pool[0] * pool[0], ow // pool[1] * pool[1])
     ph, pw = pool or (1, 1)
     for py, px in ((1, 2), (2, 1), (2, 2), (1, 4), (2, 4), (4, 2), (2, 3), (3, 2), (1, 6), (1, 8)):
@@ -182,7 +177,7 @@ def convolutions(node: Node, pool: tuple[int, int] | None, precision: str) -> It
                     steps = -(-kh * records * runs // 2)
                     shared = (nb * ih * iw * size + steps * 16 * _runs(fb)[1]) * parts * 2
                     shared += nb * ih * ((iw - 1) * sw + (kw - 1) * dw + 1) * c * 4 if wide else 0
-                    blocks = -(-n // nb) * -(-eh // (gy * py)) * -(-ew // (gx * px)) * -(-f // fb) * groups
+                    blocks = -(-n // nb) * -(-eh // (gy * py)) * -(-ew // (gx * px)) * -(-f // fb) * g.copies
                     passes, warps = -(-c // cc), threads // 32
                     pairs = nb * ih * iw * runs * 4 + steps * 16 * fb // 2
                     down, right = py * sh * iw * size // 8, (px if wide else px * sw) * size // 8

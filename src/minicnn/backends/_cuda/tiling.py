@@ -78,25 +78,95 @@ def _filters(f: int) -> int:
     return 4 if f % 4 == 0 or f >= 7 else 2 if f % 2 == 0 else 1
 
 
-def convolution(node: Node, pool: tuple[int, int] | None = None, *, limits: Limits = GPU) -> Tile | None:
+def phases(node: Node) -> tuple[int, int]:
+    """Rows and columns of phases of an input gradient (`Phase` of `tiles.cuh`): its strides, where nothing is dilated.
+
+    Everything else has one phase.
+    """
+    strides, dilation = node.attrs["strides"], node.attrs["dilation"]
+    fits = all(s == 1 or d == 1 for s, d in zip(strides, dilation, strict=True))
+    return strides if node.op.name == "conv2d_input_gradient" and fits else (1, 1)
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """A convolution as tiles see it: conv2d as it is, the gradient for its input as a convolution without strides.
+
+    Attributes:
+        n: Images.
+        oh: Rows of the result; of a phase of it.
+        ow: Columns.
+        f: Channels of the result in a group.
+        c: Channels that are summed over.
+        kh: Rows of taps.
+        kw: Columns of taps.
+        strides: From a result to the next.
+        dilation: From a tap to the next.
+        image: C++ type of the result, or of one of its phases.
+        window: C++ type of the window.
+        copies: How many such convolutions there are: groups and phases.
+    """
+
+    n: int
+    oh: int
+    ow: int
+    f: int
+    c: int
+    kh: int
+    kw: int
+    strides: tuple[int, int]
+    dilation: tuple[int, int]
+    image: str
+    window: str
+    copies: int
+
+    @classmethod
+    def of(cls, node: Node, *, phased: bool) -> Geometry:
+        """The geometry of conv2d or conv2d_input_gradient, by phases or with zeros between the elements of dy."""
+        attrs = node.attrs
+        axes, groups = Axes.of(attrs["data_format"]), attrs["groups"]
+        y, x = node.outputs[0].shape, node.inputs[0].shape
+        (kh, kw), (sh, sw), (dh, dw) = node.inputs[1].shape[:2], attrs["strides"], attrs["dilation"]
+        rows, columns = phases(node) if phased else (1, 1)
+        shape, window = list(y), window_type(node)
+        if node.op.name == "conv2d_input_gradient":
+            shape[axes.h], shape[axes.w] = -(-y[axes.h] // rows), -(-y[axes.w] // columns)
+            (top, _), (left, _) = attrs["padding"]
+            # Phases begin where their first taps are: `Shifted` has their padding.
+            kh, top = (kh, top) if rows == columns == 1 else (-(-kh // rows), 0)
+            kw, left = (kw, left) if rows == columns == 1 else (-(-kw // columns), 0)
+            window = f"Window<{kh}, {kw}, 1, 1, {(kh - 1) * dh - top}, {(kw - 1) * dw - left}, {dh}, {dw}>"
+            sh = sw = 1
+        return cls(
+            n=y[axes.n],
+            oh=shape[axes.h],
+            ow=shape[axes.w],
+            f=y[axes.c] // groups,
+            c=x[axes.c] // groups,
+            kh=kh,
+            kw=kw,
+            strides=(sh, sw),
+            dilation=(dh, dw),
+            image=image_type(shape, attrs["data_format"]),
+            window=window,
+            copies=groups * rows * columns,
+        )
+
+
+def convolution(
+    node: Node, pool: tuple[int, int] | None = None, *, limits: Limits = GPU, phased: bool = True
+) -> Tile | None:
     """Tile of conv2d or conv2d_input_gradient; None if nothing fits.
 
     Args:
         node: The convolution.
         pool: Window of the max-pooling that is done on the way out.
         limits: What bounds the choice.
+        phased: Whether the gradient of a strided convolution is made by phases.
     """
-    attrs, itemsize = node.attrs, ITEMSIZE[node.outputs[0].dtype]
-    axes, groups = Axes.of(attrs["data_format"]), attrs["groups"]
-    y, x = node.outputs[0].shape, node.inputs[0].shape
-    n, oh, ow, f, c = y[axes.n], y[axes.h], y[axes.w], y[axes.c] // groups, x[axes.c] // groups
-    kh, kw = node.inputs[1].shape[:2]
-    (sh, sw), (dh, dw) = attrs["strides"], attrs["dilation"]
-    window = window_type(node)
-    if node.op.name == "conv2d_input_gradient":
-        (top, _), (left, _) = attrs["padding"]
-        window = f"Window<{kh}, {kw}, 1, 1, {(kh - 1) * dh - top}, {(kw - 1) * dw - left}, {dh}, {dw}>"
-        sh = sw = 1
+    itemsize, g = ITEMSIZE[node.outputs[0].dtype], Geometry.of(node, phased=phased)
+    n, oh, ow, f, c, kh, kw = g.n, g.oh, g.ow, g.f, g.c, g.kh, g.kw
+    (sh, sw), (dh, dw) = g.strides, g.dilation
     eh, ew = (oh, ow) if pool is None else (oh // pool[0] * pool[0], ow // pool[1] * pool[1])
     ph, pw = pool or (1, 1)
     fx = _filters(f)
@@ -124,7 +194,7 @@ def convolution(node: Node, pool: tuple[int, int] | None = None, *, limits: Limi
                 if cc < 1:
                     continue
                 cc = -(-c // -(-c // cc))
-                blocks = -(-n // nb) * -(-eh // th) * -(-ew // tw) * -(-f // fb) * groups
+                blocks = -(-n // nb) * -(-eh // th) * -(-ew // tw) * -(-f // fb) * g.copies
                 resident = max(
                     1, min(2048 // _up(threads, 32), 65536 // (_up(threads, 32) * 96), 220_000 // (cc * per_channel))
                 )
@@ -141,7 +211,7 @@ def convolution(node: Node, pool: tuple[int, int] | None = None, *, limits: Limi
                 score = rounds * (work * (1 + loads) * patience + filled) + 400 * rounds / resident
                 if best is None or score < best[0]:
                     kind = (
-                        f"ConvTile<{image_type(y, attrs['data_format'])}, {window}, {c}, {f}, {eh}, {ew}, {nb}, "
+                        f"ConvTile<{g.image}, {g.window}, {c}, {f}, {eh}, {ew}, {nb}, "
                         f"{th}, {tw}, "
                         f"{fb}, {cc}, {py}, {px}, {fx}>"
                     )

@@ -18,7 +18,7 @@ MOST_TOGETHER = 20  # units of a launch, since each sum declares shared memory o
 
 def convolution(node: Node, pool: tuple[int, int] | None = None) -> Tile | None:
     """Tile of conv2d or conv2d_input_gradient; None if nothing fits."""
-    return tiling.convolution(node, pool, limits=LIMITS)
+    return tiling.convolution(node, pool, limits=LIMITS, phased=False)
 
 
 def weight_gradient(node: Node) -> Tile | None:

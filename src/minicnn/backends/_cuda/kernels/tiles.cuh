@@ -90,6 +90,44 @@ template <class T, int KH, int KW, int C, int F, int GROUPS, bool back, class W>
   }
 };
 
+// Phases of the gradient of a strided convolution with respect to its input: every SH-th row and SW-th column from (p / SW, p % SW) meets
+// the same taps, at most quotient(KH, SH) x quotient(KW, SW) of them, and is a convolution of dy, without strides.
+template <int SH, int SW, int PT, int PL> struct Phase {
+  int row, column;  // where it begins
+  DEVICE explicit Phase(int p) : row(p / SW), column(p % SW) {}
+  DEVICE int down() const { return (row + PT) / SH; }
+  DEVICE int right() const { return (column + PL) / SW; }
+  DEVICE int first_tap_down() const { return (row + PT) % SH; }
+  DEVICE int first_tap_right() const { return (column + PL) % SW; }
+};
+
+// An image whose position (h, w) is (h + down, w + right) of another.
+template <class T, class In> struct Shifted {
+  In in;
+  int down, right;
+  DEVICE T operator()(int n, int h, int w, int c) const { return in(n, h + down, w + right, c); }
+  template <bool aligned> DEVICE void four(int n, int h, int w, int c, T (&v)[4]) const {
+    in.template four<aligned>(n, h + down, w + right, c, v);
+  }
+};
+
+// The filters of a phase, turned round: its taps are every SH-th row and SW-th column of all, from (row, column).
+template <class T, int KH, int KW, int C, int F, int GROUPS, int SH, int SW, class W> struct PhaseFilters {
+  W w;
+  int group, row, column;
+  static constexpr bool BACK = true;
+  DEVICE T operator()(int a, int b, int c, int f) const {
+    const int i = row + SH * (quotient(KH, SH) - 1 - a), j = column + SW * (quotient(KW, SW) - 1 - b);
+    const bool real = i < KH && j < KW;
+    const T value = T(w(real ? uint32(((i * KW + j) * F + f) * (C * GROUPS) + group * C + c) : 0u));
+    return real ? value : T(0);
+  }
+  template <bool aligned> DEVICE void four(int a, int b, int c, int f, T (&v)[4]) const {
+#pragma unroll
+    for (int k = 0; k < 4; k++) v[k] = (*this)(a, b, c, f + k);
+  }
+};
+
 // Tile of a convolution: a block makes FB filters at TH x TW positions of NB images, CC channels at a time; a thread
 // FX filters at PY x PX neighbouring positions. Y: the result, with all its channels, of which the first EH x EW
 // positions are made; C, F: channels of one group.
@@ -197,6 +235,18 @@ template <class T, class A, class Write> DEVICE void each(int n, int h, int w, i
 #pragma unroll
     for (int x = 0; x < A::PX; x++)
       if ((Y::H % A::TH == 0 || h + y < Y::H) && (Y::W % A::TW == 0 || w + x < Y::W)) write(Y::at(n, h + y, w + x, c), own[y][x]);
+}
+
+// The same for a phase of an image X with strides SH and SW.
+template <class T, class A, class X, int SH, int SW, class Phase, class Write>
+DEVICE void each_of_phase(const Phase& phase, int n, int h, int w, int c, const T (&own)[A::PY][A::PX], Write write) {
+#pragma unroll
+  for (int y = 0; y < A::PY; y++)
+#pragma unroll
+    for (int x = 0; x < A::PX; x++) {
+      const int row = (h + y) * SH + phase.row, column = (w + x) * SW + phase.column;
+      if (row < X::H && column < X::W) write(X::at(n, row, column, c), own[y][x]);
+    }
 }
 
 // Max-pooling of a thread's tile over windows KH x KW that do not overlap: write(i, maximum, tap). P: pooled image.
