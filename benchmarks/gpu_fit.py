@@ -59,13 +59,14 @@ def contenders(study: str, backend: str, tty: TextIO) -> dict[str, Callable[[], 
     model, bare = build(study, backend), build(study, backend)
     epochs = EPOCHS[study]
     whole = batch == samples
+    validated = 512 if whole else batch  # samples at a time, in all ways
     on_device = [bare.backend.asarray(a) for a in (x, y)]
     valid = [bare.backend.asarray(a) for a in validation]
 
     def fit(verbose: int, **extra: Any) -> None:
         with redirect_stdout(tty):
             if whole:
-                model.fit([tuple(on_device)] * steps, epochs=epochs, verbose=verbose, **extra)
+                model.fit([tuple(on_device)] * steps, None, validated, epochs, verbose, **extra)
             else:
                 model.fit(*on_device, batch, epochs, verbose, last_batch="pad", **extra)
 
@@ -74,7 +75,7 @@ def contenders(study: str, backend: str, tty: TextIO) -> dict[str, Callable[[], 
         if whole
         else bare._source(*on_device, None, batch, "pad")
     )
-    tested = bare._validation(tuple(valid), 512)
+    tested = bare._validation(tuple(valid), validated)
     at_once = bare.backend.steps_at_once
     runs = [list(source.runs(shuffle=not whole, seed=0, epoch=e, longest=at_once)) for e in range(epochs)]
     tests = list(tested.runs(shuffle=False, seed=0, epoch=0, longest=at_once))
