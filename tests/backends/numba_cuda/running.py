@@ -15,3 +15,5 @@ EITHER = [SKIP] if SIMULATED else [SKIP, pytest.mark.gpu]
 GPU_ONLY = [pytest.mark.gpu, pytest.mark.skipif(not ON_DEVICE, reason="needs a GPU")]
 
 few = settings(max_examples=15 if SIMULATED else 60, suppress_health_check=[HealthCheck.too_slow])
+# Where kernels are compiled for each example, which takes seconds on a GPU.
+fewer = settings(few, max_examples=15 if SIMULATED else 20)

@@ -46,7 +46,7 @@ def test_a_step_of_dense_layers_on_bytes_is_a_chain_and_an_update() -> None:
 
 
 @settings(
-    max_examples=6 if SIMULATED else 20,
+    max_examples=6 if SIMULATED else 10,
     deadline=None,
     phases=[Phase.explicit, Phase.generate],  # each example is compiled: a smaller one is not worth the time
     suppress_health_check=[HealthCheck.too_slow],

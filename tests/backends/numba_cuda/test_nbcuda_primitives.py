@@ -6,9 +6,10 @@ import array_api_compat.numpy as nx
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 import op_cases
-from backends.numba_cuda.running import EITHER, SIMULATED, few
+from backends.numba_cuda.running import EITHER, SIMULATED, fewer
 from kernel_check import CASES, check_kernels, convolutions, products, reductions
 from minicnn import ops
 from minicnn.backends.numba_cuda import NAIVE, NumbaCudaBackend, Options
@@ -57,10 +58,12 @@ def test_kernels_in_float64(case: Case) -> None:
 small = SIMULATED
 
 
-@few
-@given(convolutions(4, 3, 5) if small else convolutions())
-def test_convolutions(case: Case) -> None:
-    check_kernels(NumbaCudaBackend(), case)
+@pytest.mark.parametrize("which", ["forward", "input", "weight"])
+@fewer
+@given(data=st.data())
+def test_convolutions(which: str, data: st.DataObject) -> None:
+    sizes = (4, 3, 5) if small else (30, 9, 17)
+    check_kernels(NumbaCudaBackend(), data.draw(convolutions(*sizes, which=which)))
 
 
 @pytest.mark.parametrize("groups", [1, 2])
@@ -78,13 +81,13 @@ def test_convolutions_whose_channels_are_loaded_by_fours(which: str, strides: tu
     check_kernels(NumbaCudaBackend(), case)
 
 
-@few
+@fewer
 @given(products(9, 9, 70) if small else products(200, 150, 3000))
 def test_products(case: Case) -> None:
     check_kernels(NumbaCudaBackend(), case)
 
 
-@few
+@fewer
 @given(reductions(9, 400) if small else reductions(60, 2_000_000))
 def test_reductions(case: Case) -> None:
     check_kernels(NumbaCudaBackend(), case)
