@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
-from operator import itemgetter
+from functools import cache
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar, cast
+
+import numpy as np
 
 from minicnn.backends._cuda import tiling
 from minicnn.backends._cuda.expressions import image_type, window_type
@@ -59,24 +59,29 @@ class TensorTiles:
 
     def weight_gradient(self, node: Node) -> Tile | None:
         """Tile of conv2d_weight_gradient; None if nothing fits."""
-        return self._once(node, None, lambda: self._best(node, weight_gradients) or tiling.weight_gradient(node))
+        return self._once(node, None, lambda: self._weight_gradient(node) or tiling.weight_gradient(node))
 
     def product(self, node: Node, *, joined: bool = False) -> Tile:
         """Tile of a matrix product. See `tiling.product`."""
-        tiles = partial(products, joined=joined)
-        return self._once(node, joined, lambda: self._best(node, tiles) or tiling.product(node, joined=joined))
+
+        def choose() -> Tile:
+            fits = _is_float32(node)
+            return (product(node, self.precision, joined=joined) if fits else None) or tiling.product(
+                node, joined=joined
+            )
+
+        return self._once(node, joined, choose)
 
     reduction = staticmethod(tiling.reduction)
 
     def _convolution(self, node: Node, pool: tuple[int, int] | None) -> Tile | None:
-        plain = tiling.convolution(node, pool)
-        if node.outputs[0].dtype != "float32":
-            return plain
-        score, made = _best(convolutions(node, pool, self.precision))
-        return made if plain is None or (made is not None and score + _LAUNCH < without_tensor_cores(node)) else plain
+        cycles, made = convolution(node, pool, self.precision) if _is_float32(node) else (math.inf, None)
+        if made is not None and cycles + _LAUNCH < without_tensor_cores(node):
+            return made
+        return tiling.convolution(node, pool) or made
 
-    def _best(self, node: Node, tiles: Callable[[Node, str], Iterator[tuple[float, Tile]]]) -> Tile | None:
-        return _best(tiles(node, self.precision))[1] if node.outputs[0].dtype == "float32" else None
+    def _weight_gradient(self, node: Node) -> Tile | None:
+        return weight_gradient(node, self.precision) if _is_float32(node) else None
 
     def _once(self, node: Node, more: tuple[int, int] | bool | None, choose: Callable[[], _T]) -> _T:
         """What was chosen for such a node before; else it is chosen now."""
@@ -87,8 +92,8 @@ class TensorTiles:
         return cast(_T, _chosen[key])
 
 
-def _best(tiles: Iterable[tuple[float, Tile]]) -> tuple[float, Tile | None]:
-    return min(tiles, key=itemgetter(0), default=(0.0, None))
+def _is_float32(node: Node) -> bool:
+    return node.outputs[0].dtype == "float32"
 
 
 def without_tensor_cores(node: Node) -> float:
@@ -100,12 +105,19 @@ def without_tensor_cores(node: Node) -> float:
     return 8200 + 150e-6 * flops / 2 + 900e-6 * node.outputs[0].size
 
 
-@dataclass(frozen=True)
-class _Work:
-    """Cycles of a block: `busy` of its multiprocessor's units, `alone` from its begin to its end if it were alone."""
+# What follows computes with arrays, one element for each combination of sizes.
 
-    busy: float
-    alone: float
+_Numbers = Any  # an int, or an array of them
+
+
+def _combinations(*axes: Sequence[int]) -> np.ndarray[Any, Any]:
+    """All combinations of numbers, one a column; the last number changes first."""
+    return np.stack([grid.ravel() for grid in np.meshgrid(*axes, indexing="ij")])
+
+
+def _quotient(a: _Numbers, b: _Numbers) -> _Numbers:
+    """How many times b are needed for a."""
+    return -(-a // b)
 
 
 def _records(c: int, kw: int) -> tuple[bool, int]:
@@ -114,96 +126,109 @@ def _records(c: int, kw: int) -> tuple[bool, int]:
     return wide, 1 if wide else kw
 
 
-def _runs(length: int) -> tuple[int, int]:
+def _runs(length: _Numbers) -> tuple[_Numbers, _Numbers]:
     """Runs of 8 of so many elements, and from one row of them to the next: an odd number of runs."""
-    runs = -(-length // 8)
+    runs = _quotient(length, 8)
     return runs, (runs | 1) * 8
 
 
 @cache
-def _conflicts(patches: int, columns: int, down: int, right: int) -> float:
+def _conflicts_of(patches: int, columns: int, down: int, right: int) -> float:
     """How often a warp asks the same banks for the rows of its 8 patches, given 16-byte steps from patch to patch."""
-    total = 0
-    for first in range(0, patches, 8):
-        slots = [(p // columns * down + p % columns * right) % 8 for p in range(first, min(first + 8, patches))]
-        total += max(map(slots.count, slots))
-    return total / -(-patches // 8)
+    p = np.arange(_quotient(patches, 8) * 8)
+    slots = np.where(p < patches, (p // columns * down + p % columns * right) % 8, 8).reshape(-1, 8)
+    counts = (slots[:, :, None] == np.arange(8)).sum(axis=1)
+    return float(counts.max(axis=1).mean())
 
 
-def _time(blocks: int, threads: int, registers: int, shared: int, work: _Work) -> float | None:
-    """Cycles of a launch; None if a block does not fit."""
-    registers = -(-registers // 8) * 8
-    resident = min(2048 // threads, REGISTERS // (threads * registers), MOST_SHARED // (shared + 1024), 24)
-    if resident < 1 or registers > MOST_REGISTERS:
-        return None
-    each = -(-blocks // MULTIPROCESSORS)
-    return max(each * work.busy, math.ceil(each / resident) * work.alone) + 0.5 * work.busy
+def _conflicts(patches: _Numbers, columns: _Numbers, down: _Numbers, right: _Numbers) -> _Numbers:
+    cases, which = np.unique(np.stack([patches, columns, down % 8, right % 8]), axis=1, return_inverse=True)
+    return np.array([_conflicts_of(*case) for case in cases.T.tolist()])[which.ravel()]
 
 
-def convolutions(node: Node, pool: tuple[int, int] | None, precision: str) -> Iterator[tuple[float, Tile]]:
-    """Tiles that fit a convolution, each with the cycles that it would take."""
+@dataclass(frozen=True)
+class _Work:
+    """Cycles of a block: `busy` of its multiprocessor's units, `alone` from its begin to its end if it were alone."""
+
+    busy: _Numbers
+    alone: _Numbers
+
+
+def _time(blocks: _Numbers, threads: _Numbers, registers: _Numbers, shared: _Numbers, work: _Work) -> _Numbers:
+    """Cycles of a launch; infinity if a block does not fit."""
+    registers = _quotient(registers, 8) * 8
+    resident = np.minimum(2048 // threads, REGISTERS // (threads * registers))
+    resident = np.minimum(np.minimum(resident, MOST_SHARED // (shared + 1024)), 24)
+    each = _quotient(blocks, MULTIPROCESSORS)
+    cycles = np.maximum(each * work.busy, _quotient(each, np.maximum(resident, 1)) * work.alone) + 0.5 * work.busy
+    return np.where((resident < 1) | (registers > MOST_REGISTERS), math.inf, cycles)
+
+
+def convolution(node: Node, pool: tuple[int, int] | None, precision: str) -> tuple[float, Tile | None]:
+    """The best tile of a convolution and the cycles that it takes; infinity and None if nothing fits."""
     g = Geometry.of(node, phased=True)
     n, oh, ow, f, c, kh, kw = g.n, g.oh, g.ow, g.f, g.c, g.kh, g.kw
     (sh, sw), (dh, dw) = g.strides, g.dilation
     kind, parts, products = PRECISIONS[precision]
     wide, records = _records(c, kw)
-    fixed = f"{kind}, {g.image}, {g.window}"
     eh, ew = (oh, ow) if pool is None else (oh // pool[0] * pool[0], ow // pool[1] * pool[1])
     ph, pw = pool or (1, 1)
+    pieces = []
     for py, px in ((1, 2), (2, 1), (2, 2), (1, 4), (2, 4), (4, 2), (2, 3), (3, 2), (1, 6), (1, 8)):
         if py % ph or px % pw:
             continue
-        mt = py * px // 2
-        wide_x, high_y = -(-ew // px), -(-eh // py)
-        for gx, gy, nb, fb in itertools.product(
-            sorted({wide_x, -(-wide_x // 2), -(-wide_x // 4)}),
-            sorted({-(-high_y // k) for k in (1, 2, 3, 4, 6, 8, 16)}),
-            (1, 2, 4, 8),
-            sorted({min(-(-f // 8) * 8, b) for b in (8, 16, 24, 32, 64)}),
-        ):
-            if nb > n or (nb > 1 and (gy < high_y or gx < wide_x)):
-                continue
-            warps_m = -(-nb * gy * gx // 8)
-            for nt in (1, 2, 3, 4, 8):
-                threads = 32 * warps_m * (fb // 8 // nt)
-                if fb // 8 % nt or threads > MOST_THREADS or mt * nt > 16:
-                    continue
-                ih, iw = (
-                    (gy * py - 1) * sh + (kh - 1) * dh + 1,
-                    gx * px if wide else (gx * px - 1) * sw + (kw - 1) * dw + 1,
-                )
-                for cc in {c, *(k for k in (8, 16, 32, 64) if k < c and not wide)}:
-                    runs, size = _runs(kw * cc if wide else cc)
-                    steps = -(-kh * records * runs // 2)
-                    shared = (nb * ih * iw * size + steps * 16 * _runs(fb)[1]) * parts * 2
-                    shared += nb * ih * ((iw - 1) * sw + (kw - 1) * dw + 1) * c * 4 if wide else 0
-                    blocks = -(-n // nb) * -(-eh // (gy * py)) * -(-ew // (gx * px)) * -(-f // fb) * g.copies
-                    passes, warps = -(-c // cc), threads // 32
-                    pairs = nb * ih * iw * runs * 4 + steps * 16 * fb // 2
-                    down, right = py * sh * iw * size // 8, (px if wide else px * sw) * size // 8
-                    conflicts = _conflicts(nb * gy * gx, gx, down, right)
-                    mma = max(
-                        steps * warps * mt * nt * products * _MMA,
-                        steps * warps * (mt * conflicts + nt / 2) * parts * _LOAD,
-                    )
-                    lonely = steps * (products * max(33.0, mt * nt * 8.0) + 80.0)
-                    results = nb * gy * gx * py * px * fb * 0.12
-                    work = _Work(
-                        passes * (mma + pairs * _PAIR) + results + _BLOCK,
-                        passes * (max(mma, lonely) + pairs * _PAIR + math.ceil(pairs / threads / 24) * _ANSWER)
-                        + results
-                        + 1500,
-                    )
-                    registers = 48 + 4 * mt * nt + parts * (4 * mt + 2 * nt)
-                    score = _time(blocks, threads, registers, shared, work)
-                    if score is not None:
-                        numbers = (c, f, eh, ew, nb, gy, gx, fb, cc, py, px, nt)
-                        text = f"TensorTile<{fixed}, {', '.join(map(str, numbers))}, {str(wide).lower()}>"
-                        yield score, Tile(text, blocks, threads, 1, numbers, shared)
+        wide_x, high_y = _quotient(ew, px), _quotient(eh, py)
+        gx = sorted({wide_x, _quotient(wide_x, 2), _quotient(wide_x, 4)})
+        gy = sorted({_quotient(high_y, k) for k in (1, 2, 3, 4, 6, 8, 16)})
+        fb = sorted({min(_quotient(f, 8) * 8, b) for b in (8, 16, 24, 32, 64)})
+        cc = sorted(
+            {c, *(k for k in (8, 16, 32, 64) if k < c and not wide)}, reverse=True
+        )  # one pass, if that is as good
+        pieces.append(_combinations([py], [px], gx, gy, (1, 2, 4, 8), fb, (1, 2, 3, 4, 8), cc))
+    if not pieces:
+        return math.inf, None
+    sizes = np.concatenate(pieces, axis=1)
+    py, px, gx, gy, nb, fb, nt, cc = sizes
+    threads = 32 * _quotient(nb * gy * gx, 8) * (fb // 8 // nt)
+    whole = (gy >= _quotient(eh, py)) & (gx >= _quotient(ew, px))
+    fits = (nb <= n) & ((nb == 1) | whole) & (fb // 8 % nt == 0) & (threads > 0) & (threads <= MOST_THREADS)
+    sizes, threads = sizes[:, fits & (py * px // 2 * nt <= 16)], threads[fits & (py * px // 2 * nt <= 16)]
+    if not sizes.size:
+        return math.inf, None
+    py, px, gx, gy, nb, fb, nt, cc = sizes
+    mt = py * px // 2
+    ih = (gy * py - 1) * sh + (kh - 1) * dh + 1
+    iw = gx * px if wide else (gx * px - 1) * sw + (kw - 1) * dw + 1
+    runs, size = _runs(kw * cc if wide else cc)
+    steps = _quotient(kh * records * runs, 2)
+    shared = (nb * ih * iw * size + steps * 16 * _runs(fb)[1]) * parts * 2
+    shared = shared + (nb * ih * ((iw - 1) * sw + (kw - 1) * dw + 1) * c * 4 if wide else 0)
+    blocks = _quotient(n, nb) * _quotient(eh, gy * py) * _quotient(ew, gx * px) * _quotient(f, fb) * g.copies
+    passes, warps = _quotient(c, cc), threads // 32
+    pairs = nb * ih * iw * runs * 4 + steps * 16 * fb // 2
+    down, right = py * sh * iw * size // 8, (px if wide else px * sw) * size // 8
+    conflicts = _conflicts(nb * gy * gx, gx, down, right)
+    mma = np.maximum(
+        steps * warps * mt * nt * products * _MMA, steps * warps * (mt * conflicts + nt / 2) * parts * _LOAD
+    )
+    lonely = steps * (products * np.maximum(33.0, mt * nt * 8.0) + 80.0)
+    results = nb * gy * gx * py * px * fb * 0.12
+    work = _Work(
+        passes * (mma + pairs * _PAIR) + results + _BLOCK,
+        passes * (np.maximum(mma, lonely) + pairs * _PAIR + np.ceil(pairs / threads / 24) * _ANSWER) + results + 1500,
+    )
+    cycles = _time(blocks, threads, 48 + 4 * mt * nt + parts * (4 * mt + 2 * nt), shared, work)
+    best = int(np.argmin(cycles))
+    if cycles[best] == math.inf:
+        return math.inf, None
+    py, px, gx, gy, nb, fb, nt, cc = sizes[:, best].tolist()
+    numbers = (c, f, eh, ew, nb, gy, gx, fb, cc, py, px, nt)
+    text = f"TensorTile<{kind}, {g.image}, {g.window}, {', '.join(map(str, numbers))}, {str(wide).lower()}>"
+    return float(cycles[best]), Tile(text, int(blocks[best]), int(threads[best]), 1, numbers, int(shared[best]))
 
 
-def weight_gradients(node: Node, precision: str) -> Iterator[tuple[float, Tile]]:
-    """The same for a weight gradient."""
+def weight_gradient(node: Node, precision: str) -> Tile | None:
+    """The best tile of a weight gradient; None if nothing fits."""
     attrs = node.attrs
     axes, groups = Axes.of(attrs["data_format"]), attrs["groups"]
     y, x = node.inputs[0].shape, node.inputs[1].shape
@@ -211,96 +236,105 @@ def weight_gradients(node: Node, precision: str) -> Iterator[tuple[float, Tile]]
     (kh, kw), (sh, sw), (dh, dw) = attrs["kernel"], attrs["strides"], attrs["dilation"]
     kind, parts, products = PRECISIONS[precision]
     wide, records = _records(c, kw)
-    images = image_type(x, attrs["data_format"]), image_type(y, attrs["data_format"])
-    fixed = ", ".join((kind, *images, window_type(node)))
-    for cb, fb, nt, th in itertools.product(
+    sizes = _combinations(
         sorted({c, *(k for k in (8, 16, 32, 64) if k < c and not wide)}),
-        sorted({min(-(-f // 8) * 8, b) for b in (8, 16, 24, 32, 64)}),
+        sorted({min(_quotient(f, 8) * 8, b) for b in (8, 16, 24, 32, 64)}),
         (1, 2, 3, 4),
-        sorted({-(-oh // k) for k in (1, 2, 3, 4, 6, 8, 16, 32)}),
-    ):
-        if fb // 8 % nt:
-            continue
-        runs, size = _runs(kw * cb if wide else cb)
-        tiles_m = -(-kh * records * runs // 2)
-        ih, iw = (th - 1) * sh + (kh - 1) * dh + 1, ow if wide else (ow - 1) * sw + (kw - 1) * dw + 1
-        for mw, slices, nb in itertools.product((1, 2, 3, 4, 5), (1, 2, 4, 8, 16), (1, 2, 4, 8, 16)):
-            own = 32 * -(-tiles_m // mw) * (fb // 8 // nt)
-            threads = own * slices
-            steps = -(-nb * th * ow // 16)
-            if (
-                mw > tiles_m
-                or threads > MOST_THREADS
-                or nb > n
-                or (nb > 1 and th < oh)
-                or slices > steps
-                or mw * nt > 16
-            ):
-                continue
-            shared = (nb * ih * iw * size + steps * 16 * _runs(fb)[1]) * parts * 2
-            shared += nb * ih * ((iw - 1) * sw + (kw - 1) * dw + 1) * c * 4 if wide else 0
-            shared = max(shared, slices // 2 * mw * nt * 4 * own * 4)
-            pieces = -(-c // cb) * -(-f // fb) * groups
-            strips = -(-n // nb) * -(-oh // th)
-            for goal in (1, 2, 3, 4):
-                cut = min(strips, max(1, goal * MULTIPROCESSORS // pieces))
-                blocks, each, warps = cut * pieces, -(-strips // cut), threads // 32
-                mma = max(
-                    steps * (warps // slices) * mw * nt * products * _MMA,
-                    steps * (warps // slices) * (mw + nt / 2) * parts * _TRANSPOSED,
-                )
-                pairs = nb * ih * iw * runs * 4 + steps * 16 * fb // 2
-                lonely = -(-steps // slices) * (products * max(33.0, mw * nt * 8.0) + 80.0)
-                ending = math.log2(slices) * (mw * nt * 4 * 6 + 60) + mw * nt * 40 + 1500
-                work = _Work(
-                    each * (mma + pairs * _PAIR) + ending / 4 + _BLOCK,
-                    each * (max(mma, lonely) + pairs * _PAIR + math.ceil(pairs / threads / 24) * _STRIP) + ending,
-                )
-                score = _time(blocks, threads, 48 + 4 * mw * nt + parts * (4 * mw + 2 * nt), shared, work)
-                if score is None:
-                    continue
-                score += cut * kh * kw * c * f * groups / 2000  # the sum of the parts
-                numbers = (c, f, cb, fb, nb, th, mw, nt, slices, cut)
-                text = f"TensorWeightTile<{fixed}, {', '.join(map(str, numbers))}, {str(wide).lower()}>"
-                yield score, Tile(text, blocks, threads, cut, numbers, shared)
+        sorted({_quotient(oh, k) for k in (1, 2, 3, 4, 6, 8, 16, 32)}),
+        (1, 2, 3, 4, 5),
+        (1, 2, 4, 8, 16),
+        (1, 2, 4, 8, 16),
+        (1, 2, 3, 4),
+    )
+    cb, fb, nt, th, mw, slices, nb, goal = sizes
+    tiles_m = _quotient(kh * records * _runs(kw * cb if wide else cb)[0], 2)
+    threads = 32 * _quotient(tiles_m, mw) * (fb // 8 // nt) * slices
+    fits = (fb // 8 % nt == 0) & (mw <= tiles_m) & (threads > 0) & (threads <= MOST_THREADS)
+    fits &= (nb <= n) & ((nb == 1) | (th >= oh)) & (slices <= _quotient(nb * th * ow, 16)) & (mw * nt <= 16)
+    sizes, threads = sizes[:, fits], threads[fits]
+    if not sizes.size:
+        return None
+    cb, fb, nt, th, mw, slices, nb, goal = sizes
+    runs, size = _runs(kw * cb if wide else cb)
+    ih, iw = (th - 1) * sh + (kh - 1) * dh + 1, ow if wide else (ow - 1) * sw + (kw - 1) * dw + 1
+    own, steps = threads // slices, _quotient(nb * th * ow, 16)
+    shared = (nb * ih * iw * size + steps * 16 * _runs(fb)[1]) * parts * 2
+    shared = shared + (nb * ih * ((iw - 1) * sw + (kw - 1) * dw + 1) * c * 4 if wide else 0)
+    shared = np.maximum(shared, slices // 2 * mw * nt * 4 * own * 4)
+    pieces = _quotient(c, cb) * _quotient(f, fb) * groups
+    strips = _quotient(n, nb) * _quotient(oh, th)
+    cut = np.minimum(strips, np.maximum(1, goal * MULTIPROCESSORS // pieces))
+    blocks, each, warps = cut * pieces, _quotient(strips, cut), threads // 32
+    mma = np.maximum(
+        steps * (warps // slices) * mw * nt * products * _MMA,
+        steps * (warps // slices) * (mw + nt / 2) * parts * _TRANSPOSED,
+    )
+    pairs = nb * ih * iw * runs * 4 + steps * 16 * fb // 2
+    lonely = _quotient(steps, slices) * (products * np.maximum(33.0, mw * nt * 8.0) + 80.0)
+    ending = np.log2(slices) * (mw * nt * 4 * 6 + 60) + mw * nt * 40 + 1500
+    work = _Work(
+        each * (mma + pairs * _PAIR) + ending / 4 + _BLOCK,
+        each * (np.maximum(mma, lonely) + pairs * _PAIR + np.ceil(pairs / threads / 24) * _STRIP) + ending,
+    )
+    cycles = _time(blocks, threads, 48 + 4 * mw * nt + parts * (4 * mw + 2 * nt), shared, work)
+    cycles = cycles + cut * kh * kw * c * f * groups / 2000  # the sum of the parts
+    best = int(np.argmin(cycles))
+    if cycles[best] == math.inf:
+        return None
+    cb, fb, nt, th, mw, slices, nb, _ = sizes[:, best].tolist()
+    images = image_type(x, attrs["data_format"]), image_type(y, attrs["data_format"])
+    numbers = (c, f, cb, fb, nb, th, mw, nt, slices, int(cut[best]))
+    fixed = ", ".join((kind, *images, window_type(node)))
+    text = f"TensorWeightTile<{fixed}, {', '.join(map(str, numbers))}, {str(wide).lower()}>"
+    return Tile(text, int(blocks[best]), int(threads[best]), int(cut[best]), numbers, int(shared[best]))
 
 
-def products(node: Node, precision: str, *, joined: bool = False) -> Iterator[tuple[float, Tile]]:
-    """The same for a matrix product; `joined`: a launch that comes anyway adds up parts of its sums."""
+def product(node: Node, precision: str, *, joined: bool = False) -> Tile | None:
+    """The best tile of a matrix product; `joined`: a launch that comes anyway adds up parts of its sums."""
     (m, n), (ta, tb) = node.outputs[0].shape, (node.attrs["transpose_a"], node.attrs["transpose_b"])
     k = node.inputs[0].shape[0 if ta else 1]
     kind, planes, terms = PRECISIONS[precision]
-    for bm, bn, bk in itertools.product((16, 32, 64, 128), (8, 16, 32, 64, 128), (16, 32, 64, 128, 256, 512)):
-        if (bk > 16 and bk >= 2 * k) or (bm > 16 and bm >= 2 * m) or (bn > 8 and bn >= 2 * n):
-            continue
-        a_rows, a_row = (bk, _runs(bm)[1]) if ta else (bm, _runs(bk)[1])
-        b_rows, b_row = (bn, _runs(bk)[1]) if tb else (bk, _runs(bn)[1])
-        operands = (a_rows * a_row + b_rows * b_row) * planes * 2
-        tiles = -(-m // bm) * -(-n // bn)
-        for mt, nt, slices, goal in itertools.product((1, 2, 4), (1, 2, 4), (1, 2, 4, 8), (0, 1, 2)):
-            own = 32 * (bm // 16 // mt) * (bn // 8 // nt)
-            threads = own * slices
-            if bm // 16 % mt or bn // 8 % nt or threads > MOST_THREADS or slices > bk // 16:
-                continue
-            run = -(-max(1, k // max(1, goal * MULTIPROCESSORS // tiles)) // bk) * bk if goal else -(-k // bk) * bk
-            parts = -(-k // run)
-            if goal and parts == 1:
-                continue
-            shared = max(operands, slices // 2 * mt * nt * 4 * own * 4)
-            passes, warps, steps = run // bk, own // 32, bk // 16
-            mma = steps * warps * max(mt * nt * terms * _PRODUCT_MMA, (mt + nt / 2) * planes * _PRODUCT_LOAD)
-            fill = (bm + bn) * bk / 2 * _PRODUCT_PAIR
-            lonely = -(-steps // slices) * (terms * max(33.0, mt * nt * 8.0) + 80.0)
-            rounds = math.ceil(bm * bk / 8 / threads / 6) + math.ceil(bn * bk / 8 / threads / 4)
-            waiting = rounds * _PRODUCT_ROUND + math.ceil((bm + bn) * bk / 8 / threads) * _PRODUCT_RUN
-            ending = math.log2(slices) * (mt * nt * 24 + 60) + min(bm, m) * min(bn, n) * _PRODUCT_RESULT
-            work = _Work(
-                passes * (mma + fill) + ending + _BLOCK,
-                passes * (max(mma, lonely) + fill + waiting) + ending,
-            )
-            score = _time(tiles * parts, threads, 80 + 4 * mt * nt + planes * (4 * mt + 2 * nt), shared, work)
-            if score is not None:
-                score += (0 if joined else _LAUNCH) + parts * m * n / 400 if parts > 1 else 0
-                numbers = (m, n, k, str(ta).lower(), str(tb).lower(), bm, bn, bk, mt, nt, slices, parts)
-                text = f"TensorProductTile<{kind}, {', '.join(map(str, numbers))}>"
-                yield score, Tile(text, tiles * parts, threads, parts, (bm, bn, bk, mt, nt, slices, parts), shared)
+    sizes = _combinations(
+        (16, 32, 64, 128),
+        (8, 16, 32, 64, 128),
+        (16, 32, 64, 128, 256, 512),
+        (1, 2, 4),
+        (1, 2, 4),
+        (1, 2, 4, 8),
+        (0, 1, 2),
+    )
+    bm, bn, bk, mt, nt, slices, goal = sizes
+    threads = 32 * (bm // 16 // mt) * (bn // 8 // nt) * slices
+    run = _quotient(
+        np.maximum(1, k // np.maximum(1, goal * MULTIPROCESSORS // (_quotient(m, bm) * _quotient(n, bn)))), bk
+    )
+    run = np.where(goal > 0, run, _quotient(k, bk)) * bk
+    fits = ((bk <= 16) | (bk < 2 * k)) & ((bm <= 16) | (bm < 2 * m)) & ((bn <= 8) | (bn < 2 * n))
+    fits &= (bm // 16 % mt == 0) & (bn // 8 % nt == 0) & (threads > 0) & (threads <= MOST_THREADS)
+    fits &= (slices <= bk // 16) & ((goal == 0) | (run < k))
+    sizes, threads, run = sizes[:, fits], threads[fits], run[fits]
+    if not sizes.size:
+        return None
+    bm, bn, bk, mt, nt, slices, _ = sizes
+    a = np.where(ta, bk * _runs(bm)[1], bm * _runs(bk)[1])
+    b = np.where(tb, bn * _runs(bk)[1], bk * _runs(bn)[1])
+    own, parts, tiles = threads // slices, _quotient(k, run), _quotient(m, bm) * _quotient(n, bn)
+    shared = np.maximum((a + b) * planes * 2, slices // 2 * mt * nt * 4 * own * 4)
+    passes, warps, steps = run // bk, own // 32, bk // 16
+    mma = steps * warps * np.maximum(mt * nt * terms * _PRODUCT_MMA, (mt + nt / 2) * planes * _PRODUCT_LOAD)
+    fill = (bm + bn) * bk / 2 * _PRODUCT_PAIR
+    lonely = _quotient(steps, slices) * (terms * np.maximum(33.0, mt * nt * 8.0) + 80.0)
+    rounds = np.ceil(bm * bk / 8 / threads / 6) + np.ceil(bn * bk / 8 / threads / 4)
+    waiting = rounds * _PRODUCT_ROUND + np.ceil((bm + bn) * bk / 8 / threads) * _PRODUCT_RUN
+    ending = np.log2(slices) * (mt * nt * 24 + 60) + np.minimum(bm, m) * np.minimum(bn, n) * _PRODUCT_RESULT
+    work = _Work(passes * (mma + fill) + ending + _BLOCK, passes * (np.maximum(mma, lonely) + fill + waiting) + ending)
+    cycles = _time(tiles * parts, threads, 80 + 4 * mt * nt + planes * (4 * mt + 2 * nt), shared, work)
+    cycles = cycles + np.where(parts > 1, (0 if joined else _LAUNCH) + parts * m * n / 400, 0.0)
+    best = int(np.argmin(cycles))
+    if cycles[best] == math.inf:
+        return None
+    chosen = (*sizes[:6, best].tolist(), int(parts[best]))
+    numbers = (m, n, k, str(ta).lower(), str(tb).lower(), *chosen)
+    text = f"TensorProductTile<{kind}, {', '.join(map(str, numbers))}>"
+    blocks = int(tiles[best] * parts[best])
+    return Tile(text, blocks, int(threads[best]), int(parts[best]), chosen, int(shared[best]))
