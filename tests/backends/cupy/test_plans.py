@@ -89,6 +89,20 @@ def test_a_product_is_cut_into_parts_where_a_chain_or_an_update_adds_them_up() -
     assert not parted(update=False)  # that would take another launch
 
 
+def test_sums_beside_a_convolution_have_no_more_threads_than_it() -> None:
+    beside = 0
+    for network in NETWORKS:
+        program = NETWORKS[network]("numpy").program("train", batch_size=256)
+        tiles = TensorTiles()
+        plan = Plan(rewrite(program, fuse=True, tiled=True, tiles=tiles), fuse=True, tiled=True, tiles=tiles)
+        for launch in plan.launches:
+            sums = [u.tile.threads for u in launch if u.tile and u.anchor.op.name == "reduce_parts"]
+            others = [u.tile.threads for u in launch if u.tile and u.anchor.op.name != "reduce_parts"]
+            beside += bool(sums and others)
+            assert not (sums and others) or max(sums) <= max(others)
+    assert beside
+
+
 def test_indices() -> None:
     assert affine((4, 5, 6), (30, 6, 1), "i") == "(i)"
     assert broadcast((4, 5, 6), (6,), "i") == "((i) % 6u)"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
+from typing import Any
 
 import array_api_compat.numpy as xp
 import numpy as np
@@ -13,13 +14,15 @@ from hypothesis import HealthCheck, given, settings
 from backends.cupy.emulator import Emulated
 from backends.cupy.networks import NETWORKS
 from kernel_check import case_program, convolutions, products, step_of
+from minicnn import ops
 from minicnn.backends import get_backend
-from minicnn.backends._cuda import tensor_tiling
+from minicnn.backends._cuda import tensor_tiling, tiling
 from minicnn.backends._cuda.tensor_tiling import TensorTiles
 from minicnn.program.passes import lower_precision
 from minicnn.steps import METRICS
 from numerics import assert_close
 from op_cases import Case
+from strategies import normal
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="kernels run on the host through g++")
 
@@ -44,6 +47,28 @@ def test_convolutions(case: Case) -> None:
 @given(products(70, 60, 300))
 def test_products(case: Case) -> None:
     check(case)
+
+
+@pytest.mark.parametrize("tiles", [TensorTiles(), tiling], ids=["tensor cores", "multiply-adds"])
+@pytest.mark.parametrize(("strides", "kernel", "dilation"), [
+    ((2, 2), (3, 3), (1, 1)), ((3, 1), (2, 4), (1, 2)), ((1, 2), (1, 5), (1, 1)), ((3, 3), (2, 2), (1, 1)),
+])  # fmt: skip
+def test_the_input_gradient_of_a_strided_convolution_by_phases(
+    strides: tuple[int, int], kernel: tuple[int, int], dilation: tuple[int, int], tiles: Any
+) -> None:
+    padding, image = ((1, 0), (2, 1)), (10, 11)
+    oh, ow = (
+        (m + sum(p) - d * (k - 1) - 1) // s + 1
+        for m, p, d, k, s in zip(image, padding, dilation, kernel, strides, strict=True)
+    )
+    attrs = {"strides": strides, "padding": padding, "dilation": dilation, "groups": 2, "data_format": "NHWC"}
+    dy, w = normal((2, oh, ow, 10), 0), normal((*kernel, 3, 10), 0, 1)
+    case = Case(ops.conv2d_input_gradient, (dy, w), attrs | {"image": image}, terms=50)
+    program, arrays = case_program(case, "float32")
+    emulated = Emulated(program, tiles=tiles)
+    assert "PhaseFilters" in emulated.sources[0].text
+    expected = case.op.reference(*(a.astype("float64") for a in arrays.values()), xp=xp, **case.attrs)
+    assert_close(emulated(arrays)["y0"], expected, case.terms, dtype="float32")
 
 
 def check(case: Case) -> None:
