@@ -59,29 +59,23 @@ class TensorTiles:
 
     def weight_gradient(self, node: Node) -> Tile | None:
         """Tile of conv2d_weight_gradient; None if nothing fits."""
-        return self._once(node, None, lambda: self._weight_gradient(node) or tiling.weight_gradient(node))
+        return self._once(node, None, lambda: weight_gradient(node, self.precision) or tiling.weight_gradient(node))
 
     def product(self, node: Node, *, joined: bool = False) -> Tile:
         """Tile of a matrix product. See `tiling.product`."""
-
-        def choose() -> Tile:
-            fits = _is_float32(node)
-            return (product(node, self.precision, joined=joined) if fits else None) or tiling.product(
-                node, joined=joined
-            )
-
-        return self._once(node, joined, choose)
+        return self._once(
+            node,
+            joined,
+            lambda: product(node, self.precision, joined=joined) or tiling.product(node, joined=joined),
+        )
 
     reduction = staticmethod(tiling.reduction)
 
     def _convolution(self, node: Node, pool: tuple[int, int] | None) -> Tile | None:
-        cycles, made = convolution(node, pool, self.precision) if _is_float32(node) else (math.inf, None)
+        cycles, made = convolution(node, pool, self.precision)
         if made is not None and cycles + _LAUNCH < without_tensor_cores(node):
             return made
         return tiling.convolution(node, pool) or made
-
-    def _weight_gradient(self, node: Node) -> Tile | None:
-        return weight_gradient(node, self.precision) if _is_float32(node) else None
 
     def _once(self, node: Node, more: tuple[int, int] | bool | None, choose: Callable[[], _T]) -> _T:
         """What was chosen for such a node before; else it is chosen now."""
@@ -90,10 +84,6 @@ class TensorTiles:
         if key not in _chosen:
             _chosen[key] = choose()
         return cast(_T, _chosen[key])
-
-
-def _is_float32(node: Node) -> bool:
-    return node.outputs[0].dtype == "float32"
 
 
 def without_tensor_cores(node: Node) -> float:
@@ -166,6 +156,8 @@ def _time(blocks: _Numbers, threads: _Numbers, registers: _Numbers, shared: _Num
 
 def convolution(node: Node, pool: tuple[int, int] | None, precision: str) -> tuple[float, Tile | None]:
     """The best tile of a convolution and the cycles that it takes; infinity and None if nothing fits."""
+    if node.outputs[0].dtype != "float32":
+        return math.inf, None
     g = Geometry.of(node, phased=True)
     n, oh, ow, f, c, kh, kw = g.n, g.oh, g.ow, g.f, g.c, g.kh, g.kw
     (sh, sw), (dh, dw) = g.strides, g.dilation
@@ -229,6 +221,8 @@ def convolution(node: Node, pool: tuple[int, int] | None, precision: str) -> tup
 
 def weight_gradient(node: Node, precision: str) -> Tile | None:
     """The best tile of a weight gradient; None if nothing fits."""
+    if node.outputs[0].dtype != "float32":
+        return None
     attrs = node.attrs
     axes, groups = Axes.of(attrs["data_format"]), attrs["groups"]
     y, x = node.inputs[0].shape, node.inputs[1].shape
@@ -291,6 +285,8 @@ def weight_gradient(node: Node, precision: str) -> Tile | None:
 
 def product(node: Node, precision: str, *, joined: bool = False) -> Tile | None:
     """The best tile of a matrix product; `joined`: a launch that comes anyway adds up parts of its sums."""
+    if node.outputs[0].dtype != "float32":
+        return None
     (m, n), (ta, tb) = node.outputs[0].shape, (node.attrs["transpose_a"], node.attrs["transpose_b"])
     k = node.inputs[0].shape[0 if ta else 1]
     kind, planes, terms = PRECISIONS[precision]
