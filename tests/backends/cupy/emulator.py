@@ -21,6 +21,7 @@ from minicnn.backends._cuda.fusing import Plan
 from minicnn.backends._cuda.generation import Source, generate
 from minicnn.backends._cuda.placement import place
 from minicnn.backends._cuda.rewriting import rewrite
+from minicnn.backends.base import EACH_STEP
 from minicnn.program.graph import Program, Value
 
 Array = np.ndarray[Any, Any]
@@ -138,7 +139,8 @@ static inline uint32_t pack_bfloat16(float low, float high) { return bfloat16(lo
 static inline uint32_t pack_float16(float low, float high) { return float16(low) | float16(high) << 16; }
 using FragmentA = const uint32_t[4];
 using FragmentB = const uint32_t[2];
-template <class F> static inline void mma(float (&c)[4], FragmentA& a, FragmentB& b, F value) {
+// Operands have EACH numbers in a register, so that there are 8 * EACH terms; product(x, y) of two numbers as bits.
+template <int EACH, class T, class F> static inline void mma(T (&c)[4], FragmentA& a, FragmentB& b, F product) {
   Warp& w = *warps[threadIdx.x / 32];
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   memcpy(w.a[lane], a, sizeof(FragmentA));
@@ -146,27 +148,15 @@ template <class F> static inline void mma(float (&c)[4], FragmentA& a, FragmentB
   w.all.arrive_and_wait();
   for (int r = 0; r < 4; r++) {
     const int m = g + 8 * (r / 2), n = 2 * t + r % 2;
-    for (int k = 0; k < 16; k++) {
-      const uint32_t x = w.a[m % 8 * 4 + k % 8 / 2][m / 8 + 2 * (k / 8)], y = w.b[n * 4 + k % 8 / 2][k / 8];
-      c[r] += value(x >> k % 2 * 16 & 0xffff) * value(y >> k % 2 * 16 & 0xffff);
+    for (int k = 0; k < 8 * EACH; k++) {
+      const int half = k / (4 * EACH), at = k / EACH % 4, shift = k % EACH * (32 / EACH);
+      c[r] += product(w.a[m % 8 * 4 + at][m / 8 + 2 * half] >> shift, w.b[n * 4 + at][half] >> shift);
     }
   }
   w.all.arrive_and_wait();
 }
 static inline void mma_bytes(int (&c)[4], FragmentA& a, FragmentB& b) {
-  Warp& w = *warps[threadIdx.x / 32];
-  const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  memcpy(w.a[lane], a, sizeof(FragmentA));
-  memcpy(w.b[lane], b, sizeof(FragmentB));
-  w.all.arrive_and_wait();
-  for (int r = 0; r < 4; r++) {
-    const int m = g + 8 * (r / 2), n = 2 * t + r % 2;
-    for (int k = 0; k < 32; k++) {
-      const uint32_t x = w.a[m % 8 * 4 + k % 16 / 4][m / 8 + 2 * (k / 16)], y = w.b[n * 4 + k % 16 / 4][k / 16];
-      c[r] += int(uint8_t(x >> k % 4 * 8)) * int8_t(y >> k % 4 * 8);
-    }
-  }
-  w.all.arrive_and_wait();
+  mma<4>(c, a, b, [](uint32_t x, uint32_t y) { return int(uint8_t(x)) * int8_t(y); });
 }
 template <class T> static inline T __shfl_xor_sync(unsigned, T x, int m) {
   Warp& w = *warps[threadIdx.x / 32];
@@ -183,8 +173,12 @@ static inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
   for (int i = 0; i < 4; i++) r |= unsigned(both >> (selector >> 4 * i & 7) * 8 & 255) << 8 * i;
   return r;
 }
-static inline void mma_bfloat16(float (&c)[4], FragmentA& a, FragmentB& b) { mma(c, a, b, from_bfloat16); }
-static inline void mma_float16(float (&c)[4], FragmentA& a, FragmentB& b) { mma(c, a, b, from_float16); }
+static inline void mma_bfloat16(float (&c)[4], FragmentA& a, FragmentB& b) {
+  mma<2>(c, a, b, [](uint32_t x, uint32_t y) { return from_bfloat16(x & 0xffff) * from_bfloat16(y & 0xffff); });
+}
+static inline void mma_float16(float (&c)[4], FragmentA& a, FragmentB& b) {
+  mma<2>(c, a, b, [](uint32_t x, uint32_t y) { return from_float16(x & 0xffff) * from_float16(y & 0xffff); });
+}
 """
 
 _FOLDER = Path(tempfile.gettempdir()) / "minicnn-emulator"
@@ -249,7 +243,7 @@ class Emulated:
         program = rewrite(program, fuse=fuse, tiled=tiled, tiles=tiles)
         self.plan = Plan(program, fuse=fuse, tiled=tiled, tiles=tiles)
         self.placement = place(self.plan)
-        self.queued = {id(v) for v in program.inputs if v.name in ("index", "learning_rate")}
+        self.queued = {id(v) for v in program.inputs if v.name in EACH_STEP}
         self.sources = [generate(self.plan, launch, self.queued) for launch in self.plan.launches]
         self.program = program
 

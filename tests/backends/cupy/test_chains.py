@@ -9,17 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
 
-from kernel_check import made_of
-from minicnn import Sequential, get_backend, layers, losses
+from backends.cupy.dense import Made, dense_network, dense_steps, step
+from minicnn import get_backend
 from minicnn.backends._cuda import chains, tiling
 from minicnn.backends._cuda.chain_layout import Layout
 from minicnn.backends._cuda.fusing import Plan
 from minicnn.backends._cuda.rewriting import rewrite
-from minicnn.optimizers import SGD
 
-Made = tuple[Any, dict[str, Any]]
 emulated = pytest.mark.skipif(shutil.which("g++") is None, reason="kernels run on the host through g++")
 
 
@@ -29,41 +26,6 @@ def small_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chains, "MULTIPROCESSORS", 1)
     monkeypatch.setattr(chains, "THREADS", 64)
     monkeypatch.setattr(chains, "BYTE_THREADS", (64,))
-
-
-def dense_network(
-    width: int,
-    hidden: list[int],
-    classes: int,
-    *,
-    dtype: str = "uint8",
-    activation: str = "relu",
-    loss: str = "sparse",
-    dropout: bool = False,
-) -> Sequential:
-    """Dense layers on rows of bytes or of float32."""
-    body: list[Any] = [layers.Input((width,), dtype=dtype)]
-    body += [layers.Rescaling(1 / 255)] if dtype == "uint8" else []
-    for units in hidden:
-        body += [layers.Dense(units, activation=activation)] + ([layers.Dropout(0.4)] if dropout else [])
-    body += [layers.Dense(classes)]
-    model = Sequential(body, backend="numpy")
-    chosen = {"sparse": losses.SparseCategoricalCrossentropy(from_logits=True), "mse": losses.MeanSquaredError()}[loss]
-    model.compile(SGD(0.05, momentum=0.5), chosen, ["accuracy"] if loss == "sparse" else [])
-    return model
-
-
-def step(model: Sequential, batch: int, width: int, classes: int, loss: str = "sparse") -> Made:
-    """A function that makes the training step's Program of a model, and arrays for it."""
-    rng = np.random.default_rng(5)
-    program = model.program("train", batch_size=batch)
-    dtype, shapes = program.value("x").dtype, {v.name: v.shape for v in program.inputs}
-    x = rng.integers(0, 256, (batch + 5, width)) if dtype == "uint8" else rng.normal(size=(batch + 5, width))
-    y = rng.integers(0, classes, batch + 5) if loss == "sparse" else rng.normal(size=(batch + 5, classes))
-    y = y.astype("int32" if loss == "sparse" else "float32")
-    source = model._source(x.astype(dtype), y, None, batch, "keep")
-    feed, arrays = next(iter(source.epoch(shuffle=True, seed=1, epoch=0)))
-    return made_of(model, feed, arrays, lambda name: (rng.standard_normal(shapes[name]) * 0.2).astype("float32"))
 
 
 def planned(made: Made, **options: Any) -> Plan:
@@ -184,21 +146,9 @@ def check(made: Made) -> Plan:
     phases=[Phase.explicit, Phase.generate],  # each example is compiled: a smaller one is not worth the time
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-@given(
-    width=st.sampled_from([1, 3, 16, 20, 33, 40, 70]),
-    hidden=st.lists(st.integers(1, 21), min_size=1, max_size=2),
-    classes=st.integers(2, 11),
-    batch=st.integers(1, 70),
-    dtype=st.sampled_from(["uint8", "uint8", "float32"]),
-    activation=st.sampled_from(["relu", "tanh", "leaky_relu"]),
-    loss=st.sampled_from(["sparse", "mse"]),
-    dropout=st.booleans(),
-)
-def test_a_step_of_dense_layers_is_that_of_numpy(
-    width: int, hidden: list[int], classes: int, batch: int, dtype: str, activation: str, loss: str, dropout: bool
-) -> None:
-    model = dense_network(width, hidden, classes, dtype=dtype, activation=activation, loss=loss, dropout=dropout)
-    check(step(model, batch, width, classes, loss))
+@given(dense_steps([1, 3, 16, 20, 33, 40, 70], 21, 70))
+def test_a_step_of_dense_layers_is_that_of_numpy(made: Made) -> None:
+    check(made)
 
 
 @emulated

@@ -14,6 +14,7 @@ from minicnn.backends._cuda import compiler, nvrtc, tensor_tiling, tiling
 from minicnn.backends._cuda.fusing import Plan
 from minicnn.backends._cuda.generation import generate
 from minicnn.backends._cuda.rewriting import rewrite
+from minicnn.backends.base import EACH_STEP
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.optimizers import SGD
 from minicnn.program import Program
@@ -86,7 +87,7 @@ def _texts(network: str, tiles: Any = tiling, **level: bool) -> list[str]:
 
 def _program_texts(program: Program, tiles: Any = tiling, **level: bool) -> list[str]:
     plan = _plan(program, tiles, **level)
-    queued = {id(v) for v in program.inputs if v.name in ("index", "learning_rate")}
+    queued = {id(v) for v in program.inputs if v.name in EACH_STEP}
     return [generate(plan, launch, queued).text for launch in plan.launches]
 
 

@@ -14,8 +14,8 @@ from op_cases import Case
 pytestmark = pytest.mark.gpu
 cupy = pytest.importorskip("cupy")
 
+from backends.cupy.dense import dense_network, step  # noqa: E402
 from backends.cupy.networks import NETWORKS, data  # noqa: E402
-from backends.cupy.test_chains import dense_network, step  # noqa: E402
 from minicnn.backends.cupy import NAIVE, CupyBackend, Options  # noqa: E402
 
 LEVELS = {

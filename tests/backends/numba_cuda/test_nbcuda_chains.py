@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
 
-from backends.cupy.test_chains import dense_network, found, step
+from backends.cupy.dense import Made, dense_network, dense_steps, step
+from backends.cupy.test_chains import found
 from backends.numba_cuda.running import EITHER, SIMULATED
 from minicnn.backends import get_backend
 from minicnn.backends._cuda.tiling import GPU
@@ -51,21 +51,9 @@ def test_a_step_of_dense_layers_on_bytes_is_a_chain_and_an_update() -> None:
     phases=[Phase.explicit, Phase.generate],  # each example is compiled: a smaller one is not worth the time
     suppress_health_check=[HealthCheck.too_slow],
 )
-@given(
-    width=st.sampled_from([1, 3, 16, 20, 33, 40]),
-    hidden=st.lists(st.integers(1, 17), min_size=1, max_size=2),
-    classes=st.integers(2, 11),
-    batch=st.integers(1, 40),
-    dtype=st.sampled_from(["uint8", "uint8", "float32"]),
-    activation=st.sampled_from(["relu", "tanh", "leaky_relu"]),
-    loss=st.sampled_from(["sparse", "mse"]),
-    dropout=st.booleans(),
-)
-def test_a_step_of_dense_layers_is_that_of_numpy(
-    width: int, hidden: list[int], classes: int, batch: int, dtype: str, activation: str, loss: str, dropout: bool
-) -> None:
-    model = dense_network(width, hidden, classes, dtype=dtype, activation=activation, loss=loss, dropout=dropout)
-    check(step(model, batch, width, classes, loss))
+@given(dense_steps([1, 3, 16, 20, 33, 40], 17, 40))
+def test_a_step_of_dense_layers_is_that_of_numpy(made: Made) -> None:
+    check(made)
 
 
 def test_predictions_are_those_of_numpy() -> None:

@@ -15,8 +15,8 @@ import pytest
 
 pytest.importorskip("numba_cuda")
 
+from backends.cupy.dense import dense_network, step
 from backends.cupy.networks import NETWORKS
-from backends.cupy.test_chains import dense_network, step
 from kernel_check import CASES, case_program
 from minicnn import zoo
 from minicnn.backends._cuda.fusing import Plan

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -376,7 +377,7 @@ class Plan:
     def _beside(self, unit: Unit, launch: list[Unit]) -> bool:
         """Whether a unit may join a launch: where neither of them fills the device, or all are small."""
         units = [*launch, unit]
-        if any(u.reference for u in units) or len(units) > getattr(self.tiles, "MOST_TOGETHER", len(units)):
+        if any(u.reference for u in units) or len(units) > getattr(self.tiles, "MOST_TOGETHER", math.inf):
             return False
         if all(map(_plain, units)):
             return True
