@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -26,6 +26,8 @@ from minicnn.ops.windows import Axes
 from minicnn.program.graph import Node, Value
 
 LANES = 32
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,7 @@ class Writer:
         self.values: list[Value] = []
         self.reads_queue = False
         self.written: set[int] = set()
+        self.read_late: set[int] = set()  # when sums are finished
         self._count = 0
         self.names: dict[int, str] = {}
         self._lines: list[str] = []
@@ -111,7 +114,8 @@ class Writer:
         result = []
         for k, value in enumerate(self.values):
             read_only = id(value) not in self.written and id(value) not in carried
-            kind = f"const {c_type(value)}* __restrict__" if read_only else f"{c_type(value)}*"
+            kind = f"const {c_type(value)}*" if read_only else f"{c_type(value)}*"
+            kind += " __restrict__" * (read_only and id(value) not in self.read_late)
             result.append(f"{kind} p{k}")
         return result + (["const int* __restrict__ cursor", "const int offset"] if self.reads_queue else [])
 
@@ -219,8 +223,15 @@ class Writer:
         inner = self._follow(unit.nodes, unit, given="total")
         return f"{head}    if (slice == 0 && i < {unit.size}u) {{\n{inner}    }}\n"
 
-    def _follow(self, nodes: Sequence[Node], unit: Unit, given: str | None = None, index: str | None = None) -> str:
-        """Statements that compute nodes at element i and store what is stored.
+    def _follow(self, nodes: Sequence[Node], unit: Unit, given: str | None = None) -> str:
+        """Statements that compute nodes at element i and store what is stored; see `_computed`."""
+        text, stored = self._computed(nodes, unit, given)
+        return text + "".join(f"      {self.parameter(value)}[i] = {local};\n" for value, local in stored)
+
+    def _computed(
+        self, nodes: Sequence[Node], unit: Unit, given: str | None, index: str | None = None
+    ) -> tuple[str, list[tuple[Value, str]]]:
+        """Statements that compute nodes at element i; values that are stored, and what holds them.
 
         Args:
             nodes: The nodes.
@@ -228,7 +239,7 @@ class Writer:
             given: What holds the result of the first node, if that is computed already.
             index: What holds the result of the pooling's index node, likewise.
         """
-        text, stores = "", ""
+        text, made_of_all = "", []
         stored = {id(v) for v in unit.stored}
         for k, node in enumerate(nodes):
             made = []
@@ -245,9 +256,35 @@ class Writer:
                 made.append((id(value), name))
                 if id(value) in stored:
                     self.written.add(id(value))
-                    stores += f"      {self.parameter(value)}[i] = {local};\n"
+                    made_of_all.append((value, local))
             self.names.update(made)  # not before all results are written down: none reads another
-        return text + stores
+        return text, made_of_all
+
+    def _finish_and_store(self, unit: Unit) -> str:
+        """Function objects `finish` and `store` for the sums of a unit's tile: `finish_and_store` of `tiles.cuh`."""
+        node, kind = unit.anchor, c_type(unit.anchor.outputs[0])
+        if node.op.name.endswith("_parts") and node.outputs[0].shape[0] > 1:
+            self.written.add(id(node.outputs[0]))
+            text, stored = "", [(node.outputs[0], "sum")]
+        elif unit.pool is None:
+            text, stored = self._late(lambda: self._computed(unit.nodes, unit, "sum"))
+        else:
+            text, stored = self._late(lambda: self._computed(unit.nodes, unit, "sum.top", "uint8(sum.tap)"))
+            kind = f"Pooled<{kind}>"
+        fields = "".join(f" {c_type(value)} {local};" for value, local in stored)
+        stores = "".join(f" {self.parameter(value)}[i] = made.{local};" for value, local in stored)
+        return (
+            f"    struct Made {{{fields} }};\n    const auto finish = [&](uint32 i, {kind} sum) {{\n{text}"
+            f"      return Made{{{', '.join(local for _, local in stored)}}};\n    }};\n"
+            f"    const auto store = [&](uint32 i, const Made& made) {{{stores} }};\n"
+        )
+
+    def _late(self, write: Callable[[], _T]) -> _T:
+        """What `write` returns; the values that it is the first to ask for are read when sums are finished."""
+        known = {id(v) for v in self.values}
+        result = write()
+        self.read_late |= {id(v) for v in self.values} - known
+        return result
 
     # Tiles --------------------------------------------------------------------------------------
 
@@ -265,86 +302,50 @@ class Writer:
         image = f"Padded<{kind}, {image_y if back else image_x}, decltype({x})>"
         if back and not phased and sh * sw > 1:
             image = f"Spread<{kind}, {image_y}, {sh}, {sw}, decltype({x})>"
-        sizes = f"{kh}, {kw}, {c}, {f}, {groups}"
-        head = f"    using A = {tile.kind if tile else ''};\n"
-        if phased:
+        if back:
             (top, _), (left, _) = attrs["padding"]
-            head += (
-                f"    const int copy = block / A::BLOCKS, group = copy / {rows * columns};\n"
-                f"    const Phase<{rows}, {columns}, {top}, {left}> phase(copy % {rows * columns});\n"
-                f"    const Shifted<{kind}, {image}> in = {{{{{x}, group * {c}}}, phase.down(), phase.right()}};\n"
-                f"    const PhaseFilters<{kind}, {sizes}, {rows}, {columns}, decltype({w})> weight = "
-                f"{{{w}, group, phase.first_tap_down(), phase.first_tap_right()}};\n"
-            )
+            sizes = f"typename A::S, {kh}, {kw}, {c}, {f}, {groups}, {rows}, {columns}, {top}, {left}"
         else:
-            head += (
-                f"    const int group = block / A::BLOCKS;\n    const {image} in = {{{x}, group * {c}}};\n"
-                f"    const Filters<{kind}, {sizes}, {literal(back, 'bool')}, decltype({w})> weight = {{{w}, group}};\n"
-            )
-        if unit.pool is None:
-            inner = self._follow(unit.nodes, unit, given="sum")
-            each = f"each_of_phase<{kind}, A, {image_x}, {rows}, {columns}>(phase, " if phased else f"each<{kind}, A>("
-            out = f"{each}n, h, w, group * {f} + f, own, [&](uint32 i, {kind} sum) {{\n{inner}      }});"
-        else:
-            before = self._follow(unit.before, unit, given="sum")
+            sizes = f"{kw}, {c}, {f}, {groups}"
+        filters = f"{'Turned' * back}Filters<{kind}, {sizes}, decltype({w})>"
+        head = (
+            f"    using A = {tile.kind if tile else ''};\n    const int group = block / A::BLOCKS;\n"
+            f"    const {image} in = {{{x}, group * {c}}};\n    const {filters} weight = {{{w}, group}};\n"
+        )
+        out, given = f"each<{kind}, A>", "filter, sum"
+        if unit.pool is not None:
+            before = self._late(lambda: self._follow(unit.before, unit, "sum"))
             last = self.names[id(self.plan.root(unit.pool.inputs[0]))]
-            pooled = self._follow(unit.nodes, unit, given="top", index="uint8(tap)")
+            head += f"    const auto before = [&](uint32 i, {kind} sum) {{\n{before}      return {last}(i);\n    }};\n"
             ph, pw = unit.pool.attrs["kernel"]
             image = expressions.image_type(unit.pool.outputs[0].shape, attrs["data_format"])
-            out = (
-                f"each_pooled<{kind}, A, {image}, {ph}, {pw}>(n, h, w, group * {f} + f, own,\n"
-                f"      [&](uint32 i, {kind} sum) {{\n"
-                f"{before}      return {last}(i);\n      }}, [&](uint32 i, {kind} top, int tap) {{\n{pooled}      }});"
-            )
-        call = f"{self._template(unit, 'convolve', *node.inputs)}(block % A::BLOCKS, in, weight"
-        call += ", [&](int n, int h, int w, int f, auto& own)"
-        return f"{head}    {call} {{\n      {out}\n    }});\n"
+            out, given = f"each_pooled<{kind}, A, {image}, {ph}, {pw}>", "filter, sum, before"
+        elif phased:
+            out = f"each_of_phases<{kind}, A, {image_x}, {f}, {rows}, {columns}>"
+        return (
+            f"{head}{self._finish_and_store(unit)}"
+            f"    {self._template(unit, 'convolve', *node.inputs)}(\n"
+            "      block % A::BLOCKS, in, weight, [&](int n, int h, int w, auto filter, auto sum) {\n"
+            f"      {out}(n, h, w, group * {f}, {given}, finish, store);\n    }});\n"
+        )
 
     _conv2d_input_gradient = _conv2d
 
     def _conv2d_weight_gradient_parts(self, unit: Unit) -> str:
-        node, tile = unit.anchor, unit.tile
-        dy, x = (self.functor(v) for v in node.inputs)
-        kind = c_type(node.outputs[0])
-        return (
-            f"    using A = {tile.kind if tile else ''};\n"
-            f"    {self._template(unit, 'correlate', *node.inputs[::-1])}(\n"
-            f"      block, {x}, {dy}, [&](int part, uint32 i, {kind} sum) {{\n"
-            f"{self._parts(unit)}    }});\n"
-        )
-
-    def _parts(self, unit: Unit) -> str:
-        """Statements for one element of a part of a sum, or of the whole where there is one part."""
-        (parts, *rest), anchor = unit.anchor.outputs[0].shape, unit.anchor
-        if parts == 1:
-            return self._follow(unit.nodes, unit, given="sum")
-        return f"      {self._output(anchor)}[uint32(part) * {math.prod(rest)}u + i] = sum;\n"
-
-    def _output(self, node: Node) -> str:
-        self.written.add(id(node.outputs[0]))
-        return self.parameter(node.outputs[0])
+        dy, x = unit.anchor.inputs
+        return self._summed(unit, "correlate", (x, dy), [self.functor(v) for v in (x, dy)])
 
     def _matmul(self, unit: Unit) -> str:
-        node, tile = unit.anchor, unit.tile
-        a, b = (self._matrix(v, v.shape[1]) for v in node.inputs)
-        kind = c_type(node.outputs[0])
-        inner = self._follow(unit.nodes, unit, given="sum")
-        return (
-            f"    using A = {tile.kind if tile else ''};\n"
-            f"    {self._template(unit, 'multiply', *node.inputs)}(block, {a}, {b}, [&](int, uint32 i, {kind} sum) {{\n"
-            f"{inner}    }});\n"
-        )
+        operands = unit.anchor.inputs
+        return self._summed(unit, "multiply", operands, [self._matrix(v, v.shape[1]) for v in operands])
 
-    def _matmul_parts(self, unit: Unit) -> str:
-        node, tile = unit.anchor, unit.tile
-        a, b = (self._matrix(v, v.shape[1]) for v in node.inputs)
-        kind = c_type(node.outputs[0])
-        return (
-            f"    using A = {tile.kind if tile else ''};\n"
-            f"    {self._template(unit, 'multiply', *node.inputs)}(\n"
-            f"      block, {a}, {b}, [&](int part, uint32 i, {kind} sum) {{\n"
-            f"{self._parts(unit)}    }});\n"
-        )
+    _matmul_parts = _matmul
+
+    def _summed(self, unit: Unit, name: str, operands: Sequence[Value], given: Sequence[str]) -> str:
+        """The template `name` for the two operands of a unit, of which function objects are given."""
+        tile = f"    using A = {unit.tile.kind if unit.tile else ''};\n"
+        call = self._template(unit, name, *operands)
+        return f"{tile}{self._finish_and_store(unit)}    {call}(block, {', '.join(given)}, finish, store);\n"
 
     def _template(self, unit: Unit, name: str, left: Value, right: Value) -> str:
         """The template for a unit's tile, on tensor cores or not, and its arguments."""
@@ -359,9 +360,9 @@ class Writer:
         x, kind = self.functor(node.inputs[0]), c_type(node.outputs[0])
         index = reduced_index(node, "o", "r")[1]
         return (
-            f"    reduce<{kind}, {tile.kind if tile else ''}>(\n"
+            f"{self._finish_and_store(unit)}    reduce<{kind}, {tile.kind if tile else ''}>(\n"
             f"      block, [&](uint32 o, uint32 r) {{ return {x}({index}); }},\n"
-            f"      [&](int part, uint32 i, {kind} sum) {{\n{self._parts(unit)}    }});\n"
+            f"      [&](uint32 i, {kind} sum) {{ store(i, finish(i, sum)); }});\n"
         )
 
 

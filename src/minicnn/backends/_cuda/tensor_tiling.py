@@ -13,7 +13,7 @@ import numpy as np
 
 from minicnn.backends._cuda import tiling
 from minicnn.backends._cuda.expressions import image_type, window_type
-from minicnn.backends._cuda.tiling import MOST_SHARED, MULTIPROCESSORS, Geometry, Tile, phases
+from minicnn.backends._cuda.tiling import MOST_SHARED, MULTIPROCESSORS, Geometry, Tile
 from minicnn.ops.windows import Axes
 from minicnn.program.graph import Node
 
@@ -88,11 +88,9 @@ class TensorTiles:
 
 def without_tensor_cores(node: Node) -> float:
     """Cycles that a convolution takes without tensor cores, as measured for small ones."""
-    flops, (rows, columns) = node.cost.flops, phases(node)
-    if node.op.name == "conv2d_input_gradient":  # taps that only some phases have, or zeros, are multiplied, too
-        (kh, kw), (sh, sw) = node.inputs[1].shape[:2], node.attrs["strides"]
-        flops *= -(-kh // rows) * -(-kw // columns) * sh * sw / (kh * kw)
-    return 8200 + 150e-6 * flops / 2 + 900e-6 * node.outputs[0].size
+    g = Geometry.of(node, phased=True)
+    multiplied = g.n * g.oh * g.ow * g.f * g.c * g.kh * g.kw * g.groups  # with the zeros
+    return 8200 + 150e-6 * multiplied + 900e-6 * node.outputs[0].size
 
 
 # What follows computes with arrays, one element for each combination of sizes.
@@ -195,7 +193,7 @@ def convolution(node: Node, pool: tuple[int, int] | None, precision: str) -> tup
     steps = _quotient(kh * records * runs, 2)
     shared = (nb * ih * iw * size + steps * 16 * _runs(fb)[1]) * parts * 2
     shared = shared + (nb * ih * ((iw - 1) * sw + (kw - 1) * dw + 1) * c * 4 if wide else 0)
-    blocks = _quotient(n, nb) * _quotient(eh, gy * py) * _quotient(ew, gx * px) * _quotient(f, fb) * g.copies
+    blocks = _quotient(n, nb) * _quotient(eh, gy * py) * _quotient(ew, gx * px) * _quotient(f, fb) * g.groups
     passes, warps = _quotient(c, cc), threads // 32
     pairs = nb * ih * iw * runs * 4 + steps * 16 * fb // 2
     down, right = py * sh * iw * size // 8, (px if wide else px * sw) * size // 8

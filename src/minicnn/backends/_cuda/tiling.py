@@ -79,13 +79,21 @@ def _filters(f: int) -> int:
 
 
 def phases(node: Node) -> tuple[int, int]:
-    """Rows and columns of phases of an input gradient (`Phase` of `tiles.cuh`): its strides, where nothing is dilated.
+    """Rows and columns of phases of an input gradient (`TurnedFilters` of `tiles.cuh`): its strides if not dilated.
 
     Everything else has one phase.
     """
     strides, dilation = node.attrs["strides"], node.attrs["dilation"]
     fits = all(s == 1 or d == 1 for s, d in zip(strides, dilation, strict=True))
     return strides if node.op.name == "conv2d_input_gradient" and fits else (1, 1)
+
+
+def _turned(taps: int, padding: int, stride: int, dilation: int) -> tuple[int, int]:
+    """How many elements of dy the phases of an input gradient see along an axis, and how many before their place."""
+    if stride == 1:
+        return taps, (taps - 1) * dilation - padding
+    before = (taps - 1 - padding) // stride
+    return before + 1 + -(-padding // stride), before
 
 
 @dataclass(frozen=True)
@@ -96,7 +104,7 @@ class Geometry:
         n: Images.
         oh: Rows of the result; of a phase of it.
         ow: Columns.
-        f: Channels of the result in a group.
+        f: Filters of a group: channels of the result, for each of its phases.
         c: Channels that are summed over.
         kh: Rows of taps.
         kw: Columns of taps.
@@ -104,7 +112,7 @@ class Geometry:
         dilation: From a tap to the next.
         image: C++ type of the result, or of one of its phases.
         window: C++ type of the window.
-        copies: How many such convolutions there are: groups and phases.
+        groups: How many such convolutions there are.
     """
 
     n: int
@@ -118,7 +126,7 @@ class Geometry:
     dilation: tuple[int, int]
     image: str
     window: str
-    copies: int
+    groups: int
 
     @classmethod
     def of(cls, node: Node, *, phased: bool) -> Geometry:
@@ -132,16 +140,14 @@ class Geometry:
         if node.op.name == "conv2d_input_gradient":
             shape[axes.h], shape[axes.w] = -(-y[axes.h] // rows), -(-y[axes.w] // columns)
             (top, _), (left, _) = attrs["padding"]
-            # Phases begin where their first taps are: `Shifted` has their padding.
-            kh, top = (kh, top) if rows == columns == 1 else (-(-kh // rows), 0)
-            kw, left = (kw, left) if rows == columns == 1 else (-(-kw // columns), 0)
-            window = f"Window<{kh}, {kw}, 1, 1, {(kh - 1) * dh - top}, {(kw - 1) * dw - left}, {dh}, {dw}>"
+            (kh, top), (kw, left) = _turned(kh, top, rows, dh), _turned(kw, left, columns, dw)
+            window = f"Window<{kh}, {kw}, 1, 1, {top}, {left}, {dh}, {dw}>"
             sh = sw = 1
         return cls(
             n=y[axes.n],
             oh=shape[axes.h],
             ow=shape[axes.w],
-            f=y[axes.c] // groups,
+            f=y[axes.c] // groups * rows * columns,
             c=x[axes.c] // groups,
             kh=kh,
             kw=kw,
@@ -149,7 +155,7 @@ class Geometry:
             dilation=(dh, dw),
             image=image_type(shape, attrs["data_format"]),
             window=window,
-            copies=groups * rows * columns,
+            groups=groups,
         )
 
 
@@ -194,7 +200,7 @@ def convolution(
                 if cc < 1:
                     continue
                 cc = -(-c // -(-c // cc))
-                blocks = -(-n // nb) * -(-eh // th) * -(-ew // tw) * -(-f // fb) * g.copies
+                blocks = -(-n // nb) * -(-eh // th) * -(-ew // tw) * -(-f // fb) * g.groups
                 resident = max(
                     1, min(2048 // _up(threads, 32), 65536 // (_up(threads, 32) * 96), 220_000 // (cc * per_channel))
                 )

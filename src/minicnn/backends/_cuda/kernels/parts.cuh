@@ -96,11 +96,17 @@ template <class F, int THREADS, int MOST> struct Share {
 #pragma unroll
       for (int e = 0; e < 8; e++) bits = larger_magnitude(bits, v[u][e]);
 #pragma unroll 1
-    for (int k = int(threadIdx.x) + RUN * THREADS; k < F::TOTAL; k += THREADS) {
-      float more[8];
-      f.load(k, more);
+    for (int step = RUN; step < STEPS; step += 3) {  // three at a time, as registers are scarce
+      float more[3][8];
 #pragma unroll
-      for (int e = 0; e < 8; e++) bits = larger_magnitude(bits, more[e]);
+      for (int u = 0; u < 3; u++) {
+        const int k = int(threadIdx.x) + (step + u) * THREADS;
+        f.load(k < F::TOTAL ? k : 0, more[u]);
+      }
+#pragma unroll
+      for (int u = 0; u < 3; u++)
+#pragma unroll
+        for (int e = 0; e < 8; e++) bits = larger_magnitude(bits, more[u][e]);
     }
     return bits;
   }

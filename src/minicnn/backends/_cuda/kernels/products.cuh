@@ -14,9 +14,10 @@ template <int M_, int N_, int K_, bool TA_, bool TB_, int BM_, int BN_, int BK_,
   static constexpr int RUN = quotient(quotient(K, PARTS), BK) * BK;  // terms of a part
 };
 
-// Calls out(part, i, value) for each element i of the product of matrices a(row, column) and b(row, column), as they are
-// stored.
-template <class T, class A, class FA, class FB, class Out> DEVICE void multiply(int block, FA a, FB b, Out out) {
+// finish and store get each element of the product of matrices a(row, column) and b(row, column), as they are stored; those of part p
+// come p * M * N later.
+template <class T, class A, class FA, class FB, class Finish, class Store>
+DEVICE void multiply(int block, FA a, FB b, Finish finish, Store store) {
   auto& as = *reinterpret_cast<T(*)[A::BK][A::BM + 4]>(dynamic_shared());
   auto& bs = *reinterpret_cast<T(*)[A::BK][A::BN + 4]>(dynamic_shared() + sizeof(as));
   const int thread = threadIdx.x, part = block % A::PARTS;
@@ -78,13 +79,13 @@ template <class T, class A, class FA, class FB, class Out> DEVICE void multiply(
         for (int n = 0; n < A::TN; n++) sums[m][n] += left.v[m] * right.v[n];
     }
   }
-#pragma unroll
-  for (int m = 0; m < A::TM; m++)
-#pragma unroll
-    for (int n = 0; n < A::TN; n++) {
-      const int row = m0 + gm * A::TM + m, column = n0 + gn * A::TN + n;
-      if ((A::M % A::BM == 0 || row < A::M) && (A::N % A::BN == 0 || column < A::N)) out(part, row * A::N + column, sums[m][n]);
-    }
+  finish_and_store<A::TM * A::TN, T>(
+    [=](int k, uint32& i) {
+      const int row = m0 + gm * A::TM + k / A::TN, column = n0 + gn * A::TN + k % A::TN;
+      i = uint32(part * A::M + row) * A::N + column;
+      return (A::M % A::BM == 0 || row < A::M) && (A::N % A::BN == 0 || column < A::N);
+    },
+    [&](int k) { return sums[k / A::TN][k % A::TN]; }, finish, store);
 }
 
 // Reduction --------------------------------------------------------------------------------------------------
@@ -98,7 +99,7 @@ struct Largest {
   template <class T> static DEVICE T join(T a, T b) { return maximum(a, b); }
 };
 
-// Calls out(part, o, value) for each of O results, each over R terms f(o, r) that are cut into PARTS; a block makes OX
+// Calls out(i, value) for each of O results, those of part p p * O later, each over R terms f(o, r) that are cut into PARTS; a block makes OX
 // results with RX threads each, the terms (or else the results) of neighbouring threads lying next to each other.
 template <class T, class Join, int O, int R, int PARTS, int OX, int RX, bool terms_first, class F, class Out>
 DEVICE void reduce(int block, F f, Out out) {
@@ -121,5 +122,5 @@ DEVICE void reduce(int block, F f, Out out) {
     __syncthreads();
     if (rx < half) shared[rx * OX + ox] = total = Join::join(total, shared[(rx + half) * OX + ox]);
   }
-  if (rx == 0 && (O % OX == 0 || o < O)) out(part, o, total);
+  if (rx == 0 && (O % OX == 0 || o < O)) out(uint32(part) * O + o, total);
 }

@@ -66,7 +66,7 @@ struct TensorTile {
   using S = S_;
   using R = Record<S_, CC_, wide>;
   static constexpr int C = C_, F = F_, EH = EH_, EW = EW_, NB = NB_, GY = GY_, GX = GX_, FB = FB_, CC = CC_, PY = PY_, PX = PX_, NT = NT_;
-  static constexpr int MT = PY * PX / 2, PATCHES = NB * GY * GX;
+  static constexpr int MT = PY * PX / 2, FX = 2 * NT, PATCHES = NB * GY * GX;
   static constexpr int WM = quotient(PATCHES, 8), WN = FB / 8 / NT, THREADS = 32 * WM * WN;
   static constexpr int TH = GY * PY, TW = GX * PX;
   static constexpr int IH = (TH - 1) * S::SH + (S::KH - 1) * S::DH + 1, IW = R::columns(TW);
@@ -78,7 +78,7 @@ struct TensorTile {
   static constexpr int UNROLL = STEPS * MT * NT <= 160 ? STEPS : 1;
 };
 
-// Calls out(n, h, w, f, sums) as `convolve` does: for the PY x PX positions that begin at (h, w) and filter f of the group.
+// Calls out(n, h, w, filter, sum) as `convolve` does.
 template <class T, class A, class E, class In, class W, class Out> DEVICE void tensor_convolve(int block, In in, W weight, Out out) {
   using P = typename A::P;
   using R = typename A::R;
@@ -159,17 +159,12 @@ template <class T, class A, class E, class In, class W, class Out> DEVICE void t
   const int own = wm * 8 + lane / 4, n = n0 + own / A::GX / A::GY;
   const int h = h0 + own / A::GX % A::GY * A::PY, w = w0 + own % A::GX * A::PX;
   if (n >= Y::N || (A::PATCHES % 8 && own >= A::PATCHES)) return;
-#pragma unroll
-  for (int k = 0; k < A::NT; k++)
-#pragma unroll
-    for (int e = 0; e < 2; e++) {
-      const int f = f0 + (wn * A::NT + k) * 8 + lane % 4 * 2 + e;
-      if (A::F % A::FB && f >= A::F) continue;
-      T values[A::PY][A::PX];
-#pragma unroll
-      for (int q = 0; q < A::PY * A::PX; q++) values[q / A::PX][q % A::PX] = scaled(sums[q / 2][k][q % 2 * 2 + e], -scale);
-      out(n, h, w, f, values);
-    }
+  out(
+    n, h, w, [=](int k) { return f0 + (wn * A::NT + k / 2) * 8 + lane % 4 * 2 + k % 2; },
+    [&](int k, int y, int x) {
+      const int q = y * A::PX + x;
+      return T(scaled(sums[q / 2][k / 2][q % 2 * 2 + k % 2], -scale));
+    });
 }
 
 // Weight gradient --------------------------------------------------------------------------------------------
@@ -190,12 +185,14 @@ struct TensorWeightTile {
   static constexpr int PLANE = NB * IH * IW * R::SIZE, ROW = odd_run(FB), GRADIENT = STEPS * 16 * ROW;
   static constexpr int ROWS = quotient(Y::H, TH), STRIPS = quotient(Y::N, NB) * ROWS;
   static constexpr int C_PARTS = quotient(C, CB), F_PARTS = quotient(F, FB), GROUPS = Y::C / F;
+  static constexpr int SIZE = S::KH * S::KW * C * Y::C;
   static constexpr bool WIDE = wide;
   static constexpr int BLOCKS = PARTS * C_PARTS * F_PARTS * GROUPS;
 };
 
-// Calls out(part, i, value) for each element i of the gradient.
-template <class T, class A, class E, class FX, class FDY, class Out> DEVICE void tensor_correlate(int block, FX x, FDY gradient, Out out) {
+// finish and store get each element of the gradient; those of part p come p * SIZE later.
+template <class T, class A, class E, class FX, class FDY, class Finish, class Store>
+DEVICE void tensor_correlate(int block, FX x, FDY gradient, Finish finish, Store store) {
   using P = typename A::P;
   using R = typename A::R;
   using S = typename A::S;
@@ -269,18 +266,13 @@ template <class T, class A, class E, class FX, class FDY, class Out> DEVICE void
   let_next_begin();
   sum_slices<A::SLICES, A::OWN>(reinterpret_cast<float*>(xs), slice, sums);
   if (slice) return;
-#pragma unroll
-  for (int m = 0; m < A::MW; m++)
-#pragma unroll
-    for (int r = 0; r < 4; r++) {
-      const int q = 2 * (wm * A::MW + m) + r / 2, e = q % R::RUNS * 8 + lane / 4, tap = q / R::RUNS;
+  finish_and_store<A::MW * A::NT * 4, T>(
+    [=](int k, uint32& i) {
+      const int r = k % 4, n = k / 4 % A::NT, q = 2 * (wm * A::MW + k / 4 / A::NT) + r / 2, e = q % R::RUNS * 8 + lane / 4, tap = q / R::RUNS;
       const int b = R::KW == S::KW ? tap % R::KW : e / A::CB, c = c0 + (R::KW == S::KW ? e : e % A::CB);
-      if (q >= R::CHUNKS || e >= R::LENGTH || (A::C % A::CB && c >= A::C)) continue;
-#pragma unroll
-      for (int k = 0; k < A::NT; k++) {
-        const int f = f0 + (wn * A::NT + k) * 8 + lane % 4 * 2 + r % 2;
-        if (A::F % A::FB && f >= A::F) continue;
-        out(part, ((tap / R::KW * S::KW + b) * A::C + c) * Y::C + group * A::F + f, T(scaled(sums[m][k][r], -scale)));
-      }
-    }
+      const int f = f0 + (wn * A::NT + n) * 8 + lane % 4 * 2 + r % 2;
+      i = uint32(part) * A::SIZE + ((tap / R::KW * S::KW + b) * A::C + c) * Y::C + group * A::F + f;
+      return q < R::CHUNKS && e < R::LENGTH && (A::C % A::CB == 0 || c < A::C) && (A::F % A::FB == 0 || f < A::F);
+    },
+    [&](int k) { return T(scaled(sums[k / 4 / A::NT][k / 4 % A::NT][k % 4], -scale)); }, finish, store);
 }

@@ -33,8 +33,9 @@ DEVICE auto matrix_part(uint32* place, const F& matrix, int r0, int c0, int rows
     });
 }
 
-// Calls out(part, i, value) for each element i of the product of matrices a(row, column) and b(row, column), as they are stored.
-template <class T, class A, class E, class FA, class FB, class Out> DEVICE void tensor_multiply(int block, FA a, FB b, Out out) {
+// As `multiply`.
+template <class T, class A, class E, class FA, class FB, class Finish, class Store>
+DEVICE void tensor_multiply(int block, FA a, FB b, Finish finish, Store store) {
   using P = typename A::P;
   constexpr int A_PLANE = A::A_ROWS * A::A_ROW, B_PLANE = A::B_ROWS * A::B_ROW;
   uint32* const as = reinterpret_cast<uint32*>(dynamic_shared());
@@ -82,13 +83,11 @@ template <class T, class A, class E, class FA, class FB, class Out> DEVICE void 
   let_next_begin();
   sum_slices<A::SLICES, A::OWN>(reinterpret_cast<float*>(as), slice, sums);
   if (slice) return;
-#pragma unroll
-  for (int m = 0; m < A::MT; m++)
-#pragma unroll
-    for (int n = 0; n < A::NT; n++)
-#pragma unroll
-      for (int r = 0; r < 4; r++) {
-        const int i = m0 + wm + m * 16 + lane / 4 + r / 2 * 8, j = n0 + wn + n * 8 + lane % 4 * 2 + r % 2;
-        if ((A::M % A::BM == 0 || i < A::M) && (A::N % A::BN == 0 || j < A::N)) out(part, i * A::N + j, T(scaled(sums[m][n][r], -scale)));
-      }
+  finish_and_store<A::MT * A::NT * 4, T>(
+    [=](int k, uint32& i) {
+      const int r = k % 4, row = m0 + wm + k / 4 / A::NT * 16 + lane / 4 + r / 2 * 8, column = n0 + wn + k / 4 % A::NT * 8 + lane % 4 * 2 + r % 2;
+      i = uint32(part * A::M + row) * A::N + column;
+      return (A::M % A::BM == 0 || row < A::M) && (A::N % A::BN == 0 || column < A::N);
+    },
+    [&](int k) { return T(scaled(sums[k / 4 / A::NT][k / 4 % A::NT][k % 4], -scale)); }, finish, store);
 }

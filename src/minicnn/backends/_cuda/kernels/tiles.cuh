@@ -70,56 +70,31 @@ template <class T, class X, int SH, int SW, class F> struct Spread {
   }
 };
 
-// Filters of shape (KH, KW, C, GROUPS * F); if `back`, they are those of the input gradient: (KH, KW, F, GROUPS * C), turned round.
-template <class T, int KH, int KW, int C, int F, int GROUPS, bool back, class W> struct Filters {
+// Filters of shape (KH, KW, C, GROUPS * F).
+template <class T, int KW, int C, int F, int GROUPS, class W> struct Filters {
   W w;
   int group;
-  static constexpr bool BACK = back;
-  DEVICE uint32 at(int a, int b, int c, int f) const {
-    return back ? (((KH - 1 - a) * KW + KW - 1 - b) * F + f) * (C * GROUPS) + group * C + c : ((a * KW + b) * C + c) * (F * GROUPS) + group * F + f;
-  }
+  static constexpr bool BACK = false;
+  DEVICE uint32 at(int a, int b, int c, int f) const { return ((a * KW + b) * C + c) * (F * GROUPS) + group * F + f; }
   DEVICE T operator()(int a, int b, int c, int f) const { return T(w(at(a, b, c, f))); }
   // Filters f .. f + 3, which begin at a multiple of 4 if `aligned`.
-  template <bool aligned> DEVICE void four(int a, int b, int c, int f, T (&v)[4]) const {
-    if (back) {
-#pragma unroll
-      for (int k = 0; k < 4; k++) v[k] = T(w(at(a, b, c, f + k)));
-    } else {
-      load_four<aligned>(w, at(a, b, c, f), v);
-    }
-  }
+  template <bool aligned> DEVICE void four(int a, int b, int c, int f, T (&v)[4]) const { load_four<aligned>(w, at(a, b, c, f), v); }
 };
 
-// Phases of the gradient of a strided convolution with respect to its input: every SH-th row and SW-th column from (p / SW, p % SW) meets
-// the same taps, at most quotient(KH, SH) x quotient(KW, SW) of them, and is a convolution of dy, without strides.
-template <int SH, int SW, int PT, int PL> struct Phase {
-  int row, column;  // where it begins
-  DEVICE explicit Phase(int p) : row(p / SW), column(p % SW) {}
-  DEVICE int down() const { return (row + PT) / SH; }
-  DEVICE int right() const { return (column + PL) / SW; }
-  DEVICE int first_tap_down() const { return (row + PT) % SH; }
-  DEVICE int first_tap_right() const { return (column + PL) % SW; }
-};
-
-// An image whose position (h, w) is (h + down, w + right) of another.
-template <class T, class In> struct Shifted {
-  In in;
-  int down, right;
-  DEVICE T operator()(int n, int h, int w, int c) const { return in(n, h + down, w + right, c); }
-  template <bool aligned> DEVICE void four(int n, int h, int w, int c, T (&v)[4]) const {
-    in.template four<aligned>(n, h + down, w + right, c, v);
-  }
-};
-
-// The filters of a phase, turned round: its taps are every SH-th row and SW-th column of all, from (row, column).
-template <class T, int KH, int KW, int C, int F, int GROUPS, int SH, int SW, class W> struct PhaseFilters {
+// The filters of an input gradient, which are those of the convolution turned round: (KH, KW, F, GROUPS * C).
+//
+// With strides SH and SW, elements of the gradient that are as far apart see the same taps: SH * SW *phases* of F filters each, of one
+// convolution of dy without strides, whose window S is what all phases see together. Filter f is one of phase f / F, and has zeros where
+// only other phases have taps. PT, PL: zeros before the image of the convolution.
+template <class T, class S, int KH, int KW, int C, int F, int GROUPS, int SH, int SW, int PT, int PL, class W> struct TurnedFilters {
   W w;
-  int group, row, column;
+  int group;
   static constexpr bool BACK = true;
+  static constexpr int DOWN = (PT + SH * S::PT) / S::DH, RIGHT = (PL + SW * S::PL) / S::DW;  // the tap of phase 0 that comes first
   DEVICE T operator()(int a, int b, int c, int f) const {
-    const int i = row + SH * (quotient(KH, SH) - 1 - a), j = column + SW * (quotient(KW, SW) - 1 - b);
-    const bool real = i < KH && j < KW;
-    const T value = T(w(real ? uint32(((i * KW + j) * F + f) * (C * GROUPS) + group * C + c) : 0u));
+    const int phase = SH * SW == 1 ? 0 : f / F, i = phase / SW + DOWN - SH * a, j = phase % SW + RIGHT - SW * b;
+    const bool real = SH * SW == 1 || (inside<KH>(i) && inside<KW>(j));
+    const T value = T(w(real ? uint32(((i * KW + j) * F + f - phase * F) * (C * GROUPS) + group * C + c) : 0u));
     return real ? value : T(0);
   }
   template <bool aligned> DEVICE void four(int a, int b, int c, int f, T (&v)[4]) const {
@@ -146,7 +121,8 @@ struct ConvTile {
   static constexpr int BLOCKS = quotient(Y::N, NB) * ROWS * COLUMNS * PARTS;
 };
 
-// Calls out(n, h, w, f, sums) for the PY x PX positions that begin at (h, w), f counted within the group.
+// Calls out(n, h, w, filter, sum): sum(k, y, x) is that of filter(k), counted within the group, at position (h + y, w + x), for
+// each k < FX, y < PY and x < PX.
 template <class T, class A, class In, class W, class Out> DEVICE void convolve(int block, In in, W weight, Out out) {
   using S = typename A::S;
   using Y = typename A::Y;
@@ -215,63 +191,95 @@ template <class T, class A, class In, class W, class Out> DEVICE void convolve(i
   }
   const int n = n0 + image, h = h0 + gy * A::PY, w = w0 + gx * A::PX;
   if (n >= Y::N) return;
+  out(n, h, w, [=](int k) { return f0 + fg * A::FX + k; }, [&](int k, int y, int x) { return sums[y][x][k]; });
+}
+
+// A thread's COUNT results on their way out: place(k, i) says whether there is a result k, and which element i it is; value(k) is its
+// sum; finish(i, sum) makes what store(i, made) stores. Some are finished before any of them is stored, so that all answers of memory
+// are waited for together. The compiler would let each store follow its load; so what is read has no __restrict__.
+template <int COUNT, class Sum, class Place, class Value, class Finish, class Store>
+DEVICE void finish_and_store(Place place, Value value, Finish finish, Store store) {
+  using Made = decltype(finish(0u, Sum()));
+  constexpr int MOST = 64 / sizeof(Made), GROUP = COUNT < MOST ? COUNT : MOST;
 #pragma unroll
-  for (int f = 0; f < A::FX; f++) {
-    if (A::F % A::FB && f0 + fg * A::FX + f >= A::F) break;
-    T own[A::PY][A::PX];
+  for (int first = 0; first < COUNT; first += GROUP) {
+    Made made[GROUP];
 #pragma unroll
-    for (int y = 0; y < A::PY; y++)
+    for (int k = 0; k < GROUP; k++) {
+      if (first + k >= COUNT) continue;
+      uint32 i = 0;
+      const bool real = place(first + k, i);
+      made[k] = finish(real ? i : 0u, value(first + k));
+    }
 #pragma unroll
-      for (int x = 0; x < A::PX; x++) own[y][x] = sums[y][x][f];
-    out(n, h, w, f0 + fg * A::FX + f, own);
+    for (int k = 0; k < GROUP; k++) {
+      uint32 i = 0;
+      if (first + k < COUNT && place(first + k, i)) store(i, made[k]);
+    }
   }
 }
 
-// Calls write(i, value) for each position of a thread's tile that is inside the image; G: first channel of the group.
-template <class T, class A, class Write> DEVICE void each(int n, int h, int w, int c, const T (&own)[A::PY][A::PX], Write write) {
+// The results of a convolution's tile, which lie in the image A::Y, whose group begins at channel `first`.
+template <class T, class A, class Filter, class Sum, class Finish, class Store>
+DEVICE void each(int n, int h, int w, int first, Filter filter, Sum sum, Finish finish, Store store) {
   using Y = typename A::Y;
-#pragma unroll
-  for (int y = 0; y < A::PY; y++)
-#pragma unroll
-    for (int x = 0; x < A::PX; x++)
-      if ((Y::H % A::TH == 0 || h + y < Y::H) && (Y::W % A::TW == 0 || w + x < Y::W)) write(Y::at(n, h + y, w + x, c), own[y][x]);
+  constexpr int PATCH = A::PY * A::PX;
+  finish_and_store<A::FX * PATCH, T>(
+    [=](int k, uint32& i) {
+      const int f = filter(k / PATCH), row = h + k % PATCH / A::PX, column = w + k % A::PX;
+      i = Y::at(n, row, column, first + f);
+      return (A::F % A::FB == 0 || f < A::F) && (Y::H % A::TH == 0 || row < Y::H) && (Y::W % A::TW == 0 || column < Y::W);
+    },
+    [&](int k) { return sum(k / PATCH, k % PATCH / A::PX, k % A::PX); }, finish, store);
 }
 
-// The same for a phase of an image X with strides SH and SW.
-template <class T, class A, class X, int SH, int SW, class Phase, class Write>
-DEVICE void each_of_phase(const Phase& phase, int n, int h, int w, int c, const T (&own)[A::PY][A::PX], Write write) {
-#pragma unroll
-  for (int y = 0; y < A::PY; y++)
-#pragma unroll
-    for (int x = 0; x < A::PX; x++) {
-      const int row = (h + y) * SH + phase.row, column = (w + x) * SW + phase.column;
-      if (row < X::H && column < X::W) write(X::at(n, row, column, c), own[y][x]);
-    }
+// The same for SH * SW phases of F filters each (TurnedFilters), which lie in the image X.
+template <class T, class A, class X, int F, int SH, int SW, class Filter, class Sum, class Finish, class Store>
+DEVICE void each_of_phases(int n, int h, int w, int first, Filter filter, Sum sum, Finish finish, Store store) {
+  constexpr int PATCH = A::PY * A::PX;
+  finish_and_store<A::FX * PATCH, T>(
+    [=](int k, uint32& i) {
+      const int f = filter(k / PATCH), phase = f / F;
+      const int row = (h + k % PATCH / A::PX) * SH + phase / SW, column = (w + k % A::PX) * SW + phase % SW;
+      i = X::at(n, row, column, first + f - phase * F);
+      return (A::F % A::FB == 0 || f < A::F) && row < X::H && column < X::W;
+    },
+    [&](int k) { return sum(k / PATCH, k % PATCH / A::PX, k % A::PX); }, finish, store);
 }
 
-// Max-pooling of a thread's tile over windows KH x KW that do not overlap: write(i, maximum, tap). P: pooled image.
-template <class T, class A, class P, int KH, int KW, class Before, class Write>
-DEVICE void each_pooled(int n, int h, int w, int c, const T (&own)[A::PY][A::PX], Before before, Write write) {
+// The maximum of a window of max-pooling, and the first tap that has it.
+template <class T> struct Pooled {
+  T top;
+  int tap;
+};
+
+// Max-pooling of before(i, sum) over windows KH x KW that do not overlap; finish gets `Pooled`. P: pooled image.
+template <class T, class A, class P, int KH, int KW, class Filter, class Sum, class Before, class Finish, class Store>
+DEVICE void each_pooled(int n, int h, int w, int first, Filter filter, Sum sum, Before before, Finish finish, Store store) {
   using Y = typename A::Y;
-#pragma unroll
-  for (int y = 0; y < A::PY; y += KH)
-#pragma unroll
-    for (int x = 0; x < A::PX; x += KW) {
-      const int p = (h + y) / KH, q = (w + x) / KW;
-      if (p >= P::H || q >= P::W) continue;
-      T top = -Limits<T>::infinity();
+  constexpr int COLUMNS = A::PX / KW, PATCH = A::PY / KH * COLUMNS;
+  finish_and_store<A::FX * PATCH, Pooled<T>>(
+    [=](int k, uint32& i) {
+      const int f = filter(k / PATCH), p = h / KH + k % PATCH / COLUMNS, q = w / KW + k % COLUMNS;
+      i = P::at(n, p, q, first + f);
+      return (A::F % A::FB == 0 || f < A::F) && p < P::H && q < P::W;
+    },
+    [&](int k) {
+      const int f = filter(k / PATCH), y = k % PATCH / COLUMNS * KH, x = k % COLUMNS * KW;
+      const bool real = (A::F % A::FB == 0 || f < A::F) && (h + y) / KH < P::H && (w + x) / KW < P::W;
       T values[KH * KW];
+      Pooled<T> result = {-Limits<T>::infinity(), KH * KW - 1};
 #pragma unroll
       for (int t = 0; t < KH * KW; t++) {
-        values[t] = before(Y::at(n, h + y + t / KW, w + x + t % KW, c), own[y + t / KW][x + t % KW]);
-        top = maximum(top, values[t]);
+        values[t] = before(real ? Y::at(n, h + y + t / KW, w + x + t % KW, first + f) : 0u, sum(k / PATCH, y + t / KW, x + t % KW));
+        result.top = maximum(result.top, values[t]);
       }
-      int tap = KH * KW - 1;
 #pragma unroll
       for (int t = KH * KW - 2; t >= 0; t--)
-        if (values[t] == top) tap = t;
-      write(P::at(n, p, q, c), top, tap);
-    }
+        if (values[t] == result.top) result.tap = t;
+      return result;
+    },
+    finish, store);
 }
 
 // Weight gradient --------------------------------------------------------------------------------------------
@@ -295,8 +303,9 @@ struct WeightTile {
   static constexpr int SHARED = largest(XS + DS, SLICES / 2 * FG * CB * OWN);
 };
 
-// Calls out(part, i, value) for each element i of the gradient.
-template <class T, class A, class FX, class FDY, class Out> DEVICE void correlate(int block, FX x, FDY dy, Out out) {
+// finish and store get each element of the gradient; those of part p come p * SIZE later.
+template <class T, class A, class FX, class FDY, class Finish, class Store>
+DEVICE void correlate(int block, FX x, FDY dy, Finish finish, Store store) {
   using S = typename A::S;
   using X = typename A::X;
   using Y = typename A::Y;
@@ -378,14 +387,11 @@ template <class T, class A, class FX, class FDY, class Out> DEVICE void correlat
     }
   }
   if (slice) return;
-#pragma unroll
-  for (int a = 0; a < A::KB; a++)
-#pragma unroll
-    for (int b = 0; b < S::KW; b++)
-#pragma unroll
-      for (int f = 0; f < A::FX; f++) {
-        const int filter = f0 + fg * A::FX + f;
-        if ((S::KH % A::KB && a0 + a >= S::KH) || (A::C % A::CB && c0 + c >= A::C) || (A::F % A::FB && filter >= A::F)) continue;
-        out(part, (((a0 + a) * S::KW + b) * A::C + c0 + c) * Y::C + group * A::F + filter, sums[a][b][f]);
-      }
+  finish_and_store<A::OWN, T>(
+    [=](int k, uint32& i) {
+      const int tap = k / A::FX, a = a0 + tap / S::KW, f = f0 + fg * A::FX + k % A::FX;
+      i = uint32(part) * A::SIZE + ((a * S::KW + tap % S::KW) * A::C + c0 + c) * Y::C + group * A::F + f;
+      return (S::KH % A::KB == 0 || a < S::KH) && (A::C % A::CB == 0 || c0 + c < A::C) && (A::F % A::FB == 0 || f < A::F);
+    },
+    [&](int k) { return flat[k]; }, finish, store);
 }
