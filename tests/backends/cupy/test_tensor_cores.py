@@ -34,7 +34,7 @@ few = settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow, Hea
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tensor cores also where others would be faster."""
     monkeypatch.setattr(tensor_tiling, "_chosen", {})
-    monkeypatch.setattr(tensor_tiling, "without_tensor_cores", lambda node: math.inf)
+    monkeypatch.setattr(tensor_tiling, "without_tensor_cores", lambda *_: math.inf)
 
 
 @few

@@ -35,6 +35,7 @@ class Tile:
         sizes: The numbers that were chosen, for generators of other languages.
         shared: Bytes of `dynamic_shared()` that a block needs, beside what its text declares.
         resident: Blocks of a multiprocessor that the compiler leaves registers for.
+        score: By which it was chosen: the less, the faster; comparable with others of its kind.
     """
 
     kind: str
@@ -44,6 +45,7 @@ class Tile:
     sizes: tuple[int, ...] = ()
     shared: int = 0
     resident: int = 1
+    score: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -222,7 +224,7 @@ def convolution(
                         f"{fb}, {cc}, {py}, {px}, {fx}>"
                     )
                     numbers = (eh, ew, nb, th, tw, fb, cc, py, px, fx)
-                    best = (score, Tile(kind, blocks, threads, 1, numbers, cc * per_channel))
+                    best = (score, Tile(kind, blocks, threads, 1, numbers, cc * per_channel, score=score))
     return None if best is None else best[1]
 
 
