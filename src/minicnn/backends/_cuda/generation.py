@@ -272,11 +272,16 @@ class Writer:
             text, stored = self._late(lambda: self._computed(unit.nodes, unit, "sum.top", "uint8(sum.tap)"))
             kind = f"Pooled<{kind}>"
         fields = "".join(f" {c_type(value)} {local};" for value, local in stored)
-        stores = "".join(f" {self.parameter(value)}[i] = made.{local};" for value, local in stored)
+        stores = ""
+        updates = {id(v) for v in self.plan.program.updates.values()}
+        for value, local in stored:  # an update may be in memory that begins anywhere
+            aligned = literal(id(value) not in updates, "bool")
+            given = f"{self.parameter(value)} + i, [=](int e) {{ return made[e].{local}; }}"
+            stores += f"      store_neighbours<decltype(width)::N, {aligned}>({given});\n"
         return (
             f"    struct Made {{{fields} }};\n    const auto finish = [&](uint32 i, {kind} sum) {{\n{text}"
             f"      return Made{{{', '.join(local for _, local in stored)}}};\n    }};\n"
-            f"    const auto store = [&](uint32 i, const Made& made) {{{stores} }};\n"
+            f"    const auto store = [&](uint32 i, const Made* made, auto width) {{\n{stores}    }};\n"
         )
 
     def _late(self, write: Callable[[], _T]) -> _T:
@@ -362,7 +367,7 @@ class Writer:
         return (
             f"{self._finish_and_store(unit)}    reduce<{kind}, {tile.kind if tile else ''}>(\n"
             f"      block, [&](uint32 o, uint32 r) {{ return {x}({index}); }},\n"
-            f"      [&](uint32 i, {kind} sum) {{ store(i, finish(i, sum)); }});\n"
+            f"      [&](uint32 i, {kind} sum) {{ const auto made = finish(i, sum); store(i, &made, Width<1>()); }});\n"
         )
 
 

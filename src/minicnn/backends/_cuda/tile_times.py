@@ -48,6 +48,7 @@ class Costs:
         result: Alone, for each result of a thread.
         block: To begin and end a block.
         first: The share of a block in the time when not all blocks are there yet, or not any more.
+        patience: How many warps' worth of units nobody uses while all wait.
         launch: Alone, before and after all blocks.
         registers: Of a thread, beside fragments and sums.
     """
@@ -69,25 +70,26 @@ class Costs:
     result: float
     block: float
     first: float
+    patience: float
     launch: float
     registers: float
 
 
-# From 1,400 tiles of 41 convolutions and input gradients, 800 of 26 weight gradients and 700 of 21 products.
+# From 1,600 tiles of 40 convolutions and input gradients, 900 of 26 weight gradients and 900 of 21 products.
 CONVOLUTION = Costs(
     mma=1.44, load=4.25, transposed=3.4, run=2.06, staged=0.454, stage=287, stage_each=99, answer=1565, more=2489,
-    fragment=25, fragments=15.5, step=20, halving=6.4, stored=0.126, result=106, block=50, first=0.243, launch=1614,
-    registers=43,
+    fragment=25, fragments=15.5, step=20, halving=6.4, stored=0.126, result=106, block=50, first=0.243,
+    patience=0, launch=1614, registers=43,
 )  # fmt: skip
 WEIGHT_GRADIENT = Costs(
-    mma=2.48, load=2.58, transposed=5.46, run=0.97, staged=0.205, stage=573, stage_each=138, answer=431, more=2263,
-    fragment=59, fragments=18.7, step=199, halving=11.7, stored=1.99, result=5.2, block=798, first=0.02, launch=1001,
-    registers=90,
+    mma=2.31, load=2.24, transposed=2.97, run=1.12, staged=0.417, stage=10, stage_each=1.06, answer=1130, more=1770,
+    fragment=59.3, fragments=4.29, step=98, halving=2.28, stored=0.656, result=64.4, block=681, first=0.02,
+    patience=3.31, launch=1000, registers=103,
 )  # fmt: skip
 PRODUCT = Costs(
-    mma=1.85, load=2.78, transposed=4.74, run=1.3, staged=0, stage=0, stage_each=0, answer=1823, more=3446,
-    fragment=44.9, fragments=10.3, step=93, halving=8.2, stored=2.0, result=60, block=363, first=0.037, launch=1182,
-    registers=50,
+    mma=1.58, load=1.9, transposed=3.58, run=0.784, staged=0, stage=0, stage_each=0, answer=1980, more=4000,
+    fragment=35.2, fragments=6.5, step=99.5, halving=7.05, stored=4.0, result=1.01, block=168, first=0.39,
+    patience=4.32, launch=1270, registers=79.7,
 )  # fmt: skip
 
 
@@ -148,8 +150,10 @@ class Blocks:
         busy = self.passes * (multiplied + filled) + ending + costs.block
         alone = self.passes * (np.maximum(multiplied, quotient(self.steps, self.slices) * depth) + filled + waiting)
         alone = alone + ending + 4 * fragments * costs.result
-        cycles = np.maximum(each * busy, quotient(each, np.maximum(resident, 1)) * alone) + costs.first * busy
-        return np.where((resident < 1) | (registers > MOST_REGISTERS), math.inf, cycles + costs.launch)
+        resident, fits = np.maximum(resident, 1), (resident >= 1) & (registers <= MOST_REGISTERS)
+        busy = busy * (1 + costs.patience / (np.minimum(each, resident) * self.threads / 32))
+        cycles = np.maximum(each * busy, quotient(each, resident) * alone) + costs.first * busy
+        return np.where(fits, cycles + costs.launch, math.inf)
 
     def tile(self, k: int, kind: str, numbers: tuple[int, ...], parts: int = 1, score: float = 0.0) -> Tile:
         """The tile of candidate k."""

@@ -79,7 +79,7 @@ DEVICE void multiply(int block, FA a, FB b, Finish finish, Store store) {
         for (int n = 0; n < A::TN; n++) sums[m][n] += left.v[m] * right.v[n];
     }
   }
-  finish_and_store<A::TM * A::TN, T>(
+  finish_and_store<A::TM * A::TN, A::N % A::TN == 0 ? A::TN : 1, T>(
     [=](int k, uint32& i) {
       const int row = m0 + gm * A::TM + k / A::TN, column = n0 + gn * A::TN + k % A::TN;
       i = uint32(part * A::M + row) * A::N + column;

@@ -66,7 +66,7 @@ struct TensorTile {
   using S = S_;
   using R = Record<S_, CC_, wide>;
   static constexpr int C = C_, F = F_, EH = EH_, EW = EW_, NB = NB_, GY = GY_, GX = GX_, FB = FB_, CC = CC_, PY = PY_, PX = PX_, NT = NT_;
-  static constexpr int MT = PY * PX / 2, FX = 2 * NT, PATCHES = NB * GY * GX;
+  static constexpr int MT = PY * PX / 2, FX = 2 * NT, SIDE = 2, PATCHES = NB * GY * GX;
   static constexpr int WM = quotient(PATCHES, 8), WN = FB / 8 / NT, THREADS = 32 * WM * WN;
   static constexpr int TH = GY * PY, TW = GX * PX;
   static constexpr int IH = (TH - 1) * S::SH + (S::KH - 1) * S::DH + 1, IW = R::columns(TW);
@@ -266,7 +266,7 @@ DEVICE void tensor_correlate(int block, FX x, FDY gradient, Finish finish, Store
   let_next_begin();
   sum_slices<A::SLICES, A::OWN>(reinterpret_cast<float*>(xs), slice, sums);
   if (slice) return;
-  finish_and_store<A::MW * A::NT * 4, T>(
+  finish_and_store<A::MW * A::NT * 4, A::F % 2 == 0 && Y::C % 2 == 0 ? 2 : 1, T>(
     [=](int k, uint32& i) {
       const int r = k % 4, n = k / 4 % A::NT, q = 2 * (wm * A::MW + k / 4 / A::NT) + r / 2, e = q % R::RUNS * 8 + lane / 4, tap = q / R::RUNS;
       const int b = R::KW == S::KW ? tap % R::KW : e / A::CB, c = c0 + (R::KW == S::KW ? e : e % A::CB);

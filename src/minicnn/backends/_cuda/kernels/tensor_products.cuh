@@ -83,7 +83,7 @@ DEVICE void tensor_multiply(int block, FA a, FB b, Finish finish, Store store) {
   let_next_begin();
   sum_slices<A::SLICES, A::OWN>(reinterpret_cast<float*>(as), slice, sums);
   if (slice) return;
-  finish_and_store<A::MT * A::NT * 4, T>(
+  finish_and_store<A::MT * A::NT * 4, A::N % 2 == 0 ? 2 : 1, T>(
     [=](int k, uint32& i) {
       const int r = k % 4, row = m0 + wm + k / 4 / A::NT * 16 + lane / 4 + r / 2 * 8, column = n0 + wn + k / 4 % A::NT * 8 + lane % 4 * 2 + r % 2;
       i = uint32(part * A::M + row) * A::N + column;
