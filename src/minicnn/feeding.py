@@ -39,7 +39,8 @@ def is_loader(x: Any) -> bool:
     A list is a loader if it holds batches, which are tuples of arrays.
     """
     if isinstance(x, list):
-        return bool(x) and all(isinstance(batch, tuple) and _holds_arrays(batch) for batch in x)
+        distinct = {id(batch): batch for batch in x}.values()  # one batch may be there many times
+        return bool(x) and all(isinstance(batch, tuple) and _holds_arrays(batch) for batch in distinct)
     return isinstance(x, Iterable) and not hasattr(x, "shape") and not isinstance(x, tuple | Mapping | str | bytes)
 
 
