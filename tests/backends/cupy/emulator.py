@@ -1,4 +1,4 @@
-"""The generated kernels on the CPU: compiled as C++, one thread of the host for each thread of a block.
+"""The generated kernels on the CPU: compiled as C++, the threads of a block taking turns.
 
 Slow, but it checks every kernel, plan and placement of memory on machines without a GPU.
 """
@@ -6,6 +6,7 @@ Slow, but it checks every kernel, plan and placement of memory on machines witho
 from __future__ import annotations
 
 import ctypes
+import functools
 import hashlib
 import re
 import subprocess
@@ -27,48 +28,83 @@ from minicnn.program.graph import Program, Value
 Array = np.ndarray[Any, Any]
 
 HOST = r"""
-#include <atomic>
-#include <barrier>
 #include <cmath>
-#include <condition_variable>
 #include <cstdint>
 #include <cstring>
-#include <mutex>
-#include <thread>
+#include <memory>
+#include <tuple>
+#include <ucontext.h>
 #include <vector>
 #define __device__
 #define __global__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __shared__ static
+#define MINICNN_EMULATED
 #define __align__(n) __attribute__((aligned(n)))
 #define __restrict__
 struct Place { unsigned x; };
-static thread_local Place threadIdx, blockIdx;
-// A barrier that does not wait for threads that have left.
-struct Block {
-  std::mutex mutex;
-  std::condition_variable changed;
-  int here, arrived = 0, round = 0;
-  void pass() { arrived = 0, round++, changed.notify_all(); }
+constexpr int STACK = 1 << 16;
+static Place threadIdx, blockIdx;
+// Threads of a block take turns in one thread of the host, each until it waits for others or ends.
+struct Thread {
+  ucontext_t state;
+  std::unique_ptr<char[]> stack{new char[STACK]};
+  bool ended;
+};
+static std::vector<Thread> threads;
+static ucontext_t outside;
+static void take_turns() {
+  const unsigned here = threadIdx.x;
+  do threadIdx.x = (threadIdx.x + 1) % threads.size();
+  while (threads[threadIdx.x].ended && threadIdx.x != here);
+  swapcontext(&threads[here].state, threads[threadIdx.x].ended ? &outside : &threads[threadIdx.x].state);
+}
+struct Barrier {
+  int here, arrived, round;
   void wait() {
-    std::unique_lock<std::mutex> lock(mutex);
     const int now = round;
     if (++arrived == here) return pass();
-    changed.wait(lock, [&] { return round != now; });
+    while (round == now) take_turns();
   }
-  void leave() {
-    std::unique_lock<std::mutex> lock(mutex);
-    if (arrived == --here && here) pass();
-  }
+  void leave() { if (arrived == --here && here) pass(); }  // others do not wait for threads that have left
+  void pass() { arrived = 0, round++; }
 };
-static Block* everyone;
-static inline void __syncthreads() { everyone->wait(); }
+struct Warp {
+  Barrier all;
+  const void* rows[32];
+  uint32_t a[32][4], b[32][2];
+};
+static Barrier everyone;
+static Warp warps[32];
+static void (*called)(void**);
+static void** arguments;
+static void in_a_thread() {
+  called(arguments);
+  threads[threadIdx.x].ended = true;
+  take_turns();
+}
+static void in_blocks(unsigned blocks, unsigned count, void (*kernel)(void**), void** a) {
+  threads.resize(count), called = kernel, arguments = a;
+  for (blockIdx.x = 0; blockIdx.x < blocks; blockIdx.x++) {
+    everyone = {int(count), 0, 0};
+    for (unsigned i = 0; i < count; i += 32) warps[i / 32].all = {count - i < 32 ? int(count - i) : 32, 0, 0};
+    for (Thread& t : threads) {
+      t.ended = false;
+      getcontext(&t.state);
+      t.state.uc_stack.ss_sp = t.stack.get(), t.state.uc_stack.ss_size = STACK;
+      makecontext(&t.state, in_a_thread, 0);
+    }
+    threadIdx.x = 0;
+    swapcontext(&outside, &threads[0].state);
+  }
+}
+static inline void __syncthreads() { everyone.wait(); }
 static inline void wait_for_previous() {}
 static inline void let_next_begin() {}
 static inline bool spare(int threads) {
   if (int(threadIdx.x) < threads) return false;
-  everyone->leave();
+  everyone.leave();
   return true;
 }
 static inline float __int_as_float(int i) { float f; memcpy(&f, &i, 4); return f; }
@@ -81,52 +117,40 @@ static inline int min(int a, int b) { return a < b ? a : b; }
 static inline int max(int a, int b) { return a > b ? a : b; }
 static inline uint32_t max(uint32_t a, uint32_t b) { return a > b ? a : b; }
 static inline int __float2int_rn(float x) { return x == x ? int(lrintf(x < -2e9f ? -2e9f : x > 2e9f ? 2e9f : x)) : 0; }
-static inline void atomicMax(uint32_t* to, uint32_t x) {
-  std::atomic_ref<uint32_t> shared(*to);
-  for (uint32_t old = shared; old < x && !shared.compare_exchange_weak(old, x);) {}
-}
+static inline void atomicMax(uint32_t* to, uint32_t x) { *to = *to < x ? x : *to; }
 """
 
-# What mma.cuh needs, with a barrier for the threads of each warp.
+# What mma.cuh needs.
 WARPS = r"""
-#define MINICNN_EMULATED
-#include <memory>
-struct Warp {
-  std::barrier<> all;
-  const void* rows[32];
-  uint32_t a[32][4], b[32][2];
-  explicit Warp(int threads) : all(threads) {}
-};
-static std::vector<std::unique_ptr<Warp>> warps;
 using SharedAddress = const char*;
 static inline SharedAddress shared_address(const void* p) { return (SharedAddress)p; }
 static inline uint32_t at(const void* row, int i) { return ((const uint16_t*)row)[i]; }
 template <int n> static inline void load_matrices(uint32_t (&r)[n], SharedAddress row) {
-  Warp& w = *warps[threadIdx.x / 32];
+  Warp& w = warps[threadIdx.x / 32];
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   w.rows[lane] = row;
-  w.all.arrive_and_wait();
+  w.all.wait();
   for (int i = 0; i < n; i++) r[i] = at(w.rows[8 * i + g], 2 * t) | at(w.rows[8 * i + g], 2 * t + 1) << 16;
-  w.all.arrive_and_wait();
+  w.all.wait();
 }
 template <int n> static inline void load_transposed(uint32_t (&r)[n], SharedAddress row) {
-  Warp& w = *warps[threadIdx.x / 32];
+  Warp& w = warps[threadIdx.x / 32];
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   w.rows[lane] = row;
-  w.all.arrive_and_wait();
+  w.all.wait();
   for (int i = 0; i < n; i++) r[i] = at(w.rows[8 * i + 2 * t], g) | at(w.rows[8 * i + 2 * t + 1], g) << 16;
-  w.all.arrive_and_wait();
+  w.all.wait();
 }
 static inline float from_bfloat16(uint32_t r) { return __int_as_float(int(r << 16)); }
 static inline float from_float16(uint32_t r) { _Float16 h; uint16_t b = r; memcpy(&h, &b, 2); return float(h); }
 static inline float low_float16(uint32_t r) { return from_float16(r & 0xffff); }
 static inline float high_float16(uint32_t r) { return from_float16(r >> 16); }
 static inline uint32_t largest_of_warp(uint32_t x) {
-  Warp& w = *warps[threadIdx.x / 32];
+  Warp& w = warps[threadIdx.x / 32];
   w.a[threadIdx.x % 32][0] = x;
-  w.all.arrive_and_wait();
+  w.all.wait();
   for (auto& a : w.a) x = a[0] > x ? a[0] : x;
-  w.all.arrive_and_wait();
+  w.all.wait();
   return x;
 }
 static inline uint32_t bfloat16(float x) {
@@ -141,11 +165,11 @@ using FragmentA = const uint32_t[4];
 using FragmentB = const uint32_t[2];
 // Operands have EACH numbers in a register, so that there are 8 * EACH terms; product(x, y) of two numbers as bits.
 template <int EACH, class T, class F> static inline void mma(T (&c)[4], FragmentA& a, FragmentB& b, F product) {
-  Warp& w = *warps[threadIdx.x / 32];
+  Warp& w = warps[threadIdx.x / 32];
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   memcpy(w.a[lane], a, sizeof(FragmentA));
   memcpy(w.b[lane], b, sizeof(FragmentB));
-  w.all.arrive_and_wait();
+  w.all.wait();
   for (int r = 0; r < 4; r++) {
     const int m = g + 8 * (r / 2), n = 2 * t + r % 2;
     for (int k = 0; k < 8 * EACH; k++) {
@@ -153,18 +177,18 @@ template <int EACH, class T, class F> static inline void mma(T (&c)[4], Fragment
       c[r] += product(w.a[m % 8 * 4 + at][m / 8 + 2 * half] >> shift, w.b[n * 4 + at][half] >> shift);
     }
   }
-  w.all.arrive_and_wait();
+  w.all.wait();
 }
 static inline void mma_bytes(int (&c)[4], FragmentA& a, FragmentB& b) {
   mma<4>(c, a, b, [](uint32_t x, uint32_t y) { return int(uint8_t(x)) * int8_t(y); });
 }
 template <class T> static inline T __shfl_xor_sync(unsigned, T x, int m) {
-  Warp& w = *warps[threadIdx.x / 32];
+  Warp& w = warps[threadIdx.x / 32];
   const int lane = threadIdx.x % 32;
   w.rows[lane] = &x;
-  w.all.arrive_and_wait();
+  w.all.wait();
   const T other = *(const T*)w.rows[lane ^ m];
-  w.all.arrive_and_wait();
+  w.all.wait();
   return other;
 }
 static inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
@@ -181,7 +205,34 @@ static inline void mma_float16(float (&c)[4], FragmentA& a, FragmentB& b) {
 }
 """
 
+ARGUMENT = r"""
+template <int k, class... A> auto argument(void (*)(A...)) -> std::tuple_element_t<k, std::tuple<A...>>;
+"""
+
 _FOLDER = Path(tempfile.gettempdir()) / "minicnn-emulator"
+
+
+@functools.cache
+def _common() -> Path:
+    """What all kernels include, compiled beforehand: half the time of each would go there."""
+    headers = "".join(compiler.header(name) for name in compiler.HEADERS)
+    headers = re.sub(r'#include "\w+\.cuh"|#pragma once', "", headers).replace("#pragma unroll", "//")
+    text = HOST + WARPS + ARGUMENT + headers
+    path = _FOLDER / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.hpp"
+    if not path.with_suffix(".hpp.gch").exists():
+        _FOLDER.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=_FOLDER) as folder:  # another process may be at it
+            (header := Path(folder) / path.name).write_text(text)
+            _compile(text, "-x", "c++-header", header, "-o", Path(folder) / "made.gch")
+            header.replace(path)
+            (Path(folder) / "made.gch").replace(path.with_suffix(".hpp.gch"))
+    return path
+
+
+def _compile(text: str, *arguments: str | Path) -> None:
+    command = ["g++", "-std=c++20", "-O1", "-w", "-fPIC", *map(str, arguments)]
+    made = subprocess.run(command, capture_output=True, text=True)
+    assert made.returncode == 0, "\n".join(x for x in made.stderr.splitlines() if "error" in x)[:1500] + "\n" + text
 
 
 def library(source: Source, count: int | None = None) -> ctypes.CDLL:
@@ -191,48 +242,16 @@ def library(source: Source, count: int | None = None) -> ctypes.CDLL:
     slots = [f"(decltype(argument<{k}>(kernel)))a[{k}]" for k in range(count)]
     if source.queued:
         slots[-1] = "*(int*)a[" + str(count - 1) + "]"
-    together = ("sliced_sum", "convolve<", "correlate<", "multiply<", "reduce<", "__syncthreads")
-    parallel = any(word in source.text for word in together)
-    call = f"kernel({', '.join(slots)});"
-    helper = (
-        "template <int k, class... A> auto argument(void (*)(A...)) -> std::tuple_element_t<k, std::tuple<A...>>;\n"
-    )
-    if parallel:
-        body = f"""
-  Block block;
-  everyone = &block;
-  block.here = {source.threads};
-  std::barrier ends({source.threads}, []() noexcept {{ everyone->here = {source.threads}; }});
-  warps.clear();
-  for (int t = 0; t < {source.threads}; t += 32) warps.push_back(std::make_unique<Warp>(min(32, {source.threads} - t)));
-  std::vector<std::thread> threads;
-  for (unsigned t = 0; t < {source.threads}; t++) threads.emplace_back([=, &ends] {{
-    threadIdx.x = t;
-    for (unsigned b = 0; b < {source.blocks}; b++) {{ blockIdx.x = b; {call} ends.arrive_and_wait(); }}
-  }});
-  for (auto& t : threads) t.join();"""
-    else:
-        body = f"""
-  for (unsigned b = 0; b < {source.blocks}; b++)
-    for (unsigned t = 0; t < {source.threads}; t++) {{ blockIdx.x = b; threadIdx.x = t; {call} }}"""
-    headers = "".join(compiler.header(name) for name in compiler.HEADERS)
-    headers = headers.replace("#pragma once", "").replace("#pragma unroll", "//")
-    text = HOST + WARPS + "#include <tuple>\n" + headers + source.text + helper
-    text = re.sub(r'#include "\w+\.cuh"', "", text)
-    text += f'extern "C" void run(void** a) {{{body}\n}}\n'
-    path = _FOLDER / f"{hashlib.sha256(text.encode()).hexdigest()}.so"
+    called = f"static void called_kernel(void** a) {{ kernel({', '.join(slots)}); }}\n"
+    run = f'extern "C" void run(void** a) {{ in_blocks({source.blocks}, {source.threads}, called_kernel, a); }}\n'
+    common = _common()
+    text = re.sub(r'#include "\w+\.cuh"', "", source.text) + called + run
+    path = _FOLDER / f"{common.stem}-{hashlib.sha256(text.encode()).hexdigest()}.so"
     if not path.exists():
-        _FOLDER.mkdir(exist_ok=True)
-        cpp = path.with_suffix(".cpp")
-        cpp.write_text(text)
-        made = subprocess.run(
-            ["g++", "-std=c++20", "-O1", "-w", "-shared", "-fPIC", "-pthread", str(cpp), "-o", str(path)],
-            capture_output=True,
-            text=True,
-        )
-        assert made.returncode == 0, (
-            "\n".join(x for x in made.stderr.splitlines() if "error" in x)[:1500] + "\n" + source.text
-        )
+        with tempfile.TemporaryDirectory(dir=_FOLDER) as folder:
+            (cpp := Path(folder) / "kernel.cpp").write_text(text)
+            _compile(source.text, "-include", common, "-shared", cpp, "-o", cpp.with_suffix(".so"))
+            cpp.with_suffix(".so").replace(path)
     return ctypes.CDLL(str(path))
 
 

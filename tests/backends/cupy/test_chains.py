@@ -22,7 +22,7 @@ emulated = pytest.mark.skipif(shutil.which("g++") is None, reason="kernels run o
 
 @pytest.fixture
 def small_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few threads, each of which is one of the host's, and so few blocks that each takes several tiles."""
+    """Few threads, and so few blocks that each takes several tiles."""
     monkeypatch.setattr(chains, "MULTIPROCESSORS", 1)
     monkeypatch.setattr(chains, "THREADS", 64)
     monkeypatch.setattr(chains, "BYTE_THREADS", (64,))
