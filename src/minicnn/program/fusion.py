@@ -2,13 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from minicnn.ops.fused import Body, Step, fused
 from minicnn.program.graph import Node, Program, Value, uses
 
 
-def merge(program: Program, group: Sequence[Node], name: str) -> Node | None:
+class Readers:
+    """Which nodes read each value of a Program as it is now.
+
+    It stays right for nodes that are in no merged group, and for groups that have no node in common. After other
+    changes of the Program, make another.
+
+    Args:
+        program: Program.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self._nodes, self._results = uses(program.nodes), {id(v) for v in program.results}
+
+    def only(self, value: Value) -> Node | None:
+        """The one node that reads a value that is no result of the Program; None if there are others or none."""
+        first, *others = self._nodes.get(id(value), [None])
+        return None if id(value) in self._results or any(n is not first for n in others) else first
+
+    def outside(self, value: Value, members: Collection[int]) -> bool:
+        """Whether a value is a result of the Program or read by nodes other than those with the given ids."""
+        return id(value) in self._results or any(id(n) not in members for n in self._nodes.get(id(value), []))
+
+
+def merge(program: Program, group: Sequence[Node], name: str, readers: Readers | None = None) -> Node | None:
     """Replace nodes of a Program by one `fused` node, if no path leaves the group and comes back.
 
     Results of the group that nothing outside reads vanish. The merged node stands where the last node of
@@ -18,6 +41,7 @@ def merge(program: Program, group: Sequence[Node], name: str) -> Node | None:
         program: Program, changed in place.
         group: Nodes in the Program's order.
         name: Name of the pattern.
+        readers: Who reads the values of the group; looked for among all nodes if None.
 
     Returns:
         The merged node, or None if the group cannot run as one or nothing reads it.
@@ -36,7 +60,7 @@ def merge(program: Program, group: Sequence[Node], name: str) -> Node | None:
             after.append(node)
         else:
             before.append(node)
-    node = _fused_node(program, group, name)
+    node = _fused_node(group, name, readers or Readers(program))
     if not node.outputs:  # nothing reads the group: it is for remove_dead_nodes
         return None
     for value in node.outputs:
@@ -45,7 +69,7 @@ def merge(program: Program, group: Sequence[Node], name: str) -> Node | None:
     return node
 
 
-def _fused_node(program: Program, group: Sequence[Node], name: str) -> Node:
+def _fused_node(group: Sequence[Node], name: str, readers: Readers) -> Node:
     members = {id(n) for n in group}
     made = {id(v) for n in group for v in n.outputs}
     inputs = list({id(v): v for n in group for v in n.inputs if id(v) not in made}.values())
@@ -55,11 +79,7 @@ def _fused_node(program: Program, group: Sequence[Node], name: str) -> Node:
         steps.append(Step(node.op, tuple(places[id(v)] for v in node.inputs), node.attrs, len(node.outputs)))
         for value in node.outputs:
             places[id(value)] = len(places)
-    readers, results = uses(program.nodes), {id(v) for v in program.results}
-    outputs = [
-        v for n in group for v in n.outputs
-        if id(v) in results or any(id(r) not in members for r in readers.get(id(v), []))
-    ]  # fmt: skip
+    outputs = [v for n in group for v in n.outputs if readers.outside(v, members)]
     body = Body(name, len(inputs), tuple(steps), tuple(places[id(v)] for v in outputs))
     return Node(fused, tuple(inputs), tuple(outputs), {"body": body}, group[-1].scope, group[-1].phase)
 
@@ -105,6 +125,5 @@ def _group_to_join(node: Node, group_of: dict[int, int], groups: list[list[Node]
 
 
 def only_reader(value: Value, program: Program) -> Node | None:
-    """The one node that reads a value that is no result of the Program; None if there are others or none."""
-    readers = [n for n in program.nodes if id(value) in map(id, n.inputs)]
-    return readers[0] if len(readers) == 1 and all(v is not value for v in program.results) else None
+    """`Readers.only` for a single value; it looks at all nodes."""
+    return Readers(program).only(value)

@@ -8,7 +8,7 @@ from minicnn.backends.numba import elementwise
 from minicnn.backends.numba.elementwise import Group, Operand, contiguous
 from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Lowering, blocks_of
 from minicnn.ops.fused import body_specs
-from minicnn.program.fusion import chains, merge, only_reader
+from minicnn.program.fusion import Readers, chains, merge, only_reader
 from minicnn.program.graph import Node, Value
 
 _NAMES = frozenset(elementwise.OPERATIONS) - {"reshape"} | {"cast"}
@@ -31,26 +31,25 @@ def group(to: Lowering) -> None:
     for node in list(to.program.nodes):
         if node.op.name == "max_pool2d" and to.is_blocked(node.outputs[0]):
             _pool_and_relu(to, node)
+    readers = Readers(to.program)
     for node in list(to.program.nodes):
-        after = only_reader(node.outputs[0], to.program)
+        after = readers.only(node.outputs[0])
         if node.op.name in _PRODUCTS and to.is_blocked(node.outputs[0]):
-            _merge(to, [node, *_ending(to, node)], PRODUCT)
+            ending = _ending(to, node, readers)
+            if ending:
+                merge(to.program, [node, *ending], PRODUCT, readers)
         elif node.op.name == "normalize" and after is not None and after.op.name in ACTIVATIONS:
-            merge(to.program, [node, after], NORMALIZE)
+            merge(to.program, [node, after], NORMALIZE, readers)
         elif after is not None and _scaled(to, node, after):
-            merge(to.program, [node, after], SCALED)
+            merge(to.program, [node, after], SCALED, readers)
     to.mark()
     for blocked in (True, False):
+        readers = Readers(to.program)
         for nodes in chains(to.program, lambda n, b=blocked: _member(to, n, b)):  # type: ignore[misc]
-            merge(to.program, nodes, "elementwise")
+            merge(to.program, nodes, "elementwise", readers)
 
 
-def _merge(to: Lowering, nodes: list[Node], name: str) -> None:
-    if len(nodes) > 1:
-        merge(to.program, nodes, name)
-
-
-def _ending(to: Lowering, node: Node) -> list[Node]:
+def _ending(to: Lowering, node: Node, readers: Readers) -> list[Node]:
     """What the kernel of a product can do at its end: a bias, then an activation; or a relu's gradient."""
     if node.op.name == "matmul":
         if id(node.inputs[1]) in to.carries:
@@ -58,10 +57,10 @@ def _ending(to: Lowering, node: Node) -> list[Node]:
     elif to.convolution == "unrolled":
         return []
     made, ending = node.outputs[0], []
-    after = only_reader(made, to.program)
+    after = readers.only(made)
     if after is not None and node.op.name != "conv2d_input_gradient" and _is_bias(to, made, after):
         ending.append(after)
-        after = only_reader(after.outputs[0], to.program)
+        after = readers.only(after.outputs[0])
     activated = after is not None and after.op.name in ACTIVATIONS
     masked = not ending and after is not None and after.op.name == "relu_gradient" and after.inputs[0] is made
     return [*ending, after] if after is not None and (activated or masked) else ending
