@@ -15,6 +15,8 @@ from minicnn.backends.numba import functions, interpreting, panels, registers, s
 from minicnn.backends.numba.progress import Progress
 
 SIGNATURE = types.void(types.int64, types.int64, types.int64)
+# Rewrites are for array expressions and the like, of which kernels have none.
+_OPTIONS: dict[str, Any] = {"nopython": True, "error_model": "numpy", "no_rewrites": True}
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,7 @@ def _native(source: Source, key: str) -> _Function:
     found = store.load(key)
     if found is not None:
         return _Function(*found)
-    made = cfunc(SIGNATURE, nopython=True, error_model="numpy")(_function(source, key, _scope()))
+    made = cfunc(SIGNATURE, **_OPTIONS)(_function(source, key, _scope()))
     store.save(key, made.native_name, made._library._get_compiled_object())
     return _Function(made.address, made)
 
@@ -146,7 +148,7 @@ def callable_of(source: Source) -> Callable[[int, int, int], None]:
 
 def assembly(source: Source) -> str:
     """A kernel's machine code in words; compiles it."""
-    made = cfunc(SIGNATURE, nopython=True, error_model="numpy")(_function(source, _key(source), _scope()))
+    made = cfunc(SIGNATURE, **_OPTIONS)(_function(source, _key(source), _scope()))
     text: str = made._library.get_asm_str()
     return text
 
