@@ -12,7 +12,7 @@ from typing import Any
 from llvmlite import ir
 from numba.core import cgutils
 
-from minicnn.backends.numba.vector import _INTS, _VECTOR, LANES, _operation, vector
+from minicnn.backends.numba.vector import _INTS, _VECTOR, LANES, _filled, _operation, vector
 from minicnn.ops.activations import _ERFC, _ERFC_TERMS_32
 
 # log 2 in two parts, the first with few bits, so that a multiple of it up to 2^8 is exact.
@@ -27,7 +27,7 @@ class _Code:
         self.b = builder
 
     def of(self, value: Any) -> Any:
-        return ir.Constant(_VECTOR, [float(value)] * LANES) if isinstance(value, float | int) else value
+        return _filled(_VECTOR, float(value)) if isinstance(value, float | int) else value
 
     def add(self, x: Any, y: Any) -> Any:
         return self.b.fadd(self.of(x), self.of(y))
@@ -79,7 +79,7 @@ class _Code:
         return result
 
     def integers(self, value: int) -> Any:
-        return ir.Constant(_INTS, [value] * LANES)
+        return _filled(_INTS, value)
 
     def power_of_two(self, n: Any) -> Any:
         """2^n of int32 exponents from -126 to 127."""
@@ -167,7 +167,7 @@ def _power(c: _Code, x: Any, y: Any) -> Any:
     wide = ir.VectorType(ir.DoubleType(), LANES)
 
     def of(value: float) -> Any:
-        return ir.Constant(wide, [value] * LANES)
+        return _filled(wide, value)
 
     size = c.magnitude(x)
     small = c.b.fcmp_ordered("<", size, c.of(2.0**-126))

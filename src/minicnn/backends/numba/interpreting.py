@@ -11,6 +11,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -31,9 +32,14 @@ _LOCK = threading.Lock()
 
 
 def address_of(function: Callable[..., None]) -> int:
-    """An address by which `call_kernel` finds a Python function."""
+    """An address by which `call_kernel` finds a Python function; as machine code, it warns of no overflow."""
+
+    def quiet(*arguments: int) -> None:
+        with np.errstate(all="ignore"):
+            function(*arguments)
+
     with _LOCK:
-        _FUNCTIONS.append(function)
+        _FUNCTIONS.append(quiet)
         return len(_FUNCTIONS)
 
 
@@ -47,6 +53,7 @@ def interpreted(emit: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *arguments: _value(emit(BUILDER, *arguments))
 
 
+@cache
 def _dtype(kind: Any) -> np.dtype[Any]:
     return np.dtype(_DTYPES[str(kind.element if isinstance(kind, ir.VectorType) else kind)])
 
@@ -56,10 +63,11 @@ def _value(given: Any) -> Any:
     if not isinstance(given, ir.Constant):
         return given
     kind, value = given.type, given.constant
-    if isinstance(kind, ir.ArrayType | ir.VectorType):
+    if isinstance(kind, ir.VectorType):
+        return np.array([0 if v.constant is ir.Undefined else v.constant for v in value], _dtype(kind))
+    if isinstance(kind, ir.ArrayType):
         many = [ir.Constant(kind.element, ir.Undefined)] * kind.count if value is ir.Undefined else value
-        parts = [_value(v) for v in many]
-        return np.asarray(parts, _dtype(kind)) if isinstance(kind, ir.VectorType) else parts
+        return [_value(v) for v in many]
     return _scalar(value, kind)
 
 
@@ -116,19 +124,18 @@ class Interpreter:
 
     def __init__(self) -> None:
         self.module = ir.Module()
+        for name, instruction in _INSTRUCTIONS.items():
+            setattr(self, name, _on_constants(instruction))
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        """An instruction on values, of which some may be constants."""
-        instruction = _INSTRUCTIONS.get(name)
-        if instruction is None:
-            message = f"Instructions are listed in _INSTRUCTIONS. Received: {name}. Add what it does."
-            raise AttributeError(message)
+        """An instruction that is missing."""
+        message = f"Instructions are listed in _INSTRUCTIONS. Received: {name}. Add what it does."
+        raise AttributeError(message)
 
-        def run(*operands: Any, **_: Any) -> Any:
-            with np.errstate(all="ignore"):
-                return instruction(*(_value(o) for o in operands))
 
-        return run
+def _on_constants(instruction: Callable[..., Any]) -> Callable[..., Any]:
+    """An instruction on values, of which some may be constants."""
+    return lambda *operands, **_: instruction(*[_value(o) if isinstance(o, ir.Constant) else o for o in operands])
 
 
 def _convert(x: Any, kind: Any) -> Any:

@@ -22,6 +22,7 @@ from minicnn.backends.numba.vector import (
     BYTES,
     LANES,
     _extremum,
+    _filled,
     _load,
     _load_bytes,
     _load_some,
@@ -141,7 +142,7 @@ def operations(rows: int, columns: int) -> dict[str, Any]:
         return result
 
     def clear(builder: Any) -> Any:
-        return ir.Constant(kind, [ir.Constant(_VECTOR, [0.0] * LANES)] * size)
+        return ir.Constant(kind, [_filled(_VECTOR, 0.0)] * size)
 
     def bias(builder: Any, b: Any) -> Any:
         values = [_broadcast(builder, _plus(builder, b, 4 * c)) for c in range(columns)]
@@ -191,7 +192,7 @@ def operations(rows: int, columns: int) -> dict[str, Any]:
         for r, c, i in cells:
             at = _plus(builder, _at(builder, o, step, r), c * BYTES)
             live = builder.sub(lanes, ir.Constant(_INT, c * LANES))
-            old = builder.select(new, ir.Constant(_VECTOR, [0.0] * LANES), _load_some(builder, at, live))
+            old = builder.select(new, _filled(_VECTOR, 0.0), _load_some(builder, at, live))
             _store_some(builder, at, builder.fadd(old, builder.extract_value(a, i)), live)
 
     def dot(kind: str) -> Callable[..., Any]:
@@ -244,7 +245,7 @@ def operations(rows: int, columns: int) -> dict[str, Any]:
         for r, c, i in cells:
             at = _plus(builder, _at(builder, o, step, c), r * BYTES)
             live = builder.sub(length, ir.Constant(_INT, r * LANES))
-            old = builder.select(new, ir.Constant(_VECTOR, [0.0] * LANES), _load_some(builder, at, live))
+            old = builder.select(new, _filled(_VECTOR, 0.0), _load_some(builder, at, live))
             _store_some(builder, at, builder.fadd(old, builder.extract_value(a, i)), live)
 
     def clip(builder: Any, a: Any, low: Any, high: Any) -> Any:
@@ -253,7 +254,7 @@ def operations(rows: int, columns: int) -> dict[str, Any]:
         return joined(builder, [_extremum("<=")(builder, v, most) for v in made])
 
     def keep(builder: Any, a: Any, m: Any, step: Any) -> Any:
-        zero = ir.Constant(_VECTOR, [0.0] * LANES)
+        zero = _filled(_VECTOR, 0.0)
         made = []
         for r, c, i in cells:
             masks = _load(builder, _plus(builder, _at(builder, m, step, r), c * BYTES))

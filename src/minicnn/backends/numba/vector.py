@@ -23,6 +23,9 @@ _FLOAT = ir.FloatType()
 _VECTOR = ir.VectorType(_FLOAT, LANES)
 _MASK = ir.VectorType(ir.IntType(1), LANES)
 _INTS = ir.VectorType(ir.IntType(32), LANES)
+_UNDEFINED = ir.Constant(_VECTOR, ir.Undefined)
+_FIRST = ir.Constant(ir.IntType(32), 0)
+_ALL_FIRST = ir.Constant(_INTS, [0] * LANES)  # the order of lanes that fills a vector with its first one
 
 
 class _Vector(types.Type):
@@ -55,9 +58,13 @@ def _pointer(builder: Any, address: Any, kind: Any) -> Any:
     return builder.inttoptr(address, kind.as_pointer())
 
 
+def _filled(kind: Any, value: float) -> Any:
+    """A constant vector of equal elements."""
+    return ir.Constant(kind, [ir.Constant(kind.element, value)] * kind.count)
+
+
 def _splat(builder: Any, scalar: Any) -> Any:
-    one = builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), scalar, ir.Constant(ir.IntType(32), 0))
-    return builder.shuffle_vector(one, ir.Constant(_VECTOR, ir.Undefined), ir.Constant(_INTS, [0] * LANES))
+    return builder.shuffle_vector(builder.insert_element(_UNDEFINED, scalar, _FIRST), _UNDEFINED, _ALL_FIRST)
 
 
 def _operation(name: str, result: Any, arguments: Sequence[Any], emit: Callable[..., Any]) -> Any:
@@ -96,7 +103,7 @@ def _sum(builder: Any, value: Any) -> Any:
     width = LANES // 2
     while width:
         order = [(i + width) % LANES for i in range(LANES)]
-        other = builder.shuffle_vector(value, ir.Constant(_VECTOR, ir.Undefined), ir.Constant(_INTS, order))
+        other = builder.shuffle_vector(value, _UNDEFINED, ir.Constant(_INTS, order))
         value = builder.fadd(value, other)
         width //= 2
     return builder.extract_element(value, ir.Constant(ir.IntType(32), 0))
@@ -125,8 +132,8 @@ aload = _operation("aload", _a, [_a], lambda b, p: b.load(_pointer(b, p, ir.IntT
 def _some(builder: Any, count: Any) -> Any:
     """Mask of the first `count` lanes."""
     narrow = builder.trunc(count, ir.IntType(32))
-    one = builder.insert_element(ir.Constant(_INTS, ir.Undefined), narrow, ir.Constant(ir.IntType(32), 0))
-    every = builder.shuffle_vector(one, ir.Constant(_INTS, ir.Undefined), ir.Constant(_INTS, [0] * LANES))
+    one = builder.insert_element(ir.Constant(_INTS, ir.Undefined), narrow, _FIRST)
+    every = builder.shuffle_vector(one, ir.Constant(_INTS, ir.Undefined), _ALL_FIRST)
     return builder.icmp_signed("<", ir.Constant(_INTS, list(range(LANES))), every)
 
 
@@ -136,7 +143,7 @@ _BYTES = ir.VectorType(ir.IntType(8), LANES)
 def _load_bytes(builder: Any, address: Any, count: Any) -> Any:
     kind = ir.FunctionType(_BYTES, [_BYTES.as_pointer(), ir.IntType(32), _MASK, _BYTES])
     load = cgutils.get_or_insert_function(builder.module, kind, "llvm.masked.load.v16i8.p0")
-    zero = ir.Constant(_BYTES, [0] * LANES)
+    zero = _filled(_BYTES, 0)
     one = ir.Constant(ir.IntType(32), 1)
     made = builder.call(load, [_pointer(builder, address, _BYTES), one, _some(builder, count), zero])
     return builder.uitofp(made, _VECTOR)
@@ -153,7 +160,7 @@ def _store_bytes(builder: Any, address: Any, value: Any, count: Any) -> None:
 def _load_some(builder: Any, address: Any, count: Any) -> Any:
     kind = ir.FunctionType(_VECTOR, [_VECTOR.as_pointer(), ir.IntType(32), _MASK, _VECTOR])
     load = cgutils.get_or_insert_function(builder.module, kind, "llvm.masked.load.v16f32.p0")
-    zero = ir.Constant(_VECTOR, [0.0] * LANES)
+    zero = _filled(_VECTOR, 0.0)
     where = _pointer(builder, address, _VECTOR)
     return builder.call(load, [where, ir.Constant(ir.IntType(32), 4), _some(builder, count), zero])
 
@@ -246,7 +253,7 @@ def _largest(builder: Any, value: Any) -> Any:
     width = LANES // 2
     while width:
         order = [(i + width) % LANES for i in range(LANES)]
-        other = builder.shuffle_vector(value, ir.Constant(_VECTOR, ir.Undefined), ir.Constant(_INTS, order))
+        other = builder.shuffle_vector(value, _UNDEFINED, ir.Constant(_INTS, order))
         value = _extremum(">=")(builder, value, other)
         width //= 2
     return builder.extract_element(value, ir.Constant(ir.IntType(32), 0))

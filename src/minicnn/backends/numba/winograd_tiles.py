@@ -14,7 +14,7 @@ from llvmlite import ir
 from numba.core import types
 
 from minicnn.backends.numba.registers import _at, _broadcast, _looped, _plus
-from minicnn.backends.numba.vector import _VECTOR, BYTES, LANES, _extremum, _load, _operation, _pointer, _store
+from minicnn.backends.numba.vector import _VECTOR, BYTES, _extremum, _filled, _load, _operation, _pointer, _store
 
 _INT = ir.IntType(64)
 
@@ -40,7 +40,7 @@ def _output_lines(builder: Any, m: list[Any]) -> list[Any]:
 
 def _filter_lines(builder: Any, g: list[Any]) -> list[Any]:
     """G g for 3 values."""
-    half = ir.Constant(_VECTOR, [0.5] * LANES)
+    half = _filled(_VECTOR, 0.5)
     even, odd = builder.fmul(half, builder.fadd(g[0], g[2])), builder.fmul(half, g[1])
     return [g[0], builder.fadd(even, odd), builder.fsub(even, odd), g[2]]
 
@@ -67,7 +67,7 @@ def _patch(builder: Any, o: Any, x: Any, count: Any, o_step: Any) -> None:
 
 def _unpatch(finish: str) -> Callable[..., None]:
     def emit(builder: Any, x: Any, x_step: Any, y: Any, row: Any, pixel: Any, count: Any, bias: Any, mask: Any) -> None:
-        zero = ir.Constant(_VECTOR, [0.0] * LANES)
+        zero = _filled(_VECTOR, 0.0)
 
         def body(_: list[Any], at: list[Any]) -> list[Any]:
             values = [_load(builder, _at(builder, at[0], x_step, i)) for i in range(16)]
@@ -82,7 +82,7 @@ def _unpatch(finish: str) -> Callable[..., None]:
                 elif finish:
                     value = _extremum(">=")(builder, value, zero)
                     if finish == "relu6":
-                        value = _extremum("<=")(builder, value, ir.Constant(_VECTOR, [6.0] * LANES))
+                        value = _extremum("<=")(builder, value, _filled(_VECTOR, 6.0))
                 _store(builder, place, value)
             return []
 
