@@ -1,8 +1,14 @@
-"""Compiled kernels of the tests go to a folder of their own, unless one is given; kernels without compilation."""
+"""Compiled kernels of the tests go to a folder of their own, unless one is given; kernels without compilation.
+
+Compiling takes twice as long while lines are counted. The code that writes a kernel is the code that interprets it, so
+tests of compiled kernels that are beside interpreted ones have the marker `no_cover`.
+"""
 
 from __future__ import annotations
 
 import os
+from importlib import import_module
+from importlib.util import find_spec
 
 import pytest
 
@@ -13,6 +19,8 @@ def kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     os.environ.setdefault("MINICNN_CACHE", str(shared / "kernels"))
+    if find_spec("numba"):  # here, because tests that are not measured would be the first to import it
+        import_module("minicnn.backends.numba.rules")
 
 
 def _without_jit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,7 +38,7 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
     _without_jit(monkeypatch)
 
 
-@pytest.fixture(params=["compiled", "interpreted"])
+@pytest.fixture(params=[pytest.param("compiled", marks=pytest.mark.no_cover), "interpreted"])
 def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once compiled, once as Python."""
     if request.param == "interpreted":

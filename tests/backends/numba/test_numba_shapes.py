@@ -79,6 +79,7 @@ def test_convolutions(case: WindowCase, n: int) -> None:
     convolve(replace(case, n=n))
 
 
+@pytest.mark.no_cover
 @few
 @given(conv_cases(), BATCHES)
 def test_compiled_convolutions(case: WindowCase, n: int) -> None:
@@ -92,6 +93,7 @@ def test_depthwise_convolutions(case: WindowCase, n: int) -> None:
     convolve_depthwise(replace(case, n=n))
 
 
+@pytest.mark.no_cover
 @few
 @given(conv_cases(), BATCHES)
 def test_compiled_depthwise_convolutions(case: WindowCase, n: int) -> None:
@@ -105,6 +107,7 @@ def test_poolings(case: WindowCase, n: int) -> None:
     pool(replace(case, n=n))
 
 
+@pytest.mark.no_cover
 @few
 @given(pool_cases(), BATCHES)
 def test_compiled_poolings(case: WindowCase, n: int) -> None:
