@@ -19,7 +19,7 @@ from strategies import distinct_values, normal, seeds
 
 pytest.importorskip("numba")
 
-NOT_COUNTED = pytest.mark.no_cover  # test_numba_shapes and test_numba_primitives interpret these kernels
+NOT_COUNTED = pytest.mark.no_cover  # other tests interpret these kernels, or compile them with other numbers
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ WIDE = [
 ]
 
 
-@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("threads", [1, pytest.param(3, marks=NOT_COUNTED)])
 @pytest.mark.parametrize("case", WIDE)
 def test_weight_gradient_with_the_filters_in_the_lanes(case: Case, threads: int) -> None:
     dy, x = array(case.n, *case.output, case.f), array(case.n, *case.image, case.c, seed=1)
@@ -151,7 +151,7 @@ def convolutions(case: Case, *, ends: bool) -> Program:
 
 # The transform is the same with both ends at every case, the direct kernels with each end at two of them.
 WAYS = [
-    (case, ends, kernel)
+    pytest.param(case, ends, kernel, marks=[NOT_COUNTED] if kernel == "direct" else [])
     for i, case in enumerate(TRANSFORMED) for ends in (False, True) for kernel in ("direct", "winograd", "unrolled")
     if kernel != "direct" or ends == (i % 2 == 1)
 ]  # fmt: skip
@@ -258,6 +258,7 @@ def test_scale_and_bias_join_their_neighbours(n: int) -> None:
     check([made["y"]], [expected["y"]], 27 * 160)
 
 
+@NOT_COUNTED
 @pytest.mark.parametrize("size", [(6, 8), (7, 9)])
 @pytest.mark.parametrize("kernel", [(2, 2), (3, 3)])
 def test_pooling_and_its_relu_run_as_one(size: tuple[int, int], kernel: tuple[int, int]) -> None:

@@ -63,7 +63,7 @@ def check(
         np.testing.assert_allclose(results[0][name], results[1][name], rtol=rtol, atol=atol * size)
 
 
-@pytest.mark.parametrize("threads", [1, 2, 5])
+@pytest.mark.parametrize("threads", [1, *(pytest.param(n, marks=pytest.mark.no_cover) for n in (2, 5))])
 @pytest.mark.parametrize(
     ("n", "k", "units", "dtype", "gathered", "bias"),
     [
@@ -80,6 +80,13 @@ def test_rows_are_multiplied_where_they_are(
     check(n, k, units, dtype, gathered=gathered, bias=bias, threads=threads)
 
 
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+def test_rows_are_multiplied_by_python(dtype: str) -> None:
+    check(19, 132, 5, dtype, gathered=True, bias=True, threads=1)
+
+
+@pytest.mark.no_cover
 @settings(max_examples=15, deadline=None)
 @given(st.integers(1, 90), st.integers(32, 60), st.integers(1, 3), seeds)
 def test_rows_of_any_length(n: int, quarter: int, units: int, seed: int) -> None:

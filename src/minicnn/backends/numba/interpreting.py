@@ -72,8 +72,6 @@ def _value(given: Any) -> Any:
 
 
 def _scalar(value: Any, kind: Any) -> Any:
-    if value is ir.Undefined:
-        return 0
     return int(value) if isinstance(kind, ir.IntType) else _dtype(kind).type(value)
 
 
