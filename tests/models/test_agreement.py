@@ -97,7 +97,7 @@ def assert_agree(found: Array, wanted: Array, terms: int) -> None:
         assert abs(a - b) <= atol + rtol * abs(b), (step, a, b)
 
 
-@pytest.mark.parametrize("backend", ["torch", "jax"])
+@pytest.mark.parametrize("backend", [pytest.param("numba", marks=pytest.mark.no_cover), "torch", "jax"])
 @pytest.mark.parametrize("name", sorted(NETWORKS))
 def test_a_hundred_steps(name: str, backend: str) -> None:
     pytest.importorskip(backend)
