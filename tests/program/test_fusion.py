@@ -10,7 +10,7 @@ from minicnn import ops
 from minicnn.backends import get_backend
 from minicnn.ops.fused import fused
 from minicnn.program import Program, gradients, optimize
-from minicnn.program.fusion import chains, merge, only_reader
+from minicnn.program.fusion import Readers, chains, merge
 
 
 def results(program: Program) -> dict[str, np.ndarray]:
@@ -105,8 +105,8 @@ def test_results_inside_the_group_vanish_and_cost_nothing() -> None:
     assert node.cost.bytes == 2 * x.nbytes + 8  # in, out and two scalars
     assert node.cost.flops == flops
     assert "chain[add+relu+multiply]" in str(p)
-    assert only_reader(x, p) is node
-    assert only_reader(z, p) is None
+    assert Readers(p).only(x) is node
+    assert Readers(p).only(z) is None
 
 
 def test_a_training_step_with_fused_chains() -> None:

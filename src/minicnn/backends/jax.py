@@ -58,7 +58,7 @@ class JaxBackend(Backend):
         return isinstance(array, jax.Array)
 
     def synchronize(self) -> None:
-        """See `Backend.synchronize`."""
+        """Wait for all arrays that somebody still holds: JAX cannot be asked for others, so keep what is timed."""
         jax.block_until_ready(jax.live_arrays())
 
     def compile(self, program: Program) -> Executable:

@@ -21,14 +21,22 @@ class Readers:
     def __init__(self, program: Program) -> None:
         self._nodes, self._results = uses(program.nodes), {id(v) for v in program.results}
 
+    def of(self, value: Value) -> list[Node]:
+        """Nodes that read a value, each once."""
+        return list({id(n): n for n in self._nodes.get(id(value), [])}.values())
+
+    def is_result(self, value: Value) -> bool:
+        """Whether a value is a result of the Program."""
+        return id(value) in self._results
+
     def only(self, value: Value) -> Node | None:
         """The one node that reads a value that is no result of the Program; None if there are others or none."""
-        first, *others = self._nodes.get(id(value), [None])
-        return None if id(value) in self._results or any(n is not first for n in others) else first
+        found = self.of(value)
+        return found[0] if len(found) == 1 and not self.is_result(value) else None
 
     def outside(self, value: Value, members: Collection[int]) -> bool:
         """Whether a value is a result of the Program or read by nodes other than those with the given ids."""
-        return id(value) in self._results or any(id(n) not in members for n in self._nodes.get(id(value), []))
+        return self.is_result(value) or any(id(n) not in members for n in self.of(value))
 
 
 def merge(program: Program, group: Sequence[Node], name: str, readers: Readers | None = None) -> Node | None:
@@ -122,8 +130,3 @@ def _group_to_join(node: Node, group_of: dict[int, int], groups: list[list[Node]
         if groups[g][0].outputs[0].shape == node.outputs[0].shape and groups[g][0].phase == node.phase
     ]  # fmt: skip
     return max(fitting, default=None)
-
-
-def only_reader(value: Value, program: Program) -> Node | None:
-    """`Readers.only` for a single value; it looks at all nodes."""
-    return Readers(program).only(value)

@@ -99,6 +99,7 @@ static void in_blocks(unsigned blocks, unsigned count, void (*kernel)(void**), v
     swapcontext(&outside, &threads[0].state);
   }
 }
+template <int k, class... A> auto argument(void (*)(A...)) -> std::tuple_element_t<k, std::tuple<A...>>;
 static inline void __syncthreads() { everyone.wait(); }
 static inline void wait_for_previous() {}
 static inline void let_next_begin() {}
@@ -205,10 +206,6 @@ static inline void mma_float16(float (&c)[4], FragmentA& a, FragmentB& b) {
 }
 """
 
-ARGUMENT = r"""
-template <int k, class... A> auto argument(void (*)(A...)) -> std::tuple_element_t<k, std::tuple<A...>>;
-"""
-
 _FOLDER = Path(tempfile.gettempdir()) / "minicnn-emulator"
 
 
@@ -217,7 +214,7 @@ def _common() -> Path:
     """What all kernels include, compiled beforehand: half the time of each would go there."""
     headers = "".join(compiler.header(name) for name in compiler.HEADERS)
     headers = re.sub(r'#include "\w+\.cuh"|#pragma once', "", headers).replace("#pragma unroll", "//")
-    text = HOST + WARPS + ARGUMENT + headers
+    text = HOST + WARPS + headers
     path = _FOLDER / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.hpp"
     if not path.with_suffix(".hpp.gch").exists():
         _FOLDER.mkdir(exist_ok=True)

@@ -8,7 +8,7 @@ from minicnn.backends.numba import elementwise
 from minicnn.backends.numba.elementwise import Group, Operand, contiguous
 from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Lowering, blocks_of
 from minicnn.ops.fused import body_specs
-from minicnn.program.fusion import Readers, chains, merge, only_reader
+from minicnn.program.fusion import Readers, chains, merge
 from minicnn.program.graph import Node, Value
 
 _NAMES = frozenset(elementwise.OPERATIONS) - {"reshape"} | {"cast"}
@@ -80,17 +80,18 @@ def _pool_and_relu(to: Lowering, pool: Node) -> None:
     pooling reads the relu's result, and nobody else needs the pooled value.
     """
     pooled = pool.outputs[0]
-    readers = [n for n in to.program.nodes if any(v is pooled for v in n.inputs)]
-    relus = [n for n in readers if n.op.name == "relu"]
-    gradients = [n for n in readers if n.op.name == "max_pool2d_gradient" and n.inputs[2] is pooled]
-    if len(relus) != 1 or len(readers) != 1 + len(gradients) or any(v is pooled for v in to.program.results):
+    readers = Readers(to.program)
+    reading = readers.of(pooled)
+    relus = [n for n in reading if n.op.name == "relu"]
+    gradients = [n for n in reading if n.op.name == "max_pool2d_gradient" and n.inputs[2] is pooled]
+    if len(relus) != 1 or len(reading) != 1 + len(gradients) or readers.is_result(pooled):
         return
     positive = relus[0].outputs[0]
     masks = [n.inputs[0].node for n in gradients]
     for mask, gradient in zip(masks, gradients, strict=True):
         if mask is None or mask.op.name != "relu_gradient" or mask.inputs[1] is not positive:
             return
-        if only_reader(mask.outputs[0], to.program) is not gradient:
+        if readers.only(mask.outputs[0]) is not gradient:
             return
     for mask, gradient in zip(masks, gradients, strict=True):
         if mask is not None:

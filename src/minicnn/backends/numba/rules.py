@@ -11,7 +11,7 @@ from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Lowering, Rows, Rule
 from minicnn.backends.numba.moving import MOVING_RULES
 from minicnn.backends.numba.optimizing import UPDATE_RULES
 from minicnn.backends.numba.statistics import STATISTIC_RULES, normalize
-from minicnn.program.fusion import only_reader
+from minicnn.program.fusion import Readers
 from minicnn.program.graph import ITEMSIZE, Node, Value
 
 _BYTES = ("uint8", "bool")
@@ -23,7 +23,7 @@ def _take(to: Lowering, node: Node) -> str | None:
     if index.kind != "input":
         return "only indices that are checked before the step"
     to.indices.append((index, x.shape[0]))
-    reader = only_reader(y, to.program)
+    reader = Readers(to.program).only(y)
     if x.dtype == "uint8" and reader is not None and _casts(reader) and to.is_blocked(reader.outputs[0]):
         to.how[id(node)] = "gather (with the cast that follows)"
     elif to.is_blocked(y) and x.dtype == "float32":
