@@ -17,11 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from minicnn.backends._cuda import compiler, tiling
+from minicnn.backends._cuda import compiler
 from minicnn.backends._cuda.fusing import Plan
 from minicnn.backends._cuda.generation import Source, generate
 from minicnn.backends._cuda.placement import place
 from minicnn.backends._cuda.rewriting import rewrite
+from minicnn.backends._cuda.tiles import MULTIPLY_ADDS, Tiles
 from minicnn.backends.base import EACH_STEP
 from minicnn.program.graph import Program, Value
 
@@ -255,7 +256,9 @@ def library(source: Source, count: int | None = None) -> ctypes.CDLL:
 class Emulated:
     """A Program run by its kernels on the host."""
 
-    def __init__(self, program: Program, *, fuse: bool = True, tiled: bool = True, tiles: Any = tiling) -> None:
+    def __init__(
+        self, program: Program, *, fuse: bool = True, tiled: bool = True, tiles: Tiles = MULTIPLY_ADDS
+    ) -> None:
         program = rewrite(program, fuse=fuse, tiled=tiled, tiles=tiles)
         self.plan = Plan(program, fuse=fuse, tiled=tiled, tiles=tiles)
         self.placement = place(self.plan)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,10 +11,11 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from backends.cupy.dense import Made, dense_network, dense_steps, step
 from minicnn import get_backend
-from minicnn.backends._cuda import chains, tiling
+from minicnn.backends._cuda import chains
 from minicnn.backends._cuda.chain_layout import Layout
 from minicnn.backends._cuda.fusing import Plan
 from minicnn.backends._cuda.rewriting import rewrite
+from minicnn.backends._cuda.tiles import Tiles
 
 emulated = pytest.mark.skipif(shutil.which("g++") is None, reason="kernels run on the host through g++")
 
@@ -31,9 +31,7 @@ def small_device(monkeypatch: pytest.MonkeyPatch) -> None:
 def planned(made: Made, **options: Any) -> Plan:
     """The plan of a step."""
     chosen = {"fuse": True, "tiled": True} | options
-    return Plan(
-        rewrite(made[0](), **chosen), **{k: v for k, v in chosen.items() if k not in ("shared", "byte_products")}
-    )
+    return Plan(rewrite(made[0](), **chosen), **{k: v for k, v in chosen.items() if k != "shared"})
 
 
 def found(plan: Plan) -> list[chains.Chain]:
@@ -69,8 +67,7 @@ def test_weights_too_large_for_every_block_stay_outside_but_the_sum_of_their_par
     assert len(chain.sums) == 5  # loss, accuracy, and the gradients of the last weights and of both biases
 
 
-@pytest.mark.parametrize("options", [{"fuse": False}, {"tiled": False}, {"tiles": SimpleNamespace(**{
-    k: v for k, v in vars(tiling).items() if k != "CHAINS"})}])  # fmt: skip
+@pytest.mark.parametrize("options", [{"fuse": False}, {"tiled": False}, {"tiles": Tiles(chains=False)}])
 def test_chains_can_be_switched_off(options: dict[str, Any]) -> None:
     made = step(dense_network(40, [10], 5), 60, 40, 5)
     assert found(planned(made))
@@ -89,7 +86,7 @@ def test_a_block_has_no_more_shared_memory_than_the_device_gives() -> None:
 
 def test_bytes_are_multiplied_on_tensor_cores_only_where_that_is_wanted() -> None:
     made = step(dense_network(784, [10], 10), 590, 784, 10)
-    plan = planned(made, byte_products=False)
+    plan = planned(made, tiles=Tiles(byte_products=False))
     assert all(chain.product is None for chain in found(plan))
     assert any(n.op.name.startswith("matmul") for u in plan.units for n in u.nodes)
 

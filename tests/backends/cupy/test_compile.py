@@ -10,10 +10,11 @@ import pytest
 
 from backends.cupy.networks import NETWORKS
 from minicnn import Sequential, layers, zoo
-from minicnn.backends._cuda import compiler, nvrtc, tensor_tiling, tiling
+from minicnn.backends._cuda import compiler, nvrtc, tensor_tiling
 from minicnn.backends._cuda.fusing import Plan
 from minicnn.backends._cuda.generation import generate
 from minicnn.backends._cuda.rewriting import rewrite
+from minicnn.backends._cuda.tiles import MULTIPLY_ADDS, Tiles
 from minicnn.backends.base import EACH_STEP
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.optimizers import SGD
@@ -77,15 +78,15 @@ def test_the_updates_of_many_parameters_in_one_kernel(architecture: str) -> None
     assert compiler.compile_kernel(source.text, architecture)
 
 
-def _plan(program: Program, tiles: Any = tiling, **level: bool) -> Plan:
+def _plan(program: Program, tiles: Tiles = MULTIPLY_ADDS, **level: bool) -> Plan:
     return Plan(rewrite(program, tiles=tiles, **level), tiles=tiles, **level)
 
 
-def _texts(network: str, tiles: Any = tiling, **level: bool) -> list[str]:
+def _texts(network: str, tiles: Tiles = MULTIPLY_ADDS, **level: bool) -> list[str]:
     return _program_texts(NETWORKS[network]("numpy").program("train", batch_size=16), tiles, **level)
 
 
-def _program_texts(program: Program, tiles: Any = tiling, **level: bool) -> list[str]:
+def _program_texts(program: Program, tiles: Tiles = MULTIPLY_ADDS, **level: bool) -> list[str]:
     plan = _plan(program, tiles, **level)
     queued = {id(v) for v in program.inputs if v.name in EACH_STEP}
     return [generate(plan, launch, queued).text for launch in plan.launches]

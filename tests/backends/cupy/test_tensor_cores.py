@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shutil
-from typing import Any
 
 import array_api_compat.numpy as xp
 import numpy as np
@@ -16,8 +15,9 @@ from backends.cupy.networks import NETWORKS
 from kernel_check import case_program, convolutions, products, step_of
 from minicnn import ops
 from minicnn.backends import get_backend
-from minicnn.backends._cuda import tensor_tiling, tiling
+from minicnn.backends._cuda import tensor_tiling
 from minicnn.backends._cuda.tensor_tiling import TensorTiles
+from minicnn.backends._cuda.tiles import MULTIPLY_ADDS, Tiles
 from minicnn.program.passes import lower_precision
 from minicnn.steps import METRICS
 from numerics import assert_close
@@ -49,12 +49,12 @@ def test_products(case: Case) -> None:
     check(case)
 
 
-@pytest.mark.parametrize("tiles", [TensorTiles(), tiling], ids=["tensor cores", "multiply-adds"])
+@pytest.mark.parametrize("tiles", [TensorTiles(), MULTIPLY_ADDS], ids=["tensor cores", "multiply-adds"])
 @pytest.mark.parametrize(("strides", "kernel", "dilation"), [
     ((2, 2), (3, 3), (1, 1)), ((3, 1), (2, 4), (1, 2)), ((1, 2), (1, 5), (1, 1)), ((3, 3), (2, 2), (1, 1)),
 ])  # fmt: skip
 def test_the_input_gradient_of_a_strided_convolution_by_phases(
-    strides: tuple[int, int], kernel: tuple[int, int], dilation: tuple[int, int], tiles: Any
+    strides: tuple[int, int], kernel: tuple[int, int], dilation: tuple[int, int], tiles: Tiles
 ) -> None:
     padding, image = ((1, 0), (2, 1)), (10, 11)
     oh, ow = (

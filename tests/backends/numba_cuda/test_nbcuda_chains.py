@@ -93,11 +93,11 @@ def test_a_product_with_many_columns_is_a_kernel_of_its_own() -> None:
 def test_a_block_takes_as_many_rows_of_bytes_as_fit(
     n: int, k: int, m: int, rows: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in (("LIMITS", GPU), ("SIMULATED", False), ("_BYTE_ROWS", (8, 16, 32, 64))):
-        monkeypatch.setattr(tiling, name, value)
+    tiles = tiling.NumbaTiles(limits=GPU, simulated=False)
+    monkeypatch.setattr(tiling, "TILES", tiles)
     program = step(dense_network(k, [m], 5), n, k, 5)[0]()
     product = next(node for node in program.nodes if node.op.name == "matmul")
-    assert tiling.byte_product(product) == (rows is not None)
+    assert tiles.takes_bytes(product) == (rows is not None)
     for chain in found(NumbaCudaBackend().plan(program)):
         assert chain.product is None or (chain.rows, chain.blocks) == (rows, min(132, -(-n // (rows or 1))))
 

@@ -173,14 +173,12 @@ def test_the_table_of_the_documentation_is_the_namespace() -> None:
      (59_000, 784, 17, False, None), (2_000, 4_000, 10, False, None), (590, 784, 10, False, None)],
 )  # fmt: skip
 def test_products_with_few_columns_have_tiles_of_their_own(
-    m: int, k: int, n: int, transposed: bool, made: tuple[int, ...] | None, monkeypatch: pytest.MonkeyPatch
+    m: int, k: int, n: int, transposed: bool, made: tuple[int, ...] | None
 ) -> None:
-    monkeypatch.setattr(tiling, "LIMITS", GPU)
-    monkeypatch.setattr(tiling, "SIMULATED", False)
     program = Program()
     a, b = program.input("a", (k, m) if transposed else (m, k)), program.input("b", (k, n))
     program.outputs["y"] = ops.matmul(a, b, transpose_a=transposed)
-    tile = tiling.product(program.nodes[0])
+    tile = tiling.NumbaTiles(limits=GPU, simulated=False).product(program.nodes[0])
     assert (tile.sizes == made) == (made is not None)
     if made is not None:
         assert tile.threads == made[0] // made[3]
@@ -192,7 +190,7 @@ def test_the_kernel_of_the_documentation_is_the_one_that_is_generated() -> None:
     program = Program()
     x, w = program.input("x", (256, 100)), program.input("w", (100, 32), kind="parameter")
     program.outputs["y"] = ops.relu(x @ w + program.input("b", (32,), kind="parameter"))
-    plan = Plan(rewrite(program, fuse=True, tiled=True, tiles=tiling), fuse=True, tiled=True, tiles=tiling)
+    plan = Plan(rewrite(program, fuse=True, tiled=True, tiles=tiling.TILES), fuse=True, tiled=True, tiles=tiling.TILES)
     (launch,) = plan.launches
     text = generate(plan, launch, set(), 256).text
     assert f"```py\n{text}```\n" in (ROOT / "docs/numba-cuda.md").read_text("utf-8")

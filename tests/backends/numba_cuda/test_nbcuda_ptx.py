@@ -44,8 +44,8 @@ def capability(request: pytest.FixtureRequest) -> Any:
 
 def compiled(program: Program, capability: tuple[int, int], *, fuse: bool = True, tiled: bool = True) -> None:
     """Compile all kernels of a Program; tiles live in registers and shared memory only."""
-    rewritten = rewrite(program, fuse=fuse, tiled=tiled, tiles=tiling)
-    plan = Plan(rewritten, fuse=fuse, tiled=tiled, tiles=tiling)
+    rewritten = rewrite(program, fuse=fuse, tiled=tiled, tiles=tiling.TILES)
+    plan = Plan(rewritten, fuse=fuse, tiled=tiled, tiles=tiling.TILES)
     for launch in plan.launches:
         if launch[0].reference:
             continue
@@ -59,8 +59,8 @@ def compiled(program: Program, capability: tuple[int, int], *, fuse: bool = True
 def test_the_updates_of_many_parameters_fit_into_shared_memory() -> None:
     model = zoo.get_model("squeezenet1_1", input_shape=(64, 64, 3), backend="numpy")
     model.compile(SGD(0.1, momentum=0.9), SparseCategoricalCrossentropy(from_logits=True))
-    rewritten = rewrite(model.program("train", batch_size=8), fuse=True, tiled=True, tiles=tiling)
-    plan = Plan(rewritten, fuse=True, tiled=True, tiles=tiling)
+    rewritten = rewrite(model.program("train", batch_size=8), fuse=True, tiled=True, tiles=tiling.TILES)
+    plan = Plan(rewritten, fuse=True, tiled=True, tiles=tiling.TILES)
     source = generate(plan, max(plan.launches, key=len), set(), 256)
     made = compiling.ptx(source.text, source.signature, (9, 0), source.threads)
     sizes = [int(size) for size in re.findall(r"\.shared .*\[(\d+)\];", made)]

@@ -48,15 +48,14 @@ def every_node(program: Program) -> Iterator[Node]:
 # Which nodes ------------------------------------------------------------------------------------------------
 
 
-def find(program: Program, shared: int = SHARED, *, byte_products: bool | Callable[[Node], bool] = True) -> list[Chain]:
+def find(program: Program, shared: int, *, takes_bytes: Callable[[Node], bool]) -> list[Chain]:
     """The chains of a Program, each with the nodes that it shall have.
 
     Args:
         program: The Program.
         shared: Bytes of shared memory that a block may have.
-        byte_products: Whether a chain may begin with a product with rows of bytes, or which products it may begin with.
+        takes_bytes: Whether a chain may begin with a product with rows of bytes.
     """
-    wanted = byte_products if callable(byte_products) else lambda _: byte_products
     batches = {
         n.outputs[0].shape[0]
         for n in program.nodes
@@ -65,7 +64,7 @@ def find(program: Program, shared: int = SHARED, *, byte_products: bool | Callab
     found: list[Chain] = []
     taken: set[int] = set()
     for batch in sorted(batches, reverse=True):
-        nodes = [n for n in program.nodes if id(n) not in taken and (not _byte_product(n) or wanted(n))]
+        nodes = [n for n in program.nodes if id(n) not in taken and (not _byte_product(n) or takes_bytes(n))]
         for part in _parts(program, _members(program, nodes, batch)):
             one = Chain(batch, part)
             one.sums = {id(n) for n in part if _sums_rows(n, batch)}

@@ -17,8 +17,8 @@ from minicnn.backends._cuda import nvrtc
 # Not every value that is computed for a unit is read.
 OPTIONS = ("-std=c++17", "-default-device", "-lineinfo", "--diag-suppress=177")
 HEADERS = (
-    "core.cuh", "mma.cuh", "windows.cuh", "tiles.cuh", "products.cuh", "parts.cuh", "tensor.cuh", "tensor_products.cuh",
-    "kernels.cuh", "bytes.cuh", "chain.cuh",
+    "core.cuh", "mma.cuh", "windows.cuh", "results.cuh", "tiles.cuh", "products.cuh", "parts.cuh", "tensor.cuh",
+    "tensor_products.cuh", "kernels.cuh", "bytes.cuh", "chain.cuh",
 )  # fmt: skip
 
 

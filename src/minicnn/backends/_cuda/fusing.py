@@ -1,71 +1,20 @@
-"""Which nodes run in one kernel: a tiled operation and elementwise ones in a unit, units side by side in a launch."""
+"""Which nodes run in one kernel: units of a tiled operation and elementwise ones, light ones wherever they are read."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Any
-
-from minicnn.backends._cuda import tiling
 from minicnn.backends._cuda.expressions import same_index, unsupported
-from minicnn.backends._cuda.tiling import Tile
+from minicnn.backends._cuda.launches import launches
+from minicnn.backends._cuda.tiles import MULTIPLY_ADDS, Tiles
+from minicnn.backends._cuda.units import PARTS, Unit, is_sum_of_parts
 from minicnn.program.graph import ITEMSIZE, Node, Program, Value
 
 # Operations whose result element is one element of an input, or none.
 MOVES = frozenset({"take", "broadcast_to", "permute", "slice_", "pad", "concat", "repeat", "one_hot"})
 SCATTER = "max_pool2d_scatter"
 TILED = frozenset({"conv2d", "conv2d_input_gradient", "matmul"})
-PARTS = frozenset({"conv2d_weight_gradient_parts", "matmul_parts", "reduce_parts", "chain"})
 # Operations that look at each element of their first input only once, or at most a few times.
 ONCE = MOVES | {"reduce_parts", "sum", "max"}
 COSTLY = 8  # FLOPs of an element beyond which it is not computed twice
-
-
-@dataclass(eq=False)
-class Unit:
-    """Nodes that one block computes together.
-
-    Attributes:
-        nodes: The nodes in order. The first, `anchor`, may have a tile; the others follow it element by element.
-        tile: Tile of the anchor, if it has one.
-        pool: Max-pooling that the anchor's tile does on its way out, with the nodes before it in `before`.
-        reference: Why the anchor runs as its reference, if so.
-        stored: Values that go to memory.
-    """
-
-    nodes: list[Node]
-    tile: Tile | None = None
-    pool: Node | None = None
-    before: list[Node] = field(default_factory=list)
-    reference: str | None = None
-    stored: list[Value] = field(default_factory=list)
-
-    @property
-    def anchor(self) -> Node:
-        """The first node."""
-        return (self.before or self.nodes)[0]
-
-    @property
-    def size(self) -> int:
-        """Number of elements of each result."""
-        return self.nodes[0].outputs[0].size
-
-    @property
-    def slices(self) -> int:
-        """Threads that share the sum of the parts with which a unit begins; 1 if it begins otherwise."""
-        return 8 if self.tile is None and self.reference is None and is_sum_of_parts(self.anchor) else 1
-
-    @property
-    def every(self) -> list[Node]:
-        """All nodes that are computed at their own element."""
-        return [*self.before, *self.nodes]
-
-
-def is_sum_of_parts(node: Node) -> bool:
-    """Whether a node adds up what the blocks of an earlier kernel left."""
-    made = node.inputs[0].node if node.op.name == "sum" and node.attrs["axes"] in (0, (0,)) else None
-    return made is not None and made.op.name in PARTS and node.inputs[0].shape[0] >= 8
 
 
 class Plan:
@@ -78,7 +27,7 @@ class Plan:
         units: Units in order.
         launches: Units that run side by side, in order.
         written_in: Number of the launch that writes a value, by its id.
-        tiles: Where the sizes of tiles come from: `tiling`, or a module with the same functions.
+        tiles: Where tiles come from.
     """
 
     def __init__(
@@ -88,7 +37,7 @@ class Plan:
         fuse: bool,
         tiled: bool,
         reference_only: bool = False,
-        tiles: Any = tiling,
+        tiles: Tiles = MULTIPLY_ADDS,
     ) -> None:
         self.program, self.tiles = program, tiles
         self.fuse, self.tiled, self.reference_only = fuse, tiled, reference_only
@@ -112,7 +61,7 @@ class Plan:
             self._fuse_pooling()
         self._reads: dict[int, list[Value]] = {}  # by unit, once units do not change any more
         self._store()
-        self.launches = self._launches()
+        self.launches = launches(self)
         self.written_in = {
             id(v): k
             for k, launch in enumerate(self.launches)
@@ -173,7 +122,7 @@ class Plan:
             strides = node.attrs["strides"]
             readers = self._readers.get(id(node.outputs[0]), [])
             cheap = len(readers) == 1 or (
-                getattr(self.tiles, "READS_SCATTERED", False) and all(r.op.name in _CONVOLUTIONS for r in readers)
+                self.tiles.reads_scattered and all(r.op.name in _CONVOLUTIONS for r in readers)
             )
             return cheap and strides[0] * strides[1] > 1 and id(self.root(node.inputs[0])) not in self.virtual
         if not (node.op.elementwise or node.op.name in ("take", "broadcast_to", "one_hot")) or len(node.outputs) > 1:
@@ -294,7 +243,7 @@ class Plan:
         self.units = [u for u in self.units if u.stored]
         read = {id(v) for u in self.units for v in self.reads(u)}
         # What nothing waits for comes last: the updates of all parameters, side by side.
-        self.units.sort(key=lambda u: _plain(u) and not any(id(v) in read for v in u.stored))
+        self.units.sort(key=lambda u: u.is_plain and not any(id(v) in read for v in u.stored))
 
     def carried(self, unit: Unit) -> dict[str, Value]:
         """Results of a unit that may overwrite the input they replace, by that input's name."""
@@ -338,76 +287,6 @@ class Plan:
             return written is not None and written < launch - 1
         return launch > 0 and written != launch - 1
 
-    def _launches(self) -> list[list[Unit]]:
-        """Units in order; those that do not wait for each other side by side."""
-        maker = {id(v): u for u in self.units for v in u.stored}
-        overwritten = {id(u): {id(self.program.value(n)) for n in self.carried(u)} for u in self.units}
-        read = {id(v) for u in self.units for v in self.reads(u)}
-        launches: list[list[Unit]] = []
-        place: dict[int, int] = {}
-        for k, unit in enumerate(self.units):
-            before = [place[id(maker[id(v)])] for v in self.reads(unit) if id(v) in maker]
-            before += [
-                place[id(other)]
-                for other in self.units[:k]
-                if any(id(v) in overwritten[id(unit)] for v in self.reads(other))
-                or any(id(v) in overwritten[id(other)] for v in self.reads(unit))
-            ]
-            first = max(before, default=-1) + 1
-            last = _plain(unit) and not any(id(v) in read for v in unit.stored)
-            if last:  # all of them together, at the end
-                first = max(first, len(launches) - (1 if launches and all(map(_plain, launches[-1])) else 0))
-            joined = [j for j in range(first, len(launches)) if self.fuse and self._beside(unit, launches[j])]
-            at = joined[0] if joined else None
-            if at is None:
-                place[id(unit)] = len(launches)
-                launches.append([unit])
-            else:
-                place[id(unit)] = at
-                launches[at].append(unit)
-        for launch in launches:
-            launch.sort(key=_plain)  # what takes longer begins first
-            # All blocks of a launch have as many threads, with the registers of the greediest: sums take what is there.
-            threads = max((u.tile.threads for u in launch if u.tile and not _plain(u)), default=0)
-            for unit in launch:
-                if unit.tile and _plain(unit) and threads:
-                    unit.tile = tiling.narrowed(unit.tile, threads)
-        return launches
-
-    def _beside(self, unit: Unit, launch: list[Unit]) -> bool:
-        """Whether a unit may join a launch: where neither of them fills the device, or all are small."""
-        units = [*launch, unit]
-        if any(u.reference for u in units) or len(units) > getattr(self.tiles, "MOST_TOGETHER", math.inf):
-            return False
-        if all(map(_plain, units)):
-            return True
-        large = [u for u in units if not _plain(u)]
-        if len(large) < len(units) and not getattr(self.tiles, "SIDE_BY_SIDE", False):
-            return False
-        # Blocks of a launch have the registers and the shared memory of the greediest.
-        if len(large) > 1 and not (all(map(_product, large)) and len({u.tile.threads for u in large if u.tile}) == 1):
-            return False
-        blocks = [u.tile.blocks if u.tile else -(-u.size // 256) for u in units]
-        shared = max(u.tile.shared if u.tile else 0 for u in units)
-        room = tiling.MULTIPROCESSORS * (tiling.MOST_SHARED // (shared + 1024))
-        if len(large) < len(units) and sum(blocks) > room:
-            return False
-        return (sum(blocks) if len(large) > 1 else sum(blocks) - max(blocks)) <= 4 * tiling.MULTIPROCESSORS
-
 
 _CONVOLUTIONS = frozenset({"conv2d", "conv2d_input_gradient", "conv2d_weight_gradient_parts"})
 _ROWS = frozenset({"softmax_cross_entropy", "softmax_cross_entropy_gradient", "argmax"})
-
-
-def _plain(unit: Unit) -> bool:
-    """Whether a unit is elementwise or a reduction, which are short."""
-    return unit.reference is None and (unit.tile is None or unit.anchor.op.name == "reduce_parts")
-
-
-def _product(unit: Unit) -> bool:
-    return unit.tile is not None and unit.anchor.op.name in ("matmul", "matmul_parts")
-
-
-def named(units: Iterable[Unit]) -> str:
-    """The operations of some units as text."""
-    return " | ".join("+".join(n.op.name for n in u.every) for u in units)

@@ -20,8 +20,9 @@ from minicnn.backends._cuda.expressions import (
     same_index,
     window_type,
 )
-from minicnn.backends._cuda.fusing import SCATTER, Plan, Unit, named
+from minicnn.backends._cuda.fusing import SCATTER, Plan
 from minicnn.backends._cuda.tiling import phases
+from minicnn.backends._cuda.units import Unit, named
 from minicnn.ops.windows import Axes
 from minicnn.program.graph import Node, Value
 
@@ -261,7 +262,7 @@ class Writer:
         return text, made_of_all
 
     def _finish_and_store(self, unit: Unit) -> str:
-        """Function objects `finish` and `store` for the sums of a unit's tile: `finish_and_store` of `tiles.cuh`."""
+        """Function objects `finish` and `store` for the sums of a unit's tile: `finish_and_store` of `results.cuh`."""
         node, kind = unit.anchor, c_type(unit.anchor.outputs[0])
         if node.op.name.endswith("_parts") and node.outputs[0].shape[0] > 1:
             self.written.add(id(node.outputs[0]))

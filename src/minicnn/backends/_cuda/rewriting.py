@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from minicnn import ops
-from minicnn.backends._cuda import chains, tiling
-from minicnn.backends._cuda.chain_layout import SHARED, Chain, Layout
+from minicnn.backends._cuda import chains
+from minicnn.backends._cuda.chain_layout import SHARED, Chain
+from minicnn.backends._cuda.tiles import MULTIPLY_ADDS, Tiles
 from minicnn.ops.checks import normalize_axes
 from minicnn.ops.primitive import Array, Namespace, Primitive
 from minicnn.program.graph import Node, Program, Spec, Value
@@ -222,13 +222,13 @@ def _sum_before_scatter(node: Node) -> Sequence[Value] | None:
     return [ops.sum(made.inputs[0], axes=node.attrs["axes"])]
 
 
-def share_sums(program: Program, node: Node, tiles: Any = tiling, *, joined: bool = False) -> Sequence[Value] | None:
+def share_sums(program: Program, node: Node, tiles: Tiles, *, joined: bool = False) -> Sequence[Value] | None:
     """Long sums as parts, one a block, and the sum of the parts.
 
     Args:
         program: The Program that is made.
         node: One of its nodes.
-        tiles: Where sizes of tiles come from.
+        tiles: Where tiles come from.
         joined: Whether a launch that comes anyway adds up the parts.
     """
     name, y = node.op.name, node.outputs[0]
@@ -298,9 +298,8 @@ def rewrite(
     *,
     fuse: bool,
     tiled: bool,
-    tiles: Any = tiling,
+    tiles: Tiles = MULTIPLY_ADDS,
     shared: int = SHARED,
-    byte_products: bool = True,
 ) -> Program:
     """All of the above that the options ask for, in place.
 
@@ -308,26 +307,23 @@ def rewrite(
         program: The Program.
         fuse: Several operations in one kernel.
         tiled: Sums that many blocks share.
-        tiles: The module that chooses sizes of tiles.
+        tiles: Where tiles come from.
         shared: Bytes of shared memory that a block of a chain may have.
-        byte_products: Whether chains may multiply rows of bytes on tensor cores.
     """
     if products_in(program):
         remove_dead_nodes(widen_products(program))
     replace(program, decompose)
     if fuse:
         remember_maxima(program)
-    chained = fuse and tiled and getattr(tiles, "CHAINS", False)
-    fits = getattr(tiles, "byte_product", byte_products)
-    found = chains.find(program, shared, byte_products=fits) if chained else []
+    found = chains.find(program, shared, takes_bytes=tiles.takes_bytes) if fuse and tiled and tiles.chains else []
     for one in found:
-        getattr(tiles, "chain", lambda _: None)(one)
+        tiles.size_chain(one)
     if tiled:
         own, joined = {id(n) for one in found for n in one.nodes}, _joined_anyway(program, found)
         replace(
             program,
             lambda p, node: None if id(node) in own else share_sums(p, node, tiles, joined=id(node) in joined),
         )
-    chains.contract(program, found, getattr(tiles, "LAYOUT", Layout))
+    chains.contract(program, found, tiles.layout)
     remove_dead_nodes(program)
     return program

@@ -10,7 +10,6 @@ from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 
-from minicnn.backends._cuda import tiling
 from minicnn.backends._cuda.expressions import image_type, window_type
 from minicnn.backends._cuda.tile_times import (
     CONVOLUTION,
@@ -21,6 +20,7 @@ from minicnn.backends._cuda.tile_times import (
     Numbers,
     quotient,
 )
+from minicnn.backends._cuda.tiles import Tiles
 from minicnn.backends._cuda.tiling import MULTIPROCESSORS, Geometry, Tile
 from minicnn.ops.windows import Axes
 from minicnn.program.graph import Node
@@ -34,38 +34,30 @@ _chosen: dict[str, Any] = {}
 
 
 @dataclass(frozen=True)
-class TensorTiles:
-    """Tiles of float32 nodes on tensor cores, of all others as in `tiling`.
+class TensorTiles(Tiles):
+    """Tiles of float32 nodes on tensor cores, of all others with multiply-adds."""
 
-    Attributes:
-        precision: In which operands are multiplied: one of `PRECISIONS`. Sums are float32.
-    """
-
-    precision: str = "float32"
-    CHAINS: ClassVar[bool] = True
-    READS_SCATTERED: ClassVar[bool] = True  # the gradient of a max-pooling is scattered where it is read, however often
-    SIDE_BY_SIDE: ClassVar[bool] = True  # short operations share a launch with others that have larger blocks
+    reads_scattered: ClassVar[bool] = True
+    side_by_side: ClassVar[bool] = True
 
     def convolution(self, node: Node, pool: tuple[int, int] | None = None) -> Tile | None:
-        """Tile of conv2d or conv2d_input_gradient; None if nothing fits. See `tiling.convolution`."""
+        """See `Tiles.convolution`."""
         return self._once(node, pool, lambda: self._convolution(node, pool))
 
     def weight_gradient(self, node: Node) -> Tile | None:
-        """Tile of conv2d_weight_gradient; None if nothing fits."""
-        return self._once(node, None, lambda: weight_gradient(node, self.precision) or tiling.weight_gradient(node))
+        """See `Tiles.weight_gradient`."""
+        plain = super().weight_gradient
+        return self._once(node, None, lambda: weight_gradient(node, self.precision) or plain(node))
 
     def product(self, node: Node, *, joined: bool = False) -> Tile:
-        """Tile of a matrix product. See `tiling.product`."""
+        """See `Tiles.product`."""
+        plain = super().product
         return self._once(
-            node,
-            joined,
-            lambda: product(node, self.precision, joined=joined) or tiling.product(node, joined=joined),
+            node, joined, lambda: product(node, self.precision, joined=joined) or plain(node, joined=joined)
         )
 
-    reduction = staticmethod(tiling.reduction)
-
     def _convolution(self, node: Node, pool: tuple[int, int] | None) -> Tile | None:
-        made, plain = convolution(node, pool, self.precision), tiling.convolution(node, pool)
+        made, plain = convolution(node, pool, self.precision), super().convolution(node, pool)
         if made is None or (plain is not None and without_tensor_cores(node, plain) < made.score):
             return plain
         return made

@@ -10,7 +10,6 @@ from minicnn.backends._cuda.expressions import image_type, window_type
 from minicnn.ops.windows import Axes
 from minicnn.program.graph import ITEMSIZE, Node
 
-CHAINS = True  # a module with this name set has kernels for chains of rows
 MULTIPROCESSORS = 132
 SHARED_BYTES = 48 * 1024  # what a kernel may have without asking for more
 MOST_SHARED = 227 * 1024  # what all blocks of a multiprocessor may have

@@ -11,7 +11,7 @@ import array_api_compat.cupy as xp
 import cupy
 import numpy as np
 
-from minicnn.backends._cuda import nvrtc, tiling
+from minicnn.backends._cuda import nvrtc
 from minicnn.backends._cuda.chains import CHAIN, every_node
 from minicnn.backends._cuda.choosing import fastest, measured
 from minicnn.backends._cuda.compiler import HEADERS, header
@@ -20,6 +20,7 @@ from minicnn.backends._cuda.library import LEAST_OPERATIONS, LIBRARY, described,
 from minicnn.backends._cuda.options import NAIVE, Options
 from minicnn.backends._cuda.rewriting import products_in, rewrite
 from minicnn.backends._cuda.tensor_tiling import TensorTiles
+from minicnn.backends._cuda.tiles import Tiles
 from minicnn.backends.base import Array, Backend, Executable, Stage
 from minicnn.backends.cupy.errors import explained
 from minicnn.program.graph import Node, Program, Spec
@@ -71,7 +72,7 @@ class CupyBackend(Backend):
         self.architecture = f"sm_{capability}"
         self.overlaps = int(capability) >= 90
         tensor = self.options.tensor_cores and self.options.tiled and int(capability) >= 80
-        self.tiles: Any = TensorTiles(self.options.products) if tensor else tiling
+        self.tiles = TensorTiles(self.options.products) if tensor else Tiles(byte_products=self.options.tensor_cores)
         if not tensor or reference_only:
             self.precisions = ("float32", "float64")
 
@@ -127,21 +128,14 @@ class CupyBackend(Backend):
             return program
         shared = self._device.attributes["MaxSharedMemoryPerBlockOptin"]
         options, tiles = self.options, self._tiles(program)
-        if options.library != "never" and getattr(tiles, "precision", "float32") == "float32":
+        if options.library != "never" and tiles.precision == "float32":
             use_library(program, partial(self._why_library, program))
-        return rewrite(
-            program,
-            fuse=options.fused,
-            tiled=options.tiled,
-            tiles=tiles,
-            shared=shared,
-            byte_products=options.tensor_cores,
-        )
+        return rewrite(program, fuse=options.fused, tiled=options.tiled, tiles=tiles, shared=shared)
 
-    def _tiles(self, program: Program) -> Any:
+    def _tiles(self, program: Program) -> Tiles:
         """Where a Program's tiles come from, which is in the precision that its products have."""
         products = products_in(program)
-        return TensorTiles(products) if products and self.tiles is not tiling else self.tiles
+        return replace(self.tiles, precision=products) if products else self.tiles
 
     def plan(self, program: Program) -> Plan:
         """The kernels of a Program, which is rewritten in place."""

@@ -13,10 +13,10 @@ import numpy as np
 
 from minicnn.backends._cuda.chains import CHAIN
 from minicnn.backends._cuda.compiler import compile_all
-from minicnn.backends._cuda.fusing import Unit
 from minicnn.backends._cuda.generation import Source, generate
 from minicnn.backends._cuda.library import LIBRARY
 from minicnn.backends._cuda.placement import place
+from minicnn.backends._cuda.units import Unit
 from minicnn.backends.base import EACH_STEP, Array
 from minicnn.backends.cupy.cublas import handle
 from minicnn.backends.cupy.errors import explained

@@ -95,14 +95,14 @@ class NumbaCudaBackend(Backend):
         """See `Backend.rewrite`: into operations that have kernels, and sums that many blocks share."""
         if self.reference_only:
             return program
-        return rewrite(program, fuse=self.options.fused, tiled=self.options.tiled, tiles=tiling)
+        return rewrite(program, fuse=self.options.fused, tiled=self.options.tiled, tiles=tiling.TILES)
 
     def plan(self, program: Program) -> Plan:
         """The kernels of a Program, which is rewritten in place."""
         options = self.options
         plan = Plan(
             self.rewrite(program),
-            fuse=options.fused, tiled=options.tiled, reference_only=self.reference_only, tiles=tiling,
+            fuse=options.fused, tiled=options.tiled, reference_only=self.reference_only, tiles=tiling.TILES,
         )  # fmt: skip
         missing = [u for u in plan.units if u.reference]
         if self.strict and missing:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from minicnn.backends._cuda.fusing import Unit
 from minicnn.backends._cuda.placement import place
+from minicnn.backends._cuda.units import Unit
 from minicnn.backends.base import EACH_STEP
 from minicnn.backends.numba_cuda.arrays import Array, empty, from_numpy
 from minicnn.backends.numba_cuda.creation import wrap
@@ -18,7 +18,7 @@ from minicnn.backends.numba_cuda.elementwise import assign, contiguous
 from minicnn.backends.numba_cuda.errors import explained
 from minicnn.backends.numba_cuda.generation import Source, generate
 from minicnn.backends.numba_cuda.shim import SIMULATED
-from minicnn.backends.numba_cuda.tiling import LIMITS
+from minicnn.backends.numba_cuda.tiling import TILES
 from minicnn.program.graph import Program, Value
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class StepExecutable:
         self._bound = [v for v in program.inputs if id(v) not in others]
 
         queued = {id(v) for v in self._queued}
-        threads = LIMITS.reduction if SIMULATED else backend.options.block
+        threads = TILES.limits.reduction if SIMULATED else backend.options.block
         self._sources: list[Source | Unit] = [
             launch[0] if launch[0].reference else generate(self._plan, launch, queued, threads)
             for launch in self._plan.launches

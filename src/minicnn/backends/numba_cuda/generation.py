@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from minicnn.backends._cuda.expressions import same_index
-from minicnn.backends._cuda.fusing import MOVES, Plan, Unit, named
+from minicnn.backends._cuda.fusing import MOVES, Plan
+from minicnn.backends._cuda.units import Unit, named
 from minicnn.backends.numba_cuda.chain_text import PARAMETERS, QUEUE, chain_text
 from minicnn.backends.numba_cuda.expressions import (
     expression,

@@ -1,0 +1,70 @@
+"""Which units share a launch: those that do not wait for each other, where that saves time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from minicnn.backends._cuda import tiling
+from minicnn.backends._cuda.units import Unit
+
+if TYPE_CHECKING:
+    from minicnn.backends._cuda.fusing import Plan
+
+
+def launches(plan: Plan) -> list[list[Unit]]:
+    """The units of a plan in order; those that do not wait for each other side by side."""
+    maker = {id(v): u for u in plan.units for v in u.stored}
+    overwritten = {id(u): {id(plan.program.value(n)) for n in plan.carried(u)} for u in plan.units}
+    read = {id(v) for u in plan.units for v in plan.reads(u)}
+    made: list[list[Unit]] = []
+    place: dict[int, int] = {}
+    for k, unit in enumerate(plan.units):
+        before = [place[id(maker[id(v)])] for v in plan.reads(unit) if id(v) in maker]
+        before += [
+            place[id(other)]
+            for other in plan.units[:k]
+            if any(id(v) in overwritten[id(unit)] for v in plan.reads(other))
+            or any(id(v) in overwritten[id(other)] for v in plan.reads(unit))
+        ]
+        first = max(before, default=-1) + 1
+        last = unit.is_plain and not any(id(v) in read for v in unit.stored)
+        if last:  # all of them together, at the end
+            first = max(first, len(made) - (1 if made and all(u.is_plain for u in made[-1]) else 0))
+        joined = [j for j in range(first, len(made)) if plan.fuse and _beside(plan, unit, made[j])]
+        at = joined[0] if joined else None
+        if at is None:
+            place[id(unit)] = len(made)
+            made.append([unit])
+        else:
+            place[id(unit)] = at
+            made[at].append(unit)
+    for launch in made:
+        launch.sort(key=lambda u: u.is_plain)  # what takes longer begins first
+        # All blocks of a launch have as many threads, with the registers of the greediest: sums take what is there.
+        threads = max((u.tile.threads for u in launch if u.tile and not u.is_plain), default=0)
+        for unit in launch:
+            if unit.tile and unit.is_plain and threads:
+                unit.tile = tiling.narrowed(unit.tile, threads)
+    return made
+
+
+def _beside(plan: Plan, unit: Unit, launch: list[Unit]) -> bool:
+    """Whether a unit may join a launch: where neither of them fills the device, or all are small."""
+    units = [*launch, unit]
+    if any(u.reference for u in units) or len(units) > plan.tiles.most_together:
+        return False
+    if all(u.is_plain for u in units):
+        return True
+    large = [u for u in units if not u.is_plain]
+    if len(large) < len(units) and not plan.tiles.side_by_side:
+        return False
+    # Blocks of a launch have the registers and the shared memory of the greediest.
+    alike = all(u.is_product for u in large) and len({u.tile.threads for u in large if u.tile}) == 1
+    if len(large) > 1 and not alike:
+        return False
+    blocks = [u.tile.blocks if u.tile else -(-u.size // 256) for u in units]
+    shared = max(u.tile.shared if u.tile else 0 for u in units)
+    room = tiling.MULTIPROCESSORS * (tiling.MOST_SHARED // (shared + 1024))
+    if len(large) < len(units) and sum(blocks) > room:
+        return False
+    return (sum(blocks) if len(large) > 1 else sum(blocks) - max(blocks)) <= 4 * tiling.MULTIPROCESSORS

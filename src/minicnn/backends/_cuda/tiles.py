@@ -1,0 +1,63 @@
+"""Which tiles a backend's kernels work with, and what these kernels can do."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from minicnn.backends._cuda import tiling
+from minicnn.backends._cuda.chain_layout import Chain, Layout
+from minicnn.backends._cuda.tiling import GPU, Limits, Tile
+from minicnn.program.graph import Node
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Tiles of multiply-adds, which every device has, by the models of `tiling`.
+
+    Attributes:
+        precision: In which operands are multiplied: one of `tile_times.PRECISIONS`. Sums are float32.
+        limits: What bounds their sizes.
+        byte_products: Whether a chain may begin with a product with rows of bytes.
+        chains: Whether there are kernels for chains of rows.
+        layout: Where a chain keeps its values.
+        reads_scattered: Whether the gradient of a max-pooling is scattered where it is read, however often that is.
+        side_by_side: Whether short operations share a launch with others that have larger blocks.
+        most_together: Units that a launch may have.
+    """
+
+    precision: str = "float32"
+    limits: Limits = GPU
+    byte_products: bool = True
+    chains: bool = True
+    layout: ClassVar[type[Layout]] = Layout
+    reads_scattered: ClassVar[bool] = False
+    side_by_side: ClassVar[bool] = False
+    most_together: ClassVar[float] = math.inf
+
+    def convolution(self, node: Node, pool: tuple[int, int] | None = None) -> Tile | None:
+        """Tile of conv2d or conv2d_input_gradient, with max-pooling by this window behind it; None if nothing fits."""
+        return tiling.convolution(node, pool, limits=self.limits)
+
+    def weight_gradient(self, node: Node) -> Tile | None:
+        """Tile of conv2d_weight_gradient; None if nothing fits."""
+        return tiling.weight_gradient(node, limits=self.limits)
+
+    def product(self, node: Node, *, joined: bool = False) -> Tile:
+        """Tile of a matrix product; `joined`: a launch that comes anyway adds up parts of its sums."""
+        return tiling.product(node, joined=joined, limits=self.limits)
+
+    def reduction(self, results: int, terms: int, *, terms_first: bool, join: str = "Plus") -> Tile:
+        """Tile of a sum or a maximum of so many terms for each of so many results."""
+        return tiling.reduction(results, terms, terms_first=terms_first, join=join, limits=self.limits)
+
+    def takes_bytes(self, node: Node) -> bool:
+        """Whether a chain may begin with this product with rows of bytes."""
+        return self.byte_products
+
+    def size_chain(self, chain: Chain) -> None:
+        """Set the sizes of a chain, where they are other than it chose itself."""
+
+
+MULTIPLY_ADDS = Tiles()

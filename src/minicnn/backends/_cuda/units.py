@@ -1,0 +1,73 @@
+"""Units: the nodes that one block computes together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from minicnn.backends._cuda.tiling import Tile
+from minicnn.program.graph import Node, Value
+
+# Operations whose result is what the blocks of a kernel leave: parts of sums.
+PARTS = frozenset({"conv2d_weight_gradient_parts", "matmul_parts", "reduce_parts", "chain"})
+
+
+@dataclass(eq=False)
+class Unit:
+    """Nodes that one block computes together.
+
+    Attributes:
+        nodes: The nodes in order. The first, `anchor`, may have a tile; the others follow it element by element.
+        tile: Tile of the anchor, if it has one.
+        pool: Max-pooling that the anchor's tile does on its way out, with the nodes before it in `before`.
+        reference: Why the anchor runs as its reference, if so.
+        stored: Values that go to memory.
+    """
+
+    nodes: list[Node]
+    tile: Tile | None = None
+    pool: Node | None = None
+    before: list[Node] = field(default_factory=list)
+    reference: str | None = None
+    stored: list[Value] = field(default_factory=list)
+
+    @property
+    def anchor(self) -> Node:
+        """The first node."""
+        return (self.before or self.nodes)[0]
+
+    @property
+    def size(self) -> int:
+        """Number of elements of each result."""
+        return self.nodes[0].outputs[0].size
+
+    @property
+    def slices(self) -> int:
+        """Threads that share the sum of the parts with which a unit begins; 1 if it begins otherwise."""
+        return 8 if self.tile is None and self.reference is None and is_sum_of_parts(self.anchor) else 1
+
+    @property
+    def every(self) -> list[Node]:
+        """All nodes that are computed at their own element."""
+        return [*self.before, *self.nodes]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is elementwise or a reduction, which are short."""
+        return self.reference is None and (self.tile is None or self.anchor.op.name == "reduce_parts")
+
+    @property
+    def is_product(self) -> bool:
+        """Whether it is a matrix product by tiles."""
+        return self.tile is not None and self.anchor.op.name in ("matmul", "matmul_parts")
+
+
+def is_sum_of_parts(node: Node) -> bool:
+    """Whether a node adds up what the blocks of an earlier kernel left."""
+    made = node.inputs[0].node if node.op.name == "sum" and node.attrs["axes"] in (0, (0,)) else None
+    return made is not None and made.op.name in PARTS and node.inputs[0].shape[0] >= 8
+
+
+def named(units: Iterable[Unit]) -> str:
+    """The operations of some units as text."""
+    return " | ".join("+".join(n.op.name for n in u.every) for u in units)
