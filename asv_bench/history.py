@@ -77,7 +77,7 @@ def measure(commits: list[str], machine: str, benchmarks: list[str], attributes:
                 git("worktree", "remove", "--force", folder)
         if done.returncode not in (0, 2):  # 2: some benchmarks failed, as of what a commit does not have
             return done.returncode
-        tidy(RESULTS / machine)
+        tidy(RESULTS / machine, facts(machine))
     return 0
 
 
@@ -99,12 +99,17 @@ def git(*arguments: str) -> str:
     return done.stdout.strip()
 
 
-def tidy(folder: Path) -> None:
-    """Take the path of the interpreter off results."""
+def tidy(folder: Path, known: dict[str, str]) -> None:
+    """Take the path of the interpreter off results, and add what asv keeps to itself where it would guess the same."""
+    described = folder / "machine.json"
+    if described.exists():
+        described.write_text(
+            json.dumps({**json.loads(described.read_text("utf-8")), **known}, indent=4) + "\n", "utf-8"
+        )
     for path in folder.glob("*-existing-py_*.json"):
         value = json.loads(path.read_text("utf-8"))
         value["env_name"], value["python"] = "existing", ""
-        value["params"]["python"] = platform.python_version()
+        value["params"] |= {**known, "python": platform.python_version()}
         path.unlink()
         path.with_name(f"{path.name.partition('-')[0]}-existing.json").write_text(json.dumps(value) + "\n", "utf-8")
 

@@ -75,10 +75,13 @@ def test_what_has_not_been_run_is_named(
 
 def test_stored_results_name_no_path(history: ModuleType, tmp_path: Path) -> None:
     stored(tmp_path, "a", "existing-py_home_somebody_bin_python", load=([0.5], []))
-    history.tidy(tmp_path)
+    (tmp_path / "machine.json").write_text('{"machine": "one", "version": 1}')
+    history.tidy(tmp_path, {"machine": "one", "num_cpu": "16"})
     text = (tmp_path / f"{'a' * 8}-existing.json").read_text()
     assert "somebody" not in text
     assert json.loads(text)["env_name"] == "existing"
+    assert json.loads(text)["params"]["num_cpu"] == "16"
+    assert json.loads((tmp_path / "machine.json").read_text()) == {"machine": "one", "num_cpu": "16", "version": 1}
     assert history.values(tmp_path, "a" * 40) == {"load": 0.5}
 
 

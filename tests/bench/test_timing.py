@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minicnn.bench import Spread, interleaved, stopwatch
+from minicnn import get_backend
+from minicnn.bench import Spread, awaken, interleaved, stopwatch
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=30), st.sampled_from([1.0, 1e3]))
@@ -36,6 +37,20 @@ def test_contenders_take_turns_and_each_begins_a_round() -> None:
     samples = interleaved({n: partial(run, n) for n in "abc"}, rounds=3, warmup=1)
     assert turns == [*"abc", *"abc", *"bca", *"cab"]
     assert samples == {"a": [4.0, 9.0, 11.0], "b": [5.0, 7.0, 12.0], "c": [6.0, 8.0, 10.0]}
+
+
+def test_a_device_computes_for_a_moment_before_it_is_timed() -> None:
+    class Watched(type(get_backend("numpy"))):  # type: ignore[misc]
+        waits = 0
+
+        def synchronize(self) -> None:
+            self.waits += 1
+
+    backend = Watched()
+    start = time.perf_counter()
+    awaken(backend, 0.02)
+    assert time.perf_counter() - start >= 0.02
+    assert backend.waits > 1
 
 
 def test_a_budget_ends_the_rounds_after_three() -> None:

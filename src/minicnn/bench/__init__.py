@@ -7,7 +7,7 @@ from minicnn.bench.contest import Contest
 from minicnn.bench.page import Column, Figure, Missing, Page, Panel, Table
 from minicnn.bench.store import Store
 from minicnn.bench.study import Measurement, Results, Setting, Study
-from minicnn.bench.timing import Spread, interleaved, stopwatch
+from minicnn.bench.timing import Spread, awaken, interleaved, stopwatch
 from minicnn.bench.worker import ContenderError, Worker
 from minicnn.training.parity import Probe, parity
 
@@ -28,6 +28,7 @@ __all__ = [
     "Study",
     "Table",
     "Worker",
+    "awaken",
     "interleaved",
     "parity",
     "stopwatch",

@@ -14,10 +14,10 @@ import numpy as np
 
 from minicnn.backends import get_backend
 from minicnn.backends.base import Backend
-from minicnn.bench.contenders import PEERS, backend_of
+from minicnn.bench.contenders import PEERS, backend_of, on_gpu
 from minicnn.bench.memory import MB, footprint, let_go, resident
 from minicnn.bench.operations import apart, node_times, step_inputs
-from minicnn.bench.timing import stopwatch
+from minicnn.bench.timing import awaken, stopwatch
 from minicnn.callbacks import Callback, Timer
 from minicnn.callbacks.base import Logs
 from minicnn.data import batch_indices, epoch_order
@@ -79,6 +79,7 @@ class Trainer:
         self.bare_mb = resident() / MB
         self.settings, self.options = settings, options
         self.backend: Backend = open_contender(name, {} if name.partition(":")[0] in PEERS else options)
+        self._on_gpu = on_gpu(name)
         _warm_up(self.backend)
         let_go()
         self.library_mb = resident() / MB
@@ -97,16 +98,23 @@ class Trainer:
 
     def train_epoch(self) -> Row:
         """Train for an epoch: loss and accuracy of the training, seconds, samples per second, memory."""
+        self._awaken()
         row = self._epoch()
         self.epoch += 1
         return {"epoch": self.epoch, **row, **footprint(self.peak, self.backend)}
 
     def train_whole(self, steps: int) -> Row:
         """Train some steps with the whole training set as the batch; a row as `train_epoch` gives."""
+        self._awaken()
         return {**self._whole(steps), **footprint(self.peak, self.backend)}
+
+    def _awaken(self) -> None:
+        if self._on_gpu:
+            awaken(self.backend)
 
     def evaluate(self, part: str = "test") -> dict[str, float]:
         """Loss and accuracy on "test" or "val" samples, and the seconds that it took."""
+        self._awaken()
         found: dict[str, float] = {}
         taken = stopwatch(lambda: found.update(self._evaluate(part)), self.backend.synchronize)
         return {**found, "time_s": taken}
@@ -116,6 +124,7 @@ class Trainer:
 
     def forward(self) -> float:
         """Seconds of the loss and accuracy of the whole training set, without gradients."""
+        self._awaken()
         return stopwatch(self._forward, self.backend.synchronize)
 
     def nodes(self, repeats: int) -> dict[str, Any] | None:

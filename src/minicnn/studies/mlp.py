@@ -15,8 +15,6 @@ from minicnn.bench.page import Cell
 from minicnn.bench.trainers import gradient_tolerance, settings_of, trainer
 from minicnn.training.settings import Settings
 
-ROUND = 10  # iterations between two looks at the accuracy
-
 # What was published for NumPy and for CuPy.
 TOTAL_S = (42.3, 15.1)
 ITERATION_MS = {"iteration_ms": (84.6, 30.2), "forward_ms": (36.7, 11.9), "backward_ms": (47.9, 18.3)}
@@ -36,6 +34,7 @@ class Sizes:
 
     Attributes:
         iterations: Iterations, each on the whole training set.
+        turn: How many of them a contender makes in its turn, between two looks at the accuracy.
         hold_out: Samples held out.
         repeats: How often the forward pass and each operation are timed.
         samples: The most samples that are used; 0 for all.
@@ -43,6 +42,7 @@ class Sizes:
     """
 
     iterations: int = 500
+    turn: int = 10
     hold_out: int = 1000
     repeats: int = 20
     samples: int = 0
@@ -71,7 +71,7 @@ def _train(settings: Settings, sizes: Sizes, contenders: Sequence[str]) -> dict[
             contest.prepare(method, given)  # compiles it
         done = 0
         while done < sizes.iterations:
-            steps = min(ROUND, sizes.iterations - done)
+            steps = min(sizes.turn, sizes.iterations - done)
             done += steps
             rows = contest.call("train_whole", steps)
             for name, found in contest.call("evaluate", "val").items():
@@ -104,19 +104,19 @@ def present(page: Page, setting: Setting, results: Results) -> None:
                else "Pixels stay uint8 and are divided by 255 in each step.")
         )  # fmt: skip
         _totals(page, setting, data, result)
-        page.figure(f"training-{data}", f"Training on {data}", _training_panels(result), _CAPTION)
+        turn = setting.sizes.turn
+        page.figure(
+            f"training-{data}", f"Training on {data}", _training_panels(result),
+            f"Accuracy on the samples that are held out, after every {turn} iterations; the lines lie on each other "
+            "where all contenders compute the same. Bars are medians of turns of so many iterations, whiskers their "
+            "quartiles.",
+        )  # fmt: skip
         page.words(_found(result))
         page.words(_beside_the_published(result))
         page.section(f"By operation ({data})")
         _operations(page, setting, data, result)
         page.section(f"Memory ({data})")
         _memory(page, setting, data, result)
-
-
-_CAPTION = (
-    "Accuracy on the samples that are held out, after every 10 iterations; the lines lie on each other where all "
-    "contenders compute the same. Bars are medians of rounds of 10 iterations, whiskers their quartiles."
-)
 
 
 def iteration_ms(result: Mapping[str, Any], name: str) -> Spread:

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from minicnn.bench import ContenderError, Contest, Worker, stopwatch
-from minicnn.bench.contenders import PEERS, backend_of
+from minicnn.bench import ContenderError, Contest, Worker, awaken, stopwatch
+from minicnn.bench.contenders import PEERS, backend_of, on_gpu
 from minicnn.bench.memory import MB, allocated, footprint
 from minicnn.bench.operations import step_inputs
 from minicnn.bench.worker import together
@@ -84,6 +84,7 @@ class Runner:
         self._image = self._arrays["x"].shape[1:]
         self._peer = contender.partition(":")[0] in PEERS
         self._name, self._device = name, contender.partition(":")[2] or "cpu"
+        self._on_gpu = on_gpu(contender)
         self._model = counting.network(name, backend_of(contender), self._image)
         self._state = self._model.get_state()
         self._batch: tuple[Any, Any] = (None, None)
@@ -109,6 +110,8 @@ class Runner:
 
     def time(self) -> float:
         """Seconds of a step on the batch."""
+        if self._on_gpu:
+            awaken(self._model.backend)
         return stopwatch(self._step, self._model.backend.synchronize)
 
     def input(self, batch: int) -> float:
