@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import Any
 
+from minicnn.bench.contenders import on_gpu
 from minicnn.bench.timing import interleaved
 from minicnn.bench.worker import ContenderError, Worker, together
 from minicnn.training.parity import Probe, parity
 
 REFERENCE = "numpy"
+REST_S = 0.1  # after a turn on the CPU: threads of BLAS and OpenMP go on asking for work, on the next contender's cores
 
 
 class Contest:
@@ -78,7 +81,12 @@ class Contest:
                 results[name] = self._workers[name].call(method, *args, **kwargs)
             except ContenderError as error:
                 self.out[name] = f"failed: {error.why}"
+            self._rest(name)
         return {name: results[name] for name in self.names}
+
+    def _rest(self, name: str) -> None:
+        if len(self.names) > 1 and not on_gpu(name.partition(" / ")[0]):
+            time.sleep(REST_S)
 
     def check(self, rtol: float, method: str = "probe", *, others: Mapping[str, float] = MappingProxyType({})) -> None:
         """Refuse contenders that do not compute what the reference does: NumPy, even where it does not take part.
@@ -124,7 +132,9 @@ class Contest:
         if name in self.out:
             return 0.0
         try:
-            return float(self._workers[name].call(method, *args))
+            seconds = float(self._workers[name].call(method, *args))
         except ContenderError as error:
             self.out[name] = f"failed: {error.why}"
             return 0.0
+        self._rest(name)
+        return seconds
