@@ -5,7 +5,8 @@
 Runs one step of each reference study under `ncu` (which has to be on the PATH and to be allowed to read counters),
 launch by launch, and prints for each kernel: its time; how busy the multiprocessors' pipes, the tensor cores, the first
 cache and shared memory, the second cache and the memory are, in percent of their peaks; resident warps, in percent;
-issue slots that are used; and the commonest reason why a warp that could not issue waited. Times are longer than those
+issue slots that are used; the share of waits that were for instructions; and the commonest reason why a warp that
+could not issue waited. Times are longer than those
 within a graph, as each kernel runs alone with cold caches; percentages tell what limits it.
 """
 
@@ -88,14 +89,16 @@ def _is_number(text: str | None) -> bool:
 
 def table(study: str, found: list[dict[str, float]], titles: list[str]) -> str:
     """Counters as a Markdown table; what the engine launches beside the step's kernels comes last and is left out."""
-    lines = [f"| `{study}` | {' | '.join(METRICS)} | waits for |", "| --- |" + " ---: |" * len(METRICS) + " --- |"]
+    lines = [f"| `{study}` | {' | '.join(METRICS)} | code | waits for |"]
+    lines.append("| --- |" + " ---: |" * (len(METRICS) + 1) + " --- |")
     for title, row in zip(titles, found, strict=False):
         values = [row.get(name, float("nan")) for name in METRICS.values()]
         values[0] /= 1000 if values[0] > 500 else 1  # nanoseconds
         stalls = {reason: row.get(STALL.format(reason), 0.0) for reason in REASONS}
         most = max(stalls, key=lambda reason: stalls[reason])
-        share = stalls[most] / (sum(stalls.values()) or 1)
-        cells = [f"{values[0]:.1f}", *(f"{v:.0f}" for v in values[1:])]
+        waits = sum(stalls.values()) or 1
+        share = stalls[most] / waits
+        cells = [f"{values[0]:.1f}", *(f"{v:.0f}" for v in values[1:]), f"{100 * stalls['no_instruction'] / waits:.0f}"]
         lines.append(f"| {title} | {' | '.join(cells)} | {PLAIN.get(most, most)} ({share:.0%}) |")
     return "\n".join(lines)
 
