@@ -338,16 +338,17 @@ def contract(program: Program, found: Sequence[Chain], layout: Callable[[Chain],
 def _absorb(program: Program, one: Chain) -> None:
     """Take the sums of parts of a product into a chain that alone reads them."""
     inside = {id(n) for n in one.nodes}
+    results = {id(v) for v in program.results}
+    readers: dict[int, set[int]] = {}
+    for node in program.nodes:
+        for value in node.inputs:
+            readers.setdefault(id(value), set()).add(id(node))
     for node in reversed(program.nodes):
-        readers = [n for n in program.nodes if any(v in n.inputs for v in node.outputs)]
-        result = any(v is r for v in node.outputs for r in program.results)
-        if (
-            is_sum_of_parts(node)
-            and node.outputs[0].shape[:1] == (one.batch,)
-            and not result
-            and readers
-            and all(id(n) in inside for n in readers)
-        ):
+        if not is_sum_of_parts(node):
+            continue
+        total = node.outputs[0]
+        read = readers.get(id(total), set())
+        if total.shape[:1] == (one.batch,) and id(total) not in results and read and read <= inside:
             one.nodes.insert(0, node)
             inside.add(id(node))
 

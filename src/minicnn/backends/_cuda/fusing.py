@@ -61,6 +61,7 @@ class Plan:
             self._fuse_pooling()
         self._reads: dict[int, list[Value]] = {}  # by unit, once units do not change any more
         self._store()
+        self._carried = self._in_place()
         self.launches = launches(self)
         self.written_in = {
             id(v): k
@@ -247,20 +248,23 @@ class Plan:
 
     def carried(self, unit: Unit) -> dict[str, Value]:
         """Results of a unit that may overwrite the input they replace, by that input's name."""
-        own = {id(v) for v in unit.stored}
-        result = {}
+        return self._carried.get(id(unit), {})
+
+    def _in_place(self) -> dict[int, dict[str, Value]]:
+        """What each unit carries, by its id."""
+        maker = {id(v): (k, unit) for k, unit in enumerate(self.units) for v in unit.stored}
+        last_read = {id(v): k for k, unit in enumerate(self.units) for v in self.reads(unit)}
+        found: dict[int, dict[str, Value]] = {}
         for name, value in self.program.updates.items():
             old = self.program.value(name)
-            if (
-                id(self.root(value)) in own
-                and value is self.root(value)
-                and old.spec == value.spec
-                and self._in_place(unit, old)
-            ):
-                result[name] = value
-        return result
+            if id(value) in maker and old.spec == value.spec:
+                at, unit = maker[id(value)]
+                if last_read.get(id(old), -1) <= at and self._at_its_place(unit, old):
+                    found.setdefault(id(unit), {})[name] = value
+        return found
 
-    def _in_place(self, unit: Unit, old: Value) -> bool:
+    def _at_its_place(self, unit: Unit, old: Value) -> bool:
+        """Whether a unit reads an element of an input where it makes the element that replaces it, if at all."""
         if unit.pool is not None or unit.reference or id(old) in self._results:
             return False
         for node in unit.every:
@@ -270,8 +274,7 @@ class Plan:
                 made = self.root(value)
                 if id(made) in self.virtual and made.node is not None and any(v is old for v in self.leaves(made.node)):
                     return False
-        at = self.units.index(unit)
-        return not any(v is old for u in self.units[at + 1 :] for v in self.reads(u))
+        return True
 
     def is_early(self, value: Value, launch: int) -> bool:
         """Whether a value is there before the launch ahead of one has ended.

@@ -13,31 +13,26 @@ if TYPE_CHECKING:
 
 def launches(plan: Plan) -> list[list[Unit]]:
     """The units of a plan in order; those that do not wait for each other side by side."""
-    maker = {id(v): u for u in plan.units for v in u.stored}
-    overwritten = {id(u): {id(plan.program.value(n)) for n in plan.carried(u)} for u in plan.units}
     read = {id(v) for u in plan.units for v in plan.reads(u)}
     made: list[list[Unit]] = []
-    place: dict[int, int] = {}
-    for k, unit in enumerate(plan.units):
-        before = [place[id(maker[id(v)])] for v in plan.reads(unit) if id(v) in maker]
-        before += [
-            place[id(other)]
-            for other in plan.units[:k]
-            if any(id(v) in overwritten[id(unit)] for v in plan.reads(other))
-            or any(id(v) in overwritten[id(other)] for v in plan.reads(unit))
-        ]
+    written: dict[int, int] = {}  # by value, the last launch so far that writes it, or its place
+    looked_at: dict[int, int] = {}  # the last that reads it
+    for unit in plan.units:
+        overwritten = [id(plan.program.value(name)) for name in plan.carried(unit)]
+        before = [written.get(id(v), -1) for v in plan.reads(unit)]
+        before += [looked_at.get(value, -1) for value in overwritten]
         first = max(before, default=-1) + 1
         last = unit.is_plain and not any(id(v) in read for v in unit.stored)
         if last:  # all of them together, at the end
             first = max(first, len(made) - (1 if made and all(u.is_plain for u in made[-1]) else 0))
-        joined = [j for j in range(first, len(made)) if plan.fuse and _beside(plan, unit, made[j])]
-        at = joined[0] if joined else None
-        if at is None:
-            place[id(unit)] = len(made)
-            made.append([unit])
-        else:
-            place[id(unit)] = at
-            made[at].append(unit)
+        at = next((j for j in range(first, len(made)) if plan.fuse and _beside(plan, unit, made[j])), len(made))
+        if at == len(made):
+            made.append([])
+        made[at].append(unit)
+        for value in plan.reads(unit):
+            looked_at[id(value)] = max(at, looked_at.get(id(value), -1))
+        for value_id in [*map(id, unit.stored), *overwritten]:
+            written[value_id] = max(at, written.get(value_id, -1))
     for launch in made:
         launch.sort(key=lambda u: u.is_plain)  # what takes longer begins first
         # All blocks of a launch have as many threads, with the registers of the greediest: sums take what is there.
