@@ -10,7 +10,7 @@ import pytest
 
 from minicnn.backends import get_backend
 from minicnn.bench import Worker
-from minicnn.bench.operations import apart, launch_times, node_times, step_inputs
+from minicnn.bench.operations import apart, step_inputs, step_times
 from minicnn.bench.trainers import gradient_tolerance, settings_of, trainer
 from minicnn.models import Model
 from minicnn.training import job
@@ -29,8 +29,8 @@ def inputs(model: Model) -> tuple[Any, dict[str, Any]]:
 def test_each_node_of_a_step_is_timed_while_the_step_runs() -> None:
     model = compiled("numpy")
     program, arrays = inputs(model)
-    found = node_times(model.backend, program, arrays, repeats=3)
-    assert found is not None
+    how, found = step_times(model.backend, program, arrays, repeats=3) or ("", [])
+    assert how == "nodes"
     assert [n.op for n in found].count("conv2d") == 1
     assert {n.phase for n in found} == {"forward", "backward", "update"}
     assert all(len(n.seconds) == 3 and min(n.seconds) > 0 for n in found)
@@ -43,7 +43,7 @@ def test_a_step_that_is_merged_has_times_of_nodes_apart_only(name: str) -> None:
     pytest.importorskip(name)
     model = compiled(name)
     program, arrays = inputs(model)
-    assert node_times(get_backend(name), program, arrays, repeats=1) is None
+    assert step_times(get_backend(name), program, arrays, repeats=1) is None
     program, arrays = inputs(model)
     found = apart(get_backend(name), program, arrays, repeats=2)
     assert [n.op for n in found] == [n.op.name for n in program.nodes]
@@ -53,17 +53,24 @@ def test_a_step_that_is_merged_has_times_of_nodes_apart_only(name: str) -> None:
 def test_a_kernel_of_merged_nodes_is_named_after_the_largest(monkeypatch: pytest.MonkeyPatch) -> None:
     model = compiled("numpy")
     program, arrays = inputs(model)
-    assert launch_times(model.backend, program, arrays, repeats=2) is None, "it does not tell"
 
     class Merged:
+        runs = 0
+
+        def __call__(self, given: Any) -> Any:
+            self.runs += 1
+            return given
+
         def launch_times(self, given: Any, repeats: int) -> Any:
-            assert given is arrays
+            assert given.keys() == arrays.keys()
+            assert self.runs <= 2, "it is not run as often as nodes would be"
             first = program.nodes[:5]
             return [(first, [0.5] * repeats), (program.nodes[5:], [0.25] * repeats)]
 
     monkeypatch.setattr(model.backend, "compile", lambda _: Merged())
-    found = launch_times(model.backend, program, arrays, repeats=2)
-    assert found is not None
+    assert step_times(model.backend, program, arrays, repeats=2, merged=False) is None
+    how, found = step_times(model.backend, program, arrays, repeats=2) or ("", [])
+    assert how == "merged"
     assert [n.seconds for n in found] == [(0.5, 0.5), (0.25, 0.25)]
     assert found[0].op == "conv2d"
     assert found[0].flops == sum(n.cost.flops for n in program.nodes[:5])

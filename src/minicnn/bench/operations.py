@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,22 +50,26 @@ def step_inputs(model: Model, program: Program, given: Mapping[str, Any]) -> dic
     }
 
 
-def node_times(
-    backend: Backend, program: Program, arrays: Mapping[str, Array], *, repeats: int
-) -> list[NodeTime] | None:
-    """Time each node of a Program while the backend runs it.
+def step_times(
+    backend: Backend, program: Program, arrays: Mapping[str, Array], *, repeats: int, merged: bool = True
+) -> tuple[str, list[NodeTime]] | None:
+    """Time the parts of a Program while the backend runs it.
 
     The functions that the backend runs for the nodes are wrapped in clocks, and the Program is compiled and run as
-    always. A backend that merges nodes, or compiles the step as a whole, does not call them.
+    always. A backend that merges nodes, or compiles the step as a whole, does not call them; it may tell the times of
+    its kernels, in steps launched kernel by kernel.
 
     Args:
         backend: The backend.
         program: The Program; the backend may rewrite it.
         arrays: Its inputs by name.
         repeats: How often it is run, after one run that does not count.
+        merged: Whether kernels of merged nodes will do.
 
     Returns:
-        The nodes in order, as rewritten by the backend; None if the step is not run node by node.
+        "nodes" and all nodes in order, as rewritten by the backend; or "merged" and the kernels in order, each named
+        after the one of its nodes with the most operations, with the operations and bytes of all of them; None if the
+        backend tells neither.
     """
     nodes: list[Node] = []
     times: list[list[float]] = []
@@ -78,46 +82,31 @@ def node_times(
         return [_timed(function, times[i], backend.synchronize) for i, function in enumerate(made)]
 
     vars(watched)["functions"] = functions
-    run = watched.compile(program)
+    run: Any = watched.compile(program)
     arrays = dict(arrays)
-    for number in range(repeats + 1):
+
+    def once() -> None:
         made = run(arrays)
-        arrays |= {name: made[name] for name in program.updates}  # a backend may overwrite what it was given
-        if number == 0:  # it compiles kernels, and fills caches
-            for samples in times:
-                samples.clear()
-    if not any(times):
-        return None
-    return [
-        NodeTime(n.op.name, n.scope, n.phase, n.cost.flops, n.cost.bytes, tuple(samples))
-        for n, samples in zip(nodes, times, strict=True)
-    ]
+        arrays.update({name: made[name] for name in program.updates})  # a backend may overwrite what it was given
+
+    once()  # it compiles kernels, and fills caches; JAX calls the functions now, and never again
+    for samples in times:
+        samples.clear()
+    once()
+    if any(times):
+        for _ in range(repeats - 1):
+            once()
+        found = zip(nodes, times, strict=True)
+        return "nodes", [NodeTime(n.op.name, n.scope, n.phase, n.cost.flops, n.cost.bytes, tuple(t)) for n, t in found]
+    if merged and hasattr(run, "launch_times"):
+        return "merged", [_kernel_time(kernel, seconds) for kernel, seconds in run.launch_times(arrays, repeats)]
+    return None
 
 
-def launch_times(
-    backend: Backend, program: Program, arrays: Mapping[str, Array], *, repeats: int
-) -> list[NodeTime] | None:
-    """Time each kernel of a Program as the backend has merged its nodes, in steps launched kernel by kernel.
-
-    Args:
-        backend: The backend.
-        program: The Program; the backend may rewrite it.
-        arrays: Its inputs by name.
-        repeats: How often it is run, after one run that does not count.
-
-    Returns:
-        The kernels in order, each named after the one of its nodes with the most operations, with the operations and
-        bytes of all of them; None if the backend does not tell.
-    """
-    run: Any = backend.compile(program)
-    if not hasattr(run, "launch_times"):
-        return None
-    found = []
-    for nodes, seconds in run.launch_times(arrays, repeats):
-        main = max(nodes, key=lambda node: node.cost.flops)
-        flops, moved = (sum(getattr(node.cost, what) for node in nodes) for what in ("flops", "bytes"))
-        found.append(NodeTime(main.op.name, main.scope, main.phase, flops, moved, tuple(seconds)))
-    return found
+def _kernel_time(nodes: Sequence[Node], seconds: Sequence[float]) -> NodeTime:
+    main = max(nodes, key=lambda node: node.cost.flops)
+    flops, moved = (sum(getattr(node.cost, what) for node in nodes) for what in ("flops", "bytes"))
+    return NodeTime(main.op.name, main.scope, main.phase, flops, moved, tuple(seconds))
 
 
 def apart(backend: Backend, program: Program, arrays: Mapping[str, Array], *, repeats: int) -> list[NodeTime]:

@@ -16,7 +16,7 @@ from minicnn.backends import get_backend
 from minicnn.backends.base import Backend
 from minicnn.bench.contenders import PEERS, backend_of, on_gpu
 from minicnn.bench.memory import MB, footprint, let_go, resident
-from minicnn.bench.operations import apart, node_times, step_inputs
+from minicnn.bench.operations import apart, step_inputs, step_times
 from minicnn.bench.timing import awaken, stopwatch
 from minicnn.callbacks import Callback, Timer
 from minicnn.callbacks.base import Logs
@@ -212,9 +212,9 @@ class ModelTrainer(Trainer):
         program = self.model.program("train", batch_size=len(self.x))
         given = {"x": self.x, "y": self.y, "learning_rate": np.asarray(self.settings.learning_rate, np.float32)}
         arrays = step_inputs(self.model, program, given)
-        found = node_times(self.backend, program, arrays, repeats=repeats)
+        found = step_times(self.backend, program, arrays, repeats=repeats, merged=False)
         if found is not None:
-            return {"apart": False, "nodes": [asdict(node) for node in found]}
+            return {"apart": False, "nodes": [asdict(node) for node in found[1]]}
         program, arrays = self.model.program("train", batch_size=len(self.x)), step_inputs(self.model, program, given)
         return {"apart": True, "nodes": [asdict(n) for n in apart(self.backend, program, arrays, repeats=repeats)]}
 

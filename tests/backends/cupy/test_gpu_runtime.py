@@ -20,7 +20,7 @@ from backends.cupy.networks import NETWORKS, data  # noqa: E402
 from kernel_check import case_program, products  # noqa: E402
 from minicnn import Sequential, layers, ops  # noqa: E402
 from minicnn.backends.cupy import CupyBackend, Options  # noqa: E402
-from minicnn.bench.operations import launch_times, step_inputs  # noqa: E402
+from minicnn.bench.operations import step_inputs, step_times  # noqa: E402
 from minicnn.program import Program  # noqa: E402
 from numerics import assert_close  # noqa: E402
 from op_cases import Case  # noqa: E402
@@ -200,8 +200,8 @@ def test_every_launch_has_its_times(network: str) -> None:
     program = model.program("train", batch_size=len(x))
     nodes = len(program.nodes)
     given = {"x": x, "y": y, "learning_rate": np.float32(0.1)}
-    found = launch_times(model.backend, program, step_inputs(model, program, given), repeats=3)
-    assert found is not None
+    how, found = step_times(model.backend, program, step_inputs(model, program, given), repeats=3) or ("", [])
+    assert how == "merged"
     assert 0 < len(found) < nodes
     assert {n.phase for n in found} <= {"forward", "backward", "update"}
     assert all(len(n.seconds) == 3 and min(n.seconds) > 0 for n in found)

@@ -17,7 +17,7 @@ from minicnn import zoo
 from minicnn.backends.base import Array, Backend
 from minicnn.bench import ContenderError, Worker, stopwatch
 from minicnn.bench.contenders import PEERS, backend_of
-from minicnn.bench.operations import NodeTime, apart, launch_times, node_times, step_inputs
+from minicnn.bench.operations import NodeTime, apart, step_inputs, step_times
 from minicnn.bench.worker import together
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.models import Model
@@ -142,11 +142,7 @@ class Layers:
             program = model.program("train", batch_size=len(self._x))
             return model.backend, program, step_inputs(model, program, given)
 
-        for how, timed in (("nodes", node_times), ("merged", launch_times)):
-            found = timed(*step(), repeats=iterations)
-            if found is not None:
-                return how, found
-        return "apart", apart(*step(), repeats=iterations)
+        return step_times(*step(), repeats=iterations) or ("apart", apart(*step(), repeats=iterations))
 
     # PyTorch --------------------------------------------------------------------------------------
 
