@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -123,3 +124,24 @@ def test_the_study_from_end_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("base", "kernel-size-numpy", "layers-numpy"):
         assert Path("out/convolution", f"{name}.svg").exists()
     assert "Convolution takes between" in Path("out/report.html").read_text("utf-8")
+
+
+def test_the_point_that_all_sweeps_go_through_is_measured_once_and_shown_in_each() -> None:
+    setting = Setting(convolution.QUICK, ("numpy", "torch:cpu"), {}, ("synthetic",), None, True)
+    given = {m.name: m.given for m in convolution.measurements(setting)}
+    middle = given["strategies-base"]["problems"][0]
+    assert all(middle not in given[f"strategies-{name}"]["problems"] for name in pages.SWEEPS)
+
+    def result(problems: list[dict[str, Any]], contenders: list[str]) -> dict[str, Any]:
+        return {"points": [{"problem": p, "contenders": dict.fromkeys(contenders)} for p in problems]}
+
+    results = {"strategies-base": result([middle], ["numpy", "torch:cpu"])}
+    results |= {f"strategies-{n}": result(given[f"strategies-{n}"]["problems"], ["numpy"]) for n in pages.SWEEPS}
+    for name, varied in pages.SWEEPS.items():
+        points = pages.points_of(results, name)
+        assert [varied(p["problem"]) for p in points] == sorted(map(varied, convolution_problems(name)))
+        assert all(list(p["contenders"]) == ["numpy"] for p in points)
+
+
+def convolution_problems(name: str) -> list[dict[str, Any]]:
+    return [asdict(p) for p in convolution.sweep_of(name, convolution.QUICK)]

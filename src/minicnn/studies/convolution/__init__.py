@@ -97,12 +97,12 @@ def backends_of(setting: Setting) -> tuple[str, ...]:
 
 
 def measurements(setting: Setting) -> Iterator[Measurement]:
-    """All strategies at one point, a sweep of each size around it, and the layers of the networks."""
+    """All strategies at one point, the other points of a sweep of each size, and the layers of the networks."""
     sizes: Sizes = setting.sizes
     everyone = backends_of(setting)
     some = tuple(name for name in everyone if name.partition(":")[0] not in sizes.not_in_sweeps)
     jobs = {"base": (everyone, [base(sizes)])}
-    jobs |= {name: (some, sweep_of(name, sizes)) for name in pages.SWEEPS}
+    jobs |= {name: (some, [p for p in sweep_of(name, sizes) if p != base(sizes)]) for name in pages.SWEEPS}
     for name, (names, problems) in jobs.items():
         given: dict[str, Any] = {
             "contenders": names, "problems": [asdict(p) for p in problems], "rounds": sizes.rounds,

@@ -52,6 +52,16 @@ def in_words(problem: Mapping[str, Any]) -> str:
 # Strategies ---------------------------------------------------------------------------------------
 
 
+def points_of(results: Results, name: str) -> list[Point]:
+    """The points of a sweep in order; the one that all sweeps go through is measured once for all of them."""
+    varied, (base,) = SWEEPS[name], results["strategies-base"]["points"]
+    points: list[Point] = results[f"strategies-{name}"]["points"]
+    if all(varied(p["problem"]) != varied(base["problem"]) for p in points):
+        here = points[0]["contenders"] if points else base["contenders"]
+        points = [*points, {**base, "contenders": {k: v for k, v in base["contenders"].items() if k in here}}]
+    return sorted(points, key=lambda point: varied(point["problem"]))
+
+
 def strategies(page: Page, results: Results) -> None:
     """The point that all sweeps go through in full, winners of all points, sweeps as figures and tables."""
     point = results["strategies-base"]["points"][0]
@@ -78,7 +88,7 @@ def strategies(page: Page, results: Results) -> None:
     page.section("Who wins where")
     _winners(page, results)
     for name in SWEEPS:
-        _sweep(page, name, results[f"strategies-{name}"])
+        _sweep(page, name, points_of(results, name))
 
 
 def _base_table(page: Page, point: Point) -> None:
@@ -174,7 +184,7 @@ def _winners(page: Page, results: Results) -> None:
     columns += [Column("second", "second"), Column("lead", "times faster", "{:.2f}"), Column("own", "fastest in NumPy")]
     rows: list[dict[str, Cell]] = []
     for name, varied in SWEEPS.items():
-        for point in results[f"strategies-{name}"]["points"]:
+        for point in points_of(results, name):
             for d in DIRECTIONS:
                 order = sorted(entries(point, d), key=lambda item: item[1].median)
                 if not order:
@@ -197,7 +207,7 @@ def _winner_words(results: Results) -> str:
         parts = []
         for name, varied in SWEEPS.items():
             wins: dict[str, list[int]] = {}
-            for point in results[f"strategies-{name}"]["points"]:
+            for point in points_of(results, name):
                 ours = [(e, s) for e, s in entries(point, "forward") if e[1] == backend and e[0] in STRATEGIES]
                 ours = [(e, s) for e, s in ours if e[0] != "vendor"]
                 if ours:
@@ -210,7 +220,7 @@ def _winner_words(results: Results) -> str:
             texts.append(f"On `{backend}`, forward, of our own strategies, {'; '.join(parts)}.")
     leads = []
     for name in SWEEPS:
-        for point in results[f"strategies-{name}"]["points"]:
+        for point in points_of(results, name):
             for d in DIRECTIONS:
                 found = dict(entries(point, d))
                 for (way, backend), spread in found.items():
@@ -226,9 +236,8 @@ def _winner_words(results: Results) -> str:
     return " ".join(texts)
 
 
-def _sweep(page: Page, name: str, result: Mapping[str, Any]) -> None:
+def _sweep(page: Page, name: str, points: Sequence[Point]) -> None:
     varied = SWEEPS[name]
-    points = result["points"]
     page.section(f"Over {name}")
     backends = list(dict.fromkeys(b for p in points for b in p["contenders"]))
     shown = [b for b in backends if any(e[1] == b for p in points for e, _ in entries(p, "forward"))]
