@@ -65,6 +65,9 @@ def measure(commits: list[str], machine: str, benchmarks: list[str], attributes:
             git("worktree", "add", "--quiet", "--detach", folder, name)
             try:
                 print(git("log", "-1", "--format=%h %s", name), flush=True)
+                known = RESULTS / machine / f"{name[:8]}-existing.json"
+                if known.exists():  # asv adds to what it finds
+                    known.rename(known.with_name(f"{name[:8]}-{environment_name()}.json"))
                 # asv takes PYTHONPATH away, and gives the benchmarks this instead.
                 places = [f"{folder}/src", *filter(None, [os.environ.get("PYTHONPATH")])]
                 environment = {**os.environ, "ASV_PYTHONPATH": os.pathsep.join(places)}
@@ -75,10 +78,18 @@ def measure(commits: list[str], machine: str, benchmarks: list[str], attributes:
                 )  # fmt: skip
             finally:
                 git("worktree", "remove", "--force", folder)
+                tidy(RESULTS / machine, facts(machine))
         if done.returncode not in (0, 2):  # 2: some benchmarks failed, as of what a commit does not have
             return done.returncode
-        tidy(RESULTS / machine, facts(machine))
     return 0
+
+
+def environment_name() -> str:
+    """What asv calls the environment of this interpreter, in the names of its files."""
+    from asv.environment import get_env_name
+
+    name: str = get_env_name("existing", os.path.abspath(sys.executable).replace(os.path.sep, "_"), {}, {})
+    return name
 
 
 def facts(machine: str) -> dict[str, str]:

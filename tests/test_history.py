@@ -85,6 +85,31 @@ def test_stored_results_name_no_path(history: ModuleType, tmp_path: Path) -> Non
     assert history.values(tmp_path, "a" * 40) == {"load": 0.5}
 
 
+def test_runs_of_a_commit_add_up_and_what_an_interrupted_one_has_is_kept(
+    history: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "RESULTS", tmp_path)
+    monkeypatch.setattr(history, "environment_name", lambda: "existing-py_x")
+    monkeypatch.setattr(history, "git", lambda *_: "a" * 40)
+
+    def asv(command: list[str], **_: Any) -> Any:
+        if "run" in command:  # as asv does: into the file of this environment, if there is one
+            path = tmp_path / "one" / f"{'a' * 8}-existing-py_x.json"
+            known = json.loads(path.read_text())["results"] if path.exists() else {}
+            stored(tmp_path / "one", "a", "existing-py_x", **known | {command[-1]: ([1.0], [])})
+            if command[-1] == "second":
+                raise KeyboardInterrupt
+        return type("Done", (), {"returncode": 0})()
+
+    monkeypatch.setattr(history.subprocess, "run", asv)
+    monkeypatch.setattr(history.shutil, "which", lambda _: None)
+    assert history.measure(["new"], "one", ["first"], []) == 0
+    with pytest.raises(KeyboardInterrupt):
+        history.measure(["new"], "one", ["second"], [])
+    assert history.values(tmp_path / "one", "a" * 40) == {"first": 1.0, "second": 1.0}
+    assert [path.name for path in tmp_path.rglob("a*.json")] == [f"{'a' * 8}-existing.json"]
+
+
 def test_the_stored_history_is_of_ten_commits_small_and_names_no_interpreter() -> None:
     results = ROOT / "asv_bench" / "results"
     assert len(list(results.glob("two-cores/*-existing.json"))) >= 10
