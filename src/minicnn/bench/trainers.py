@@ -27,6 +27,8 @@ from minicnn.training import job
 from minicnn.training.parity import Probe
 from minicnn.training.settings import Settings
 
+PASSES_S, MOST_PASSES = 0.1, 100  # forward passes are timed together up to so many seconds, and so many of them
+
 Weights = dict[str, np.ndarray[Any, Any]]
 Row = dict[str, Any]
 
@@ -89,6 +91,7 @@ class Trainer:
         let_go()
         self.settings = job.concrete(settings, self.samples)
         self.epoch = 0
+        self._passes = 0
         self.samples_mb = resident() / MB
         self.peak = PeakMemory()
 
@@ -123,9 +126,13 @@ class Trainer:
         raise NotImplementedError
 
     def forward(self) -> float:
-        """Seconds of the loss and accuracy of the whole training set, without gradients."""
+        """Seconds of the loss and accuracy of the whole training set, without gradients; the mean of short ones."""
+        if not self._passes:
+            self._forward(1)
+            once = stopwatch(lambda: self._forward(1), self.backend.synchronize)
+            self._passes = max(1, min(MOST_PASSES, int(PASSES_S / once)))
         self._awaken()
-        return stopwatch(self._forward, self.backend.synchronize)
+        return stopwatch(lambda: self._forward(self._passes), self.backend.synchronize) / self._passes
 
     def nodes(self, repeats: int) -> dict[str, Any] | None:
         """Time of each node of a step on the whole training set; None if the contender has no Program.
@@ -144,7 +151,7 @@ class Trainer:
             **footprint(self.peak, self.backend),
         }  # fmt: skip
 
-    def _forward(self) -> object:
+    def _forward(self, passes: int) -> object:
         raise NotImplementedError
 
     def _epoch(self) -> Row:
@@ -223,8 +230,8 @@ class ModelTrainer(Trainer):
         plan = self.model.program("train", batch_size=self.settings.batch_size or 0).memory()
         return {**super().account(), "plan": {**plan.by_kind, "arena": plan.arena_bytes, "peak": plan.peak_bytes}}
 
-    def _forward(self) -> object:
-        return self.model.evaluate([(self.x, self.y)])
+    def _forward(self, passes: int) -> object:
+        return self.model.evaluate([(self.x, self.y)] * passes)
 
     def _epoch(self) -> Row:
         return self._fit()
@@ -277,8 +284,8 @@ class TorchPeer(Trainer):
     def _evaluate(self, part: str) -> dict[str, float]:
         return self.peer.evaluate(part)
 
-    def _forward(self) -> object:
-        return self.peer.evaluate("train")
+    def _forward(self, passes: int) -> object:
+        return [self.peer.evaluate("train") for _ in range(passes)]
 
     def _epoch(self) -> Row:
         return self.peer.train(self.peer.chosen(self.epoch))
@@ -304,8 +311,8 @@ class JaxPeer(Trainer):
     def _evaluate(self, part: str) -> dict[str, float]:
         return self.peer.evaluate(part)
 
-    def _forward(self) -> object:
-        return self.peer.evaluate("train")
+    def _forward(self, passes: int) -> object:
+        return [self.peer.evaluate("train") for _ in range(passes)]
 
     def _epoch(self) -> Row:
         return self.peer.train_epoch(self.epoch)
