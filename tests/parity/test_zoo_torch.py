@@ -142,7 +142,8 @@ def test_network_agrees_with_torch(name: str) -> None:
         optimizer.step()
         losses.append(loss.item())
     ours = [model.train_on_batch(x, y)["loss"] for _ in range(10)]
-    np.testing.assert_allclose(ours, losses, rtol=1e-7)
+    # A small loss is a difference of numbers as large as in the beginning, and so is its rounding, which steps magnify.
+    np.testing.assert_allclose(ours, losses, rtol=1e-7, atol=1e-8 * losses[0])
     assert losses[-1] < losses[0]
 
     # Trained weights agree; running variances do not, because PyTorch's are unbiased: take over ours.
