@@ -14,6 +14,7 @@ import numpy as np
 from minicnn.backends._cuda.chains import CHAIN
 from minicnn.backends._cuda.compiler import compile_all
 from minicnn.backends._cuda.generation import Source, generate
+from minicnn.backends._cuda.inputs import Inputs
 from minicnn.backends._cuda.library import LIBRARY
 from minicnn.backends._cuda.placement import place
 from minicnn.backends._cuda.units import Unit
@@ -59,17 +60,11 @@ class StepExecutable:
 
     def __init__(self, backend: CupyBackend, program: Program) -> None:
         self._backend, self._program = backend, program
-        # Data sets, of which a step takes rows; from here on, chains may do that without a node of its own.
-        whole = {id(n.inputs[0]) for n in program.nodes if n.op.name == "take"}
+        inputs = Inputs.of(program)  # before its plan rewrites it
+        self._queued, self._copied = inputs.queued, inputs.copied
+        self._totals, self._bound = inputs.totals, inputs.bound
         self._plan = backend.plan(program)
         self._placement = place(self._plan)
-        carried = set(program.updates)
-        given = [v for v in program.inputs if v.kind == "input" and v.name not in carried and id(v) not in whole]
-        self._queued = [v for v in given if v.name in EACH_STEP]
-        self._copied = [v for v in given if v.name not in EACH_STEP]
-        self._totals = [v for v in program.inputs if v.kind == "metric" and v.name in carried]
-        others = {id(v) for v in (*given, *self._totals)}
-        self._bound = [v for v in program.inputs if id(v) not in others]
 
         queued = {id(v) for v in self._queued}
         self._sources: list[Source | Unit] = [

@@ -1,0 +1,41 @@
+"""Where a step's kernels find the inputs of its Program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from minicnn.backends.base import EACH_STEP
+from minicnn.program.graph import Program, Value
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The inputs of a step's Program.
+
+    Attributes:
+        queued: Those that are new in each step, of which there is a queue of rows.
+        copied: Those that are copied to where graphs find them.
+        totals: Running totals of metrics, which the executable keeps.
+        bound: The others, which are read, or overwritten, where they are: weights, state, data sets.
+    """
+
+    queued: list[Value]
+    copied: list[Value]
+    totals: list[Value]
+    bound: list[Value]
+
+    @classmethod
+    def of(cls, program: Program) -> Inputs:
+        """The inputs of a Program that has not been rewritten: chains take rows of a data set without a node for it."""
+        data_sets = {id(n.inputs[0]) for n in program.nodes if n.op.name == "take"}
+        given = [
+            v for v in program.inputs if v.kind == "input" and v.name not in program.updates and id(v) not in data_sets
+        ]
+        totals = [v for v in program.inputs if v.kind == "metric" and v.name in program.updates]
+        others = {id(v) for v in (*given, *totals)}
+        return cls(
+            queued=[v for v in given if v.name in EACH_STEP],
+            copied=[v for v in given if v.name not in EACH_STEP],
+            totals=totals,
+            bound=[v for v in program.inputs if id(v) not in others],
+        )
