@@ -162,10 +162,9 @@ def _totals(page: Page, setting: Setting, data: str, result: Mapping[str, Any]) 
             row |= {f"published_{key}": values[place] for key, values in ITERATION_MS.items()}
         rows.append(row)
     note = (
-        "Forward is the loss and accuracy of the training set without gradients, several times in a row where that is "
-        "short; backward and update is the rest of an iteration. The published figures are for 500 iterations of NumPy "
-        "on an unnamed CPU and of CuPy on an unnamed GPU, whose precision it does not state: NumPy's default is "
-        "float64."
+        "Forward is the loss and accuracy of the training set without gradients; backward and update is the rest of an "
+        "iteration. The published figures are for 500 iterations of NumPy on an unnamed CPU and of CuPy on an unnamed "
+        "GPU, whose precision it does not state: NumPy's default is float64."
     )
     page.table(f"totals-{data}", f"Times on {data}", columns, rows, note)
 

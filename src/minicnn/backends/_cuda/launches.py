@@ -15,8 +15,8 @@ def launches(plan: Plan) -> list[list[Unit]]:
     """The units of a plan in order; those that do not wait for each other side by side."""
     read = {id(v) for u in plan.units for v in plan.reads(u)}
     made: list[list[Unit]] = []
-    written: dict[int, int] = {}  # by value, the last launch so far that writes it, or its place
-    looked_at: dict[int, int] = {}  # the last that reads it
+    written: dict[int, int] = {}  # by value, the launch that writes it, or overwrites it
+    looked_at: dict[int, int] = {}  # the last launch so far that reads it
     for unit in plan.units:
         overwritten = [id(plan.program.value(name)) for name in plan.carried(unit)]
         before = [written.get(id(v), -1) for v in plan.reads(unit)]
@@ -32,7 +32,7 @@ def launches(plan: Plan) -> list[list[Unit]]:
         for value in plan.reads(unit):
             looked_at[id(value)] = max(at, looked_at.get(id(value), -1))
         for value_id in [*map(id, unit.stored), *overwritten]:
-            written[value_id] = max(at, written.get(value_id, -1))
+            written[value_id] = at
     for launch in made:
         launch.sort(key=lambda u: u.is_plain)  # what takes longer begins first
         # All blocks of a launch have as many threads, with the registers of the greediest: sums take what is there.

@@ -65,7 +65,7 @@ class TensorTiles(Tiles):
     def _once(self, node: Node, more: tuple[int, int] | bool | None, choose: Callable[[], _T]) -> _T:
         """What was chosen for such a node before; else it is chosen now."""
         shapes = [v.spec for v in (*node.inputs, *node.outputs)]
-        key = f"{self.precision} {node.op.name} {shapes} {sorted(node.attrs.items())} {more}"
+        key = f"{self} {node.op.name} {shapes} {sorted(node.attrs.items())} {more}"
         if key not in _chosen:
             _chosen[key] = choose()
         return cast(_T, _chosen[key])
