@@ -71,3 +71,14 @@ def test_a_stopwatch_waits_for_the_device_and_repeats_short_calls() -> None:
 
     assert stopwatch(short, least_s=0.005) < 0.005
     assert calls > 10
+
+
+def test_a_stopwatch_makes_the_expected_number_of_calls_at_once() -> None:
+    events: list[str] = []
+
+    def call() -> None:
+        events.append("call")
+        time.sleep(0.002)
+
+    stopwatch(call, lambda: events.append("wait"), least_s=0.01, expected_s=0.002)
+    assert events == ["wait", *["call"] * 7, "wait"]

@@ -49,7 +49,11 @@ class Spread:
 
 
 def stopwatch(
-    call: Callable[[], object], synchronize: Callable[[], object] = lambda: None, *, least_s: float = 0.0
+    call: Callable[[], object],
+    synchronize: Callable[[], object] = lambda: None,
+    *,
+    least_s: float = 0.0,
+    expected_s: float | None = None,
 ) -> float:
     """Seconds of one call, with the device idle before and after.
 
@@ -58,8 +62,9 @@ def stopwatch(
         synchronize: Waits for the device, such as `backend.synchronize`.
         least_s: The call is repeated until at least this many seconds have passed, and the mean is returned: a
             clock cannot time what takes microseconds.
+        expected_s: What a call took before, if it is known: so many calls are made at once.
     """
-    count, taken = 1, 0.0
+    count = int(1.2 * least_s / expected_s) + 1 if expected_s else 1
     while True:
         synchronize()
         start = time.perf_counter()

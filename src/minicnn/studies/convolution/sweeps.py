@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -13,7 +14,7 @@ import numpy as np
 from minicnn import ops
 from minicnn.backends import get_backend
 from minicnn.backends.base import Array, Executable
-from minicnn.bench import ContenderError, Worker, interleaved, stopwatch
+from minicnn.bench import ContenderError, Worker, awaken, interleaved, stopwatch
 from minicnn.bench.memory import allocated
 from minicnn.bench.worker import together
 from minicnn.ops.strategies import DIRECTIONS, PRIMITIVES, STRATEGIES, Direction, Problem
@@ -21,7 +22,8 @@ from minicnn.program.graph import Program
 from minicnn.tolerance import tolerance
 
 OWN = "own kernel"  # of a backend that has one for convolutions
-LEAST_S = 0.002  # a call that takes less is repeated, and the mean counts
+LEAST_S = 0.01  # a call that takes less is repeated, and the mean counts
+ASLEEP_S = 0.02  # a GPU that this contender has not used for so long is awakened
 HostArray = np.ndarray[Any, Any]
 Way = tuple[str, Direction]
 
@@ -77,12 +79,15 @@ class Convolver:
         self.name = name
         self.backend = get_backend(name)
         self._runs: dict[Way, tuple[Executable, dict[str, Array]]] = {}
+        self._seconds: dict[Way, float] = {}
+        self._used = 0.0
         self._last: dict[str, Array] = {}
         self._problems: dict[str, Problem] = {}
 
     def begin(self, problem: Problem) -> dict[str, str]:
         """Take up a problem (in NHWC); returns for each strategy that cannot compute it the reason."""
         self._runs.clear()
+        self._seconds.clear()
         self._problems.clear()
         refusals: dict[str, str] = {}
         arrays = operands(problem)
@@ -156,7 +161,13 @@ class Convolver:
             if self.backend.device == "cpu":
                 self.backend.synchronize()
 
-        return stopwatch(call, self.backend.synchronize, least_s=LEAST_S)
+        if self.backend.device != "cpu" and time.monotonic() - self._used > ASLEEP_S:
+            awaken(self.backend)
+        seconds = stopwatch(
+            call, self.backend.synchronize, least_s=LEAST_S, expected_s=self._seconds.get((way, direction))
+        )
+        self._seconds[way, direction], self._used = seconds, time.monotonic()
+        return seconds
 
     def layouts(self) -> dict[str, str]:
         """Order of the axes of images by strategy."""
