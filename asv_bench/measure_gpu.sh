@@ -26,9 +26,10 @@ run 2f449bf "$small'cupy'\)" # launches overlap
 run 7d39d64 "$small'cupy'\)" # short operations join launches
 run fef1bfb "$small'cupy'\)" # bytes on integer tensor cores
 run 68e6285 "$small'cupy'\)" # a batch that a list has many times
-run "$newest" "$small'(numba_cuda|torch:cuda)'\)" "FirstStep\.track_first_step\('platforms', '(cupy|torch:cuda)'\)"
+run "$newest" "FirstStep\.track_first_step\('platforms', '(cupy|torch:cuda)'\)" "$small'torch:cuda'\)"
 run "$newest" "Primitives\.time_call\('(conv2d|conv2d_input_gradient|conv2d_weight_gradient|max_pool2d|matmul)', '(cupy|torch:cuda)'\)"
-run "$newest" "DeepNetworks\.time_training\('resnet18', '(cupy|torch:cuda)'\)" "FirstStep\.track_first_step\('resnet18', 'cupy'\)" \
-  "Memory\.peakmem_training\('(mlp|platforms|kernels)', '(cupy|torch:cuda)'\)"
+run "$newest" "DeepNetworks\.time_training\('(resnet18|mobilenet_v2)', '(cupy|torch:cuda)'\)" \
+  "FirstStep\.track_first_step\('resnet18', 'cupy'\)" "Memory\.peakmem_training\('(mlp|platforms|kernels)', '(cupy|torch:cuda)'\)"
+run "$newest" "$small'numba_cuda'\)"
 run 320e147 "$small'numba_cuda'\)" # the numba_cuda backend
 run dafff44 "$small'numba_cuda'\)" # chains of rows in Python

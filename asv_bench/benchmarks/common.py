@@ -71,12 +71,16 @@ def network(name: str, backend: Backend) -> Any:
     return model
 
 
-def samples(name: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Random images (N, H, W, C) uint8 and labels (N,) for a timed run; they take the same time as real ones."""
+def samples(name: str, times: int = 1) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Random images (N, H, W, C) uint8 and labels (N,) for a timed run; they take the same time as real ones.
+
+    Args:
+        name: Name of the network.
+        times: How often the steps of a run, with the same samples.
+    """
     image, classes, batch, steps = NETWORKS[name]
     generator = np.random.default_rng(0)
     count = batch * steps
-    return (
-        generator.integers(0, 256, (count, *image), np.uint8),
-        generator.integers(0, classes, count).astype(np.int32),
-    )
+    x = generator.integers(0, 256, (count, *image), np.uint8)
+    y = generator.integers(0, classes, count).astype(np.int32)
+    return np.tile(x, (times, 1, 1, 1)), np.tile(y, times)
