@@ -48,13 +48,26 @@ def check_kernels(backend: Any, case: Case, dtype: str = "float32") -> None:
             np.testing.assert_array_equal(found, array)
 
 
+def shape_of(data_format: str, n: int, h: int, w: int, channels: int) -> tuple[int, ...]:
+    """Shape of images in a format."""
+    return tuple({"N": n, "H": h, "W": w, "C": channels}[a] for a in data_format)
+
+
 @st.composite
 def convolutions(
-    draw: st.DrawFn, larger_by: int = 30, channels: int = 9, filters: int = 17, which: str | None = None
+    draw: st.DrawFn,
+    larger_by: int = 30,
+    channels: int = 9,
+    filters: int = 17,
+    which: str | None = None,
+    *,
+    depthwise: bool = False,
 ) -> Case:
     """Convolutions and their gradients, or one of "forward", "input", "weight", of sizes that tiles do not divide."""
-    groups = draw(st.sampled_from([1, 1, 2]))
+    groups = 1 if depthwise else draw(st.sampled_from([1, 1, 2]))
     c, f = draw(st.integers(1, channels)) * groups, draw(st.integers(1, filters)) * groups
+    multiplier = draw(st.integers(1, 3))
+    f = c * multiplier if depthwise else f
     kernel = draw(st.tuples(st.integers(1, 5), st.integers(1, 5)))
     strides = draw(st.tuples(st.integers(1, 3), st.integers(1, 2)))
     dilation = draw(st.tuples(st.integers(1, 2), st.integers(1, 2)))
@@ -62,29 +75,26 @@ def convolutions(
     image = tuple(d * (k - 1) + 1 + draw(st.integers(0, larger_by)) for k, d in zip(kernel, dilation, strict=True))
     n, seed = draw(st.integers(1, 9 if larger_by > 9 else 3)), draw(seeds)
     data_format = draw(st.sampled_from(["NHWC", "NHWC", "NCHW", "HWCN"]))
-
-    def shape(h: int, w: int, channels: int) -> tuple[int, ...]:
-        return tuple({"N": n, "H": h, "W": w, "C": channels}[a] for a in data_format)
-
     attrs: dict[str, Any] = {
-        "strides": strides,
-        "padding": padding,
-        "dilation": dilation,
-        "groups": groups,
-        "data_format": data_format,
-    }
-    x, w = normal(shape(*image, c), seed), normal((*kernel, c // groups, f), seed, 1)
+        "strides": strides, "padding": padding, "dilation": dilation, "data_format": data_format,
+        **({} if depthwise else {"groups": groups}),
+    }  # fmt: skip
+    x = normal(shape_of(data_format, n, *image, c), seed)
+    w = normal((*kernel, c, multiplier) if depthwise else (*kernel, c // groups, f), seed, 1)
     oh, ow = (
         (m + sum(p) - d * (k - 1) - 1) // s + 1
         for m, p, d, k, s in zip(image, padding, dilation, kernel, strides, strict=True)
     )
-    dy = normal(shape(oh, ow, f), seed, 2)
+    dy = normal(shape_of(data_format, n, oh, ow, f), seed, 2)
     which = which or draw(st.sampled_from(["forward", "input", "weight"]))
+    family = "depthwise_conv2d" if depthwise else "conv2d"
+    taps = kernel[0] * kernel[1]
     if which == "forward":
-        return Case(ops.conv2d, (x, w), attrs, terms=kernel[0] * kernel[1] * c)
+        return Case(getattr(ops, family), (x, w), attrs, terms=taps * (1 if depthwise else c))
     if which == "input":
-        return Case(ops.conv2d_input_gradient, (dy, w), attrs | {"image": image}, terms=kernel[0] * kernel[1] * f)
-    return Case(ops.conv2d_weight_gradient, (dy, x), attrs | {"kernel": kernel}, terms=n * oh * ow)
+        terms = taps * (multiplier if depthwise else f)
+        return Case(getattr(ops, f"{family}_input_gradient"), (dy, w), attrs | {"image": image}, terms=terms)
+    return Case(getattr(ops, f"{family}_weight_gradient"), (dy, x), attrs | {"kernel": kernel}, terms=n * oh * ow)
 
 
 def products(m: int, n: int, k: int) -> st.SearchStrategy[Case]:

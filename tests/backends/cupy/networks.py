@@ -40,11 +40,12 @@ def lenet(backend: Any, **compiled: Any) -> Sequential:
 
 
 def normalized(backend: Any) -> Sequential:
-    """Strides, padding, groups, batch normalisation, dropout, average pooling, Adam."""
+    """Strides, padding, groups, depthwise, batch normalisation, dropout, average pooling, Adam."""
     model = Sequential(
         [
             layers.Input((12, 12, 1), dtype="uint8"), layers.Rescaling(1 / 255),
             layers.Conv2D(4, 5, strides=2, padding="same", use_bias=False), layers.BatchNormalization(), layers.ReLU(),
+            layers.DepthwiseConv2D(3, depth_multiplier=2, padding="same"),
             layers.Conv2D(6, 3, groups=2, padding="same"), layers.AveragePooling2D(),
             layers.Dropout(0.25), layers.Flatten(), layers.Dense(5),
         ],

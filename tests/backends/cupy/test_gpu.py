@@ -53,6 +53,12 @@ def test_convolutions(case: Case) -> None:
 
 
 @gpu_settings
+@given(convolutions(depthwise=True))
+def test_depthwise_convolutions(case: Case) -> None:
+    check(case, Options())
+
+
+@gpu_settings
 @given(products(200, 150, 3000))
 def test_products(case: Case) -> None:
     check(case, Options())

@@ -66,6 +66,13 @@ def test_convolutions(which: str, data: st.DataObject) -> None:
     check_kernels(NumbaCudaBackend(), data.draw(convolutions(*sizes, which=which)))
 
 
+@fewer
+@given(data=st.data())
+def test_depthwise_convolutions(data: st.DataObject) -> None:
+    sizes = (9, 3) if small else (30, 40)
+    check_kernels(NumbaCudaBackend(), data.draw(convolutions(*sizes, depthwise=True)))
+
+
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("strides", [(1, 1), (2, 1)])
 @pytest.mark.parametrize("which", ["forward", "input", "weight"])

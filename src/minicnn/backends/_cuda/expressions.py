@@ -318,7 +318,7 @@ def window_type(node: Node) -> str:
 def image_pair(node: Node) -> tuple[str, str]:
     """C++ types of the images x and y of a node with windows."""
     name = node.op.name
-    if name.endswith("weight_gradient"):
+    if name.endswith(("weight_gradient", "weight_gradient_parts")):
         x, y = node.inputs[1].shape, node.inputs[0].shape
     elif name.endswith(("gradient", "scatter")):
         x, y = node.outputs[0].shape, node.inputs[0].shape

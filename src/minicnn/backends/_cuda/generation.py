@@ -362,12 +362,21 @@ class Writer:
         return f"tensor_{name}<{kind}, A, Early<{', '.join(early)}>>"
 
     def _reduce_parts(self, unit: Unit) -> str:
-        node, tile = unit.anchor, unit.tile
-        x, kind = self.functor(node.inputs[0]), c_type(node.outputs[0])
-        index = reduced_index(node, "o", "r")[1]
+        node = unit.anchor
+        return self._reduced(unit, f"{self.functor(node.inputs[0])}({reduced_index(node, 'o', 'r')[1]})")
+
+    def _depthwise_conv2d_weight_gradient_parts(self, unit: Unit) -> str:
+        node = unit.anchor
+        types = ", ".join([c_type(node.outputs[0]), *image_pair(node), window_type(node)])
+        dy, x = (self.functor(v) for v in node.inputs)
+        return self._reduced(unit, f"depthwise_conv2d_weight_term<{types}>({dy}, {x}, o, r)")
+
+    def _reduced(self, unit: Unit, term: str) -> str:
+        """The template for sums or maxima of terms r of results o."""
+        kind = c_type(unit.anchor.outputs[0])
         return (
-            f"{self._finish_and_store(unit)}    reduce<{kind}, {tile.kind if tile else ''}>(\n"
-            f"      block, [&](uint32 o, uint32 r) {{ return {x}({index}); }},\n"
+            f"{self._finish_and_store(unit)}    reduce<{kind}, {unit.tile.kind if unit.tile else ''}>(\n"
+            f"      block, [&](uint32 o, uint32 r) {{ return {term}; }},\n"
             f"      [&](uint32 i, {kind} sum) {{ const auto made = finish(i, sum); store(i, &made, Width<1>()); }});\n"
         )
 

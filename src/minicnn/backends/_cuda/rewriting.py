@@ -11,6 +11,7 @@ from minicnn.backends._cuda.chain_layout import SHARED, Chain
 from minicnn.backends._cuda.tiles import MULTIPLY_ADDS, Tiles
 from minicnn.ops.checks import normalize_axes
 from minicnn.ops.primitive import Array, Namespace, Primitive
+from minicnn.ops.windows import Axes
 from minicnn.program.graph import Node, Program, Spec, Value
 from minicnn.program.passes import remove_dead_nodes
 
@@ -66,6 +67,12 @@ def conv2d_weight_gradient_parts(dy: Array, x: Array, *, xp: Namespace, **attrs:
     return _parts(ops.conv2d_weight_gradient.reference(dy, x, xp=xp, **rest), attrs, xp)
 
 
+def depthwise_conv2d_weight_gradient_parts(dy: Array, x: Array, *, xp: Namespace, **attrs: object) -> Array:
+    """Parts of depthwise_conv2d_weight_gradient along a new first axis."""
+    rest = {k: v for k, v in attrs.items() if k not in ("parts", "tile")}
+    return _parts(ops.depthwise_conv2d_weight_gradient.reference(dy, x, xp=xp, **rest), attrs, xp)
+
+
 def matmul_parts(a: Array, b: Array, *, xp: Namespace, **attrs: object) -> Array:
     """Parts of matmul along a new first axis."""
     rest = {k: v for k, v in attrs.items() if k not in ("parts", "tile")}
@@ -90,6 +97,7 @@ def max_pool2d_scatter(dy: Array, index: Array, *, xp: Namespace, **attrs: objec
 
 
 WEIGHT_GRADIENT_PARTS = Primitive(conv2d_weight_gradient_parts)
+DEPTHWISE_WEIGHT_GRADIENT_PARTS = Primitive(depthwise_conv2d_weight_gradient_parts)
 MATMUL_PARTS = Primitive(matmul_parts)
 REDUCE_PARTS = Primitive(reduce_parts)
 POOL_INDEX = Primitive(max_pool2d_index)
@@ -237,22 +245,29 @@ def share_sums(program: Program, node: Node, tiles: Tiles, *, joined: bool = Fal
         op = WEIGHT_GRADIENT_PARTS
         if tile is None:
             return None
+    elif name == "depthwise_conv2d_weight_gradient":
+        dy, axes = node.inputs[0], Axes.of(node.attrs["data_format"])
+        terms = dy.size // dy.shape[axes.c]
+        if terms < _LONG_SUM:
+            return None
+        tile = tiles.reduction(y.size, terms, terms_first=axes.c != dy.ndim - 1)
+        op = DEPTHWISE_WEIGHT_GRADIENT_PARTS
     elif name == "matmul":
         tile, op = tiles.product(node, joined=joined), MATMUL_PARTS
         if tile.parts == 1:
             return None
     elif name in ("sum", "max"):
-        axes = normalize_axes(name, node.attrs["axes"], node.inputs[0].ndim)
+        summed = normalize_axes(name, node.attrs["axes"], node.inputs[0].ndim)
         results, terms = y.size, node.inputs[0].size // max(1, y.size)
         if terms < _LONG_SUM or not results:
             return None
-        first = node.inputs[0].ndim - 1 in axes
+        first = node.inputs[0].ndim - 1 in summed
         tile, op = (
             tiles.reduction(results, terms, terms_first=first, join="Plus" if name == "sum" else "Largest"),
             REDUCE_PARTS,
         )
         spec = Spec((tile.parts, results), y.dtype)
-        parts = emit(program, op, node.inputs, spec, axes=axes, parts=tile.parts, tile=tile, join=name)
+        parts = emit(program, op, node.inputs, spec, axes=summed, parts=tile.parts, tile=tile, join=name)
         whole = parts if tile.parts == 1 else ops.REGISTRY[name](parts, axes=0)
         return [ops.reshape(whole, shape=y.shape)]
     else:

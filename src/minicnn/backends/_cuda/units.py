@@ -9,7 +9,9 @@ from minicnn.backends._cuda.tiling import Tile
 from minicnn.program.graph import Node, Value
 
 # Operations whose result is what the blocks of a kernel leave: parts of sums.
-PARTS = frozenset({"conv2d_weight_gradient_parts", "matmul_parts", "reduce_parts", "chain"})
+PARTS = frozenset(
+    {"conv2d_weight_gradient_parts", "depthwise_conv2d_weight_gradient_parts", "matmul_parts", "reduce_parts", "chain"}
+)
 
 
 @dataclass(eq=False)

@@ -384,17 +384,28 @@ class Writer:
     _matmul_parts = _matmul
 
     def _reduce_parts(self, unit: Unit) -> str:
-        node, tile = unit.anchor, unit.tile
-        kind = type_of(node.outputs[0])
+        node = unit.anchor
         terms, place = reduced_index(node, "o", "r")
-        (parts, ox, rx), results = tile.sizes if tile else (1, 1, 1), node.outputs[0].shape[1]
-        first = node.inputs[0].ndim - 1 in node.attrs["axes"]
-        largest = node.attrs["join"] == "max"
         term = self.define(f"@device\ndef {{name}}(p, o, r):\n    return {self.function(node.inputs[0])}(p, {place})\n")
-        run = 8 if self._loads(node.inputs[0]) else 1
-        numbers = f"{results}, {terms}, {parts}, {ox}, {rx}, {first}, {largest}, {run}"
+        return self._reduced(unit, terms, term, terms_first=node.inputs[0].ndim - 1 in node.attrs["axes"])
+
+    def _depthwise_conv2d_weight_gradient_parts(self, unit: Unit) -> str:
+        node = unit.anchor
+        dy, axes = node.inputs[0], Axes.of(node.attrs["data_format"])
+        functions = ", ".join(self.function(v) for v in node.inputs)
+        given = f"{type_of(node.outputs[0])}, {', '.join(image_pair(node))}, {window(node)}, {functions}"
+        term = self.define(f"{{name}} = depthwise_conv2d_weight_term({given})\n")
+        return self._reduced(unit, dy.size // dy.shape[axes.c], term, terms_first=axes.c != dy.ndim - 1)
+
+    def _reduced(self, unit: Unit, terms: int, term: str, *, terms_first: bool) -> str:
+        """Name of the function that sums, or takes the largest of, so many terms of each result."""
+        node, tile = unit.anchor, unit.tile
+        (parts, ox, rx), results = tile.sizes if tile else (1, 1, 1), math.prod(node.outputs[0].shape[1:])
+        largest = node.attrs.get("join") == "max"
+        run = 8 if all(map(self._loads, node.inputs)) else 1
+        numbers = f"{results}, {terms}, {parts}, {ox}, {rx}, {terms_first}, {largest}, {run}"
         tiled = self.define(f"{{name}} = ReduceTile({numbers})\n")
-        return self.define(f"{{name}} = reduce({kind}, {tiled}, {term}, {self._parts(unit)})\n")
+        return self.define(f"{{name}} = reduce({type_of(node.outputs[0])}, {tiled}, {term}, {self._parts(unit)})\n")
 
     def _loads(self, value: Value) -> bool:
         """Whether an element of a value takes a few loads, so that several may be under way."""

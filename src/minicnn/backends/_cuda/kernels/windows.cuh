@@ -127,21 +127,23 @@ DEVICE T depthwise_conv2d_input_gradient(FDY dy, FW w, uint32 i) {
   return total;
 }
 
+// What position r of dy adds to element i of the weights' gradient; positions are in the order in which they lie in memory.
+template <class T, class X, class Y, class S, class FDY, class FX>
+DEVICE T depthwise_conv2d_weight_term(FDY dy, FX x, uint32 i, uint32 r) {
+  constexpr int M = Y::C / X::C;
+  constexpr bool images_last = Y::FORMAT == HWCN;
+  const int f = i % Y::C, b = i / Y::C % S::KW, a = i / Y::C / S::KW;
+  const int n = images_last ? r % Y::N : r / (Y::H * Y::W), at = images_last ? r / Y::N : r % (Y::H * Y::W);
+  const int p = at / Y::W, q = at % Y::W;
+  const int h = p * S::SH + a * S::DH - S::PT, v = q * S::SW + b * S::DW - S::PL;
+  const bool real = inside<X::H>(h) && inside<X::W>(v);
+  const T value = T(x(real ? X::at(n, h, v, f / M) : 0u)) * T(dy(Y::at(n, p, q, f)));
+  return real ? value : T(0);
+}
+
 template <class T, class X, class Y, class S, class FDY, class FX>
 DEVICE T depthwise_conv2d_weight_gradient(FDY dy, FX x, uint32 i) {
-  constexpr int M = Y::C / X::C;
-  const int f = i % Y::C, b = i / Y::C % S::KW, a = i / Y::C / S::KW;
-  T total = T(0);
-  for (int n = 0; n < X::N; n++)
-    for (int p = 0; p < Y::H; p++) {
-      const int h = p * S::SH + a * S::DH - S::PT;
-      if (!inside<X::H>(h)) continue;
-      for (int q = 0; q < Y::W; q++) {
-        const int v = q * S::SW + b * S::DW - S::PL;
-        if (inside<X::W>(v)) total += T(x(X::at(n, h, v, f / M))) * T(dy(Y::at(n, p, q, f)));
-      }
-    }
-  return total;
+  return sum_of<T, Y::N * Y::H * Y::W>([&](uint32 r) { return depthwise_conv2d_weight_term<T, X, Y, S>(dy, x, i, r); });
 }
 
 // Pooling ----------------------------------------------------------------------------------------------------

@@ -47,8 +47,8 @@ _FAMILIES = {
     rows: ("argmax", "log_softmax", "softmax", "softmax_cross_entropy", "softmax_cross_entropy_gradient"),
     windows: (
         "average_pool2d", "average_pool2d_gradient", "conv2d", "conv2d_input_gradient", "conv2d_weight_gradient",
-        "depthwise_conv2d", "depthwise_conv2d_input_gradient", "depthwise_conv2d_weight_gradient", "max_pool2d",
-        "max_pool2d_gradient", "max_pool2d_index", "max_pool2d_scatter",
+        "depthwise_conv2d", "depthwise_conv2d_input_gradient", "depthwise_conv2d_weight_gradient",
+        "depthwise_conv2d_weight_term", "max_pool2d", "max_pool2d_gradient", "max_pool2d_index", "max_pool2d_scatter",
     ),
 }  # fmt: skip
 

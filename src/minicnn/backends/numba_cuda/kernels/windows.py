@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from minicnn.backends.numba_cuda.kernels.decorators import Function, device, index
+from minicnn.backends.numba_cuda.kernels.decorators import Function, device, index, signed
 from minicnn.backends.numba_cuda.kernels.geometry import Image, Window
 from minicnn.backends.numba_cuda.kernels.scalars import larger
 
@@ -134,26 +134,36 @@ def depthwise_conv2d_input_gradient(T: Any, X: Image, Y: Image, S: Window, dy: F
     return element
 
 
-def depthwise_conv2d_weight_gradient(T: Any, X: Image, Y: Image, S: Window, dy: Function, x: Function) -> Function:
-    """See `conv2d_weight_gradient`."""
-    M, YC, N = Y.C // X.C, Y.C, X.N
+def depthwise_conv2d_weight_term(T: Any, X: Image, Y: Image, S: Window, dy: Function, x: Function) -> Function:
+    """Function term(p, i, r): what position r of dy adds to element i; positions are as they lie in memory."""
+    M, YC, N, IMAGES_LAST = Y.C // X.C, Y.C, Y.N, Y.layout == "HWCN"
     KW, SH, SW, PT, PL, DH, DW = S.KW, S.SH, S.SW, S.PT, S.PL, S.DH, S.DW
-    XH, XW, YH, YW = X.H, X.W, Y.H, Y.W
+    XH, XW, YW, AREA = X.H, X.W, Y.W, Y.H * Y.W
     zero, x_at, y_at = T(0), X.at(), Y.at()
 
     @device
+    def term(p: Any, i: Any, r: Any) -> Any:
+        f, b, a = i % YC, i // YC % KW, i // (YC * KW)
+        n = r % N if IMAGES_LAST else r // AREA
+        at = r // N if IMAGES_LAST else r % AREA
+        u, v = at // YW, at % YW
+        h, q = signed(u * SH + a * DH - PT), signed(v * SW + b * DW - PL)
+        real = h >= 0 and h < XH and q >= 0 and q < XW
+        value = T(x(p, x_at(n, h, q, f // M) if real else index(0))) * T(dy(p, y_at(n, u, v, f)))
+        return value if real else zero
+
+    return term
+
+
+def depthwise_conv2d_weight_gradient(T: Any, X: Image, Y: Image, S: Window, dy: Function, x: Function) -> Function:
+    """See `conv2d_weight_gradient`."""
+    TERMS, zero, term = Y.N * Y.H * Y.W, T(0), depthwise_conv2d_weight_term(T, X, Y, S, dy, x)
+
+    @device
     def element(p: Any, i: Any) -> Any:
-        f = i % YC
-        b, a = i // YC % KW, i // (YC * KW)
         total = zero
-        for n in range(N):
-            for u in range(YH):
-                h = u * SH + a * DH - PT
-                if h >= 0 and h < XH:
-                    for v in range(YW):
-                        q = v * SW + b * DW - PL
-                        if q >= 0 and q < XW:
-                            total += T(x(p, x_at(n, h, q, f // M))) * T(dy(p, y_at(n, u, v, f)))
+        for r in range(TERMS):
+            total += term(p, i, index(r))
         return total
 
     return element
