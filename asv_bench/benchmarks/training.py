@@ -6,7 +6,6 @@ from typing import Any
 
 from .common import BACKENDS, DEEP, NETWORKS, SMALL, backend_or_skip, network, samples
 
-
 ON_GPU = 10  # times as many steps: those of `common.NETWORKS` would take less than what `fit` does around them
 
 
