@@ -71,6 +71,35 @@ def test_the_input_gradient_of_a_strided_convolution_by_phases(
     assert_close(emulated(arrays)["y0"], expected, case.terms, dtype="float32")
 
 
+@pytest.mark.parametrize("which", ["forward", "weight"])
+@pytest.mark.parametrize(("width", "channels", "stride"), [(11, 3, 4), (16, 4, 2), (9, 7, 1), (13, 3, 3)])
+def test_wide_windows_on_few_channels(width: int, channels: int, stride: int, which: str) -> None:
+    attrs = {
+        "strides": (2, stride), "padding": ((1, 1), (2, 2)), "dilation": (1, 1), "groups": 1, "data_format": "NHWC",
+    }  # fmt: skip
+    x, w = normal((2, 9, 30, channels), 0), normal((3, width, channels, 24), 0, 1)
+    dy = normal((2, 5, (34 - width) // stride + 1, 24), 0, 2)
+    if which == "forward":
+        check(Case(ops.conv2d, (x, w), attrs, terms=3 * width * channels))
+    else:
+        check(Case(ops.conv2d_weight_gradient, (dy, x), attrs | {"kernel": (3, width)}, terms=dy.size // 24))
+
+
+@pytest.mark.parametrize(("width", "taps_in_a_row"), [(10, [True]), (11, [True, False]), (22, [False])])
+def test_rows_of_taps_are_kept_together_where_they_are_short(
+    width: int, taps_in_a_row: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[bool] = []
+    monkeypatch.setattr(tensor_tiling, "_weight_gradient", lambda *_, wide: tried.append(wide))
+    attrs = {
+        "strides": (1, 1), "padding": ((0, 0), (0, 0)), "dilation": (1, 1), "groups": 1, "data_format": "NHWC",
+    }  # fmt: skip
+    case = Case(ops.conv2d_weight_gradient, (normal((2, 4, 9, 8), 0), normal((2, 4, 8 + width, 3), 0)), attrs)
+    program, _ = case_program(Case(case.op, case.arrays, attrs | {"kernel": (1, width)}), "float32")
+    assert tensor_tiling.weight_gradient(program.nodes[0], "float32") is None
+    assert tried == taps_in_a_row
+
+
 def check(case: Case) -> None:
     program, arrays = case_program(case, "float32")
     emulated = Emulated(program, tiles=TensorTiles())

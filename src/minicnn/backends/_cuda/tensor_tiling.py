@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar, TypeVar, cast
@@ -84,10 +84,15 @@ def _combinations(*axes: Sequence[int]) -> np.ndarray[Any, Any]:
     return np.stack([grid.ravel() for grid in np.meshgrid(*axes, indexing="ij")])
 
 
-def _records(c: int, kw: int) -> tuple[bool, int]:
-    """Whether records hold rows of taps, and records of a row of taps: `Record` of `tensor.cuh`."""
-    wide = c < 8 and kw * c <= 32
-    return wide, 1 if wide else kw
+def _widths(c: int, kw: int) -> tuple[bool, ...]:
+    """Whether records may hold rows of taps, or only single ones: `Record` of `tensor.cuh`."""
+    if c >= 8 or kw * c > 64:
+        return (False,)
+    return (True,) if kw * c <= 32 else (True, False)
+
+
+def _quickest(tiles: Iterator[Tile | None]) -> Tile | None:
+    return min((t for t in tiles if t is not None), key=lambda t: t.score, default=None)
 
 
 def _runs(length: Numbers) -> tuple[Numbers, Numbers]:
@@ -115,10 +120,14 @@ def convolution(node: Node, pool: tuple[int, int] | None, precision: str) -> Til
     if node.outputs[0].dtype != "float32":
         return None
     g = Geometry.of(node, phased=True)
+    return _quickest(_convolution(g, pool, precision, wide=wide) for wide in _widths(g.c, g.kw))
+
+
+def _convolution(g: Geometry, pool: tuple[int, int] | None, precision: str, *, wide: bool) -> Tile | None:
     n, oh, ow, f, c, kh, kw = g.n, g.oh, g.ow, g.f, g.c, g.kh, g.kw
     (sh, sw), (dh, dw) = g.strides, g.dilation
     kind, parts, _ = PRECISIONS[precision]
-    wide, records = _records(c, kw)
+    records = 1 if wide else kw  # of a row of taps
     eh, ew = (oh, ow) if pool is None else (oh // pool[0] * pool[0], ow // pool[1] * pool[1])
     ph, pw = pool or (1, 1)
     pieces = []
@@ -166,16 +175,22 @@ def convolution(node: Node, pool: tuple[int, int] | None, precision: str) -> Til
 
 
 def weight_gradient(node: Node, precision: str) -> Tile | None:
-    """The best tile of a weight gradient; None if nothing fits."""
+    """The best tile of a weight gradient, its score the cycles that it takes; None if nothing fits."""
     if node.outputs[0].dtype != "float32":
         return None
+    axes, kw = Axes.of(node.attrs["data_format"]), node.attrs["kernel"][1]
+    c = node.inputs[1].shape[axes.c] // node.attrs["groups"]
+    return _quickest(_weight_gradient(node, precision, wide=wide) for wide in _widths(c, kw))
+
+
+def _weight_gradient(node: Node, precision: str, *, wide: bool) -> Tile | None:
     attrs = node.attrs
     axes, groups = Axes.of(attrs["data_format"]), attrs["groups"]
     y, x = node.inputs[0].shape, node.inputs[1].shape
     n, oh, ow, f, c = y[axes.n], y[axes.h], y[axes.w], y[axes.c] // groups, x[axes.c] // groups
     (kh, kw), (sh, sw), (dh, dw) = attrs["kernel"], attrs["strides"], attrs["dilation"]
     kind, parts, _ = PRECISIONS[precision]
-    wide, records = _records(c, kw)
+    records = 1 if wide else kw  # of a row of taps
     sizes = _combinations(
         sorted({c, *(k for k in (8, 16, 32, 64) if k < c and not wide)}),
         sorted({min(quotient(f, 8) * 8, b) for b in (8, 16, 24, 32, 64)}),
@@ -220,7 +235,7 @@ def weight_gradient(node: Node, precision: str) -> Tile | None:
     numbers = (c, f, cb, fb, nb, th, mw, nt, slices, int(cut[best]))
     fixed = ", ".join((kind, *images, window_type(node)))
     text = f"TensorWeightTile<{fixed}, {', '.join(map(str, numbers))}, {str(wide).lower()}>"
-    return candidates.tile(best, text, numbers, int(cut[best]))
+    return candidates.tile(best, text, numbers, int(cut[best]), score=float(cycles[best]))
 
 
 def product(node: Node, precision: str, *, joined: bool = False) -> Tile | None:
