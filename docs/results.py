@@ -14,6 +14,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -107,45 +108,83 @@ def words(machine: Any, chapter: Chapter, epochs: Any) -> str:
 # Two runs -----------------------------------------------------------------------------------------
 
 
-def medians(result: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """What a measurement has timed in turns: the median of each contender, by what was timed."""
+def spreads(result: Mapping[str, Any]) -> dict[str, dict[str, Spread]]:
+    """What a measurement has timed in turns: the times of each contender, by what was timed."""
     if "history" in result:
-        return {"epoch": {name: times(rows).median for name, rows in result["history"].items()}}
+        return {"epoch": {name: times(rows) for name, rows in result["history"].items()}}
     if "rounds" in result:
-        return {"iteration": {name: iteration_ms(result, name).median for name in result["rounds"]}}
-    found: dict[str, dict[str, float]] = {}
+        return {"iteration": {name: iteration_ms(result, name) for name in result["rounds"]}}
+    found: dict[str, dict[str, Spread]] = {}
     for number, point in enumerate(result.get("points", ())):
         for name, contender in point["contenders"].items():
             for way, directions in contender["times"].items():
                 for direction, samples in directions.items():
                     group = found.setdefault(f"point {number + 1}, {direction}", {})
-                    group[f"{way} on {name}"] = Spread.of(samples).median
+                    group[f"{way} on {name}"] = Spread.of(samples)
     for batch, steps in result.get("steps", {}).items():
         if isinstance(steps, Mapping):
-            found[f"batch of {batch}"] = {name: Spread.of(samples).median for name, samples in steps.items()}
+            found[f"batch of {batch}"] = {name: Spread.of(samples) for name, samples in steps.items()}
     return found
+
+
+@dataclass(frozen=True)
+class Change:
+    """The time of a contender in a second run, as a multiple of that in the first.
+
+    Attributes:
+        median: Of the medians.
+        low: The least that the quartiles of both runs allow.
+        high: The most.
+    """
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, one: Spread, other: Spread) -> Change:
+        """The change from one run to another."""
+        return cls(other.median / one.median, other.low / one.high, other.high / one.low)
+
+    def off(self, peer: Change) -> float:
+        """By how much the ratio to a peer differs between the runs."""
+        return max(self.median, peer.median) / min(self.median, peer.median) - 1
+
+    def overlaps(self, peer: Change) -> bool:
+        """Whether the ratio to a peer may be the same in both runs, as far as the quartiles tell."""
+        return self.low <= peer.high and peer.low <= self.high
 
 
 def compare(first: Path, second: Path) -> int:
     """Print how far the ratios of contenders differ between two runs, the worst first; 1 if any is beyond 5 %."""
-    count, beyond, lines = 0, 0, []
+    lines: list[tuple[float, str]] = []
+    within: dict[str, list[bool]] = {}  # by library: whether each of its ratios is
+    overlapping: list[bool] = []  # of those that are not
     for path in sorted(first.glob("*/*.json")):
         study, name = path.parent.name, path.stem
         records = [Store(folder / study, {}).read(name) for folder in (first, second)]
-        one, other = ({} if isinstance(r, str) else medians(r.result or {}) for r in records)
+        one, other = ({} if isinstance(r, str) else spreads(r.result or {}) for r in records)
         for what in [what for what in one if what in other]:
-            changes = {n: other[what][n] / one[what][n] for n in one[what] if n in other[what]}
-            pairs = [(max(a, b) / min(a, b) - 1) for a, b in combinations(changes.values(), 2)]
-            if pairs:
-                count, beyond = count + len(pairs), beyond + sum(p > REPEATABLE for p in pairs)
-                least, most = (pick(changes, key=lambda n: changes[n]) for pick in (min, max))
-                lines.append((max(pairs), f"{study}, {name}, {what}: {most} to {least}"))
+            changes = {n: Change.of(one[what][n], other[what][n]) for n in one[what] if n in other[what]}
+            offs = {(a, b): changes[a].off(changes[b]) for a, b in combinations(changes, 2)}
+            for pair, off in offs.items():
+                for library in {n.rpartition(" on ")[2].partition(" / ")[0] for n in pair}:
+                    within.setdefault(library, []).append(off <= REPEATABLE)
+                if off > REPEATABLE:
+                    overlapping.append(changes[pair[0]].overlaps(changes[pair[1]]))
+            if offs:
+                most, least = (pick(changes, key=lambda n: changes[n].median) for pick in (max, min))
+                lines.append((max(offs.values()), f"{study}, {name}, {what}: {most} to {least}"))
+                within.setdefault("", []).extend(off <= REPEATABLE for off in offs.values())
     for off, text in sorted(lines, reverse=True):
         print(f"{100 * off:6.1f} %  {text}")
-    print(
-        f"{count - beyond} of {count} ratios are within {REPEATABLE:.0%} of each other; above, the worst of each group"
-    )
-    return int(beyond > 0 or not count)
+    every = within.pop("", [])
+    print("Above, the worst of each group. Ratios that are within 5 % of each other, by contender:")
+    for library, found in sorted(within.items(), key=lambda item: -sum(item[1]) / len(item[1])):
+        print(f"{100 * sum(found) / len(found):6.1f} %  of {len(found)} with {library}")
+    print(f"{sum(every)} of {len(every)} ratios are within 5 % of each other; "
+          f"of the others {sum(overlapping)} are within the quartiles of both runs")  # fmt: skip
+    return int(bool(overlapping) or not every)
 
 
 # Pages --------------------------------------------------------------------------------------------

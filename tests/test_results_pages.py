@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,11 +16,12 @@ ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture
-def results() -> ModuleType:
+def results(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     spec = importlib.util.spec_from_file_location("docs_results", ROOT / "docs" / "results.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "docs_results", module)
     spec.loader.exec_module(module)
     return module
 
@@ -50,11 +52,15 @@ def test_two_runs_are_compared_by_the_ratios_of_contenders(
         rounds = {n: [{"time_s": s * factor, "steps": 10}] for n, s in (("a", 1.0), ("b", 2.0), ("c", 3.0))}
         store(tmp_path / run, "mlp", "training-mnist", {"rounds": rounds})
     assert results.compare(tmp_path / "first", tmp_path / "first") == 0
-    assert capsys.readouterr().out.splitlines()[-1].startswith("6 of 6 ratios are within 5%")
+    assert capsys.readouterr().out.splitlines()[-1].startswith("6 of 6 ratios are within 5 %")
     assert results.compare(tmp_path / "first", tmp_path / "second") == 1  # the two strategies: 30 %
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "  30.0 %  convolution, strategies-base, point 1, forward: fft on a to direct on a"
-    assert lines[-1].startswith("5 of 6 ratios")
+    assert "100.0 %  of 2 with c" in " ".join(lines)
+    assert " 75.0 %  of 4 with a" in " ".join(lines), "the strategies on it, and other contenders"
+    assert lines[-1] == (
+        "5 of 6 ratios are within 5 % of each other; of the others 0 are within the quartiles of both runs"
+    )
     assert results.compare(tmp_path / "first", tmp_path / "third") == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[:2] == [
@@ -62,6 +68,17 @@ def test_two_runs_are_compared_by_the_ratios_of_contenders(
         "  10.0 %  platforms, training-mnist, epoch: fast to slow",
     ]
     assert results.compare(tmp_path / "first", tmp_path / "nothing") == 1, "nothing compared proves nothing"
+
+
+def test_ratios_that_differ_may_be_within_the_quartiles(
+    results: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for run, wide in (("first", [1.0, 1.1, 1.4]), ("second", [1.0, 1.3, 1.4])):
+        store(tmp_path / run, "roofline", "training-resnet18", {"steps": {"32": {"a": [1.0], "b": wide, "c": [2.0]}}})
+    assert results.compare(tmp_path / "first", tmp_path / "second") == 1
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        "1 of 3 ratios are within 5 % of each other; of the others 2 are within the quartiles of both runs"
+    )
 
 
 def test_only_what_lies_between_the_marks_is_replaced(results: ModuleType, tmp_path: Path) -> None:

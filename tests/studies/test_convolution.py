@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from command_line import minicnn
-from minicnn.bench import Setting
+from minicnn.bench import ContenderError, Setting
 from minicnn.layers import Conv2D
 from minicnn.ops.strategies import DIRECTIONS, STRATEGIES, Problem
 from minicnn.studies import convolution
@@ -56,6 +56,35 @@ def test_a_strategy_that_errs_is_refused() -> None:
     assert found["direct"].startswith("its forward errs by")
     assert found["fft"] == ""
     assert sweeps._judged({"direct": {**good, "forward": float("nan")}}, PROBLEM)["direct"]
+
+
+class Inside:
+    """A worker in this process, which fails in one method."""
+
+    def __init__(self, name: str, fails: str | None = None) -> None:
+        self._contender, self._fails, self._name = sweeps.Convolver(name), fails, name
+
+    def send(self, method: str, *args: Any) -> None:
+        self._called = method, args
+
+    def receive(self) -> Any:
+        method, args = self._called
+        return self.call(method, *args)
+
+    def call(self, method: str, *args: Any) -> Any:
+        if method == self._fails:
+            raise ContenderError(self._name, "no memory")
+        return getattr(self._contender, method)(*args)
+
+
+@pytest.mark.parametrize("method", ["begin", "errors", "measured"])
+def test_who_fails_at_a_point_is_named_and_the_others_go_on(method: str) -> None:
+    workers: dict[str, Any] = {"numpy": Inside("numpy"), "torch:cpu": Inside("torch:cpu", method)}
+    found = sweeps._point(workers, PROBLEM, 1, 1.0)["contenders"]
+    assert found["torch:cpu"]["failure"] == "no memory"
+    assert not found["torch:cpu"]["times"]
+    assert set(found["numpy"]["times"]) == set(STRATEGIES) - {"vendor"}
+    assert all(len(samples) == 1 for ways in found["numpy"]["times"].values() for samples in ways.values())
 
 
 def test_sweeps_go_through_one_point() -> None:

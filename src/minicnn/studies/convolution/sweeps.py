@@ -208,24 +208,37 @@ def measure(names: Sequence[str], problems: Sequence[Problem], rounds: int, budg
         return {"points": [_point(workers, p, rounds, budget_s) for p in problems], "out": out}
 
 
-def _point(workers: Mapping[str, Worker], problem: Problem, rounds: int, budget_s: float) -> dict[str, Any]:
-    for worker in workers.values():
-        worker.send("begin", problem)  # all compile at the same time
-    right = expected(problem)
-    contenders: dict[str, dict[str, Any]] = {}
-    for name, worker in workers.items():
+def _asked(workers: Mapping[str, Worker], failed: dict[str, str], method: str, *args: Any) -> dict[str, Any]:
+    """What all that have not failed answer, called at the same time: what is not timed, such as compiling, may be."""
+    asked = [name for name in workers if name not in failed]
+    for name in asked:
+        workers[name].send(method, *args)
+    answers = {}
+    for name in asked:
         try:
-            skipped, errors = worker.receive(), worker.call("errors", right)
-            facts = {m: worker.call(m) for m in ("layouts", "workspace", "measured")}
+            answers[name] = workers[name].receive()
         except ContenderError as error:
-            nothing: dict[str, Any] = {
-                k: {} for k in ("times", "refused", "errors", "skipped", "layouts", "workspace", "measured")
-            }
-            contenders[name] = {"failure": error.why, **nothing}
+            failed[name] = error.why
+    return answers
+
+
+def _point(workers: Mapping[str, Worker], problem: Problem, rounds: int, budget_s: float) -> dict[str, Any]:
+    failed: dict[str, str] = {}
+    skipped, right = _asked(workers, failed, "begin", problem), expected(problem)
+    errors = _asked(workers, failed, "errors", right)
+    facts = {m: _asked(workers, failed, m) for m in ("layouts", "workspace", "measured")}
+    contenders: dict[str, dict[str, Any]] = {}
+    for name in workers:
+        if name in failed:
+            nothing: dict[str, Any] = {k: {} for k in ("times", "refused", "errors", "skipped", *facts)}
+            contenders[name] = {"failure": failed[name], **nothing}
             continue
-        refused = {way: text for way, text in _judged(errors, problem).items() if text}
-        times: dict[str, dict[str, list[float]]] = {way: {} for way in errors if way not in refused}
-        contenders[name] = {"skipped": skipped, "errors": errors, "refused": refused, "times": times, **facts}
+        refused = {way: text for way, text in _judged(errors[name], problem).items() if text}
+        times: dict[str, dict[str, list[float]]] = {way: {} for way in errors[name] if way not in refused}
+        contenders[name] = {
+            "skipped": skipped[name], "errors": errors[name], "refused": refused, "times": times,
+            **{fact: found[name] for fact, found in facts.items()},
+        }  # fmt: skip
     for direction in DIRECTIONS:
         calls = {
             (name, way): partial(workers[name].call, "time", way, direction)
