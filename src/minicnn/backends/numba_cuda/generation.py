@@ -10,20 +10,12 @@ from typing import Any
 import numpy as np
 
 from minicnn.backends._cuda.expressions import same_index
-from minicnn.backends._cuda.fusing import MOVES, Plan
+from minicnn.backends._cuda.fusing import Plan
 from minicnn.backends._cuda.units import Unit, named
 from minicnn.backends.numba_cuda.chain_text import PARAMETERS, QUEUE, chain_text
-from minicnn.backends.numba_cuda.expressions import (
-    expression,
-    image,
-    image_pair,
-    literal,
-    reduced_index,
-    type_of,
-    window,
-)  # fmt: skip
+from minicnn.backends.numba_cuda.expressions import expression, literal, type_of
 from minicnn.backends.numba_cuda.operands import MatrixOperands, NeighbourOperands, NodeOperands, PackedOperands
-from minicnn.ops.windows import Axes
+from minicnn.backends.numba_cuda.tile_text import tile_text
 from minicnn.program.graph import Node, Value
 
 
@@ -247,22 +239,22 @@ class Writer:
         if unit.tile is not None:
             if unit.anchor.op.name == "chain":
                 return chain_text(self, unit.anchor)
-            made: str = getattr(self, f"_{unit.anchor.op.name}")(unit)
-            return made
+            return tile_text(self, unit)
         if unit.slices == 1:
-            body = self._follow(unit.nodes, unit)
+            body = self.follow(unit.nodes, unit)
             size = f"    i = index(number * {threads} + cuda.threadIdx.x)\n    if i < {unit.size}:\n"
             return self.define(f"@block\ndef {{name}}(p, number):\n{size}{_indent(body)}")
         total = unit.anchor
         source = self.function(total.inputs[0])
-        write = self._write("p, i, total", self._follow(unit.nodes, unit, given="total"))
+        write = self.write("p, i, total", self.follow(unit.nodes, unit, given="total"))
         numbers = f"{unit.size}, {total.inputs[0].shape[0]}, {unit.slices}, {threads // unit.slices}"
         return self.define(f"{{name}} = sum_parts({type_of(total.outputs[0])}, {numbers}, {source}, {write})\n")
 
-    def _write(self, arguments: str, body: str) -> str:
+    def write(self, arguments: str, body: str) -> str:
+        """Name of a function of the device with these arguments and this body."""
         return self.define(f"@device\ndef {{name}}({arguments}):\n{body}")
 
-    def _follow(self, nodes: Sequence[Node], unit: Unit, given: str | None = None, tap: str | None = None) -> str:
+    def follow(self, nodes: Sequence[Node], unit: Unit, given: str | None = None, tap: str | None = None) -> str:
         """Statements that compute nodes at element i and store what is stored.
 
         Args:
@@ -290,128 +282,6 @@ class Writer:
                     stores += f"    {self.parameter(value)}[i] = {element}\n"
             self.locals.update(made)  # not before all results are written down: none reads another
         return text + stores
-
-    # Tiles --------------------------------------------------------------------------------------
-
-    def _conv2d(self, unit: Unit) -> str:
-        node, tile = unit.anchor, unit.tile
-        attrs, kind = node.attrs, type_of(node.outputs[0])
-        axes, groups = Axes.of(attrs["data_format"]), attrs["groups"]
-        image_x, image_y = image_pair(node)
-        c, f = node.inputs[0].shape[axes.c] // groups, node.outputs[0].shape[axes.c] // groups
-        kh, kw = node.inputs[1].shape[:2]
-        (sh, sw), (dh, dw) = attrs["strides"], attrs["dilation"]
-        shape, made, back = window(node), image_y, node.op.name == "conv2d_input_gradient"
-        sizes = tile.sizes if tile else ()
-        fb, cc = sizes[5:7]
-        wide_x = attrs["data_format"] == "NHWC" and c % 4 == 0 and cc % 4 == 0
-        wide_w = c % 4 == 0 and cc % 4 == 0 if back else f % 4 == 0 and fb % 4 == 0
-        x, w = (
-            self.four(v) if wide else self.function(v) for v, wide in zip(node.inputs, (wide_x, wide_w), strict=True)
-        )
-        widths = f"{4 if wide_x else 1}, {4 if wide_w else 1}"
-        if back:
-            (top, _), (left, _) = attrs["padding"]
-            shape = f"Window({kh}, {kw}, 1, 1, {(kh - 1) * dh - top}, {(kw - 1) * dw - left}, {dh}, {dw})"
-            source, made = self.define(f"{{name}} = spread({kind}, {image_y}, {x}, {sh}, {sw}, {widths[0]})\n"), image_x
-            place = f"(({kh - 1} - a) * {kw} + {kw - 1} - b) * {f * c * groups} + f * {c * groups} + group * {c} + c"
-        else:
-            source = self.define(f"{{name}} = padded({kind}, {image_x}, {x}, {widths[0]})\n")
-            place = f"((a * {kw} + b) * {c} + c) * {f * groups} + group * {f} + f"
-        where = self.define(f"@device\ndef {{name}}(group, a, b, c, f):\n    return {place}\n")
-        numbers = ", ".join(map(str, sizes))
-        tiled = self.define(f"{{name}} = ConvTile({widths}, {not back}, {made}, {shape}, {c}, {f}, {numbers})\n")
-        if unit.pool is None:
-            write = self._write("p, i, total", self._follow(unit.nodes, unit, given="total"))
-            finish = self.define(f"{{name}} = each({tiled}, {write})\n")
-        else:
-            body = self._follow(unit.before, unit, given="total")
-            last = self.locals[id(self.plan.root(unit.pool.inputs[0]))]
-            before = self._write("p, i, total", f"{body}    return {last}\n")
-            write = self._write("p, i, top, tap", self._follow(unit.nodes, unit, given="top", tap="tap"))
-            pooled = image(unit.pool.outputs[0].shape, attrs["data_format"])
-            ph, pw = unit.pool.attrs["kernel"]
-            finish = self.define(f"{{name}} = each_pooled({kind}, {tiled}, {pooled}, {ph}, {pw}, {before}, {write})\n")
-        return self.define(f"{{name}} = convolve({kind}, {tiled}, {source}, {w}, {where}, {finish})\n")
-
-    _conv2d_input_gradient = _conv2d
-
-    def _conv2d_weight_gradient_parts(self, unit: Unit) -> str:
-        node, tile = unit.anchor, unit.tile
-        attrs = node.attrs
-        axes, groups = Axes.of(attrs["data_format"]), attrs["groups"]
-        c, f = (node.inputs[k].shape[axes.c] // groups for k in (1, 0))
-        sizes = tile.sizes if tile else ()
-        near = attrs["data_format"] == "NHWC"
-        wide = [near and n % 4 == 0 and block % 4 == 0 for n, block in ((f, sizes[2]), (c, sizes[1]))]
-        dy, x = (self.four(v) if w else self.function(v) for v, w in zip(node.inputs, wide, strict=True))
-        widths = ", ".join("4" if w else "1" for w in wide[::-1])
-        numbers = ", ".join(map(str, sizes))
-        tiled = self.define(
-            f"{{name}} = WeightTile({widths}, {', '.join(image_pair(node))}, {window(node)}, {c}, {f}, {numbers})\n"
-        )
-        kind = type_of(node.outputs[0])
-        return self.define(f"{{name}} = correlate({kind}, {tiled}, {x}, {dy}, {self._parts(unit)})\n")
-
-    def _parts(self, unit: Unit) -> str:
-        """Name of the function that puts away one element of a part of a sum, or of the whole if there is one part."""
-        (parts, *rest), anchor = unit.anchor.outputs[0].shape, unit.anchor
-        if unit.anchor.op.name == "matmul" or parts == 1:
-            body = self._follow(unit.nodes, unit, given="total")
-        else:
-            body = f"    {self.parameter(anchor.outputs[0])}[index(part * {math.prod(rest)} + i)] = total\n"
-        return self._write("p, part, i, total", body)
-
-    def _matmul(self, unit: Unit) -> str:
-        node, tile = unit.anchor, unit.tile
-        m, n = node.outputs[0].shape[-2:]
-        ta, tb = node.attrs["transpose_a"], node.attrs["transpose_b"]
-        k, sizes = node.inputs[0].shape[0 if ta else 1], tile.sizes if tile else (1, 1, 1)
-        runs = (sizes[0 if ta else 2], sizes[2 if tb else 1])  # of a row, as it is stored, in a tile
-        columns = [v.shape[1] for v in node.inputs]
-        widths = [4 if c % 4 == 0 and run % 4 == 0 else 1 for c, run in zip(columns, runs, strict=True)]
-        packed = [self.packed(v, c) if w == 4 else None for v, c, w in zip(node.inputs, columns, widths, strict=True)]
-        a, b = (
-            self.neighbours(v, c, w) if pair is None else pair[0]
-            for v, c, w, pair in zip(node.inputs, columns, widths, packed, strict=True)
-        )
-        unpack = "".join(f", {pair and pair[1]}" for pair in packed) if any(packed) else ""
-        numbers = ", ".join(map(str, (m, n, k, ta, tb, *widths, *sizes)))
-        tiled = self.define(f"{{name}} = ProductTile({numbers})\n")
-        kind = type_of(node.outputs[0])
-        return self.define(f"{{name}} = multiply({kind}, {tiled}, {a}, {b}, {self._parts(unit)}{unpack})\n")
-
-    _matmul_parts = _matmul
-
-    def _reduce_parts(self, unit: Unit) -> str:
-        node = unit.anchor
-        terms, place = reduced_index(node, "o", "r")
-        term = self.define(f"@device\ndef {{name}}(p, o, r):\n    return {self.function(node.inputs[0])}(p, {place})\n")
-        return self._reduced(unit, terms, term, terms_first=node.inputs[0].ndim - 1 in node.attrs["axes"])
-
-    def _depthwise_conv2d_weight_gradient_parts(self, unit: Unit) -> str:
-        node = unit.anchor
-        dy, axes = node.inputs[0], Axes.of(node.attrs["data_format"])
-        functions = ", ".join(self.function(v) for v in node.inputs)
-        given = f"{type_of(node.outputs[0])}, {', '.join(image_pair(node))}, {window(node)}, {functions}"
-        term = self.define(f"{{name}} = depthwise_conv2d_weight_term({given})\n")
-        return self._reduced(unit, dy.size // dy.shape[axes.c], term, terms_first=axes.c != dy.ndim - 1)
-
-    def _reduced(self, unit: Unit, terms: int, term: str, *, terms_first: bool) -> str:
-        """Name of the function that sums, or takes the largest of, so many terms of each result."""
-        node, tile = unit.anchor, unit.tile
-        (parts, ox, rx), results = tile.sizes if tile else (1, 1, 1), math.prod(node.outputs[0].shape[1:])
-        largest = node.attrs.get("join") == "max"
-        run = 8 if all(map(self._loads, node.inputs)) else 1
-        numbers = f"{results}, {terms}, {parts}, {ox}, {rx}, {terms_first}, {largest}, {run}"
-        tiled = self.define(f"{{name}} = ReduceTile({numbers})\n")
-        return self.define(f"{{name}} = reduce({type_of(node.outputs[0])}, {tiled}, {term}, {self._parts(unit)})\n")
-
-    def _loads(self, value: Value) -> bool:
-        """Whether an element of a value takes a few loads, so that several may be under way."""
-        root = self.plan.root(value)
-        node = root.node if id(root) in self.plan.virtual else None
-        return node is None or ((node.op.elementwise or node.op.name in MOVES) and all(map(self._loads, node.inputs)))
 
 
 def _indent(text: str) -> str:

@@ -1,0 +1,161 @@
+"""Python of units that have tiles: convolutions, products and reductions, which make many sums in a block."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from minicnn.backends._cuda.fusing import MOVES
+from minicnn.backends._cuda.units import Unit
+from minicnn.backends.numba_cuda.expressions import image, image_pair, reduced_index, type_of, window
+from minicnn.ops.windows import Axes
+from minicnn.program.graph import Value
+
+if TYPE_CHECKING:
+    from minicnn.backends.numba_cuda.generation import Writer
+
+
+def tile_text(writer: Writer, unit: Unit) -> str:
+    """Name of the function of a block that computes the tile of a unit, and what follows it."""
+    return _TEXTS[unit.anchor.op.name](writer, unit)
+
+
+def _convolution(writer: Writer, unit: Unit) -> str:
+    node, tile = unit.anchor, unit.tile
+    attrs, kind = node.attrs, type_of(node.outputs[0])
+    axes, groups = Axes.of(attrs["data_format"]), attrs["groups"]
+    image_x, image_y = image_pair(node)
+    c, f = node.inputs[0].shape[axes.c] // groups, node.outputs[0].shape[axes.c] // groups
+    kh, kw = node.inputs[1].shape[:2]
+    (sh, sw), (dh, dw) = attrs["strides"], attrs["dilation"]
+    shape, made, back = window(node), image_y, node.op.name == "conv2d_input_gradient"
+    sizes = tile.sizes if tile else ()
+    fb, cc = sizes[5:7]
+    wide_x = attrs["data_format"] == "NHWC" and c % 4 == 0 and cc % 4 == 0
+    wide_w = c % 4 == 0 and cc % 4 == 0 if back else f % 4 == 0 and fb % 4 == 0
+    x, w = (
+        writer.four(v) if wide else writer.function(v) for v, wide in zip(node.inputs, (wide_x, wide_w), strict=True)
+    )
+    widths = f"{4 if wide_x else 1}, {4 if wide_w else 1}"
+    if back:
+        (top, _), (left, _) = attrs["padding"]
+        shape = f"Window({kh}, {kw}, 1, 1, {(kh - 1) * dh - top}, {(kw - 1) * dw - left}, {dh}, {dw})"
+        source, made = writer.define(f"{{name}} = spread({kind}, {image_y}, {x}, {sh}, {sw}, {widths[0]})\n"), image_x
+        place = f"(({kh - 1} - a) * {kw} + {kw - 1} - b) * {f * c * groups} + f * {c * groups} + group * {c} + c"
+    else:
+        source = writer.define(f"{{name}} = padded({kind}, {image_x}, {x}, {widths[0]})\n")
+        place = f"((a * {kw} + b) * {c} + c) * {f * groups} + group * {f} + f"
+    where = writer.define(f"@device\ndef {{name}}(group, a, b, c, f):\n    return {place}\n")
+    numbers = ", ".join(map(str, sizes))
+    tiled = writer.define(f"{{name}} = ConvTile({widths}, {not back}, {made}, {shape}, {c}, {f}, {numbers})\n")
+    if unit.pool is None:
+        write = writer.write("p, i, total", writer.follow(unit.nodes, unit, given="total"))
+        finish = writer.define(f"{{name}} = each({tiled}, {write})\n")
+    else:
+        body = writer.follow(unit.before, unit, given="total")
+        last = writer.locals[id(writer.plan.root(unit.pool.inputs[0]))]
+        before = writer.write("p, i, total", f"{body}    return {last}\n")
+        write = writer.write("p, i, top, tap", writer.follow(unit.nodes, unit, given="top", tap="tap"))
+        pooled = image(unit.pool.outputs[0].shape, attrs["data_format"])
+        ph, pw = unit.pool.attrs["kernel"]
+        finish = writer.define(f"{{name}} = each_pooled({kind}, {tiled}, {pooled}, {ph}, {pw}, {before}, {write})\n")
+    return writer.define(f"{{name}} = convolve({kind}, {tiled}, {source}, {w}, {where}, {finish})\n")
+
+
+def _weight_gradient(writer: Writer, unit: Unit) -> str:
+    node, tile = unit.anchor, unit.tile
+    attrs = node.attrs
+    axes, groups = Axes.of(attrs["data_format"]), attrs["groups"]
+    c, f = (node.inputs[k].shape[axes.c] // groups for k in (1, 0))
+    sizes = tile.sizes if tile else ()
+    near = attrs["data_format"] == "NHWC"
+    wide = [near and n % 4 == 0 and block % 4 == 0 for n, block in ((f, sizes[2]), (c, sizes[1]))]
+    dy, x = (writer.four(v) if w else writer.function(v) for v, w in zip(node.inputs, wide, strict=True))
+    widths = ", ".join("4" if w else "1" for w in wide[::-1])
+    numbers = ", ".join(map(str, sizes))
+    tiled = writer.define(
+        f"{{name}} = WeightTile({widths}, {', '.join(image_pair(node))}, {window(node)}, {c}, {f}, {numbers})\n"
+    )
+    kind = type_of(node.outputs[0])
+    return writer.define(f"{{name}} = correlate({kind}, {tiled}, {x}, {dy}, {_parts(writer, unit)})\n")
+
+
+def _parts(writer: Writer, unit: Unit) -> str:
+    """Name of the function that puts away one element of a part of a sum, or of the whole if there is one part."""
+    (parts, *rest), anchor = unit.anchor.outputs[0].shape, unit.anchor
+    if unit.anchor.op.name == "matmul" or parts == 1:
+        body = writer.follow(unit.nodes, unit, given="total")
+    else:
+        body = f"    {writer.parameter(anchor.outputs[0])}[index(part * {math.prod(rest)} + i)] = total\n"
+    return writer.write("p, part, i, total", body)
+
+
+def _product(writer: Writer, unit: Unit) -> str:
+    node, tile = unit.anchor, unit.tile
+    m, n = node.outputs[0].shape[-2:]
+    ta, tb = node.attrs["transpose_a"], node.attrs["transpose_b"]
+    k, sizes = node.inputs[0].shape[0 if ta else 1], tile.sizes if tile else (1, 1, 1)
+    runs = (sizes[0 if ta else 2], sizes[2 if tb else 1])  # of a row, as it is stored, in a tile
+    columns = [v.shape[1] for v in node.inputs]
+    widths = [4 if c % 4 == 0 and run % 4 == 0 else 1 for c, run in zip(columns, runs, strict=True)]
+    packed = [writer.packed(v, c) if w == 4 else None for v, c, w in zip(node.inputs, columns, widths, strict=True)]
+    a, b = (
+        writer.neighbours(v, c, w) if pair is None else pair[0]
+        for v, c, w, pair in zip(node.inputs, columns, widths, packed, strict=True)
+    )
+    unpack = "".join(f", {pair and pair[1]}" for pair in packed) if any(packed) else ""
+    numbers = ", ".join(map(str, (m, n, k, ta, tb, *widths, *sizes)))
+    tiled = writer.define(f"{{name}} = ProductTile({numbers})\n")
+    kind = type_of(node.outputs[0])
+    return writer.define(f"{{name}} = multiply({kind}, {tiled}, {a}, {b}, {_parts(writer, unit)}{unpack})\n")
+
+
+def _reduction(writer: Writer, unit: Unit) -> str:
+    node = unit.anchor
+    terms, place = reduced_index(node, "o", "r")
+    term = writer.define(f"@device\ndef {{name}}(p, o, r):\n    return {writer.function(node.inputs[0])}(p, {place})\n")
+    return _reduced(writer, unit, terms, term, terms_first=node.inputs[0].ndim - 1 in node.attrs["axes"])
+
+
+def _depthwise_weight_gradient(writer: Writer, unit: Unit) -> str:
+    node = unit.anchor
+    dy, axes = node.inputs[0], Axes.of(node.attrs["data_format"])
+    functions = ", ".join(writer.function(v) for v in node.inputs)
+    given = f"{type_of(node.outputs[0])}, {', '.join(image_pair(node))}, {window(node)}, {functions}"
+    term = writer.define(f"{{name}} = depthwise_conv2d_weight_term({given})\n")
+    return _reduced(writer, unit, dy.size // dy.shape[axes.c], term, terms_first=axes.c != dy.ndim - 1)
+
+
+def _reduced(writer: Writer, unit: Unit, terms: int, term: str, *, terms_first: bool) -> str:
+    """Name of the function that sums, or takes the largest of, so many terms of each result."""
+    node, tile = unit.anchor, unit.tile
+    (parts, ox, rx), results = tile.sizes if tile else (1, 1, 1), math.prod(node.outputs[0].shape[1:])
+    largest = node.attrs.get("join") == "max"
+    run = 8 if all(_loads(writer, v) for v in node.inputs) else 1
+    numbers = f"{results}, {terms}, {parts}, {ox}, {rx}, {terms_first}, {largest}, {run}"
+    tiled = writer.define(f"{{name}} = ReduceTile({numbers})\n")
+    return writer.define(f"{{name}} = reduce({type_of(node.outputs[0])}, {tiled}, {term}, {_parts(writer, unit)})\n")
+
+
+def _loads(writer: Writer, value: Value) -> bool:
+    """Whether an element of a value takes a few loads, so that several may be under way."""
+    root = writer.plan.root(value)
+    node = root.node if id(root) in writer.plan.virtual else None
+    return node is None or (
+        (node.op.elementwise or node.op.name in MOVES) and all(_loads(writer, v) for v in node.inputs)
+    )
+
+
+_TEXTS: Mapping[str, Callable[[Writer, Unit], str]] = MappingProxyType(
+    {
+        "conv2d": _convolution,
+        "conv2d_input_gradient": _convolution,
+        "conv2d_weight_gradient_parts": _weight_gradient,
+        "depthwise_conv2d_weight_gradient_parts": _depthwise_weight_gradient,
+        "matmul": _product,
+        "matmul_parts": _product,
+        "reduce_parts": _reduction,
+    }
+)
