@@ -51,6 +51,7 @@ def test_the_reasoning_is_shown() -> None:
     text = judge(2.0, Floor(1.5, 1.0, 0.0, 0.0)).text
     assert "A step takes 2 s." in text
     assert "Together they exceed the time" in text
+    assert "Launching alone exceeds the time" in judge(1.0, Floor(0.2, 0.1, 1.5, 0.0)).text
     assert "or the peak was measured too low" in judge(1.0, Floor(1.5, 0.1, 0.0, 0.0)).text
 
 
@@ -106,6 +107,13 @@ def test_caches_as_linux_tells_them(tmp_path: Path) -> None:
             (folder / name).write_text(text + "\n")
     assert ceilings.cpu_caches(tmp_path) == {"L1": 48 * 1024, "L2": 1024 * 1024}
     assert ceilings.cpu_caches(tmp_path / "none") == {}
+
+
+def test_a_peer_has_launches_only() -> None:
+    pytest.importorskip("torch")
+    found = ceilings.measure(["torch.nn:cpu"], [2**14], {"cpu": 64}, 2)
+    assert [0 < seconds < 0.01 for seconds in found["launches"]["torch.nn:cpu"]] == [True, True]
+    assert not any(found[what] for what in ("copies", "products", "out"))
 
 
 @pytest.mark.parametrize("name", ["numpy", "torch:cpu", "jax:cpu"])
@@ -170,6 +178,19 @@ def test_the_peer_trains_the_same(folder: str) -> None:
         assert found["images_per_s"] > 0
         assert runner.memory()["peak_mb"]  # type: ignore[truthy-bool]
     assert peer.account(2) is None
+
+
+def test_operations_that_the_peer_launches_are_counted(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    ours, peer = (training.Runner(c, "squeezenet1_1", folder) for c in ("numpy", "torch.nn:cpu"))
+    assert ours.launched() is None, "its Program tells"
+    peer.begin(2)
+    launched = peer.launched()
+    assert launched is not None
+    assert launched > 3 * 26, "26 convolutions, forward and backward, each with an activation"
+    x = torch.ones(3, requires_grad=True)
+    monkeypatch.setattr(peer, "_step", lambda: torch.relu(x).sum())
+    assert peer.launched() == 2, "what an operation calls is within it"
 
 
 def test_the_plan_is_within_ten_percent_of_the_memory_measured(folder: str) -> None:

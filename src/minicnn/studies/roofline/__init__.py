@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from minicnn.bench import Measurement, Page, Results, Setting, Study
-from minicnn.bench.contenders import PEERS
 from minicnn.studies.roofline import ceilings, counting, pages, training
 from minicnn.studies.roofline.counting import NETWORKS
 
@@ -62,11 +61,11 @@ QUICK = Sizes(
 def measurements(setting: Setting) -> Iterator[Measurement]:
     """Ceilings, counts, PyTorch's counts, memory accounts, and each network's training."""
     sizes: Sizes = setting.sizes
-    backends = tuple(c for c in setting.contenders if c.partition(":")[0] not in PEERS)
+    everyone = setting.contenders
     image = (sizes.image, sizes.image, 3)
     sides = {"cpu": sizes.side, "gpu": 4 * sizes.side}
-    given: dict[str, Any] = {"contenders": backends, "copies": sizes.copies, "sides": sides, "repeats": sizes.repeats}
-    yield Measurement("ceilings", given, partial(ceilings.measure, backends, sizes.copies, sides, sizes.repeats))
+    given: dict[str, Any] = {"contenders": everyone, "copies": sizes.copies, "sides": sides, "repeats": sizes.repeats}
+    yield Measurement("ceilings", given, partial(ceilings.measure, everyone, sizes.copies, sides, sizes.repeats))
     two = (sizes.batches[0], sizes.batches[0] * 2)
     for name in NETWORKS:
         given = {"batches": two, "image": image}

@@ -11,7 +11,7 @@ import numpy as np
 from minicnn import ops
 from minicnn.backends import get_backend
 from minicnn.bench import ContenderError, Worker, stopwatch
-from minicnn.bench.contenders import on_gpu
+from minicnn.bench.contenders import PEERS, backend_of, on_gpu
 from minicnn.program.graph import Program
 
 COPIES = ("numpy", "torch", "cupy")  # libraries that copy into an array that is there already
@@ -47,11 +47,12 @@ class Ceilings:
     """A library's fastest copies and products on a device; lives in a process of its own.
 
     Args:
-        name: Name of a backend.
+        name: Name of a backend, or the peer "torch.nn" with a device.
     """
 
     def __init__(self, name: str) -> None:
-        self.backend = get_backend(name)
+        self.backend = get_backend(backend_of(name))
+        self._peer = name.partition(":")[0] in PEERS
         self.xp = self.backend.xp
 
     def _array(self, shape: tuple[int, ...], dtype: str) -> Any:
@@ -111,7 +112,12 @@ class Ceilings:
         return None
 
     def launch(self, repeats: int) -> list[float]:
-        """Seconds of an operation on next to nothing, one of many in a step as the backend compiles it."""
+        """Seconds of an operation on next to nothing, one of many in a step as the contender carries it out."""
+        call, count = self._modules() if self._peer else self._operations()
+        return [stopwatch(call, self.backend.synchronize, least_s=LEAST_S) / count for _ in range(repeats)]
+
+    def _operations(self) -> tuple[Callable[[], object], int]:
+        """A function that runs a Program of many small operations, and how many these are."""
         program = Program("launches")
         value = program.input("x", (1, 1, 1, 1))
         for _ in range(CHAIN):
@@ -124,21 +130,29 @@ class Ceilings:
         def call() -> None:
             last.update(run(arrays))
 
-        return [stopwatch(call, self.backend.synchronize, least_s=LEAST_S) / CHAIN for _ in range(repeats)]
+        return call, CHAIN
+
+    def _modules(self) -> tuple[Callable[[], object], int]:
+        """The same of many of PyTorch's modules, forward and backward."""
+        import torch
+
+        chain = torch.nn.Sequential(*(torch.nn.AvgPool2d(1) for _ in range(CHAIN)))
+        x = torch.ones((1, 1, 1, 1), device=self.backend.device, requires_grad=True)
+        return lambda: chain(x).backward(torch.ones_like(x)), 2 * CHAIN
 
 
 def measure(names: Sequence[str], sizes: Sequence[int], sides: Mapping[str, int], repeats: int) -> dict[str, Any]:
     """Ceilings by library.
 
     Args:
-        names: Backends.
+        names: Backends; and peers, which have launches only.
         sizes: Bytes of the arrays that are copied.
         sides: Rows of the matrices by device, "cpu" or "gpu".
         repeats: Samples of each.
 
     Returns:
-        "copies" by backend and bytes, "products" by backend and precision, "launches" by backend, "caches" of the CPU,
-        "l2" of GPUs by backend, and "out": why backends could not take part.
+        "copies" by backend and bytes, "products" by backend and precision, "launches" by contender, "caches" of the
+        CPU, "l2" of GPUs by backend, and "out": why contenders could not take part.
     """
     result: dict[str, Any] = {"copies": {}, "products": {}, "launches": {}, "out": {}, "caches": cpu_caches(), "l2": {}}
     for name in names:
@@ -146,6 +160,8 @@ def measure(names: Sequence[str], sizes: Sequence[int], sides: Mapping[str, int]
         try:
             with Worker(name, Ceilings, name) as worker:
                 result["launches"][name] = worker.call("launch", repeats)
+                if library in PEERS:
+                    continue
                 if library in COPIES:
                     result["copies"][name] = {str(n): worker.call("copy", n, repeats) for n in sizes}
                     result["l2"] |= {name: worker.call("cache")} if gpu else {}

@@ -277,6 +277,7 @@ def roofline(page: Page, setting: Setting, results: Results) -> None:
     for name, contender, batch, spread, given in runs(training):
         if contender in contenders:
             launched = training[name]["accounts"].get(contender, {}).get("launches")
+            launched = training[name].get("launched", {}).get(contender, launched)
             key = (name, contender, batch)
             verdicts[key] = verdict_of(counted[name], ceilings, contender, batch, spread.median, given, launched)
     page.figure(
@@ -307,11 +308,12 @@ def roofline(page: Page, setting: Setting, results: Results) -> None:
                "times intensity. More than 100 %: fused operations move less than counted, and Winograd's kernels "
                "multiply less than the definition says.")  # fmt: skip
     page.section("What holds each network back")
+    profiled = any(of.get("launched") for of in training.values())
     page.words(
         "For each step the time is taken that its operations would need at the ceilings: those above the ridge at the "
-        "peak, those below it at the bandwidth, launches (a kernel each where a backend merges operations, else an "
-        "operation each) at the cost of one on next to nothing, and the input as measured. The largest names the "
-        "bottleneck."
+        "peak, those below it at the bandwidth, launches (a kernel each where a backend merges operations, "
+        f"{'what its profiler counts for PyTorch, ' * profiled}else an operation each) at the cost of one on next to "
+        "nothing, and the input as measured. The largest names the bottleneck."
     )
     largest = {key[:2]: key[2] for key in sorted(verdicts)}
     for (name, contender, batch), verdict in verdicts.items():

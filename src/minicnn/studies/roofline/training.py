@@ -193,6 +193,19 @@ class Runner:
         self._module = module.to(self._device, memory_format=torch.channels_last).train()
         self._optimizer = torch.optim.SGD(self._module.parameters(), counting.LEARNING_RATE, counting.MOMENTUM)
 
+    def launched(self) -> int | None:
+        """Operations that PyTorch launches in a step: kernels on a GPU; None for backends, whose Program tells."""
+        if not self._peer:
+            return None
+        from torch.profiler import ProfilerActivity, profile
+
+        activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._on_gpu else [])]
+        with profile(activities=activities) as seen:
+            self._step()
+        if self._on_gpu:
+            return sum(event.name.startswith(("cudaLaunchKernel", "cuLaunchKernel")) for event in seen.events())
+        return sum(_is_operation(event.name) and not _within_operation(event) for event in seen.events())
+
     # The account ----------------------------------------------------------------------------------
 
     def account(self, batch: int) -> dict[str, float] | None:
@@ -225,6 +238,16 @@ class Runner:
         return None if peak is None else {"plan_mb": planned / MB, "measured_mb": peak / MB, "batch": batch}
 
 
+def _is_operation(name: str) -> bool:
+    return name.startswith("aten::")
+
+
+def _within_operation(event: Any) -> bool:
+    return event.cpu_parent is not None and (
+        _is_operation(event.cpu_parent.name) or _within_operation(event.cpu_parent)
+    )
+
+
 def measure(
     contenders: Sequence[str], name: str, folder: Path, batches: Sequence[int], rounds: int, budget_s: float,
     epoch_batch: int,
@@ -251,6 +274,7 @@ def measure(
                 why = f"its losses before and after the first step differ from {first}'s by {said}"
                 contest.out[contender] = result["refused"][contender] = why
         result["accounts"] = {c: a for c, a in contest.prepare("account", batches[0]).items() if a is not None}
+        result["launched"] = {c: n for c, n in contest.prepare("launched").items() if n is not None}
         for batch in batches:
             contest.prepare("begin", batch)
             result["steps"][str(batch)] = contest.time("time", rounds=rounds, budget_s=budget_s)
