@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -208,25 +208,35 @@ def measure(names: Sequence[str], problems: Sequence[Problem], rounds: int, budg
         return {"points": [_point(workers, p, rounds, budget_s) for p in problems], "out": out}
 
 
-def _asked(workers: Mapping[str, Worker], failed: dict[str, str], method: str, *args: Any) -> dict[str, Any]:
-    """What all that have not failed answer, called at the same time: what is not timed, such as compiling, may be."""
-    asked = [name for name in workers if name not in failed]
-    for name in asked:
-        workers[name].send(method, *args)
-    answers = {}
-    for name in asked:
+def _ask(workers: Mapping[str, Worker], failed: Container[str], method: str, *args: Any) -> None:
+    """Call a method of all that have not failed at the same time: what is not timed, such as compiling, may be."""
+    for name, worker in workers.items():
+        if name not in failed:
+            worker.send(method, *args)
+
+
+def _answers(workers: Mapping[str, Worker], failed: dict[str, str]) -> dict[str, Any]:
+    """What they answer; those that fail are put down with the reason."""
+    found = {}
+    for name in [name for name in workers if name not in failed]:
         try:
-            answers[name] = workers[name].receive()
+            found[name] = workers[name].receive()
         except ContenderError as error:
             failed[name] = error.why
-    return answers
+    return found
 
 
 def _point(workers: Mapping[str, Worker], problem: Problem, rounds: int, budget_s: float) -> dict[str, Any]:
     failed: dict[str, str] = {}
-    skipped, right = _asked(workers, failed, "begin", problem), expected(problem)
-    errors = _asked(workers, failed, "errors", right)
-    facts = {m: _asked(workers, failed, m) for m in ("layouts", "workspace", "measured")}
+    _ask(workers, failed, "begin", problem)
+    right = expected(problem)  # meanwhile
+    skipped = _answers(workers, failed)
+    _ask(workers, failed, "errors", right)
+    errors = _answers(workers, failed)
+    facts = {}
+    for method in ("layouts", "workspace", "measured"):
+        _ask(workers, failed, method)
+        facts[method] = _answers(workers, failed)
     contenders: dict[str, dict[str, Any]] = {}
     for name in workers:
         if name in failed:
