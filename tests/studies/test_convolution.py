@@ -77,7 +77,7 @@ class Inside:
         return getattr(self._contender, method)(*args)
 
 
-@pytest.mark.parametrize("method", ["begin", "errors", "measured"])
+@pytest.mark.parametrize("method", ["begin", "facts"])
 def test_who_fails_at_a_point_is_named_and_the_others_go_on(method: str) -> None:
     workers: dict[str, Any] = {"numpy": Inside("numpy"), "torch:cpu": Inside("torch:cpu", method)}
     found = sweeps._point(workers, PROBLEM, 1, 1.0)["contenders"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -15,6 +15,7 @@ from minicnn import ops
 from minicnn.backends import get_backend
 from minicnn.backends.base import Array, Executable
 from minicnn.bench import ContenderError, Worker, awaken, interleaved, stopwatch
+from minicnn.bench.contenders import on_gpu
 from minicnn.bench.memory import allocated
 from minicnn.bench.worker import together
 from minicnn.ops.strategies import DIRECTIONS, PRIMITIVES, STRATEGIES, Direction, Problem
@@ -24,6 +25,7 @@ from minicnn.tolerance import tolerance
 OWN = "own kernel"  # of a backend that has one for convolutions
 LEAST_S = 0.01  # a call that takes less is repeated, and the mean counts
 ASLEEP_S = 0.02  # a GPU that this contender has not used for so long is awakened
+FACTS = ("errors", "layouts", "workspace", "measured")
 HostArray = np.ndarray[Any, Any]
 Way = tuple[str, Direction]
 
@@ -137,6 +139,11 @@ class Convolver:
             }
             self._runs[way, direction] = (backend.compile(program), given)
 
+    def facts(self, right: Mapping[str, HostArray]) -> dict[str, Any]:
+        """What is not timed: errors, layouts, workspace as stated and as measured, all by strategy."""
+        found = self.errors(right), self.layouts(), self.workspace(), self.measured()
+        return dict(zip(FACTS, found, strict=True))
+
     def errors(self, right: Mapping[str, HostArray]) -> dict[str, dict[str, float]]:
         """Largest error of each strategy by direction, relative to the largest element of the result."""
         found: dict[str, dict[str, float]] = {way: {} for way in self._problems}
@@ -208,15 +215,8 @@ def measure(names: Sequence[str], problems: Sequence[Problem], rounds: int, budg
         return {"points": [_point(workers, p, rounds, budget_s) for p in problems], "out": out}
 
 
-def _ask(workers: Mapping[str, Worker], failed: Container[str], method: str, *args: Any) -> None:
-    """Call a method of all that have not failed at the same time: what is not timed, such as compiling, may be."""
-    for name, worker in workers.items():
-        if name not in failed:
-            worker.send(method, *args)
-
-
 def _answers(workers: Mapping[str, Worker], failed: dict[str, str]) -> dict[str, Any]:
-    """What they answer; those that fail are put down with the reason."""
+    """What those that have been asked and have not failed answer; who fails now is put down with the reason."""
     found = {}
     for name in [name for name in workers if name not in failed]:
         try:
@@ -226,29 +226,38 @@ def _answers(workers: Mapping[str, Worker], failed: dict[str, str]) -> dict[str,
     return found
 
 
+def _facts(workers: Mapping[str, Worker], failed: dict[str, str], right: Mapping[str, HostArray]) -> dict[str, Any]:
+    """`Convolver.facts` of all that have not failed.
+
+    Those on a GPU, which mostly compile, at the same time; the others in turn, since their threads would wait for cores
+    that threads of others keep busy: on two cores that took ten times as long.
+    """
+    gpu = {name: worker for name, worker in workers.items() if on_gpu(name) and name not in failed}
+    for worker in gpu.values():
+        worker.send("facts", right)
+    found: dict[str, Any] = {}
+    for name in [name for name in workers if name not in gpu and name not in failed]:
+        workers[name].send("facts", right)
+        found |= _answers({name: workers[name]}, failed)
+    return found | _answers(gpu, failed)
+
+
 def _point(workers: Mapping[str, Worker], problem: Problem, rounds: int, budget_s: float) -> dict[str, Any]:
-    failed: dict[str, str] = {}
-    _ask(workers, failed, "begin", problem)
+    for worker in workers.values():
+        worker.send("begin", problem)  # all compile at the same time
     right = expected(problem)  # meanwhile
+    failed: dict[str, str] = {}
     skipped = _answers(workers, failed)
-    _ask(workers, failed, "errors", right)
-    errors = _answers(workers, failed)
-    facts = {}
-    for method in ("layouts", "workspace", "measured"):
-        _ask(workers, failed, method)
-        facts[method] = _answers(workers, failed)
+    facts = _facts(workers, failed, right)
     contenders: dict[str, dict[str, Any]] = {}
     for name in workers:
         if name in failed:
-            nothing: dict[str, Any] = {k: {} for k in ("times", "refused", "errors", "skipped", *facts)}
-            contenders[name] = {"failure": failed[name], **nothing}
+            contenders[name] = {"failure": failed[name], **{k: {} for k in ("times", "refused", "skipped", *FACTS)}}
             continue
-        refused = {way: text for way, text in _judged(errors[name], problem).items() if text}
-        times: dict[str, dict[str, list[float]]] = {way: {} for way in errors[name] if way not in refused}
-        contenders[name] = {
-            "skipped": skipped[name], "errors": errors[name], "refused": refused, "times": times,
-            **{fact: found[name] for fact, found in facts.items()},
-        }  # fmt: skip
+        errors = facts[name]["errors"]
+        refused = {way: text for way, text in _judged(errors, problem).items() if text}
+        times: dict[str, dict[str, list[float]]] = {way: {} for way in errors if way not in refused}
+        contenders[name] = {"skipped": skipped[name], "refused": refused, "times": times, **facts[name]}
     for direction in DIRECTIONS:
         calls = {
             (name, way): partial(workers[name].call, "time", way, direction)
