@@ -158,7 +158,8 @@ class Change:
 def compare(first: Path, second: Path) -> int:
     """Print how far the ratios of contenders differ between two runs, the worst first; 1 if any is beyond 5 %."""
     lines: list[tuple[float, str]] = []
-    within: dict[str, list[bool]] = {}  # by library: whether each of its ratios is
+    every: list[bool] = []  # whether each ratio is within 5 %
+    within: dict[str, list[bool]] = {}  # the same by contender
     overlapping: list[bool] = []  # of those that are not
     for path in sorted(first.glob("*/*.json")):
         study, name = path.parent.name, path.stem
@@ -167,21 +168,20 @@ def compare(first: Path, second: Path) -> int:
         for what in [what for what in one if what in other]:
             changes = {n: Change.of(one[what][n], other[what][n]) for n in one[what] if n in other[what]}
             offs = {(a, b): changes[a].off(changes[b]) for a, b in combinations(changes, 2)}
+            every += [off <= REPEATABLE for off in offs.values()]
             for pair, off in offs.items():
-                for library in {n.rpartition(" on ")[2].partition(" / ")[0] for n in pair}:
-                    within.setdefault(library, []).append(off <= REPEATABLE)
+                for contender in {n.rpartition(" on ")[2].partition(" / ")[0] for n in pair}:
+                    within.setdefault(contender, []).append(off <= REPEATABLE)
                 if off > REPEATABLE:
                     overlapping.append(changes[pair[0]].overlaps(changes[pair[1]]))
             if offs:
                 most, least = (pick(changes, key=lambda n: changes[n].median) for pick in (max, min))
                 lines.append((max(offs.values()), f"{study}, {name}, {what}: {most} to {least}"))
-                within.setdefault("", []).extend(off <= REPEATABLE for off in offs.values())
     for off, text in sorted(lines, reverse=True):
         print(f"{100 * off:6.1f} %  {text}")
-    every = within.pop("", [])
     print("Above, the worst of each group. Ratios that are within 5 % of each other, by contender:")
-    for library, found in sorted(within.items(), key=lambda item: -sum(item[1]) / len(item[1])):
-        print(f"{100 * sum(found) / len(found):6.1f} %  of {len(found)} with {library}")
+    for contender, found in sorted(within.items(), key=lambda item: -sum(item[1]) / len(item[1])):
+        print(f"{100 * sum(found) / len(found):6.1f} %  of {len(found)} with {contender}")
     print(f"{sum(every)} of {len(every)} ratios are within 5 % of each other; "
           f"of the others {sum(overlapping)} are within the quartiles of both runs")  # fmt: skip
     return int(bool(overlapping) or not every)

@@ -66,7 +66,7 @@ def convolutions(
     """Convolutions and their gradients, or one of "forward", "input", "weight", of sizes that tiles do not divide."""
     groups = 1 if depthwise else draw(st.sampled_from([1, 1, 2]))
     c, f = draw(st.integers(1, channels)) * groups, draw(st.integers(1, filters)) * groups
-    multiplier = draw(st.integers(1, 3))
+    multiplier = draw(st.integers(1, 3)) if depthwise else 1
     f = c * multiplier if depthwise else f
     kernel = draw(st.tuples(st.integers(1, 5), st.integers(1, 5)))
     strides = draw(st.tuples(st.integers(1, 3), st.integers(1, 2)))

@@ -25,9 +25,10 @@ class _Runs:
         self.backend = backend_or_skip(backend)
         self.model = network(name, self.backend)
         self.batch = NETWORKS[name][2]
-        self.x, self.y = samples(name)
-        if self.backend.device != "cpu":
-            self.x, self.y = (self.backend.asarray(a) for a in samples(name, ON_GPU))
+        on_gpu = self.backend.device != "cpu"
+        self.x, self.y = samples(name, ON_GPU if on_gpu else 1)
+        if on_gpu:
+            self.x, self.y = self.backend.asarray(self.x), self.backend.asarray(self.y)
         self.time_training(name, backend)
 
     def time_training(self, *_: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
+from typing import Any
 
 import array_api_compat.numpy as xp
 import numpy as np
@@ -15,9 +16,10 @@ from backends.cupy.networks import NETWORKS
 from kernel_check import case_program, convolutions, products, step_of
 from minicnn import ops
 from minicnn.backends import get_backend
-from minicnn.backends._cuda import tensor_tiling
+from minicnn.backends._cuda import tensor_tiling, tiling
 from minicnn.backends._cuda.tensor_tiling import TensorTiles
 from minicnn.backends._cuda.tiles import MULTIPLY_ADDS, Tiles
+from minicnn.program import Program
 from minicnn.program.passes import lower_precision
 from minicnn.steps import METRICS
 from numerics import assert_close
@@ -27,6 +29,9 @@ from strategies import normal
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="kernels run on the host through g++")
 
 
+PLAIN: dict[str, Any] = {
+    "strides": (1, 1), "padding": ((0, 0), (0, 0)), "dilation": (1, 1), "groups": 1, "data_format": "NHWC",
+}  # fmt: skip
 few = settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 
 
@@ -71,12 +76,14 @@ def test_the_input_gradient_of_a_strided_convolution_by_phases(
     assert_close(emulated(arrays)["y0"], expected, case.terms, dtype="float32")
 
 
+@pytest.mark.parametrize("rows_of_taps", [True, False])
 @pytest.mark.parametrize("which", ["forward", "weight"])
-@pytest.mark.parametrize(("width", "channels", "stride"), [(11, 3, 4), (16, 4, 2), (9, 7, 1), (13, 3, 3)])
-def test_wide_windows_on_few_channels(width: int, channels: int, stride: int, which: str) -> None:
-    attrs = {
-        "strides": (2, stride), "padding": ((1, 1), (2, 2)), "dilation": (1, 1), "groups": 1, "data_format": "NHWC",
-    }  # fmt: skip
+@pytest.mark.parametrize(("width", "channels", "stride"), [(11, 3, 4), (16, 4, 2), (9, 7, 1), (13, 3, 3), (3, 1, 1)])
+def test_windows_on_few_channels(
+    width: int, channels: int, stride: int, which: str, rows_of_taps: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tensor_tiling, "_widths", lambda _: (rows_of_taps,))
+    attrs = {**PLAIN, "strides": (2, stride), "padding": ((1, 1), (2, 2))}
     x, w = normal((2, 9, 30, channels), 0), normal((3, width, channels, 24), 0, 1)
     dy = normal((2, 5, (34 - width) // stride + 1, 24), 0, 2)
     if which == "forward":
@@ -85,19 +92,15 @@ def test_wide_windows_on_few_channels(width: int, channels: int, stride: int, wh
         check(Case(ops.conv2d_weight_gradient, (dy, x), attrs | {"kernel": (3, width)}, terms=dy.size // 24))
 
 
-@pytest.mark.parametrize(("width", "taps_in_a_row"), [(10, [True]), (11, [True, False]), (22, [False])])
-def test_rows_of_taps_are_kept_together_where_they_are_short(
-    width: int, taps_in_a_row: list[bool], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tried: list[bool] = []
-    monkeypatch.setattr(tensor_tiling, "_weight_gradient", lambda *_, wide: tried.append(wide))
-    attrs = {
-        "strides": (1, 1), "padding": ((0, 0), (0, 0)), "dilation": (1, 1), "groups": 1, "data_format": "NHWC",
-    }  # fmt: skip
-    case = Case(ops.conv2d_weight_gradient, (normal((2, 4, 9, 8), 0), normal((2, 4, 8 + width, 3), 0)), attrs)
-    program, _ = case_program(Case(case.op, case.arrays, attrs | {"kernel": (1, width)}), "float32")
-    assert tensor_tiling.weight_gradient(program.nodes[0], "float32") is None
-    assert tried == taps_in_a_row
+@pytest.mark.parametrize(("image", "channels", "kernel", "stride"), [(224, 3, 11, 4), (224, 3, 7, 2), (224, 3, 3, 1)])
+def test_weight_gradients_of_first_layers_have_tiles(image: int, channels: int, kernel: int, stride: int) -> None:
+    program, out = Program("first layer"), (image - kernel) // stride + 1
+    dy, x = program.input("dy", (32, out, out, 64)), program.input("x", (32, image, image, channels))
+    attrs = {**PLAIN, "strides": (stride, stride), "kernel": (kernel, kernel)}
+    ops.conv2d_weight_gradient(dy, x, **attrs)
+    tile = tensor_tiling.weight_gradient(program.nodes[0], "float32")
+    assert tile is not None
+    assert tile.shared <= tiling.MOST_SHARED
 
 
 def check(case: Case) -> None:

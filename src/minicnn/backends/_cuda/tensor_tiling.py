@@ -84,11 +84,9 @@ def _combinations(*axes: Sequence[int]) -> np.ndarray[Any, Any]:
     return np.stack([grid.ravel() for grid in np.meshgrid(*axes, indexing="ij")])
 
 
-def _widths(c: int, kw: int) -> tuple[bool, ...]:
-    """Whether records may hold rows of taps, or only single ones: `Record` of `tensor.cuh`."""
-    if c >= 8 or kw * c > 64:
-        return (False,)
-    return (True,) if kw * c <= 32 else (True, False)
+def _widths(c: int) -> tuple[bool, ...]:
+    """Whether records may hold rows of taps, which spares padding, or only single ones: `Record` of `tensor.cuh`."""
+    return (True, False) if c < 8 else (False,)
 
 
 def _quickest(tiles: Iterator[Tile | None]) -> Tile | None:
@@ -120,7 +118,7 @@ def convolution(node: Node, pool: tuple[int, int] | None, precision: str) -> Til
     if node.outputs[0].dtype != "float32":
         return None
     g = Geometry.of(node, phased=True)
-    return _quickest(_convolution(g, pool, precision, wide=wide) for wide in _widths(g.c, g.kw))
+    return _quickest(_convolution(g, pool, precision, wide=wide) for wide in _widths(g.c))
 
 
 def _convolution(g: Geometry, pool: tuple[int, int] | None, precision: str, *, wide: bool) -> Tile | None:
@@ -178,9 +176,8 @@ def weight_gradient(node: Node, precision: str) -> Tile | None:
     """The best tile of a weight gradient, its score the cycles that it takes; None if nothing fits."""
     if node.outputs[0].dtype != "float32":
         return None
-    axes, kw = Axes.of(node.attrs["data_format"]), node.attrs["kernel"][1]
-    c = node.inputs[1].shape[axes.c] // node.attrs["groups"]
-    return _quickest(_weight_gradient(node, precision, wide=wide) for wide in _widths(c, kw))
+    c = node.inputs[1].shape[Axes.of(node.attrs["data_format"]).c] // node.attrs["groups"]
+    return _quickest(_weight_gradient(node, precision, wide=wide) for wide in _widths(c))
 
 
 def _weight_gradient(node: Node, precision: str, *, wide: bool) -> Tile | None:

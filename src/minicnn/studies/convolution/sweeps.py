@@ -82,7 +82,7 @@ class Convolver:
         self.backend = get_backend(name)
         self._runs: dict[Way, tuple[Executable, dict[str, Array]]] = {}
         self._seconds: dict[Way, float] = {}
-        self._used = 0.0
+        self._last_turn = 0.0
         self._last: dict[str, Array] = {}
         self._problems: dict[str, Problem] = {}
 
@@ -168,12 +168,12 @@ class Convolver:
             if self.backend.device == "cpu":
                 self.backend.synchronize()
 
-        if self.backend.device != "cpu" and time.monotonic() - self._used > ASLEEP_S:
+        if self.backend.device != "cpu" and time.monotonic() - self._last_turn > ASLEEP_S:
             awaken(self.backend)
         seconds = stopwatch(
             call, self.backend.synchronize, least_s=LEAST_S, expected_s=self._seconds.get((way, direction))
         )
-        self._seconds[way, direction], self._used = seconds, time.monotonic()
+        self._seconds[way, direction], self._last_turn = seconds, time.monotonic()
         return seconds
 
     def layouts(self) -> dict[str, str]:
