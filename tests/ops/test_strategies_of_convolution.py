@@ -299,6 +299,15 @@ def test_strict_is_about_convolutions() -> None:
         model.predict(np.zeros((1, 28, 28, 1), "float32"))
 
 
+@pytest.mark.parametrize(("name", "layout"), [("direct", "HWCN"), ("vendor", "NHWC")])
+def test_the_library_gets_images_in_the_order_that_they_have(name: str, layout: str) -> None:
+    pytest.importorskip("torch")
+    backend = get_backend("torch", convolution=name)
+    model = zoo.get_model("kernels", backend=backend)
+    nodes = [node for node, _ in backend.explain(model.program("predict", batch_size=64))]
+    assert {node.attrs["data_format"] for node in nodes if node.op.name == "conv2d"} == {layout}
+
+
 def test_the_library_computes_float32_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
     known, seen = torch.nn.functional.conv2d, []

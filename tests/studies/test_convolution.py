@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import array_api_compat.numpy as numpy_xp
 import numpy as np
 import pytest
 
@@ -15,7 +16,7 @@ from minicnn.bench import ContenderError, Setting
 from minicnn.layers import Conv2D
 from minicnn.ops.strategies import DIRECTIONS, STRATEGIES, Problem
 from minicnn.studies import convolution
-from minicnn.studies.convolution import breakdown, pages, sweeps
+from minicnn.studies.convolution import breakdown, strategy_pages, sweeps
 
 PROBLEM = Problem(2, (6, 6), 3, 4, (3, 3), padding=((1, 1), (1, 1)))
 
@@ -27,14 +28,29 @@ def test_every_strategy_of_a_backend_is_right_and_timed(name: str) -> None:
     problem = replace(PROBLEM, batch=40)  # large enough that images get another layout
     skipped = contender.begin(problem)
     errors = contender.errors(sweeps.expected(problem))
-    assert {*skipped, *errors} == {*STRATEGIES, sweeps.OWN}
+    assert {*skipped, *errors} == {*STRATEGIES, sweeps.FIRST, sweeps.OWN}
     assert set(errors) >= ({sweeps.OWN} if name == "numba" else set(STRATEGIES) - {"vendor"})
     for way, found in errors.items():
         for direction in DIRECTIONS:
             assert 0 < found[direction] <= sweeps.allowed(way, problem, direction)
     way = next(iter(errors))
     assert contender.time(way, "forward") > 0
-    assert contender.layouts()[way] == ("NHWC" if name == "numba" else "HWCN")
+    layouts = contender.layouts()
+    assert layouts[way] == ("NHWC" if name == "numba" else "HWCN")
+    assert [layouts.get(way) for way in (sweeps.VENDOR, sweeps.FIRST)] == (
+        ["NHWC", "NCHW"] if name == "torch:cpu" else [None, None]
+    )
+
+
+@pytest.mark.parametrize("kernel", [(1, 1), (3, 3), (2, 5)])
+def test_what_is_expected_is_the_definition_in_float64(kernel: tuple[int, int]) -> None:
+    problem = replace(PROBLEM, kernel=kernel, padding=((1, 0), (2, 1)))
+    found = sweeps.expected(problem)
+    given = {name: a.astype(np.float64) for name, a in sweeps.operands(problem).items()}
+    for direction in DIRECTIONS:
+        (node,) = sweeps.step(replace(problem, dtype="float64"), direction).nodes
+        right = node.op.reference(*(given[v.name] for v in node.inputs), xp=numpy_xp, **node.attrs)
+        np.testing.assert_allclose(found[direction], right, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["numpy", "torch:cpu"])
@@ -89,7 +105,7 @@ def test_who_fails_at_a_point_is_named_and_the_others_go_on(method: str) -> None
 
 def test_sweeps_go_through_one_point() -> None:
     for sizes in (convolution.Sizes(), convolution.QUICK):
-        for name, varied in pages.SWEEPS.items():
+        for name, varied in strategy_pages.SWEEPS.items():
             problems = convolution.sweep_of(name, sizes)
             assert convolution.base(sizes) in problems
             assert len({varied(vars(p)) for p in problems}) == len(problems)
@@ -159,15 +175,17 @@ def test_the_point_that_all_sweeps_go_through_is_measured_once_and_shown_in_each
     setting = Setting(convolution.QUICK, ("numpy", "torch:cpu"), {}, ("synthetic",), None, True)
     given = {m.name: m.given for m in convolution.measurements(setting)}
     middle = given["strategies-base"]["problems"][0]
-    assert all(middle not in given[f"strategies-{name}"]["problems"] for name in pages.SWEEPS)
+    assert all(middle not in given[f"strategies-{name}"]["problems"] for name in strategy_pages.SWEEPS)
 
     def result(problems: list[dict[str, Any]], contenders: list[str]) -> dict[str, Any]:
         return {"points": [{"problem": p, "contenders": dict.fromkeys(contenders)} for p in problems]}
 
     results = {"strategies-base": result([middle], ["numpy", "torch:cpu"])}
-    results |= {f"strategies-{n}": result(given[f"strategies-{n}"]["problems"], ["numpy"]) for n in pages.SWEEPS}
-    for name, varied in pages.SWEEPS.items():
-        points = pages.points_of(results, name)
+    results |= {
+        f"strategies-{n}": result(given[f"strategies-{n}"]["problems"], ["numpy"]) for n in strategy_pages.SWEEPS
+    }
+    for name, varied in strategy_pages.SWEEPS.items():
+        points = strategy_pages.points_of(results, name)
         assert [varied(p["problem"]) for p in points] == sorted(map(varied, convolution_problems(name)))
         assert all(list(p["contenders"]) == ["numpy"] for p in points)
 

@@ -48,6 +48,10 @@ class Strategic(Backend):
             result.append(chosen)
         return result
 
+    def rewrite(self, program: Program) -> Program:
+        """See `Backend.rewrite`."""
+        return program if self.strategy.keeps_order else super().rewrite(program)
+
     def explain(self, program: Program) -> list[tuple[Node, str]]:
         """See `Backend.explain`."""
         rows = []

@@ -142,11 +142,13 @@ class Strategy:
         name: Name to choose it by.
         title: One line for tables and figures.
         error: How many times `minicnn.tolerance` the largest error may be, relative to the largest result.
+        keeps_order: Whether images stay in the order of axes that they are given in; else a backend may change it.
     """
 
     name: str
     title: str
     error: float = 1.0
+    keeps_order: bool = False
 
     # What a strategy defines ----------------------------------------------------------------------
 

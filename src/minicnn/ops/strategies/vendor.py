@@ -17,6 +17,7 @@ class Vendor(Strategy):
 
     name = "vendor"
     title = "the library's own"
+    keeps_order = True  # libraries have orders that they are made for: batch last is none of them
 
     def refusal(self, problem: Problem, xp: Namespace) -> str | None:
         """See `Strategy.refusal`."""

@@ -14,7 +14,7 @@ from typing import Any
 from minicnn.bench import Measurement, Page, Results, Setting, Study
 from minicnn.bench.contenders import PEERS
 from minicnn.ops.strategies import Problem
-from minicnn.studies.convolution import breakdown, pages, sweeps
+from minicnn.studies.convolution import breakdown, layer_pages, strategy_pages, sweeps
 
 NETWORKS = {"alexnet": 224, "overfeat": 231, "vgg16": 224, "googlenet": 224}  # with the sides of their images
 CLASSES = 1000
@@ -102,7 +102,7 @@ def measurements(setting: Setting) -> Iterator[Measurement]:
     everyone = backends_of(setting)
     some = tuple(name for name in everyone if name.partition(":")[0] not in sizes.not_in_sweeps)
     jobs = {"base": (everyone, [base(sizes)])}
-    jobs |= {name: (some, [p for p in sweep_of(name, sizes) if p != base(sizes)]) for name in pages.SWEEPS}
+    jobs |= {name: (some, [p for p in sweep_of(name, sizes) if p != base(sizes)]) for name in strategy_pages.SWEEPS}
     for name, (names, problems) in jobs.items():
         given: dict[str, Any] = {
             "contenders": names, "problems": [asdict(p) for p in problems], "rounds": sizes.rounds,
@@ -122,11 +122,11 @@ def measurements(setting: Setting) -> Iterator[Measurement]:
 
 def present(page: Page, setting: Setting, results: Results) -> None:
     """Who wins where, memory and errors, sweeps; then the layers of the networks."""
-    pages.strategies(page, results)
+    strategy_pages.strategies(page, results)
     left_out = [n for n in setting.contenders if n.partition(":")[0] in setting.sizes.not_in_layers]
     images = {name: setting.sizes.network_image or side for name, side in NETWORKS.items()}
     found = {name: results[f"layers-{name}"] for name in NETWORKS}
-    pages.layers(page, setting.sizes.network_batch, images, found, quick=setting.quick, left_out=left_out)
+    layer_pages.layers(page, setting.sizes.network_batch, images, found, quick=setting.quick, left_out=left_out)
 
 
 STUDY = Study(

@@ -15,7 +15,7 @@ import numpy as np
 from minicnn import layers as kinds
 from minicnn import zoo
 from minicnn.backends.base import Array, Backend
-from minicnn.bench import ContenderError, Worker, stopwatch
+from minicnn.bench import ContenderError, Worker, stopwatch, torch_peer
 from minicnn.bench.contenders import PEERS, backend_of
 from minicnn.bench.operations import NodeTime, apart, step_inputs, step_times
 from minicnn.bench.worker import together
@@ -86,6 +86,7 @@ class Layers:
         self._device = contender.partition(":")[2] or "cpu"
         self._model = network(name, image, None if self._peer else backend_of(contender), classes)
         self._name, self._classes = name, classes
+        self._order: Any = None  # of the axes of PyTorch's images, once it is known which is the faster
 
     def loss(self) -> float:
         """Loss of the first batch with the first weights."""
@@ -152,10 +153,12 @@ class Layers:
 
         from minicnn.bench import torch_networks
 
-        torch.backends.cudnn.allow_tf32 = False  # float32 means float32 here, too
+        torch_peer.at_its_best()
         weights = self._model.get_weights()
-        module = torch_networks.build(self._name, self._x.shape[1:], self._classes, weights)
-        module = module.to(self._device, memory_format=torch.channels_last).train()
+        module = torch_networks.build(self._name, self._x.shape[1:], self._classes, weights).to(self._device).train()
+        if self._order is None:
+            self._order = torch_peer.faster_order(module, *self._torch_batch())
+        module = module.to(memory_format=self._order)
         optimizer = torch.optim.SGD(module.parameters(), 0.01)
         return lambda x, y: torch.nn.functional.cross_entropy(module(x), y), optimizer
 
@@ -163,6 +166,7 @@ class Layers:
         import torch
 
         x = torch.from_numpy(self._x).permute(0, 3, 1, 2).to(self._device)
+        x = x.contiguous(memory_format=self._order or torch.contiguous_format)
         return x, torch.from_numpy(self._y).long().to(self._device)
 
     def _torch_synchronize(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from minicnn.bench import ContenderError, Contest, Worker, awaken, stopwatch
+from minicnn.bench import ContenderError, Contest, Worker, awaken, stopwatch, torch_peer
 from minicnn.bench.contenders import PEERS, backend_of, on_gpu
 from minicnn.bench.memory import MB, allocated, footprint
 from minicnn.bench.operations import step_inputs
@@ -88,9 +88,8 @@ class Runner:
         self._model = counting.network(name, backend_of(contender), self._image)
         self._state = self._model.get_state()
         self._batch: tuple[Any, Any] = (None, None)
+        self._orders: dict[int, Any] = {}  # of the axes of PyTorch's images, by batch size: the faster
         self.peak = PeakMemory()
-        if self._peer:
-            self._begin_torch()
 
     # Steps ----------------------------------------------------------------------------------------
 
@@ -102,7 +101,7 @@ class Runner:
     def begin(self, batch: int) -> None:
         """Start anew from the first weights, with a batch of so many images on the device."""
         if self._peer:
-            self._begin_torch()
+            self._begin_torch(batch)
         else:
             self._model.set_state(self._state)
         self._batch = self._given(np.arange(batch) % len(self._arrays["x"]))
@@ -150,6 +149,7 @@ class Runner:
             import torch
 
             images = torch.from_numpy(x).permute(0, 3, 1, 2).to(self._device)
+            images = images.contiguous(memory_format=self._orders.get(len(x), torch.channels_last))
             return images, torch.from_numpy(y).long().to(self._device)
         return self._model.backend.asarray(x), self._model.backend.asarray(y)
 
@@ -182,15 +182,18 @@ class Runner:
         self._module.train()
         return hits / len(y)
 
-    def _begin_torch(self) -> None:
+    def _begin_torch(self, batch: int) -> None:
         import torch
 
         from minicnn.bench import torch_networks
 
-        torch.backends.cudnn.allow_tf32 = False  # float32 means float32 here, too
+        torch_peer.at_its_best()
         weights = self._model.get_weights()
-        module = torch_networks.build(self._name, self._image, counting.CLASSES, weights)
-        self._module = module.to(self._device, memory_format=torch.channels_last).train()
+        module = torch_networks.build(self._name, self._image, counting.CLASSES, weights).to(self._device).train()
+        if batch not in self._orders:
+            x, y = self._given(np.arange(batch) % len(self._arrays["x"]))
+            self._orders[batch] = torch_peer.faster_order(module, x.float() / 255, y)
+        self._module = module.to(memory_format=self._orders[batch])
         self._optimizer = torch.optim.SGD(self._module.parameters(), counting.LEARNING_RATE, counting.MOMENTUM)
 
     def launched(self) -> int | None:
