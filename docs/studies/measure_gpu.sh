@@ -19,9 +19,9 @@ for study in "$@"; do
   mlp) backends=$cpu,$gpu sizes="turn=100 repeats=10" ;;
   kernels) backends=cupy,numba_cuda,torch.nn:cuda,jax.lax:gpu
     sizes="epochs=5 sweep_epochs=4 sweep_samples=6400 loader_samples=6400" ;;
-  convolution) backends=numpy,numba,$gpu # at the point that all sweeps go through; cupy and PyTorch everywhere
+  convolution) backends=numpy,numba,$gpu # at the point that all sweeps go through; in sweeps cupy and PyTorch, in layers its modules
     sizes="batch=128 kernels=1,3,5,7,11 channel_counts=16,64,256 images=8,16,32,64 batches=1,8,32,512 rounds=5 budget_s=3
-      iterations=5 not_in_sweeps=numpy,numba,numba_cuda,jax not_in_layers=numpy,numba,numba_cuda,jax" ;;
+      iterations=5 not_in_sweeps=numpy,numba,numba_cuda,jax not_in_layers=numpy,numba,numba_cuda,jax,torch" ;;
   roofline) backends=numba,$gpu # ceilings; cupy and PyTorch train
     sizes="batches=32,128,256 swept=resnet18 rounds=6 budget_s=6 samples=3840 tests=512 account_batch=8 repeats=5
       copies=8192,32768,131072,524288,2097152,8388608,33554432,134217728,536870912 left_out=numpy,numba,numba_cuda,jax" ;;

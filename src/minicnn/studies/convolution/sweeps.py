@@ -239,29 +239,37 @@ def _answers(workers: Mapping[str, Worker], failed: dict[str, str]) -> dict[str,
     return found
 
 
-def _facts(workers: Mapping[str, Worker], failed: dict[str, str], right: Mapping[str, HostArray]) -> dict[str, Any]:
-    """`Convolver.facts` of all that have not failed.
+def _begun(
+    workers: Mapping[str, Worker], failed: dict[str, str], problem: Problem
+) -> tuple[dict[str, dict[str, str]], dict[str, Any]]:
+    """What `Convolver.begin` and `Convolver.facts` return for each that has not failed.
 
-    Those on a GPU, which mostly compile, at the same time; the others in turn, since their threads would wait for cores
-    that threads of others keep busy: on two cores that took ten times as long.
+    All begin at the same time. While those on a GPU compile, the others tell their facts, in turn: their threads would
+    wait for cores that threads of others keep busy; on two cores that took ten times as long.
     """
-    gpu = {name: worker for name, worker in workers.items() if on_gpu(name) and name not in failed}
-    for worker in gpu.values():
-        worker.send("facts", right)
-    found: dict[str, Any] = {}
-    for name in [name for name in workers if name not in gpu and name not in failed]:
-        workers[name].send("facts", right)
-        found |= _answers({name: workers[name]}, failed)
-    return found | _answers(gpu, failed)
+    for worker in workers.values():
+        worker.send("begin", problem)
+    right = expected(problem)
+    gpu = {name: worker for name, worker in workers.items() if on_gpu(name)}
+    cpu = {name: worker for name, worker in workers.items() if name not in gpu}
+    skipped, facts = _answers(cpu, failed), {}
+    for some in ({name: worker} for name, worker in cpu.items()):
+        facts |= _asked(some, failed, right)
+    skipped |= _answers(gpu, failed)
+    return skipped, facts | _asked(gpu, failed, right)
+
+
+def _asked(workers: Mapping[str, Worker], failed: dict[str, str], right: Mapping[str, HostArray]) -> dict[str, Any]:
+    """`Convolver.facts` of some at the same time."""
+    for name, worker in workers.items():
+        if name not in failed:
+            worker.send("facts", right)
+    return _answers(workers, failed)
 
 
 def _point(workers: Mapping[str, Worker], problem: Problem, rounds: int, budget_s: float) -> dict[str, Any]:
-    for worker in workers.values():
-        worker.send("begin", problem)  # all compile at the same time
-    right = expected(problem)  # meanwhile
     failed: dict[str, str] = {}
-    skipped = _answers(workers, failed)
-    facts = _facts(workers, failed, right)
+    skipped, facts = _begun(workers, failed, problem)
     contenders: dict[str, dict[str, Any]] = {}
     for name in workers:
         if name in failed:
