@@ -252,9 +252,10 @@ def _begun(
     right = expected(problem)
     gpu = {name: worker for name, worker in workers.items() if on_gpu(name)}
     cpu = {name: worker for name, worker in workers.items() if name not in gpu}
-    skipped, facts = _answers(cpu, failed), {}
-    for some in ({name: worker} for name, worker in cpu.items()):
-        facts |= _asked(some, failed, right)
+    skipped = _answers(cpu, failed)
+    facts: dict[str, Any] = {}
+    for name, worker in cpu.items():
+        facts |= _asked({name: worker}, failed, right)
     skipped |= _answers(gpu, failed)
     return skipped, facts | _asked(gpu, failed, right)
 
