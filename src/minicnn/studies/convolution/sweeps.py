@@ -31,12 +31,15 @@ Way = tuple[str, Direction]
 
 
 def step(problem: Problem, direction: Direction) -> Program:
-    """A Program that is one convolution, or one of its gradients: from "x", "w", "dy" to "result"."""
+    """A Program that is one convolution, or one of its gradients: from "x", "w", "dy" to "result".
+
+    To it they are weights and statistics: a backend reads and writes them where they are, as within a training step.
+    """
     program = Program(direction)
     shapes = {"x": problem.x_shape, "w": problem.w_shape, "dy": problem.y_shape}
 
     def given(name: str) -> Any:
-        return program.input(name, shapes[name], problem.dtype)
+        return program.input(name, shapes[name], problem.dtype, kind="parameter")
 
     if direction == "forward":
         made = ops.conv2d(given("x"), given("w"), **problem.attrs)
@@ -44,7 +47,8 @@ def step(problem: Problem, direction: Direction) -> Program:
         made = ops.conv2d_input_gradient(given("dy"), given("w"), image=problem.image, **problem.attrs)
     else:
         made = ops.conv2d_weight_gradient(given("dy"), given("x"), kernel=problem.kernel, **problem.attrs)
-    program.outputs["result"] = made
+    program.input("result", made.shape, problem.dtype, kind="statistic")
+    program.updates["result"] = made
     return program
 
 
@@ -66,6 +70,7 @@ def expected(problem: Problem) -> dict[str, HostArray]:
     found: dict[str, HostArray] = {}
     for direction in DIRECTIONS:
         program = step(problem, direction)
+        arrays["result"] = np.zeros(program.value("result").shape)
         found[direction] = backend.compile(program)({v.name: arrays[v.name] for v in program.inputs})["result"]
     return found
 
@@ -144,12 +149,9 @@ class Convolver:
         order = ["NHWC".index(a) for a in problem.data_format]
         for direction in DIRECTIONS:
             program = step(problem, direction)
-            given = {
-                v.name: backend.asarray(
-                    arrays["w"] if v.name == "w" else np.ascontiguousarray(arrays[v.name].transpose(order))
-                )
-                for v in program.inputs
-            }
+            here = {name: a if name == "w" else a.transpose(order) for name, a in arrays.items()}
+            here["result"] = np.zeros(program.value("result").shape, np.float32)
+            given = {v.name: backend.asarray(np.ascontiguousarray(here[v.name])) for v in program.inputs}
             self._runs[way, direction] = (backend.compile(program), given)
 
     def facts(self, right: Mapping[str, HostArray]) -> dict[str, Any]:
@@ -170,7 +172,9 @@ class Convolver:
 
     def _run(self, way: str, direction: Direction) -> dict[str, Array]:
         run, given = self._runs[way, direction]
-        return run(given)
+        made = run(given)
+        given |= made  # its memory may be that of what was given
+        return made
 
     def time(self, way: str, direction: Direction) -> float:
         """Seconds of one run."""
