@@ -28,7 +28,7 @@ def test_every_strategy_of_a_backend_is_right_and_timed(name: str) -> None:
     problem = replace(PROBLEM, batch=40)  # large enough that images get another layout
     skipped = contender.begin(problem)
     errors = contender.errors(sweeps.expected(problem))
-    assert {*skipped, *errors} == {*STRATEGIES, sweeps.FIRST, sweeps.OWN}
+    assert {*skipped, *errors} == {*STRATEGIES, sweeps.CHANNELS_FIRST, sweeps.OWN}
     assert set(errors) >= ({sweeps.OWN} if name == "numba" else set(STRATEGIES) - {"vendor"})
     for way, found in errors.items():
         for direction in DIRECTIONS:
@@ -37,7 +37,7 @@ def test_every_strategy_of_a_backend_is_right_and_timed(name: str) -> None:
     assert contender.time(way, "forward") > 0
     layouts = contender.layouts()
     assert layouts[way] == ("NHWC" if name == "numba" else "HWCN")
-    assert [layouts.get(way) for way in (sweeps.VENDOR, sweeps.FIRST)] == (
+    assert [layouts.get(way) for way in (sweeps.VENDOR, sweeps.CHANNELS_FIRST)] == (
         ["NHWC", "NCHW"] if name == "torch:cpu" else [None, None]
     )
 

@@ -37,7 +37,8 @@ def at_its_best() -> None:
 def faster_order(module: Any, x: Any, y: Any) -> Any:
     """In which order of axes a module trains faster: `torch.channels_last` or `torch.contiguous_format`.
 
-    On a CPU it is channels last: for the studies' networks that takes from 53 to 97 % of the other's time.
+    It is tried on a GPU of NVIDIA's. Elsewhere it is channels last, which on a CPU takes from 53 to 97 % of the other's
+    time for the studies' networks.
 
     Args:
         module: A module that takes images (N, C, H, W) and returns logits; it is not changed.
@@ -46,7 +47,7 @@ def faster_order(module: Any, x: Any, y: Any) -> Any:
     """
     import torch
 
-    if x.device.type == "cpu" or not any(p.ndim == x.ndim for p in module.parameters()):
+    if x.device.type != "cuda" or not any(p.ndim == x.ndim for p in module.parameters()):
         return torch.channels_last
 
     def seconds(order: Any) -> float:

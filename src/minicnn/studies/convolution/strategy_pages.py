@@ -8,7 +8,7 @@ from typing import Any
 from minicnn.bench import Column, Page, Panel, Results, Spread, figures
 from minicnn.bench.page import Cell
 from minicnn.ops.strategies import DIRECTIONS, STRATEGIES
-from minicnn.studies.convolution.sweeps import FIRST, OWN, VENDOR
+from minicnn.studies.convolution.sweeps import CHANNELS_FIRST, OWN, VENDOR
 
 # For each sweep what varies, from a problem as stored.
 SWEEPS: dict[str, Callable[[Mapping[str, Any]], int]] = {
@@ -114,7 +114,7 @@ def _base_table(page: Page, point: Point) -> None:
         f"{way} on `{backend}`: {why}"
         for backend, found in point["contenders"].items()
         for way, why in found["skipped"].items()
-        if way not in (FIRST, OWN)  # said of the vendor's already
+        if way not in (CHANNELS_FIRST, OWN)  # said of the vendor's already
     ]
     left_out += [f"`{b}`: {c['failure']}" for b, c in point["contenders"].items() if "failure" in c]
     note = (
@@ -233,7 +233,7 @@ def _lead_words(results: Results) -> list[str]:
         for d in DIRECTIONS:
             best: dict[tuple[str, str], float] = {}  # of each kind on each backend
             for (way, backend), spread in entries(point, d):
-                at = ("vendor" if way in (VENDOR, FIRST) else "kernel" if way == OWN else "ours", backend)
+                at = ("vendor" if way in (VENDOR, CHANNELS_FIRST) else "kernel" if way == OWN else "ours", backend)
                 best[at] = min(spread.median, best.get(at, spread.median))
             libraries = [ms for (kind, _), ms in best.items() if kind == "vendor"]
             for (kind, backend), ms in best.items():
@@ -298,7 +298,7 @@ def _lines_of(
 ) -> Callable[[Any], None]:  # fmt: skip
     def draw(axes: Any) -> None:
         # In this order, so that colours stay the same.
-        names = [*STRATEGIES, FIRST, *(f"{OWN} ({b})" for b in backends)]
+        names = [*STRATEGIES, CHANNELS_FIRST, *(f"{OWN} ({b})" for b in backends)]
         series: dict[str, tuple[list[float], ...]] = {name: ([], [], [], []) for name in names}
         for point in points:
             for (way, backend), spread in entries(point, direction):

@@ -22,7 +22,7 @@ from minicnn.program.graph import Program
 from minicnn.tolerance import tolerance
 
 OWN = "own kernel"  # of a backend that has one for convolutions
-VENDOR, FIRST = "vendor", "vendor, channels first"  # the library's own convolution on images in NHWC and in NCHW
+VENDOR, CHANNELS_FIRST = "vendor", "vendor, channels first"  # the library's own on images in NHWC, and in NCHW
 LEAST_S = 0.01  # a call that takes less is repeated, and the mean counts
 ASLEEP_S = 0.02  # a GPU that this contender has not used for so long is awakened
 FACTS = ("errors", "layouts", "workspace", "measured")
@@ -77,7 +77,7 @@ def expected(problem: Problem) -> dict[str, HostArray]:
 
 def strategy_of(way: str) -> Strategy:
     """The strategy that a way to convolve takes."""
-    return STRATEGIES[VENDOR if way == FIRST else way]
+    return STRATEGIES[VENDOR if way == CHANNELS_FIRST else way]
 
 
 class Convolver:
@@ -105,7 +105,7 @@ class Convolver:
         self._problems.clear()
         refusals: dict[str, str] = {}
         arrays = operands(problem)
-        for way in (*STRATEGIES, FIRST, OWN):
+        for way in (*STRATEGIES, CHANNELS_FIRST, OWN):
             reason = self._add(way, problem, arrays)
             if reason is not None:
                 refusals[way] = reason
@@ -124,7 +124,7 @@ class Convolver:
         reason = strategy.refusal(problem, self.backend.xp)
         if reason is not None:
             return reason
-        layout = {VENDOR: "NHWC", FIRST: "NCHW"}.get(way) or self._layout(problem)
+        layout = {VENDOR: "NHWC", CHANNELS_FIRST: "NCHW"}.get(way) or self._layout(problem)
         self._compile(
             way, replace(problem, data_format=layout), arrays, get_backend(self.name, convolution=strategy.name)
         )
