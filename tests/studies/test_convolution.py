@@ -35,6 +35,7 @@ def test_every_strategy_of_a_backend_is_right_and_timed(name: str) -> None:
             assert 0 < found[direction] <= sweeps.allowed(way, problem, direction)
     way = next(iter(errors))
     assert contender.time(way, "forward") > 0
+    assert contender.facts(sweeps.expected(problem))["prepared"] > 0
     layouts = contender.layouts()
     assert layouts[way] == ("NHWC" if name == "numba" else "HWCN")
     assert [layouts.get(way) for way in (sweeps.VENDOR, sweeps.CHANNELS_FIRST)] == (
@@ -168,7 +169,9 @@ def test_the_study_from_end_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 0 < float(table("shares")[0]["numpy"]) < 100
     for name in ("base", "kernel-size-numpy", "layers-numpy"):
         assert Path("out/convolution", f"{name}.svg").exists()
-    assert "Convolution takes between" in Path("out/report.html").read_text("utf-8")
+    report = Path("out/report.html").read_text("utf-8")
+    assert "Convolution takes between" in report
+    assert "Making all of them ready took" in report
 
 
 def test_the_point_that_all_sweeps_go_through_is_measured_once_and_shown_in_each() -> None:

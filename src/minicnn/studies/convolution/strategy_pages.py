@@ -121,6 +121,9 @@ def _base_table(page: Page, point: Point) -> None:
         "GFLOP/s count the multiply-adds of the definition, whatever the strategy does. Errors are the largest "
         "difference from float64, relative to the largest result. Left out: " + "; ".join(left_out) + "."
     )
+    prepared = {b: found["prepared"] for b, found in point["contenders"].items() if found.get("prepared")}
+    if prepared:
+        note += f" Making all of them ready took {', '.join(f'{s:.1f} s on `{b}`' for b, s in prepared.items())}."
     page.table("base", "All strategies at one point", columns, rows, note)
 
 

@@ -25,7 +25,7 @@ OWN = "own kernel"  # of a backend that has one for convolutions
 VENDOR, CHANNELS_FIRST = "vendor", "vendor, channels first"  # the library's own on images in NHWC, and in NCHW
 LEAST_S = 0.01  # a call that takes less is repeated, and the mean counts
 ASLEEP_S = 0.02  # a GPU that this contender has not used for so long is awakened
-FACTS = ("errors", "layouts", "workspace", "measured")
+FACTS = ("errors", "layouts", "workspace", "measured", "prepared")
 HostArray = np.ndarray[Any, Any]
 Way = tuple[str, Direction]
 
@@ -95,6 +95,7 @@ class Convolver:
         self._runs: dict[Way, tuple[Executable, dict[str, Array]]] = {}
         self._seconds: dict[Way, float] = {}
         self._last_turn = 0.0
+        self._prepared = 0.0  # seconds of the last `begin`
         self._last: dict[str, Array] = {}
         self._problems: dict[str, Problem] = {}
 
@@ -103,6 +104,7 @@ class Convolver:
         self._runs.clear()
         self._seconds.clear()
         self._problems.clear()
+        start = time.monotonic()
         refusals: dict[str, str] = {}
         arrays = operands(problem)
         for way in (*STRATEGIES, CHANNELS_FIRST, OWN):
@@ -113,6 +115,7 @@ class Convolver:
             for way, direction in self._runs:
                 self._run(way, direction)
             self.backend.synchronize()
+        self._prepared = time.monotonic() - start
         return refusals
 
     def _add(self, way: str, problem: Problem, arrays: Mapping[str, HostArray]) -> str | None:
@@ -155,8 +158,8 @@ class Convolver:
             self._runs[way, direction] = (backend.compile(program), given)
 
     def facts(self, right: Mapping[str, HostArray]) -> dict[str, Any]:
-        """What is not timed: errors, layouts, workspace as stated and as measured, all by strategy."""
-        found = self.errors(right), self.layouts(), self.workspace(), self.measured()
+        """What is timed in no turn: errors, layouts, workspace stated and measured, by strategy; seconds of `begin`."""
+        found = self.errors(right), self.layouts(), self.workspace(), self.measured(), self._prepared
         return dict(zip(FACTS, found, strict=True))
 
     def errors(self, right: Mapping[str, HostArray]) -> dict[str, dict[str, float]]:
