@@ -193,6 +193,17 @@ def test_memory_is_as_stated_within_ten_percent(changes: dict[str, Any], data_fo
             assert abs(stated - measured) <= 0.1 * measured + NUMPY_BUFFERS, f"{strategy.name} {direction}"
 
 
+@pytest.mark.parametrize("data_format", DATA_FORMATS)
+@pytest.mark.parametrize("k", [3, 7, 11])
+def test_columns_by_tiles_need_a_third_of_all_columns_at_most(k: int, data_format: str) -> None:
+    problem = Problem(64, (32, 32), 64, 64, (k, k), padding=((k // 2, k // 2),) * 2, data_format=data_format)
+    for direction in DIRECTIONS:
+        tiled, whole = (STRATEGIES[name].workspace(problem, direction) for name in ("implicit", "unrolled"))
+        assert tiled is not None
+        assert whole is not None
+        assert 3 * tiled <= whole, direction
+
+
 def test_a_library_does_not_say_what_it_needs() -> None:
     assert STRATEGIES["vendor"].workspace(BASE, "forward") is None
 

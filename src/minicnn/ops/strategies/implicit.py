@@ -16,7 +16,9 @@ from minicnn.ops.strategies.strategy import Direction, Problem, Strategy, sizes
 from minicnn.ops.windows import Axes, Pair, Window, pad_image
 
 TILE_ELEMENTS = 2**18  # of the columns of a tile: 1 MiB in float32
-MOST_PIECES = 512  # of tiles times taps: more would be more calls, and more to compile where loops are unrolled
+# Of tiles times taps: more would be more calls, more to compile where loops are unrolled, and too little at a time for
+# a GPU. Of large kernels, still so many tiles that their columns take a quarter of those of `unrolled`.
+MOST_PIECES, LEAST_TILES = 128, 4
 
 Box = tuple[slice, slice]  # images and output rows
 
@@ -88,7 +90,7 @@ class Implicit(Strategy):
 def _tiles(n: int, size: Pair, kernel: Pair, channels: int, axes: Axes) -> Iterator[Box]:
     """Boxes of images and output rows whose columns fit into a tile, in order."""
     taps = kernel[0] * kernel[1]
-    most = max(MOST_PIECES // taps, 1)
+    most = max(MOST_PIECES // taps, LEAST_TILES)
     # Rows of one image in a tile.
     units = max(TILE_ELEMENTS // (size[1] * taps * channels), -(-n * size[0] // most), 1)
     if axes.n == 3:  # with the batch last, long stretches are rows of all images

@@ -84,9 +84,15 @@ class Layers:
         self._x = rng.standard_normal((batch, image, image, 3), np.float32)
         self._y = rng.integers(0, classes, batch).astype(np.int32)
         self._device = contender.partition(":")[2] or "cpu"
-        self._model = network(name, image, None if self._peer else backend_of(contender), classes)
-        self._name, self._classes = name, classes
-        self._order: Any = None  # of the axes of PyTorch's images, once it is known which is the faster
+        model = network(name, image, None if self._peer else backend_of(contender), classes)
+        weights = model.get_weights()  # all contenders draw them at the same time: 138 million take seconds
+        if not self._peer:
+            self._model = model
+        else:
+            from minicnn.bench import torch_networks
+
+            self._module = torch_networks.build(name, self._x.shape[1:], classes, weights)
+            self._order: Any = None  # of the axes of its images, once it is known which is the faster
 
     def loss(self) -> float:
         """Loss of the first batch with the first weights."""
@@ -148,15 +154,12 @@ class Layers:
     # PyTorch --------------------------------------------------------------------------------------
 
     def _torch(self) -> tuple[Any, Any]:
-        """The loss as a function of a batch, and the optimizer, of the same network with the same weights."""
+        """The loss as a function of a batch, and the optimizer, of the same network."""
         import torch
 
-        from minicnn.bench import torch_networks
-
-        torch_peer.at_its_best()
-        weights = self._model.get_weights()
-        module = torch_networks.build(self._name, self._x.shape[1:], self._classes, weights).to(self._device).train()
+        module = self._module.to(self._device).train()
         if self._order is None:
+            torch_peer.at_its_best()
             self._order = torch_peer.faster_order(module, *self._torch_batch())
         module = module.to(memory_format=self._order)
         optimizer = torch.optim.SGD(module.parameters(), 0.01)
