@@ -46,6 +46,7 @@ def main() -> None:
         for name in names:
             options = ["--stored", "--out", str(folder), "--docs", str(folder)]
             subprocess.run([sys.executable, "-m", "minicnn", "study", name, *options], check=True)
+        prune(folder)
         found = {name: (folder / f"{name}.md").relative_to(STUDIES).as_posix() for name in names}
         lists.append(f"- On {MACHINES[folder]}: {', '.join(f'[`{n}`]({page})' for n, page in found.items())}")
         pages += found.values()
@@ -53,6 +54,14 @@ def main() -> None:
     write(ROOT / "README.md", "comparison", "\n\n".join(tables))
     toctree = ["```{toctree}", ":hidden:", "", *pages, "```"]
     write(STUDIES / "index.md", "pages", "\n".join([*lists, "", *toctree]))
+
+
+def prune(folder: Path) -> None:
+    """Remove the figures that no page of a folder shows: those of contenders that take part no more."""
+    shown = "".join(page.read_text("utf-8") for page in folder.glob("*.md"))
+    for figure in (folder / "figures").iterdir():
+        if figure.name not in shown:
+            figure.unlink()
 
 
 def complete(folder: Path, name: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -31,6 +32,14 @@ def test_the_readme_shows_what_is_stored(results: ModuleType) -> None:
     stored = [folder / "results" / results.STUDY for folder in results.FOLDERS]
     tables = [results.table(folder) for folder in stored if folder.is_dir()]
     assert shown == ["\n\n".join(tables) + "\n"], "write it anew: python docs/results.py"
+
+
+def test_every_figure_is_shown_on_a_page_and_none_is_missing(results: ModuleType) -> None:
+    for folder in results.FOLDERS:
+        shown = {
+            name for page in folder.glob("*.md") for name in re.findall(r"figures/([\w.-]+)", page.read_text("utf-8"))
+        }
+        assert shown == {figure.name for figure in (folder / "figures").iterdir()}
 
 
 def store(folder: Path, study: str, name: str, result: dict[str, Any]) -> None:
