@@ -110,7 +110,7 @@ def test_both_orders_of_the_axes_give_the_same_predictions(name: str) -> None:
 
 
 def check(model: Model, loss: str | Loss = "mse", optimizer: str | Optimizer = "sgd", metrics: Any = (),
-          batch: int = 17, kinds: tuple[StepKind, ...] = ("train", "predict")) -> None:  # fmt: skip
+          batch: int = 17, kinds: tuple[StepKind, ...] = ("train", "predict"), threads: int = 2) -> None:  # fmt: skip
     """A training step and a prediction are what NumPy makes of them."""
     model.compile(optimizer, loss, list(metrics))
     weights = {k: np.asarray(v) for k, v in model.get_weights().items()}
@@ -118,7 +118,7 @@ def check(model: Model, loss: str | Loss = "mse", optimizer: str | Optimizer = "
         program = model.program(kind, batch_size=batch)
         arrays = values(program, weights)
         expected = get_backend("numpy").compile(program)(arrays)
-        assert_alike(strict().compile(model.program(kind, batch_size=batch))(arrays), expected)
+        assert_alike(strict(threads).compile(model.program(kind, batch_size=batch))(arrays), expected)
 
 
 LAYERS: dict[str, Callable[[dict[str, Any], int], Layer]] = {
@@ -166,6 +166,42 @@ def test_every_layer(name: str, data_format: str, request: pytest.FixtureRequest
         check(model, batch=3)
     else:
         check(model, kinds=("train",))
+
+
+def all_sorts(image: tuple[int, ...]) -> Model:
+    """Every kind of kernel whose work is cut within a block of samples."""
+    return Sequential(
+        [
+            Input(image), layers.Conv2D(20, 3, padding="same"), layers.BatchNormalization(), layers.ReLU(),
+            layers.MaxPooling2D(3, 2, padding="same"), layers.Conv2D(34, 3, padding="same", activation="relu"),
+            layers.DepthwiseConv2D(3), layers.AveragePooling2D(2, 1, padding="same"),
+            layers.Conv2D(6, 3, 2, padding="same", activation="gelu"), layers.Flatten(),
+            layers.Dense(40, activation="relu"), layers.Dense(3),
+        ],
+        seed=1,
+    )  # fmt: skip
+
+
+@pytest.mark.no_cover
+def test_three_threads_share_blocks() -> None:
+    check(all_sorts((9, 8, 3)), batch=35, kinds=("train",), threads=3)
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_more_threads_than_a_block_has_rows_or_channels() -> None:
+    check(all_sorts((9, 8, 3)), batch=3, kinds=("train",), threads=16)
+
+
+def test_a_small_batch_keeps_all_threads_busy() -> None:
+    from minicnn.backends.numba.lowering import Lowering
+
+    model = all_sorts((18, 16, 3))
+    model.compile("sgd", "mse")
+    tasks = Lowering(model.program("train", batch_size=16), threads=3).run().tasks
+    kernels = ("conv2d", "depthwise", "max_pool", "average_pool", "subtract", "variance", "block")
+    found = [(t.source.name, t.items) for t in tasks if t.source is not None and t.source.name.startswith(kernels)]
+    assert len(found) >= 15
+    assert all(items >= 3 for _, items in found), found
 
 
 @pytest.mark.no_cover

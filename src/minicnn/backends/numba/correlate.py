@@ -9,6 +9,7 @@ A tile of pixels x filters is held in registers. Tiles have one width; the last 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from minicnn.backends.numba.kernel import Lines, Source, even_tile
@@ -116,14 +117,17 @@ class Operands:
     finish: str = ""
 
 
-def correlate(name: str, rows: list[Line], columns: list[Line], operands: Operands) -> Source:
-    """Kernel over blocks of 16 samples; one item a block.
+def correlate(
+    name: str, rows: list[Line], columns: list[Line], operands: Operands, pieces: Callable[[int], int]
+) -> Source:
+    """Kernel over blocks of 16 samples; one item a piece of a block: some rows, or some filters of a single position.
 
     Args:
         name: For `explain`.
         rows: Geometries along the rows; their outputs together are all rows.
         columns: The same along the columns.
         operands: Sizes.
+        pieces: Into how many pieces a block is cut that has so many at most.
     """
     o = operands
     longest = max(c.taps for c in columns) * o.channels
@@ -133,16 +137,21 @@ def correlate(name: str, rows: list[Line], columns: list[Line], operands: Operan
         x_block=rows[0].size * o.in_width * every_in * BYTES, y_block=o.out_height * o.out_width * every_out * BYTES,
         y_row=o.out_width * every_out * BYTES,
     )  # fmt: skip
-    with out.block("for block in range(start, stop):"):
+    with out.pieces(pieces(max(row.count for row in rows) if o.out_height > 1 else _tiles(o))):
         out(f"xb = x + block * {x_block}", f"yb = y + block * {y_block}")
         for i, row in enumerate(rows):
             r = _numbers(out, f"r{i}_", row)
-            with out.block(f"for r in range({r['count']}):"):
+            with out.block(f"for r in {out.rounds(r['count']) if o.out_height > 1 else 'range(1)'}:"):
                 out(f"yr = yb + ({r['start']} + r * {r['out_step']}) * {y_row}")
                 for j, column in enumerate(columns):
                     _columns(out, row, column, r, _numbers(out, f"c{j}_", column), o)
     extra = [*(["bias"] if o.bias else []), *(["mask"] if o.finish == "mask" else [])]
     return out.source(name, "x", "w", *extra, "y")
+
+
+def _tiles(o: Operands) -> int:
+    """Tiles of filters at the only position of a result of one column."""
+    return -(-o.filters // even_tile(o.filters, 2 * FILTERS)) if o.out_width == 1 else 1
 
 
 def _numbers(out: Lines, prefix: str, line: Line) -> dict[str, str]:
@@ -170,9 +179,13 @@ def _outputs(out: Lines, row: Line, column: Line, r: dict[str, str], c: dict[str
     """Tiles of `pixels` outputs from t on, for all filters."""
     tile = out.tile(pixels, width)
     filters, pixel = out.all_numbers(filters=o.filters, y_pixel=o.filters * o.groups * BYTES)
+    every = f"0, {filters}, {width}"
+    if o.out_height == o.out_width == 1:
+        first, last = out.share(out.number("tiles_", _tiles(o)))
+        every = f"{first} * {width}, {last} * {width}, {width}"
     with (
         out.block(f"for g in range({out.number('groups', o.groups) if o.groups > 1 else 1}):"),
-        out.block(f"for fq in range(0, {filters}, {width}):"),
+        out.block(f"for fq in range({every}):"),
     ):
         out(f"f = min(fq, {filters} - {width})")
         out(f"a = bias_{tile}(bias + (g * {filters} + f) * 4)" if o.bias else f"a = clear_{tile}()")

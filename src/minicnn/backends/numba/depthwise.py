@@ -19,8 +19,8 @@ def _numbers(out: Lines, prefix: str, line: Line) -> dict[str, str]:
 
 
 def depthwise(name: str, rows: list[Line], columns: list[Line], *, channels: int, multiplier: int, kernel_width: int,
-              out_size: tuple[int, int], gradient: bool) -> Source:  # fmt: skip
-    """Forward pass, or input gradient: y (.., C * M) from x (.., C), or the other way; one item a block.
+              out_size: tuple[int, int], gradient: bool, pieces: int) -> Source:  # fmt: skip
+    """Forward pass, or input gradient: y (.., C * M) from x (.., C), or the other way; one item a piece of a block.
 
     Args:
         name: For `explain`.
@@ -31,6 +31,7 @@ def depthwise(name: str, rows: list[Line], columns: list[Line], *, channels: int
         kernel_width: KW.
         out_size: (height, width) of the result.
         gradient: Whether x has the C * M channels and y the C.
+        pieces: Into how many pieces a block is cut, each some rows.
     """
     out = Lines()
     c, m = out.all_numbers(channels=channels, multiplier=multiplier)
@@ -38,13 +39,13 @@ def depthwise(name: str, rows: list[Line], columns: list[Line], *, channels: int
     many = f"{c} * {m}"
     x_channels, y_channels = (many, c) if gradient else (c, many)
     out_h, out_w, kw = out.all_numbers(out_h=out_size[0], out_w=out_size[1], kernel_width=kernel_width)
-    with out.block("for block in range(start, stop):"):
+    with out.pieces(pieces):
         for i, row in enumerate(rows):
             r = _numbers(out, f"r{i}", row)
             for j, column in enumerate(columns):
                 t = _numbers(out, f"c{j}", column)
                 with (
-                    out.block(f"for r in range({r['count']}):"),
+                    out.block(f"for r in {out.rounds(r['count'])}:"),
                     out.block(f"for t in range({t['count']}):"),
                     out.block(f"for cq in range(0, {c}, {width}):"),
                     out.block("for k in range(1):" if gradient else f"for k in range({m}):"),

@@ -202,20 +202,23 @@ def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
 
 
-def blocked(group: Group, operands: Sequence[Operand], shape: Sequence[int], spans: Sequence[int]) -> Source:
-    """Kernel on blocked arrays; one item a block.
+def blocked(
+    group: Group, operands: Sequence[Operand], shape: Sequence[int], spans: Sequence[int], pieces: Callable[[int], int]
+) -> Source:
+    """Kernel on blocked arrays; one item a piece of a block.
 
     Args:
         group: The operations.
         operands: How each input is read.
         shape: Of one sample of the results.
         spans: For each operand, elements of one sample of it.
+        pieces: Into how many pieces a block is cut that has so many at most.
     """
     out = Lines()
     read = [i for i, o in enumerate(operands) if o.kind != "constant"]
     sizes, strides = collapse(shape, [contiguous(shape), *(operands[i].strides for i in read)])
     total = out.number("total", math.prod(shape))
-    with out.block("for block in range(start, stop):"):
+    with out.pieces(pieces(sizes[0])):
         for i, o in enumerate(operands):
             if o.kind == "constant":
                 out(f"v{i} = {_constant(o)}")
@@ -224,7 +227,8 @@ def blocked(group: Group, operands: Sequence[Operand], shape: Sequence[int], spa
         out(*(f"q{k} = y{k} + block * {total} * {BYTES}" for k in range(len(group.outputs))))
         depth = out.depth
         for axis, n in enumerate(sizes):
-            out(f"for i{axis} in range({out.number(f'n{axis}', n)}):")
+            length = out.number(f"n{axis}", n)
+            out(f"for i{axis} in {f'range({length})' if axis else out.rounds(length)}:")
             out.depth += 1
         for i, step in zip(read, strides[1:], strict=True):
             width = BYTES if operands[i].kind == "lanes" else _size(operands[i].dtype)

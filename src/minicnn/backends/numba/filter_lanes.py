@@ -76,13 +76,20 @@ def divided(shape: Shape, threads: int) -> bool:
     return threads == 1 or (balanced and (threads - 1) * image < 2 * threads * shape.size)
 
 
-def weight_gradient(shape: Shape, parts: int) -> Source:
+def parts_of(shape: Shape, threads: int) -> tuple[int, int]:
+    """Number of parts of the samples; and into how many, each some rows, a block is cut if there are too few blocks."""
+    pieces = min(threads // shape.blocks, shape.row.count) or 1
+    return min(threads, shape.blocks * pieces), pieces
+
+
+def weight_gradient(shape: Shape, parts: int, pieces: int = 1) -> Source:
     """dw (KH, KW, C, groups * F) from dy (B, OH, OW, groups * F, 16) and x (B, H, W, groups * C, 16).
 
     Args:
         shape: Sizes.
         parts: 0 to share the filters: one item a panel. Else number of parts of the samples, each with sums of its
             own: one item a part.
+        pieces: Parts of a block, each some rows.
     """
     row, column = shape.row, shape.column
     out = Lines()
@@ -109,13 +116,15 @@ def weight_gradient(shape: Shape, parts: int) -> Source:
     out("panel = stack()")
     if parts:
         every = out.number("panels_", shape.panels)
-        out.number("parts_", parts), out.number("size", shape.size)
+        out.all_numbers(parts_=parts // pieces, pieces_=pieces, size=shape.size)
         with out.block("for part in range(start, stop):"):
             out("sums = dw + part * size * 4")
-            out("first = blocks * part // parts_", "last = blocks * (part + 1) // parts_")
+            out("whole = part // pieces_", "piece = part % pieces_")
+            out("first = blocks * whole // parts_", "last = blocks * (whole + 1) // parts_")
+            out("ya = oh * piece // pieces_", "yz = oh * (piece + 1) // pieces_")
             _strips(out, shape, f"0, {every}", width, length, padded=padded)
     else:
-        out("sums = dw", "first = 0", "last = blocks")
+        out("sums = dw", "first = 0", "last = blocks", "ya = 0", "yz = oh")
         _strips(out, shape, "start, stop", width, length, padded=padded)
     return out.source("conv2d_weight_gradient", "dy", "x", "dw")
 
@@ -125,13 +134,13 @@ def _strips(out: Lines, shape: Shape, panels: str, width: int, length: int, *, p
     vectors = shape.vectors
     with (
         out.block("for block0 in range(first, last, together):"),
-        out.block("for r0 in range(0, oh, strip_rows):"),
+        out.block("for r0 in range(ya, yz, strip_rows):"),
         out.block("for t0 in range(0, ow, strip_columns):"),
     ):
         out(
-            "block1 = min(block0 + together, last)", "r1 = min(r0 + strip_rows, oh)", "t1 = min(t0 + strip_columns, ow)"
+            "block1 = min(block0 + together, last)", "r1 = min(r0 + strip_rows, yz)", "t1 = min(t0 + strip_columns, ow)"
         )
-        out("fresh = int64(block0 == first and r0 == 0 and t0 == 0)")
+        out("fresh = int64(block0 == first and r0 == ya and t0 == 0)")
         with out.block(f"for item in range({panels}):"):
             out("g = item // panels", f"f = item % panels * {width}", "fg = g * filters + f", "lanes = filters - f")
             _turned(out, vectors)

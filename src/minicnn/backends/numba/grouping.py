@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 from minicnn.backends.numba import elementwise
 from minicnn.backends.numba.elementwise import Group, Operand, contiguous
@@ -183,7 +184,8 @@ def run(to: Lowering, node: Node, group: Group, operands: list[Operand], blocked
     ]  # fmt: skip
     if blocked:
         spans = [math.prod(v.shape[1:]) for v in node.inputs]
-        source, items = elementwise.blocked(group, operands, result.shape[1:], spans), blocks_of(result)
+        source = elementwise.blocked(group, operands, result.shape[1:], spans, partial(to.pieces, result))
+        items = blocks_of(result) * source.pieces
     else:
         source, items = elementwise.plain(group, operands, result.shape)
     to.add(node, source, reads, [to.buffer(v, BLOCKED if blocked else PLAIN) for v in node.outputs], items)

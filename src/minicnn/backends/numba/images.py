@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 from minicnn.backends.numba import depthwise, filter_lanes, movement, pooling, weights, winograd
 from minicnn.backends.numba import rows as row_products
@@ -75,7 +76,7 @@ def _conv2d(to: Lowering, node: Node, ending: Ending = _NOTHING) -> str | None:
         x.shape[2], y.shape[1], y.shape[2], w.shape[2], w.shape[3] // groups, w.shape[1], groups,
         ending.bias is not None, finish=ending.finish,
     )  # fmt: skip
-    source = correlate("conv2d", [row], [column], operands)
+    source = correlate("conv2d", [row], [column], operands, partial(to.pieces, y))
     to.add(node, source, [to.need(x, BLOCKED), to.need(w, PLAIN), *_ends(to, ending)], [to.buffer(y, BLOCKED)])
     return None
 
@@ -143,7 +144,7 @@ def _conv2d_input_gradient(to: Lowering, node: Node, ending: Ending = _NOTHING) 
         dy.shape[2], dx.shape[1], dx.shape[2], filters // groups, channels, kw, groups, flipped=True,
         finish=ending.finish,
     )  # fmt: skip
-    source = correlate("conv2d_input_gradient", rows, columns, operands)
+    source = correlate("conv2d_input_gradient", rows, columns, operands, partial(to.pieces, dx))
     weights_key = _transposed(to, node, w, kh * kw, channels, filters // groups, groups)
     reads = [to.need(dy, BLOCKED), weights_key, *_ends(to, ending)]
     to.add(node, source, reads, [to.buffer(dx, BLOCKED)])
@@ -178,9 +179,9 @@ def _weight_sum(
     if filter_lanes.divided(shape, to.threads):
         to.add(node, filter_lanes.weight_gradient(shape, 0), reads, [to.buffer(dw, PLAIN)], shape.panels)
         return
-    count = min(to.threads, blocks_of(x))
+    count, pieces = filter_lanes.parts_of(shape, to.threads)
     parts = to.scratch(node, "parts", dw.nbytes * count)
-    to.add(node, filter_lanes.weight_gradient(shape, count), reads, [parts], count)
+    to.add(node, filter_lanes.weight_gradient(shape, count, pieces), reads, [parts], count)
     source = weights.join_plain(dw.size, count)
     to.tasks.append(Task(node, [parts], [to.buffer(dw, PLAIN)], source, -(-dw.size // weights.CHUNK)))
 
@@ -204,7 +205,7 @@ def _matmul(to: Lowering, node: Node, ending: Ending = _NOTHING) -> str | None:
     operands = Operands(
         1, 1, 1, a.shape[1], y.shape[1], 1, bias=ending.bias is not None, flipped=flipped, finish=ending.finish
     )
-    source = correlate("matmul", [_POINT], [_POINT], operands)
+    source = correlate("matmul", [_POINT], [_POINT], operands, partial(to.pieces, y))
     key = _transposed(to, node, b, 1, b.shape[0], b.shape[1], 1) if flipped else to.need(b, PLAIN)
     to.add(node, source, [to.need(a, BLOCKED), key, *_ends(to, ending)], [to.buffer(y, BLOCKED)])
     return None
@@ -248,7 +249,7 @@ def _depthwise(to: Lowering, node: Node) -> str | None:
     )
     source = depthwise.depthwise(
         node.op.name, rows, columns, channels=w.shape[2], multiplier=w.shape[3], kernel_width=w.shape[1],
-        out_size=(y.shape[1], y.shape[2]), gradient=gradient,
+        out_size=(y.shape[1], y.shape[2]), gradient=gradient, pieces=to.pieces(y, max(row.count for row in rows)),
     )  # fmt: skip
     to.add(node, source, [to.need(x, BLOCKED), to.need(w, PLAIN)], [to.buffer(y, BLOCKED)])
     return None
@@ -271,12 +272,13 @@ def _pool(to: Lowering, node: Node, *, rectified: bool = False) -> str | None:
     gradient = node.op.name.endswith("gradient")
     image = node.outputs[0] if gradient else node.inputs[0]
     row, column = _lines(node, image, node.attrs["kernel"])
+    sizes = {"channels": image.shape[3], "pieces": to.pieces(image, image.shape[3])}
     if node.op.name.startswith("max"):
         make = pooling.max_pool_gradient if gradient else pooling.max_pool
-        source = make(row, column, channels=image.shape[3], rectified=rectified)
+        source = make(row, column, **sizes, rectified=rectified)
     else:
         average = pooling.average_pool_gradient if gradient else pooling.average_pool
-        source = average(row, column, channels=image.shape[3], count_padding=node.attrs["count_padding"])
+        source = average(row, column, **sizes, count_padding=node.attrs["count_padding"])
     to.add(node, source, [to.need(v, BLOCKED) for v in node.inputs], [to.buffer(node.outputs[0], BLOCKED)])
     return None
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -32,6 +33,7 @@ class Source:
         body: Lines of Python with the buffers' addresses in variables of those names.
         numbers: Names and values of the numbers that follow the addresses.
         tiles: (rows, columns) of the tiles whose operations the code uses.
+        pieces: Items of a block, where an item is a piece of a block.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Source:
     body: tuple[str, ...]
     numbers: tuple[tuple[str, int], ...] = ()
     tiles: tuple[tuple[int, int], ...] = ()
+    pieces: int = 1
 
     @property
     def text(self) -> str:
@@ -62,6 +65,7 @@ class Lines:
         self.bake = bake
         self.numbers: dict[str, int] = {}
         self.tiles: dict[tuple[int, int], None] = {}
+        self.cut = 1
 
     def __call__(self, *lines: str) -> None:
         """Add lines at the present depth."""
@@ -77,6 +81,29 @@ class Lines:
 
     def __exit__(self, *_: object) -> None:
         self.depth -= 1
+
+    @contextmanager
+    def pieces(self, count: int) -> Iterator[None]:
+        """A loop over items, each a piece of a block: code within it knows `block` and shares of its loops."""
+        self.cut = count
+        if count == 1:  # as it mostly is: then loops have the lengths that they are given
+            with self.block("for block in range(start, stop):"):
+                yield
+            return
+        self.numbers["pieces_"] = count  # never baked in: it depends on the batch and the threads
+        with self.block("for item in range(start, stop):"):
+            self("block = item // pieces_", "piece = item % pieces_")
+            yield
+
+    def share(self, total: str) -> tuple[str, str]:
+        """Where a piece begins and ends with so many rounds of a loop."""
+        if self.cut == 1:
+            return "0", total
+        return f"{total} * piece // pieces_", f"{total} * (piece + 1) // pieces_"
+
+    def rounds(self, total: str) -> str:
+        """The range of what a piece does of so many rounds of a loop."""
+        return "range({}, {})".format(*self.share(total))
 
     def number(self, name: str, value: int) -> str:
         """How the code writes a number: its digits if it is baked in, else its name."""
@@ -98,7 +125,7 @@ class Lines:
 
     def source(self, name: str, *buffers: str) -> Source:
         """The finished kernel."""
-        return Source(name, buffers, tuple(self.lines), tuple(self.numbers.items()), tuple(self.tiles))
+        return Source(name, buffers, tuple(self.lines), tuple(self.numbers.items()), tuple(self.tiles), self.cut)
 
 
 class _Function:

@@ -192,10 +192,15 @@ class Lowering:
         self.sizes[key] = self._bytes(value, form)
         samples, elements = value.shape[0], math.prod(value.shape[1:])
         if form == BLOCKED:
-            source = movement.enter(samples=samples, elements=elements, dtype=value.dtype, gathered=False)
+            source = movement.enter(
+                samples=samples, elements=elements, dtype=value.dtype, gathered=False,
+                pieces=self.pieces(value, elements),
+            )  # fmt: skip
         else:
-            source = movement.leave(samples=samples, elements=elements, dtype=value.dtype)
-        self.tasks.append(Task(None, [made], [key], source, blocks_of(value)))
+            source = movement.leave(
+                samples=samples, elements=elements, dtype=value.dtype, pieces=self.pieces(value, elements)
+            )
+        self.tasks.append(Task(None, [made], [key], source, blocks_of(value) * source.pieces))
         self._also[id(value), form] = key
         return key
 
@@ -212,10 +217,16 @@ class Lowering:
 
     def add(self, node: Node, source: Source, reads: Sequence[Key], writes: Sequence[Key], items: int | None = None,
             *, name: str | None = None) -> None:  # fmt: skip
-        """Run a kernel whose buffers are the reads, then the writes; by default an item is a block of the result."""
-        count = blocks_of(node.outputs[0]) if items is None else items
+        """Run a kernel on the buffers it reads, then writes; by default its items are pieces of the result's blocks."""
+        count = blocks_of(node.outputs[0]) * source.pieces if items is None else items
         self.tasks.append(Task(node, list(reads), list(writes), source, count))
         self.how[id(node)] = name or source.name
+
+    def pieces(self, value: Value, most: int) -> int:
+        """Into how many pieces a value's blocks are cut, at most so many, for threads to have equally much to do."""
+        blocks = blocks_of(value)
+        even = (n for n in range(1, most + 1) if blocks * n % self.threads == 0 or blocks * n >= 4 * self.threads)
+        return next(even, max(most, 1))
 
     def join(self, node: Node, key: Key, size: int, parts: Key, *, divisor: int = 1) -> None:
         """Add the threads' parts of a sum over the batch."""

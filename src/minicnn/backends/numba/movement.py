@@ -11,35 +11,35 @@ from minicnn.program.graph import ITEMSIZE
 _LOAD = {"uint8": "float32(uload(x + {}))", "bool": "float32(uload(x + {}))", "float32": "fload(x + 4 * ({}))"}
 
 
-def enter(*, samples: int, elements: int, dtype: str, gathered: bool, scale: float = 1.0) -> Source:
-    """x (N, elements) or rows of it, as float32 times a scale into (B, elements, 16); one item a block.
+def enter(*, samples: int, elements: int, dtype: str, gathered: bool, scale: float = 1.0, pieces: int = 1) -> Source:
+    """x (N, elements) or rows of it, as float32 times a scale into (B, elements, 16); one item a piece of a block.
 
     Lanes beyond the last sample are 0.
     """
     out = Lines()
     count, size = out.all_numbers(samples=samples, elements=elements)
     factor = "" if scale == 1.0 else f" * float32({scale!r})"
-    with out.block("for block in range(start, stop):"), out.block(f"for lane in range({LANES}):"):
+    with out.pieces(pieces), out.block(f"for lane in range({LANES}):"):
         out(f"n = block * {LANES} + lane", f"yi = y + block * {size} * {BYTES} + lane * 4")
         with out.block(f"if n < {count}:"):
             out(f"row = {'int64(iload(index + n * 4))' if gathered else 'n'} * {size}")
-            with out.block(f"for e in range({size}):"):
+            with out.block(f"for e in {out.rounds(size)}:"):
                 out(f"fstore(yi + e * {BYTES}, {_LOAD[dtype].format('row + e')}{factor})")
-        with out.block("else:"), out.block(f"for e in range({size}):"):
+        with out.block("else:"), out.block(f"for e in {out.rounds(size)}:"):
             out(f"fstore(yi + e * {BYTES}, float32(0))")
     name = "gather" if gathered else "block"
     return out.source(name, *(("x", "index", "y") if gathered else ("x", "y")))
 
 
-def leave(*, samples: int, elements: int, dtype: str) -> Source:
-    """x (B, elements, 16) back to (N, elements) float32 or bool; one item a block."""
+def leave(*, samples: int, elements: int, dtype: str, pieces: int = 1) -> Source:
+    """x (B, elements, 16) back to (N, elements) float32 or bool; one item a piece of a block."""
     out = Lines()
     count, size = out.all_numbers(samples=samples, elements=elements)
-    with out.block("for block in range(start, stop):"):
+    with out.pieces(pieces):
         out(f"xb = x + block * {size} * {BYTES}")
         with out.block(f"for lane in range(min({LANES}, {count} - block * {LANES})):"):
             out(f"row = (block * {LANES} + lane) * {size}")
-            with out.block(f"for e in range({size}):"):
+            with out.block(f"for e in {out.rounds(size)}:"):
                 out(f"v = fload(xb + e * {BYTES} + lane * 4)")
                 out("ustore(y + row + e, uint8(v != 0))" if dtype == "bool" else "fstore(y + (row + e) * 4, v)")
     return out.source("unblock", "x", "y")

@@ -13,7 +13,7 @@ from minicnn.backends.numba.vector import BYTES
 class _Image(Lines):
     """Code with the geometry of the windows."""
 
-    def __init__(self, row: Line, column: Line, channels: int) -> None:
+    def __init__(self, row: Line, column: Line, channels: int, pieces: int) -> None:
         super().__init__(bake=row.taps * column.taps <= 9)
         self.padded = [row.inside != (0, row.count), column.inside != (0, column.count)]
         numbers = {"channels": channels, "image": row.size * column.size * channels}
@@ -23,16 +23,25 @@ class _Image(Lines):
                 f"{name}_step": line.in_step, f"{name}_offset": line.offset,
             }  # fmt: skip
         self.n = {name: self.number(name, value) for name, value in numbers.items()}
+        self._pieces = pieces
+
+    @contextmanager
+    def blocks(self) -> Iterator[None]:
+        """Loop over pieces of blocks, each some channels, from c0 to c1."""
+        with self.pieces(self._pieces):
+            first, last = self.share(self.n["channels"])
+            self(f"c0 = {first}", f"c1 = {last}")
+            yield
 
     @contextmanager
     def positions(self) -> Iterator[None]:
-        """Loops over output positions; xb is the image's address in x, yi the position's first channel in y."""
+        """Loops over output positions; xb is the image's address in x, yi the position's channel c0 in y."""
         depth, n = self.depth, self.n
         self(f"xb = x + block * {n['image']} * {BYTES}", f"for r in range({n['h_count']}):")
         self.depth += 1
         self(f"for t in range({n['w_count']}):")
         self.depth += 1
-        self(f"yi = y + ((block * {n['h_count']} + r) * {n['w_count']} + t) * {n['channels']} * {BYTES}")
+        self(f"yi = y + (((block * {n['h_count']} + r) * {n['w_count']} + t) * {n['channels']} + c0) * {BYTES}")
         yield
         self.depth = depth
 
@@ -63,18 +72,20 @@ class _Image(Lines):
         self("share = splat(float32(1) / float32(in_h * in_w))")
 
     def zero(self) -> None:
-        """Set the image of the block at db in dx to 0."""
+        """Set the channels of the block's image at db in dx to 0."""
         n = self.n
         self(f"xb = x + block * {n['image']} * {BYTES}", f"db = dx + block * {n['image']} * {BYTES}")
-        with self.block(f"for k in range({n['image']}):"):
-            self(f"vstore(db + k * {BYTES}, splat(float32(0)))")
+        with self.block(f"for k in range(0, {n['image']}, {n['channels']}):"), self.block("for c in range(c0, c1):"):
+            self(f"vstore(db + (k + c) * {BYTES}, splat(float32(0)))")
 
 
-def max_pool(row: Line, column: Line, *, channels: int, rectified: bool = False) -> Source:
-    """y = largest element of each window, or 0 if that is larger and the result is rectified; one item a block."""
-    out = _Image(row, column, channels)
-    channels_loop = f"for c in range({out.n['channels']}):"
-    with out.block("for block in range(start, stop):"), out.positions(), out.block(channels_loop):
+def max_pool(row: Line, column: Line, *, channels: int, pieces: int, rectified: bool = False) -> Source:
+    """y = largest element of each window, or 0 if that is larger and the result is rectified.
+
+    An item, here and below, is a piece of a block.
+    """
+    out = _Image(row, column, channels, pieces)
+    with out.blocks(), out.positions(), out.block("for c in range(c0, c1):"):
         out("a = splat(float32(0))" if rectified else "a = splat(float32(-inf))")
         with out.window():
             out("a = vmax(a, vload(xi))")
@@ -82,21 +93,21 @@ def max_pool(row: Line, column: Line, *, channels: int, rectified: bool = False)
     return out.source("max_pool2d", "x", "y")
 
 
-def max_pool_gradient(row: Line, column: Line, *, channels: int, rectified: bool = False) -> Source:
+def max_pool_gradient(row: Line, column: Line, *, channels: int, pieces: int, rectified: bool = False) -> Source:
     """dx: dy goes to the first maximum of each window, to its last element if none equals y (NaN).
 
     If y is rectified, dy counts as 0 where y is not positive.
     """
-    out = _Image(row, column, channels)
+    out = _Image(row, column, channels, pieces)
     # Windows that do not overlap are written once; then only what no window covers is set to 0 before.
     apart = all(line.in_step >= line.taps for line in (row, column)) and not any(out.padded)
     covered = all(line.in_step == line.taps and line.count * line.taps == line.size for line in (row, column))
-    with out.block("for block in range(start, stop):"):
+    with out.blocks():
         if apart and covered:
             out(f"xb = x + block * {out.n['image']} * {BYTES}", f"db = dx + block * {out.n['image']} * {BYTES}")
         else:
             out.zero()
-        with out.positions(), out.block(f"for c in range({out.n['channels']}):"):
+        with out.positions(), out.block("for c in range(c0, c1):"):
             out("g = vload(dy + yi - y)", "top = vload(yi)", "zero = splat(float32(0))", "di = db")
             if rectified:
                 out("g = vselect(vgt(top, zero), g, zero)")
@@ -107,12 +118,12 @@ def max_pool_gradient(row: Line, column: Line, *, channels: int, rectified: bool
     return out.source("max_pool2d_gradient", "dy", "x", "y", "dx")
 
 
-def average_pool(row: Line, column: Line, *, channels: int, count_padding: bool) -> Source:
-    """y = mean of each window; one item a block."""
-    out = _Image(row, column, channels)
-    with out.block("for block in range(start, stop):"), out.positions():
+def average_pool(row: Line, column: Line, *, channels: int, pieces: int, count_padding: bool) -> Source:
+    """y = mean of each window."""
+    out = _Image(row, column, channels, pieces)
+    with out.blocks(), out.positions():
         out.count(padding=count_padding)
-        with out.block(f"for c in range({out.n['channels']}):"):
+        with out.block("for c in range(c0, c1):"):
             out("a = splat(float32(0))")
             with out.window():
                 out("a = vadd(a, vload(xi))")
@@ -120,15 +131,15 @@ def average_pool(row: Line, column: Line, *, channels: int, count_padding: bool)
     return out.source("average_pool2d", "x", "y")
 
 
-def average_pool_gradient(row: Line, column: Line, *, channels: int, count_padding: bool) -> Source:
+def average_pool_gradient(row: Line, column: Line, *, channels: int, pieces: int, count_padding: bool) -> Source:
     """dx: each element of a window gets its share of dy."""
-    out = _Image(row, column, channels)
-    with out.block("for block in range(start, stop):"):
+    out = _Image(row, column, channels, pieces)
+    with out.blocks():
         out("x = dx", "y = dy")
         out.zero()
         with out.positions():
             out.count(padding=count_padding)
-            with out.block(f"for c in range({out.n['channels']}):"):
+            with out.block("for c in range(c0, c1):"):
                 out("g = vmul(vload(yi), share)")
                 with out.window():
                     out("vstore(xi, vadd(vload(xi), g))")

@@ -167,11 +167,14 @@ def of_batch(kind: str, *, samples: int, positions: int, channels: int, parts: i
         out(*(f"a{k}_{i} = splat(float32(0))" for k in range(len(results)) for i in range(width)))
         if kind != "sum":
             out(*(f"m{i} = bload(mean + (c + {i}) * 4)" for i in range(width)))
-        with out.block(f"for block in range({b} * part // {count}, {b} * (part + 1) // {count}):"):
-            out(f"at = (block * {p} * {c} + c) * {BYTES}")
+        # Positions of all blocks are numbered through, and a part is some of them.
+        out(f"u0 = {b} * {p} * part // {count}", f"u1 = {b} * {p} * (part + 1) // {count}")
+        with out.block(f"for block in range(u0 // {p}, (u1 + {p} - 1) // {p}):"):
+            out(f"pa = max(0, u0 - block * {p})", f"pz = min({p}, u1 - block * {p})")
+            out(f"at = ((block * {p} + pa) * {c} + c) * {BYTES}")
             if kind == "square":
                 out(f"live = msome({n} - block * {LANES})", "zero = splat(float32(0))")
-            with out.block(f"for position in range({p}):"):
+            with out.block("for position in range(pa, pz):"):
                 for i in range(width):
                     if kind == "sum":
                         out(f"a0_{i} = vadd(a0_{i}, vload(x + at + {i * BYTES}))")

@@ -43,9 +43,11 @@ def _enter(to: Lowering, node: Node, x: Value, index: Value | None, scale: float
     y = node.outputs[0]
 
     def make() -> None:
+        elements = math.prod(x.shape[1:])
         source = movement.enter(
-            samples=y.shape[0], elements=math.prod(x.shape[1:]), dtype=x.dtype, gathered=index is not None, scale=scale
-        )
+            samples=y.shape[0], elements=elements, dtype=x.dtype, gathered=index is not None, scale=scale,
+            pieces=to.pieces(y, elements),
+        )  # fmt: skip
         reads = [to.need(x, PLAIN)] + ([to.need(index, PLAIN)] if index is not None else [])
         to.add(node, source, reads, [to.buffer(y, BLOCKED)])
 

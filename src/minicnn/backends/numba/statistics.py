@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 from minicnn.backends.numba import elementwise, reduction
 from minicnn.backends.numba.elementwise import Group, Operand, Steps, splat
@@ -90,9 +91,9 @@ def _apply(
     operands = [Operand("lanes", "float32", full) for _ in image]
     operands += [Operand("one", "float32", (*(0,) * (axes - 1), 1)) for _ in channel]
     spans = [math.prod(result.shape[1:])] * len(operands)
-    source = elementwise.blocked(group, operands, result.shape[1:], spans)
+    source = elementwise.blocked(group, operands, result.shape[1:], spans, partial(to.pieces, result))
     reads = [*(to.need(v, BLOCKED) for v in image), *channel]
-    to.add(node, source, reads, [to.buffer(result, BLOCKED)], blocks_of(result), name=name)
+    to.add(node, source, reads, [to.buffer(result, BLOCKED)], blocks_of(result) * source.pieces, name=name)
 
 
 def normalize(to: Lowering, node: Node, activation: str = "") -> str | None:

@@ -72,12 +72,15 @@ def weight_gradient(
         out(f"sums = parts + part * {n['part_bytes']}")
         with out.block(f"for k in range({n['part_bytes']} // 4):"):
             out("fstore(sums + k * 4, float32(0))")
-        first, last = (f"{n['blocks']} * (part + {i}) // {n['parts_']}" for i in (0, 1))
-        with out.block(f"for block in range({first}, {last}):"):
+        # Rows of all blocks are numbered through, and a part is some of them.
+        rows_ = f"{n['blocks']} * {n['oh']}"
+        out(f"u0 = {rows_} * part // {n['parts_']}", f"u1 = {rows_} * (part + 1) // {n['parts_']}")
+        with out.block(f"for block in range(u0 // {n['oh']}, (u1 + {n['oh']} - 1) // {n['oh']}):"):
+            out(f"ya = max(0, u0 - block * {n['oh']})", f"yz = min({n['oh']}, u1 - block * {n['oh']})")
             out(f"xb = x + block * {n['h']} * {n['w']} * {n['x_pixel']}")
             out(f"yb = dy + block * {n['oh']} * {n['ow']} * {n['y_pixel']}")
             with (
-                out.block(f"for r0 in range(0, {n['oh']}, {n['strip']}):"),
+                out.block(f"for r0 in range(ya, yz, {n['strip']}):"),
                 out.block(f"for g in range({out.number('groups', groups) if groups > 1 else 1}):"),
             ):
                 for f_size, f_range in _ranges(n["per_group"], filters // groups, columns):
@@ -104,7 +107,7 @@ def _inside(out: Lines, n: dict[str, str], padded: bool) -> None:
     """Output positions whose input is inside the image, for this tap."""
     out(f"i0 = {n['r_offset']} + kh * {n['r_taps']}", f"j0 = {n['c_offset']} + kw * {n['c_taps']}")
     out(f"ra = max(r0, -(i0 // {n['r_step']}))")
-    out(f"rz = min(min(r0 + {n['strip']}, {n['oh']}), ({n['h']} - 1 - i0) // {n['r_step']} + 1)")
+    out(f"rz = min(min(r0 + {n['strip']}, yz), ({n['h']} - 1 - i0) // {n['r_step']} + 1)")
     if padded:
         out(f"ca = max(0, -(j0 // {n['c_step']}))")
         out(f"cz = min({n['ow']}, ({n['w']} - 1 - j0) // {n['c_step']} + 1)")
