@@ -125,6 +125,24 @@ def test_threads_sleep_between_steps() -> None:
     assert time.process_time() - before < 0.1
 
 
+@pytest.mark.parametrize("threads", [2, 5])
+def test_lists_come_before_and_after_threads_fall_asleep(threads: int) -> None:
+    from minicnn.backends.numba.kernel import Source, compile_source
+    from minicnn.backends.numba.threads import WAIT_S, KernelList, pool
+
+    counts = np.zeros(64, np.int64)
+    lines = ("for i in range(start, stop):", "    astore(x + 8 * i, aload(x + 8 * i) + 1)")
+    kernel = (compile_source(Source("count", ("x",), lines)), np.asarray([counts.ctypes.data], np.int64), 64)
+    kernels = KernelList([[kernel], [kernel]])
+    gaps = np.random.default_rng(0).choice([0.0, 0.5, 0.9, 1.0, 1.1, 2.0], 2000) * WAIT_S
+    for gap in gaps:
+        pool(threads).run(kernels)
+        end = time.perf_counter() + gap
+        while time.perf_counter() < end:
+            pass
+    assert (counts == 2 * len(gaps)).all()
+
+
 def test_several_threads_of_the_user_predict() -> None:
     model = compiled(backend(2))
     x, _ = digits(40)
@@ -181,22 +199,23 @@ def test_threads_that_compile_a_kernel_at_once_get_one_address(monkeypatch: pyte
     assert addresses == [kernel._COMPILED[kernel._key(source)].address] * 3
 
 
-def test_an_interrupt_leaves_the_threads_in_step(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("call", ["_post", "_drive"])
+def test_an_interrupt_leaves_the_threads_in_step(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from minicnn.backends.numba import threads
 
     expected = train(compiled(backend(2)), 6)
     model = compiled(backend(2))
     losses = train(model, 3)
     pool = threads.pool(2)
-    drive, seen = pool._drive, []
+    done, seen = getattr(pool, call), []
 
     def interrupted(*arguments: int) -> None:
-        drive(*arguments)
+        done(*arguments)
         if arguments[1] == 0 and not seen:
             seen.append(arguments)
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(pool, "_drive", interrupted)
+    monkeypatch.setattr(pool, call, interrupted)
     with pytest.raises(KeyboardInterrupt):
         train(model, 1)
     assert losses + train(model, 3) == expected

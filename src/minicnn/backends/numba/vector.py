@@ -274,6 +274,15 @@ def _atomic_add(builder: Any, address: Any, value: Any) -> Any:
     return builder.atomic_rmw("add", _pointer(builder, address, ir.IntType(64)), value, "acq_rel")
 
 
+def _atomic_exchange(builder: Any, address: Any, value: Any) -> Any:
+    return builder.atomic_rmw("xchg", _pointer(builder, address, ir.IntType(64)), value, "acq_rel")
+
+
+def _atomic_replace(builder: Any, address: Any, old: Any, new: Any) -> Any:
+    place = _pointer(builder, address, ir.IntType(64))
+    return builder.extract_value(builder.cmpxchg(place, old, new, "acq_rel", "acquire"), 0)
+
+
 def _yield(builder: Any) -> Any:
     name = "SwitchToThread" if platform.system() == "Windows" else "sched_yield"
     kind = ir.FunctionType(ir.IntType(32), [])
@@ -285,6 +294,9 @@ call_kernel = _operation(
 )
 atomic_load = _operation("atomic_load", _a, [_a], _atomic_load)
 atomic_add = _operation("atomic_add", _a, [_a, _a], _atomic_add)
+# atomic_exchange(p, new) and atomic_replace(p, old, new), which stores only in place of `old`, return what was at p.
+atomic_exchange = _operation("atomic_exchange", _a, [_a, _a], _atomic_exchange)
+atomic_replace = _operation("atomic_replace", _a, [_a, _a, _a], _atomic_replace)
 yield_cpu = _operation("yield_cpu", _i, [], _yield)
 
 
