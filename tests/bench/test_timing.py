@@ -39,6 +39,14 @@ def test_contenders_take_turns_and_each_begins_a_round() -> None:
     assert samples == {"a": [4.0, 9.0, 11.0], "b": [5.0, 7.0, 12.0], "c": [6.0, 8.0, 10.0]}
 
 
+def test_a_contender_does_its_work_at_least_once_before_it_is_timed() -> None:
+    calls: list[float] = []
+    awaken(NumpyBackend(), lambda: (calls.append(0), time.sleep(0.02)), 0.01)
+    assert len(calls) == 1
+    awaken(NumpyBackend(), lambda: (calls.append(0), time.sleep(0.001)), 0.01)
+    assert 2 < len(calls) <= 11
+
+
 def test_a_device_computes_for_a_moment_before_it_is_timed() -> None:
     class Watched(NumpyBackend):
         waits = 0
@@ -48,7 +56,7 @@ def test_a_device_computes_for_a_moment_before_it_is_timed() -> None:
 
     backend = Watched()
     start = time.perf_counter()
-    awaken(backend, 0.02)
+    awaken(backend, least_s=0.02)
     assert time.perf_counter() - start >= 0.02
     assert backend.waits > 1
 

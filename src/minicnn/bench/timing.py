@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from minicnn.backends.base import Backend
 
 LEAST_ROUNDS = 3
-AWAKE_S = 0.05
+GPU_AWAKE_S, CPU_AWAKE_S = 0.05, 0.1
 
 
 @dataclass(frozen=True)
@@ -77,17 +78,25 @@ def stopwatch(
         count = max(2 * count, int(1.2 * count * least_s / max(taken, 1e-9)))
 
 
-def awaken(backend: Backend, least_s: float = AWAKE_S) -> None:
-    """Keep a GPU busy for a moment before it is timed: its clocks fall while contenders on the CPU have their turn.
+def awaken(backend: Backend, call: Callable[[], object] | None = None, least_s: float | None = None) -> None:
+    """Keep a contender busy for a moment before it is timed.
+
+    While others have their turn the clocks of a GPU fall, and the threads of a CPU sleep: a scheduler may wake them on
+    one core, and take some ten milliseconds to part them.
 
     Args:
         backend: Whose library does the work, and waits for it.
-        least_s: For how long.
+        call: The work, done at least once; a product of matrices if None.
+        least_s: For how long; if None, `GPU_AWAKE_S` or `CPU_AWAKE_S`.
     """
-    side = backend.asarray(np.ones((512, 512), np.float32))
+    if call is None:
+        side = backend.asarray(np.ones((512, 512), np.float32))
+        call = partial(backend.xp.matmul, side, side)
+    if least_s is None:
+        least_s = CPU_AWAKE_S if backend.device == "cpu" else GPU_AWAKE_S
     start = time.perf_counter()
     while time.perf_counter() - start < least_s:
-        backend.xp.matmul(side, side)
+        call()
         backend.synchronize()
 
 

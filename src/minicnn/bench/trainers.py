@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from minicnn.backends import get_backend
 from minicnn.backends.base import Backend
-from minicnn.bench.contenders import PEERS, backend_of, on_gpu
+from minicnn.bench.contenders import PEERS, backend_of
 from minicnn.bench.memory import MB, footprint, let_go, resident
 from minicnn.bench.operations import apart, step_inputs, step_times
 from minicnn.bench.timing import awaken, stopwatch
@@ -81,7 +82,6 @@ class Trainer:
         self.bare_mb = resident() / MB
         self.settings, self.options = settings, options
         self.backend: Backend = open_contender(name, {} if name.partition(":")[0] in PEERS else options)
-        self._on_gpu = on_gpu(name)
         _warm_up(self.backend)
         let_go()
         self.library_mb = resident() / MB
@@ -91,6 +91,7 @@ class Trainer:
         let_go()
         self.settings = job.concrete(settings, self.samples)
         self.epoch = 0
+        self._tested = ""  # what was evaluated last
         self._passes = 0
         self.samples_mb = resident() / MB
         self.peak = PeakMemory()
@@ -112,12 +113,13 @@ class Trainer:
         return {**self._whole(steps), **footprint(self.peak, self.backend)}
 
     def _awaken(self) -> None:
-        if self._on_gpu:
-            awaken(self.backend)
+        if self._tested:
+            awaken(self.backend, partial(self._evaluate, self._tested))
 
     def evaluate(self, part: str = "test") -> dict[str, float]:
         """Loss and accuracy on "test" or "val" samples, and the seconds that it took."""
         self._awaken()
+        self._tested = part
         found: dict[str, float] = {}
         taken = stopwatch(lambda: found.update(self._evaluate(part)), self.backend.synchronize)
         return {**found, "time_s": taken}

@@ -24,7 +24,7 @@ from minicnn.tolerance import tolerance
 OWN = "own kernel"  # of a backend that has one for convolutions
 VENDOR, CHANNELS_FIRST = "vendor", "vendor, channels first"  # the library's own on images in NHWC, and in NCHW
 LEAST_S = 0.01  # a call that takes less is repeated, and the mean counts
-ASLEEP_S = 0.02  # a GPU that this contender has not used for so long is awakened
+ASLEEP_S = 0.02  # a contender that has not computed for so long is awakened
 FACTS = ("errors", "layouts", "workspace", "measured", "prepared")
 HostArray = np.ndarray[Any, Any]
 Way = tuple[str, Direction]
@@ -188,8 +188,8 @@ class Convolver:
             if self.backend.device == "cpu":
                 self.backend.synchronize()
 
-        if self.backend.device != "cpu" and time.monotonic() - self._last_turn > ASLEEP_S:
-            awaken(self.backend)
+        if time.monotonic() - self._last_turn > ASLEEP_S:
+            awaken(self.backend, call)
         seconds = stopwatch(
             call, self.backend.synchronize, least_s=LEAST_S, expected_s=self._seconds.get((way, direction))
         )
