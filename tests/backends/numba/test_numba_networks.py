@@ -182,11 +182,6 @@ def all_sorts(image: tuple[int, ...]) -> Model:
     )  # fmt: skip
 
 
-@pytest.mark.no_cover
-def test_three_threads_share_blocks() -> None:
-    check(all_sorts((9, 8, 3)), batch=35, kinds=("train",), threads=3)
-
-
 @pytest.mark.usefixtures("interpreted")
 def test_more_threads_than_a_block_has_rows_or_channels() -> None:
     check(all_sorts((9, 8, 3)), batch=3, kinds=("train",), threads=16)

@@ -116,6 +116,11 @@ class Operands:
     flipped: bool = False
     finish: str = ""
 
+    @property
+    def single(self) -> bool:
+        """Whether the output is one position, as a matrix product's is."""
+        return self.out_height == self.out_width == 1
+
 
 def correlate(
     name: str, rows: list[Line], columns: list[Line], operands: Operands, pieces: Callable[[int], int]
@@ -137,11 +142,11 @@ def correlate(
         x_block=rows[0].size * o.in_width * every_in * BYTES, y_block=o.out_height * o.out_width * every_out * BYTES,
         y_row=o.out_width * every_out * BYTES,
     )  # fmt: skip
-    with out.pieces(pieces(max(row.count for row in rows) if o.out_height > 1 else _tiles(o))):
+    with out.pieces(pieces(_tiles(o) if o.single else max(row.count for row in rows))):
         out(f"xb = x + block * {x_block}", f"yb = y + block * {y_block}")
         for i, row in enumerate(rows):
             r = _numbers(out, f"r{i}_", row)
-            with out.block(f"for r in {out.rounds(r['count']) if o.out_height > 1 else 'range(1)'}:"):
+            with out.block(f"for r in {'range(1)' if o.single else out.rounds(r['count'])}:"):
                 out(f"yr = yb + ({r['start']} + r * {r['out_step']}) * {y_row}")
                 for j, column in enumerate(columns):
                     _columns(out, row, column, r, _numbers(out, f"c{j}_", column), o)
@@ -150,8 +155,8 @@ def correlate(
 
 
 def _tiles(o: Operands) -> int:
-    """Tiles of filters at the only position of a result of one column."""
-    return -(-o.filters // even_tile(o.filters, 2 * FILTERS)) if o.out_width == 1 else 1
+    """Tiles of filters at a single position."""
+    return -(-o.filters // even_tile(o.filters, 2 * FILTERS))
 
 
 def _numbers(out: Lines, prefix: str, line: Line) -> dict[str, str]:
@@ -180,7 +185,7 @@ def _outputs(out: Lines, row: Line, column: Line, r: dict[str, str], c: dict[str
     tile = out.tile(pixels, width)
     filters, pixel = out.all_numbers(filters=o.filters, y_pixel=o.filters * o.groups * BYTES)
     every = f"0, {filters}, {width}"
-    if o.out_height == o.out_width == 1:
+    if o.single:
         first, last = out.share(out.number("tiles_", _tiles(o)))
         every = f"{first} * {width}, {last} * {width}, {width}"
     with (

@@ -7,7 +7,7 @@ from functools import partial
 
 from minicnn.backends.numba import elementwise
 from minicnn.backends.numba.elementwise import Group, Operand, contiguous
-from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Lowering, blocks_of
+from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Lowering
 from minicnn.ops.fused import body_specs
 from minicnn.program.fusion import Readers, chains, merge
 from minicnn.program.graph import Node, Value
@@ -182,10 +182,10 @@ def run(to: Lowering, node: Node, group: Group, operands: list[Operand], blocked
         to.need(v, BLOCKED if o.kind == "lanes" else PLAIN)
         for v, o in zip(node.inputs, operands, strict=True) if o.kind != "constant"
     ]  # fmt: skip
+    items: int | None = None
     if blocked:
         spans = [math.prod(v.shape[1:]) for v in node.inputs]
         source = elementwise.blocked(group, operands, result.shape[1:], spans, partial(to.pieces, result))
-        items = blocks_of(result) * source.pieces
     else:
         source, items = elementwise.plain(group, operands, result.shape)
     to.add(node, source, reads, [to.buffer(v, BLOCKED if blocked else PLAIN) for v in node.outputs], items)

@@ -139,7 +139,7 @@ class Pool:
         pauses, table, count = callable_of(_PAUSES), np.array([self._address(1)], np.int64), 2000
         start = time.perf_counter()
         pauses(table.ctypes.data, 0, count)
-        return int(count * WAIT_S / (time.perf_counter() - start)) + 1
+        return int(count * WAIT_S / max(time.perf_counter() - start, 1e-9)) + 1  # a clock may be coarse
 
     def _work(self, number: int, calls: SimpleQueue[None], table: np.ndarray[Any, Any]) -> None:
         while True:
