@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from command_line import minicnn
 from minicnn import zoo
 from minicnn.bench import Page, Setting
 from minicnn.studies import roofline
-from minicnn.studies.roofline import ceilings, counting, training
+from minicnn.studies.roofline import ceilings, counting, pages, training
 from minicnn.studies.roofline.verdict import Floor, floor, judge
 
 SMALL = (48, 48, 3)
@@ -95,6 +97,25 @@ def test_levels_of_memory() -> None:
     caches = {"L1": 100, "L2": 1000}
     assert [ceilings.level_of(n, caches) for n in (100, 101, 1500, 2001)] == ["L1", "L2", "between", "memory"]
     assert ceilings.level_of(5, {}) == "memory"
+
+
+@given(call=st.floats(0, 1e-4), rate=st.floats(1e9, 1e13))
+def test_the_call_of_a_copy_is_told_from_its_bytes(call: float, rate: float) -> None:
+    copies = {str(n): [2 * n / (call + 2 * n / rate)] * 3 for n in (2**25, 2**15, 2**13)}
+    assert ceilings.call_s(copies) == pytest.approx(call, rel=1e-6, abs=1e-12)
+
+
+def test_copies_that_are_mostly_the_call_say_so() -> None:
+    sizes = (2**13, 2**15, 2**22, 2**24)  # at 1 TB/s 0.02, 0.07, 8 and 34 us; a call takes 10
+    summed = {str(n): [2 * n / (10e-6 + 2 * n / 1e12)] * 3 for n in sizes}
+    overlapped = {str(n): [2 * n / max(10e-6, 2 * n / 1e12)] * 3 for n in sizes}
+    found = {"copies": {"numpy": summed, "cupy": overlapped}, "caches": {"L1": 2**17}, "l2": {"cupy": 2**26}}
+    page = Page()
+    pages.machine(page, found | {"products": {}, "launches": {}})
+    levels = [row["level"] for row in page.tables[0].rows]
+    call = ", mostly the call"
+    assert levels == [f"L1{call}", f"L1{call}", f"memory{call}", "memory", *[f"L2{call}"] * 3, "L2"]
+    assert [f"{row['us'].median:.1f}" for row in page.tables[0].rows[-2:]] == ["10.0", "33.6"]
 
 
 def test_caches_as_linux_tells_them(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,16 @@ def level_of(nbytes: int, caches: Mapping[str, int]) -> str:
         if nbytes <= size:
             return name
     return "memory" if nbytes > 2 * max(caches.values(), default=0) else "between"
+
+
+def call_s(copies: Mapping[str, Sequence[float]]) -> float:
+    """Seconds that a copy takes apart from its bytes: where the line through the two smallest copies is at no bytes.
+
+    Args:
+        copies: Bytes per second, read and written, by the bytes of the array that is copied; at least two.
+    """
+    (n, few), (m, more) = sorted((int(n), 2 * int(n) / median(rates)) for n, rates in copies.items())[:2]
+    return max(0.0, (m * few - n * more) / (m - n))
 
 
 class Ceilings:

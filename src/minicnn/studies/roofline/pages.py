@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from statistics import median
 from typing import Any
 
 from minicnn.bench import Column, Missing, Page, Panel, Results, Setting, Spread, figures
 from minicnn.bench.contenders import backend_of, on_gpu
 from minicnn.bench.page import Cell
-from minicnn.studies.roofline.ceilings import highest, level_of
+from minicnn.studies.roofline.ceilings import call_s, highest, level_of
 from minicnn.studies.roofline.counting import NETWORKS, at_batch
 from minicnn.studies.roofline.verdict import Verdict, floor, judge
 
@@ -24,19 +25,23 @@ def machine(page: Page, found: Found) -> None:
     )
     caches = {name: int(size) for name, size in found["caches"].items()}
     columns = [Column("library", "library"), Column("working_set", "working set (KB)", "{:,.0f}")]
-    columns += [Column("level", "fits into"), Column("rate", "GB/s", "{:.3g}")]
+    columns += [Column("level", "fits into"), Column("us", "a copy (us)", "{:.3g}"), Column("rate", "GB/s", "{:.3g}")]
     rows: list[dict[str, Cell]] = []
     for name, copies in found["copies"].items():
+        call = call_s(copies) if len(copies) > 1 else 0.0
+        call /= 0.9 if on_gpu(name) else 0.5  # a GPU copies while the next is called: the longer counts, not the sum
         for nbytes, rates in copies.items():
+            seconds = [2 * int(nbytes) / rate for rate in rates]
             own = {"L2": found["l2"][name]} if found["l2"].get(name) else {}
             level = level_of(2 * int(nbytes), own if on_gpu(name) else caches) if own or not on_gpu(name) else ""
             rows.append({
-                "library": f"`{name}`", "working_set": 2 * int(nbytes) / 1e3, "level": level,
-                "rate": Spread.of(rates, 1e-9),
+                "library": f"`{name}`", "working_set": 2 * int(nbytes) / 1e3,
+                "level": ", ".join(filter(None, [level, "mostly the call" * (call > median(seconds))])),
+                "us": Spread.of(seconds, 1e6), "rate": Spread.of(rates, 1e-9),
             })  # fmt: skip
-    note = "Two arrays are the working set. Caches of a core: " + (
-        ", ".join(f"{n} {s // 1024:,} KiB" for n, s in caches.items()) or "not known"
-    )
+    note = "Two arrays are the working set. Mostly the call: by the line through the two smallest, most of the time "
+    note += "does not depend on the bytes, so the rate is not that of the level. Caches of a core: "
+    note += ", ".join(f"{n} {s // 1024:,} KiB" for n, s in caches.items()) or "not known"
     note += "".join(f"; L2 of the GPU: {s // 2**20:,} MiB" for s in {s for s in found["l2"].values() if s})
     page.table("copies", "Copies by working set", columns, rows, f"{note}.")
     columns = [Column("library", "library"), Column("precision", "precision"), Column("rate", "GFLOP/s", "{:,.0f}")]
