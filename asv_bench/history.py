@@ -111,16 +111,18 @@ def git(*arguments: str) -> str:
 
 
 def tidy(folder: Path, known: dict[str, str]) -> None:
-    """Take the path of the interpreter off results, and add what asv keeps to itself where it would guess the same."""
+    """Take the path of the interpreter off results, and have them name the machine as `facts` does, whatever asv found.
+
+    asv draws results apart whose machines are not described alike.
+    """
     described = folder / "machine.json"
     if described.exists():
-        described.write_text(
-            json.dumps({**json.loads(described.read_text("utf-8")), **known}, indent=4) + "\n", "utf-8"
-        )
+        version = json.loads(described.read_text("utf-8")).get("version", 1)
+        described.write_text(json.dumps({**known, "version": version}, indent=4, sort_keys=True) + "\n", "utf-8")
     for path in folder.glob("*-existing-py_*.json"):
         value = json.loads(path.read_text("utf-8"))
         value["env_name"], value["python"] = "existing", ""
-        value["params"] |= {**known, "python": platform.python_version()}
+        value["params"] = {**known, "python": platform.python_version()}
         path.unlink()
         path.with_name(f"{path.name.partition('-')[0]}-existing.json").write_text(json.dumps(value) + "\n", "utf-8")
 

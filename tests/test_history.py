@@ -37,7 +37,7 @@ def stored(folder: Path, commit: str, environment: str = "existing", **results: 
         "results": rows,
         "env_name": "existing-py_x",
         "python": "/x",
-        "params": {"python": "/home/somebody"},
+        "params": {"python": "/home/somebody", "ram": "1"},
     }
     path = folder / f"{commit * 8}-{environment}.json"
     path.write_text(json.dumps(value))
@@ -73,14 +73,14 @@ def test_what_has_not_been_run_is_named(
     assert "--machine is one of one, two. Received: None." in capsys.readouterr().err
 
 
-def test_stored_results_name_no_path(history: ModuleType, tmp_path: Path) -> None:
+def test_stored_results_name_the_machine_alike_and_no_path(history: ModuleType, tmp_path: Path) -> None:
     stored(tmp_path, "a", "existing-py_home_somebody_bin_python", load=([0.5], []))
-    (tmp_path / "machine.json").write_text('{"machine": "one", "version": 1}')
+    (tmp_path / "machine.json").write_text('{"machine": "one", "ram": "1", "version": 1}')
     history.tidy(tmp_path, {"machine": "one", "num_cpu": "16"})
     text = (tmp_path / f"{'a' * 8}-existing.json").read_text()
     assert "somebody" not in text
     assert json.loads(text)["env_name"] == "existing"
-    assert json.loads(text)["params"]["num_cpu"] == "16"
+    assert json.loads(text)["params"] == {"machine": "one", "num_cpu": "16", "python": platform.python_version()}
     assert json.loads((tmp_path / "machine.json").read_text()) == {"machine": "one", "num_cpu": "16", "version": 1}
     assert history.values(tmp_path, "a" * 40) == {"load": 0.5}
 
@@ -110,11 +110,14 @@ def test_runs_of_a_commit_add_up_and_what_an_interrupted_one_has_is_kept(
     assert [path.name for path in tmp_path.rglob("a*.json")] == [f"{'a' * 8}-existing.json"]
 
 
-def test_the_stored_history_is_of_ten_commits_small_and_names_no_interpreter() -> None:
+def test_the_stored_history_is_of_ten_commits_small_alike_and_names_no_interpreter() -> None:
     results = ROOT / "asv_bench" / "results"
     assert len(list(results.glob("two-cores/*-existing.json"))) >= 10
     assert sum(path.stat().st_size for path in results.rglob("*.json")) < 1e6
     assert not any("bin/python" in path.read_text() for path in results.rglob("*.json"))
+    for machine in ("two-cores", "h200"):  # described in one way, or asv would draw them apart
+        params = [json.loads(path.read_text())["params"] for path in results.glob(f"{machine}/*-existing.json")]
+        assert all(each == params[0] for each in params)
 
 
 def test_the_machine_is_described_without_its_name(history: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

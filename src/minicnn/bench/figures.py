@@ -131,7 +131,7 @@ def stacked(axes: Any, values: Mapping[str, Mapping[str, float]], label: str, te
     for i, total in enumerate(starts.values()):
         axes.annotate(template.format(total), (total, i), (5, 0), textcoords="offset points", va="center", size=8)
     axes.invert_yaxis()
-    axes.margins(x=0.2)
+    axes.margins(x=0.2 if template else 0.0)  # room for the totals
     style(axes, label, "")
     axes.grid(axis="y", visible=False)
     if parts:
