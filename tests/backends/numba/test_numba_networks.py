@@ -182,6 +182,7 @@ def all_sorts(image: tuple[int, ...]) -> Model:
     )  # fmt: skip
 
 
+@pytest.mark.no_cover
 @pytest.mark.usefixtures("interpreted")
 def test_more_threads_than_a_block_has_rows_or_channels() -> None:
     check(all_sorts((9, 8, 3)), batch=3, kinds=("train",), threads=16)
