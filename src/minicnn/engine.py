@@ -120,7 +120,7 @@ class Engine:
         step = self._step("train", feed)
         if step.many is not None:
             rows = {"learning_rate": np.asarray(rates, self.dtype)} | ({} if index is None else {"index": index})
-            totals = self._keep(step, step.many(self._given(step, arrays, totals), rows))
+            totals = self._keep(step, step.many(self._given(step, arrays, totals), rows, len(rates)))
             self.steps_taken += len(rates)
             return totals
         for k, rate in enumerate(rates):
@@ -136,11 +136,12 @@ class Engine:
     ) -> Totals:
         """Several evaluation steps, as `train_many` takes them; returns the totals with those of all steps added."""
         step = self._step("evaluate", feed)
-        if step.many is not None and index is not None:
-            return self._keep(step, step.many(self._given(step, arrays, totals), {"index": index}))
+        if step.many is not None:
+            rows = {} if index is None else {"index": index}
+            return self._keep(step, step.many(self._given(step, arrays, totals), rows, steps))
         for k in range(steps):
-            rows = {} if index is None else {"index": self.backend.asarray(index[k])}
-            totals = self._keep(step, step.run(self._given(step, {**arrays, **rows}, totals)))
+            given = arrays if index is None else {**arrays, "index": self.backend.asarray(index[k])}
+            totals = self._keep(step, step.run(self._given(step, given, totals)))
         return totals
 
     def predict(self, feed: Feed, arrays: Mapping[str, Array], index: HostArray | None = None) -> list[Array]:
@@ -149,7 +150,7 @@ class Engine:
         if index is None or step.many is None:
             made = step.run({**self.state(), **arrays})
             return [made[name] for name in step.outputs]
-        made = step.many({**self.state(), **arrays}, {"index": index})
+        made = step.many({**self.state(), **arrays}, {"index": index}, len(index))
         reshape = self.backend.xp.reshape
         return [reshape(made[name], (-1, *made[name].shape[2:])) for name in step.outputs]
 

@@ -101,6 +101,19 @@ def test_contenders_compute_the_same_and_go_on_as_if_nobody_had_looked(network: 
     assert all(row["time_s"] > 0 and row["peak_mb"] >= row["process_mb"] > 10 for row in rows.values())
 
 
+def test_a_forward_pass_is_the_same_for_all() -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("jax")
+    settings = settings_of("mlp", "synthetic_digits", samples=2000, hold_out=0)
+    model, *peers = (trainer(name, settings, scaled=True) for name in ("numpy", "torch.nn:cpu", "jax.lax:cpu"))
+    expected = model.model.evaluate(model.x, model.y, len(model.x))  # type: ignore[attr-defined]
+    for peer in peers:
+        loss, hits = peer.peer.forward(3)  # type: ignore[attr-defined]
+        assert loss == pytest.approx(expected["loss"], rel=1e-4)
+        assert hits == round(expected["accuracy"] * 2000)
+    assert all(0 < t.forward() < 0.5 for t in (model, *peers))
+
+
 def test_a_loader_with_workers_gives_the_same() -> None:
     pytest.importorskip("torch")
     with Worker("torch.nn-loader:cpu", trainer, "torch.nn-loader:cpu", SETTINGS, {"workers": 1}) as worker:

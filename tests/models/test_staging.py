@@ -68,22 +68,25 @@ class Staging(NumpyBackend):
         return HostStage(specs, rows, self.log)
 
     def compile(self, program: Any) -> Any:
-        run = super().compile(program)
-        return run if program.updates else _Predictions(run)
+        return _Many(super().compile(program), list(program.updates), self.log)
 
 
-class _Predictions:
-    """An Executable that gives the outputs of many steps."""
+class _Many:
+    """An Executable that takes many steps: what it carries after them, or what each of them gives."""
 
-    def __init__(self, run: Any) -> None:
-        self._run = run
+    def __init__(self, run: Any, carried: list[str], log: list[str]) -> None:
+        self._run, self._carried, self._log = run, carried, log
 
     def __call__(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         return self._run(arrays)
 
-    def many(self, arrays: Mapping[str, Any], rows: Mapping[str, Any]) -> dict[str, Any]:
-        made = [self._run({**arrays, "index": row}) for row in rows["index"]]
-        return {name: np.stack([m[name] for m in made]) for name in made[0]}
+    def many(self, arrays: Mapping[str, Any], rows: Mapping[str, Any], steps: int) -> dict[str, Any]:
+        self._log.append(f"{steps} steps")
+        given, made = dict(arrays), []
+        for k in range(steps):
+            made.append(self._run({**given, **{name: row[k] for name, row in rows.items()}}))
+            given |= {name: made[-1][name] for name in self._carried}
+        return made[-1] if self._carried else {name: np.stack([m[name] for m in made]) for name in made[0]}
 
 
 RNG = np.random.default_rng(0)
@@ -119,7 +122,7 @@ def test_training_from_the_host_is_the_same_training(at_once: int, last_batch: s
     extra: dict[str, Any] = {"last_batch": last_batch, "sample_weight": WEIGHT, "validation_data": (X, Y)}
     backend = Staging(at_once)
     _same(_fit("numpy", X, Y, **extra), _fit(backend, X, Y, **extra))
-    fills = [entry for entry in backend.log if entry != "close"]
+    fills = [entry for entry in backend.log if entry.startswith("fill")]
     # 4 rows a step, and 3 steps a slot where many are wanted together; the last batch has 2 rows.
     assert fills[0] == ("fill 12" if at_once > 1 else "fill 4")
     assert backend.log[-1] == "close"
@@ -128,14 +131,14 @@ def test_training_from_the_host_is_the_same_training(at_once: int, last_batch: s
 def test_what_fits_is_kept() -> None:
     backend = Staging(limit=10**6)
     _same(_fit("numpy", X, Y), _fit(backend, X, Y))
-    assert not backend.log
+    assert all(entry.endswith("steps") for entry in backend.log)
 
 
 def test_a_loader_s_batches_go_through_the_slots() -> None:
     batches = [(X[i : i + 4], Y[i : i + 4]) for i in range(0, 26, 4)]
     backend = Staging(limit=10**6)
     _same(_fit("numpy", batches), _fit(backend, batches))
-    assert [e for e in backend.log if e != "close"][:3] == ["fill 12", "fill 12", "fill 2"]
+    assert [e for e in backend.log if e.startswith("fill")][:3] == ["fill 12", "fill 12", "fill 2"]
 
 
 def test_a_batch_that_comes_again_and_again_is_copied_once() -> None:
@@ -145,7 +148,13 @@ def test_a_batch_that_comes_again_and_again_is_copied_once() -> None:
     backend.asarray = lambda data, dtype=None: copies.append(data) or convert(data, dtype)  # type: ignore[assignment]
     _same(_fit("numpy", [(X, Y)] * 5), _fit(backend, [(X, Y)] * 5))
     assert sum(a is X for a in copies) == 3 + 2  # an epoch each, predict and evaluate
-    assert not backend.log
+    assert backend.log[:3] == ["5 steps"] * 3
+
+
+def test_a_batch_is_evaluated_again_and_again_at_once() -> None:
+    backend, batches = Staging(limit=10**6), [(X, Y)] * 5 + [(X[:4], Y[:4])]
+    assert _model(backend).evaluate(batches) == _model("numpy").evaluate(batches)
+    assert [entry for entry in backend.log if entry.endswith("steps")] == ["5 steps", "1 steps"]
 
 
 @pytest.mark.parametrize("loader", [True, False])

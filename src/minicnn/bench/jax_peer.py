@@ -153,6 +153,15 @@ class JaxTrainer:
         taken = time.perf_counter() - start
         return {**values, "time_s": taken, "samples_per_s": seen / taken}
 
+    def forward(self, times: int) -> tuple[float, int]:
+        """Mean loss and number of hits on the whole training set, computed several times and read once.
+
+        A loop within JAX would compute it once, since nothing changes from one time to the next.
+        """
+        for _ in range(times):
+            loss, hits = self._judge(self._weights, *self._data["train"])
+        return float(loss), int(hits)
+
     def evaluate(self, part: str) -> dict[str, float]:
         """Loss and accuracy on "val" or "test" samples."""
         x, y = self._data[part if part in self._data else "val"]

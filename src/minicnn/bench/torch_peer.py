@@ -190,6 +190,15 @@ class TorchTrainer:
         taken = time.perf_counter() - start
         return {**values, "time_s": taken, "samples_per_s": seen / taken}
 
+    def forward(self, times: int) -> tuple[float, int]:
+        """Mean loss and number of hits on the whole training set, computed several times and read once."""
+        import torch
+
+        with torch.no_grad():
+            for x, y in self.whole(times):
+                loss, hits = self._forward(x, y)
+        return float(loss), int(hits)
+
     def evaluate(self, part: str) -> dict[str, float]:
         """Loss and accuracy on "val" or "test" samples."""
         import torch

@@ -104,6 +104,18 @@ def test_a_batch_again_and_again_is_kept_once() -> None:
 # Evaluation and predictions -------------------------------------------------------------------------
 
 
+def test_a_batch_is_evaluated_again_and_again() -> None:
+    x, y = data()
+    models = [NETWORKS["lenet"](CupyBackend(options=Options(graph=graph))) for graph in (True, False)]
+    several, one_by_one = (m.evaluate([(x, y)] * 37) for m in models)
+    assert several == one_by_one
+    once = models[0].evaluate(x, y, len(x))
+    assert several["accuracy"] == once["accuracy"]
+    np.testing.assert_allclose(several["loss"], once["loss"], rtol=1e-5)
+    on_device = (cupy.asarray(x), cupy.asarray(y))
+    assert models[0].evaluate([on_device] * 37) == several
+
+
 @pytest.mark.parametrize("network", NETWORKS)
 def test_captured_predictions_are_uncaptured_ones(network: str) -> None:
     x, y = data()
@@ -124,7 +136,7 @@ def test_predictions_of_another_width_than_four_bytes() -> None:
     program.outputs["y"] = ops.take(x, index)
     array, rows = np.arange(120, dtype="uint8").reshape(40, 3), np.arange(39, dtype="int32").reshape(13, 3)
     made: Any = CupyBackend().compile(program)
-    found = made.many({"x": cupy.asarray(array)}, {"index": rows})["y"]
+    found = made.many({"x": cupy.asarray(array)}, {"index": rows}, 13)["y"]
     np.testing.assert_array_equal(found.get().reshape(39, 3), array[:39])
 
 

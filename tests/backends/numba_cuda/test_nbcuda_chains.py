@@ -123,5 +123,5 @@ def test_rows_that_are_one_row_again_and_again_are_sent_once(monkeypatch: pytest
     run: Any = backend.compile(program)
     monkeypatch.setattr(run, "_host", None)
     rows = np.broadcast_to(np.arange(3, dtype="float32"), (4, 3))
-    made = run.many({"total": backend.asarray(np.ones(3, "float32"))}, {"learning_rate": rows})
+    made = run.many({"total": backend.asarray(np.ones(3, "float32"))}, {"learning_rate": rows}, 4)
     np.testing.assert_array_equal(backend.to_numpy(made["total"]), [1.0, 9.0, 17.0])

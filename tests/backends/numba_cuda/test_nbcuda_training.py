@@ -52,6 +52,17 @@ def test_fit_and_predict_follow_numpy() -> None:
     np.testing.assert_array_equal(on_device.numpy(), found)
 
 
+def test_a_batch_is_evaluated_again_and_again() -> None:
+    x, y = data()
+    times = 3 if SIMULATED else 37
+    model = NETWORKS["mlp"]("numba_cuda")
+    several, once = model.evaluate([(x, y)] * times), model.evaluate(x, y, len(x))
+    assert several["accuracy"] == once["accuracy"]
+    np.testing.assert_allclose(several["loss"], once["loss"], rtol=1e-5)
+    on_device = (model.backend.asarray(x), model.backend.asarray(y))
+    assert model.evaluate([on_device] * times) == several
+
+
 @pytest.mark.parametrize("network", ["mlp"] if SIMULATED else NETWORKS)
 def test_many_steps_at_once_are_the_same_steps(network: str) -> None:
     steps = 3 if SIMULATED else 37

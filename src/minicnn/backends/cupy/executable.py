@@ -115,18 +115,18 @@ class StepExecutable:
             made = self._run(arrays, 1)
         return {name: array[0] for name, array in made.items()} if self._collected else made
 
-    def many(self, arrays: Mapping[str, Array], rows: Mapping[str, Any]) -> dict[str, Array]:
-        """As many steps as the arrays in `rows` have rows; each step is given one row of each.
+    def many(self, arrays: Mapping[str, Array], rows: Mapping[str, Any], steps: int) -> dict[str, Array]:
+        """Several steps, each of which is given one row of each array in `rows`.
 
         Args:
             arrays: Inputs that are the same in every step, by name.
             rows: Of those of `EACH_STEP` that the Program has, NumPy or CuPy arrays with a further first axis.
+            steps: How many; the length of that axis.
 
         Returns:
             Updates, and the outputs of the last step; of every step, with a further first axis, for a Program
             that carries nothing from one to the next.
         """
-        steps = len(next(iter(rows.values())))
         with explained(), cupy.cuda.Device(self._backend.number):
             self._grow(steps)
             self._fill(arrays, rows, steps)

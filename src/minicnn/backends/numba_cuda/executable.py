@@ -88,18 +88,18 @@ class StepExecutable:
             self._fill(value, arrays[value.name], 1)
         return self._run(arrays, 1)
 
-    def many(self, arrays: Mapping[str, Any], rows: Mapping[str, Any]) -> dict[str, Any]:
-        """As many steps as the arrays in `rows` have rows; each step is given one row of each.
+    def many(self, arrays: Mapping[str, Any], rows: Mapping[str, Any], steps: int) -> dict[str, Any]:
+        """Several steps, each of which is given one row of each array in `rows`.
 
         Args:
             arrays: Inputs that are the same in every step, by name.
             rows: Of those of `EACH_STEP` that the Program has, NumPy arrays or arrays of numba_cuda with a further
                 first axis.
+            steps: How many; the length of that axis.
 
         Returns:
             Outputs of the last step, and updates.
         """
-        steps = len(next(iter(rows.values())))
         self._grow(steps)
         late = {}
         for value in self._copied:

@@ -158,9 +158,9 @@ def _memory_table(page: Page, point: Point) -> None:
             rows.append(row)
     note = (
         "Bytes beside operands and result at the moment when most are in use. Stated: as the strategy says, operation "
-        "by operation. Measured: what NumPy and PyTorch have allocated. A dash: the library does not say. JAX compiles "
-        "a strategy as a whole and needs less than stated; so does a kernel of one's own, whose scratch is in the "
-        "step's arena."
+        "by operation. Measured: what NumPy, CuPy and PyTorch have allocated. A dash: the library does not say. JAX "
+        "compiles a strategy as a whole and needs less than stated; so does a kernel of one's own, whose scratch is in "
+        "the step's arena."
     )
     page.table("memory", "Memory of all strategies at one point", columns, rows, note)
 

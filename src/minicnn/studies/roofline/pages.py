@@ -29,18 +29,18 @@ def machine(page: Page, found: Found) -> None:
     rows: list[dict[str, Cell]] = []
     for name, copies in found["copies"].items():
         call = call_s(copies) if len(copies) > 1 else 0.0
-        call /= 0.9 if on_gpu(name) else 0.5  # a GPU copies while the next is called: the longer counts, not the sum
         for nbytes, rates in copies.items():
             seconds = [2 * int(nbytes) / rate for rate in rates]
             own = {"L2": found["l2"][name]} if found["l2"].get(name) else {}
             level = level_of(2 * int(nbytes), own if on_gpu(name) else caches) if own or not on_gpu(name) else ""
             rows.append({
                 "library": f"`{name}`", "working_set": 2 * int(nbytes) / 1e3,
-                "level": ", ".join(filter(None, [level, "mostly the call" * (call > median(seconds))])),
+                "level": ", ".join(filter(None, [level, "mostly the call" * (call > median(seconds) / 2)])),
                 "us": Spread.of(seconds, 1e6), "rate": Spread.of(rates, 1e-9),
             })  # fmt: skip
-    note = "Two arrays are the working set. Mostly the call: by the line through the two smallest, most of the time "
-    note += "does not depend on the bytes, so the rate is not that of the level. Caches of a core: "
+    note = "Two arrays are the working set. On a CUDA device a hundred copies are one graph. Mostly the call: by the "
+    note += "line through the two smallest, more than half of the time does not depend on the bytes, so the rate is "
+    note += "not that of the level. Caches of a core: "
     note += ", ".join(f"{n} {s // 1024:,} KiB" for n, s in caches.items()) or "not known"
     note += "".join(f"; L2 of the GPU: {s // 2**20:,} MiB" for s in {s for s in found["l2"].values() if s})
     page.table("copies", "Copies by working set", columns, rows, f"{note}.")
