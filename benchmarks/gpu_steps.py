@@ -2,7 +2,8 @@
 
     python benchmarks/gpu_steps.py [--backend cupy|numba_cuda ...] [--precision NAME ...] [--json FILE] [study ...]
 
-Data are random uint8 images, which take the same time as real ones. Times are medians, synchronised, on CUDA graphs.
+Data are random uint8 images, which take the same time as real ones; `mlp_float` is `mlp` on images in float32, as its
+study has them. Times are medians, synchronised, on CUDA graphs.
 """
 
 from __future__ import annotations
@@ -25,8 +26,11 @@ def build(study: str, backend: Any, precision: str = "float32") -> Sequential:
     """The network of a study, compiled."""
     conv, dense, pool = layers.Conv2D, layers.Dense, layers.MaxPooling2D
     first = [layers.Input((28, 28, 1), dtype="uint8"), layers.Rescaling(1 / 255)]
+    mlp = [layers.Flatten(), dense(10, "relu"), dense(10)], SGD(0.1)
+    if study == "mlp_float":
+        first = [layers.Input((28, 28, 1))]
     rest, optimizer = {
-        "mlp": ([layers.Flatten(), dense(10, "relu"), dense(10)], SGD(0.1)),
+        "mlp": mlp, "mlp_float": mlp,
         "platforms": (
             [conv(8, 3, activation="relu"), pool(), conv(16, 3, activation="relu"), pool(), layers.Flatten(),
              dense(128, "relu"), dense(10)], SGD(0.01, momentum=0.9),
@@ -42,7 +46,10 @@ def build(study: str, backend: Any, precision: str = "float32") -> Sequential:
 
 
 # Batch, samples and steps of one timed run of each study.
-SIZES = {"mlp": (59_000, 59_000, 500), "platforms": (512, 60_000, 118), "kernels": (64, 60_000, 938)}
+SIZES = {
+    "mlp": (59_000, 59_000, 500), "mlp_float": (59_000, 59_000, 500), "platforms": (512, 60_000, 118),
+    "kernels": (64, 60_000, 938),
+}  # fmt: skip
 
 
 def seconds(backend: Any, run: Callable[[], Any], repeats: int = 5) -> float:
@@ -97,17 +104,22 @@ def measure(study: str, name: str, precision: str = "float32", repeats: int = 50
     start = time.perf_counter()
     backend = get_backend(name, strict=True)
     model = build(study, backend, precision)
-    source = model._source(x, y, None, batch, "pad")
+    if study == "mlp_float":
+        source = model._source([((x / 255).astype("float32"), y)], None, None, batch, "keep")
+    else:
+        source = model._source(x, y, None, batch, "pad")
     feed, arrays = next(iter(source.epoch(shuffle=False, seed=0, epoch=0)))
     engine = model._engine
     engine.train_many(feed, arrays, {}, None, [0.01])
     backend.synchronize()
     first = time.perf_counter() - start
-    index = np.stack([rng.permutation(samples)[:batch] for _ in range(min(steps, 64))]).astype("int32")
+    index: Any = np.stack([rng.permutation(samples)[:batch] for _ in range(min(steps, 64))]).astype("int32")
     index = np.resize(index, (steps, batch))
     rates = [1e-4] * steps
     if study == "mlp":  # the whole set each time: the queue holds one order
         index = np.broadcast_to(np.arange(batch, dtype="int32"), (steps, batch))
+    elif study == "mlp_float":
+        index = None  # each step takes the arrays as they are
 
     def run() -> None:
         engine.train_many(feed, arrays, {}, index, rates)

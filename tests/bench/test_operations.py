@@ -39,15 +39,41 @@ def test_each_node_of_a_step_is_timed_while_the_step_runs() -> None:
 
 
 @pytest.mark.parametrize("name", ["numba", "jax"])
-def test_a_step_that_is_merged_has_times_of_nodes_apart_only(name: str) -> None:
+def test_a_step_that_is_merged_has_times_of_nodes_apart_only(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip(name)
     model = compiled(name)
     program, arrays = inputs(model)
     assert step_times(get_backend(name), program, arrays, repeats=1) is None
     program, arrays = inputs(model)
-    found = apart(get_backend(name), program, arrays, repeats=2)
-    assert [n.op for n in found] == [n.op.name for n in program.nodes]
-    assert all(len(n.seconds) == 2 and min(n.seconds) > 0 for n in found)
+    made: dict[str, list[Any]] = {}
+    for backend in (get_backend(name), get_backend("numpy")):
+        with monkeypatch.context() as patch:
+            patch.setattr(backend, "compile", recorded(backend, made.setdefault(backend.name, [])))
+            given = {key: backend.asarray(np.asarray(array)) for key, array in arrays.items()}
+            found = apart(backend, program, given, repeats=2)
+        assert [n.op for n in found] == [n.op.name for n in program.nodes]
+        assert all(len(n.seconds) == 2 and min(n.seconds) > 0 for n in found)
+    assert len(made[name]) == len(made["numpy"]) == 3 * len(program.nodes)
+    for one, other in zip(made[name], made["numpy"], strict=True):
+        for key, array in other.items():
+            np.testing.assert_allclose(one[key], array, rtol=1e-4, atol=1e-6)
+
+
+def recorded(backend: Any, results: list[Any]) -> Any:
+    """The backend's `compile`, with what its Programs return put into a list."""
+    compile_program = backend.compile
+
+    def compiled_too(program: Any) -> Any:
+        run = compile_program(program)
+
+        def call(arrays: Any) -> Any:
+            made = run(arrays)
+            results.append({key: np.array(backend.to_numpy(array)) for key, array in made.items()})
+            return made
+
+        return call
+
+    return compiled_too
 
 
 def test_a_kernel_of_merged_nodes_is_named_after_the_largest(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,7 +112,9 @@ def _kernel_time(nodes: Sequence[Node], seconds: Sequence[float]) -> NodeTime:
 def apart(backend: Backend, program: Program, arrays: Mapping[str, Array], *, repeats: int) -> list[NodeTime]:
     """Time each node of a Program by itself: compiled by the backend as a Program of one node, on the right arrays.
 
-    It is what a step would take without merging nodes into kernels and without running them together.
+    It is what a step would take without merging nodes into kernels and without running them together. To each such
+    Program the operands are weights and the results statistics, since these are read and written where they are: an
+    input may be copied before a step, and an output after it.
 
     Args:
         backend: The backend.
@@ -125,26 +127,28 @@ def apart(backend: Backend, program: Program, arrays: Mapping[str, Array], *, re
     found = []
     for node in program.nodes:
         alone = Program(node.op.name)
-        given = [alone.input(f"in{i}", v.shape, v.dtype) for i, v in enumerate(node.inputs)]
+        given = [alone.input(f"in{i}", v.shape, v.dtype, kind="parameter") for i, v in enumerate(node.inputs)]
         made = node.op(*given, **node.attrs)
-        alone.outputs.update({f"out{i}": v for i, v in enumerate(made if isinstance(made, tuple) else (made,))})
+        here = {f"in{i}": known[id(v)] for i, v in enumerate(node.inputs)}
+        for i, v in enumerate(made if isinstance(made, tuple) else (made,)):
+            alone.input(f"out{i}", v.shape, v.dtype, kind="statistic")
+            alone.updates[f"out{i}"] = v
+            here[f"out{i}"] = backend.asarray(np.zeros(v.shape, v.dtype))
         run = backend.compile(alone)
-        inputs = {f"in{i}": known[id(v)] for i, v in enumerate(node.inputs)}
-        results = run(inputs)
-        seconds = tuple(_seconds(run, inputs, backend.synchronize) for _ in range(repeats))
-        known |= {id(v): results[f"out{i}"] for i, v in enumerate(node.outputs)}
+        here |= run(here)  # the memory of what was given may be gone
+        seconds = tuple(_seconds(run, here, backend.synchronize) for _ in range(repeats))
+        known |= {id(v): here[f"out{i}"] for i, v in enumerate(node.outputs)}
         found.append(NodeTime(node.op.name, node.scope, node.phase, node.cost.flops, node.cost.bytes, seconds))
     return found
 
 
-def _seconds(run: Executable, arrays: Mapping[str, Array], synchronize: Callable[[], None]) -> float:
+def _seconds(run: Executable, arrays: dict[str, Array], synchronize: Callable[[], None]) -> float:
+    """Seconds of a run, whose results replace what was given: JAX's can only be waited for while they are there."""
     synchronize()
     start = time.perf_counter()
-    made = run(arrays)  # kept, since JAX's results can only be waited for while they are there
+    arrays |= run(arrays)
     synchronize()
-    taken = time.perf_counter() - start
-    del made
-    return taken
+    return time.perf_counter() - start
 
 
 def _timed(function: Kernel, samples: list[float], synchronize: Callable[[], None]) -> Kernel:

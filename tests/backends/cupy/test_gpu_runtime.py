@@ -20,7 +20,7 @@ from backends.cupy.networks import NETWORKS, data  # noqa: E402
 from kernel_check import case_program, products  # noqa: E402
 from minicnn import Sequential, layers, ops  # noqa: E402
 from minicnn.backends.cupy import CupyBackend, Options  # noqa: E402
-from minicnn.bench.operations import step_inputs, step_times  # noqa: E402
+from minicnn.bench.operations import apart, step_inputs, step_times  # noqa: E402
 from minicnn.program import Program  # noqa: E402
 from numerics import assert_close  # noqa: E402
 from op_cases import Case  # noqa: E402
@@ -218,6 +218,17 @@ def test_every_launch_has_its_times(network: str) -> None:
     assert {n.phase for n in found} <= {"forward", "backward", "update"}
     assert all(len(n.seconds) == 3 and min(n.seconds) > 0 for n in found)
     assert sum(n.flops for n in found) > 0
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_every_node_can_be_timed_apart(network: str) -> None:
+    model = NETWORKS[network](CupyBackend())
+    x, y = data()
+    program = model.program("train", batch_size=len(x))
+    given = {"x": x, "y": y, "learning_rate": np.float32(0.1)}
+    found = apart(model.backend, program, step_inputs(model, program, given), repeats=2)
+    assert [n.op for n in found] == [n.op.name for n in program.nodes]
+    assert all(min(n.seconds) > 0 for n in found)
 
 
 def test_graphs_of_many_arrays_are_bounded() -> None:

@@ -15,6 +15,7 @@ from minicnn import ops
 from minicnn.backends import get_backend
 from minicnn.backends.numba_cuda import NAIVE, Array, NumbaCudaBackend, Options, executable
 from minicnn.backends.numba_cuda.device import get_device
+from minicnn.bench.operations import apart, step_inputs
 from minicnn.program import Program
 
 pytestmark = EITHER
@@ -31,6 +32,16 @@ def test_a_step_is_that_of_numpy(network: str, level: str) -> None:
     found = backend.compile(program())({k: backend.asarray(a) for k, a in given.items()})
     for name, array in expected.items():
         np.testing.assert_allclose(backend.to_numpy(found[name]), array, rtol=1e-4, atol=2e-6, err_msg=name)
+
+
+def test_every_node_can_be_timed_apart() -> None:
+    model = NETWORKS["mlp"]("numba_cuda")
+    x, y = (a[:4] for a in data())
+    program = model.program("train", batch_size=4)
+    given = {"x": x, "y": y, "learning_rate": np.float32(0.1)}
+    found = apart(model.backend, program, step_inputs(model, program, given), repeats=1)
+    assert [n.op for n in found] == [n.op.name for n in program.nodes]
+    assert all(min(n.seconds) > 0 for n in found)
 
 
 def test_training_with_references_alone_follows_numpy() -> None:
