@@ -25,10 +25,8 @@ from minicnn.optimizers import SGD
 def build(study: str, backend: Any, precision: str = "float32") -> Sequential:
     """The network of a study, compiled."""
     conv, dense, pool = layers.Conv2D, layers.Dense, layers.MaxPooling2D
-    first = [layers.Input((28, 28, 1), dtype="uint8"), layers.Rescaling(1 / 255)]
+    floats, scaled = [layers.Input((28, 28, 1))], [layers.Input((28, 28, 1), dtype="uint8"), layers.Rescaling(1 / 255)]
     mlp = [layers.Flatten(), dense(10, "relu"), dense(10)], SGD(0.1)
-    if study == "mlp_float":
-        first = [layers.Input((28, 28, 1))]
     rest, optimizer = {
         "mlp": mlp, "mlp_float": mlp,
         "platforms": (
@@ -40,7 +38,7 @@ def build(study: str, backend: Any, precision: str = "float32") -> Sequential:
             SGD(0.01),
         ),
     }[study]  # fmt: skip
-    model = Sequential([*first, *rest], backend=backend)
+    model = Sequential([*(floats if study == "mlp_float" else scaled), *rest], backend=backend)
     model.compile(optimizer, SparseCategoricalCrossentropy(from_logits=True), ["accuracy"], precision=precision)
     return model
 
@@ -96,30 +94,33 @@ def numba_graphs(executable: Any, arrays: dict[str, Any], repeats: int) -> Itera
 GRAPHS = {"cupy": cupy_graphs, "numba_cuda": numba_graphs}
 
 
+def orders(rng: np.random.Generator, samples: int, batch: int, steps: int) -> np.ndarray[Any, Any]:
+    """Row numbers of each step, int32 (steps, batch)."""
+    if batch == samples:  # the whole set each time: the queue holds one order
+        return np.broadcast_to(np.arange(batch, dtype="int32"), (steps, batch))
+    some = np.stack([rng.permutation(samples)[:batch] for _ in range(min(steps, 64))]).astype("int32")
+    return np.resize(some, (steps, batch))
+
+
 def measure(study: str, name: str, precision: str = "float32", repeats: int = 50) -> dict[str, Any]:
     """All figures of one study on one backend."""
     batch, samples, steps = SIZES[study]
     rng = np.random.default_rng(0)
     x, y = rng.integers(0, 256, (samples, 28, 28, 1)).astype("uint8"), rng.integers(0, 10, samples).astype("int32")
+    given: tuple[Any, Any] = x, y
+    index: np.ndarray[Any, Any] | None = orders(rng, samples, batch, steps)
+    if study == "mlp_float":  # as its study does: each step takes the arrays as they are
+        given, index = ([((x / 255).astype("float32"), y)], None), None
     start = time.perf_counter()
     backend = get_backend(name, strict=True)
     model = build(study, backend, precision)
-    if study == "mlp_float":
-        source = model._source([((x / 255).astype("float32"), y)], None, None, batch, "keep")
-    else:
-        source = model._source(x, y, None, batch, "pad")
+    source = model._source(*given, None, batch, "pad")
     feed, arrays = next(iter(source.epoch(shuffle=False, seed=0, epoch=0)))
     engine = model._engine
     engine.train_many(feed, arrays, {}, None, [0.01])
     backend.synchronize()
     first = time.perf_counter() - start
-    index: Any = np.stack([rng.permutation(samples)[:batch] for _ in range(min(steps, 64))]).astype("int32")
-    index = np.resize(index, (steps, batch))
     rates = [1e-4] * steps
-    if study == "mlp":  # the whole set each time: the queue holds one order
-        index = np.broadcast_to(np.arange(batch, dtype="int32"), (steps, batch))
-    elif study == "mlp_float":
-        index = None  # each step takes the arrays as they are
 
     def run() -> None:
         engine.train_many(feed, arrays, {}, index, rates)

@@ -137,7 +137,7 @@ def test_a_forward_pass_is_the_same_for_all() -> None:
         loss, hits = peer.peer.forward(3)  # type: ignore[attr-defined]
         assert loss == pytest.approx(expected["loss"], rel=1e-4)
         assert hits == round(expected["accuracy"] * 2000)
-    assert all(0 < t.forward() < 0.5 for t in (model, *peers))
+    assert all(t.forward() > 0 for t in (model, *peers))
 
 
 def test_a_loader_with_workers_gives_the_same() -> None:

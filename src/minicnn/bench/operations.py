@@ -12,7 +12,7 @@ import numpy as np
 
 from minicnn.backends.base import Array, Backend, Executable, Kernel
 from minicnn.models import Model
-from minicnn.program.graph import Node, Program
+from minicnn.program.graph import Node, Program, Value
 
 
 @dataclass(frozen=True)
@@ -109,12 +109,21 @@ def _kernel_time(nodes: Sequence[Node], seconds: Sequence[float]) -> NodeTime:
     return NodeTime(main.op.name, main.scope, main.phase, flops, moved, tuple(seconds))
 
 
+def carry(program: Program, results: Mapping[str, Value]) -> None:
+    """Have a Program replace arrays by its results, as a training step does, rather than return them.
+
+    What is carried is written where it is. An output may be copied after the step, which can take longer than a kernel.
+    """
+    for name, value in results.items():
+        program.input(name, value.shape, value.dtype, kind="statistic")
+        program.updates[name] = value
+
+
 def apart(backend: Backend, program: Program, arrays: Mapping[str, Array], *, repeats: int) -> list[NodeTime]:
     """Time each node of a Program by itself: compiled by the backend as a Program of one node, on the right arrays.
 
-    It is what a step would take without merging nodes into kernels and without running them together. To each such
-    Program the operands are weights and the results statistics, since these are read and written where they are: an
-    input may be copied before a step, and an output after it.
+    It is what a step would take without merging nodes into kernels and without running them together. Operands are
+    parameters and results are carried, so that both stay where they are: see `carry`.
 
     Args:
         backend: The backend.
@@ -130,10 +139,8 @@ def apart(backend: Backend, program: Program, arrays: Mapping[str, Array], *, re
         given = [alone.input(f"in{i}", v.shape, v.dtype, kind="parameter") for i, v in enumerate(node.inputs)]
         made = node.op(*given, **node.attrs)
         here = {f"in{i}": known[id(v)] for i, v in enumerate(node.inputs)}
-        for i, v in enumerate(made if isinstance(made, tuple) else (made,)):
-            alone.input(f"out{i}", v.shape, v.dtype, kind="statistic")
-            alone.updates[f"out{i}"] = v
-            here[f"out{i}"] = backend.asarray(np.zeros(v.shape, v.dtype))
+        carry(alone, {f"out{i}": v for i, v in enumerate(made if isinstance(made, tuple) else (made,))})
+        here |= {name: backend.asarray(np.zeros(v.shape, v.dtype)) for name, v in alone.updates.items()}
         run = backend.compile(alone)
         here |= run(here)  # the memory of what was given may be gone
         seconds = tuple(_seconds(run, here, backend.synchronize) for _ in range(repeats))

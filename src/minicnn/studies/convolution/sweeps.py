@@ -16,6 +16,7 @@ from minicnn.backends.base import Array, Executable
 from minicnn.bench import ContenderError, Worker, awaken, interleaved, stopwatch, torch_peer
 from minicnn.bench.contenders import on_gpu
 from minicnn.bench.memory import allocated
+from minicnn.bench.operations import carry
 from minicnn.bench.worker import together
 from minicnn.ops.strategies import DIRECTIONS, PRIMITIVES, STRATEGIES, Direction, Problem, Strategy
 from minicnn.program.graph import Program
@@ -33,7 +34,7 @@ Way = tuple[str, Direction]
 def step(problem: Problem, direction: Direction) -> Program:
     """A Program that is one convolution, or one of its gradients: from "x", "w", "dy" to "result".
 
-    To it they are weights and statistics: a backend reads and writes them where they are, as within a training step.
+    The operands are parameters and the result is carried, so that all stay where they are, as within a training step.
     """
     program = Program(direction)
     shapes = {"x": problem.x_shape, "w": problem.w_shape, "dy": problem.y_shape}
@@ -47,8 +48,7 @@ def step(problem: Problem, direction: Direction) -> Program:
         made = ops.conv2d_input_gradient(given("dy"), given("w"), image=problem.image, **problem.attrs)
     else:
         made = ops.conv2d_weight_gradient(given("dy"), given("x"), kernel=problem.kernel, **problem.attrs)
-    program.input("result", made.shape, problem.dtype, kind="statistic")
-    program.updates["result"] = made
+    carry(program, {"result": made})
     return program
 
 

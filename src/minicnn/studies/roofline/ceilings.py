@@ -48,8 +48,10 @@ def call_s(copies: Mapping[str, Sequence[float]]) -> float:
     """Seconds that a copy takes apart from its bytes: where the line through the two smallest copies is at no bytes.
 
     Args:
-        copies: Bytes per second, read and written, by the bytes of the array that is copied; at least two.
+        copies: Bytes per second, read and written, by the bytes of the array that is copied. One size tells nothing: 0.
     """
+    if len(copies) < 2:
+        return 0.0
     (n, few), (m, more) = sorted((int(n), 2 * int(n) / median(rates)) for n, rates in copies.items())[:2]
     return max(0.0, (m * few - n * more) / (m - n))
 

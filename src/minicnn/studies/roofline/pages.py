@@ -28,19 +28,19 @@ def machine(page: Page, found: Found) -> None:
     columns += [Column("level", "fits into"), Column("us", "a copy (us)", "{:.3g}"), Column("rate", "GB/s", "{:.3g}")]
     rows: list[dict[str, Cell]] = []
     for name, copies in found["copies"].items():
-        call = call_s(copies) if len(copies) > 1 else 0.0
+        call = call_s(copies)
         for nbytes, rates in copies.items():
             seconds = [2 * int(nbytes) / rate for rate in rates]
             own = {"L2": found["l2"][name]} if found["l2"].get(name) else {}
             level = level_of(2 * int(nbytes), own if on_gpu(name) else caches) if own or not on_gpu(name) else ""
+            if call > median(seconds) / 2:
+                level = f"{level or 'device'}, mostly the call"
             rows.append({
-                "library": f"`{name}`", "working_set": 2 * int(nbytes) / 1e3,
-                "level": ", ".join(filter(None, [level, "mostly the call" * (call > median(seconds) / 2)])),
+                "library": f"`{name}`", "working_set": 2 * int(nbytes) / 1e3, "level": level,
                 "us": Spread.of(seconds, 1e6), "rate": Spread.of(rates, 1e-9),
             })  # fmt: skip
-    note = "Two arrays are the working set. On a CUDA device a hundred copies are one graph. Mostly the call: by the "
-    note += "line through the two smallest, more than half of the time does not depend on the bytes, so the rate is "
-    note += "not that of the level. Caches of a core: "
+    note = "Two arrays are the working set. Mostly the call: by the line through the two smallest, more than half of "
+    note += "the time does not depend on the bytes, so the rate is not that of the level. Caches of a core: "
     note += ", ".join(f"{n} {s // 1024:,} KiB" for n, s in caches.items()) or "not known"
     note += "".join(f"; L2 of the GPU: {s // 2**20:,} MiB" for s in {s for s in found["l2"].values() if s})
     page.table("copies", "Copies by working set", columns, rows, f"{note}.")
