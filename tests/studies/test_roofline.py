@@ -147,6 +147,18 @@ def test_ceilings_are_rates(name: str) -> None:
     assert all(0 < seconds < 0.01 for seconds in found.launch(2))
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["cupy", "torch:cuda"])
+def test_copies_on_a_gpu_are_told_by_level(name: str) -> None:
+    pytest.importorskip(name.partition(":")[0])
+    found = ceilings.Ceilings(name)
+    copies = {str(n): found.copy(n, 3) for n in (2**13, 2**15, 2**23, 2**28, 2**29)}
+    assert ceilings.call_s(copies) < 3e-6  # many are one launch
+    cache, memory, more = (float(np.median(copies[str(n)])) for n in (2**23, 2**28, 2**29))
+    assert cache > memory
+    assert more == pytest.approx(memory, rel=0.1)
+
+
 def test_the_highest_ceilings_are_of_the_largest_copy() -> None:
     found = {
         "products": {"numpy": {"float32": [5.0, 7.0]}, "torch:cuda": {"float32": [90.0]}},
