@@ -1,4 +1,4 @@
-"""Trains the small networks of the tests on the cupy backend, evaluates, predicts; for `.ci/sanitize`."""
+"""Small trainings, evaluations and predictions on the cupy backend, and steps on many rows; for `.ci/sanitize`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
+import numpy as np
+
+from backends.cupy.dense import dense_network, step
 from backends.cupy.networks import NETWORKS, data
 from minicnn.backends.cupy import NAIVE, CupyBackend, Options
 
@@ -18,3 +21,8 @@ for name, network in NETWORKS.items():
         model.evaluate(x, y, batch_size=16)
         model.predict(x, batch_size=16)
         print(name, options, flush=True)
+for dtype in ("uint8", "float32"):
+    program, given = step(dense_network(96, [10], 10, dtype=dtype), 5000, 96, 10)
+    backend = CupyBackend(strict=True)
+    made = backend.compile(program())({k: backend.asarray(v) for k, v in given.items()})
+    print("rows of", dtype, all(np.isfinite(backend.to_numpy(v)).all() for v in made.values()), flush=True)

@@ -202,6 +202,10 @@ static inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
 static inline void mma_bfloat16(float (&c)[4], FragmentA& a, FragmentB& b) {
   mma<2>(c, a, b, [](uint32_t x, uint32_t y) { return from_bfloat16(x & 0xffff) * from_bfloat16(y & 0xffff); });
 }
+static inline void mma_tf32(float (&c)[4], FragmentA& a, FragmentB& b) {
+  const auto seen = [](uint32_t x) { return __int_as_float(x & 0xffffe000); };
+  mma<1>(c, a, b, [=](uint32_t x, uint32_t y) { return seen(x) * seen(y); });
+}
 static inline void mma_float16(float (&c)[4], FragmentA& a, FragmentB& b) {
   mma<2>(c, a, b, [](uint32_t x, uint32_t y) { return from_float16(x & 0xffff) * from_float16(y & 0xffff); });
 }

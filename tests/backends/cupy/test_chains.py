@@ -11,11 +11,13 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from backends.cupy.dense import Made, dense_network, dense_steps, step
 from minicnn import get_backend
-from minicnn.backends._cuda import chains
+from minicnn.backends._cuda import chains, row_products
 from minicnn.backends._cuda.chain_layout import Layout
 from minicnn.backends._cuda.fusing import Plan
 from minicnn.backends._cuda.rewriting import rewrite
-from minicnn.backends._cuda.tiles import Tiles
+from minicnn.backends._cuda.row_sizes import ByteSizes, FloatSizes
+from minicnn.backends._cuda.tensor_tiling import TensorTiles
+from minicnn.backends._cuda.tiles import MULTIPLY_ADDS, Tiles
 
 emulated = pytest.mark.skipif(shutil.which("g++") is None, reason="kernels run on the host through g++")
 
@@ -25,7 +27,9 @@ def small_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few threads, and so few blocks that each takes several tiles."""
     monkeypatch.setattr(chains, "MULTIPROCESSORS", 1)
     monkeypatch.setattr(chains, "THREADS", 64)
-    monkeypatch.setattr(chains, "BYTE_THREADS", (64,))
+    monkeypatch.setattr(row_products, "MULTIPROCESSORS", 1)
+    for sizes in (ByteSizes, FloatSizes):
+        monkeypatch.setattr(sizes, "THREADS", (64,))
 
 
 def planned(made: Made, **options: Any) -> Plan:
@@ -91,6 +95,32 @@ def test_bytes_are_multiplied_on_tensor_cores_only_where_that_is_wanted() -> Non
     assert any(n.op.name.startswith("matmul") for u in plan.units for n in u.nodes)
 
 
+def test_rows_of_float32_go_through_blocks_where_all_blocks_have_some() -> None:
+    network = dense_network(784, [10], 10, dtype="float32")
+    plan = planned(step(network, 2112, 784, 10), tiles=TensorTiles())
+    assert len(plan.launches) == 2
+    (chain,) = found(plan)
+    assert chain.product is not None
+    assert chain.product.gradient is not None
+    assert chain.product.index is not None
+    assert chain.tile_type.startswith("FloatTile<2112, 784, 10, 16,")
+    for made in (planned(step(network, 2000, 784, 10), tiles=TensorTiles()), planned(step(network, 2112, 784, 10))):
+        assert all(chain.product is None for chain in found(made))
+        assert any(n.op.name.startswith("matmul") for u in made.units for n in u.nodes)
+
+
+def test_rows_that_are_made_in_the_step_are_no_rows_in_memory() -> None:
+    from minicnn import ops
+    from minicnn.program import Program
+
+    program = Program()
+    x, w = program.input("x", (64, 8)), program.input("w", (8, 3), kind="parameter")
+    assert row_products.stored_rows(x) == row_products.Rows(x, None, 1.0)
+    assert row_products.stored_rows(ops.reshape(x, shape=(64, 8))) == row_products.Rows(x, None, 1.0)
+    for made in (x * 2.0, ops.relu(x), x @ w, program.constant(np.ones((64, 8), "float32"))):
+        assert row_products.stored_rows(made) is None
+
+
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
 def test_other_precisions_have_no_chain(dtype: str) -> None:
     from minicnn import ops
@@ -121,13 +151,13 @@ def test_what_waits_for_a_sum_over_the_batch_is_outside() -> None:
 # What they compute ------------------------------------------------------------------------------------------
 
 
-def check(made: Made) -> Plan:
+def check(made: Made, tiles: Tiles = MULTIPLY_ADDS) -> Plan:
     """Compare a step's kernels with NumPy; returns their plan."""
     from backends.cupy.emulator import Emulated
 
     program, given = made
     expected = get_backend("numpy").compile(program())(given)
-    kernels = Emulated(program())
+    kernels = Emulated(program(), tiles=tiles)
     results = kernels(given)
     for name, array in expected.items():
         largest = max(1e-3, float(np.abs(array).max())) if array.size else 1.0
@@ -145,40 +175,44 @@ def check(made: Made) -> Plan:
 )
 @given(dense_steps([1, 3, 16, 20, 33, 40, 70], 21, 70))
 def test_a_step_of_dense_layers_is_that_of_numpy(made: Made) -> None:
-    check(made)
+    check(made, TensorTiles())
 
 
 @emulated
 @pytest.mark.usefixtures("small_device")
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
 @pytest.mark.parametrize(
     ("width", "hidden", "rows", "stages", "parts"),
-    [(40, 10, 16, 1, 1), (40, 18, 16, 2, 2), (33, 6, 16, 2, 2), (72, 9, 48, 2, 1), (72, 10, 64, 1, 2)],
+    [(40, 10, 16, 1, 1), (40, 18, 16, 2, 2), (33, 6, 16, 2, 2), (72, 9, 48, 2, 1), (74, 10, 64, 1, 2)],
 )
 def test_a_block_takes_several_tiles(
-    width: int, hidden: int, rows: int, stages: int, parts: int, monkeypatch: pytest.MonkeyPatch
+    width: int, hidden: int, rows: int, stages: int, parts: int, dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chains, "_byte_tile", lambda *_: (rows, 64, stages, parts, 2, 1))
+    monkeypatch.setattr(row_products, "tile", lambda *_: (rows, 64, stages, parts, 2, 1))
     batch = 5 * rows - 5
-    (chain,) = found(check(step(dense_network(width, [hidden], 5), batch, width, 5)))
+    made = step(dense_network(width, [hidden], 5, dtype=dtype), batch, width, 5)
+    (chain,) = found(check(made, TensorTiles()))
     assert chain.product is not None
+    assert chain.product.rows.dtype == dtype
     assert chain.tiles == 5
     assert Layout(chain).narrow == (hidden <= 16)
 
 
 @emulated
 @pytest.mark.usefixtures("small_device")
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
 @pytest.mark.parametrize(("width", "hidden"), [(40, 10), (33, 18)])
-def test_predictions_are_those_of_numpy(width: int, hidden: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_predictions_are_those_of_numpy(width: int, hidden: int, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from backends.cupy.emulator import Emulated
 
-    monkeypatch.setattr(chains, "_byte_tile", lambda *_: (16, 64, 2, 2, 1, 1))
-    model, rng = dense_network(width, [hidden], 5), np.random.default_rng(0)
+    monkeypatch.setattr(row_products, "tile", lambda *_: (16, 64, 2, 2, 1, 1))
+    model, rng = dense_network(width, [hidden], 5, dtype=dtype), np.random.default_rng(0)
     given: dict[str, Any] = {}
     for value in model.program("predict", batch_size=37).inputs:
         drawn = rng.integers(0, 256, value.shape) if value.dtype == "uint8" else rng.normal(size=value.shape) * 0.2
         given[value.name] = drawn.astype(value.dtype)
     expected = get_backend("numpy").compile(model.program("predict", batch_size=37))(given)
-    kernels = Emulated(model.program("predict", batch_size=37))
+    kernels = Emulated(model.program("predict", batch_size=37), tiles=TensorTiles())
     (chain,) = found(kernels.plan)
     assert chain.product is not None
     assert chain.product.gradient is None
@@ -188,19 +222,22 @@ def test_predictions_are_those_of_numpy(width: int, hidden: int, monkeypatch: py
 
 @emulated
 @pytest.mark.usefixtures("small_device")
-def test_products_with_bytes_keep_float32_whatever_the_size_of_weights_and_gradients() -> None:
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+def test_products_with_rows_keep_float32_whatever_the_size_of_weights_and_gradients(dtype: str) -> None:
     from backends.cupy.emulator import Emulated
 
-    program, given = step(dense_network(48, [10], 5), 32, 48, 5)
+    program, given = step(dense_network(48, [10], 5, dtype=dtype), 32, 48, 5)
     rng = np.random.default_rng(2)
     given["dense/kernel"] *= 10.0 ** rng.uniform(-4, 4, (48, 10)).astype("float32")
     given["dense_1/kernel"] *= 10.0 ** rng.uniform(-12, -6, (10, 1)).astype("float32")
     given["learning_rate"] = np.float32(1.0)
     given = {k: np.zeros_like(v) if k.startswith("sgd/") else v for k, v in given.items()}
-    results = Emulated(program())(given)
+    kernels = Emulated(program(), tiles=TensorTiles())
+    assert any(chain.product is not None for chain in found(kernels.plan))
+    results = kernels(given)
 
     w, v, b = (given[k].astype("float64") for k in ("dense/kernel", "dense_1/kernel", "dense/bias"))
-    x = given["x"][given["index"]].astype("float64") * float(np.float32(1 / 255))
+    x = given["x"][given["index"]].astype("float64") * (float(np.float32(1 / 255)) if dtype == "uint8" else 1.0)
     y = given["y"][given["index"]]
     h = np.maximum(x @ w + b, 0)
     logits = h @ v + given["dense_1/bias"]
@@ -213,13 +250,14 @@ def test_products_with_bytes_keep_float32_whatever_the_size_of_weights_and_gradi
 
 @emulated
 @pytest.mark.usefixtures("small_device")
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
 @pytest.mark.parametrize("name", ["dense/kernel", "dense_1/kernel"])
-def test_what_is_no_number_stays_none_in_products_with_bytes(name: str) -> None:
+def test_what_is_no_number_stays_none_in_products_with_rows(name: str, dtype: str) -> None:
     from backends.cupy.emulator import Emulated
 
-    program, given = step(dense_network(48, [10], 5, activation="tanh"), 32, 48, 5)
+    program, given = step(dense_network(48, [10], 5, activation="tanh", dtype=dtype), 32, 48, 5)
     given[name][3, 2] = np.nan
-    results = Emulated(program())(given)
+    results = Emulated(program(), tiles=TensorTiles())(given)
     expected = get_backend("numpy").compile(program())(given)
     for key in ("dense/kernel", "dense_1/kernel"):
         np.testing.assert_array_equal(np.isnan(results[key]), np.isnan(expected[key]))
@@ -228,7 +266,7 @@ def test_what_is_no_number_stays_none_in_products_with_bytes(name: str) -> None:
 
 def test_the_last_turn_of_a_whole_set_keeps_all_blocks_busy() -> None:
     (chain,) = found(planned(step(dense_network(784, [10], 10), 59_000, 784, 10)))
-    sizes, used = chain.byte_sizes, Layout(chain).shared
+    sizes, used = chain.sizes, Layout(chain).shared
     assert sizes.shared <= used <= 227 * 1024
     assert chain.tile_type == (
         f"ByteTile<59000, 784, 10, {sizes.rows}, {sizes.threads}, {sizes.stages}, {sizes.parts}, true>"

@@ -63,6 +63,17 @@ def test_chains_that_begin_with_bytes(hidden: int, architecture: str) -> None:
     assert all(compiler.compile_all(texts, architecture))
 
 
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
+@pytest.mark.parametrize(("width", "hidden"), [(100, 10), (99, 20)])
+def test_chains_that_begin_with_rows_of_float32(width: int, hidden: int, architecture: str) -> None:
+    model = Sequential([layers.Input((width,)), layers.Dense(hidden), layers.Dense(10)], backend="numpy")
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    tiles = tensor_tiling.TensorTiles()
+    texts = _program_texts(model.program("train", batch_size=5000), tiles=tiles, tiled=True, fuse=True)
+    assert any(f"FloatTile<5000, {width}," in text for text in texts)
+    assert all(compiler.compile_all(texts, architecture))
+
+
 @pytest.mark.parametrize("level", [{"tiled": True, "fuse": False}, {"tiled": False, "fuse": False}], ids=str)
 def test_kernels_with_optimisations_switched_off(level: dict[str, bool]) -> None:
     assert all(compiler.compile_all(_texts("normalized", **level), "sm_75"))

@@ -72,13 +72,28 @@ def test_reductions(case: Case) -> None:
 
 @pytest.mark.parametrize("batch", [1, 37, 1000, 20_000])
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
-@pytest.mark.parametrize(("width", "hidden"), [(784, [10]), (100, [33, 7]), (33, [64]), (300, [16])])
+@pytest.mark.parametrize(("width", "hidden"), [(784, [10]), (100, [33, 7]), (33, [64]), (42, [12]), (300, [16])])
 def test_chains_of_rows(width: int, hidden: list[int], dtype: str, batch: int) -> None:
     model = dense_network(width, hidden, 10, dtype=dtype)
     program, given = step(model, batch, width, 10)
     expected = get_backend("numpy").compile(program())(given)
     backend = CupyBackend(strict=True)
     made = backend.compile(program())({k: backend.asarray(v) for k, v in given.items()})
+    for name, array in expected.items():
+        largest = max(1e-3, float(np.abs(array).max()))
+        np.testing.assert_allclose(backend.to_numpy(made[name]), array, rtol=5e-5, atol=2e-5 * largest, err_msg=name)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+def test_chains_begin_with_rows_at_any_address(dtype: str) -> None:
+    program, given = step(dense_network(96, [10], 10, dtype=dtype), 5000, 96, 10)
+    expected = get_backend("numpy").compile(program())(given)
+    backend = CupyBackend(strict=True)
+    arrays = {k: backend.asarray(v) for k, v in given.items()}
+    room = cupy.empty(given["x"].size + 1, dtype)
+    arrays["x"] = room[1:].reshape(given["x"].shape)
+    arrays["x"][...] = cupy.asarray(given["x"])
+    made = backend.compile(program())(arrays)
     for name, array in expected.items():
         largest = max(1e-3, float(np.abs(array).max()))
         np.testing.assert_allclose(backend.to_numpy(made[name]), array, rtol=5e-5, atol=2e-5 * largest, err_msg=name)

@@ -97,7 +97,7 @@ def test_a_block_takes_as_many_rows_of_bytes_as_fit(
     monkeypatch.setattr(tiling, "TILES", tiles)
     program = step(dense_network(k, [m], 5), n, k, 5)[0]()
     product = next(node for node in program.nodes if node.op.name == "matmul")
-    assert tiles.takes_bytes(product) == (rows is not None)
+    assert tiles.takes_rows(product, "uint8") == (rows is not None)
     for chain in found(NumbaCudaBackend().plan(program)):
         assert chain.product is None or (chain.rows, chain.blocks) == (rows, min(132, -(-n // (rows or 1))))
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from minicnn.backends._cuda.byte_sizes import ByteSizes
 from minicnn.backends._cuda.expressions import same_index
+from minicnn.backends._cuda.row_sizes import ByteSizes, FloatSizes
 from minicnn.program.graph import ITEMSIZE, Node, Value
 
 SHARED = 227 * 1024  # most dynamic shared memory of a block
@@ -17,15 +17,15 @@ SOFTMAX = frozenset({"softmax", "log_softmax", "softmax_cross_entropy", "softmax
 
 
 @dataclass(frozen=True)
-class ByteProduct:
-    """A product whose left side is rows of bytes: times `scale`, they are converted where they are read.
+class RowProduct:
+    """A product whose left side is rows in memory; bytes are converted, and multiplied by `scale`, where they are read.
 
     Attributes:
         node: The product with the weights.
         gradient: That of the transposed rows with the gradient, if the chain takes it.
-        rows: All rows in memory, uint8.
+        rows: All rows in memory, uint8 or float32.
         index: Which of them a batch has, if not all.
-        scale: What the bytes are multiplied by.
+        scale: What the rows are multiplied by.
     """
 
     node: Node
@@ -43,11 +43,11 @@ class Chain:
         batch: Rows of the batch.
         nodes: The nodes in order, sums included.
         sums: Those that sum over the rows of the batch.
-        product: The product with rows of bytes with which it begins, if it does.
+        product: The product with rows in memory with which it begins, if it does.
         rows: Rows that a block takes at a time.
         threads: Threads of a block.
-        stages: Tiles of bytes that are in shared memory or on their way there.
-        parts: Warps that share the terms of the product with bytes of some rows.
+        stages: Tiles of rows that are in shared memory or on their way there.
+        parts: Warps that share the terms of that product of some rows.
         blocks: Blocks.
         resident: Blocks of a multiprocessor.
     """
@@ -55,7 +55,7 @@ class Chain:
     batch: int
     nodes: list[Node]
     sums: set[int] = field(default_factory=set)
-    product: ByteProduct | None = None
+    product: RowProduct | None = None
     rows: int = 1
     threads: int = 256
     stages: int = 1
@@ -70,25 +70,31 @@ class Chain:
 
     @property
     def narrow(self) -> bool:
-        """Whether a thread takes a row by itself through everything behind a product with bytes."""
+        """Whether a thread takes a row by itself through everything behind such a product."""
         columns = [v.size // self.batch for n in self.nodes if id(n) not in self.sums for v in n.outputs]
         return self.product is not None and max(columns) <= NARROW
 
     @property
-    def byte_sizes(self) -> ByteSizes:
-        """The product with bytes, in its tile."""
-        product = cast(ByteProduct, self.product)
+    def sizes(self) -> ByteSizes | FloatSizes:
+        """The product with rows in memory, in its tile."""
+        product = cast(RowProduct, self.product)
         (_, m), k = product.node.outputs[0].shape, product.node.inputs[0].shape[1]
-        return ByteSizes(k, m, self.rows, self.threads, self.stages, self.parts, product.gradient is not None)
+        kind = ByteSizes if product.rows.dtype == "uint8" else FloatSizes
+        return kind(k, m, self.rows, self.threads, self.stages, self.parts, product.gradient is not None)
+
+    @property
+    def kind(self) -> str:
+        """How the C++ types of the product with rows in memory begin."""
+        return "" if self.product is None else "Byte" if self.product.rows.dtype == "uint8" else "Float"
 
     @property
     def tile_type(self) -> str:
-        """C++ type of the product with bytes."""
+        """C++ type of the tile of the product with rows in memory."""
         if self.product is None:
             return ""
-        one = self.byte_sizes
+        one = self.sizes
         sizes = f"{one.k}, {one.m}, {one.rows}, {one.threads}, {one.stages}, {one.parts}"
-        return f"ByteTile<{self.batch}, {sizes}, {'true' if one.back else 'false'}>"
+        return f"{self.kind}Tile<{self.batch}, {sizes}, {'true' if one.back else 'false'}>"
 
 
 @dataclass
@@ -194,7 +200,7 @@ class Layout:
                 level[id(value)] = at
 
     def early(self, node: Node) -> bool:
-        """Whether a node, no sum, waits for nothing in a chain that begins with bytes."""
+        """Whether a node, no sum, waits for nothing in a chain that begins with rows in memory."""
         product, y = self.chain.product, node.outputs[0]
         if product is None or self._level[id(y)]:
             return False
@@ -211,7 +217,7 @@ class Layout:
         return self.narrow and node.op.name == "sum" and made is not None and not self.early(made)
 
     def sums_type(self, node: Node) -> str:
-        """C++ type of a sum over the rows, other than the product with bytes."""
+        """C++ type of a sum over the rows, other than the product with those in memory."""
         threads, y = self.chain.threads, node.outputs[0]
         if self.own_sum(node):
             return f"OwnSums<float, {y.size}, {threads}>"
@@ -248,10 +254,10 @@ class Layout:
         return at
 
     def product_space(self) -> tuple[int, int]:
-        """Bytes that the product with rows of bytes takes, and where among them threads leave sums at the end."""
+        """Bytes that the product with rows in memory takes, and where among them threads leave sums at the end."""
         if self.chain.product is None:
             return 0, 0
-        return self.chain.byte_sizes.shared, self.chain.byte_sizes.products
+        return self.chain.sizes.shared, self.chain.sizes.products
 
     def _placed(self) -> None:
         chain = self.chain

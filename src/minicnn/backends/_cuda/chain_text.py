@@ -46,23 +46,29 @@ class _Text:
             ahead, step = chain.stages - 1, chain.blocks
             first, tail = self._early()
             weights = self.writer.functor(product.node.inputs[1])
-            text += f"    bytes.find(block * {chain.rows}, where);\n    bytes.copy_weights({weights});\n"
-            text += f"    bytes.keep(0);\n{wait}"
-            text += f"    bytes.load(0);\n    bytes.find((block + {step}) * {chain.rows}, where);\n" if ahead else ""
-            text += first.replace("EARLY", "block") + tail + "    bytes.begin();\n"
-            text += f"    bytes.keep(1);\n{wait}" if ahead else ""
+            text += f"    stream.find(block * {chain.rows}, where);\n    stream.copy_weights({weights});\n"
+            text += f"    stream.keep(0);\n{wait}"
+            text += f"    stream.load(0);\n    stream.find((block + {step}) * {chain.rows}, where);\n" if ahead else ""
+            text += first.replace("EARLY", "block") + tail + "    stream.begin();\n"
+            text += f"    stream.keep(1);\n{wait}" if ahead else ""
             head = (
                 f"      const bool more = tile + {step} < {chain.tiles};\n"
-                + ("" if ahead else "      bytes.load(turn);\n")
-                + f"      bytes.find((tile + {(ahead + 1) * step}) * {chain.rows}, where);\n"
+                + ("" if ahead else "      stream.load(turn);\n")
+                + f"      stream.find((tile + {(ahead + 1) * step}) * {chain.rows}, where);\n"
                 + first.replace("EARLY", f"min(tile + {step}, {chain.tiles - 1})")
-                + f"      copies_wait();\n{wait}      bytes.multiply(turn, more);\n{wait}"
+                + f"      copies_wait();\n{wait}      stream.multiply(turn, more);\n{wait}"
             )
-            tail += "      bytes.keep(turn);\n" + ("      bytes.forget();\n" if product.gradient is not None else "")
+            tail += "      stream.keep(turn);\n" + ("      stream.forget();\n" if product.gradient is not None else "")
             tail += "" if ahead else wait
         sums = [n for n in chain.nodes if id(n) in chain.sums]
         if self.layout.narrow:
-            levels = self._rows() + wait + self._split() + (wait if product and product.gradient else "")
+            levels = (
+                self._rows()
+                + "      stream.ahead(turn, more);\n"
+                + wait
+                + self._split()
+                + (wait if product and product.gradient else "")
+            )
             levels += self._all_sums(sums)
             if any(self.layout.early(n) and self.layout.summed(n.outputs[0]) for n in chain.nodes if n not in sums):
                 levels += wait  # otherwise the next turn has a barrier soon enough
@@ -112,7 +118,7 @@ class _Text:
                 self.writer.reads_queue = True
                 offset = f" + (unsigned long long)(row) * {rows.size}u"
             text += f"    using A = {chain.tile_type};\n"
-            text += f"    ByteRows<A> bytes(memory, {self.writer.parameter(rows)}{offset});\n"
+            text += f"    {chain.kind}Rows<A> stream(memory, {self.writer.parameter(rows)}{offset});\n"
             place = f"uint32({self.writer.functor(product.index)}(r))" if product.index is not None else "r"
             text += f"    auto where = [&](uint32 r) {{ return {place}; }};\n"
         return text
@@ -127,8 +133,8 @@ class _Text:
             place = f"{self.writer.parameter(part)}[block * {node.outputs[0].size}u + o]"
             if chain.product is not None and node is chain.product.gradient:
                 scale = literal(chain.product.scale, "float")
-                leave += "    bytes.leave();\n"
-                text += f"    bytes.finish([&](uint32 o, float sum) {{ {place} = sum * {scale}; }});\n"
+                leave += "    stream.leave();\n"
+                text += f"    stream.finish([&](uint32 o, float sum) {{ {place} = sum * {scale}; }});\n"
             else:
                 scratch = f"reinterpret_cast<float*>(memory + {self.layout.scratch[id(node)]})"
                 leave += f"    sum{k}.leave({scratch});\n"
@@ -192,10 +198,11 @@ class _Text:
         return text, stores
 
     def _level_zero(self) -> str:
-        """The first level of a chain that begins with bytes, less what is done early."""
+        """The first level of a chain that begins with rows in memory, less what is done early."""
         level = self.layout.levels[0]
         text = "".join(self._loop(loop) for loop in level.loops.values() if self._multiplies(loop))
-        return text + "".join(self._statistics(value) for value in level.statistics)
+        text += "".join(self._statistics(value) for value in level.statistics)
+        return text + "      stream.ahead(turn, more);\n"
 
     def _name(self, value: Value, local: dict[int, str] | None = None) -> str:
         if local and id(value) in local:
@@ -230,7 +237,7 @@ class _Text:
                 self.writer.written.add(id(y))
                 stores += f" {self.writer.parameter(y)}[i] = v{name};"
             if y is dy:
-                stores += f" bytes.note(c, v{name});"
+                stores += f" stream.note(c, v{name});"
         guard = "real && lane == 0" if loop.lanes > 1 else "real"
         text += f"        if ({guard}) {{{stores} }}\n      }}\n"
         return text
@@ -239,7 +246,7 @@ class _Text:
         product = self.chain.product
         if product is not None and node is product.node:
             scale = literal(product.scale, "float")
-            return f"bytes.product(e) * {scale}"
+            return f"stream.product(e) * {scale}"
         names = [self._name(v, local) for v in node.inputs]
         if node.op.name in SOFTMAX:
             return self._softmax(node, names)
@@ -322,7 +329,7 @@ class _Text:
                     column = "c" if total.outputs[0].size == columns else "0"
                     text += f"          sum{at}.total[{column}] += v{name}[c];\n"
             if y is dy:
-                text += f"          bytes.note(c, v{name}[c]);\n"
+                text += f"          stream.note(c, v{name}[c]);\n"
             text += f"        }}\n        auto {name} = [&](uint32 i) {{ return v{name}[i - at * {columns}u]; }};\n"
             local[id(y)] = name
         return text + f"      }}\n{self._no_rows()}"
@@ -346,7 +353,7 @@ class _Text:
         columns = node.outputs[0].size // self.chain.batch
         product = self.chain.product
         if product is not None and node is product.node:
-            return f"bytes.product(k * {columns} + c) * {literal(product.scale, 'float')}"
+            return f"stream.product(k * {columns} + c) * {literal(product.scale, 'float')}"
         names = [self._name(v, local) for v in node.inputs]
         if node.op.name == "matmul":
             terms = node.inputs[0].shape[1]
@@ -377,10 +384,10 @@ class _Text:
             return ""
         dy = product.gradient.inputs[1]
         term = f"{self._name(dy)}((row0 + r) * {dy.shape[1]}u + c)"
-        return f"      bytes.split(rows, [&](uint32 r, uint32 c) {{ return {term}; }});\n"
+        return f"      stream.split(rows, [&](uint32 r, uint32 c) {{ return {term}; }});\n"
 
     def _all_sums(self, nodes: Sequence[Node]) -> str:
-        """Sums over the rows; where that of a product with bytes is among them, half of the warps begin with it."""
+        """Sums over the rows; half of the warps begin with that of rows in memory, if it is among them."""
         product = self.chain.product
         text = "".join(self._sum(n) for n in nodes if product is None or n is not product.gradient)
         if product is None or not any(n is product.gradient for n in nodes):
@@ -388,7 +395,7 @@ class _Text:
         return (
             "#pragma unroll 1\n      for (int half = 0; half < 2; half++) {\n"
             f"        if ((threadIdx.x / 128 + half) % 2) {{\n{text}        }} else {{\n"
-            "          bytes.accumulate(turn, more);\n        }\n      }\n"
+            "          stream.accumulate(turn, more);\n        }\n      }\n"
         )
 
     def _sum(self, node: Node) -> str:

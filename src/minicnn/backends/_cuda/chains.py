@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from minicnn import ops
-from minicnn.backends._cuda.chain_layout import (
-    SHARED,
-    SOFTMAX,
-    ByteProduct,
-    Chain,
-    Layout,
-    is_sum_of_parts,
-)
+from minicnn.backends._cuda import row_products
+from minicnn.backends._cuda.chain_layout import SOFTMAX, Chain, Layout, is_sum_of_parts
 from minicnn.backends._cuda.expressions import unsupported
+from minicnn.backends._cuda.row_products import Rows
 from minicnn.backends._cuda.tiling import MULTIPROCESSORS, Tile
 from minicnn.ops.checks import normalize_axes, normalize_axis
 from minicnn.ops.primitive import Array, Namespace, Primitive
 from minicnn.program.graph import Node, Program, Spec, Value
 
-THREADS = 256  # of a block
-BYTE_ROWS = (16, 32, 48, 64, 80, 96, 112, 128)  # that a block takes at a time, if its chain begins with bytes
-BYTE_THREADS = (256, 512)  # of a block whose chain begins with bytes
+THREADS = 256  # of a block whose chain does not begin with rows in memory
 MOST_COLUMNS = 1024  # of a value that a block keeps for each of its rows
 MOST_WEIGHTS = 4096  # elements of a matrix that every block reads
 MOST_PRODUCTS = 100_000 * MULTIPROCESSORS  # multiply-adds that threads do one by one
@@ -48,14 +40,16 @@ def every_node(program: Program) -> Iterator[Node]:
 # Which nodes ------------------------------------------------------------------------------------------------
 
 
-def find(program: Program, shared: int, *, takes_bytes: Callable[[Node], bool]) -> list[Chain]:
+def find(program: Program, shared: int, *, takes_rows: Callable[[Node, str], bool]) -> list[Chain]:
     """The chains of a Program, each with the nodes that it shall have.
 
     Args:
         program: The Program.
         shared: Bytes of shared memory that a block may have.
-        takes_bytes: Whether a chain may begin with a product with rows of bytes.
+        takes_rows: Whether a chain may begin with a product with rows of a type.
     """
+    streams = row_products.find(program, shared, takes_rows)
+    apart = row_products.of_bytes(program) - set(streams)
     batches = {
         n.outputs[0].shape[0]
         for n in program.nodes
@@ -64,34 +58,34 @@ def find(program: Program, shared: int, *, takes_bytes: Callable[[Node], bool]) 
     found: list[Chain] = []
     taken: set[int] = set()
     for batch in sorted(batches, reverse=True):
-        nodes = [n for n in program.nodes if id(n) not in taken and (not _byte_product(n) or takes_bytes(n))]
-        for part in _parts(program, _members(program, nodes, batch)):
+        nodes = [n for n in program.nodes if id(n) not in taken | apart]
+        for part in _parts(program, _members(program, nodes, streams, batch)):
             one = Chain(batch, part)
-            one.sums = {id(n) for n in part if _sums_rows(n, batch)}
-            if _choose(one, shared):
+            one.sums = {id(n) for n in part if _sums_rows(n, streams, batch)}
+            if _choose(one, streams, shared):
                 found.append(one)
                 taken |= {id(n) for n in part}
     return found
 
 
-def _members(program: Program, nodes: Sequence[Node], batch: int) -> list[Node]:
+def _members(program: Program, nodes: Sequence[Node], streams: Mapping[int, Rows], batch: int) -> list[Node]:
     """Nodes that belong to chains of so many rows, in order."""
-    inside = {id(n): n for n in nodes if _row_wise(n, batch) or _sums_rows(n, batch)}
-    # Bytes are converted where they are read.
+    inside = {id(n): n for n in nodes if _row_wise(n, streams, batch) or _sums_rows(n, streams, batch)}
+    # Rows in memory are gathered and converted where they are read.
     for node in list(inside.values()):
-        if node.op.name == "matmul" and byte_rows(node.inputs[0]) is not None:
-            inside = {key: n for key, n in inside.items() if key not in _conversions(node.inputs[0])}
+        if id(node) in streams:
+            inside = {key: n for key, n in inside.items() if key not in row_products.conversions(node.inputs[0])}
     size = -1
     while size != len(inside):
         size = len(inside)
-        made = {id(v) for n in inside.values() if not _sums_rows(n, batch) for v in n.outputs}
-        inside = {key: n for key, n in inside.items() if _keeps_to_rows(n, made, batch)}
-        inside = _near_products(inside)
-        inside = _convex(program, inside, batch)
+        made = {id(v) for n in inside.values() if not _sums_rows(n, streams, batch) for v in n.outputs}
+        inside = {key: n for key, n in inside.items() if _keeps_to_rows(n, streams, made, batch)}
+        inside = _near_products(inside, streams)
+        inside = _convex(program, inside, streams, batch)
     return list(inside.values())
 
 
-def _row_wise(node: Node, batch: int) -> bool:
+def _row_wise(node: Node, streams: Mapping[int, Rows], batch: int) -> bool:
     """Whether row r of each result may come from row r of the inputs."""
     y, name = node.outputs[0], node.op.name
     if unsupported(node) is not None or node.phase == "update" or not y.shape or y.shape[0] != batch:
@@ -103,9 +97,7 @@ def _row_wise(node: Node, batch: int) -> bool:
     if name == "matmul":
         if node.attrs["transpose_a"]:
             return False
-        if byte_rows(node.inputs[0]) is not None:
-            return _fits_bytes(node)
-        return _small(node.inputs[1].size, batch)
+        return id(node) in streams or _small(node.inputs[1].size, batch)
     if name in ("sum", "max", "mean"):
         x = node.inputs[0]
         axes = normalize_axes(name, node.attrs["axes"], x.ndim)
@@ -124,7 +116,7 @@ def _small(weights: int, batch: int) -> bool:
     return weights <= MOST_WEIGHTS and weights * batch <= MOST_PRODUCTS
 
 
-def _sums_rows(node: Node, batch: int) -> bool:
+def _sums_rows(node: Node, streams: Mapping[int, Rows], batch: int) -> bool:
     """Whether a node sums over the rows of the batch what a chain may have made."""
     y, x = node.outputs[0], node.inputs[0] if node.inputs else None
     if x is None or unsupported(node) is not None or y.dtype != "float32" or x.dtype != "float32":
@@ -136,17 +128,15 @@ def _sums_rows(node: Node, batch: int) -> bool:
         return x.size // batch <= MOST_COLUMNS and (len(axes) == x.ndim or axes == (0,))
     if node.op.name != "matmul" or not node.attrs["transpose_a"] or node.attrs["transpose_b"]:
         return False
-    return _small(y.size, batch) or byte_rows(x) is not None
+    return id(node) in streams or _small(y.size, batch)
 
 
-def _keeps_to_rows(node: Node, made: set[int], batch: int) -> bool:
+def _keeps_to_rows(node: Node, streams: Mapping[int, Rows], made: set[int], batch: int) -> bool:
     """Whether a node reads, of what the chain makes, its own row alone."""
     own = [k for k, v in enumerate(node.inputs) if id(v) in made]
     y, name = node.outputs[0], node.op.name
-    if _sums_rows(node, batch):
-        if name == "matmul" and byte_rows(node.inputs[0]) is not None:
-            return own == [1]
-        return bool(own)
+    if _sums_rows(node, streams, batch):
+        return own == [1] if id(node) in streams else bool(own)
     for k in own:
         x = node.inputs[k]
         if x.shape[:1] != (batch,) or (name in ("matmul", "take") and (k == 1) != (name == "take")):
@@ -158,7 +148,7 @@ def _keeps_to_rows(node: Node, made: set[int], batch: int) -> bool:
     return True
 
 
-def _near_products(inside: dict[int, Node]) -> dict[int, Node]:
+def _near_products(inside: dict[int, Node], streams: Mapping[int, Rows]) -> dict[int, Node]:
     """Keep products and softmax, what leads there from other products, and what follows any of these."""
     core = {key for key, n in inside.items() if n.op.name in SOFTMAX or n.op.name == "matmul"}
     leading = set(core)
@@ -177,28 +167,20 @@ def _near_products(inside: dict[int, Node]) -> dict[int, Node]:
             continue
         kept.add(key)
         made |= {id(v) for v in node.outputs}
-    # A product with the transpose of bytes needs that with the bytes themselves.
+    # A product with the transpose of rows in memory needs that with the rows themselves.
     left = {key: n for key, n in inside.items() if key in kept}
-    rows = {id(byte_rows(n.inputs[0])[0]) for n in left.values() if _byte_product(n)}  # type: ignore[index]
-    return {
-        key: n
-        for key, n in left.items()
-        if n.op.name != "matmul" or (found := byte_rows(n.inputs[0])) is None or id(found[0]) in rows
-    }
+    stored = {id(streams[key].stored) for key, n in left.items() if key in streams and not n.attrs["transpose_a"]}
+    return {key: n for key, n in left.items() if key not in streams or id(streams[key].stored) in stored}
 
 
-def _byte_product(node: Node) -> bool:
-    return node.op.name == "matmul" and not node.attrs["transpose_a"] and byte_rows(node.inputs[0]) is not None
-
-
-def _convex(program: Program, inside: dict[int, Node], batch: int) -> dict[int, Node]:
+def _convex(program: Program, inside: dict[int, Node], streams: Mapping[int, Rows], batch: int) -> dict[int, Node]:
     """Drop nodes that wait for others outside which wait for the chain."""
     late: set[int] = set()  # values made outside from what the chain makes
     made: set[int] = set()
     kept = dict(inside)
     for node in program.nodes:
         if id(node) in kept and not any(id(v) in late for v in node.inputs):
-            (late if _sums_rows(node, batch) else made).update(id(v) for v in node.outputs)
+            (late if _sums_rows(node, streams, batch) else made).update(id(v) for v in node.outputs)
             continue
         kept.pop(id(node), None)
         if any(id(v) in made or id(v) in late for v in node.inputs):
@@ -223,94 +205,15 @@ def _parts(program: Program, nodes: Sequence[Node]) -> list[list[Node]]:
     return [p for p in parts.values() if len(p) > 2 and any(n.op.name in SOFTMAX or n.op.name == "matmul" for n in p)]
 
 
-def _conversions(value: Value) -> set[int]:
-    """The nodes that make a matrix of rows of bytes."""
-    found: set[int] = set()
-    while value.node is not None:
-        found.add(id(value.node))
-        value = max(value.node.inputs, key=lambda v: v.size if v.kind != "constant" else -1)
-    return found
-
-
-# Rows of bytes ----------------------------------------------------------------------------------------------
-
-
-def byte_rows(value: Value) -> tuple[Value, Value | None, float] | None:
-    """Rows of bytes in memory, an index of those that a batch has and a factor, if a matrix consists of that."""
-    scale, batch, converted = 1.0, value.shape[0] if value.shape else 0, False
-    while value.node is not None:
-        node = value.node
-        name = node.op.name
-        if name == "take" and value.dtype == "uint8":
-            rows, index = node.inputs
-            return (rows, index, scale) if converted and index.shape == (batch,) and rows.node is None else None
-        if name in ("multiply", "divide") and not converted:
-            values = [v for v in node.inputs if v.shape == value.shape]
-            factors = [v.data for v in node.inputs if v.kind == "constant" and v.data is not None and v.size == 1]
-            if len(values) != 1 or len(factors) != 1 or (name == "divide" and node.inputs[0] is not values[0]):
-                return None
-            factor = float(factors[0].flat[0])
-            scale, value = scale * (factor if name == "multiply" else 1 / factor), values[0]
-        elif name == "cast" and not converted and node.inputs[0].dtype == "uint8" and value.dtype == "float32":
-            value, converted = node.inputs[0], True
-        elif name == "reshape" and node.inputs[0].shape[:1] == (batch,):
-            value = node.inputs[0]
-        else:
-            return None
-    return (value, None, scale) if converted and value.dtype == "uint8" and value.shape[:1] == (batch,) else None
-
-
-def _fits_bytes(node: Node) -> bool:
-    one = Chain(node.outputs[0].shape[0], [node], set(), ByteProduct(node, node, node.inputs[0], None, 1.0))
-    return not node.attrs["transpose_b"] and _byte_tile(one) is not None
-
-
 # Sizes ------------------------------------------------------------------------------------------------------
 
-_REGISTERS = 65_536
 
-
-def _byte_tile(one: Chain, shared: int = SHARED) -> tuple[int, ...] | None:
-    """Rows, threads, stages, parts, blocks and resident blocks of a chain that begins with bytes; None if nothing fits.
-
-    Args:
-        one: The chain, with its product.
-        shared: Most bytes of shared memory of a block.
-    """
-    if one.product is None:
-        return None
-    best: tuple[float, tuple[int, ...]] | None = None
-    narrow = one.narrow
-    for rows, threads, stages, parts in itertools.product(BYTE_ROWS, BYTE_THREADS, (1, 2), (1, 2, 3, 4, 8)):
-        one.rows, one.threads, one.stages, one.parts = rows, threads, stages, parts
-        if rows > threads or parts * 32 > threads or one.byte_sizes.shared > shared:
-            continue
-        need, registers = Layout(one).shared, one.byte_sizes.registers
-        if need > shared or registers * threads > _REGISTERS or registers > 255:
-            continue
-        fit = min(_REGISTERS // (registers * threads), (SHARED + 1024) // (need + 1024), 2)
-        resident = min(fit, -(-one.tiles // MULTIPROCESSORS))
-        blocks = min(one.tiles, MULTIPROCESSORS * resident)
-        score = -(-one.tiles // blocks) * one.byte_sizes.cycles(narrow) * (1 + 0.7 * (resident - 1))
-        if best is None or score < best[0]:
-            best = (score, (rows, threads, stages, parts, blocks, resident))
-    return None if best is None else best[1]
-
-
-def _choose(one: Chain, shared: int) -> bool:
+def _choose(one: Chain, streams: Mapping[int, Rows], shared: int) -> bool:
     """Choose the sizes of a chain; whether there are any that fit."""
-    products = [n for n in one.nodes if _byte_product(n)]
-    if len(products) > 1:
+    if not row_products.begin(one, streams):
         return False
-    for node in products:
-        rows, index, scale = byte_rows(node.inputs[0]) or (node.inputs[0], None, 1.0)
-        transposed = [n for n in one.nodes if id(n) in one.sums and n.op.name == "matmul" and byte_rows(n.inputs[0])]
-        width = node.outputs[0].shape[1]
-        if len(transposed) > 1 or any(n.outputs[0].shape[1] != width for n in transposed):
-            return False
-        one.product = ByteProduct(node, transposed[0] if transposed else None, rows, index, scale)
     if one.product is not None:
-        tile = _byte_tile(one, shared)
+        tile = row_products.tile(one, shared)
         if tile is None:
             return False
         one.rows, one.threads, one.stages, one.parts, one.blocks, one.resident = tile
@@ -396,7 +299,7 @@ def _contract(program: Program, one: Chain, layout: Callable[[Chain], Layout]) -
 
 
 def _read(node: Node, one: Chain) -> Sequence[Value]:
-    """What a node of a chain reads: of bytes, the rows and their index."""
+    """What a node of a chain reads: of rows in memory, these and their index."""
     product = one.product
     if product is not None and node in (product.node, product.gradient):
         return [product.rows, *([product.index] if product.index is not None else []), node.inputs[1]]

@@ -18,7 +18,7 @@ from minicnn.backends._cuda import nvrtc
 OPTIONS = ("-std=c++17", "-default-device", "-lineinfo", "--diag-suppress=177")
 HEADERS = (
     "core.cuh", "mma.cuh", "windows.cuh", "results.cuh", "tiles.cuh", "products.cuh", "parts.cuh", "tensor.cuh",
-    "tensor_products.cuh", "kernels.cuh", "bytes.cuh", "chain.cuh",
+    "tensor_products.cuh", "kernels.cuh", "rows.cuh", "bytes.cuh", "floats.cuh", "chain.cuh",
 )  # fmt: skip
 
 

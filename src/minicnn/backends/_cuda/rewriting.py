@@ -330,7 +330,7 @@ def rewrite(
     replace(program, decompose)
     if fuse:
         remember_maxima(program)
-    found = chains.find(program, shared, takes_bytes=tiles.takes_bytes) if fuse and tiled and tiles.chains else []
+    found = chains.find(program, shared, takes_rows=tiles.takes_rows) if fuse and tiled and tiles.chains else []
     for one in found:
         tiles.size_chain(one)
     if tiled:

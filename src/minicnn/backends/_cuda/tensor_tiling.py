@@ -56,6 +56,10 @@ class TensorTiles(Tiles):
             node, joined, lambda: product(node, self.precision, joined=joined) or plain(node, joined=joined)
         )
 
+    def takes_rows(self, node: Node, dtype: str) -> bool:
+        """See `Tiles.takes_rows`."""
+        return dtype == "float32" or super().takes_rows(node, dtype)
+
     def _convolution(self, node: Node, pool: tuple[int, int] | None) -> Tile | None:
         made, plain = convolution(node, pool, self.precision), super().convolution(node, pool)
         if made is None or (plain is not None and without_tensor_cores(node, plain) < made.score):

@@ -52,9 +52,9 @@ class Tiles:
         """Tile of a sum or a maximum of so many terms for each of so many results."""
         return tiling.reduction(results, terms, terms_first=terms_first, join=join, limits=self.limits)
 
-    def takes_bytes(self, node: Node) -> bool:
-        """Whether a chain may begin with this product with rows of bytes."""
-        return self.byte_products
+    def takes_rows(self, node: Node, dtype: str) -> bool:
+        """Whether a chain may begin with this product with rows in memory of a type, uint8 or float32."""
+        return dtype == "uint8" and self.byte_products
 
     def size_chain(self, chain: Chain) -> None:
         """Set the sizes of a chain, where they are other than it chose itself."""

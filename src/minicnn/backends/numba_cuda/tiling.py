@@ -63,10 +63,10 @@ class NumbaTiles(Tiles):
 
     # Chains -------------------------------------------------------------------------------------
 
-    def takes_bytes(self, node: Node) -> bool:
-        """See `Tiles.takes_bytes`."""
+    def takes_rows(self, node: Node, dtype: str) -> bool:
+        """See `Tiles.takes_rows`."""
         (n, m), k = node.outputs[0].shape, node.inputs[0].shape[1]
-        return m <= NARROW and self._byte_rows(n, k, m) is not None
+        return dtype == "uint8" and m <= NARROW and self._byte_rows(n, k, m) is not None
 
     def _byte_rows(self, n: int, k: int, m: int) -> int | None:
         """Rows of bytes that a block takes at a time: as many as fit, and leave work for all; None if nothing fits."""

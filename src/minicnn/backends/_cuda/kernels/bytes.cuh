@@ -4,28 +4,9 @@
 // transpose with the gradient. Each column of the float32 operand becomes numbers of 24 bits, a power of two apart from it,
 // and each of these three signed bytes, its digits. Sums of products of bytes are exact; float32 rounds what they add up to.
 #pragma once
-#include "mma.cuh"
-#include "products.cuh"
+#include "rows.cuh"
 
 DEVICE float from_bits(uint32 bits) { return __int_as_float(int(bits)); }
-
-// Copies N bytes, 4, 8 or 16, to shared memory, of which the thread need not wait until copies_wait.
-template <int N> DEVICE void copy_async(void* to, const void* from) {
-#if !defined(MINICNN_EMULATED) && __CUDA_ARCH__ >= 800
-  if (N == 16) asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
-  else asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(shared_address(to)), "l"(from), "n"(N) : "memory");
-#else
-  if (N == 16) *reinterpret_cast<Pack<uint32, 4>*>(to) = *reinterpret_cast<const Pack<uint32, 4>*>(from);
-  else if (N == 8) *reinterpret_cast<Pack<uint32, 2>*>(to) = *reinterpret_cast<const Pack<uint32, 2>*>(from);
-  else *reinterpret_cast<uint32*>(to) = *reinterpret_cast<const uint32*>(from);
-#endif
-}
-// Waits until all copies of this thread have arrived.
-DEVICE void copies_wait() {
-#if !defined(MINICNN_EMULATED) && __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_all;" ::: "memory");
-#endif
-}
 
 // What takes numbers, the largest of which has these bits, to integers of 24 bits, and what takes those back: powers of two.
 // Where that largest is no number, nothing comes back as one.
@@ -85,27 +66,24 @@ template <int N_, int K_, int M_, int ROWS_, int THREADS_, int STAGES_, int PART
 };
 
 // What a block knows between tiles.
-template <class A> struct ByteRows {
-  unsigned char* memory;
-  const uint8* x;
-  uint32 next;  // row in memory of the thread's row of the tile after the next
+template <class A> struct ByteRows : RowStream<A, uint8> {
+  using Stream = RowStream<A, uint8>;
+  using Stream::aligned, Stream::copy_rows, Stream::memory, Stream::rows, Stream::send;
   float total[A::OWN][A::SUMS][4];
 
-  DEVICE ByteRows(unsigned char* shared, const uint8* x) : memory(shared), x(x) {
+  DEVICE ByteRows(unsigned char* shared, const uint8* x) : Stream(shared, x) {
     if (threadIdx.x < A::M) tops()[threadIdx.x] = 0;
   }
 
   DEVICE uint32* tops() { return reinterpret_cast<uint32*>(memory + A::SHARED_TOPS); }
   DEVICE float* factors() { return reinterpret_cast<float*>(memory + A::SHARED_FACTORS); }
   DEVICE float* undo() { return reinterpret_cast<float*>(memory + A::SHARED_UNDO); }
-  DEVICE uint32* found(int turn) { return reinterpret_cast<uint32*>(memory + A::SHARED_FOUND) + turn % A::STAGES * A::ROWS; }
   DEVICE Pack<uint32, 2>* weights(int step, int fragment) {
     return reinterpret_cast<Pack<uint32, 2>*>(memory + A::SHARED_WEIGHTS) + (step * A::FRAGMENTS + fragment) * 32 + threadIdx.x % 32;
   }
   DEVICE Pack<uint32, 2>* gradient(int step, int fragment) {
     return reinterpret_cast<Pack<uint32, 2>*>(memory + A::SHARED_SUMS) + (step * A::FRAGMENTS + fragment) * 32 + threadIdx.x % 32;
   }
-  DEVICE unsigned char* rows(int turn) { return memory + turn % A::STAGES * A::BUFFER; }
   // Column of an operand whose digits a lane has in a fragment of sum s.
   static DEVICE int column(int s) {
     const int g = threadIdx.x % 32 / 4;
@@ -141,41 +119,6 @@ template <class A> struct ByteRows {
 
   // Notes a number of a column: atomically, but the largest is the same in any order.
   DEVICE void note(int c, float x) { atomicMax(tops() + c, uint32(__float_as_int(x)) & 0x7fffffffu); }
-
-  // Finds a tile's rows in memory, row r being where(r); keep() puts that where send() looks, behind a barrier.
-  template <class Where> DEVICE void find(int row0, Where where) {
-    if (threadIdx.x < A::ROWS) next = where(uint32(min(row0 + int(threadIdx.x), A::N - 1)));
-  }
-  DEVICE void keep(int turn) {
-    if (threadIdx.x < A::ROWS) found(turn)[threadIdx.x] = next;
-  }
-  DEVICE bool aligned() { return A::CHUNK >= 4 && reinterpret_cast<unsigned long long>(x) % A::CHUNK == 0; }
-  // Sends for rows `first` to `last` of those of a warp in a turn, if `real`. They must be aligned.
-  DEVICE void send(int turn, int first, int last, bool real = true) {
-    constexpr int EACH = A::K / A::CHUNK, N = A::CHUNK < 4 ? 4 : A::CHUNK;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    for (int u = first; u < last; u++) {
-      const int row = A::ROWS % A::WARPS ? min(warp + u * A::WARPS, A::ROWS - 1) : warp + u * A::WARPS;
-      unsigned char* to = rows(turn) + row * A::PITCH;
-      const uint8* from = x + (unsigned long long)(found(turn)[row]) * A::K;
-#pragma unroll
-      for (int k = 0; k < EACH; k += 32)
-        if (real && k + lane < EACH) copy_async<N>(to + (k + lane) * N, from + (k + lane) * N);
-    }
-  }
-  // Copies rows that are not aligned.
-  DEVICE void copy_rows(int turn) {
-#pragma unroll 1
-    for (int row = threadIdx.x / 32; row < A::ROWS; row += A::WARPS) {
-      const uint8* from = x + (unsigned long long)(found(turn)[row]) * A::K;
-#pragma unroll 4
-      for (int k = threadIdx.x % 32; k < A::K; k += 32) rows(turn)[row * A::PITCH + k] = from[k];
-    }
-  }
-  DEVICE void load(int turn) {
-    if (aligned()) send(turn, 0, A::OWN_ROWS);
-    else copy_rows(turn);
-  }
 
   // Copies the weights w(k * M + c) into shared memory as they are. Behind a barrier begin() writes them there as digits, and
   // ends with a barrier.
@@ -293,14 +236,7 @@ template <class A> struct ByteRows {
       }
     }
   }
-  // Element of the product, counted within the tile.
-  DEVICE float product(uint32 e) {
-    const float* parts = reinterpret_cast<const float*>(memory + A::SHARED_SUMS) + e;
-    float sum = parts[0];
-#pragma unroll
-    for (int s = 1; s < A::PARTS; s++) sum += parts[s * A::ROWS * A::M];
-    return sum;
-  }
+  DEVICE void ahead(int, bool) {}  // while it multiplies warps have time to send
 
   // Writes the gradient dy(row, c), of whose columns the largest are noted, as digits; rows are counted within the tile.
   template <class F> DEVICE void split(int rows, F dy) {

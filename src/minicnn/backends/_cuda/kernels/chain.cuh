@@ -1,6 +1,7 @@
 // Chains of rows: a block takes some rows of a batch through everything that concerns a row alone, in shared memory.
 #pragma once
 #include "bytes.cuh"
+#include "floats.cuh"
 
 // Sums over rows ------------------------------------------------------------------------------------------------
 
@@ -19,6 +20,7 @@ template <class T, int O, int THREADS> struct RowSums {
   // Adds f(r, o) for each of so many rows r, MOST of them, to sum o.
   template <int MOST, class F> DEVICE void add(int rows, F f) {
     const int column = threadIdx.x % COLUMNS, slice = threadIdx.x / COLUMNS;
+    if (THREADS % COLUMNS && slice >= SLICES) return;
 #pragma unroll
     for (int e = 0; e < EACH; e++) {
       const int o = column + e * COLUMNS;
@@ -37,7 +39,7 @@ template <class T, int O, int THREADS> struct RowSums {
     if (SLICES == 1) return;
     T sum = total[0];
     if (COLUMNS >= 32) {
-      scratch[threadIdx.x] = sum;
+      if (THREADS % COLUMNS == 0 || threadIdx.x < SLICES * COLUMNS) scratch[threadIdx.x] = sum;
       return;
     }
 #pragma unroll

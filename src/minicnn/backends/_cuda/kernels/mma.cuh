@@ -86,6 +86,14 @@ DEVICE void mma_float16(float (&c)[4], const uint32 (&a)[4], const uint32 (&b)[2
                : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #endif
 }
+// Products of TF32 numbers, K = 8, of which a register holds one: those of A have the elements (g + 8 * (r % 2), t + 4 * (r / 2)), those
+// of B rows t + 4 * r of column g. sm_80 and later.
+DEVICE void mma_tf32(float (&c)[4], const uint32 (&a)[4], const uint32 (&b)[2]) {
+#if __CUDA_ARCH__ >= 800
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#endif
+}
 // Products of unsigned bytes with signed ones, K = 32: register r of A has the elements (g + 8 * (r % 2), 4 * t + 16 * (r / 2)) and
 // three right of it, B those of rows 4 * t + 16 * r and three below in column g.
 DEVICE void mma_bytes(int (&c)[4], const uint32 (&a)[4], const uint32 (&b)[2]) {

@@ -1,0 +1,141 @@
+"""Products with rows in memory, with which chains begin: which those are, and how their rows go through blocks."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from minicnn.backends._cuda.chain_layout import SHARED, Chain, Layout, RowProduct
+from minicnn.backends._cuda.tiling import MULTIPROCESSORS
+from minicnn.program.graph import Node, Program, Value
+
+ROWS = (16, 32, 48, 64, 80, 96, 112, 128)  # that a block takes at a time
+
+_REGISTERS = 65_536
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A matrix that consists of rows in memory.
+
+    Attributes:
+        stored: All rows in memory, uint8 or float32.
+        index: Which of them the matrix has, if not all.
+        scale: What they are multiplied by.
+    """
+
+    stored: Value
+    index: Value | None
+    scale: float
+
+
+def stored_rows(value: Value) -> Rows | None:
+    """The rows in memory that a float32 matrix consists of: bytes that are converted, and scaled; or as they are."""
+    scale, batch, dtype, scaled = 1.0, value.shape[0] if value.shape else 0, value.dtype, False
+    if dtype != "float32":
+        return None
+    while value.node is not None:
+        node = value.node
+        name = node.op.name
+        if name == "take" and (value.dtype == "uint8" or not scaled):
+            stored, index = node.inputs
+            return Rows(stored, index, scale) if index.shape == (batch,) and _in_memory(stored) else None
+        if name in ("multiply", "divide") and dtype == "float32":
+            values = [v for v in node.inputs if v.shape == value.shape]
+            factors = [v.data for v in node.inputs if v.kind == "constant" and v.data is not None and v.size == 1]
+            if len(values) != 1 or len(factors) != 1 or (name == "divide" and node.inputs[0] is not values[0]):
+                return None
+            factor = float(factors[0].flat[0])
+            scale, value, scaled = scale * (factor if name == "multiply" else 1 / factor), values[0], True
+        elif name == "cast" and dtype == "float32" and node.inputs[0].dtype == "uint8":
+            value = node.inputs[0]
+            dtype = "uint8"
+        elif name == "reshape" and node.inputs[0].shape[:1] == (batch,):
+            value = node.inputs[0]
+        else:
+            return None
+    known = _in_memory(value) and value.shape[:1] == (batch,) and (dtype == "uint8" or not scaled)
+    return Rows(value, None, scale) if known else None
+
+
+def _in_memory(value: Value) -> bool:
+    return value.node is None and value.kind != "constant" and value.dtype in ("uint8", "float32")
+
+
+def conversions(value: Value) -> set[int]:
+    """The nodes that make a matrix of rows in memory."""
+    found: set[int] = set()
+    while value.node is not None:
+        found.add(id(value.node))
+        value = max(value.node.inputs, key=lambda v: v.size if v.kind != "constant" else -1)
+    return found
+
+
+def find(program: Program, shared: int, takes_rows: Callable[[Node, str], bool]) -> dict[int, Rows]:
+    """The products with rows in memory that chains may take, and those with the transpose of such rows, by their ids.
+
+    Rows of float32 go through blocks if there are some for each: for fewer, products of their own have more blocks.
+
+    Args:
+        program: The Program.
+        shared: Bytes of shared memory that a block may have.
+        takes_rows: Whether a chain may begin with a product with rows of a type.
+    """
+    products = [(n, rows) for n in program.nodes if n.op.name == "matmul" if (rows := stored_rows(n.inputs[0]))]
+    found = {}
+    for node, rows in products:
+        if node.attrs["transpose_a"] or node.attrs["transpose_b"] or not takes_rows(node, rows.stored.dtype):
+            continue
+        one = Chain(
+            node.outputs[0].shape[0], [node], set(), RowProduct(node, node, rows.stored, rows.index, rows.scale)
+        )
+        enough = rows.stored.dtype == "uint8" or one.batch >= ROWS[0] * MULTIPROCESSORS
+        if enough and tile(one, shared) is not None:
+            found[id(node)] = rows
+    sources = {id(rows.stored) for rows in found.values()}
+    return found | {id(n): rows for n, rows in products if n.attrs["transpose_a"] and id(rows.stored) in sources}
+
+
+def of_bytes(program: Program) -> set[int]:
+    """The ids of all products with rows of bytes, or the transpose of such."""
+    products = [n for n in program.nodes if n.op.name == "matmul"]
+    return {id(n) for n in products if (rows := stored_rows(n.inputs[0])) and rows.stored.dtype == "uint8"}
+
+
+def begin(one: Chain, streams: Mapping[int, Rows]) -> bool:
+    """Let a chain begin with its product with rows in memory, if it has one; whether it has one at most."""
+    products = [n for n in one.nodes if id(n) in streams and not n.attrs["transpose_a"]]
+    for node in products:
+        transposed = [n for n in one.nodes if id(n) in streams and id(n) in one.sums]
+        width = node.outputs[0].shape[1]
+        if len(transposed) > 1 or any(n.outputs[0].shape[1] != width for n in transposed):
+            return False
+        rows = streams[id(node)]
+        one.product = RowProduct(node, transposed[0] if transposed else None, rows.stored, rows.index, rows.scale)
+    return len(products) <= 1
+
+
+def tile(one: Chain, shared: int = SHARED) -> tuple[int, ...] | None:
+    """Rows, threads, stages, parts, blocks and resident blocks of a chain that begins so; None if nothing fits.
+
+    Args:
+        one: The chain, with its product.
+        shared: Most bytes of shared memory of a block.
+    """
+    best: tuple[float, tuple[int, ...]] | None = None
+    for rows, threads, stages in itertools.product(ROWS, type(one.sizes).THREADS, (1, 2)):
+        for parts in type(one.sizes).PARTS:
+            one = replace(one, rows=rows, threads=threads, stages=stages, parts=parts)
+            if rows > threads or parts * 32 > threads or one.sizes.shared > shared:
+                continue
+            registers = one.sizes.registers
+            if registers * threads > _REGISTERS or registers > 255 or (need := Layout(one).shared) > shared:
+                continue
+            fit = min(_REGISTERS // (registers * threads), (SHARED + 1024) // (need + 1024), 2)
+            resident = min(fit, -(-one.tiles // MULTIPROCESSORS))
+            blocks = min(one.tiles, MULTIPROCESSORS * resident)
+            score = -(-one.tiles // blocks) * one.sizes.cycles(one.narrow) * (1 + 0.7 * (resident - 1))
+            if best is None or score < best[0]:
+                best = (score, (rows, threads, stages, parts, blocks, resident))
+    return None if best is None else best[1]

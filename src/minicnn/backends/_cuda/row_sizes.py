@@ -1,0 +1,162 @@
+"""Sizes of products with rows in memory: what `bytes.cuh` and `floats.cuh` make of their tiles' parameters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+@dataclass(frozen=True)
+class RowSizes:
+    """What both tiles have in common; their THREADS and PARTS are those to choose from.
+
+    Attributes:
+        k: Elements of a row.
+        m: Columns of the matrix.
+        rows: Rows that a block takes at a time.
+        threads: Threads of a block.
+        stages: Tiles of rows that are in shared memory or on their way there.
+        parts: Warps that share the terms of the product of some rows.
+        back: Whether the product with the gradient is taken as well.
+    """
+
+    k: int
+    m: int
+    rows: int
+    threads: int
+    stages: int
+    parts: int
+    back: bool
+
+    @property
+    def warps(self) -> int:
+        """Warps of a block."""
+        return self.threads // 32
+
+    @property
+    def tiles(self) -> int:
+        """Fragments along the rows."""
+        return self.rows // 16
+
+    @property
+    def own_tiles(self) -> int:
+        """Fragments along the rows that a warp multiplies."""
+        return -(-self.tiles // (self.warps // self.parts))
+
+
+class ByteSizes(RowSizes):
+    """What `ByteTile` of `bytes.cuh` makes of its parameters."""
+
+    THREADS: ClassVar[tuple[int, ...]] = (256, 512)
+    PARTS: ClassVar[tuple[int, ...]] = (1, 2, 3, 4, 8)
+
+    @property
+    def steps(self) -> int:
+        """Fragments along a row of bytes."""
+        return -(-self.k // 32)
+
+    @property
+    def groups(self) -> tuple[int, int]:
+        """Columns by eight; whether there is a fragment for one or two that are left."""
+        pair = int(self.m % 8 in (1, 2))
+        return -(-self.m // 8) - pair, pair
+
+    @property
+    def fragments(self) -> int:
+        """Fragments of all digits of all columns."""
+        groups, pair = self.groups
+        return 3 * groups + pair
+
+    @property
+    def products(self) -> int:
+        """Bytes of shared memory up to the end of the products' results."""
+        buffer = self.rows * 16 * (-(-self.k // 16) | 1) + 16
+        left = -(-self.parts * self.rows * self.m // 4) * 16
+        gradient = -(-self.rows // 32) * self.fragments * 256 if self.back else 0
+        beside = self.steps * self.fragments * 256 + max(left, gradient)
+        return self.stages * buffer + max(-(-self.k * self.m // 4) * 16, beside)
+
+    @property
+    def shared(self) -> int:
+        """All bytes of shared memory."""
+        return self.products + 12 * self.m + 4 * self.rows * self.stages
+
+    @property
+    def registers(self) -> int:
+        """Registers of a thread, about."""
+        groups, pair = self.groups
+        total = 4 * (groups + pair) * -(-self.k // (16 * self.warps)) if self.back else 0
+        forward = 4 * self.own_tiles * (self.fragments + 1) + 2 * self.fragments
+        backward = -(-self.rows // 32) * self.fragments * 2 + 4 * self.fragments + 8
+        return total + max(forward, backward if self.back else 0) + 24
+
+    def cycles(self, narrow: bool) -> float:
+        """Cycles of a tile, fitted by hand to some thirty that were timed on an H200.
+
+        Args:
+            narrow: Whether a thread takes a row by itself through what follows the product.
+        """
+        columns, load = -(-self.k // 16), self.rows * self.k
+        forward = max(
+            3.2 * self.tiles * self.steps * self.fragments,
+            -(-self.steps // self.parts) * (40 + 6 * self.fragments * self.own_tiles),
+        )
+        backward = 3.2 * columns * -(-self.rows // 32) * self.fragments + 200 * columns / self.warps
+        rest = 4000 + (10 if narrow else 85) * self.rows + 100 * self.parts + 8 * (self.threads - 256)
+        arrival = load / 32 if self.stages > 1 else load / 20 + 1500
+        return rest + forward + (backward if self.back else 0.0) + arrival
+
+
+class FloatSizes(RowSizes):
+    """What `FloatTile` of `floats.cuh` makes of its parameters."""
+
+    THREADS: ClassVar[tuple[int, ...]] = (128, 256, 384, 512)
+    PARTS: ClassVar[tuple[int, ...]] = tuple(range(1, 17))
+
+    @property
+    def steps(self) -> int:
+        """Fragments along a row."""
+        return -(-self.k // 8)
+
+    @property
+    def groups(self) -> int:
+        """Columns of the matrix by eight."""
+        return -(-self.m // 8)
+
+    @property
+    def products(self) -> int:
+        """Bytes of shared memory up to the end of what is left for the last sums, where rows were."""
+        return -(-self.k * self.m // 4) * 16
+
+    @property
+    def shared(self) -> int:
+        """All bytes of shared memory."""
+        left = -(-self.parts * self.rows * self.m // 4) * 16
+        gradient = self.rows * 32 * (self.groups | 1) if self.back else 0
+        buffer = self.rows * 32 * (self.steps | 1)
+        return (
+            (self.stages - 1) * buffer + max(buffer + max(left, gradient), self.products) + 4 * self.rows * self.stages
+        )
+
+    @property
+    def registers(self) -> int:
+        """Registers of a thread, about; many more than so few threads need, where what follows is done row by row."""
+        total = 4 * self.groups * -(-self.k // (16 * self.warps)) if self.back else 0
+        weights = 2 * self.groups * -(-self.steps // self.parts)
+        forward = 4 * self.own_tiles * (self.groups + 2) + 4 * self.groups
+        backward = 12 * self.groups + 8
+        return weights + total + max(forward, backward if self.back else 0) + 64
+
+    def cycles(self, narrow: bool) -> float:
+        """Cycles of a tile, fitted by hand to a dozen that were timed on an H200.
+
+        Args:
+            narrow: Whether a thread takes a row by itself through what follows the product.
+        """
+        load = self.rows * self.k * 4 / 18
+        steps, columns = -(-self.steps // self.parts), -(-self.k // (16 * self.warps))
+        forward = max(4.3 * self.groups * self.own_tiles * steps * self.warps, (75 + 40 * self.groups) * steps)
+        backward = (40 + 25 * self.groups) * columns * self.rows / 8
+        rest = 1000 + (30 if narrow else 100) * self.rows + 30 * self.parts
+        busy = rest + forward + (backward if self.back else 0.0)
+        return max(busy, load) + 500 if self.stages > 1 else busy + load + 1500
