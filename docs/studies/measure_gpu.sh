@@ -16,14 +16,14 @@ code=0
 for study in "$@"; do
   case $study in
   platforms) backends=$cpu,$gpu sizes="epochs=10" ;;
-  mlp) backends=$cpu,$gpu sizes="turn=100 repeats=10" ;;
+  mlp) backends=$cpu,$gpu sizes="turn=25 repeats=10" ;;
   kernels) backends=cupy,numba_cuda,torch.nn:cuda,jax.lax:gpu
     sizes="epochs=5 sweep_epochs=4 sweep_samples=6400 loader_samples=6400" ;;
   convolution) backends=numpy,numba,$gpu # at one point; in sweeps cupy and PyTorch's arrays, in layers cupy and its modules
     sizes="kernels=1,3,5,7,11 channel_counts=16,64,256 images=8,16,32,64 batches=1,8,32,64,256 rounds=5 budget_s=3
       iterations=5 not_in_sweeps=numpy,numba,numba_cuda,jax not_in_layers=numpy,numba,numba_cuda,jax,torch" ;;
   roofline) backends=numba,$gpu # ceilings; cupy and PyTorch train
-    sizes="batches=32,128,256 swept=resnet18 rounds=6 budget_s=6 samples=3840 tests=512 account_batch=8 repeats=5
+    sizes="batches=32,128,256 swept=resnet18 budget_s=12 samples=3840 tests=512 account_batch=8 repeats=5
       copies=8192,32768,131072,524288,2097152,8388608,33554432,134217728,536870912 left_out=numpy,numba,numba_cuda,jax" ;;
   *)
     echo "The studies are platforms, mlp, kernels, convolution, roofline. Received: $study." >&2

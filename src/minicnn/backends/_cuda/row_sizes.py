@@ -125,7 +125,7 @@ class FloatSizes(RowSizes):
 
     @property
     def products(self) -> int:
-        """Bytes of shared memory up to the end of what is left for the last sums, where rows were."""
+        """Bytes that the sums of products with the gradient take in the end, where rows were; other sums lie behind."""
         return -(-self.k * self.m // 4) * 16
 
     @property
@@ -133,7 +133,7 @@ class FloatSizes(RowSizes):
         """All bytes of shared memory."""
         left = -(-self.parts * self.rows * self.m // 4) * 16
         gradient = self.rows * 32 * (self.groups | 1) if self.back else 0
-        buffer = self.rows * 32 * (self.steps | 1)
+        buffer = self.rows * 32 * (2 * -(-self.k // 16) + 1)
         return (
             (self.stages - 1) * buffer + max(buffer + max(left, gradient), self.products) + 4 * self.rows * self.stages
         )

@@ -30,7 +30,7 @@ template <int N_, int K_, int M_, int ROWS_, int THREADS_, int STAGES_, int PART
   // Columns by eight, a fragment for the larger and one for the smaller parts; up to four that are left share one for both.
   static constexpr int GROUPS = quotient(M, 8);
   static constexpr bool JOINED = M % 8 > 0 && M % 8 <= 4;
-  static constexpr int FLOATS = 8 * odd(STEPS), PITCH = 4 * FLOATS;  // neighbouring rows, or every second, start in different banks
+  static constexpr int FLOATS = 8 * odd(2 * COLUMNS), PITCH = 4 * FLOATS;  // four neighbouring rows start in different banks
   static constexpr int CHUNK = K % 4 == 0 ? 16 : K % 2 == 0 ? 8 : 4;
   static constexpr int OWN_TILES = quotient(TILES, WARPS / PARTS), OWN_STEPS = quotient(STEPS, PARTS);  // of a warp
   static constexpr int OWN = BACK ? quotient(COLUMNS, WARPS) : 1;
