@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 
-from minicnn.backends.numba import depthwise, filter_lanes, movement, pooling, weights, winograd
+from minicnn.backends.numba import depthwise, few_samples, filter_lanes, movement, pooling, weights, winograd
 from minicnn.backends.numba import rows as row_products
 from minicnn.backends.numba.correlate import Line, Operands, correlate, forward_line, gradient_lines
 from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Key, Lowering, Rows, Rule, Task, blocks_of
@@ -199,7 +199,18 @@ def _matmul(to: Lowering, node: Node, ending: Ending = _NOTHING) -> str | None:
         (_row_gradient if node.attrs["transpose_a"] else _row_product)(to, node, rows, ending)
         return None
     if node.attrs["transpose_a"]:
-        _weight_sum(to, node, b, a, _POINT, _POINT, a.shape[1], b.shape[1])
+        if few_samples.weight_gradient_worth_it(b.shape[0], b.shape[1], to.threads):
+            source = few_samples.weight_gradient(b.shape[0], a.shape[1], b.shape[1])
+            reads = [to.need(a, BLOCKED), to.need(b, PLAIN)]
+            to.add(node, source, reads, [to.buffer(y, PLAIN)], few_samples.items(a.shape[1]))
+        else:
+            _weight_sum(to, node, b, a, _POINT, _POINT, a.shape[1], b.shape[1])
+        return None
+    plain = ending.bias is None and ending.finish in ("", "mask")
+    if node.attrs["transpose_b"] and plain and few_samples.input_gradient_worth_it(a.shape[0], a.shape[1]):
+        source = few_samples.input_gradient(y.shape[0], y.shape[1], a.shape[1], masked=ending.mask is not None)
+        reads = [to.need(a, PLAIN), to.need(b, PLAIN), *_ends(to, ending)]
+        to.add(node, source, reads, [to.buffer(y, BLOCKED)], few_samples.items(y.shape[1]))
         return None
     flipped = bool(node.attrs["transpose_b"])
     operands = Operands(
