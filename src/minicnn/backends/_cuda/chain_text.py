@@ -62,13 +62,8 @@ class _Text:
             tail += "" if ahead else wait
         sums = [n for n in chain.nodes if id(n) in chain.sums]
         if self.layout.narrow:
-            levels = (
-                self._rows()
-                + "      stream.ahead(turn, more);\n"
-                + wait
-                + self._split()
-                + (wait if product and product.gradient else "")
-            )
+            back = product is not None and product.gradient is not None
+            levels = f"{self._rows()}      stream.ahead(turn, more);\n{wait}{self._split()}{wait if back else ''}"
             levels += self._all_sums(sums)
             if any(self.layout.early(n) and self.layout.summed(n.outputs[0]) for n in chain.nodes if n not in sums):
                 levels += wait  # otherwise the next turn has a barrier soon enough
