@@ -80,4 +80,5 @@ def test_many_samples_have_kernels_with_samples_in_the_lanes() -> None:
     assert few_samples.input_gradient_worth_it(50, 100)
     assert not few_samples.input_gradient_worth_it(51, 100)
     assert few_samples.input_gradient_worth_it(8, 2)
+    assert not few_samples.input_gradient_worth_it(129, 4096)
     assert not any("few samples" in text for text in check(100, 20, 32, "mask"))

@@ -18,8 +18,11 @@ def weight_gradient_worth_it(samples: int, units: int, threads: int) -> bool:
 
 
 def input_gradient_worth_it(samples: int, units: int) -> bool:
-    """Whether this is faster than turning the weights around, which costs the same for any number of samples."""
-    return samples <= max(8, units // 2)
+    """Whether this is faster than turning the weights around, which costs the same for any number of samples.
+
+    Each sum along the units ends with adding up its lanes, which long sums hide; many samples read the weights often.
+    """
+    return samples <= max(8, min(units // 2, 128))
 
 
 def items(length: int) -> int:
@@ -42,7 +45,7 @@ def weight_gradient(samples: int, length: int, units: int) -> Source:
         out(f"k = min(item * {rows}, length - {rows})")
         with out.block(f"for f in range(0, {run}, {VECTORS * LANES}):"):
             _outer(out, rows, VECTORS, "")
-        with out.block("for f in range(run, whole, 16):"):
+        with out.block(f"for f in range(run, whole, {LANES}):"):
             _outer(out, rows, 1, "")
         if units % LANES:
             out("f = whole")

@@ -55,16 +55,15 @@ template <class A> struct FloatRows : RowStream<A, float> {
   DEVICE const float* row(int turn, int r) { return reinterpret_cast<const float*>(Stream::rows(turn) + r * A::PITCH); }
   DEVICE float* gradient() { return reinterpret_cast<float*>(memory + A::SHARED_SUMS); }
 
-  // Of the columns of an operand, the one that a lane has in a fragment of group s, and those of its registers in the sums.
+  // Whether both parts of group s share a fragment, and the column of an operand that a lane has there.
   static DEVICE constexpr bool joined(int s) { return A::JOINED && s == A::GROUPS - 1; }
   static DEVICE int column(int s) { return s * 8 + threadIdx.x % 32 / 4 % (joined(s) ? 4 : 8); }
-  static DEVICE int out_column(int s, int r) { return s * 8 + (2 * (threadIdx.x % 4) + r % 2) % (joined(s) ? 4 : 8); }
   // A lane's number of an operand, in a fragment of group s: both parts, or the one that has a place where they share it.
   static DEVICE void split_right(uint32 (&b)[2][2], int s, int r, float x) {
     split_tf32(b[0][r], b[1][r], x);
     if (joined(s) && threadIdx.x % 32 >= 16) b[0][r] = b[1][r];
   }
-  // Adds up what the two parts gave; of a column that is there twice, both lanes get the sum.
+  // A sum with what the smaller part gave, which is four columns further, beyond the last.
   static DEVICE float whole(float sum, int s) { return joined(s) ? sum + __shfl_xor_sync(0xffffffffu, sum, 2) : sum; }
 
   // Copies the weights w(k * M + c) into shared memory. Behind a barrier begin() takes each thread's from there, and ends with a
@@ -146,7 +145,7 @@ template <class A> struct FloatRows : RowStream<A, float> {
       for (int s = 0; s < A::GROUPS; s++)
 #pragma unroll
         for (int r = 0; r < 4; r++) {
-          const int c = out_column(s, r);
+          const int c = s * 8 + 2 * t + r % 2;
           const float sum = whole(sums[m][s][r], s);
           if (c < A::M) out[((first + m) * 16 + g + r / 2 * 8) * A::M + c] = sum;
         }
@@ -211,14 +210,14 @@ template <class A> struct FloatRows : RowStream<A, float> {
   // Leaves the sums of products with the gradient in shared memory, where rows were.
   DEVICE void leave() {
     float* out = reinterpret_cast<float*>(memory);
-    const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
 #pragma unroll
     for (int own = 0; own < A::OWN; own++)
 #pragma unroll
       for (int s = 0; s < A::GROUPS; s++)
 #pragma unroll
         for (int r = 0; r < 4; r++) {
-          const int k = (warp + own * A::WARPS) * 16 + 2 * g + r / 2, c = out_column(s, r);
+          const int k = (warp + own * A::WARPS) * 16 + 2 * g + r / 2, c = s * 8 + 2 * t + r % 2;
           const float sum = whole(total[own][s][r], s);
           if (k < A::K && c < A::M) out[k * A::M + c] = sum;
         }
