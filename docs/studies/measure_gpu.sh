@@ -16,7 +16,7 @@ code=0
 for study in "$@"; do
   case $study in
   platforms) backends=$cpu,$gpu sizes="epochs=10" ;;
-  mlp) backends=$cpu,$gpu sizes="turn=25 repeats=10" ;;
+  mlp) backends=$cpu,$gpu sizes="turn=100 repeats=10" ;;
   kernels) backends=cupy,numba_cuda,torch.nn:cuda,jax.lax:gpu
     sizes="epochs=5 sweep_epochs=4 sweep_samples=6400 loader_samples=6400" ;;
   convolution) backends=numpy,numba,$gpu # at one point; in sweeps cupy and PyTorch's arrays, in layers cupy and its modules

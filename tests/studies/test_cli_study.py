@@ -16,7 +16,7 @@ from minicnn.bench import contest
 from minicnn.cli import study as command
 
 SMALL = ("--data", "synthetic_digits", "--set", "samples=130")
-MLP = ("study", "mlp", *SMALL, "--set", "iterations=12", "--set", "hold_out=20", "--set", "repeats=2", "--out", "out")
+MLP = ("study", "mlp", *SMALL, "--set", "iterations=25", "--set", "hold_out=20", "--set", "repeats=2", "--out", "out")
 PLATFORMS = ("study", "platforms", *SMALL, "--set", "epochs=2", "--out", "out", "--backends", "numpy,cupy")
 KERNELS = (
     "study",
@@ -72,8 +72,8 @@ def test_mlp_fills_its_three_tables_for_torch_and_its_peer() -> None:
     totals = cells("mlp/totals-synthetic_digits.json")
     assert list(totals) == ["numpy", "torch:cpu", "torch.nn:cpu"]
     for row in totals.values():
-        assert row["iteration_ms"]["count"] == 2
-        assert row["total_s"] > 0
+        assert row["iteration_ms"]["count"] == 2  # of three turns, less the first
+        assert row["total_s"] > row["first_s"] > 0
         assert row["accuracy"] == pytest.approx(totals["numpy"]["accuracy"], abs=5.1)  # one of 20 samples
     assert totals["numpy"]["published_iteration_ms"] == 84.6
     operations = cells("mlp/operations-synthetic_digits.json")

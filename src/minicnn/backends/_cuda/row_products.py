@@ -135,7 +135,7 @@ def tile(one: Chain, shared: int = SHARED) -> tuple[int, ...] | None:
             fit = min(_REGISTERS // (registers * threads), (SHARED + 1024) // (need + 1024), 2)
             resident = min(fit, -(-one.tiles // MULTIPROCESSORS))
             blocks = min(one.tiles, MULTIPROCESSORS * resident)
-            score = -(-one.tiles // blocks) * one.sizes.cycles(one.narrow) * (1 + 0.7 * (resident - 1))
+            score = -(-one.tiles // blocks) * one.sizes.cycles(one.narrow, resident)
             if best is None or score < best[0]:
                 best = (score, (rows, threads, stages, parts, blocks, resident))
     return None if best is None else best[1]

@@ -105,8 +105,10 @@ template <class A> struct FloatRows : RowStream<A, float> {
           if (!joined(n) || k != 1) mma_tf32(sums[m][n], a[m][k == 0], b[n][k == 1 && !joined(n)]);
   }
 
-  // The product of the tile of a turn with the weights; each warp leaves its part. A barrier lies before and behind.
-  DEVICE void multiply(int turn, bool) {
+  // The product of the tile of a turn with the weights; each warp leaves its part. A barrier lies before and behind. Where nothing is
+  // multiplied behind it, sends for the rows of the next turn first, if there is one.
+  DEVICE void multiply(int turn, bool more) {
+    if (A::STAGES > 1 && !A::BACK && more) load(turn + 1);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
     const int first = warp / A::PARTS * A::OWN_TILES, part = warp % A::PARTS;
     if (first >= A::TILES) return;
@@ -152,9 +154,9 @@ template <class A> struct FloatRows : RowStream<A, float> {
     }
   }
 
-  // Behind that barrier, where few warps have something to do: sends for the rows of the next turn, if there is one.
+  // Behind that barrier, where few warps have something to do: otherwise sends for them here.
   DEVICE void ahead(int turn, bool more) {
-    if (A::STAGES > 1 && more) load(turn + 1);
+    if (A::STAGES > 1 && A::BACK && more) load(turn + 1);
   }
 
   // Of a number of the gradient nothing needs to be known before.
