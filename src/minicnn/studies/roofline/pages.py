@@ -365,7 +365,7 @@ def _roof(
         axes.plot(xs, [min(peak, bandwidth * x) / 1e9 for x in xs], color=figures.INK, linewidth=1.4)
         small = {"textcoords": "offset points", "size": 7}
         axes.annotate(f"{peak / 1e9:,.0f} GFLOP/s", (xs[2], peak / 1e9), (-2, 3), ha="right", **small)
-        axes.annotate(f"{bandwidth / 1e9:,.0f} GB/s", (xs[0], bandwidth * xs[0] / 1e9), (4, 6), **small)
+        axes.annotate(f"{bandwidth / 1e9:,.0f} GB/s", (xs[0], bandwidth * xs[0] / 1e9), (8, -4), **small)
         for name, path in points.items():
             tone = figures.color(name, points)
             axes.plot(*zip(*path, strict=True), color=tone, linewidth=1.2, label=name)
