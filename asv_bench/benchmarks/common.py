@@ -20,12 +20,13 @@ NETWORKS: dict[str, tuple[tuple[int, int, int], int, int, int]] = {
     "channels12": ((28, 28, 1), 10, 512, 10),
     "kernel5": ((28, 28, 1), 10, 512, 10),
     "stride2": ((32, 32, 3), 10, 96, 20),
+    "single": ((28, 28, 1), 10, 1, 100),
     "resnet18": ((64, 64, 3), 200, 32, 2),
     "resnet50": ((64, 64, 3), 200, 32, 2),
     "mobilenet_v2": ((64, 64, 3), 200, 32, 2),
     "squeezenet1_1": ((64, 64, 3), 200, 32, 2),
 }
-SMALL = ["mlp", "platforms", "kernels", "channels12", "kernel5", "stride2"]
+SMALL = ["mlp", "platforms", "kernels", "channels12", "kernel5", "stride2", "single"]
 DEEP = ["resnet18", "resnet50", "mobilenet_v2", "squeezenet1_1"]
 
 
@@ -50,7 +51,7 @@ def network(name: str, backend: Backend) -> Any:
     """One of `NETWORKS`, compiled; images are uint8."""
     image, classes, _, _ = NETWORKS[name]
     scaled: list[Any] = [layers.Rescaling(1 / 255)]
-    if name in ("channels12", "kernel5", "stride2"):
+    if name in ("channels12", "kernel5", "stride2", "single"):
         kernel, stride = (5 if name == "kernel5" else 3), (2 if name == "stride2" else 1)
         conv = {"activation": "relu", "strides": stride}
         pool = [layers.MaxPooling2D()] if stride == 1 else []

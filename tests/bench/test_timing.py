@@ -27,6 +27,11 @@ def test_a_spread_of_nothing_is_an_error() -> None:
         Spread.of([])
 
 
+def test_the_first_does_not_count_where_there_are_more() -> None:
+    assert Spread.after_first([9.0, 1.0, 2.0, 3.0], 1e3) == Spread(2000.0, 1500.0, 2500.0, 3)
+    assert Spread.after_first([9.0]) == Spread(9.0, 9.0, 9.0, 1)
+
+
 def test_contenders_take_turns_and_each_begins_a_round() -> None:
     turns: list[str] = []
 

@@ -48,6 +48,11 @@ class Spread:
         low, median, high = (float(q) for q in np.quantile(np.asarray(samples, np.float64) * factor, (0.25, 0.5, 0.75)))
         return cls(median, low, high, len(samples))
 
+    @classmethod
+    def after_first(cls, samples: Sequence[float], factor: float = 1.0) -> Spread:
+        """The same of all but the first, in which a library may still compile; of that alone if it is the only one."""
+        return cls.of(samples[1:] or samples, factor)
+
 
 def stopwatch(
     call: Callable[[], object],

@@ -120,9 +120,8 @@ def present(page: Page, setting: Setting, results: Results) -> None:
 
 
 def iteration_ms(result: Mapping[str, Any], name: str) -> Spread:
-    """Milliseconds of an iteration, over the rounds, the first left out where there are more."""
-    rows = result["rounds"][name]
-    return Spread.of([1e3 * row["time_s"] / row["steps"] for row in rows[1:] or rows])
+    """Milliseconds of an iteration, over the rounds after the first."""
+    return Spread.after_first([row["time_s"] / row["steps"] for row in result["rounds"][name]], 1e3)
 
 
 def forward_ms(result: Mapping[str, Any], name: str) -> Spread:

@@ -107,8 +107,8 @@ _CAPTION = (
 
 
 def times(rows: Sequence[Mapping[str, Any]], key: str = "time_s") -> Spread:
-    """Median and quartiles over the epochs, the first left out where there are more."""
-    return Spread.of([row[key] for row in rows[1:] or rows])
+    """Median and quartiles over the epochs after the first."""
+    return Spread.after_first([row[key] for row in rows])
 
 
 def _summary(page: Page, setting: Setting, data: str, result: Mapping[str, Any]) -> None:
