@@ -25,7 +25,7 @@ from typing import Any, TextIO
 import numpy as np
 from gpu_steps import SIZES, build
 
-from minicnn.staging import Run
+from minicnn.loop.prefetch import Run
 
 EPOCHS = {"platforms": 8, "kernels": 2, "mlp": 1}
 

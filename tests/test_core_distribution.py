@@ -21,7 +21,7 @@ def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the package as the wheel of minicnn-core lays it out."""
     folder = tmp_path_factory.mktemp("core")
     source = Path(minicnn.__path__[0])
-    shutil.copytree(source, folder / "minicnn", ignore=shutil.ignore_patterns("__pycache__", "_cuda"))
+    shutil.copytree(source, folder / "minicnn", ignore=shutil.ignore_patterns("__pycache__", "_gpu"))
     for part in PARTS:
         shutil.rmtree(folder / "minicnn" / part)
         (folder / "minicnn" / part).mkdir()

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from datafiles import idx_bytes, write_idx
 from minicnn import data
+from support.datafiles import idx_bytes, write_idx
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 

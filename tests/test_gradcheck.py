@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradcheck import check_gradients, run_primitive
 from minicnn import ops
 from minicnn.ops import primitive
 from minicnn.program import Spec, Value
-from numerics import assert_close
+from support.gradcheck import check_gradients, run_primitive
+from support.numerics import assert_close
 
 X = np.asarray([[0.3, -1.2], [2.0, 0.7]])
 

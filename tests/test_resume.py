@@ -34,7 +34,7 @@ from minicnn.callbacks import (
 from minicnn.data import Loader
 from minicnn.optimizers import SGD, Adam, Optimizer, RMSprop
 from minicnn.schedules import OneCycle
-from small_training import Interrupt, arrays, assert_same_bits, compiled, digits
+from support.small_training import Interrupt, arrays, assert_same_bits, compiled, digits
 
 # Where there is a file system in memory, the thousands of small files that are written here go there.
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
@@ -193,7 +193,7 @@ WORKER = """
 import os, signal, sys, time
 sys.path.insert(0, sys.argv[1])
 backend, folder, where, count = sys.argv[2], sys.argv[3], sys.argv[4], int(sys.argv[5])
-from small_training import Interrupt, arrays, assert_same_bits, compiled, digits
+from support.small_training import Interrupt, arrays, assert_same_bits, compiled, digits
 from minicnn.callbacks import BackupAndRestore, Callback, ReduceLROnPlateau
 import hashlib, io
 import minicnn.files as files

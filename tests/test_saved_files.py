@@ -22,7 +22,7 @@ import minicnn.files
 from minicnn import Model
 from minicnn.files import SavedModelError, read_tensors, write_tensors
 from minicnn.saving import load_model, save_model
-from small_training import (
+from support.small_training import (
     arrays,
     assert_equal_models,
     assert_same_bits,

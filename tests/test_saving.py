@@ -31,7 +31,7 @@ from minicnn.optimizers import SGD, Adam, AdamW, Optimizer, RMSprop
 from minicnn.saving import load_model, load_weights, save_model, save_weights
 from minicnn.schedules import CosineDecay, ExponentialDecay, OneCycle, PiecewiseConstant, Schedule, StepDecay
 from minicnn.tolerance import tolerance
-from small_training import (
+from support.small_training import (
     CLASSES,
     arrays,
     assert_equal_models,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minicnn.tolerance import EPSILON, tolerance
-from strategies import seeds
+from support.strategies import seeds
 
 
 def test_by_hand() -> None:

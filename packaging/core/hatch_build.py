@@ -18,7 +18,7 @@ PACKAGE = CLONE / "src" / "minicnn"
 # Folders that are left out. absent.py takes the place of each, but of those that
 # only the others use.
 ABSENT = ("backends/cupy", "backends/numba", "backends/numba_cuda", "bench", "studies")
-UNUSED = ("backends/_cuda",)
+UNUSED = ("backends/_gpu",)
 # Extras that bring something here.
 EXTRAS = ("cli", "torch", "jax")
 SHARED = (

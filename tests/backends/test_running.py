@@ -16,8 +16,8 @@ from minicnn.backends import get_backend
 from minicnn.backends.base import Backend, interpreter
 from minicnn.backends.numpy import NumpyBackend
 from minicnn.program import Node, Program, gradients
-from numerics import assert_close
-from strategies import normal, seeds
+from support.numerics import assert_close
+from support.strategies import normal, seeds
 
 NAMES = ["numpy", "array_api_strict", "torch", "jax"]
 

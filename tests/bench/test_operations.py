@@ -12,10 +12,10 @@ from minicnn.backends import get_backend
 from minicnn.bench import Worker
 from minicnn.bench.operations import apart, step_inputs, step_times
 from minicnn.bench.trainers import gradient_tolerance, settings_of, trainer
+from minicnn.jobs import job
+from minicnn.jobs.parity import parity
 from minicnn.models import Model
-from minicnn.training import job
-from minicnn.training.parity import parity
-from small_training import compiled, digits
+from support.small_training import compiled, digits
 
 SETTINGS = settings_of("platforms", "synthetic_digits", samples=40, batch_size=16, epochs=1)
 

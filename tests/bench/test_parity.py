@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minicnn.training.parity import Probe, largest_difference, parity
+from minicnn.jobs.parity import Probe, largest_difference, parity
 
 A = {"big": np.array([10.0, -20.0]), "small": np.array([1e-9, 0.0])}
 

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from minicnn.bench import ContenderError, Contest, Worker
-from rivals import Rival
+from support.rivals import Rival
 
 
 def test_calls_go_to_another_process_and_results_come_back() -> None:

@@ -23,7 +23,7 @@ from minicnn.callbacks import (
 from minicnn.files import SavedModelError
 from minicnn.optimizers import Adam
 from minicnn.schedules import OneCycle
-from small_training import Interrupt, arrays, assert_same_bits, compiled, digits
+from support.small_training import Interrupt, arrays, assert_same_bits, compiled, digits
 
 EPOCHS = 3
 

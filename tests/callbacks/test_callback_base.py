@@ -6,7 +6,7 @@ import pytest
 
 from minicnn.callbacks import Callback, Callbacks, History, LambdaCallback
 from minicnn.data import Loader
-from small_training import compiled, digits
+from support.small_training import compiled, digits
 
 
 class Recorder(Callback):

@@ -10,7 +10,7 @@ from minicnn.callbacks import BackupAndRestore, Callbacks, LambdaCallback, Model
 from minicnn.layers import Dense, Input
 from minicnn.models import Sequential
 from minicnn.saving import load_model
-from small_training import arrays, assert_same_bits, compiled, digits, network
+from support.small_training import arrays, assert_same_bits, compiled, digits, network
 
 
 def names(folder: Path) -> list[str]:

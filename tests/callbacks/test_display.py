@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from minicnn.callbacks import Callback, LambdaCallback, Timer, display, progress
-from small_training import compiled, digits
+from support.small_training import compiled, digits
 
 LINE = re.compile(
     r"Epoch (\d)/(\d) - \d+\.\d s - \d+ samples/s - loss: \d+\.\d{4} - accuracy: \d\.\d{4}"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from minicnn.callbacks import EarlyStopping, LambdaCallback, TerminateOnNaN
 from minicnn.callbacks.monitors import Monitor
-from small_training import arrays, assert_same_bits, compiled, digits
+from support.small_training import arrays, assert_same_bits, compiled, digits
 
 
 class Weights:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from minicnn.callbacks import LearningRateScheduler, ReduceLROnPlateau
 from minicnn.optimizers import SGD
 from minicnn.schedules import StepDecay
-from small_training import arrays, assert_same_bits, compiled, digits
+from support.small_training import arrays, assert_same_bits, compiled, digits
 
 
 def test_the_scheduler_sets_the_rate_of_each_epoch_and_logs_it() -> None:

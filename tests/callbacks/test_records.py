@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minicnn.callbacks import CSVLogger, LambdaCallback, Timer
-from small_training import compiled, digits
+from support.small_training import compiled, digits
 
 
 def rows(path: Path, separator: str = ",") -> list[dict[str, str]]:

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from command_line import error_of, minicnn
 from minicnn import backends, machine
 from minicnn.cli import compare, contenders, worker
 from minicnn.cli.contenders import Result
-from minicnn.training.job import load_samples
-from minicnn.training.settings import Settings
+from minicnn.jobs.job import load_samples
+from minicnn.jobs.settings import Settings
+from support.command_line import error_of, minicnn
 
 FILES = {"compare.json", "compare.csv", "compare.png"}
 COLUMNS = [

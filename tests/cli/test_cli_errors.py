@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 import minicnn as package
-from command_line import error_of, minicnn
 from minicnn.cli.errors import Commands
+from support.command_line import error_of, minicnn
 
 
 def python(*args: str, **options: object) -> subprocess.CompletedProcess[str]:

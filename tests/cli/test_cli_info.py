@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from command_line import minicnn
-from datafiles import idx_files, write_idx
 from minicnn import backends, data, machine
+from support.command_line import minicnn
+from support.datafiles import idx_files, write_idx
 
 
 def facts() -> dict[str, Any]:

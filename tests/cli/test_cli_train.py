@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from command_line import error_of, minicnn
-from datafiles import idx_files, write_idx
 from minicnn import data, machine
 from minicnn.cli.runs import RunFolder
+from minicnn.jobs.settings import Settings
 from minicnn.models import Model
-from minicnn.training.settings import Settings
+from support.command_line import error_of, minicnn
+from support.datafiles import idx_files, write_idx
 
 FILES = {"model.safetensors", "history.csv", "curves.png", "run.json"}
 COLUMNS = ["epoch", "loss", "accuracy", "val_loss", "val_accuracy", "time_s", "samples_per_s"]
@@ -148,7 +148,7 @@ def test_the_study_mlp_takes_one_step_an_epoch_and_holds_samples_out() -> None:
 
 
 def test_samples_held_out_are_not_trained_on(tmp_path: Path) -> None:
-    from minicnn.training import job
+    from minicnn.jobs import job
 
     write_idx(tmp_path / "data", idx_files(n_train=20, n_test=6))
     settings = settings_of("mlp", data="mnist", data_dir=str(tmp_path / "data"), hold_out=5)
@@ -165,7 +165,7 @@ def test_samples_held_out_are_not_trained_on(tmp_path: Path) -> None:
 
 
 def test_without_test_images_something_is_held_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    from minicnn.training import job
+    from minicnn.jobs import job
 
     x, y = np.zeros((4, 5, 5, 1), np.uint8), np.zeros(4, np.int32)
     found = data.Dataset("none", x, y, x[:0], y[:0], ("a", "b"))

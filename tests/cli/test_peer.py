@@ -9,8 +9,8 @@ import pytest
 
 from minicnn.bench import torch_peer as peer
 from minicnn.cli.worker import after_one_step
-from minicnn.training import job
-from minicnn.training.settings import Settings
+from minicnn.jobs import job
+from minicnn.jobs.settings import Settings
 
 torch = pytest.importorskip("torch")
 

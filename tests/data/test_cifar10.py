@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datafiles import cifar_binary, cifar_python2, photos, planes, write_tar
 from minicnn.data import DataError, cifar10
+from support.datafiles import cifar_binary, cifar_python2, photos, planes, write_tar
 
 WRITERS = {"bin": (cifar_binary, ".bin"), "py": (cifar_python2, "")}
 

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datafiles import (
+from minicnn.data import DataError, Dataset, cifar10, image_folder, kaggle_digits, mnist, tiny_imagenet
+from support.datafiles import (
     IDX_NAMES,
     cifar_binary,
     cifar_python2,
@@ -24,7 +25,6 @@ from datafiles import (
     write_idx,
     write_tar,
 )
-from minicnn.data import DataError, Dataset, cifar10, image_folder, kaggle_digits, mnist, tiny_imagenet
 
 fuzz = settings(deadline=timedelta(seconds=5), max_examples=100)
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import minicnn.data as data
-from datafiles import idx_files, write_idx
 from minicnn.data import DataError, Dataset
+from support.datafiles import idx_files, write_idx
 
 
 def parts(**changes: Any) -> dict[str, Any]:

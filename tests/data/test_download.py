@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from datafiles import IDX_NAMES, cifar_binary, idx_files, photos, write_idx, write_tar
 from minicnn.data import DataError, cifar10, files, idx, mnist
+from support.datafiles import IDX_NAMES, cifar_binary, idx_files, photos, write_idx, write_tar
 
 pooch = pytest.importorskip("pooch")
 cifar_module = sys.modules[cifar10.__module__]  # the package shows the function by this name

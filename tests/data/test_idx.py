@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datafiles import IDX_NAMES, SHARED, digits, idx_bytes, idx_files, write_idx
 from minicnn.data import DataError, fashion_mnist, files, idx, mnist, read_idx
+from support.datafiles import IDX_NAMES, SHARED, digits, idx_bytes, idx_files, write_idx
 
 REAL = {
     "mnist": (

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datafiles import csv_text, digits
 from minicnn.data import DataError, kaggle, kaggle_digits
+from support.datafiles import csv_text, digits
 
 
 def rows(n: int, seed: int = 0):

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from datafiles import cifar_python2, photos, planes
 from minicnn.data import DataError
 from minicnn.data.pickled import read_batch
+from support.datafiles import cifar_python2, photos, planes
 
 PATH = Path("data_batch_1")
 GLOBAL_ARRAY = b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R"

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layer_check import run_layer, run_layer_check
 from minicnn import ops
 from minicnn.layers import ELU, Activation, Conv2D, Dense, Input, LeakyReLU, ReLU, Softmax
 from minicnn.layers.activation import ACTIVATIONS, get_activation
-from numerics import assert_close
-from strategies import normal, seeds
+from support.layer_check import run_layer, run_layer_check
+from support.numerics import assert_close
+from support.strategies import normal, seeds
 
 X = np.asarray([[-3.0, -1.0, -0.25, 0.0, 0.5, 2.0, 7.0]])
 
@@ -74,7 +74,7 @@ def test_layers_by_hand(layer: Any, expected: Any) -> None:
 
 
 def test_plain_relus_are_one_primitive() -> None:
-    from layer_check import run
+    from support.layer_check import run
 
     for layer, name in ((ReLU(), "relu"), (ReLU(6.0), "relu6"), (ReLU(None, 0.1), "leaky_relu")):
         assert [n.op.name for n in run(layer, X).program.nodes] == [name]

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layer_check import assert_formats_agree, run_layer, run_layer_check
 from minicnn import layers
 from minicnn.initializers import Constant, VarianceScaling
 from minicnn.layers import Conv2D, DepthwiseConv2D, SeparableConv2D
-from numerics import assert_close
-from strategies import normal, seeds
+from support.layer_check import assert_formats_agree, run_layer, run_layer_check
+from support.numerics import assert_close
+from support.strategies import normal, seeds
 
 COUNT = np.arange(9.0).reshape(1, 3, 3, 1)  # rows 0 1 2, 3 4 5, 6 7 8
 

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from layer_check import run_layer, run_layer_check, trace_layer
 from minicnn.backends import get_backend
 from minicnn.layers import Dense, Input, Layer, Rescaling
-from numerics import assert_close
-from strategies import normal
+from support.layer_check import run_layer, run_layer_check, trace_layer
+from support.numerics import assert_close
+from support.strategies import normal
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from layer_check import run, run_layer
 from minicnn import ops
 from minicnn.layers import Add, Concatenate, Conv2D, Dense, Dropout, Flatten, Input, Layer
 from minicnn.layers.graph import Graph
 from minicnn.layers.layer import Trace
 from minicnn.program import Program
-from numerics import assert_close
-from strategies import normal
+from support.layer_check import run, run_layer
+from support.numerics import assert_close
+from support.strategies import normal
 
 
 class Split(Layer):

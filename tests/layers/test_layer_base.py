@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from layer_check import check_config, declared, run, run_layer, run_layer_check
 from minicnn import ops
 from minicnn.layers import BatchNormalization, Conv2D, Dense, Dropout, Input, Layer, ReLU
 from minicnn.layers.graph import Graph
 from minicnn.layers.layer import Trace, snake_case
 from minicnn.layers.serialization import layer_from_config, layer_to_config
 from minicnn.program import Program
-from numerics import assert_close
-from strategies import normal
+from support.layer_check import check_config, declared, run, run_layer, run_layer_check
+from support.numerics import assert_close
+from support.strategies import normal
 
 
 class Scale(Layer):
@@ -56,7 +56,7 @@ def test_a_weight_and_its_gradient() -> None:
 
 def run_layer_check_custom(layer: Layer, shape: Any, output: Any, weights: Any, **more: Any) -> None:
     """As `run_layer_check`, for classes that only this file knows."""
-    from layer_check import _check_layer_gradients
+    from support.layer_check import _check_layer_gradients
 
     known = declared(layer, shape)
     assert {p: w.shape for p, w in known.items()} == weights

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layer_check import trace_layer
 from minicnn import layers, ops
 from minicnn.backends import get_backend
 from minicnn.layers import Layer
 from minicnn.program import gradients
-from numerics import assert_close
-from strategies import distinct_values, normal, seeds
+from support.layer_check import trace_layer
+from support.numerics import assert_close
+from support.strategies import distinct_values, normal, seeds
 
 torch = pytest.importorskip("torch")
 F: Any = torch.nn.functional
@@ -202,7 +202,7 @@ def test_batch_normalization(epsilon: float, training: bool, seed: int) -> None:
 
 
 def test_moving_variance_differs_from_torchs_by_bessels_correction() -> None:
-    from layer_check import run
+    from support.layer_check import run
 
     x = normal((4, 3, 3, 2), 0)
     layer = torch.nn.BatchNorm2d(2, momentum=0.1, dtype=torch.float64)

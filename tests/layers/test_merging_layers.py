@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layer_check import run_layer, run_layer_check
 from minicnn.layers import Add, Average, Concatenate, Input, Maximum, Minimum, Multiply, Subtract
-from strategies import normal, seeds
+from support.layer_check import run_layer, run_layer_check
+from support.strategies import normal, seeds
 
 NUMPY = {
     Add: lambda *a: sum(a[1:], a[0]),

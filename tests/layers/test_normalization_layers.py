@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layer_check import assert_formats_agree, run, run_layer, run_layer_check
 from minicnn.layers import (
     BatchNormalization,
     Conv2D,
@@ -19,8 +18,9 @@ from minicnn.layers import (
     LocalResponseNormalization,
 )
 from minicnn.layers.graph import Graph
-from numerics import assert_close
-from strategies import normal, seeds
+from support.layer_check import assert_formats_agree, run, run_layer, run_layer_check
+from support.numerics import assert_close
+from support.strategies import normal, seeds
 
 STATISTICS = ("moving_mean", "moving_variance")
 BATCH = {"gamma": (2,), "beta": (2,), "moving_mean": (2,), "moving_variance": (2,)}

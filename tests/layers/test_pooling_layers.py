@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layer_check import assert_formats_agree, run_layer, run_layer_check
 from minicnn.layers import (
     AdaptiveAveragePooling2D,
     AveragePooling2D,
@@ -18,7 +17,8 @@ from minicnn.layers import (
     Input,
     MaxPooling2D,
 )
-from strategies import distinct_values, seeds
+from support.layer_check import assert_formats_agree, run_layer, run_layer_check
+from support.strategies import distinct_values, seeds
 
 COUNT = np.arange(9.0).reshape(1, 3, 3, 1)  # rows 0 1 2, 3 4 5, 6 7 8
 KINDS = [MaxPooling2D, AveragePooling2D, GlobalMaxPooling2D, GlobalAveragePooling2D]

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layer_check import assert_formats_agree, run, run_layer, run_layer_check
 from minicnn.layers import Dropout, Input, SpatialDropout2D
 from minicnn.layers.graph import Graph
-from strategies import normal, seeds
+from support.layer_check import assert_formats_agree, run, run_layer, run_layer_check
+from support.strategies import normal, seeds
 
 
 @pytest.mark.parametrize("training", [False, True])

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layer_check import assert_formats_agree, run_layer, run_layer_check
 from minicnn.layers import Cropping2D, Flatten, Input, Permute, Reshape, UpSampling2D, ZeroPadding2D
-from numerics import assert_close
-from strategies import normal, seeds
+from support.layer_check import assert_formats_agree, run_layer, run_layer_check
+from support.numerics import assert_close
+from support.strategies import normal, seeds
 
 frames = st.tuples(*[st.tuples(st.integers(0, 2), st.integers(0, 2))] * 2)
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from layer_check import run
 from minicnn import layers, ops
 from minicnn.initializers import Constant, Initializer, VarianceScaling
 from minicnn.layers import (
@@ -36,7 +35,8 @@ from minicnn.layers.serialization import (
     layer_from_config,
     layer_to_config,
 )
-from strategies import normal
+from support.layer_check import run
+from support.strategies import normal
 
 
 class Split(Layer):

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layer_check import assert_formats_agree, run_layer, run_layer_check
 from minicnn.layers import Conv2D, Conv2DTranspose, Input
-from numerics import assert_close
-from strategies import normal, seeds
+from support.layer_check import assert_formats_agree, run_layer, run_layer_check
+from support.numerics import assert_close
+from support.strategies import normal, seeds
 
 pairs = st.tuples(st.integers(1, 3), st.integers(1, 3))
 

@@ -27,7 +27,7 @@ from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.optimizers import SGD, Adam, Optimizer
 from minicnn.schedules import CosineDecay
 from minicnn.tolerance import tolerance
-from model_cases import StepLosses
+from support.model_cases import StepLosses
 
 Array = np.ndarray[Any, Any]
 BATCH, STEPS = 8, 100

@@ -10,7 +10,7 @@ import pytest
 from minicnn import Model, Sequential, get_backend
 from minicnn.data import Loader
 from minicnn.layers import Dense, Input
-from model_cases import FAST, assert_same_weights, blobs, linear, to_library
+from support.model_cases import FAST, assert_same_weights, blobs, linear, to_library
 
 X, Y = blobs(12, 3, 2)
 LIBRARIES = ["numpy", "torch", "jax", "array_api_strict"]

@@ -11,7 +11,7 @@ import pytest
 from minicnn import Model, Sequential
 from minicnn.backends import get_backend
 from minicnn.layers import Conv2D, Dense, Flatten, Input
-from model_cases import FAST, assert_same_weights, blobs, linear
+from support.model_cases import FAST, assert_same_weights, blobs, linear
 
 X, Y = blobs(10, 5, 3)
 

@@ -17,7 +17,7 @@ from minicnn.data import Loader
 from minicnn.layers import Dense, Input
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.optimizers import SGD
-from model_cases import (
+from support.model_cases import (
     FAST,
     Batches,
     Seen,

@@ -11,7 +11,7 @@ from minicnn import Model, Sequential, get_backend, zoo
 from minicnn.layers import BatchNormalization, Conv2D, Dense, Dropout, Flatten, Input, MaxPooling2D
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.program import Program
-from model_cases import blobs, linear
+from support.model_cases import blobs, linear
 
 X, Y = blobs(6, 3, 2)
 

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from minicnn import Sequential, engine, layers
+from minicnn import Sequential, layers
+from minicnn.loop import executor
 
 X, Y = np.ones((8, 3), "float32"), np.ones((8, 2), "float32")
 
@@ -41,7 +42,7 @@ def test_a_model_goes_at_once(verbose: int) -> None:
 
 
 def test_compiled_steps_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "COMPILED", 3)
+    monkeypatch.setattr(executor, "COMPILED", 3)
     model = _model()
     for size in (1, 2, 3, 1, 4, 5):
         model.predict(X[:size], batch_size=8)

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradcheck import check_gradients
 from minicnn.losses import (
     LOSSES,
     BinaryCrossentropy,
@@ -22,9 +21,10 @@ from minicnn.losses import (
     SparseCategoricalCrossentropy,
     get_loss,
 )
-from model_cases import identity, run
-from numerics import assert_close
-from strategies import away_from_zero, normal, seeds
+from support.gradcheck import check_gradients
+from support.model_cases import identity, run
+from support.numerics import assert_close
+from support.strategies import away_from_zero, normal, seeds
 
 Array = np.ndarray[Any, Any]
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from minicnn.losses import BinaryCrossentropy, MeanAbsoluteError
 from minicnn.metrics import METRICS, Accuracy, ConfusionMatrix, MeanLoss, Metric, TopKAccuracy, get_metric
-from model_cases import identity, measure
-from strategies import seeds
+from support.model_cases import identity, measure
+from support.strategies import seeds
 
 Array = np.ndarray[Any, Any]
 sizes = st.tuples(st.integers(1, 12), st.integers(2, 6))

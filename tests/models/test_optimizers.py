@@ -17,9 +17,9 @@ from minicnn.layers import Dense, Input
 from minicnn.optimizers import OPTIMIZERS, SGD, Adam, AdamW, Optimizer, RMSprop, get_optimizer
 from minicnn.program import Program
 from minicnn.schedules import CosineDecay, ExponentialDecay, Schedule, StepDecay
-from model_cases import FAST, MeanOutput
-from numerics import assert_close
-from strategies import normal, seeds
+from support.model_cases import FAST, MeanOutput
+from support.numerics import assert_close
+from support.strategies import normal, seeds
 
 Array = np.ndarray[Any, Any]
 State = dict[str, Array]

@@ -13,7 +13,7 @@ from minicnn.layers import Dense, Input
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.metrics import ConfusionMatrix
 from minicnn.optimizers import Adam
-from model_cases import FAST, blobs, identity, linear
+from support.model_cases import FAST, blobs, identity, linear
 
 X, Y = blobs(24, 5, 3)
 

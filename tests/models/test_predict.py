@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from minicnn import Model, Sequential
 from minicnn.data import Loader
 from minicnn.layers import BatchNormalization, Concatenate, Dense, Dropout, Input
-from model_cases import FAST, blobs, identity, linear, to_library
+from support.model_cases import FAST, blobs, identity, linear, to_library
 
 Array = np.ndarray[Any, Any]
 X, Y = blobs(13, 3, 2)

@@ -12,7 +12,7 @@ from minicnn.layers import Add, Concatenate, Dense, Input
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.metrics import TopKAccuracy
 from minicnn.optimizers import SGD
-from model_cases import FAST, assert_same_weights
+from support.model_cases import FAST, assert_same_weights
 
 RNG = np.random.default_rng(0)
 A, B = RNG.standard_normal((17, 3)).astype("float32"), RNG.standard_normal((17, 2)).astype("float32")

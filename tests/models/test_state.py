@@ -14,8 +14,8 @@ from minicnn.callbacks import Callback
 from minicnn.layers import BatchNormalization, Dense, Dropout, Input
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.optimizers import SGD, Adam
-from model_cases import FAST, Watch, assert_same_weights, blobs, linear, to_library
-from strategies import seeds
+from support.model_cases import FAST, Watch, assert_same_weights, blobs, linear, to_library
+from support.strategies import seeds
 
 Array = np.ndarray[Any, Any]
 X, Y = blobs(12, 3, 2)

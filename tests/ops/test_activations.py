@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradcheck import check_gradients, run_primitive
 from minicnn import ops
 from minicnn.backends import get_backend
 from minicnn.program import Program
-from numerics import assert_close
-from strategies import away_from_zero, normal, seeds, shapes
+from support.gradcheck import check_gradients, run_primitive
+from support.numerics import assert_close
+from support.strategies import away_from_zero, normal, seeds, shapes
 
 
 def _sigmoid(x: float) -> float:

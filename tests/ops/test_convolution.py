@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-import oracles
-from gradcheck import check_gradients, run_primitive
 from minicnn import ops
 from minicnn.program import Program, gradients
-from numerics import assert_close
-from strategies import DATA_FORMATS, WindowCase, conv_cases, from_format, normal, to_format
+from support import oracles
+from support.gradcheck import check_gradients, run_primitive
+from support.numerics import assert_close
+from support.strategies import DATA_FORMATS, WindowCase, conv_cases, from_format, normal, to_format
 
 
 def test_by_hand() -> None:

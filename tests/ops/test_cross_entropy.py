@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradcheck import check_gradients, run_primitive
 from minicnn import ops
 from minicnn.program import Program
-from numerics import assert_close
-from strategies import normal, seeds, shapes
+from support.gradcheck import check_gradients, run_primitive
+from support.numerics import assert_close
+from support.strategies import normal, seeds, shapes
 
 
 def test_by_hand() -> None:

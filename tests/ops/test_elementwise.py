@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradcheck import check_gradients, run_primitive
 from minicnn import ops
 from minicnn.program import Program, Value, gradients
-from numerics import assert_close
-from strategies import away_from_zero, broadcastable, distinct_values, normal, seeds, shapes
+from support.gradcheck import check_gradients, run_primitive
+from support.numerics import assert_close
+from support.strategies import away_from_zero, broadcastable, distinct_values, normal, seeds, shapes
 
 BINARY: dict[str, Any] = {
     "add": operator.add, "subtract": operator.sub, "multiply": operator.mul, "divide": operator.truediv,
@@ -207,7 +207,7 @@ def test_shapes_and_dtypes_must_fit() -> None:
 
 
 def _run(program: Program, **arrays: Any) -> dict[str, Any]:
-    from gradcheck import run_checked
+    from support.gradcheck import run_checked
 
     assert all(isinstance(v, Value) for v in program.results)
     return run_checked(program, arrays)

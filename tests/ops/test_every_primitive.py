@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-import op_cases
-from gradcheck import check_gradients, run_checked
 from minicnn import ops
 from minicnn.backends import get_backend
 from minicnn.program import Program
-from numerics import assert_close
-from op_cases import Case
+from support import op_cases
+from support.gradcheck import check_gradients, run_checked
+from support.numerics import assert_close
+from support.op_cases import Case
 
 # Integer or boolean results, updates at the end of a step, gradients whose own gradient nobody has needed, and
 # groups that are merged after differentiation.

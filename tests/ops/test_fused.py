@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gradcheck import run_primitive
 from minicnn import ops
 from minicnn.ops import Body, Step
 from minicnn.program import Program
+from support.gradcheck import run_primitive
 
 
 def _body(slope: float = 0.1) -> Body:

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradcheck import check_gradients, run_checked, run_primitive
 from minicnn import ops
 from minicnn.backends import get_backend
 from minicnn.program import Program
-from numerics import assert_close
-from strategies import normal, seeds, shapes
+from support.gradcheck import check_gradients, run_checked, run_primitive
+from support.numerics import assert_close
+from support.strategies import normal, seeds, shapes
 
 
 @given(shape=shapes(), seed=seeds, data=st.data())

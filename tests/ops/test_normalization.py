@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import oracles
-from gradcheck import check_gradients, run_checked, run_primitive
 from minicnn import ops
 from minicnn.program import Program, Value, gradients
-from numerics import assert_close
-from strategies import distinct_values, normal, seeds
+from support import oracles
+from support.gradcheck import check_gradients, run_checked, run_primitive
+from support.numerics import assert_close
+from support.strategies import distinct_values, normal, seeds
 
 EPSILON = 1e-3
 

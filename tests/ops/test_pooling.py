@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import oracles
-from gradcheck import check_gradients, run_primitive
 from minicnn import ops
 from minicnn.backends import get_backend
 from minicnn.program import Program
-from numerics import assert_close
-from strategies import DATA_FORMATS, WindowCase, from_format, normal, pool_cases, to_format
+from support import oracles
+from support.gradcheck import check_gradients, run_primitive
+from support.numerics import assert_close
+from support.strategies import DATA_FORMATS, WindowCase, from_format, normal, pool_cases, to_format
 
 IMAGE = np.asarray([[1.0, 5.0, 2.0], [7.0, 3.0, 8.0], [4.0, 9.0, 6.0]]).reshape(1, 3, 3, 1)
 SMALL: dict[str, Any] = {"kernel": (2, 2), "strides": (1, 1)}

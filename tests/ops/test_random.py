@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import oracles
-from gradcheck import run_primitive
 from minicnn import ops
 from minicnn.backends import get_backend
 from minicnn.ops.random import philox
 from minicnn.program import Program
-from strategies import shapes
+from support import oracles
+from support.gradcheck import run_primitive
+from support.strategies import shapes
 
 words = st.integers(0, 2**32 - 1)
 

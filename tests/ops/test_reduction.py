@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradcheck import check_gradients, run_checked, run_primitive
 from minicnn import ops
 from minicnn.program import Program, gradients
-from numerics import assert_close
-from strategies import axes_of, broadcastable, distinct_values, normal, seeds, shapes
+from support.gradcheck import check_gradients, run_checked, run_primitive
+from support.numerics import assert_close
+from support.strategies import axes_of, broadcastable, distinct_values, normal, seeds, shapes
 
 
 @pytest.mark.parametrize("name", ["sum", "mean", "max"])

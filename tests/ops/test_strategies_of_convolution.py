@@ -19,7 +19,7 @@ from minicnn.ops.strategies import DIRECTIONS, PRIMITIVES, STRATEGIES, Problem, 
 from minicnn.ops.windows import Axes, Window
 from minicnn.program import Program
 from minicnn.tolerance import tolerance
-from strategies import DATA_FORMATS, WindowCase, conv_cases, normal, seeds
+from support.strategies import DATA_FORMATS, WindowCase, conv_cases, normal, seeds
 
 Array = np.ndarray[Any, Any]
 BASE = Problem(8, (16, 16), 16, 24, (3, 3), padding=((1, 1), (1, 1)))

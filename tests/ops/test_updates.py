@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradcheck import run_primitive
 from minicnn import ops
 from minicnn.program import Program
-from numerics import assert_close
-from strategies import normal, seeds
+from support.gradcheck import run_primitive
+from support.numerics import assert_close
+from support.strategies import normal, seeds
 
 STEPS = 4
 decays = st.sampled_from([0.0, 0.01])

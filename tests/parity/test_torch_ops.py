@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradcheck import read_only, run_checked
 from minicnn import ops
 from minicnn.program import Program, gradients
-from numerics import assert_close
-from strategies import (
+from support.gradcheck import read_only, run_checked
+from support.numerics import assert_close
+from support.strategies import (
     WindowCase,
     away_from_zero,
     conv_cases,

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradcheck import check_gradients, run_checked
 from minicnn import ops
 from minicnn.ops import primitive
 from minicnn.program import Program, Value, gradients
-from strategies import normal, seeds
+from support.gradcheck import check_gradients, run_checked
+from support.strategies import normal, seeds
 
 
 def _gradient(build: Any, *arrays: Any) -> list[Any]:

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradcheck import run_checked
 from minicnn import ops
 from minicnn.ops import Primitive, primitive
 from minicnn.program import Program, Spec, gradients
+from support.gradcheck import run_checked
 
 
 def test_a_program_is_a_flat_list_of_nodes() -> None:
@@ -167,7 +167,7 @@ def test_user_defined_primitive(registry: None) -> None:
     def _(node: Any) -> int:
         return 5 * int(node.outputs[0].size)
 
-    from gradcheck import check_gradients
+    from support.gradcheck import check_gradients
 
     assert isinstance(hardswish, Primitive)
     assert ops.REGISTRY["hardswish"] is hardswish
@@ -196,7 +196,7 @@ def test_user_defined_primitive_with_several_results_and_a_whole_cost(registry: 
         positive = ops.greater(node.inputs[0], 0)
         return [ops.where(positive, 0.0 if dp is None else dp, 0.0 if dn is None else dn)]
 
-    from gradcheck import check_gradients
+    from support.gradcheck import check_gradients
 
     x = np.asarray([-1.0, 2.0])
     check_gradients(split_sign, x)
@@ -209,7 +209,7 @@ def test_user_defined_primitive_with_several_results_and_a_whole_cost(registry: 
 
 def test_user_composition_needs_no_backward() -> None:
     """What a layer's `call` does: compose primitives; the gradient follows."""
-    from gradcheck import check_gradients
+    from support.gradcheck import check_gradients
 
     def attention_pool(x: Any, w: Any) -> Any:
         n, h, wd, c = x.shape

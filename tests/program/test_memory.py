@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from minicnn import ops
 from minicnn.program import MemoryPlan, Program, gradients, plan
 from minicnn.program.memory import ALIGNMENT, Buffer
-from strategies import seeds
+from support.strategies import seeds
 
 
 def _random_program(seed: int, length: int) -> Program:

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from gradcheck import run_checked
 from minicnn import ops
 from minicnn.ops import primitive
 from minicnn.program import Program, fold_constants, gradients, optimize, remove_dead_nodes
 from minicnn.program.passes import FOLD_LIMIT_BYTES, lower_precision
-from strategies import normal, seeds
+from support.gradcheck import run_checked
+from support.strategies import normal, seeds
 
 
 def test_dead_nodes_go_and_live_ones_stay_in_order() -> None:

@@ -11,9 +11,9 @@ from typing import Any
 import click
 import pytest
 
-from command_line import error_of, minicnn
 from minicnn.bench import contest
 from minicnn.cli import study as command
+from support.command_line import error_of, minicnn
 
 SMALL = ("--data", "synthetic_digits", "--set", "samples=130")
 MLP = ("study", "mlp", *SMALL, "--set", "iterations=25", "--set", "hold_out=20", "--set", "repeats=2", "--out", "out")

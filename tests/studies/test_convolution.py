@@ -11,12 +11,12 @@ import array_api_compat.numpy as numpy_xp
 import numpy as np
 import pytest
 
-from command_line import minicnn
 from minicnn.bench import ContenderError, Setting
 from minicnn.layers import Conv2D
 from minicnn.ops.strategies import DIRECTIONS, STRATEGIES, Problem
 from minicnn.studies import convolution
 from minicnn.studies.convolution import breakdown, strategy_pages, sweeps
+from support.command_line import minicnn
 
 PROBLEM = Problem(2, (6, 6), 3, 4, (3, 3), padding=((1, 1), (1, 1)))
 

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from command_line import minicnn
 from minicnn import zoo
 from minicnn.bench import Page, Setting
 from minicnn.studies import roofline
 from minicnn.studies.roofline import ceilings, counting, pages, training
 from minicnn.studies.roofline.verdict import Floor, floor, judge
+from support.command_line import minicnn
 
 SMALL = (48, 48, 3)
 

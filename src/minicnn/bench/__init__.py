@@ -9,7 +9,7 @@ from minicnn.bench.store import Store
 from minicnn.bench.study import Measurement, Results, Setting, Study
 from minicnn.bench.timing import Spread, awaken, interleaved, stopwatch
 from minicnn.bench.worker import ContenderError, Worker
-from minicnn.training.parity import Probe, parity
+from minicnn.jobs.parity import Probe, parity
 
 __all__ = [
     "Column",

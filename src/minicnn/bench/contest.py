@@ -12,7 +12,7 @@ from typing import Any
 from minicnn.bench.contenders import on_gpu
 from minicnn.bench.timing import interleaved
 from minicnn.bench.worker import ContenderError, Worker, together
-from minicnn.training.parity import Probe, parity
+from minicnn.jobs.parity import Probe, parity
 
 REFERENCE = "numpy"
 REST_S = 0.1  # after a turn on the CPU: threads of BLAS and OpenMP go on asking for work, on the next contender's cores

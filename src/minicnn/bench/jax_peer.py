@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from minicnn.data import batch_indices, epoch_order
-from minicnn.training.job import Samples
-from minicnn.training.settings import Settings
+from minicnn.jobs.job import Samples
+from minicnn.jobs.settings import Settings
 
 Weights = Mapping[str, np.ndarray[Any, Any]]
 

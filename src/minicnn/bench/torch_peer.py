@@ -16,8 +16,8 @@ import numpy as np
 
 from minicnn.bench.timing import stopwatch
 from minicnn.data import batch_indices, epoch_order
-from minicnn.training.job import COLUMNS, Samples
-from minicnn.training.settings import Settings
+from minicnn.jobs.job import COLUMNS, Samples
+from minicnn.jobs.settings import Settings
 
 NETWORKS = ("mlp", "platforms", "kernels")
 PRECISIONS = ("float32", "float64")

@@ -22,11 +22,11 @@ from minicnn.bench.timing import awaken, stopwatch
 from minicnn.callbacks import Callback, Timer
 from minicnn.callbacks.base import Logs
 from minicnn.data import batch_indices, epoch_order
+from minicnn.jobs import job
+from minicnn.jobs.parity import Probe
+from minicnn.jobs.settings import Settings
 from minicnn.machine import PeakMemory
 from minicnn.tolerance import EPSILON, tolerance
-from minicnn.training import job
-from minicnn.training.parity import Probe
-from minicnn.training.settings import Settings
 
 PASSES_S, MOST_PASSES = 0.1, 100  # forward passes are timed together up to so many seconds, and so many of them
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from minicnn.cli.contenders import Result
-from minicnn.steps import PRECISIONS
+from minicnn.jobs.parity import largest_difference
+from minicnn.loop.tracing import PRECISIONS
 from minicnn.tolerance import EPSILON, tolerance
-from minicnn.training.parity import largest_difference
 
 ACCURACY = 0.003  # share of the test samples by which two correct trainings may differ
 SMALL = 3  # test samples by which they may in any case

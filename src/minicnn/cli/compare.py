@@ -20,8 +20,8 @@ from minicnn.cli.options import BACKEND, EPILOG, run_folder, training_options
 from minicnn.cli.runs import RunFolder, require
 from minicnn.cli.tables import console, table
 from minicnn.data.order import num_batches
-from minicnn.training import job
-from minicnn.training.settings import Settings
+from minicnn.jobs import job
+from minicnn.jobs.settings import Settings
 
 FILES = ("compare.json", "compare.csv", "compare.png")
 COLUMNS = (

@@ -15,8 +15,8 @@ import numpy as np
 
 from minicnn import backends
 from minicnn.cli.errors import DEBUG, INTERRUPTED, one_line
-from minicnn.training.job import Samples
-from minicnn.training.settings import Settings
+from minicnn.jobs.job import Samples
+from minicnn.jobs.settings import Settings
 
 SLOW = ("array_api_strict",)  # takes part only when named
 REFERENCE = "numpy"

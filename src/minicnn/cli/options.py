@@ -11,8 +11,8 @@ from typing import Any
 import click
 
 from minicnn import backends, data, zoo
-from minicnn.steps import PRECISIONS
-from minicnn.training.settings import DEFAULT, RECIPES
+from minicnn.jobs.settings import DEFAULT, RECIPES
+from minicnn.loop.tracing import PRECISIONS
 
 
 class Name(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on

@@ -12,8 +12,8 @@ from minicnn import machine
 from minicnn.cli import figures
 from minicnn.cli.options import BACKEND, EPILOG, run_folder, training_options
 from minicnn.cli.runs import RunFolder, require
-from minicnn.training import job
-from minicnn.training.settings import Settings
+from minicnn.jobs import job
+from minicnn.jobs.settings import Settings
 
 FILES = ("model.safetensors", "history.csv", "curves.png", "run.json")
 

@@ -23,8 +23,8 @@ from minicnn.callbacks import Callback
 from minicnn.callbacks.base import Logs
 from minicnn.cli.contenders import PEER
 from minicnn.data import batch_indices, epoch_order
-from minicnn.training import job
-from minicnn.training.settings import Settings
+from minicnn.jobs import job
+from minicnn.jobs.settings import Settings
 
 INTERVAL = 0.2  # shortest time between two "step" events, in seconds
 

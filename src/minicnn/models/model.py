@@ -14,16 +14,16 @@ import numpy as np
 from minicnn.backends import get_backend, infer_backend
 from minicnn.backends.base import Array, Backend
 from minicnn.callbacks import Callback, Callbacks, History, progress
-from minicnn.engine import Totals
-from minicnn.feeding import Standardizer, as_list, is_loader
+from minicnn.loop.adapters import Standardizer, as_list, is_loader
+from minicnn.loop.batches import ArraySource, LoaderSource, Source, prediction_runs, split_off
+from minicnn.loop.executor import Totals
+from minicnn.loop.objective import LazyLogs, Objective
+from minicnn.loop.prefetch import Run
+from minicnn.loop.tracing import PRECISIONS
 from minicnn.losses import Loss
 from minicnn.models.network import Network, check_counts, check_seed
-from minicnn.objective import LazyLogs, Objective
 from minicnn.optimizers import Optimizer, get_optimizer
 from minicnn.schedules import Schedule
-from minicnn.sources import ArraySource, LoaderSource, Source, prediction_runs, split_off
-from minicnn.staging import Run
-from minicnn.steps import PRECISIONS
 
 LastBatch = Literal["keep", "drop", "pad"]
 Path = str | os.PathLike[str]

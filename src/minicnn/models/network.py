@@ -12,15 +12,15 @@ from typing import Any, cast, get_args
 import numpy as np
 
 from minicnn.backends.base import Backend
-from minicnn.engine import Engine
-from minicnn.feeding import host, numeric
 from minicnn.initializers import generator
 from minicnn.layers.graph import Graph, SymbolicTensor
 from minicnn.layers.layer import Shape, Weight
-from minicnn.objective import Objective
+from minicnn.loop.adapters import host, numeric
+from minicnn.loop.executor import Engine
+from minicnn.loop.objective import Objective
+from minicnn.loop.tracing import PRECISIONS, Feed, StepKind, trace_step
 from minicnn.optimizers import Optimizer
 from minicnn.program.graph import Program, Spec
-from minicnn.steps import PRECISIONS, Feed, StepKind, trace_step
 from minicnn.summary import Explanation, summary
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from minicnn.backends.base import Backend
-from minicnn.feeding import as_list, is_loader, numeric
 from minicnn.layers.graph import Input, SymbolicTensor
 from minicnn.layers.layer import Layer
+from minicnn.loop.adapters import as_list, is_loader, numeric
 from minicnn.models.model import Model
 
 

@@ -12,14 +12,14 @@ from itertools import accumulate
 from typing import Any
 
 from minicnn import backends
-from minicnn.backends._cuda.options import NAIVE, Options
+from minicnn.backends._gpu.options import NAIVE, Options
 from minicnn.bench import Column, Contest, Measurement, Page, Panel, Results, Setting, Study, figures
 from minicnn.bench.page import Cell
 from minicnn.bench.trainers import ModelTrainer, Row, Trainer, gradient_tolerance, settings_of, trainer
 from minicnn.data import Loader
+from minicnn.jobs.settings import Settings
 from minicnn.studies.platforms import times
 from minicnn.tolerance import tolerance as rounded
-from minicnn.training.settings import Settings
 
 BLOCKS = (32, 64, 128, 256, 512, 1024)
 BASE = "numpy"  # computes the references, which every level is compared with

@@ -13,7 +13,7 @@ from typing import Any
 from minicnn.bench import Column, Contest, Measurement, Missing, Page, Panel, Results, Setting, Spread, Study, figures
 from minicnn.bench.page import Cell
 from minicnn.bench.trainers import gradient_tolerance, settings_of, trainer
-from minicnn.training.settings import Settings
+from minicnn.jobs.settings import Settings
 
 # What was published for NumPy and for CuPy.
 TOTAL_S = (42.3, 15.1)

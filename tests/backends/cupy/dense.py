@@ -9,9 +9,9 @@ import numpy as np
 from hypothesis import note
 from hypothesis import strategies as st
 
-from kernel_check import made_of
 from minicnn import Sequential, layers, losses
 from minicnn.optimizers import SGD
+from support.kernel_check import made_of
 
 Made = tuple[Any, dict[str, Any]]
 

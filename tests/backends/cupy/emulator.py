@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from minicnn.backends._cuda import compiler
-from minicnn.backends._cuda.fusing import Plan
-from minicnn.backends._cuda.generation import Source, generate
-from minicnn.backends._cuda.placement import place
-from minicnn.backends._cuda.rewriting import rewrite
-from minicnn.backends._cuda.tiles import MULTIPLY_ADDS, Tiles
+from minicnn.backends._gpu import compiler
+from minicnn.backends._gpu.fusing import Plan
+from minicnn.backends._gpu.generation import Source, generate
+from minicnn.backends._gpu.placement import place
+from minicnn.backends._gpu.rewriting import rewrite
+from minicnn.backends._gpu.tiles import MULTIPLY_ADDS, Tiles
 from minicnn.backends.base import EACH_STEP
 from minicnn.program.graph import Program, Value
 

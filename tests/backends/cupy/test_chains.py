@@ -11,13 +11,13 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from backends.cupy.dense import Made, dense_network, dense_steps, step
 from minicnn import get_backend
-from minicnn.backends._cuda import chains, row_products
-from minicnn.backends._cuda.chain_layout import Layout
-from minicnn.backends._cuda.fusing import Plan
-from minicnn.backends._cuda.rewriting import rewrite
-from minicnn.backends._cuda.row_sizes import ByteSizes, FloatSizes
-from minicnn.backends._cuda.tensor_tiling import TensorTiles
-from minicnn.backends._cuda.tiles import MULTIPLY_ADDS, Tiles
+from minicnn.backends._gpu import chains, row_products
+from minicnn.backends._gpu.chain_layout import Layout
+from minicnn.backends._gpu.fusing import Plan
+from minicnn.backends._gpu.rewriting import rewrite
+from minicnn.backends._gpu.row_sizes import ByteSizes, FloatSizes
+from minicnn.backends._gpu.tensor_tiling import TensorTiles
+from minicnn.backends._gpu.tiles import MULTIPLY_ADDS, Tiles
 
 emulated = pytest.mark.skipif(shutil.which("g++") is None, reason="kernels run on the host through g++")
 

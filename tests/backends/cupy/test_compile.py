@@ -10,11 +10,11 @@ import pytest
 
 from backends.cupy.networks import NETWORKS
 from minicnn import Sequential, layers, zoo
-from minicnn.backends._cuda import compiler, nvrtc, tensor_tiling
-from minicnn.backends._cuda.fusing import Plan
-from minicnn.backends._cuda.generation import generate
-from minicnn.backends._cuda.rewriting import rewrite
-from minicnn.backends._cuda.tiles import MULTIPLY_ADDS, Tiles
+from minicnn.backends._gpu import compiler, nvrtc, tensor_tiling
+from minicnn.backends._gpu.fusing import Plan
+from minicnn.backends._gpu.generation import generate
+from minicnn.backends._gpu.rewriting import rewrite
+from minicnn.backends._gpu.tiles import MULTIPLY_ADDS, Tiles
 from minicnn.backends.base import EACH_STEP
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.optimizers import SGD

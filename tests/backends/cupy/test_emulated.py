@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from backends.cupy.networks import NETWORKS
-from kernel_check import step_of
 from minicnn.backends import get_backend
+from support.kernel_check import step_of
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="kernels run on the host through g++")
 

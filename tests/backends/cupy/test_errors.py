@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from minicnn.backends._cuda import nvrtc
-from minicnn.backends._cuda.errors import explanation
-from minicnn.backends._cuda.options import Options
+from minicnn.backends._gpu import nvrtc
+from minicnn.backends._gpu.errors import explanation
+from minicnn.backends._gpu.options import Options
 
 
 @pytest.mark.parametrize(

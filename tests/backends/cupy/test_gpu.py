@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from kernel_check import CASES, check_kernels, convolutions, products, reductions, train_by_steps, train_network
 from minicnn.backends import get_backend
 from minicnn.program import Program
-from op_cases import Case
+from support.kernel_check import CASES, check_kernels, convolutions, products, reductions, train_by_steps, train_network
+from support.op_cases import Case
 
 pytestmark = pytest.mark.gpu
 cupy = pytest.importorskip("cupy")

@@ -17,13 +17,13 @@ pytestmark = pytest.mark.gpu
 cupy = pytest.importorskip("cupy")
 
 from backends.cupy.networks import NETWORKS, data  # noqa: E402
-from kernel_check import case_program, products  # noqa: E402
 from minicnn import Sequential, layers, ops  # noqa: E402
 from minicnn.backends.cupy import CupyBackend, Options  # noqa: E402
 from minicnn.bench.operations import apart, step_inputs, step_times  # noqa: E402
 from minicnn.program import Program  # noqa: E402
-from numerics import assert_close  # noqa: E402
-from op_cases import Case  # noqa: E402
+from support.kernel_check import case_program, products  # noqa: E402
+from support.numerics import assert_close  # noqa: E402
+from support.op_cases import Case  # noqa: E402
 
 FROM_HOST = {
     "pinned": Options(resident=False),
@@ -277,7 +277,7 @@ def test_a_kernel_that_does_not_fit_is_named() -> None:
 
 LOST = """
 import numpy as np
-from minicnn.backends._cuda.compiler import compile_kernel
+from minicnn.backends._gpu.compiler import compile_kernel
 from minicnn.backends.cupy import CupyBackend
 from minicnn.backends.cupy.launching import Kernel
 from minicnn.program import Program

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from backends.cupy.networks import NETWORKS
-from kernel_check import step_of
 from minicnn import ops
 from minicnn.backends import get_backend
-from minicnn.backends._cuda.choosing import fastest, measured
-from minicnn.backends._cuda.fusing import Plan
-from minicnn.backends._cuda.library import LIBRARY, described, may_be, operations, piece, use_library
-from minicnn.backends._cuda.options import Options
-from minicnn.backends._cuda.rewriting import rewrite
+from minicnn.backends._gpu.choosing import fastest, measured
+from minicnn.backends._gpu.fusing import Plan
+from minicnn.backends._gpu.library import LIBRARY, described, may_be, operations, piece, use_library
+from minicnn.backends._gpu.options import Options
+from minicnn.backends._gpu.rewriting import rewrite
 from minicnn.program import Program
+from support.kernel_check import step_of
 
 
 def test_times_are_taken_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

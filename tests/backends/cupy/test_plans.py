@@ -6,11 +6,11 @@ from itertools import pairwise
 
 from backends.cupy.networks import NETWORKS
 from minicnn import ops
-from minicnn.backends._cuda.expressions import affine, broadcast
-from minicnn.backends._cuda.fusing import Plan
-from minicnn.backends._cuda.placement import place
-from minicnn.backends._cuda.rewriting import rewrite
-from minicnn.backends._cuda.tensor_tiling import TensorTiles
+from minicnn.backends._gpu.expressions import affine, broadcast
+from minicnn.backends._gpu.fusing import Plan
+from minicnn.backends._gpu.placement import place
+from minicnn.backends._gpu.rewriting import rewrite
+from minicnn.backends._gpu.tensor_tiling import TensorTiles
 from minicnn.program import Program
 
 

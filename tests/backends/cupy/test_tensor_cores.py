@@ -13,18 +13,18 @@ from hypothesis import HealthCheck, given, settings
 
 from backends.cupy.emulator import Emulated
 from backends.cupy.networks import NETWORKS
-from kernel_check import case_program, convolutions, products, step_of
 from minicnn import ops
 from minicnn.backends import get_backend
-from minicnn.backends._cuda import tensor_tiling, tiling
-from minicnn.backends._cuda.tensor_tiling import TensorTiles
-from minicnn.backends._cuda.tiles import MULTIPLY_ADDS, Tiles
+from minicnn.backends._gpu import tensor_tiling, tiling
+from minicnn.backends._gpu.tensor_tiling import TensorTiles
+from minicnn.backends._gpu.tiles import MULTIPLY_ADDS, Tiles
+from minicnn.loop.tracing import METRICS
 from minicnn.program import Program
 from minicnn.program.passes import lower_precision
-from minicnn.steps import METRICS
-from numerics import assert_close
-from op_cases import Case
-from strategies import normal
+from support.kernel_check import case_program, convolutions, products, step_of
+from support.numerics import assert_close
+from support.op_cases import Case
+from support.strategies import normal
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="kernels run on the host through g++")
 

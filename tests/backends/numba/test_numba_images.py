@@ -14,8 +14,8 @@ from minicnn import ops
 from minicnn.backends import backend_class
 from minicnn.program import Program
 from minicnn.tolerance import tolerance
-from numba_check import Array, both
-from strategies import distinct_values, normal, seeds
+from support.numba_check import Array, both
+from support.strategies import distinct_values, normal, seeds
 
 pytest.importorskip("numba")
 

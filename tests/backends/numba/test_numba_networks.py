@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from channels_first import channels_first, program_of
 from minicnn import Model, Sequential, layers, losses, optimizers, zoo
 from minicnn.backends import backend_class, get_backend
 from minicnn.layers import Input, Layer, Rescaling
+from minicnn.loop.tracing import StepKind
 from minicnn.losses import Loss, SparseCategoricalCrossentropy
 from minicnn.optimizers import Optimizer
 from minicnn.program import Program
-from minicnn.steps import StepKind
 from minicnn.tolerance import tolerance
+from support.channels_first import channels_first, program_of
 
 pytest.importorskip("numba")
 

@@ -11,8 +11,8 @@ from minicnn import ops
 from minicnn.backends import backend_class
 from minicnn.program import Program
 from minicnn.tolerance import tolerance
-from numba_check import both
-from op_cases import CASES, Case
+from support.numba_check import both
+from support.op_cases import CASES, Case
 
 pytest.importorskip("numba")
 

@@ -11,8 +11,8 @@ from minicnn import ops
 from minicnn.backends import backend_class
 from minicnn.program import Program
 from minicnn.tolerance import tolerance
-from numba_check import Array
-from strategies import normal, seeds
+from support.numba_check import Array
+from support.strategies import normal, seeds
 
 pytest.importorskip("numba")
 

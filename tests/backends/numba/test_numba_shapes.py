@@ -16,8 +16,18 @@ from hypothesis import strategies as st
 
 from minicnn import ops
 from minicnn.tolerance import tolerance
-from numba_check import Array, both
-from strategies import WindowCase, axes_of, broadcastable, conv_cases, normal, pool_cases, seeds, shapes, to_format
+from support.numba_check import Array, both
+from support.strategies import (
+    WindowCase,
+    axes_of,
+    broadcastable,
+    conv_cases,
+    normal,
+    pool_cases,
+    seeds,
+    shapes,
+    to_format,
+)
 
 pytest.importorskip("numba")
 

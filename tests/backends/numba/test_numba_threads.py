@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from minicnn.backends import backend_class, get_backend
-from small_training import arrays, assert_same_bits, compiled, digits
+from support.small_training import arrays, assert_same_bits, compiled, digits
 
 pytest.importorskip("numba")
 

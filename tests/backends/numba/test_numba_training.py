@@ -10,7 +10,7 @@ import pytest
 from minicnn import Model
 from minicnn.backends import backend_class
 from minicnn.tolerance import tolerance
-from small_training import arrays, assert_same_bits, compiled, digits
+from support.small_training import arrays, assert_same_bits, compiled, digits
 
 pytest.importorskip("numba")
 

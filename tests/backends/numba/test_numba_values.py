@@ -11,8 +11,8 @@ from minicnn import ops
 from minicnn.backends import backend_class, get_backend
 from minicnn.program import Program, Value
 from minicnn.tolerance import tolerance
-from numba_check import Array, both
-from strategies import normal
+from support.numba_check import Array, both
+from support.strategies import normal
 
 pytest.importorskip("numba")
 

@@ -12,7 +12,7 @@ from backends.cupy.dense import Made, dense_network, dense_steps, step
 from backends.cupy.test_chains import found
 from backends.numba_cuda.running import EITHER, SIMULATED
 from minicnn.backends import get_backend
-from minicnn.backends._cuda.tiling import GPU
+from minicnn.backends._gpu.tiling import GPU
 from minicnn.backends.numba_cuda import NumbaCudaBackend, Options, tiling
 from minicnn.backends.numba_cuda.executable import StepExecutable
 from minicnn.program import Program

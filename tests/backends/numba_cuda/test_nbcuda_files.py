@@ -16,9 +16,9 @@ pytest.importorskip("numba_cuda")
 
 from backends.numba_cuda.running import ON_DEVICE
 from minicnn import ops
-from minicnn.backends._cuda.fusing import Plan
-from minicnn.backends._cuda.rewriting import rewrite
-from minicnn.backends._cuda.tiling import GPU
+from minicnn.backends._gpu.fusing import Plan
+from minicnn.backends._gpu.rewriting import rewrite
+from minicnn.backends._gpu.tiling import GPU
 from minicnn.backends.numba_cuda import tiling
 from minicnn.backends.numba_cuda.generation import generate
 from minicnn.backends.numba_cuda.shim import SIMULATED, check_numpy

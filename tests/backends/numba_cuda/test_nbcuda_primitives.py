@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import op_cases
 from backends.numba_cuda.running import EITHER, SIMULATED, fewer
-from kernel_check import CASES, check_kernels, convolutions, products, reductions
 from minicnn import ops
 from minicnn.backends.numba_cuda import NAIVE, NumbaCudaBackend, Options
 from minicnn.backends.numba_cuda import namespace as xp
 from minicnn.ops.convolution import NO_PADDING
-from numerics import assert_close
-from op_cases import Case
-from strategies import normal
+from support import op_cases
+from support.kernel_check import CASES, check_kernels, convolutions, products, reductions
+from support.numerics import assert_close
+from support.op_cases import Case
+from support.strategies import normal
 
 pytestmark = EITHER
 

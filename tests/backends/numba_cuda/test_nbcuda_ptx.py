@@ -17,17 +17,17 @@ pytest.importorskip("numba_cuda")
 
 from backends.cupy.dense import dense_network, step
 from backends.cupy.networks import NETWORKS
-from kernel_check import CASES, case_program
 from minicnn import zoo
-from minicnn.backends._cuda.fusing import Plan
-from minicnn.backends._cuda.rewriting import rewrite
+from minicnn.backends._gpu.fusing import Plan
+from minicnn.backends._gpu.rewriting import rewrite
 from minicnn.backends.numba_cuda import compiling, tiling
 from minicnn.backends.numba_cuda.generation import generate
 from minicnn.backends.numba_cuda.shim import SIMULATED
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.optimizers import SGD
 from minicnn.program import Program
-from op_cases import Case
+from support.kernel_check import CASES, case_program
+from support.op_cases import Case
 
 pytestmark = pytest.mark.skipif(
     SIMULATED or find_spec("nvidia") is None, reason="compiles outside of the simulator, with NVVM from pip"

@@ -10,13 +10,13 @@ import pytest
 
 from backends.cupy.networks import NETWORKS, data
 from backends.numba_cuda.running import EITHER, GPU_ONLY, SIMULATED
-from kernel_check import step_of, train_by_steps, train_network
 from minicnn import ops
 from minicnn.backends import get_backend
 from minicnn.backends.numba_cuda import NAIVE, Array, NumbaCudaBackend, Options, executable
 from minicnn.backends.numba_cuda.device import get_device
 from minicnn.bench.operations import apart, step_inputs
 from minicnn.program import Program
+from support.kernel_check import step_of, train_by_steps, train_network
 
 pytestmark = EITHER
 LEVELS = {"naive": NAIVE, "all": Options()}

@@ -11,16 +11,16 @@ import array_api_compat.cupy as xp
 import cupy
 import numpy as np
 
-from minicnn.backends._cuda import nvrtc
-from minicnn.backends._cuda.chains import CHAIN, every_node
-from minicnn.backends._cuda.choosing import fastest, measured
-from minicnn.backends._cuda.compiler import HEADERS, header
-from minicnn.backends._cuda.fusing import Plan
-from minicnn.backends._cuda.library import LEAST_OPERATIONS, LIBRARY, described, operations, piece, use_library
-from minicnn.backends._cuda.options import NAIVE, Options
-from minicnn.backends._cuda.rewriting import products_in, rewrite
-from minicnn.backends._cuda.tensor_tiling import TensorTiles
-from minicnn.backends._cuda.tiles import Tiles
+from minicnn.backends._gpu import nvrtc
+from minicnn.backends._gpu.chains import CHAIN, every_node
+from minicnn.backends._gpu.choosing import fastest, measured
+from minicnn.backends._gpu.compiler import HEADERS, header
+from minicnn.backends._gpu.fusing import Plan
+from minicnn.backends._gpu.library import LEAST_OPERATIONS, LIBRARY, described, operations, piece, use_library
+from minicnn.backends._gpu.options import NAIVE, Options
+from minicnn.backends._gpu.rewriting import products_in, rewrite
+from minicnn.backends._gpu.tensor_tiling import TensorTiles
+from minicnn.backends._gpu.tiles import Tiles
 from minicnn.backends.base import Array, Backend, Executable, Stage
 from minicnn.backends.cupy.errors import explained
 from minicnn.program.graph import Node, Program, Spec

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import cupy
 from cupy.cuda import runtime
 
-from minicnn.backends._cuda.errors import explanation
+from minicnn.backends._gpu.errors import explanation
 
 
 @contextmanager

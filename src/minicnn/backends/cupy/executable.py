@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, cast
 import cupy
 import numpy as np
 
-from minicnn.backends._cuda.chains import CHAIN
-from minicnn.backends._cuda.compiler import compile_all
-from minicnn.backends._cuda.generation import Source, generate
-from minicnn.backends._cuda.inputs import Inputs
-from minicnn.backends._cuda.library import LIBRARY
-from minicnn.backends._cuda.placement import place
-from minicnn.backends._cuda.units import Unit
+from minicnn.backends._gpu.chains import CHAIN
+from minicnn.backends._gpu.compiler import compile_all
+from minicnn.backends._gpu.generation import Source, generate
+from minicnn.backends._gpu.inputs import Inputs
+from minicnn.backends._gpu.library import LIBRARY
+from minicnn.backends._gpu.placement import place
+from minicnn.backends._gpu.units import Unit
 from minicnn.backends.base import EACH_STEP, Array
 from minicnn.backends.cupy.cublas import handle
 from minicnn.backends.cupy.errors import explained

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from minicnn.backends._cuda.chains import CHAIN, every_node
-from minicnn.backends._cuda.fusing import Plan
-from minicnn.backends._cuda.options import NAIVE, Options
-from minicnn.backends._cuda.rewriting import rewrite
+from minicnn.backends._gpu.chains import CHAIN, every_node
+from minicnn.backends._gpu.fusing import Plan
+from minicnn.backends._gpu.options import NAIVE, Options
+from minicnn.backends._gpu.rewriting import rewrite
 from minicnn.backends.base import Array as AnyArray
 from minicnn.backends.base import Backend, Executable
 from minicnn.backends.numba_cuda import namespace, tiling

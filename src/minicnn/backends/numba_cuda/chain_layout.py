@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minicnn.backends._cuda.chain_layout import Chain, Layout
+from minicnn.backends._gpu.chain_layout import Chain, Layout
 from minicnn.backends.numba_cuda.kernels.bytes_product import ByteTile
 
 LANES = 8  # threads side by side that have different rows of bytes

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from minicnn.backends._cuda.inputs import Inputs
-from minicnn.backends._cuda.placement import place
-from minicnn.backends._cuda.units import Unit
+from minicnn.backends._gpu.inputs import Inputs
+from minicnn.backends._gpu.placement import place
+from minicnn.backends._gpu.units import Unit
 from minicnn.backends.base import EACH_STEP
 from minicnn.backends.numba_cuda.arrays import Array, empty, from_numpy
 from minicnn.backends.numba_cuda.creation import wrap

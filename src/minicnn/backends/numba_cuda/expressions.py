@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from minicnn.backends._cuda.expressions import row_major
+from minicnn.backends._gpu.expressions import row_major
 from minicnn.ops.checks import normalize_axes, normalize_axis
 from minicnn.ops.windows import Axes
 from minicnn.program.graph import Node, Value

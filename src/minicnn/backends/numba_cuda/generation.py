@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from minicnn.backends._cuda.expressions import same_index
-from minicnn.backends._cuda.fusing import Plan
-from minicnn.backends._cuda.units import Unit, named
+from minicnn.backends._gpu.expressions import same_index
+from minicnn.backends._gpu.fusing import Plan
+from minicnn.backends._gpu.units import Unit, named
 from minicnn.backends.numba_cuda.chain_text import PARAMETERS, QUEUE, chain_text
 from minicnn.backends.numba_cuda.expressions import expression, literal, type_of
 from minicnn.backends.numba_cuda.operands import MatrixOperands, NeighbourOperands, NodeOperands, PackedOperands

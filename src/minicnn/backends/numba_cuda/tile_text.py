@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from minicnn.backends._cuda.fusing import MOVES
-from minicnn.backends._cuda.units import Unit
+from minicnn.backends._gpu.fusing import MOVES
+from minicnn.backends._gpu.units import Unit
 from minicnn.backends.numba_cuda.expressions import image, image_pair, reduced_index, type_of, window
 from minicnn.ops.windows import Axes
 from minicnn.program.graph import Value

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from minicnn.backends._cuda.chain_layout import Chain, Layout
-from minicnn.backends._cuda.tiles import Tiles
-from minicnn.backends._cuda.tiling import GPU, Limits, Tile, convolution
+from minicnn.backends._gpu.chain_layout import Chain, Layout
+from minicnn.backends._gpu.tiles import Tiles
+from minicnn.backends._gpu.tiling import GPU, Limits, Tile, convolution
 from minicnn.backends.numba_cuda.chain_layout import ChainLayout, byte_tile
 from minicnn.backends.numba_cuda.shim import SIMULATED
 from minicnn.program.graph import Node

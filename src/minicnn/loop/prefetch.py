@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from minicnn.backends.base import Array, Backend, Stage
+from minicnn.loop.tracing import Feed
 from minicnn.machine import cores
 from minicnn.program.graph import Spec
-from minicnn.steps import Feed
 
 HostArray = np.ndarray[Any, Any]
 

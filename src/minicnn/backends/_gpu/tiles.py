@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from minicnn.backends._cuda import tiling
-from minicnn.backends._cuda.chain_layout import Chain, Layout
-from minicnn.backends._cuda.tiling import GPU, Limits, Tile
+from minicnn.backends._gpu import tiling
+from minicnn.backends._gpu.chain_layout import Chain, Layout
+from minicnn.backends._gpu.tiling import GPU, Limits, Tile
 from minicnn.program.graph import Node
 
 

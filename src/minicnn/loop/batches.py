@@ -14,7 +14,7 @@ import numpy as np
 from minicnn.backends import get_backend
 from minicnn.backends.base import Backend, Stage
 from minicnn.data.order import Indices, batch_indices, epoch_order, num_batches
-from minicnn.feeding import (
+from minicnn.loop.adapters import (
     Batch,
     Standardizer,
     as_list,
@@ -25,9 +25,9 @@ from minicnn.feeding import (
     numeric,
     same_length,
 )
+from minicnn.loop.prefetch import Chunk, Gatherer, HostArray, Run, row_specs, staged, steps_of_a_slot
+from minicnn.loop.tracing import Feed
 from minicnn.program.graph import ITEMSIZE, Spec
-from minicnn.staging import Chunk, Gatherer, HostArray, Run, row_specs, staged, steps_of_a_slot
-from minicnn.steps import Feed
 
 
 class ArraySource:

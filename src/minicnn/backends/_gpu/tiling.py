@@ -6,7 +6,7 @@ import itertools
 import math
 from dataclasses import dataclass, replace
 
-from minicnn.backends._cuda.expressions import image_type, window_type
+from minicnn.backends._gpu.expressions import image_type, window_type
 from minicnn.ops.windows import Axes
 from minicnn.program.graph import ITEMSIZE, Node
 

@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 
-from minicnn.backends._cuda.compiler import cache_folder, keep
+from minicnn.backends._gpu.compiler import cache_folder, keep
 
 MARGIN = 0.95  # the first candidate is the one to keep; another has to take less than this share of its time
 

@@ -9,10 +9,10 @@ import pytest
 
 from minicnn.backends import get_backend
 from minicnn.data import Loader
-from minicnn.feeding import Standardizer, as_list, host, is_loader, numeric
+from minicnn.loop.adapters import Standardizer, as_list, host, is_loader, numeric
+from minicnn.loop.batches import ArraySource
 from minicnn.losses import MeanSquaredError, SparseCategoricalCrossentropy
-from minicnn.sources import ArraySource
-from model_cases import FAST, to_library
+from support.model_cases import FAST, to_library
 
 IMAGES = np.arange(24, dtype="uint8").reshape(4, 6)
 LABELS = np.asarray([0, 1, 2, 1], "int32")

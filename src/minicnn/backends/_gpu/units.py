@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from minicnn.backends._cuda.tiling import Tile
+from minicnn.backends._gpu.tiling import Tile
 from minicnn.program.graph import Node, Value
 
 # Operations whose result is what the blocks of a kernel leave: parts of sums.

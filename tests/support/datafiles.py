@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"  # the real MNIST and Fashion-MNIST
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"  # the real MNIST and Fashion-MNIST
 
 IDX_NAMES = {
     "x_train": "train-images-idx3-ubyte",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from minicnn.backends._cuda import tiling
-from minicnn.backends._cuda.units import Unit
+from minicnn.backends._gpu import tiling
+from minicnn.backends._gpu.units import Unit
 
 if TYPE_CHECKING:
-    from minicnn.backends._cuda.fusing import Plan
+    from minicnn.backends._gpu.fusing import Plan
 
 
 def launches(plan: Plan) -> list[list[Unit]]:

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from minicnn.backends.base import Array, Backend
+from minicnn.loop.tracing import Feed, input_names
 from minicnn.losses import Loss
 from minicnn.program.graph import ITEMSIZE, Spec
-from minicnn.steps import Feed, input_names
 
 Batch = tuple[Feed, dict[str, Array]]
 HostArray = np.ndarray[Any, Any]

@@ -9,14 +9,14 @@ import array_api_compat.numpy as xp
 import numpy as np
 from hypothesis import strategies as st
 
-import op_cases
 from backends.cupy.networks import NETWORKS, data
 from minicnn import ops
 from minicnn.ops.convolution import NO_PADDING
 from minicnn.program import Program
-from numerics import assert_close
-from op_cases import Case
-from strategies import normal, seeds
+from support import op_cases
+from support.numerics import assert_close
+from support.op_cases import Case
+from support.strategies import normal, seeds
 
 CASES = [c for c in op_cases.CASES if c.op.name != "fused"]
 

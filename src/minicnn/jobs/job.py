@@ -15,11 +15,11 @@ from minicnn import data, zoo
 from minicnn.backends import get_backend
 from minicnn.backends.base import Backend
 from minicnn.callbacks import Callback, Timer
+from minicnn.jobs.settings import Settings
 from minicnn.layers import Rescaling
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.models import Model
 from minicnn.optimizers import SGD
-from minicnn.training.settings import Settings
 
 COLUMNS = ("epoch", "loss", "accuracy", "val_loss", "val_accuracy", "time_s", "samples_per_s")
 

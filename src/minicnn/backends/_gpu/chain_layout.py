@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from minicnn.backends._cuda.expressions import same_index
-from minicnn.backends._cuda.row_sizes import ByteSizes, FloatSizes
+from minicnn.backends._gpu.expressions import same_index
+from minicnn.backends._gpu.row_sizes import ByteSizes, FloatSizes
 from minicnn.program.graph import ITEMSIZE, Node, Value
 
 SHARED = 227 * 1024  # most dynamic shared memory of a block

@@ -10,8 +10,8 @@ import numpy as np
 
 from minicnn.backends import get_backend
 from minicnn.backends.base import Array, Backend, Executable
+from minicnn.loop.tracing import Feed, StepKind
 from minicnn.program.graph import Program
-from minicnn.steps import Feed, StepKind
 
 Totals = dict[str, Array]
 HostArray = np.ndarray[Any, Any]

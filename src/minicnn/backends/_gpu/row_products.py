@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from minicnn.backends._cuda.chain_layout import SHARED, Chain, Layout, RowProduct
-from minicnn.backends._cuda.tiling import MULTIPROCESSORS
+from minicnn.backends._gpu.chain_layout import SHARED, Chain, Layout, RowProduct
+from minicnn.backends._gpu.tiling import MULTIPROCESSORS
 from minicnn.program.graph import Node, Program, Value
 
 ROWS = (16, 32, 48, 64, 80, 96, 112, 128)  # that a block takes at a time

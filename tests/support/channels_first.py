@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from minicnn import Model
 from minicnn.layers import BatchNormalization, Concatenate
+from minicnn.loop.tracing import StepKind
 from minicnn.program import Program, Spec
-from minicnn.steps import StepKind
 
 
 def channels_first(model: Model) -> Model:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from minicnn.backends._cuda.expressions import same_index, unsupported
-from minicnn.backends._cuda.launches import launches
-from minicnn.backends._cuda.tiles import MULTIPLY_ADDS, Tiles
-from minicnn.backends._cuda.units import PARTS, Unit, is_sum_of_parts
+from minicnn.backends._gpu.expressions import same_index, unsupported
+from minicnn.backends._gpu.launches import launches
+from minicnn.backends._gpu.tiles import MULTIPLY_ADDS, Tiles
+from minicnn.backends._gpu.units import PARTS, Unit, is_sum_of_parts
 from minicnn.program.graph import ITEMSIZE, Node, Program, Value
 
 # Operations whose result element is one element of an input, or none.

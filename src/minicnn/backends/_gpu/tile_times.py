@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from minicnn.backends._cuda.tiling import MOST_SHARED, MULTIPROCESSORS, Tile
+from minicnn.backends._gpu.tiling import MOST_SHARED, MULTIPROCESSORS, Tile
 
 REGISTERS, MOST_REGISTERS = 65536, 232  # of a multiprocessor, of a thread
 

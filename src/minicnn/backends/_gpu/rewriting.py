@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 
 from minicnn import ops
-from minicnn.backends._cuda import chains
-from minicnn.backends._cuda.chain_layout import SHARED, Chain
-from minicnn.backends._cuda.tiles import MULTIPLY_ADDS, Tiles
+from minicnn.backends._gpu import chains
+from minicnn.backends._gpu.chain_layout import SHARED, Chain
+from minicnn.backends._gpu.tiles import MULTIPLY_ADDS, Tiles
 from minicnn.ops.checks import normalize_axes
 from minicnn.ops.primitive import Array, Namespace, Primitive
 from minicnn.ops.windows import Axes

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from minicnn import ops
-from minicnn.backends._cuda.rewriting import emit, replace
+from minicnn.backends._gpu.rewriting import emit, replace
 from minicnn.ops.primitive import Array, Namespace, Primitive
 from minicnn.program.graph import Node, Program, Value
 

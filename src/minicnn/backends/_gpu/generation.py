@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from minicnn.backends._cuda import expressions
-from minicnn.backends._cuda.chain_text import chain_text
-from minicnn.backends._cuda.expressions import (
+from minicnn.backends._gpu import expressions
+from minicnn.backends._gpu.chain_text import chain_text
+from minicnn.backends._gpu.expressions import (
     c_type,
     expression,
     image_pair,
@@ -20,9 +20,9 @@ from minicnn.backends._cuda.expressions import (
     same_index,
     window_type,
 )
-from minicnn.backends._cuda.fusing import SCATTER, Plan
-from minicnn.backends._cuda.tiling import phases
-from minicnn.backends._cuda.units import Unit, named
+from minicnn.backends._gpu.fusing import SCATTER, Plan
+from minicnn.backends._gpu.tiling import phases
+from minicnn.backends._gpu.units import Unit, named
 from minicnn.ops.windows import Axes
 from minicnn.program.graph import Node, Value
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from minicnn.backends._cuda.fusing import Plan
+from minicnn.backends._gpu.fusing import Plan
 from minicnn.program.graph import Value
 from minicnn.program.memory import ALIGNMENT, Buffer, assign
 

@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-from minicnn.backends._cuda import nvrtc
+from minicnn.backends._gpu import nvrtc
 
 # Not every value that is computed for a unit is read.
 OPTIONS = ("-std=c++17", "-default-device", "-lineinfo", "--diag-suppress=177")
@@ -25,7 +25,7 @@ HEADERS = (
 @cache
 def header(name: str) -> str:
     """Text of a header of this package."""
-    return files("minicnn.backends._cuda").joinpath("kernels", name).read_text(encoding="utf-8")
+    return files("minicnn.backends._gpu").joinpath("kernels", name).read_text(encoding="utf-8")
 
 
 def cache_folder() -> Path:

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from minicnn import ops
-from minicnn.backends._cuda import row_products
-from minicnn.backends._cuda.chain_layout import SOFTMAX, Chain, Layout, is_sum_of_parts
-from minicnn.backends._cuda.expressions import unsupported
-from minicnn.backends._cuda.row_products import Rows
-from minicnn.backends._cuda.tiling import MULTIPROCESSORS, Tile
+from minicnn.backends._gpu import row_products
+from minicnn.backends._gpu.chain_layout import SOFTMAX, Chain, Layout, is_sum_of_parts
+from minicnn.backends._gpu.expressions import unsupported
+from minicnn.backends._gpu.row_products import Rows
+from minicnn.backends._gpu.tiling import MULTIPROCESSORS, Tile
 from minicnn.ops.checks import normalize_axes, normalize_axis
 from minicnn.ops.primitive import Array, Namespace, Primitive
 from minicnn.program.graph import Node, Program, Spec, Value

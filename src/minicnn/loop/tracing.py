@@ -11,8 +11,8 @@ from typing import Literal
 from minicnn import ops
 from minicnn.layers.graph import Graph
 from minicnn.layers.layer import Trace, Weight
+from minicnn.loop.objective import PREFIX, Objective
 from minicnn.losses import Loss
-from minicnn.objective import PREFIX, Objective
 from minicnn.optimizers import Optimizer
 from minicnn.program.autodiff import gradients
 from minicnn.program.graph import Program, Spec, Value

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from gradcheck import check_gradients
 from minicnn.backends import get_backend
 from minicnn.layers import Input, Layer
 from minicnn.layers.graph import Graph
 from minicnn.layers.layer import Trace, Weight
 from minicnn.layers.serialization import layer_from_config, layer_to_config
 from minicnn.program import Program, Value
-from numerics import assert_close
+from support.gradcheck import check_gradients
+from support.numerics import assert_close
 
 Array = np.ndarray[Any, Any]
 

@@ -10,8 +10,8 @@ from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 
-from minicnn.backends._cuda.expressions import image_type, window_type
-from minicnn.backends._cuda.tile_times import (
+from minicnn.backends._gpu.expressions import image_type, window_type
+from minicnn.backends._gpu.tile_times import (
     CONVOLUTION,
     PRECISIONS,
     PRODUCT,
@@ -20,8 +20,8 @@ from minicnn.backends._cuda.tile_times import (
     Numbers,
     quotient,
 )
-from minicnn.backends._cuda.tiles import Tiles
-from minicnn.backends._cuda.tiling import MULTIPROCESSORS, Geometry, Tile
+from minicnn.backends._gpu.tiles import Tiles
+from minicnn.backends._gpu.tiling import MULTIPROCESSORS, Geometry, Tile
 from minicnn.ops.windows import Axes
 from minicnn.program.graph import Node
 

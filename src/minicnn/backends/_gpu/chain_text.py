@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from minicnn.backends._cuda.chain_layout import SOFTMAX, Chain, Layout, Loop, is_sum_of_parts
-from minicnn.backends._cuda.expressions import c_type, expression, literal
+from minicnn.backends._gpu.chain_layout import SOFTMAX, Chain, Layout, Loop, is_sum_of_parts
+from minicnn.backends._gpu.expressions import c_type, expression, literal
 from minicnn.ops.checks import normalize_axes
 from minicnn.program.graph import Node, Value
 
 if TYPE_CHECKING:
-    from minicnn.backends._cuda.generation import Writer
+    from minicnn.backends._gpu.generation import Writer
 
 
 def chain_text(writer: Writer, node: Node) -> str:
