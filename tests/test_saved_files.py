@@ -105,7 +105,7 @@ def test_without_safetensors_the_remedy_is_told(tmp_path: Path, monkeypatch: pyt
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "safetensors", None)
     for attempt in (lambda: network().save(tmp_path / "n"), lambda: load_model(tmp_path / "m")):
-        with pytest.raises(ImportError, match=r'pip install "minicnn\[cli\]"'):
+        with pytest.raises(ImportError, match=r'pip install "minicnn-arrays\[cli\]"'):
             attempt()
 
 

@@ -3,6 +3,7 @@
 import sys
 
 from minicnn import machine
+from minicnn.extras import install
 
 
 def main() -> None:
@@ -12,7 +13,7 @@ def main() -> None:
         import click  # noqa: F401
         import rich  # noqa: F401
     except ImportError as error:
-        print(f'error: The command line needs {error.name}: pip install "minicnn[cli]"', file=sys.stderr)
+        print(f"error: The command line needs {error.name}: {install('cli')}", file=sys.stderr)
         raise SystemExit(1) from None
     from minicnn.cli import cli
 

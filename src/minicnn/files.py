@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from minicnn.extras import install
+
 Tensors = dict[str, np.ndarray[Any, Any]]
 Path = str | os.PathLike[str]
 
@@ -98,7 +100,7 @@ def _safetensors() -> ModuleType:
     try:
         import safetensors.numpy
     except ImportError as error:
-        message = 'Saving and loading need safetensors: pip install "minicnn[cli]".'
+        message = f"Saving and loading need safetensors: {install('cli')}."
         raise ImportError(message, name="safetensors") from error
     return safetensors.numpy
 

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 import minicnn as package
 from minicnn.cli.errors import Commands
+from minicnn.extras import install
 from support.command_line import error_of, minicnn
 
 
@@ -127,7 +128,7 @@ def test_without_its_libraries_it_says_what_to_install(missing: str) -> None:
     code = f"import sys; sys.modules[{missing!r}] = None; from minicnn.__main__ import main; main()"
     done = python("-c", code)
     assert done.returncode == 1
-    assert done.stderr == f'error: The command line needs {missing}: pip install "minicnn[cli]"\n'
+    assert done.stderr == f"error: The command line needs {missing}: {install('cli')}\n"
 
 
 @pytest.mark.skipif(os.name != "posix", reason="pipes and signals as in POSIX")

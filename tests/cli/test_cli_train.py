@@ -14,6 +14,7 @@ import pytest
 
 from minicnn import data, machine
 from minicnn.cli.runs import RunFolder
+from minicnn.extras import install
 from minicnn.jobs.settings import Settings
 from minicnn.models import Model
 from support.command_line import error_of, minicnn
@@ -137,7 +138,7 @@ def test_damaged_data_are_named(tmp_path: Path) -> None:
 
 def test_a_missing_library_is_told_before_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert error_of(minicnn("train", "mlp"), 1) == 'This command needs matplotlib: pip install "minicnn[cli]".'
+    assert error_of(minicnn("train", "mlp"), 1) == f"This command needs matplotlib: {install('cli')}."
 
 
 def test_the_study_mlp_takes_one_step_an_epoch_and_holds_samples_out() -> None:

@@ -127,7 +127,7 @@ def test_download_can_be_refused(source, server):
 
 def test_without_pooch(source, monkeypatch):
     monkeypatch.setitem(sys.modules, "pooch", None)
-    with pytest.raises(ImportError, match=r'pip install "minicnn\[cli\]"'):
+    with pytest.raises(ImportError, match=r'pip install "minicnn-arrays\[cli\]"'):
         mnist()
 
 

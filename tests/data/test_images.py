@@ -205,7 +205,7 @@ def test_sixteen_bits_are_refused(tmp_path):
 def test_without_pillow(tmp_path, monkeypatch):
     tree(tmp_path)
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(ImportError, match=r'pip install "minicnn\[cli\]"'):
+    with pytest.raises(ImportError, match=r'pip install "minicnn-arrays\[cli\]"'):
         image_folder(tmp_path)
 
 

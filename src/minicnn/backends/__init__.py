@@ -10,9 +10,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from minicnn.backends.base import Backend
+from minicnn.extras import install
 
-# What to install for a backend whose library is missing, where it is not `minicnn[<name>]`.
-_EXTRAS = {"array_api_strict": "minicnn[test]", "cupy": "minicnn[cuda13]", "numba_cuda": "minicnn[numba-cuda]"}
+# The extra of a backend, where it has another name.
+_EXTRAS = {"array_api_strict": "test", "cupy": "cuda13", "numba_cuda": "numba-cuda"}
 
 
 def names() -> list[str]:
@@ -34,10 +35,7 @@ def backend_class(name: str) -> type[Backend]:
     try:
         module = importlib.import_module(f"{__name__}.{name}")
     except ImportError as error:
-        if (error.name or "").startswith(__name__):  # minicnn-core has it not
-            raise
-        extra = _EXTRAS.get(name, f"minicnn[{name}]")
-        message = f'Backend {name!r} needs {error.name or error}: pip install "{extra}".'
+        message = f"Backend {name!r} needs {error.name or error}: {install(_EXTRAS.get(name, name))}."
         raise ImportError(message, name=error.name) from error
     classes = [c for c in vars(module).values() if isinstance(c, type) and issubclass(c, Backend)]
     return next(c for c in classes if c.__module__ == module.__name__)

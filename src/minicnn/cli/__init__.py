@@ -3,8 +3,8 @@
 import click
 
 from minicnn import __version__
-from minicnn.cli import compare, info, train, worker
-from minicnn.cli.errors import Commands, unavailable
+from minicnn.cli import compare, info, study, train, worker
+from minicnn.cli.errors import Commands
 
 __all__ = ["cli"]
 
@@ -19,11 +19,5 @@ def cli() -> None:
     """
 
 
-for command in (info.info, train.train, compare.compare, worker.worker):
+for command in (info.info, train.train, compare.compare, worker.worker, study.study):
     cli.add_command(command)
-try:
-    from minicnn.cli import study
-except ImportError as error:  # minicnn-core has no studies
-    cli.add_command(unavailable("study", error))
-else:
-    cli.add_command(study.study)

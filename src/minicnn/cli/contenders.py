@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from minicnn import backends
+from minicnn.bench.torch_peer import takes_part
 from minicnn.cli.errors import DEBUG, INTERRUPTED, one_line
 from minicnn.jobs.job import Samples
 from minicnn.jobs.settings import Settings
@@ -79,14 +80,7 @@ def found(settings: Settings, *, with_peer: bool) -> tuple[list[str], list[str]]
 
 
 def peers(names: Sequence[str], settings: Settings) -> list[str]:
-    """The peers of the PyTorch backends among the names, each on its device.
-
-    None where there is no such network, and in minicnn-core, which has no peers.
-    """
-    try:
-        from minicnn.bench.torch_peer import takes_part
-    except ImportError:
-        return []
+    """The peers of the PyTorch backends among the names, each on its device; none where there is no such network."""
     if not takes_part(settings):
         return []
     parts = [name.partition(":") for name in names]

@@ -47,17 +47,6 @@ class Commands(click.Group):
         sys.exit(code if isinstance(code, int) else 0)
 
 
-def unavailable(name: str, error: ImportError) -> click.Command:
-    """A command that cannot be had, and says why."""
-
-    @click.command(name, context_settings={"ignore_unknown_options": True}, add_help_option=False, help=str(error))
-    @click.argument("given", nargs=-1)
-    def command(given: tuple[str, ...]) -> None:
-        raise error
-
-    return command
-
-
 def describe(error: BaseException) -> str:
     """An exception in one line."""
     text = " ".join([str(error), *getattr(error, "__notes__", [])])

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from minicnn.extras import install
 from minicnn.files import UNFINISHED
 
 
@@ -71,5 +72,5 @@ def require(*modules: str) -> None:
         try:
             importlib.import_module(name)
         except ImportError as error:
-            message = f'This command needs {name}: pip install "minicnn[cli]".'
+            message = f"This command needs {name}: {install('cli')}."
             raise ImportError(message, name=name) from error

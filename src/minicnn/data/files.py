@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from minicnn.data.dataset import DataError
+from minicnn.extras import install
 
 T = TypeVar("T")
 PathLike = str | os.PathLike[str]
@@ -178,7 +179,7 @@ def download(
     try:
         import pooch
     except ImportError as error:
-        message = f'Downloading {filename} needs pooch: pip install "minicnn[cli]". {remedy}'
+        message = f"Downloading {filename} needs pooch: {install('cli')}. {remedy}"
         raise ImportError(message) from error
 
     def verify(fname: str, action: str, _: Any) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 from minicnn.data.dataset import DataError, Dataset, Images
 from minicnn.data.files import PathLike, fail, find, not_found, open_bounded
 from minicnn.data.order import philox
+from minicnn.extras import install
 
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 MODES = {"1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV", "LAB"}  # 8 bits a channel
@@ -189,7 +190,7 @@ def _dataset(
     try:
         from PIL import Image
     except ImportError as error:
-        message = 'Reading images needs Pillow: pip install "minicnn[cli]".'
+        message = f"Reading images needs Pillow: {install('cli')}."
         raise ImportError(message) from error
     from concurrent.futures import ThreadPoolExecutor
 

@@ -47,7 +47,7 @@ def test_without_a_compiler_it_says_what_to_install(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(nvrtc, "_cupys", lambda: None)
     monkeypatch.setattr(nvrtc, "_library", nvrtc._library.__wrapped__)
     monkeypatch.setattr(nvrtc.ctypes, "CDLL", missing)
-    with pytest.raises(ImportError, match=r'neither CuPy nor .*pip install "minicnn\[cuda13\]"'):
+    with pytest.raises(ImportError, match=r'neither CuPy nor .*pip install "minicnn-arrays\[cuda13\]"'):
         nvrtc.version()
 
 
