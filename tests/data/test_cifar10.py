@@ -248,7 +248,7 @@ def test_sparse_members_are_refused(tmp_path):
     archive.write_bytes(gzip.compress(bytes(header) + bytes(20_000)))
     with tarfile.open(archive) as members:
         assert members.next().issparse()
-    with pytest.raises(DataError, match="without a gap, and test_batch. Received: none"):
+    with pytest.raises(DataError, match=r"without a gap, and test_batch\. Received: none"):
         cifar10(archive)
 
 

@@ -17,10 +17,10 @@ T = TypeVar("T")
 PathLike = str | os.PathLike[str]
 
 ENVIRONMENT = "MINICNN_DATA"
-MAX_BYTES = 5 * 2**27  # of one file, uncompressed: room for the largest of EMNIST's files, 547 million bytes
 MAX_MEMBERS = 10_000  # of one gzip file: bgzip makes one of every 64 kB
 GZIP_RATIO = 1032  # deflate cannot compress more than this
-CHUNK = 2**16
+CHUNK = 2**20  # bytes read at a time
+PIECE = 2**14  # of a compressed file, where they may stand for a thousand times as many
 
 
 def fail(path: PathLike, rule: str, received: str, remedy: str) -> DataError:
@@ -136,18 +136,20 @@ class Gunzip:
         """
         while True:
             if not self._ahead:
-                self._ahead = self._raw.read(CHUNK)
+                self._ahead = self._raw.read(PIECE)
+            if not self._ahead and self._inflate.eof:
+                return b""
+            if not self._ahead:
+                message = "the file ends before its end-of-stream marker"
+                raise EOFError(message)
             if self._inflate.eof:
-                self._ahead = self._ahead.lstrip(b"\0") or self._raw.read(CHUNK).lstrip(b"\0")  # zeros fill up blocks
+                self._ahead = self._ahead.lstrip(b"\0")  # zeros may fill up the last block
                 if not self._ahead:
-                    return b""
+                    continue
                 self._inflate, self._members = _inflater(), self._members + 1
                 if self._members > MAX_MEMBERS:
                     message = f"more than {MAX_MEMBERS:,} members"
                     raise OSError(message)
-            elif not self._ahead:
-                message = "the file ends before its end-of-stream marker"
-                raise EOFError(message)
             data = self._inflate.decompress(self._ahead, size)
             self._ahead = self._inflate.unconsumed_tail or self._inflate.unused_data
             if data:
@@ -212,12 +214,12 @@ def open_regular(path: Path) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def open_bounded(path: Path, limit: int | None = None) -> Iterator[tuple[BoundedReader, int]]:
+def open_bounded(path: Path, limit: int) -> Iterator[tuple[BoundedReader, int]]:
     """Open a file, plain or gzip (told apart by its first bytes).
 
     Args:
         path: The file.
-        limit: The most bytes, uncompressed, that may be read from it; MAX_BYTES if left out.
+        limit: The most bytes, uncompressed, that may be read from it.
 
     Yields:
         The reader, and an upper bound of the number of bytes that it can give.
@@ -225,7 +227,6 @@ def open_bounded(path: Path, limit: int | None = None) -> Iterator[tuple[Bounded
     Raises:
         DataError: If it is no regular file or cannot be opened; by the reader, if it is damaged or too long.
     """
-    limit = MAX_BYTES if limit is None else limit
     with open_regular(path) as raw:
         size = os.fstat(raw.fileno()).st_size
         compressed = raw.read(2) == b"\x1f\x8b"
@@ -233,8 +234,8 @@ def open_bounded(path: Path, limit: int | None = None) -> Iterator[tuple[Bounded
         yield BoundedReader(Gunzip(raw) if compressed else raw, path, limit), size * (GZIP_RATIO if compressed else 1)
 
 
-def sha256(path: Path, *, uncompressed: bool) -> str:
-    """SHA-256 of a file, or of what it holds if it is gzip, as hexadecimal digits.
+def sha256(path: Path, limit: int, *, uncompressed: bool) -> str:
+    """SHA-256 of a file, or of what it holds if it is gzip, of at most `limit` bytes, as hexadecimal digits.
 
     Raises:
         DataError: If the file is damaged or too long.
@@ -243,7 +244,7 @@ def sha256(path: Path, *, uncompressed: bool) -> str:
 
     digest = hashlib.sha256()
     if uncompressed:
-        with open_bounded(path) as (reader, _):
+        with open_bounded(path, limit) as (reader, _):
             while chunk := reader.read(CHUNK):
                 digest.update(chunk)
     else:
@@ -279,10 +280,12 @@ def download(
         message = f"Downloading {filename} needs pooch: {install('cli')}. {remedy}"
         raise ImportError(message) from error
 
+    limit = size + size // 16
+
     def verify(fname: str, action: str, _: Any) -> str:
         path = Path(fname)
         try:
-            received = sha256(path, uncompressed=uncompressed)
+            received = sha256(path, limit, uncompressed=uncompressed)
             if received != known_sha256:
                 raise fail(path, f"the SHA-256 is {known_sha256}", received, "Fetch the file again.")
         except DataError:
@@ -301,11 +304,11 @@ def download(
     for url in urls:
         try:
             with _progress(filename) as bar, _quiet(pooch.get_logger()):
-                fetch = pooch.HTTPDownloader(progressbar=bar, chunk_size=CHUNK)
+                fetch = pooch.HTTPDownloader(progressbar=bar, chunk_size=CHUNK // 16)
 
                 def bounded(url: str, output: str, owner: Any, fetch: Any = fetch) -> None:
                     with open(output, "wb") as stream:
-                        fetch(url, _BoundedWriter(stream, size + size // 16), owner)
+                        fetch(url, _BoundedWriter(stream, limit), owner)
 
                 pooch.retrieve(url, None, filename, cache, processor=verify, downloader=bounded)
         except (OSError, ValueError) as error:  # requests' errors are OSErrors, DataError a ValueError

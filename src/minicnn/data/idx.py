@@ -22,6 +22,8 @@ from minicnn.data.files import PathLike, download, fail, find_or_download, open_
 MAGIC = {1: 0x0801, 3: 0x0803}  # by number of dimensions: labels, images
 KINDS = {1: "labels", 3: "images"}
 MAX_SIDE = 4096  # pixels
+MAX_BYTES = 5 * 2**27  # of one file, uncompressed: room for the largest of EMNIST's, which has 547 million
+ROOM = 5  # times the size of MNIST's files, for data sets in their place
 FILES = {  # attribute of the Dataset: name, dimensions, bytes
     "x_train": ("train-images-idx3-ubyte", 3, 16 + 60_000 * 28 * 28),
     "y_train": ("train-labels-idx1-ubyte", 1, 8 + 60_000),
@@ -114,7 +116,7 @@ def fashion_mnist(data_dir: PathLike | None = None, *, download: bool = True) ->
     return _load(FASHION_MNIST, data_dir, download)
 
 
-def read_idx(path: PathLike, ndim: int) -> npt.NDArray[np.uint8]:
+def read_idx(path: PathLike, ndim: int, *, max_bytes: int = MAX_BYTES) -> npt.NDArray[np.uint8]:
     """Read an IDX file of bytes, plain or gzip.
 
     Nothing is allocated on the word of the header: memory grows with what the file really holds.
@@ -122,6 +124,7 @@ def read_idx(path: PathLike, ndim: int) -> npt.NDArray[np.uint8]:
     Args:
         path: The file.
         ndim: 1 for labels, 3 for images.
+        max_bytes: The most bytes that it may hold, uncompressed.
 
     Returns:
         Shape (N,) or (N, H, W).
@@ -131,7 +134,7 @@ def read_idx(path: PathLike, ndim: int) -> npt.NDArray[np.uint8]:
     """
     path = Path(path)
     again = "Fetch the file again."
-    with open_bounded(path) as (reader, at_most):
+    with open_bounded(path, max_bytes) as (reader, at_most):
         length = 4 * (1 + ndim)
         header = reader.read(length)
         if len(header) < length:
@@ -162,7 +165,8 @@ def _load(source: _Source, data_dir: PathLike | None, fetch: bool) -> Dataset:
     paths = find_or_download(source.name, data_dir, source.subfolders, _files_in, wanted, mirror, download)
     arrays: dict[str, Any] = {}
     for key, path in paths.items():
-        arrays[key] = read_idx(path, FILES[key][1])
+        _, ndim, size = FILES[key]
+        arrays[key] = read_idx(path, ndim, max_bytes=ROOM * size)
     for split in ("train", "test"):
         x, y = arrays[f"x_{split}"], arrays[f"y_{split}"]
         path = paths[f"y_{split}"]
