@@ -207,7 +207,7 @@ def open_regular(path: Path) -> Iterator[BinaryIO]:
             message = "it is a folder, a pipe or a device"
             raise OSError(message)
         stream = path.open("rb")
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
         raise fail(path, rule, str(error), remedy) from error
     with stream:
         yield stream
