@@ -136,6 +136,16 @@ def test_damaged_data_are_named(tmp_path: Path) -> None:
     assert not Path("runs").exists()
 
 
+def test_a_named_folder_must_hold_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_idx(tmp_path / "other", idx_files())
+    (tmp_path / "data").mkdir()
+    monkeypatch.setenv("MINICNN_DATA", str(tmp_path / "other"))
+    line = error_of(minicnn("train", "mlp", "--data", "mnist", "--data-dir", "data"), 1)
+    assert "mnist needs the files" in line
+    assert "Looked in: data. " in line
+    assert not Path("runs").exists()
+
+
 def test_a_missing_library_is_told_before_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert error_of(minicnn("train", "mlp"), 1) == f"This command needs matplotlib: {install('cli')}."

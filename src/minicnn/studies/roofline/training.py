@@ -59,6 +59,8 @@ def prepare(folder: Path, data: str, data_dir: str | None, samples: int, tests: 
                 found.y_test[:tests],
             )
         except DataError:
+            if data_dir is not None:
+                raise
             data = "synthetic"
     if data == "synthetic":
         (x, y), (x_test, y_test) = synthetic(samples, image, 1), synthetic(tests, image, 2)
