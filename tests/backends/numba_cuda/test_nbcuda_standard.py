@@ -17,7 +17,8 @@ from minicnn.backends.numba_cuda.shim import SIMULATED
 
 ROOT = Path(__file__).parents[3]
 SUITE = ROOT.parent / "shared/suites/array-api-tests"
-EXAMPLES = 200 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 10
+# The suite takes a tenth of it where it compares element by element, and the first example is the simplest.
+EXAMPLES = 1000 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 50
 SPECIAL, ELEMENTWISE = "test_special_cases.py", "test_operators_and_elementwise_functions.py"
 
 pytestmark = [
@@ -68,6 +69,6 @@ def test_the_suite_of_the_standard_passes(part: str, tmp_path: Path) -> None:
         f"these cases do not pass, and docs/numba-cuda.md does not list them: {unlisted}\n{done.stdout}"
     )
     always = {case for rule, found in listed.items() if not rules[rule].startswith("sometimes") for case in found}
-    assert not always & passed, "docs/numba-cuda.md lists cases that pass"
+    assert not always & passed, f"docs/numba-cuda.md lists cases that pass: {always & passed}"
     skipped = {case for rule, found in listed.items() if rules[rule].startswith("skipped") for case in found}
     assert skipped == {case for case, result in cases.items() if result["outcome"] == "skipped"}
