@@ -140,6 +140,7 @@ MANIPULATIONS: dict[str, Any] = {
     "matrix_transpose": lambda m, x: m.matrix_transpose(x),
     "moveaxis": lambda m, x: m.moveaxis(x, (0, 2), (1, 0)),
     "expand_dims": lambda m, x: m.expand_dims(x, axis=-1),
+    "expand_dims twice": lambda m, x: m.expand_dims(x, axis=(-1, 1)),
     "squeeze": lambda m, x: m.squeeze(x[:, :1], axis=1),
     "broadcast_to": lambda m, x: m.broadcast_to(x[:, :1], (3, 2, 5, 4)),
     "flip": lambda m, x: m.flip(x),

@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from minicnn.backends.numba_cuda.arrays import Array, empty
+from minicnn.backends.numba_cuda.arrays import Array, empty, row_major
 from minicnn.backends.numba_cuda.elementwise import assign, compute, contiguous, same_device, where
 from minicnn.backends.numba_cuda.manipulation import axis_of, broadcast_shapes, broadcast_to, reshape
+
+_OF_HOST = (np.ndarray, list)
 
 
 def get(x: Array, key: Any, *, only_views: bool = False) -> Array:
@@ -20,7 +22,7 @@ def get(x: Array, key: Any, *, only_views: bool = False) -> Array:
         IndexError: If the key is not of a kind that is supported, or outside of the array.
     """
     parts = key if isinstance(key, tuple) else (key,)
-    arrays = [p for p in parts if (isinstance(p, Array) and (p.ndim or p.dtype.kind == "b")) or _is_of_host(p)]
+    arrays = [p for p in parts if (isinstance(p, Array) and (p.ndim or p.dtype.kind == "b")) or isinstance(p, _OF_HOST)]
     if not arrays:
         return _view(x, parts)
     if not only_views and len(parts) == 1 and isinstance(parts[0], Array) and parts[0].dtype.kind == "b":
@@ -33,13 +35,10 @@ def get(x: Array, key: Any, *, only_views: bool = False) -> Array:
             f"integer arrays, no more than axes. Received: {key!r}. Use take, or where with a mask."
         )
         raise IndexError(message)
-    places_of_rows = _places(x.shape, parts) if len(parts) > 1 else arrays[0]
-    made = take(_rows(x, len(parts)), reshape(places_of_rows, (-1,)), axis=0)
-    return reshape(made, (*places_of_rows.shape, *x.shape[len(parts) :]))
-
-
-def _is_of_host(part: Any) -> bool:
-    return isinstance(part, np.ndarray | list)
+    at: Array = _places(x.shape, parts) if len(parts) > 1 else parts[0]
+    made = take(_rows(x, len(parts)), at if at.ndim == 1 else reshape(at, (-1,)), axis=0)
+    shape = (*at.shape, *x.shape[len(parts) :])
+    return made.view(shape, row_major(shape))
 
 
 def _is_integer(part: Any) -> bool:
@@ -48,7 +47,7 @@ def _is_integer(part: Any) -> bool:
 
 def _rows(x: Array, axes: int) -> Array:
     """The array with its first axes as one."""
-    return reshape(x, (math.prod(x.shape[:axes]), *x.shape[axes:]))
+    return x if axes == 1 else reshape(x, (math.prod(x.shape[:axes]), *x.shape[axes:]))
 
 
 def _places(shape: tuple[int, ...], parts: Sequence[Any]) -> Array:

@@ -85,11 +85,12 @@ def moveaxis(x: Array, source: int | Sequence[int], destination: int | Sequence[
 
 def expand_dims(x: Array, /, axis: int | Sequence[int]) -> Array:
     """New axes of length 1, which have these places in the result."""
-    shape, steps = list(x.shape), list(x.steps)
-    for at in axes_of(axis, x.ndim + (1 if isinstance(axis, int) else len(axis))):
-        shape.insert(at, 1)
-        steps.insert(at, 0)
-    return x.view(tuple(shape), tuple(steps))
+    if not isinstance(axis, int):
+        for at in axes_of(axis, x.ndim + len(axis)):
+            x = expand_dims(x, at)
+        return x
+    at = axis_of(axis, x.ndim + 1)
+    return x.view((*x.shape[:at], 1, *x.shape[at:]), (*x.steps[:at], 0, *x.steps[at:]))
 
 
 def squeeze(x: Array, /, axis: int | Sequence[int]) -> Array:
