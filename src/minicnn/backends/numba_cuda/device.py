@@ -131,7 +131,7 @@ def kernel(text: str, signature: Signature, threads: int = THREADS) -> Kernel:
 
 
 class Device:
-    """One GPU.
+    """One GPU; it equals its name, "cuda:0".
 
     Attributes:
         number: Its number.
@@ -164,6 +164,12 @@ class Device:
 
     def __repr__(self) -> str:
         return f"<{self}>"
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, str) and str(self) == other)
+
+    def __hash__(self) -> int:
+        return hash(str(self))
 
     @property
     def stream(self) -> Any:
