@@ -169,7 +169,7 @@ def _cosine(start: float, stop: float, done: float) -> float:
 def _rates(**given: float) -> None:
     for name, value in given.items():
         if not is_rate(value):
-            message = f"Rates and factors are numbers from 0 to {MOST:.1e}. Received: {name}={value!r:.60}."
+            message = f"Rates and factors are finite numbers of at least 0. Received: {name}={value!r:.60}."
             raise ValueError(message)
 
 

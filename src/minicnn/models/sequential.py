@@ -64,10 +64,14 @@ class Sequential(Model):
             ValueError: If they are no chain.
         """
         graph = Graph(inputs, outputs)
-        stack: list[Layer | SymbolicTensor] = [*graph._inputs, *(call.layer for call in graph._calls)]
-        model = cls(stack, backend=backend, seed=seed, name=name)
-        if graph_to_config(model) != graph_to_config(graph):
-            message = "the layers of a Sequential are a chain, which these are not"
+        calls = graph._calls
+        tensors = [*(call.inputs for call in calls), graph._outputs]
+        chain = [[t.source for t in given] for given in tensors] == [[before] for before in (None, *calls)]
+        if chain:
+            model = cls([*graph._inputs, *(call.layer for call in calls)], backend=backend, seed=seed, name=name)
+            chain = graph_to_config(model) == graph_to_config(graph)
+        if not chain:
+            message = "The layers of a Sequential are a chain. Received: others. Make a Model of them."
             raise ValueError(message)
         return model
 
