@@ -92,6 +92,11 @@ class Backend:
     def __deepcopy__(self, memo: Any) -> Self:
         return self  # it holds nothing of a model: copies of one share it
 
+    def __copy__(self) -> Self:
+        made = object.__new__(type(self))
+        vars(made).update(vars(self))
+        return made
+
     def __reduce__(self) -> Any:
         """For pickle: made anew from what its constructor was given."""
         return partial(type(self), **{k: getattr(self, k) for k in inspect.signature(type(self)).parameters}), ()
