@@ -17,8 +17,6 @@ from minicnn import schedules
 from minicnn.backends import get_backend
 from minicnn.backends.base import Backend
 from minicnn.files import Path, SavedModelError, Tensors, read_tensors, write_tensors
-from minicnn.layers.graph import Graph, SymbolicTensor
-from minicnn.layers.layer import Layer
 from minicnn.layers.serialization import decode, encode, graph_from_config, graph_to_config
 from minicnn.losses import LOSSES, Loss
 from minicnn.metrics import METRICS, MeanLoss, Metric
@@ -65,6 +63,7 @@ def save_model(model: Model, path: Path) -> None:
         10
     """
     about = describe(model)
+    model._check_trainable()  # the optimizer's state is that of the weights that were trained
     expected, there = _expected(model), model._engine.names()
     unknown = set(there) - set(expected) - {"step"}
     if unknown:
@@ -173,6 +172,7 @@ def describe(model: Model) -> dict[str, Any]:
         "class": "Sequential" if isinstance(model, Sequential) else "Model",
         "name": model.name,
         "seed": model.seed,
+        **({} if model.trainable else {"trainable": False}),
         "graph": graph_to_config(model),
         "weights": list(model._weights),
         "compile": compiled,
@@ -215,16 +215,9 @@ def _model(about: Mapping[str, Any], backend: Backend | None, classes: Mapping[s
         message = f"a model is a Model or a Sequential, not {about['class']!r:.40}"
         raise ValueError(message)
     inputs, outputs = graph_from_config(about["graph"], classes)
-    model: Model
-    if about["class"] == "Sequential":
-        graph = Graph(inputs, outputs)
-        stack: list[Layer | SymbolicTensor] = [*graph._inputs, *(call.layer for call in graph._calls)]
-        model = Sequential(stack, backend=backend, seed=seed, name=name)
-        if graph_to_config(model) != about["graph"]:
-            message = "the layers of a Sequential are a chain, which these are not"
-            raise ValueError(message)
-    else:
-        model = Model(inputs, outputs, backend=backend, seed=seed, name=name)
+    made_of = Sequential.of_graph if about["class"] == "Sequential" else Model
+    model = made_of(inputs, outputs, backend=backend, seed=seed, name=name)
+    model._trainable = about.get("trainable", True) is not False
     compiled = about["compile"]
     if compiled is not None:
         made = decode({k: v for k, v in compiled.items() if k != "precision"}, classes)
@@ -242,9 +235,8 @@ def _expected(model: Model) -> dict[str, tuple[tuple[int, ...], str]]:
     expected = {path: (weight.shape, dtype) for path, weight in model._weights.items()}
     if model.optimizer is None:
         return expected
-    for path, weight in model._weights.items():
-        if weight.trainable:
-            expected |= dict.fromkeys(model.optimizer.state_names(path), (weight.shape, dtype))
+    for path in model._trainable_paths():
+        expected |= dict.fromkeys(model.optimizer.state_names(path), (model._weights[path].shape, dtype))
     return expected | {"step": ((), "int32")}
 
 

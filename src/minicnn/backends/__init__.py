@@ -95,7 +95,29 @@ def infer_backend(arrays: Iterable[Any]) -> Backend | None:
         name = {"jaxlib": "jax"}.get(library, library)
         if name == "numpy" or name not in names() or library not in sys.modules:
             continue
-        device = str(getattr(array, "device", "")) if name == "torch" else None
+        device = str(array.device) if name == "torch" else None
         device = f"cuda:{array.device.id}" if name == "cupy" else device
         return backend_class(name)(device)
     return None
+
+
+_used: set[str] = set()  # backends with threads or device memory that this process has computed with
+_lost: set[str] = set()  # and those that the process had from which it was forked
+
+
+def refuse_after_fork(backend: Backend) -> None:
+    """Raise a RuntimeError where a backend would hang, because its threads or its device stayed in another process."""
+    if backend.survives_fork:
+        return
+    if backend.name in _lost:
+        message = (
+            f"The threads and the device memory of {backend.name} do not survive a fork. Received: a process forked "
+            f"from one that had computed with the {backend.name} backend. Start processes with "
+            'multiprocessing.get_context("spawn"), or compute in the children only.'
+        )
+        raise RuntimeError(message)
+    _used.add(backend.name)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=lambda: _lost.update(_used))

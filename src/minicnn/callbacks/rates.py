@@ -70,7 +70,7 @@ class LearningRateScheduler(_RateCallback):
         try:
             inspect.signature(schedule).bind(0, 0.0)
             self._takes_rate = True
-        except (TypeError, ValueError):  # ValueError: a function in C without a signature
+        except (TypeError, ValueError, OverflowError):  # ValueError: a function in C without a signature
             self._takes_rate = False
 
     def on_epoch_begin(self, epoch: int) -> None:
@@ -78,7 +78,7 @@ class LearningRateScheduler(_RateCallback):
         new = self.schedule(epoch, self.rate) if self._takes_rate else self.schedule(epoch)
         try:
             rate = float(new)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             rate = math.nan
         if not 0 <= rate < math.inf:
             message = (

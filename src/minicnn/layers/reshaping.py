@@ -22,6 +22,7 @@ class Flatten(Layer):
         data_format: With "channels_first" the channels are moved last before flattening, so that both
             formats give the same order of features (as in Keras).
         name: Name in the model.
+        trainable: See `Layer`.
 
     Input shape:
         (N, ...).
@@ -30,8 +31,8 @@ class Flatten(Layer):
         (N, product of the others).
     """
 
-    def __init__(self, data_format: str = "channels_last", *, name: str | None = None) -> None:
-        super().__init__(name=name)
+    def __init__(self, data_format: str = "channels_last", *, name: str | None = None, trainable: bool = True) -> None:
+        super().__init__(name=name, trainable=trainable)
         self.data_format = data_format
         layout(data_format)
 
@@ -49,6 +50,7 @@ class Reshape(Layer):
     Args:
         target_shape: Shape of one sample; one length may be -1 and follows from the others.
         name: Name in the model.
+        trainable: See `Layer`.
 
     Input shape:
         (N, ...).
@@ -60,8 +62,8 @@ class Reshape(Layer):
         ValueError: If a length is neither positive nor -1, or a sample has another number of elements.
     """
 
-    def __init__(self, target_shape: Sequence[int], *, name: str | None = None) -> None:
-        super().__init__(name=name)
+    def __init__(self, target_shape: Sequence[int], *, name: str | None = None, trainable: bool = True) -> None:
+        super().__init__(name=name, trainable=trainable)
         given = tuple(target_shape)
         if given.count(-1) > 1:
             message = f"target_shape has at most one -1. Received: target_shape={given}."
@@ -88,6 +90,7 @@ class Permute(Layer):
     Args:
         dims: For each axis of the result, the axis of the sample that it is, counted from 1.
         name: Name in the model.
+        trainable: See `Layer`.
 
     Input shape:
         (N, ...).
@@ -99,8 +102,8 @@ class Permute(Layer):
         ValueError: If dims does not name each axis once.
     """
 
-    def __init__(self, dims: Sequence[int], *, name: str | None = None) -> None:
-        super().__init__(name=name)
+    def __init__(self, dims: Sequence[int], *, name: str | None = None, trainable: bool = True) -> None:
+        super().__init__(name=name, trainable=trainable)
         self.dims = tuple(positive("Each axis of dims", d) for d in dims)
         if sorted(self.dims) != list(range(1, len(self.dims) + 1)):
             message = f"dims has each axis from 1 to {len(self.dims)} once. Received: dims={self.dims}."
@@ -124,6 +127,7 @@ class ZeroPadding2D(Layer):
         padding: Rows and columns on each side: n, (height, width) or ((top, bottom), (left, right)).
         data_format: "channels_last" or "channels_first".
         name: Name in the model.
+        trainable: See `Layer`.
 
     Input shape:
         (N, H, W, C), or (N, C, H, W) for "channels_first".
@@ -141,8 +145,9 @@ class ZeroPadding2D(Layer):
         data_format: str = "channels_last",
         *,
         name: str | None = None,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(name=name)
+        super().__init__(name=name, trainable=trainable)
         self.padding = frame("padding", padding)
         self.data_format = data_format
         layout(data_format)
@@ -162,6 +167,7 @@ class Cropping2D(Layer):
         cropping: How many on each side: n, (height, width) or ((top, bottom), (left, right)).
         data_format: "channels_last" or "channels_first".
         name: Name in the model.
+        trainable: See `Layer`.
 
     Input shape:
         (N, H, W, C), or (N, C, H, W) for "channels_first".
@@ -179,8 +185,9 @@ class Cropping2D(Layer):
         data_format: str = "channels_last",
         *,
         name: str | None = None,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(name=name)
+        super().__init__(name=name, trainable=trainable)
         self.cropping = frame("cropping", cropping)
         self.data_format = data_format
         layout(data_format)
@@ -210,6 +217,7 @@ class UpSampling2D(Layer):
             pixels being squares with their values at the centres (align_corners=False in PyTorch). Keras
             has "bicubic", "lanczos3" and "lanczos5" as well.
         name: Name in the model.
+        trainable: See `Layer`.
 
     Input shape:
         (N, H, W, C), or (N, C, H, W) for "channels_first".
@@ -232,8 +240,9 @@ class UpSampling2D(Layer):
         interpolation: str = "nearest",
         *,
         name: str | None = None,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(name=name)
+        super().__init__(name=name, trainable=trainable)
         self.size = pair("size", size)
         self.data_format = data_format
         self.interpolation = interpolation

@@ -94,7 +94,8 @@ def layer_to_config(layer: Layer) -> Config:
     """
     # A nested model is saved as the graph that it is.
     name = "Graph" if isinstance(layer, Graph) else type(layer).__name__
-    return {"class": name, "config": encode(layer.get_config(), f"an argument of {name}")}
+    config = encode(layer.get_config(), f"an argument of {name}")
+    return {"class": name, "config": config if layer.trainable else {**config, "trainable": False}}
 
 
 def layer_from_config(config: Mapping[str, Any], custom_objects: CustomObjects = None) -> Layer:
@@ -108,7 +109,10 @@ def layer_from_config(config: Mapping[str, Any], custom_objects: CustomObjects =
         ValueError: If the class is unknown, or does not take the arguments.
     """
     chosen = _class(config["class"], custom_objects)
-    layer: Layer = _build(chosen, lambda: chosen.from_config(config["config"], custom_objects))
+    given = dict(config["config"])
+    frozen = given.pop("trainable", True) is False
+    layer: Layer = _build(chosen, lambda: chosen.from_config(given, custom_objects))
+    layer._trainable = layer._trainable and not frozen  # of this layer: those within have their own
     return layer
 
 
@@ -148,7 +152,9 @@ def _graph_to_config(graph: Graph, known: dict[Layer, int]) -> Config:
             continue
         known[layer] = len(known)
         if isinstance(layer, Graph):
-            entries.append({"class": "Graph", "config": {"name": layer.name, **_graph_to_config(layer, known)}})
+            frozen = {} if layer.trainable else {"trainable": False}
+            config = {"name": layer.name, **_graph_to_config(layer, known), **frozen}
+            entries.append({"class": "Graph", "config": config})
         else:
             entries.append(layer_to_config(layer))
     places: dict[int, list[int]] = {id(t): [-1, i] for i, t in enumerate(graph._inputs)}
@@ -229,6 +235,7 @@ def _entry(entry: Mapping[str, Any], custom_objects: CustomObjects, known: list[
     if entry["class"] == "Graph":
         config = entry["config"]
         layer: Layer = Graph(*_graph_from_config(config, custom_objects, known), name=config["name"])
+        layer._trainable = config.get("trainable", True) is not False
     else:
         layer = layer_from_config(entry, custom_objects)
     known[number] = layer

@@ -44,6 +44,7 @@ class CupyBackend(Backend):
     name = "cupy"
     xp = xp
     devices = ("cuda",)
+    survives_fork = False
     precisions: tuple[str, ...] = ("float32", "float64", "mixed_bfloat16", "mixed_float16")
 
     def __init__(

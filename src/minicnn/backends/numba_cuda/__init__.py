@@ -38,6 +38,7 @@ class NumbaCudaBackend(Backend):
     name = "numba_cuda"
     xp = namespace
     devices = ("cuda",)
+    survives_fork = False
     precisions: tuple[str, ...] = ("float32", "float64")
 
     def __init__(

@@ -170,7 +170,8 @@ class Runner:
     def _accuracy(self, batch: int) -> float:
         x, y = self._arrays["x_test"], self._arrays["y_test"]
         if not self._peer:
-            return float(self._model.evaluate(x, y, batch)["accuracy"])
+            _, accuracy = self._model.evaluate(x, y, batch)
+            return float(accuracy)
         import torch
 
         self._module.eval()
