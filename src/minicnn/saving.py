@@ -16,6 +16,7 @@ import minicnn
 from minicnn import schedules
 from minicnn.backends import get_backend
 from minicnn.backends.base import Backend
+from minicnn.callbacks.states import arrays_like, check_state, count, duration, flag
 from minicnn.files import Path, SavedModelError, Tensors, read_tensors, write_tensors
 from minicnn.layers.serialization import decode, encode, graph_from_config, graph_to_config
 from minicnn.losses import LOSSES, Loss
@@ -46,13 +47,13 @@ def save_model(model: Model, path: Path) -> None:
 
     Args:
         model: The model, built.
-        path: File to write; its folder must exist. The usual ending is ".safetensors".
+        path: File to write. Missing folders are made. The usual ending is ".safetensors".
 
     Raises:
         RuntimeError: If the model is not built.
         TypeError: If an argument of a layer, loss, metric or optimizer is no plain data, such as a function.
         ValueError: If the optimizer has state that it does not name.
-        OSError: If the file cannot be written.
+        OSError: If the file cannot be written; names the path and a remedy.
         ImportError: If safetensors is missing.
 
     Example:
@@ -118,11 +119,11 @@ def save_weights(model: Model, path: Path) -> None:
 
     Args:
         model: The model, built.
-        path: File to write; its folder must exist.
+        path: File to write. Missing folders are made.
 
     Raises:
         RuntimeError: If the model is not built.
-        OSError: If the file cannot be written.
+        OSError: If the file cannot be written; names the path and a remedy.
         ImportError: If safetensors is missing.
     """
     model.layers  # noqa: B018  # a model that is not built has none, and says so
@@ -177,6 +178,47 @@ def describe(model: Model) -> dict[str, Any]:
         "weights": list(model._weights),
         "compile": compiled,
     }
+
+
+def check_model_state(model: Model, state: Any) -> None:
+    """Raise a ValueError unless `Model.set_state` can take the state up, and training can go on from there."""
+    batch = _batch(state)
+    metrics = {}
+    if batch is not None and (batch or state.get("totals")):
+        inputs = model.program("evaluate", batch_size=2).inputs
+        metrics = {v.name: (v.shape, v.dtype) for v in inputs if v.kind == "metric"}
+    optimizer = model.optimizer
+
+    def steps(value: Any) -> bool:
+        return count(value) and value < 2**31 and (optimizer is None or duration(_rate(optimizer, value)))
+
+    def totals(value: Any) -> bool:
+        counts = [np.all(a >= 1) for n, a in value.items() if n.endswith("loss/count")] if batch else []
+        return arrays_like(metrics, frozenset(metrics if batch else ()))(value) and all(counts)
+
+    def rate(value: Any) -> bool:
+        fixed = optimizer is not None and not isinstance(optimizer.learning_rate, Schedule)
+        return duration(value) if fixed else value is None
+
+    check_state(
+        model, state, position=lambda _: batch is not None, arrays=arrays_like(_expected(model), frozenset(model._weights)),
+        steps_taken=steps, totals=totals, samples_seen=count, stop_training=flag, learning_rate=rate,
+    )  # fmt: skip
+
+
+def _batch(state: Any) -> int | None:
+    """The batch that comes next in a state of a model; None if it has no position."""
+    position = state.get("position") if isinstance(state, Mapping) else None
+    if not isinstance(position, list) or len(position) != 2 or not all(map(count, position)):
+        return None
+    return int(position[1])
+
+
+def _rate(optimizer: Optimizer, step: int) -> Any:
+    try:
+        return optimizer.rate(step)
+    except ArithmeticError:  # a schedule that grows without end
+        return None
 
 
 def _to_config(value: Any) -> Any:

@@ -105,11 +105,6 @@ def test_a_resumed_file_is_that_of_a_training_that_was_not_interrupted(
         ]
 
 
-def test_a_folder_that_is_missing_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        compiled().fit(*digits(), verbose=0, callbacks=[CSVLogger(tmp_path / "none" / "log.csv")])
-
-
 def test_the_timer_measures_training_alone() -> None:
     class Slow(LambdaCallback):
         def on_test_begin(self) -> None:

@@ -15,10 +15,11 @@ from minicnn.bench import figures, markdown, report, tables
 from minicnn.bench.contenders import PEERS, Field, find
 from minicnn.bench.page import Page
 from minicnn.bench.report import Chapter
-from minicnn.bench.store import Store, write_text
+from minicnn.bench.store import Store
 from minicnn.bench.study import SETTING, Setting, Study, changed, measure, recall
 from minicnn.cli.options import Name
 from minicnn.cli.runs import require
+from minicnn.files import write_file
 
 ALL = "all"
 CONTENDER = Name("A contender", lambda: [*known_backends.names(), *PEERS], part=":")
@@ -93,7 +94,7 @@ def study(
         else:
             _write_docs(chapter, docs)
     if docs is None:
-        write_text(out / "report.html", report.to_html_page(chapters))
+        write_file(out / "report.html", report.to_html_page(chapters).encode())
     click.echo(f"{docs or out / 'report.html'}: {', '.join(c.name for c in chapters)}")
     refused = [f"{c.name}: {n} {why}" for c in chapters for n, why in c.page.refusals.items()]
     if refused:
@@ -190,16 +191,16 @@ def _recalled(name: str, opened: Study, store: Store) -> Chapter:
 def _write_files(chapter: Chapter, folder: Path) -> None:
     """Tables and figures as files."""
     for table in chapter.page.tables:
-        write_text(folder / f"{table.name}.csv", tables.to_csv(table))
-        write_text(folder / f"{table.name}.json", tables.to_json(table))
+        write_file(folder / f"{table.name}.csv", tables.to_csv(table).encode())
+        write_file(folder / f"{table.name}.json", tables.to_json(table).encode())
     for figure in chapter.page.figures:
-        write_text(folder / f"{figure.name}.svg", figures.to_svg(figure))
-        (folder / f"{figure.name}.png").write_bytes(figures.to_png(figure))
+        write_file(folder / f"{figure.name}.svg", figures.to_svg(figure).encode())
+        write_file(folder / f"{figure.name}.png", figures.to_png(figure))
 
 
 def _write_docs(chapter: Chapter, folder: Path) -> None:
     """A page for the documentation, with its figures."""
     above = next((up for up in ("..", "../..") if (folder / up / "method.md").exists()), "..")
-    write_text(folder / f"{chapter.name}.md", markdown.to_page(chapter, "figures", f"{above}/method.md"))
+    write_file(folder / f"{chapter.name}.md", markdown.to_page(chapter, "figures", f"{above}/method.md").encode())
     for figure in chapter.page.figures:
-        write_text(folder / "figures" / f"{chapter.name}-{figure.name}.svg", figures.to_svg(figure))
+        write_file(folder / "figures" / f"{chapter.name}-{figure.name}.svg", figures.to_svg(figure).encode())
