@@ -28,6 +28,7 @@ MOST_TEXT, MOST_DEPTH = 1 << 24, 200
 LEAST_HOLE = 1 << 30
 
 _NO_BRACKETS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[^][{}"]++', re.DOTALL)  # strings, and what is between
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 _REMEDIES = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "Make room, or name a place on another disk"),
@@ -111,6 +112,7 @@ def write_tensors(path: Path, tensors: Mapping[str, np.ndarray[Any, Any]], about
     try:
         text = json.dumps({"sha256": _checksum(arrays, about), **about}, allow_nan=False)
         _check_bounds(text.encode(), MOST_TEXT)
+        _check_characters(text.encode(), about)
     except (TypeError, ValueError, RecursionError) as error:
         message = f"What describes a file is plain data with finite numbers. Received: {error}."
         raise ValueError(message) from error
@@ -164,7 +166,9 @@ def read_json(path: Path) -> Any:
 def parse_json(text: bytes, most: int = MOST_TEXT) -> Any:
     """Plain data from JSON of at most so many bytes; see `read_json`."""
     _check_bounds(text, most)
-    return json.loads(text.decode(), object_pairs_hook=_once, parse_constant=_refuse)
+    value = json.loads(text.decode(), object_pairs_hook=_once, parse_constant=_refuse)
+    _check_characters(text, value)
+    return value
 
 
 def _content(path: Path) -> bytes:
@@ -230,6 +234,12 @@ def _check_bounds(text: bytes, most: int) -> None:
     if np.cumsum(change, dtype=np.int32).max(initial=0) > MOST_DEPTH:
         message = f"JSON has at most {MOST_DEPTH} brackets within brackets; this has more"
         raise ValueError(message)
+
+
+def _check_characters(text: bytes, value: Any) -> None:
+    """Refuse half a character, which JSON has an escape for: no file, name or page takes it."""
+    if _SURROGATE.search(text):
+        json.dumps(value, ensure_ascii=False).encode()
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from minicnn.backends import get_backend
 from minicnn.backends.base import Backend
 from minicnn.callbacks.states import arrays_like, check_state, count, duration, flag
 from minicnn.files import Path, SavedModelError, Tensors, read_tensors, write_tensors
-from minicnn.layers.serialization import decode, encode, graph_from_config, graph_to_config
+from minicnn.layers.serialization import Budget, check_size, decode, encode, graph_from_config, graph_to_config
 from minicnn.losses import LOSSES, Loss
 from minicnn.metrics import METRICS, MeanLoss, Metric
 from minicnn.models import Model, Sequential
@@ -169,12 +169,14 @@ def describe(model: Model) -> dict[str, Any]:
         "loss_weights": list(objective.loss_weights),
         "precision": model.precision,
     }  # fmt: skip
+    graph = graph_to_config(model)
+    check_size(graph)
     return {
         "class": "Sequential" if isinstance(model, Sequential) else "Model",
         "name": model.name,
         "seed": model.seed,
         **({} if model.trainable else {"trainable": False}),
-        "graph": graph_to_config(model),
+        "graph": graph,
         "weights": list(model._weights),
         "compile": compiled,
     }
@@ -193,8 +195,9 @@ def check_model_state(model: Model, state: Any) -> None:
         return count(value) and value < 2**31 and (optimizer is None or duration(_rate(optimizer, value)))
 
     def totals(value: Any) -> bool:
-        counts = [np.all(a >= 1) for n, a in value.items() if n.endswith("loss/count")] if batch else []
-        return arrays_like(metrics, frozenset(metrics if batch else ()))(value) and all(counts)
+        if not arrays_like(metrics, frozenset(metrics if batch else ()))(value):
+            return False
+        return not batch or all(np.all(a >= 1) for n, a in value.items() if n.endswith("loss/count"))
 
     def rate(value: Any) -> bool:
         fixed = optimizer is not None and not isinstance(optimizer.learning_rate, Schedule)
@@ -256,7 +259,7 @@ def _model(about: Mapping[str, Any], backend: Backend | None, classes: Mapping[s
     if about["class"] not in ("Model", "Sequential"):
         message = f"a model is a Model or a Sequential, not {about['class']!r:.40}"
         raise ValueError(message)
-    inputs, outputs = graph_from_config(about["graph"], classes)
+    inputs, outputs = graph_from_config(about["graph"], Budget(classes))
     made_of = Sequential.of_graph if about["class"] == "Sequential" else Model
     model = made_of(inputs, outputs, backend=backend, seed=seed, name=name)
     model._trainable = about.get("trainable", True) is not False
