@@ -172,7 +172,7 @@ def test_a_page_of_the_documentation() -> None:
     assert text.startswith("# Platforms")
     assert "![Everything](figures/platforms-all.svg)" in text
     assert "| numpy | 1.2 (1.0 to 1.5) | 1,234 |" in text
-    assert "- `cupy`: no <GPU>" in text
+    assert "- `cupy`: no &lt;GPU>" in text, "no HTML begins in a page"
 
 
 # In a browser -------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -168,6 +169,12 @@ class Page:
 
 
 def _unique(name: str, there: Sequence[Table | Figure]) -> None:
+    if re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name) is None:
+        message = (
+            "Tables and figures have names that files can have: letters, digits, '_', '-' and '.'. "
+            f"Received: {name!r:.80}. Rename it."
+        )
+        raise ValueError(message)
     if name in [block.name for block in there]:
         message = f"Tables of a page have different names, and so have figures. Received: {name!r} twice. Rename one."
         raise ValueError(message)

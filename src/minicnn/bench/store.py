@@ -63,7 +63,8 @@ class Store:
             return "not measured yet"
         except (OSError, ValueError) as error:
             return f"{path} cannot be read ({error})"
-        if not isinstance(value, dict) or value.keys() != {"given", "stamp", "result"}:
+        parts = value if isinstance(value, dict) else {}
+        if parts.keys() != {"given", "stamp", "result"} or not all(isinstance(parts[k], dict) for k in ("given", "stamp")):
             return f"{path} is no record of a measurement"
         return Record(**value)
 
