@@ -30,8 +30,9 @@ LEAST_HOLE = 1 << 30
 _NO_BRACKETS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[^][{}"]++', re.DOTALL)  # strings, and what is between
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _REMEDIES = {
-    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "Make room, or name a place on another disk"),
+    **dict.fromkeys(NO_ROOM, "Make room, or name a place on another disk"),
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "Ask for the permission, or name another folder"),
     **dict.fromkeys((errno.ENOTDIR, errno.EEXIST), "Name a folder where there is no file"),
     errno.EISDIR: "Name a file, not a folder",
@@ -55,12 +56,12 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        remedy = _REMEDIES.get(error.errno or 0, "Name another place")
+        first = error.__cause__ if isinstance(error.__cause__, OSError) else error  # of a context manager within
+        remedy = _REMEDIES.get(first.errno or 0, "Name another place")
         message = (
-            "Results are written to a place with permission and room. "
-            f"Received: {error.strerror or error}. {remedy}."
+            f"Results are written to a place with permission and room. Received: {first.strerror or first}. {remedy}."
         )
-        raise OSError(error.errno or errno.EIO, message, os.fspath(path)) from error
+        raise OSError(first.errno or errno.EIO, message, os.fspath(path)) from first
 
 
 def write_file(path: Path, data: bytes) -> None:
