@@ -30,9 +30,7 @@ def graph(layers: list[Any], calls: list[tuple[int, list[list[int]]]], shape: tu
     return {
         "inputs": {"tensors": [{"shape": list(shape), "dtype": "float32", "name": None}], "list": False},
         "layers": layers,
-        "calls": [
-            {"layer": n, "inputs": sources, "list": len(sources) > 1, "training": None} for n, sources in calls
-        ],
+        "calls": [{"layer": n, "inputs": sources, "list": len(sources) > 1, "training": None} for n, sources in calls],
         "outputs": {"tensors": [[len(calls) - 1, 0]], "list": False},
     }
 
@@ -117,14 +115,14 @@ def _attempt(path: str, results: Any) -> None:
         said = "loaded"
     except SavedModelError as error:
         said = f"refused: {error}"
-    except BaseException as error:  # noqa: BLE001  # the parent tells
+    except BaseException as error:  # the parent tells
         said = f"{type(error).__name__}: {error}"
     taken = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     results.put((said, time.process_time() - start, taken * 1024))
 
 
 def attempt(path: Path) -> str:
-    """What loading says, in a process of its own, within the bounds; its own time, as others may keep the machine busy."""
+    """What loading says, in a process of its own, within the bounds; its time is that of the processor."""
     context = multiprocessing.get_context("fork")
     results = context.SimpleQueue()
     process = context.Process(target=_attempt, args=(str(path), results))
@@ -164,15 +162,15 @@ def test_a_description_990_deep_says_that_it_is_deep(tmp_path: Path) -> None:
     assert "has changed" not in found
 
 
-@pytest.mark.parametrize("text", ["[" * 990 + "]" * 990, '{"a":' * 100_000, '"' + "[" * 10**6 + '"', "[" + "[]," * 5_000_000])
+@pytest.mark.parametrize(
+    "text", ["[" * 990 + "]" * 990, '{"a":' * 100_000, '["' + "[" * 10**6 + '"', "[" + "[]," * 500_000]
+)
 def test_json_is_read_within_bounds(text: str, tmp_path: Path) -> None:
     path = tmp_path / "m.json"
     path.write_text(text)
     start = time.process_time()
-    try:
+    with pytest.raises(ValueError, match=r"brackets within brackets|Expecting"):
         read_json(path)
-    except ValueError as error:
-        assert not isinstance(error, RecursionError)
     assert time.process_time() - start < SECONDS
 
 
@@ -208,7 +206,7 @@ def test_what_could_not_be_read_is_not_written(tmp_path: Path) -> None:
     for _ in range(MOST_LAYERS + 1):
         y = Activation("relu")(y)
     model = Model(x, y, backend="numpy")
-    with pytest.raises(ValueError, match="at most 5,000 layers.*Save its weights alone"):
+    with pytest.raises(ValueError, match=r"at most 5,000 layers.*Save its weights alone"):
         model.save(tmp_path / "m")
     model.save_weights(tmp_path / "m")
     inner: Any = "x"

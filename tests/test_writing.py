@@ -55,7 +55,7 @@ def no_permission(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(name: Any, mode: str = "r", **options: Any) -> Any:
         if mode != "rb":
             raise PermissionError(errno.EACCES, "Permission denied", name)
-        return io.open(name, mode, **options)  # noqa: SIM115, UP020
+        return io.open(name, mode, **options)  # noqa: UP020
 
     for module in (minicnn.files, minicnn.callbacks.records):
         monkeypatch.setattr(module, "open", refuse, raising=False)

@@ -190,6 +190,7 @@ def check_model_state(model: Model, state: Any) -> None:
         inputs = model.program("evaluate", batch_size=2).inputs
         metrics = {v.name: (v.shape, v.dtype) for v in inputs if v.kind == "metric"}
     optimizer = model.optimizer
+    arrays = arrays_like(_expected(model), frozenset(model._weights))
 
     def steps(value: Any) -> bool:
         return count(value) and value < 2**31 and (optimizer is None or duration(_rate(optimizer, value)))
@@ -204,8 +205,8 @@ def check_model_state(model: Model, state: Any) -> None:
         return duration(value) if fixed else value is None
 
     check_state(
-        model, state, position=lambda _: batch is not None, arrays=arrays_like(_expected(model), frozenset(model._weights)),
-        steps_taken=steps, totals=totals, samples_seen=count, stop_training=flag, learning_rate=rate,
+        model, state, position=lambda _: batch is not None, arrays=arrays, steps_taken=steps, totals=totals,
+        samples_seen=count, stop_training=flag, learning_rate=rate,
     )  # fmt: skip
 
 

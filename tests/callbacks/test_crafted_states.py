@@ -197,7 +197,14 @@ ANYTHING = st.one_of(
     st.just({"$tensor": "model/arrays/step"}), st.just({"loss": {}}), st.just({"$tensor": {}}),
 )  # fmt: skip
 ARRAYS = st.sampled_from(
-    [np.zeros(()), np.zeros((), "f4"), np.zeros(3, "f4"), np.full((4, 3), np.nan, "f4"), np.zeros((0,)), np.array(5, "i4")]
+    [
+        np.zeros(()),
+        np.zeros((), "f4"),
+        np.zeros(3, "f4"),
+        np.full((4, 3), np.nan, "f4"),
+        np.zeros((0,)),
+        np.array(5, "i4"),
+    ]
 )
 
 
@@ -251,8 +258,8 @@ def test_a_back_up_that_cannot_be_deleted_is_warned_about(tmp_path: Path, monkey
         def on_train_end(self) -> None:
             monkeypatch.setattr("os.unlink", lambda path: (_ for _ in ()).throw(PermissionError(13, "no", path)))
 
-    with pytest.warns(UserWarning, match=r"A back-up is deleted when training has ended\. Received: .*Delete '.*backup"):
-        history = model_of().fit(
-            np.zeros((4, 4)), np.zeros((4, 2)), 2, EPOCHS, 0, [Lock(), BackupAndRestore(tmp_path)]
-        )
+    with pytest.warns(
+        UserWarning, match=r"A back-up is deleted when training has ended\. Received: .*Delete '.*backup"
+    ):
+        history = model_of().fit(np.zeros((4, 4)), np.zeros((4, 2)), 2, EPOCHS, 0, [Lock(), BackupAndRestore(tmp_path)])
     assert history.epoch == [0, 1]

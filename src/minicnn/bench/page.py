@@ -41,7 +41,8 @@ class Column:
         if isinstance(cell, Spread):
             low, high = self.template.format(cell.low), self.template.format(cell.high)
             median = self.template.format(cell.median)
-            return f"{median} ({low} to {high})" if cell.count > 1 else median
+            outliers = f"; {cell.outliers} disturbed" if cell.outliers else ""
+            return f"{median} ({low} to {high}{outliers})" if cell.count > 1 or outliers else median
         return cell if isinstance(cell, str) else self.template.format(cell)
 
 

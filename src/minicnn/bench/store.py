@@ -64,7 +64,9 @@ class Store:
         except (OSError, ValueError) as error:
             return f"{path} cannot be read ({error})"
         parts = value if isinstance(value, dict) else {}
-        if parts.keys() != {"given", "stamp", "result"} or not all(isinstance(parts[k], dict) for k in ("given", "stamp")):
+        if parts.keys() != {"given", "stamp", "result"} or not all(
+            isinstance(parts[k], dict) for k in ("given", "stamp")
+        ):
             return f"{path} is no record of a measurement"
         return Record(**value)
 

@@ -130,7 +130,9 @@ class BackupAndRestore(Callback):
             raise SavedModelError(self.path, f"it is no {_KIND}", "Choose another backup_dir")
         if found.get("format") != _FORMAT:
             wrong = f"it has format {found.get('format')!r:.40}, this version of minicnn reads {_FORMAT}"
-            raise SavedModelError(self.path, wrong, "Go on with the version that wrote it, or choose another backup_dir")
+            raise SavedModelError(
+                self.path, wrong, "Go on with the version that wrote it, or choose another backup_dir"
+            )
         different = next(_differences(found.get("about"), self._about, ""), None)
         if different is not None:
             raise SavedModelError(
@@ -165,7 +167,7 @@ class BackupAndRestore(Callback):
         check_model_state(self.model, state["model"])
         batch, steps = state["model"]["position"][1], self.params["steps"]
         if batch > steps:
-            message = f"An epoch has {steps} batches. Received: a position after {batch}. Use a back-up of this training"
+            message = f"An epoch has {steps} batches. Received: a position after {batch}. Use its own back-up"
             raise ValueError(message)
 
     def _set_callbacks(self, states: Mapping[str, Any]) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from minicnn.callbacks.base import Callback, Logs
-from minicnn.callbacks.states import check_state, count, number, optional
 from minicnn.callbacks.monitors import Mode, Monitor
+from minicnn.callbacks.states import check_state, count, number, optional
 from minicnn.files import writing
 
 SaveFrequency = Literal["epoch"] | int

@@ -56,9 +56,7 @@ def count(value: Any) -> bool:
 
 def number(value: Any) -> bool:
     """A float, also an infinite one or NaN, or an integer that is one."""
-    return isinstance(value, float) or (
-        isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**1023
-    )
+    return isinstance(value, float) or (isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**1023)
 
 
 def duration(value: Any) -> bool:
@@ -89,14 +87,14 @@ def arrays_like(expected: Mapping[str, tuple[tuple[int, ...], Any]], least: froz
         least: Names that must be there; all if None.
     """
     needed = frozenset(expected) if least is None else least
+    wanted = {name: (shape, np.dtype(dtype)) for name, (shape, dtype) in expected.items()}
 
     def rule(value: Any) -> bool:
         return (
             isinstance(value, Mapping)
             and needed <= set(value) <= set(expected)
             and all(
-                isinstance(array, np.ndarray) and (array.shape, array.dtype) == (expected[n][0], np.dtype(expected[n][1]))
-                for n, array in value.items()
+                isinstance(array, np.ndarray) and (array.shape, array.dtype) == wanted[n] for n, array in value.items()
             )
         )
 

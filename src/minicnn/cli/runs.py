@@ -63,9 +63,7 @@ class RunFolder:
             if kind is None:
                 with writing(self.folder):
                     _settle(self._staging.replace(self._staging.with_suffix(".done")))
-            elif isinstance(error, OSError) and (
-                error.errno in NO_ROOM or str(self._staging) in str(error.filename)
-            ):
+            elif isinstance(error, OSError) and (error.errno in NO_ROOM or str(self._staging) in str(error.filename)):
                 with writing(self.folder):  # not the name of the hidden folder
                     raise error
         finally:

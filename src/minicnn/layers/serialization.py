@@ -159,7 +159,7 @@ def check_size(config: Mapping[str, Any]) -> None:
 
 
 class _Size:
-    """Counts layers in descriptions of graphs: those of a graph as often as it calls them, all as often as they are made."""
+    """Counts layers in descriptions of graphs: one as often as it is called, and as often as it is made."""
 
     def __init__(self) -> None:
         self._made = self._depth = 0
@@ -168,7 +168,9 @@ class _Size:
         """How many layers a graph calls, those within them included; `known` has the same for layers met so far."""
         self._depth += 1
         if self._depth > MOST_NESTED:
-            message = f"Graphs nest at most {MOST_NESTED} deep. Received: more. Put the inner layers into the outer graph."
+            message = (
+                f"Graphs nest at most {MOST_NESTED} deep. Received: more. Put the inner layers into the outer one."
+            )
             raise ValueError(message)
         sizes = []
         for entry in config["layers"]:
@@ -272,9 +274,8 @@ class Budget(dict[str, Any]):
         self.left -= effort
         if self.left < 0:
             message = (
-                f"The layers of a saved graph emit at most {MOST_NODES:,} nodes, of which one stands for 4 KB of constants, "
-                "too. Received: more. Save its weights alone, "
-                "and build it in Python."
+                f"The layers of a saved graph emit at most {MOST_NODES:,} nodes, 4 KB of constants counted as one. "
+                "Received: more. Save its weights alone, and build it in Python."
             )
             raise ValueError(message)
 
@@ -307,7 +308,7 @@ def _graph_from_config(
         for call in config["calls"]:
             result = made[call["layer"]](tensors(call, "inputs"), training=call["training"])
             results.append(result if isinstance(result, list) else [result])
-            custom_objects.spend(results[-1][0].source.effort)
+            custom_objects.spend(sum(t.source.effort for t in results[-1][:1] if t.source))
         inputs = results[0] if config["inputs"]["list"] else results[0][0]
         return inputs, tensors(config["outputs"], "tensors")
 

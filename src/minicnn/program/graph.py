@@ -267,8 +267,8 @@ class Program:
                 raise ValueError(message)
         if len(self.nodes) >= MOST_NODES:
             message = (
-                f"A Program has at most {MOST_NODES:,} nodes. Received: one more, {op.name}, in {self.name!r}. Use fewer "
-                "layers, or smaller sizes where a layer makes a node for each element of its output."
+                f"A Program has at most {MOST_NODES:,} nodes. Received: one more, {op.name}, in {self.name!r}. Use "
+                "fewer layers, or smaller sizes where a layer makes a node for each element of its output."
             )
             raise ValueError(message)
         specs = op.result_specs(tuple(v.spec for v in inputs), attrs)
