@@ -20,6 +20,12 @@ from minicnn.layers import Activation, Add, Dense, Input
 from minicnn.layers.serialization import MOST_LAYERS
 from minicnn.saving import load_model
 
+# Other tests may have loaded libraries with threads, which warn of forks; the children here use none of them.
+pytestmark = [
+    pytest.mark.filterwarnings(r"ignore:os.fork\(\) was called:RuntimeWarning"),
+    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
+]
+
 SECONDS, BYTES = 5.0, 1 << 30
 
 RELU = {"class": "Activation", "config": {"activation": "relu", "name": None}}

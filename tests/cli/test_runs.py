@@ -13,6 +13,12 @@ import pytest
 from minicnn.cli.runs import RunFolder
 from support.command_line import error_of, minicnn
 
+# Other tests may have loaded libraries with threads, which warn of forks; the children here use none of them.
+pytestmark = [
+    pytest.mark.filterwarnings(r"ignore:os.fork\(\) was called:RuntimeWarning"),
+    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
+]
+
 FILES = ("a.txt", "b.txt", "c.txt")
 STEPS = ("rename", "replace", "unlink", "rmdir", "mkdir")
 
