@@ -82,8 +82,6 @@ def test_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_folders_and_files_that_are_missing(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        network().save(tmp_path / "none" / "m")
-    with pytest.raises(FileNotFoundError):
         load_model(tmp_path / "none")
     with pytest.raises(IsADirectoryError):
         load_model(tmp_path)

@@ -9,6 +9,7 @@ from typing import Any
 
 from minicnn.callbacks.base import Callback
 from minicnn.callbacks.monitors import Mode, Monitor
+from minicnn.callbacks.states import check_state, count, number
 from minicnn.optimizers import Optimizer
 from minicnn.schedules import Schedule
 
@@ -161,4 +162,5 @@ class ReduceLROnPlateau(_RateCallback):
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """See `Callback`."""
+        check_state(self, state, best=number, wait=count, cooldown_counter=count)
         self.best, self.wait, self.cooldown_counter = state["best"], state["wait"], state["cooldown_counter"]

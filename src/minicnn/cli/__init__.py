@@ -15,7 +15,7 @@ def cli() -> None:
     """Train small convolutional networks on NumPy, PyTorch or JAX arrays, and compare these.
 
     Errors are one line; MINICNN_DEBUG=1 shows where they come from. Exit codes: 0 done, 1 failed,
-    2 wrong usage, 130 interrupted.
+    2 wrong usage, 130 interrupted, 143 terminated.
     """
 
 

@@ -222,6 +222,8 @@ def _show(
         f"from {reference.name}'s, relative."
     )
     for result in results:
+        if not result.failure and result.disturbed:
+            out.print(f"{result.name}: {result.disturbed}.")
         if result.failure:
             out.print(f"{result.name} FAILED: {result.failure}")
         elif not all(c.passed for c in checks[result.name]):

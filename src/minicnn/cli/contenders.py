@@ -18,6 +18,7 @@ from minicnn.bench.torch_peer import takes_part
 from minicnn.cli.errors import DEBUG, INTERRUPTED, one_line
 from minicnn.jobs.job import Samples
 from minicnn.jobs.settings import Settings
+from minicnn.jobs.spread import Spread, disturbed
 
 SLOW = ("array_api_strict",)  # takes part only when named
 REFERENCE = "numpy"
@@ -49,14 +50,19 @@ class Result:
 
     @property
     def time(self) -> float:
-        """Median seconds of an epoch, the first left out where there are more."""
-        return float(np.median(self.times[1:] or self.times))
+        """Median seconds of an epoch, the first left out where there are more, and those that were disturbed."""
+        return Spread.after_first(self.times).median
 
     @property
     def rate(self) -> float:
         """Median samples per second, likewise."""
         rates = [row["samples_per_s"] for row in self.facts["history"]]
-        return float(np.median(rates[1:] or rates))
+        return Spread.after_first(rates, rate=True).median
+
+    @property
+    def disturbed(self) -> str | None:
+        """In words, which epochs were."""
+        return disturbed(self.times)
 
 
 def found(settings: Settings, *, with_peer: bool) -> tuple[list[str], list[str]]:

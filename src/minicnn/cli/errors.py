@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from typing import Any
 
 import click
 
 DEBUG = "MINICNN_DEBUG"
-FAILURE, USAGE, INTERRUPTED = 1, 2, 130
+FAILURE, USAGE, INTERRUPTED, TERMINATED = 1, 2, 130, 143
 
 # Errors whose message is written for the user; any other kind is named.
 _EXPECTED = (ValueError, TypeError, RuntimeError, OSError, ImportError, MemoryError)
@@ -22,9 +23,10 @@ class Commands(click.Group):
         """See `click.Group.main`; leaves by SystemExit."""
         try:
             code = super().main(*args, **{**extra, "standalone_mode": False})
-        except (click.Abort, KeyboardInterrupt):  # click makes an Abort of Ctrl-C
-            _say("interrupted")
-            sys.exit(INTERRUPTED)
+        except (click.Abort, KeyboardInterrupt) as error:  # click makes an Abort of Ctrl-C
+            terminated = (error.__cause__ or error).args == (TERMINATED,)
+            _say("terminated" if terminated else "interrupted")
+            sys.exit(TERMINATED if terminated else INTERRUPTED)
         except click.exceptions.NoArgsIsHelpError as error:
             click.echo(error.format_message(), err=True)
             sys.exit(USAGE)
@@ -45,6 +47,16 @@ class Commands(click.Group):
             _say(describe(error))
             sys.exit(FAILURE)
         sys.exit(code if isinstance(code, int) else 0)
+
+
+def heed_termination() -> None:
+    """Have SIGTERM do what Ctrl-C does, unless whoever started the process has it ignored."""
+    if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _terminate)
+
+
+def _terminate(number: int, frame: Any) -> None:
+    raise KeyboardInterrupt(TERMINATED)
 
 
 def describe(error: BaseException) -> str:

@@ -24,12 +24,14 @@ class Call:
         inputs: What it is applied to.
         as_list: Whether it is given a list.
         training: What the caller said about training; None follows the model.
+        effort: Nodes that it emits, and one more for every 4 KB of their constants.
     """
 
     layer: Layer
     inputs: list[SymbolicTensor]
     as_list: bool
     training: bool | None = None
+    effort: int = 0
 
 
 @dataclass(eq=False, repr=False)
@@ -110,7 +112,9 @@ def connect(layer: Layer, inputs: Tensors, training: bool | None = None) -> Any:
                 f"Received from {layer!r}: {value!r} for a batch of {_BATCH}."
             )
             raise ValueError(message)
-    call = Call(layer, tensors, as_list, training)
+    effort = len(trace.program.nodes) + trace.program.constant_bytes // 4096
+    call = Call(layer, tensors, as_list, training, effort)
+    trace.program.nodes.clear()  # else its constants would live until Python looks for cycles
     tensors = [SymbolicTensor((None, *v.shape[1:]), v.dtype, None, call, i) for i, v in enumerate(results)]
     return tensors if isinstance(made, list | tuple) else tensors[0]
 
@@ -271,19 +275,22 @@ def _names(layers: Sequence[Layer]) -> dict[Layer, str]:
     """A unique name for each layer: its own, or its class's with a number from the second on."""
     names: dict[Layer, str] = {}
     taken = {layer.name for layer in layers if layer.name}
+    given: set[str] = set()
+    counts: dict[str, int] = {}
     for layer in dict.fromkeys(layers):
         if layer.name:
-            if layer.name in names.values():
+            if layer.name in given:
                 message = f"Layer names of a model are unique. Received: {layer.name!r} twice. Rename one of them."
                 raise ValueError(message)
+            given.add(layer.name)
             names[layer] = layer.name
             continue
         # A nested model is saved as the graph that it is: one base name for all of them.
         base = "model" if isinstance(layer, Graph) else snake_case(type(layer).__name__)
-        name, n = base, 0
+        name, n = base, counts.get(base, 0)
         while name in taken:
             n += 1
             name = f"{base}_{n}"
         taken.add(name)
-        names[layer] = name
+        names[layer], counts[base] = name, n
     return names

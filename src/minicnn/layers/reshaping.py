@@ -14,6 +14,8 @@ from minicnn.layers.layer import Layer
 from minicnn.ops.windows import Pair
 from minicnn.program.graph import Value
 
+_MOST_ELEMENTS = 1 << 23  # of a matrix that interpolates along one axis: 2,048 pixels to 4,096
+
 
 class Flatten(Layer):
     """All axes but the batch joined into one.
@@ -268,6 +270,12 @@ class UpSampling2D(Layer):
 def _interpolate(x: Value, factor: int) -> Value:
     """Linear interpolation along the last axis, (..., n) -> (..., n * factor), by one matrix product."""
     n = x.shape[-1]
+    if n * n * factor > _MOST_ELEMENTS:
+        message = (
+            f"Bilinear upsampling multiplies by a matrix of at most {_MOST_ELEMENTS:,} elements. Received: {n} x "
+            f"{n * factor}. Upsample in steps of a smaller size, or use interpolation='nearest'."
+        )
+        raise ValueError(message)
     # Centre of each new pixel in units of the old ones; the edge pixels reach out to the border.
     at = np.clip((np.arange(n * factor) + 0.5) / factor - 0.5, 0, n - 1)
     low = np.minimum(np.floor(at).astype(int), max(n - 2, 0))

@@ -395,7 +395,14 @@ class Model(Network):
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Take up a state that `get_state` gave, of this model or of one made and compiled in the same way."""
+        """Take up a state that `get_state` gave, of this model or of one made and compiled in the same way.
+
+        Raises:
+            ValueError: If it is no such state; then nothing is changed.
+        """
+        from minicnn.saving import check_model_state
+
+        check_model_state(self, state)
         self._engine.restore(state["arrays"], state["steps_taken"])
         self._totals = {name: self.backend.asarray(np.array(t)) for name, t in state["totals"].items()}
         self._position = (state["position"][0], state["position"][1])
