@@ -69,9 +69,21 @@ def assert_told(caught: pytest.ExceptionInfo[OSError], path: Path, remedy: str) 
 
 
 @writers
-def test_missing_folders_are_made(write: Callable[[Path], Any], tmp_path: Path) -> None:
-    write(tmp_path / "a" / "b" / "m")
-    assert (tmp_path / "a").is_dir() or write is WRITERS["BackupAndRestore"]
+def test_a_missing_folder(write: Callable[[Path], Any], tmp_path: Path) -> None:
+    if write is WRITERS["BackupAndRestore"]:  # whose folder is its own
+        write(tmp_path / "a" / "b" / "m")
+        return
+    with pytest.raises(FileNotFoundError, match=FORM) as caught:
+        write(tmp_path / "a" / "b" / "m")
+    assert_told(caught, tmp_path / "a" / "b" / "m", "Make the folder first")
+    assert not list(tmp_path.iterdir())
+
+
+def test_folders_that_a_checkpoint_names_by_its_fields_are_made(tmp_path: Path) -> None:
+    compiled().fit(*digits(), 6, 2, 0, [ModelCheckpoint(tmp_path / "epoch{epoch}" / "m")])
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["epoch1", "epoch2"]
+    with pytest.raises(FileNotFoundError, match="Make the folder first"):
+        compiled().fit(*digits(), 6, 1, 0, [ModelCheckpoint(tmp_path / "a" / "epoch{epoch}" / "m")])
 
 
 @writers

@@ -35,6 +35,7 @@ _REMEDIES = {
     **dict.fromkeys(NO_ROOM, "Make room, or name a place on another disk"),
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "Ask for the permission, or name another folder"),
     **dict.fromkeys((errno.ENOTDIR, errno.EEXIST), "Name a folder where there is no file"),
+    errno.ENOENT: "Make the folder first, or name one that is there",
     errno.EISDIR: "Name a file, not a folder",
     errno.ENAMETOOLONG: "Give a shorter name",
 }
@@ -64,10 +65,32 @@ def writing(path: Path) -> Iterator[None]:
         raise OSError(first.errno or errno.EIO, message, os.fspath(path)) from first
 
 
+def check_folder(path: Path) -> None:
+    """Check that the folder of a file that is to be written is there.
+
+    Raises:
+        OSError: If it is not; names the path and a remedy.
+    """
+    folder = os.path.dirname(os.path.realpath(path))
+    with writing(path):
+        if not os.path.isdir(folder):
+            code = errno.ENOTDIR if any(map(os.path.isfile, _parents(folder))) else errno.ENOENT
+            raise OSError(code, f"there is no folder {folder!r}" if code == errno.ENOENT else os.strerror(code))
+
+
+def _parents(folder: str) -> Iterator[str]:
+    """A folder and all that it is in."""
+    while True:
+        yield folder
+        folder, below = os.path.dirname(folder), folder
+        if folder == below:
+            return
+
+
 def write_file(path: Path, data: bytes) -> None:
     """Write a file so that at any moment, whatever interrupts it, the old one or the new one is there, whole.
 
-    Missing folders are made. The mode is that of the file that is replaced; a new one follows the umask.
+    The mode is that of the file that is replaced; a new one follows the umask.
 
     Raises:
         OSError: If it cannot be written; names the path and a remedy.
@@ -76,7 +99,7 @@ def write_file(path: Path, data: bytes) -> None:
     folder = os.path.dirname(target)
     unfinished = os.path.join(folder, f".{os.urandom(8).hex()}{UNFINISHED}")
     with writing(path):
-        os.makedirs(folder, exist_ok=True)
+        check_folder(path)
         if os.path.isdir(target):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         old = stat.S_IMODE(os.stat(target).st_mode) if os.path.exists(target) else None

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from minicnn.callbacks.base import Callback, Logs
 from minicnn.callbacks.monitors import Mode, Monitor
 from minicnn.callbacks.states import check_state, count, number, optional
-from minicnn.files import writing
+from minicnn.files import check_folder, writing
 
 SaveFrequency = Literal["epoch"] | int
 
@@ -66,10 +66,7 @@ class ModelCheckpoint(Callback):
 
     def on_train_begin(self) -> None:
         """See `Callback`; what cannot be saved, or saved there, is refused before anything is computed."""
-        folder = os.path.dirname(self.filepath) or "."
-        if "{" not in folder:
-            with writing(self.filepath):
-                os.makedirs(folder, exist_ok=True)
+        check_folder(self._fixed())
         if not self.save_weights_only:
             from minicnn.saving import describe
 
@@ -97,12 +94,20 @@ class ModelCheckpoint(Callback):
                 return
             self.best = value
         path = self._path({**logs, **fields} if "{" in self.filepath else fields)
+        if "{" in os.path.dirname(self.filepath):  # its folders have names that only training tells
+            with writing(path):
+                os.makedirs(os.path.dirname(path), exist_ok=True)
         if self.save_weights_only:
             self.model.save_weights(path)
         else:
             self.model.save(path)
         if self.verbose:
             print(f"Epoch {fields['epoch']}: saved {path}.")
+
+    def _fixed(self) -> str:
+        """The path up to the first part whose name only training tells."""
+        head, brace, _ = self.filepath.partition("{")
+        return os.path.join(os.path.dirname(head), "x") if brace else self.filepath
 
     def _path(self, fields: Mapping[str, Any]) -> str:
         try:

@@ -15,7 +15,7 @@ import numpy as np
 
 from minicnn.callbacks.base import Callback
 from minicnn.callbacks.states import check_state, count, duration, list_of, optional, text
-from minicnn.files import writing
+from minicnn.files import check_folder, writing
 
 
 class Timer(Callback):
@@ -90,7 +90,7 @@ class CSVLogger(Callback):
     def _opened(self) -> Iterator[BinaryIO]:
         """The file, for each row anew, so that no crash loses one; it is made if it is not there."""
         with writing(self.filename):
-            os.makedirs(os.path.dirname(self.filename) or ".", exist_ok=True)
+            check_folder(self.filename)
             with open(self.filename, "ab") as file:
                 yield file
 
