@@ -36,7 +36,8 @@ def _result(source: Any) -> list[float]:
     from minicnn.backends.numba.threads import KernelList, pool
 
     y = np.zeros(4, "float32")
-    pool(1).run(KernelList([[(compile_source(source), np.asarray([y.ctypes.data], np.int64), 4)]]))
+    made = compile_source(source)
+    pool(1).run(KernelList([[(made.address, np.asarray([y.ctypes.data], np.int64), 4)]]))
     return y.tolist()
 
 
@@ -49,7 +50,7 @@ def test_damaged_files_are_compiled_anew(
     monkeypatch.setenv("MINICNN_CACHE", str(tmp_path))
     monkeypatch.setattr(kernel, "_COMPILED", {})
     assert _result(small_source) == [0, 3, 6, 9]
-    (file,) = store.folder().glob("*.bin")
+    (file,) = store.place("").parent.glob("*.bin")
     good = file.read_bytes()
     monkeypatch.setattr(kernel, "_COMPILED", {})
     assert _result(small_source) == [0, 3, 6, 9]  # from the disk
@@ -59,7 +60,7 @@ def test_damaged_files_are_compiled_anew(
     monkeypatch.setattr(kernel, "_COMPILED", {})
     assert _result(small_source) == [0, 3, 6, 9]
     assert len(file.read_bytes()) == len(good)
-    assert [f.name for f in store.folder().iterdir()] == [file.name]  # nothing is left over
+    assert [f.name for f in store.place("").parent.iterdir()] == [file.name]  # nothing is left over
 
 
 def test_without_a_folder_kernels_still_compile(
@@ -93,15 +94,15 @@ def test_files_are_of_one_cpu_and_one_version(monkeypatch: pytest.MonkeyPatch) -
     from minicnn.backends.numba import store
 
     store._platform.cache_clear()
-    before = store.folder()
+    before = store.place("a")
     for change in (
         lambda: monkeypatch.setattr(numba, "__version__", "0.0"),
         lambda: monkeypatch.setattr(llvmlite.binding, "get_host_cpu_name", lambda: "another"),
     ):
         change()
         store._platform.cache_clear()
-        assert store.folder() != before
-        before = store.folder()
+        assert store.place("a") != before
+        before = store.place("a")
     monkeypatch.undo()
     store._platform.cache_clear()
 

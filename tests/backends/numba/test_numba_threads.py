@@ -132,7 +132,8 @@ def test_lists_come_before_and_after_threads_fall_asleep(threads: int) -> None:
 
     counts = np.zeros(64, np.int64)
     lines = ("for i in range(start, stop):", "    astore(x + 8 * i, aload(x + 8 * i) + 1)")
-    kernel = (compile_source(Source("count", ("x",), lines)), np.asarray([counts.ctypes.data], np.int64), 64)
+    counting = compile_source(Source("count", ("x",), lines))
+    kernel = (counting.address, np.asarray([counts.ctypes.data], np.int64), 64)
     kernels = KernelList([[kernel], [kernel]])
     gaps = np.random.default_rng(0).choice([0.0, 0.5, 0.9, 1.0, 1.1, 2.0], 2000) * WAIT_S
     for gap in gaps:
@@ -183,14 +184,18 @@ def test_threads_that_compile_a_kernel_at_once_get_one_address(monkeypatch: pyte
     barrier, places = threading.Barrier(3), iter([1, 2, 3])
 
     def slow(*_: object) -> Any:
-        made = kernel._Function(next(places), None)
+        made = kernel.Function(next(places), None)
         barrier.wait()  # all have found nothing and compiled
         return made
 
     monkeypatch.setattr(kernel, "_native", slow)
     monkeypatch.setattr(kernel, "_COMPILED", {})
     source, addresses = kernel.Source("test", (), ("return",)), []
-    callers = [threading.Thread(target=lambda: addresses.append(kernel.compile_source(source))) for _ in range(3)]
+
+    def compile_one() -> None:
+        addresses.append(kernel.compile_source(source).address)
+
+    callers = [threading.Thread(target=compile_one) for _ in range(3)]
     for caller in callers:
         caller.start()
     for caller in callers:

@@ -176,9 +176,9 @@ class Pool:
         self._lines[:, 5:] = self._address(threads), int(second * STEAL_S) + 1, rounds
         self._lines[threads] = 0
         self._lines[1:threads, 0] = _ASLEEP
-        driver = compile_source(_DRIVER)
+        self._driver = compile_source(_DRIVER)
         for i in range(1, threads):
-            table = np.array([self._address(i), driver, rounds], np.int64)
+            table = np.array([self._address(i), self._driver.address, rounds], np.int64)
             threading.Thread(
                 target=self._work, args=(i, self._calls[i], table), daemon=True, name=f"minicnn-{i}"
             ).start()

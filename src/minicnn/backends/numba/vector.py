@@ -128,6 +128,8 @@ uload = _operation("uload", types.uint8, [_a], lambda b, p: b.load(_pointer(b, p
 ustore = _operation("ustore", types.void, [_a, types.uint8], lambda b, p, x: b.store(x, _pointer(b, p, ir.IntType(8))))
 astore = _operation("astore", types.void, [_a, _a], lambda b, p, x: b.store(x, _pointer(b, p, ir.IntType(64))))
 aload = _operation("aload", _a, [_a], lambda b, p: b.load(_pointer(b, p, ir.IntType(64))))
+# A float from its bits, which are a number of a kernel.
+fbits = _operation("fbits", _f, [_a], lambda b, n: b.bitcast(b.trunc(n, ir.IntType(32)), _FLOAT))
 
 
 def _some(builder: Any, count: Any) -> Any:
