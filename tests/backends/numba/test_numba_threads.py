@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import subprocess
+import sys
 import threading
 import time
 import warnings
@@ -142,6 +144,45 @@ def test_lists_come_before_and_after_threads_fall_asleep(threads: int) -> None:
         while time.perf_counter() < end:
             pass
     assert (counts == 2 * len(gaps)).all()
+
+
+def test_a_thread_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    from minicnn.backends.numba import threads
+
+    expected = train(compiled(backend(2)), 6)
+    time.sleep(10 * threads.WAIT_S)  # then it sleeps
+    model, pool = compiled(backend(2)), threads.pool(2)
+    calls = pool._calls
+    with monkeypatch.context() as patch:
+        patch.setattr(pool, "_calls", [threads.SimpleQueue() for _ in calls])  # nobody wakes it
+        losses = train(model, 3)
+    calls[1].put(None)  # it comes late, to work that has been done
+    assert losses + train(model, 3) == expected
+
+
+BUSY = 2 * (os.cpu_count() or 1)
+
+
+def test_threads_beside_busy_processes_take_little_longer_than_one() -> None:
+    models = {threads: compiled(backend(threads)) for threads in (1, 2)}
+    steps = dict.fromkeys(models, 0)
+    times = dict.fromkeys(models, 0.0)
+    for model in models.values():
+        train(model, 2)
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(BUSY)]
+    try:
+        for _ in range(8):
+            for threads, model in models.items():
+                start = time.perf_counter()
+                while time.perf_counter() - start < 0.2:
+                    steps[threads] += len(train(model, 1))
+                times[threads] += time.perf_counter() - start
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+    mean = {threads: times[threads] / steps[threads] for threads in models}
+    assert mean[2] < 6 * mean[1]  # it is about the same; waiting for a thread without a core takes 50 times as long
 
 
 def test_several_threads_of_the_user_predict() -> None:

@@ -168,18 +168,22 @@ def compile_source(source: Source) -> Function:
 def _native(source: Source, key: str) -> Function:
     found = store.load(key)
     if found is not None:
-        _LOADED.append(Function(*found))
-        return _LOADED[-1]
+        loaded = Function(*found)
+        _LOADED.append(loaded)
+        return loaded
     made = cfunc(SIGNATURE, **_OPTIONS)(_function(source, key, _scope()))
     store.save(key, made.native_name, made._library._get_compiled_object())
-    _MADE.append(Function(made.address, made))
-    return _MADE[-1]
+    return _kept(Function(made.address, made))
 
 
 def _interpreted(source: Source, key: str) -> Function:
     function = _function(source, key, interpreting.NAMES)
-    _MADE.append(Function(interpreting.address_of(function), function))
-    return _MADE[-1]
+    return _kept(Function(interpreting.address_of(function), function))
+
+
+def _kept(function: Function) -> Function:
+    _MADE.append(function)
+    return function
 
 
 def callable_of(source: Source) -> Callable[[int, int, int], None]:
