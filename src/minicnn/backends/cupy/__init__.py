@@ -15,6 +15,7 @@ from minicnn.backends._gpu import nvrtc
 from minicnn.backends._gpu.chains import CHAIN, every_node
 from minicnn.backends._gpu.choosing import fastest, measured
 from minicnn.backends._gpu.compiler import HEADERS, header
+from minicnn.backends._gpu.device import Gpu, from_attributes
 from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.library import LEAST_OPERATIONS, LIBRARY, described, operations, piece, use_library
 from minicnn.backends._gpu.options import NAIVE, Options
@@ -69,13 +70,20 @@ class CupyBackend(Backend):
                 )
                 raise ValueError(message)
             self._device = cupy.cuda.Device(self.number)
-            capability = self._device.compute_capability
-        self.architecture = f"sm_{capability}"
-        self.overlaps = int(capability) >= 90
-        tensor = self.options.tensor_cores and self.options.tiled and int(capability) >= 80
-        self.tiles = TensorTiles(self.options.products) if tensor else Tiles(byte_products=self.options.tensor_cores)
+            self.gpu = self._described()
+        tensor = self.options.tensor_cores and self.options.tiled and self.gpu.has_tensor_cores
+        self.tiles: Tiles = Tiles(self.gpu, byte_products=self.options.tensor_cores)
+        if tensor:
+            self.tiles = TensorTiles(self.gpu, self.options.products)
         if not tensor or reference_only:
             self.precisions = ("float32", "float64")
+
+    def _described(self) -> Gpu:
+        """What is known of the GPU."""
+        found, capability = cupy.cuda.runtime.getDeviceProperties(self.number), self._device.compute_capability
+        version = int(capability[:-1]), int(capability[-1])
+        memory = int(found["totalGlobalMem"])
+        return from_attributes(found["name"].decode(), version, memory, self._device.attributes)
 
     # Arrays -------------------------------------------------------------------------------------
 
@@ -127,11 +135,10 @@ class CupyBackend(Backend):
         """See `Backend.rewrite`: into operations that have kernels, and sums that many blocks share."""
         if self.reference_only:
             return program
-        shared = self._device.attributes["MaxSharedMemoryPerBlockOptin"]
         options, tiles = self.options, self._tiles(program)
         if options.library != "never" and tiles.precision == "float32":
             use_library(program, partial(self._why_library, program))
-        return rewrite(program, fuse=options.fused, tiled=options.tiled, tiles=tiles, shared=shared)
+        return rewrite(program, fuse=options.fused, tiled=options.tiled, tiles=tiles)
 
     def _tiles(self, program: Program) -> Tiles:
         """Where a Program's tiles come from, which is in the precision that its products have."""

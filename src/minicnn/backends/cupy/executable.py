@@ -73,8 +73,8 @@ class StepExecutable:
         ]
         texts = [s.text for s in self._sources if isinstance(s, Source)]
         collect = [] if program.updates else [_COLLECT.format(word="unsigned char"), _COLLECT.format(word="unsigned")]
-        codes = iter(compile_all([*texts, _ADVANCE, *collect], backend.architecture))
-        kernel = partial(Kernel, overlaps=backend.overlaps)
+        codes = iter(compile_all([*texts, _ADVANCE, *collect], backend.gpu.architecture))
+        kernel = partial(Kernel, overlaps=backend.gpu.overlaps)
         self._functions: list[Kernel | Callable[..., None]] = [
             kernel(next(codes), s.shared) if isinstance(s, Source) else self._called(s) for s in self._sources
         ]

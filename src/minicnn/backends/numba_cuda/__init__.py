@@ -53,6 +53,7 @@ class NumbaCudaBackend(Backend):
         self.options = options or Options()
         self.steps_at_once = 256 if self.captures else 1
         self.gpu = get_device(int(self.device.partition(":")[2] or 0))
+        self.tiles = tiling.TILES if self.gpu.gpu is None else tiling.NumbaTiles(self.gpu.gpu)
 
     @property
     def captures(self) -> bool:
@@ -96,14 +97,14 @@ class NumbaCudaBackend(Backend):
         """See `Backend.rewrite`: into operations that have kernels, and sums that many blocks share."""
         if self.reference_only:
             return program
-        return rewrite(program, fuse=self.options.fused, tiled=self.options.tiled, tiles=tiling.TILES)
+        return rewrite(program, fuse=self.options.fused, tiled=self.options.tiled, tiles=self.tiles)
 
     def plan(self, program: Program) -> Plan:
         """The kernels of a Program, which is rewritten in place."""
         options = self.options
         plan = Plan(
             self.rewrite(program),
-            fuse=options.fused, tiled=options.tiled, reference_only=self.reference_only, tiles=tiling.TILES,
+            fuse=options.fused, tiled=options.tiled, reference_only=self.reference_only, tiles=self.tiles,
         )  # fmt: skip
         missing = [u for u in plan.units if u.reference]
         if self.strict and missing:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from minicnn.backends._gpu.device import Gpu, from_attributes
 from minicnn.backends.numba_cuda.compiling import EARLY, Signature, compile_side_by_side, machine_code, python_function
 from minicnn.backends.numba_cuda.errors import explained, explanation
 from minicnn.backends.numba_cuda.shim import SIMULATED, cuda
@@ -20,10 +21,8 @@ Launch = Callable[[], None]
 
 # A block of an elementwise or reduction kernel. The simulator makes a thread of the host for each.
 THREADS = 4 if SIMULATED else 256
-MOST_BLOCKS = 2 if SIMULATED else 132 * 8
 
 UNIT = 512  # bytes, of which all memory is a multiple
-UNASKED = 48 * 1024  # bytes of shared memory that a block may have without more ado
 SMALL = 1 << 20  # bytes, up to which memory that is given back is kept for the next who asks
 
 
@@ -110,7 +109,7 @@ class Kernel:
                 with device.active():
                     made = ObjectCode.from_cubin(code).get_kernel("kernel")
                     _ = made.attributes.num_regs  # loads it now rather than while a graph is captured
-                if self.shared > UNASKED:
+                if self.shared:
                     device.allow_shared(made, self.shared)
                 self._compiled[device.number] = made
         return self._compiled[device.number]
@@ -136,13 +135,16 @@ class Device:
     Attributes:
         number: Its number.
         used: Bytes of memory in use.
+        gpu: What is known of it; None in the simulator.
         capability: Compute capability.
+        most_blocks: Blocks of an elementwise or reduction kernel, at most.
     """
 
     def __init__(self, number: int) -> None:
         self.number, self.used = number, 0
         self._spare: dict[int, list[Any]] = {}
-        self.capability, self.multiprocessors, self.name = (0, 0), 1, "simulator"
+        self.capability, self.most_blocks, self.name = (0, 0), 2, "simulator"
+        self.gpu: Gpu | None = None
         self._default: Any = None
         if SIMULATED:
             return
@@ -151,10 +153,10 @@ class Device:
         with explained():
             self._core = CoreDevice(number)
             self._core.set_current()
-            found = self._core.compute_capability
+            found, self.name = self._core.compute_capability, str(self._core.name)
             self.capability = (int(found[0]), int(found[1]))
-            self.multiprocessors = int(self._core.properties.multiprocessor_count)
-            self.name = str(self._core.name)
+            self.gpu = from_attributes(self.name, self.capability, self._memory(), self._attributes())
+            self.most_blocks = 8 * self.gpu.multiprocessors
             self._default = self._core.default_stream
             self._copies = self._core.create_stream()
         self._stream = self._default
@@ -170,6 +172,17 @@ class Device:
 
     def __hash__(self) -> int:
         return hash(str(self))
+
+    def _attributes(self) -> dict[str, int]:
+        """CUDA's attributes of the device, by name, of those that its properties have."""
+        properties = self._core.properties
+        found = {name: getattr(properties, name) for name in dir(properties) if not name.startswith("_")}
+        return {name: int(value) for name, value in found.items() if isinstance(value, int)}
+
+    def _memory(self) -> int:
+        """Bytes of its memory."""
+        with self.active():
+            return int(cuda.current_context().get_memory_info().total)
 
     @property
     def stream(self) -> Any:
