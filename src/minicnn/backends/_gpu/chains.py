@@ -245,10 +245,13 @@ def _choose(one: Chain, streams: Mapping[int, Rows], gpu: Gpu) -> bool:
 # The operation ----------------------------------------------------------------------------------------------
 
 
-def contract(program: Program, found: Sequence[Chain], layout: Callable[[Chain], Layout] = Layout) -> None:
+def contract(program: Program, found: Sequence[Chain], gpu: Gpu, layout: Callable[[Chain], Layout] = Layout) -> None:
     """Put each chain's nodes into one node; sums over the batch become parts, one of each block, and their sums."""
     for one in found:
+        alone = list(one.nodes)
         _absorb(program, one)
+        if layout(one).shared > gpu.shared_block:
+            one.nodes = alone
         _contract(program, one, layout)
 
 

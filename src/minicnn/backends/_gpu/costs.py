@@ -85,6 +85,6 @@ def costs_on(gpu: Gpu, fitted: Costs) -> Costs:
     return replace(fitted, mma=fitted.mma * slower, fragments=fitted.fragments * max(1.0, slower))
 
 
-def is_fitted(gpu: Gpu) -> bool:
-    """Whether the constants were fitted to times on such a GPU."""
-    return FITTED.name in gpu.name
+def unfitted(gpu: Gpu) -> str:
+    """What to say of sizes that the model chose for a GPU to which it was not fitted; nothing if it was."""
+    return "" if FITTED.name in gpu.name else f", sizes by a model that was not fitted to {gpu.name}"

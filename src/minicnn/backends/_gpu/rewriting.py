@@ -337,6 +337,6 @@ def rewrite(
             program,
             lambda p, node: None if id(node) in own else share_sums(p, node, tiles, joined=id(node) in joined),
         )
-    chains.contract(program, found, tiles.layout)
+    chains.contract(program, found, tiles.gpu, tiles.layout)
     remove_dead_nodes(program)
     return program

@@ -278,4 +278,4 @@ def product(node: Node, gpu: Gpu, precision: str, *, joined: bool = False) -> Ti
     chosen = (*sizes[:6, best].tolist(), int(parts[best]))
     numbers = (m, n, k, str(ta).lower(), str(tb).lower(), *chosen)
     text = f"TensorProductTile<{kind}, {', '.join(map(str, numbers))}>"
-    return candidates.tile(best, text, chosen, int(parts[best]))
+    return candidates.tile(best, text, chosen, int(parts[best]), score=float(cycles[best]))

@@ -11,7 +11,7 @@ import numpy as np
 
 from minicnn.backends._gpu.costs import MOST_BLOCKS, SPARE_REGISTERS, Costs
 from minicnn.backends._gpu.device import Gpu
-from minicnn.backends._gpu.tiling import STATIC_SHARED, Tile
+from minicnn.backends._gpu.tiling import SCALE_SHARED, SUM_SHARED, Tile
 
 # C++ type, 16-bit parts of an operand and products of parts, of each precision of products.
 PRECISIONS = MappingProxyType(
@@ -85,7 +85,7 @@ class Blocks:
         alone = self.passes * (np.maximum(multiplied, quotient(self.steps, self.slices) * depth) + filled + waiting)
         alone = alone + ending + 4 * fragments * costs.result
         fits = (resident >= 1) & (registers <= gpu.registers_thread - SPARE_REGISTERS)
-        fits &= self.shared + STATIC_SHARED <= gpu.shared_block
+        fits &= self.shared + SUM_SHARED + SCALE_SHARED <= gpu.shared_block
         resident = np.maximum(resident, 1)
         busy = busy * (1 + costs.patience / (np.minimum(each, resident) * self.threads / 32))
         cycles = np.maximum(each * busy, quotient(each, resident) * alone) + costs.first * busy

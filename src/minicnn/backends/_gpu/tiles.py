@@ -59,7 +59,10 @@ class Tiles:
 
     def shared(self, units: Sequence[Unit]) -> tuple[int, int]:
         """Bytes of shared memory of a block of a launch: what its text declares, at most, and what it asks for."""
-        return tiling.STATIC_SHARED, max(u.tile.shared if u.tile else 0 for u in units)
+        sums = any(u.slices > 1 or (u.is_plain and u.tile is not None) for u in units)  # they share what they declare
+        scaled = any(u.tile is not None and u.tile.kind.startswith("Tensor") for u in units)
+        declared = tiling.SUM_SHARED * sums + tiling.SCALE_SHARED * scaled
+        return declared, max(u.tile.shared if u.tile else 0 for u in units)
 
     def takes_rows(self, node: Node, dtype: str) -> bool:
         """Whether a chain may begin with this product with rows in memory of a type, uint8 or float32."""

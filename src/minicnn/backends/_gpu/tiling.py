@@ -12,7 +12,9 @@ from minicnn.ops.windows import Axes
 from minicnn.program.graph import ITEMSIZE, Node
 
 THREADS = 256
-STATIC_SHARED = 2560  # bytes of shared memory that the text of a kernel declares at most, beside what tiles ask for
+# Bytes of shared memory that texts declare, beside what tiles ask for: for sums that threads share, and for scales of
+# operands of tensor cores.
+SUM_SHARED, SCALE_SHARED = 2176, 256
 
 # Rows and columns of a block, rows and columns of a thread.
 _PRODUCT_TILES = (
@@ -277,7 +279,8 @@ def weight_gradient(node: Node, *, gpu: Gpu, limits: Limits = LIMITS) -> Tile | 
                         f"{window_type(node)}, "
                         f"{c}, {f}, {kb}, {cb}, {fb}, {th}, {px}, {fx}, {slices}, {parts}>"
                     )
-                    best = (score, Tile(kind, blocks, threads, parts, (kb, cb, fb, th, px, fx, slices, parts), shared))
+                    sizes = (kb, cb, fb, th, px, fx, slices, parts)
+                    best = (score, Tile(kind, blocks, threads, parts, sizes, shared, score=score))
     return None if best is None else best[1]
 
 
@@ -317,7 +320,7 @@ def product(node: Node, *, gpu: Gpu, joined: bool = False, limits: Limits = LIMI
                 flags = f"{str(ta).lower()}, {str(tb).lower()}"
                 kind = f"ProductTile<{m}, {n}, {k}, {flags}, {bm}, {bn}, {bk}, {tm}, {tn}, {parts}>"
                 shared = (bm + bn + 8) * bk * itemsize
-                best = (score, Tile(kind, blocks, threads, parts, (bm, bn, bk, tm, tn, parts), shared))
+                best = (score, Tile(kind, blocks, threads, parts, (bm, bn, bk, tm, tn, parts), shared, score=score))
     if best is None:
         message = "There is always a tile for a product."
         raise AssertionError(message)

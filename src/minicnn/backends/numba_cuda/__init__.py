@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 
 from minicnn.backends._gpu.chains import CHAIN, every_node
+from minicnn.backends._gpu.costs import unfitted
+from minicnn.backends._gpu.device import Gpu
 from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.options import NAIVE, Options
 from minicnn.backends._gpu.rewriting import rewrite
@@ -54,6 +56,11 @@ class NumbaCudaBackend(Backend):
         self.steps_at_once = 256 if self.captures else 1
         self.gpu = get_device(int(self.device.partition(":")[2] or 0))
         self.tiles = tiling.TILES if self.gpu.gpu is None else tiling.NumbaTiles(self.gpu.gpu)
+
+    @property
+    def description(self) -> Gpu | None:
+        """What is known of the GPU; None in the simulator."""
+        return self.gpu.gpu
 
     @property
     def captures(self) -> bool:
@@ -118,13 +125,14 @@ class NumbaCudaBackend(Backend):
 
     def explain(self, program: Program) -> list[tuple[Node, str]]:
         """See `Backend.explain`; nodes of one kernel carry its number."""
-        plan = self.plan(program)
+        plan, note = self.plan(program), "" if SIMULATED else unfitted(self.tiles.gpu)
         how = ", launched one by one: the simulator has no graphs" if SIMULATED and self.options.graph else ""
         place: dict[int, str] = {}
         for number, launch in enumerate(plan.launches):
             for unit in launch:
                 name = unit.anchor.op.name
                 kind = "chain of rows" if name == "chain" else f"tiles of {name}" if unit.tile else "elementwise"
+                kind += note if unit.tile else ""
                 text = f"reference: {unit.reference}" if unit.reference else f"kernel {number}: {kind}{how}"
                 place |= {id(node): text for node in unit.every}
         place |= {id(n): place[id(c)] for c in program.nodes if c.op is CHAIN for n in c.attrs["chain"].nodes}
