@@ -87,4 +87,8 @@ def costs_on(gpu: Gpu, fitted: Costs) -> Costs:
 
 def unfitted(gpu: Gpu) -> str:
     """What to say of sizes that the model chose for a GPU to which it was not fitted; nothing if it was."""
-    return "" if FITTED.name in gpu.name else f", sizes by a model that was not fitted to {gpu.name}"
+    return (
+        ""
+        if FITTED.name in gpu.name or gpu.name == "simulator"
+        else f", sizes by a model that was not fitted to {gpu.name}"
+    )

@@ -15,10 +15,10 @@ from minicnn.backends._gpu import nvrtc
 from minicnn.backends._gpu.chains import CHAIN, every_node
 from minicnn.backends._gpu.choosing import fastest, measured
 from minicnn.backends._gpu.compiler import HEADERS, header
-from minicnn.backends._gpu.costs import unfitted
 from minicnn.backends._gpu.device import Gpu, from_attributes
 from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.library import LEAST_OPERATIONS, LIBRARY, described, operations, piece, use_library
+from minicnn.backends._gpu.loading import load, notes
 from minicnn.backends._gpu.options import NAIVE, Options
 from minicnn.backends._gpu.planning import tiles_of, tiles_on
 from minicnn.backends._gpu.rewriting import rewrite
@@ -187,7 +187,7 @@ class CupyBackend(Backend):
 
     def explain(self, program: Program) -> list[tuple[Node, str]]:
         """See `Backend.explain`; nodes of one kernel carry its number."""
-        plan, note = self.plan(program), unfitted(self.gpu)
+        plan, note = self.plan(program), notes(self.gpu, self.tiles)
         place = {}
         for number, launch in enumerate(plan.launches):
             for unit in launch:
@@ -200,11 +200,15 @@ class CupyBackend(Backend):
         return [(node, place.get(id(node), "kernel: where its result is read")) for node in every_node(program)]
 
     def compile(self, program: Program) -> Executable:
-        """See `Backend.compile`; arrays that a Program carries are overwritten."""
+        """See `Backend.compile`; arrays that a Program carries are overwritten. The Program is changed."""
         from minicnn.backends.cupy.executable import StepExecutable
 
+        def make(program: Program) -> Executable:
+            with explained():
+                return StepExecutable(self, program)
+
         with explained(), self._device:
-            return StepExecutable(self, program)
+            return load(self, program, make)
 
     # Machine ------------------------------------------------------------------------------------
 

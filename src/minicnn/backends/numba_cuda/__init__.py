@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 
 from minicnn.backends._gpu.chains import CHAIN, every_node
-from minicnn.backends._gpu.costs import unfitted
 from minicnn.backends._gpu.device import Gpu
 from minicnn.backends._gpu.fusing import Plan
+from minicnn.backends._gpu.loading import load, notes
 from minicnn.backends._gpu.options import NAIVE, Options
 from minicnn.backends._gpu.rewriting import rewrite
+from minicnn.backends._gpu.tiles import Tiles
 from minicnn.backends.base import Array as AnyArray
 from minicnn.backends.base import Backend, Executable
 from minicnn.backends.numba_cuda import namespace, tiling
@@ -55,7 +56,7 @@ class NumbaCudaBackend(Backend):
         self.options = options or Options()
         self.steps_at_once = 256 if self.captures else 1
         self.gpu = get_device(int(self.device.partition(":")[2] or 0))
-        self.tiles = tiling.TILES if self.gpu.gpu is None else tiling.NumbaTiles(self.gpu.gpu)
+        self.tiles: Tiles = tiling.TILES if self.gpu.gpu is None else tiling.NumbaTiles(self.gpu.gpu)
 
     @property
     def description(self) -> Gpu | None:
@@ -125,7 +126,7 @@ class NumbaCudaBackend(Backend):
 
     def explain(self, program: Program) -> list[tuple[Node, str]]:
         """See `Backend.explain`; nodes of one kernel carry its number."""
-        plan, note = self.plan(program), "" if SIMULATED else unfitted(self.tiles.gpu)
+        plan, note = self.plan(program), notes(self.gpu.gpu, self.tiles) if self.gpu.gpu else ""
         how = ", launched one by one: the simulator has no graphs" if SIMULATED and self.options.graph else ""
         place: dict[int, str] = {}
         for number, launch in enumerate(plan.launches):
@@ -144,8 +145,11 @@ class NumbaCudaBackend(Backend):
             return super().compile(program)
         from minicnn.backends.numba_cuda.executable import StepExecutable
 
-        with explained():
-            return StepExecutable(self, program)
+        def make(program: Program) -> Executable:
+            with explained():
+                return StepExecutable(self, program)
+
+        return load(self, program, make)
 
     # Machine ------------------------------------------------------------------------------------
 

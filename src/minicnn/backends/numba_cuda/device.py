@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from minicnn.backends._gpu.device import Gpu, from_attributes
+from minicnn.backends._gpu.loading import check
 from minicnn.backends.numba_cuda.compiling import EARLY, Signature, compile_side_by_side, machine_code, python_function
 from minicnn.backends.numba_cuda.errors import explained, explanation
 from minicnn.backends.numba_cuda.shim import SIMULATED, cuda
@@ -106,6 +107,8 @@ class Kernel:
                 from cuda.core import ObjectCode
 
                 code = machine_code(self.text, self.signature, device.capability, self.threads)
+                if device.gpu is not None:
+                    check(device.gpu, "a kernel", self.threads, self.shared, code)
                 with device.active():
                     made = ObjectCode.from_cubin(code).get_kernel("kernel")
                     _ = made.attributes.num_regs  # loads it now rather than while a graph is captured
