@@ -61,7 +61,7 @@ def _beside(plan: Plan, unit: Unit, launch: list[Unit]) -> bool:
     declared, shared = plan.tiles.shared(units)
     if declared > gpu.shared_unasked or declared + shared > gpu.shared_block:
         return False
-    room = gpu.multiprocessors * (gpu.shared_multiprocessor // (shared + gpu.shared_reserved))
+    room = gpu.multiprocessors * (gpu.shared_multiprocessor // max(1, shared + gpu.shared_reserved))
     if len(large) < len(units) and sum(blocks) > room:
         return False
     return (sum(blocks) if len(large) > 1 else sum(blocks) - max(blocks)) <= 4 * gpu.multiprocessors
