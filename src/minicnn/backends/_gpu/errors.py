@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from minicnn.extras import install
 
+
 class FitError(RuntimeError):
     """The blocks of a kernel do not fit on a multiprocessor: with smaller tiles they may."""
 
