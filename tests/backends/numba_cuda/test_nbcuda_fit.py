@@ -78,3 +78,15 @@ def test_the_kernel_with_most_shared_memory_compiles(name: str, tmp_path: Any, m
     found = cubin.resources(compiling.machine_code(source.text, source.signature, gpu.capability, source.threads))
     assert 0 < found.shared <= declared
     assert gpu.misfit(source.threads, found.registers, found.shared + source.shared) is None
+
+
+def test_a_device_has_the_properties_that_its_description_is_made_of() -> None:
+    core = pytest.importorskip("cuda.core._device")
+    from minicnn.backends._gpu.device import from_attributes
+    from minicnn.backends.numba_cuda.device import _DESCRIBED
+
+    assert all(hasattr(core.DeviceProperties, name) for name in _DESCRIBED)
+    gpu = from_attributes("GPU", (9, 0), 1, {name: 7 * k + 7 for k, name in enumerate(_DESCRIBED)})
+    assert (gpu.multiprocessors, gpu.shared_unasked, gpu.shared_block, gpu.shared_multiprocessor) == (7, 14, 21, 28)
+    assert (gpu.shared_reserved, gpu.registers, gpu.threads_block, gpu.threads_multiprocessor) == (35, 42, 49, 56)
+    assert (gpu.blocks_multiprocessor, gpu.clock, gpu.l2) == (63, 70e3, 91)

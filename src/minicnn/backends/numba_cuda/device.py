@@ -23,6 +23,14 @@ Launch = Callable[[], None]
 # A block of an elementwise or reduction kernel. The simulator makes a thread of the host for each.
 THREADS = 4 if SIMULATED else 256
 
+# Properties of a device that `Gpu` is made of.
+_DESCRIBED = (
+    "multiprocessor_count", "max_shared_memory_per_block", "max_shared_memory_per_block_optin",
+    "max_shared_memory_per_multiprocessor", "reserved_shared_memory_per_block", "max_registers_per_multiprocessor",
+    "max_threads_per_block", "max_threads_per_multiprocessor", "max_blocks_per_multiprocessor", "clock_rate",
+    "memory_clock_rate", "global_memory_bus_width", "l2_cache_size",
+)  # fmt: skip
+
 UNIT = 512  # bytes, of which all memory is a multiple
 SMALL = 1 << 20  # bytes, up to which memory that is given back is kept for the next who asks
 
@@ -177,10 +185,8 @@ class Device:
         return hash(str(self))
 
     def _attributes(self) -> dict[str, int]:
-        """CUDA's attributes of the device, by name, of those that its properties have."""
-        properties = self._core.properties
-        found = {name: getattr(properties, name) for name in dir(properties) if not name.startswith("_")}
-        return {name: int(value) for name, value in found.items() if isinstance(value, int)}
+        """What CUDA says of the device, as far as it is described by it."""
+        return {name: int(getattr(self._core.properties, name)) for name in _DESCRIBED}
 
     def _memory(self) -> int:
         """Bytes of its memory."""
