@@ -290,6 +290,27 @@ class Program:
         """Context manager: nodes emitted inside carry the scope of `node` and the given phase."""
         return _Scope(self, (node.scope,) if node.scope else (), phase)
 
+    def copy(self) -> Program:
+        """The same nodes on values of a Program of its own, which can be changed without changing this one."""
+        made, new = Program(self.name), dict[int, Value]()
+        made._count = self._count
+
+        def value(old: Value) -> Value:
+            if id(old) not in new:  # a constant; all else was made before it is read
+                new[id(old)] = Value(made, old.name, old.spec, old.kind, data=old.data)
+            return new[id(old)]
+
+        for given in self.inputs:
+            new[id(given)] = made.input(given.name, given.shape, given.dtype, kind=given.kind)
+        for old in self.nodes:
+            node = Node(old.op, tuple(map(value, old.inputs)), (), dict(old.attrs), old.scope, old.phase)
+            node.outputs = tuple(Value(made, v.name, v.spec, v.kind, node) for v in old.outputs)
+            new |= {id(v): w for v, w in zip(old.outputs, node.outputs, strict=True)}
+            made.nodes.append(node)
+        made.outputs = {name: value(v) for name, v in self.outputs.items()}
+        made.updates = {name: value(v) for name, v in self.updates.items()}
+        return made
+
     # Reading ------------------------------------------------------------------------------------
 
     def value(self, name: str) -> Value:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from minicnn.backends._gpu import nvrtc
-from minicnn.backends._gpu.errors import explanation
+from minicnn.backends._gpu.errors import FitError, explanation
 from minicnn.backends._gpu.options import Options
 
 
@@ -21,7 +21,8 @@ from minicnn.backends._gpu.options import Options
         ("cudaErrorNoDevice: no CUDA-capable device is detected", RuntimeError, "needs an NVIDIA GPU.*visible"),
         ("CUDA_ERROR_NO_BINARY_FOR_GPU: no kernel image is available", RuntimeError, "newer NVIDIA driver.*older CUDA"),
         ("CUDA_ERROR_UNSUPPORTED_PTX_VERSION: the provided PTX", RuntimeError, "newer NVIDIA driver"),
-        ("CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES: too many resources requested", RuntimeError, "tiled=False.*report"),
+        ("CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES: too many resources requested", FitError,
+         "fit on a multiprocessor.*Smaller tiles.*report"),
         ("cudaErrorIllegalAddress: an illegal memory access was encountered", RuntimeError,
          "start it again.*CUDA_LAUNCH_BLOCKING=1.*reference_only=True"),
     ],

@@ -286,7 +286,7 @@ program.outputs["y"] = program.input("x", (3,), kind="parameter") * 2.0
 backend = CupyBackend()
 made = backend.compile(program)
 text = 'extern "C" __global__ void kernel(const float* a, float* b) { *(volatile float*)(8 + threadIdx.x) = 1.0f; }'
-made._functions = [Kernel(compile_kernel(text, backend.architecture))]
+made._functions = [Kernel(compile_kernel(text, backend.gpu.architecture))]
 try:
     print(backend.to_numpy(made({"x": backend.asarray(np.ones(3, "float32"))})["y"]))
 except RuntimeError as error:

@@ -16,9 +16,10 @@ pytest.importorskip("numba_cuda")
 
 from backends.numba_cuda.running import ON_DEVICE
 from minicnn import ops
+from minicnn.backends._gpu.device import H200
 from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.rewriting import rewrite
-from minicnn.backends._gpu.tiling import GPU
+from minicnn.backends._gpu.tiling import LIMITS
 from minicnn.backends.numba_cuda import tiling
 from minicnn.backends.numba_cuda.generation import generate
 from minicnn.backends.numba_cuda.shim import SIMULATED, check_numpy
@@ -178,7 +179,7 @@ def test_products_with_few_columns_have_tiles_of_their_own(
     program = Program()
     a, b = program.input("a", (k, m) if transposed else (m, k)), program.input("b", (k, n))
     program.outputs["y"] = ops.matmul(a, b, transpose_a=transposed)
-    tile = tiling.NumbaTiles(limits=GPU, simulated=False).product(program.nodes[0])
+    tile = tiling.NumbaTiles(H200, limits=LIMITS, simulated=False).product(program.nodes[0])
     assert (tile.sizes == made) == (made is not None)
     if made is not None:
         assert tile.threads == made[0] // made[3]

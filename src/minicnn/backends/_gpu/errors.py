@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from minicnn.extras import install
 
+
+class FitError(RuntimeError):
+    """The blocks of a kernel do not fit on a multiprocessor: with smaller tiles they may."""
+
+
 # For each cause: parts of the names that CUDA's runtime and driver give it, the rule, the remedy.
 _CAUSES: tuple[tuple[tuple[str, ...], type[Exception], str, str], ...] = (
     (
@@ -34,10 +39,10 @@ _CAUSES: tuple[tuple[tuple[str, ...], type[Exception], str, str], ...] = (
     ),
     (
         ("INVALID_VALUE", "InvalidValue", "OUT_OF_RESOURCES", "OutOfResources", "InvalidConfiguration"),
-        RuntimeError,
+        FitError,
         "A kernel's blocks fit on a multiprocessor.",
-        "With CupyBackend(options=Options(tiled=False)) or reference_only=True training goes on without it; please "
-        "report it.",
+        "Smaller tiles are taken where a kernel does not load, and none was left: please report this, with what "
+        "`minicnn info` prints.",
     ),
 )
 _OTHER = (

@@ -10,7 +10,7 @@ import numpy as np
 
 from minicnn.backends.numba_cuda import dtypes
 from minicnn.backends.numba_cuda.arrays import Array, Shape, empty
-from minicnn.backends.numba_cuda.device import MOST_BLOCKS, THREADS, Device, kernel
+from minicnn.backends.numba_cuda.device import THREADS, Device, kernel
 from minicnn.backends.numba_cuda.dtypes import DType
 
 Number = bool | int | float
@@ -200,7 +200,7 @@ def compute(
     if whole:
         value = text if made.dtype.kind == "b" else value
         lines[-1] = f"        p0[{places[0]}] = {value}"
-    blocks = max(1, min(MOST_BLOCKS, -(-made.size // THREADS)))
+    blocks = max(1, min(made.device.most_blocks, -(-made.size // THREADS)))
     made.device.launch(kernel("\n".join(lines) + "\n", tuple(signature)), blocks, THREADS, arguments)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from minicnn.backends.numba_cuda import dtypes
 from minicnn.backends.numba_cuda.arrays import Array, empty
 from minicnn.backends.numba_cuda.creation import arange, asarray, ones
-from minicnn.backends.numba_cuda.device import MOST_BLOCKS, THREADS, kernel
+from minicnn.backends.numba_cuda.device import THREADS, kernel
 from minicnn.backends.numba_cuda.elementwise import FUNCTIONS, astype, contiguous, same_device
 from minicnn.backends.numba_cuda.indexing import take, take_along_axis
 from minicnn.backends.numba_cuda.manipulation import axis_of, concat, flip, moveaxis, reshape
@@ -54,7 +54,7 @@ _SEARCH = """def kernel(count, n, right, keys, order, values, out):
 
 def _launch(text: str, numbers: tuple[int, ...], arrays: tuple[Array, ...]) -> None:
     signature = (*["int64"] * len(numbers), *(f"{a.dtype.name}*" for a in arrays))
-    blocks = min(MOST_BLOCKS, -(-numbers[0] // THREADS))
+    blocks = min(arrays[0].device.most_blocks, -(-numbers[0] // THREADS))
     arrays[0].device.launch(kernel(text, signature), blocks, THREADS, (*numbers, *(a.pointer for a in arrays)))
 
 
