@@ -62,6 +62,7 @@ def backup(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tensors, dict[str,
 def resumed(folder: Path, tensors: Tensors, about: dict[str, Any], model: Sequential | None = None) -> Any:
     """The History of a training that goes on from a crafted back-up, or None after an error of ours."""
     path = folder / "backup" / "backup.safetensors"
+    path.parent.mkdir(exist_ok=True)
     try:
         write_tensors(path, tensors, about)
     except ValueError:  # no plain data: no such file can be
@@ -178,6 +179,7 @@ def test_callbacks_of_others_that_fail_are_refused(tmp_path: Path, backup: tuple
 
     tensors, about = copy.deepcopy(backup)
     about["state"]["callbacks"]["Strict"] = {"seen": 3}
+    (tmp_path / "backup").mkdir()
     write_tensors(tmp_path / "backup" / "backup.safetensors", tensors, about)
     model, strict = model_of(), Strict()
     before = arrays(model)
