@@ -86,6 +86,7 @@ def test_what_was_not_changed_is_taken_up(tmp_path: Path, backup: tuple[Tensors,
     model, plain = model_of(), model_of()
     history = resumed(tmp_path, *backup, model)
     assert history.epoch == [0, 1]
+    (tmp_path / "plain").mkdir()
     assert fit(plain, tmp_path / "plain").history["loss"] == history.history["loss"]
     assert_same_bits(arrays(model), arrays(plain))
 
