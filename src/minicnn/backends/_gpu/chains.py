@@ -8,7 +8,7 @@ from typing import Any
 from minicnn import ops
 from minicnn.backends._gpu import row_products
 from minicnn.backends._gpu.chain_layout import SOFTMAX, Chain, Layout, is_sum_of_parts
-from minicnn.backends._gpu.expressions import unsupported
+from minicnn.backends._gpu.elements import unsupported
 from minicnn.backends._gpu.row_products import Rows
 from minicnn.backends._gpu.tiling import MULTIPROCESSORS, Tile
 from minicnn.ops.checks import normalize_axes, normalize_axis

@@ -200,9 +200,9 @@ DEVICE T max_pool2d_gradient(FDY dy, FX x, FY y, uint32 i) {
 }
 
 // Number of the tap that holds the maximum of window i.
-template <class T, class X, class Y, class S, class FX, class FY> DEVICE uint8 max_pool2d_index(FX x, FY y, uint32 i) {
+template <class T, class X, class Y, class S, class FX> DEVICE uint8 max_pool2d_index(FX x, uint32 i, T top) {
   const Y at(i);
-  return uint8(hit<T, X, S>(x, T(y(i)), at.n, at.h, at.w, at.c));
+  return uint8(hit<T, X, S>(x, top, at.n, at.h, at.w, at.c));
 }
 
 // The same from the number of the tap that holds the maximum of each window.
