@@ -109,8 +109,7 @@ class Cpp(Printer):
     def _ofwindows(self, x: OfWindows) -> tuple[str, int]:
         flags = (literal(f, "bool") if isinstance(f, bool) else str(f) for f in x.flags)
         types = (C_TYPES[x.dtype], image_type(x.x), image_type(x.y), window_type(x.window), *flags)
-        given = (*(self._names[k] for k in x.inputs), "i", *map(self.text, x.arguments))
-        return f"{x.function}<{', '.join(types)}>({', '.join(given)})", 9
+        return f"{x.function}<{', '.join(types)}>({', '.join(self._names[k] for k in x.inputs)}, i)", 9
 
 
 def expression(node: Node, result: int, names: Sequence[str], adapt: Callable[[Expr], Expr] = lambda x: x) -> str:

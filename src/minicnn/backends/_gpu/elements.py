@@ -356,10 +356,9 @@ def window(node: Node) -> Window:
 
 def _windows(node: Node, result: int) -> Expr:
     flags = tuple(node.attrs[a] for a in ("groups", "count_padding") if a in node.attrs)
-    inputs, arguments = tuple(range(len(node.inputs))), tuple[Expr, ...]()
-    if node.op.name == "max_pool2d_index":  # of the pooling's result it needs the element at hand
-        inputs, arguments = (0,), (Element(1, I),)
-    return OfWindows(node.op.name, node.inputs[0].dtype, *images(node), window(node), flags, inputs, arguments)
+    # Those that look for the place of a maximum compare the pooling's inputs, and do not need its result.
+    inputs = {"max_pool2d_gradient": (0, 1), "max_pool2d_index": (0,)}.get(node.op.name, tuple(range(len(node.inputs))))
+    return OfWindows(node.op.name, node.inputs[0].dtype, *images(node), window(node), flags, inputs)
 
 
 def _matmul(node: Node, result: int) -> Expr:

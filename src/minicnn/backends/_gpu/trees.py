@@ -166,7 +166,6 @@ class OfWindows(Expr):
         window: The windows.
         flags: Further numbers that it is compiled for.
         inputs: The inputs that it looks at, by number.
-        arguments: What it is given besides.
     """
 
     function: str
@@ -176,7 +175,6 @@ class OfWindows(Expr):
     window: Window
     flags: tuple[int | bool, ...]
     inputs: tuple[int, ...]
-    arguments: tuple[Expr, ...]
 
 
 @dataclass(frozen=True)

@@ -154,7 +154,7 @@ class Python(Printer):
         functions = (self._operands.function(k) for k in x.inputs)
         given = (_type(x.dtype), image(x.x), image(x.y), window_text(x.window), *map(str, x.flags), *functions)
         made = self._operands.define(f"{{name}} = {x.function}({', '.join(given)})\n")
-        return f"{made}({', '.join(['p', self._i, *map(self.text, x.arguments)])})", 9
+        return f"{made}(p, {self._i})", 9
 
 
 def expression(node: Node, result: int, operands: Operands, i: str) -> str:
