@@ -1,44 +1,24 @@
-"""Judge the installed wheel of minicnn or minicnn-core: what it brings, its size, its import time, that it trains.
+"""Judge the installed wheel: what it brings, its import time, that it trains, and what it says of what is not there."""
 
-With the argument `commands`: that the command line of minicnn-core says what is not there, and trains.
-"""
-
-import importlib
-import json
 import statistics
 import subprocess
 import sys
 import time
 from importlib.metadata import distribution, distributions
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
-CORE = "minicnn-core"
-LIMIT_MB = 3.0  # of minicnn-core and array-api-compat, byte code included
-ABSENT = ("cupy", "numba", "numba_cuda")
+NAME = "minicnn-arrays"
 LIMIT_SECONDS = 0.06
 REPEATS = 11
-COMMAND = (sys.executable, "-I", "-m", "minicnn")
+COMMAND = (sys.executable, "-I", "-m", "minicnn", "train", "mlp")
 
 
 def main() -> None:
     """Check everything; the first rule that is broken ends the program."""
     names = {d.name.lower().replace("_", "-") for d in distributions()}
-    ours = names & {"minicnn", CORE}
-    check(len(ours) == 1, f"One of minicnn and {CORE} is installed", sorted(names))
-    check(
-        names <= {*ours, "numpy", "array-api-compat", "pip", "setuptools"},
-        "The wheel needs NumPy and array-api-compat only",
-        sorted(names),
-    )
-
-    files = [Path(str(f.locate())) for d in (*ours, "array-api-compat") for f in distribution(d).files or ()]
+    needed = {NAME, "numpy", "array-api-compat"}
+    check(needed <= names <= needed | {"pip", "setuptools"}, f"{NAME} needs nothing but {needed}", sorted(names))
+    files = distribution(NAME).files or ()
     check(any(f.name == "py.typed" for f in files), "The wheel has the marker py.typed", "none")
-    megabytes = sum(f.stat().st_size for f in files if f.exists()) / 1e6
-    if CORE in ours:
-        check(megabytes <= LIMIT_MB, f"{CORE} and array-api-compat take {LIMIT_MB} MB", f"{megabytes:.2f} MB")
-        for part in ("bench", "studies", *(f"backends.{name}" for name in ABSENT)):
-            check("pip install minicnn" in failure(part), f"{CORE} says where minicnn.{part} is", failure(part))
 
     alone, both = [], []
     for _ in range(REPEATS):
@@ -49,31 +29,11 @@ def main() -> None:
 
     before, after = train()
     check(after < before, "The wheel trains: the loss falls", f"{before:.3f} to {after:.3f}")
-    size = f"{', '.join(ours)}: {megabytes:.2f} MB with array-api-compat"
-    print(f"{size}, import {added * 1e3:+.0f} ms, loss {before:.3f} to {after:.3f}")
 
-
-def commands() -> None:
-    """Check the command line of minicnn-core."""
-    info = subprocess.run([*COMMAND, "info", "--json"], capture_output=True, text=True, check=True)
-    backends = json.loads(info.stdout)["backends"]
-    there = [name for name in ABSENT if "pip install minicnn" not in (backends[name]["remedy"] or "")]
-    check(not there, f"minicnn info lists {', '.join(ABSENT)} as absent from {CORE}", there)
-    study = subprocess.run([*COMMAND, "study", "mlp", "--quick"], capture_output=True, text=True, check=False)
-    check(study.returncode == 1 and "pip install minicnn" in study.stderr, "study says what to install", study.stderr)
-    with TemporaryDirectory() as folder:
-        options = ["--samples", "256", "--batch-size", "64", "--epochs", "1", "--out"]
-        subprocess.run([*COMMAND, "train", "platforms", *options, f"{folder}/train"], check=True)
-        subprocess.run([*COMMAND, "compare", "platforms", *options, f"{folder}/compare"], check=True)
-
-
-def failure(part: str) -> str:
-    """What importing a part says."""
-    try:
-        importlib.import_module(f"minicnn.{part}")
-    except ImportError as error:
-        return str(error)
-    return ""
+    check(f"{NAME}[numba]" in failure(), "A backend without its library says what to install", failure())
+    said = subprocess.run(COMMAND, capture_output=True, text=True, check=False).stderr
+    check(f"{NAME}[cli]" in said, "The command without its libraries says what to install", said)
+    print(f"{NAME}: import {added * 1e3:+.0f} ms, loss {before:.3f} to {after:.3f}")
 
 
 def check(holds: bool, rule: str, received: object) -> None:
@@ -102,5 +62,16 @@ def train() -> tuple[float, float]:
     return losses[0], losses[-1]
 
 
+def failure() -> str:
+    """What asking for the numba backend says."""
+    from minicnn import get_backend
+
+    try:
+        get_backend("numba")
+    except ImportError as error:
+        return str(error)
+    return ""
+
+
 if __name__ == "__main__":
-    commands() if sys.argv[1:] == ["commands"] else main()
+    main()

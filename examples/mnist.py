@@ -44,7 +44,7 @@ def main(dataset: str = "mnist") -> None:
         epochs=args.epochs or epochs,
         validation_data=(images.x_test, images.y_test),
     )
-    accuracy = model.evaluate(images.x_test, images.y_test, batch_size=500)["accuracy"]
+    _, accuracy = model.evaluate(images.x_test, images.y_test, batch_size=500)
     print(f"{args.network} on {dataset}, {model.backend}: test accuracy {accuracy:.2%}")
 
 

@@ -50,7 +50,7 @@ def main() -> None:
         validation_data=(digits.x_test, digits.y_test),
         last_batch="drop",
     )
-    accuracy = model.evaluate(digits.x_test, digits.y_test, batch_size=500)["accuracy"]
+    _, accuracy = model.evaluate(digits.x_test, digits.y_test, batch_size=500)
     print(f"{model.backend}: test accuracy {accuracy:.2%} after {EPOCHS} epochs")
 
 

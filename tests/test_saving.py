@@ -193,7 +193,7 @@ def test_a_sequential_that_saw_its_data_first(tmp_path: Path) -> None:
 def test_the_initial_weights_of_a_loaded_model_are_not_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = trained()
     model.save(tmp_path / "m")
-    monkeypatch.setattr(Model, "_first", lambda self, path: pytest.fail("drawn"))
+    monkeypatch.setattr("minicnn.models.network._first", lambda *_: pytest.fail("drawn"))
     assert_equal_models(model, load_model(tmp_path / "m"), digits()[0])
 
 

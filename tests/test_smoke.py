@@ -33,7 +33,7 @@ def test_from_pixels_to_digits(backend: str, tmp_path: Path) -> None:
     stop = EarlyStopping("val_loss", patience=3)
     history = model.fit(x[:2000], y[:2000], 32, 5, 0, [stop], validation_data=(x[2000:], y[2000:])).history
     assert history["loss"][-1] < 0.6 * history["loss"][0]
-    found = model.evaluate(x[2000:], y[2000:], 128)
+    found = model.evaluate(x[2000:], y[2000:], 128, return_dict=True)
     assert found["accuracy"] > 0.6  # a guess is right in one of ten
     predictions = model.predict(x[2000:], 128)
     assert np.mean(predictions.argmax(axis=1) == y[2000:]) == pytest.approx(found["accuracy"])

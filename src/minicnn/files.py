@@ -1,22 +1,44 @@
-"""Files of tensors: safetensors with a JSON description and a checksum, written atomically."""
+"""Files of tensors: safetensors with a JSON description and a checksum, written atomically and read within bounds."""
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
-from collections.abc import Mapping
-from contextlib import suppress
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
+from minicnn.extras import install
+
 Tensors = dict[str, np.ndarray[Any, Any]]
 Path = str | os.PathLike[str]
 
-# End of the names of files that are being written; one is left behind only by a process that was killed.
+# End of the names of what is being written; one is left behind only by a process that was killed.
 UNFINISHED = ".minicnn.tmp"
+# Bounds of what is read as JSON: bytes, and brackets within brackets. A network of 10,000 layers takes some 4 MB.
+MOST_TEXT, MOST_DEPTH = 1 << 24, 200
+# A file of more bytes than this, of which the disk holds less than a hundredth, is a hole and no model.
+LEAST_HOLE = 1 << 30
+
+_NO_BRACKETS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[^][{}"]++', re.DOTALL)  # strings, and what is between
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_REMEDIES = {
+    **dict.fromkeys(NO_ROOM, "Make room, or name a place on another disk"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "Ask for the permission, or name another folder"),
+    **dict.fromkeys((errno.ENOTDIR, errno.EEXIST), "Name a folder where there is no file"),
+    errno.ENOENT: "Make the folder first, or name one that is there",
+    errno.EISDIR: "Name a file, not a folder",
+    errno.ENAMETOOLONG: "Give a shorter name",
+}
 
 
 class SavedModelError(ValueError):
@@ -29,41 +51,96 @@ class SavedModelError(ValueError):
         )
 
 
-def write_tensors(path: Path, tensors: Mapping[str, np.ndarray[Any, Any]], about: Mapping[str, Any]) -> None:
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Context manager: an OSError within becomes one of the same kind that names this path and a remedy."""
+    try:
+        yield
+    except OSError as error:
+        first = error.__cause__ if isinstance(error.__cause__, OSError) else error  # of a context manager within
+        remedy = _REMEDIES.get(first.errno or 0, "Name another place")
+        message = (
+            f"Results are written to a place with permission and room. Received: {first.strerror or first}. {remedy}."
+        )
+        raise OSError(first.errno or errno.EIO, message, os.fspath(path)) from first
+
+
+def check_folder(path: Path) -> None:
+    """Check that the folder of a file that is to be written is there.
+
+    Raises:
+        OSError: If it is not; names the path and a remedy.
+    """
+    folder = os.path.dirname(os.path.realpath(path))
+    with writing(path):
+        if not os.path.isdir(folder):
+            code = errno.ENOTDIR if any(map(os.path.isfile, _parents(folder))) else errno.ENOENT
+            raise OSError(code, f"there is no folder {folder!r}" if code == errno.ENOENT else os.strerror(code))
+
+
+def _parents(folder: str) -> Iterator[str]:
+    """A folder and all that it is in."""
+    while True:
+        yield folder
+        folder, below = os.path.dirname(folder), folder
+        if folder == below:
+            return
+
+
+def write_file(path: Path, data: bytes) -> None:
     """Write a file so that at any moment, whatever interrupts it, the old one or the new one is there, whole.
 
+    The mode is that of the file that is replaced; a new one follows the umask.
+
+    Raises:
+        OSError: If it cannot be written; names the path and a remedy.
+    """
+    target = os.path.realpath(path)
+    folder = os.path.dirname(target)
+    unfinished = os.path.join(folder, f".{os.urandom(8).hex()}{UNFINISHED}")
+    with writing(path):
+        check_folder(path)
+        if os.path.isdir(target):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        old = stat.S_IMODE(os.stat(target).st_mode) if os.path.exists(target) else None
+        try:
+            with open(unfinished, "xb") as file:
+                if old is not None:  # before there is anything to read
+                    os.chmod(unfinished, old)
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(unfinished, target)
+        except BaseException:
+            with suppress(FileNotFoundError):
+                os.unlink(unfinished)
+            raise
+        sync_folder(folder)
+
+
+def write_tensors(path: Path, tensors: Mapping[str, np.ndarray[Any, Any]], about: Mapping[str, Any]) -> None:
+    """Write a file of tensors as `write_file` does.
+
     Args:
-        path: File to write; its folder must exist.
+        path: File to write.
         tensors: Arrays by name.
         about: Plain data that describes them: finite numbers, strings, None, lists, dicts with string keys.
 
     Raises:
         OSError: If it cannot be written.
-        ValueError: If `about` holds something else.
+        ValueError: If `about` holds something else, or more than can be read again.
         ImportError: If safetensors is missing.
     """
     save = _safetensors().save
     arrays = {n: np.asarray(a, a.dtype.newbyteorder("="), order="C") for n, a in tensors.items()}
     try:
         text = json.dumps({"sha256": _checksum(arrays, about), **about}, allow_nan=False)
-    except (TypeError, ValueError) as error:
+        _check_bounds(text.encode(), MOST_TEXT)
+        _check_characters(text.encode(), about)
+    except (TypeError, ValueError, RecursionError) as error:
         message = f"What describes a file is plain data with finite numbers. Received: {error}."
         raise ValueError(message) from error
-    data = save(arrays, {"minicnn": text})  # one entry, because safetensors keeps no order of them
-    target = os.path.realpath(path)
-    folder = os.path.dirname(target)
-    unfinished = os.path.join(folder, f".{os.urandom(8).hex()}{UNFINISHED}")
-    try:
-        with open(unfinished, "xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(unfinished, target)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            os.unlink(unfinished)
-        raise
-    _sync_folder(folder)
+    write_file(path, save(arrays, {"minicnn": text}))  # one entry, because safetensors keeps no order of them
 
 
 def read_tensors(path: Path) -> tuple[Tensors, dict[str, Any]]:
@@ -73,32 +150,79 @@ def read_tensors(path: Path) -> tuple[Tensors, dict[str, Any]]:
 
     Raises:
         OSError: If it cannot be read, e.g. because it is not there.
-        SavedModelError: If it is damaged or of another kind.
+        SavedModelError: If it is damaged, of another kind, or larger than the memory.
         ImportError: If safetensors is missing.
     """
     load = _safetensors().load
-    with open(path, "rb") as file:
-        data = file.read()
+    data = _content(path)
+    header = _object(path, data[8 : 8 + int.from_bytes(data[:8], "little")])
     try:
         tensors: Tensors = load(data)
+    except MemoryError as error:
+        raise _too_large(path, len(data)) from error
     except Exception as error:  # safetensors raises its own error, but also KeyError, ValueError ...
         wrong = f"it is damaged, or no safetensors file of NumPy's dtypes ({error})"
         raise SavedModelError(path, wrong) from error
-    header = _json(path, data[8 : 8 + int.from_bytes(data[:8], "little")])
     metadata = header.get("__metadata__") or {}
     if "minicnn" not in metadata:
         raise SavedModelError(path, "it holds tensors, but no description by minicnn")
-    about = _json(path, metadata["minicnn"])
+    about = _object(path, metadata["minicnn"].encode())
     if about.pop("sha256", None) != _checksum(tensors, about):
         raise SavedModelError(path, "its content has changed since it was written")
     return tensors, about
+
+
+def read_json(path: Path) -> Any:
+    """Plain data from a file of JSON, within bounds of length and depth.
+
+    Raises:
+        OSError: If it cannot be read.
+        ValueError: If it is no JSON, is longer or nests deeper than what minicnn writes, or has names twice or
+            numbers that are not finite.
+    """
+    with open(path, "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            message = "it is no regular file"
+            raise ValueError(message)
+        return parse_json(file.read(MOST_TEXT + 1))
+
+
+def parse_json(text: bytes, most: int = MOST_TEXT) -> Any:
+    """Plain data from JSON of at most so many bytes; see `read_json`."""
+    _check_bounds(text, most)
+    value = json.loads(text.decode(), object_pairs_hook=_once, parse_constant=_refuse)
+    _check_characters(text, value)
+    return value
+
+
+def _content(path: Path) -> bytes:
+    """The bytes of a safetensors file, after what can be told from its length and its header."""
+    size, blocks = (found := os.stat(path)).st_size, getattr(found, "st_blocks", None)
+    if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
+        raise SavedModelError(path, "it is no regular file", "Copy it to one")
+    with open(path, "rb") as file:
+        start = file.read(8)
+        header = int.from_bytes(start, "little")
+        if len(start) < 8 or not 2 <= header <= min(size - 8, 2 * MOST_TEXT):
+            wrong = f"it is damaged, or no safetensors file (a header of {header} bytes in a file of {size})"
+            raise SavedModelError(path, wrong)
+        if size > LEAST_HOLE and blocks is not None and blocks * 512 < size // 100:
+            raise SavedModelError(path, f"of its {size} bytes the disk holds {blocks * 512}: the rest is a hole")
+        try:
+            return start + file.read()
+        except (MemoryError, OverflowError) as error:
+            raise _too_large(path, size) from error
+
+
+def _too_large(path: Path, size: int) -> SavedModelError:
+    return SavedModelError(path, f"its {size} bytes do not fit into memory", "Read it where there is more")
 
 
 def _safetensors() -> ModuleType:
     try:
         import safetensors.numpy
     except ImportError as error:
-        message = 'Saving and loading need safetensors: pip install "minicnn[cli]".'
+        message = f"Saving and loading need safetensors: {install('cli')}."
         raise ImportError(message, name="safetensors") from error
     return safetensors.numpy
 
@@ -113,15 +237,33 @@ def _checksum(tensors: Mapping[str, np.ndarray[Any, Any]], about: Mapping[str, A
     return total.hexdigest()
 
 
-def _json(path: Path, text: str | bytes) -> dict[str, Any]:
-    """A JSON object without doubled keys and without numbers that are not finite."""
+def _object(path: Path, text: bytes) -> dict[str, Any]:
+    """A JSON object within bounds, without doubled keys and without numbers that are not finite."""
     try:
-        value = json.loads(text, object_pairs_hook=_once, parse_constant=_refuse)
-    except (ValueError, RecursionError) as error:
+        value = parse_json(text, 2 * MOST_TEXT)  # a description within a header has its quotes escaped
+    except ValueError as error:
         raise SavedModelError(path, f"its description is not valid ({error})") from error
     if not isinstance(value, dict):
         raise SavedModelError(path, "its description is not a JSON object")
     return value
+
+
+def _check_bounds(text: bytes, most: int) -> None:
+    """Refuse JSON that would fill memory or Python's stack, before it is parsed."""
+    if len(text) > most:
+        message = f"JSON is at most {most >> 20} MB long; this is longer"
+        raise ValueError(message)
+    brackets = np.frombuffer(_NO_BRACKETS.sub(b"", text), np.uint8)
+    change = np.where((brackets == ord("[")) | (brackets == ord("{")), 1, -1).astype(np.int8)
+    if np.cumsum(change, dtype=np.int32).max(initial=0) > MOST_DEPTH:
+        message = f"JSON has at most {MOST_DEPTH} brackets within brackets; this has more"
+        raise ValueError(message)
+
+
+def _check_characters(text: bytes, value: Any) -> None:
+    """Refuse half a character, which JSON has an escape for: no file, name or page takes it."""
+    if _SURROGATE.search(text):
+        json.dumps(value, ensure_ascii=False).encode()
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -138,7 +280,7 @@ def _refuse(constant: str) -> None:
     raise ValueError(message)
 
 
-def _sync_folder(folder: str) -> None:
+def sync_folder(folder: str) -> None:
     """Make the new name durable, where the system lets a folder be synchronised."""
     try:
         descriptor = os.open(folder, os.O_RDONLY)

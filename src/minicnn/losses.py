@@ -5,7 +5,11 @@ from __future__ import annotations
 import math
 
 from minicnn import ops
+from minicnn.backends.base import Array, Backend
 from minicnn.program.graph import Value
+
+# How far the sum of a distribution may be from 1: rounding of the shortest formats.
+_SUM_TOLERANCE = 1e-2
 
 # Probabilities are kept this far from 0 and 1 before their logarithm is taken, as in Keras.
 _EPSILON = 1e-7
@@ -30,6 +34,19 @@ class Loss:
             y_pred: The model's output.
         """
         raise NotImplementedError
+
+    def check_targets(self, y_true: Array, backend: Backend) -> None:
+        """Raise a ValueError if targets are outside the loss's domain; called before anything is computed.
+
+        Args:
+            y_true: Floating-point targets on the backend; class numbers of sparse losses are checked elsewhere.
+            backend: Where they are checked.
+        """
+
+
+def extremes(array: Array, backend: Backend) -> tuple[float, float]:
+    """The smallest and the largest element, found where the array is; NaN if there is one."""
+    return float(backend.to_numpy(backend.xp.min(array))), float(backend.to_numpy(backend.xp.max(array)))
 
 
 def _check_same_shape(loss: Loss, y_true: Value, y_pred: Value) -> None:
@@ -107,6 +124,18 @@ class CategoricalCrossentropy(Loss):
         log_p = ops.log_softmax(y_pred) if self.from_logits else ops.log(_clipped(y_pred))
         return -ops.sum(target * log_p, axes=-1)
 
+    def check_targets(self, y_true: Array, backend: Backend) -> None:
+        """See `Loss.check_targets`: rows are distributions."""
+        least, _ = extremes(y_true, backend)
+        low, high = extremes(backend.xp.sum(y_true, axis=-1), backend)
+        if not (least >= 0 and low >= 1 - _SUM_TOLERANCE and high <= 1 + _SUM_TOLERANCE):
+            message = (
+                "Targets of CategoricalCrossentropy are a distribution over the classes in each row: numbers of at "
+                f"least 0 with the sum 1. Received: numbers from {least}, sums from {low} to {high}. For class numbers "
+                "use SparseCategoricalCrossentropy, for several labels a sample BinaryCrossentropy."
+            )
+            raise ValueError(message)
+
 
 class BinaryCrossentropy(Loss):
     """-t log(p) - (1 - t) log(1 - p), the mean over the last axis.
@@ -134,6 +163,17 @@ class BinaryCrossentropy(Loss):
             loss = -(t * ops.log(p) + (1.0 - t) * ops.log(1.0 - p))
         mean: Value = ops.mean(loss, axes=-1)
         return mean
+
+    def check_targets(self, y_true: Array, backend: Backend) -> None:
+        """See `Loss.check_targets`: probabilities."""
+        least, most = extremes(y_true, backend)
+        if not 0 <= least <= most <= 1:
+            message = (
+                "Targets of BinaryCrossentropy are from 0 to 1. Received: numbers from "
+                f"{least} to {most}. For class numbers use SparseCategoricalCrossentropy; make labels of -1 and 1 "
+                "(y + 1) / 2."
+            )
+            raise ValueError(message)
 
 
 class MeanSquaredError(Loss):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from numbers import Real
 
 from minicnn import ops
 from minicnn.program.graph import Program, Value
-from minicnn.schedules import Schedule
+from minicnn.schedules import Schedule, is_rate
 
 
 class Optimizer:
@@ -53,8 +52,14 @@ class Optimizer:
         return type(self).__name__.lower()
 
     def rate(self, step: int) -> float:
-        """Learning rate of a step, counted from 0."""
-        return self.learning_rate(step) if isinstance(self.learning_rate, Schedule) else self.learning_rate
+        """Learning rate of a step, counted from 0.
+
+        Raises:
+            ValueError: If what was set, or what the schedule says, is no rate.
+        """
+        rate = self.learning_rate(step) if isinstance(self.learning_rate, Schedule) else self.learning_rate
+        _least_zero("learning_rate", rate, f", as it is in step {step}")
+        return rate
 
     def state_names(self, path: str) -> list[str]:
         """Names of the state arrays of one parameter, in the order of `slots`."""
@@ -291,8 +296,8 @@ def get_optimizer(given: str | Optimizer) -> Optimizer:
 
 
 def _least_zero(name: str, value: float, otherwise: str = "") -> None:
-    if not (isinstance(value, Real) and 0 <= value < math.inf):
-        message = f"{name} is a finite number of at least 0{otherwise}. Received: {name}={value!r}."
+    if not is_rate(value):
+        message = f"{name} is a finite number of at least 0{otherwise}. Received: {name}={value!r:.60}."
         raise ValueError(message)
 
 

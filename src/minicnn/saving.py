@@ -16,10 +16,9 @@ import minicnn
 from minicnn import schedules
 from minicnn.backends import get_backend
 from minicnn.backends.base import Backend
+from minicnn.callbacks.states import arrays_like, check_state, count, duration, flag
 from minicnn.files import Path, SavedModelError, Tensors, read_tensors, write_tensors
-from minicnn.layers.graph import Graph, SymbolicTensor
-from minicnn.layers.layer import Layer
-from minicnn.layers.serialization import decode, encode, graph_from_config, graph_to_config
+from minicnn.layers.serialization import Budget, check_size, decode, encode, graph_from_config, graph_to_config
 from minicnn.losses import LOSSES, Loss
 from minicnn.metrics import METRICS, MeanLoss, Metric
 from minicnn.models import Model, Sequential
@@ -48,13 +47,13 @@ def save_model(model: Model, path: Path) -> None:
 
     Args:
         model: The model, built.
-        path: File to write; its folder must exist. The usual ending is ".safetensors".
+        path: File to write. Missing folders are made. The usual ending is ".safetensors".
 
     Raises:
         RuntimeError: If the model is not built.
         TypeError: If an argument of a layer, loss, metric or optimizer is no plain data, such as a function.
         ValueError: If the optimizer has state that it does not name.
-        OSError: If the file cannot be written.
+        OSError: If the file cannot be written; names the path and a remedy.
         ImportError: If safetensors is missing.
 
     Example:
@@ -65,6 +64,7 @@ def save_model(model: Model, path: Path) -> None:
         10
     """
     about = describe(model)
+    model._check_trainable()  # the optimizer's state is that of the weights that were trained
     expected, there = _expected(model), model._engine.names()
     unknown = set(there) - set(expected) - {"step"}
     if unknown:
@@ -119,11 +119,11 @@ def save_weights(model: Model, path: Path) -> None:
 
     Args:
         model: The model, built.
-        path: File to write; its folder must exist.
+        path: File to write. Missing folders are made.
 
     Raises:
         RuntimeError: If the model is not built.
-        OSError: If the file cannot be written.
+        OSError: If the file cannot be written; names the path and a remedy.
         ImportError: If safetensors is missing.
     """
     model.layers  # noqa: B018  # a model that is not built has none, and says so
@@ -169,14 +169,60 @@ def describe(model: Model) -> dict[str, Any]:
         "loss_weights": list(objective.loss_weights),
         "precision": model.precision,
     }  # fmt: skip
+    graph = graph_to_config(model)
+    check_size(graph)
     return {
         "class": "Sequential" if isinstance(model, Sequential) else "Model",
         "name": model.name,
         "seed": model.seed,
-        "graph": graph_to_config(model),
+        **({} if model.trainable else {"trainable": False}),
+        "graph": graph,
         "weights": list(model._weights),
         "compile": compiled,
     }
+
+
+def check_model_state(model: Model, state: Any) -> None:
+    """Raise a ValueError unless `Model.set_state` can take the state up, and training can go on from there."""
+    batch = _batch(state)
+    metrics = {}
+    if batch is not None and (batch or state.get("totals")):
+        inputs = model.program("evaluate", batch_size=2).inputs
+        metrics = {v.name: (v.shape, v.dtype) for v in inputs if v.kind == "metric"}
+    optimizer = model.optimizer
+    arrays = arrays_like(_expected(model), frozenset(model._weights))
+
+    def steps(value: Any) -> bool:
+        return count(value) and value < 2**31 and (optimizer is None or duration(_rate(optimizer, value)))
+
+    def totals(value: Any) -> bool:
+        if not arrays_like(metrics, frozenset(metrics if batch else ()))(value):
+            return False
+        return not batch or all(np.all(a >= 1) for n, a in value.items() if n.endswith("loss/count"))
+
+    def rate(value: Any) -> bool:
+        fixed = optimizer is not None and not isinstance(optimizer.learning_rate, Schedule)
+        return duration(value) if fixed else value is None
+
+    check_state(
+        model, state, position=lambda _: batch is not None, arrays=arrays, steps_taken=steps, totals=totals,
+        samples_seen=count, stop_training=flag, learning_rate=rate,
+    )  # fmt: skip
+
+
+def _batch(state: Any) -> int | None:
+    """The batch that comes next in a state of a model; None if it has no position."""
+    position = state.get("position") if isinstance(state, Mapping) else None
+    if not isinstance(position, list) or len(position) != 2 or not all(map(count, position)):
+        return None
+    return int(position[1])
+
+
+def _rate(optimizer: Optimizer, step: int) -> Any:
+    try:
+        return optimizer.rate(step)
+    except ArithmeticError:  # a schedule that grows without end
+        return None
 
 
 def _to_config(value: Any) -> Any:
@@ -214,17 +260,10 @@ def _model(about: Mapping[str, Any], backend: Backend | None, classes: Mapping[s
     if about["class"] not in ("Model", "Sequential"):
         message = f"a model is a Model or a Sequential, not {about['class']!r:.40}"
         raise ValueError(message)
-    inputs, outputs = graph_from_config(about["graph"], classes)
-    model: Model
-    if about["class"] == "Sequential":
-        graph = Graph(inputs, outputs)
-        stack: list[Layer | SymbolicTensor] = [*graph._inputs, *(call.layer for call in graph._calls)]
-        model = Sequential(stack, backend=backend, seed=seed, name=name)
-        if graph_to_config(model) != about["graph"]:
-            message = "the layers of a Sequential are a chain, which these are not"
-            raise ValueError(message)
-    else:
-        model = Model(inputs, outputs, backend=backend, seed=seed, name=name)
+    inputs, outputs = graph_from_config(about["graph"], Budget(classes))
+    made_of = Sequential.of_graph if about["class"] == "Sequential" else Model
+    model = made_of(inputs, outputs, backend=backend, seed=seed, name=name)
+    model._trainable = about.get("trainable", True) is not False
     compiled = about["compile"]
     if compiled is not None:
         made = decode({k: v for k, v in compiled.items() if k != "precision"}, classes)
@@ -242,9 +281,8 @@ def _expected(model: Model) -> dict[str, tuple[tuple[int, ...], str]]:
     expected = {path: (weight.shape, dtype) for path, weight in model._weights.items()}
     if model.optimizer is None:
         return expected
-    for path, weight in model._weights.items():
-        if weight.trainable:
-            expected |= dict.fromkeys(model.optimizer.state_names(path), (weight.shape, dtype))
+    for path in model._trainable_paths():
+        expected |= dict.fromkeys(model.optimizer.state_names(path), (model._weights[path].shape, dtype))
     return expected | {"step": ((), "int32")}
 
 

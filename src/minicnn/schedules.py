@@ -5,6 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
+from typing import Any, cast
+
+MOST = 3.4e38  # of float32, which rates become
 
 
 class Schedule:
@@ -164,9 +168,14 @@ def _cosine(start: float, stop: float, done: float) -> float:
 
 def _rates(**given: float) -> None:
     for name, value in given.items():
-        if not 0 <= value < math.inf:
-            message = f"Rates and factors are finite numbers of at least 0. Received: {name}={value}."
+        if not is_rate(value):
+            message = f"Rates and factors are finite numbers of at least 0. Received: {name}={value!r:.60}."
             raise ValueError(message)
+
+
+def is_rate(value: Any) -> bool:
+    """Whether a value is a number of at least 0 that float32 can hold."""
+    return isinstance(value, Real) and 0 <= cast(float, value) <= MOST
 
 
 def _positive(name: str, value: int) -> None:

@@ -29,7 +29,7 @@ class Explanation:
 
 
 def summary(model: Network, batch_size: int) -> str:
-    """Table of the layers: name and class, output shape, weights, FLOPs of the forward pass.
+    """Table of the layers: name, class and whether it is frozen, output shape, weights, FLOPs of the forward pass.
 
     Args:
         model: The model.
@@ -50,9 +50,10 @@ def summary(model: Network, batch_size: int) -> str:
     rows = [("layer", "output shape", "params", "FLOPs")]
     for layer in model.layers:
         name = model.layer_name(layer)
+        frozen = "" if model.trainable and layer.trainable else ", frozen"
         rows.append(
             (
-                f"{name} ({type(layer).__name__})", shapes[name], f"{params.get(name, 0):,}",
+                f"{name} ({type(layer).__name__}{frozen})", shapes[name], f"{params.get(name, 0):,}",
                 engineering(flops.get(name, 0)).strip(),
             )
         )  # fmt: skip

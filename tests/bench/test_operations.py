@@ -132,7 +132,7 @@ def test_a_forward_pass_is_the_same_for_all() -> None:
     pytest.importorskip("jax")
     settings = settings_of("mlp", "synthetic_digits", samples=2000, hold_out=0)
     model, *peers = (trainer(name, settings, scaled=True) for name in ("numpy", "torch.nn:cpu", "jax.lax:cpu"))
-    expected = model.model.evaluate(model.x, model.y, len(model.x))  # type: ignore[attr-defined]
+    expected = model.model.evaluate(model.x, model.y, len(model.x), return_dict=True)  # type: ignore[attr-defined]
     for peer in peers:
         loss, hits = peer.peer.forward(3)  # type: ignore[attr-defined]
         assert loss == pytest.approx(expected["loss"], rel=1e-4)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minicnn.jobs.parity import Probe, largest_difference, parity
+from minicnn.jobs.parity import Probe, largest_difference, parity, smallest_share
 
 A = {"big": np.array([10.0, -20.0]), "small": np.array([1e-9, 0.0])}
 
@@ -40,6 +40,15 @@ def test_no_number_is_never_near() -> None:
     assert math.isnan(found)
     assert where == "small"
     assert parity({"a": Probe(1.0, A, {}), "b": Probe(math.nan, A, {})}, "a", 1.0).keys() == {"b"}
+
+
+@pytest.mark.parametrize(
+    ("theirs", "expected"),
+    [(A, 0.0), (changed("big", 0.2), 0.5), ({**changed("big", 0.2), "small": A["small"] + 1}, 0.5),
+     (changed("big", math.nan), 0.5), ({"small": A["small"]}, 1.0)],
+)  # fmt: skip
+def test_the_smallest_share_is_of_the_arrays_that_differ(theirs: Any, expected: float) -> None:
+    assert smallest_share(theirs, A, {}, 1e-3) == expected
 
 
 def test_equal_contenders_are_not_refused() -> None:

@@ -50,7 +50,7 @@ def test_json_says_why_a_cell_is_missing() -> None:
     assert found["columns"] == {"name": "contender", "ms": "time (ms)", "count": "runs"}
     assert found["rows"][0] == {
         "name": "numpy",
-        "ms": {"median": 1.25, "low": 1.0, "high": 1.5, "count": 5},
+        "ms": {"median": 1.25, "low": 1.0, "high": 1.5, "count": 5, "outliers": 0},
         "count": 1234,
     }
     assert found["rows"][1]["ms"] == {"missing": WHY}
@@ -172,7 +172,7 @@ def test_a_page_of_the_documentation() -> None:
     assert text.startswith("# Platforms")
     assert "![Everything](figures/platforms-all.svg)" in text
     assert "| numpy | 1.2 (1.0 to 1.5) | 1,234 |" in text
-    assert "- `cupy`: no <GPU>" in text
+    assert "- `cupy`: no &lt;GPU>" in text, "no HTML begins in a page"
 
 
 # In a browser -------------------------------------------------------------------------------------

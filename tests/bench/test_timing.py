@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minicnn.backends.numpy import NumpyBackend
-from minicnn.bench import Spread, awaken, interleaved, stopwatch
+from minicnn.bench import Column, Spread, awaken, interleaved, stopwatch
+from minicnn.jobs.spread import disturbed
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=30), st.sampled_from([1.0, 1e3]))
@@ -30,6 +31,46 @@ def test_a_spread_of_nothing_is_an_error() -> None:
 def test_the_first_does_not_count_where_there_are_more() -> None:
     assert Spread.after_first([9.0, 1.0, 2.0, 3.0], 1e3) == Spread(2000.0, 1500.0, 2500.0, 3)
     assert Spread.after_first([9.0]) == Spread(9.0, 9.0, 9.0, 1)
+
+
+@pytest.mark.parametrize(
+    ("times", "median", "outliers"),
+    [
+        ([3.0, 0.9, 9.6], 0.9, 1),
+        ([3.0, 9.6, 0.9], 0.9, 1),
+        ([0.9, 9.6], 9.6, 0),
+        ([3.0, 1.0, 1.1, 1.2, 30.0, 1.3], 1.15, 1),
+        ([3.0, 1.0, 1.9], 1.45, 0),
+        ([3.0, *[1.0] * 5, *[9.0] * 5], 1.0, 5),
+        ([3.0, *[1.0] * 4, *[9.0] * 5], 9.0, 0),
+    ],
+)
+def test_a_disturbed_epoch_is_marked_and_no_headline(times: list[float], median: float, outliers: int) -> None:
+    spread = Spread.after_first(times)
+    assert (spread.median, spread.outliers, spread.count) == (
+        pytest.approx(median),
+        outliers,
+        max(len(times) - 1, 1) - outliers,
+    )
+    rates = Spread.after_first([1 / t for t in times], rate=True)
+    assert rates.outliers == outliers
+    assert rates.median == pytest.approx(1 / median, rel=0.2)
+    text = Column("s", "time (s)", "{:.2f}").text(spread)
+    assert ("disturbed" in text) == (outliers > 0)
+    said = disturbed(times)
+    assert (said is not None) == (outliers > 0)
+    assert said is None or f"up to {max(times[1:]):.3g} s, where others take {spread.median:.3g} s" in said
+
+
+def test_the_headline_of_a_study_leaves_a_disturbed_epoch_out() -> None:
+    from minicnn.studies.platforms import _found
+
+    def rows(*times: float) -> list[dict[str, float]]:
+        return [{"time_s": t, "samples_per_s": 100 / t, "test_accuracy": 0.9} for t in times]
+
+    text = _found({"numpy": rows(3.0, 0.9, 9.6), "numba": rows(1.0, 0.45, 0.45)})
+    assert "`numpy` the slowest with 0.9 s, 2.0 times as long" in text
+    assert "Of `numpy` one epoch took up to 9.6 s, where others take 0.9 s: the machine was disturbed" in text
 
 
 def test_contenders_take_turns_and_each_begins_a_round() -> None:

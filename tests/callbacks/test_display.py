@@ -136,3 +136,9 @@ def test_numbers_of_all_sizes_and_what_is_none() -> None:
 
 def test_progress_gives_at_most_one_callback() -> None:
     assert [len(progress(v)) for v in (0, 1, 2, "auto")] == [0, 1, 1, 1]
+
+
+@pytest.mark.parametrize("verbose", [1, 2, "auto"])
+def test_fit_without_a_console(verbose: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)  # as under pythonw
+    assert compiled().fit(*digits(), 6, 1, verbose).epoch == [0]

@@ -93,6 +93,7 @@ def test_early_stopping_goes_on_from_its_state(values: list[float], patience: in
     first, second = (EarlyStopping(patience=patience, restore_best_weights=restore) for _ in range(2))
     cut = min(cut, expected[0] - 1)
     epochs_run(first, values[:cut])
+    second.model = Weights()  # type: ignore[assignment]
     second.set_state(first.get_state())
     assert epochs_run(second, values, cut) == expected if cut else True
 

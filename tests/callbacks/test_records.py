@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -103,11 +102,6 @@ def test_a_resumed_file_is_that_of_a_training_that_was_not_interrupted(
             *([(-1, 9.0)] if append else []),
             *((epoch, epoch / 3) for epoch in range(7)),
         ]
-
-
-def test_a_folder_that_is_missing_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        compiled().fit(*digits(), verbose=0, callbacks=[CSVLogger(tmp_path / "none" / "log.csv")])
 
 
 def test_the_timer_measures_training_alone() -> None:

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 import minicnn as package
 from minicnn.cli.errors import Commands
+from minicnn.extras import install
 from support.command_line import error_of, minicnn
 
 
@@ -127,7 +128,7 @@ def test_without_its_libraries_it_says_what_to_install(missing: str) -> None:
     code = f"import sys; sys.modules[{missing!r}] = None; from minicnn.__main__ import main; main()"
     done = python("-c", code)
     assert done.returncode == 1
-    assert done.stderr == f'error: The command line needs {missing}: pip install "minicnn[cli]"\n'
+    assert done.stderr == f"error: The command line needs {missing}: {install('cli')}\n"
 
 
 @pytest.mark.skipif(os.name != "posix", reason="pipes and signals as in POSIX")
@@ -147,8 +148,14 @@ def test_a_pipe_that_is_closed_ends_it_quietly() -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="pipes and signals as in POSIX")
-def test_ctrl_c_ends_it_with_one_line_and_nothing_half_written() -> None:
-    # Python heeds the signal only if it was not ignored where this process was started.
+@pytest.mark.parametrize(
+    ("number", "exit_code", "line"),
+    [(signal.SIGINT, 130, "error: interrupted"), (signal.SIGTERM, 143, "error: terminated")],
+)
+def test_ctrl_c_and_a_termination_end_it_with_one_line_and_nothing_half_written(
+    number: int, exit_code: int, line: str
+) -> None:
+    # Python heeds Ctrl-C only if it was not ignored where this process was started.
     code = "import signal; signal.signal(2, signal.default_int_handler); from minicnn.__main__ import main; main()"
     command = [sys.executable, "-c", code, "train", "mlp", "--samples", "200", "--epochs", "100000", "--out", "a/b"]
     # Not measured: a signal while coverage holds its lock would leave the process waiting for that lock for ever.
@@ -157,12 +164,38 @@ def test_ctrl_c_ends_it_with_one_line_and_nothing_half_written() -> None:
         assert process.stdout is not None
         while "Epoch 1/" not in process.stdout.readline():
             assert process.poll() is None
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         try:
             _, said = process.communicate(timeout=60)
         finally:
             process.kill()  # leaving the block waits for it
-    assert process.returncode == 130
-    assert said.splitlines()[-1] == "error: interrupted"
+    assert process.returncode == exit_code
+    assert said.splitlines()[-1] == line
     assert "Traceback" not in said
     assert not Path("a").exists()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes and signals as in POSIX")
+def test_a_termination_that_is_ignored_stays_so() -> None:
+    code = "import signal; signal.signal(15, signal.SIG_IGN); from minicnn.__main__ import main; import os, atexit; "
+    code += "atexit.register(lambda: print(signal.getsignal(15) == signal.SIG_IGN)); main()"
+    assert python("-c", code, "--version").stdout.splitlines()[-1] == "True"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="closes file descriptors")
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (("info",), 0),
+        (("train", "mlp", "--samples", "40", "--epochs", "1", "--out", "out"), 0),
+        (("compare", "mlp", "--samples", "40", "--epochs", "1", "--backends", "numpy", "--out", "both"), 0),
+        (("train", "nonsense"), 2),
+    ],
+)
+def test_it_runs_without_a_console(args: tuple[str, ...], expected: int, tmp_path: Path) -> None:
+    """As under pythonw: sys.stdin, sys.stdout and sys.stderr are None."""
+    script = "import sys; assert sys.stdout is None; from minicnn.__main__ import main; main()"
+    shell = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", sys.executable, "-c", script, *args]
+    assert subprocess.run(shell, check=False).returncode == expected
+    if "out" in args:
+        assert "run.json" in os.listdir("out")

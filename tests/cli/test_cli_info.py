@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from minicnn import backends, data, machine
+from minicnn.extras import install
 from support.command_line import minicnn
 from support.datafiles import idx_files, write_idx
 
@@ -36,7 +37,7 @@ def test_it_names_backends_versions_and_the_machine() -> None:
 def test_what_is_missing_comes_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(name: str) -> type[backends.Backend]:
         if name == "jax":
-            message = "Backend 'jax' needs jax: pip install \"minicnn[jax]\"."
+            message = f"Backend 'jax' needs jax: {install('jax')}."
             raise ImportError(message)
         if name == "torch":
             message = "libcudart.so: cannot open shared object file"
@@ -48,13 +49,13 @@ def test_what_is_missing_comes_with_its_remedy(monkeypatch: pytest.MonkeyPatch) 
     versions = {**machine.versions(), "pooch": None, "torch": None}
     monkeypatch.setattr(machine, "versions", lambda: versions)
     found = facts()
-    assert found["backends"]["jax"]["remedy"].endswith('pip install "minicnn[jax]".')
+    assert found["backends"]["jax"]["remedy"].endswith(f"{install('jax')}.")
     assert found["backends"]["torch"]["remedy"].startswith("OSError: libcudart.so")
-    assert found["packages"]["pooch"]["remedy"] == 'pip install "minicnn[cli]"'
-    assert found["packages"]["torch"]["remedy"] == 'pip install "minicnn[torch]"'
+    assert found["packages"]["pooch"]["remedy"] == install("cli")
+    assert found["packages"]["torch"]["remedy"] == install("torch")
     text = minicnn("info").stdout
     assert "missing. Backend 'jax' needs jax" in text
-    assert 'missing: pip install "minicnn[cli]"' in text
+    assert f"missing: {install('cli')}" in text
 
 
 def test_data_sets_are_found_where_load_would_find_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -104,17 +105,3 @@ def test_the_download_cache_is_looked_into(monkeypatch: pytest.MonkeyPatch, tmp_
     assert data.locate("mnist") == folder
     monkeypatch.setitem(sys.modules, "pooch", None)
     assert data.locate("mnist") is None
-
-
-def test_two_distributions_of_the_same_package_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    from types import SimpleNamespace
-
-    from minicnn.cli import info
-
-    def installed(*names: str) -> None:
-        monkeypatch.setattr(info, "distributions", lambda: [SimpleNamespace(name=n) for n in names])
-
-    installed("minicnn", "numpy", "minicnn-core")
-    assert any("Received: both. Remedy: pip uninstall" in note for note in facts()["notes"])
-    installed("minicnn-core", "numpy")
-    assert not any("Received: both" in note for note in facts()["notes"])

@@ -14,6 +14,7 @@ import pytest
 
 from minicnn import data, machine
 from minicnn.cli.runs import RunFolder
+from minicnn.extras import install
 from minicnn.jobs.settings import Settings
 from minicnn.models import Model
 from support.command_line import error_of, minicnn
@@ -135,9 +136,19 @@ def test_damaged_data_are_named(tmp_path: Path) -> None:
     assert not Path("runs").exists()
 
 
+def test_a_named_folder_must_hold_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_idx(tmp_path / "other", idx_files())
+    (tmp_path / "data").mkdir()
+    monkeypatch.setenv("MINICNN_DATA", str(tmp_path / "other"))
+    line = error_of(minicnn("train", "mlp", "--data", "mnist", "--data-dir", "data"), 1)
+    assert "mnist needs the files" in line
+    assert "Looked in: data. " in line
+    assert not Path("runs").exists()
+
+
 def test_a_missing_library_is_told_before_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert error_of(minicnn("train", "mlp"), 1) == 'This command needs matplotlib: pip install "minicnn[cli]".'
+    assert error_of(minicnn("train", "mlp"), 1) == f"This command needs matplotlib: {install('cli')}."
 
 
 def test_the_study_mlp_takes_one_step_an_epoch_and_holds_samples_out() -> None:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import minicnn.data as data
-from minicnn.data import DataError, Dataset
-from support.datafiles import idx_files, write_idx
+from minicnn.data import DataError, Dataset, files, idx
+from support.datafiles import cifar_binary, csv_text, digits, idx_files, photos, write_idx
 
 
 def parts(**changes: Any) -> dict[str, Any]:
@@ -98,8 +98,39 @@ def test_missing_data_says_where_it_was_looked_for_and_what_to_do(name, tmp_path
     other = tmp_path / "other"
     other.mkdir()
     monkeypatch.setenv("MINICNN_DATA", str(other))
-    with pytest.raises(DataError, match=f"{name} needs .* Looked in: {tmp_path}, {other}.*data_dir or MINICNN_DATA"):
+    with pytest.raises(DataError, match=f"{name} needs .* Looked in: {other}. Fetch .* data_dir or MINICNN_DATA.$"):
+        data.load(name, download=False)
+    with pytest.raises(DataError, match=rf"{name} needs .* Looked in: {tmp_path}\. Fetch .*, or leave data_dir out"):
         data.load(name, tmp_path, download=False)
+
+
+WRITERS = {
+    "mnist": lambda folder: write_idx(folder, idx_files()),
+    "fashion_mnist": lambda folder: write_idx(folder, idx_files()),
+    "kaggle_digits": lambda folder: (folder / "train.csv").write_text(csv_text(*digits(2000, 28, 28))),
+    "cifar10": lambda folder: [
+        (folder / f"{name}.bin").write_bytes(cifar_binary(*photos(2))) for name in ("data_batch_1", "test_batch")
+    ],
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("download", [False, True])
+def test_what_a_named_folder_lacks_is_taken_from_nowhere_else(name, download, tmp_path, monkeypatch):
+    for folder in ("named", "other"):
+        (tmp_path / folder).mkdir()
+    WRITERS[name](tmp_path / "other")
+    monkeypatch.setenv("MINICNN_DATA", str(tmp_path / "other"))
+    monkeypatch.setattr(files, "download", lambda *args, **options: pytest.fail("nothing is fetched"))
+    monkeypatch.setattr(idx, "download", files.download)
+    assert data.locate(name) is not None
+    assert len(data.load(name).x_train)
+    if name != "fashion_mnist":
+        assert data.locate(name, tmp_path / "named") is None
+    with pytest.raises(DataError, match=rf"{name} needs .* Looked in: {tmp_path / 'named'}\. .*or leave data_dir out"):
+        data.load(name, tmp_path / "named", download=download)
+    with pytest.raises(DataError, match=r"data_dir names a folder that exists\. Received: ''"):
+        data.load(name, "")
 
 
 def test_a_folder_that_does_not_exist_is_an_error(tmp_path, monkeypatch):

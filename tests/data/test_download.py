@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gzip
 import hashlib
@@ -105,6 +106,29 @@ def test_a_bad_file_in_the_cache_is_fetched_again(source, server, cache, tmp_pat
     assert len(server.requests) == 5
 
 
+@pytest.mark.parametrize("told", [False, True])
+def test_a_download_without_end_is_ended(server, cache, told):
+    """Whether the server tells the length or not, no more is fetched than the file that was asked for can have."""
+    sent = 0
+
+    def endless(self: Quiet) -> None:
+        nonlocal sent
+        self.send_response(200)
+        if told:
+            self.send_header("Content-Length", str(2**40))
+        self.end_headers()
+        with contextlib.suppress(OSError):  # the other side has hung up
+            while sent < 10**9:
+                sent += self.wfile.write(bytes(2**16))
+
+    server.RequestHandlerClass = type("Endless", (Quiet,), {"__init__": Quiet.__init__, "do_GET": endless})
+    url = f"http://127.0.0.1:{server.server_address[1]}/file.gz"
+    with pytest.raises(DataError, match=r"the file has at most 1,062,500 bytes. Received: more"):
+        files.download("some", "file.gz", [url], "0" * 64, 10**6, uncompressed=False, remedy="Fetch it.")
+    assert sent < 50e6  # what the sockets had room for
+    assert list((cache / "some").iterdir()) == []
+
+
 def test_no_mirror_works(source, server, cache, tmp_path):
     bad = {key: value + b"!" for key, value in source.items()}
     write_idx(tmp_path / "site" / "first", bad, ".gz")
@@ -115,8 +139,8 @@ def test_no_mirror_works(source, server, cache, tmp_path):
 
 def test_no_network(source, cache, monkeypatch, tmp_path):
     monkeypatch.setattr(idx, "MNIST", dataclasses.replace(idx.MNIST, mirrors=("http://127.0.0.1:9/",)))
-    with pytest.raises(DataError, match=f"(?s)could not be downloaded.*Looked in: {tmp_path}.*MINICNN_DATA"):
-        mnist(tmp_path)
+    with pytest.raises(DataError, match=r"(?s)could not be downloaded.*Looked in: no folder.*MINICNN_DATA"):
+        mnist()
 
 
 def test_download_can_be_refused(source, server):
@@ -127,7 +151,7 @@ def test_download_can_be_refused(source, server):
 
 def test_without_pooch(source, monkeypatch):
     monkeypatch.setitem(sys.modules, "pooch", None)
-    with pytest.raises(ImportError, match=r'pip install "minicnn\[cli\]"'):
+    with pytest.raises(ImportError, match=r'pip install "minicnn-arrays\[cli\]"'):
         mnist()
 
 
@@ -164,6 +188,6 @@ def test_cifar10_is_downloaded_and_verified(server, cache, tmp_path, monkeypatch
     monkeypatch.setattr(cifar_module, "URLS", (f"http://127.0.0.1:{server.server_address[1]}/{archive.name}",))
     with pytest.raises(DataError, match="SHA-256 is c4a38c50"):
         cifar10()
-    monkeypatch.setattr(cifar_module, "SHA256", files.sha256(archive, uncompressed=False))
+    monkeypatch.setattr(cifar_module, "SHA256", files.sha256(archive, 10**6, uncompressed=False))
     assert len(cifar10().x_train) == 3
     assert len(server.requests) == 2

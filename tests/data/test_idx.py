@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minicnn.data import DataError, fashion_mnist, files, idx, mnist, read_idx
-from support.datafiles import IDX_NAMES, SHARED, digits, idx_bytes, idx_files, write_idx
+from minicnn.data import DataError, fashion_mnist, idx, mnist, read_idx
+from support.datafiles import IDX_NAMES, SHARED, digits, idx_bytes, idx_files, named_pipe, write_idx
 
 REAL = {
     "mnist": (
@@ -79,7 +79,8 @@ def test_the_argument_goes_before_the_environment(tmp_path, monkeypatch):
     assert len(fashion_mnist(tmp_path / "mine").x_train) == 3
     assert len(fashion_mnist().x_train) == 4
     (tmp_path / "empty").mkdir()
-    assert len(fashion_mnist(tmp_path / "empty").x_train) == 4
+    with pytest.raises(DataError, match="fashion_mnist needs the files"):
+        fashion_mnist(tmp_path / "empty")
 
 
 def test_an_incomplete_folder_is_an_error(tmp_path):
@@ -182,14 +183,34 @@ def test_a_bomb_takes_neither_memory_nor_time(tmp_path):
     assert time.perf_counter() - start < 20
 
 
-def test_the_limit_holds_while_reading(tmp_path, monkeypatch):
+def test_the_limit_holds_while_reading(tmp_path):
     path = tmp_path / "images.gz"
     path.write_bytes(gzip.compress(images(100, 28, 28, 78400)))
-    monkeypatch.setattr(files, "MAX_BYTES", 50_000)
     with pytest.raises(DataError, match=r"at most 50,000 bytes, uncompressed. Received: more"):
+        read_idx(path, 3, max_bytes=50_000)
+
+
+@pytest.mark.parametrize("padding", [0, 5, 100_000])
+def test_a_gzip_file_of_several_members(tmp_path, padding):
+    content = images(2, 3, 4, 24)
+    path = tmp_path / "images.gz"
+    parts = [gzip.compress(content[i : i + 9]) for i in range(0, len(content), 9)]
+    path.write_bytes(bytes(padding).join(parts) + bytes(padding))
+    assert read_idx(path, 3).tolist() == np.zeros((2, 3, 4)).tolist()
+    path.write_bytes(bytes(padding).join(parts) + bytes(padding) + gzip.compress(b"more"))
+    with pytest.raises(DataError, match="exactly 24 bytes"):
+        read_idx(path, 3)
+    path.write_bytes(gzip.compress(b"") * 10_000 + parts[0])
+    with pytest.raises(DataError, match=r"undamaged\. Received: more than 10,000 members"):
         read_idx(path, 3)
 
 
+def test_a_named_pipe_is_refused(tmp_path):
+    named_pipe(tmp_path / "pipe")
+    with pytest.raises(DataError, match=r"a regular file that can be opened\. Received: it is a folder, a pipe"):
+        read_idx(tmp_path / "pipe", 3)
+
+
 def test_a_folder_is_not_a_file(tmp_path):
-    with pytest.raises(DataError, match="a data file can be opened"):
+    with pytest.raises(DataError, match="a data file is a regular file that can be opened"):
         read_idx(tmp_path, 1)

@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import shutil
 import struct
+import subprocess
 import sys
 import zlib
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from minicnn.data import DataError, image_folder, images, tiny_imagenet
+from support.datafiles import named_pipe
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -178,7 +182,7 @@ def png(width: int, height: int) -> bytes:
 def test_decompression_bombs(tmp_path, side):
     tree(tmp_path)
     (tmp_path / "bee" / "bomb.png").write_bytes(png(side, side))
-    with pytest.raises(DataError, match=r"bomb.png: an image can be decoded and has at most 67,108,864 pixels"):
+    with pytest.raises(DataError, match=r"bomb.png: an image is BMP, .* and has at most 33,554,432 pixels"):
         image_folder(tmp_path, size=8)
 
 
@@ -192,8 +196,76 @@ def test_too_many_bytes_in_all(tmp_path, monkeypatch):
 def test_unreadable_images(tmp_path, content):
     tree(tmp_path)
     (tmp_path / "bee" / "2.png").write_bytes(content)
-    with pytest.raises(DataError, match=r"bee.2.png: an image can be decoded"):
+    with pytest.raises(DataError, match=r"bee.2.png: an image is BMP, GIF, JPEG"):
         image_folder(tmp_path)
+
+
+def test_a_named_pipe_is_refused(tmp_path):
+    tree(tmp_path)
+    named_pipe(tmp_path / "bee" / "9.png")
+    with pytest.raises(DataError, match=r"9.png: a data file is a regular file that can be opened. Received: it is"):
+        image_folder(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["page.png", "page.jpg"])
+def test_only_the_formats_that_are_named_are_opened(tmp_path, monkeypatch, name):
+    tree(tmp_path)
+    started = []
+    monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", lambda *args, **options: started.append(args))
+    page = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 6\n%%EndComments\nshowpage\n%%EOF\n"
+    (tmp_path / "bee" / name).write_bytes(page)
+    with pytest.raises(DataError, match=rf"{name}: an image is BMP, GIF, JPEG, PNG, PPM, TIFF, WEBP and"):
+        image_folder(tmp_path)
+    assert started == []
+
+
+def test_a_png_that_is_called_jpg_is_opened(tmp_path):
+    tree(tmp_path)
+    (tmp_path / "bee" / "0.png").rename(tmp_path / "bee" / "0.jpg")
+    assert len(image_folder(tmp_path, test_fraction=0).x_train) == 12
+
+
+LARGE = """
+import resource, sys
+from minicnn.data import DataError, image_folder
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 10**9, used + 10**9))
+try:
+    image_folder(sys.argv[1])
+except DataError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is limited as on Linux")
+def test_images_that_do_not_fit_into_memory_are_told_before(tmp_path):
+    (tmp_path / "a").mkdir()
+    image = Image.new("1", (5792, 5792))
+    image.save(tmp_path / "a" / "0.png")
+    for i in range(1, 20):
+        shutil.copy(tmp_path / "a" / "0.png", tmp_path / "a" / f"{i}.png")
+    result = subprocess.run([sys.executable, "-c", LARGE, tmp_path], capture_output=True, text=True, check=True)
+    assert "A Dataset holds at most " in result.stdout
+    assert "Received: 20 images of shape (5792, 5792, 3)" in result.stdout
+    assert "Give a smaller size." in result.stdout
+
+
+def test_large_images_are_decoded_by_and_by(tmp_path, monkeypatch):
+    tree(tmp_path, n=8)
+    most = 0
+
+    class Counting(images._Pixels):
+        @contextmanager
+        def take(self, count):
+            nonlocal most
+            with super().take(count):
+                most = max(most, images.MAX_AT_ONCE - self._free)
+                yield
+
+    monkeypatch.setattr(images, "MAX_AT_ONCE", 2 * 6 * 8)
+    monkeypatch.setattr(images, "_pixels", Counting())
+    assert len(image_folder(tmp_path, test_fraction=0).x_train) == 24
+    assert 6 * 8 <= most <= 2 * 6 * 8
 
 
 def test_sixteen_bits_are_refused(tmp_path):
@@ -205,7 +277,7 @@ def test_sixteen_bits_are_refused(tmp_path):
 def test_without_pillow(tmp_path, monkeypatch):
     tree(tmp_path)
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(ImportError, match=r'pip install "minicnn\[cli\]"'):
+    with pytest.raises(ImportError, match=r'pip install "minicnn-arrays\[cli\]"'):
         image_folder(tmp_path)
 
 
@@ -241,7 +313,7 @@ def test_tiny_imagenet(tmp_path, subfolder):
         ("val/val_annotations.txt", b"val_0.JPEG\tn01\n", "6 columns, split by tabs. Received: 2 in row 1"),
         ("val/val_annotations.txt", b"val_0.JPEG\tn09\t0\t0\t7\t7\n", "a class of the training set.* 'n09'"),
         ("val/val_annotations.txt", b"../images/val_0.JPEG\tn01\t0\t0\t7\t7\n", "names an image"),
-        ("val/val_annotations.txt", b"val_9.JPEG\tn01\t0\t0\t7\t7\n", "val_9.JPEG: an image can be decoded"),
+        ("val/val_annotations.txt", b"val_9.JPEG\tn01\t0\t0\t7\t7\n", "val_9.JPEG: a data file is a regular file"),
         ("words.txt", b"n01 goldfish\n", "2 columns"),
         ("words.txt", b"n01\t\xff\n", "a text in UTF-8"),
     ],

@@ -229,7 +229,7 @@ def test_nothing_to_train() -> None:
     model.compile("sgd", "mse")
     with pytest.raises(ValueError, match=r"at least one trainable weight\. Received: a model without"):
         model.fit(X, X, verbose=0)
-    assert model.evaluate(X, X)["loss"] == 0.0
+    assert model.evaluate(X, X, return_dict=True)["loss"] == 0.0
 
 
 def test_number_and_length_of_several_inputs() -> None:
@@ -313,15 +313,15 @@ def test_arguments_of_compile(arguments: dict[str, Any], message: str) -> None:
     for m in (model, twin):  # what was compiled before still holds
         m.fit(X, Y, verbose=0)
     assert_same_weights(model.get_weights(), twin.get_weights())
-    assert set(model.evaluate(X, Y)) == {"loss", "accuracy"}
+    assert set(model.evaluate(X, Y, return_dict=True)) == {"loss", "accuracy"}
 
 
 def test_a_single_metric_needs_no_list() -> None:
     model = classifier()
     model.compile("sgd", "sparse_categorical_crossentropy", "accuracy")
-    assert set(model.evaluate(X, Y)) == {"loss", "accuracy"}
+    assert set(model.evaluate(X, Y, return_dict=True)) == {"loss", "accuracy"}
     model.compile("sgd", "sparse_categorical_crossentropy", None)
-    assert set(model.evaluate(X, Y)) == {"loss"}
+    assert set(model.evaluate(X, Y, return_dict=True)) == {"loss"}
 
 
 @pytest.mark.parametrize("seed", [-1, 2**64, 1.5, "0", None, True])

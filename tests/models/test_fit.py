@@ -438,7 +438,7 @@ def test_validation_split_takes_the_last_samples(library: str) -> None:
     assert list(history) == ["loss", "accuracy", "val_loss", "val_accuracy"]
     assert history == same
     assert_same_weights(model.get_weights(), expected.get_weights())
-    assert history["val_loss"][-1] == expected.evaluate(*validation[:2], 8, validation[2])["loss"]
+    assert history["val_loss"][-1] == expected.evaluate(*validation[:2], 8, validation[2], return_dict=True)["loss"]
 
 
 @pytest.mark.parametrize(("fraction", "kept"), [(0.1, 9), (0.9, 1), (0.5, 5), (0.25, 7)])
@@ -456,7 +456,7 @@ def test_size_of_the_split(fraction: float, kept: int) -> None:
 def test_validation_data(make: Any) -> None:
     model = network()
     history = model.fit(X[:16], Y[:16], 8, 1, 0, validation_data=make(X[16:], Y[16:])).history
-    expected = model.evaluate(X[16:], Y[16:])
+    expected = model.evaluate(X[16:], Y[16:], return_dict=True)
     assert history["val_loss"] == [pytest.approx(expected["loss"])]
     assert history["val_accuracy"] == [pytest.approx(expected["accuracy"])]
 

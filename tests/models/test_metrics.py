@@ -123,8 +123,8 @@ def test_partial_batches_add_up(n: int, batch: int, seed: int, weighted: bool) -
     model = identity((3,), "mse", metrics)
     p, y = predictions((n, 3), seed), np.eye(3)[labels((n,), 3, seed)]
     w = weights(n, seed) if weighted else None
-    found = model.evaluate(p, y, batch, sample_weight=w)
-    whole = model.evaluate(p, y, n, sample_weight=w)
+    found = model.evaluate(p, y, batch, sample_weight=w, return_dict=True)
+    whole = model.evaluate(p, y, n, sample_weight=w, return_dict=True)
     assert list(found) == ["loss", "accuracy", "top_2_accuracy", "confusion_matrix", "mse"]
     for name, value in whole.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-12, err_msg=name)
@@ -134,7 +134,7 @@ def test_partial_batches_add_up(n: int, batch: int, seed: int, weighted: bool) -
 
 
 def test_values_are_plain_floats() -> None:
-    found = identity((3,), "mse", ["accuracy"]).evaluate(np.eye(3), np.eye(3))
+    found = identity((3,), "mse", ["accuracy"]).evaluate(np.eye(3), np.eye(3), return_dict=True)
     assert found == {"loss": 0.0, "accuracy": 1.0}
     assert all(type(value) is float for value in found.values())
 
@@ -146,7 +146,7 @@ def test_values_are_plain_floats() -> None:
 def test_threshold_of_accuracy_by_name_follows_the_loss(loss: Any, threshold: float) -> None:
     p = np.asarray([[0.2], [0.7], [-0.1], [0.4]])
     y = np.asarray([1, 1, 0, 0])
-    found = identity((1,), loss, ["accuracy"]).evaluate(p, y)
+    found = identity((1,), loss, ["accuracy"]).evaluate(p, y, return_dict=True)
     assert found["accuracy"] == np.mean((p[:, 0] > threshold) == y)
 
 

@@ -110,7 +110,7 @@ def test_counts_are_exact_where_products_are_rounded(backend: str) -> None:
     model.compile("sgd", "mse", ["confusion_matrix", "accuracy"], precision="mixed_bfloat16")
     n = 301
     labels = np.tile([0.0, 1.0], (n, 1))
-    found = model.evaluate(labels, labels, n)
+    found = model.evaluate(labels, labels, n, return_dict=True)
     np.testing.assert_array_equal(found["confusion_matrix"], [[0, 0], [0, n]])
     assert found["accuracy"] == 1.0
 
@@ -162,4 +162,4 @@ def test_predictions_before_and_after_compile() -> None:
 
 def test_confusion_matrix_in_float64() -> None:
     model = identity((3,), "mse", [ConfusionMatrix()])
-    np.testing.assert_array_equal(model.evaluate(np.eye(3), np.eye(3))["confusion_matrix"], np.eye(3))
+    np.testing.assert_array_equal(model.evaluate(np.eye(3), np.eye(3), return_dict=True)["confusion_matrix"], np.eye(3))

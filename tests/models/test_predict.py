@@ -140,7 +140,7 @@ def test_evaluation_over_partial_batches_is_that_of_the_whole(n: int, batch: int
     target = np.eye(2)[Y[:n]]
     w = np.linspace(0.5, 1, n) if weighted else np.ones(n)
     p = model.predict(X[:n])
-    found = model.evaluate(X[:n], target, batch, sample_weight=w if weighted else None)
+    found = model.evaluate(X[:n], target, batch, sample_weight=w if weighted else None, return_dict=True)
     assert found["loss"] == pytest.approx(np.mean(w * ((p - target) ** 2).mean(axis=1)))
     assert found["mae"] == pytest.approx(np.average(np.abs(p - target).mean(axis=1), weights=w))
     assert found["accuracy"] == pytest.approx(np.average(p.argmax(axis=1) == Y[:n], weights=w))

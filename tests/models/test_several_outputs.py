@@ -42,7 +42,7 @@ def test_logs_by_hand(backend: str) -> None:
     logits, place = model.predict([A, B])
     expected_digit = np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(17), CLASSES]
     expected_place = ((place - TARGET) ** 2).mean(axis=1)
-    found = model.evaluate([A, B], [CLASSES, TARGET], 5, WEIGHT)
+    found = model.evaluate([A, B], [CLASSES, TARGET], 5, WEIGHT, return_dict=True)
     names = ["loss", "output0_loss", "output0_accuracy", "output0_top_2_accuracy", "output1_loss", "output1_mae"]
     assert list(found) == names
     expected = {
@@ -69,7 +69,7 @@ def test_the_gradient_is_that_of_the_weighted_sum() -> None:
             moved = before[path].copy()
             moved[index] += sign * step
             model.set_weights({**before, path: moved})
-            losses.append(model.evaluate([A, B], [CLASSES, TARGET])["loss"])
+            losses.append(model.evaluate([A, B], [CLASSES, TARGET], return_dict=True)["loss"])
         numeric = (losses[0] - losses[1]) / (2 * step)
         assert (before[path] - after[path])[index] == pytest.approx(0.1 * numeric, rel=1e-6, abs=1e-9), path
 
@@ -85,14 +85,15 @@ def test_a_loss_weight_of_zero_leaves_an_output_untrained() -> None:
 
 def test_one_loss_and_one_list_of_metrics_serve_all_outputs() -> None:
     model = branched(loss="mse", metrics=["mae"], loss_weights=None)
-    found = model.evaluate([A, B], [np.zeros((17, 4)), TARGET])
+    found = model.evaluate([A, B], [np.zeros((17, 4)), TARGET], return_dict=True)
     assert list(found) == ["loss", "output0_loss", "output0_mae", "output1_loss", "output1_mae"]
     assert found["loss"] == pytest.approx(found["output0_loss"] + found["output1_loss"])
 
 
 def test_metrics_of_some_outputs() -> None:
     model = branched(metrics=[[], "mae"])
-    assert list(model.evaluate([A, B], [CLASSES, TARGET])) == ["loss", "output0_loss", "output1_loss", "output1_mae"]
+    found = model.evaluate([A, B], [CLASSES, TARGET], return_dict=True)
+    assert list(found) == ["loss", "output0_loss", "output1_loss", "output1_mae"]
     with pytest.raises(ValueError, match=r"one entry for each of the 2 outputs\. Received: 2 losses, metrics for 1"):
         branched(metrics=[["mae"]])
 

@@ -265,4 +265,4 @@ def test_a_metric_s_layer_may_be_called_metric() -> None:
     model.compile(SGD(0.1), "mse", ["mae"])
     history = model.fit(X, X[:, :2], verbose=0).history
     assert list(history) == ["loss", "mae"]
-    assert list(model.evaluate(X, X[:, :2])) == ["loss", "mae"]
+    assert list(model.evaluate(X, X[:, :2], return_dict=True)) == ["loss", "mae"]

@@ -66,8 +66,9 @@ def test_platforms_says_what_the_loader_costs_and_leaves_the_first_epoch_out() -
     assert summary[0]["first_s"] == 40.0
     assert summary[2]["published_s"] == 11.27
     assert summary[3]["time_s"] == Missing("not on this machine: no GPU")
-    assert "`torch.nn:cpu` is the fastest with 2 s an epoch, `torch.nn-loader:cpu` the slowest with 5 s" in text_of(
-        page
+    assert (
+        "`torch.nn:cpu` is the fastest with a median of 2 s an epoch, `torch.nn-loader:cpu` the slowest with 5 s"
+        in text_of(page)
     )
     assert "2 s with the data in memory and 5 s through a DataLoader: 60% of that is the loader" in text_of(page)
     assert len(page.figures[0].panels) == 4

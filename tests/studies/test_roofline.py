@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from minicnn import zoo
 from minicnn.bench import Page, Setting
+from minicnn.data import DataError
 from minicnn.studies import roofline
 from minicnn.studies.roofline import ceilings, counting, pages, training
 from minicnn.studies.roofline.verdict import Floor, floor, judge
@@ -186,7 +187,9 @@ def test_synthetic_images_have_classes_that_can_be_told_apart() -> None:
 
 def test_tiny_imagenet_is_replaced_by_images_that_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MINICNN_DATA", raising=False)
-    note = training.prepare(tmp_path, "tiny_imagenet", str(tmp_path), 4, 2, SMALL)
+    with pytest.raises(DataError, match="tiny_imagenet needs"):  # where the folder was named, it is an error
+        training.prepare(tmp_path, "tiny_imagenet", str(tmp_path), 4, 2, SMALL)
+    note = training.prepare(tmp_path, "tiny_imagenet", None, 4, 2, SMALL)
     assert note.startswith("synthetic images of 48x48, because Tiny-ImageNet is not there")
     assert np.load(tmp_path / "x_test.npy").shape == (2, *SMALL)
 

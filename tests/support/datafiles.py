@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
+import os
 import struct
 import tarfile
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +86,20 @@ def cifar_python2(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> bytes:
         b"\x80\x02}q\x01(" + text(b"batch_label") + b"q\x02" + text(b"training batch 1 of 5") + b"q\x03"
         + text(b"labels") + labels + text(b"data") + array + text(b"filenames") + names + b"u."
     )  # fmt: skip
+
+
+def named_pipe(path: Path) -> Path:
+    """A pipe that nobody writes to; who reads from it all the same is let go after two seconds."""
+    os.mkfifo(path)
+
+    def end() -> None:
+        with contextlib.suppress(OSError):  # nobody reads
+            os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+
+    timer = threading.Timer(2, end)
+    timer.daemon = True
+    timer.start()
+    return path
 
 
 def write_tar(path: Path, members: dict[str, bytes]) -> Path:

@@ -10,9 +10,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from minicnn.backends.base import Backend
+from minicnn.extras import install
 
-# What to install for a backend whose library is missing, where it is not `minicnn[<name>]`.
-_EXTRAS = {"array_api_strict": "minicnn[test]", "cupy": "minicnn[cuda13]", "numba_cuda": "minicnn[numba-cuda]"}
+# The extra of a backend, where it has another name.
+_EXTRAS = {"array_api_strict": "test", "cupy": "cuda13", "numba_cuda": "numba-cuda"}
 
 
 def names() -> list[str]:
@@ -34,10 +35,7 @@ def backend_class(name: str) -> type[Backend]:
     try:
         module = importlib.import_module(f"{__name__}.{name}")
     except ImportError as error:
-        if (error.name or "").startswith(__name__):  # minicnn-core has it not
-            raise
-        extra = _EXTRAS.get(name, f"minicnn[{name}]")
-        message = f'Backend {name!r} needs {error.name or error}: pip install "{extra}".'
+        message = f"Backend {name!r} needs {error.name or error}: {install(_EXTRAS.get(name, name))}."
         raise ImportError(message, name=error.name) from error
     classes = [c for c in vars(module).values() if isinstance(c, type) and issubclass(c, Backend)]
     return next(c for c in classes if c.__module__ == module.__name__)
@@ -97,7 +95,29 @@ def infer_backend(arrays: Iterable[Any]) -> Backend | None:
         name = {"jaxlib": "jax"}.get(library, library)
         if name == "numpy" or name not in names() or library not in sys.modules:
             continue
-        device = str(getattr(array, "device", "")) if name == "torch" else None
+        device = str(array.device) if name == "torch" else None
         device = f"cuda:{array.device.id}" if name == "cupy" else device
         return backend_class(name)(device)
     return None
+
+
+_used: set[str] = set()  # backends with threads or device memory that this process has computed with
+_lost: set[str] = set()  # and those that the process had from which it was forked
+
+
+def refuse_after_fork(backend: Backend) -> None:
+    """Raise a RuntimeError where a backend would hang, because its threads or its device stayed in another process."""
+    if backend.survives_fork:
+        return
+    if backend.name in _lost:
+        message = (
+            f"The threads and the device memory of {backend.name} do not survive a fork. Received: a process forked "
+            f"from one that had computed with the {backend.name} backend. Start processes with "
+            'multiprocessing.get_context("spawn"), or compute in the children only.'
+        )
+        raise RuntimeError(message)
+    _used.add(backend.name)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=lambda: _lost.update(_used))

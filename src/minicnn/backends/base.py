@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -63,6 +64,7 @@ class Backend:
         steps_at_once: How many training or evaluation steps it likes to be given together.
         predictions_at_once: The same for predictions; its Executables then give the outputs of all steps.
         stage_bytes: Size of a slot of its stages; 0 if each batch is copied when it comes.
+        survives_fork: Whether a process that is forked off after it was used may use it.
         reference_only: Whether every kernel is switched off.
         strict: Whether a node without a kernel is an error.
     """
@@ -73,6 +75,7 @@ class Backend:
     steps_at_once = 1
     predictions_at_once = 1
     stage_bytes = 0
+    survives_fork: ClassVar[bool] = True
     xp: Any
 
     def __init__(self, device: str | None = None, *, reference_only: bool = False, strict: bool = False) -> None:
@@ -85,6 +88,18 @@ class Backend:
             raise ValueError(message)
         self.reference_only = reference_only
         self.strict = strict
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        return self  # it holds nothing of a model: copies of one share it
+
+    def __copy__(self) -> Self:
+        made = object.__new__(type(self))
+        vars(made).update(vars(self))
+        return made
+
+    def __reduce__(self) -> Any:
+        """For pickle: made anew from what its constructor was given."""
+        return partial(type(self), **{k: getattr(self, k) for k in inspect.signature(type(self)).parameters}), ()
 
     # Arrays -------------------------------------------------------------------------------------
 

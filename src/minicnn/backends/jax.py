@@ -20,6 +20,7 @@ class JaxBackend(Backend):
     xp = xp
     devices = ("cpu", "gpu", "cuda", "tpu")
     precisions = ("float32", "float64", "mixed_bfloat16")
+    survives_fork = False
 
     def __init__(self, device: str | None = None, *, reference_only: bool = False, strict: bool = False) -> None:
         kind = jax.default_backend() if device is None else device

@@ -21,6 +21,7 @@ class TorchBackend(Backend):
     xp = xp
     devices = ("cpu", "cuda", "mps")
     precisions = ("float32", "float64", "mixed_bfloat16")
+    survives_fork = False
 
     def __init__(self, device: str | None = None, *, reference_only: bool = False, strict: bool = False) -> None:
         super().__init__(device, reference_only=reference_only, strict=strict)

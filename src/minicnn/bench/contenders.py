@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -77,6 +78,12 @@ def names() -> list[str]:
         for kind in (*kinds, *PEERS)
         for device in DEVICES.get(PEERS.get(kind, kind), ("",))
     ]
+
+
+def is_name(name: Any) -> bool:
+    """Whether a contender could have this name: a backend or a peer, perhaps with a device."""
+    known = "|".join(map(re.escape, (*backends.names(), *PEERS)))
+    return isinstance(name, str) and re.fullmatch(rf"({known})(:[a-z0-9]+)*", name) is not None
 
 
 def find() -> Field:

@@ -14,6 +14,7 @@ from typing import Any
 from minicnn.bench.contenders import on_gpu
 from minicnn.bench.page import Figure, Panel
 from minicnn.bench.timing import Spread
+from minicnn.extras import install
 
 INK, PAPER, GRID = "#1c1d21", "#fdfdfe", "#d8dade"
 DARK = {INK: "#e6e7ea", PAPER: "#15171b", GRID: "#3a3d44"}
@@ -164,7 +165,7 @@ def _render(figure: Figure, panels: Sequence[Panel], form: str) -> bytes:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure as Drawing
     except ImportError as error:
-        message = 'Figures need matplotlib: pip install "minicnn[cli]".'
+        message = f"Figures need matplotlib: {install('cli')}."
         raise ImportError(message, name="matplotlib") from error
     columns = min(len(panels), 2)
     rows = math.ceil(len(panels) / columns)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from minicnn.bench.page import Block, Figure, Section, Table, Words
 from minicnn.bench.report import Chapter, command, machine_facts
 from minicnn.bench.tables import to_markdown
@@ -30,7 +32,13 @@ def to_page(chapter: Chapter, figures: str, method: str = "../method.md") -> str
     if setting.absent:
         lines += ["", "Not on this machine:", ""]
         lines += [f"- `{name}`: {why}" for name, why in setting.absent.items()]
-    return "\n".join(lines).rstrip() + "\n"
+    return _escaped("\n".join(lines).rstrip() + "\n")
+
+
+def _escaped(text: str) -> str:
+    """Markdown in which no HTML begins: results may be anybody's."""
+    parts = re.split(r"(`[^`\n]*`)", text)  # what is code is shown as it is
+    return "".join(part if i % 2 else part.replace("<", "&lt;") for i, part in enumerate(parts))
 
 
 def _block(block: Block, study: str, figures: str) -> str:

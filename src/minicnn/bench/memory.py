@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from minicnn.backends.base import Backend
+from minicnn.extras import install
 from minicnn.machine import PeakMemory
 
 MB = 1e6
@@ -24,7 +25,7 @@ def resident() -> int:
     try:
         import psutil
     except ImportError as error:
-        message = 'Measuring memory needs psutil: pip install "minicnn[cli]".'
+        message = f"Measuring memory needs psutil: {install('cli')}."
         raise ImportError(message, name="psutil") from error
     return int(psutil.Process().memory_info().rss)
 

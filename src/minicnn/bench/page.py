@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,7 +41,8 @@ class Column:
         if isinstance(cell, Spread):
             low, high = self.template.format(cell.low), self.template.format(cell.high)
             median = self.template.format(cell.median)
-            return f"{median} ({low} to {high})" if cell.count > 1 else median
+            outliers = f"; {cell.outliers} disturbed" if cell.outliers else ""
+            return f"{median} ({low} to {high}{outliers})" if cell.count > 1 or outliers else median
         return cell if isinstance(cell, str) else self.template.format(cell)
 
 
@@ -168,6 +170,12 @@ class Page:
 
 
 def _unique(name: str, there: Sequence[Table | Figure]) -> None:
+    if re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name) is None:
+        message = (
+            "Tables and figures have names that files can have: letters, digits, '_', '-' and '.'. "
+            f"Received: {name!r:.80}. Rename it."
+        )
+        raise ValueError(message)
     if name in [block.name for block in there]:
         message = f"Tables of a page have different names, and so have figures. Received: {name!r} twice. Rename one."
         raise ValueError(message)

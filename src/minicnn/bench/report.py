@@ -69,13 +69,14 @@ def to_html_page(chapters: Sequence[Chapter]) -> str:
         chapters: The studies; the machine at the top is that of the first.
     """
     machine = chapters[0].machine
-    links = "".join(f"<a href='#{c.name}'>{html.escape(c.name)}</a>" for c in chapters)
+    links = "".join(f"<a href='#{html.escape(c.name)}'>{html.escape(c.name)}</a>" for c in chapters)
     body = "".join(_chapter(c, machine) for c in chapters)
     repeat = "\n".join(command(c) for c in chapters)
+    title = html.escape(", ".join(c.name for c in chapters))
     return (
         "<!doctype html>\n<html lang=en><head><meta charset=utf-8>"
         "<meta name=viewport content='width=device-width,initial-scale=1'>"
-        f"<title>minicnn: {', '.join(c.name for c in chapters)}</title><style>{STYLE}</style></head>\n<body><main>"
+        f"<title>minicnn: {title}</title><style>{STYLE}</style></head>\n<body><main>"
         f"<h1>minicnn, measured</h1><nav>{links}<a href='#repeat'>how to repeat it</a></nav>\n"
         f"{_machine(machine)}{body}<h2 id=repeat>How to repeat it</h2>"
         "<p>With the versions named above installed, on a machine that does nothing else. "
@@ -115,13 +116,13 @@ def machine_facts(machine: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _machine(machine: Mapping[str, Any]) -> str:
-    rows = "".join(f"<dt>{k}</dt><dd>{html.escape(v)}</dd>" for k, v in machine_facts(machine).items())
+    rows = "".join(f"<dt>{html.escape(k)}</dt><dd>{html.escape(v)}</dd>" for k, v in machine_facts(machine).items())
     return f"<dl>{rows}</dl>\n"
 
 
 def _chapter(chapter: Chapter, machine: Mapping[str, Any]) -> str:
     study = chapter.study
-    parts = [f"<section id={chapter.name}><h2>{html.escape(study.title)}</h2>"]
+    parts = [f"<section id='{html.escape(chapter.name)}'><h2>{html.escape(study.title)}</h2>"]
     parts.append(f"<p><strong>{words(study.question)}</strong></p><p class=note>Published: {words(study.source)}</p>")
     if chapter.machine != machine:
         parts.append(f"<p>This study ran elsewhere:</p>{_machine(chapter.machine)}")
@@ -129,7 +130,9 @@ def _chapter(chapter: Chapter, machine: Mapping[str, Any]) -> str:
         parts.append(f"<p class=note>GPU at the start: {html.escape('; '.join(chapter.setting.clocks))}</p>")
     parts += [_block(block) for block in chapter.page.blocks]
     if chapter.setting.absent:
-        items = "".join(f"<li><code>{n}</code>: {html.escape(why)}</li>" for n, why in chapter.setting.absent.items())
+        items = "".join(
+            f"<li><code>{html.escape(n)}</code>: {html.escape(why)}</li>" for n, why in chapter.setting.absent.items()
+        )
         parts.append(f"<h3>Not on this machine</h3><ul class=note>{items}</ul>")
     return "\n".join(parts) + "</section>\n"
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from minicnn.files import UNFINISHED
+from minicnn.files import read_json, write_file
 
 
 @dataclass(frozen=True)
@@ -60,12 +58,15 @@ class Store:
         """The record of a measurement whatever it depends on, or why there is none."""
         path = self.path(name)
         try:
-            value = json.loads(path.read_text("utf-8"))
+            value = read_json(path)
         except FileNotFoundError:
             return "not measured yet"
         except (OSError, ValueError) as error:
             return f"{path} cannot be read ({error})"
-        if not isinstance(value, dict) or value.keys() != {"given", "stamp", "result"}:
+        parts = value if isinstance(value, dict) else {}
+        if parts.keys() != {"given", "stamp", "result"} or not all(
+            isinstance(parts[k], dict) for k in ("given", "stamp")
+        ):
             return f"{path} is no record of a measurement"
         return Record(**value)
 
@@ -77,7 +78,7 @@ class Store:
             OSError: If the file cannot be written.
         """
         record = Record(plain(given), self.stamp, plain(result))
-        write_text(self.path(name), json.dumps(vars(record), indent=1, allow_nan=False) + "\n")
+        write_file(self.path(name), (json.dumps(vars(record), indent=1, allow_nan=False) + "\n").encode())
         return record
 
     def path(self, name: str) -> Path:
@@ -96,17 +97,3 @@ def plain(value: Any) -> Any:
     except (TypeError, ValueError) as error:
         message = f"A result is plain data with finite numbers. Received: {error}. Use None for what is not there."
         raise ValueError(message) from error
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file so that at any moment the old one or the new one is there, whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, unfinished = tempfile.mkstemp(UNFINISHED, ".", path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(unfinished, 0o644)  # mkstemp makes files that only their owner can read
-        os.replace(unfinished, path)
-    except BaseException:
-        Path(unfinished).unlink(missing_ok=True)
-        raise

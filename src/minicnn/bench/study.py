@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
+from minicnn.bench.contenders import is_name
 from minicnn.bench.page import Missing, Page
 from minicnn.bench.store import Record, Store
 
@@ -155,8 +156,7 @@ def recall(study: Study, store: Store) -> tuple[Setting, Results, Mapping[str, A
     record = store.read(SETTING)
     if isinstance(record, str):
         raise _incomplete(record)
-    kept = _tuples(record.result)
-    setting = Setting(**{**kept, "sizes": type(study.full)(**kept["sizes"])})
+    setting = _setting(study, _tuples(record.result))
     results = {}
     for measurement in study.measurements(setting):
         found = store.read(measurement.name)
@@ -164,6 +164,47 @@ def recall(study: Study, store: Store) -> tuple[Setting, Results, Mapping[str, A
             raise _incomplete(found)
         results[measurement.name] = found.result
     return setting, results, record.stamp
+
+
+def _setting(study: Study, kept: Any) -> Setting:
+    """The setting that was stored, after a check of all that becomes a part of names or pages."""
+
+    def several(value: Any, rule: Callable[[Any], bool]) -> bool:
+        return isinstance(value, tuple) and all(map(rule, value))
+
+    def text(value: Any) -> bool:
+        return isinstance(value, str)
+
+    rules: dict[str, Callable[[Any], bool]] = {
+        "sizes": lambda v: isinstance(v, dict) and v.keys() == vars(study.full).keys()
+        and all(_alike(v[k], old) for k, old in vars(study.full).items()),
+        "contenders": lambda v: several(v, is_name),
+        "absent": lambda v: isinstance(v, dict) and all(is_name(k) and text(why) for k, why in v.items()),
+        "data": lambda v: several(v, lambda name: name in (*study.data, *study.others)),
+        "data_dir": lambda v: v is None or text(v),
+        "quick": lambda v: isinstance(v, bool),
+        "clocks": lambda v: several(v, text),
+        "only": lambda v: several(v, is_name),
+    }  # fmt: skip
+    if not isinstance(kept, dict) or kept.keys() != rules.keys():
+        found = ", ".join(map(str, kept)) if isinstance(kept, dict) else type(kept).__name__
+        message = f"A stored setting has {', '.join(rules)}. Received: {found:.80}. Measure the study again."
+        raise ValueError(message)
+    for name, rule in rules.items():
+        if not rule(kept[name]):
+            message = (
+                f"A stored setting names data sets, contenders and sizes that the study knows. Received: {name} = "
+                f"{kept[name]!r:.80}. Measure the study again."
+            )
+            raise ValueError(message)
+    return Setting(**{**kept, "sizes": type(study.full)(**kept["sizes"])})
+
+
+def _alike(value: Any, usual: Any) -> bool:
+    """Whether a size is of the kind of the usual one."""
+    if isinstance(usual, tuple):
+        return isinstance(value, tuple) and all(_alike(v, usual[0] if usual else v) for v in value)
+    return type(value) is type(usual) or (isinstance(usual, float) and type(value) is int)
 
 
 def _incomplete(reason: str) -> ValueError:

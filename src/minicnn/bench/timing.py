@@ -3,55 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import numpy as np
 
 from minicnn.backends.base import Backend
+from minicnn.jobs.spread import Spread
+
+__all__ = ["Spread", "awaken", "interleaved", "stopwatch"]
 
 LEAST_ROUNDS = 3
 GPU_AWAKE_S, CPU_AWAKE_S = 0.05, 0.1
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Several measurements of one quantity.
-
-    Attributes:
-        median: The median.
-        low: First quartile.
-        high: Third quartile.
-        count: How many there are.
-
-    Example:
-        >>> Spread.of([5.0, 1.0, 2.0, 3.0, 4.0])
-        Spread(median=3.0, low=2.0, high=4.0, count=5)
-    """
-
-    median: float
-    low: float
-    high: float
-    count: int
-
-    @classmethod
-    def of(cls, samples: Sequence[float], factor: float = 1.0) -> Spread:
-        """Median and quartiles of samples, times a factor that changes their unit.
-
-        Raises:
-            ValueError: If there are no samples.
-        """
-        if not len(samples):
-            message = "A spread is of at least one sample. Received: none. Measure first."
-            raise ValueError(message)
-        low, median, high = (float(q) for q in np.quantile(np.asarray(samples, np.float64) * factor, (0.25, 0.5, 0.75)))
-        return cls(median, low, high, len(samples))
-
-    @classmethod
-    def after_first(cls, samples: Sequence[float], factor: float = 1.0) -> Spread:
-        """The same of all but the first, in which a library may still compile; of that alone if it is the only one."""
-        return cls.of(samples[1:] or samples, factor)
 
 
 def stopwatch(

@@ -214,7 +214,9 @@ class ModelTrainer(Trainer):
 
     def _evaluate(self, part: str) -> dict[str, float]:
         batch = min(self.settings.batch_size or 0, len(self.samples[f"x_{part}"]))
-        return self.model.evaluate(self.samples[f"x_{part}"], self.samples[f"y_{part}"], batch)
+        x, y = self.samples[f"x_{part}"], self.samples[f"y_{part}"]
+        found: dict[str, float] = self.model.evaluate(x, y, batch, return_dict=True)
+        return found
 
     def nodes(self, repeats: int) -> dict[str, Any] | None:
         """See `Trainer.nodes`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
 from collections.abc import Iterator, Mapping
@@ -12,9 +13,10 @@ import numpy as np
 
 from minicnn.callbacks.base import Callback, Logs
 from minicnn.callbacks.checkpoint import SaveFrequency, check_save_freq
-from minicnn.files import UNFINISHED, SavedModelError, Tensors, read_tensors, write_tensors
+from minicnn.callbacks.states import anything, check_state, dict_of
+from minicnn.files import UNFINISHED, SavedModelError, Tensors, read_tensors, write_tensors, writing
 
-_KIND = "back-up of a training"
+_KIND, _FORMAT = "back-up of a training", 1
 
 
 class BackupAndRestore(Callback):
@@ -64,7 +66,8 @@ class BackupAndRestore(Callback):
         """See `Callback`; restores the back-up, if there is one."""
         self._batches, self._unfinished_epoch = 0, None
         self._about = self._describe()
-        os.makedirs(self.backup_dir, exist_ok=True)
+        with writing(self.backup_dir):
+            os.makedirs(self.backup_dir, exist_ok=True)
         if os.path.exists(self.path):
             self._restore()
 
@@ -88,11 +91,18 @@ class BackupAndRestore(Callback):
 
     def on_train_end(self) -> None:
         """See `Callback`; deletes the back-up if asked to, and the folder if nothing else is in it."""
-        if not self.delete_checkpoint:
+        if not self.delete_checkpoint or not os.path.exists(self.backup_dir):
             return
-        for name in os.listdir(self.backup_dir):
-            if name == os.path.basename(self.path) or name.endswith(UNFINISHED):
-                os.unlink(os.path.join(self.backup_dir, name))
+        try:
+            for name in os.listdir(self.backup_dir):
+                if name == os.path.basename(self.path) or name.endswith(UNFINISHED):
+                    os.unlink(os.path.join(self.backup_dir, name))
+        except OSError as error:  # what has been trained must not be lost for that
+            message = (
+                f"A back-up is deleted when training has ended. Received: {error}. Delete {self.path!r}, or the next "
+                "training with it ends before it begins."
+            )
+            warnings.warn(message, stacklevel=2)
         with suppress(OSError):
             os.rmdir(self.backup_dir)
 
@@ -111,21 +121,31 @@ class BackupAndRestore(Callback):
         tensors: Tensors = {}
         state = {"model": self.model.get_state(), "callbacks": self.group.get_state()}
         packed = _pack(state, "", tensors)
-        write_tensors(self.path, tensors, {"kind": _KIND, "about": self._about, "state": packed})
+        about = {"kind": _KIND, "format": _FORMAT, "about": self._about, "state": packed}
+        write_tensors(self.path, tensors, about)
 
     def _restore(self) -> None:
         tensors, found = read_tensors(self.path)
         if found.get("kind") != _KIND:
             raise SavedModelError(self.path, f"it is no {_KIND}", "Choose another backup_dir")
-        different = next(_differences(found["about"], self._about, ""), None)
+        if found.get("format") != _FORMAT:
+            wrong = f"it has format {found.get('format')!r:.40}, this version of minicnn reads {_FORMAT}"
+            raise SavedModelError(
+                self.path, wrong, "Go on with the version that wrote it, or choose another backup_dir"
+            )
+        different = next(_differences(found.get("about"), self._about, ""), None)
         if different is not None:
             raise SavedModelError(
                 self.path,
                 f"it is of another training: {different}",
                 "Go on with what it was made with; to start afresh delete it or choose another backup_dir",
             )
-        state = _unpack(found["state"], tensors)
-        self.model.set_state(state["model"])
+        try:
+            state = _unpack(found.get("state"), tensors)
+            self._check(state)
+        except ValueError as error:
+            remedy = "Delete it to start afresh, or choose another backup_dir"
+            raise SavedModelError(self.path, f"its state is none of a training ({error})", remedy) from error
         known = self.group.get_state().keys()
         if known != state["callbacks"].keys():
             message = (
@@ -134,9 +154,34 @@ class BackupAndRestore(Callback):
                 "Those that the back-up does not know start anew."
             )
             warnings.warn(message, stacklevel=2)
-        self.group.set_state(state["callbacks"])
-        if self.model.get_state()["position"][1]:
+        self._set_callbacks(state["callbacks"])
+        self.model.set_state(state["model"])
+        if state["model"]["position"][1]:
             self._unfinished_epoch = state
+
+    def _check(self, state: Any) -> None:
+        """Raise a ValueError unless the state fits this training; callbacks check their own when they get it."""
+        from minicnn.saving import check_model_state
+
+        check_state(self, state, model=anything, callbacks=dict_of(dict_of(anything)))
+        check_model_state(self.model, state["model"])
+        batch, steps = state["model"]["position"][1], self.params["steps"]
+        if batch > steps:
+            message = f"An epoch has {steps} batches. Received: a position after {batch}. Use its own back-up"
+            raise ValueError(message)
+
+    def _set_callbacks(self, states: Mapping[str, Any]) -> None:
+        """Hand out the callbacks' states; if one refuses its own, all stay as they are."""
+        before = [(callback, dict(vars(callback))) for callback in self.group.callbacks]
+        try:
+            self.group.set_state(states)
+        except Exception as error:  # callbacks may be anybody's
+            for callback, attributes in before:
+                vars(callback).clear()
+                vars(callback).update(attributes)
+            wrong = f"a callback does not take its state ({type(error).__name__}: {error})"
+            remedy = "Delete it to start afresh, or choose another backup_dir"
+            raise SavedModelError(self.path, wrong, remedy) from error
 
 
 def _pack(value: Any, name: str, tensors: Tensors) -> Any:
@@ -160,13 +205,20 @@ def _pack(value: Any, name: str, tensors: Tensors) -> Any:
 def _unpack(value: Any, tensors: Tensors) -> Any:
     if isinstance(value, dict):
         if value.keys() == {"$tensor"}:
-            return tensors[value["$tensor"]]
+            return _known(tensors, value["$tensor"])
         if value.keys() == {"$float"}:
-            return float(value["$float"])
+            return _known({"nan": math.nan, "inf": math.inf, "-inf": -math.inf}, value["$float"])
         return {k: _unpack(v, tensors) for k, v in value.items()}
     if isinstance(value, list):
         return [_unpack(v, tensors) for v in value]
     return value
+
+
+def _known(values: Mapping[str, Any], name: Any) -> Any:
+    if not isinstance(name, str) or name not in values:
+        message = f"there is no {name!r:.40} among {', '.join(values)}"
+        raise ValueError(message)
+    return values[name]
 
 
 def _differences(old: Any, new: Any, place: str) -> Iterator[str]:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
+from minicnn.callbacks.states import anything, check_state, count, dict_of, list_of
+
 if TYPE_CHECKING:
     from minicnn.models import Model
 
@@ -69,7 +71,7 @@ class Callback:
         return {}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Take up a remembered state."""
+        """Take up a remembered state; what raises a ValueError for one that is none changes nothing before."""
 
 
 class Callbacks:
@@ -163,6 +165,7 @@ class History(Callback):
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """See `Callback`."""
+        check_state(self, state, epoch=list_of(count), history=dict_of(list_of(anything)))
         self.epoch, self.history = list(state["epoch"]), {k: list(v) for k, v in state["history"].items()}
 
 

@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 from minicnn.callbacks.base import Callback, Logs
 from minicnn.callbacks.monitors import Mode, Monitor
+from minicnn.callbacks.states import check_state, count, number, optional
+from minicnn.files import check_folder, writing
 
 SaveFrequency = Literal["epoch"] | int
 
@@ -37,7 +39,7 @@ class ModelCheckpoint(Callback):
 
     Raises:
         ValueError: If an argument is out of range; during training, if there is no such log.
-        OSError: During training, if the file cannot be written.
+        OSError: If the folder cannot be made; during training, if the file cannot be written.
     """
 
     def __init__(
@@ -63,7 +65,8 @@ class ModelCheckpoint(Callback):
         self._epoch = 0
 
     def on_train_begin(self) -> None:
-        """See `Callback`; a model that cannot be saved is refused before anything is computed."""
+        """See `Callback`; what cannot be saved, or saved there, is refused before anything is computed."""
+        check_folder(self._fixed())
         if not self.save_weights_only:
             from minicnn.saving import describe
 
@@ -91,13 +94,20 @@ class ModelCheckpoint(Callback):
                 return
             self.best = value
         path = self._path({**logs, **fields} if "{" in self.filepath else fields)
-        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        if "{" in os.path.dirname(self.filepath):  # its folders have names that only training tells
+            with writing(path):
+                os.makedirs(os.path.dirname(path), exist_ok=True)
         if self.save_weights_only:
             self.model.save_weights(path)
         else:
             self.model.save(path)
         if self.verbose:
             print(f"Epoch {fields['epoch']}: saved {path}.")
+
+    def _fixed(self) -> str:
+        """The path up to the first part whose name only training tells."""
+        head, brace, _ = self.filepath.partition("{")
+        return os.path.join(os.path.dirname(head), "x") if brace else self.filepath
 
     def _path(self, fields: Mapping[str, Any]) -> str:
         try:
@@ -115,4 +125,5 @@ class ModelCheckpoint(Callback):
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """See `Callback`."""
+        check_state(self, state, best=optional(number), batches=count)
         self.best, self._batches = state["best"], state["batches"]

@@ -29,7 +29,7 @@ def progress(verbose: str | int) -> list[Callback]:
         raise ValueError(message)
     if verbose == 0:
         return []
-    if verbose != 2 and sys.stdout.isatty():
+    if verbose != 2 and sys.stdout is not None and sys.stdout.isatty():  # None: no console, as under pythonw
         try:
             return [_Bar()]
         except ImportError:

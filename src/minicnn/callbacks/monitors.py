@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from minicnn.callbacks.base import Callback, Logs
+from minicnn.callbacks.states import arrays_like, check_state, count, number, optional
 
 Mode = Literal["auto", "min", "max"]
 
@@ -149,9 +150,17 @@ class EarlyStopping(Callback):
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """See `Callback`."""
+        check_state(
+            self, state, wait=count, stopped_epoch=count, best_epoch=count, best=number,
+            best_weights=optional(self._are_weights),
+        )  # fmt: skip
         self.wait, self.stopped_epoch = state["wait"], state["stopped_epoch"]
         self.best_epoch, self.best = state["best_epoch"], state["best"]
         self._best_weights = state["best_weights"]
+
+    def _are_weights(self, value: Any) -> bool:
+        weights = {path: (array.shape, array.dtype) for path, array in self.model.get_weights().items()}
+        return arrays_like(weights)(value)
 
 
 class TerminateOnNaN(Callback):

@@ -9,6 +9,7 @@ from typing import Any
 
 from minicnn.callbacks.base import Callback
 from minicnn.callbacks.monitors import Mode, Monitor
+from minicnn.callbacks.states import check_state, count, number
 from minicnn.optimizers import Optimizer
 from minicnn.schedules import Schedule
 
@@ -70,7 +71,7 @@ class LearningRateScheduler(_RateCallback):
         try:
             inspect.signature(schedule).bind(0, 0.0)
             self._takes_rate = True
-        except (TypeError, ValueError):  # ValueError: a function in C without a signature
+        except (TypeError, ValueError, OverflowError):  # ValueError: a function in C without a signature
             self._takes_rate = False
 
     def on_epoch_begin(self, epoch: int) -> None:
@@ -78,7 +79,7 @@ class LearningRateScheduler(_RateCallback):
         new = self.schedule(epoch, self.rate) if self._takes_rate else self.schedule(epoch)
         try:
             rate = float(new)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             rate = math.nan
         if not 0 <= rate < math.inf:
             message = (
@@ -161,4 +162,5 @@ class ReduceLROnPlateau(_RateCallback):
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """See `Callback`."""
+        check_state(self, state, best=number, wait=count, cooldown_counter=count)
         self.best, self.wait, self.cooldown_counter = state["best"], state["wait"], state["cooldown_counter"]

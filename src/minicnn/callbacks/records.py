@@ -7,12 +7,15 @@ import io
 import json
 import os
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from minicnn.callbacks.base import Callback
+from minicnn.callbacks.states import check_state, count, duration, list_of, optional, text
+from minicnn.files import check_folder, writing
 
 
 class Timer(Callback):
@@ -50,6 +53,7 @@ class Timer(Callback):
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """See `Callback`."""
+        check_state(self, state, time=duration)
         self._start = time.perf_counter() - state["time"]
 
 
@@ -61,12 +65,12 @@ class CSVLogger(Callback):
     resumed from a back-up, rows written after that back-up are taken out and the file is continued.
 
     Args:
-        filename: File to write; its folder must exist.
+        filename: File to write. Missing folders are made.
         separator: Character between two columns.
         append: Whether to continue a file that is there, rather than to replace it.
 
     Raises:
-        OSError: During training, if the file cannot be written.
+        OSError: When training begins, or during it, if the file cannot be written.
     """
 
     def __init__(self, filename: str | os.PathLike[str], separator: str = ",", append: bool = False) -> None:
@@ -77,8 +81,18 @@ class CSVLogger(Callback):
         self._size: int | None = None  # bytes of the file after the last row; None before the first
 
     def on_train_begin(self) -> None:
-        """See `Callback`."""
+        """See `Callback`; a place where the file cannot be written is refused before anything is computed."""
         self._columns, self._size = [], None
+        with self._opened():
+            pass
+
+    @contextmanager
+    def _opened(self) -> Iterator[BinaryIO]:
+        """The file, for each row anew, so that no crash loses one; it is made if it is not there."""
+        with writing(self.filename):
+            check_folder(self.filename)
+            with open(self.filename, "ab") as file:
+                yield file
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
         """See `Callback`."""
@@ -90,8 +104,7 @@ class CSVLogger(Callback):
         self._columns = self._columns or ["epoch", *(k for k in logs if k != "epoch")]
         text = io.StringIO()
         writer = csv.writer(text, delimiter=self.separator, lineterminator="\n")
-        # Opened for each row, so that no crash loses one; "a" makes a file that is not there.
-        with open(self.filename, "ab") as file:
+        with self._opened() as file:
             file.truncate(min(keep or 0, file.tell()))
             if not file.seek(0, os.SEEK_END):
                 writer.writerow(self._columns)
@@ -106,6 +119,7 @@ class CSVLogger(Callback):
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """See `Callback`."""
+        check_state(self, state, columns=list_of(text), size=optional(count))
         self._columns, self._size = list(state["columns"]), state["size"]
 
 

@@ -3,8 +3,8 @@
 import click
 
 from minicnn import __version__
-from minicnn.cli import compare, info, train, worker
-from minicnn.cli.errors import Commands, unavailable
+from minicnn.cli import compare, info, plan, study, train, worker
+from minicnn.cli.errors import Commands
 
 __all__ = ["cli"]
 
@@ -15,15 +15,9 @@ def cli() -> None:
     """Train small convolutional networks on NumPy, PyTorch or JAX arrays, and compare these.
 
     Errors are one line; MINICNN_DEBUG=1 shows where they come from. Exit codes: 0 done, 1 failed,
-    2 wrong usage, 130 interrupted.
+    2 wrong usage, 130 interrupted, 143 terminated.
     """
 
 
-for command in (info.info, train.train, compare.compare, worker.worker):
+for command in (info.info, train.train, compare.compare, plan.plan, worker.worker, study.study):
     cli.add_command(command)
-try:
-    from minicnn.cli import study
-except ImportError as error:  # minicnn-core has no studies
-    cli.add_command(unavailable("study", error))
-else:
-    cli.add_command(study.study)

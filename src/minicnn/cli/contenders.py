@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 
 from minicnn import backends
+from minicnn.bench.torch_peer import takes_part
 from minicnn.cli.errors import DEBUG, INTERRUPTED, one_line
 from minicnn.jobs.job import Samples
 from minicnn.jobs.settings import Settings
+from minicnn.jobs.spread import Spread, disturbed
 
 SLOW = ("array_api_strict",)  # takes part only when named
 REFERENCE = "numpy"
@@ -48,14 +50,19 @@ class Result:
 
     @property
     def time(self) -> float:
-        """Median seconds of an epoch, the first left out where there are more."""
-        return float(np.median(self.times[1:] or self.times))
+        """Median seconds of an epoch, the first left out where there are more, and those that were disturbed."""
+        return Spread.after_first(self.times).median
 
     @property
     def rate(self) -> float:
         """Median samples per second, likewise."""
         rates = [row["samples_per_s"] for row in self.facts["history"]]
-        return float(np.median(rates[1:] or rates))
+        return Spread.after_first(rates, rate=True).median
+
+    @property
+    def disturbed(self) -> str | None:
+        """In words, which epochs were."""
+        return disturbed(self.times)
 
 
 def found(settings: Settings, *, with_peer: bool) -> tuple[list[str], list[str]]:
@@ -79,14 +86,7 @@ def found(settings: Settings, *, with_peer: bool) -> tuple[list[str], list[str]]
 
 
 def peers(names: Sequence[str], settings: Settings) -> list[str]:
-    """The peers of the PyTorch backends among the names, each on its device.
-
-    None where there is no such network, and in minicnn-core, which has no peers.
-    """
-    try:
-        from minicnn.bench.torch_peer import takes_part
-    except ImportError:
-        return []
+    """The peers of the PyTorch backends among the names, each on its device; none where there is no such network."""
     if not takes_part(settings):
         return []
     parts = [name.partition(":") for name in names]

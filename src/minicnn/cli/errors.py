@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from typing import Any
 
 import click
 
 DEBUG = "MINICNN_DEBUG"
-FAILURE, USAGE, INTERRUPTED = 1, 2, 130
+FAILURE, USAGE, INTERRUPTED, TERMINATED = 1, 2, 130, 143
 
 # Errors whose message is written for the user; any other kind is named.
 _EXPECTED = (ValueError, TypeError, RuntimeError, OSError, ImportError, MemoryError)
@@ -22,9 +23,10 @@ class Commands(click.Group):
         """See `click.Group.main`; leaves by SystemExit."""
         try:
             code = super().main(*args, **{**extra, "standalone_mode": False})
-        except (click.Abort, KeyboardInterrupt):  # click makes an Abort of Ctrl-C
-            _say("interrupted")
-            sys.exit(INTERRUPTED)
+        except (click.Abort, KeyboardInterrupt) as error:  # click makes an Abort of Ctrl-C
+            terminated = (error.__cause__ or error).args == (TERMINATED,)
+            _say("terminated" if terminated else "interrupted")
+            sys.exit(TERMINATED if terminated else INTERRUPTED)
         except click.exceptions.NoArgsIsHelpError as error:
             click.echo(error.format_message(), err=True)
             sys.exit(USAGE)
@@ -47,15 +49,14 @@ class Commands(click.Group):
         sys.exit(code if isinstance(code, int) else 0)
 
 
-def unavailable(name: str, error: ImportError) -> click.Command:
-    """A command that cannot be had, and says why."""
+def heed_termination() -> None:
+    """Have SIGTERM do what Ctrl-C does, unless whoever started the process has it ignored."""
+    if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _terminate)
 
-    @click.command(name, context_settings={"ignore_unknown_options": True}, add_help_option=False, help=str(error))
-    @click.argument("given", nargs=-1)
-    def command(given: tuple[str, ...]) -> None:
-        raise error
 
-    return command
+def _terminate(number: int, frame: Any) -> None:
+    raise KeyboardInterrupt(TERMINATED)
 
 
 def describe(error: BaseException) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 import os
-from importlib.metadata import distributions
 from typing import Any
 
 import click
@@ -14,6 +13,7 @@ from minicnn import backends, data, machine
 from minicnn.cli.tables import console, table
 from minicnn.data.files import ENVIRONMENT
 from minicnn.data.places import PLACES
+from minicnn.extras import install
 
 # Extra that a missing package comes with.
 EXTRAS = {"torch": "torch", "jax": "jax", "array-api-strict": "test"}
@@ -48,13 +48,9 @@ def _backend(name: str) -> dict[str, Any]:
 def _packages() -> dict[str, dict[str, str | None]]:
     versions = machine.versions()
     return {
-        name: {"version": versions[name], "remedy": None if versions[name] else _install(name)}
+        name: {"version": versions[name], "remedy": None if versions[name] else install(EXTRAS.get(name, "cli"))}
         for name in machine.PACKAGES
     }
-
-
-def _install(package: str) -> str:
-    return f'pip install "minicnn[{EXTRAS.get(package, "cli")}]"'
 
 
 def _data(name: str) -> dict[str, str | None]:
@@ -78,11 +74,6 @@ def _notes() -> list[str]:
         notes.append(
             f"This command has set {machine.CORETYPE}={value}, as OpenBLAS may not know this CPU. For programs of your "
             f"own: export {machine.CORETYPE}={value} before Python starts."
-        )
-    if {"minicnn", "minicnn-core"} <= {d.name for d in distributions()}:
-        notes.append(
-            "minicnn and minicnn-core are the same package, and one of them is enough. Received: both. Remedy: "
-            "pip uninstall minicnn minicnn-core, then install one."
         )
     return notes
 

@@ -65,8 +65,8 @@ _OPTIONS = (
     ),
     click.option(
         "--data-dir", type=click.Path(exists=True), metavar="DIR",
-        help="Folder of the data set. Without it the folder that MINICNN_DATA names is searched; what can be "
-        "downloaded is.",
+        help="Folder of the data set, which must be there. Without it the folder that MINICNN_DATA names is searched, "
+        "and what can be downloaded is.",
     ),
     click.option("--epochs", type=click.IntRange(min=1), metavar="N", help="Epochs."),
     click.option("--batch-size", type=click.IntRange(min=1), metavar="N", help="Samples in a step."),

@@ -1,4 +1,4 @@
-"""Folders of results: complete or not there."""
+"""Folders of results: of one run, whatever ends it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,19 @@ from typing import Any
 
 import click
 
-from minicnn.files import UNFINISHED
+from minicnn.extras import install
+from minicnn.files import NO_ROOM, UNFINISHED, writing
+
+# End of the names of folders that hold all files of a run, which are being moved to their place.
+FINISHED = ".minicnn.done"
 
 
 class RunFolder:
     """Context manager: files are written into a hidden folder, and moved to their place when all are there.
+
+    Whatever ends the process, the folder never shows files of two runs. Renaming the hidden folder is the moment from
+    which the new run counts: files of the old one are then deleted, and the new ones moved. Entering finishes such a
+    move that was broken off, and removes what killed runs have left behind.
 
     Args:
         folder: The folder of the results; made if missing.
@@ -25,7 +33,7 @@ class RunFolder:
 
     Raises:
         click.ClickException: On entering, if the folder holds such files and `overwrite` is not set.
-        OSError: On entering, if the folder cannot be written.
+        OSError: If the folder cannot be written; names it and a remedy.
     """
 
     _made: list[Path]
@@ -33,32 +41,81 @@ class RunFolder:
     def __init__(self, folder: Path, files: tuple[str, ...], *, overwrite: bool) -> None:
         self.folder, self._files, self._overwrite = folder, files, overwrite
         self._staging = Path()
+        self._lock: int | None = None
 
     def __enter__(self) -> Path:
-        there = [name for name in self._files if (self.folder / name).exists()]
-        if there and not self._overwrite:
-            message = (
-                f"{self.folder} holds a finished run: {', '.join(there)}. Name another --out, or give --overwrite."
-            )
-            raise click.ClickException(message)
         self._made = [p for p in (self.folder, *self.folder.parents) if not p.exists()]
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._staging = Path(tempfile.mkdtemp(UNFINISHED, ".", self.folder))
+        with writing(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            _tidy(self.folder)
+            there = [name for name in self._files if (self.folder / name).exists()]
+            if there and not self._overwrite:
+                message = (
+                    f"{self.folder} holds a finished run: {', '.join(there)}. Name another --out, or give --overwrite."
+                )
+                raise click.ClickException(message)
+            self._staging = Path(tempfile.mkdtemp(UNFINISHED, ".", self.folder))
+            self._lock = _hold(self._staging)
         return self._staging
 
-    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> Any:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> Any:
         try:
             if kind is None:
-                for path in sorted(self._staging.iterdir()):
-                    os.replace(path, self.folder / path.name)
+                with writing(self.folder):
+                    _settle(self._staging.replace(self._staging.with_suffix(".done")))
+            elif isinstance(error, OSError) and (error.errno in NO_ROOM or str(self._staging) in str(error.filename)):
+                with writing(self.folder):  # not the name of the hidden folder
+                    raise error
         finally:
             shutil.rmtree(self._staging, ignore_errors=True)
+            if self._lock is not None:
+                os.close(self._lock)
             if kind is not None:
                 for folder in self._made:  # made for this run, and empty again unless someone else has used it
                     try:
                         folder.rmdir()
                     except OSError:
                         break
+
+
+def _settle(finished: Path) -> None:
+    """Move the files of a finished run to their place, when no file of an older run is there any more."""
+    new = sorted(finished.iterdir())
+    for path in new:
+        (finished.parent / path.name).unlink(missing_ok=True)
+    for path in new:
+        path.rename(finished.parent / path.name)
+    finished.rmdir()
+
+
+def _tidy(folder: Path) -> None:
+    """Finish the moves of runs that were killed, and remove what others have left; not those of a running process."""
+    finished = sorted(folder.glob(f".*{FINISHED}"), key=lambda path: path.stat().st_mtime)
+    for path in [*finished, *folder.glob(f".*{UNFINISHED}")]:
+        lock = _hold(path) if path.is_dir() else None
+        if lock is None:
+            continue
+        if path.name.endswith(FINISHED):
+            _settle(path)
+        else:
+            shutil.rmtree(path, ignore_errors=True)
+        os.close(lock)
+
+
+def _hold(folder: Path) -> int | None:
+    """Lock a folder until the descriptor is closed or the process ends; None if it is locked, or cannot be."""
+    try:
+        import fcntl
+
+        descriptor = os.open(folder, os.O_RDONLY)
+    except (ImportError, OSError):  # as on Windows
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
 
 
 def require(*modules: str) -> None:
@@ -71,5 +128,5 @@ def require(*modules: str) -> None:
         try:
             importlib.import_module(name)
         except ImportError as error:
-            message = f'This command needs {name}: pip install "minicnn[cli]".'
+            message = f"This command needs {name}: {install('cli')}."
             raise ImportError(message, name=name) from error

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,12 @@ from minicnn.bench import figures, markdown, report, tables
 from minicnn.bench.contenders import PEERS, Field, find
 from minicnn.bench.page import Page
 from minicnn.bench.report import Chapter
-from minicnn.bench.store import Store, write_text
+from minicnn.bench.store import Store
 from minicnn.bench.study import SETTING, Setting, Study, changed, measure, recall
+from minicnn.cli.errors import describe
 from minicnn.cli.options import Name
 from minicnn.cli.runs import require
+from minicnn.files import write_file
 
 ALL = "all"
 CONTENDER = Name("A contender", lambda: [*known_backends.names(), *PEERS], part=":")
@@ -73,27 +76,28 @@ def study(
     everything = ALL in names
     chosen = studies.names() if everything else list(dict.fromkeys(names))
     opened = {study_name: studies.get_study(study_name) for study_name in chosen}
-    if stored:
-        stores = {n: Store(out / RESULTS / n, {}) for n in chosen}
-        there = [n for n in chosen if not everything or stores[n].path(SETTING).exists()]
-        chapters = [_recalled(n, opened[n], stores[n]) for n in there]
-    else:
+    known = {n: Store(out / RESULTS / n, {}) for n in studies.names()}
+    there = [n for n in known if known[n].path(SETTING).exists()]
+    if not stored:
         settings = _settings(ctx, opened, **options)
-        stores = {n: _carried_out(n, opened[n], *settings[n], out, again=again) for n in chosen}
+        for n in chosen:
+            _carried_out(n, opened[n], *settings[n], out, again=again)
         if measure_only:
             click.echo(f"{out / RESULTS}: {', '.join(chosen)}")
             return
-        chapters = [_recalled(n, opened[n], stores[n]) for n in chosen]
+    chapters = [_recalled(n, known[n]) for n in chosen if not (stored and everything) or n in there]
     if not chapters:
         message = f"The folder holds results of a study. Received: {out} without. Run one without --stored first."
         raise click.ClickException(message)
     for chapter in chapters:
-        if docs is None:
-            _write_files(chapter, out / chapter.name)
-        else:
-            _write_docs(chapter, docs)
+        with _as_written(chapter.name):
+            if docs is None:
+                _write_files(chapter, out / chapter.name)
+            else:
+                _write_docs(chapter, docs)
     if docs is None:
-        write_text(out / "report.html", report.to_html_page(chapters))
+        others = [n for n in there if n not in chosen]
+        _write_report(out / "report.html", chapters, [(n, known[n]) for n in others])
     click.echo(f"{docs or out / 'report.html'}: {', '.join(c.name for c in chapters)}")
     refused = [f"{c.name}: {n} {why}" for c in chapters for n, why in c.page.refusals.items()]
     if refused:
@@ -171,35 +175,66 @@ def _data(ctx: click.Context, name: str, opened: Study, given: Sequence[str], *,
     return tuple(d for d in given if d in known) or opened.data
 
 
-def _carried_out(name: str, opened: Study, setting: Setting, field: Field, out: Path, *, again: bool) -> Store:
+def _carried_out(name: str, opened: Study, setting: Setting, field: Field, out: Path, *, again: bool) -> None:
     click.echo(f"{name}: {', '.join(setting.contenders)}")
     for absent, why in setting.absent.items():
         click.echo(f"  without {absent}: {why}")
     store = Store(out / RESULTS / name, field.machine)
     measure(opened, setting, store, lambda line: click.echo(f"  {line}"), again=again)
-    return store
 
 
-def _recalled(name: str, opened: Study, store: Store) -> Chapter:
-    setting, results, found = recall(opened, store)
-    page = Page()
-    opened.present(page, setting, results)
+@contextmanager
+def _as_written(name: str) -> Iterator[None]:
+    """Context manager: results that are not what the study writes are told, whatever they make fail."""
+    try:
+        yield
+    except (OSError, ImportError, MemoryError):
+        raise
+    except Exception as error:
+        message = (
+            f"Stored results are those of the study, complete and unchanged. Received for {name}: {describe(error)} "
+            f"Measure {name} with --again, or remove its results."
+        )
+        raise ValueError(message) from error
+
+
+def _recalled(name: str, store: Store) -> Chapter:
+    opened, page = studies.get_study(name), Page()
+    with _as_written(name):
+        setting, results, found = recall(opened, store)
+        report.machine_facts(found)
+        opened.present(page, setting, results)
     return Chapter(name, opened, setting, found, page)
+
+
+def _write_report(path: Path, chapters: list[Chapter], others: Sequence[tuple[str, Store]]) -> None:
+    """One page with all studies of the folder, those too that were carried out before."""
+    for name, store in others:
+        try:
+            chapter = _recalled(name, store)
+            with _as_written(name):
+                report.to_html_page([chapter])
+            chapters = [*chapters, chapter]
+        except ValueError as error:
+            click.echo(f"note: the report is without {name}: {error}", err=True)
+    order = studies.names()
+    chapters = sorted(chapters, key=lambda c: order.index(c.name))
+    write_file(path, report.to_html_page(chapters).encode())
 
 
 def _write_files(chapter: Chapter, folder: Path) -> None:
     """Tables and figures as files."""
     for table in chapter.page.tables:
-        write_text(folder / f"{table.name}.csv", tables.to_csv(table))
-        write_text(folder / f"{table.name}.json", tables.to_json(table))
+        write_file(folder / f"{table.name}.csv", tables.to_csv(table).encode())
+        write_file(folder / f"{table.name}.json", tables.to_json(table).encode())
     for figure in chapter.page.figures:
-        write_text(folder / f"{figure.name}.svg", figures.to_svg(figure))
-        (folder / f"{figure.name}.png").write_bytes(figures.to_png(figure))
+        write_file(folder / f"{figure.name}.svg", figures.to_svg(figure).encode())
+        write_file(folder / f"{figure.name}.png", figures.to_png(figure))
 
 
 def _write_docs(chapter: Chapter, folder: Path) -> None:
     """A page for the documentation, with its figures."""
     above = next((up for up in ("..", "../..") if (folder / up / "method.md").exists()), "..")
-    write_text(folder / f"{chapter.name}.md", markdown.to_page(chapter, "figures", f"{above}/method.md"))
+    write_file(folder / f"{chapter.name}.md", markdown.to_page(chapter, "figures", f"{above}/method.md").encode())
     for figure in chapter.page.figures:
-        write_text(folder / "figures" / f"{chapter.name}-{figure.name}.svg", figures.to_svg(figure))
+        write_file(folder / "figures" / f"{chapter.name}-{figure.name}.svg", figures.to_svg(figure).encode())

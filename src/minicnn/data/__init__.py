@@ -64,9 +64,9 @@ def load(name: str, data_dir: PathLike | None = None, *, download: bool = True, 
 
     Args:
         name: One of `names()`.
-        data_dir: Folder (or file) to read it from; left out, it is looked for in the folder that the
-            environment variable MINICNN_DATA names, then in the download cache.
-        download: Whether to fetch what is not found, for the data sets that can be fetched.
+        data_dir: Folder (or file) to read it from, and nowhere else; left out, it is looked for in the folder that
+            the environment variable MINICNN_DATA names, then in the download cache.
+        download: Whether to fetch what is not found where no `data_dir` is given, if the data set can be fetched.
         options: Further arguments of the function of that name in `minicnn.data`.
 
     Returns:

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, BinaryIO, Protocol, TypeVar
 
 from minicnn.data.dataset import DataError
+from minicnn.extras import install
 
 T = TypeVar("T")
 PathLike = str | os.PathLike[str]
 
 ENVIRONMENT = "MINICNN_DATA"
-MAX_BYTES = 2**30  # of one file, uncompressed
+MAX_MEMBERS = 10_000  # of one gzip file: bgzip makes one of every 64 kB
 GZIP_RATIO = 1032  # deflate cannot compress more than this
-CHUNK = 2**20
+CHUNK = 2**20  # bytes read at a time
+PIECE = 2**14  # of a compressed file, where they may stand for a thousand times as many
 
 
 def fail(path: PathLike, rule: str, received: str, remedy: str) -> DataError:
@@ -31,7 +34,7 @@ def find(
     """Look for a data set in the user's folders.
 
     Args:
-        data_dir: A folder given by the user; after it comes the one that MINICNN_DATA names.
+        data_dir: A folder given by the user: then no other one is looked into. If it is None, MINICNN_DATA names one.
         subfolders: Looked into before the folder itself.
         holds: Returns what it finds in a folder, or None.
 
@@ -41,27 +44,66 @@ def find(
     Raises:
         DataError: If a folder that was given does not exist.
     """
-    looked = []
-    for source, text in (("data_dir", data_dir), (ENVIRONMENT, os.environ.get(ENVIRONMENT))):
-        if not text:
-            continue
-        base = Path(text).expanduser()
-        if not base.is_dir():
-            message = f"{source} names a folder that exists. Received: {base}. Create it or name another one."
-            raise DataError(message)
-        for folder in (*(base / name for name in subfolders), base):
-            if folder.is_dir():
-                looked.append(folder)
-                found = holds(folder)
-                if found is not None:
-                    return found, looked
-    return None, looked
+    source, text = ("data_dir", data_dir) if data_dir is not None else (ENVIRONMENT, os.environ.get(ENVIRONMENT))
+    if data_dir is None and not text:
+        return None, []
+    base = Path(text or "").expanduser()
+    if not (text and base.is_dir()):
+        message = f"{source} names a folder that exists. Received: {str(text)!r}. Create it or name another one."
+        raise DataError(message)
+    looked = [folder for folder in (*(base / name for name in subfolders), base) if folder.is_dir()]
+    return next((found for folder in looked if (found := holds(folder)) is not None), None), looked
 
 
-def not_found(name: str, wanted: str, folders: Sequence[Path], remedy: str) -> DataError:
-    """The error for a data set that is in none of the folders."""
-    places = ", ".join(map(str, folders)) or f"no folder, as neither data_dir nor {ENVIRONMENT} is given"
-    return DataError(f"{name} needs {wanted}. Looked in: {places}. {remedy}")
+def find_or_download(
+    name: str,
+    data_dir: PathLike | None,
+    subfolders: Sequence[str],
+    holds: Callable[[Path], T | None],
+    wanted: str,
+    source: str,
+    fetch: Callable[[str], T] | None = None,
+) -> T:
+    """Look for a data set in the user's folders, and fetch it if the user named none that should hold it.
+
+    Args:
+        name: Name of the data set.
+        data_dir: A folder given by the user; what it lacks is taken from nowhere else.
+        subfolders: Looked into before the folder itself.
+        holds: Returns what it finds in a folder, or None.
+        wanted: What is looked for, in words.
+        source: Where users can fetch it from, in words.
+        fetch: Downloads it; called with what to say if that fails. None if it must not or cannot be downloaded.
+
+    Returns:
+        What was found or fetched.
+
+    Raises:
+        DataError: If it is not there.
+    """
+    found, looked = find(data_dir, subfolders, holds)
+    if found is not None:
+        return found
+    places = ", ".join(map(str, looked)) or f"no folder, as neither data_dir nor {ENVIRONMENT} is given"
+    remedy = f"Fetch {source} and name the folder by data_dir or {ENVIRONMENT}"
+    if data_dir is not None:
+        remedy += ", or leave data_dir out" + (": then it is downloaded" if fetch else "")
+    message = f"{name} needs {wanted}. Looked in: {places}. {remedy}."
+    if fetch is None or data_dir is not None:
+        raise DataError(message)
+    return fetch(message)
+
+
+def entries(folder: Path) -> list[Path]:
+    """What a folder holds, in the order of the names.
+
+    Raises:
+        DataError: If that cannot be read.
+    """
+    try:
+        return sorted(folder.iterdir())
+    except OSError as error:
+        raise fail(folder, "a folder can be read", str(error), "Check the path and its permissions.") from error
 
 
 class Readable(Protocol):
@@ -70,6 +112,54 @@ class Readable(Protocol):
     def read(self, size: int, /) -> bytes:
         """At most `size` bytes; none at the end."""
         ...
+
+
+class Gunzip:
+    """The content of a gzip file: one member, or several one after another.
+
+    The gzip module of the standard library sets no limit to their number, and 2 million take half a minute.
+
+    Args:
+        raw: The file.
+    """
+
+    def __init__(self, raw: Readable) -> None:
+        self._raw, self._inflate, self._members, self._ahead = raw, _inflater(), 1, b""
+
+    def read(self, size: int, /) -> bytes:
+        """At most `size` bytes; none at the end.
+
+        Raises:
+            EOFError: If the file ends within a member.
+            OSError: If there are too many members.
+            zlib.error: If it is damaged.
+        """
+        while True:
+            if not self._ahead:
+                self._ahead = self._raw.read(PIECE)
+            if not self._ahead and self._inflate.eof:
+                return b""
+            if not self._ahead:
+                message = "the file ends before its end-of-stream marker"
+                raise EOFError(message)
+            if self._inflate.eof:
+                self._ahead = self._ahead.lstrip(b"\0")  # zeros may fill up the last block
+                if not self._ahead:
+                    continue
+                self._inflate, self._members = _inflater(), self._members + 1
+                if self._members > MAX_MEMBERS:
+                    message = f"more than {MAX_MEMBERS:,} members"
+                    raise OSError(message)
+            data = self._inflate.decompress(self._ahead, size)
+            self._ahead = self._inflate.unconsumed_tail or self._inflate.unused_data
+            if data:
+                return data
+
+
+def _inflater() -> Any:
+    import zlib
+
+    return zlib.decompressobj(16 + zlib.MAX_WBITS)  # 16: with the header and the checksum of gzip
 
 
 class BoundedReader:
@@ -87,57 +177,65 @@ class BoundedReader:
             try:
                 chunk = self._stream.read(min(size - len(result), CHUNK))
             except (OSError, EOFError, zlib.error) as error:
-                raise fail(
-                    self._path, "a gzip stream is complete and undamaged", str(error), "Fetch the file again."
-                ) from error
+                rule = "a gzip stream is complete and undamaged"
+                raise fail(self._path, rule, str(error), "Fetch the file again.") from error
             if not chunk:
                 break
             self._left -= len(chunk)
             if self._left < 0:
-                raise fail(
-                    self._path,
-                    f"a data file has at most {self._limit:,} bytes, uncompressed",
-                    "more",
-                    "Check that it is the right file.",
-                )
+                rule = f"a data file has at most {self._limit:,} bytes, uncompressed"
+                raise fail(self._path, rule, "more", "Check that it is the right file.")
             result += chunk
         return result
 
+    def finish(self) -> None:
+        """Read what is left and forget it: gzip's checksum comes last."""
+        while self.read(CHUNK):
+            pass
+
 
 @contextmanager
-def open_bounded(path: Path, limit: int | None = None) -> Iterator[tuple[BoundedReader, int]]:
+def open_regular(path: Path) -> Iterator[BinaryIO]:
+    """Open a regular file; a named pipe or a device could keep its reader waiting for ever.
+
+    Raises:
+        DataError: If it is none, or cannot be opened.
+    """
+    rule, remedy = "a data file is a regular file that can be opened", "Check the path and its permissions."
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            message = "it is a folder, a pipe or a device"
+            raise OSError(message)
+        stream = path.open("rb")
+    except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
+        raise fail(path, rule, str(error), remedy) from error
+    with stream:
+        yield stream
+
+
+@contextmanager
+def open_bounded(path: Path, limit: int) -> Iterator[tuple[BoundedReader, int]]:
     """Open a file, plain or gzip (told apart by its first bytes).
 
     Args:
         path: The file.
-        limit: The most bytes, uncompressed, that may be read from it; MAX_BYTES if left out.
+        limit: The most bytes, uncompressed, that may be read from it.
 
     Yields:
         The reader, and an upper bound of the number of bytes that it can give.
 
     Raises:
-        DataError: If the file cannot be opened; by the reader, if it is damaged or too long.
+        DataError: If it is no regular file or cannot be opened; by the reader, if it is damaged or too long.
     """
-    import gzip
-
-    limit = MAX_BYTES if limit is None else limit
-    try:
-        raw = path.open("rb")
-    except OSError as error:
-        raise fail(path, "a data file can be opened", str(error), "Check the path and its permissions.") from error
-    with raw:
+    with open_regular(path) as raw:
         size = os.fstat(raw.fileno()).st_size
         compressed = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
-        if compressed:
-            with gzip.GzipFile(fileobj=raw) as stream:
-                yield BoundedReader(stream, path, limit), size * GZIP_RATIO
-        else:
-            yield BoundedReader(raw, path, limit), size
+        yield BoundedReader(Gunzip(raw) if compressed else raw, path, limit), size * (GZIP_RATIO if compressed else 1)
 
 
-def sha256(path: Path, *, uncompressed: bool) -> str:
-    """SHA-256 of a file, or of what it holds if it is gzip, as hexadecimal digits.
+def sha256(path: Path, limit: int, *, uncompressed: bool) -> str:
+    """SHA-256 of a file, or of what it holds if it is gzip, of at most `limit` bytes, as hexadecimal digits.
 
     Raises:
         DataError: If the file is damaged or too long.
@@ -146,7 +244,7 @@ def sha256(path: Path, *, uncompressed: bool) -> str:
 
     digest = hashlib.sha256()
     if uncompressed:
-        with open_bounded(path) as (reader, _):
+        with open_bounded(path, limit) as (reader, _):
             while chunk := reader.read(CHUNK):
                 digest.update(chunk)
     else:
@@ -156,7 +254,7 @@ def sha256(path: Path, *, uncompressed: bool) -> str:
 
 
 def download(
-    folder: str, filename: str, urls: Sequence[str], known_sha256: str, *, uncompressed: bool, remedy: str
+    folder: str, filename: str, urls: Sequence[str], known_sha256: str, size: int, *, uncompressed: bool, remedy: str
 ) -> Path:
     """Fetch a file into pooch's cache, unless it is there, from the first mirror that has it undamaged.
 
@@ -165,6 +263,7 @@ def download(
         filename: Name of the file there.
         urls: The file's addresses, in the order to try.
         known_sha256: SHA-256 that the file must have.
+        size: Bytes that it has, or that it has uncompressed: no more is fetched than that and a sixteenth.
         uncompressed: Whether that is the hash of what the gzip file holds, as mirrors compress differently.
         remedy: What the user can do instead.
 
@@ -178,13 +277,15 @@ def download(
     try:
         import pooch
     except ImportError as error:
-        message = f'Downloading {filename} needs pooch: pip install "minicnn[cli]". {remedy}'
+        message = f"Downloading {filename} needs pooch: {install('cli')}. {remedy}"
         raise ImportError(message) from error
+
+    limit = size + size // 16
 
     def verify(fname: str, action: str, _: Any) -> str:
         path = Path(fname)
         try:
-            received = sha256(path, uncompressed=uncompressed)
+            received = sha256(path, limit, uncompressed=uncompressed)
             if received != known_sha256:
                 raise fail(path, f"the SHA-256 is {known_sha256}", received, "Fetch the file again.")
         except DataError:
@@ -203,14 +304,33 @@ def download(
     for url in urls:
         try:
             with _progress(filename) as bar, _quiet(pooch.get_logger()):
-                downloader = pooch.HTTPDownloader(progressbar=bar, chunk_size=CHUNK // 16)
-                pooch.retrieve(url, None, filename, cache, processor=verify, downloader=downloader)
+                fetch = pooch.HTTPDownloader(progressbar=bar, chunk_size=CHUNK // 16)
+
+                def bounded(url: str, output: str, owner: Any, fetch: Any = fetch) -> None:
+                    with open(output, "wb") as stream:
+                        fetch(url, _BoundedWriter(stream, limit), owner)
+
+                pooch.retrieve(url, None, filename, cache, processor=verify, downloader=bounded)
         except (OSError, ValueError) as error:  # requests' errors are OSErrors, DataError a ValueError
             failures.append(f"{url}: {error}")
         else:
             return path
     message = "\n  ".join([f"{filename} could not be downloaded:", *failures]) + f"\n{remedy}"
     raise DataError(message)
+
+
+class _BoundedWriter:
+    """Ends a download that is longer than the file that was asked for."""
+
+    def __init__(self, stream: BinaryIO, limit: int) -> None:
+        self._stream, self._left, self._limit, self.flush = stream, limit, limit, stream.flush
+
+    def write(self, data: bytes) -> None:
+        self._left -= len(data)
+        if self._left < 0:
+            message = f"the file has at most {self._limit:,} bytes. Received: more."
+            raise DataError(message)
+        self._stream.write(data)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,18 @@ import numpy as np
 import numpy.typing as npt
 
 from minicnn.data.dataset import Dataset
-from minicnn.data.files import PathLike, download, fail, find, not_found, open_bounded
+from minicnn.data.files import PathLike, download, fail, find_or_download, open_bounded
 
 MAGIC = {1: 0x0801, 3: 0x0803}  # by number of dimensions: labels, images
 KINDS = {1: "labels", 3: "images"}
 MAX_SIDE = 4096  # pixels
-FILES = {  # attribute of the Dataset: name, dimensions
-    "x_train": ("train-images-idx3-ubyte", 3),
-    "y_train": ("train-labels-idx1-ubyte", 1),
-    "x_test": ("t10k-images-idx3-ubyte", 3),
-    "y_test": ("t10k-labels-idx1-ubyte", 1),
+MAX_BYTES = 5 * 2**27  # of one file, uncompressed: room for the largest of EMNIST's, which has 547 million
+ROOM = 5  # times the size of MNIST's files, for data sets in their place
+FILES = {  # attribute of the Dataset: name, dimensions, bytes
+    "x_train": ("train-images-idx3-ubyte", 3, 16 + 60_000 * 28 * 28),
+    "y_train": ("train-labels-idx1-ubyte", 1, 8 + 60_000),
+    "x_test": ("t10k-images-idx3-ubyte", 3, 16 + 10_000 * 28 * 28),
+    "y_test": ("t10k-labels-idx1-ubyte", 1, 8 + 10_000),
 }
 
 
@@ -78,13 +81,13 @@ FASHION_MNIST = _Source(
 def mnist(data_dir: PathLike | None = None, *, download: bool = True) -> Dataset:
     """Handwritten digits: 60,000 training and 10,000 test images of 28x28 pixels, grey, white on black.
 
-    The four IDX files, plain or gzip, are read from `data_dir`, or else from the folder that the environment
-    variable MINICNN_DATA names, or from their subfolder `mnist`; if they are in neither, they are downloaded
-    into the user's cache and checked.
+    The four IDX files, plain or gzip, are read from `data_dir` or its subfolder `mnist`. If `data_dir` is left
+    out, they are looked for in the folder that the environment variable MINICNN_DATA names, and if they are
+    not there, they are downloaded into the user's cache and checked.
 
     Args:
         data_dir: Folder of the files, or of the folder `mnist` that holds them.
-        download: Whether to fetch files that are not found.
+        download: Whether to fetch files that are not found where no `data_dir` is given.
 
     Returns:
         The Dataset.
@@ -113,7 +116,7 @@ def fashion_mnist(data_dir: PathLike | None = None, *, download: bool = True) ->
     return _load(FASHION_MNIST, data_dir, download)
 
 
-def read_idx(path: PathLike, ndim: int) -> npt.NDArray[np.uint8]:
+def read_idx(path: PathLike, ndim: int, *, max_bytes: int = MAX_BYTES) -> npt.NDArray[np.uint8]:
     """Read an IDX file of bytes, plain or gzip.
 
     Nothing is allocated on the word of the header: memory grows with what the file really holds.
@@ -121,6 +124,7 @@ def read_idx(path: PathLike, ndim: int) -> npt.NDArray[np.uint8]:
     Args:
         path: The file.
         ndim: 1 for labels, 3 for images.
+        max_bytes: The most bytes that it may hold, uncompressed.
 
     Returns:
         Shape (N,) or (N, H, W).
@@ -130,7 +134,7 @@ def read_idx(path: PathLike, ndim: int) -> npt.NDArray[np.uint8]:
     """
     path = Path(path)
     again = "Fetch the file again."
-    with open_bounded(path) as (reader, at_most):
+    with open_bounded(path, max_bytes) as (reader, at_most):
         length = 4 * (1 + ndim)
         header = reader.read(length)
         if len(header) < length:
@@ -155,17 +159,14 @@ def read_idx(path: PathLike, ndim: int) -> npt.NDArray[np.uint8]:
 
 
 def _load(source: _Source, data_dir: PathLike | None, fetch: bool) -> Dataset:
-    paths, folders = find(data_dir, source.subfolders, _files_in)
-    if paths is None:
-        files = ", ".join(f"{name}[.gz]" for name, _ in FILES.values())
-        remedy = f"Fetch them from {source.mirrors[0]} and name their folder by data_dir or MINICNN_DATA."
-        missing = not_found(source.name, f"the files {files}", folders, remedy)
-        if not fetch:
-            raise missing
-        paths = _download(source, str(missing))
+    wanted = f"the files {', '.join(f'{name}[.gz]' for name, *_ in FILES.values())}"
+    download = partial(_download, source) if fetch else None
+    mirror = f"them from {source.mirrors[0]}"
+    paths = find_or_download(source.name, data_dir, source.subfolders, _files_in, wanted, mirror, download)
     arrays: dict[str, Any] = {}
     for key, path in paths.items():
-        arrays[key] = read_idx(path, FILES[key][1])
+        _, ndim, size = FILES[key]
+        arrays[key] = read_idx(path, ndim, max_bytes=ROOM * size)
     for split in ("train", "test"):
         x, y = arrays[f"x_{split}"], arrays[f"y_{split}"]
         path = paths[f"y_{split}"]
@@ -190,12 +191,12 @@ def _load(source: _Source, data_dir: PathLike | None, fetch: bool) -> Dataset:
 def _files_in(folder: Path) -> dict[str, Path] | None:
     """The four files in a folder, or None if it holds none of them; unpackers may write "." for "-"."""
     paths = {}
-    for key, (name, _) in FILES.items():
+    for key, (name, *_) in FILES.items():
         names = (name, f"{name}.gz", name.replace("-idx", ".idx"), name.replace("-idx", ".idx") + ".gz")
         found = [folder / candidate for candidate in names if (folder / candidate).is_file()]
         if found:
             paths[key] = found[0]
-    missing = [name for key, (name, _) in FILES.items() if key not in paths]
+    missing = [name for key, (name, *_) in FILES.items() if key not in paths]
     if paths and missing:
         raise fail(folder, "the four IDX files are together", f"no {', '.join(missing)}", "Add what is missing.")
     return paths or None
@@ -208,8 +209,9 @@ def _download(source: _Source, remedy: str) -> dict[str, Path]:
             f"{name}.gz",
             [f"{mirror}{name}.gz" for mirror in source.mirrors],
             source.sha256[key],
+            size,
             uncompressed=True,
             remedy=remedy,
         )
-        for key, (name, _) in FILES.items()
+        for key, (name, _, size) in FILES.items()
     }

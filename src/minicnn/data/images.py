@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-import os
+import io
+import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from minicnn.data.dataset import DataError, Dataset, Images
-from minicnn.data.files import PathLike, fail, find, not_found, open_bounded
+from minicnn.data.files import PathLike, entries, fail, find_or_download, open_bounded, open_regular
 from minicnn.data.order import philox
+from minicnn.extras import install
+from minicnn.machine import total_memory
 
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # all that Pillow may take a file for
 MODES = {"1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV", "LAB"}  # 8 bits a channel
 SUBFOLDERS = ("tiny_imagenet", "tiny-imagenet-200")  # of Tiny-ImageNet
-MAX_PIXELS = 2**26  # of one image
-MAX_BYTES = 2**34  # of all images, decoded
-MAX_TABLE = 2**26  # bytes of a text
+MAX_PIXELS = 2**25  # of one image; WebP takes 20 bytes for each while it is decoded
+MAX_AT_ONCE = 2**26  # pixels of the images that are being decoded
+MAX_FILE = 2**27  # bytes of one image, encoded
+MAX_SCANS = 50  # of a JPEG, each of which goes over all pixels in a few bytes; progressive ones have about 10
+MAX_BYTES = 2**34  # of all images, decoded; and half of the machine's memory
+MAX_TABLE = 2**22  # bytes of a text; words.txt has 2.7 million
 Sample = tuple[Path, int]  # an image and its label
 
 
@@ -92,7 +100,7 @@ def tiny_imagenet(data_dir: PathLike | None = None, *, size: int | tuple[int, in
 
     Args:
         data_dir: The folder `tiny-imagenet-200`, or the folder that holds it (or holds it as
-            `tiny_imagenet`); else MINICNN_DATA names it.
+            `tiny_imagenet`); if left out, MINICNN_DATA names it.
         size: Height and width, or both as one number, that images are resized to.
 
     Returns:
@@ -102,15 +110,9 @@ def tiny_imagenet(data_dir: PathLike | None = None, *, size: int | tuple[int, in
         DataError: If the files are not found, or break a rule of their format.
         ImportError: If Pillow is missing.
     """
-    root, folders = find(data_dir, SUBFOLDERS, _tiny_imagenet_in)
-    if root is None:
-        wanted = "the folder tiny-imagenet-200 with train/, val/ and words.txt"
-        remedy = (
-            "Fetch and unpack http://cs231n.stanford.edu/tiny-imagenet-200.zip and name its folder by "
-            "data_dir or MINICNN_DATA."
-        )
-        missing = not_found("tiny_imagenet", wanted, folders, remedy)
-        raise missing
+    wanted = "the folder tiny-imagenet-200 with train/, val/ and words.txt"
+    source = "and unpack http://cs231n.stanford.edu/tiny-imagenet-200.zip"
+    root = find_or_download("tiny_imagenet", data_dir, SUBFOLDERS, _tiny_imagenet_in, wanted, source)
     ids = _class_names(root / "train")
     if not ids:
         raise fail(root / "train", "there is one folder for each class", "none", "Unpack the archive again.")
@@ -132,8 +134,8 @@ def _tiny_imagenet_in(folder: Path) -> Path | None:
 
 def _table(path: Path, columns: int) -> list[list[str]]:
     """The lines of a text, each split at tabs."""
-    with open_bounded(path) as (reader, _):
-        content = reader.read(MAX_TABLE)
+    with open_bounded(path, MAX_TABLE) as (reader, _):
+        content = reader.read(MAX_TABLE + 1)
     try:
         lines = content.decode("utf-8").splitlines()
     except UnicodeDecodeError as error:
@@ -149,16 +151,16 @@ def _table(path: Path, columns: int) -> list[list[str]]:
 def _class_names(root: Path) -> list[str]:
     if not root.is_dir():
         return []
-    return sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and not entry.name.startswith("."))
+    return [path.name for path in entries(root) if path.is_dir() and not path.name.startswith(".")]
 
 
 def _samples(root: Path, class_names: Sequence[str], subfolder: str = "") -> list[Sample]:
     samples = []
     for label, name in enumerate(class_names):
         folder = root / name / subfolder
-        entries = sorted(folder.iterdir()) if folder.is_dir() else []
+        found = entries(folder) if folder.is_dir() else []
         samples += [
-            (path, label) for path in entries if path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
+            (path, label) for path in found if path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
         ]
     if not samples:
         rule = f"class folders hold images with one of the suffixes {', '.join(sorted(SUFFIXES))}"
@@ -189,7 +191,7 @@ def _dataset(
     try:
         from PIL import Image
     except ImportError as error:
-        message = 'Reading images needs Pillow: pip install "minicnn[cli]".'
+        message = f"Reading images needs Pillow: {install('cli')}."
         raise ImportError(message) from error
     from concurrent.futures import ThreadPoolExecutor
 
@@ -204,14 +206,17 @@ def _dataset(
     with warnings.catch_warnings(action="ignore", category=Image.DecompressionBombWarning):
         first = _decode(samples[0][0], None if H is None else (H, W), channels)
         shape = first.shape
-        total = len(samples) * first.size
-        if total > MAX_BYTES:
+        most = min(MAX_BYTES, total_memory() // 2 or MAX_BYTES)
+        try:
+            if len(samples) * first.size > most:
+                raise MemoryError
+            images = np.empty((len(samples), *shape), np.uint8)
+        except MemoryError as error:
             message = (
-                f"A Dataset holds at most {MAX_BYTES:,} bytes of images. Received: {len(samples):,} images "
-                f"of shape {shape} in {name!r}. Give a smaller size."
+                f"A Dataset holds at most {most:,} bytes of images, and no more than there is memory for. Received: "
+                f"{len(samples):,} images of shape {shape} in {name!r}. Give a smaller size."
             )
-            raise DataError(message)
-        images = np.empty((len(samples), *shape), np.uint8)
+            raise DataError(message) from error
 
         def fill(i: int) -> None:
             image = _decode(samples[i][0], None if H is None else (H, W), channels)
@@ -229,12 +234,42 @@ def _dataset(
     return Dataset(name, images[:n], labels[:n], images[n:], labels[n:], tuple(class_names))
 
 
+class _Pixels:
+    """Has threads wait while the images that are being decoded have too many pixels in all."""
+
+    def __init__(self) -> None:
+        self._free, self._changed = MAX_AT_ONCE, threading.Condition()
+
+    @contextmanager
+    def take(self, count: int) -> Iterator[None]:
+        with self._changed:
+            self._changed.wait_for(lambda: self._free >= count)
+            self._free -= count
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._free += count
+                self._changed.notify_all()
+
+
+_pixels = _Pixels()
+
+
 def _decode(path: Path, size: Any, channels: int) -> Images:
     """One image, uint8, shape (H, W, channels)."""
     from PIL import Image
 
+    with open_regular(path) as stream:
+        content = stream.read(MAX_FILE + 1)
     try:
-        with Image.open(path) as image:
+        if len(content) > MAX_FILE or content[:2] in (b"P1", b"P2", b"P3"):
+            message = f"more than {MAX_FILE:,} bytes, or pixels written as text"
+            raise ValueError(message)
+        if content[:2] == b"\xff\xd8" and content.count(b"\xff\xda") > MAX_SCANS:
+            message = f"a JPEG of more than {MAX_SCANS} scans"
+            raise ValueError(message)
+        with Image.open(io.BytesIO(content), formats=FORMATS) as image:
             width, height = image.size
             if width * height > MAX_PIXELS:
                 message = f"more than {MAX_PIXELS:,} pixels: {width}x{height}"
@@ -242,10 +277,11 @@ def _decode(path: Path, size: Any, channels: int) -> Images:
             if image.mode not in MODES:
                 message = f"mode {image.mode}, which has not 8 bits a channel"
                 raise ValueError(message)
-            decoded = image.convert("RGB" if channels == 3 else "L")
+            with _pixels.take(width * height):
+                decoded = image.convert("RGB" if channels == 3 else "L")
         if size is not None:
             decoded = decoded.resize((size[1], size[0]), Image.Resampling.BILINEAR)
     except Exception as error:  # Pillow raises errors of many kinds on damaged files
-        rule = f"an image can be decoded and has at most {MAX_PIXELS:,} pixels of 8 bits a channel"
+        rule = f"an image is {', '.join(FORMATS)} and has at most {MAX_PIXELS:,} pixels of 8 bits a channel"
         raise fail(path, rule, str(error), "Mend or remove it.") from error
     return np.asarray(decoded, np.uint8).reshape(decoded.height, decoded.width, channels)

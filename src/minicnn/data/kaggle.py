@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from minicnn.data.dataset import DataError, Dataset, Images, Labels
-from minicnn.data.files import PathLike, fail, find, not_found
+from minicnn.data.dataset import Dataset, Images, Labels
+from minicnn.data.files import PathLike, fail, find_or_download, open_regular
 
 SUBFOLDERS = ("kaggle_digits", "digit-recognizer")
 SIDE = 28
 COLUMNS = 1 + SIDE * SIDE
-MAX_BYTES = 2**28  # Kaggle's file has 77 million
+MAX_BYTES = 2**27  # Kaggle's file has 77 million
+MAX_LINE = 8192  # characters; 785 values of three digits and their commas are 3,140
+MAX_LINES = MAX_BYTES // (2 * COLUMNS)  # as many as there can be if all values have one digit
 HEADER = ",".join(["label", *(f"pixel{i}" for i in range(SIDE * SIDE))])
 AGAIN = "Fetch the file again."
-REMEDY = "Fetch train.csv of kaggle.com/c/digit-recognizer and name its folder by data_dir or MINICNN_DATA."
 
 
 def kaggle_digits(
@@ -31,7 +35,7 @@ def kaggle_digits(
 
     Args:
         data_dir: The CSV file, or the folder of `train.csv` or of a subfolder `kaggle_digits` or
-            `digit-recognizer` that holds it; else MINICNN_DATA names it.
+            `digit-recognizer` that holds it; if left out, MINICNN_DATA names the folder.
         test_samples: Rows held out as the test set.
         holdout: Whether these are the first or the last rows.
 
@@ -63,11 +67,8 @@ def _split(rows: npt.NDArray[np.uint8]) -> tuple[Images, Labels]:
 def _find(data_dir: PathLike | None) -> Path:
     if data_dir is not None and Path(data_dir).expanduser().is_file():
         return Path(data_dir).expanduser()
-    path, folders = find(data_dir, SUBFOLDERS, _csv_in)
-    if path is None:
-        missing = not_found("kaggle_digits", "the file train.csv", folders, REMEDY)
-        raise missing
-    return path
+    source = "train.csv of kaggle.com/c/digit-recognizer"
+    return find_or_download("kaggle_digits", data_dir, SUBFOLDERS, _csv_in, "the file train.csv", source)
 
 
 def _csv_in(folder: Path) -> Path | None:
@@ -77,42 +78,58 @@ def _csv_in(folder: Path) -> Path | None:
 
 def _read(path: Path) -> npt.NDArray[np.uint8]:
     """All rows, shape (N, 785)."""
-    size = path.stat().st_size
-    if size > MAX_BYTES:
-        raise fail(path, f"the file has at most {MAX_BYTES:,} bytes", f"{size:,}", "Check that it is the right file.")
-    # Latin-1 decodes any byte, so that damage shows as a value that is not a number.
-    with path.open(encoding="latin-1") as lines:
-        header = lines.readline(2 * len(HEADER)).rstrip("\n")
-    if header != HEADER:
-        raise fail(path, f"line 1 is {HEADER[:20]}...pixel{SIDE * SIDE - 1}", f"{header[:40]!r}", AGAIN)
-    try:
-        with warnings.catch_warnings(action="ignore"):  # of a file without rows
-            rows = np.loadtxt(path, np.uint8, comments=None, delimiter=",", skiprows=1, encoding="latin-1", ndmin=2)
-    except ValueError as error:
-        raise _first_mistake(path, str(error)) from error
-    if rows.size == 0:
+    lines, parts, number = _lines(path), [], 2
+    while some := list(itertools.islice(lines, 512)):
+        if any(some):
+            parts.append(_rows(some, number, path))
+        number += len(some)
+    if not parts:
         raise fail(path, "there is at least one row below line 1", "none", AGAIN)
-    if rows.shape[1] != COLUMNS or rows[:, 0].max() > 9:
-        raise _first_mistake(path, f"{rows.shape[1]} values on each line")
-    return rows
+    return np.concatenate(parts)
 
 
-def _first_mistake(path: Path, received: str) -> DataError:
-    """The error for the first line that breaks a rule."""
+def _lines(path: Path) -> Iterator[str]:
+    """The lines below the first."""
+    with open_regular(path) as stream:
+        size = os.fstat(stream.fileno()).st_size
+        if size > MAX_BYTES:
+            rule = f"the file has at most {MAX_BYTES:,} bytes"
+            raise fail(path, rule, f"{size:,}", "Check that it is the right file.")
+        # Latin-1 decodes any byte, so that damage shows as a value that is not a number.
+        header = stream.readline(MAX_LINE).decode("latin-1").rstrip("\r\n")
+        if header != HEADER:
+            raise fail(path, f"line 1 is {HEADER[:20]}...pixel{SIDE * SIDE - 1}", f"{header[:40]!r}", AGAIN)
+        for number in itertools.count(2):
+            line = stream.readline(MAX_LINE + 1)
+            if not line:
+                return
+            if len(line) > MAX_LINE or number > MAX_LINES:
+                rule = f"there are at most {MAX_LINES:,} lines of at most {MAX_LINE:,} characters"
+                raise fail(path, rule, f"more on line {number}", AGAIN)
+            yield line.decode("latin-1").rstrip("\r\n")
+
+
+def _rows(lines: list[str], first: int, path: Path) -> npt.NDArray[np.uint8]:
+    """The rows of some lines, the first of which has this number; empty lines are passed over."""
+    try:
+        with warnings.catch_warnings(action="error"):  # some versions of NumPy warn of 1.5, and take it for 1
+            rows = np.loadtxt(lines, np.uint8, comments=None, delimiter=",", ndmin=2)
+        if rows.shape[1] == COLUMNS and rows[:, 0].max() <= 9:
+            return rows
+        received = f"{rows.shape[1]} values on each line"
+    except (ValueError, Warning) as error:
+        received = str(error)
+    for number, line in enumerate(lines, first):
+        fields = line.split(",") if line else []
+        if line and len(fields) != COLUMNS:
+            received = f"{len(fields)} on line {number}"
+            break
+        wrong = [field for i, field in enumerate(fields) if not _is_number(field, 255 if i else 9)]
+        if wrong:
+            received = f"{wrong[0][:20]!r} on line {number}"
+            break
     rule = f"each line below the first holds {COLUMNS} values from 0 to 255, the first from 0 to 9"
-    with path.open(encoding="latin-1") as lines:
-        for number, line in enumerate(lines, 1):
-            if number == 1 or line == "\n":
-                continue
-            fields = line.removesuffix("\n").split(",")
-            if len(fields) != COLUMNS:
-                received = f"{len(fields)} on line {number}"
-                break
-            wrong = [field for i, field in enumerate(fields) if not _is_number(field, 255 if i else 9)]
-            if wrong:
-                received = f"{wrong[0][:20]!r} on line {number}"
-                break
-    return fail(path, rule, received, AGAIN)
+    raise fail(path, rule, received, AGAIN)
 
 
 def _is_number(field: str, most: int) -> bool:

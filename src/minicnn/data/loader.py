@@ -79,7 +79,7 @@ class Loader:
         self.num_samples = len(x)
         self.batch_size = batch_size
         self._arrays = tuple(arrays.values())
-        self._shuffle = shuffle
+        self.shuffle = shuffle
         self._seed = seed
         self._last_batch = last_batch
         self._transform = transform
@@ -99,7 +99,7 @@ class Loader:
 
     def __iter__(self) -> Iterator[tuple[Array, ...]]:
         epoch = self.epoch
-        order = epoch_order(self.num_samples, shuffle=self._shuffle, seed=self._seed, epoch=epoch)
+        order = epoch_order(self.num_samples, shuffle=self.shuffle, seed=self._seed, epoch=epoch)
         batches = batch_indices(order, self.batch_size, self._last_batch)
         if self._workers == 0:
             return (self._make(epoch, number, indices) for number, indices in enumerate(batches))

@@ -30,7 +30,7 @@ def locate(name: str, data_dir: PathLike | None = None) -> Path | None:
 
     Args:
         name: Name of a data set that is read from files.
-        data_dir: Folder to look into; after it comes the one that MINICNN_DATA names, then the download cache.
+        data_dir: Folder to look into; left out, the one that MINICNN_DATA names, then the download cache.
 
     Returns:
         The folder or file, or None if it is in none of them.
@@ -50,7 +50,7 @@ def locate(name: str, data_dir: PathLike | None = None) -> Path | None:
         return folder if isinstance(found, dict) else found
 
     found, _ = find(data_dir, subfolders, place)
-    return found or _downloaded(name)
+    return found or (_downloaded(name) if data_dir is None else None)
 
 
 def _downloaded(name: str) -> Path | None:

@@ -163,7 +163,9 @@ def judge(model: Model, settings: Settings, samples: Samples, rows: Sequence[dic
     """Loss and accuracy on the test set; those of the last epoch's validation, if that was on it."""
     if not samples.held_out:
         return {"loss": rows[-1]["val_loss"], "accuracy": rows[-1]["val_accuracy"]}
-    return model.evaluate(samples["x_test"], samples["y_test"], settings.batch_size or len(samples["x_train"]))
+    batch = settings.batch_size or len(samples["x_train"])
+    found: dict[str, float] = model.evaluate(samples["x_test"], samples["y_test"], batch, return_dict=True)
+    return found
 
 
 def write_history(path: Path, rows: Sequence[dict[str, Any]]) -> None:

@@ -67,6 +67,7 @@ class Activation(Layer):
         activation: Name, or function of a Value. Names: linear, relu, relu6, leaky_relu (slope 0.2), elu,
             gelu (by the error function), silu or swish, sigmoid, tanh, softmax and log_softmax (last axis).
         name: Name in the model.
+        trainable: See `Layer`.
 
     Input shape:
         Any.
@@ -82,8 +83,8 @@ class Activation(Layer):
         <Activation None>
     """
 
-    def __init__(self, activation: ActivationArgument, *, name: str | None = None) -> None:
-        super().__init__(name=name)
+    def __init__(self, activation: ActivationArgument, *, name: str | None = None, trainable: bool = True) -> None:
+        super().__init__(name=name, trainable=trainable)
         self.activation = activation
         get_activation(activation)
 
@@ -102,6 +103,7 @@ class ReLU(Layer):
         negative_slope: Slope below the threshold.
         threshold: Where the slope changes.
         name: Name in the model.
+        trainable: See `Layer`.
 
     Input shape:
         Any.
@@ -124,8 +126,9 @@ class ReLU(Layer):
         threshold: float = 0.0,
         *,
         name: str | None = None,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(name=name)
+        super().__init__(name=name, trainable=trainable)
         self.max_value = None if max_value is None else number("max_value", max_value, least=0)
         self.negative_slope = number("negative_slope", negative_slope, least=0)
         self.threshold = number("threshold", threshold, least=0)
@@ -149,6 +152,7 @@ class LeakyReLU(Layer):
     Args:
         negative_slope: Slope for negative inputs.
         name: Name in the model.
+        trainable: See `Layer`.
 
     Input shape:
         Any.
@@ -160,8 +164,8 @@ class LeakyReLU(Layer):
         ValueError: If the slope is negative.
     """
 
-    def __init__(self, negative_slope: float = 0.3, *, name: str | None = None) -> None:
-        super().__init__(name=name)
+    def __init__(self, negative_slope: float = 0.3, *, name: str | None = None, trainable: bool = True) -> None:
+        super().__init__(name=name, trainable=trainable)
         self.negative_slope = number("negative_slope", negative_slope, least=0)
 
     def call(self, inputs: Any) -> Any:
@@ -175,6 +179,7 @@ class ELU(Layer):
     Args:
         alpha: Minus the limit for large negative inputs.
         name: Name in the model.
+        trainable: See `Layer`.
 
     Input shape:
         Any.
@@ -183,8 +188,8 @@ class ELU(Layer):
         That of the input.
     """
 
-    def __init__(self, alpha: float = 1.0, *, name: str | None = None) -> None:
-        super().__init__(name=name)
+    def __init__(self, alpha: float = 1.0, *, name: str | None = None, trainable: bool = True) -> None:
+        super().__init__(name=name, trainable=trainable)
         self.alpha = number("alpha", alpha)
 
     def call(self, inputs: Any) -> Any:
@@ -198,6 +203,7 @@ class Softmax(Layer):
     Args:
         axis: The axis, not the batch. Several, which Keras takes as a list, are joined with Reshape first.
         name: Name in the model.
+        trainable: See `Layer`.
 
     Input shape:
         Any.
@@ -209,8 +215,8 @@ class Softmax(Layer):
         ValueError: If the axis is not an integer, or none of a sample's.
     """
 
-    def __init__(self, axis: int = -1, *, name: str | None = None) -> None:
-        super().__init__(name=name)
+    def __init__(self, axis: int = -1, *, name: str | None = None, trainable: bool = True) -> None:
+        super().__init__(name=name, trainable=trainable)
         if isinstance(axis, bool) or not isinstance(axis, int):
             message = (
                 f"Softmax takes one axis, an integer. Received: axis={axis!r}. Join several axes with Reshape first."

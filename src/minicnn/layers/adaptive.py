@@ -21,6 +21,7 @@ class AdaptiveAveragePooling2D(Layer):
         output_size: Height and width of the output, or one integer for both.
         data_format: "channels_last" or "channels_first".
         name: Name in the model.
+        trainable: See `Layer`.
 
     Input shape:
         (N, H, W, C), or (N, C, H, W) for "channels_first".
@@ -42,8 +43,9 @@ class AdaptiveAveragePooling2D(Layer):
         data_format: str = "channels_last",
         *,
         name: str | None = None,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(name=name)
+        super().__init__(name=name, trainable=trainable)
         self.output_size = pair("output_size", output_size)
         self.data_format = data_format
         layout(data_format)

@@ -22,6 +22,7 @@ class Dense(Layer):
         kernel_initializer: First values of the kernel (inputs, units).
         bias_initializer: First values of the bias (units,).
         name: Name in the model.
+        trainable: See `Layer`.
 
     Input shape:
         (N, ..., inputs).
@@ -46,8 +47,9 @@ class Dense(Layer):
         bias_initializer: str | Initializer = "zeros",
         *,
         name: str | None = None,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(name=name)
+        super().__init__(name=name, trainable=trainable)
         self.units = positive("units", units)
         self.activation = activation
         self.use_bias = use_bias
@@ -85,6 +87,7 @@ class Rescaling(Layer):
         scale: Factor.
         offset: Added after the factor.
         name: Name in the model.
+        trainable: See `Layer`.
 
     Input shape:
         Any; integers are converted.
@@ -97,8 +100,8 @@ class Rescaling(Layer):
         <Rescaling None>
     """
 
-    def __init__(self, scale: float, offset: float = 0.0, *, name: str | None = None) -> None:
-        super().__init__(name=name)
+    def __init__(self, scale: float, offset: float = 0.0, *, name: str | None = None, trainable: bool = True) -> None:
+        super().__init__(name=name, trainable=trainable)
         self.scale = number("scale", scale)
         self.offset = number("offset", offset)
 

@@ -51,6 +51,7 @@ class DepthwiseConv2D(Layer):
         depthwise_initializer: First values of the kernel (KH, KW, C, depth_multiplier).
         bias_initializer: First values of the bias (C * depth_multiplier,).
         name: Name in the model.
+        trainable: See `Layer`.
 
     Input shape:
         (N, H, W, C), or (N, C, H, W) for "channels_first".
@@ -80,8 +81,9 @@ class DepthwiseConv2D(Layer):
         bias_initializer: str | Initializer = "zeros",
         *,
         name: str | None = None,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(name=name)
+        super().__init__(name=name, trainable=trainable)
         self.kernel_size = pair("kernel_size", kernel_size)
         self.strides = pair("strides", strides)
         self.padding = standard_padding(padding)
@@ -130,6 +132,7 @@ class SeparableConv2D(Layer):
         pointwise_initializer: First values of pointwise_kernel (1, 1, C * depth_multiplier, filters).
         bias_initializer: First values of the bias (filters,).
         name: Name in the model.
+        trainable: See `Layer`.
 
     Input shape:
         (N, H, W, C), or (N, C, H, W) for "channels_first".
@@ -157,8 +160,9 @@ class SeparableConv2D(Layer):
         bias_initializer: str | Initializer = "zeros",
         *,
         name: str | None = None,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(name=name)
+        super().__init__(name=name, trainable=trainable)
         self.filters = positive("filters", filters)
         self.kernel_size = pair("kernel_size", kernel_size)
         self.strides = pair("strides", strides)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from minicnn.layers.layer import Layer, Shape, Trace, snake_case
@@ -25,12 +24,14 @@ class Call:
         inputs: What it is applied to.
         as_list: Whether it is given a list.
         training: What the caller said about training; None follows the model.
+        effort: Nodes that it emits, and one more for every 4 KB of their constants.
     """
 
     layer: Layer
     inputs: list[SymbolicTensor]
     as_list: bool
     training: bool | None = None
+    effort: int = 0
 
 
 @dataclass(eq=False, repr=False)
@@ -111,7 +112,9 @@ def connect(layer: Layer, inputs: Tensors, training: bool | None = None) -> Any:
                 f"Received from {layer!r}: {value!r} for a batch of {_BATCH}."
             )
             raise ValueError(message)
-    call = Call(layer, tensors, as_list, training)
+    effort = len(trace.program.nodes) + trace.program.constant_bytes // 4096
+    call = Call(layer, tensors, as_list, training, effort)
+    trace.program.nodes.clear()  # else its constants would live until Python looks for cycles
     tensors = [SymbolicTensor((None, *v.shape[1:]), v.dtype, None, call, i) for i, v in enumerate(results)]
     return tensors if isinstance(made, list | tuple) else tensors[0]
 
@@ -180,18 +183,52 @@ class Graph(Layer):
         """Name and structure as plain data."""
         from minicnn.layers.serialization import graph_to_config
 
-        return {"name": self.name, **graph_to_config(self)}
+        config = {"name": self.name, **graph_to_config(self)}
+        return config if self.trainable else config | {"trainable": False}
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None = None) -> Self:
         """A graph with the structure that `get_config` gave."""
         from minicnn.layers.serialization import graph_from_config
 
-        return cls(*graph_from_config(config, custom_objects), name=config.get("name"))
+        graph = cls(*graph_from_config(config, custom_objects), name=config.get("name"))
+        graph._trainable = config.get("trainable", True) is not False  # and not of the layers, which have their own
+        return graph
+
+    def _held(self) -> list[Any]:
+        return self.layers if "_calls" in vars(self) else []
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For `copy.deepcopy` and pickle: flat, because tensors know calls that know tensors, to any depth."""
+        state = dict(vars(self))
+        if "_calls" not in state:
+            return state
+        every = {id(t): t for t in (*self._inputs, *(t for c in self._calls for t in c.inputs), *self._outputs)}
+        place = {key: i for i, key in enumerate(every)}
+        number = {id(call): i for i, call in enumerate(self._calls)}
+        given = {id(t) for t in self._inputs}
+        made = [(replace(t, source=None), None if k in given else number[id(t.source)]) for k, t in every.items()]
+        calls = [(c.layer, [place[id(t)] for t in c.inputs], c.as_list, c.training) for c in self._calls]
+        ends = [[place[id(t)] for t in tensors] for tensors in (self._inputs, self._outputs)]
+        for name in ("_inputs", "_outputs", "_calls"):
+            del state[name]
+        return state | {"_flat": (made, calls, ends)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        flat = state.pop("_flat", None)
+        vars(self).update(state)
+        if flat is None:
+            return
+        made, calls, ends = flat
+        tensors = [t for t, _ in made]
+        self._calls = [Call(c, [tensors[i] for i in given], as_list, training) for c, given, as_list, training in calls]
+        for tensor, source in made:
+            tensor.source = None if source is None else self._calls[source]
+        self._inputs, self._outputs = ([tensors[i] for i in numbers] for numbers in ends)
 
     def _bind(self, trace: Trace, path: str) -> Any:
         # Its layers are reached through the calls; what else a model holds is not part of the Program.
-        bound = copy.copy(self)
+        bound = self._shallow()
         bound._trace, bound._path, bound._origin = trace, path, self
         return bound
 
@@ -238,19 +275,22 @@ def _names(layers: Sequence[Layer]) -> dict[Layer, str]:
     """A unique name for each layer: its own, or its class's with a number from the second on."""
     names: dict[Layer, str] = {}
     taken = {layer.name for layer in layers if layer.name}
+    given: set[str] = set()
+    counts: dict[str, int] = {}
     for layer in dict.fromkeys(layers):
         if layer.name:
-            if layer.name in names.values():
+            if layer.name in given:
                 message = f"Layer names of a model are unique. Received: {layer.name!r} twice. Rename one of them."
                 raise ValueError(message)
+            given.add(layer.name)
             names[layer] = layer.name
             continue
         # A nested model is saved as the graph that it is: one base name for all of them.
         base = "model" if isinstance(layer, Graph) else snake_case(type(layer).__name__)
-        name, n = base, 0
+        name, n = base, counts.get(base, 0)
         while name in taken:
             n += 1
             name = f"{base}_{n}"
         taken.add(name)
-        names[layer] = name
+        names[layer], counts[base] = name, n
     return names

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 import re
 import zlib
@@ -11,27 +10,33 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from minicnn.initializers import Initializer, get_initializer
+from minicnn.layers.cell import Cell
 from minicnn.ops import random_uniform
 from minicnn.program.graph import Program, Value
 
 Shape = tuple[int | None, ...]
 
+# How often `trainable` of any layer has been set: a model need not look at its layers again while it is the same.
+changes_of_trainable = [0]
+
 
 @dataclass(eq=False)
 class Weight:
-    """Declaration of an array that a layer owns; the Model holds the numbers.
+    """Declaration of an array that a layer owns; all models made of the layer share its numbers.
 
     Attributes:
         name: Name within the layer.
         shape: Shape.
         initializer: Gives the first values.
         trainable: Whether gradients change it; otherwise the layer assigns it itself.
+        cell: Where the numbers are; models fill it.
     """
 
     name: str
     shape: tuple[int, ...]
     initializer: Initializer
     trainable: bool = True
+    cell: Cell = field(default_factory=Cell)
 
 
 @dataclass
@@ -43,6 +48,7 @@ class Trace:
         training: Whether it is a training step.
         seed: Seed of the model.
         dtype: Floating-point type of weights and activations.
+        trainable: Whether the layers that are traced now may be trained.
         paths: Name of each weight in the model, kept from one trace to the next.
         weights: Values of the weights met so far, by path.
         declared: The declarations behind `weights`.
@@ -53,6 +59,7 @@ class Trace:
     training: bool = False
     seed: int = 0
     dtype: str = "float32"
+    trainable: bool = True
     paths: dict[Weight, str] = field(default_factory=dict)
     weights: dict[str, Value] = field(default_factory=dict)
     declared: dict[str, Weight] = field(default_factory=dict)
@@ -63,7 +70,7 @@ class Trace:
         """The Program's input for a weight, declared when first met, or what was assigned to it since."""
         path = self.paths.setdefault(weight, path)
         if path not in self.weights:
-            kind: Any = "parameter" if weight.trainable else "statistic"
+            kind: Any = "parameter" if weight.trainable and self.trainable else "statistic"
             self.weights[path] = self.program.input(path, weight.shape, self.dtype, kind=kind)
             self.declared[path] = weight
         if self.declared[path] is not weight:
@@ -98,9 +105,15 @@ class Layer:
 
     Args:
         name: Name in the model; made from the class name if None.
+        trainable: Whether training changes the weights; see the attribute.
+
+    Attributes:
+        trainable: False freezes the layer with all within it: no gradients, no updates, no optimizer state, and batch
+            normalisation by the moving statistics. Setting it sets it for the layers within, too. A model that is
+            compiled already takes it up at the next `compile`, as in Keras.
 
     Raises:
-        ValueError: If the name is no string, is empty or contains "/".
+        ValueError: If the name is no string, is empty or contains "/", or trainable is no bool.
 
     Example:
         >>> class Scale(Layer):
@@ -110,17 +123,48 @@ class Layer:
         ...         return inputs * self.gain
     """
 
-    def __init__(self, *, name: str | None = None) -> None:
+    def __init__(self, *, name: str | None = None, trainable: bool = True) -> None:
         if name is not None and (not isinstance(name, str) or not name or "/" in name):
             message = (
                 f"A layer's name is a string without '/', which separates the parts of a path. Received: name={name!r}."
             )
             raise ValueError(message)
         self.name = name
+        self._trainable = _checked_bool(trainable)
         self.built = False
         self._trace: Trace | None = None
         self._path = ""
         self._origin: Layer | None = None  # of which this is a copy bound to a trace
+
+    @property
+    def trainable(self) -> bool:
+        """Whether training changes the weights; inside `call`, whether this layer and all around it may be trained."""
+        return self._trainable
+
+    @trainable.setter
+    def trainable(self, trainable: bool) -> None:
+        for layer in self._with_sublayers():
+            layer._trainable = _checked_bool(trainable)
+        changes_of_trainable[0] += 1
+
+    def _with_sublayers(self) -> list[Layer]:
+        """This layer and all that it holds, at any depth, each once."""
+        found: dict[Layer, None] = {}
+        waiting: list[Any] = [self]
+        while waiting:
+            held = waiting.pop()
+            if isinstance(held, Layer) and held not in found:
+                found[held] = None
+                waiting += reversed(held._held())
+            elif isinstance(held, list | tuple):
+                waiting += reversed(held)
+            elif isinstance(held, dict):
+                waiting += reversed(held.values())
+        return list(found)
+
+    def _held(self) -> list[Any]:
+        """Where sublayers may be."""
+        return list(vars(self).values())
 
     # For subclasses -----------------------------------------------------------------------------
 
@@ -202,7 +246,7 @@ class Layer:
 
         config = {}
         for name, parameter in inspect.signature(type(self)).parameters.items():
-            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) or name == "trainable":
                 continue
             if not hasattr(self, name):
                 message = (
@@ -212,7 +256,7 @@ class Layer:
                 )
                 raise AttributeError(message)
             config[name] = encode(getattr(self, name), f"{name} of {type(self).__name__}")
-        return config
+        return config if self.trainable else config | {"trainable": False}
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None = None) -> Self:
@@ -224,7 +268,11 @@ class Layer:
         """
         from minicnn.layers.serialization import decode
 
-        return cls(**{name: decode(value, custom_objects) for name, value in config.items()})
+        given = {name: decode(value, custom_objects) for name, value in config.items()}
+        trainable = given.pop("trainable", True)  # which a constructor need not take
+        layer = cls(**given)
+        layer._trainable = _checked_bool(trainable)
+        return layer
 
     # Calling ------------------------------------------------------------------------------------
 
@@ -252,8 +300,9 @@ class Layer:
 
     def trace_call(self, trace: Trace, path: str, inputs: Any, training: bool | None = None) -> Any:
         """Emit this layer's nodes into the trace's Program, under the given path."""
-        outer = trace.training
-        trace.training = outer if training is None else training
+        outer = trace.training, trace.trainable
+        trace.training = trace.training if training is None else training
+        trace.trainable = trace.trainable and self._trainable
         try:
             self.build_once(_shapes(inputs))
             bound = self._bind(trace, path)
@@ -264,7 +313,7 @@ class Layer:
             _note(error, f"In layer {path!r} ({type(self).__name__}).")
             raise
         finally:
-            trace.training = outer
+            trace.training, trace.trainable = outer
 
     def build_once(self, input_shape: Any) -> None:
         """Call `build` if it has not been called."""
@@ -274,12 +323,19 @@ class Layer:
 
     def _bind(self, trace: Trace, path: str) -> Any:
         """A copy in which weights are Values of the trace and sublayers can be called."""
-        bound = copy.copy(self)
+        bound = self._shallow()
+        bound._trainable = trace.trainable
         for attribute, held in vars(self).items():
             if attribute not in ("_trace", "_path", "_origin"):
                 setattr(bound, attribute, _bound(held, attribute, trace, path))
         bound._trace, bound._path, bound._origin = trace, path, self
         return bound
+
+    def _shallow(self) -> Any:
+        """A copy with the same attributes; `copy.copy` of a model would copy its state as well."""
+        made = object.__new__(type(self))
+        vars(made).update(vars(self))
+        return made
 
     def _tracing(self) -> Trace:
         if self._trace is None:
@@ -297,7 +353,7 @@ def _bound(held: Any, attribute: str, trace: Trace, path: str) -> Any:
         return trace.value(held, f"{path}/{held.name}")
     if isinstance(held, Layer):
         _check_constructed(held)
-        inner = copy.copy(held)
+        inner = held._shallow()
         inner._trace, inner._path, inner._origin = trace, f"{path}/{held.name or attribute}", held
         return inner
     if isinstance(held, list | tuple):
@@ -306,6 +362,13 @@ def _bound(held: Any, attribute: str, trace: Trace, path: str) -> Any:
     if isinstance(held, dict):
         return {k: _bound(v, f"{attribute}_{k}", trace, path) for k, v in held.items()}
     return held
+
+
+def _checked_bool(trainable: bool) -> bool:
+    if not isinstance(trainable, bool):
+        message = f"trainable is True or False. Received: trainable={trainable!r}."
+        raise ValueError(message)
+    return trainable
 
 
 def _check_constructed(layer: Layer) -> None:

@@ -24,6 +24,7 @@ class LocalResponseNormalization(Layer):
         k: Added to the weighted mean square.
         data_format: "channels_last" or "channels_first".
         name: Name in the model.
+        trainable: See `Layer`.
 
     Input shape:
         (N, H, W, C), or (N, C, H, W) for "channels_first".
@@ -44,8 +45,9 @@ class LocalResponseNormalization(Layer):
         data_format: str = "channels_last",
         *,
         name: str | None = None,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(name=name)
+        super().__init__(name=name, trainable=trainable)
         self.size = positive("size", size)
         self.alpha = number("alpha", alpha, least=0)
         self.beta = number("beta", beta)

@@ -49,6 +49,7 @@ class Add(Layer):
 
     Args:
         name: Name in the model.
+        trainable: See `Layer`.
 
     Input shape:
         A list of shapes that are equal, or broadcast.
@@ -75,6 +76,7 @@ class Subtract(Layer):
 
     Args:
         name: Name in the model.
+        trainable: See `Layer`.
     """
 
     def call(self, inputs: Any) -> Any:
@@ -88,6 +90,7 @@ class Multiply(Layer):
 
     Args:
         name: Name in the model.
+        trainable: See `Layer`.
     """
 
     def call(self, inputs: Any) -> Any:
@@ -100,6 +103,7 @@ class Average(Layer):
 
     Args:
         name: Name in the model.
+        trainable: See `Layer`.
     """
 
     def call(self, inputs: Any) -> Any:
@@ -113,6 +117,7 @@ class Maximum(Layer):
 
     Args:
         name: Name in the model.
+        trainable: See `Layer`.
     """
 
     def call(self, inputs: Any) -> Any:
@@ -125,6 +130,7 @@ class Minimum(Layer):
 
     Args:
         name: Name in the model.
+        trainable: See `Layer`.
     """
 
     def call(self, inputs: Any) -> Any:
@@ -138,6 +144,7 @@ class Concatenate(Layer):
     Args:
         axis: The axis; not the batch.
         name: Name in the model.
+        trainable: See `Layer`.
 
     Input shape:
         A list of shapes that are equal but for the axis.
@@ -154,8 +161,8 @@ class Concatenate(Layer):
         (None, 8, 8, 4)
     """
 
-    def __init__(self, axis: int = -1, *, name: str | None = None) -> None:
-        super().__init__(name=name)
+    def __init__(self, axis: int = -1, *, name: str | None = None, trainable: bool = True) -> None:
+        super().__init__(name=name, trainable=trainable)
         self.axis = axis
 
     def call(self, inputs: Any) -> Any:

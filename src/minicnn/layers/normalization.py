@@ -26,8 +26,9 @@ class _Normalization(Layer):
         beta_initializer: str | Initializer,
         gamma_initializer: str | Initializer,
         name: str | None,
+        trainable: bool,
     ) -> None:
-        super().__init__(name=name)
+        super().__init__(name=name, trainable=trainable)
         self.epsilon = number("epsilon", epsilon, least=0)
         self.center = center
         self.scale = scale
@@ -59,7 +60,8 @@ class BatchNormalization(_Normalization):
 
     In training y = gamma * (x - mean) / sqrt(variance + epsilon) + beta with the batch's own mean and
     (biased) variance, and moving = moving * momentum + batch * (1 - momentum) for both. In inference the
-    moving statistics take their place. In PyTorch momentum is one minus this one, epsilon 1e-5, and the
+    moving statistics take their place, and so they do in training where the layer is frozen (`trainable=False`), as in
+    Keras. In PyTorch momentum is one minus this one, epsilon 1e-5, and the
     moving variance is unbiased.
 
     Args:
@@ -73,6 +75,7 @@ class BatchNormalization(_Normalization):
         moving_mean_initializer: First values of moving_mean (C,).
         moving_variance_initializer: First values of moving_variance (C,).
         name: Name in the model.
+        trainable: See `Layer`.
 
     Input shape:
         (N, ...), with C channels along `axis`.
@@ -101,8 +104,9 @@ class BatchNormalization(_Normalization):
         moving_variance_initializer: str | Initializer = "ones",
         *,
         name: str | None = None,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(epsilon, center, scale, beta_initializer, gamma_initializer, name)
+        super().__init__(epsilon, center, scale, beta_initializer, gamma_initializer, name, trainable)
         self.axis = axis
         self.momentum = number("momentum", momentum, least=0)
         if self.momentum > 1:
@@ -123,11 +127,11 @@ class BatchNormalization(_Normalization):
         )
 
     def call(self, inputs: Any, *, training: bool = False) -> Any:
-        """Normalise by the batch's statistics in training, by the moving ones otherwise."""
+        """Normalise by the batch's statistics in training unless frozen, by the moving ones otherwise."""
         axis = axis_of("BatchNormalization", self.axis, inputs.ndim)
         channels = inputs.shape[axis]
         shape = (channels, *(1,) * (inputs.ndim - 1 - axis))
-        if not training:
+        if not (training and self.trainable):
             return self._infer(inputs, shape)
         axes = tuple(a for a in range(inputs.ndim) if a != axis)
         y, mean, variance = self._normalize(inputs, axes, shape)
@@ -164,6 +168,7 @@ class LayerNormalization(_Normalization):
         beta_initializer: First values of beta.
         gamma_initializer: First values of gamma.
         name: Name in the model.
+        trainable: See `Layer`.
 
     Input shape:
         (N, ...).
@@ -185,8 +190,9 @@ class LayerNormalization(_Normalization):
         gamma_initializer: str | Initializer = "ones",
         *,
         name: str | None = None,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(epsilon, center, scale, beta_initializer, gamma_initializer, name)
+        super().__init__(epsilon, center, scale, beta_initializer, gamma_initializer, name, trainable)
         self.axis = axis if isinstance(axis, int) else tuple(axis)
 
     def _axes(self, ndim: int) -> tuple[int, ...]:
@@ -221,6 +227,7 @@ class GroupNormalization(_Normalization):
         beta_initializer: First values of beta (C,).
         gamma_initializer: First values of gamma (C,).
         name: Name in the model.
+        trainable: See `Layer`.
 
     Input shape:
         (N, ...), with C channels along `axis`.
@@ -243,8 +250,9 @@ class GroupNormalization(_Normalization):
         gamma_initializer: str | Initializer = "ones",
         *,
         name: str | None = None,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(epsilon, center, scale, beta_initializer, gamma_initializer, name)
+        super().__init__(epsilon, center, scale, beta_initializer, gamma_initializer, name, trainable)
         if isinstance(groups, bool) or not isinstance(groups, int) or (groups < 1 and groups != -1):
             message = f"groups is an integer of at least 1, or -1 for one a channel. Received: groups={groups!r}."
             raise ValueError(message)

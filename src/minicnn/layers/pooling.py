@@ -27,8 +27,9 @@ class _Pooling2D(Layer):
         data_format: str = "channels_last",
         *,
         name: str | None = None,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(name=name)
+        super().__init__(name=name, trainable=trainable)
         self.pool_size = pair("pool_size", pool_size)
         self.strides = self.pool_size if strides is None else pair("strides", strides)
         self.padding = standard_padding(padding)
@@ -55,6 +56,7 @@ class MaxPooling2D(_Pooling2D):
         padding: "valid", "same" or explicit integers; padding never wins.
         data_format: "channels_last" or "channels_first".
         name: Name in the model.
+        trainable: See `Layer`.
 
     Input shape:
         (N, H, W, C), or (N, C, H, W) for "channels_first".
@@ -80,6 +82,7 @@ class AveragePooling2D(_Pooling2D):
         padding: "valid", "same" or explicit integers; padding is not counted (PyTorch counts its zeros).
         data_format: "channels_last" or "channels_first".
         name: Name in the model.
+        trainable: See `Layer`.
 
     Input shape:
         (N, H, W, C), or (N, C, H, W) for "channels_first".
@@ -99,8 +102,15 @@ class AveragePooling2D(_Pooling2D):
 class _GlobalPooling2D(Layer):
     """Arguments that both kinds of global pooling share."""
 
-    def __init__(self, data_format: str = "channels_last", keepdims: bool = False, *, name: str | None = None) -> None:
-        super().__init__(name=name)
+    def __init__(
+        self,
+        data_format: str = "channels_last",
+        keepdims: bool = False,
+        *,
+        name: str | None = None,
+        trainable: bool = True,
+    ) -> None:
+        super().__init__(name=name, trainable=trainable)
         self.data_format = data_format
         self.keepdims = keepdims
         layout(data_format)
@@ -117,6 +127,7 @@ class GlobalMaxPooling2D(_GlobalPooling2D):
         data_format: "channels_last" or "channels_first".
         keepdims: Whether height and width stay, with length 1.
         name: Name in the model.
+        trainable: See `Layer`.
 
     Input shape:
         (N, H, W, C), or (N, C, H, W) for "channels_first".
@@ -137,6 +148,7 @@ class GlobalAveragePooling2D(_GlobalPooling2D):
         data_format: "channels_last" or "channels_first".
         keepdims: Whether height and width stay, with length 1.
         name: Name in the model.
+        trainable: See `Layer`.
 
     Input shape:
         (N, H, W, C), or (N, C, H, W) for "channels_first".

@@ -38,6 +38,7 @@ class Dropout(Layer):
             for the input's length; the input's shape if None.
         seed: Seed of the masks; the model's if None.
         name: Name in the model.
+        trainable: See `Layer`.
 
     Input shape:
         (N, ...).
@@ -60,8 +61,9 @@ class Dropout(Layer):
         seed: int | None = None,
         *,
         name: str | None = None,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(name=name)
+        super().__init__(name=name, trainable=trainable)
         self.rate = _rate(rate)
         self.noise_shape = (
             None if noise_shape is None
@@ -94,6 +96,7 @@ class SpatialDropout2D(Layer):
         data_format: "channels_last" or "channels_first".
         seed: Seed of the masks; the model's if None.
         name: Name in the model.
+        trainable: See `Layer`.
 
     Input shape:
         (N, H, W, C), or (N, C, H, W) for "channels_first".
@@ -112,8 +115,9 @@ class SpatialDropout2D(Layer):
         seed: int | None = None,
         *,
         name: str | None = None,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(name=name)
+        super().__init__(name=name, trainable=trainable)
         self.rate = _rate(rate)
         self.data_format = data_format
         self.seed = seed

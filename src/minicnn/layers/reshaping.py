@@ -14,6 +14,8 @@ from minicnn.layers.layer import Layer
 from minicnn.ops.windows import Pair
 from minicnn.program.graph import Value
 
+_MOST_ELEMENTS = 1 << 23  # of a matrix that interpolates along one axis: 2,048 pixels to 4,096
+
 
 class Flatten(Layer):
     """All axes but the batch joined into one.
@@ -22,6 +24,7 @@ class Flatten(Layer):
         data_format: With "channels_first" the channels are moved last before flattening, so that both
             formats give the same order of features (as in Keras).
         name: Name in the model.
+        trainable: See `Layer`.
 
     Input shape:
         (N, ...).
@@ -30,8 +33,8 @@ class Flatten(Layer):
         (N, product of the others).
     """
 
-    def __init__(self, data_format: str = "channels_last", *, name: str | None = None) -> None:
-        super().__init__(name=name)
+    def __init__(self, data_format: str = "channels_last", *, name: str | None = None, trainable: bool = True) -> None:
+        super().__init__(name=name, trainable=trainable)
         self.data_format = data_format
         layout(data_format)
 
@@ -49,6 +52,7 @@ class Reshape(Layer):
     Args:
         target_shape: Shape of one sample; one length may be -1 and follows from the others.
         name: Name in the model.
+        trainable: See `Layer`.
 
     Input shape:
         (N, ...).
@@ -60,8 +64,8 @@ class Reshape(Layer):
         ValueError: If a length is neither positive nor -1, or a sample has another number of elements.
     """
 
-    def __init__(self, target_shape: Sequence[int], *, name: str | None = None) -> None:
-        super().__init__(name=name)
+    def __init__(self, target_shape: Sequence[int], *, name: str | None = None, trainable: bool = True) -> None:
+        super().__init__(name=name, trainable=trainable)
         given = tuple(target_shape)
         if given.count(-1) > 1:
             message = f"target_shape has at most one -1. Received: target_shape={given}."
@@ -88,6 +92,7 @@ class Permute(Layer):
     Args:
         dims: For each axis of the result, the axis of the sample that it is, counted from 1.
         name: Name in the model.
+        trainable: See `Layer`.
 
     Input shape:
         (N, ...).
@@ -99,8 +104,8 @@ class Permute(Layer):
         ValueError: If dims does not name each axis once.
     """
 
-    def __init__(self, dims: Sequence[int], *, name: str | None = None) -> None:
-        super().__init__(name=name)
+    def __init__(self, dims: Sequence[int], *, name: str | None = None, trainable: bool = True) -> None:
+        super().__init__(name=name, trainable=trainable)
         self.dims = tuple(positive("Each axis of dims", d) for d in dims)
         if sorted(self.dims) != list(range(1, len(self.dims) + 1)):
             message = f"dims has each axis from 1 to {len(self.dims)} once. Received: dims={self.dims}."
@@ -124,6 +129,7 @@ class ZeroPadding2D(Layer):
         padding: Rows and columns on each side: n, (height, width) or ((top, bottom), (left, right)).
         data_format: "channels_last" or "channels_first".
         name: Name in the model.
+        trainable: See `Layer`.
 
     Input shape:
         (N, H, W, C), or (N, C, H, W) for "channels_first".
@@ -141,8 +147,9 @@ class ZeroPadding2D(Layer):
         data_format: str = "channels_last",
         *,
         name: str | None = None,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(name=name)
+        super().__init__(name=name, trainable=trainable)
         self.padding = frame("padding", padding)
         self.data_format = data_format
         layout(data_format)
@@ -162,6 +169,7 @@ class Cropping2D(Layer):
         cropping: How many on each side: n, (height, width) or ((top, bottom), (left, right)).
         data_format: "channels_last" or "channels_first".
         name: Name in the model.
+        trainable: See `Layer`.
 
     Input shape:
         (N, H, W, C), or (N, C, H, W) for "channels_first".
@@ -179,8 +187,9 @@ class Cropping2D(Layer):
         data_format: str = "channels_last",
         *,
         name: str | None = None,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(name=name)
+        super().__init__(name=name, trainable=trainable)
         self.cropping = frame("cropping", cropping)
         self.data_format = data_format
         layout(data_format)
@@ -210,6 +219,7 @@ class UpSampling2D(Layer):
             pixels being squares with their values at the centres (align_corners=False in PyTorch). Keras
             has "bicubic", "lanczos3" and "lanczos5" as well.
         name: Name in the model.
+        trainable: See `Layer`.
 
     Input shape:
         (N, H, W, C), or (N, C, H, W) for "channels_first".
@@ -232,8 +242,9 @@ class UpSampling2D(Layer):
         interpolation: str = "nearest",
         *,
         name: str | None = None,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(name=name)
+        super().__init__(name=name, trainable=trainable)
         self.size = pair("size", size)
         self.data_format = data_format
         self.interpolation = interpolation
@@ -259,6 +270,12 @@ class UpSampling2D(Layer):
 def _interpolate(x: Value, factor: int) -> Value:
     """Linear interpolation along the last axis, (..., n) -> (..., n * factor), by one matrix product."""
     n = x.shape[-1]
+    if n * n * factor > _MOST_ELEMENTS:
+        message = (
+            f"Bilinear upsampling multiplies by a matrix of at most {_MOST_ELEMENTS:,} elements. Received: {n} x "
+            f"{n * factor}. Upsample in steps of a smaller size, or use interpolation='nearest'."
+        )
+        raise ValueError(message)
     # Centre of each new pixel in units of the old ones; the edge pixels reach out to the border.
     at = np.clip((np.arange(n * factor) + 0.5) / factor - 0.5, 0, n - 1)
     low = np.minimum(np.floor(at).astype(int), max(n - 2, 0))

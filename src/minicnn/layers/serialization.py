@@ -15,7 +15,8 @@ where a tensor is [number of the call, number of its result], or [-1, number] fo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,10 @@ from minicnn.initializers import INITIALIZER_CLASSES, Initializer
 from minicnn.layers.activation import ACTIVATIONS
 from minicnn.layers.graph import Graph, Input, SymbolicTensor
 from minicnn.layers.layer import Layer
+from minicnn.program.graph import MOST_NODES
+
+# Bounds of a description: layers, each counted as often as it is made and called, and graphs within graphs.
+MOST_LAYERS, MOST_NESTED = 5_000, 50
 
 Config = dict[str, Any]
 CustomObjects = Mapping[str, Any] | None
@@ -94,7 +99,8 @@ def layer_to_config(layer: Layer) -> Config:
     """
     # A nested model is saved as the graph that it is.
     name = "Graph" if isinstance(layer, Graph) else type(layer).__name__
-    return {"class": name, "config": encode(layer.get_config(), f"an argument of {name}")}
+    config = encode(layer.get_config(), f"an argument of {name}")
+    return {"class": name, "config": config if layer.trainable else {**config, "trainable": False}}
 
 
 def layer_from_config(config: Mapping[str, Any], custom_objects: CustomObjects = None) -> Layer:
@@ -108,7 +114,10 @@ def layer_from_config(config: Mapping[str, Any], custom_objects: CustomObjects =
         ValueError: If the class is unknown, or does not take the arguments.
     """
     chosen = _class(config["class"], custom_objects)
-    layer: Layer = _build(chosen, lambda: chosen.from_config(config["config"], custom_objects))
+    given = dict(config["config"])
+    frozen = given.pop("trainable", True) is False
+    layer: Layer = _build(chosen, lambda: chosen.from_config(given, custom_objects))
+    layer._trainable = layer._trainable and not frozen  # of this layer: those within have their own
     return layer
 
 
@@ -140,6 +149,59 @@ def graph_to_config(graph: Graph) -> Config:
     return _graph_to_config(graph, {})
 
 
+def check_size(config: Mapping[str, Any]) -> None:
+    """Refuse the description of a graph that would fill memory or take minutes, before anything is made of it.
+
+    Raises:
+        ValueError: If it is too large, or does not hold together.
+    """
+    _Size().calls(config, [])
+
+
+class _Size:
+    """Counts layers in descriptions of graphs: one as often as it is called, and as often as it is made."""
+
+    def __init__(self) -> None:
+        self._made = self._depth = 0
+
+    def calls(self, config: Mapping[str, Any], known: list[int]) -> int:
+        """How many layers a graph calls, those within them included; `known` has the same for layers met so far."""
+        self._depth += 1
+        if self._depth > MOST_NESTED:
+            message = (
+                f"Graphs nest at most {MOST_NESTED} deep. Received: more. Put the inner layers into the outer one."
+            )
+            raise ValueError(message)
+        sizes = []
+        for entry in config["layers"]:
+            if "shared" in entry:
+                sizes.append(known[entry["shared"]])
+                continue
+            number = len(known)
+            known.append(1)
+            graph = entry["class"] == "Graph"
+            known[number] = self.calls(entry["config"], known) if graph else 1 + self._within(entry["config"])
+            sizes.append(known[number])
+            self._made += known[number]
+        total: int = sum(sizes[call["layer"]] for call in config["calls"])
+        if max(total, self._made // 2) > MOST_LAYERS:
+            message = (
+                f"A saved graph has at most {MOST_LAYERS:,} layers, each counted as often as it is called. "
+                f"Received: {max(total, self._made):,}. Save its weights alone, and build it in Python."
+            )
+            raise ValueError(message)
+        self._depth -= 1
+        return total
+
+    def _within(self, value: Any) -> int:
+        """The same for graphs among the arguments of a layer."""
+        if isinstance(value, Mapping):
+            if value.get("class") == "Graph":
+                return self.calls(value["config"], [])
+            return sum(map(self._within, value.values()))
+        return sum(map(self._within, value)) if isinstance(value, list | tuple) else 0
+
+
 def _graph_to_config(graph: Graph, known: dict[Layer, int]) -> Config:
     entries: list[Config] = []
     for layer in graph.layers:
@@ -148,11 +210,14 @@ def _graph_to_config(graph: Graph, known: dict[Layer, int]) -> Config:
             continue
         known[layer] = len(known)
         if isinstance(layer, Graph):
-            entries.append({"class": "Graph", "config": {"name": layer.name, **_graph_to_config(layer, known)}})
+            frozen = {} if layer.trainable else {"trainable": False}
+            config = {"name": layer.name, **_graph_to_config(layer, known), **frozen}
+            entries.append({"class": "Graph", "config": config})
         else:
             entries.append(layer_to_config(layer))
     places: dict[int, list[int]] = {id(t): [-1, i] for i, t in enumerate(graph._inputs)}
     calls = {id(call): i for i, call in enumerate(graph._calls)}
+    numbers = {layer: i for i, layer in enumerate(graph.layers)}
 
     def place(tensor: SymbolicTensor) -> list[int]:
         return places.get(id(tensor)) or [calls[id(tensor.source)], tensor.index]
@@ -165,7 +230,7 @@ def _graph_to_config(graph: Graph, known: dict[Layer, int]) -> Config:
         "layers": entries,
         "calls": [
             {
-                "layer": graph.layers.index(call.layer),
+                "layer": numbers[call.layer],
                 "inputs": [place(t) for t in call.inputs],
                 "list": call.as_list,
                 "training": call.training,
@@ -187,15 +252,51 @@ def graph_from_config(config: Mapping[str, Any], custom_objects: CustomObjects =
         custom_objects: Classes that are not minicnn's own, by name.
 
     Raises:
-        ValueError: If a class is unknown, or the structure does not hold together.
+        ValueError: If a class is unknown, the structure does not hold together, or it is too large.
     """
-    return _graph_from_config(config, custom_objects, [])
+    budget = custom_objects if isinstance(custom_objects, Budget) else Budget(custom_objects or {})
+    with _described():
+        check_size(config)
+    return _graph_from_config(config, budget, [])
+
+
+class Budget(dict[str, Any]):
+    """The caller's classes by name, and the effort that may still be made: it is handed to all that is read."""
+
+    left = MOST_NODES
+
+    def spend(self, effort: int) -> None:
+        """Count what a call of a layer takes: see `Call.effort`.
+
+        Raises:
+            ValueError: If there have been too many.
+        """
+        self.left -= effort
+        if self.left < 0:
+            message = (
+                f"The layers of a saved graph emit at most {MOST_NODES:,} nodes, 4 KB of constants counted as one. "
+                "Received: more. Save its weights alone, and build it in Python."
+            )
+            raise ValueError(message)
+
+
+@contextmanager
+def _described() -> Iterator[None]:
+    """Context manager: what a description lacks is told."""
+    try:
+        yield
+    except (KeyError, IndexError) as error:
+        message = (
+            "The description of a graph names its inputs, layers, calls and outputs, each before it is "
+            f"used. Received: one in which {error.args[0]!r} is missing. Save the model again."
+        )
+        raise ValueError(message) from error
 
 
 def _graph_from_config(
-    config: Mapping[str, Any], custom_objects: CustomObjects, known: list[Layer | None]
+    config: Mapping[str, Any], custom_objects: Budget, known: list[Layer | None]
 ) -> tuple[Tensors, Tensors]:
-    try:
+    with _described():
         results = [[Input(t["shape"], dtype=t["dtype"], name=t["name"]) for t in config["inputs"]["tensors"]]]
         made = [_entry(entry, custom_objects, known) for entry in config["layers"]]
 
@@ -207,17 +308,12 @@ def _graph_from_config(
         for call in config["calls"]:
             result = made[call["layer"]](tensors(call, "inputs"), training=call["training"])
             results.append(result if isinstance(result, list) else [result])
+            custom_objects.spend(sum(t.source.effort for t in results[-1][:1] if t.source))
         inputs = results[0] if config["inputs"]["list"] else results[0][0]
         return inputs, tensors(config["outputs"], "tensors")
-    except (KeyError, IndexError) as error:
-        message = (
-            "The description of a graph names its inputs, layers, calls and outputs, each before it is "
-            f"used. Received: one in which {error.args[0]!r} is missing. Save the model again."
-        )
-        raise ValueError(message) from error
 
 
-def _entry(entry: Mapping[str, Any], custom_objects: CustomObjects, known: list[Layer | None]) -> Layer:
+def _entry(entry: Mapping[str, Any], custom_objects: Budget, known: list[Layer | None]) -> Layer:
     """A layer of a graph: one met before, or a new one, numbered before those within it."""
     if "shared" in entry:
         shared = known[entry["shared"]]
@@ -229,6 +325,7 @@ def _entry(entry: Mapping[str, Any], custom_objects: CustomObjects, known: list[
     if entry["class"] == "Graph":
         config = entry["config"]
         layer: Layer = Graph(*_graph_from_config(config, custom_objects, known), name=config["name"])
+        layer._trainable = config.get("trainable", True) is not False
     else:
         layer = layer_from_config(entry, custom_objects)
     known[number] = layer

@@ -37,6 +37,7 @@ class Conv2DTranspose(Layer):
         kernel_initializer: First values of the kernel (KH, KW, filters, C).
         bias_initializer: First values of the bias (filters,).
         name: Name in the model.
+        trainable: See `Layer`.
 
     Input shape:
         (N, H, W, C), or (N, C, H, W) for "channels_first".
@@ -67,8 +68,9 @@ class Conv2DTranspose(Layer):
         bias_initializer: str | Initializer = "zeros",
         *,
         name: str | None = None,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(name=name)
+        super().__init__(name=name, trainable=trainable)
         self.filters = positive("filters", filters)
         self.kernel_size = pair("kernel_size", kernel_size)
         self.strides = pair("strides", strides)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
@@ -11,7 +12,7 @@ import numpy as np
 
 from minicnn.backends.base import Array, Backend
 from minicnn.loop.tracing import Feed, input_names
-from minicnn.losses import Loss
+from minicnn.losses import Loss, extremes
 from minicnn.program.graph import ITEMSIZE, Spec
 
 Batch = tuple[Feed, dict[str, Array]]
@@ -42,6 +43,30 @@ def is_loader(x: Any) -> bool:
         distinct = {id(batch): batch for batch in x}.values()  # one batch may be there many times
         return bool(x) and all(isinstance(batch, tuple) and _holds_arrays(batch) for batch in distinct)
     return isinstance(x, Iterable) and not hasattr(x, "shape") and not isinstance(x, tuple | Mapping | str | bytes)
+
+
+def samples_of(data: Any) -> list[Any]:
+    """Arrays by which one can tell the library that data are of: the data, or the first batch of a loader.
+
+    A PyTorch DataLoader stands for itself: it gives tensors, and its workers are better not started for that. Of what
+    can be iterated over only once nothing is taken.
+    """
+    if not is_loader(data):
+        return as_list(data)
+    if any(c.__module__.partition(".")[0] == "torch" for c in type(data).__mro__):
+        import torch
+
+        return [torch.empty(0)]
+    if not hasattr(data, "__len__") or iter(data) is iter(data):
+        return []
+    first = next(iter(data), None)
+    return [a for part in as_list(first) for a in as_list(part)]
+
+
+def shuffles(loader: Any) -> bool:
+    """Whether a loader is known to give samples in another order than that of the data."""
+    sampler = getattr(loader, "sampler", None)  # of PyTorch
+    return getattr(loader, "shuffle", False) is True or type(sampler).__name__ == "RandomSampler"
 
 
 def _holds_arrays(batch: tuple[Any, ...]) -> bool:
@@ -136,6 +161,7 @@ class Standardizer:
         outputs: Shape of one sample of each output.
         losses: Loss of each output; empty where only predictions are made.
         class_weight: Weight of each class number, or None.
+        parts: Whether it is given parts of the data: then the weights of a part may all be zero.
     """
 
     backend: Backend
@@ -144,6 +170,7 @@ class Standardizer:
     outputs: Sequence[tuple[int, ...]]
     losses: Sequence[Loss] = ()
     class_weight: Mapping[int, float] | None = None
+    parts: bool = False
 
     def __post_init__(self) -> None:
         self._table = None if self.class_weight is None else self._weight_table(self.class_weight)
@@ -169,6 +196,7 @@ class Standardizer:
             array = on_backend(array, self.backend, self.dtype)
             if shape[-1:] == (1,) and array.ndim == len(shape):  # as Keras: one target for a single output
                 array = self.backend.xp.reshape(array, (*array.shape, 1))
+            loss.check_targets(array, self.backend)
             result.append(array)
         return result
 
@@ -222,7 +250,18 @@ class Standardizer:
                 values = values.argmax(axis=1) if values.shape[1] > 1 else values[:, 0] > 0.5
             by_class = self.backend.asarray(self._table[values.astype(np.int64)])
             result = by_class if result is None else result * by_class
+        if result is not None:
+            self._check_weights(result)
         return result
+
+    def _check_weights(self, weights: Array) -> None:
+        least, most = extremes(weights, self.backend)
+        if not 0 <= least <= most < math.inf or (most == 0 and not self.parts):
+            message = (
+                "Sample weights, times class weights where there are any, are finite numbers of at least 0, not all of "
+                f"them 0. Received: from {least} to {most}. Leave out samples that are not to count."
+            )
+            raise ValueError(message)
 
     def batch(self, x: Any, y: Any = None, weight: Any = None) -> Batch:
         """One batch as a feed and its arrays by name."""

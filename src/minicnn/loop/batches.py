@@ -24,6 +24,7 @@ from minicnn.loop.adapters import (
     is_loader,
     numeric,
     same_length,
+    shuffles,
 )
 from minicnn.loop.prefetch import Chunk, Gatherer, HostArray, Run, row_specs, staged, steps_of_a_slot
 from minicnn.loop.tracing import Feed
@@ -95,7 +96,7 @@ class LoaderSource:
     """Batches as a loader gives them: an iterable of (x, y) or (x, y, sample_weight), with a length."""
 
     def __init__(self, standardizer: Standardizer, loader: Any) -> None:
-        self._standardizer, self._loader = standardizer, loader
+        self._standardizer, self._loader = replace(standardizer, parts=True), loader
         self._stages: dict[Any, Stage] = {}
         if not hasattr(loader, "__len__") or len(loader) < 1:
             message = (
@@ -120,13 +121,13 @@ class LoaderSource:
         if longest > 1:
             yield from staged(self._items(skip, longest), self._standardizer.backend, self._stages)
         else:
-            for batch, count in self._given(skip):
-                feed, arrays = self._standardizer.batch(*batch)
+            for number, batch, count in self._given(skip):
+                feed, arrays = _checked(self._standardizer, batch, number)
                 for _ in range(count):
                     yield Run(feed, arrays)
 
-    def _given(self, skip: int) -> Iterator[tuple[Any, int]]:
-        """Batches, and how many times a list has each in a row, the first `skip` left out."""
+    def _given(self, skip: int) -> Iterator[tuple[int, Any, int]]:
+        """Number of each batch, batch, how many times a list has it in a row; the first `skip` left out."""
         batches = self._loader
         # Objects in a list are alive, so that equal ids are one object.
         groups = groupby(batches, key=id) if isinstance(batches, list) else (((), [batch]) for batch in batches)
@@ -139,7 +140,7 @@ class LoaderSource:
                 message = f"A loader gives (x, y) or (x, y, sample_weight). Received: {_describe(batch)}."
                 raise ValueError(message)
             if count:
-                yield batch, count
+                yield given - count, batch, count
         if not given:
             message = "A loader gives at least one batch whenever it is iterated over. Received: none."
             raise ValueError(message)
@@ -151,9 +152,9 @@ class LoaderSource:
         parts: list[dict[str, HostArray]] = []
         last: Feed | None = None
         steps = 1
-        for batch, count in self._given(skip):
+        for number, batch, count in self._given(skip):
             here = backend.stage_bytes and count == 1 and not _on_device(batch, backend)
-            feed, arrays = (hosted if here else standardizer).batch(*batch)
+            feed, arrays = _checked(hosted if here else standardizer, batch, number)
             if last is not None and (not here or feed != last or len(parts) == steps):
                 yield _chunk(last, parts, steps)
                 parts, last = [], None
@@ -169,6 +170,18 @@ class LoaderSource:
 
 
 Source = ArraySource | LoaderSource
+
+
+def _checked(standardizer: Standardizer, batch: tuple[Any, ...], number: int) -> Batch:
+    """A loader's batch in standard form; an error says which it was, and where that leaves the model."""
+    try:
+        return standardizer.batch(*batch)
+    except (TypeError, ValueError) as error:
+        error.add_note(
+            f"In batch {number} of the epoch, counted from 0. Nothing of it was trained on; those before it were, "
+            "but for what was still being made ready."
+        )
+        raise
 
 
 def _grouped(batches: Iterable[Indices], longest: int) -> Iterator[tuple[int, list[Indices]]]:
@@ -217,6 +230,12 @@ def prediction_runs(x: Any, standardizer: Standardizer, batch_size: int) -> Iter
     """
     shapes, backend = standardizer.inputs, standardizer.backend
     if is_loader(x):
+        if shuffles(x):
+            message = (
+                "Predictions are in the order of the data. Received: a loader that shuffles. Make it with "
+                "shuffle=False, or give the arrays."
+            )
+            raise ValueError(message)
         for batch in x:
             labelled = isinstance(batch, tuple | list) and (len(shapes) == 1 or isinstance(batch[0], tuple | list))
             given = batch[0] if labelled else batch

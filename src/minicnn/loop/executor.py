@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from minicnn.backends import get_backend
 from minicnn.backends.base import Array, Backend, Executable
+from minicnn.layers.cell import Cell, Place, fresh_lock
 from minicnn.loop.tracing import Feed, StepKind
 from minicnn.program.graph import Program
 
@@ -23,7 +24,6 @@ class Engine:
 
     Attributes:
         dtype: Floating-point type of the weights.
-        arrays: State on the backend by name: weights, optimizer state, the step counter.
         steps_taken: Training steps so far.
     """
 
@@ -31,10 +31,11 @@ class Engine:
         self._trace = trace
         self._backend = None if backend is None else get_backend(backend)
         self.dtype = "float32"
-        self.arrays: dict[str, Array] = {}
         self.steps_taken = 0
-        # State that no backend has yet; a function makes it when it is needed.
-        self._host: dict[str, HostArray | Callable[[], HostArray]] = {}
+        # State by name: weights, whose cells other models may have too, optimizer state, the step counter.
+        self._cells: dict[str, Cell] = {}
+        self._place: Place | None = None
+        self._turn = Turn()
         self._steps: dict[tuple[StepKind, Feed], _Step] = {}
 
     @property
@@ -53,51 +54,47 @@ class Engine:
     def backend(self, backend: Backend) -> None:
         self._backend = backend
 
-    def set(self, arrays: Mapping[str, HostArray | Callable[[], HostArray]]) -> None:
-        """Replace state by copies of host arrays, or by functions that make them when they are needed."""
-        for name, array in arrays.items():
-            self.arrays.pop(name, None)
-            self._host[name] = array if callable(array) else self._copy(array)
+    def adopt(self, cells: Mapping[str, Cell]) -> None:
+        """Take up cells that other models may have; engines of one cell take turns."""
+        self._cells |= cells
+        for cell in cells.values():
+            cell.lock = cell.lock or self._turn.locks[0]
+        self._turn.join(cell.lock for cell in cells.values())
+
+    def set(self, arrays: Mapping[str, HostArray]) -> None:
+        """Replace state by copies of host arrays."""
+        with self._turn:
+            for name, array in arrays.items():
+                copy = np.array(array, self.dtype if array.dtype.kind == "f" else None)
+                self._cells.setdefault(name, Cell()).put(copy)
 
     def get(self, name: str) -> HostArray:
         """A copy of one state array on the host."""
-        if name in self._host:
-            return self._on_host(name).copy()
-        return np.array(self.backend.to_numpy(self.arrays[name]))
-
-    def _copy(self, array: HostArray) -> HostArray:
-        return np.array(array, self.dtype if array.dtype.kind == "f" else None)
-
-    def _on_host(self, name: str) -> HostArray:
-        array = self._host[name]
-        if callable(array):
-            array = self._host[name] = self._copy(array())
-        return array
+        with self._turn:
+            return self._cells[name].host(self.dtype)
 
     def names(self) -> list[str]:
         """Names of all state arrays."""
-        return [*self.arrays, *self._host]
+        return list(self._cells)
 
-    def reset(self, dtype: str, keep: Mapping[str, Any]) -> None:
+    def reset(self, dtype: str, keep: Iterable[str]) -> None:
         """Forget compiled steps and all state but the arrays named, which get a new floating-point type."""
-        kept = {n: self._host[n] if n in self._host else self.get(n) for n in self.names() if n in keep}
-        self.dtype, self.arrays, self._host = dtype, {}, {}
-        self._steps.clear()
-        self.steps_taken = 0
-        self.set(kept)
+        with self._turn:
+            self._cells = {name: self._cells[name] for name in keep}
+            self.dtype, self._place = dtype, None
+            self._steps.clear()
+            self.steps_taken = 0
 
     def state(self) -> dict[str, Array]:
         """All state on the backend."""
-        for name in list(self._host):
-            self.arrays[name] = self.backend.asarray(self._on_host(name))
-            del self._host[name]
-        return self.arrays
+        place = self._place
+        if place is None or place[0] is not self._backend:
+            place = self._place = self.backend, self.dtype
+        return {n: c.value if c.place is place else c.on(place) for n, c in self._cells.items()}
 
     def restore(self, arrays: Mapping[str, HostArray], steps_taken: int) -> None:
         """Replace all state; what is not named is back at zero."""
-        zeros = {name: np.zeros_like(self.get(name)) for name in self.names() if name not in arrays}
-        self.arrays, self._host = {}, {}
-        self.set({**zeros, **arrays})
+        self.set({name: np.zeros_like(self.get(name)) for name in self.names() if name not in arrays} | dict(arrays))
         self.steps_taken = steps_taken
 
     def train_many(
@@ -117,6 +114,12 @@ class Engine:
             index: Row numbers of each step, int32 (steps, batch); None if each step takes the arrays as they are.
             rates: Learning rate of each step.
         """
+        with self._turn:
+            return self._train_many(feed, arrays, totals, index, rates)
+
+    def _train_many(
+        self, feed: Feed, arrays: Mapping[str, Array], totals: Totals, index: HostArray | None, rates: Sequence[float]
+    ) -> Totals:
         step = self._step("train", feed)
         if step.many is not None:
             rows = {"learning_rate": np.asarray(rates, self.dtype)} | ({} if index is None else {"index": index})
@@ -135,22 +138,24 @@ class Engine:
         self, feed: Feed, arrays: Mapping[str, Array], totals: Totals, index: HostArray | None, steps: int
     ) -> Totals:
         """Several evaluation steps, as `train_many` takes them; returns the totals with those of all steps added."""
-        step = self._step("evaluate", feed)
-        if step.many is not None:
-            rows = {} if index is None else {"index": index}
-            return self._keep(step, step.many(self._given(step, arrays, totals), rows, steps))
-        for k in range(steps):
-            given = arrays if index is None else {**arrays, "index": self.backend.asarray(index[k])}
-            totals = self._keep(step, step.run(self._given(step, given, totals)))
-        return totals
+        with self._turn:
+            step = self._step("evaluate", feed)
+            if step.many is not None:
+                rows = {} if index is None else {"index": index}
+                return self._keep(step, step.many(self._given(step, arrays, totals), rows, steps))
+            for k in range(steps):
+                given = arrays if index is None else {**arrays, "index": self.backend.asarray(index[k])}
+                totals = self._keep(step, step.run(self._given(step, given, totals)))
+            return totals
 
     def predict(self, feed: Feed, arrays: Mapping[str, Array], index: HostArray | None = None) -> list[Array]:
         """The outputs for one batch, or for all batches whose rows an index has."""
-        step = self._step("predict", feed)
-        if index is None or step.many is None:
-            made = step.run({**self.state(), **arrays})
-            return [made[name] for name in step.outputs]
-        made = step.many({**self.state(), **arrays}, {"index": index}, len(index))
+        with self._turn:
+            step = self._step("predict", feed)
+            if index is None or step.many is None:
+                made = step.run({**self.state(), **arrays})
+                return [made[name] for name in step.outputs]
+            made = step.many({**self.state(), **arrays}, {"index": index}, len(index))
         reshape = self.backend.xp.reshape
         return [reshape(made[name], (-1, *made[name].shape[2:])) for name in step.outputs]
 
@@ -160,7 +165,8 @@ class Engine:
         return {**self.state(), **arrays, **totals, **zeros}
 
     def _keep(self, step: _Step, made: Mapping[str, Array]) -> Totals:
-        self.arrays.update({name: made[name] for name in step.carried})
+        for name in step.carried:
+            self._cells[name].value = made[name]
         return {name: made[name] for name in step.zeros}
 
     def _step(self, kind: StepKind, feed: Feed) -> _Step:
@@ -176,10 +182,29 @@ class Engine:
             many = getattr(compiled, "many", None)
             step = _Step(_given_inputs(program, compiled), many, carried, list(program.outputs), zeros)
             # Carried state that is not there yet starts at zero.
-            new = [v for v in program.inputs if v.kind in ("optimizer", "counter") and v.name not in self.names()]
+            new = [v for v in program.inputs if v.kind in ("optimizer", "counter") and v.name not in self._cells]
             self.set({v.name: np.zeros(v.shape, v.dtype) for v in new})
             self._steps[kind, feed] = step
         return self._steps[kind, feed]
+
+
+class Turn:
+    """Held while a model computes, so that threads, and models with cells in common, take turns."""
+
+    def __init__(self) -> None:
+        self.locks = [fresh_lock()]
+
+    def join(self, locks: Iterable[Any]) -> None:
+        """Hold other locks as well; all who hold several take them in one order."""
+        self.locks = sorted({*self.locks, *locks}, key=id)
+
+    def __enter__(self) -> None:
+        for lock in self.locks:
+            lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        for lock in reversed(self.locks):
+            lock.release()
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,8 @@ def trace_step(
         The Program after the passes that every backend wants, and the weights by path.
     """
     program = Program(kind)
-    trace = Trace(program, training=kind == "train", seed=seed, dtype=precision.dtype, paths=paths)
+    training, trainable = kind == "train", graph.trainable
+    trace = Trace(program, training=training, seed=seed, dtype=precision.dtype, trainable=trainable, paths=paths)
     x, y, weight = _data(program, feed, precision.dtype)
     outputs = graph.trace_graph(trace, x)
     pool_before_relu(program, [*outputs, *trace.updates.values()])
@@ -174,9 +175,12 @@ def _accumulate(program: Program, log: str, totals: dict[str, Value]) -> None:
 
 
 def _train(program: Program, trace: Trace, loss: Value, optimizer: Optimizer) -> None:
-    parameters = {p: v for p, v in trace.weights.items() if trace.declared[p].trainable}
+    parameters = {p: v for p, v in trace.weights.items() if v.kind == "parameter"}
     if not parameters:
-        message = "Training needs at least one trainable weight. Received: a model without. Add a layer that has some."
+        message = (
+            "Training needs at least one trainable weight. Received: a model without. Add a layer that has some, or "
+            "set trainable=True on one and compile again."
+        )
         raise ValueError(message)
     found = gradients(program, loss, list(parameters.values()))
     step = trace.step()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -11,10 +12,10 @@ from typing import Any, Literal
 import array_api_compat
 import numpy as np
 
-from minicnn.backends import get_backend, infer_backend
+from minicnn.backends import get_backend, infer_backend, refuse_after_fork
 from minicnn.backends.base import Array, Backend
 from minicnn.callbacks import Callback, Callbacks, History, progress
-from minicnn.loop.adapters import Standardizer, as_list, is_loader
+from minicnn.loop.adapters import Standardizer, is_loader, samples_of
 from minicnn.loop.batches import ArraySource, LoaderSource, Source, prediction_runs, split_off
 from minicnn.loop.executor import Totals
 from minicnn.loop.objective import LazyLogs, Objective
@@ -63,7 +64,22 @@ class Model(Network):
         self.samples_seen = 0  # in the epoch that is under way
         self._position = (0, 0)  # epoch and batch that come next
         self._totals: Totals = {}  # of that epoch
-        self._open_logs: Callable[[], LazyLogs | None] = lambda: None
+        self._no_one_else()
+
+    def _no_one_else(self) -> None:
+        """What neither a new model nor a copy has: a training under way, and logs that somebody may look at."""
+        self._fitting = threading.Lock()
+        self._open_logs: Callable[[], LazyLogs | None] = _none
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = super().__getstate__()
+        totals = {name: np.array(self.backend.to_numpy(total)) for name, total in self._totals.items()}
+        return {k: v for k, v in state.items() if k not in ("_fitting", "_open_logs")} | {"_totals": totals}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._totals = {name: self.backend.asarray(total) for name, total in self._totals.items()}
+        self._no_one_else()
 
     @property
     def steps_taken(self) -> int:
@@ -73,10 +89,11 @@ class Model(Network):
     def _prepare(self, *data: Any) -> None:
         """Decide on the backend from the data, unless it is decided; build a model that waits for its input."""
         if not self._engine.decided:
-            arrays = [a for d in data if d is not None and not is_loader(d) for a in as_list(d)]
+            arrays = [a for d in data if d is not None for a in samples_of(d)]
             backend = infer_backend(arrays) or get_backend(None)
             _check_precision(self.precision, backend)
             self._engine.backend = backend
+        refuse_after_fork(self.backend)
 
     # Training -----------------------------------------------------------------------------------
 
@@ -113,6 +130,7 @@ class Model(Network):
         self.optimizer, self._objective = get_optimizer(optimizer), objective
         self.precision = precision
         self._engine.reset(PRECISIONS[precision].dtype, self._weights if self.built else {})
+        self._note_trainable()
         self._position = (0, 0)
 
     def fit(
@@ -166,6 +184,26 @@ class Model(Network):
         check_counts(0, epochs=epochs, initial_epoch=initial_epoch)
         seed = self.seed if seed is None else seed
         check_seed(seed)
+        if not self._fitting.acquire(blocking=False):
+            message = (
+                "A model is in one fit at a time. Received: fit of a model in training, from another thread or a "
+                "callback. Wait until it has ended, or train a copy.deepcopy of the model."
+            )
+            raise RuntimeError(message)
+        try:
+            return self._fit(
+                x, y, batch_size, epochs, verbose, callbacks, validation_split, validation_data, shuffle, class_weight,
+                sample_weight, initial_epoch, last_batch, seed,
+            )  # fmt: skip
+        finally:
+            self._fitting.release()
+
+    def _fit(
+        self, x: Any, y: Any, batch_size: int, epochs: int, verbose: str | int, callbacks: Sequence[Callback],
+        validation_split: float, validation_data: Any, shuffle: bool, class_weight: Mapping[int, float] | None,
+        sample_weight: Any, initial_epoch: int, last_batch: LastBatch, seed: int,
+    ) -> History:  # fmt: skip
+        self._check_trainable()
         if validation_split and (is_loader(x) or validation_data is not None):
             message = (
                 "validation_split cuts arrays. Received: a loader, or validation_data as well. Use validation_data."
@@ -236,13 +274,15 @@ class Model(Network):
     def train_on_batch(self, x: Any, y: Any, sample_weight: Any = None) -> dict[str, Any]:
         """One training step; returns the logs of this batch, as they were before the step."""
         objective, _ = self._compiled()
+        self._check_trainable()
         self._prepare(x, y)
         feed, arrays = self._standardizer(objective.losses).batch(x, y, sample_weight)
         return self._logs(self._train_run(Run(feed, arrays), {}))
 
     def evaluate(
-        self, x: Any, y: Any = None, batch_size: int = 32, sample_weight: Any = None, *, verbose: int = 0
-    ) -> dict[str, Any]:
+        self, x: Any, y: Any = None, batch_size: int = 32, sample_weight: Any = None, *, verbose: int = 0,
+        return_dict: bool = False,
+    ) -> Any:  # fmt: skip
         """Loss and metrics on given data.
 
         Args:
@@ -251,6 +291,11 @@ class Model(Network):
             batch_size: Samples in a step.
             sample_weight: Weight of each sample.
             verbose: 1 prints the result.
+            return_dict: Whether the result is a dictionary by name, such as {"loss": 0.3, "accuracy": 0.9}.
+
+        Returns:
+            As in Keras: the loss, or a list [loss, metric, ...] if there are metrics, in the order in which `fit`
+            logs them, or the dictionary.
         """
         self._compiled()
         check_counts(batch_size=batch_size)
@@ -258,7 +303,8 @@ class Model(Network):
         logs = self._evaluate(self._source(x, y, sample_weight, batch_size, "keep"))
         if verbose:
             print(" - ".join(f"{k}: {v:.4f}" for k, v in logs.items() if isinstance(v, float)))
-        return logs
+        values = list(logs.values())
+        return logs if return_dict else values if len(values) > 1 else values[0]
 
     def _evaluate(self, source: Source) -> dict[str, Any]:
         totals: Totals = {}
@@ -270,7 +316,8 @@ class Model(Network):
         """Outputs for given inputs, batch by batch.
 
         Args:
-            x: Inputs, or a loader: an iterable of inputs, or of tuples (x, y) of which y is not used.
+            x: Inputs, or a loader: an iterable of inputs, or of tuples (x, y) of which y is not used. It keeps the
+                order of the data: one that is known to shuffle is refused.
             batch_size: Samples in a step; a loader has its own.
 
         Returns:
@@ -348,7 +395,14 @@ class Model(Network):
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Take up a state that `get_state` gave, of this model or of one made and compiled in the same way."""
+        """Take up a state that `get_state` gave, of this model or of one made and compiled in the same way.
+
+        Raises:
+            ValueError: If it is no such state; then nothing is changed.
+        """
+        from minicnn.saving import check_model_state
+
+        check_model_state(self, state)
         self._engine.restore(state["arrays"], state["steps_taken"])
         self._totals = {name: self.backend.asarray(np.array(t)) for name, t in state["totals"].items()}
         self._position = (state["position"][0], state["position"][1])
@@ -386,6 +440,10 @@ class Model(Network):
         from minicnn.saving import load_model
 
         return load_model(path, backend=backend, custom_objects=custom_objects)
+
+
+def _none() -> None:
+    """No logs."""
 
 
 def _check_precision(precision: str, backend: Backend) -> None:

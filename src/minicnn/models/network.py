@@ -12,9 +12,9 @@ from typing import Any, cast, get_args
 import numpy as np
 
 from minicnn.backends.base import Backend
-from minicnn.initializers import generator
+from minicnn.initializers import Initializer, generator
 from minicnn.layers.graph import Graph, SymbolicTensor
-from minicnn.layers.layer import Shape, Weight
+from minicnn.layers.layer import Layer, Shape, Weight, changes_of_trainable
 from minicnn.loop.adapters import host, numeric
 from minicnn.loop.executor import Engine
 from minicnn.loop.objective import Objective
@@ -46,20 +46,43 @@ class Network(Graph):
         self.optimizer: Optimizer | None = None
         self.precision = "float32"
         self._objective: Objective | None = None
-        known = weakref.ref(self)  # else the model would live, with its memory, until Python looks for cycles
-        self._engine = Engine(lambda kind, feed: cast(Network, known())._program_of(kind, feed)[0], backend)
+        self._engine = self._new_engine(backend)
         self._paths: dict[Weight, str] = {}
+        self._frozen: tuple[int, set[Layer]] | None = None  # when the model was compiled: see `_check_trainable`
+
+    def _new_engine(self, backend: str | Backend | None) -> Engine:
+        known = weakref.ref(self)  # else the model would live, with its memory, until Python looks for cycles
+        return Engine(lambda kind, feed: cast(Network, known())._program_of(kind, feed)[0], backend)
 
     def _connect(self, inputs: Any, outputs: Any, name: str | None) -> None:
         super().__init__(inputs, outputs, name=name)
         self._weights: dict[str, Weight]
         _, self._weights = self._program_of("predict", self._feed(1))
-        self._engine.set({path: partial(self._first, path) for path in self._weights})
+        for path, weight in self._weights.items():
+            if weight.cell.value is None:  # else another model made of the layer has numbers for it
+                weight.cell.put(partial(_first, weight.initializer, weight.shape, self.seed, path))
+        self._engine.adopt({path: weight.cell for path, weight in self._weights.items()})
         self.built = True
 
-    def _first(self, path: str) -> np.ndarray[Any, Any]:
-        weight = self._weights[path]
-        return weight.initializer(weight.shape, generator(self.seed, path))
+    # Copies -------------------------------------------------------------------------------------
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For `copy.deepcopy` and pickle: plain data and NumPy arrays; compiled steps are made anew."""
+        weights, engine = vars(self).get("_weights", {}), self._engine
+        own = {name: engine.get(name) for name in engine.names() if name not in weights}
+        backend = engine.backend if engine.decided else None
+        return super().__getstate__() | {"_engine": (backend, engine.dtype, engine.steps_taken, own)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        backend, dtype, steps_taken, own = state.pop("_engine")
+        super().__setstate__(state)
+        self._engine = self._new_engine(backend)
+        self._engine.dtype, self._engine.steps_taken = dtype, steps_taken
+        if self._frozen is not None:
+            self._frozen = -1, self._frozen[1]  # another process counts for itself
+        if "_weights" in state:
+            self._engine.adopt({path: weight.cell for path, weight in self._weights.items()})
+        self._engine.set(own)
 
     # Backend and weights ------------------------------------------------------------------------
 
@@ -81,8 +104,14 @@ class Network(Graph):
         return shapes[0] if self._one_output else shapes
 
     def count_params(self, *, trainable: bool | None = None) -> int:
-        """Number of weights: all, or those that are (not) trainable."""
-        return sum(math.prod(w.shape) for w in self._weights.values() if trainable in (None, w.trainable))
+        """Number of weights: all, or those that are (not) trainable; those of frozen layers are not."""
+        trained = self._trainable_paths() if trainable is not None else []
+        return sum(math.prod(w.shape) for p, w in self._weights.items() if trainable in (None, p in trained))
+
+    def _trainable_paths(self) -> list[str]:
+        """Paths of the weights that training changes, once the model is compiled as it is now."""
+        self.layers  # noqa: B018  # a model that is not built has none, and says so
+        return [v.name for v in self._program_of("predict", self._feed(1))[0].inputs if v.kind == "parameter"]
 
     def get_weights(self) -> dict[str, np.ndarray[Any, Any]]:
         """Copies of all weights by path, such as "conv2d/kernel"."""
@@ -123,6 +152,26 @@ class Network(Graph):
                 for t, loss in zip(self._outputs, self._objective.losses, strict=True)
             )  # fmt: skip
         return Feed(batch, x, y)
+
+    def _note_trainable(self) -> None:
+        """Keep which layers are frozen, as the model is compiled."""
+        self._frozen = changes_of_trainable[0], {layer for layer in self._with_sublayers() if not layer.trainable}
+
+    def _check_trainable(self) -> None:
+        """Raise a RuntimeError if `trainable` of a layer was set since the model was compiled."""
+        if self._frozen is None or self._frozen[0] == changes_of_trainable[0]:
+            return
+        before = self._frozen[1]
+        self._note_trainable()
+        different = before ^ self._frozen[1]
+        if different:
+            self._frozen = -1, before
+            message = (
+                "trainable is taken up by compile, as in Keras. Received: a model compiled before it was set, on "
+                f"{', '.join(sorted(map(repr, different))):.200}. Call compile() again, which begins with new "
+                "optimizer state."
+            )
+            raise RuntimeError(message)
 
     def _program_of(self, kind: StepKind, feed: Feed) -> tuple[Program, dict[str, Weight]]:
         return trace_step(
@@ -173,6 +222,11 @@ class Network(Graph):
             message = "A model is trained or evaluated after compile(). Received: a model without. Call it first."
             raise RuntimeError(message)
         return self._objective, self.optimizer
+
+
+def _first(initializer: Initializer, shape: tuple[int, ...], seed: int, path: str) -> np.ndarray[Any, Any]:
+    """First numbers of a weight."""
+    return initializer(shape, generator(seed, path))
 
 
 def check_counts(least: int = 1, **given: int) -> None:

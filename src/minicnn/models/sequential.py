@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Self
 
 from minicnn.backends.base import Backend
-from minicnn.layers.graph import Input, SymbolicTensor
+from minicnn.layers.graph import Graph, Input, SymbolicTensor
 from minicnn.layers.layer import Layer
+from minicnn.layers.serialization import graph_from_config, graph_to_config
 from minicnn.loop.adapters import as_list, is_loader, numeric
 from minicnn.models.model import Model
 
@@ -52,6 +53,37 @@ class Sequential(Model):
             self._chain(starts[0])
 
     _output_count = 1
+
+    @classmethod
+    def of_graph(
+        cls, inputs: Any, outputs: Any, *, backend: str | Backend | None = None, seed: int = 0, name: str | None = None
+    ) -> Self:
+        """A Sequential of the layers between two symbolic tensors.
+
+        Raises:
+            ValueError: If they are no chain.
+        """
+        graph = Graph(inputs, outputs)
+        calls = graph._calls
+        tensors = [*(call.inputs for call in calls), graph._outputs]
+        chain = [[t.source for t in given] for given in tensors] == [[before] for before in (None, *calls)]
+        if chain:
+            model = cls([*graph._inputs, *(call.layer for call in calls)], backend=backend, seed=seed, name=name)
+            chain = graph_to_config(model) == graph_to_config(graph)
+        if not chain:
+            message = "The layers of a Sequential are a chain. Received: others. Make a Model of them."
+            raise ValueError(message)
+        return model
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None = None) -> Self:
+        """A Sequential with the structure that `get_config` gave, and new weights."""
+        model = cls.of_graph(*graph_from_config(config, custom_objects), name=config.get("name"))
+        model._trainable = config.get("trainable", True) is not False
+        return model
+
+    def _held(self) -> list[Any]:
+        return self._stack
 
     def _chain(self, start: Any) -> None:
         built = [layer.built for layer in self._stack]

@@ -31,6 +31,11 @@ ITEMSIZE = {
     "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8,
 }  # fmt: skip
 
+# More nodes than this are a mistake, such as a pooling to an output of 300,000 places: a network of 1,000 layers trains
+# with some 10,000 nodes.
+MOST_NODES = 100_000
+MOST_CONSTANT_BYTES = 1 << 28  # of all constants together
+
 # What a node's results are, by the phase that computes them.
 _KIND_OF_PHASE: dict[Phase, Kind] = {"forward": "activation", "backward": "gradient", "update": "update"}
 
@@ -210,6 +215,7 @@ class Program:
         outputs: Values handed back, by name.
         updates: For an input that is carried from step to step (a parameter, a running statistic, a
             counter): the value that replaces it. Keys are names of inputs.
+        constant_bytes: Bytes of all constants that were made.
     """
 
     def __init__(self, name: str = "program") -> None:
@@ -221,7 +227,7 @@ class Program:
         self._by_name: dict[str, Value] = {}
         self._scope: tuple[str, ...] = ()
         self._phase: Phase = "forward"
-        self._count = 0
+        self._count = self.constant_bytes = 0
 
     # Building -----------------------------------------------------------------------------------
 
@@ -240,6 +246,13 @@ class Program:
         # NumPy has no bfloat16: such a constant is held in float32, and rounded by the backend.
         array = np.array(data, dtype="float32" if dtype == "bfloat16" else dtype)
         array.flags.writeable = False
+        self.constant_bytes += array.nbytes
+        if self.constant_bytes > MOST_CONSTANT_BYTES:
+            message = (
+                f"Constants of a Program take at most {MOST_CONSTANT_BYTES >> 20} MB together. Received: "
+                f"{self.constant_bytes >> 20} MB in {self.name!r}. Declare large arrays as weights or inputs."
+            )
+            raise ValueError(message)
         name = str(array[()]) if array.ndim == 0 else f"c{self._next()}"
         return Value(self, name, Spec(array.shape, dtype or array.dtype.name), "constant", data=array)
 
@@ -252,6 +265,12 @@ class Program:
                     f"{value!r} of {value.program.name!r}. Do not keep Values between calls of a layer."
                 )
                 raise ValueError(message)
+        if len(self.nodes) >= MOST_NODES:
+            message = (
+                f"A Program has at most {MOST_NODES:,} nodes. Received: one more, {op.name}, in {self.name!r}. Use "
+                "fewer layers, or smaller sizes where a layer makes a node for each element of its output."
+            )
+            raise ValueError(message)
         specs = op.result_specs(tuple(v.spec for v in inputs), attrs)
         node = Node(op, tuple(inputs), (), dict(attrs), "/".join(self._scope), self._phase)
         kind = _KIND_OF_PHASE[self._phase]
@@ -270,6 +289,27 @@ class Program:
     def scope_of(self, node: Node, phase: Phase) -> _Scope:
         """Context manager: nodes emitted inside carry the scope of `node` and the given phase."""
         return _Scope(self, (node.scope,) if node.scope else (), phase)
+
+    def copy(self) -> Program:
+        """The same nodes on values of a Program of its own, which can be changed without changing this one."""
+        made, new = Program(self.name), dict[int, Value]()
+        made._count = self._count
+
+        def value(old: Value) -> Value:
+            if id(old) not in new:  # a constant; all else was made before it is read
+                new[id(old)] = Value(made, old.name, old.spec, old.kind, data=old.data)
+            return new[id(old)]
+
+        for given in self.inputs:
+            new[id(given)] = made.input(given.name, given.shape, given.dtype, kind=given.kind)
+        for old in self.nodes:
+            node = Node(old.op, tuple(map(value, old.inputs)), (), dict(old.attrs), old.scope, old.phase)
+            node.outputs = tuple(Value(made, v.name, v.spec, v.kind, node) for v in old.outputs)
+            new |= {id(v): w for v, w in zip(old.outputs, node.outputs, strict=True)}
+            made.nodes.append(node)
+        made.outputs = {name: value(v) for name, v in self.outputs.items()}
+        made.updates = {name: value(v) for name, v in self.updates.items()}
+        return made
 
     # Reading ------------------------------------------------------------------------------------
 

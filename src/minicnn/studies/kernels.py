@@ -18,6 +18,7 @@ from minicnn.bench.page import Cell
 from minicnn.bench.trainers import ModelTrainer, Row, Trainer, gradient_tolerance, settings_of, trainer
 from minicnn.data import Loader
 from minicnn.jobs.settings import Settings
+from minicnn.jobs.spread import disturbed
 from minicnn.studies.platforms import times
 from minicnn.tolerance import tolerance as rounded
 
@@ -263,10 +264,11 @@ def _fastest(history: Mapping[str, Sequence[Mapping[str, Any]]], what: str) -> s
     medians = {name: times(rows).median for name, rows in history.items()}
     order = sorted(medians, key=lambda name: medians[name])
     found = [100 * rows[-1]["test_accuracy"] for rows in history.values()]
+    notes = {name: disturbed([row["time_s"] for row in rows]) for name, rows in history.items()}
     return (
         f"`{order[0]}` takes {medians[order[0]]:.3g} s for {what}, `{order[-1]}` {medians[order[-1]]:.3g} s, "
         f"{medians[order[-1]] / medians[order[0]]:.1f} times as long. The test accuracies lie between {min(found):.2f} "
-        f"and {max(found):.2f} %."
+        f"and {max(found):.2f} %." + "".join(f" Of `{name}` {note}." for name, note in notes.items() if note)
     )
 
 

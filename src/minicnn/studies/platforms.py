@@ -14,6 +14,7 @@ from minicnn.bench import Column, Contest, Measurement, Page, Panel, Results, Se
 from minicnn.bench.page import Cell
 from minicnn.bench.trainers import gradient_tolerance, settings_of, trainer
 from minicnn.jobs.settings import Settings
+from minicnn.jobs.spread import disturbed
 
 COLUMNS = (
     Column("epoch", "epoch"), Column("time_s", "time (s)", "{:.3g}"),
@@ -107,8 +108,8 @@ _CAPTION = (
 
 
 def times(rows: Sequence[Mapping[str, Any]], key: str = "time_s") -> Spread:
-    """Median and quartiles over the epochs after the first."""
-    return Spread.after_first([row[key] for row in rows])
+    """Median and quartiles over the epochs after the first that were not disturbed."""
+    return Spread.after_first([row[key] for row in rows], rate=key == "samples_per_s")
 
 
 def _summary(page: Page, setting: Setting, data: str, result: Mapping[str, Any]) -> None:
@@ -186,7 +187,7 @@ def _found(history: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     fastest, slowest = order[0], order[-1]
     accuracies = [100 * rows[-1]["test_accuracy"] for rows in history.values()]
     text = (
-        f"`{fastest}` is the fastest with {medians[fastest]:.3g} s an epoch, `{slowest}` the slowest with "
+        f"`{fastest}` is the fastest with a median of {medians[fastest]:.3g} s an epoch, `{slowest}` the slowest with "
         f"{medians[slowest]:.3g} s, {medians[slowest] / medians[fastest]:.1f} times as long. The test accuracies lie "
         f"between {min(accuracies):.2f} and {max(accuracies):.2f} %: all train the same thing."
     )
@@ -198,6 +199,9 @@ def _found(history: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
                 f" On {device} PyTorch's modules take {medians[memory]:.3g} s with the data in memory and "
                 f"{medians[loader]:.3g} s through a DataLoader: {share:.0%} of that is the loader."
             )
+    for name, rows in history.items():
+        found = disturbed([row["time_s"] for row in rows])
+        text += f" Of `{name}` {found}." if found else ""
     return text
 
 

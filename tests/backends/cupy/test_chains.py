@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from backends.cupy.dense import Made, dense_network, dense_steps, step
 from minicnn import get_backend
 from minicnn.backends._gpu import chains, row_products
 from minicnn.backends._gpu.chain_layout import Layout
+from minicnn.backends._gpu.device import H200, KNOWN
 from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.rewriting import rewrite
 from minicnn.backends._gpu.row_sizes import ByteSizes, FloatSizes
@@ -22,12 +24,13 @@ from minicnn.backends._gpu.tiles import MULTIPLY_ADDS, Tiles
 emulated = pytest.mark.skipif(shutil.which("g++") is None, reason="kernels run on the host through g++")
 
 
+ONE = replace(H200, name="one multiprocessor", multiprocessors=1)
+
+
 @pytest.fixture
 def small_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few threads, and so few blocks that each takes several tiles."""
-    monkeypatch.setattr(chains, "MULTIPROCESSORS", 1)
+    """Few threads: on ONE there are also so few blocks that each takes several tiles."""
     monkeypatch.setattr(chains, "THREADS", 64)
-    monkeypatch.setattr(row_products, "MULTIPROCESSORS", 1)
     for sizes in (ByteSizes, FloatSizes):
         monkeypatch.setattr(sizes, "THREADS", (64,))
 
@@ -35,7 +38,7 @@ def small_device(monkeypatch: pytest.MonkeyPatch) -> None:
 def planned(made: Made, **options: Any) -> Plan:
     """The plan of a step."""
     chosen = {"fuse": True, "tiled": True} | options
-    return Plan(rewrite(made[0](), **chosen), **{k: v for k, v in chosen.items() if k != "shared"})
+    return Plan(rewrite(made[0](), **chosen), **chosen)
 
 
 def found(plan: Plan) -> list[chains.Chain]:
@@ -82,9 +85,9 @@ def test_a_block_has_no_more_shared_memory_than_the_device_gives() -> None:
     made = step(dense_network(784, [10], 10), 59_000, 784, 10)
     (chain,) = found(planned(made))
     assert Layout(chain).shared <= 227 * 1024
-    (smaller,) = found(planned(made, shared=64 * 1024))
+    (smaller,) = found(planned(made, tiles=Tiles(KNOWN["t4"])))
     assert Layout(smaller).shared <= 64 * 1024
-    for chain in found(planned(made, shared=16 * 1024)):
+    for chain in found(planned(made, tiles=Tiles(replace(H200, shared_block=16 * 1024)))):
         assert chain.product is None  # the product with bytes is a kernel of its own
 
 
@@ -175,7 +178,7 @@ def check(made: Made, tiles: Tiles = MULTIPLY_ADDS) -> Plan:
 )
 @given(dense_steps([1, 3, 16, 20, 33, 40, 70], 21, 70))
 def test_a_step_of_dense_layers_is_that_of_numpy(made: Made) -> None:
-    check(made, TensorTiles())
+    check(made, TensorTiles(ONE))
 
 
 @emulated
@@ -191,7 +194,7 @@ def test_a_block_takes_several_tiles(
     monkeypatch.setattr(row_products, "tile", lambda *_: (rows, 64, stages, parts, 2, 1))
     batch = 5 * rows - 5
     made = step(dense_network(width, [hidden], 5, dtype=dtype), batch, width, 5)
-    (chain,) = found(check(made, TensorTiles()))
+    (chain,) = found(check(made, TensorTiles(ONE)))
     assert chain.product is not None
     assert chain.product.rows.dtype == dtype
     assert chain.tiles == 5
@@ -212,7 +215,7 @@ def test_predictions_are_those_of_numpy(width: int, hidden: int, dtype: str, mon
         drawn = rng.integers(0, 256, value.shape) if value.dtype == "uint8" else rng.normal(size=value.shape) * 0.2
         given[value.name] = drawn.astype(value.dtype)
     expected = get_backend("numpy").compile(model.program("predict", batch_size=37))(given)
-    kernels = Emulated(model.program("predict", batch_size=37), tiles=TensorTiles())
+    kernels = Emulated(model.program("predict", batch_size=37), tiles=TensorTiles(ONE))
     (chain,) = found(kernels.plan)
     assert chain.product is not None
     assert chain.product.gradient is None
@@ -232,7 +235,7 @@ def test_products_with_rows_keep_float32_whatever_the_size_of_weights_and_gradie
     given["dense_1/kernel"] *= 10.0 ** rng.uniform(-12, -6, (10, 1)).astype("float32")
     given["learning_rate"] = np.float32(1.0)
     given = {k: np.zeros_like(v) if k.startswith("sgd/") else v for k, v in given.items()}
-    kernels = Emulated(program(), tiles=TensorTiles())
+    kernels = Emulated(program(), tiles=TensorTiles(ONE))
     assert any(chain.product is not None for chain in found(kernels.plan))
     results = kernels(given)
 
@@ -257,7 +260,7 @@ def test_what_is_no_number_stays_none_in_products_with_rows(name: str, dtype: st
 
     program, given = step(dense_network(48, [10], 5, activation="tanh", dtype=dtype), 32, 48, 5)
     given[name][3, 2] = np.nan
-    results = Emulated(program(), tiles=TensorTiles())(given)
+    results = Emulated(program(), tiles=TensorTiles(ONE))(given)
     expected = get_backend("numpy").compile(program())(given)
     for key in ("dense/kernel", "dense_1/kernel"):
         np.testing.assert_array_equal(np.isnan(results[key]), np.isnan(expected[key]))

@@ -46,7 +46,7 @@ def test_all_kernels_of_a_step(network: str, architecture: str) -> None:
 def test_kernels_on_tensor_cores(precision: str, architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensor_tiling, "_chosen", {})
     monkeypatch.setattr(tensor_tiling, "without_tensor_cores", lambda *_: math.inf)  # where they are slower, too
-    tiles = tensor_tiling.TensorTiles(precision)
+    tiles = tensor_tiling.TensorTiles(precision=precision)
     texts = _texts("lenet", tiles=tiles, tiled=True, fuse=True)
     assert any("tensor_convolve<" in text for text in texts)
     assert all(compiler.compile_all(texts, architecture))

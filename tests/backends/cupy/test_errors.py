@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from minicnn.backends._gpu import nvrtc
-from minicnn.backends._gpu.errors import explanation
+from minicnn.backends._gpu.errors import FitError, explanation
 from minicnn.backends._gpu.options import Options
 
 
@@ -21,7 +21,8 @@ from minicnn.backends._gpu.options import Options
         ("cudaErrorNoDevice: no CUDA-capable device is detected", RuntimeError, "needs an NVIDIA GPU.*visible"),
         ("CUDA_ERROR_NO_BINARY_FOR_GPU: no kernel image is available", RuntimeError, "newer NVIDIA driver.*older CUDA"),
         ("CUDA_ERROR_UNSUPPORTED_PTX_VERSION: the provided PTX", RuntimeError, "newer NVIDIA driver"),
-        ("CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES: too many resources requested", RuntimeError, "tiled=False.*report"),
+        ("CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES: too many resources requested", FitError,
+         "fit on a multiprocessor.*Smaller tiles.*report"),
         ("cudaErrorIllegalAddress: an illegal memory access was encountered", RuntimeError,
          "start it again.*CUDA_LAUNCH_BLOCKING=1.*reference_only=True"),
     ],
@@ -47,7 +48,7 @@ def test_without_a_compiler_it_says_what_to_install(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(nvrtc, "_cupys", lambda: None)
     monkeypatch.setattr(nvrtc, "_library", nvrtc._library.__wrapped__)
     monkeypatch.setattr(nvrtc.ctypes, "CDLL", missing)
-    with pytest.raises(ImportError, match=r'neither CuPy nor .*pip install "minicnn\[cuda13\]"'):
+    with pytest.raises(ImportError, match=r'neither CuPy nor .*pip install "minicnn-arrays\[cuda13\]"'):
         nvrtc.version()
 
 

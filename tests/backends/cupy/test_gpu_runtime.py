@@ -107,13 +107,13 @@ def test_a_batch_again_and_again_is_kept_once() -> None:
 def test_a_batch_is_evaluated_again_and_again() -> None:
     x, y = data()
     models = [NETWORKS["lenet"](CupyBackend(options=Options(graph=graph))) for graph in (True, False)]
-    several, one_by_one = (m.evaluate([(x, y)] * 37) for m in models)
+    several, one_by_one = (m.evaluate([(x, y)] * 37, return_dict=True) for m in models)
     assert several == one_by_one
-    once = models[0].evaluate(x, y, len(x))
+    once = models[0].evaluate(x, y, len(x), return_dict=True)
     assert several["accuracy"] == once["accuracy"]
     np.testing.assert_allclose(several["loss"], once["loss"], rtol=1e-5)
     on_device = (cupy.asarray(x), cupy.asarray(y))
-    assert models[0].evaluate([on_device] * 37) == several
+    assert models[0].evaluate([on_device] * 37, return_dict=True) == several
 
 
 @pytest.mark.parametrize("network", NETWORKS)
@@ -286,7 +286,7 @@ program.outputs["y"] = program.input("x", (3,), kind="parameter") * 2.0
 backend = CupyBackend()
 made = backend.compile(program)
 text = 'extern "C" __global__ void kernel(const float* a, float* b) { *(volatile float*)(8 + threadIdx.x) = 1.0f; }'
-made._functions = [Kernel(compile_kernel(text, backend.architecture))]
+made._functions = [Kernel(compile_kernel(text, backend.gpu.architecture))]
 try:
     print(backend.to_numpy(made({"x": backend.asarray(np.ones(3, "float32"))})["y"]))
 except RuntimeError as error:

@@ -15,7 +15,8 @@ from backends.cupy.emulator import Emulated
 from backends.cupy.networks import NETWORKS
 from minicnn import ops
 from minicnn.backends import get_backend
-from minicnn.backends._gpu import tensor_tiling, tiling
+from minicnn.backends._gpu import tensor_tiling
+from minicnn.backends._gpu.device import H200
 from minicnn.backends._gpu.tensor_tiling import TensorTiles
 from minicnn.backends._gpu.tiles import MULTIPLY_ADDS, Tiles
 from minicnn.loop.tracing import METRICS
@@ -98,9 +99,9 @@ def test_weight_gradients_of_first_layers_have_tiles(image: int, channels: int, 
     dy, x = program.input("dy", (32, out, out, 64)), program.input("x", (32, image, image, channels))
     attrs = {**PLAIN, "strides": (stride, stride), "kernel": (kernel, kernel)}
     ops.conv2d_weight_gradient(dy, x, **attrs)
-    tile = tensor_tiling.weight_gradient(program.nodes[0], "float32")
+    tile = tensor_tiling.weight_gradient(program.nodes[0], H200, "float32")
     assert tile is not None
-    assert tile.shared <= tiling.MOST_SHARED
+    assert tile.shared <= H200.shared_block
 
 
 def check(case: Case) -> None:
@@ -126,6 +127,6 @@ def test_a_step_in_mixed_precision_is_close_to_that_in_float32(products: str, er
     expected = get_backend("numpy").compile(program())(given)
     mixed = program()
     assert lower_precision(mixed, products, keep=METRICS)
-    found = Emulated(mixed, tiles=TensorTiles(products))(given)
+    found = Emulated(mixed, tiles=TensorTiles(precision=products))(given)
     differences = [np.linalg.norm(found[k] - expected[k]) / (np.linalg.norm(expected[k]) + 1e-3) for k in expected]
     assert 1e-6 < max(differences) < error

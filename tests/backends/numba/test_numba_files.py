@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
 import textwrap
+from collections import deque
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import pytest
 
 from minicnn import Sequential, ops
-from minicnn.layers import Dense, Input
+from minicnn.backends import backend_class
+from minicnn.layers import Activation, BatchNormalization, Conv2D, Dense, Flatten, Input
 from minicnn.program import Program
 
 pytest.importorskip("numba")
@@ -36,7 +40,8 @@ def _result(source: Any) -> list[float]:
     from minicnn.backends.numba.threads import KernelList, pool
 
     y = np.zeros(4, "float32")
-    pool(1).run(KernelList([[(compile_source(source), np.asarray([y.ctypes.data], np.int64), 4)]]))
+    made = compile_source(source)
+    pool(1).run(KernelList([[(made.address, np.asarray([y.ctypes.data], np.int64), 4)]]))
     return y.tolist()
 
 
@@ -49,7 +54,7 @@ def test_damaged_files_are_compiled_anew(
     monkeypatch.setenv("MINICNN_CACHE", str(tmp_path))
     monkeypatch.setattr(kernel, "_COMPILED", {})
     assert _result(small_source) == [0, 3, 6, 9]
-    (file,) = store.folder().glob("*.bin")
+    (file,) = store.place("").parent.glob("*.bin")
     good = file.read_bytes()
     monkeypatch.setattr(kernel, "_COMPILED", {})
     assert _result(small_source) == [0, 3, 6, 9]  # from the disk
@@ -59,7 +64,7 @@ def test_damaged_files_are_compiled_anew(
     monkeypatch.setattr(kernel, "_COMPILED", {})
     assert _result(small_source) == [0, 3, 6, 9]
     assert len(file.read_bytes()) == len(good)
-    assert [f.name for f in store.folder().iterdir()] == [file.name]  # nothing is left over
+    assert [f.name for f in store.place("").parent.iterdir()] == [file.name]  # nothing is left over
 
 
 def test_without_a_folder_kernels_still_compile(
@@ -93,15 +98,15 @@ def test_files_are_of_one_cpu_and_one_version(monkeypatch: pytest.MonkeyPatch) -
     from minicnn.backends.numba import store
 
     store._platform.cache_clear()
-    before = store.folder()
+    before = store.place("a")
     for change in (
         lambda: monkeypatch.setattr(numba, "__version__", "0.0"),
         lambda: monkeypatch.setattr(llvmlite.binding, "get_host_cpu_name", lambda: "another"),
     ):
         change()
         store._platform.cache_clear()
-        assert store.folder() != before
-        before = store.folder()
+        assert store.place("a") != before
+        before = store.place("a")
     monkeypatch.undo()
     store._platform.cache_clear()
 
@@ -200,3 +205,57 @@ def test_with_the_jit_switched_off(tmp_path: Path) -> None:
     model.compile("sgd", "mse")
     expected = [float(model.train_on_batch(np.ones((17, 5)), np.ones((17, 3)))["loss"]) for _ in range(3)]
     assert losses == pytest.approx(expected, rel=1e-5)
+
+
+def _trained(sizes: range) -> Sequential:
+    layers = [Input((6, 6, 1)), Conv2D(4, 3), BatchNormalization(), Activation("relu"), Flatten(), Dense(3)]
+    model = Sequential(layers, backend=backend_class("numba")(threads=2), seed=1)
+    model.compile("adam", "mse", ["mae"])
+    for n in sizes:
+        model.train_on_batch(np.ones((n, 6, 6, 1)), np.ones((n, 3)))
+    return model
+
+
+@pytest.mark.no_cover
+def test_another_batch_size_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    from minicnn.backends.numba import kernel
+
+    _trained(range(65, 66))
+    asked: list[str] = []
+    native = kernel._native
+    monkeypatch.setattr(kernel, "_native", lambda source, key: asked.append(source.name) or native(source, key))
+    kept = _trained(range(67, 80))
+    assert kept.steps_taken == 13
+    assert asked == []
+
+
+@pytest.mark.no_cover
+def test_kernels_from_the_disk_go_with_their_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    from minicnn.backends.numba import kernel
+
+    _trained(range(67, 68))  # now they are there
+    monkeypatch.setattr(kernel, "_COMPILED", WeakValueDictionary())
+    monkeypatch.setattr(kernel, "_LOADED", deque(maxlen=0))
+    model = _trained(range(67, 68))
+    assert len(kernel._COMPILED) > 10
+    del model
+    gc.collect()
+    assert not kernel._COMPILED
+
+
+RESIDENT = Path("/proc/self/statm")
+
+
+@pytest.mark.no_cover
+@pytest.mark.skipif(not RESIDENT.exists(), reason="no such file on this system")
+def test_many_batch_sizes_do_not_fill_memory() -> None:
+    def resident() -> float:
+        return int(RESIDENT.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+    model = Sequential([Input((4,)), Dense(2)], backend=backend_class("numba")(threads=1))
+    model.compile("sgd", "mse")
+    for n in range(1, 151):
+        model.train_on_batch(np.ones((n, 4)), np.ones((n, 2)))
+        if n == 40:  # as many steps are kept as ever will be
+            before = resident()
+    assert resident() - before < 30

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import subprocess
+import sys
 import threading
 import time
 import warnings
@@ -132,7 +134,8 @@ def test_lists_come_before_and_after_threads_fall_asleep(threads: int) -> None:
 
     counts = np.zeros(64, np.int64)
     lines = ("for i in range(start, stop):", "    astore(x + 8 * i, aload(x + 8 * i) + 1)")
-    kernel = (compile_source(Source("count", ("x",), lines)), np.asarray([counts.ctypes.data], np.int64), 64)
+    counting = compile_source(Source("count", ("x",), lines))
+    kernel = (counting.address, np.asarray([counts.ctypes.data], np.int64), 64)
     kernels = KernelList([[kernel], [kernel]])
     gaps = np.random.default_rng(0).choice([0.0, 0.5, 0.9, 1.0, 1.1, 2.0], 2000) * WAIT_S
     for gap in gaps:
@@ -141,6 +144,45 @@ def test_lists_come_before_and_after_threads_fall_asleep(threads: int) -> None:
         while time.perf_counter() < end:
             pass
     assert (counts == 2 * len(gaps)).all()
+
+
+def test_a_thread_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    from minicnn.backends.numba import threads
+
+    expected = train(compiled(backend(2)), 6)
+    time.sleep(10 * threads.WAIT_S)  # then it sleeps
+    model, pool = compiled(backend(2)), threads.pool(2)
+    calls = pool._calls
+    with monkeypatch.context() as patch:
+        patch.setattr(pool, "_calls", [threads.SimpleQueue() for _ in calls])  # nobody wakes it
+        losses = train(model, 3)
+    calls[1].put(None)  # it comes late, to work that has been done
+    assert losses + train(model, 3) == expected
+
+
+BUSY = 2 * (os.cpu_count() or 1)
+
+
+def test_threads_beside_busy_processes_take_little_longer_than_one() -> None:
+    models = {threads: compiled(backend(threads)) for threads in (1, 2)}
+    steps = dict.fromkeys(models, 0)
+    times = dict.fromkeys(models, 0.0)
+    for model in models.values():
+        train(model, 2)
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(BUSY)]
+    try:
+        for _ in range(8):
+            for threads, model in models.items():
+                start = time.perf_counter()
+                while time.perf_counter() - start < 0.2:
+                    steps[threads] += len(train(model, 1))
+                times[threads] += time.perf_counter() - start
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+    mean = {threads: times[threads] / steps[threads] for threads in models}
+    assert mean[2] < 6 * mean[1]  # it is about the same; waiting for a thread without a core takes 50 times as long
 
 
 def test_several_threads_of_the_user_predict() -> None:
@@ -183,14 +225,18 @@ def test_threads_that_compile_a_kernel_at_once_get_one_address(monkeypatch: pyte
     barrier, places = threading.Barrier(3), iter([1, 2, 3])
 
     def slow(*_: object) -> Any:
-        made = kernel._Function(next(places), None)
+        made = kernel.Function(next(places), None)
         barrier.wait()  # all have found nothing and compiled
         return made
 
     monkeypatch.setattr(kernel, "_native", slow)
     monkeypatch.setattr(kernel, "_COMPILED", {})
     source, addresses = kernel.Source("test", (), ("return",)), []
-    callers = [threading.Thread(target=lambda: addresses.append(kernel.compile_source(source))) for _ in range(3)]
+
+    def compile_one() -> None:
+        addresses.append(kernel.compile_source(source).address)
+
+    callers = [threading.Thread(target=compile_one) for _ in range(3)]
     for caller in callers:
         caller.start()
     for caller in callers:

@@ -43,7 +43,7 @@ def test_evaluation_and_prediction_agree_with_numpy() -> None:
     np.testing.assert_allclose(
         model.predict(x, batch_size=17), expected.predict(x, batch_size=17), rtol=1e-5, atol=1e-5
     )
-    found, reference = (m.evaluate(x, y, batch_size=17) for m in (model, expected))
+    found, reference = (m.evaluate(x, y, batch_size=17, return_dict=True) for m in (model, expected))
     for name, value in reference.items():
         assert found[name] == pytest.approx(value, rel=1e-5)
 

@@ -45,6 +45,13 @@ def main() -> None:
         xp.take_along_axis(x, xp.asarray([[0], [1]]), axis=1)
         xp.tril(x)
         xp.full((2,), 1, dtype=kind)
+        xp.sort(xp.reshape(xp.tile(x, (12, 1)), (-1,)), descending=True)
+        xp.searchsorted(x[0], x)
+        xp.unique_all(x)
+        xp.nonzero(x)
+        x[x == x] = x[0, 0]
+        x[1, xp.asarray([0, -1], dtype="int8")]
+        xp.repeat(x, xp.asarray([1, 2]), axis=0)
         x[0] = True if kind == "bool" else 1
         if kind == "bool":
             continue
@@ -56,6 +63,9 @@ def main() -> None:
         xp.matmul(xp.expand_dims(x, axis=0), x.T)
         xp.arange(4, dtype=kind)
         xp.eye(3, dtype=kind)
+    for kind in kinds["f"]:
+        xp.nextafter(xp.ones(2, dtype=kind), xp.asarray([[0.0], [1.0]], dtype=kind))
+    xp.isin(xp.arange(3, dtype="uint8"), 2)
     xp.linspace(0, 1, 5)
     json.dump(list(seen.values()), sys.stdout)
 

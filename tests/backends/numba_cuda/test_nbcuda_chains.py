@@ -12,7 +12,8 @@ from backends.cupy.dense import Made, dense_network, dense_steps, step
 from backends.cupy.test_chains import found
 from backends.numba_cuda.running import EITHER, SIMULATED
 from minicnn.backends import get_backend
-from minicnn.backends._gpu.tiling import GPU
+from minicnn.backends._gpu.device import H200
+from minicnn.backends._gpu.tiling import LIMITS
 from minicnn.backends.numba_cuda import NumbaCudaBackend, Options, tiling
 from minicnn.backends.numba_cuda.executable import StepExecutable
 from minicnn.program import Program
@@ -90,15 +91,14 @@ def test_a_product_with_many_columns_is_a_kernel_of_its_own() -> None:
     ("n", "k", "m", "rows"),
     [(59_000, 784, 10, 64), (59_000, 784, 16, 32), (59_000, 784, 17, None), (1_000, 784, 10, 8), (900, 4000, 10, None)],
 )  # fmt: skip
-def test_a_block_takes_as_many_rows_of_bytes_as_fit(
-    n: int, k: int, m: int, rows: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tiles = tiling.NumbaTiles(limits=GPU, simulated=False)
-    monkeypatch.setattr(tiling, "TILES", tiles)
+def test_a_block_takes_as_many_rows_of_bytes_as_fit(n: int, k: int, m: int, rows: int | None) -> None:
+    tiles = tiling.NumbaTiles(H200, limits=LIMITS, simulated=False)
+    backend = NumbaCudaBackend()
+    backend.tiles = tiles
     program = step(dense_network(k, [m], 5), n, k, 5)[0]()
     product = next(node for node in program.nodes if node.op.name == "matmul")
     assert tiles.takes_rows(product, "uint8") == (rows is not None)
-    for chain in found(NumbaCudaBackend().plan(program)):
+    for chain in found(backend.plan(program)):
         assert chain.product is None or (chain.rows, chain.blocks) == (rows, min(132, -(-n // (rows or 1))))
 
 

@@ -16,9 +16,10 @@ pytest.importorskip("numba_cuda")
 
 from backends.numba_cuda.running import ON_DEVICE
 from minicnn import ops
+from minicnn.backends._gpu.device import H200
 from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.rewriting import rewrite
-from minicnn.backends._gpu.tiling import GPU
+from minicnn.backends._gpu.tiling import LIMITS
 from minicnn.backends.numba_cuda import tiling
 from minicnn.backends.numba_cuda.generation import generate
 from minicnn.backends.numba_cuda.shim import SIMULATED, check_numpy
@@ -137,7 +138,7 @@ def test_errors_of_cuda_say_what_to_do() -> None:
 
 # The table ------------------------------------------------------------------------------------------------------
 
-# Functions and constants of the Array API standard 2024.12, without its extensions.
+# Functions and constants of the Array API standard 2025.12, without its extensions.
 STANDARD = """
 abs acos acosh add asin asinh atan atan2 atanh bitwise_and bitwise_invert bitwise_left_shift bitwise_or
 bitwise_right_shift bitwise_xor ceil clip conj copysign cos cosh divide equal exp expm1 floor floor_divide greater
@@ -146,9 +147,9 @@ logical_or logical_xor maximum minimum multiply negative nextafter not_equal pos
 round sign signbit sin sinh sqrt square subtract tan tanh trunc
 arange asarray empty empty_like eye from_dlpack full full_like linspace meshgrid ones ones_like tril triu zeros
 zeros_like astype can_cast finfo iinfo isdtype result_type take take_along_axis matmul matrix_transpose tensordot vecdot
-broadcast_arrays broadcast_to concat expand_dims flip moveaxis permute_dims repeat reshape roll squeeze stack tile
-unstack argmax argmin count_nonzero nonzero searchsorted where unique_all unique_counts unique_inverse unique_values
-argsort sort cumulative_prod cumulative_sum max mean min prod std sum var all any diff
+broadcast_arrays broadcast_shapes broadcast_to concat expand_dims flip moveaxis permute_dims repeat reshape roll squeeze
+stack tile unstack argmax argmin count_nonzero nonzero searchsorted where isin unique_all unique_counts unique_inverse
+unique_values argsort sort cumulative_prod cumulative_sum max mean min prod std sum var all any diff
 e inf nan newaxis pi bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float32 float64 complex64 complex128
 __array_namespace_info__ fft linalg
 """
@@ -178,7 +179,7 @@ def test_products_with_few_columns_have_tiles_of_their_own(
     program = Program()
     a, b = program.input("a", (k, m) if transposed else (m, k)), program.input("b", (k, n))
     program.outputs["y"] = ops.matmul(a, b, transpose_a=transposed)
-    tile = tiling.NumbaTiles(limits=GPU, simulated=False).product(program.nodes[0])
+    tile = tiling.NumbaTiles(H200, limits=LIMITS, simulated=False).product(program.nodes[0])
     assert (tile.sizes == made) == (made is not None)
     if made is not None:
         assert tile.threads == made[0] // made[3]

@@ -67,11 +67,11 @@ def test_a_batch_is_evaluated_again_and_again() -> None:
     x, y = data()
     times = 3 if SIMULATED else 37
     model = NETWORKS["mlp"]("numba_cuda")
-    several, once = model.evaluate([(x, y)] * times), model.evaluate(x, y, len(x))
+    several, once = model.evaluate([(x, y)] * times, return_dict=True), model.evaluate(x, y, len(x), return_dict=True)
     assert several["accuracy"] == once["accuracy"]
     np.testing.assert_allclose(several["loss"], once["loss"], rtol=1e-5)
     on_device = (model.backend.asarray(x), model.backend.asarray(y))
-    assert model.evaluate([on_device] * times) == several
+    assert model.evaluate([on_device] * times, return_dict=True) == several
 
 
 @pytest.mark.parametrize("network", ["mlp"] if SIMULATED else NETWORKS)

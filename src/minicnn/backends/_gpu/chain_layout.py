@@ -10,7 +10,6 @@ from minicnn.backends._gpu.elements import same_index
 from minicnn.backends._gpu.row_sizes import ByteSizes, FloatSizes
 from minicnn.program.graph import ITEMSIZE, Node, Value
 
-SHARED = 227 * 1024  # most dynamic shared memory of a block
 NARROW = 16  # columns up to which a thread takes a row by itself, in registers
 STAGED = 16 * 1024  # bytes of a matrix that is copied into shared memory first
 SOFTMAX = frozenset({"softmax", "log_softmax", "softmax_cross_entropy", "softmax_cross_entropy_gradient"})

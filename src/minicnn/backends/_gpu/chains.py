@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from minicnn import ops
 from minicnn.backends._gpu import row_products
 from minicnn.backends._gpu.chain_layout import SOFTMAX, Chain, Layout, is_sum_of_parts
+from minicnn.backends._gpu.device import Gpu
 from minicnn.backends._gpu.elements import unsupported
 from minicnn.backends._gpu.row_products import Rows
-from minicnn.backends._gpu.tiling import MULTIPROCESSORS, Tile
+from minicnn.backends._gpu.tiling import Tile
 from minicnn.ops.checks import normalize_axes, normalize_axis
 from minicnn.ops.primitive import Array, Namespace, Primitive
 from minicnn.program.graph import Node, Program, Spec, Value
@@ -18,7 +20,7 @@ from minicnn.program.graph import Node, Program, Spec, Value
 THREADS = 256  # of a block whose chain does not begin with rows in memory
 MOST_COLUMNS = 1024  # of a value that a block keeps for each of its rows
 MOST_WEIGHTS = 4096  # elements of a matrix that every block reads
-MOST_PRODUCTS = 100_000 * MULTIPROCESSORS  # multiply-adds that threads do one by one
+MOST_PRODUCTS = 100_000  # multiply-adds that the threads of a multiprocessor do one by one
 SHORT_ROW = 64  # terms of a sum within a row
 ROW_BYTES = 24 * 1024  # of shared memory for what a chain keeps of its rows, where the batch leaves a choice
 
@@ -37,18 +39,31 @@ def every_node(program: Program) -> Iterator[Node]:
         yield from node.attrs["chain"].nodes if node.op is CHAIN else (node,)
 
 
+@dataclass(frozen=True)
+class _Scope:
+    """What decides which nodes belong to chains: the GPU, the products with rows in memory, the rows of a batch."""
+
+    gpu: Gpu
+    streams: Mapping[int, Rows]
+    batch: int
+
+    def reads(self, weights: int) -> bool:
+        """Whether threads may do a product with so many weights one by one."""
+        return weights <= MOST_WEIGHTS and weights * self.batch <= MOST_PRODUCTS * self.gpu.multiprocessors
+
+
 # Which nodes ------------------------------------------------------------------------------------------------
 
 
-def find(program: Program, shared: int, *, takes_rows: Callable[[Node, str], bool]) -> list[Chain]:
+def find(program: Program, gpu: Gpu, *, takes_rows: Callable[[Node, str], bool]) -> list[Chain]:
     """The chains of a Program, each with the nodes that it shall have.
 
     Args:
         program: The Program.
-        shared: Bytes of shared memory that a block may have.
+        gpu: The GPU that they are for.
         takes_rows: Whether a chain may begin with a product with rows of a type.
     """
-    streams = row_products.find(program, shared, takes_rows)
+    streams = row_products.find(program, gpu, takes_rows)
     apart = row_products.of_bytes(program) - set(streams)
     batches = {
         n.outputs[0].shape[0]
@@ -58,19 +73,21 @@ def find(program: Program, shared: int, *, takes_rows: Callable[[Node, str], boo
     found: list[Chain] = []
     taken: set[int] = set()
     for batch in sorted(batches, reverse=True):
+        scope = _Scope(gpu, streams, batch)
         nodes = [n for n in program.nodes if id(n) not in taken | apart]
-        for part in _parts(program, _members(program, nodes, streams, batch)):
+        for part in _parts(program, _members(program, nodes, scope)):
             one = Chain(batch, part)
-            one.sums = {id(n) for n in part if _sums_rows(n, streams, batch)}
-            if _choose(one, streams, shared):
+            one.sums = {id(n) for n in part if _sums_rows(n, scope)}
+            if _choose(one, streams, gpu):
                 found.append(one)
                 taken |= {id(n) for n in part}
     return found
 
 
-def _members(program: Program, nodes: Sequence[Node], streams: Mapping[int, Rows], batch: int) -> list[Node]:
+def _members(program: Program, nodes: Sequence[Node], scope: _Scope) -> list[Node]:
     """Nodes that belong to chains of so many rows, in order."""
-    inside = {id(n): n for n in nodes if _row_wise(n, streams, batch) or _sums_rows(n, streams, batch)}
+    streams = scope.streams
+    inside = {id(n): n for n in nodes if _row_wise(n, scope) or _sums_rows(n, scope)}
     # Rows in memory are gathered and converted where they are read.
     for node in list(inside.values()):
         if id(node) in streams:
@@ -78,16 +95,16 @@ def _members(program: Program, nodes: Sequence[Node], streams: Mapping[int, Rows
     size = -1
     while size != len(inside):
         size = len(inside)
-        made = {id(v) for n in inside.values() if not _sums_rows(n, streams, batch) for v in n.outputs}
-        inside = {key: n for key, n in inside.items() if _keeps_to_rows(n, streams, made, batch)}
+        made = {id(v) for n in inside.values() if not _sums_rows(n, scope) for v in n.outputs}
+        inside = {key: n for key, n in inside.items() if _keeps_to_rows(n, scope, made)}
         inside = _near_products(inside, streams)
-        inside = _convex(program, inside, streams, batch)
+        inside = _convex(program, inside, scope)
     return list(inside.values())
 
 
-def _row_wise(node: Node, streams: Mapping[int, Rows], batch: int) -> bool:
+def _row_wise(node: Node, scope: _Scope) -> bool:
     """Whether row r of each result may come from row r of the inputs."""
-    y, name = node.outputs[0], node.op.name
+    y, name, batch = node.outputs[0], node.op.name, scope.batch
     if unsupported(node) is not None or node.phase == "update" or not y.shape or y.shape[0] != batch:
         return False
     if any("float" in v.dtype and v.dtype != "float32" for v in (*node.inputs, *node.outputs)):
@@ -97,7 +114,7 @@ def _row_wise(node: Node, streams: Mapping[int, Rows], batch: int) -> bool:
     if name == "matmul":
         if node.attrs["transpose_a"]:
             return False
-        return id(node) in streams or _small(node.inputs[1].size, batch)
+        return id(node) in scope.streams or scope.reads(node.inputs[1].size)
     if name in ("sum", "max", "mean"):
         x = node.inputs[0]
         axes = normalize_axes(name, node.attrs["axes"], x.ndim)
@@ -112,15 +129,12 @@ def _row_wise(node: Node, streams: Mapping[int, Rows], batch: int) -> bool:
     return node.op.elementwise or name in ("reshape", "one_hot", "broadcast_to", "random_uniform")
 
 
-def _small(weights: int, batch: int) -> bool:
-    return weights <= MOST_WEIGHTS and weights * batch <= MOST_PRODUCTS
-
-
-def _sums_rows(node: Node, streams: Mapping[int, Rows], batch: int) -> bool:
+def _sums_rows(node: Node, scope: _Scope) -> bool:
     """Whether a node sums over the rows of the batch what a chain may have made."""
     y, x = node.outputs[0], node.inputs[0] if node.inputs else None
     if x is None or unsupported(node) is not None or y.dtype != "float32" or x.dtype != "float32":
         return False
+    batch = scope.batch
     if not x.shape or x.shape[0] != batch or node.phase == "update":
         return False
     if node.op.name == "sum":
@@ -128,18 +142,18 @@ def _sums_rows(node: Node, streams: Mapping[int, Rows], batch: int) -> bool:
         return x.size // batch <= MOST_COLUMNS and (len(axes) == x.ndim or axes == (0,))
     if node.op.name != "matmul" or not node.attrs["transpose_a"] or node.attrs["transpose_b"]:
         return False
-    return id(node) in streams or _small(y.size, batch)
+    return id(node) in scope.streams or scope.reads(y.size)
 
 
-def _keeps_to_rows(node: Node, streams: Mapping[int, Rows], made: set[int], batch: int) -> bool:
+def _keeps_to_rows(node: Node, scope: _Scope, made: set[int]) -> bool:
     """Whether a node reads, of what the chain makes, its own row alone."""
     own = [k for k, v in enumerate(node.inputs) if id(v) in made]
     y, name = node.outputs[0], node.op.name
-    if _sums_rows(node, streams, batch):
-        return own == [1] if id(node) in streams else bool(own)
+    if _sums_rows(node, scope):
+        return own == [1] if id(node) in scope.streams else bool(own)
     for k in own:
         x = node.inputs[k]
-        if x.shape[:1] != (batch,) or (name in ("matmul", "take") and (k == 1) != (name == "take")):
+        if x.shape[:1] != (scope.batch,) or (name in ("matmul", "take") and (k == 1) != (name == "take")):
             return False
         if (node.op.elementwise or name == "broadcast_to") and x.ndim != y.ndim:
             return False
@@ -173,14 +187,14 @@ def _near_products(inside: dict[int, Node], streams: Mapping[int, Rows]) -> dict
     return {key: n for key, n in left.items() if key not in streams or id(streams[key].stored) in stored}
 
 
-def _convex(program: Program, inside: dict[int, Node], streams: Mapping[int, Rows], batch: int) -> dict[int, Node]:
+def _convex(program: Program, inside: dict[int, Node], scope: _Scope) -> dict[int, Node]:
     """Drop nodes that wait for others outside which wait for the chain."""
     late: set[int] = set()  # values made outside from what the chain makes
     made: set[int] = set()
     kept = dict(inside)
     for node in program.nodes:
         if id(node) in kept and not any(id(v) in late for v in node.inputs):
-            (late if _sums_rows(node, streams, batch) else made).update(id(v) for v in node.outputs)
+            (late if _sums_rows(node, scope) else made).update(id(v) for v in node.outputs)
             continue
         kept.pop(id(node), None)
         if any(id(v) in made or id(v) in late for v in node.inputs):
@@ -208,12 +222,12 @@ def _parts(program: Program, nodes: Sequence[Node]) -> list[list[Node]]:
 # Sizes ------------------------------------------------------------------------------------------------------
 
 
-def _choose(one: Chain, streams: Mapping[int, Rows], shared: int) -> bool:
+def _choose(one: Chain, streams: Mapping[int, Rows], gpu: Gpu) -> bool:
     """Choose the sizes of a chain; whether there are any that fit."""
     if not row_products.begin(one, streams):
         return False
     if one.product is not None:
-        tile = row_products.tile(one, shared)
+        tile = row_products.tile(one, gpu)
         if tile is None:
             return False
         one.rows, one.threads, one.stages, one.parts, one.blocks, one.resident = tile
@@ -223,18 +237,21 @@ def _choose(one: Chain, streams: Mapping[int, Rows], shared: int) -> bool:
         few = Layout(one).shared
         one.rows = 33
         most = max(1, ROW_BYTES * 32 // max(1, Layout(one).shared - few))
-        one.rows = min(most, max(1, -(-one.batch // MULTIPROCESSORS)))
-        one.blocks = min(one.tiles, 2 * MULTIPROCESSORS)
-    return Layout(one).shared <= shared
+        one.rows = min(most, max(1, -(-one.batch // gpu.multiprocessors)))
+        one.blocks = min(one.tiles, 2 * gpu.multiprocessors)
+    return Layout(one).shared <= gpu.shared_block
 
 
 # The operation ----------------------------------------------------------------------------------------------
 
 
-def contract(program: Program, found: Sequence[Chain], layout: Callable[[Chain], Layout] = Layout) -> None:
+def contract(program: Program, found: Sequence[Chain], gpu: Gpu, layout: Callable[[Chain], Layout] = Layout) -> None:
     """Put each chain's nodes into one node; sums over the batch become parts, one of each block, and their sums."""
     for one in found:
+        alone = list(one.nodes)
         _absorb(program, one)
+        if layout(one).shared > gpu.shared_block:
+            one.nodes = alone
         _contract(program, one, layout)
 
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
-import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
 
+from minicnn.backends import _code
 from minicnn.backends._gpu import nvrtc
 from minicnn.backends._gpu.cpp import scalar_functions
 
@@ -32,15 +30,6 @@ def header(name: str) -> str:
     return files("minicnn.backends._gpu").joinpath("kernels", name).read_text(encoding="utf-8")
 
 
-def cache_folder() -> Path:
-    """Where compiled kernels are kept: MINICNN_CACHE, else the user's cache folder."""
-    chosen = os.environ.get("MINICNN_CACHE")
-    if chosen:
-        return Path(chosen) / "cuda"
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "minicnn" / "cuda"
-
-
 def compile_kernel(text: str, architecture: str) -> bytes:
     """Machine code of a kernel, from the cache if it was compiled before.
 
@@ -53,12 +42,12 @@ def compile_kernel(text: str, architecture: str) -> bytes:
         ImportError: If there is no compiler.
     """
     parts = (text, *map(header, HEADERS), architecture, nvrtc.version(), *OPTIONS)
-    path = cache_folder() / f"{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()}.cubin"
-    with contextlib.suppress(OSError):
-        return path.read_bytes()
-    code = _compile(text, architecture)
-    keep(path, code)
-    return code
+    path = _code.place("cuda", f"{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()}.cubin")
+    found = _code.read(path)
+    if found is None:
+        found = _compile(text, architecture)
+        _code.write(path, found)
+    return found
 
 
 def _compile(text: str, architecture: str) -> bytes:
@@ -72,15 +61,6 @@ def _compile(text: str, architecture: str) -> bytes:
             "this."
         )
         raise RuntimeError(message) from error
-
-
-def keep(path: Path, code: bytes) -> None:
-    """Write a file so that another process sees all of it or nothing; without a place to write, do without."""
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            file.write(code)
-        os.replace(file.name, path)
 
 
 def compile_all(texts: Sequence[str], architecture: str) -> list[bytes]:

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from minicnn.extras import install
+
+
+class FitError(RuntimeError):
+    """The blocks of a kernel do not fit on a multiprocessor: with smaller tiles they may."""
+
+
 # For each cause: parts of the names that CUDA's runtime and driver give it, the rule, the remedy.
 _CAUSES: tuple[tuple[tuple[str, ...], type[Exception], str, str], ...] = (
     (
@@ -15,8 +22,8 @@ _CAUSES: tuple[tuple[tuple[str, ...], type[Exception], str, str], ...] = (
         ("InsufficientDriver", "SYSTEM_DRIVER_MISMATCH", "SystemDriverMismatch"),
         RuntimeError,
         "The driver is there, and at least as new as the CUDA of CuPy.",
-        'Install a newer NVIDIA driver, or the CuPy for an older CUDA: pip install "minicnn[cuda12]". Without an '
-        "NVIDIA GPU use another backend.",
+        f"Install a newer NVIDIA driver, or the CuPy for an older CUDA: {install('cuda12')}. Without an NVIDIA GPU use "
+        "another backend.",
     ),
     (
         ("NoDevice", "NO_DEVICE", "no CUDA-capable device"),
@@ -28,14 +35,14 @@ _CAUSES: tuple[tuple[tuple[str, ...], type[Exception], str, str], ...] = (
         ("NO_BINARY_FOR_GPU", "NoKernelImage", "INVALID_IMAGE", "UNSUPPORTED_PTX", "INVALID_SOURCE"),
         RuntimeError,
         "The driver runs what the compiler of CuPy's CUDA makes for this GPU.",
-        'Install a newer NVIDIA driver; for an old GPU, the CuPy for an older CUDA: pip install "minicnn[cuda12]".',
+        f"Install a newer NVIDIA driver; for an old GPU, the CuPy for an older CUDA: {install('cuda12')}.",
     ),
     (
         ("INVALID_VALUE", "InvalidValue", "OUT_OF_RESOURCES", "OutOfResources", "InvalidConfiguration"),
-        RuntimeError,
+        FitError,
         "A kernel's blocks fit on a multiprocessor.",
-        "With CupyBackend(options=Options(tiled=False)) or reference_only=True training goes on without it; please "
-        "report it.",
+        "Smaller tiles are taken where a kernel does not load, and none was left: please report this, with what "
+        "`minicnn info` prints.",
     ),
 )
 _OTHER = (

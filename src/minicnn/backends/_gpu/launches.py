@@ -57,9 +57,11 @@ def _beside(plan: Plan, unit: Unit, launch: list[Unit]) -> bool:
     alike = all(u.is_product for u in large) and len({u.tile.threads for u in large if u.tile}) == 1
     if len(large) > 1 and not alike:
         return False
-    blocks = [u.tile.blocks if u.tile else -(-u.size // 256) for u in units]
-    shared = max(u.tile.shared if u.tile else 0 for u in units)
-    room = tiling.MULTIPROCESSORS * (tiling.MOST_SHARED // (shared + 1024))
+    gpu, blocks = plan.tiles.gpu, [u.tile.blocks if u.tile else -(-u.size // 256) for u in units]
+    declared, shared = plan.tiles.shared(units)
+    if declared > gpu.shared_unasked or declared + shared > gpu.shared_block:
+        return False
+    room = gpu.multiprocessors * (gpu.shared_multiprocessor // max(1, shared + gpu.shared_reserved))
     if len(large) < len(units) and sum(blocks) > room:
         return False
-    return (sum(blocks) if len(large) > 1 else sum(blocks) - max(blocks)) <= 4 * tiling.MULTIPROCESSORS
+    return (sum(blocks) if len(large) > 1 else sum(blocks) - max(blocks)) <= 4 * gpu.multiprocessors

@@ -12,9 +12,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from minicnn.extras import install
+
 MISSING = (
     "Kernels are compiled by NVRTC. Received: neither CuPy nor the package nvidia-cuda-nvrtc. Install the extra for "
-    'your driver: pip install "minicnn[cuda13]", or "minicnn[cuda12]".'
+    f"your driver: {install('cuda13')}, or {install('cuda12')}."
 )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from minicnn import ops
 from minicnn.backends._gpu import chains
-from minicnn.backends._gpu.chain_layout import SHARED, Chain
+from minicnn.backends._gpu.chain_layout import Chain
 from minicnn.backends._gpu.tiles import MULTIPLY_ADDS, Tiles
 from minicnn.ops.checks import normalize_axes
 from minicnn.ops.primitive import Array, Namespace, Primitive
@@ -314,7 +314,6 @@ def rewrite(
     fuse: bool,
     tiled: bool,
     tiles: Tiles = MULTIPLY_ADDS,
-    shared: int = SHARED,
 ) -> Program:
     """All of the above that the options ask for, in place.
 
@@ -323,22 +322,21 @@ def rewrite(
         fuse: Several operations in one kernel.
         tiled: Sums that many blocks share.
         tiles: Where tiles come from.
-        shared: Bytes of shared memory that a block of a chain may have.
     """
     if products_in(program):
         remove_dead_nodes(widen_products(program))
     replace(program, decompose)
     if fuse:
         remember_maxima(program)
-    found = chains.find(program, shared, takes_rows=tiles.takes_rows) if fuse and tiled and tiles.chains else []
-    for one in found:
-        tiles.size_chain(one)
+    found: list[Chain] = []
+    if fuse and tiled and tiles.chains:
+        found = [c for c in chains.find(program, tiles.gpu, takes_rows=tiles.takes_rows) if tiles.size_chain(c)]
     if tiled:
         own, joined = {id(n) for one in found for n in one.nodes}, _joined_anyway(program, found)
         replace(
             program,
             lambda p, node: None if id(node) in own else share_sums(p, node, tiles, joined=id(node) in joined),
         )
-    chains.contract(program, found, tiles.layout)
+    chains.contract(program, found, tiles.gpu, tiles.layout)
     remove_dead_nodes(program)
     return program

@@ -6,13 +6,11 @@ import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from minicnn.backends._gpu.chain_layout import SHARED, Chain, Layout, RowProduct
-from minicnn.backends._gpu.tiling import MULTIPROCESSORS
+from minicnn.backends._gpu.chain_layout import Chain, Layout, RowProduct
+from minicnn.backends._gpu.device import Gpu
 from minicnn.program.graph import Node, Program, Value
 
 ROWS = (16, 32, 48, 64, 80, 96, 112, 128)  # that a block takes at a time
-
-_REGISTERS = 65_536
 
 
 @dataclass(frozen=True)
@@ -72,14 +70,14 @@ def conversions(value: Value) -> set[int]:
     return found
 
 
-def find(program: Program, shared: int, takes_rows: Callable[[Node, str], bool]) -> dict[int, Rows]:
+def find(program: Program, gpu: Gpu, takes_rows: Callable[[Node, str], bool]) -> dict[int, Rows]:
     """The products with rows in memory that chains may take, and those with the transpose of such rows, by their ids.
 
     Rows of float32 go through blocks if there are some for each: for fewer, products of their own have more blocks.
 
     Args:
         program: The Program.
-        shared: Bytes of shared memory that a block may have.
+        gpu: The GPU that they are for.
         takes_rows: Whether a chain may begin with a product with rows of a type.
     """
     products = [(n, rows) for n in program.nodes if n.op.name == "matmul" if (rows := stored_rows(n.inputs[0]))]
@@ -90,8 +88,8 @@ def find(program: Program, shared: int, takes_rows: Callable[[Node, str], bool])
         one = Chain(
             node.outputs[0].shape[0], [node], set(), RowProduct(node, node, rows.stored, rows.index, rows.scale)
         )
-        enough = rows.stored.dtype == "uint8" or one.batch >= ROWS[0] * MULTIPROCESSORS
-        if enough and tile(one, shared) is not None:
+        enough = rows.stored.dtype == "uint8" or one.batch >= ROWS[0] * gpu.multiprocessors
+        if enough and tile(one, gpu) is not None:
             found[id(node)] = rows
     sources = {id(rows.stored) for rows in found.values()}
     return found | {id(n): rows for n, rows in products if n.attrs["transpose_a"] and id(rows.stored) in sources}
@@ -116,25 +114,24 @@ def begin(one: Chain, streams: Mapping[int, Rows]) -> bool:
     return len(products) <= 1
 
 
-def tile(one: Chain, shared: int = SHARED) -> tuple[int, ...] | None:
+def tile(one: Chain, gpu: Gpu) -> tuple[int, ...] | None:
     """Rows, threads, stages, parts, blocks and resident blocks of a chain that begins so; None if nothing fits.
 
     Args:
         one: The chain, with its product.
-        shared: Most bytes of shared memory of a block.
+        gpu: The GPU that it is for.
     """
     best: tuple[float, tuple[int, ...]] | None = None
     for rows, threads, stages in itertools.product(ROWS, type(one.sizes).THREADS, (1, 2)):
         for parts in type(one.sizes).PARTS:
             one = replace(one, rows=rows, threads=threads, stages=stages, parts=parts)
-            if rows > threads or parts * 32 > threads or one.sizes.shared > shared:
+            if rows > threads or parts * 32 > threads or one.sizes.shared > gpu.shared_block:
                 continue
-            registers = one.sizes.registers
-            if registers * threads > _REGISTERS or registers > 255 or (need := Layout(one).shared) > shared:
+            fit = gpu.resident(threads, one.sizes.registers, Layout(one).shared)
+            if not fit:
                 continue
-            fit = min(_REGISTERS // (registers * threads), (SHARED + 1024) // (need + 1024), 2)
-            resident = min(fit, -(-one.tiles // MULTIPROCESSORS))
-            blocks = min(one.tiles, MULTIPROCESSORS * resident)
+            resident = min(fit, 2, -(-one.tiles // gpu.multiprocessors))
+            blocks = min(one.tiles, gpu.multiprocessors * resident)
             score = -(-one.tiles // blocks) * one.sizes.cycles(one.narrow, resident)
             if best is None or score < best[0]:
                 best = (score, (rows, threads, stages, parts, blocks, resident))

@@ -10,28 +10,20 @@ from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 
+from minicnn.backends._gpu.costs import CONVOLUTION, LAUNCH, PRODUCT, WEIGHT_GRADIENT, costs_on
 from minicnn.backends._gpu.cpp import image_type, window_type
+from minicnn.backends._gpu.device import Gpu
 from minicnn.backends._gpu.elements import images, window
-from minicnn.backends._gpu.tile_times import (
-    CONVOLUTION,
-    PRECISIONS,
-    PRODUCT,
-    WEIGHT_GRADIENT,
-    Blocks,
-    Numbers,
-    quotient,
-)
+from minicnn.backends._gpu.tile_times import PRECISIONS, Blocks, Numbers, quotient
 from minicnn.backends._gpu.tiles import Tiles
-from minicnn.backends._gpu.tiling import MULTIPROCESSORS, Geometry, Tile
+from minicnn.backends._gpu.tiling import Geometry, Tile
 from minicnn.ops.windows import Axes
 from minicnn.program.graph import Node
 
 MOST_THREADS = 512
 
-_LAUNCH = 4500.0  # cycles of a launch that nothing else needs
-
 _T = TypeVar("_T")
-_chosen: dict[str, Any] = {}
+_chosen: dict[tuple[Any, ...], Any] = {}
 
 
 @dataclass(frozen=True)
@@ -48,13 +40,13 @@ class TensorTiles(Tiles):
     def weight_gradient(self, node: Node) -> Tile | None:
         """See `Tiles.weight_gradient`."""
         plain = super().weight_gradient
-        return self._once(node, None, lambda: weight_gradient(node, self.precision) or plain(node))
+        return self._once(node, None, lambda: weight_gradient(node, self.gpu, self.precision) or plain(node))
 
     def product(self, node: Node, *, joined: bool = False) -> Tile:
         """See `Tiles.product`."""
         plain = super().product
         return self._once(
-            node, joined, lambda: product(node, self.precision, joined=joined) or plain(node, joined=joined)
+            node, joined, lambda: product(node, self.gpu, self.precision, joined=joined) or plain(node, joined=joined)
         )
 
     def takes_rows(self, node: Node, dtype: str) -> bool:
@@ -62,15 +54,15 @@ class TensorTiles(Tiles):
         return dtype == "float32" or super().takes_rows(node, dtype)
 
     def _convolution(self, node: Node, pool: tuple[int, int] | None) -> Tile | None:
-        made, plain = convolution(node, pool, self.precision), super().convolution(node, pool)
+        made, plain = convolution(node, pool, self.gpu, self.precision), super().convolution(node, pool)
         if made is None or (plain is not None and without_tensor_cores(node, plain) < made.score):
             return plain
         return made
 
     def _once(self, node: Node, more: tuple[int, int] | bool | None, choose: Callable[[], _T]) -> _T:
         """What was chosen for such a node before; else it is chosen now."""
-        shapes = [v.spec for v in (*node.inputs, *node.outputs)]
-        key = f"{self} {node.op.name} {shapes} {sorted(node.attrs.items())} {more}"
+        shapes = tuple(v.spec for v in (*node.inputs, *node.outputs))
+        key = (self, node.op.name, shapes, str(sorted(node.attrs.items())), more)
         if key not in _chosen:
             _chosen[key] = choose()
         return cast(_T, _chosen[key])
@@ -118,15 +110,15 @@ def _conflicts(patches: Numbers, columns: Numbers, down: Numbers, right: Numbers
     return np.array([_conflicts_of(*case) for case in cases.T.tolist()])[which.ravel()]
 
 
-def convolution(node: Node, pool: tuple[int, int] | None, precision: str) -> Tile | None:
+def convolution(node: Node, pool: tuple[int, int] | None, gpu: Gpu, precision: str) -> Tile | None:
     """The best tile of a convolution, its score the cycles that it takes; None if nothing fits."""
     if node.outputs[0].dtype != "float32":
         return None
     g = Geometry.of(node, phased=True)
-    return _quickest(_convolution(g, pool, precision, wide=wide) for wide in _widths(g.c))
+    return _quickest(_convolution(g, pool, gpu, precision, wide=wide) for wide in _widths(g.c))
 
 
-def _convolution(g: Geometry, pool: tuple[int, int] | None, precision: str, *, wide: bool) -> Tile | None:
+def _convolution(g: Geometry, pool: tuple[int, int] | None, gpu: Gpu, precision: str, *, wide: bool) -> Tile | None:
     n, oh, ow, f, c, kh, kw = g.n, g.oh, g.ow, g.f, g.c, g.kh, g.kw
     (sh, sw), (dh, dw) = g.strides, g.dilation
     kind, parts, _ = PRECISIONS[precision]
@@ -162,12 +154,13 @@ def _convolution(g: Geometry, pool: tuple[int, int] | None, precision: str, *, w
     staged = nb * ih * ((iw - 1) * sw + (kw - 1) * dw + 1) * c if wide else 0 * nb
     blocks = quotient(n, nb) * quotient(eh, gy * py) * quotient(ew, gx * px) * quotient(f, fb) * g.groups
     down, right = py * sh * iw * size // 8, (px if wide else px * sw) * size // 8
+    costs = costs_on(gpu, CONVOLUTION)
     candidates = Blocks(
         blocks, threads, shared + staged * 4, py * px // 2, nt, 1, quotient(c, cc), steps,
-        CONVOLUTION.load * _conflicts(nb * gy * gx, gx, down, right), CONVOLUTION.transposed,
+        costs.load * _conflicts(nb * gy * gx, gx, down, right), costs.transposed,
         (nb * ih * iw * runs, steps * 2 * fb), staged,
     )  # fmt: skip
-    cycles = candidates.cycles(CONVOLUTION, precision)
+    cycles = candidates.cycles(gpu, costs, precision)
     best = int(np.argmin(cycles))
     if cycles[best] == math.inf:
         return None
@@ -177,15 +170,15 @@ def _convolution(g: Geometry, pool: tuple[int, int] | None, precision: str, *, w
     return candidates.tile(best, text, numbers, score=float(cycles[best]))
 
 
-def weight_gradient(node: Node, precision: str) -> Tile | None:
+def weight_gradient(node: Node, gpu: Gpu, precision: str) -> Tile | None:
     """The best tile of a weight gradient, its score the cycles that it takes; None if nothing fits."""
     if node.outputs[0].dtype != "float32":
         return None
     c = node.inputs[1].shape[Axes.of(node.attrs["data_format"]).c] // node.attrs["groups"]
-    return _quickest(_weight_gradient(node, precision, wide=wide) for wide in _widths(c))
+    return _quickest(_weight_gradient(node, gpu, precision, wide=wide) for wide in _widths(c))
 
 
-def _weight_gradient(node: Node, precision: str, *, wide: bool) -> Tile | None:
+def _weight_gradient(node: Node, gpu: Gpu, precision: str, *, wide: bool) -> Tile | None:
     attrs = node.attrs
     axes, groups = Axes.of(attrs["data_format"]), attrs["groups"]
     y, x = node.inputs[0].shape, node.inputs[1].shape
@@ -220,14 +213,15 @@ def _weight_gradient(node: Node, precision: str, *, wide: bool) -> Tile | None:
     shared = np.maximum(shared + staged * 4, slices // 2 * mw * nt * 4 * (threads // slices) * 4)
     pieces = quotient(c, cb) * quotient(f, fb) * groups
     strips = quotient(n, nb) * quotient(oh, th)
-    cut = np.minimum(strips, np.maximum(1, goal * MULTIPROCESSORS // pieces))
+    cut = np.minimum(strips, np.maximum(1, goal * gpu.multiprocessors // pieces))
     down, right = (1 if wide else sh) * iw * size // 8, (1 if wide else sw) * size // 8
+    costs = costs_on(gpu, WEIGHT_GRADIENT)
     candidates = Blocks(
         cut * pieces, threads, shared, mw, nt, slices, quotient(strips, cut), steps,
-        WEIGHT_GRADIENT.transposed * np.maximum(1, _conflicts(nb * th * ow, ow + 0 * nb, down, right)),
-        WEIGHT_GRADIENT.transposed, (nb * ih * iw * runs, steps * 2 * fb), staged,
+        costs.transposed * np.maximum(1, _conflicts(nb * th * ow, ow + 0 * nb, down, right)),
+        costs.transposed, (nb * ih * iw * runs, steps * 2 * fb), staged,
     )  # fmt: skip
-    cycles = candidates.cycles(WEIGHT_GRADIENT, precision)
+    cycles = candidates.cycles(gpu, costs, precision)
     cycles = cycles + cut * kh * kw * c * f * groups / 1000  # the sum of the parts
     best = int(np.argmin(cycles))
     if cycles[best] == math.inf:
@@ -239,7 +233,7 @@ def _weight_gradient(node: Node, precision: str, *, wide: bool) -> Tile | None:
     return candidates.tile(best, text, numbers, int(cut[best]), score=float(cycles[best]))
 
 
-def product(node: Node, precision: str, *, joined: bool = False) -> Tile | None:
+def product(node: Node, gpu: Gpu, precision: str, *, joined: bool = False) -> Tile | None:
     """The best tile of a matrix product; `joined`: a launch that comes anyway adds up parts of its sums."""
     if node.outputs[0].dtype != "float32":
         return None
@@ -257,8 +251,8 @@ def product(node: Node, precision: str, *, joined: bool = False) -> Tile | None:
     )
     bm, bn, bk, mt, nt, slices, goal = sizes
     threads = 32 * (bm // 16 // mt) * (bn // 8 // nt) * slices
-    run = quotient(np.maximum(1, k // np.maximum(1, goal * MULTIPROCESSORS // (quotient(m, bm) * quotient(n, bn)))), bk)
-    run = np.where(goal > 0, run, quotient(k, bk)) * bk
+    goals = np.maximum(1, goal * gpu.multiprocessors // (quotient(m, bm) * quotient(n, bn)))
+    run = np.where(goal > 0, quotient(np.maximum(1, k // goals), bk), quotient(k, bk)) * bk
     fits = ((bk <= 16) | (bk < 2 * k)) & ((bm <= 16) | (bm < 2 * m)) & ((bn <= 8) | (bn < 2 * n))
     fits &= (bm // 16 % mt == 0) & (bn // 8 % nt == 0) & (threads > 0) & (threads <= MOST_THREADS)
     fits &= (slices <= bk // 16) & ((goal == 0) | (run < k))
@@ -270,17 +264,18 @@ def product(node: Node, precision: str, *, joined: bool = False) -> Tile | None:
     b = np.where(tb, bn * _runs(bk)[1], bk * _runs(bn)[1])
     own, parts, tiles = threads // slices, quotient(k, run), quotient(m, bm) * quotient(n, bn)
     shared = np.maximum((a + b) * planes * 2, slices // 2 * mt * nt * 4 * own * 4)
+    costs = costs_on(gpu, PRODUCT)
     candidates = Blocks(
         tiles * parts, threads, shared, mt, nt, slices, run // bk, bk // 16,
-        PRODUCT.transposed if ta else PRODUCT.load, PRODUCT.load if tb else PRODUCT.transposed,
+        costs.transposed if ta else costs.load, costs.load if tb else costs.transposed,
         (bm * bk // 8, bn * bk // 8),
     )  # fmt: skip
-    cycles = candidates.cycles(PRODUCT, precision)
-    cycles = cycles + np.where(parts > 1, (0 if joined else _LAUNCH) + parts * m * n / 400, 0.0)
+    cycles = candidates.cycles(gpu, costs, precision)
+    cycles = cycles + np.where(parts > 1, (0 if joined else LAUNCH) + parts * m * n / 400, 0.0)
     best = int(np.argmin(cycles))
     if cycles[best] == math.inf:
         return None
     chosen = (*sizes[:6, best].tolist(), int(parts[best]))
     numbers = (m, n, k, str(ta).lower(), str(tb).lower(), *chosen)
     text = f"TensorProductTile<{kind}, {', '.join(map(str, numbers))}>"
-    return candidates.tile(best, text, chosen, int(parts[best]))
+    return candidates.tile(best, text, chosen, int(parts[best]), score=float(cycles[best]))

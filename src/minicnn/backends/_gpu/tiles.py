@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from minicnn.backends._gpu import tiling
 from minicnn.backends._gpu.chain_layout import Chain, Layout
-from minicnn.backends._gpu.tiling import GPU, Limits, Tile
+from minicnn.backends._gpu.device import H200, Gpu
+from minicnn.backends._gpu.tiling import LIMITS, Limits, Tile
+from minicnn.backends._gpu.units import Unit
 from minicnn.program.graph import Node
 
 
@@ -17,8 +20,9 @@ class Tiles:
     """Tiles of multiply-adds, which every device has, by the models of `tiling`.
 
     Attributes:
+        gpu: The GPU that they are for.
         precision: In which operands are multiplied: one of `tile_times.PRECISIONS`. Sums are float32.
-        limits: What bounds their sizes.
+        limits: Sizes to choose from.
         byte_products: Whether a chain may begin with a product with rows of bytes.
         chains: Whether there are kernels for chains of rows.
         layout: Where a chain keeps its values.
@@ -27,8 +31,9 @@ class Tiles:
         most_together: Units that a launch may have.
     """
 
+    gpu: Gpu = H200
     precision: str = "float32"
-    limits: Limits = GPU
+    limits: Limits = LIMITS
     byte_products: bool = True
     chains: bool = True
     layout: ClassVar[type[Layout]] = Layout
@@ -38,26 +43,34 @@ class Tiles:
 
     def convolution(self, node: Node, pool: tuple[int, int] | None = None) -> Tile | None:
         """Tile of conv2d or conv2d_input_gradient, with max-pooling by this window behind it; None if nothing fits."""
-        return tiling.convolution(node, pool, limits=self.limits)
+        return tiling.convolution(node, pool, gpu=self.gpu, limits=self.limits)
 
     def weight_gradient(self, node: Node) -> Tile | None:
         """Tile of conv2d_weight_gradient; None if nothing fits."""
-        return tiling.weight_gradient(node, limits=self.limits)
+        return tiling.weight_gradient(node, gpu=self.gpu, limits=self.limits)
 
     def product(self, node: Node, *, joined: bool = False) -> Tile:
         """Tile of a matrix product; `joined`: a launch that comes anyway adds up parts of its sums."""
-        return tiling.product(node, joined=joined, limits=self.limits)
+        return tiling.product(node, gpu=self.gpu, joined=joined, limits=self.limits)
 
     def reduction(self, results: int, terms: int, *, terms_first: bool, join: str = "Plus") -> Tile:
         """Tile of a sum or a maximum of so many terms for each of so many results."""
-        return tiling.reduction(results, terms, terms_first=terms_first, join=join, limits=self.limits)
+        return tiling.reduction(results, terms, gpu=self.gpu, terms_first=terms_first, join=join, limits=self.limits)
+
+    def shared(self, units: Sequence[Unit]) -> tuple[int, int]:
+        """Bytes of shared memory of a block of a launch: what its text declares, at most, and what it asks for."""
+        sums = any(u.slices > 1 or (u.is_plain and u.tile is not None) for u in units)  # they share what they declare
+        scaled = any(u.tile is not None and u.tile.kind.startswith("Tensor") for u in units)
+        declared = tiling.SUM_SHARED * sums + tiling.SCALE_SHARED * scaled
+        return declared, max(u.tile.shared if u.tile else 0 for u in units)
 
     def takes_rows(self, node: Node, dtype: str) -> bool:
         """Whether a chain may begin with this product with rows in memory of a type, uint8 or float32."""
         return dtype == "uint8" and self.byte_products
 
-    def size_chain(self, chain: Chain) -> None:
-        """Set the sizes of a chain, where they are other than it chose itself."""
+    def size_chain(self, chain: Chain) -> bool:
+        """Set the sizes of a chain, where they are other than it chose itself; whether it fits then."""
+        return True
 
 
 MULTIPLY_ADDS = Tiles()

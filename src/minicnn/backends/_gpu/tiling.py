@@ -7,15 +7,16 @@ import math
 from dataclasses import dataclass, replace
 
 from minicnn.backends._gpu.cpp import image_type, window_type
+from minicnn.backends._gpu.device import Gpu
 from minicnn.backends._gpu.elements import images, window
 from minicnn.backends._gpu.trees import Image
 from minicnn.ops.windows import Axes
 from minicnn.program.graph import ITEMSIZE, Node
 
-MULTIPROCESSORS = 132
-SHARED_BYTES = 48 * 1024  # what a kernel may have without asking for more
-MOST_SHARED = 227 * 1024  # what all blocks of a multiprocessor may have
 THREADS = 256
+# Bytes of shared memory that texts declare, beside what tiles ask for: for sums that threads share, and for scales of
+# operands of tensor cores.
+SUM_SHARED, SCALE_SHARED = 2176, 256
 
 # Rows and columns of a block, rows and columns of a thread.
 _PRODUCT_TILES = (
@@ -51,10 +52,9 @@ class Tile:
 
 @dataclass(frozen=True)
 class Limits:
-    """What bounds the choice of tiles: a GPU by default.
+    """Sizes to choose from: those for a GPU by default.
 
     Attributes:
-        multiprocessors: Blocks that run side by side.
         convolution: Most threads of a block of a convolution.
         correlation: Most threads of a block of a weight gradient.
         reduction: Threads of a block of a reduction, a power of two.
@@ -62,7 +62,6 @@ class Limits:
         depths: Terms that a product holds in shared memory.
     """
 
-    multiprocessors: int = MULTIPROCESSORS
     convolution: int = 512
     correlation: int = 288
     reduction: int = THREADS
@@ -70,11 +69,18 @@ class Limits:
     depths: tuple[int, ...] = (16, 32, 64, 128)
 
 
-GPU = Limits()
+LIMITS = Limits()
 
 
 def _up(n: int, step: int) -> int:
     return -(-n // step) * step
+
+
+def _resident(gpu: Gpu, threads: int, registers: int, shared: int) -> int:
+    """Blocks of a multiprocessor as the scores count them: of 228 KB of shared memory they take 220,000 bytes."""
+    warps = _up(threads, 32)
+    usable = gpu.shared_multiprocessor * 220_000 // (228 * 1024)
+    return max(1, min(gpu.threads_multiprocessor // warps, gpu.registers // (warps * registers), usable // shared))
 
 
 def _filters(f: int) -> int:
@@ -163,14 +169,15 @@ class Geometry:
 
 
 def convolution(
-    node: Node, pool: tuple[int, int] | None = None, *, limits: Limits = GPU, phased: bool = True
+    node: Node, pool: tuple[int, int] | None = None, *, gpu: Gpu, limits: Limits = LIMITS, phased: bool = True
 ) -> Tile | None:
     """Tile of conv2d or conv2d_input_gradient; None if nothing fits.
 
     Args:
         node: The convolution.
         pool: Window of the max-pooling that is done on the way out.
-        limits: What bounds the choice.
+        gpu: The GPU that it is for.
+        limits: Sizes to choose from.
         phased: Whether the gradient of a strided convolution is made by phases.
     """
     itemsize, g = ITEMSIZE[node.outputs[0].dtype], Geometry.of(node, phased=phased)
@@ -199,23 +206,21 @@ def convolution(
                     continue
                 ih, iw = (th - 1) * sh + (kh - 1) * dh + 1, (tw - 1) * sw + (kw - 1) * dw + 1
                 per_channel = ((nb * ih * iw | 1) + kh * kw * fb) * itemsize
-                cc = min(c, SHARED_BYTES // per_channel)
+                cc = min(c, gpu.shared_unasked // per_channel)
                 if cc < 1:
                     continue
                 cc = -(-c // -(-c // cc))
                 blocks = -(-n // nb) * -(-eh // th) * -(-ew // tw) * -(-f // fb) * g.groups
-                resident = max(
-                    1, min(2048 // _up(threads, 32), 65536 // (_up(threads, 32) * 96), 220_000 // (cc * per_channel))
-                )
+                resident = _resident(gpu, threads, 96, cc * per_channel)
                 # Time of one multiprocessor in multiply-adds of a thread, for all waves of blocks.
                 rounds = (
-                    max(blocks / limits.multiprocessors, 1.0)
-                    if blocks > limits.multiprocessors * resident
-                    else math.ceil(blocks / limits.multiprocessors)
+                    max(blocks / gpu.multiprocessors, 1.0)
+                    if blocks > gpu.multiprocessors * resident
+                    else math.ceil(blocks / gpu.multiprocessors)
                 )
-                work = py * px * fx * kh * kw * c * _up(threads, 32) / 128
+                work = py * px * fx * kh * kw * c * _up(threads, 32) / gpu.lanes32
                 filled = nb * ih * iw * c / 128 * 8 + kh * kw * fb * c / 128 * 4
-                together = min(resident, math.ceil(blocks / limits.multiprocessors)) * _up(threads, 32)
+                together = min(resident, math.ceil(blocks / gpu.multiprocessors)) * _up(threads, 32)
                 patience = 1.0 + 600.0 / together
                 score = rounds * (work * (1 + loads) * patience + filled) + 400 * rounds / resident
                 if best is None or score < best[0]:
@@ -229,7 +234,7 @@ def convolution(
     return None if best is None else best[1]
 
 
-def weight_gradient(node: Node, *, limits: Limits = GPU) -> Tile | None:
+def weight_gradient(node: Node, *, gpu: Gpu, limits: Limits = LIMITS) -> Tile | None:
     """Tile of conv2d_weight_gradient; None if nothing fits."""
     attrs, itemsize = node.attrs, ITEMSIZE[node.outputs[0].dtype]
     axes, groups = Axes.of(attrs["data_format"]), attrs["groups"]
@@ -254,19 +259,19 @@ def weight_gradient(node: Node, *, limits: Limits = GPU) -> Tile | None:
         for th in sorted({oh, -(-oh // 2), -(-oh // 4), -(-oh // 8), 1}):
             ih, iw = (th - 1) * sh + (kb - 1) * dh + 1, (_up(ow, px) - 1) * sw + (kw - 1) * dw + 1
             shared = max(ih * iw * cb + 4 + th * _up(ow, px) * fb, slices // 2 * lanes * kb * kw * fx) * itemsize
-            if shared > SHARED_BYTES:
+            if shared > gpu.shared_unasked:
                 continue
             tiles = -(-kh // kb) * -(-c // cb) * -(-f // fb) * groups
             strips = n * -(-oh // th)
             for goal in (1, 2, 3, 4):
-                parts = min(strips, max(1, goal * limits.multiprocessors // tiles))
+                parts = min(strips, max(1, goal * gpu.multiprocessors // tiles))
                 blocks = parts * tiles
                 runs = -(-th * _up(ow, px) // px // slices)
-                resident = max(1, min(2048 // _up(threads, 32), 65536 // (_up(threads, 32) * 112), 220_000 // shared))
+                resident = _resident(gpu, threads, 112, shared)
                 each = -(-strips // parts)
-                work = runs * px * kb * kw * fx * _up(threads, 32) / 128 * 1.6
+                work = runs * px * kb * kw * fx * _up(threads, 32) / gpu.lanes32 * 1.6
                 filled = (ih * iw * cb + th * ow * fb) / 128 * 8 + 300
-                rounds = math.ceil(blocks / limits.multiprocessors)
+                rounds = math.ceil(blocks / gpu.multiprocessors)
                 together = min(resident, rounds) * _up(threads, 32)
                 score = rounds * each * (work * (1 + 200 / together) + filled) + rounds * math.log2(2 * slices) * 100
                 score += parts * kh * kw * c * f * groups / 4000  # the sum of the parts
@@ -275,17 +280,19 @@ def weight_gradient(node: Node, *, limits: Limits = GPU) -> Tile | None:
                         f"WeightTile<{', '.join(map(image_type, images(node)))}, {window_type(window(node))}, "
                         f"{c}, {f}, {kb}, {cb}, {fb}, {th}, {px}, {fx}, {slices}, {parts}>"
                     )
-                    best = (score, Tile(kind, blocks, threads, parts, (kb, cb, fb, th, px, fx, slices, parts), shared))
+                    sizes = (kb, cb, fb, th, px, fx, slices, parts)
+                    best = (score, Tile(kind, blocks, threads, parts, sizes, shared, score=score))
     return None if best is None else best[1]
 
 
-def product(node: Node, *, joined: bool = False, limits: Limits = GPU) -> Tile:
+def product(node: Node, *, gpu: Gpu, joined: bool = False, limits: Limits = LIMITS) -> Tile:
     """Tile of a matrix product.
 
     Args:
         node: The product.
+        gpu: The GPU that it is for.
         joined: Whether a launch that comes anyway adds up parts of its sums.
-        limits: What the device has.
+        limits: Sizes to choose from.
     """
     (m, n), (ta, tb) = node.outputs[0].shape, (node.attrs["transpose_a"], node.attrs["transpose_b"])
     k, itemsize = node.inputs[0].shape[0 if ta else 1], ITEMSIZE[node.outputs[0].dtype]
@@ -293,41 +300,44 @@ def product(node: Node, *, joined: bool = False, limits: Limits = GPU) -> Tile:
     for bm, bn, tm, tn in limits.products:
         tiles, threads = -(-m // bm) * -(-n // bn), bm // tm * (bn // tn)
         for bk, goal in itertools.product(limits.depths, (0, 1, 2, 4)):
-            parts = max(1, min(goal * limits.multiprocessors // tiles, k // 32))
+            parts = max(1, min(goal * gpu.multiprocessors // tiles, k // 32))
             run = _up(-(-k // parts), bk)
             parts = -(-k // run)
             loads = (bm + bn) * bk / threads
             if (
                 (bk > limits.depths[0] and bk >= 2 * k)
                 or loads > (40 if run == bk else 24)
-                or (bm + bn + 8) * bk * itemsize > SHARED_BYTES
+                or (bm + bn + 8) * bk * itemsize > gpu.shared_unasked
             ):
                 continue
             # Cycles: all blocks of a multiprocessor, each step of bk terms at least as long as memory takes to answer.
             blocks = tiles * parts
-            rounds = math.ceil(blocks / limits.multiprocessors)
-            compute = rounds * bk * bm * bn / 128 * (1 + 1.5 / tm + 1.5 / tn) + rounds * (bm + bn) * bk / 128 * 6
+            rounds = math.ceil(blocks / gpu.multiprocessors)
+            compute = rounds * bk * bm * bn / gpu.lanes32 * (1 + 1.5 / tm + 1.5 / tn)
+            compute += rounds * (bm + bn) * bk / 128 * 6
             score = run / bk * (max(compute, 1200.0) + 20 * loads) + 2000
             score += (0 if joined else 2500) + parts * m * n / 400 if parts > 1 else 0
             if best is None or score < best[0]:
                 flags = f"{str(ta).lower()}, {str(tb).lower()}"
                 kind = f"ProductTile<{m}, {n}, {k}, {flags}, {bm}, {bn}, {bk}, {tm}, {tn}, {parts}>"
                 shared = (bm + bn + 8) * bk * itemsize
-                best = (score, Tile(kind, blocks, threads, parts, (bm, bn, bk, tm, tn, parts), shared))
+                best = (score, Tile(kind, blocks, threads, parts, (bm, bn, bk, tm, tn, parts), shared, score=score))
     if best is None:
         message = "There is always a tile for a product."
         raise AssertionError(message)
     return best[1]
 
 
-def reduction(results: int, terms: int, *, terms_first: bool, join: str = "Plus", limits: Limits = GPU) -> Tile:
+def reduction(
+    results: int, terms: int, *, gpu: Gpu, terms_first: bool, join: str = "Plus", limits: Limits = LIMITS
+) -> Tile:
     """Tile of a sum or a maximum of so many terms for each of so many results."""
     ox = 1
     while ox < min(results, limits.reduction // 8 if not terms_first else 8 if terms < 256 else 1):
         ox *= 2
     rx = limits.reduction // ox
     columns = -(-results // ox)
-    parts = max(1, min(2 * limits.multiprocessors // columns, terms // (rx * 8))) if terms > 64 * rx else 1
+    parts = max(1, min(2 * gpu.multiprocessors // columns, terms // (rx * 8))) if terms > 64 * rx else 1
     numbers = f"{results}, {terms}, {parts}, {ox}, {rx}, {str(terms_first).lower()}"
     return Tile(f"{join}, {numbers}", columns * parts, limits.reduction, parts, (parts, ox, rx))
 

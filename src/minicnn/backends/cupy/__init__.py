@@ -15,12 +15,14 @@ from minicnn.backends._gpu import nvrtc
 from minicnn.backends._gpu.chains import CHAIN, every_node
 from minicnn.backends._gpu.choosing import fastest, measured
 from minicnn.backends._gpu.compiler import HEADERS, header
+from minicnn.backends._gpu.device import Gpu, from_attributes
 from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.library import LEAST_OPERATIONS, LIBRARY, described, operations, piece, use_library
+from minicnn.backends._gpu.loading import load, notes
 from minicnn.backends._gpu.options import NAIVE, Options
-from minicnn.backends._gpu.rewriting import products_in, rewrite
+from minicnn.backends._gpu.planning import tiles_of, tiles_on
+from minicnn.backends._gpu.rewriting import rewrite
 from minicnn.backends._gpu.tensor_tiling import TensorTiles
-from minicnn.backends._gpu.tiles import Tiles
 from minicnn.backends.base import Array, Backend, Executable, Stage
 from minicnn.backends.cupy.errors import explained
 from minicnn.program.graph import Node, Program, Spec
@@ -44,6 +46,7 @@ class CupyBackend(Backend):
     name = "cupy"
     xp = xp
     devices = ("cuda",)
+    survives_fork = False
     precisions: tuple[str, ...] = ("float32", "float64", "mixed_bfloat16", "mixed_float16")
 
     def __init__(
@@ -68,13 +71,17 @@ class CupyBackend(Backend):
                 )
                 raise ValueError(message)
             self._device = cupy.cuda.Device(self.number)
-            capability = self._device.compute_capability
-        self.architecture = f"sm_{capability}"
-        self.overlaps = int(capability) >= 90
-        tensor = self.options.tensor_cores and self.options.tiled and int(capability) >= 80
-        self.tiles = TensorTiles(self.options.products) if tensor else Tiles(byte_products=self.options.tensor_cores)
-        if not tensor or reference_only:
+            self.gpu = self._described()
+        self.tiles = tiles_on(self.gpu, self.options)
+        if not isinstance(self.tiles, TensorTiles) or reference_only:
             self.precisions = ("float32", "float64")
+
+    def _described(self) -> Gpu:
+        """What is known of the GPU."""
+        found, capability = cupy.cuda.runtime.getDeviceProperties(self.number), self._device.compute_capability
+        version = int(capability[:-1]), int(capability[-1])
+        memory = int(found["totalGlobalMem"])
+        return from_attributes(found["name"].decode(), version, memory, self._device.attributes)
 
     # Arrays -------------------------------------------------------------------------------------
 
@@ -126,20 +133,14 @@ class CupyBackend(Backend):
         """See `Backend.rewrite`: into operations that have kernels, and sums that many blocks share."""
         if self.reference_only:
             return program
-        shared = self._device.attributes["MaxSharedMemoryPerBlockOptin"]
-        options, tiles = self.options, self._tiles(program)
+        options, tiles = self.options, tiles_of(program, self.tiles)
         if options.library != "never" and tiles.precision == "float32":
             use_library(program, partial(self._why_library, program))
-        return rewrite(program, fuse=options.fused, tiled=options.tiled, tiles=tiles, shared=shared)
-
-    def _tiles(self, program: Program) -> Tiles:
-        """Where a Program's tiles come from, which is in the precision that its products have."""
-        products = products_in(program)
-        return replace(self.tiles, precision=products) if products else self.tiles
+        return rewrite(program, fuse=options.fused, tiled=options.tiled, tiles=tiles)
 
     def plan(self, program: Program) -> Plan:
         """The kernels of a Program, which is rewritten in place."""
-        options, tiles = self.options, self._tiles(program)
+        options, tiles = self.options, tiles_of(program, self.tiles)
         plan = Plan(
             self.rewrite(program),
             fuse=options.fused,
@@ -186,11 +187,11 @@ class CupyBackend(Backend):
 
     def explain(self, program: Program) -> list[tuple[Node, str]]:
         """See `Backend.explain`; nodes of one kernel carry its number."""
-        plan = self.plan(program)
+        plan, note = self.plan(program), notes(self.gpu, self.tiles)
         place = {}
         for number, launch in enumerate(plan.launches):
             for unit in launch:
-                tile = unit.tile.kind.partition("<")[0] if unit.tile else "elementwise"
+                tile = unit.tile.kind.partition("<")[0] + note if unit.tile else "elementwise"
                 for node in unit.every:
                     place[id(node)] = f"reference: {unit.reference}" if unit.reference else f"kernel {number}: {tile}"
                     if node.op is LIBRARY:
@@ -199,11 +200,15 @@ class CupyBackend(Backend):
         return [(node, place.get(id(node), "kernel: where its result is read")) for node in every_node(program)]
 
     def compile(self, program: Program) -> Executable:
-        """See `Backend.compile`; arrays that a Program carries are overwritten."""
+        """See `Backend.compile`; arrays that a Program carries are overwritten. The Program is changed."""
         from minicnn.backends.cupy.executable import StepExecutable
 
+        def make(program: Program) -> Executable:
+            with explained():
+                return StepExecutable(self, program)
+
         with explained(), self._device:
-            return StepExecutable(self, program)
+            return load(self, program, make)
 
     # Machine ------------------------------------------------------------------------------------
 

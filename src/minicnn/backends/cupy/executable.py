@@ -16,6 +16,7 @@ from minicnn.backends._gpu.compiler import compile_all
 from minicnn.backends._gpu.generation import Source, generate
 from minicnn.backends._gpu.inputs import Inputs
 from minicnn.backends._gpu.library import LIBRARY
+from minicnn.backends._gpu.loading import check
 from minicnn.backends._gpu.placement import place
 from minicnn.backends._gpu.units import Unit
 from minicnn.backends.base import EACH_STEP, Array
@@ -73,8 +74,11 @@ class StepExecutable:
         ]
         texts = [s.text for s in self._sources if isinstance(s, Source)]
         collect = [] if program.updates else [_COLLECT.format(word="unsigned char"), _COLLECT.format(word="unsigned")]
-        codes = iter(compile_all([*texts, _ADVANCE, *collect], backend.architecture))
-        kernel = partial(Kernel, overlaps=backend.overlaps)
+        made = compile_all([*texts, _ADVANCE, *collect], backend.gpu.architecture)
+        for source, code in zip((s for s in self._sources if isinstance(s, Source)), made, strict=False):
+            check(backend.gpu, source.title, source.threads, source.shared, code)
+        codes = iter(made)
+        kernel = partial(Kernel, overlaps=backend.gpu.overlaps)
         self._functions: list[Kernel | Callable[..., None]] = [
             kernel(next(codes), s.shared) if isinstance(s, Source) else self._called(s) for s in self._sources
         ]

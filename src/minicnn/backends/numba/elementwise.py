@@ -166,8 +166,10 @@ class Group:
             out(f"v{operands + k} = {text}")
 
 
-def _constant(operand: Operand) -> str:
-    return f"isplat(int32({int(operand.value)}))" if operand.dtype == "int32" else splat(operand.value)
+def _constant(out: Lines, name: str, operand: Operand) -> str:
+    if operand.dtype == "int32":
+        return f"isplat(int32({out.varying(name, int(operand.value))}))"
+    return f"splat({out.constant(name, operand.value)})"
 
 
 def _one(operand: Operand, at: str) -> str:
@@ -221,7 +223,7 @@ def blocked(
     with out.pieces(pieces(sizes[0])):
         for i, o in enumerate(operands):
             if o.kind == "constant":
-                out(f"v{i} = {_constant(o)}")
+                out(f"v{i} = {_constant(out, f'c{i}', o)}")
             elif o.kind == "lanes":
                 out(f"p{i} = b{i} + block * {out.number(f'span{i}', spans[i] * BYTES)}")
         out(*(f"q{k} = y{k} + block * {total} * {BYTES}" for k in range(len(group.outputs))))
@@ -260,7 +262,7 @@ def plain(group: Group, operands: Sequence[Operand], shape: Sequence[int]) -> tu
     with out.block("for item in range(start, stop):"):
         for i, o in enumerate(operands):
             if o.kind != "many":
-                out(f"v{i} = {_constant(o) if o.kind == 'constant' else _one(o, f'b{i}')}")
+                out(f"v{i} = {_constant(out, f'c{i}', o) if o.kind == 'constant' else _one(o, f'b{i}')}")
         base = dict.fromkeys(many, "")
         if rows > 1:
             each = out.number("chunks", chunks)
@@ -291,12 +293,13 @@ def plain(group: Group, operands: Sequence[Operand], shape: Sequence[int]) -> tu
 
 
 def formula(name: str, lines: Sequence[str], inputs: Sequence[str], scalars: Sequence[str], outputs: Sequence[str],
-            size: int) -> Source:  # fmt: skip
-    """Kernel on plain float32 arrays from lines of code that make the outputs from the inputs and scalars."""
+            size: int, constants: Mapping[str, float] | None = None) -> Source:  # fmt: skip
+    """Kernel on plain float32 arrays from lines of code that make the outputs from inputs, scalars and constants."""
     out = Lines()
     n = out.number("elements", size)
     with out.block("for item in range(start, stop):"):
         out(*(f"{s} = bload(p_{s})" for s in scalars))
+        out(*(f"{name} = splat({out.constant(f'c_{name}', c)})" for name, c in (constants or {}).items()))
         first = f"item * {CHUNK * LANES}"
         with out.block(f"for k in range({first}, min({first} + {CHUNK * LANES}, {n}), {LANES}):"):
             out(f"left = {n} - k", *(f"{i} = vload_some(p_{i} + k * 4, left)" for i in inputs))

@@ -36,10 +36,10 @@ class NumbaExecutable:
         made = {key: v for key, v in self._results.values() if key not in self._fixed}
         self._outside: dict[Key, Value] = made | self._inputs
         self._fixed |= self._arena(lowering)
-        addresses = compile_all([t.source for t in self.tasks if t.source is not None])
+        self._functions = compile_all([t.source for t in self.tasks if t.source is not None])
         # Places in tables that are filled in at each call.
         self._holes: dict[Key, list[tuple[Table, int]]] = {key: [] for key in self._outside}
-        self._segments = self._split(addresses)
+        self._segments = self._split()
 
     def _arena(self, lowering: Lowering) -> dict[Key, Array]:
         """All other buffers in one arena, those that never live together on each other."""
@@ -57,10 +57,10 @@ class NumbaExecutable:
         base = -arena.ctypes.data % ALIGNMENT
         return {own[b.name]: arena[base + b.offset : base + b.offset + b.nbytes] for b in placed}
 
-    def _split(self, addresses: list[int]) -> list[KernelList | Task]:
+    def _split(self) -> list[KernelList | Task]:
         """Kernels that follow each other as lists, references by themselves."""
         segments: list[KernelList | Task] = []
-        compiled = iter(addresses)
+        compiled = (function.address for function in self._functions)
         waiting: list[list[Entry]] = []
         for group in self._groups:
             if group[0].source is not None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import math
 import threading
-import time
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -112,8 +111,6 @@ _CALLS: dict[str, Callable[..., Any]] = {
     "llvm.masked.store": _masked_store,
     "llvm.prefetch": lambda *_: None,
     "llvm.x86.sse2.pause": lambda: None,
-    "sched_yield": lambda: time.sleep(0),
-    "SwitchToThread": lambda: time.sleep(0),
 }
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
+from weakref import WeakValueDictionary
 
+import numpy as np
 from numba import cfunc, config, types
 
 from minicnn.backends.numba import functions, interpreting, panels, registers, store, vector, winograd_tiles
@@ -90,7 +93,7 @@ class Lines:
             with self.block("for block in range(start, stop):"):
                 yield
             return
-        self.numbers["pieces_"] = count  # never baked in: it depends on the batch and the threads
+        self.varying("pieces_", count)
         with self.block("for item in range(start, stop):"):
             self("block = item // pieces_", "piece = item % pieces_")
             yield
@@ -114,6 +117,15 @@ class Lines:
             raise ValueError(message)
         return name
 
+    def varying(self, name: str, value: int) -> str:
+        """A number that depends on the batch or the threads: never written into the code."""
+        self.numbers[name] = value
+        return name
+
+    def constant(self, name: str, value: float) -> str:
+        """The same for a float32, such as one over the number of samples."""
+        return f"fbits({self.varying(name, int(np.float32(value).view(np.int32)))})"
+
     def all_numbers(self, **values: int) -> list[str]:
         """Several numbers at once."""
         return [self.number(name, value) for name, value in values.items()]
@@ -128,49 +140,60 @@ class Lines:
         return Source(name, buffers, tuple(self.lines), tuple(self.numbers.items()), tuple(self.tiles), self.cut)
 
 
-class _Function:
-    """A compiled kernel: its address, and what keeps the code there alive."""
+class Function:
+    """A compiled kernel: its address, and what keeps the code there."""
 
     def __init__(self, address: int, owner: Any) -> None:
         self.address, self.owner = address, owner
 
 
-_COMPILED: dict[str, _Function] = {}
+# What steps use, by key; the last ones loaded from the disk are kept for the next model. What Numba has compiled in
+# this process stays: it never frees the memory.
+_COMPILED: MutableMapping[str, Function] = WeakValueDictionary()
+_LOADED: deque[Function] = deque(maxlen=256)
+_MADE: list[Function] = []
 
 
 def _key(source: Source) -> str:
     return store.key(source.text) + ("-interpreted" if config.DISABLE_JIT else "")
 
 
-def compile_source(source: Source) -> int:
-    """Address of the compiled function: from memory, from the disk, else compiled now."""
+def compile_source(source: Source) -> Function:
+    """The compiled function: from memory, from the disk, else compiled now."""
     key = _key(source)
-    if key not in _COMPILED:
-        made = _interpreted(source, key) if config.DISABLE_JIT else _native(source, key)
-        _COMPILED.setdefault(key, made)  # another thread may have been faster, and its address in use
-    return _COMPILED[key].address
+    made = _COMPILED.get(key) or (_interpreted if config.DISABLE_JIT else _native)(source, key)
+    return _COMPILED.setdefault(key, made)  # another thread may have been faster, and its address in use
 
 
-def _native(source: Source, key: str) -> _Function:
+def _native(source: Source, key: str) -> Function:
     found = store.load(key)
     if found is not None:
-        return _Function(*found)
+        loaded = Function(*found)
+        _LOADED.append(loaded)
+        return loaded
     made = cfunc(SIGNATURE, **_OPTIONS)(_function(source, key, _scope()))
     store.save(key, made.native_name, made._library._get_compiled_object())
-    return _Function(made.address, made)
+    return _kept(Function(made.address, made))
 
 
-def _interpreted(source: Source, key: str) -> _Function:
+def _interpreted(source: Source, key: str) -> Function:
     function = _function(source, key, interpreting.NAMES)
-    return _Function(interpreting.address_of(function), function)
+    return _kept(Function(interpreting.address_of(function), function))
+
+
+def _kept(function: Function) -> Function:
+    _MADE.append(function)
+    return function
 
 
 def callable_of(source: Source) -> Callable[[int, int, int], None]:
     """The compiled function to be called from Python; it holds no lock of the interpreter."""
-    address = compile_source(source)
+    made = compile_source(source)
     if config.DISABLE_JIT:
-        return interpreting.function_at(address)
-    return ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)(address)
+        return interpreting.function_at(made.address)
+    function: Any = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)(made.address)
+    function.owner = made
+    return function
 
 
 def assembly(source: Source) -> str:
@@ -180,18 +203,18 @@ def assembly(source: Source) -> str:
     return text
 
 
-def compile_all(sources: Sequence[Source]) -> list[int]:
-    """Addresses of several kernels, with a line on the terminal if that takes long."""
-    todo = {_key(source) for source in sources} - _COMPILED.keys()
-    addresses = []
+def compile_all(sources: Sequence[Source]) -> list[Function]:
+    """Several kernels, with a line on the terminal if that takes long."""
+    todo = {_key(source) for source in sources}.difference(_COMPILED)
+    functions = []
     with Progress(len(todo)) as progress:
         for source in sources:
             key = _key(source)
             if key in todo:
                 todo.discard(key)
                 progress.next(source.name)
-            addresses.append(compile_source(source))
-    return addresses
+            functions.append(compile_source(source))
+    return functions
 
 
 def _function(source: Source, key: str, names: Mapping[str, Any]) -> Any:

@@ -151,16 +151,15 @@ def _normalize_gradient(to: Lowering, node: Node) -> str | None:
     to.join(node, products, c, more)
     # dx = (dy - sum(dy) / M - (x - mean) * inverse^2 * sum(dy * (x - mean)) / M) * scale * inverse
     a, b, d = (to.scratch(node, name, 4 * c) for name in ("a", "b", "d"))
-    share = splat(1.0 / (x.shape[0] * positions))
     lines = [
         f"inverse = vdiv(splat(float32(1)), vsqrt(vadd(variance, {splat(node.attrs['epsilon'])})))",
         "dscale = vmul(products, inverse)",
         "a = vmul(scale, inverse)",
-        f"b = vmul(a, vmul(shifts, {share}))",
-        f"d = vmul(a, vmul(inverse, vmul(dscale, {share})))",
+        "b = vmul(a, vmul(shifts, share))",
+        "d = vmul(a, vmul(inverse, vmul(dscale, share)))",
     ]
-    inputs = ["variance", "scale", "shifts", "products"]
-    source = elementwise.formula("normalize_gradient", lines, inputs, [], ["dscale", "a", "b", "d"], c)
+    inputs, share = ["variance", "scale", "shifts", "products"], {"share": 1.0 / (x.shape[0] * positions)}
+    source = elementwise.formula("normalize_gradient", lines, inputs, [], ["dscale", "a", "b", "d"], c, share)
     reads = [to.need(variance, PLAIN), to.need(scale, PLAIN), shifts, products]
     to.add(node, source, reads, [to.buffer(dscale, PLAIN), a, b, d], elementwise.items(c))
     # Places: 0 dy, 1 x, 2 mean, 3 a, 4 b, 5 d, then results.

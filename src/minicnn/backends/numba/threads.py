@@ -23,64 +23,103 @@ from minicnn.backends.numba.cpus import cores
 from minicnn.backends.numba.kernel import Source, callable_of, compile_source
 
 WAIT_S = 2e-4  # before a thread sleeps: somewhat longer than Python takes between the steps of a training
+STEAL_S = 2e-6  # before a thread does what another has not begun
 _LINE = 8  # numbers in a line of the cache, of which threads that do not mean each other share none
 
-# drive(table, thread, threads): table holds the number of kernels, the address of the counter that all threads add to
-# when they wait for each other, what it stands at before, and for each kernel its address, its table, its number of
-# items, and whether the threads wait for each other after it.
+# What a thread's line says of it: EMPTY while it looks for a list, POSTED when it may take one, BUSY once it has.
+_EMPTY, _ASLEEP, _POSTED, _BUSY = 0, 1, 2, 3
+
+# drive(line, thread, threads): the line holds the thread's state, the number of the group whose share of this thread
+# comes next, the address of a list of groups of kernels, the numbers of its first group and of the one after its last,
+# the address of the counter of shares done, and how many rounds a thread waits before it steals and before it sleeps.
+# Groups and shares are numbered on from list to list, so one that comes late finds that all has been done. Only who has
+# claimed a share may look into the list: it lives at least until that share is done.
 _DRIVER = Source(
     "driver",
-    ("count", "counter", "base"),
+    ("state", "claim", "groups", "first", "end", "counter", "patience", "limit"),
     (
-        "for k in range(count):",
-        "    entry = table + 24 + 32 * k",
-        "    items = aload(entry + 16)",
-        "    first = items * start // stop",
-        "    last = items * (start + 1) // stop",
-        "    if last > first:",
-        "        call_kernel(aload(entry), aload(entry + 8), first, last)",
-        "    if aload(entry + 24):",
-        "        atomic_add(counter, 1)",
-        "        base += stop",
-        "        spins = 0",
-        "        while atomic_load(counter) < base:",
+        f"lines = table - {8 * _LINE} * start",
+        "wait = patience",
+        "for group in range(first, end):",
+        "    done = stop * (group + 1)",
+        "    share = start",
+        "    tried = 0",
+        "    while tried < stop and atomic_load(counter) < done:",
+        f"        if atomic_replace(lines + {8 * _LINE} * share + 8, group, group + 1) == group:",
+        "            entry = aload(groups + 8 * (group - first))",
+        "            last = aload(groups + 8 * (group - first) + 8)",
+        "            while entry < last:",
+        "                items = aload(entry + 16)",
+        "                begin = items * share // stop",
+        "                until = items * (share + 1) // stop",
+        "                if until > begin:",
+        "                    call_kernel(aload(entry), aload(entry + 8), begin, until)",
+        "                entry += 24",
+        "            atomic_add(counter, 1)",
+        "            wait = patience if tried == 0 else 0",  # who is away now is likely to be so at the next group
+        "        waited = 0",
+        "        while tried == 0 and waited < wait and atomic_load(counter) < done:",
         "            pause()",
-        "            spins += 1",
-        "            if spins > 1000:",  # somebody else needs the CPU more
-        "                yield_cpu()",
+        "            waited += 1",
+        "        tried += 1",
+        "        share = (share + 1) % stop",
+        "    waited = 0",
+        "    while atomic_load(counter) < done:",
+        "        if waited < limit:",
+        "            pause()",
+        "            waited += 1",
+        "        else:",  # the system has taken the CPU from the thread that has the share
+        "            nap()",
     ),
 )
 
-_EMPTY, _ASLEEP = 0, 1  # what a box holds else
+# alone(groups, 0, number of groups): everything, by one thread.
+_ALONE = Source(
+    "alone",
+    ("entry",),
+    (
+        "last = aload(table + 8 * stop)",
+        "while entry < last:",
+        "    call_kernel(aload(entry), aload(entry + 8), 0, aload(entry + 16))",
+        "    entry += 24",
+    ),
+)
 
-# serve(table, thread, threads): drives the lists that come into a box until none has come for some rounds of waiting.
+# serve(table, thread, threads): drives the lists that are posted until none has come for some rounds of waiting.
 _SERVER = Source(
     "server",
-    ("box", "driver", "rounds"),
+    ("line", "driver", "rounds"),
     (
         "awake = True",
         "while awake:",
-        f"    found = atomic_exchange(box, {_EMPTY})",
-        f"    if found > {_ASLEEP}:",
-        "        call_kernel(driver, found, start, stop)",
+        f"    if atomic_replace(line, {_POSTED}, {_BUSY}) == {_POSTED}:",
+        "        call_kernel(driver, line, start, stop)",
+        f"        atomic_exchange(line, {_EMPTY})",
         "    waited = 0",
-        f"    while atomic_load(box) == {_EMPTY} and waited < rounds:",
+        f"    while atomic_load(line) == {_EMPTY} and waited < rounds:",
         "        pause()",
         "        waited += 1",
-        "        if waited % 1000 == 0:",
-        "            yield_cpu()",
         "    if waited == rounds:",
-        f"        awake = atomic_replace(box, {_EMPTY}, {_ASLEEP}) != {_EMPTY}",
+        f"        awake = atomic_replace(line, {_EMPTY}, {_ASLEEP}) != {_EMPTY}",
     ),
 )
 
-# post(table, first, last): puts an address into those boxes, and says which threads are asleep.
+# post(table, 0, threads): writes a list into the lines, and says which threads are asleep. Who has not taken the last
+# list does not get to see it any more; who is still busy with it is left alone.
 _POSTER = Source(
     "poster",
-    ("address", "boxes", "asleep"),
+    ("lines", "asleep", "groups", "first", "end"),
     (
         "for i in range(start, stop):",
-        f"    ustore(asleep + i, uint8(atomic_exchange(boxes + {8 * _LINE} * i, address) == {_ASLEEP}))",
+        f"    line = lines + {8 * _LINE} * i",
+        f"    atomic_replace(line, {_POSTED}, {_EMPTY})",
+        f"    if atomic_load(line) != {_BUSY}:",
+        "        astore(line + 16, groups)",
+        "        astore(line + 24, first)",
+        "        astore(line + 32, end)",
+        f"        ustore(asleep + i, uint8(atomic_exchange(line, {_POSTED}) == {_ASLEEP}))",
+        "    else:",
+        "        ustore(asleep + i, uint8(0))",
     ),
 )
 
@@ -99,47 +138,60 @@ class KernelList:
 
     def __init__(self, groups: list[list[Entry]]) -> None:
         self._tables = [table for group in groups for _, table, _ in group]
-        flat = [len(self._tables), 0, 0]
-        for group in groups:
-            for i, (function, table, items) in enumerate(group, start=1):
-                flat += [function, table.ctypes.data, items, int(i == len(group))]
-        self.waits = len(groups)
-        self.table = np.array(flat, np.int64)
-        self.address = self.table.ctypes.data
+        self.groups = len(groups)
+        # The address of each group's first kernel, and the end of the last; then address, table and items of each.
+        head = self.groups + 1
+        self._numbers = np.empty(head + 3 * len(self._tables), np.int64)
+        self.address = self._numbers.ctypes.data
+        counts = np.cumsum([0, *map(len, groups)])
+        self._numbers[:head] = self.address + 8 * (head + 3 * counts)
+        entries = [(function, table.ctypes.data, items) for group in groups for function, table, items in group]
+        self._numbers[head:] = np.ravel(entries)
 
 
 class Pool:
-    """Threads of one process; they wait in C without the interpreter's lock, and end with the process."""
+    """Threads of one process; they wait in C without the interpreter's lock, and end with the process.
+
+    The work of each group is cut into as many shares as there are threads, whoever does them. Each thread begins with
+    its own and then does those that nobody has begun, so it waits only for what is under way: beside other processes
+    the threads seldom have all their cores at the same moment.
+    """
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
-        self._drive = callable_of(_DRIVER)
         self._lock = threading.Lock()
-        # Lines of the cache: the counter's, which lives as long as the pool and only grows, so that a thread that
-        # leaves late finds nothing that has been reused; then the boxes'.
-        self._lines = np.zeros((threads + 1, _LINE), np.int64)
-        self._lines[2:] = _ASLEEP
-        self._calls: list[SimpleQueue[None]] = [SimpleQueue() for _ in range(threads - 1)]
+        self._alone = callable_of(_ALONE)
         if threads == 1:
             return
-        self._asleep = bytearray(threads - 1)
+        # Lines of the cache: one for each thread, the caller's first, and the counter's. They live as long as the pool.
+        self._lines = np.zeros((threads + 1, _LINE), np.int64)
+        self._done = 0  # groups of all lists so far
+        self._calls: list[SimpleQueue[None]] = [SimpleQueue() for _ in range(threads)]
+        self._asleep = bytearray(threads)
         flags = np.frombuffer(self._asleep, np.uint8)
-        self._post, self._serve = callable_of(_POSTER), callable_of(_SERVER)
-        self._posted = np.array([0, self._address(2), flags.ctypes.data], np.int64)
-        driver, rounds = compile_source(_DRIVER), self._rounds()
-        for i, calls in enumerate(self._calls, start=1):
-            table = np.array([self._address(1 + i), driver, rounds], np.int64)
-            threading.Thread(target=self._work, args=(i, calls, table), daemon=True, name=f"minicnn-{i}").start()
+        self._drive, self._post, self._serve = callable_of(_DRIVER), callable_of(_POSTER), callable_of(_SERVER)
+        self._posted = np.array([self._address(0), flags.ctypes.data, 0, 0, 0], np.int64)
+        second = self._rounds()
+        rounds = int(second * WAIT_S) + 1
+        self._lines[:, 5:] = self._address(threads), int(second * STEAL_S) + 1, rounds
+        self._lines[threads] = 0
+        self._lines[1:threads, 0] = _ASLEEP
+        self._driver = compile_source(_DRIVER)
+        for i in range(1, threads):
+            table = np.array([self._address(i), self._driver.address, rounds], np.int64)
+            threading.Thread(
+                target=self._work, args=(i, self._calls[i], table), daemon=True, name=f"minicnn-{i}"
+            ).start()
 
     def _address(self, line: int) -> int:
         return int(self._lines.ctypes.data) + line * 8 * _LINE
 
-    def _rounds(self) -> int:
-        """How many rounds of waiting take WAIT_S."""
-        pauses, table, count = callable_of(_PAUSES), np.array([self._address(1)], np.int64), 2000
+    def _rounds(self) -> float:
+        """How many rounds of waiting a second has."""
+        pauses, table, count = callable_of(_PAUSES), np.array([self._address(self.threads)], np.int64), 2000
         start = time.perf_counter()
         pauses(table.ctypes.data, 0, count)
-        return int(count * WAIT_S / max(time.perf_counter() - start, 1e-9)) + 1  # a clock may be coarse
+        return count / max(time.perf_counter() - start, 1e-9)  # a clock may be coarse
 
     def _work(self, number: int, calls: SimpleQueue[None], table: np.ndarray[Any, Any]) -> None:
         while True:
@@ -149,22 +201,21 @@ class Pool:
     def run(self, kernels: KernelList) -> None:
         """Run kernels on all threads; one caller at a time."""
         with self._lock:
-            kernels.table[1] = self._address(1)
-            kernels.table[2] = self._lines[1, 0]
             if self.threads == 1:
-                self._drive(kernels.address, 0, 1)
+                self._alone(kernels.address, 0, kernels.groups)
                 return
-            self._posted[0] = kernels.address
-            others, table = self.threads - 1, self._posted.ctypes.data
+            first = self._done
+            self._done += kernels.groups
+            self._posted[2:] = kernels.address, first, self._done
             waking = map(SimpleQueue.put, compress(self._calls, self._asleep), repeat(None))  # once it is known who is
-            # All threads start or none, even if the user interrupts: that is noticed after calls, not within them.
+            # All is done or nothing, even if the user interrupts: that is noticed after calls, not within them.
             try:
                 try:
-                    self._post(table, 0, others)
+                    self._post(self._posted.ctypes.data, 0, self.threads)
                 finally:
                     deque(waking, 0)
             finally:
-                self._drive(kernels.address, 0, self.threads)
+                self._drive(self._address(0), 0, self.threads)
 
 
 class Lock:

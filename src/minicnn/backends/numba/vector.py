@@ -18,6 +18,7 @@ from numba.extending import intrinsic, models, register_model
 
 LANES = 16
 BYTES = 4 * LANES  # of one vector
+NAP_US = 50
 
 _FLOAT = ir.FloatType()
 _VECTOR = ir.VectorType(_FLOAT, LANES)
@@ -127,6 +128,8 @@ uload = _operation("uload", types.uint8, [_a], lambda b, p: b.load(_pointer(b, p
 ustore = _operation("ustore", types.void, [_a, types.uint8], lambda b, p, x: b.store(x, _pointer(b, p, ir.IntType(8))))
 astore = _operation("astore", types.void, [_a, _a], lambda b, p, x: b.store(x, _pointer(b, p, ir.IntType(64))))
 aload = _operation("aload", _a, [_a], lambda b, p: b.load(_pointer(b, p, ir.IntType(64))))
+# A float from its bits, which are a number of a kernel.
+fbits = _operation("fbits", _f, [_a], lambda b, n: b.bitcast(b.trunc(n, ir.IntType(32)), _FLOAT))
 
 
 def _some(builder: Any, count: Any) -> Any:
@@ -283,10 +286,14 @@ def _atomic_replace(builder: Any, address: Any, old: Any, new: Any) -> Any:
     return builder.extract_value(builder.cmpxchg(place, old, new, "acq_rel", "acquire"), 0)
 
 
-def _yield(builder: Any) -> Any:
-    name = "SwitchToThread" if platform.system() == "Windows" else "sched_yield"
-    kind = ir.FunctionType(ir.IntType(32), [])
-    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [])
+def _nap(builder: Any) -> None:
+    """Sleep for some 0.1 ms; on Windows, which has no such short sleeps, let other threads go first."""
+    if platform.system() == "Windows":
+        kind, name, values = ir.FunctionType(ir.IntType(32), []), "SwitchToThread", []
+    else:
+        kind, name = ir.FunctionType(ir.IntType(32), [ir.IntType(32)]), "usleep"
+        values = [ir.Constant(ir.IntType(32), NAP_US)]
+    builder.call(cgutils.get_or_insert_function(builder.module, kind, name), values)
 
 
 call_kernel = _operation(
@@ -297,7 +304,7 @@ atomic_add = _operation("atomic_add", _a, [_a, _a], _atomic_add)
 # atomic_exchange(p, new) and atomic_replace(p, old, new), which stores only in place of `old`, return what was at p.
 atomic_exchange = _operation("atomic_exchange", _a, [_a, _a], _atomic_exchange)
 atomic_replace = _operation("atomic_replace", _a, [_a, _a, _a], _atomic_replace)
-yield_cpu = _operation("yield_cpu", _i, [], _yield)
+nap = _operation("nap", types.void, [], _nap)
 
 
 def _pause(builder: Any) -> None:

@@ -60,7 +60,7 @@ def weight_gradient(
     length = column.taps * channels if joined else channels
     rows, columns = _tile(length, filters // groups)
     numbers = {
-        "part_bytes": size * BYTES, "parts_": parts, "blocks": blocks, "kh_": row.taps, "kw_": column.taps,
+        "part_bytes": size * BYTES, "kh_": row.taps, "kw_": column.taps,
         "lines": 1 if joined else column.taps, "strip": strip, "oh": row.count, "ow": column.count, "h": row.size,
         "w": column.size, "channels": channels, "filters": filters, "per_group": filters // groups, "length": length,
         "x_pixel": channels * groups * BYTES, "y_pixel": filters * BYTES, "r_step": row.in_step,
@@ -68,6 +68,7 @@ def weight_gradient(
         "c_taps": column.offset_step,
     }  # fmt: skip
     n = {name: out.number(name, value) for name, value in numbers.items()}
+    n |= {name: out.varying(name, value) for name, value in (("parts_", parts), ("blocks", blocks))}
     with out.block("for part in range(start, stop):"):
         out(f"sums = parts + part * {n['part_bytes']}")
         with out.block(f"for k in range({n['part_bytes']} // 4):"):

@@ -7,9 +7,12 @@ from typing import Any
 import numpy as np
 
 from minicnn.backends._gpu.chains import CHAIN, every_node
+from minicnn.backends._gpu.device import Gpu
 from minicnn.backends._gpu.fusing import Plan
+from minicnn.backends._gpu.loading import load, notes
 from minicnn.backends._gpu.options import NAIVE, Options
 from minicnn.backends._gpu.rewriting import rewrite
+from minicnn.backends._gpu.tiles import Tiles
 from minicnn.backends.base import Array as AnyArray
 from minicnn.backends.base import Backend, Executable
 from minicnn.backends.numba_cuda import namespace, tiling
@@ -38,6 +41,7 @@ class NumbaCudaBackend(Backend):
     name = "numba_cuda"
     xp = namespace
     devices = ("cuda",)
+    survives_fork = False
     precisions: tuple[str, ...] = ("float32", "float64")
 
     def __init__(
@@ -52,6 +56,12 @@ class NumbaCudaBackend(Backend):
         self.options = options or Options()
         self.steps_at_once = 256 if self.captures else 1
         self.gpu = get_device(int(self.device.partition(":")[2] or 0))
+        self.tiles: Tiles = tiling.TILES if self.gpu.gpu is None else tiling.NumbaTiles(self.gpu.gpu)
+
+    @property
+    def description(self) -> Gpu | None:
+        """What is known of the GPU; None in the simulator."""
+        return self.gpu.gpu
 
     @property
     def captures(self) -> bool:
@@ -95,14 +105,14 @@ class NumbaCudaBackend(Backend):
         """See `Backend.rewrite`: into operations that have kernels, and sums that many blocks share."""
         if self.reference_only:
             return program
-        return rewrite(program, fuse=self.options.fused, tiled=self.options.tiled, tiles=tiling.TILES)
+        return rewrite(program, fuse=self.options.fused, tiled=self.options.tiled, tiles=self.tiles)
 
     def plan(self, program: Program) -> Plan:
         """The kernels of a Program, which is rewritten in place."""
         options = self.options
         plan = Plan(
             self.rewrite(program),
-            fuse=options.fused, tiled=options.tiled, reference_only=self.reference_only, tiles=tiling.TILES,
+            fuse=options.fused, tiled=options.tiled, reference_only=self.reference_only, tiles=self.tiles,
         )  # fmt: skip
         missing = [u for u in plan.units if u.reference]
         if self.strict and missing:
@@ -116,13 +126,14 @@ class NumbaCudaBackend(Backend):
 
     def explain(self, program: Program) -> list[tuple[Node, str]]:
         """See `Backend.explain`; nodes of one kernel carry its number."""
-        plan = self.plan(program)
+        plan, note = self.plan(program), notes(self.gpu.gpu, self.tiles) if self.gpu.gpu else ""
         how = ", launched one by one: the simulator has no graphs" if SIMULATED and self.options.graph else ""
         place: dict[int, str] = {}
         for number, launch in enumerate(plan.launches):
             for unit in launch:
                 name = unit.anchor.op.name
                 kind = "chain of rows" if name == "chain" else f"tiles of {name}" if unit.tile else "elementwise"
+                kind += note if unit.tile else ""
                 text = f"reference: {unit.reference}" if unit.reference else f"kernel {number}: {kind}{how}"
                 place |= {id(node): text for node in unit.every}
         place |= {id(n): place[id(c)] for c in program.nodes if c.op is CHAIN for n in c.attrs["chain"].nodes}
@@ -134,8 +145,11 @@ class NumbaCudaBackend(Backend):
             return super().compile(program)
         from minicnn.backends.numba_cuda.executable import StepExecutable
 
-        with explained():
-            return StepExecutable(self, program)
+        def make(program: Program) -> Executable:
+            with explained():
+                return StepExecutable(self, program)
+
+        return load(self, program, make)
 
     # Machine ------------------------------------------------------------------------------------
 

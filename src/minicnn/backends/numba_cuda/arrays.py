@@ -140,8 +140,8 @@ class Array:
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
         from minicnn.backends.numba_cuda import namespace
 
-        if api_version not in (None, "2021.12", "2022.12", "2023.12", "2024.12"):
-            message = f"The namespace is that of the Array API standard 2024.12. Received: {api_version!r}."
+        if api_version not in (None, "2021.12", "2022.12", "2023.12", "2024.12", "2025.12"):
+            message = f"The namespace is that of the Array API standard 2025.12. Received: {api_version!r}."
             raise ValueError(message)
         return namespace
 
@@ -157,18 +157,35 @@ class Array:
         """Kind 2 is CUDA, kind 1 the host, where the simulator keeps its memory."""
         return (1, 0) if SIMULATED else (2, self.device.number)
 
-    def __dlpack__(self, **options: Any) -> Any:
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[Any, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        if dl_device not in (None, self.__dlpack_device__()):
+            if dl_device != (1, 0) or copy is False:
+                message = (
+                    "An array is exported where it is, or copied to the host. "
+                    f"Received: dl_device={dl_device}, copy={copy}. Use to_device."
+                )
+                raise BufferError(message)
+            return self.numpy().__dlpack__()
+        from minicnn.backends.numba_cuda.elementwise import contiguous
+
+        source = contiguous(self, copy=True) if copy else self
         if SIMULATED:
-            size = self.itemsize
-            raw = np.asarray(self.memory.bytes.view(np.uint8)._ary)
-            strided = np.ndarray(self.shape, self.dtype, raw, self.start * size, self.strides)
+            raw = np.asarray(source.memory.bytes.view(np.uint8)._ary)
+            strided = np.ndarray(self.shape, self.dtype, raw, source.start * self.itemsize, source.strides)
             return strided.__dlpack__()
         from cuda.core.utils import StridedMemoryView
 
-        options.pop("copy", None)
         self.device.synchronize()
         with explained():
-            return StridedMemoryView.from_cuda_array_interface(self, stream_ptr=-1).__dlpack__(**options)
+            view = StridedMemoryView.from_cuda_array_interface(source, stream_ptr=-1)
+            return view.__dlpack__(stream=stream, max_version=max_version)
 
     # Numbers ------------------------------------------------------------------------------------
 
@@ -212,7 +229,10 @@ class Array:
     def __setitem__(self, key: Any, value: Any) -> None:
         from minicnn.backends.numba_cuda import elementwise, indexing
 
-        elementwise.assign(indexing.get(self, key, only_views=True), value)
+        if isinstance(key, Array) and key.dtype.kind == "b":
+            indexing.assign_masked(self, key, value)
+        else:
+            elementwise.assign(indexing.get(self, key, only_views=True), value)
 
 
 def empty(shape: Shape, dtype: DType, device: Device) -> Array:

@@ -9,13 +9,13 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from minicnn.backends import _code
 from minicnn.backends.numba_cuda.shim import LIBRARY, VERSION, compile_ptx, cuda, types
 
 EARLY = (9, 0)  # capability from which a kernel may be launched before the one ahead of it has ended, and then waits
@@ -56,13 +56,6 @@ def _package() -> str:
     return chr(0).join(folder.joinpath(name).read_text(encoding="utf-8") for name in names)
 
 
-def cache_folder() -> Path:
-    """Where compiled kernels are kept: MINICNN_CACHE, else the user's cache folder."""
-    chosen = os.environ.get("MINICNN_CACHE")
-    base = Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "minicnn"
-    return base / "numba_cuda"
-
-
 def ptx(text: str, signature: Signature, capability: tuple[int, int], threads: int) -> str:
     """PTX with one entry, named "kernel"."""
     made = compile_ptx(python_function(text), numba_types(signature), capability, threads)
@@ -85,12 +78,13 @@ def machine_code(text: str, signature: Signature, capability: tuple[int, int], t
     import cuda.core
 
     path = _place(text, signature, capability, threads)
-    with contextlib.suppress(OSError):
-        return path.read_bytes()
+    found = _code.read(path)
+    if found is not None:
+        return found
     options = cuda.core.ProgramOptions(arch=f"sm_{capability[0]}{capability[1]}")
     program = cuda.core.Program(ptx(text, signature, capability, threads), "ptx", options)
     code = bytes(program.compile("cubin").code)
-    _keep(path, code)
+    _code.write(path, code)
     return code
 
 
@@ -100,10 +94,10 @@ def compile_side_by_side(jobs: Sequence[Job]) -> None:
     Numba compiles one kernel at a time, so the work is shared with processes, which take a second to start. Whatever
     they do not bring about is compiled where it is loaded.
     """
-    new = [job for job in dict.fromkeys(jobs) if not _place(*job).exists()]
+    new = [job for job in dict.fromkeys(jobs) if _code.read(_place(*job)) is None]
     new.sort(key=lambda job: len(job[0]), reverse=True)  # the longest first
     count = min(os.cpu_count() or 1, len(new) // 3, MOST_PROCESSES)
-    if count < 2 or not sys.executable:
+    if count < 2 or not sys.executable or _place(*new[0]) is None:
         return
     started = []
     with contextlib.suppress(OSError):
@@ -128,18 +122,9 @@ def work() -> None:
         machine_code(text, tuple(signature), tuple(capability), threads)
 
 
-def _place(text: str, signature: Signature, capability: tuple[int, int], threads: int) -> Path:
+def _place(text: str, signature: Signature, capability: tuple[int, int], threads: int) -> Path | None:
     """Where the machine code of a kernel is kept."""
     import cuda.core
 
     parts = (text, *signature, str(capability), str(threads), LIBRARY, VERSION, cuda.core.__version__, _package())
-    return cache_folder() / f"{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()}.cubin"
-
-
-def _keep(path: Path, code: bytes) -> None:
-    """Write a file so that another process sees all of it or nothing; without a place to write, do without."""
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            file.write(code)
-        os.replace(file.name, path)
+    return _code.place("numba_cuda", f"{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()}.cubin")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ def _shape(shape: Any) -> tuple[int, ...]:
 
 
 def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None) -> Array:
-    """An array from Python numbers, nested lists, a NumPy array or another library's array on the GPU."""
+    """An array from numbers, nested lists of numbers or arrays, a NumPy array or another library's array on the GPU."""
     if isinstance(obj, Array):
         made = obj if device is None else obj.to_device(device)
         wanted = obj.dtype if dtype is None else dtypes.dtype(dtype)
@@ -38,10 +39,21 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | 
     if copy is False:
         message = "Arrays of the host are copied to the GPU. Received: copy=False. Leave it out."
         raise ValueError(message)
-    host = np.asarray(obj)
+    try:
+        host = np.asarray(obj)
+    except TypeError:
+        if not _holds_arrays(obj):
+            raise
+        from minicnn.backends.numba_cuda.manipulation import stack
+
+        return stack([asarray(part, dtype=dtype, device=device) for part in obj])
     if dtype is None and not isinstance(obj, np.ndarray | np.generic):
         dtype = _DEFAULTS.get(host.dtype.kind, host.dtype)
     return from_numpy(host.astype(dtypes.dtype(dtype) if dtype is not None else host.dtype), as_device(device))
+
+
+def _holds_arrays(obj: Any) -> bool:
+    return isinstance(obj, Array) or (isinstance(obj, list | tuple) and any(_holds_arrays(part) for part in obj))
 
 
 def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Array:
@@ -161,7 +173,7 @@ def _triangle(x: Array, test: str, k: int) -> Array:
     return made
 
 
-def meshgrid(*arrays: Array, indexing: str = "xy") -> list[Array]:
+def meshgrid(*arrays: Array, indexing: str = "xy") -> tuple[Array, ...]:
     """Coordinate arrays from vectors."""
     from minicnn.backends.numba_cuda.manipulation import broadcast_arrays, permute_dims
 
@@ -173,10 +185,10 @@ def meshgrid(*arrays: Array, indexing: str = "xy") -> list[Array]:
     for k, vector in enumerate(arrays):
         shape = tuple(vector.size if k == j else 1 for j in range(count))
         views.append(vector.view(shape, tuple(vector.steps[0] if k == j else 0 for j in range(count))))
-    made = broadcast_arrays(*views)
+    made: Sequence[Array] = broadcast_arrays(*views)
     if indexing == "xy" and count > 1:
         made = [permute_dims(a, (1, 0, *range(2, count))) for a in made]
-    return [contiguous(a, copy=True) for a in made]
+    return tuple(contiguous(a, copy=True) for a in made)
 
 
 def wrap(memory: Memory, offset: int, shape: tuple[int, ...], dtype: Any) -> Array:

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from minicnn.backends._gpu.device import Gpu, from_attributes
+from minicnn.backends._gpu.loading import check
 from minicnn.backends.numba_cuda.compiling import EARLY, Signature, compile_side_by_side, machine_code, python_function
 from minicnn.backends.numba_cuda.errors import explained, explanation
 from minicnn.backends.numba_cuda.shim import SIMULATED, cuda
@@ -20,10 +22,16 @@ Launch = Callable[[], None]
 
 # A block of an elementwise or reduction kernel. The simulator makes a thread of the host for each.
 THREADS = 4 if SIMULATED else 256
-MOST_BLOCKS = 2 if SIMULATED else 132 * 8
+
+# Properties of a device that `Gpu` is made of.
+_DESCRIBED = (
+    "multiprocessor_count", "max_shared_memory_per_block", "max_shared_memory_per_block_optin",
+    "max_shared_memory_per_multiprocessor", "reserved_shared_memory_per_block", "max_registers_per_multiprocessor",
+    "max_threads_per_block", "max_threads_per_multiprocessor", "max_blocks_per_multiprocessor", "clock_rate",
+    "memory_clock_rate", "global_memory_bus_width", "l2_cache_size",
+)  # fmt: skip
 
 UNIT = 512  # bytes, of which all memory is a multiple
-UNASKED = 48 * 1024  # bytes of shared memory that a block may have without more ado
 SMALL = 1 << 20  # bytes, up to which memory that is given back is kept for the next who asks
 
 
@@ -107,10 +115,12 @@ class Kernel:
                 from cuda.core import ObjectCode
 
                 code = machine_code(self.text, self.signature, device.capability, self.threads)
+                if device.gpu is not None:
+                    check(device.gpu, "a kernel", self.threads, self.shared, code)
                 with device.active():
                     made = ObjectCode.from_cubin(code).get_kernel("kernel")
                     _ = made.attributes.num_regs  # loads it now rather than while a graph is captured
-                if self.shared > UNASKED:
+                if self.shared:
                     device.allow_shared(made, self.shared)
                 self._compiled[device.number] = made
         return self._compiled[device.number]
@@ -131,18 +141,21 @@ def kernel(text: str, signature: Signature, threads: int = THREADS) -> Kernel:
 
 
 class Device:
-    """One GPU.
+    """One GPU; it equals its name, "cuda:0".
 
     Attributes:
         number: Its number.
         used: Bytes of memory in use.
+        gpu: What is known of it; None in the simulator.
         capability: Compute capability.
+        most_blocks: Blocks of an elementwise or reduction kernel, at most.
     """
 
     def __init__(self, number: int) -> None:
         self.number, self.used = number, 0
         self._spare: dict[int, list[Any]] = {}
-        self.capability, self.multiprocessors, self.name = (0, 0), 1, "simulator"
+        self.capability, self.most_blocks, self.name = (0, 0), 2, "simulator"
+        self.gpu: Gpu | None = None
         self._default: Any = None
         if SIMULATED:
             return
@@ -151,10 +164,10 @@ class Device:
         with explained():
             self._core = CoreDevice(number)
             self._core.set_current()
-            found = self._core.compute_capability
+            found, self.name = self._core.compute_capability, str(self._core.name)
             self.capability = (int(found[0]), int(found[1]))
-            self.multiprocessors = int(self._core.properties.multiprocessor_count)
-            self.name = str(self._core.name)
+            self.gpu = from_attributes(self.name, self.capability, self._memory(), self._attributes())
+            self.most_blocks = 8 * self.gpu.multiprocessors
             self._default = self._core.default_stream
             self._copies = self._core.create_stream()
         self._stream = self._default
@@ -164,6 +177,21 @@ class Device:
 
     def __repr__(self) -> str:
         return f"<{self}>"
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, str) and str(self) == other)
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+    def _attributes(self) -> dict[str, int]:
+        """What CUDA says of the device, as far as it is described by it."""
+        return {name: int(getattr(self._core.properties, name)) for name in _DESCRIBED}
+
+    def _memory(self) -> int:
+        """Bytes of its memory."""
+        with self.active():
+            return int(cuda.current_context().get_memory_info().total)
 
     @property
     def stream(self) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -70,20 +71,20 @@ def _mixed(first: str, second: str) -> str:
     )
 
 
-def isdtype(kind_of: Any, kind: Any) -> bool:
+def isdtype(dtype: Any, kind: Any) -> bool:
     """Whether a data type is of a kind: the name of one, a data type, or a tuple of these.
 
     Raises:
         ValueError: If the kind is not one of the standard's.
     """
     if isinstance(kind, tuple):
-        return any(isdtype(kind_of, k) for k in kind)
+        return any(isdtype(dtype, k) for k in kind)
     if isinstance(kind, str):
         if kind not in KINDS:
             message = f"A kind is one of {', '.join(KINDS)}. Received: {kind!r}."
             raise ValueError(message)
-        return np.dtype(kind_of).name in KINDS[kind]
-    return bool(np.dtype(kind_of) == np.dtype(kind))
+        return np.dtype(dtype).name in KINDS[kind]
+    return bool(np.dtype(dtype) == np.dtype(kind))
 
 
 def can_cast(from_: Any, to: Any) -> bool:
@@ -95,5 +96,23 @@ def can_cast(from_: Any, to: Any) -> bool:
         return False
 
 
-finfo = np.finfo
+@dataclass(frozen=True)
+class FloatLimits:
+    """What `finfo` tells, as Python numbers."""
+
+    bits: int
+    eps: float
+    max: float
+    min: float
+    smallest_normal: float
+    dtype: DType
+
+
+def finfo(type: Any, /) -> FloatLimits:  # noqa: A002
+    """Limits of a floating-point type, or of an array's."""
+    found = np.finfo(dtype(getattr(type, "dtype", type)))
+    eps, largest, lowest, normal = (float(n) for n in (found.eps, found.max, found.min, found.smallest_normal))
+    return FloatLimits(found.bits, eps, largest, lowest, normal, found.dtype)
+
+
 iinfo = np.iinfo

@@ -10,7 +10,7 @@ import numpy as np
 
 from minicnn.backends.numba_cuda import dtypes
 from minicnn.backends.numba_cuda.arrays import Array, Shape, empty
-from minicnn.backends.numba_cuda.device import MOST_BLOCKS, THREADS, Device, kernel
+from minicnn.backends.numba_cuda.device import THREADS, Device, kernel
 from minicnn.backends.numba_cuda.dtypes import DType
 
 Number = bool | int | float
@@ -21,6 +21,7 @@ _ARITHMETIC = {
     "add": "{0} + {1}", "subtract": "{0} - {1}", "multiply": "{0} * {1}", "floor_divide": "{0} // {1}",
     "remainder": "{0} % {1}", "maximum": "larger({0}, {1})", "minimum": "smaller({0}, {1})", "pow": "{0} ** {1}",
     "negative": "-{0}", "positive": "{0}", "abs": "absolute({0})", "square": "{0} * {0}", "sign": "signum({0})",
+    "conj": "{0}", "real": "{0}",  # of real numbers
 }  # fmt: skip
 _ROUNDING = {name: f"{name}_{{t}}({{0}})" for name in ("ceil", "floor", "trunc")}
 _FLOAT = {
@@ -72,12 +73,8 @@ _SPECIAL = {
 
 def _function(name: str) -> Callable[..., Array]:
     template, kinds, is_test = OPERATIONS[name]
-    count = 2 if "{1}" in template else 1
 
-    def function(*operands: Any) -> Array:
-        if len(operands) != count:
-            message = f"{name} takes {count} arguments. Received: {len(operands)}."
-            raise TypeError(message)
+    def evaluate(*operands: Any) -> Array:
         kind = dtypes.result_type(*operands)
         family = "i" if kind.kind in "iu" else kind.kind
         if family not in kinds:
@@ -90,6 +87,13 @@ def _function(name: str) -> Callable[..., Array]:
         text = _SPECIAL.get((kind.kind, name), text)
         return apply(text, operands, kind, np.dtype("bool") if is_test else kind)
 
+    def unary(x: Array, /) -> Array:
+        return evaluate(x)
+
+    def binary(x1: Any, x2: Any, /) -> Array:
+        return evaluate(x1, x2)
+
+    function: Callable[..., Array] = binary if "{1}" in template else unary
     function.__name__ = function.__qualname__ = name
     function.__doc__ = f"{name} of the Array API standard, element by element."
     return function
@@ -196,7 +200,7 @@ def compute(
     if whole:
         value = text if made.dtype.kind == "b" else value
         lines[-1] = f"        p0[{places[0]}] = {value}"
-    blocks = max(1, min(MOST_BLOCKS, -(-made.size // THREADS)))
+    blocks = max(1, min(made.device.most_blocks, -(-made.size // THREADS)))
     made.device.launch(kernel("\n".join(lines) + "\n", tuple(signature)), blocks, THREADS, arguments)
 
 
@@ -298,6 +302,36 @@ def clip(x: Array, /, min: Any = None, max: Any = None) -> Array:  # noqa: A002
     made = x if min is None else FUNCTIONS["maximum"](x, min)
     made = made if max is None else FUNCTIONS["minimum"](made, max)
     return contiguous(made, copy=True) if made is x else astype(made, x.dtype, copy=False)
+
+
+def nextafter(x1: Any, x2: Any, /) -> Array:
+    """The number next to x1 in the direction of x2: as integers the bits of neighbours differ by one."""
+    kind = dtypes.result_type(x1, x2)
+    if kind.kind != "f":
+        message = f"nextafter is for floats. Received: {kind}. Convert with astype."
+        raise TypeError(message)
+    device = same_device([x for x in (x1, x2) if isinstance(x, Array)])
+    numbers = [_as_array(x, kind, device) for x in (x1, x2)]
+    bits = [_bits(x) for x in numbers]
+    made = empty(np.broadcast_shapes(*(x.shape for x in numbers)), bits[0].dtype, device)
+    lowest, nan = np.iinfo(made.dtype).min, int(np.asarray(np.nan, kind).view(made.dtype))
+    away = "x2 + 1 if (x1 > x0) == (x0 > 0) else x2 - 1"
+    from_zero = f"1 if x1 > 0 else {lowest + 1}"  # the smallest numbers
+    text = f"({nan} if x0 != x0 or x1 != x1 else x3 if x0 == x1 else ({from_zero}) if x0 == 0 else ({away}))"
+    compute(text, made, (*numbers, *bits))
+    return Array(made.memory, made.shape, made.steps, 0, kind)
+
+
+def _as_array(x: Any, kind: DType, device: Device) -> Array:
+    if isinstance(x, Array):
+        return astype(x, kind, copy=False)
+    made = empty((), kind, device)
+    compute("a0", made, (), (float(x),))
+    return made
+
+
+def _bits(x: Array) -> Array:
+    return Array(x.memory, x.shape, x.steps, x.start, np.dtype(f"int{8 * x.itemsize}"))
 
 
 FUNCTIONS: dict[str, Callable[..., Array]] = {name: _function(name) for name in OPERATIONS}

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from minicnn.backends._gpu import errors
+
 
 @contextmanager
 def explained() -> Iterator[None]:
@@ -26,6 +28,8 @@ def explanation(text: str) -> Exception:
     """The error to raise for what CUDA says."""
     if "OUT_OF_MEMORY" in text or "out of memory" in text:
         return MemoryError(f"A step's arrays fit in the memory of the GPU. Received: {text}. Use a smaller batch_size.")
+    if "OUT_OF_RESOURCES" in text or ("INVALID_VALUE" in text and "SetAttribute" in text):
+        return errors.explanation(text)
     return RuntimeError(_said(text))
 
 

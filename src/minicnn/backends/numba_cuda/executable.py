@@ -19,7 +19,6 @@ from minicnn.backends.numba_cuda.elementwise import assign, contiguous
 from minicnn.backends.numba_cuda.errors import explained
 from minicnn.backends.numba_cuda.generation import Source, generate
 from minicnn.backends.numba_cuda.shim import SIMULATED
-from minicnn.backends.numba_cuda.tiling import TILES
 from minicnn.program.graph import Program, Value
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ class StepExecutable:
         self._placement = place(self._plan)
 
         queued = {id(v) for v in self._queued}
-        threads = TILES.limits.reduction if SIMULATED else backend.options.block
+        threads = backend.tiles.limits.reduction if SIMULATED else backend.options.block
         self._sources: list[Source | Unit] = [
             launch[0] if launch[0].reference else generate(self._plan, launch, queued, threads)
             for launch in self._plan.launches

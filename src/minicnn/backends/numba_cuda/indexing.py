@@ -1,14 +1,18 @@
-"""Indexing: views by integers, slices, newaxis and ellipsis; gathering rows by integer arrays."""
+"""Indexing: views by integers, slices, newaxis and ellipsis; gathering by integer arrays; masks."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from minicnn.backends.numba_cuda.arrays import Array, empty
-from minicnn.backends.numba_cuda.elementwise import compute, contiguous
+from minicnn.backends.numba_cuda.arrays import Array, empty, row_major
+from minicnn.backends.numba_cuda.elementwise import assign, compute, contiguous, same_device, where
+from minicnn.backends.numba_cuda.manipulation import axis_of, broadcast_shapes, broadcast_to, reshape
+
+_OF_HOST = (np.ndarray, list)
 
 
 def get(x: Array, key: Any, *, only_views: bool = False) -> Array:
@@ -18,27 +22,70 @@ def get(x: Array, key: Any, *, only_views: bool = False) -> Array:
         IndexError: If the key is not of a kind that is supported, or outside of the array.
     """
     parts = key if isinstance(key, tuple) else (key,)
-    arrays = [p for p in parts if (isinstance(p, Array) and p.ndim) or isinstance(p, np.ndarray | list)]
-    if arrays:
-        if only_views or len(parts) > 1 or not isinstance(arrays[0], Array) or arrays[0].dtype.kind not in "iu":
-            message = (
-                "An index is integers, slices, newaxis and ellipsis, or for reading one integer array by itself. "
-                f"Received: {key!r}. Use take, or where with a mask."
-            )
-            raise IndexError(message)
-        rows = take(x, _flat(arrays[0]), axis=0)
-        return rows.view((*arrays[0].shape, *x.shape[1:]), _steps(arrays[0].shape, x.shape[1:]))
-    return _view(x, parts)
+    arrays = [p for p in parts if (isinstance(p, Array) and (p.ndim or p.dtype.kind == "b")) or isinstance(p, _OF_HOST)]
+    if not arrays:
+        return _view(x, parts)
+    if not only_views and len(parts) == 1 and isinstance(parts[0], Array) and parts[0].dtype.kind == "b":
+        from minicnn.backends.numba_cuda.sorting import places
+
+        return take(_rows(x, _checked_mask(x, parts[0]).ndim), places(parts[0]), axis=0)
+    if only_views or len(parts) > x.ndim or not all(_is_integer(p) for p in parts):
+        message = (
+            "An index is integers, slices, newaxis and ellipsis, or a mask by itself, or for reading integers and "
+            f"integer arrays, no more than axes. Received: {key!r}. Use take, or where with a mask."
+        )
+        raise IndexError(message)
+    at: Array = _places(x.shape, parts) if len(parts) > 1 else parts[0]
+    made = take(_rows(x, len(parts)), at if at.ndim == 1 else reshape(at, (-1,)), axis=0)
+    shape = (*at.shape, *x.shape[len(parts) :])
+    return made.view(shape, row_major(shape))
 
 
-def _flat(x: Array) -> Array:
-    whole = contiguous(x)
-    return whole.view((x.size,), (1,))
+def _is_integer(part: Any) -> bool:
+    return part.dtype.kind in "iu" if isinstance(part, Array) else isinstance(part, int) and not isinstance(part, bool)
 
 
-def _steps(*shapes: tuple[int, ...]) -> tuple[int, ...]:
-    shape = tuple(n for part in shapes for n in part)
-    return tuple(math.prod(shape[k + 1 :]) for k in range(len(shape)))
+def _rows(x: Array, axes: int) -> Array:
+    """The array with its first axes as one."""
+    return x if axes == 1 else reshape(x, (math.prod(x.shape[:axes]), *x.shape[axes:]))
+
+
+def _places(shape: tuple[int, ...], parts: Sequence[Any]) -> Array:
+    """Places of rows by integers and integer arrays, one for each of an array's first axes."""
+    arrays: list[Array] = []
+    numbers: list[int] = []
+    text = "0"
+    for axis, (n, part) in enumerate(zip(shape, parts, strict=False)):
+        name = f"np.int64(x{len(arrays)})" if isinstance(part, Array) else f"a{len(numbers) + 1}"
+        text = f"({text}) * a{len(numbers)} + ({name} + a{len(numbers)} if {name} < 0 else {name})"
+        numbers.append(n)
+        if isinstance(part, Array):
+            arrays.append(part)
+        else:
+            numbers.append(_place(part, n, axis))
+    made = empty(broadcast_shapes(*(a.shape for a in arrays)), np.dtype("int64"), same_device(arrays))
+    compute(text, made, arrays, numbers)
+    return made
+
+
+def _checked_mask(x: Array, mask: Array) -> Array:
+    if mask.ndim > x.ndim or any(m not in (n, 0) for n, m in zip(x.shape, mask.shape, strict=False)):
+        message = f"A mask has the lengths of the array's first axes. Received: {mask.shape} for {x.shape}."
+        raise IndexError(message)
+    return mask
+
+
+def assign_masked(x: Array, mask: Array, value: Any) -> None:
+    """Write a number, or an array that broadcasts to the axes behind the mask's, where the mask holds."""
+    behind = x.ndim - _checked_mask(x, mask).ndim
+    if isinstance(value, Array) and value.ndim > behind:
+        message = (
+            f"Through a mask a number is assigned, or an array of at most {behind} axes, those behind the mask's. "
+            f"Received: shape {value.shape}. Use x[...] = where(mask, values, x)."
+        )
+        raise ValueError(message)
+    if mask.size:
+        assign(x, where(reshape(mask, (*mask.shape, *[1] * behind)), value, x))
 
 
 def _view(x: Array, parts: tuple[Any, ...]) -> Array:
@@ -97,8 +144,11 @@ def take(x: Array, indices: Array, /, *, axis: int | None = None) -> Array:
             f"Received: {indices.dtype}{list(indices.shape)} and axis={axis}."
         )
         raise ValueError(message)
-    at = 0 if axis is None else _axis(axis, x.ndim)
+    at = 0 if axis is None else axis_of(axis, x.ndim)
     outer, n, inner = math.prod(x.shape[:at]), x.shape[at], math.prod(x.shape[at + 1 :])
+    if not n and indices.size:
+        message = f"take needs elements along axis {at}. Received: an array of shape {x.shape}."
+        raise IndexError(message)
     shape = (*x.shape[:at], indices.size, *x.shape[at + 1 :])
     source, made = contiguous(x), empty(shape, x.dtype, x.device)
     rows = contiguous(indices)
@@ -113,9 +163,7 @@ def take(x: Array, indices: Array, /, *, axis: int | None = None) -> Array:
 
 def take_along_axis(x: Array, indices: Array, /, *, axis: int = -1) -> Array:
     """Elements along an axis, each from the place that an array of integers of the result's shape names."""
-    from minicnn.backends.numba_cuda.manipulation import broadcast_shapes, broadcast_to
-
-    at = _axis(axis, x.ndim)
+    at = axis_of(axis, x.ndim)
     if indices.ndim != x.ndim:
         message = f"indices has as many axes as x. Received: {indices.ndim} and {x.ndim}."
         raise ValueError(message)
@@ -132,10 +180,3 @@ def take_along_axis(x: Array, indices: Array, /, *, axis: int = -1) -> Array:
         f"x0[(i // a2) * a3 + {row} * a0 + i % a0]", made, (whole, rows), (inner, n, m * inner, n * inner), whole=True
     )
     return made
-
-
-def _axis(axis: int, ndim: int) -> int:
-    if not -ndim <= axis < ndim:
-        message = f"An axis is from {-ndim} to {ndim - 1}. Received: {axis}."
-        raise IndexError(message)
-    return axis % ndim

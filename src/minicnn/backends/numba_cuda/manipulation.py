@@ -83,8 +83,12 @@ def moveaxis(x: Array, source: int | Sequence[int], destination: int | Sequence[
     return permute_dims(x, order)
 
 
-def expand_dims(x: Array, /, *, axis: int = 0) -> Array:
-    """A new axis of length 1."""
+def expand_dims(x: Array, /, axis: int | Sequence[int]) -> Array:
+    """New axes of length 1, which have these places in the result."""
+    if not isinstance(axis, int):
+        for at in axes_of(axis, x.ndim + len(axis)):
+            x = expand_dims(x, at)
+        return x
     at = axis_of(axis, x.ndim + 1)
     return x.view((*x.shape[:at], 1, *x.shape[at:]), (*x.steps[:at], 0, *x.steps[at:]))
 
@@ -110,10 +114,10 @@ def broadcast_to(x: Array, /, shape: Sequence[int]) -> Array:
     return x.view(wanted, (*[0] * lead, *kept))
 
 
-def broadcast_arrays(*arrays: Array) -> list[Array]:
+def broadcast_arrays(*arrays: Array) -> tuple[Array, ...]:
     """Views of all arrays in their common shape."""
     shape = broadcast_shapes(*(a.shape for a in arrays))
-    return [broadcast_to(a, shape) for a in arrays]
+    return tuple(broadcast_to(a, shape) for a in arrays)
 
 
 def flip(x: Array, /, *, axis: int | Sequence[int] | None = None) -> Array:
@@ -155,17 +159,29 @@ def unstack(x: Array, /, *, axis: int = 0) -> tuple[Array, ...]:
     return tuple(moved[k] for k in range(x.shape[at]))
 
 
-def repeat(x: Array, repeats: int, /, *, axis: int | None = None) -> Array:
-    """Each element several times.
+def repeat(x: Array, repeats: int | Array, /, *, axis: int | None = None) -> Array:
+    """Each element several times: all as often, or each by a vector's number, of which the sum is read from the device.
 
     Raises:
-        NotImplementedError: If `repeats` is an array, because the shape would depend on the data.
+        ValueError: If `repeats` is an array but no vector of integers, of length 1 or one for each element.
     """
-    if not isinstance(repeats, int):
-        message = "repeats is one number. Received: an array. Concatenate parts that were repeated by themselves."
-        raise NotImplementedError(message)
     source = reshape(x, (-1,)) if axis is None else x
     at = axis_of(0 if axis is None else axis, source.ndim)
+    if isinstance(repeats, Array):
+        if repeats.dtype.kind not in "iu" or repeats.shape not in ((1,), (source.shape[at],)):
+            message = (
+                f"repeats is a number, or a vector of integers of length 1 or {source.shape[at]}. "
+                f"Received: {repeats.dtype}{list(repeats.shape)}."
+            )
+            raise ValueError(message)
+        from minicnn.backends.numba_cuda.creation import arange
+        from minicnn.backends.numba_cuda.indexing import take
+        from minicnn.backends.numba_cuda.reductions import cumulative_sum
+        from minicnn.backends.numba_cuda.sorting import searchsorted
+
+        ends = cumulative_sum(broadcast_to(repeats, (source.shape[at],)), dtype="int64")
+        total = int(ends[-1]) if ends.size else 0
+        return take(source, searchsorted(ends, arange(total, device=x.device), side="right"), axis=at)
     wide = expand_dims(source, axis=at + 1)
     shape = (*source.shape[: at + 1], repeats, *source.shape[at + 1 :])
     result = (*source.shape[:at], source.shape[at] * repeats, *source.shape[at + 1 :])

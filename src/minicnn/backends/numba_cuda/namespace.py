@@ -1,4 +1,4 @@
-"""The namespace of the Array API standard 2024.12 for arrays on numba-cuda.
+"""The namespace of the Array API standard 2025.12 for arrays on numba-cuda.
 
 What the standard has and this has not is in `MISSING`, with the reason; asking for it raises an AttributeError that
 says so.
@@ -31,11 +31,12 @@ from minicnn.backends.numba_cuda.creation import (
 )  # fmt: skip
 from minicnn.backends.numba_cuda.device import device_count
 from minicnn.backends.numba_cuda.dtypes import ALL, KINDS, can_cast, finfo, iinfo, isdtype, result_type
-from minicnn.backends.numba_cuda.elementwise import FUNCTIONS, astype, clip, where
+from minicnn.backends.numba_cuda.elementwise import FUNCTIONS, astype, clip, nextafter, where
 from minicnn.backends.numba_cuda.indexing import take, take_along_axis
 from minicnn.backends.numba_cuda.linear_algebra import matmul, tensordot, vecdot
 from minicnn.backends.numba_cuda.manipulation import (
     broadcast_arrays,
+    broadcast_shapes,
     broadcast_to,
     concat,
     expand_dims,
@@ -68,23 +69,27 @@ from minicnn.backends.numba_cuda.reductions import (
     sum,
     var,
 )  # fmt: skip
+from minicnn.backends.numba_cuda.sorting import (
+    argsort,
+    isin,
+    nonzero,
+    searchsorted,
+    sort,
+    unique_all,
+    unique_counts,
+    unique_inverse,
+    unique_values,
+)
 
-__array_api_version__ = "2024.12"
+__array_api_version__ = "2025.12"
 e, inf, nan, pi, newaxis = math.e, math.inf, math.nan, math.pi, None
 
 globals().update(FUNCTIONS)
 globals().update({name: np.dtype(name) for name in ALL})
 
 _COMPLEX = "there are no complex numbers"
-_DATA = "the shape of its result depends on the data"
-_SORTING = "there is no sorting"
-MISSING = {
-    "conj": _COMPLEX, "imag": _COMPLEX, "real": _COMPLEX, "complex64": _COMPLEX, "complex128": _COMPLEX,
-    "nextafter": "the CUDA simulator has no such function",
-    "nonzero": _DATA, "unique_all": _DATA, "unique_counts": _DATA, "unique_inverse": _DATA, "unique_values": _DATA,
-    "searchsorted": _SORTING, "argsort": _SORTING, "sort": _SORTING,
-    "fft": "the extension is left out", "linalg": "the extension is left out",
-}  # fmt: skip
+_EXTENSION = "the extension is left out"
+MISSING = {"imag": _COMPLEX, "complex64": _COMPLEX, "complex128": _COMPLEX, "fft": _EXTENSION, "linalg": _EXTENSION}
 
 
 def __getattr__(name: str) -> Any:
@@ -99,7 +104,7 @@ class _Info:
 
     def capabilities(self) -> dict[str, Any]:
         """What depends on data, and how many axes there may be."""
-        return {"boolean indexing": False, "data-dependent shapes": False, "max dimensions": 64}
+        return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": 64}
 
     def default_device(self) -> str:
         """Where arrays go when no device is named."""
@@ -118,9 +123,9 @@ class _Info:
         wanted = ALL if kind is None else [n for k in kinds for n in KINDS[k]]
         return {name: np.dtype(name) for name in wanted}
 
-    def devices(self) -> list[str]:
+    def devices(self) -> tuple[str, ...]:
         """Names of devices."""
-        return [f"cuda:{number}" for number in range(device_count())]
+        return tuple(f"cuda:{number}" for number in range(device_count()))
 
 
 def __array_namespace_info__() -> _Info:  # noqa: N807
@@ -134,9 +139,11 @@ __all__ = [
     "arange",
     "argmax",
     "argmin",
+    "argsort",
     "asarray",
     "astype",
     "broadcast_arrays",
+    "broadcast_shapes",
     "broadcast_to",
     "can_cast",
     "clip",
@@ -158,6 +165,7 @@ __all__ = [
     "iinfo",
     "inf",
     "isdtype",
+    "isin",
     "linspace",
     "matmul",
     "matrix_transpose",
@@ -168,6 +176,8 @@ __all__ = [
     "moveaxis",
     "nan",
     "newaxis",
+    "nextafter",
+    "nonzero",
     "ones",
     "ones_like",
     "permute_dims",
@@ -177,6 +187,8 @@ __all__ = [
     "reshape",
     "result_type",
     "roll",
+    "searchsorted",
+    "sort",
     "squeeze",
     "stack",
     "std",
@@ -187,6 +199,10 @@ __all__ = [
     "tile",
     "tril",
     "triu",
+    "unique_all",
+    "unique_counts",
+    "unique_inverse",
+    "unique_values",
     "unstack",
     "var",
     "vecdot",

@@ -10,7 +10,7 @@ import numpy as np
 
 from minicnn.backends.numba_cuda import dtypes
 from minicnn.backends.numba_cuda.arrays import Array, empty
-from minicnn.backends.numba_cuda.device import MOST_BLOCKS, THREADS, kernel
+from minicnn.backends.numba_cuda.device import THREADS, Device, kernel
 from minicnn.backends.numba_cuda.dtypes import DType
 from minicnn.backends.numba_cuda.elementwise import FUNCTIONS, collapse, contiguous
 from minicnn.backends.numba_cuda.manipulation import axes_of, axis_of, permute_dims
@@ -86,7 +86,7 @@ def _reduce(
             threads=THREADS, start=start, term=term, join=join, last=last, **names
         )
         signature = ("int64", "int64", "int64", "int64", f"{x.dtype.name}*", f"{made_of.name}*")
-        blocks = _grid(results if few else results * THREADS)
+        blocks = _grid(results if few else results * THREADS, x.device)
         arguments = (results, terms, o_step, r_step, source.pointer, made.pointer)
         x.device.launch(kernel(text, signature), blocks, THREADS, arguments)
     return made
@@ -214,14 +214,15 @@ def _search(name: str, test: str, x: Array, axis: int | None, keepdims: bool) ->
     if made.size:
         source, results, terms, o_step, r_step = _matrix(x, axes)
         signature = ("int64", "int64", "int64", "int64", f"{x.dtype.name}*", "int64*")
-        blocks = _grid(results)
+        blocks = _grid(results, x.device)
         arguments = (results, terms, o_step, r_step, source.pointer, made.pointer)
         x.device.launch(kernel(_FIRST.format(test=test), signature), blocks, THREADS, arguments)
     return made
 
 
-def _grid(n: int) -> int:
-    return -(-n // THREADS) if n < MOST_BLOCKS * THREADS else MOST_BLOCKS
+def _grid(n: int, device: Device) -> int:
+    most = device.most_blocks  # `min` is the namespace's
+    return -(-n // THREADS) if n < most * THREADS else most
 
 
 def argmax(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
@@ -248,7 +249,7 @@ def _running(name: str, x: Array, axis: int | None, dtype: Any, include_initial:
         text = _RUNNING.format(kind=kind.name, start=int(product), join="*" if product else "+")
         signature = ("int64", "int64", "int64", "int64", f"{x.dtype.name}*", f"{kind.name}*")
         arguments = (results, terms, o_step, r_step, source.pointer, made.pointer)
-        x.device.launch(kernel(text, signature), _grid(results), THREADS, arguments)
+        x.device.launch(kernel(text, signature), _grid(results, x.device), THREADS, arguments)
     order = list(range(len(kept)))
     order.insert(at, len(kept))
     result = contiguous(permute_dims(made, order))

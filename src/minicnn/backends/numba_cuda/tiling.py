@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from minicnn.backends._gpu.chain_layout import Chain, Layout
+from minicnn.backends._gpu.device import H200, Gpu
 from minicnn.backends._gpu.tiles import Tiles
-from minicnn.backends._gpu.tiling import GPU, Limits, Tile, convolution
+from minicnn.backends._gpu.tiling import LIMITS, Limits, Tile, convolution
+from minicnn.backends._gpu.units import Unit
 from minicnn.backends.numba_cuda.chain_layout import ChainLayout, byte_tile
 from minicnn.backends.numba_cuda.shim import SIMULATED
 from minicnn.program.graph import Node
 
-_SIMULATOR = Limits(2, 32, 16, 8, ((4, 4, 2, 2), (8, 2, 2, 1), (2, 8, 1, 2)), (4, 8))
+SIMULATOR = replace(H200, name="simulator", multiprocessors=2)
+_SMALL = Limits(32, 16, 8, ((4, 4, 2, 2), (8, 2, 2, 1), (2, 8, 1, 2)), (4, 8))
 
 NARROW = 16  # columns up to which a thread makes all of a row
-MOST_BYTES = 200 * 1024  # of shared memory for a product of bytes; the rest is for what follows it
+BESIDE_BYTES = 27 * 1024  # of shared memory that a product of bytes leaves to what follows it
+SUM_SHARED = 2048  # bytes of shared memory that a sum declares, at most
 MOST_SUMS = 96  # registers of a thread for the sums of a product of bytes with the gradient
 MANY = 1 << 22  # terms of all results from which it matters
 
@@ -28,14 +33,15 @@ class NumbaTiles(Tiles):
         simulated: Whether blocks run in the simulator.
     """
 
-    limits: Limits = _SIMULATOR if SIMULATED else GPU
+    gpu: Gpu = SIMULATOR if SIMULATED else H200
+    limits: Limits = _SMALL if SIMULATED else LIMITS
     simulated: bool = SIMULATED
     layout: ClassVar[type[Layout]] = ChainLayout
     most_together: ClassVar[float] = 20  # each sum declares shared memory of its own, 2 KB at most
 
     def convolution(self, node: Node, pool: tuple[int, int] | None = None) -> Tile | None:
         """See `Tiles.convolution`; gradients of strided convolutions have zeros between the elements of dy."""
-        return convolution(node, pool, limits=self.limits, phased=False)
+        return convolution(node, pool, gpu=self.gpu, limits=self.limits, phased=False)
 
     def product(self, node: Node, *, joined: bool = False) -> Tile:
         """See `Tiles.product`; few columns of a large matrix have tiles of their own."""
@@ -47,7 +53,7 @@ class NumbaTiles(Tiles):
         Few rows and many terms are the weight gradient of a narrow layer, many rows its forward pass.
         """
         (m, n), ta, tb = node.outputs[0].shape, node.attrs["transpose_a"], node.attrs["transpose_b"]
-        k, multiprocessors = node.inputs[0].shape[0 if ta else 1], self.limits.multiprocessors
+        k, multiprocessors = node.inputs[0].shape[0 if ta else 1], self.gpu.multiprocessors
         if n > NARROW or m * k < MANY or node.outputs[0].dtype != "float32":
             return None
         if m >= 128 * multiprocessors:
@@ -59,7 +65,16 @@ class NumbaTiles(Tiles):
             return None
         blocks, threads, parts = -(-m // sizes[0]) * sizes[5], sizes[0] // sizes[3], sizes[5]
         kind = f"ProductTile<{m}, {n}, {k}, {str(ta).lower()}, {str(tb).lower()}, {', '.join(map(str, sizes))}>"
-        return Tile(kind, blocks, threads, parts, sizes)
+        shared = sizes[2] * (sizes[0] + sizes[3] + -(-n // 4) * 4 + 4) * 4
+        return Tile(kind, blocks, threads, parts, sizes, shared)
+
+    def shared(self, units: Sequence[Unit]) -> tuple[int, int]:
+        """See `Tiles.shared`: only chains ask for theirs, all else is declared, unit by unit."""
+        chains = [u.tile.shared for u in units if u.tile and u.anchor.op.name == "chain"]
+        others = [u for u in units if u.anchor.op.name != "chain"]
+        sums = sum(u.is_plain and (u.tile is not None or u.slices > 1) for u in others)
+        tiles = sum(u.tile.shared for u in others if u.tile)
+        return tiles + SUM_SHARED * sums, max(chains, default=0)
 
     # Chains -------------------------------------------------------------------------------------
 
@@ -70,24 +85,31 @@ class NumbaTiles(Tiles):
 
     def _byte_rows(self, n: int, k: int, m: int) -> int | None:
         """Rows of bytes that a block takes at a time: as many as fit, and leave work for all; None if nothing fits."""
-        rows = None
+        rows, most = None, self.gpu.shared_block - BESIDE_BYTES
         for more in (8,) if self.simulated else (8, 16, 32, 64):
             tile = byte_tile(n, k, m, more, self.limits.reduction)
-            if rows is not None and -(-n // rows) <= self.limits.multiprocessors:
+            if rows is not None and -(-n // rows) <= self.gpu.multiprocessors:
                 break
-            if (self.simulated or 4 * tile.own * m <= MOST_SUMS) and tile.nbytes <= MOST_BYTES:
+            if (self.simulated or 4 * tile.own * m <= MOST_SUMS) and tile.nbytes <= most:
                 rows = more
         return rows
 
-    def size_chain(self, chain: Chain) -> None:
+    def size_chain(self, chain: Chain) -> bool:
         """See `Tiles.size_chain`."""
-        chain.threads, blocks = self.limits.reduction, 2 * self.limits.multiprocessors
+        chain.threads, blocks = self.limits.reduction, 2 * self.gpu.multiprocessors
         if chain.product is not None:
             (_, m), k = chain.product.node.outputs[0].shape, chain.product.node.inputs[0].shape[1]
-            chain.rows, blocks = self._byte_rows(chain.batch, k, m) or chain.rows, self.limits.multiprocessors
+            chain.rows, blocks = self._byte_rows(chain.batch, k, m) or chain.rows, self.gpu.multiprocessors
         elif self.simulated:
             chain.rows = min(chain.rows, 4)
+        while ChainLayout(chain).shared > self.gpu.shared_block and chain.rows > self._fewest(chain):
+            chain.rows //= 2
         chain.blocks = min(chain.tiles, blocks)
+        return ChainLayout(chain).shared <= self.gpu.shared_block
+
+    def _fewest(self, chain: Chain) -> int:
+        """Rows that a block takes at a time at the least."""
+        return 8 if chain.product is not None else 1
 
 
 TILES = NumbaTiles()

@@ -59,6 +59,8 @@ def prepare(folder: Path, data: str, data_dir: str | None, samples: int, tests: 
                 found.y_test[:tests],
             )
         except DataError:
+            if data_dir is not None:
+                raise
             data = "synthetic"
     if data == "synthetic":
         (x, y), (x_test, y_test) = synthetic(samples, image, 1), synthetic(tests, image, 2)
@@ -168,7 +170,8 @@ class Runner:
     def _accuracy(self, batch: int) -> float:
         x, y = self._arrays["x_test"], self._arrays["y_test"]
         if not self._peer:
-            return float(self._model.evaluate(x, y, batch)["accuracy"])
+            _, accuracy = self._model.evaluate(x, y, batch)
+            return float(accuracy)
         import torch
 
         self._module.eval()

@@ -18,6 +18,7 @@ from minicnn.backends.numba_cuda.kernels import (
     reduction,
     rows,
     scalars,
+    sorting,
     windows,
 )  # fmt: skip
 from minicnn.backends.numba_cuda.kernels.decorators import (
@@ -45,6 +46,7 @@ _FAMILIES = {
     product: ("ProductTile", "multiply"),
     reduction: ("ReduceTile", "reduce", "sum_parts"),
     rows: ("argmax", "log_softmax", "softmax", "softmax_cross_entropy", "softmax_cross_entropy_gradient"),
+    sorting: ("before", "insertion"),
     windows: (
         "average_pool2d", "average_pool2d_gradient", "conv2d", "conv2d_input_gradient", "conv2d_weight_gradient",
         "depthwise_conv2d", "depthwise_conv2d_input_gradient", "depthwise_conv2d_weight_gradient",

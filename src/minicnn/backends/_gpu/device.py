@@ -1,0 +1,234 @@
+"""What is known of a GPU: the only place with numbers of devices; all that chooses sizes is handed a `Gpu`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+KB = 1024
+LEAST = (7, 5)  # the least compute capability that kernels are compiled for
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU as the choice of tiles sees it. Sizes are bytes, rates are per second.
+
+    Attributes:
+        name: Its name.
+        capability: Compute capability.
+        multiprocessors: Multiprocessors, which run blocks side by side.
+        shared_unasked: Shared memory that a block may have without asking for it.
+        shared_block: Most shared memory of a block, static and dynamic together.
+        shared_multiprocessor: Shared memory of a multiprocessor.
+        shared_reserved: What the system takes of it for each block.
+        registers: Registers of a multiprocessor.
+        registers_thread: Most registers of a thread.
+        threads_block: Most threads of a block.
+        threads_multiprocessor: Most threads of a multiprocessor.
+        blocks_multiprocessor: Most blocks of a multiprocessor.
+        lanes32: Multiply-adds of float32 that a multiprocessor starts in a cycle.
+        lanes64: The same for float64.
+        tensor: Multiply-adds of 16 bits that its tensor cores do in a cycle, with sums in float32.
+        tensor_formats: Formats of 16 bits that the tensor cores of a multiprocessor know.
+        clock: Cycles (boost).
+        bandwidth: Bytes between the memory and the GPU.
+        l2: Size of the L2 cache.
+        memory: Size of the memory.
+    """
+
+    name: str
+    capability: tuple[int, int]
+    multiprocessors: int
+    shared_unasked: int
+    shared_block: int
+    shared_multiprocessor: int
+    shared_reserved: int
+    registers: int
+    registers_thread: int
+    threads_block: int
+    threads_multiprocessor: int
+    blocks_multiprocessor: int
+    lanes32: int
+    lanes64: int
+    tensor: int
+    tensor_formats: tuple[str, ...]
+    clock: float
+    bandwidth: float
+    l2: int
+    memory: int
+
+    @property
+    def architecture(self) -> str:
+        """What kernels are compiled for, such as "sm_90"."""
+        return f"sm_{self.capability[0]}{self.capability[1]}"
+
+    @property
+    def has_tensor_cores(self) -> bool:
+        """Whether its tensor cores know all formats that kernels for them use."""
+        return {"bfloat16", "float16"} <= set(self.tensor_formats)
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether blocks of a launch may be placed while the one before it ends."""
+        return self.capability >= (9, 0)
+
+    def resident(self, threads: int, registers: int, shared: int) -> int:
+        """Blocks that a multiprocessor runs at a time; 0 if a block does not fit.
+
+        Args:
+            threads: Threads of a block.
+            registers: Registers of a thread.
+            shared: Bytes of shared memory of a block, static and dynamic.
+        """
+        if self.misfit(threads, registers, shared):
+            return 0
+        warps = -(-threads // 32)
+        return min(
+            self.blocks_multiprocessor,
+            self.threads_multiprocessor // (32 * warps),
+            self.registers // (32 * warps * -(-registers // 8) * 8),
+            self.shared_multiprocessor // max(1, shared + self.shared_reserved),
+        )
+
+    def misfit(self, threads: int, registers: int, shared: int) -> str | None:
+        """What a block with so much has too much of; None if it fits. Arguments as for `resident`."""
+        warps = -(-threads // 32)
+        for what, asked, most in (
+            ("threads", threads, self.threads_block),
+            ("registers a thread", registers, self.registers_thread),
+            ("registers a block", 32 * warps * -(-registers // 8) * 8, self.registers),
+            ("bytes of shared memory", shared, self.shared_block),
+        ):
+            if asked > most:
+                return f"{asked} {what}, of which {self.name} has {most}"
+        return None
+
+    def peak(self, precision: str) -> float:
+        """FLOP/s of products in a precision: float32 and float64 by multiply-adds, 16 bits on tensor cores."""
+        lanes = {"float32": self.lanes32, "float64": self.lanes64}.get(precision, self.tensor)
+        return 2.0 * lanes * self.multiprocessors * self.clock
+
+
+# By capability: shared memory of a block and of a multiprocessor (KB), what is reserved of it (KB), threads and
+# blocks of a multiprocessor, multiply-adds a cycle of float32, float64 and of 16 bits on tensor cores.
+# CUDA C++ Programming Guide, "Compute Capabilities"; for the last three "Arithmetic Instructions" and, for tensor
+# cores with sums in float32, the white papers of the architectures.
+_ARCHITECTURES: Mapping[tuple[int, int], tuple[int, ...]] = MappingProxyType({
+    (7, 5): (64, 64, 0, 1024, 16, 64, 2, 512),
+    (8, 0): (163, 164, 1, 2048, 32, 64, 32, 1024),
+    (8, 6): (99, 100, 1, 1536, 16, 128, 2, 256),
+    (8, 7): (163, 164, 1, 1536, 16, 128, 2, 512),
+    (8, 9): (99, 100, 1, 1536, 24, 128, 2, 256),
+    (9, 0): (227, 228, 1, 2048, 32, 128, 64, 2048),
+    (10, 0): (227, 228, 1, 2048, 32, 128, 64, 4096),
+    (12, 0): (99, 100, 1, 1536, 24, 128, 2, 256),
+})  # fmt: skip
+
+
+def gpu_of(
+    name: str,
+    capability: tuple[int, int],
+    multiprocessors: int,
+    clock: float,
+    bandwidth: float,
+    l2: int,
+    memory: int,
+    **found: int,
+) -> Gpu:
+    """A GPU with the figures of its architecture, or of the newest older one that is known, unless others are found.
+
+    Raises:
+        RuntimeError: If its compute capability is below the least that kernels are compiled for.
+    """
+    if capability < LEAST:
+        message = (
+            f"Kernels need an NVIDIA GPU of compute capability {LEAST[0]}.{LEAST[1]} or later (Turing, 2018). "
+            f"Received: {name} with {capability[0]}.{capability[1]}. Use another GPU, or the backend torch or numba."
+        )
+        raise RuntimeError(message)
+    nearest = max(known for known in _ARCHITECTURES if known <= capability)
+    block, multiprocessor, reserved, threads, blocks, lanes32, lanes64, tensor = _ARCHITECTURES[nearest]
+    figures = {
+        "shared_unasked": 48 * KB,
+        "shared_block": block * KB,
+        "shared_multiprocessor": multiprocessor * KB,
+        "shared_reserved": reserved * KB,
+        "registers": 64 * KB,
+        "registers_thread": 255,
+        "threads_block": 1024,
+        "threads_multiprocessor": threads,
+        "blocks_multiprocessor": blocks,
+    }
+    return Gpu(
+        name=name,
+        capability=capability,
+        multiprocessors=multiprocessors,
+        **figures | found,
+        lanes32=lanes32,
+        lanes64=lanes64,
+        tensor=tensor,
+        tensor_formats=("float16", "bfloat16") if capability >= (8, 0) else ("float16",),
+        clock=clock,
+        bandwidth=bandwidth,
+        l2=l2,
+        memory=memory,
+    )
+
+
+# What CUDA calls the figures of a block and of a multiprocessor, without underscores.
+_ATTRIBUTES = MappingProxyType({
+    "shared_unasked": "maxsharedmemoryperblock",
+    "shared_block": "maxsharedmemoryperblockoptin",
+    "shared_multiprocessor": "maxsharedmemorypermultiprocessor",
+    "shared_reserved": "reservedsharedmemoryperblock",
+    "registers": "maxregisterspermultiprocessor",
+    "threads_block": "maxthreadsperblock",
+    "threads_multiprocessor": "maxthreadspermultiprocessor",
+    "blocks_multiprocessor": "maxblockspermultiprocessor",
+})  # fmt: skip
+
+
+def from_attributes(name: str, capability: tuple[int, int], memory: int, attributes: Mapping[str, int]) -> Gpu:
+    """A GPU that is there, from what CUDA says of it.
+
+    Args:
+        name: Its name.
+        capability: Compute capability.
+        memory: Bytes of its memory.
+        attributes: CUDA's attributes of a device, such as multiprocessor_count or MultiProcessorCount.
+
+    Raises:
+        RuntimeError: See `gpu_of`.
+    """
+    said = {key.replace("_", "").lower(): int(value) for key, value in attributes.items()}
+    rate = 2e3 * said.get("memoryclockrate", 0) * said.get("globalmemorybuswidth", 0) / 8
+    known = next((g for g in KNOWN.values() if g.name in name), None)  # for what newer drivers do not say
+    return gpu_of(
+        name,
+        capability,
+        said["multiprocessorcount"],
+        1e3 * said.get("clockrate", 0) or (known.clock if known else 1.5e9),
+        rate or (known.bandwidth if known else 300e9),
+        said.get("l2cachesize", 0) or (known.l2 if known else 4 * KB * KB),
+        memory,
+        **{field: said[key] for field, key in _ATTRIBUTES.items() if said.get(key)},
+    )
+
+
+# NVIDIA's data sheets and white papers: multiprocessors, boost clock (GHz), memory bandwidth (GB/s), L2 (MB), memory.
+_DEVICES = (
+    ("t4", "T4", (7, 5), 40, 1.59, 320, 4, 16),
+    ("a100", "A100", (8, 0), 108, 1.41, 1555, 40, 40),
+    ("rtx3060", "RTX 3060", (8, 6), 28, 1.777, 360, 3, 12),
+    ("rtx4060", "RTX 4060", (8, 9), 24, 2.46, 272, 24, 8),
+    ("rtx4090", "RTX 4090", (8, 9), 128, 2.52, 1008, 72, 24),
+    ("h200", "H200", (9, 0), 132, 1.83, 4800, 50, 141),
+    ("b200", "B200", (10, 0), 148, 1.85, 8000, 126, 180),
+    ("rtx5090", "RTX 5090", (12, 0), 170, 2.407, 1792, 96, 32),
+)
+KNOWN: Mapping[str, Gpu] = MappingProxyType({
+    key: gpu_of(name, capability, count, clock * 1e9, rate * 1e9, l2 * KB * KB, memory * 10**9)
+    for key, name, capability, count, clock, rate, l2, memory in _DEVICES
+})  # fmt: skip
+H200 = KNOWN["h200"]

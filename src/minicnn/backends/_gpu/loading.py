@@ -1,0 +1,77 @@
+"""What happens when a kernel does not load all the same: the step is planned again with smaller tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol, TypeVar
+
+from minicnn.backends._gpu.costs import unfitted
+from minicnn.backends._gpu.cubin import resources
+from minicnn.backends._gpu.device import KB, Gpu
+from minicnn.backends._gpu.errors import FitError, explanation
+from minicnn.backends._gpu.tiles import Tiles
+from minicnn.program.graph import Program
+
+# Shared memory of a block (bytes) that steps are planned for, one after the other.
+_SHARED = tuple(size * KB for size in (227, 163, 99, 64, 48))
+
+T = TypeVar("T")
+
+
+class Planner(Protocol):
+    """Who plans steps.
+
+    Attributes:
+        tiles: Where tiles come from.
+    """
+
+    tiles: Tiles
+
+
+def load(planner: Planner, program: Program, make: Callable[[Program], T]) -> T:
+    """What `make` makes of a Program, which it may change; with smaller tiles while a kernel does not load.
+
+    Smaller tiles are kept: whatever is planned afterwards has them, too.
+
+    Raises:
+        FitError: If kernels do not load even with the smallest.
+    """
+    whole = program.copy()
+    while True:
+        try:
+            return make(program)
+        except FitError:
+            gpu = planner.tiles.gpu
+            less = next((size for size in _SHARED if size < gpu.shared_block), None)
+            if less is None:
+                raise
+            planner.tiles = replace(planner.tiles, gpu=replace(gpu, shared_block=less))
+            program = whole.copy()
+
+
+def check(gpu: Gpu, title: str, threads: int, shared: int, code: bytes) -> None:
+    """Refuse a kernel whose blocks do not fit, by what its machine code says of it.
+
+    Args:
+        gpu: The GPU.
+        title: What the kernel does.
+        threads: Threads of a block.
+        shared: Bytes of shared memory that it is launched with.
+        code: Its machine code.
+
+    Raises:
+        FitError: If they do not.
+    """
+    found = resources(code)
+    misfit = gpu.misfit(threads, found.registers, found.shared + shared)
+    if misfit is not None:
+        received = f"OUT_OF_RESOURCES, {misfit}"
+        raise explanation(received, title)
+
+
+def notes(gpu: Gpu, tiles: Tiles) -> str:
+    """What `explain` says behind a tile: where the model was not fitted, and whether tiles had to be smaller."""
+    less = tiles.gpu.shared_block
+    smaller = f", smaller than planned: with more than {less // KB} KB of shared memory a kernel did not load"
+    return unfitted(gpu) + (smaller if less < gpu.shared_block else "")

@@ -1,0 +1,165 @@
+"""A step planned for a GPU that need not be there: its launches, what each takes of the GPU, how long it may last."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from minicnn import ops
+from minicnn.backends._gpu.chain_layout import Chain
+from minicnn.backends._gpu.cubin import Resources
+from minicnn.backends._gpu.device import Gpu
+from minicnn.backends._gpu.fusing import Plan
+from minicnn.backends._gpu.generation import Source, generate
+from minicnn.backends._gpu.inputs import Inputs
+from minicnn.backends._gpu.options import Options
+from minicnn.backends._gpu.placement import place
+from minicnn.backends._gpu.rewriting import products_in, rewrite
+from minicnn.backends._gpu.tensor_tiling import TensorTiles, without_tensor_cores
+from minicnn.backends._gpu.tile_times import PRECISIONS
+from minicnn.backends._gpu.tiles import Tiles
+from minicnn.backends._gpu.units import Unit
+from minicnn.backends.base import EACH_STEP
+from minicnn.program.graph import Node, Program, Spec, Value
+
+LAUNCH_CYCLES = 1600.0  # before and after the blocks of a launch
+
+
+def tiles_on(gpu: Gpu, options: Options) -> Tiles:
+    """Where tiles for a GPU come from: on tensor cores, if it has such and the options do not forbid it."""
+    if options.tensor_cores and options.tiled and gpu.has_tensor_cores:
+        return TensorTiles(gpu, options.products)
+    return Tiles(gpu, byte_products=options.tensor_cores)
+
+
+def tiles_of(program: Program, tiles: Tiles) -> Tiles:
+    """Where a Program's tiles come from, which is in the precision that its products have."""
+    products = products_in(program)
+    return replace(tiles, precision=products) if products else tiles
+
+
+@dataclass(frozen=True)
+class PlannedLaunch:
+    """One launch of a planned step.
+
+    Attributes:
+        units: What its blocks do.
+        source: Its kernel; None where a reference runs.
+        declared: Bytes of shared memory that its text declares, at most.
+        flops: Floating-point operations.
+        nbytes: Bytes that it reads and writes, each array once.
+        roof: Seconds that it takes at least, by the GPU's peaks.
+        seconds: Seconds that it takes by the model.
+    """
+
+    units: Sequence[Unit]
+    source: Source | None
+    declared: int
+    flops: int
+    nbytes: int
+    roof: float
+    seconds: float
+
+    @property
+    def nodes(self) -> list[Node]:
+        """The nodes that it computes, those of a chain of rows in their place."""
+        every = (n for u in self.units for n in u.every)
+        return [n for node in every for n in (node.attrs["chain"].nodes if "chain" in node.attrs else (node,))]
+
+    def misfit(self, gpu: Gpu, found: Resources | None = None) -> str | None:
+        """What it has too much of for a GPU; None if it fits. Of a compiled kernel what it has is known exactly."""
+        if self.source is None:
+            return None
+        declared, registers = (self.declared, 32) if found is None else (found.shared, found.registers)
+        if declared > gpu.shared_unasked:
+            return f"{declared} bytes of declared shared memory, of which {gpu.name} has {gpu.shared_unasked}"
+        return gpu.misfit(self.source.threads, registers, declared + self.source.shared)
+
+
+@dataclass(frozen=True)
+class PlannedStep:
+    """A step planned for a GPU.
+
+    Attributes:
+        gpu: The GPU.
+        launches: Its launches, in order.
+        flops: Floating-point operations of the Program as it was given.
+        carried: Bytes of weights, of the optimizer's state and of running totals.
+        inputs: Bytes of a batch.
+        arena: Bytes of the memory for what lives within a step.
+    """
+
+    gpu: Gpu
+    launches: Sequence[PlannedLaunch]
+    flops: int
+    carried: int
+    inputs: int
+    arena: int
+
+    @property
+    def memory(self) -> int:
+        """Bytes of all that."""
+        return self.carried + self.inputs + self.arena
+
+
+def planned(program: Program, gpu: Gpu, options: Options | None = None) -> PlannedStep:
+    """Plan a step as the engine of generated C++ does; the Program is rewritten in place."""
+    options = options or Options()
+    flops, inputs = program.flops, Inputs.of(program)
+    tiles = tiles_of(program, tiles_on(gpu, options))
+    fuse, tiled = options.fused, options.tiled
+    plan = Plan(rewrite(program, fuse=fuse, tiled=tiled, tiles=tiles), fuse=fuse, tiled=tiled, tiles=tiles)
+    queued = {id(v) for v in program.inputs if v.name in EACH_STEP}
+    made = [_launch(plan, launch, queued, options.block) for launch in plan.launches]
+    carried = sum(v.nbytes for v in (*inputs.bound, *inputs.totals)) + sum(v.nbytes for v in program.constants)
+    given = sum(v.nbytes for v in (*inputs.queued, *inputs.copied))
+    return PlannedStep(gpu, made, flops, carried, given, place(plan).nbytes)
+
+
+def _launch(plan: Plan, launch: Sequence[Unit], queued: set[int], block: int) -> PlannedLaunch:
+    gpu, reference = plan.tiles.gpu, launch[0].reference is not None
+    arrays = {id(v): v for u in launch for v in (*plan.reads(u), *u.stored)}
+    nbytes = sum(v.nbytes for v in arrays.values())
+    flops = [sum(_flops(n) for n in u.every) for u in launch]
+    roof = max(nbytes / gpu.bandwidth, sum(f / _peak(plan.tiles, u) for f, u in zip(flops, launch, strict=True)))
+    modelled = [_cycles(u) / gpu.clock for u in launch]
+    return PlannedLaunch(
+        units=launch,
+        source=None if reference else generate(plan, launch, queued, block),
+        declared=0 if reference else plan.tiles.shared(launch)[0],
+        flops=sum(flops),
+        nbytes=nbytes,
+        roof=roof,
+        seconds=max([roof + LAUNCH_CYCLES / gpu.clock, *modelled]),
+    )
+
+
+def _cycles(unit: Unit) -> float:
+    """Cycles that the model of its tile says; 0 if there is none."""
+    if unit.tile is None:
+        return 0.0
+    return without_tensor_cores(unit.anchor, unit.tile) if unit.tile.kind.startswith("Conv") else unit.tile.score
+
+
+def _peak(tiles: Tiles, unit: Unit) -> float:
+    """FLOP/s that the units which a unit computes on have at most."""
+    gpu, dtype = tiles.gpu, unit.anchor.outputs[0].dtype
+    chain = unit.anchor.attrs.get("chain")
+    rows = isinstance(chain, Chain) and chain.product is not None
+    if rows or (unit.tile is not None and unit.tile.kind.startswith("Tensor")):
+        return gpu.peak("float16") / PRECISIONS[tiles.precision][2]
+    return gpu.peak("float64" if dtype == "float64" else "float32")
+
+
+def _flops(node: Node) -> int:
+    """Floating-point operations of a node of a plan; parts of a sum have those of the whole."""
+    if "chain" in node.attrs:
+        return sum(_flops(n) for n in node.attrs["chain"].nodes)
+    whole = ops.REGISTRY.get(node.op.name.removesuffix("_parts"))
+    if whole is None or whole is node.op:
+        return node.inputs[0].size if node.op.name == "reduce_parts" else node.cost.flops
+    attrs = {k: v for k, v in node.attrs.items() if k not in ("parts", "tile")}
+    y = node.outputs[0]
+    model = Node(whole, node.inputs, (), attrs)
+    model.outputs = (Value(y.program, y.name, Spec(y.shape[1:], y.dtype), y.kind, model),)
+    return model.cost.flops

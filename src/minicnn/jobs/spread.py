@@ -1,0 +1,81 @@
+"""Several measurements of one quantity: their median and quartiles, and what was disturbed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+OUTLIER = 2.0  # times as long as usual
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Several measurements of one quantity.
+
+    Attributes:
+        median: The median.
+        low: First quartile.
+        high: Third quartile.
+        count: How many there are, without outliers.
+        outliers: How many more there are, which were disturbed.
+
+    Example:
+        >>> Spread.of([5.0, 1.0, 2.0, 3.0, 4.0])
+        Spread(median=3.0, low=2.0, high=4.0, count=5, outliers=0)
+    """
+
+    median: float
+    low: float
+    high: float
+    count: int
+    outliers: int = 0
+
+    @classmethod
+    def of(cls, samples: Sequence[float], factor: float = 1.0) -> Spread:
+        """Median and quartiles of samples, times a factor that changes their unit.
+
+        Raises:
+            ValueError: If there are no samples.
+        """
+        if not len(samples):
+            message = "A spread is of at least one sample. Received: none. Measure first."
+            raise ValueError(message)
+        low, median, high = (float(q) for q in np.quantile(np.asarray(samples, np.float64) * factor, (0.25, 0.5, 0.75)))
+        return cls(median, low, high, len(samples))
+
+    @classmethod
+    def after_first(cls, samples: Sequence[float], factor: float = 1.0, *, rate: bool = False) -> Spread:
+        """The same of all but the first, in which a library may still compile; of that alone if it is the only one.
+
+        Those that took more than `OUTLIER` times as long as half of them did at most are outliers: something else kept
+        the machine busy. They are counted, and left out of median and quartiles, as the mean of a disturbed time and
+        one that was not says nothing of either.
+
+        Args:
+            samples: Times, or rates, in order.
+            factor: Changes their unit.
+            rate: Whether they are rates, of which the disturbed ones are the lowest.
+        """
+        counted = samples[1:] or samples
+        typical = sorted(counted, reverse=rate)[(len(counted) - 1) // 2] if len(counted) else 0.0
+        kept = [s for s in counted if (s * OUTLIER >= typical if rate else s <= OUTLIER * typical)]
+        return replace(cls.of(kept, factor), outliers=len(counted) - len(kept))
+
+
+def disturbed(times: Sequence[float]) -> str | None:
+    """Which epochs were disturbed, in words that follow a name; None if none was.
+
+    Args:
+        times: Seconds of each epoch, in order; the first does not count.
+    """
+    usual = Spread.after_first(times)
+    if not usual.outliers:
+        return None
+    largest = max(s for s in times[1:])
+    count = f"{usual.outliers} epochs took" if usual.outliers > 1 else "one epoch took"
+    return (
+        f"{count} up to {largest:.3g} s, where others take {usual.median:.3g} s: the machine was disturbed, "
+        "and medians leave them out"
+    )

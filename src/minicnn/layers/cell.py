@@ -1,0 +1,71 @@
+"""Cell: where the numbers of one state array are, which several models may share."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from minicnn.backends.base import Array, Backend
+
+HostArray = np.ndarray[Any, Any]
+Place = tuple[Backend, str]  # and the floating-point type
+
+
+class Cell:
+    """One array of a model's state: in the host's memory, or on the backend of the model that used it last.
+
+    A layer's weight has one cell, whatever models are made of the layer; what one of them learns is what all have.
+
+    Attributes:
+        value: The array; before it is needed perhaps a function that makes it, and None if nothing is known.
+        place: Backend and floating-point type that the array is for; None in the host's memory.
+        lock: Held by a model that computes with the cell.
+    """
+
+    __slots__ = ("lock", "place", "value")
+
+    def __init__(self, value: HostArray | Callable[[], HostArray] | None = None) -> None:
+        self.value: Array | HostArray | Callable[[], HostArray] | None = value
+        self.place: Place | None = None
+        self.lock: Any = None
+
+    def put(self, value: HostArray | Callable[[], HostArray]) -> None:
+        """Replace the array by one of the host, which is the cell's own from now on, or by a function that makes it."""
+        self.value, self.place = value, None
+
+    def host(self, dtype: str) -> HostArray:
+        """A copy in the host's memory, floating-point numbers in the given type."""
+        if callable(self.value):
+            self.value = self.value()
+        array: Any = self.value if self.place is None else self.place[0].to_numpy(self.value)
+        return np.array(array, dtype if array.dtype.kind == "f" else None)
+
+    def on(self, place: Place) -> Array:
+        """The array for a backend and a floating-point type; it moves there if it is elsewhere."""
+        if self.place is not place:
+            if self.place is None or not _alike(self.place, place):
+                self.value = place[0].asarray(self.host(place[1]))
+            self.place = place
+        return self.value
+
+    def __getstate__(self) -> Any:
+        """For `copy.deepcopy` and pickle: the numbers, wherever they are."""
+        if self.place is None or self.value is None:
+            return self.value
+        return np.array(self.place[0].to_numpy(self.value))
+
+    def __setstate__(self, state: Any) -> None:
+        self.value, self.place, self.lock = state, None, None
+
+
+def fresh_lock() -> Any:
+    """A lock that a thread may take again."""
+    return threading.RLock()
+
+
+def _alike(a: Place, b: Place) -> bool:
+    """Whether an array for one place is as good at the other."""
+    return type(a[0]) is type(b[0]) and a[0].device == b[0].device and a[1] == b[1]

@@ -1,0 +1,92 @@
+"""Every launch of the kernels in Python fits the GPU that it is planned for, and compiles for it, without a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import Phase, example, given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("numba_cuda")
+
+from backends.cupy.dense import dense_network
+from backends.cupy.networks import NETWORKS
+from backends.gpu.test_fit import EVERYTHING, convolution_steps, model_of
+from minicnn.backends._gpu import cubin
+from minicnn.backends._gpu.device import KNOWN, Gpu
+from minicnn.backends._gpu.fusing import Plan
+from minicnn.backends._gpu.rewriting import rewrite
+from minicnn.backends._gpu.tiling import LIMITS
+from minicnn.backends.numba_cuda import compiling
+from minicnn.backends.numba_cuda.generation import Source, generate
+from minicnn.backends.numba_cuda.shim import SIMULATED
+from minicnn.backends.numba_cuda.tiling import NumbaTiles
+from minicnn.program import Program
+
+
+def check(program: Program, gpu: Gpu) -> list[tuple[Source, int]]:
+    """Plan a Program: all launches fit. Returns their kernels, and the shared memory that each declares at most."""
+    tiles = NumbaTiles(gpu, limits=LIMITS, simulated=False)
+    plan = Plan(rewrite(program, fuse=True, tiled=True, tiles=tiles), fuse=True, tiled=True, tiles=tiles)
+    made = []
+    for launch in plan.launches:
+        declared, asked = tiles.shared(launch)
+        assert declared <= gpu.shared_unasked
+        source = generate(plan, launch, set(), 256)
+        assert source.shared == asked
+        assert gpu.misfit(source.threads, 32, declared + asked) is None
+        made.append((source, declared))
+    return made
+
+
+@pytest.mark.parametrize("name", KNOWN)
+@pytest.mark.parametrize("kind", ["train", "predict"])
+@pytest.mark.parametrize(("network", "precision"), [("kernels", "float32"), ("platforms", "float64")])
+def test_every_launch_of_a_network_fits(network: str, precision: str, kind: Any, name: str) -> None:
+    check(model_of(network, precision).program(kind, batch_size=128), KNOWN[name])
+
+
+gpus = st.sampled_from(list(KNOWN.values()))
+_settings = settings(max_examples=25, deadline=None, phases=[Phase.explicit, Phase.generate])
+
+
+@_settings
+@given(gpus, st.integers(1, 160), st.integers(5, 40), st.integers(1, 300), st.integers(1, 300), st.integers(1, 5),
+       st.integers(1, 3))  # fmt: skip
+def test_any_convolution_fits(gpu: Gpu, n: int, image: int, c: int, f: int, kernel: int, stride: int) -> None:
+    check(convolution_steps(n, image, c, f, kernel, stride, 1), gpu)
+
+
+@_settings
+@given(gpus, st.integers(1, 900), st.lists(st.integers(1, 64), min_size=1, max_size=3), st.integers(2, 40),
+       st.integers(1, 60_000), st.sampled_from(["uint8", "float32"]))  # fmt: skip
+@example(KNOWN["t4"], 784, [10], 10, 59_000, "uint8")
+@example(KNOWN["rtx4060"], 784, [16], 10, 59_000, "uint8")
+def test_any_dense_network_fits(gpu: Gpu, width: int, hidden: list[int], classes: int, batch: int, dtype: str) -> None:
+    check(dense_network(width, hidden, classes, dtype=dtype).program("train", batch_size=batch), gpu)
+
+
+@pytest.mark.skipif(SIMULATED, reason="compiles outside of the simulator")
+@pytest.mark.parametrize("name", KNOWN if EVERYTHING else ["t4", "rtx5090"])
+def test_the_kernel_with_most_shared_memory_compiles(name: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("cuda.core")
+    monkeypatch.setenv("MINICNN_CACHE", str(tmp_path))
+    gpu = KNOWN[name]
+    kernels = check(NETWORKS["lenet"]("numpy").program("train", batch_size=128), gpu)
+    source, declared = max(kernels, key=lambda made: made[1])
+    found = cubin.resources(compiling.machine_code(source.text, source.signature, gpu.capability, source.threads))
+    assert 0 < found.shared <= declared
+    assert gpu.misfit(source.threads, found.registers, found.shared + source.shared) is None
+
+
+def test_a_device_has_the_properties_that_its_description_is_made_of() -> None:
+    core = pytest.importorskip("cuda.core._device")
+    from minicnn.backends._gpu.device import from_attributes
+    from minicnn.backends.numba_cuda.device import _DESCRIBED
+
+    assert all(hasattr(core.DeviceProperties, name) for name in _DESCRIBED)
+    gpu = from_attributes("GPU", (9, 0), 1, {name: 7 * k + 7 for k, name in enumerate(_DESCRIBED)})
+    assert (gpu.multiprocessors, gpu.shared_unasked, gpu.shared_block, gpu.shared_multiprocessor) == (7, 14, 21, 28)
+    assert (gpu.shared_reserved, gpu.registers, gpu.threads_block, gpu.threads_multiprocessor) == (35, 42, 49, 56)
+    assert (gpu.blocks_multiprocessor, gpu.clock, gpu.l2) == (63, 70e3, 91)

@@ -1,0 +1,116 @@
+"""`minicnn compare` accuses no contender of a ReLU at its kink, where either side is right, but of wrong kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minicnn import Sequential
+from minicnn.backends.numpy import NumpyBackend
+from minicnn.cli import contenders, worker
+from minicnn.cli.contenders import Result
+from minicnn.jobs import job
+from minicnn.jobs.settings import Settings
+from minicnn.layers import Dense, Flatten, Input, Rescaling
+from minicnn.losses import SparseCategoricalCrossentropy
+from minicnn.optimizers import SGD
+from support.command_line import error_of, minicnn
+
+ROUNDING = np.float32(1 + 1e-5)  # a fifth of what is allowed for sums of 784 terms
+KINKED = 0  # the seed from which a pre-activation is zero but for rounding
+
+
+class Products(NumpyBackend):
+    """NumPy whose products are changed.
+
+    Args:
+        forward: Applied to the results of the network's products.
+        backward: Applied to gradients of kernels.
+    """
+
+    def __init__(
+        self, forward: Callable[[Any], Any] | None = None, backward: Callable[[Any], Any] | None = None
+    ) -> None:
+        super().__init__()
+        self._forward, self._backward = forward, backward
+
+    def kernel(self, node: Any) -> Any:
+        if node.op.name != "matmul" or node.attrs["transpose_b"]:
+            return super().kernel(node)
+        if node.attrs["transpose_a"]:
+            return self._changed(self._backward, lambda a, b: a.T @ b)
+        return self._changed(self._forward, lambda a, b: a @ b)
+
+    @staticmethod
+    def _changed(change: Callable[[Any], Any] | None, product: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        return lambda a, b: change(product(a, b)) if change else product(a, b)
+
+
+def first_column(gradient: Any) -> Any:
+    return np.concatenate([gradient[:, :1] * np.float32(1.01), gradient[:, 1:]], axis=1)
+
+
+BACKENDS: dict[str, Callable[[], NumpyBackend]] = {
+    "numpy": NumpyBackend,
+    "rounds": lambda: Products(forward=lambda x: x * ROUNDING),
+    "wrong": lambda: Products(backward=lambda x: x * np.float32(1.01)),
+    "wrong_in_a_column": lambda: Products(backward=first_column),
+}
+
+
+def make_model(settings: Settings, samples: job.Samples, backend: NumpyBackend) -> Sequential:
+    model = Sequential(
+        [Input((28, 28, 1), dtype="uint8"), Rescaling(1 / 255), Flatten(), Dense(16, "relu", name="a"), Dense(10)],
+        backend=backend, seed=settings.seed,
+    )  # fmt: skip
+    model.compile(SGD(settings.learning_rate), SparseCategoricalCrossentropy(from_logits=True), ["accuracy"])
+    if settings.seed == KINKED:
+        sums = samples["x_train"][0].ravel() / 255.0 @ model.get_weights()["a/kernel"]
+        bias = np.zeros(16, np.float32)
+        bias[sums.argmax()] = -sums.max() * (1 + 4e-6)
+        model.set_weights({"a/bias": bias})
+    return model
+
+
+def compared(monkeypatch: pytest.MonkeyPatch, name: str, seed: int) -> tuple[Any, list[int]]:
+    """What `compare` ends with for NumPy and another, and the seeds from which that was trained."""
+    seeds = []
+
+    def run(who: str, settings: Settings, samples: job.Samples, *_: Any) -> Result:
+        if who == name:
+            seeds.append(settings.seed)
+        return Result(who, *worker._backend(who, settings, samples, lambda *a, **k: None))
+
+    monkeypatch.setattr(contenders, "run", run)
+    monkeypatch.setattr(contenders, "found", lambda settings, with_peer: (["numpy", name], []))
+    monkeypatch.setattr(job, "make_model", make_model)
+    monkeypatch.setattr(job, "open_backend", lambda name, precision: BACKENDS[name]())
+    options = {"--samples": 10, "--batch-size": 10, "--epochs": 2, "--lr": 0.01, "--seed": seed, "--out": "out"}
+    return minicnn("compare", "mlp", *(str(part) for option in options.items() for part in option)), seeds
+
+
+def test_a_relu_at_its_kink_is_no_disagreement(monkeypatch: pytest.MonkeyPatch) -> None:
+    result, seeds = compared(monkeypatch, "rounds", KINKED)
+    assert result.exit_code == 0, result.output
+    assert seeds == [KINKED, KINKED + 1]
+    assert "note: rounds: a few elements differ, which may be chance; again from seed 1" in result.stderr
+    (line,) = (line for line in result.stdout.splitlines() if line.startswith("rounds agrees"))
+    assert "first update from seed 0" in line
+
+
+def test_the_same_backend_needs_no_second_look_where_there_is_no_kink(monkeypatch: pytest.MonkeyPatch) -> None:
+    result, seeds = compared(monkeypatch, "rounds", KINKED + 1)
+    assert result.exit_code == 0, result.output
+    assert seeds == [KINKED + 1]
+
+
+@pytest.mark.parametrize(("name", "looks"), [("wrong", 1), ("wrong_in_a_column", 2)])
+@pytest.mark.parametrize("seed", [KINKED, KINKED + 1])
+def test_a_wrong_kernel_is_accused(monkeypatch: pytest.MonkeyPatch, name: str, looks: int, seed: int) -> None:
+    result, seeds = compared(monkeypatch, name, seed)
+    assert f"{name} failed or differed" in error_of(result, 1)
+    assert f"{name} DISAGREES" in result.stdout
+    assert len(seeds) == looks

@@ -1,0 +1,70 @@
+"""Every dependency has bounds, a version that the gate is run with, and a licence on the page."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from importlib.metadata import distributions
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from minicnn.extras import DISTRIBUTION
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+GROUPS = {
+    "building": PROJECT["build-system"]["requires"],
+    "core": PROJECT["project"]["dependencies"],
+    **PROJECT["project"]["optional-dependencies"],
+}
+REQUIREMENTS = [(group, Requirement(text)) for group, texts in GROUPS.items() for text in texts]
+OTHERS = [(group, r) for group, r in REQUIREMENTS if r.name != DISTRIBUTION]
+CONSTRAINTS = {
+    canonicalize_name(r.name): r.specifier
+    for line in (ROOT / "constraints.txt").read_text("utf-8").splitlines()
+    if not line.startswith("#")
+    for r in [Requirement(line)]
+}
+PAGE = (ROOT / "docs/dependencies.md").read_text("utf-8")
+ROWS = {
+    name: (licence, groups.split(", "))
+    for name, licence, groups in re.findall(r"^\| ([\w-]+) \| [^|]+ \| ([^|]+) \| ([^|]+) \|$", PAGE, re.MULTILINE)
+    if name not in ("package", "---")
+}
+
+
+@pytest.mark.parametrize(("group", "requirement"), OTHERS, ids=str)
+def test_a_dependency_has_two_bounds_and_the_version_of_the_gate_between_them(
+    group: str, requirement: Requirement
+) -> None:
+    assert {s.operator for s in requirement.specifier} == {">=", "<"}
+    (pinned,) = CONSTRAINTS[canonicalize_name(requirement.name)]
+    assert pinned.operator == "=="
+    assert requirement.specifier.contains(pinned.version, prereleases=True)
+
+
+def test_the_page_names_each_dependency_and_what_it_comes_with() -> None:
+    expected: dict[str, list[str]] = {}
+    for group, requirement in OTHERS:
+        name = group if group in ("building", "core") else f"`{group}`"
+        expected.setdefault(requirement.name, []).append(name)
+    assert {name: groups for name, (_, groups) in ROWS.items()} == expected
+
+
+def test_the_page_names_all_that_is_installed_with_them() -> None:
+    assert {name for name in CONSTRAINTS if not re.search(rf"(?<![\w-]){name}(?![\w-])", PAGE)} == set()
+
+
+def test_the_licences_are_what_the_packages_say() -> None:
+    said = {d.name.lower().replace("_", "-"): d.metadata.get("License-Expression") for d in distributions()}
+    wrong = {name: said[name] for name, (licence, _) in ROWS.items() if said.get(name) not in (None, licence)}
+    assert wrong == {}
+    assert said["numpy"] is not None  # packages of today say it
+
+
+def test_the_readme_installs_the_pytorch_of_the_gate() -> None:
+    pins = re.findall(r"torch(==[\d.]+)", (ROOT / "README.md").read_text("utf-8"))
+    assert pins == [str(CONSTRAINTS["torch"])]
