@@ -6,11 +6,13 @@ from itertools import pairwise
 
 from backends.cupy.networks import NETWORKS
 from minicnn import ops
-from minicnn.backends._gpu.expressions import affine, broadcast
+from minicnn.backends._gpu.cpp import Cpp
+from minicnn.backends._gpu.elements import affine, broadcast
 from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.placement import place
 from minicnn.backends._gpu.rewriting import rewrite
 from minicnn.backends._gpu.tensor_tiling import TensorTiles
+from minicnn.backends._gpu.trees import I
 from minicnn.program import Program
 
 
@@ -104,10 +106,11 @@ def test_sums_beside_a_convolution_have_no_more_threads_than_it() -> None:
 
 
 def test_indices() -> None:
-    assert affine((4, 5, 6), (30, 6, 1), "i") == "(i)"
-    assert broadcast((4, 5, 6), (6,), "i") == "((i) % 6u)"
-    assert broadcast((4, 5, 6), (4, 1, 1), "i") == "(i / 30u)"
-    assert broadcast((4, 5, 6), (), "i") == "0u"
+    text = Cpp(()).text
+    assert text(affine((4, 5, 6), (30, 6, 1), I)) == "i"
+    assert text(broadcast((4, 5, 6), (6,), I)) == "i % 6u"
+    assert text(broadcast((4, 5, 6), (4, 1, 1), I)) == "i / 30u"
+    assert text(broadcast((4, 5, 6), (), I)) == "0u"
 
 
 def test_an_operation_without_a_kernel_falls_back_and_says_why() -> None:

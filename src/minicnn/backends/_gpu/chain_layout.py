@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from minicnn.backends._gpu.expressions import same_index
+from minicnn.backends._gpu.elements import same_index
 from minicnn.backends._gpu.row_sizes import ByteSizes, FloatSizes
 from minicnn.program.graph import ITEMSIZE, Node, Value
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from minicnn.backends._gpu.chain_layout import SOFTMAX, Chain, Layout, Loop, is_sum_of_parts
-from minicnn.backends._gpu.expressions import c_type, expression, literal
+from minicnn.backends._gpu.cpp import c_type, expression, literal
+from minicnn.backends._gpu.trees import Expr, I, Name
 from minicnn.ops.checks import normalize_axes
 from minicnn.program.graph import Node, Value
 
@@ -177,10 +179,11 @@ class _Text:
                 text += f"      const int k{name} = {first} + {place};\n"
                 last = f"min(uint32(EARLY) * {total}u + k{name}, {self.chain.batch * loop.columns - 1}u)"
                 text += f"      const uint32 i{name} = {last};\n"
+                at = partial(Expr.replaced, pairs={I: Name(f"i{name}")})
                 for node in loop.nodes:
                     (y,) = node.outputs
                     names, made = [self._name(v, local) for v in node.inputs], self.writer.new()
-                    value = expression(node, 0, names, f"i{name}")
+                    value = expression(node, 0, names, at)
                     text += f"      const {c_type(y)} v{made} = {value};\n"
                     text += f"      auto {made} = [&](uint32) {{ return v{made}; }};\n"
                     local[id(y)] = made
@@ -255,7 +258,7 @@ class _Text:
             terms, lane = node.inputs[0].shape[0], "lane" if loop.lanes > 1 else "0"
             term = f"[&](uint32 r) {{ return {names[0]}(r * {node.outputs[0].size}u + i); }}"
             return f"shared_sum<{c_type(node.outputs[0])}, {terms}, {loop.lanes}>({lane}, {term})"
-        return expression(node, 0, names, "i")
+        return expression(node, 0, names)
 
     def _softmax(self, node: Node, names: list[str]) -> str:
         x = node.inputs[node.op.name == "softmax_cross_entropy_gradient"]
@@ -356,8 +359,9 @@ class _Text:
             term = f"[&](uint32 r) {{ return {names[0]}(at * {terms}u + r) * {names[1]}({right}); }}"
             return f"shared_sum<{c_type(node.outputs[0])}, {terms}, 1>(0, {term})"
         if node.op.name not in SOFTMAX:
-            text = expression(node, 0, names, "i")  # element i is in column c of row `at`
-            return text.replace(f"(i) % {columns}u", "c").replace(f"i / {columns}u", "at")
+            # Element i is in column c of row `at`.
+            places = {I % columns: Name("c"), I // columns: Name("at")} if columns > 1 else {}
+            return expression(node, 0, names, partial(Expr.replaced, pairs=places))
         x = names[node.op.name == "softmax_cross_entropy_gradient"]
         value = node.inputs[node.op.name == "softmax_cross_entropy_gradient"]
         at, classes = self.tops[id(value)], value.shape[1]

@@ -10,7 +10,7 @@ from minicnn import ops
 from minicnn.backends._gpu import row_products
 from minicnn.backends._gpu.chain_layout import SOFTMAX, Chain, Layout, is_sum_of_parts
 from minicnn.backends._gpu.device import Gpu
-from minicnn.backends._gpu.expressions import unsupported
+from minicnn.backends._gpu.elements import unsupported
 from minicnn.backends._gpu.row_products import Rows
 from minicnn.backends._gpu.tiling import Tile
 from minicnn.ops.checks import normalize_axes, normalize_axis

@@ -11,18 +11,22 @@ from importlib.resources import files
 
 from minicnn.backends import _code
 from minicnn.backends._gpu import nvrtc
+from minicnn.backends._gpu.cpp import scalar_functions
 
 # Not every value that is computed for a unit is read.
 OPTIONS = ("-std=c++17", "-default-device", "-lineinfo", "--diag-suppress=177")
+SCALARS = "scalars.cuh"  # made, not a file
 HEADERS = (
-    "core.cuh", "mma.cuh", "windows.cuh", "results.cuh", "tiles.cuh", "products.cuh", "parts.cuh", "tensor.cuh",
-    "tensor_products.cuh", "kernels.cuh", "rows.cuh", "bytes.cuh", "floats.cuh", "chain.cuh",
+    "core.cuh", SCALARS, "mma.cuh", "windows.cuh", "results.cuh", "tiles.cuh", "products.cuh", "parts.cuh",
+    "tensor.cuh", "tensor_products.cuh", "kernels.cuh", "rows.cuh", "bytes.cuh", "floats.cuh", "chain.cuh",
 )  # fmt: skip
 
 
 @cache
 def header(name: str) -> str:
     """Text of a header of this package."""
+    if name == SCALARS:
+        return scalar_functions()
     return files("minicnn.backends._gpu").joinpath("kernels", name).read_text(encoding="utf-8")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minicnn.backends._gpu.expressions import same_index, unsupported
+from minicnn.backends._gpu.elements import same_index, unsupported
 from minicnn.backends._gpu.launches import launches
 from minicnn.backends._gpu.tiles import MULTIPLY_ADDS, Tiles
 from minicnn.backends._gpu.units import PARTS, Unit, is_sum_of_parts

@@ -9,19 +9,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from minicnn.backends._gpu import expressions
 from minicnn.backends._gpu.chain_text import chain_text
-from minicnn.backends._gpu.expressions import (
-    c_type,
-    expression,
-    image_pair,
-    literal,
-    reduced_index,
-    same_index,
-    window_type,
-)
+from minicnn.backends._gpu.cpp import Cpp, c_type, expression, image_type, literal, window_type
+from minicnn.backends._gpu.elements import images, reduced_place, same_index, window
 from minicnn.backends._gpu.fusing import SCATTER, Plan
 from minicnn.backends._gpu.tiling import phases
+from minicnn.backends._gpu.trees import Image, Name, R
 from minicnn.backends._gpu.units import Unit, named
 from minicnn.ops.windows import Axes
 from minicnn.program.graph import Node, Value
@@ -150,11 +143,11 @@ class Writer:
         elif id(root) in self.plan.virtual and root.node is not None:
             inputs = [self.functor(v) for v in root.node.inputs]
             if root.node.op.name == SCATTER:
-                types = ", ".join([c_type(root), *image_pair(root.node), window_type(root.node)])
+                types = ", ".join([c_type(root), *_geometry(root.node)])
                 types += "".join(f", decltype({x})" for x in inputs)
                 self._lines.append(f"const Scattered<{types}> {name} = {{{', '.join(inputs)}}};")
             else:
-                text = expression(root.node, 0, inputs, "i")
+                text = expression(root.node, 0, inputs)
                 self._lines.append(f"auto {name} = [&](uint32 i) {{ return {text}; }};")
         else:
             parameter = self.parameter(root)
@@ -185,7 +178,7 @@ class Writer:
                     names.append(local)
                 else:
                     names.append(self.functor(operand))
-            text += f"return {expression(node, 0, names, 'i')};"
+            text += f"return {expression(node, 0, names)};"
         else:
             array = self.functor(value)
             self._lines.append(f"const Matrix<{columns}, decltype({array})> {name} = {{{array}}};")
@@ -250,7 +243,7 @@ class Writer:
                 elif index is not None and node.op.name == "max_pool2d_index":
                     now = index
                 else:
-                    now = expression(node, j, [self.functor(v) for v in node.inputs], "i")
+                    now = expression(node, j, [self.functor(v) for v in node.inputs])
                 local, name = f"v{self.new()}", self.new()
                 text += f"      const {c_type(value)} {local} = {now};\n"
                 text += f"      auto {name} = [&](uint32) {{ return {local}; }};\n"
@@ -300,7 +293,7 @@ class Writer:
         axes, groups = Axes.of(attrs["data_format"]), attrs["groups"]
         x, w = (self.functor(v) for v in node.inputs)
         back, (sh, sw) = node.op.name == "conv2d_input_gradient", attrs["strides"]
-        image_x, image_y = image_pair(node)
+        image_x, image_y = map(image_type, images(node))
         c, f = node.inputs[0].shape[axes.c] // groups, node.outputs[0].shape[axes.c] // groups
         kh, kw = node.inputs[1].shape[:2]
         rows, columns = phases(node)
@@ -324,7 +317,7 @@ class Writer:
             last = self.names[id(self.plan.root(unit.pool.inputs[0]))]
             head += f"    const auto before = [&](uint32 i, {kind} sum) {{\n{before}      return {last}(i);\n    }};\n"
             ph, pw = unit.pool.attrs["kernel"]
-            image = expressions.image_type(unit.pool.outputs[0].shape, attrs["data_format"])
+            image = image_type(Image.of(unit.pool.outputs[0].shape, attrs["data_format"]))
             out, given = f"each_pooled<{kind}, A, {image}, {ph}, {pw}>", "filter, sum, before"
         elif phased:
             out = f"each_of_phases<{kind}, A, {image_x}, {f}, {rows}, {columns}>"
@@ -363,11 +356,12 @@ class Writer:
 
     def _reduce_parts(self, unit: Unit) -> str:
         node = unit.anchor
-        return self._reduced(unit, f"{self.functor(node.inputs[0])}({reduced_index(node, 'o', 'r')[1]})")
+        _, place = reduced_place(node, Name("o"), R)
+        return self._reduced(unit, f"{self.functor(node.inputs[0])}({Cpp(()).text(place)})")
 
     def _depthwise_conv2d_weight_gradient_parts(self, unit: Unit) -> str:
         node = unit.anchor
-        types = ", ".join([c_type(node.outputs[0]), *image_pair(node), window_type(node)])
+        types = ", ".join([c_type(node.outputs[0]), *_geometry(node)])
         dy, x = (self.functor(v) for v in node.inputs)
         return self._reduced(unit, f"depthwise_conv2d_weight_term<{types}>({dy}, {x}, o, r)")
 
@@ -384,6 +378,11 @@ class Writer:
 def on_tensor_cores(unit: Unit) -> bool:
     """Whether a unit's tile is one of `tensor.cuh` or `tensor_products.cuh`."""
     return unit.tile is not None and unit.tile.kind.startswith("Tensor")
+
+
+def _geometry(node: Node) -> list[str]:
+    """C++ types of the images and the windows of a node."""
+    return [*map(image_type, images(node)), window_type(window(node))]
 
 
 def _uniform(data: np.ndarray[Any, Any]) -> bool:

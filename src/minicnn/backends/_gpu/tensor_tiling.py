@@ -11,8 +11,9 @@ from typing import Any, ClassVar, TypeVar, cast
 import numpy as np
 
 from minicnn.backends._gpu.costs import CONVOLUTION, LAUNCH, PRODUCT, WEIGHT_GRADIENT, costs_on
+from minicnn.backends._gpu.cpp import image_type, window_type
 from minicnn.backends._gpu.device import Gpu
-from minicnn.backends._gpu.expressions import image_type, window_type
+from minicnn.backends._gpu.elements import images, window
 from minicnn.backends._gpu.tile_times import PRECISIONS, Blocks, Numbers, quotient
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.backends._gpu.tiling import Geometry, Tile
@@ -226,9 +227,8 @@ def _weight_gradient(node: Node, gpu: Gpu, precision: str, *, wide: bool) -> Til
     if cycles[best] == math.inf:
         return None
     cb, fb, nt, th, mw, slices, nb, _ = sizes[:, best].tolist()
-    images = image_type(x, attrs["data_format"]), image_type(y, attrs["data_format"])
     numbers = (c, f, cb, fb, nb, th, mw, nt, slices, int(cut[best]))
-    fixed = ", ".join((kind, *images, window_type(node)))
+    fixed = ", ".join((kind, *map(image_type, images(node)), window_type(window(node))))
     text = f"TensorWeightTile<{fixed}, {', '.join(map(str, numbers))}, {str(wide).lower()}>"
     return candidates.tile(best, text, numbers, int(cut[best]), score=float(cycles[best]))
 

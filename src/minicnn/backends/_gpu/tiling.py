@@ -6,8 +6,10 @@ import itertools
 import math
 from dataclasses import dataclass, replace
 
+from minicnn.backends._gpu.cpp import image_type, window_type
 from minicnn.backends._gpu.device import Gpu
-from minicnn.backends._gpu.expressions import image_type, window_type
+from minicnn.backends._gpu.elements import images, window
+from minicnn.backends._gpu.trees import Image
 from minicnn.ops.windows import Axes
 from minicnn.program.graph import ITEMSIZE, Node
 
@@ -143,12 +145,12 @@ class Geometry:
         y, x = node.outputs[0].shape, node.inputs[0].shape
         (kh, kw), (sh, sw), (dh, dw) = node.inputs[1].shape[:2], attrs["strides"], attrs["dilation"]
         rows, columns = phases(node) if phased else (1, 1)
-        shape, window = list(y), window_type(node)
+        shape, windows = list(y), window_type(window(node))
         if node.op.name == "conv2d_input_gradient":
             shape[axes.h], shape[axes.w] = -(-y[axes.h] // rows), -(-y[axes.w] // columns)
             (top, _), (left, _) = attrs["padding"]
             (kh, top), (kw, left) = _turned(kh, top, rows, dh), _turned(kw, left, columns, dw)
-            window = f"Window<{kh}, {kw}, 1, 1, {top}, {left}, {dh}, {dw}>"
+            windows = f"Window<{kh}, {kw}, 1, 1, {top}, {left}, {dh}, {dw}>"
             sh = sw = 1
         return cls(
             n=y[axes.n],
@@ -160,8 +162,8 @@ class Geometry:
             kw=kw,
             strides=(sh, sw),
             dilation=(dh, dw),
-            image=image_type(shape, attrs["data_format"]),
-            window=window,
+            image=image_type(Image.of(tuple(shape), attrs["data_format"])),
+            window=windows,
             groups=groups,
         )
 
@@ -275,8 +277,7 @@ def weight_gradient(node: Node, *, gpu: Gpu, limits: Limits = LIMITS) -> Tile | 
                 score += parts * kh * kw * c * f * groups / 4000  # the sum of the parts
                 if best is None or score < best[0]:
                     kind = (
-                        f"WeightTile<{image_type(x, attrs['data_format'])}, {image_type(y, attrs['data_format'])}, "
-                        f"{window_type(node)}, "
+                        f"WeightTile<{', '.join(map(image_type, images(node)))}, {window_type(window(node))}, "
                         f"{c}, {f}, {kb}, {cb}, {fb}, {th}, {px}, {fx}, {slices}, {parts}>"
                     )
                     sizes = (kb, cb, fb, th, px, fx, slices, parts)

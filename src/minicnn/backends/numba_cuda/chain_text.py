@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from minicnn.backends._gpu.chain_layout import SOFTMAX, Chain, Level, Loop, is_sum_of_parts
 from minicnn.backends.numba_cuda.chain_layout import ChainLayout, byte_tile_of
-from minicnn.backends.numba_cuda.expressions import expression, literal, type_of
 from minicnn.backends.numba_cuda.kernels.bytes_product import ByteTile
+from minicnn.backends.numba_cuda.printer import expression, literal, type_of
 from minicnn.ops.checks import normalize_axes
 from minicnn.program.graph import ITEMSIZE, Node, Value
 

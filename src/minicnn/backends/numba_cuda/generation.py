@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from minicnn.backends._gpu.expressions import same_index
+from minicnn.backends._gpu.elements import same_index
 from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.units import Unit, named
 from minicnn.backends.numba_cuda.chain_text import PARAMETERS, QUEUE, chain_text
-from minicnn.backends.numba_cuda.expressions import expression, literal, type_of
 from minicnn.backends.numba_cuda.operands import MatrixOperands, NeighbourOperands, NodeOperands, PackedOperands
+from minicnn.backends.numba_cuda.printer import expression, literal, type_of
 from minicnn.backends.numba_cuda.tile_text import tile_text
 from minicnn.program.graph import Node, Value
 

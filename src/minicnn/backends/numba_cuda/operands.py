@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from minicnn.backends._gpu.expressions import same_index
+from minicnn.backends._gpu.elements import same_index
 from minicnn.program.graph import Node
 
 if TYPE_CHECKING:

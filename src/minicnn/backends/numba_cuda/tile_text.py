@@ -7,11 +7,13 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from minicnn.backends._gpu.elements import images, reduced_place, window
 from minicnn.backends._gpu.fusing import MOVES
+from minicnn.backends._gpu.trees import Element, Image, Name, R
 from minicnn.backends._gpu.units import Unit
-from minicnn.backends.numba_cuda.expressions import image, image_pair, reduced_index, type_of, window
+from minicnn.backends.numba_cuda.printer import Python, image, type_of, window_text
 from minicnn.ops.windows import Axes
-from minicnn.program.graph import Value
+from minicnn.program.graph import Node, Value
 
 if TYPE_CHECKING:
     from minicnn.backends.numba_cuda.generation import Writer
@@ -26,11 +28,11 @@ def _convolution(writer: Writer, unit: Unit) -> str:
     node, tile = unit.anchor, unit.tile
     attrs, kind = node.attrs, type_of(node.outputs[0])
     axes, groups = Axes.of(attrs["data_format"]), attrs["groups"]
-    image_x, image_y = image_pair(node)
+    image_x, image_y = map(image, images(node))
     c, f = node.inputs[0].shape[axes.c] // groups, node.outputs[0].shape[axes.c] // groups
     kh, kw = node.inputs[1].shape[:2]
     (sh, sw), (dh, dw) = attrs["strides"], attrs["dilation"]
-    shape, made, back = window(node), image_y, node.op.name == "conv2d_input_gradient"
+    shape, made, back = window_text(window(node)), image_y, node.op.name == "conv2d_input_gradient"
     sizes = tile.sizes if tile else ()
     fb, cc = sizes[5:7]
     wide_x = attrs["data_format"] == "NHWC" and c % 4 == 0 and cc % 4 == 0
@@ -58,7 +60,7 @@ def _convolution(writer: Writer, unit: Unit) -> str:
         last = writer.locals[id(writer.plan.root(unit.pool.inputs[0]))]
         before = writer.write("p, i, total", f"{body}    return {last}\n")
         write = writer.write("p, i, top, tap", writer.follow(unit.nodes, unit, given="top", tap="tap"))
-        pooled = image(unit.pool.outputs[0].shape, attrs["data_format"])
+        pooled = image(Image.of(unit.pool.outputs[0].shape, attrs["data_format"]))
         ph, pw = unit.pool.attrs["kernel"]
         finish = writer.define(f"{{name}} = each_pooled({kind}, {tiled}, {pooled}, {ph}, {pw}, {before}, {write})\n")
     return writer.define(f"{{name}} = convolve({kind}, {tiled}, {source}, {w}, {where}, {finish})\n")
@@ -75,11 +77,14 @@ def _weight_gradient(writer: Writer, unit: Unit) -> str:
     dy, x = (writer.four(v) if w else writer.function(v) for v, w in zip(node.inputs, wide, strict=True))
     widths = ", ".join("4" if w else "1" for w in wide[::-1])
     numbers = ", ".join(map(str, sizes))
-    tiled = writer.define(
-        f"{{name}} = WeightTile({widths}, {', '.join(image_pair(node))}, {window(node)}, {c}, {f}, {numbers})\n"
-    )
+    tiled = writer.define(f"{{name}} = WeightTile({widths}, {_geometry(node)}, {c}, {f}, {numbers})\n")
     kind = type_of(node.outputs[0])
     return writer.define(f"{{name}} = correlate({kind}, {tiled}, {x}, {dy}, {_parts(writer, unit)})\n")
+
+
+def _geometry(node: Node) -> str:
+    """Texts of the images and the windows of a node."""
+    return ", ".join([*map(image, images(node)), window_text(window(node))])
 
 
 def _parts(writer: Writer, unit: Unit) -> str:
@@ -114,8 +119,9 @@ def _product(writer: Writer, unit: Unit) -> str:
 
 def _reduction(writer: Writer, unit: Unit) -> str:
     node = unit.anchor
-    terms, place = reduced_index(node, "o", "r")
-    term = writer.define(f"@device\ndef {{name}}(p, o, r):\n    return {writer.function(node.inputs[0])}(p, {place})\n")
+    terms, place = reduced_place(node, Name("o"), R)
+    element = Python(writer.operands(node)).text(Element(0, place))
+    term = writer.define(f"@device\ndef {{name}}(p, o, r):\n    return {element}\n")
     return _reduced(writer, unit, terms, term, terms_first=node.inputs[0].ndim - 1 in node.attrs["axes"])
 
 
@@ -123,7 +129,7 @@ def _depthwise_weight_gradient(writer: Writer, unit: Unit) -> str:
     node = unit.anchor
     dy, axes = node.inputs[0], Axes.of(node.attrs["data_format"])
     functions = ", ".join(writer.function(v) for v in node.inputs)
-    given = f"{type_of(node.outputs[0])}, {', '.join(image_pair(node))}, {window(node)}, {functions}"
+    given = f"{type_of(node.outputs[0])}, {_geometry(node)}, {functions}"
     term = writer.define(f"{{name}} = depthwise_conv2d_weight_term({given})\n")
     return _reduced(writer, unit, dy.size // dy.shape[axes.c], term, terms_first=axes.c != dy.ndim - 1)
 

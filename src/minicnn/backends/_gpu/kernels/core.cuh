@@ -102,7 +102,6 @@ DEVICE float maximum(float a, float b) {
 #endif
 template <class T> DEVICE T minimum(T a, T b) { return (a < b || a != a) ? a : b; }
 template <class T> DEVICE T sign(T x) { return x != x ? x : T(x > T(0)) - T(x < T(0)); }
-template <class T> DEVICE T square(T x) { return x * x; }
 
 DEVICE float power(float a, float b) { return powf(a, b); }
 DEVICE double power(double a, double b) { return pow(a, b); }
@@ -124,21 +123,7 @@ DEVICE double hyperbolic_tangent(double x) { return tanh(x); }
 DEVICE float error_function(float x) { return erff(x); }
 DEVICE double error_function(double x) { return erf(x); }
 
-template <class T> DEVICE T relu(T x) { return maximum(x, T(0)); }
-template <class T> DEVICE T relu_gradient(T dy, T y) { return y > T(0) ? dy : T(0); }
-template <class T> DEVICE T relu6(T x) { return minimum(maximum(x, T(0)), T(6)); }
-template <class T> DEVICE T leaky_relu(T x, T slope) { return x > T(0) ? x : x * slope; }
-template <class T> DEVICE T elu(T x, T alpha) { return x > T(0) ? x : exponential_m1(minimum(x, T(0))) * alpha; }
-template <class T> DEVICE T sigmoid(T x) {
-  const T small = exponential(-absolute(x));
-  return (x >= T(0) ? T(1) : small) / (small + T(1));
-}
-template <class T> DEVICE T silu(T x) { return x * sigmoid(x); }
-template <class T> DEVICE T gelu(T x) { return T(0.5) * x * (T(1) + error_function(x * T(0.70710678118654752440))); }
-template <class T> DEVICE T gelu_tanh(T x) {
-  const T inner = (x + T(0.044715) * (x * x * x)) * T(0.79788456080286535588);
-  return T(0.5) * x * (T(1) + hyperbolic_tangent(inner));
-}
+#include "scalars.cuh"
 
 // Reductions -------------------------------------------------------------------------------------------------
 
@@ -219,7 +204,7 @@ template <class T, uint32 k, class F> DEVICE T softmax_cross_entropy(int label, 
   return -((T(f(label)) - top) - logarithm(sum_of_exponentials<T, k>(top, f)));
 }
 
-template <class T, uint32 k, class F> DEVICE T softmax_cross_entropy_gradient(T dy, uint32 at, int label, F f) {
+template <class T, uint32 k, class F> DEVICE T softmax_cross_entropy_gradient(uint32 at, int label, T dy, F f) {
   if (label < 0 || label >= int(k)) return T(0) * dy;
   return (softmax<T, k>(at, f) - T(int(at) == label)) * dy;
 }
@@ -238,33 +223,4 @@ template <class T> DEVICE T random_uniform(uint32 i, uint32 step, uint32 stream,
   }
   const uint32 word = i % 4 == 0 ? c0 : i % 4 == 1 ? c1 : i % 4 == 2 ? c2 : c3;
   return T(word >> 8) * T(0x1p-24);
-}
-
-// Optimizers -------------------------------------------------------------------------------------------------
-
-template <class T> DEVICE T decayed(T p, T rate, T decay) { return decay != T(0) ? p - p * (rate * decay) : p; }
-
-template <class T> DEVICE T sgd(T p, T g, T rate, T decay) { return decayed(p, rate, decay) - rate * g; }
-
-template <class T> DEVICE T momentum_velocity(T v, T g, T rate, T momentum) { return momentum * v - rate * g; }
-template <class T, bool nesterov> DEVICE T momentum_parameter(T p, T v, T g, T rate, T momentum, T decay) {
-  p = decayed(p, rate, decay);
-  v = momentum_velocity(v, g, rate, momentum);
-  return nesterov ? p + momentum * v - rate * g : p + v;
-}
-
-template <class T> DEVICE T moving(T beta, T old, T now) { return beta * old + (T(1) - beta) * now; }
-
-template <class T>
-DEVICE T adam(T p, T m, T v, T rate, T step, T log_beta1, T log_beta2, bool corrected1, bool corrected2, T epsilon, T decay) {
-  p = decayed(p, rate, decay);
-  const T t = step + T(1);
-  const T c1 = corrected1 ? -exponential_m1(t * log_beta1) : T(1);
-  const T c2 = corrected2 ? -exponential_m1(t * log_beta2) : T(1);
-  return p - (rate * root(c2) / c1) * m / (root(v) + epsilon);
-}
-
-template <class T> DEVICE T rmsprop_step(T v, T a, T u, T g, T rate, T momentum, T epsilon, bool centered) {
-  const T spread = centered ? maximum(v - a * a, T(0)) : v;
-  return momentum * u + rate * g / root(spread + epsilon);
 }

@@ -164,12 +164,16 @@ template <class T, class X, class Y, class S, class FX> DEVICE T max_pool2d(FX x
   return best;
 }
 
-// Number of the tap that holds the maximum: the first in row-major order, else (NaN) the last tap.
-template <class T, class X, class S, class FX> DEVICE int hit(FX x, T top, int n, int p, int q, int c) {
-  int found = S::KH * S::KW - 1;
+// Number of the tap that holds the maximum: the first in row-major order; beside a NaN the last tap. Elements are compared with each
+// other, never with a maximum that was computed elsewhere: x may be computed anew wherever it is read, with other roundings.
+template <class T, class X, class S, class FX> DEVICE int hit(FX x, int n, int p, int q, int c) {
+  int found = 0;
+  T best = tap<T, X, S>(x, n, p, q, c, 0, 0);
 #pragma unroll
-  for (int t = S::KH * S::KW - 2; t >= 0; t--)
-    if (tap<T, X, S>(x, n, p, q, c, t / S::KW, t % S::KW) == top) found = t;
+  for (int t = 1; t < S::KH * S::KW; t++) {
+    const T value = tap<T, X, S>(x, n, p, q, c, t / S::KW, t % S::KW);
+    if (!(value <= best)) best = value, found = t;
+  }
   return found;
 }
 
@@ -188,21 +192,20 @@ template <class Y, class S, class F> DEVICE void covering(int h, int w, F f) {
   }
 }
 
-template <class T, class X, class Y, class S, class FDY, class FX, class FY>
-DEVICE T max_pool2d_gradient(FDY dy, FX x, FY y, uint32 i) {
+template <class T, class X, class Y, class S, class FDY, class FX> DEVICE T max_pool2d_gradient(FDY dy, FX x, uint32 i) {
   const X at(i);
   T total = T(0);
   covering<Y, S>(at.h, at.w, [&](int p, int q, int t) {
     const uint32 j = Y::at(at.n, p, q, at.c);
-    if (hit<T, X, S>(x, T(y(j)), at.n, p, q, at.c) == t) total += T(dy(j));
+    if (hit<T, X, S>(x, at.n, p, q, at.c) == t) total += T(dy(j));
   });
   return total;
 }
 
 // Number of the tap that holds the maximum of window i.
-template <class T, class X, class Y, class S, class FX, class FY> DEVICE uint8 max_pool2d_index(FX x, FY y, uint32 i) {
+template <class T, class X, class Y, class S, class FX> DEVICE uint8 max_pool2d_index(FX x, uint32 i) {
   const Y at(i);
-  return uint8(hit<T, X, S>(x, T(y(i)), at.n, at.h, at.w, at.c));
+  return uint8(hit<T, X, S>(x, at.n, at.h, at.w, at.c));
 }
 
 // The same from the number of the tap that holds the maximum of each window.

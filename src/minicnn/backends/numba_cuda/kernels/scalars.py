@@ -13,6 +13,7 @@ import numpy as np
 
 from minicnn.backends.numba_cuda.kernels.decorators import Function, choose, device
 from minicnn.backends.numba_cuda.kernels.elementary import exp, expm1, log1p, sqrt, tanh
+from minicnn.backends.numba_cuda.printer import scalar_functions
 
 # Any type -------------------------------------------------------------------------------------------------------
 
@@ -54,75 +55,11 @@ def log_of_sum(a: Any, b: Any) -> Any:
 
 def typed(T: Any) -> dict[str, Function]:
     """The functions that compute in a floating-point type, by name."""
-    zero, one, half, six = T(0), T(1), T(0.5), T(6)
-    root_half, tanh_scale, cube = T(math.sqrt(0.5)), T(math.sqrt(2 / math.pi)), T(0.044715)
     unit = T(2.0**-24)
-
-    @device
-    def relu(x: Any) -> Any:
-        return choose((x > zero) | (x != x), x, zero)
-
-    @device
-    def relu_gradient(dy: Any, y: Any) -> Any:
-        return choose(y > zero, dy, zero)
-
-    @device
-    def relu6(x: Any) -> Any:
-        return smaller(relu(x), six)
-
-    @device
-    def leaky_relu(x: Any, slope: Any) -> Any:
-        return x if x > zero else x * slope
-
-    @device
-    def elu(x: Any, alpha: Any) -> Any:
-        return x if x > zero else expm1(smaller(x, zero)) * alpha
-
-    @device
-    def sigmoid(x: Any) -> Any:
-        small = exp(-abs(x))
-        return (one if x >= zero else small) / (small + one)
-
-    @device
-    def silu(x: Any) -> Any:
-        return x * sigmoid(x)
 
     @device
     def erf(x: Any) -> Any:
         return T(math.erf(x))
-
-    @device
-    def gelu(x: Any) -> Any:
-        return half * x * (one + erf(x * root_half))
-
-    @device
-    def gelu_tanh(x: Any) -> Any:
-        return half * x * (one + tanh((x + cube * (x * x * x)) * tanh_scale))
-
-    @device
-    def decayed(p: Any, rate: Any, decay: Any) -> Any:
-        return p - p * (rate * decay)
-
-    @device
-    def moving(beta: Any, old: Any, now: Any) -> Any:
-        return beta * old + (one - beta) * now
-
-    @device
-    def momentum_velocity(v: Any, g: Any, rate: Any, momentum: Any) -> Any:
-        return momentum * v - rate * g
-
-    @device
-    def correction(step: Any, log_beta: Any) -> Any:
-        """1 - beta^(step + 1)."""
-        return -expm1((T(step) + one) * log_beta)
-
-    @device
-    def adam(p: Any, m: Any, v: Any, rate: Any, c1: Any, c2: Any, epsilon: Any) -> Any:
-        return p - (rate * sqrt(c2) / c1) * m / (sqrt(v) + epsilon)
-
-    @device
-    def rmsprop_step(spread: Any, u: Any, g: Any, rate: Any, momentum: Any, epsilon: Any) -> Any:
-        return momentum * u + rate * g / sqrt(spread + epsilon)
 
     @device
     def random_uniform(i: Any, step: Any, stream: Any, key0: Any, key1: Any) -> Any:
@@ -146,7 +83,9 @@ def typed(T: Any) -> dict[str, Function]:
         chosen = c0 if at == 0 else c1 if at == 1 else c2 if at == 2 else c3
         return T(chosen >> np.uint64(8)) * unit
 
-    made = {k: v for k, v in locals().items() if hasattr(v, "__call__") and k not in ("T", "device")}  # noqa: B004
+    sees = {"T": T, "choose": choose, "erf": erf, "larger": larger, "smaller": smaller, "absolute": absolute}
+    made = scalar_functions(device, {**sees, "exp": exp, "expm1": expm1, "sqrt": sqrt, "tanh": tanh})
+    made |= {"erf": erf, "random_uniform": random_uniform}
     return {f"{name}_{np.dtype(T).name}": function for name, function in made.items()}
 
 

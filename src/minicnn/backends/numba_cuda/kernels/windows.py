@@ -188,15 +188,22 @@ def _tap(T: Any, X: Image, S: Window, x: Function) -> Function:
 
 
 def _hit(T: Any, X: Image, S: Window, x: Function) -> Function:
-    """Function hit(p, top, n, u, v, c): number of the first tap that holds the maximum, else (NaN) of the last."""
+    """Function hit(p, n, u, v, c): number of the first tap that holds the maximum; beside a NaN of the last.
+
+    Elements are compared with each other, never with a maximum that was computed elsewhere: x may be computed anew
+    wherever it is read, with other roundings.
+    """
     KH, KW, tap = S.KH, S.KW, _tap(T, X, S, x)
 
     @device
-    def hit(p: Any, top: Any, n: Any, u: Any, v: Any, c: Any) -> Any:
-        found = KH * KW - 1
-        for t in range(KH * KW - 1):
-            if found == KH * KW - 1 and tap(p, n, u, v, c, t // KW, t % KW) == top:
-                found = t
+    def hit(p: Any, n: Any, u: Any, v: Any, c: Any) -> Any:
+        found = 0
+        best = tap(p, n, u, v, c, 0, 0)
+        for t in range(1, KH * KW):
+            value = tap(p, n, u, v, c, t // KW, t % KW)
+            larger = not value <= best
+            best = value if larger else best
+            found = t if larger else found
         return found
 
     return hit
@@ -219,18 +226,18 @@ def max_pool2d(T: Any, X: Image, Y: Image, S: Window, x: Function) -> Function:
 
 
 def max_pool2d_index(T: Any, X: Image, Y: Image, S: Window, x: Function) -> Function:
-    """Function element(p, i, top): number of the tap that holds the maximum of window i."""
+    """Function element(p, i): number of the tap that holds the maximum of window i."""
     place, hit = Y.place(), _hit(T, X, S, x)
 
     @device
-    def element(p: Any, i: Any, top: Any) -> Any:
+    def element(p: Any, i: Any) -> Any:
         n, u, v, c = place(i)
-        return hit(p, top, n, u, v, c)
+        return hit(p, n, u, v, c)
 
     return element
 
 
-def max_pool2d_gradient(T: Any, X: Image, Y: Image, S: Window, dy: Function, x: Function, y: Function) -> Function:
+def max_pool2d_gradient(T: Any, X: Image, Y: Image, S: Window, dy: Function, x: Function) -> Function:
     """Sum of dy over the windows whose maximum an element is."""
     KH, KW, SH, SW, PT, PL, H, W = S.KH, S.KW, S.SH, S.SW, S.PT, S.PL, Y.H, Y.W
     zero, place, at, hit = T(0), X.place(), Y.at(), _hit(T, X, S, x)
@@ -246,7 +253,7 @@ def max_pool2d_gradient(T: Any, X: Image, Y: Image, S: Window, dy: Function, x: 
                     q = xw + PL - b
                     if q >= 0 and q % SW == 0 and q // SW < W:
                         j = at(n, h // SH, q // SW, c)
-                        if hit(p, T(y(p, j)), n, h // SH, q // SW, c) == a * KW + b:
+                        if hit(p, n, h // SH, q // SW, c) == a * KW + b:
                             total += T(dy(p, j))
         return total
 

@@ -1,0 +1,129 @@
+"""C++ of expression trees, and of the scalar functions that are defined as such."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from minicnn.backends._gpu.elements import element
+from minicnn.backends._gpu.scalars import FUNCTIONS, T
+from minicnn.backends._gpu.trees import (
+    Call,
+    Cast,
+    Element,
+    Expr,
+    Fold,
+    Image,
+    Number,
+    OfRow,
+    OfWindows,
+    Printer,
+    Select,
+    Window,
+)
+from minicnn.program.graph import Node, Value
+
+C_TYPES = {
+    "float32": "float", "float64": "double", "int32": "int", "place": "uint32", T: T, "bool": "bool",
+    **{name: name for name in ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int64")},
+}  # fmt: skip
+
+# Functions of `core.cuh` whose names in C++ are others.
+_NAMES = {
+    "exp": "exponential", "expm1": "exponential_m1", "log": "logarithm", "log1p": "logarithm_1p", "sqrt": "root",
+    "abs": "absolute", "tanh": "hyperbolic_tangent", "erf": "error_function", "argmax": "argmax_of",
+}  # fmt: skip
+
+
+def c_type(value: Value) -> str:
+    """The C++ type of a value's elements."""
+    return C_TYPES[value.dtype]
+
+
+def literal(number: Any, kind: str) -> str:
+    """A number as C++ of a type."""
+    if kind == "bool":
+        return "true" if number else "false"
+    if kind not in ("float", "double", T):
+        return f"{kind}({int(number)})"
+    number = float(number)
+    if math.isnan(number):
+        return f"({kind}(0) * Limits<{kind}>::infinity())"
+    if math.isinf(number):
+        return f"({'-' if number < 0 else ''}Limits<{kind}>::infinity())"
+    return f"{kind}({number!r})"
+
+
+def image_type(image: Image) -> str:
+    """C++ type of an image's geometry."""
+    return f"Image<{image.data_format}, {image.n}, {image.h}, {image.w}, {image.c}>"
+
+
+def window_type(window: Window) -> str:
+    """C++ type of a window's geometry."""
+    return f"Window<{', '.join(map(str, window.numbers))}>"
+
+
+class Cpp(Printer):
+    """C++ of an expression.
+
+    Args:
+        names: Of the function objects that give the inputs' elements.
+        kind: Type of numbers that state none: "uint32", or the type in which a function computes.
+    """
+
+    symbols: ClassVar[Mapping[str, str]] = {"//": "/", "and": "&&"}
+
+    def __init__(self, names: Sequence[str], kind: str = "uint32") -> None:
+        self._names, self._kind = names, kind
+
+    def _number(self, x: Number) -> tuple[str, int]:
+        if x.dtype is None and self._kind == "uint32":
+            return f"{x.value}u", 9
+        return literal(x.value, C_TYPES[x.dtype] if x.dtype else self._kind), 9
+
+    def _element(self, x: Element) -> tuple[str, int]:
+        return f"{self._names[x.k]}({self.text(x.place)})", 9
+
+    def _select(self, x: Select) -> tuple[str, int]:
+        return f"{self._within(x.condition, 1)} ? {self._within(x.yes, 1)} : {self.text(x.no)}", 0
+
+    def _cast(self, x: Cast) -> tuple[str, int]:
+        return f"{C_TYPES[x.dtype]}({self.text(x.x)})", 9
+
+    def _call(self, x: Call) -> tuple[str, int]:
+        typed = f"<{C_TYPES[x.dtype]}>" if x.function in FUNCTIONS or x.function == "random_uniform" else ""
+        return f"{_NAMES.get(x.function, x.function)}{typed}({', '.join(map(self.text, x.arguments))})", 9
+
+    def _fold(self, x: Fold) -> tuple[str, int]:
+        return f"{x.join}_of<{C_TYPES[x.dtype]}, {x.count}>({self._row(x.term)})", 9
+
+    def _row(self, term: Expr) -> str:
+        return f"[&](uint32 r) {{ return {self.text(term)}; }}"
+
+    def _ofrow(self, x: OfRow) -> tuple[str, int]:
+        given = ", ".join([*map(self.text, x.arguments), self._row(x.term)])
+        return f"{_NAMES.get(x.function, x.function)}<{C_TYPES[x.dtype]}, {x.length}>({given})", 9
+
+    def _ofwindows(self, x: OfWindows) -> tuple[str, int]:
+        flags = (literal(f, "bool") if isinstance(f, bool) else str(f) for f in x.flags)
+        types = (C_TYPES[x.dtype], image_type(x.x), image_type(x.y), window_type(x.window), *flags)
+        return f"{x.function}<{', '.join(types)}>({', '.join(self._names[k] for k in x.inputs)}, i)", 9
+
+
+def expression(node: Node, result: int, names: Sequence[str], adapt: Callable[[Expr], Expr] = lambda x: x) -> str:
+    """C++ for element i of one result of a node, or for what `adapt` makes of it."""
+    return Cpp(names).text(adapt(element(node, result)))
+
+
+def scalar_functions() -> str:
+    """The header of the scalar functions that are defined as expression trees."""
+    text = "// Made from expression trees.\n#pragma once\n"
+    for name, function in FUNCTIONS.items():
+        printer = Cpp((), T)
+        first = "".join(f"  const T {local} = {printer.text(x)};\n" for local, x in function.first.items())
+        parameters = ", ".join(f"T {p}" for p in function.parameters)
+        result = printer.text(function.result)
+        text += f"template <class T> DEVICE T {name}({parameters}) {{\n{first}  return {result};\n}}\n"
+    return text

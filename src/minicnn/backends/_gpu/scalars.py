@@ -1,0 +1,72 @@
+"""Functions of numbers that are made of simpler ones: each once, as an expression tree, for every language.
+
+`exp`, `expm1`, `log`, `log1p`, `sqrt`, `tanh`, `erf`, `power`, `abs`, `sign`, `maximum`, `minimum` (NaN wins) and
+`random_uniform` are each language's own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from minicnn.backends._gpu.trees import ONE, ZERO, Call, Expr, Name, Number, Select
+
+T = "T"  # the type in which a function computes
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function: its parameters, what it computes first, by name, and its result."""
+
+    parameters: tuple[str, ...]
+    first: Mapping[str, Expr]
+    result: Expr
+
+
+def _call(name: str, *arguments: Expr) -> Expr:
+    return Call(name, arguments, T)
+
+
+def _function(make: Callable[..., Expr], *parameters: str, **first: Expr) -> Function:
+    return Function(parameters, first, make(*map(Name, (*parameters, *first))))
+
+
+_X, _HALF = Name("x"), Number(0.5)
+
+FUNCTIONS: dict[str, Function] = {
+    "square": _function(lambda x: x * x, "x"),
+    "relu": _function(lambda x: _call("maximum", x, ZERO), "x"),
+    "relu_gradient": _function(lambda dy, y: Select(y > ZERO, dy, ZERO), "dy", "y"),
+    "relu6": _function(lambda x: _call("minimum", _call("maximum", x, ZERO), Number(6)), "x"),
+    "leaky_relu": _function(lambda x, slope: Select(x > ZERO, x, x * slope), "x", "slope"),
+    "elu": _function(
+        lambda x, alpha: Select(x > ZERO, x, _call("expm1", _call("minimum", x, ZERO)) * alpha), "x", "alpha"
+    ),
+    "sigmoid": _function(
+        lambda x, small: Select(x >= ZERO, ONE, small) / (small + ONE), "x", small=_call("exp", -_call("abs", _X))
+    ),
+    "silu": _function(lambda x: x * _call("sigmoid", x), "x"),
+    "gelu": _function(lambda x: _HALF * x * (ONE + _call("erf", x * Number(math.sqrt(0.5)))), "x"),
+    "gelu_tanh": _function(
+        lambda x, inner: _HALF * x * (ONE + _call("tanh", inner)), "x",
+        inner=(_X + Number(0.044715) * (_X * _X * _X)) * Number(math.sqrt(2 / math.pi)),
+    ),
+    "decayed": _function(lambda p, rate, decay: p - p * (rate * decay), "p", "rate", "decay"),
+    "sgd": _function(lambda p, g, rate: p - rate * g, "p", "g", "rate"),
+    "velocity": _function(lambda v, g, rate, momentum: momentum * v - rate * g, "v", "g", "rate", "momentum"),
+    "moving": _function(lambda beta, old, now: beta * old + (ONE - beta) * now, "beta", "old", "now"),
+    # 1 - beta^(step + 1)
+    "correction": _function(lambda step, log_beta: -_call("expm1", (step + ONE) * log_beta), "step", "log_beta"),
+    "adam": _function(
+        lambda p, m, v, rate, c1, c2, epsilon: (
+            p - (rate * _call("sqrt", c2) / c1) * m / (_call("sqrt", v) + epsilon)
+        ),
+        "p", "m", "v", "rate", "c1", "c2", "epsilon",
+    ),
+    "rmsprop_step": _function(
+        lambda spread, u, g, rate, momentum, epsilon: momentum * u + rate * g / _call("sqrt", spread + epsilon),
+        "spread", "u", "g", "rate", "momentum", "epsilon",
+    ),
+    "spread": _function(lambda v, a: _call("maximum", v - a * a, ZERO), "v", "a"),  # a variance
+}  # fmt: skip
