@@ -14,11 +14,10 @@ import numpy as np
 import pytest
 
 from minicnn import Model
-from support.campaign import size
+from support.campaign import BACKENDS, size
 from support.killed import finish, start
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs signals of POSIX")
-BACKENDS = ["numpy", "numba"]
 
 
 @pytest.fixture(scope="module")

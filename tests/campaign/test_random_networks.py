@@ -12,7 +12,7 @@ from support.campaign import size
 from support.killed import start
 
 # A seed takes a tenth of a second with PyTorch, and with JAX and Numba as long as it takes to compile two sizes.
-SMALL = {"numba": 1, "torch:cpu": 15, "jax:cpu": 2, "array_api_strict": 10}
+SMALL = {"numba": 1, "torch:cpu": 10, "jax:cpu": 1, "array_api_strict": 5}
 PARTS = size(10, 1)
 
 

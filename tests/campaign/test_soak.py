@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.campaign import FULL, size
+from support.campaign import BACKENDS, size
 from support.killed import finish, start
 
 # Rounds to warm up, rounds in all, and bytes that a whole campaign may grow by.
@@ -18,10 +18,8 @@ MOST = 16 << 20
 
 @pytest.mark.no_cover
 @pytest.mark.parametrize("what", SOAKS)
-@pytest.mark.parametrize("backend", ["numpy", "numba"])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_memory_does_not_grow(what: str, backend: str) -> None:
     pytest.importorskip(backend)
     pytest.importorskip("psutil")
-    if backend == "numba" and not FULL:
-        pytest.skip("compiling takes seconds: in the whole campaign, see tests/support/campaign.py")
     assert int(finish(start(what, backend, *SOAKS[what], module="support.soak"))) < MOST

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 FULL = os.environ.get("MINICNN_CAMPAIGN") == "full"
+BACKENDS = ["numpy", "numba"] if FULL else ["numpy"]  # Numba compiles for seconds in each process
 
 
 def size(full: int, small: int) -> int:
