@@ -105,7 +105,8 @@ def test_repository_paths_exist(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_tests_exist(page: Path) -> None:
     for path, name in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page.read_text("utf-8")):
-        assert re.search(rf"^def {name}\(", (ROOT / path).read_text("utf-8"), re.M), f"{name_of(page)} names {path}::{name}"
+        found = re.search(rf"^def {name}\(", (ROOT / path).read_text("utf-8"), re.M)
+        assert found, f"{name_of(page)} names {path}::{name}"
 
 
 def test_every_promise_names_a_test() -> None:

@@ -93,7 +93,7 @@ def test_save_killed_at_random_moments(seed: int, tmp_path: Path) -> None:
         _, out = kill_at_a_moment(start("save", "numpy", path, where, 0), rng, 0.3)
     else:
         out = finish(start("save", "numpy", path, where, rng.randint(1, 9)), -signal.SIGKILL).removeprefix("ready")
-    saved = int(([0] + out.split())[-1])
+    saved = int([0, *out.split()][-1])
     assert path.exists() or saved == 0
     if path.exists():
         assert number_of(path) in (saved, saved + 1)

@@ -72,7 +72,7 @@ class Countdown:
                 return super().write(data)
 
         if where == "write":
-            files.open = lambda path, mode: Half(path, mode) if "x" in mode else open(path, mode)  # type: ignore
+            files.open = lambda path, mode: (Half if "x" in mode else open)(path, mode)  # type: ignore
         elif where in ("fsync", "replace"):
             setattr(os, where, self.before(getattr(os, where)))
 
