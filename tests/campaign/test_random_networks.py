@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,11 @@ PARTS = size(10, 1)
 @pytest.mark.no_cover
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("backend", SMALL)
-def test_five_steps(backend: str, part: int) -> None:
+def test_five_steps(backend: str, part: int, tmp_path: Path) -> None:
     pytest.importorskip(backend.partition(":")[0])
     count = size(300, SMALL[backend]) // PARTS
-    process = start(backend, part * count, count, module="support.random_networks", JAX_ENABLE_X64="1")
+    environment = {"JAX_ENABLE_X64": "1", "MINICNN_CACHE": str(tmp_path)}
+    process = start(backend, part * count, count, module="support.random_networks", **environment)
     with process:
         out, _ = process.communicate()
     assert (out, process.returncode) == ("", 0)
