@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from support import random_networks
-from support.campaign import size
+from support.campaign import FULL, size
 from support.killed import start
 
-# A seed takes a tenth of a second with PyTorch, and with JAX and Numba as long as it takes to compile two sizes.
-SMALL = {"numba": 1, "torch:cpu": 10, "jax:cpu": 1, "array_api_strict": 5}
+# Networks of an ordinary run. One takes a tenth of a second with PyTorch, three with JAX, and up to ten with Numba,
+# which compiles three steps; that is for the whole campaign.
+SMALL = {"torch:cpu": 10, "jax:cpu": 1, "array_api_strict": 5} | ({"numba": 0} if FULL else {})
 PARTS = size(10, 1)
 
 
