@@ -103,6 +103,20 @@ def test_repository_paths_exist(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_tests_exist(page: Path) -> None:
+    for path, name in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page.read_text("utf-8")):
+        found = re.search(rf"^def {name}\(", (ROOT / path).read_text("utf-8"), re.M)
+        assert found, f"{name_of(page)} names {path}::{name}"
+
+
+def test_every_promise_names_a_test() -> None:
+    rows = re.findall(r"^\| (.*) \| (.*) \|$", (ROOT / "docs/promises.md").read_text("utf-8"), re.M)
+    promises = [row for row in rows if row not in (("promise", "kept by"), ("---", "---"))]
+    assert len(promises) > 20
+    assert [promise for promise, kept in promises if not re.search(r"`tests/[\w/]+\.py", kept)] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_extras_exist(page: Path) -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     for names in re.findall(r"(?:minicnn|\.)\[([\w,-]+)\]", page.read_text("utf-8")):

@@ -1,0 +1,141 @@
+"""Training and saving are killed at chosen points and at random moments: nothing is lost, and no bit is another."""
+
+from __future__ import annotations
+
+import random
+import signal
+import tempfile
+import time
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minicnn import Model
+from support.campaign import BACKENDS, size
+from support.killed import finish, start
+
+pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs signals of POSIX")
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Variables by which processes share what JAX and Numba have compiled."""
+    folder = str(tmp_path_factory.mktemp("compiled"))
+    return {
+        "JAX_COMPILATION_CACHE_DIR": folder, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "MINICNN_CACHE": folder,
+    }  # fmt: skip
+
+
+_DIGESTS: dict[str, str] = {}
+
+
+def undisturbed(backend: str, compiled: dict[str, str]) -> str:
+    if backend not in _DIGESTS:
+        _DIGESTS[backend] = finish(start("fit", backend, "/nowhere", "never", 0, **compiled)).split()[-1]
+    return _DIGESTS[backend]
+
+
+@pytest.mark.parametrize(
+    ("backend", "where", "count"),
+    [
+        ("numpy", "write", 1), ("numpy", "write", 3), ("numpy", "fsync", 3), ("numpy", "fsync", 6),
+        ("numpy", "replace", 1), ("numpy", "replace", 4), ("torch", "write", 4), ("jax", "replace", 3),
+    ],
+)  # fmt: skip
+def test_fit_killed_while_it_writes(
+    backend: str, where: str, count: int, tmp_path: Path, compiled: dict[str, str]
+) -> None:
+    pytest.importorskip(backend)
+    folder = tmp_path / "backup"
+    finish(start("fit", backend, folder, where, count, **compiled), -signal.SIGKILL)
+    out = finish(start("fit", backend, folder, "", 0, **compiled))
+    assert out.split()[-1] == undisturbed(backend, compiled)
+    assert not folder.exists()  # nor what was left of the file that was being written
+
+
+def kill_at_a_moment(process: Any, rng: random.Random, longest: float) -> tuple[int, str]:
+    """Kill a process some time after its first line: its code, and what it printed after that line."""
+    with process:
+        process.stdout.readline()
+        time.sleep(rng.uniform(0, longest))
+        process.kill()
+        return process.wait(), process.stdout.read()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("seed", range(size(50, 1)))
+def test_fit_killed_at_random_moments(seed: int, backend: str, tmp_path: Path, compiled: dict[str, str]) -> None:
+    pytest.importorskip(backend)
+    expected, rng, folder = undisturbed(backend, compiled), random.Random(seed), tmp_path / "backup"
+    for _ in range(rng.randint(1, 3)):
+        code, out = kill_at_a_moment(start("fit", backend, folder, "time", 0, **compiled), rng, 0.5)
+        if code == 0:  # it was ready before, and with it went the back-up
+            assert out.split()[-1] == expected
+    assert finish(start("fit", backend, folder, "", 0, **compiled)).split()[-1] == expected
+    assert not folder.exists()
+
+
+def number_of(path: Path) -> int:
+    """The one number that all weights of a saved model have."""
+    found = {float(n) for array in Model.load(path, backend="numpy").get_weights().values() for n in np.unique(array)}
+    assert len(found) == 1
+    return int(found.pop())
+
+
+@pytest.mark.parametrize("seed", range(size(100, 3)))
+def test_save_killed_at_random_moments(seed: int, tmp_path: Path) -> None:
+    rng, path = random.Random(seed), tmp_path / "model"
+    where = rng.choice(["time", "write", "fsync", "replace"])
+    if where == "time":
+        _, out = kill_at_a_moment(start("save", "numpy", path, where, 0), rng, 0.3)
+    else:
+        out = finish(start("save", "numpy", path, where, rng.randint(1, 9)), -signal.SIGKILL).removeprefix("ready")
+    saved = int([0, *out.split()][-1])
+    assert path.exists() or saved == 0
+    if path.exists():
+        assert number_of(path) in (saved, saved + 1)
+
+
+def test_two_that_save_to_one_file_leave_it_whole_at_any_time(tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    writers = [start("save", "numpy", path, "time", 0) for _ in range(2)]
+    looks = 0
+    while any(w.poll() is None for w in writers):
+        if path.exists():
+            assert number_of(path) >= 1
+            looks += 1
+    for writer in writers:
+        finish(writer)
+    assert looks > 5
+    assert number_of(path) == 199
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@cache
+def arguments() -> list[str]:
+    return ["train", "mlp", "--data", "synthetic_digits", "--samples", "300", "--epochs", "3", "--out"]
+
+
+@cache
+def undisturbed_run(backend: str) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder, "run")
+        finish(start(*arguments(), out, "--backend", backend, module="minicnn"))
+        return (out / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("seed", range(size(50, 1)))
+def test_train_killed_at_random_moments(seed: int, backend: str, tmp_path: Path) -> None:
+    pytest.importorskip(backend)
+    pytest.importorskip("matplotlib")
+    expected, rng, model = undisturbed_run(backend), random.Random(seed), tmp_path / "run" / "model.safetensors"
+    command = [*arguments(), model.parent, "--backend", backend, "--overwrite"]
+    for _ in range(rng.randint(1, 2)):
+        kill_at_a_moment(start(*command, module="minicnn"), rng, 1.0)
+        assert not model.exists() or model.read_bytes() == expected
+    finish(start(*command, module="minicnn"))
+    assert model.read_bytes() == expected

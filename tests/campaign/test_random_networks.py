@@ -1,0 +1,61 @@
+"""Random networks, trained for five steps on every backend, come to what NumPy computes in float64."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from support import random_networks
+from support.campaign import FULL, size
+from support.killed import start
+
+# Networks of an ordinary run. One takes a tenth of a second with PyTorch, three with JAX, and up to ten with Numba,
+# which compiles three steps; that is for the whole campaign.
+SMALL = {"torch:cpu": 10, "jax:cpu": 1, "array_api_strict": 5} | ({"numba": 0} if FULL else {})
+PARTS = size(10, 1)
+
+
+@pytest.mark.no_cover
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("backend", SMALL)
+def test_five_steps(backend: str, part: int, tmp_path: Path) -> None:
+    pytest.importorskip(backend.partition(":")[0])
+    count = size(300, SMALL[backend]) // PARTS
+    environment = {"JAX_ENABLE_X64": "1", "MINICNN_CACHE": str(tmp_path)}
+    process = start(backend, part * count, count, module="support.random_networks", **environment)
+    with process:
+        out, _ = process.communicate()
+    assert (out, process.returncode) == ("", 0)
+
+
+def test_a_network_follows_from_its_seed_and_seeds_differ() -> None:
+    (one, _), (same, _), (other, _) = (random_networks.train(seed, "numpy", "float64") for seed in (3, 3, 4))
+    assert set(one) != set(other)
+    for name, array in one.items():
+        np.testing.assert_array_equal(same[name], array)
+
+
+def test_networks_have_layers_of_all_kinds() -> None:
+    found: set[str] = set()
+    for seed in range(150):
+        found |= {type(layer).__name__ for layer in random_networks.network(seed, "numpy")[0].layers}
+    from minicnn import layers
+
+    assert set(layers.__all__) - found <= {"Input", "Layer", "Reshape"}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_wrong_gradient_is_found(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights that move by a thousandth more than they should are no rounding."""
+    train = random_networks.train
+
+    def wrong(seed: int, backend: Any, *args: Any) -> Any:
+        found, terms = train(seed, "numpy", *args)
+        return ({k: a * 1.001 for k, a in found.items()} if backend == "wrong" else found), terms
+
+    monkeypatch.setattr(random_networks, "train", wrong)
+    assert "is off by" in random_networks.disagreement(seed, "wrong")
+    assert random_networks.disagreement(seed, "numpy") == ""
