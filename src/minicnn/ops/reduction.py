@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from minicnn.ops.arrays import copy_of
 from minicnn.ops.checks import broadcast_shape, normalize_axes, normalize_axis, require_float
 from minicnn.ops.primitive import Array, Namespace, Primitive, primitive
@@ -56,7 +58,12 @@ def _(node: Node, dy: Value) -> Value:
 
 @primitive
 def max(x: Array, *, axes: Axes = None, keepdims: bool = False, xp: Namespace) -> Array:  # noqa: A001
-    """Maximum over the given axes (all by default); equal maxima share the gradient."""
+    """Maximum over the given axes (all by default).
+
+    The gradient goes to the first of equal maxima in row-major order, as in max_pool2d and in PyTorch's max-pooling;
+    Keras and JAX share it among them. To share it one would have to find the elements that are equal to the maximum,
+    which a compiler that computes them anew may have rounded otherwise.
+    """
     return xp.max(x, axis=axes, keepdims=keepdims)
 
 
@@ -64,9 +71,19 @@ def max(x: Array, *, axes: Axes = None, keepdims: bool = False, xp: Namespace) -
 def _(node: Node, dy: Value) -> Value:
     from minicnn.ops.elementwise import cast, equal
 
-    x = node.inputs[0]
-    top = cast(equal(x, _spread(node.outputs[0], node)), dtype=x.dtype)
-    return top * (_spread(dy, node) / sum(top, axes=node.attrs["axes"], keepdims=True))
+    best = node.inputs[0]
+    masks = []
+    # One axis after the other, each by the place of its maximum: an integer, which has no roundings.
+    for axis in sorted(normalize_axes("max", node.attrs["axes"], best.ndim), reverse=True):
+        line = tuple(n if a == axis else 1 for a, n in enumerate(best.shape))
+        place = reshape_to(argmax(best, axis=axis), tuple(1 if a == axis else n for a, n in enumerate(best.shape)))
+        here = equal(place, np.arange(best.shape[axis], dtype="int32").reshape(line))
+        masks.append(cast(here, dtype=best.dtype))
+        best = max(best, axes=axis, keepdims=True)
+    dx = _spread(dy, node)
+    for mask in reversed(masks):
+        dx = dx * mask
+    return dx
 
 
 for _op in (sum, mean, max):
