@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
+import math
 
-from minicnn.ops.arrays import copy_of
-from minicnn.ops.checks import broadcast_shape, normalize_axes, normalize_axis, require_float
+from minicnn.ops.arrays import arange, copy_of, masked
+from minicnn.ops.checks import broadcast_shape, normalize_axes, normalize_axis, require_float, same_dtype
 from minicnn.ops.primitive import Array, Namespace, Primitive, primitive
 from minicnn.program.graph import Node, Spec, Value
 
@@ -69,21 +69,58 @@ def max(x: Array, *, axes: Axes = None, keepdims: bool = False, xp: Namespace) -
 
 @max.gradient
 def _(node: Node, dy: Value) -> Value:
-    from minicnn.ops.elementwise import cast, equal
+    y = _spread(node.outputs[0], node)
+    return max_gradient(_spread(dy, node), node.inputs[0], y, axes=node.attrs["axes"], keepdims=True)
 
-    best = node.inputs[0]
-    masks = []
-    # One axis after the other, each by the place of its maximum: an integer, which has no roundings.
-    for axis in sorted(normalize_axes("max", node.attrs["axes"], best.ndim), reverse=True):
-        line = tuple(n if a == axis else 1 for a, n in enumerate(best.shape))
-        place = reshape_to(argmax(best, axis=axis), tuple(1 if a == axis else n for a, n in enumerate(best.shape)))
-        here = equal(place, np.arange(best.shape[axis], dtype="int32").reshape(line))
-        masks.append(cast(here, dtype=best.dtype))
-        best = max(best, axes=axis, keepdims=True)
-    dx = _spread(dy, node)
-    for mask in reversed(masks):
-        dx = dx * mask
-    return dx
+
+@primitive
+def max_gradient(
+    dy: Array, x: Array, y: Array, *, axes: Axes = None, keepdims: bool = False, xp: Namespace
+) -> Array:  # fmt: skip
+    """Gradient of max: dy goes to the first of equal maxima in row-major order; beside a NaN to one element, whichever.
+
+    The place is that of argmax, an integer, which has no roundings; as in max_pool2d_gradient, y is for kernels that
+    read x and y as they are in memory.
+
+    Args:
+        dy: Gradient of y.
+        x: Array of any shape.
+        y: Result of max.
+        axes: As in max; so is keepdims.
+        keepdims: See axes.
+        xp: Namespace of the arrays.
+
+    Returns:
+        dx with the shape of x.
+    """
+    gone = normalize_axes("max_gradient", axes, x.ndim)
+    kept = tuple(a for a in range(x.ndim) if a not in gone)
+    count = math.prod(x.shape[a] for a in gone)
+    rows = xp.reshape(xp.permute_dims(x, kept + gone), (*(x.shape[a] for a in kept), count))
+    one = tuple(1 if a in gone else n for a, n in enumerate(x.shape))
+    place = xp.reshape(xp.argmax(rows, axis=-1), one)
+    numbers = arange(count, x, xp, dtype=place.dtype)
+    here = xp.equal(place, xp.reshape(numbers, tuple(n if a in gone else 1 for a, n in enumerate(x.shape))))
+    return masked(xp.reshape(dy, one), here, xp)
+
+
+@max_gradient.shape
+def _(dy: Spec, x: Spec, y: Spec, *, axes: Axes, keepdims: bool) -> Spec:
+    gone = normalize_axes("max_gradient", axes, x.ndim)
+    same_dtype("max_gradient", require_float("max_gradient", dy), x, y)
+    expected = tuple(1 if a in gone else n for a, n in enumerate(x.shape) if keepdims or a not in gone)
+    if not dy.shape == y.shape == expected:
+        message = (
+            f"max_gradient takes dy and y of the shape {expected} of a maximum over axes {gone}. Received: {dy} and "
+            f"{y}. Give the result of ops.max with the same axes and keepdims."
+        )
+        raise ValueError(message)
+    return x
+
+
+@max_gradient.cost
+def _(node: Node) -> int:
+    return node.inputs[1].size
 
 
 for _op in (sum, mean, max):
