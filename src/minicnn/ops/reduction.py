@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from minicnn.ops.arrays import arange, copy_of, masked
+from minicnn.ops.arrays import copy_of, masked
 from minicnn.ops.checks import broadcast_shape, normalize_axes, normalize_axis, require_float, same_dtype
 from minicnn.ops.primitive import Array, Namespace, Primitive, primitive
 from minicnn.program.graph import Node, Spec, Value
@@ -79,8 +79,8 @@ def max_gradient(
 ) -> Array:  # fmt: skip
     """Gradient of max: dy goes to the first of equal maxima in row-major order; beside a NaN to one element, whichever.
 
-    The place is that of argmax, an integer, which has no roundings; as in max_pool2d_gradient, y is for kernels that
-    read x and y as they are in memory.
+    Neighbours are compared with each other, then the larger ones of them, and so on, never x with y: see
+    max_pool2d_gradient.
 
     Args:
         dy: Gradient of y.
@@ -94,14 +94,24 @@ def max_gradient(
         dx with the shape of x.
     """
     gone = normalize_axes("max_gradient", axes, x.ndim)
-    kept = tuple(a for a in range(x.ndim) if a not in gone)
-    count = math.prod(x.shape[a] for a in gone)
-    rows = xp.reshape(xp.permute_dims(x, kept + gone), (*(x.shape[a] for a in kept), count))
-    one = tuple(1 if a in gone else n for a, n in enumerate(x.shape))
-    place = xp.reshape(xp.argmax(rows, axis=-1), one)
-    numbers = arange(count, x, xp, dtype=place.dtype)
-    here = xp.equal(place, xp.reshape(numbers, tuple(n if a in gone else 1 for a, n in enumerate(x.shape))))
-    return masked(xp.reshape(dy, one), here, xp)
+    order = gone + tuple(a for a in range(x.ndim) if a not in gone)
+    size = tuple(x.shape[a] for a in order)
+    count, width = math.prod(size[: len(gone)]), math.prod(size[len(gone) :])
+    rows = xp.reshape(xp.permute_dims(x, order), (count, width))
+    rounds = []  # for each pair of neighbours whether the second is larger
+    while (n := rows.shape[0]) > 1:
+        first, second = rows[0 : n - 1 : 2, :], rows[1::2, :]
+        rounds.append(second > first)
+        best = xp.maximum(first, second)
+        rows = xp.concat([best, rows[n - 1 :, :]], axis=0) if n % 2 else best
+    dx = xp.reshape(dy, (1, width))
+    for later in reversed(rounds):
+        pairs = dx[: later.shape[0], :]
+        seconds = masked(pairs, later, xp)
+        both = xp.reshape(xp.stack([pairs - seconds, seconds], axis=1), (-1, width))
+        dx = xp.concat([both, dx[later.shape[0] :, :]], axis=0) if dx.shape[0] > later.shape[0] else both
+    dx = xp.permute_dims(xp.reshape(dx, size), tuple(order.index(a) for a in range(x.ndim)))
+    return dx if rounds else copy_of(dx, xp)
 
 
 @max_gradient.shape
