@@ -117,6 +117,29 @@ def max_gradient(sizes: Sequence[int], reduced: Sequence[bool], *, samples: int,
     return out.source("max_gradient", "dy", "x", "y", "dx")
 
 
+def max_gradient_plain(sizes: Sequence[int], reduced: Sequence[bool]) -> tuple[Source, int]:
+    """The same for plain arrays, one element of y an item, and the number of items."""
+    out = Lines()
+    places, n = range(len(sizes)), [out.number(f"n{i}", size) for i, size in enumerate(sizes)]
+    at = "0"
+    for i in places:
+        at = f"({at} * {n[i]} + i{i})"
+    with out.block("for item in range(start, stop):"):
+        out("rest = item", "top = fload(y + item * 4)", "g = fload(dy + item * 4)", "p = dx")
+        for i in (i for i in reversed(places) if not reduced[i]):
+            out(f"i{i} = rest % {n[i]}", f"rest = rest // {n[i]}")
+        depth = out.depth
+        for i in (i for i in places if reduced[i]):
+            out(f"for i{i} in range({n[i]}):")
+            out.depth += 1
+        out(f"p = dx + {at} * 4", "hit = fload(p + x - dx) == top", "fstore(p, g if hit else float32(0))")
+        out("g = float32(0) if hit else g")
+        out.depth = depth
+        out("fstore(p, fload(p) + g)")
+    count = math.prod(size for size, gone in zip(sizes, reduced, strict=True) if not gone)
+    return out.source("max_gradient", "dy", "x", "y", "dx"), count
+
+
 def argmax(*, samples: int, classes: int) -> Source:
     """Index of the first maximum (or NaN) of x (B, K, 16) as int32 (N,); one item a block."""
     out = Lines()

@@ -50,8 +50,13 @@ def _reduce(to: Lowering, node: Node) -> str | None:
 def _max_gradient(to: Lowering, node: Node) -> str | None:
     dy, x, y = node.inputs
     axes = normalize_axes("max_gradient", node.attrs["axes"], x.ndim)
+    if x.dtype != "float32":
+        return f"kernels reduce float32, not {x.dtype}"
     if not to.is_blocked(x) or 0 in axes:
-        return "a kernel is for maxima within each sample"
+        source, items = reduction.max_gradient_plain(*_merged(x.shape, [a in axes for a in range(x.ndim)]))
+        reads = [to.need(v, PLAIN) for v in node.inputs]
+        to.add(node, source, reads, [to.buffer(node.outputs[0], PLAIN)], items)
+        return None
     sizes, reduced = _merged(x.shape[1:], [a in axes for a in range(1, x.ndim)])
     vector = y.ndim == 1
     source = reduction.max_gradient(sizes, reduced, samples=x.shape[0], vector=vector)
