@@ -156,8 +156,11 @@ class BinaryCrossentropy(Loss):
         """See `Loss.call`."""
         _check_same_shape(self, y_true, y_pred)
         t = y_true * (1.0 - self.label_smoothing) + 0.5 * self.label_smoothing if self.label_smoothing else y_true
-        if self.from_logits:  # max(x, 0) - x t + log(1 + exp(-|x|)) neither overflows nor cancels
-            loss = ops.relu(y_pred) - y_pred * t + ops.log1p(ops.exp(-ops.abs(y_pred)))
+        if self.from_logits:
+            # max(x, 0) - x t + log(1 + exp(-|x|)) neither overflows nor cancels; max(x, 0) is (x + |x|) / 2, so that
+            # the slopes of |x| cancel at 0 whatever sign 0 is given there.
+            size = ops.abs(y_pred)
+            loss = y_pred * (0.5 - t) + (size * 0.5 + ops.log1p(ops.exp(-size)))
         else:
             p = _clipped(y_pred)
             loss = -(t * ops.log(p) + (1.0 - t) * ops.log(1.0 - p))

@@ -120,7 +120,8 @@ class TopKAccuracy(Mean):
         mask = ops.one_hot(_class_numbers(y_true, y_pred), classes=y_pred.shape[-1], dtype="bool")
         own = ops.sum(ops.where(mask, y_pred, 0.0), axes=-1, keepdims=True)
         # Those that are not at most the label's are larger, or one of the two is NaN.
-        at_most = ops.sum(ops.as_float(ops.less_equal(y_pred, own), y_pred.dtype), axes=-1)
+        # The label's is not compared with itself computed anew, which a compiler may round otherwise.
+        at_most = ops.sum(ops.as_float(ops.less_equal(ops.where(mask, own, y_pred), own), y_pred.dtype), axes=-1)
         return ops.as_float(ops.greater(at_most, float(y_pred.shape[-1] - self.k)), y_pred.dtype)
 
 

@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minicnn import ops
+from minicnn.backends import get_backend
 from minicnn.losses import (
     LOSSES,
     BinaryCrossentropy,
@@ -21,6 +23,7 @@ from minicnn.losses import (
     SparseCategoricalCrossentropy,
     get_loss,
 )
+from minicnn.program import Program, gradients
 from support.gradcheck import check_gradients
 from support.model_cases import identity, run
 from support.numerics import assert_close
@@ -262,3 +265,12 @@ def test_a_loss_of_one_s_own_keeps_the_samples_apart() -> None:
 
     with pytest.raises(ValueError, match=r"A loss gives one number, .* 2 samples\. Received: float64\[\] from Total"):
         identity((3,), Total()).evaluate(np.ones((2, 3)), np.ones((2, 3)))
+
+
+def test_binary_crossentropy_is_smooth_at_a_logit_of_zero() -> None:
+    program = Program()
+    logits, targets = program.input("x", (2, 1), "float64"), program.input("t", (2, 1), "float64")
+    loss = ops.sum(BinaryCrossentropy(from_logits=True).call(targets, logits))
+    (program.outputs["gradient"],) = gradients(program, loss, [logits])
+    arrays = {"x": np.zeros((2, 1)), "t": np.asarray([[0.0], [1.0]])}
+    np.testing.assert_array_equal(get_backend("numpy").compile(program)(arrays)["gradient"], [[0.5], [-0.5]])

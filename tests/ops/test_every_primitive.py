@@ -20,9 +20,9 @@ from support.op_cases import Case
 # Integer or boolean results, updates at the end of a step, gradients whose own gradient nobody has needed, and
 # groups that are merged after differentiation.
 NOT_DIFFERENTIABLE = {
-    "adam_update", "argmax", "equal", "fused", "greater", "greater_equal", "less", "less_equal", "max_pool2d_gradient",
-    "momentum_update", "normalize_gradient", "one_hot", "random_uniform", "rmsprop_update", "sgd_update",
-    "softmax_cross_entropy_gradient", "take",
+    "adam_update", "argmax", "equal", "fused", "greater", "greater_equal", "less", "less_equal", "max_gradient",
+    "max_pool2d_gradient", "momentum_update", "normalize_gradient", "one_hot", "random_uniform", "rmsprop_update",
+    "sgd_update", "softmax_cross_entropy_gradient", "take",
 }  # fmt: skip
 ZERO_DERIVATIVE = {"sign"}
 

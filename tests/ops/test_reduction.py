@@ -28,13 +28,21 @@ def test_reduction(name: str, shape: tuple[int, ...], seed: int, keepdims: bool,
     check_gradients(ops.REGISTRY[name], x, seed=seed, axes=axes, keepdims=keepdims)
 
 
-def test_equal_maxima_share_the_gradient() -> None:
+@pytest.mark.parametrize("keepdims", [False, True])
+@pytest.mark.parametrize("axes", [1, (1, 2), (0, 2), None, ()])
+def test_the_first_of_equal_maxima_takes_the_gradient(axes: Any, keepdims: bool) -> None:
+    x = np.round(normal((3, 4, 5), 1))
     program = Program()
-    x = program.input("x", (2, 3), "float64")
-    (dx,) = gradients(program, ops.sum(ops.max(x, axes=1)), [x])
+    given = program.input("x", x.shape, "float64")
+    (dx,) = gradients(program, ops.sum(ops.max(given, axes=axes, keepdims=keepdims)), [given])
     program.outputs["dx"] = dx
-    found = run_checked(program, {"x": np.asarray([[1.0, 1.0, 0.0], [2.0, 3.0, 1.0]])})["dx"]
-    np.testing.assert_array_equal(found, [[0.5, 0.5, 0], [0, 1, 0]])
+    reduced = tuple(range(3)) if axes is None else (axes,) if isinstance(axes, int) else axes
+    kept = tuple(a for a in range(3) if a not in reduced)
+    rows = np.transpose(x, kept + reduced).reshape(*(x.shape[a] for a in kept), -1)
+    hits = np.arange(rows.shape[-1]) == rows.argmax(axis=-1)[..., None]
+    order = np.argsort(kept + reduced)
+    expected = np.transpose(hits.reshape([x.shape[a] for a in kept + reduced]), order)
+    np.testing.assert_array_equal(run_checked(program, {"x": x})["dx"], expected)
 
 
 @given(shape=shapes(min_dims=1), seed=seeds, data=st.data())

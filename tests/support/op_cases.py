@@ -122,6 +122,11 @@ def _reductions() -> list[Case]:
     ]
     return [
         *cases,
+        *(
+            Case(ops.max_gradient, (_normal(*y.shape), x, y), {"axes": axes, "keepdims": keepdims})
+            for axes, keepdims in ((None, False), (1, False), ((0, -1), True), ((1, 2), False), ((), False))
+            for y in (np.max(x, axis=axes, keepdims=keepdims),)
+        ),
         Case(ops.argmax, (x,)),
         Case(ops.argmax, (np.round(x),), {"axis": 0}),
         Case(ops.argmax, (_ints(3, 4, below=9),), {"axis": -2}),

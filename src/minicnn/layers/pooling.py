@@ -121,7 +121,7 @@ class _GlobalPooling2D(Layer):
 
 
 class GlobalMaxPooling2D(_GlobalPooling2D):
-    """Largest element of each channel; equal maxima share the gradient.
+    """Largest element of each channel; the gradient goes to the first of equal ones, in Keras it is shared.
 
     Args:
         data_format: "channels_last" or "channels_first".

@@ -54,7 +54,7 @@ from minicnn.ops.normalization import normalize, normalize_gradient
 from minicnn.ops.pooling import average_pool2d, average_pool2d_gradient, max_pool2d, max_pool2d_gradient
 from minicnn.ops.primitive import REGISTRY, Cost, Primitive, primitive
 from minicnn.ops.random import random_uniform
-from minicnn.ops.reduction import argmax, broadcast_to, max, mean, sum, sum_to_shape
+from minicnn.ops.reduction import argmax, broadcast_to, max, max_gradient, mean, sum, sum_to_shape
 from minicnn.ops.updates import adam_update, momentum_update, rmsprop_update, sgd_update
 
 __all__ = [
@@ -63,7 +63,8 @@ __all__ = [
     "conv2d_weight_gradient", "depthwise_conv2d", "depthwise_conv2d_input_gradient",
     "depthwise_conv2d_weight_gradient", "divide", "elu", "equal", "erf", "exp", "expm1", "fused", "gelu", "getitem",
     "greater", "greater_equal", "leaky_relu", "less", "less_equal", "log", "log1p", "log_softmax", "matmul", "max",
-    "max_pool2d", "max_pool2d_gradient", "maximum", "mean", "minimum", "momentum_update", "multiply", "negative",
+    "max_gradient", "max_pool2d", "max_pool2d_gradient", "maximum", "mean", "minimum", "momentum_update", "multiply",
+    "negative",
     "normalize", "normalize_gradient", "one_hot", "pad", "permute", "power", "primitive", "random_uniform", "relu",
     "relu6", "relu_gradient", "repeat", "reshape", "rmsprop_update", "sgd_update", "sigmoid", "sign", "silu",
     "slice_", "softmax", "softmax_cross_entropy", "softmax_cross_entropy_gradient", "sqrt", "square", "subtract",

@@ -49,13 +49,48 @@ def extend(x: Array, axis: int, before: int, after: int, xp: Namespace, value: f
     return xp.concat(parts, axis=axis) if len(parts) > 1 else x
 
 
-def add_at(y: Array, index: tuple[slice, ...], part: Array) -> Array:
+def add_at(y: Array, index: tuple[slice, ...], part: Array, xp: Namespace) -> Array:
     """Y with `part` added to a box of it; y is the caller's own and may be overwritten."""
     if hasattr(y, "at"):  # JAX arrays cannot be overwritten
         return y.at[index].add(part)
-    box = y[index]
-    box += part
-    return y
+    if _writes_through_indices(y, xp):
+        box = y[index]
+        box += part
+        return y
+    for axis, (where, n) in enumerate(zip(index, y.shape, strict=True)):
+        start, _, step = where.indices(n)
+        part = spread(part, axis, step, xp)
+        part = extend(part, axis, start, n - start - part.shape[axis], xp)
+    return y + part
+
+
+_VIEWS: dict[type, bool] = {}  # by the type of an array
+
+
+def _writes_through_indices(like: Array, xp: Namespace) -> bool:
+    """Whether an index of such an array is a view, through which it can be changed: the standard leaves it open."""
+    kind = type(like)
+    if kind not in _VIEWS:
+        whole = zeros((2,), like, xp)
+        box = whole[:1]
+        try:
+            box += 1
+            _VIEWS[kind] = bool(xp.any(whole != 0))
+        except (TypeError, ValueError, RuntimeError, NotImplementedError):  # whatever a library has for "read-only"
+            _VIEWS[kind] = False
+    return _VIEWS[kind]
+
+
+def spread(x: Array, axis: int, step: int, xp: Namespace) -> Array:
+    """X with zeros between its elements along one axis, `step` from one to the next."""
+    shape = list(x.shape)
+    if step == 1 or shape[axis] < 2:
+        return x
+    gaps = zeros((*shape[: axis + 1], step - 1, *shape[axis + 1 :]), x, xp)
+    x = xp.concat([xp.expand_dims(x, axis=axis + 1), gaps], axis=axis + 1)
+    shape[axis] *= step
+    x = xp.reshape(x, tuple(shape))
+    return x[(*(slice(None),) * axis, slice(0, shape[axis] - step + 1), ...)]
 
 
 def masked(dy: Array, mask: Array, xp: Namespace) -> Array:

@@ -6,7 +6,9 @@ and is never counted in an average (as in Keras), unless `count_padding` says so
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import reduce
+from itertools import pairwise
 
 from minicnn.ops.arrays import copy_of, full, masked
 from minicnn.ops.checks import require_float, require_ndim, same_dtype
@@ -61,16 +63,25 @@ def max_pool2d(
         y (N, OH, OW, C).
     """
     axes = Axes.of(data_format)
-    size = Window(kernel, strides, padding).output_size("max_pool2d", x.shape[axes.h], x.shape[axes.w])
-    y = pad_image(x, padding, axes, xp, LOWEST)
     # The maximum of a window is the maximum of its rows' maxima: KH + KW taps instead of KH * KW.
-    for window, oh, ow in (
-        (Window((1, kernel[1]), (1, strides[1])), y.shape[axes.h], size[1]),
-        (Window((kernel[0], 1), (strides[0], 1)), size[0], size[1]),
-    ):
-        taps = window.taps(y, axes, (oh, ow))
-        y = reduce(xp.maximum, taps)
-    return copy_of(y, xp) if kernel[0] * kernel[1] == 1 else y
+    for window in _directions(kernel, strides, padding):
+        x = reduce(xp.maximum, _taps(x, window, axes, xp))
+    return copy_of(x, xp) if kernel[0] * kernel[1] == 1 else x
+
+
+def _directions(kernel: Pair, strides: Pair, padding: Padding) -> tuple[Window, Window]:
+    """Windows along rows, and across the results."""
+    none = (0, 0)
+    return (
+        Window((1, kernel[1]), (1, strides[1]), (none, padding[1])),
+        Window((kernel[0], 1), (strides[0], 1), (padding[0], none)),
+    )
+
+
+def _taps(x: Array, window: Window, axes: Axes, xp: Namespace) -> list[Array]:
+    """The taps of x, with padding that never wins."""
+    size = window.output_size("max_pool2d", x.shape[axes.h], x.shape[axes.w])
+    return window.taps(pad_image(x, window.padding, axes, xp, LOWEST), axes, size)
 
 
 @max_pool2d.shape
@@ -90,10 +101,15 @@ def max_pool2d_gradient(
 ) -> Array:  # fmt: skip
     """Gradient of max_pool2d: dy goes to the first maximum of each window in row-major order.
 
+    Beside a NaN it goes to one element of the window, whichever.
+
+    The place is found by comparing elements of x with each other, never with y: a compiler may compute x anew
+    wherever it is read, each time with other roundings, and then no element need be equal to the maximum.
+
     Args:
         dy: Gradient of y.
         x: Images (N, H, W, C).
-        y: Result of max_pool2d (N, OH, OW, C).
+        y: Result of max_pool2d (N, OH, OW, C), for kernels that read x and y as they are in memory.
         kernel: As in max_pool2d; so are strides, padding and data_format.
         strides: See kernel.
         padding: See kernel.
@@ -104,18 +120,41 @@ def max_pool2d_gradient(
         dx (N, H, W, C).
     """
     axes = Axes.of(data_format)
-    window = Window(kernel, strides, padding)
-    taps = window.taps(pad_image(x, padding, axes, xp, LOWEST), axes, (y.shape[axes.h], y.shape[axes.w]))
-    parts, free = [], None  # free: the windows that have not met their maximum yet
-    for tap in taps[:-1]:
-        hit = xp.equal(tap, y)
-        if free is not None:
-            hit = xp.logical_and(hit, free)
-        parts.append(masked(dy, hit, xp))
-        free = xp.logical_not(hit) if free is None else xp.logical_xor(free, hit)
-    # NaN equals nothing: where no earlier tap was the maximum, the last one takes the gradient.
-    parts.append(dy if free is None else masked(dy, free, xp))
-    return fold(parts, window, axes, (x.shape[axes.h], x.shape[axes.w]), xp)
+    # Windows that share elements share the maxima of their rows too.
+    windows = [Window(kernel, strides, padding)] if kernel == strides else _directions(kernel, strides, padding)
+    for window, image, hits in reversed(_maxima(x, windows, axes, xp)):
+        parts = (dy if hit is None else masked(dy, hit, xp) for hit in hits)
+        dy = fold(parts, window, axes, image, xp)
+    return dy
+
+
+def _maxima(
+    x: Array, windows: Sequence[Window], axes: Axes, xp: Namespace
+) -> list[tuple[Window, Pair, list[Array | None]]]:
+    """Windows one after the other, each with the size of the image under it and the places of its maxima there."""
+    result = []
+    for window in windows:
+        taps = _taps(x, window, axes, xp)
+        result.append((window, (x.shape[axes.h], x.shape[axes.w]), _first_maximum(taps, xp)))
+        if window is not windows[-1]:
+            x = reduce(xp.maximum, taps)
+    return result
+
+
+def _first_maximum(taps: list[Array], xp: Namespace) -> list[Array | None]:
+    """Which of some arrays is the first that holds their maximum: a mask for each, or None for one alone."""
+    best = taps[0]
+    no_larger: list[Array] = []
+    for before, tap in pairwise(taps):
+        best = xp.maximum(best, before) if no_larger else before
+        no_larger.append(tap <= best)  # beside a NaN none is
+    masks: list[Array] = []
+    free = None  # free: where no later tap is larger than all before it
+    for mask in reversed(no_larger):
+        larger = xp.logical_not(mask)
+        masks.append(larger if free is None else xp.logical_and(larger, free))
+        free = mask if free is None else xp.logical_and(mask, free)
+    return [free, *reversed(masks)]
 
 
 @max_pool2d_gradient.shape

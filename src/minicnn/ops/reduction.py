@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from minicnn.ops.arrays import copy_of
-from minicnn.ops.checks import broadcast_shape, normalize_axes, normalize_axis, require_float
+import math
+
+from minicnn.ops.arrays import copy_of, masked
+from minicnn.ops.checks import broadcast_shape, normalize_axes, normalize_axis, require_float, same_dtype
 from minicnn.ops.primitive import Array, Namespace, Primitive, primitive
 from minicnn.program.graph import Node, Spec, Value
 
@@ -56,17 +58,79 @@ def _(node: Node, dy: Value) -> Value:
 
 @primitive
 def max(x: Array, *, axes: Axes = None, keepdims: bool = False, xp: Namespace) -> Array:  # noqa: A001
-    """Maximum over the given axes (all by default); equal maxima share the gradient."""
+    """Maximum over the given axes (all by default).
+
+    The gradient goes to the first of equal maxima in row-major order, as in max_pool2d and in PyTorch's max-pooling;
+    Keras and JAX share it among them. To share it one would have to find the elements that are equal to the maximum,
+    which a compiler that computes them anew may have rounded otherwise.
+    """
     return xp.max(x, axis=axes, keepdims=keepdims)
 
 
 @max.gradient
 def _(node: Node, dy: Value) -> Value:
-    from minicnn.ops.elementwise import cast, equal
+    y = _spread(node.outputs[0], node)
+    return max_gradient(_spread(dy, node), node.inputs[0], y, axes=node.attrs["axes"], keepdims=True)
 
-    x = node.inputs[0]
-    top = cast(equal(x, _spread(node.outputs[0], node)), dtype=x.dtype)
-    return top * (_spread(dy, node) / sum(top, axes=node.attrs["axes"], keepdims=True))
+
+@primitive
+def max_gradient(
+    dy: Array, x: Array, y: Array, *, axes: Axes = None, keepdims: bool = False, xp: Namespace
+) -> Array:  # fmt: skip
+    """Gradient of max: dy goes to the first of equal maxima in row-major order; beside a NaN to one element, whichever.
+
+    Neighbours are compared with each other, then the larger ones of them, and so on, never x with y: see
+    max_pool2d_gradient.
+
+    Args:
+        dy: Gradient of y.
+        x: Array of any shape.
+        y: Result of max.
+        axes: As in max; so is keepdims.
+        keepdims: See axes.
+        xp: Namespace of the arrays.
+
+    Returns:
+        dx with the shape of x.
+    """
+    gone = normalize_axes("max_gradient", axes, x.ndim)
+    order = gone + tuple(a for a in range(x.ndim) if a not in gone)
+    size = tuple(x.shape[a] for a in order)
+    count, width = math.prod(size[: len(gone)]), math.prod(size[len(gone) :])
+    rows = xp.reshape(xp.permute_dims(x, order), (count, width))
+    rounds = []  # for each pair of neighbours whether the second is larger
+    while (n := rows.shape[0]) > 1:
+        first, second = rows[0 : n - 1 : 2, :], rows[1::2, :]
+        rounds.append(second > first)
+        best = xp.maximum(first, second)
+        rows = xp.concat([best, rows[n - 1 :, :]], axis=0) if n % 2 else best
+    dx = xp.reshape(dy, (1, width))
+    for later in reversed(rounds):
+        pairs = dx[: later.shape[0], :]
+        seconds = masked(pairs, later, xp)
+        both = xp.reshape(xp.stack([pairs - seconds, seconds], axis=1), (-1, width))
+        dx = xp.concat([both, dx[later.shape[0] :, :]], axis=0) if dx.shape[0] > later.shape[0] else both
+    dx = xp.permute_dims(xp.reshape(dx, size), tuple(order.index(a) for a in range(x.ndim)))
+    return dx if rounds else copy_of(dx, xp)
+
+
+@max_gradient.shape
+def _(dy: Spec, x: Spec, y: Spec, *, axes: Axes, keepdims: bool) -> Spec:
+    gone = normalize_axes("max_gradient", axes, x.ndim)
+    same_dtype("max_gradient", require_float("max_gradient", dy), x, y)
+    expected = tuple(1 if a in gone else n for a, n in enumerate(x.shape) if keepdims or a not in gone)
+    if not dy.shape == y.shape == expected:
+        message = (
+            f"max_gradient takes dy and y of the shape {expected} of a maximum over axes {gone}. Received: {dy} and "
+            f"{y}. Give the result of ops.max with the same axes and keepdims."
+        )
+        raise ValueError(message)
+    return x
+
+
+@max_gradient.cost
+def _(node: Node) -> int:
+    return node.inputs[1].size
 
 
 for _op in (sum, mean, max):

@@ -144,7 +144,7 @@ def fold(parts: Iterable[Array], window: Window, axes: Axes, image: Pair, xp: Na
             if last < first:
                 break
         else:
-            y = add_at(y, tuple(target), part[tuple(source)])
+            y = add_at(y, tuple(target), part[tuple(source)], xp)
         del part
     return y
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from minicnn.ops.checks import normalize_axes
 from minicnn.program.graph import Node, Program, Value
 
 Order = tuple[int, ...]
@@ -189,6 +190,15 @@ def _reduction(to: _Rewriter, node: Node, order: Order) -> bool:
     return True
 
 
+def _max_gradient(to: _Rewriter, node: Node, order: Order) -> bool:
+    axes = tuple(order.index(a) for a in normalize_axes("max_gradient", node.attrs["axes"], 4))
+    if not node.attrs["keepdims"] or axes != tuple(sorted(axes)):  # the first of equal maxima would be another one
+        return False
+    (made,) = to.emit(node, [to.as_image(v, order) for v in node.inputs], axes=axes)
+    to.moved[id(node.outputs[0])] = (made, order)
+    return True
+
+
 def _normalize(to: _Rewriter, node: Node, order: Order) -> bool:
     if node.inputs[0].ndim != 4:
         return False
@@ -248,6 +258,7 @@ _RULES: dict[str, Rule] = {
     "sum": _reduction,
     "mean": _reduction,
     "max": _reduction,
+    "max_gradient": _max_gradient,
     "normalize": _normalize,
     "normalize_gradient": _normalize,
     "broadcast_to": _broadcast,

@@ -122,3 +122,18 @@ def test_strict_refuses_a_fallback() -> None:
         backend_class("numba")(strict=True).compile(program)
     made = backend_class("numba")().compile(program)({"x": np.ones((4, 3))})
     np.testing.assert_allclose(made["y"], np.full((4, 3), np.e))
+
+
+@pytest.mark.usefixtures("either")
+@pytest.mark.parametrize("axes", [(1,), (1, 2), (1, 3), (3,), (1, 2, 3)])
+@pytest.mark.parametrize("keepdims", [False, True])
+def test_gradients_of_maxima_within_samples(axes: tuple[int, ...], keepdims: bool) -> None:
+    program = Program()
+    image = program.input("image", (19, 4, 3, 20))
+    h = ops.abs(image)
+    y = ops.max(h, axes=axes, keepdims=keepdims)
+    program.outputs["dx"] = ops.max_gradient(y * 2.0, h, y, axes=axes, keepdims=keepdims)
+    arrays = {"image": np.round(np.random.default_rng(0).standard_normal((19, 4, 3, 20))).astype("float32")}
+    expected = backend_class("numba")(reference_only=True).compile(program)(arrays)
+    found = backend_class("numba")(strict=True).compile(program)(arrays)
+    np.testing.assert_array_equal(found["dx"], expected["dx"])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from minicnn import ops
 from minicnn.backends._gpu import chains
 from minicnn.backends._gpu.chain_layout import Chain
@@ -108,7 +110,7 @@ POOL_SCATTER = Primitive(max_pool2d_scatter)
 
 
 def decompose(program: Program, node: Node) -> Sequence[Value] | None:
-    """Normalisation and long rows of softmax as reductions and elementwise operations, which fuse."""
+    """Normalisation, gradients of maxima, long rows of softmax as reductions and elementwise operations, which fuse."""
     name = node.op.name
     if name == "normalize":
         return _normalize(node)
@@ -117,6 +119,8 @@ def decompose(program: Program, node: Node) -> Sequence[Value] | None:
     if name == "mean":
         total = ops.sum(*node.inputs, **node.attrs)
         return [total / (node.inputs[0].size / max(1, total.size))]
+    if name == "max_gradient":
+        return [_max_gradient(node)]
     axis = node.attrs.get("axis", -1)
     x = node.inputs[1 if name == "softmax_cross_entropy_gradient" else 0]
     if not name.startswith(("softmax", "log_softmax")) or x.shape[axis] <= _SHORT_ROW:
@@ -163,6 +167,22 @@ def _normalize_gradient(node: Node) -> Sequence[Value]:
     dx = (g - first - u * second) * inverse
     own = ops.sum_to_shape(dy * u, scale.shape), ops.sum_to_shape(dy, scale.shape)
     return [dx, *own]
+
+
+def _max_gradient(node: Node) -> Value:
+    """One axis after the other, each by the place of its maximum."""
+    dy, best, _ = node.inputs
+    ndim, masks = best.ndim, []
+    gone = normalize_axes("max_gradient", node.attrs["axes"], ndim)
+    for axis in reversed(gone):
+        place = ops.reshape(ops.argmax(best, axis=axis), shape=(*best.shape[:axis], 1, *best.shape[axis + 1 :]))
+        numbers = np.arange(best.shape[axis], dtype="int32").reshape(-1, *[1] * (ndim - 1 - axis))
+        masks.append(ops.cast(ops.equal(place, numbers), dtype=dy.dtype))
+        best = ops.max(best, axes=axis, keepdims=True)
+    dx = ops.reshape(dy, shape=best.shape)
+    for mask in reversed(masks):
+        dx = dx * mask
+    return dx
 
 
 def products_in(program: Program) -> str | None:

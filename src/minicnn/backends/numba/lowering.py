@@ -159,7 +159,7 @@ class Lowering:
         """The plain rows that a value consists of, if it does."""
         if id(value) in self._rows:
             return self._rows[id(value)]
-        plain = value.dtype == "float32" and value.shape[0] == self.samples and self._place[id(value)][1] == PLAIN
+        plain = value.dtype == "float32" and value.shape[:1] == (self.samples,) and self._place[id(value)][1] == PLAIN
         return Rows(value) if plain else None
 
     def form(self, value: Value) -> str:

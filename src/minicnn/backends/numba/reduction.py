@@ -60,6 +60,86 @@ def of_samples(kind: str, sizes: Sequence[int], reduced: Sequence[bool], *, samp
     return out.source(kind, "x", "y")
 
 
+def max_gradient(sizes: Sequence[int], reduced: Sequence[bool], *, samples: int, vector: bool) -> Source:
+    """dx of maxima y over axes of each sample of x (B, sizes, 16); one item a block.
+
+    dy goes to the first element that equals y; where none does (NaN), to the last one.
+
+    Args:
+        sizes: Lengths of the axes of a sample.
+        reduced: Which of them are reduced.
+        samples: N.
+        vector: Whether dy and y are plain arrays (N,) rather than blocked.
+    """
+    out = Lines()
+    sizes, reduced = [*sizes, *[1] * reduced[-1]], [*reduced, *[False] * reduced[-1]]
+    last, width = len(sizes) - 1, even_tile(sizes[-1], CHANNELS)
+    n = [out.number(f"n{i}", size) for i, size in enumerate(sizes)]
+
+    def address(places: Sequence[int]) -> str:
+        at = "0"
+        for i in places:
+            at = f"({at} * {n[i]} + i{i})"
+        return f"{at} * {BYTES}"
+
+    kept = [i for i in range(last) if not reduced[i]]
+    with out.block("for block in range(start, stop):"):
+        out(f"xb = x + block * {' * '.join(n)} * {BYTES}")
+        out(f"yb = y + block * {' * '.join([n[i] for i in (*kept, last)])} * {BYTES}")
+        depth = out.depth
+        for i in kept:
+            out(f"for i{i} in range({n[i]}):")
+            out.depth += 1
+        out(f"for tile in range(0, {n[last]}, {width}):")
+        out.depth += 1
+        out(f"i{last} = min(tile, {n[last]} - {width})")
+        if vector:
+            out(f"yi = y + block * {BYTES}", f"left = {out.number('samples', samples)} - block * {LANES}")
+            out("top0 = vload_some(yi, left)", "g0 = vload_some(dy + yi - y, left)")
+        else:
+            out(f"yi = yb + {address([*kept, last])}")
+            out(*(f"top{k} = vload(yi + {k * BYTES})" for k in range(width)))
+            out(*(f"g{k} = vload(dy + yi - y + {k * BYTES})" for k in range(width)))
+        out("zero = splat(float32(0))")
+        inside = out.depth
+        for i in (i for i in range(last) if reduced[i]):
+            out(f"for i{i} in range({n[i]}):")
+            out.depth += 1
+        out(f"xi = xb + {address(range(last + 1))}", "di = dx + xi - x")
+        for k in range(width):
+            out(f"hit = veq(vload(xi + {k * BYTES}), top{k})", f"vstore(di + {k * BYTES}, vselect(hit, g{k}, zero))")
+            out(f"g{k} = vselect(hit, zero, g{k})")
+        out.depth = inside
+        out(
+            *(f"vstore(di + {at}, vadd(vload(di + {at}), g{k}))" for k, at in enumerate(range(0, width * BYTES, BYTES)))
+        )
+        out.depth = depth
+    return out.source("max_gradient", "dy", "x", "y", "dx")
+
+
+def max_gradient_plain(sizes: Sequence[int], reduced: Sequence[bool]) -> tuple[Source, int]:
+    """The same for plain arrays, one element of y an item, and the number of items."""
+    out = Lines()
+    places, n = range(len(sizes)), [out.number(f"n{i}", size) for i, size in enumerate(sizes)]
+    at = "0"
+    for i in places:
+        at = f"({at} * {n[i]} + i{i})"
+    with out.block("for item in range(start, stop):"):
+        out("rest = item", "top = fload(y + item * 4)", "g = fload(dy + item * 4)", "p = dx")
+        for i in (i for i in reversed(places) if not reduced[i]):
+            out(f"i{i} = rest % {n[i]}", f"rest = rest // {n[i]}")
+        depth = out.depth
+        for i in (i for i in places if reduced[i]):
+            out(f"for i{i} in range({n[i]}):")
+            out.depth += 1
+        out(f"p = dx + {at} * 4", "hit = fload(p + x - dx) == top", "fstore(p, g if hit else float32(0))")
+        out("g = float32(0) if hit else g")
+        out.depth = depth
+        out("fstore(p, fload(p) + g)")
+    count = math.prod(size for size, gone in zip(sizes, reduced, strict=True) if not gone)
+    return out.source("max_gradient", "dy", "x", "y", "dx"), count
+
+
 def argmax(*, samples: int, classes: int) -> Source:
     """Index of the first maximum (or NaN) of x (B, K, 16) as int32 (N,); one item a block."""
     out = Lines()

@@ -9,6 +9,7 @@ from minicnn.backends.numba import elementwise, reduction
 from minicnn.backends.numba.elementwise import Group, Operand, Steps, splat
 from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Key, Lowering, Rule, blocks_of
 from minicnn.backends.numba.vector import BYTES
+from minicnn.ops.checks import normalize_axes
 from minicnn.program.graph import Node, Value
 
 
@@ -43,6 +44,24 @@ def _reduce(to: Lowering, node: Node) -> str | None:
     vector = y.ndim == 1
     source = reduction.of_samples(kind, sizes, reduced, samples=x.shape[0], vector=vector)
     to.add(node, source, [to.need(x, BLOCKED)], [to.buffer(y, PLAIN if vector else BLOCKED)])
+    return None
+
+
+def _max_gradient(to: Lowering, node: Node) -> str | None:
+    dy, x, y = node.inputs
+    axes = normalize_axes("max_gradient", node.attrs["axes"], x.ndim)
+    if x.dtype != "float32":
+        return f"kernels reduce float32, not {x.dtype}"
+    if not to.is_blocked(x) or 0 in axes:
+        source, items = reduction.max_gradient_plain(*_merged(x.shape, [a in axes for a in range(x.ndim)]))
+        reads = [to.need(v, PLAIN) for v in node.inputs]
+        to.add(node, source, reads, [to.buffer(node.outputs[0], PLAIN)], items)
+        return None
+    sizes, reduced = _merged(x.shape[1:], [a in axes for a in range(1, x.ndim)])
+    vector = y.ndim == 1
+    source = reduction.max_gradient(sizes, reduced, samples=x.shape[0], vector=vector)
+    dys, ys = (to.need(v, PLAIN if vector else BLOCKED) for v in (dy, y))
+    to.add(node, source, [dys, to.need(x, BLOCKED), ys], [to.buffer(node.outputs[0], BLOCKED)])
     return None
 
 
@@ -175,6 +194,7 @@ STATISTIC_RULES: dict[str, Rule] = {
     "sum": _reduce,
     "mean": _reduce,
     "max": _reduce,
+    "max_gradient": _max_gradient,
     "argmax": _argmax,
     "normalize": normalize,
     "normalize_gradient": _normalize_gradient,

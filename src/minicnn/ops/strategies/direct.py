@@ -29,7 +29,7 @@ class Direct(Strategy):
             if y is None:
                 y = contract(part, weights, axes, xp)
             else:
-                y = add_at(y, EVERYWHERE, contract(part, weights, axes, xp))
+                y = add_at(y, EVERYWHERE, contract(part, weights, axes, xp), xp)
         return y
 
     def input_gradient(self, dy: Array, w: Array, window: Window, image: Pair, axes: Axes, xp: Namespace) -> Array:

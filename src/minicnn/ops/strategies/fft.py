@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 
-from minicnn.ops.arrays import extend, zeros
+from minicnn.ops.arrays import extend, spread
 from minicnn.ops.primitive import Array, Namespace
 from minicnn.ops.strategies.accounts import framed
 from minicnn.ops.strategies.strategy import Direction, Problem, Strategy, library, sizes
@@ -137,16 +137,7 @@ def _from_top(x: Array, window: Window, xp: Namespace) -> Array:
 
 def _spread(x: Array, steps: Pair, xp: Namespace) -> Array:
     """The first two axes with zeros between their elements, `steps` from one to the next."""
-    for axis, step in enumerate(steps):
-        if step == 1:
-            continue
-        shape = list(x.shape)
-        gaps = zeros((*shape[: axis + 1], step - 1, *shape[axis + 1 :]), x, xp)
-        x = xp.concat([xp.expand_dims(x, axis=axis + 1), gaps], axis=axis + 1)
-        shape[axis] *= step
-        x = xp.reshape(x, tuple(shape))
-        x = x[(*(slice(None),) * axis, slice(0, shape[axis] - step + 1), ...)]
-    return x
+    return spread(spread(x, 0, steps[0], xp), 1, steps[1], xp)
 
 
 def _transform(x: Array, lengths: Pair, xp: Namespace) -> Array:

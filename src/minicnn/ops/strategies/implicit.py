@@ -38,7 +38,9 @@ class Implicit(Strategy):
         y = zeros(axes.shape(x.shape[axes.n], *size, f), x, xp)
         for box in _tiles(x.shape[axes.n], size, window.kernel, c, axes):
             # Nested, so that no tile outlives its turn.
-            y = add_at(y, _index(axes, *box), contract(_columns(image, window, axes, size, box, xp), kernel, axes, xp))
+            y = add_at(
+                y, _index(axes, *box), contract(_columns(image, window, axes, size, box, xp), kernel, axes, xp), xp
+            )
         return y
 
     def input_gradient(self, dy: Array, w: Array, window: Window, image: Pair, axes: Axes, xp: Namespace) -> Array:
@@ -50,7 +52,7 @@ class Implicit(Strategy):
         whole = (image[0] + top + bottom, image[1] + left + right)
         dx = zeros(axes.shape(n, *whole, c), dy, xp)
         for box in _tiles(n, size, window.kernel, c, axes):
-            dx = _scatter(dx, contract(dy[_index(axes, *box)], transposed, axes, xp), window, axes, size, box)
+            dx = _scatter(dx, contract(dy[_index(axes, *box)], transposed, axes, xp), window, axes, size, box, xp)
         if whole == image:
             return dx
         inside = [slice(None)] * 4
@@ -65,9 +67,8 @@ class Implicit(Strategy):
         dw = zeros((k, f), dy, xp)
         for box in _tiles(x.shape[axes.n], size, window.kernel, c, axes):
             part = dy[_index(axes, *box)]
-            dw = add_at(
-                dw, (slice(None), slice(None)), outer(_columns(image, window, axes, size, box, xp), part, axes, xp)
-            )
+            everywhere = (slice(None), slice(None))
+            dw = add_at(dw, everywhere, outer(_columns(image, window, axes, size, box, xp), part, axes, xp), xp)
         return xp.reshape(dw, (*window.kernel, c, f))
 
     def peak(self, problem: Problem, direction: Direction) -> int:
@@ -128,9 +129,9 @@ def _columns(image: Array, window: Window, axes: Axes, size: Pair, box: Box, xp:
     return taps[0] if len(taps) == 1 else xp.concat(taps, axis=axes.c)
 
 
-def _scatter(dx: Array, columns: Array, window: Window, axes: Axes, size: Pair, box: Box) -> Array:
+def _scatter(dx: Array, columns: Array, window: Window, axes: Axes, size: Pair, box: Box, xp: Namespace) -> Array:
     """Transpose of `_columns`: dx with the columns added where they were read from."""
     kh, kw = window.kernel
     for tap, part in enumerate(split(columns, kh * kw, axes.c)):
-        dx = add_at(dx, _tap(window, axes, size, *box, divmod(tap, kw)), part)
+        dx = add_at(dx, _tap(window, axes, size, *box, divmod(tap, kw)), part, xp)
     return dx
