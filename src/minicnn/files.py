@@ -87,10 +87,15 @@ def _parents(folder: str) -> Iterator[str]:
             return
 
 
-def write_file(path: Path, data: bytes) -> None:
+def write_file(path: Path, data: bytes, *, folders: bool = False) -> None:
     """Write a file so that at any moment, whatever interrupts it, the old one or the new one is there, whole.
 
     The mode is that of the file that is replaced; a new one follows the umask.
+
+    Args:
+        path: The file.
+        data: What it is to hold.
+        folders: Make the folders that are missing.
 
     Raises:
         OSError: If it cannot be written; names the path and a remedy.
@@ -99,6 +104,8 @@ def write_file(path: Path, data: bytes) -> None:
     folder = os.path.dirname(target)
     unfinished = os.path.join(folder, f".{os.urandom(8).hex()}{UNFINISHED}")
     with writing(path):
+        if folders:
+            os.makedirs(folder, exist_ok=True)
         check_folder(path)
         if os.path.isdir(target):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))

@@ -78,7 +78,7 @@ class Store:
             OSError: If the file cannot be written.
         """
         record = Record(plain(given), self.stamp, plain(result))
-        write_file(self.path(name), (json.dumps(vars(record), indent=1, allow_nan=False) + "\n").encode())
+        write_file(self.path(name), (json.dumps(vars(record), indent=1, allow_nan=False) + "\n").encode(), folders=True)
         return record
 
     def path(self, name: str) -> Path:

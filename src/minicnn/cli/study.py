@@ -219,22 +219,26 @@ def _write_report(path: Path, chapters: list[Chapter], others: Sequence[tuple[st
             click.echo(f"note: the report is without {name}: {error}", err=True)
     order = studies.names()
     chapters = sorted(chapters, key=lambda c: order.index(c.name))
-    write_file(path, report.to_html_page(chapters).encode())
+    write_file(path, report.to_html_page(chapters).encode(), folders=True)
 
 
 def _write_files(chapter: Chapter, folder: Path) -> None:
     """Tables and figures as files."""
     for table in chapter.page.tables:
-        write_file(folder / f"{table.name}.csv", tables.to_csv(table).encode())
-        write_file(folder / f"{table.name}.json", tables.to_json(table).encode())
+        write_file(folder / f"{table.name}.csv", tables.to_csv(table).encode(), folders=True)
+        write_file(folder / f"{table.name}.json", tables.to_json(table).encode(), folders=True)
     for figure in chapter.page.figures:
-        write_file(folder / f"{figure.name}.svg", figures.to_svg(figure).encode())
-        write_file(folder / f"{figure.name}.png", figures.to_png(figure))
+        write_file(folder / f"{figure.name}.svg", figures.to_svg(figure).encode(), folders=True)
+        write_file(folder / f"{figure.name}.png", figures.to_png(figure), folders=True)
 
 
 def _write_docs(chapter: Chapter, folder: Path) -> None:
     """A page for the documentation, with its figures."""
     above = next((up for up in ("..", "../..") if (folder / up / "method.md").exists()), "..")
-    write_file(folder / f"{chapter.name}.md", markdown.to_page(chapter, "figures", f"{above}/method.md").encode())
+    write_file(
+        folder / f"{chapter.name}.md", markdown.to_page(chapter, "figures", f"{above}/method.md").encode(), folders=True
+    )
     for figure in chapter.page.figures:
-        write_file(folder / "figures" / f"{chapter.name}-{figure.name}.svg", figures.to_svg(figure).encode())
+        write_file(
+            folder / "figures" / f"{chapter.name}-{figure.name}.svg", figures.to_svg(figure).encode(), folders=True
+        )

@@ -33,7 +33,7 @@ ITEMSIZE = {
 
 # More nodes than this are a mistake, such as a pooling to an output of 300,000 places: a network of 1,000 layers trains
 # with some 10,000 nodes.
-MOST_NODES = 100_000
+MOST_NODES = 50_000
 MOST_CONSTANT_BYTES = 1 << 28  # of all constants together
 
 # What a node's results are, by the phase that computes them.
