@@ -107,11 +107,6 @@ class Layer:
         name: Name in the model; made from the class name if None.
         trainable: Whether training changes the weights; see the attribute.
 
-    Attributes:
-        trainable: False freezes the layer with all within it: no gradients, no updates, no optimizer state, and batch
-            normalisation by the moving statistics. Setting it sets it for the layers within, too. A model that is
-            compiled already takes it up at the next `compile`, as in Keras.
-
     Raises:
         ValueError: If the name is no string, is empty or contains "/", or trainable is no bool.
 
@@ -138,7 +133,12 @@ class Layer:
 
     @property
     def trainable(self) -> bool:
-        """Whether training changes the weights; inside `call`, whether this layer and all around it may be trained."""
+        """Whether training changes the weights.
+
+        False freezes the layer with all within it: no gradients, no updates, no optimizer state, and batch
+        normalisation by the moving statistics. Setting it sets it for the layers within, too. A model that is
+        compiled already takes it up at the next `compile`, as in Keras.
+        """
         return self._trainable
 
     @trainable.setter
