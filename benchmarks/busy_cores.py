@@ -1,4 +1,4 @@
-"""A training step of the CPU engine beside busy processes, with one thread and with more, in turns.
+"""A training step of the CPU engine beside busy processes, with one thread and with more, interleaved.
 
     python benchmarks/busy_cores.py [--threads N] [--busy 0,1,2,4] [--rounds N] [NETWORK ...]
 
@@ -37,7 +37,7 @@ def training(name: str, threads: int) -> Any:
 
 
 def measure(steps: dict[int, Any], rounds: int) -> dict[int, list[float]]:
-    """Seconds of many steps by number of threads, a slot of time for each in turns."""
+    """Seconds of many steps by number of threads, in interleaved slots of time."""
     times: dict[int, list[float]] = {threads: [] for threads in steps}
     for _ in range(rounds):
         for threads, step in steps.items():

@@ -2,7 +2,7 @@
 
     python benchmarks/cpu_peers.py [--json FILE] [--rounds N] [--threads N] [CASE ...]
 
-Each contender runs in a process of its own and is idle while another is timed. PyTorch runs at its best: images in
+Each candidate runs in a process of its own and is idle while another is timed. PyTorch runs at its best: images in
 float32 and normalised beforehand, channels last, also with malloc tuned so that it keeps its memory. minicnn runs
 through `fit` on uint8 images. Data are random bytes, which take the same time as real ones.
 
@@ -76,7 +76,7 @@ CASES = {
     "mobilenet_v2": Case((), batch=128, **_DEEP),
     "squeezenet1_1": Case((), batch=64, **_DEEP),
 }
-CONTENDERS = ("minicnn", "torch", "torch channels-last", "torch channels-last, tuned malloc", "jax")
+CANDIDATES = ("minicnn", "torch", "torch channels-last", "torch channels-last, tuned malloc", "jax")
 
 
 def samples(case: Case) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
@@ -189,7 +189,7 @@ def model_of(name: str, backend: Any = None) -> Any:
     return model
 
 
-# Contenders: each makes a function that trains a round and returns its mean loss -----------------
+# Candidates: each makes a function that trains a round and returns its mean loss -----------------
 
 
 def minicnn_round(name: str, threads: int) -> Callable[[], float]:
@@ -289,14 +289,14 @@ def jax_round(name: str, threads: int) -> Callable[[], float]:
     return run
 
 
-def worker(contender: str, name: str, threads: int) -> None:
+def worker(candidate: str, name: str, threads: int) -> None:
     """Train a round at each line of the standard input, and print its loss and time."""
-    if contender == "minicnn":
+    if candidate == "minicnn":
         run = minicnn_round(name, threads)
-    elif contender == "jax":
+    elif candidate == "jax":
         run = jax_round(name, threads)
     else:
-        run = torch_round(name, threads, channels_last="channels-last" in contender)
+        run = torch_round(name, threads, channels_last="channels-last" in candidate)
     print(json.dumps({"ready": True}), flush=True)
     for _ in sys.stdin:
         start = time.perf_counter()
@@ -308,14 +308,14 @@ def worker(contender: str, name: str, threads: int) -> None:
 
 
 @contextmanager
-def started(contender: str, name: str, threads: int) -> Iterator[Callable[[], dict[str, float]]]:
-    """A contender's process, as a function that trains a round there."""
+def started(candidate: str, name: str, threads: int) -> Iterator[Callable[[], dict[str, float]]]:
+    """A candidate's process, as a function that trains a round there."""
     env = os.environ | {"OMP_NUM_THREADS": str(threads), "XLA_FLAGS": f"--xla_cpu_multi_thread_eigen={threads > 1}"}
-    env |= TUNED_MALLOC if "malloc" in contender else {}
-    command = [sys.executable, __file__, "--worker", contender, "--threads", str(threads), name]
+    env |= TUNED_MALLOC if "malloc" in candidate else {}
+    command = [sys.executable, __file__, "--worker", candidate, "--threads", str(threads), name]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env) as process:
         if process.stdin is None or process.stdout is None or not process.stdout.readline():
-            message = f"{contender} could not be started for {name}; its error is above."
+            message = f"{candidate} could not be started for {name}; its error is above."
             raise RuntimeError(message)
         stdin, stdout = process.stdin, process.stdout
 
@@ -329,20 +329,20 @@ def started(contender: str, name: str, threads: int) -> Iterator[Callable[[], di
         stdin.close()
 
 
-def measure(name: str, contenders: list[str], rounds: int, threads: int) -> dict[str, Any]:
-    """Milliseconds of an epoch of each contender: median and quartiles, rounds alternating."""
+def measure(name: str, candidates: list[str], rounds: int, threads: int) -> dict[str, Any]:
+    """Milliseconds of an epoch of each candidate: median and quartiles, rounds alternating."""
     from contextlib import ExitStack
 
     case = CASES[name]
     with ExitStack() as stack:
-        ask = {c: stack.enter_context(started(c, name, threads)) for c in contenders}
+        ask = {c: stack.enter_context(started(c, name, threads)) for c in candidates}
         losses = {c: run()["loss"] for c, run in ask.items()}
-        first = losses[contenders[0]]
+        first = losses[candidates[0]]
         wrong = {c: v for c, v in losses.items() if not abs(v - first) <= 2e-4 * abs(first)}
         if wrong:
-            message = f"{name}: all contenders have the same loss in the first round. Received: {losses}."
+            message = f"{name}: all candidates have the same loss in the first round. Received: {losses}."
             raise RuntimeError(message)
-        times: dict[str, list[float]] = {c: [] for c in contenders}
+        times: dict[str, list[float]] = {c: [] for c in candidates}
         for _ in range(rounds):
             for c, run in ask.items():
                 times[c].append(run()["seconds"] * case.steps / case.timed * 1e3)
@@ -357,13 +357,13 @@ def table(path: Path) -> str:
     """Results of a file as a Markdown table."""
     results = json.loads(path.read_text("utf-8"))
     lines = [
-        "| case | minicnn | " + " | ".join(c.replace("torch", "PyTorch") for c in CONTENDERS[1:4])
+        "| case | minicnn | " + " | ".join(c.replace("torch", "PyTorch") for c in CANDIDATES[1:4])
         + " | JAX | minicnn against the fastest PyTorch |",
         "| --- |" + " ---: |" * 6,
     ]  # fmt: skip
     for name, case in CASES.items():
         rows = results.get(name, {})
-        cells = [f"{rows[c]['median_ms']:,.1f}" if c in rows else "" for c in CONTENDERS]
+        cells = [f"{rows[c]['median_ms']:,.1f}" if c in rows else "" for c in CANDIDATES]
         torch = [row["median_ms"] for c, row in rows.items() if c.startswith("torch")]
         if torch:
             what = "an epoch" if case.steps > 1 else "a step"
@@ -379,8 +379,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="file for the results")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    listed = ", ".join(f"{i} {c}" for i, c in enumerate(CONTENDERS))
-    parser.add_argument("--contenders", default="0,1,2,3,4", help=f"numbers of contenders ({listed})")
+    listed = ", ".join(f"{i} {c}" for i, c in enumerate(CANDIDATES))
+    parser.add_argument("--candidates", default="0,1,2,3,4", help=f"numbers of candidates ({listed})")
     parser.add_argument("--table", type=Path, help="print the results of a file as a Markdown table, measure nothing")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -398,7 +398,7 @@ def main() -> None:
     from minicnn import machine
 
     results: dict[str, Any] = {"machine": machine.facts(), "threads": arguments.threads, "precision": "float32"}
-    wanted = [CONTENDERS[int(i)] for i in arguments.contenders.split(",")]
+    wanted = [CANDIDATES[int(i)] for i in arguments.candidates.split(",")]
     for name in names:
         chosen = [c for c in wanted if c != "jax" or CASES[name].layers]
         made = results[name] = measure(name, chosen, arguments.rounds, arguments.threads)

@@ -52,7 +52,7 @@ def terminal() -> TextIO:
     return os.fdopen(follower, "w")
 
 
-def contenders(study: str, backend: str, tty: TextIO) -> dict[str, Callable[[], Any]]:
+def candidates(study: str, backend: str, tty: TextIO) -> dict[str, Callable[[], Any]]:
     """Functions that train for some epochs and wait for the end."""
     batch, samples, steps = SIZES[study]
     (x, y), validation = data(samples), data(10_000)
@@ -103,7 +103,7 @@ def contenders(study: str, backend: str, tty: TextIO) -> dict[str, Callable[[], 
 
 def overhead(study: str, backend: str, rounds: int, tty: TextIO) -> dict[str, float]:
     """Median milliseconds of an epoch of each way."""
-    ways = contenders(study, backend, tty)
+    ways = candidates(study, backend, tty)
     times: dict[str, list[float]] = {name: [] for name in ways}
     for at in range(rounds + 2):
         for name, run in ways.items():

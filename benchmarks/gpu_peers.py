@@ -2,16 +2,16 @@
 
     python benchmarks/gpu_peers.py [--quick] [--json FILE] [--rounds N] [CASE ...]
 
-Each contender runs in a process of its own and is idle while another is timed. All have the samples on the GPU and
+Each candidate runs in a process of its own and is idle while another is timed. All have the samples on the GPU and
 start from the same weights; each round the host hands them the rows of every step, and reads the mean loss at the end.
 Peers run at their best: images in float32 and normalised beforehand, PyTorch's optimizer fused, its CUDA graph holding
 the whole step with the choice of the rows, in the faster of its two layouts, JAX with all steps in one jitted scan.
-"TF32" is what a contender's products and convolutions are rounded to; all else is float32 everywhere.
+"TF32" is what a candidate's products and convolutions are rounded to; all else is float32 everywhere.
 
     mlp        500 steps on 59,000 samples        platforms, kernels    an epoch of 60,000 samples
     channels12, kernel5, stride2, batch96, batch1000, rgb32    variations of `platforms` and `kernels`
 
-A contender whose losses differ from the others' is refused, not timed.
+A candidate whose losses differ from the others' is refused, not timed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ TOLERANCE = {"float32": (2e-4, 1e-2), "tf32": (2e-3, 3e-2)}  # of these steps, o
 
 
 @dataclass(frozen=True)
-class Contender:
+class Candidate:
     """Who trains and how.
 
     Attributes:
@@ -63,23 +63,23 @@ class Contender:
     standard: bool = False
 
 
-CONTENDERS = {
-    "minicnn cupy": Contender("minicnn", "cupy", standard=True),
-    "minicnn numba_cuda": Contender("minicnn", "numba_cuda"),
-    "PyTorch graph": Contender("torch", "graph", standard=True),
-    "PyTorch eager": Contender("torch", "eager"),
-    "PyTorch compile": Contender("torch", "compile"),
-    "PyTorch eager, TF32": Contender("torch", "eager", "tf32"),
-    "PyTorch graph, TF32": Contender("torch", "graph", "tf32", standard=True),
-    "PyTorch compile, TF32": Contender("torch", "compile", "tf32"),
-    "PyTorch compile in a graph, TF32": Contender("torch", "compile graph", "tf32"),
-    "JAX": Contender("jax", "scan", standard=True),
-    "JAX, TF32": Contender("jax", "scan", "tf32", standard=True),
+CANDIDATES = {
+    "minicnn cupy": Candidate("minicnn", "cupy", standard=True),
+    "minicnn numba_cuda": Candidate("minicnn", "numba_cuda"),
+    "PyTorch graph": Candidate("torch", "graph", standard=True),
+    "PyTorch eager": Candidate("torch", "eager"),
+    "PyTorch compile": Candidate("torch", "compile"),
+    "PyTorch eager, TF32": Candidate("torch", "eager", "tf32"),
+    "PyTorch graph, TF32": Candidate("torch", "graph", "tf32", standard=True),
+    "PyTorch compile, TF32": Candidate("torch", "compile", "tf32"),
+    "PyTorch compile in a graph, TF32": Candidate("torch", "compile graph", "tf32"),
+    "JAX": Candidate("jax", "scan", standard=True),
+    "JAX, TF32": Candidate("jax", "scan", "tf32", standard=True),
 }
 
 
 class Trainer(Protocol):
-    """What a contender does."""
+    """What a candidate does."""
 
     def reset(self) -> None:
         """Back to the first weights."""
@@ -308,9 +308,9 @@ class Jax:
 LIBRARIES: dict[str, Callable[[Case, str, str], Trainer]] = {"minicnn": MiniCNN, "torch": Torch, "jax": Jax}
 
 
-def worker(name: str, contender: str) -> None:
+def worker(name: str, candidate: str) -> None:
     """Check in with the losses from the first weights; then a round at each line of the standard input."""
-    case, who = CASES[name], CONTENDERS[contender]
+    case, who = CASES[name], CANDIDATES[candidate]
     try:
         start = time.perf_counter()
         trainer = LIBRARIES[who.library](case, who.kind, who.precision)
@@ -333,21 +333,21 @@ def worker(name: str, contender: str) -> None:
 
 
 class Process:
-    """A contender's process.
+    """A candidate's process.
 
     Args:
         name: Name of the case.
-        contender: Name of the contender.
+        candidate: Name of the candidate.
         log: Folder for what it says on the standard error.
     """
 
-    def __init__(self, name: str, contender: str, log: Path) -> None:
+    def __init__(self, name: str, candidate: str, log: Path) -> None:
         env = os.environ | {
             "XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TORCHINDUCTOR_COMPILE_THREADS": "1", "OMP_NUM_THREADS": "2",
         }  # fmt: skip
-        command = [sys.executable, __file__, "--worker", contender, name]
+        command = [sys.executable, __file__, "--worker", candidate, name]
         log.mkdir(parents=True, exist_ok=True)
-        with (log / f"{name}-{contender.replace(' ', '_').replace(',', '')}.log").open("w") as said:
+        with (log / f"{name}-{candidate.replace(' ', '_').replace(',', '')}.log").open("w") as said:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, text=True, env=env
             )
@@ -381,15 +381,15 @@ def first_answers(processes: dict[tuple[str, str], Process]) -> dict[tuple[str, 
 
 
 def refused(first: dict[str, dict[str, Any]]) -> dict[str, str]:
-    """Contenders that could not start, or whose losses are not those of PyTorch in float32, and why."""
+    """Candidates that could not start, or whose losses are not those of PyTorch in float32, and why."""
     result = {c: made["failed"] for c, made in first.items() if "failed" in made}
     able = [c for c in first if c not in result]
-    judge = next((c for c in able if CONTENDERS[c].library == "torch" and CONTENDERS[c].precision == "float32"), None)
+    judge = next((c for c in able if CANDIDATES[c].library == "torch" and CANDIDATES[c].precision == "float32"), None)
     for c in able:
         if judge is None:
-            result[c] = "refused: no contender of PyTorch in float32 to compare it with"
+            result[c] = "refused: no candidate of PyTorch in float32 to compare it with"
             continue
-        for key, tolerance in zip(("probe", "loss"), TOLERANCE[CONTENDERS[c].precision], strict=True):
+        for key, tolerance in zip(("probe", "loss"), TOLERANCE[CANDIDATES[c].precision], strict=True):
             theirs, right = first[c][key], first[judge][key]
             if not abs(theirs - right) <= tolerance * abs(right):
                 result[c] = f"refused: its {key} is {theirs:.6g}, that of {judge} {right:.6g}"
@@ -397,7 +397,7 @@ def refused(first: dict[str, dict[str, Any]]) -> dict[str, str]:
 
 
 def measure(processes: dict[str, Process], first: dict[str, dict[str, Any]], rounds: int) -> dict[str, Any]:
-    """Milliseconds of a round of each contender: median and quartiles, rounds alternating; or why it was not timed."""
+    """Milliseconds of a round of each candidate: median and quartiles, rounds alternating; or why it was not timed."""
     why = refused(first)
     times: dict[str, list[float]] = {c: [] for c in processes if c not in why}
     for at in range(rounds + 1):
@@ -413,13 +413,13 @@ def measure(processes: dict[str, Process], first: dict[str, dict[str, Any]], rou
 
 
 def best(results: dict[str, Any], library: str | None = None, precision: str | None = None) -> tuple[float, str]:
-    """Median and name of the fastest of minicnn's contenders, or of the others; infinity if there is none."""
+    """Median and name of the fastest of minicnn's candidates, or of the others; infinity if there is none."""
     found = [
         (row["median_ms"], c)
         for c, row in results.items()
         if "median_ms" in row
-        and (CONTENDERS[c].library == "minicnn") == (library == "minicnn")
-        and precision in (None, CONTENDERS[c].precision)
+        and (CANDIDATES[c].library == "minicnn") == (library == "minicnn")
+        and precision in (None, CANDIDATES[c].precision)
     ]
     return min(found, default=(float("inf"), ""))
 
@@ -428,7 +428,7 @@ def table(results: dict[str, Any]) -> str:
     """Results as Markdown tables."""
     named = [name for name in STUDIES if name in results]
     lines = ["| | " + " | ".join(f"`{name}`" for name in named) + " |", "| --- |" + " ---: |" * len(named)]
-    for c in CONTENDERS:
+    for c in CANDIDATES:
         cells = [f"{results[n][c]['median_ms']:,.1f}" if "median_ms" in results[n].get(c, {}) else "" for n in named]
         if any(cells):
             lines.append(f"| {c} | {' | '.join(cells)} |")
@@ -471,11 +471,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", metavar="CASE", help="cases; those of the studies if none is named")
     parser.add_argument("--all", action="store_true", help="the variations, too")
-    parser.add_argument("--quick", action="store_true", help="few contenders, three rounds")
+    parser.add_argument("--quick", action="store_true", help="few candidates, three rounds")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--contender", action="append", choices=sorted(CONTENDERS), help="one of those that take part")
+    parser.add_argument("--candidate", action="append", choices=sorted(CANDIDATES), help="one of those that take part")
     parser.add_argument("--json", type=Path, help="file for the results; cases that it has already are kept")
-    parser.add_argument("--logs", type=Path, default=Path("gpu_peers_logs"), help="folder for what contenders say")
+    parser.add_argument("--logs", type=Path, default=Path("gpu_peers_logs"), help="folder for what candidates say")
     parser.add_argument("--table", type=Path, help="print the results of a file as Markdown tables, measure nothing")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
@@ -505,16 +505,16 @@ def main() -> None:
             processes = {}
             for name in group:
                 few = chosen.quick or name in LIKE
-                for c in chosen.contender or [c for c, who in CONTENDERS.items() if who.standard or not few]:
+                for c in chosen.candidate or [c for c, who in CANDIDATES.items() if who.standard or not few]:
                     processes[name, c] = stack.enter_context(Process(name, c, chosen.logs))
             first = first_answers(processes)
-            print(f"{len(processes)} contenders ready after {time.perf_counter() - start:.0f} s", flush=True)
+            print(f"{len(processes)} candidates ready after {time.perf_counter() - start:.0f} s", flush=True)
             for name in group:
                 made = measure(*({c: d[n, c] for n, c in d if n == name} for d in (processes, first)), rounds)
                 results[name] = made
                 print(f"{name}: ms of {'500 steps' if name == 'mlp' else 'an epoch'}, median (quartiles), loss")
                 for c, row in made.items():
-                    failed |= "failed" in row and CONTENDERS[c].library == "minicnn"
+                    failed |= "failed" in row and CANDIDATES[c].library == "minicnn"
                     if "failed" in row:
                         print(f"  {c:34} {row['failed']}", flush=True)
                         continue
@@ -525,7 +525,7 @@ def main() -> None:
         print(f"measured in {time.perf_counter() - start:.0f} s", flush=True)
     print(table(results))
     if failed:
-        sys.exit("a contender of minicnn could not be timed; see above")
+        sys.exit("a candidate of minicnn could not be timed; see above")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Peak resident memory of training on the CPU beside PyTorch, each contender in a process of its own.
+"""Peak resident memory of training on the CPU beside PyTorch, each candidate in a process of its own.
 
     python benchmarks/memory_peers.py [--json FILE] [--threads N] [--steps N] [NETWORK ...]
 
@@ -45,7 +45,7 @@ CASES = {
     "resnet18": Case(128, 1024, **_DEEP),
     "squeezenet1_1": Case(64, 1024, **_DEEP),
 }
-CONTENDERS = ("minicnn", "minicnn, first run", "torch", "torch, tuned malloc")
+CANDIDATES = ("minicnn", "minicnn, first run", "torch", "torch, tuned malloc")
 RATE = 0.01
 
 
@@ -129,12 +129,12 @@ def torch_losses(name: str, threads: int, steps: int) -> tuple[int, list[float]]
     return start, losses
 
 
-def measured(contender: str, name: str, threads: int, steps: int) -> dict[str, Any]:
-    """What a contender's process says of itself."""
-    env = os.environ | {"OMP_NUM_THREADS": str(threads)} | (TUNED_MALLOC if "malloc" in contender else {})
+def measured(candidate: str, name: str, threads: int, steps: int) -> dict[str, Any]:
+    """What a candidate's process says of itself."""
+    env = os.environ | {"OMP_NUM_THREADS": str(threads)} | (TUNED_MALLOC if "malloc" in candidate else {})
     with tempfile.TemporaryDirectory() as empty:
-        env |= {"MINICNN_CACHE": empty} if "first" in contender else {}
-        command = [sys.executable, __file__, "--worker", contender, "--threads", str(threads), "--steps", str(steps)]
+        env |= {"MINICNN_CACHE": empty} if "first" in candidate else {}
+        command = [sys.executable, __file__, "--worker", candidate, "--threads", str(threads), "--steps", str(steps)]
         found = subprocess.run([*command, name], env=env, check=True, stdout=subprocess.PIPE)
     made: dict[str, Any] = json.loads(found.stdout)
     return made
@@ -155,16 +155,16 @@ def main() -> None:
         print(json.dumps({"start": start, "peak": peak(), "loss": sum(losses) / len(losses)}))
         return
     figures: dict[str, dict[str, Any]] = {}
-    print(f"{'network':14} {'contender':22} {'total MB':>9} {'increase MB':>12} {'loss':>9}")
+    print(f"{'network':14} {'candidate':22} {'total MB':>9} {'increase MB':>12} {'loss':>9}")
     for name in given.networks or CASES:
         measured("minicnn", name, given.threads, 1)  # so that the kernels are on the disk
-        figures[name] = {c: measured(c, name, given.threads, given.steps) for c in CONTENDERS}
-        for contender, one in figures[name].items():
+        figures[name] = {c: measured(c, name, given.threads, given.steps) for c in CANDIDATES}
+        for candidate, one in figures[name].items():
             total, increase = one["peak"] / 2**20, (one["peak"] - one["start"]) / 2**20
-            print(f"{name:14} {contender:22} {total:9.0f} {increase:12.0f} {one['loss']:9.4f}", flush=True)
+            print(f"{name:14} {candidate:22} {total:9.0f} {increase:12.0f} {one['loss']:9.4f}", flush=True)
         losses = [one["loss"] for one in figures[name].values()]
         if max(losses) - min(losses) > 2e-3 * abs(losses[0]):
-            message = f"{name}: all contenders have the same loss. Received: {losses}."
+            message = f"{name}: all candidates have the same loss. Received: {losses}."
             raise RuntimeError(message)
     if given.json:
         given.json.write_text(json.dumps(figures, indent=1))

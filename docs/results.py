@@ -4,7 +4,7 @@
     python docs/results.py compare FOLDER FOLDER
 
 The results are in docs/studies/results (two cores of a CPU) and docs/studies/h200/results (an NVIDIA H200). `compare`
-takes two folders of results, such as docs/studies/results: it prints how far the ratios of contenders that took turns
+takes two folders of results, such as docs/studies/results: it prints how far the ratios of candidates that took turns
 differ between the two runs, and ends with exit code 1 if any does by more than 5 %.
 """
 
@@ -35,7 +35,7 @@ FOLDERS = tuple(MACHINES)
 STUDY, DATA = "platforms", "mnist"
 NAMES = {"torch.nn": "PyTorch's own modules", "torch.nn-loader": "PyTorch through a DataLoader", "jax.lax": "plain JAX"}
 MARKS = ("<!-- {}:begin -->", "<!-- {}:end -->")
-REPEATABLE = 0.05  # how far the ratio of two contenders may differ between two runs
+REPEATABLE = 0.05  # how far the ratio of two candidates may differ between two runs
 
 
 def main() -> None:
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def prune(folder: Path) -> None:
-    """Remove the figures that no page of a folder shows: those of contenders that take part no more."""
+    """Remove the figures that no page of a folder shows: those of candidates that take part no more."""
     shown = "".join(page.read_text("utf-8") for page in folder.glob("*.md"))
     for figure in (folder / "figures").iterdir():
         if figure.name not in shown:
@@ -84,7 +84,7 @@ def table(results: Path) -> str:
     rows = sorted(((times(epochs), name, epochs) for name, epochs in history.items()), key=lambda row: row[0].median)
     slowest = rows[-1][0].median
     lines = [
-        "| contender | time per epoch (s) | samples per s | times as fast as the slowest | test accuracy |",
+        "| candidate | time per epoch (s) | samples per s | times as fast as the slowest | test accuracy |",
         "| --- | ---: | ---: | ---: | ---: |",
     ]
     for spread, name, epochs in rows:
@@ -118,15 +118,15 @@ def words(machine: Any, chapter: Chapter, epochs: Any) -> str:
 
 
 def spreads(result: Mapping[str, Any]) -> dict[str, dict[str, Spread]]:
-    """What a measurement has timed in turns: the times of each contender, by what was timed."""
+    """What a measurement has timed interleaved: the times of each candidate, by what was timed."""
     if "history" in result:
         return {"epoch": {name: times(rows) for name, rows in result["history"].items()}}
     if "rounds" in result:
         return {"iteration": {name: iteration_ms(result, name) for name in result["rounds"]}}
     found: dict[str, dict[str, Spread]] = {}
     for number, point in enumerate(result.get("points", ())):
-        for name, contender in point["contenders"].items():
-            for way, directions in contender["times"].items():
+        for name, candidate in point["candidates"].items():
+            for way, directions in candidate["times"].items():
                 for direction, samples in directions.items():
                     group = found.setdefault(f"point {number + 1}, {direction}", {})
                     group[f"{way} on {name}"] = Spread.of(samples)
@@ -138,7 +138,7 @@ def spreads(result: Mapping[str, Any]) -> dict[str, dict[str, Spread]]:
 
 @dataclass(frozen=True)
 class Change:
-    """The time of a contender in a second run, as a multiple of that in the first.
+    """The time of a candidate in a second run, as a multiple of that in the first.
 
     Attributes:
         median: Of the medians.
@@ -165,10 +165,10 @@ class Change:
 
 
 def compare(first: Path, second: Path) -> int:
-    """Print how far the ratios of contenders differ between two runs, the worst first; 1 if any is beyond 5 %."""
+    """Print how far the ratios of candidates differ between two runs, the worst first; 1 if any is beyond 5 %."""
     lines: list[tuple[float, str]] = []
     every: list[bool] = []  # whether each ratio is within 5 %
-    within: dict[str, list[bool]] = {}  # the same by contender
+    within: dict[str, list[bool]] = {}  # the same by candidate
     overlapping: list[bool] = []  # of those that are not
     for path in sorted(first.glob("*/*.json")):
         study, name = path.parent.name, path.stem
@@ -179,8 +179,8 @@ def compare(first: Path, second: Path) -> int:
             offs = {(a, b): changes[a].off(changes[b]) for a, b in combinations(changes, 2)}
             every += [off <= REPEATABLE for off in offs.values()]
             for pair, off in offs.items():
-                for contender in {n.rpartition(" on ")[2].partition(" / ")[0] for n in pair}:
-                    within.setdefault(contender, []).append(off <= REPEATABLE)
+                for candidate in {n.rpartition(" on ")[2].partition(" / ")[0] for n in pair}:
+                    within.setdefault(candidate, []).append(off <= REPEATABLE)
                 if off > REPEATABLE:
                     overlapping.append(changes[pair[0]].overlaps(changes[pair[1]]))
             if offs:
@@ -188,9 +188,9 @@ def compare(first: Path, second: Path) -> int:
                 lines.append((max(offs.values()), f"{study}, {name}, {what}: {most} to {least}"))
     for off, text in sorted(lines, reverse=True):
         print(f"{100 * off:6.1f} %  {text}")
-    print("Above, the worst of each group. Ratios that are within 5 % of each other, by contender:")
-    for contender, found in sorted(within.items(), key=lambda item: -sum(item[1]) / len(item[1])):
-        print(f"{100 * sum(found) / len(found):6.1f} %  of {len(found)} with {contender}")
+    print("Above, the worst of each group. Ratios that are within 5 % of each other, by candidate:")
+    for candidate, found in sorted(within.items(), key=lambda item: -sum(item[1]) / len(item[1])):
+        print(f"{100 * sum(found) / len(found):6.1f} %  of {len(found)} with {candidate}")
     print(f"{sum(every)} of {len(every)} ratios are within 5 % of each other; "
           f"of the others {sum(overlapping)} are within the quartiles of both runs")  # fmt: skip
     return int(bool(overlapping) or not every)

@@ -46,7 +46,7 @@ def store(folder: Path, study: str, name: str, result: dict[str, Any]) -> None:
     Store(folder / study, {}).keep(name, {}, result)
 
 
-def test_two_runs_are_compared_by_the_ratios_of_contenders(
+def test_two_runs_are_compared_by_the_ratios_of_candidates(
     results: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for run, factor, drift in (("first", 1.0, 1.0), ("second", 1.3, 1.04), ("third", 1.0, 1.1)):
@@ -56,7 +56,7 @@ def test_two_runs_are_compared_by_the_ratios_of_contenders(
         steps = {"32": {"a": [1.0, 1.0], "b": [drift, drift]}, "64": {"a": [1.0]}}
         store(tmp_path / run, "roofline", "training-resnet18", {"steps": steps})
         times = {"direct": {"forward": [1.0]}, "fft": {"forward": [2.0 * factor]}}
-        store(tmp_path / run, "convolution", "strategies-base", {"points": [{"contenders": {"a": {"times": times}}}]})
+        store(tmp_path / run, "convolution", "strategies-base", {"points": [{"candidates": {"a": {"times": times}}}]})
         store(tmp_path / run, "convolution", "layers-vgg16", {"steps": {"a": [factor], "b": [1.0]}})  # not in turns
         rounds = {n: [{"time_s": s * factor, "steps": 10}] for n, s in (("a", 1.0), ("b", 2.0), ("c", 3.0))}
         store(tmp_path / run, "mlp", "training-mnist", {"rounds": rounds})
@@ -66,7 +66,7 @@ def test_two_runs_are_compared_by_the_ratios_of_contenders(
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "  30.0 %  convolution, strategies-base, point 1, forward: fft on a to direct on a"
     assert "100.0 %  of 2 with c" in " ".join(lines)
-    assert " 75.0 %  of 4 with a" in " ".join(lines), "the strategies on it, and other contenders"
+    assert " 75.0 %  of 4 with a" in " ".join(lines), "the strategies on it, and other candidates"
     assert lines[-1] == (
         "5 of 6 ratios are within 5 % of each other; of the others 0 are within the quartiles of both runs"
     )

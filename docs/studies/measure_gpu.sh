@@ -4,7 +4,7 @@
 #   bash docs/studies/measure_gpu.sh h200 [STUDY ...]     results go to h200/results; finished measurements are kept
 #   python docs/results.py                                writes the pages, once the results are in docs/studies/h200
 #
-# Sizes are smaller than the full form's where a contender on the CPU, or kernels that are compiled for one more shape,
+# Sizes are smaller than the full form's where a candidate on the CPU, or kernels that are compiled for one more shape,
 # would take most of the time. Whoever takes part in a study takes turns there with all others.
 set -u
 out=$1

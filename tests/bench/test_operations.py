@@ -104,7 +104,7 @@ def test_a_kernel_of_merged_nodes_is_named_after_the_largest(monkeypatch: pytest
 
 
 @pytest.mark.parametrize(("network", "scaled"), [("mlp", True), ("platforms", False), ("kernels", True)])
-def test_contenders_compute_the_same_and_go_on_as_if_nobody_had_looked(network: str, scaled: bool) -> None:
+def test_candidates_compute_the_same_and_go_on_as_if_nobody_had_looked(network: str, scaled: bool) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("jax")
     settings = settings_of(network, "synthetic_digits", samples=40, hold_out=0)

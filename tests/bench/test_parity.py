@@ -1,4 +1,4 @@
-"""The check that contenders compute the same."""
+"""The check that candidates compute the same."""
 
 from __future__ import annotations
 
@@ -51,5 +51,5 @@ def test_the_smallest_share_is_of_the_arrays_that_differ(theirs: Any, expected: 
     assert smallest_share(theirs, A, {}, 1e-3) == expected
 
 
-def test_equal_contenders_are_not_refused() -> None:
+def test_equal_candidates_are_not_refused() -> None:
     assert parity({"a": Probe(1.0, A, {}), "b": Probe(1.0 + 1e-7, changed("big", 1e-6), {})}, "a", 1e-6) == {}

@@ -25,7 +25,7 @@ WHY = "not on this machine: no GPU | <none>"
 TABLE = Table(
     "times",
     "Times & spaces",
-    [Column("name", "contender"), Column("ms", "time (ms)", "{:.1f}"), Column("count", "runs", "{:,d}")],
+    [Column("name", "candidate"), Column("ms", "time (ms)", "{:.1f}"), Column("count", "runs", "{:,d}")],
     [
         {"name": "numpy", "ms": Spread(1.25, 1.0, 1.5, 5), "count": 1234},
         {"name": "cupy", "ms": Missing(WHY), "count": Missing(WHY)},
@@ -47,7 +47,7 @@ def test_csv_has_plain_numbers() -> None:
 
 def test_json_says_why_a_cell_is_missing() -> None:
     found = json.loads(to_json(TABLE))
-    assert found["columns"] == {"name": "contender", "ms": "time (ms)", "count": "runs"}
+    assert found["columns"] == {"name": "candidate", "ms": "time (ms)", "count": "runs"}
     assert found["rows"][0] == {
         "name": "numpy",
         "ms": {"median": 1.25, "low": 1.0, "high": 1.5, "count": 5, "outliers": 0},
@@ -120,7 +120,7 @@ def test_names_of_tables_and_figures_are_their_own() -> None:
         page.figure("all", "", [])
 
 
-def test_contenders_keep_their_colours() -> None:
+def test_candidates_keep_their_colours() -> None:
     assert figures.color("numpy", ["a", "numpy"]) == figures.color("numpy / naive")
     others = ["direct", "fft", "winograd"]
     assert len({figures.color(n, others) for n in others}) == 3

@@ -73,7 +73,7 @@ def test_the_headline_of_a_study_leaves_a_disturbed_epoch_out() -> None:
     assert "Of `numpy` one epoch took up to 9.6 s, where others take 0.9 s: the machine was disturbed" in text
 
 
-def test_contenders_take_turns_and_each_begins_a_round() -> None:
+def test_candidates_take_turns_and_each_begins_a_round() -> None:
     turns: list[str] = []
 
     def run(name: str) -> float:
@@ -85,7 +85,7 @@ def test_contenders_take_turns_and_each_begins_a_round() -> None:
     assert samples == {"a": [4.0, 9.0, 11.0], "b": [5.0, 7.0, 12.0], "c": [6.0, 8.0, 10.0]}
 
 
-def test_a_contender_does_its_work_at_least_once_before_it_is_timed() -> None:
+def test_a_candidate_does_its_work_at_least_once_before_it_is_timed() -> None:
     calls: list[float] = []
     awaken(NumpyBackend(), lambda: (calls.append(0), time.sleep(0.02)), 0.01)
     assert len(calls) == 1

@@ -1,4 +1,4 @@
-"""Contenders in processes of their own."""
+"""Candidates in processes of their own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from minicnn.bench import ContenderError, Contest, Worker
+from minicnn.bench import CandidateError, Comparison, Worker
 from support.rivals import Rival
 
 
@@ -15,7 +15,7 @@ def test_calls_go_to_another_process_and_results_come_back() -> None:
         assert worker.call("add", 2, b=3) == 5
         assert worker.call("process") != os.getpid()
         assert worker.call("variable", "MINICNN_TEST") == "set"
-        with pytest.raises(ContenderError, match=r"^a: .*add.* missing 1 required"):
+        with pytest.raises(CandidateError, match=r"^a: .*add.* missing 1 required"):
             worker.call("add")
         assert worker.call("add", 1) == 2, "an error of a call does not end the process"
     assert "MINICNN_TEST" not in os.environ
@@ -23,37 +23,39 @@ def test_calls_go_to_another_process_and_results_come_back() -> None:
 
 def test_a_process_that_dies_says_its_last_words() -> None:
     with Worker("a", Rival, "a") as worker:
-        with pytest.raises(ContenderError, match=r"^a: its process ended with code 3: the last words$"):
+        with pytest.raises(CandidateError, match=r"^a: its process ended with code 3: the last words$"):
             worker.call("leave")
-        with pytest.raises(ContenderError, match="ended with code 3"):
+        with pytest.raises(CandidateError, match="ended with code 3"):
             worker.call("add", 1)
 
 
 def test_an_object_that_cannot_be_made_says_why() -> None:
-    with pytest.raises(ContenderError, match=r"^b: Rivals have a library\. Received: none\. Install it\.$"):
+    with pytest.raises(CandidateError, match=r"^b: Rivals have a library\. Received: none\. Install it\.$"):
         Worker("b", Rival, "absent").__enter__()
 
 
 def test_who_computes_something_else_is_refused_and_not_timed() -> None:
     names = ["right", "numpy", "wrong", "mad", "nan", "broken", "absent"]
-    with Contest(names, Rival) as contest:
-        contest.check(rtol=1e-4)
-        assert contest.names == ["right", "numpy"]
-        assert contest.refused == {"wrong", "mad", "nan"}
-        assert contest.out["wrong"].startswith("refused, because its gradient of dense/kernel differs from numpy's by ")
-        assert "(relative; at most 1.0e-04)" in contest.out["wrong"]
-        assert contest.out["mad"].startswith("refused, because its loss 2.5 differs from numpy's 2.3 by 8.7e-02")
-        assert "nan" in contest.out["nan"]
-        assert contest.out["broken"] == "failed: Rivals compute. Received: nothing."
-        assert contest.out["absent"] == "failed: Rivals have a library. Received: none. Install it."
-        times = contest.time("turn", rounds=3, warmup=0)
+    with Comparison(names, Rival) as comparison:
+        comparison.check(rtol=1e-4)
+        assert comparison.names == ["right", "numpy"]
+        assert comparison.refused == {"wrong", "mad", "nan"}
+        assert comparison.out["wrong"].startswith(
+            "refused, because its gradient of dense/kernel differs from numpy's by "
+        )
+        assert "(relative; at most 1.0e-04)" in comparison.out["wrong"]
+        assert comparison.out["mad"].startswith("refused, because its loss 2.5 differs from numpy's 2.3 by 8.7e-02")
+        assert "nan" in comparison.out["nan"]
+        assert comparison.out["broken"] == "failed: Rivals compute. Received: nothing."
+        assert comparison.out["absent"] == "failed: Rivals have a library. Received: none. Install it."
+        times = comparison.time("turn", rounds=3, warmup=0)
         assert list(times) == ["right", "numpy"]
         assert all(len(samples) == 3 for samples in times.values())
 
 
 def test_who_fails_while_the_others_are_timed_drops_out() -> None:
-    with Contest(["a", "leaver"], Rival) as contest:
-        times = contest.time("turn", rounds=2)
+    with Comparison(["a", "leaver"], Rival) as comparison:
+        times = comparison.time("turn", rounds=2)
         assert list(times) == ["a"]
-        assert contest.out["leaver"] == "failed: its process ended with code 3: the last words"
-        assert contest.call("add", 1) == {"a": 2}
+        assert comparison.out["leaver"] == "failed: its process ended with code 3: the last words"
+        assert comparison.call("add", 1) == {"a": 2}

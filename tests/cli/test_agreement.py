@@ -9,7 +9,7 @@ import pytest
 
 from minicnn.cli import agreement
 from minicnn.cli.agreement import Check
-from minicnn.cli.contenders import Result
+from minicnn.cli.candidates import Result
 from minicnn.tolerance import tolerance
 
 

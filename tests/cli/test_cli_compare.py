@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from minicnn import backends, machine
-from minicnn.cli import compare, contenders, worker
-from minicnn.cli.contenders import Result
+from minicnn.cli import candidates, compare, worker
+from minicnn.cli.candidates import Result
 from minicnn.jobs.job import load_samples
 from minicnn.jobs.settings import Settings
 from support.command_line import error_of, minicnn
@@ -107,7 +107,7 @@ def test_backends_and_pytorchs_own_modules_agree() -> None:
     assert not any(c in result.output for c in "\x1b\r")
 
 
-def test_a_contender_that_fails_does_not_keep_the_others_from_ending() -> None:
+def test_a_candidate_that_fails_does_not_keep_the_others_from_ending() -> None:
     pytest.importorskip("torch")
     result = minicnn(
         "compare",
@@ -166,21 +166,21 @@ def test_jax_computes_in_float64_too() -> None:
 
 def test_numpy_comes_first_and_the_peer_last() -> None:
     pytest.importorskip("torch")
-    names, _ = contenders.found(settings_of(), with_peer=True)
+    names, _ = candidates.found(settings_of(), with_peer=True)
     assert names[0] == "numpy"
     assert names[-1] == "torch.nn"
     assert "array_api_strict" not in names
-    assert "torch.nn" not in contenders.found(settings_of(), with_peer=False)[0]
-    assert "torch.nn" not in contenders.found(settings_of("lenet5"), with_peer=True)[0]
-    names, notes = contenders.found(settings_of(precision="mixed_bfloat16"), with_peer=True)
+    assert "torch.nn" not in candidates.found(settings_of(), with_peer=False)[0]
+    assert "torch.nn" not in candidates.found(settings_of("lenet5"), with_peer=True)[0]
+    names, notes = candidates.found(settings_of(precision="mixed_bfloat16"), with_peer=True)
     assert "numpy" not in names
     assert "torch.nn" not in names
     assert "numpy is left out: it computes in float32 or float64" in notes
 
 
 def test_each_pytorch_device_has_its_peer() -> None:
-    assert contenders.peers(["numpy", "torch", "torch:cuda:1"], settings_of()) == ["torch.nn", "torch.nn:cuda:1"]
-    assert contenders.peers(["numpy", "jax"], settings_of()) == []
+    assert candidates.peers(["numpy", "torch", "torch:cuda:1"], settings_of()) == ["torch.nn", "torch.nn:cuda:1"]
+    assert candidates.peers(["numpy", "jax"], settings_of()) == []
 
 
 def test_a_backend_without_its_device_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,7 +194,7 @@ def test_a_backend_without_its_device_is_left_out(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(backends, "names", lambda: ["absent"])
     monkeypatch.setattr(backends, "backend_class", lambda name: Absent)
-    assert contenders.found(settings_of(), with_peer=True) == ([], ["absent is left out: no CUDA device"])
+    assert candidates.found(settings_of(), with_peer=True) == ([], ["absent is left out: no CUDA device"])
 
 
 # Results that are made up -------------------------------------------------------------------------
@@ -231,8 +231,8 @@ def made_up(name: str, *, loss: float = 1.0, step: float = 0.1, start: str = "a"
 def compared(
     monkeypatch: pytest.MonkeyPatch, results: dict[str, Result]
 ) -> tuple[Any, list[dict[str, str]], dict[str, Any]]:
-    monkeypatch.setattr(contenders, "run", lambda name, *args: results[name])
-    monkeypatch.setattr(contenders, "found", lambda settings, with_peer: (list(results), []))
+    monkeypatch.setattr(candidates, "run", lambda name, *args: results[name])
+    monkeypatch.setattr(candidates, "found", lambda settings, with_peer: (list(results), []))
     result = minicnn("compare", "mlp", "--samples", "1000", "--epochs", "3", "--out", "out")
     return result, *written()
 
@@ -277,7 +277,7 @@ def test_without_numpy_the_slowest_is_the_measure_of_speed(monkeypatch: pytest.M
 
 
 def test_when_all_fail_nothing_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contenders, "run", lambda name, *args: Result(name, {}, {}, "it broke"))
+    monkeypatch.setattr(candidates, "run", lambda name, *args: Result(name, {}, {}, "it broke"))
     line = error_of(minicnn("compare", "mlp", "--samples", "60", "--backends", "numpy", "--out", "out"), 1)
     assert line == "numpy: it broke"
     assert not Path("out").exists()
@@ -292,7 +292,7 @@ def test_a_worker_tells_how_far_it_is_and_ends_with_its_results(
     monkeypatch.setattr(worker, "INTERVAL", 0.0)
     settings = settings_of()
     samples = load_samples(settings)
-    contenders.write_samples(samples, tmp_path)
+    candidates.write_samples(samples, tmp_path)
     order = {
         "name": "numpy",
         "settings": asdict(settings),
@@ -320,13 +320,13 @@ def test_a_worker_tells_how_far_it_is_and_ends_with_its_results(
 
 def launched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str) -> tuple[Result, list[dict[str, Any]]]:
     """What becomes of a worker that runs other code."""
-    real = contenders.subprocess.Popen
+    real = candidates.subprocess.Popen
     monkeypatch.setattr(
-        contenders.subprocess, "Popen", lambda command, **rest: real([sys.executable, "-c", code], **rest)
+        candidates.subprocess, "Popen", lambda command, **rest: real([sys.executable, "-c", code], **rest)
     )
     events: list[dict[str, Any]] = []
     settings = settings_of()
-    return contenders.run("numpy", settings, load_samples(settings), tmp_path, events.append), events
+    return candidates.run("numpy", settings, load_samples(settings), tmp_path, events.append), events
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`minicnn compare` accuses no contender of a ReLU at its kink, where either side is right, but of wrong kernels."""
+"""`minicnn compare` accuses no candidate of a ReLU at its kink, where either side is right, but of wrong kernels."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 from minicnn import Sequential
 from minicnn.backends.numpy import NumpyBackend
-from minicnn.cli import contenders, worker
-from minicnn.cli.contenders import Result
+from minicnn.cli import candidates, worker
+from minicnn.cli.candidates import Result
 from minicnn.jobs import job
 from minicnn.jobs.settings import Settings
 from minicnn.layers import Dense, Flatten, Input, Rescaling
@@ -84,8 +84,8 @@ def compared(monkeypatch: pytest.MonkeyPatch, name: str, seed: int) -> tuple[Any
             seeds.append(settings.seed)
         return Result(who, *worker._backend(who, settings, samples, lambda *a, **k: None))
 
-    monkeypatch.setattr(contenders, "run", run)
-    monkeypatch.setattr(contenders, "found", lambda settings, with_peer: (["numpy", name], []))
+    monkeypatch.setattr(candidates, "run", run)
+    monkeypatch.setattr(candidates, "found", lambda settings, with_peer: (["numpy", name], []))
     monkeypatch.setattr(job, "make_model", make_model)
     monkeypatch.setattr(job, "open_backend", lambda name, precision: BACKENDS[name]())
     options = {"--samples": 10, "--batch-size": 10, "--epochs": 2, "--lr": 0.01, "--seed": seed, "--out": "out"}

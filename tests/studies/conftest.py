@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from minicnn import machine
-from minicnn.bench.contenders import Field, find
+from minicnn.bench.candidates import Field, find
 from minicnn.cli import study
 
 
 @pytest.fixture(scope="session")
 def field() -> Field:
-    """The contenders of this machine; looked at once."""
+    """The candidates of this machine; looked at once."""
     return find()
 
 

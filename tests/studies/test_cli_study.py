@@ -11,7 +11,7 @@ from typing import Any
 import click
 import pytest
 
-from minicnn.bench import contest
+from minicnn.bench import comparison
 from minicnn.cli import study as command
 from support.command_line import error_of, minicnn
 
@@ -112,7 +112,7 @@ def test_platforms_goes_on_after_an_interruption(monkeypatch: pytest.MonkeyPatch
     def never(*_: Any) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(contest.Contest, "__enter__", never)
+    monkeypatch.setattr(comparison.Comparison, "__enter__", never)
     assert "1/1 training-synthetic_digits: kept" in done(*PLATFORMS)
     assert Path("out/platforms/summary-synthetic_digits.csv").read_bytes() == before
     monkeypatch.setattr(command, "find", never)
@@ -130,12 +130,12 @@ def test_kernels_shows_levels_and_loaders() -> None:
     name = "synthetic_digits"
     assert_complete(
         "kernels",
-        {f"{t}-{name}" for t in ("training", "ladder", "blocks", "loaders")},
-        {f"{f}-{name}" for f in ("training", "ladder", "loaders")},
+        {f"{t}-{name}" for t in ("training", "ablation", "blocks", "loaders")},
+        {f"{f}-{name}" for f in ("training", "ablation", "loaders")},
     )
-    ladder = cells(f"kernels/ladder-{name}.json")
-    assert ladder["numba / fused kernels, all threads"]["speedup"] > 0
-    assert ladder["numpy"]["speedup"] == 1.0
+    ablation = cells(f"kernels/ablation-{name}.json")
+    assert ablation["numba / fused kernels, all threads"]["speedup"] > 0
+    assert ablation["numpy"]["speedup"] == 1.0
     losses = {row["loss"] for row in cells(f"kernels/loaders-{name}.json").values()}
     assert max(losses) == pytest.approx(min(losses), rel=1e-4), "loaders give the same batches as arrays"
 
@@ -174,7 +174,7 @@ def test_who_was_refused_is_named_and_the_code_is_1() -> None:
     why = "refused, because its loss 2 differs from numpy's 1 by 1.0e+00 (relative; at most 1.0e-05)"
     record["result"] |= {"history": {"torch:cpu": rows}, "out": {"numpy": why}}
     path.write_text(json.dumps(record))
-    said = "Every contender that is here computes the same. Received: platforms: numpy refused, because its"
+    said = "Every candidate that is here computes the same. Received: platforms: numpy refused, because its"
     assert error_of(minicnn(*PLATFORMS), 1).startswith(said)
     presented = minicnn("study", "platforms", "--stored", "--out", "out")  # that was known when they were stored
     assert presented.exit_code == 0

@@ -11,7 +11,7 @@ import array_api_compat.numpy as numpy_xp
 import numpy as np
 import pytest
 
-from minicnn.bench import ContenderError, Setting
+from minicnn.bench import CandidateError, Setting
 from minicnn.layers import Conv2D
 from minicnn.ops.strategies import DIRECTIONS, STRATEGIES, Problem
 from minicnn.studies import convolution
@@ -24,19 +24,19 @@ PROBLEM = Problem(2, (6, 6), 3, 4, (3, 3), padding=((1, 1), (1, 1)))
 @pytest.mark.parametrize("name", ["numpy", "torch:cpu", "numba"])
 def test_every_strategy_of_a_backend_is_right_and_timed(name: str) -> None:
     pytest.importorskip(name.partition(":")[0])
-    contender = sweeps.Convolver(name)
+    candidate = sweeps.Convolver(name)
     problem = replace(PROBLEM, batch=40)  # large enough that images get another layout
-    skipped = contender.begin(problem)
-    errors = contender.errors(sweeps.expected(problem))
+    skipped = candidate.begin(problem)
+    errors = candidate.errors(sweeps.expected(problem))
     assert {*skipped, *errors} == {*STRATEGIES, sweeps.CHANNELS_FIRST, sweeps.OWN}
     assert set(errors) >= ({sweeps.OWN} if name == "numba" else set(STRATEGIES) - {"vendor"})
     for way, found in errors.items():
         for direction in DIRECTIONS:
             assert 0 < found[direction] <= sweeps.allowed(way, problem, direction)
     way = next(iter(errors))
-    assert contender.time(way, "forward") > 0
-    assert contender.facts(sweeps.expected(problem))["prepared"] > 0
-    layouts = contender.layouts()
+    assert candidate.time(way, "forward") > 0
+    assert candidate.facts(sweeps.expected(problem))["prepared"] > 0
+    layouts = candidate.layouts()
     assert layouts[way] == ("NHWC" if name == "numba" else "HWCN")
     assert [layouts.get(way) for way in (sweeps.VENDOR, sweeps.CHANNELS_FIRST)] == (
         ["NHWC", "NCHW"] if name == "torch:cpu" else [None, None]
@@ -57,9 +57,9 @@ def test_what_is_expected_is_the_definition_in_float64(kernel: tuple[int, int]) 
 @pytest.mark.parametrize("name", ["numpy", "torch:cpu"])
 def test_memory_as_stated_is_memory_as_measured(name: str) -> None:
     pytest.importorskip(name.partition(":")[0])
-    contender = sweeps.Convolver(name)
-    contender.begin(replace(PROBLEM, batch=32, image=(24, 24), channels=16, filters=16))
-    stated, measured = contender.workspace(), contender.measured()
+    candidate = sweeps.Convolver(name)
+    candidate.begin(replace(PROBLEM, batch=32, image=(24, 24), channels=16, filters=16))
+    stated, measured = candidate.workspace(), candidate.measured()
     for way in ("direct", "unrolled", "implicit", "winograd4"):
         for direction in DIRECTIONS:
             assert stated[way][direction] == pytest.approx(measured[way][direction], rel=0.1, abs=2**17)
@@ -79,7 +79,7 @@ class Inside:
     """A worker in this process, which fails in one method."""
 
     def __init__(self, name: str, fails: str | None = None) -> None:
-        self._contender, self._fails, self._name = sweeps.Convolver(name), fails, name
+        self._candidate, self._fails, self._name = sweeps.Convolver(name), fails, name
 
     def send(self, method: str, *args: Any) -> None:
         self._called = method, args
@@ -90,14 +90,14 @@ class Inside:
 
     def call(self, method: str, *args: Any) -> Any:
         if method == self._fails:
-            raise ContenderError(self._name, "no memory")
-        return getattr(self._contender, method)(*args)
+            raise CandidateError(self._name, "no memory")
+        return getattr(self._candidate, method)(*args)
 
 
 @pytest.mark.parametrize("method", ["begin", "facts"])
 def test_who_fails_at_a_point_is_named_and_the_others_go_on(method: str) -> None:
     workers: dict[str, Any] = {"numpy": Inside("numpy"), "torch:cpu": Inside("torch:cpu", method)}
-    found = sweeps._point(workers, PROBLEM, 1, 1.0)["contenders"]
+    found = sweeps._point(workers, PROBLEM, 1, 1.0)["candidates"]
     assert found["torch:cpu"]["failure"] == "no memory"
     assert not found["torch:cpu"]["times"]
     assert set(found["numpy"]["times"]) == set(STRATEGIES) - {"vendor"}
@@ -115,7 +115,7 @@ def test_sweeps_go_through_one_point() -> None:
 
 def test_slow_backends_take_part_at_one_point_only() -> None:
     setting = Setting(convolution.QUICK, ("numpy", "jax:cpu", "torch.nn:cpu"), {}, ("synthetic",))
-    given = {m.name: m.given["contenders"] for m in convolution.measurements(setting)}
+    given = {m.name: m.given["candidates"] for m in convolution.measurements(setting)}
     assert given["strategies-base"] == ("numpy", "jax:cpu")
     assert given["strategies-channels"] == ("numpy",)
 
@@ -127,10 +127,10 @@ def test_nodes_belong_to_their_layers() -> None:
     assert breakdown.part_of("sum", "loss", types) == "other"
 
 
-@pytest.mark.parametrize("contender", ["numpy", "torch.nn:cpu"])
-def test_layers_of_a_network(contender: str) -> None:
+@pytest.mark.parametrize("candidate", ["numpy", "torch.nn:cpu"])
+def test_layers_of_a_network(candidate: str) -> None:
     pytest.importorskip("torch")
-    layers = breakdown.Layers(contender, "squeezenet1_1", 48, 2, 5)
+    layers = breakdown.Layers(candidate, "squeezenet1_1", 48, 2, 5)
     assert np.isfinite(layers.loss())
     seconds, how = layers.parts(2)
     assert how == "nodes"
@@ -141,7 +141,7 @@ def test_layers_of_a_network(contender: str) -> None:
     assert len(layers.step(2)) == 2
 
 
-def test_both_contenders_have_the_same_loss() -> None:
+def test_both_candidates_have_the_same_loss() -> None:
     pytest.importorskip("torch")
     ours, theirs = (breakdown.Layers(c, "squeezenet1_1", 48, 2, 5).loss() for c in ("numpy", "torch.nn:cpu"))
     assert ours == pytest.approx(theirs, rel=1e-5)
@@ -180,8 +180,8 @@ def test_the_point_that_all_sweeps_go_through_is_measured_once_and_shown_in_each
     middle = given["strategies-base"]["problems"][0]
     assert all(middle not in given[f"strategies-{name}"]["problems"] for name in strategy_pages.SWEEPS)
 
-    def result(problems: list[dict[str, Any]], contenders: list[str]) -> dict[str, Any]:
-        return {"points": [{"problem": p, "contenders": dict.fromkeys(contenders)} for p in problems]}
+    def result(problems: list[dict[str, Any]], candidates: list[str]) -> dict[str, Any]:
+        return {"points": [{"problem": p, "candidates": dict.fromkeys(candidates)} for p in problems]}
 
     results = {"strategies-base": result([middle], ["numpy", "torch:cpu"])}
     results |= {
@@ -190,7 +190,7 @@ def test_the_point_that_all_sweeps_go_through_is_measured_once_and_shown_in_each
     for name, varied in strategy_pages.SWEEPS.items():
         points = strategy_pages.points_of(results, name)
         assert [varied(p["problem"]) for p in points] == sorted(map(varied, convolution_problems(name)))
-        assert all(list(p["contenders"]) == ["numpy"] for p in points)
+        assert all(list(p["candidates"]) == ["numpy"] for p in points)
 
 
 def convolution_problems(name: str) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from minicnn.studies import ORDER, get_study, kernels, mlp, names, platforms
 
 
 def rows(time: float, *, epochs: int = 3, accuracy: float = 0.97) -> list[dict[str, Any]]:
-    """Epochs of a contender; the first takes ten times as long."""
+    """Epochs of a candidate; the first takes ten times as long."""
     return [
         {
             "epoch": i + 1, "time_s": 10 * time if i == 0 else time, "samples_per_s": 600 / time, "loss": 1.0 / (i + 1),
@@ -61,7 +61,7 @@ def test_platforms_says_what_the_loader_costs_and_leaves_the_first_epoch_out() -
     times = {"numpy": 4.0, "torch.nn:cpu": 2.0, "torch.nn-loader:cpu": 5.0}
     page = presented("platforms", setting, {"training-mnist": result(**times)})
     summary = page.tables[0].rows
-    assert [row["contender"] for row in summary] == ["numpy", "torch.nn:cpu", "torch.nn-loader:cpu", "cupy"]
+    assert [row["candidate"] for row in summary] == ["numpy", "torch.nn:cpu", "torch.nn-loader:cpu", "cupy"]
     assert summary[0]["time_s"].median == 4.0  # type: ignore[union-attr]
     assert summary[0]["first_s"] == 40.0
     assert summary[2]["published_s"] == 11.27
@@ -74,28 +74,28 @@ def test_platforms_says_what_the_loader_costs_and_leaves_the_first_epoch_out() -
     assert len(page.figures[0].panels) == 4
 
 
-def test_kernels_draws_the_ladder_and_the_block_sizes_of_gpus() -> None:
+def test_kernels_draws_the_ablation_and_the_block_sizes_of_gpus() -> None:
     engines = [e for e in ("cupy", "numba_cuda") if e in backends.names()]
     setting = Setting(kernels.Sizes(), ("numpy", *engines, "torch.nn:cuda"), {}, ("mnist",))
-    ladder, blocks, loaders = kernels.ladder(setting), kernels.blocks(setting), kernels.loaders(setting)
-    assert ladder[0] == "numpy"
-    assert f"{engines[0]} / graph alone" in ladder
+    ablation, blocks, loaders = kernels.ablation(setting), kernels.blocks(setting), kernels.loaders(setting)
+    assert ablation[0] == "numpy"
+    assert f"{engines[0]} / graph alone" in ablation
     assert f"{engines[-1]} / block 1024" in blocks
     assert "torch.nn-loader:cuda / 8 workers, pinned" in loaders
-    halves = {name: 1 / (i + 1) for i, name in enumerate(ladder)}
+    halves = {name: 1 / (i + 1) for i, name in enumerate(ablation)}
     results = {
         "training-mnist": result(numpy=1.0, **{engines[0]: 0.5}),
-        "ladder-mnist": result(**halves),
+        "ablation-mnist": result(**halves),
         "blocks-mnist": result(**dict.fromkeys(blocks[:-1], 1.0)),
         "loaders-mnist": result(**dict.fromkeys(loaders, 1.0)),
     }
     results["blocks-mnist"]["out"] = {blocks[-1]: "failed: too many resources requested"}
     page = presented("kernels", setting, results)
-    assert [f.name for f in page.figures] == ["training-mnist", "ladder-mnist", "blocks-mnist", "loaders-mnist"]
+    assert [f.name for f in page.figures] == ["training-mnist", "ablation-mnist", "blocks-mnist", "loaders-mnist"]
     by_name = {table.name: table for table in page.tables}
-    assert [row["speedup"] for row in by_name["ladder-mnist"].rows][:3] == pytest.approx([1, 2, 3])
+    assert [row["speedup"] for row in by_name["ablation-mnist"].rows][:3] == pytest.approx([1, 2, 3])
     assert by_name["blocks-mnist"].rows[-1]["epoch_s"] == Missing("failed: too many resources requested")
-    published = [row for row in by_name["training-mnist"].rows if str(row["contender"]).startswith("published")]
+    published = [row for row in by_name["training-mnist"].rows if str(row["candidate"]).startswith("published")]
     assert len(published) == 4
     assert published[0]["total_s"] == "155 to 185"
 
@@ -105,7 +105,7 @@ def test_loaders_may_take_fewer_samples_than_levels() -> None:
         setting = Setting(kernels.Sizes(samples=1000, **sizes), ("numpy",), {}, ("mnist",))
         return {m.name: m.given["settings"]["samples"] for m in kernels.measurements(setting)}
 
-    every = {f"{name}-mnist" for name in ("training", "ladder", "blocks", "loaders")}
+    every = {f"{name}-mnist" for name in ("training", "ablation", "blocks", "loaders")}
     assert samples() == dict.fromkeys(every, 1000)
     assert samples(sweep_samples=640) == dict.fromkeys(every, 640) | {"training-mnist": 1000}
     fewer = samples(sweep_samples=640, loader_samples=128)
@@ -118,7 +118,7 @@ def test_kernels_without_a_gpu_has_no_empty_cell_without_a_reason() -> None:
     empty: dict[str, Any] = {"history": {}, "out": {}}
     results = {
         "training-mnist": result(numpy=1.0),
-        "ladder-mnist": empty,
+        "ablation-mnist": empty,
         "blocks-mnist": empty,
         "loaders-mnist": empty,
     }

@@ -273,7 +273,7 @@ def test_the_study_from_end_to_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert "the step is bound by" in Path("out/report.html").read_text("utf-8")
 
 
-def test_a_contender_without_ceilings_has_no_place_under_the_roofline() -> None:
+def test_a_candidate_without_ceilings_has_no_place_under_the_roofline() -> None:
     page, nothing = Page(), {"copies": {}, "products": {}}
     steps = {"32": {"numba": [1.0]}}
     training = {f"training-{n}": {"steps": steps, "inputs": steps} for n in counting.NETWORKS}

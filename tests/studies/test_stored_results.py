@@ -45,8 +45,8 @@ def nothing_but_the_results(results: Path) -> None:
         ("data", [EVIL]),
         ("data", "mnist"),
         ("data", [["mnist"]]),
-        ("contenders", [EVIL]),
-        ("contenders", ["numpy:../x"]),
+        ("candidates", [EVIL]),
+        ("candidates", ["numpy:../x"]),
         ("absent", {EVIL: "gone"}),
         ("absent", {SCRIPT: "gone"}),
         ("absent", {"numpy": 3}),
@@ -91,7 +91,7 @@ def damages() -> dict[str, Callable[[Path], Any]]:
         "a time in words": rows(lambda found: found[1].update(time_s="long")),
         "no rows": rows(lambda found: found.clear()),
         "times of zero": rows(lambda found: [row.update(time_s=0) for row in found]),
-        "a contender that leads elsewhere": training(
+        "a candidate that leads elsewhere": training(
             lambda result: result["history"].update({EVIL: result["history"]["numpy"]})
         ),
     }

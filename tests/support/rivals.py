@@ -1,4 +1,4 @@
-"""Contenders of pretended measurements, made and called in processes of their own."""
+"""Candidates of pretended measurements, made and called in processes of their own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from minicnn.bench import Probe
 
 
 class Rival:
-    """A contender that does what its name says: "wrong" has a wrong gradient, "mad" a wrong loss, "broken" nothing."""
+    """A candidate that does what its name says: "wrong" has a wrong gradient, "mad" a wrong loss, "broken" nothing."""
 
     def __init__(self, name: str, pause: float = 0.0) -> None:
         if name == "absent":

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from minicnn.bench.contenders import on_gpu
+from minicnn.bench.candidates import on_gpu
 from minicnn.bench.page import Figure, Panel
 from minicnn.bench.timing import Spread
 from minicnn.extras import install
@@ -23,7 +23,7 @@ NAMES = {INK: "--ink", PAPER: "--paper", GRID: "--grid"}
 # Colours that people with any colour vision can tell apart, on light and dark paper: M. Okabe, K. Ito, Color
 # Universal Design, 2008, without black and yellow, and three by P. Tol, Colour Schemes, 2021.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#999933", "#AA3377", "#888888")
-CONTENDERS = {
+CANDIDATES = {
     "numpy": "#888888", "numba": "#D55E00", "cupy": "#E69F00", "numba_cuda": "#CC79A7", "torch": "#0072B2",
     "jax": "#AA3377", "torch.nn": "#56B4E9", "torch.nn-loader": "#009E73", "jax.lax": "#999933",
 }  # fmt: skip
@@ -36,15 +36,15 @@ Series = Mapping[str, tuple[Sequence[float], ...]]
 
 
 def color(name: str, among: Iterable[str] = ()) -> str:
-    """Colour of a contender, whatever its device; of another name by its place among the names of the figure."""
-    if _library(name) in CONTENDERS:
-        return CONTENDERS[_library(name)]
-    others = [n for n in among if _library(n) not in CONTENDERS]
+    """Colour of a candidate, whatever its device; of another name by its place among the names of the figure."""
+    if _library(name) in CANDIDATES:
+        return CANDIDATES[_library(name)]
+    others = [n for n in among if _library(n) not in CANDIDATES]
     return PALETTE[others.index(name) % len(PALETTE) if name in others else 0]
 
 
 def dashes(name: str) -> str:
-    """Line style of a contender: dashed on a GPU."""
+    """Line style of a candidate: dashed on a GPU."""
     return "--" if on_gpu(name.partition(" / ")[0]) else "-"
 
 

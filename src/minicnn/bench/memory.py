@@ -1,4 +1,4 @@
-"""Memory of the process and of the device that a contender takes."""
+"""Memory of the process and of the device that a candidate takes."""
 
 from __future__ import annotations
 

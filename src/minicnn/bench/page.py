@@ -126,7 +126,7 @@ class Page:
 
     Attributes:
         blocks: What there is, in order.
-        refusals: Contenders that computed something else than the reference, or failed, and why.
+        refusals: Candidates that computed something else than the reference, or failed, and why.
     """
 
     blocks: list[Block] = field(default_factory=list)
@@ -153,7 +153,7 @@ class Page:
         self.blocks.append(Figure(name, title, panels, caption))
 
     def refused(self, reasons: Mapping[str, str]) -> None:
-        """Say which contenders have no figures though they are here: refused, or failed; see `Contest.out`."""
+        """Say which candidates have no figures though they are here: refused, or failed; see `Comparison.out`."""
         self.refusals |= reasons
         for name, why in reasons.items():
             self.words(f"`{name}` has no figures here: {why}")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from minicnn.bench.contenders import is_name
+from minicnn.bench.candidates import is_name
 from minicnn.bench.page import Missing, Page
 from minicnn.bench.store import Record, Store
 
@@ -21,7 +21,7 @@ class Setting:
 
     Attributes:
         sizes: The study's own sizes.
-        contenders: Names of those that can run here, in order.
+        candidates: Names of those that can run here, in order.
         absent: The others, with why, and what would mend it.
         data: Names of data sets.
         data_dir: Their folder, if named.
@@ -31,7 +31,7 @@ class Setting:
     """
 
     sizes: Any
-    contenders: tuple[str, ...]
+    candidates: tuple[str, ...]
     absent: Mapping[str, str]
     data: tuple[str, ...]
     data_dir: str | None = None
@@ -40,11 +40,11 @@ class Setting:
     only: tuple[str, ...] = ()
 
     def missing(self, name: str, out: Mapping[str, str]) -> Missing:
-        """The cell of a contender that has no figure, with the reason.
+        """The cell of a candidate that has no figure, with the reason.
 
         Args:
-            name: Name of the contender.
-            out: Why contenders of a measurement are out: see `Contest.out`.
+            name: Name of the candidate.
+            out: Why candidates of a measurement are out: see `Comparison.out`.
         """
         if name in out:
             return Missing(out[name])
@@ -80,7 +80,7 @@ class Study:
         measurements: What there is to measure for a setting, in order.
         present: Puts tables, figures and words on a page, from results alone.
         others: Other data sets that it can work with.
-        peers: Peers that take part: see `minicnn.bench.contenders.PEERS`.
+        peers: Peers that take part: see `minicnn.bench.candidates.PEERS`.
     """
 
     title: str
@@ -178,7 +178,7 @@ def _setting(study: Study, kept: Any) -> Setting:
     rules: dict[str, Callable[[Any], bool]] = {
         "sizes": lambda v: isinstance(v, dict) and v.keys() == vars(study.full).keys()
         and all(_alike(v[k], old) for k, old in vars(study.full).items()),
-        "contenders": lambda v: several(v, is_name),
+        "candidates": lambda v: several(v, is_name),
         "absent": lambda v: isinstance(v, dict) and all(is_name(k) and text(why) for k, why in v.items()),
         "data": lambda v: several(v, lambda name: name in (*study.data, *study.others)),
         "data_dir": lambda v: v is None or text(v),
@@ -193,7 +193,7 @@ def _setting(study: Study, kept: Any) -> Setting:
     for name, rule in rules.items():
         if not rule(kept[name]):
             message = (
-                f"A stored setting names data sets, contenders and sizes that the study knows. Received: {name} = "
+                f"A stored setting names data sets, candidates and sizes that the study knows. Received: {name} = "
                 f"{kept[name]!r:.80}. Measure the study again."
             )
             raise ValueError(message)

@@ -1,6 +1,6 @@
-"""Contenders that train one of the studies' networks: a model on a backend, or a peer, with the same methods.
+"""Candidates that train one of the studies' networks: a model on a backend, or a peer, with the same methods.
 
-A trainer is made in a process of its own: see `minicnn.bench.contest`. All start from the same weights and see the
+A trainer is made in a process of its own: see `minicnn.bench.comparison`. All start from the same weights and see the
 same batches.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from minicnn.backends import get_backend
 from minicnn.backends.base import Backend
-from minicnn.bench.contenders import PEERS, backend_of
+from minicnn.bench.candidates import PEERS, backend_of
 from minicnn.bench.memory import MB, footprint, let_go, resident
 from minicnn.bench.operations import apart, step_inputs, step_times
 from minicnn.bench.timing import awaken, stopwatch
@@ -53,10 +53,10 @@ def gradient_tolerance(settings: Settings) -> float:
 def trainer(
     name: str, settings: Settings, options: Mapping[str, Any] | None = None, *, scaled: bool = False
 ) -> Trainer:
-    """The trainer of a contender.
+    """The trainer of a candidate.
 
     Args:
-        name: Name of the contender.
+        name: Name of the candidate.
         settings: What to train and how.
         options: Further arguments: of the backend for one of minicnn's, of the trainer for a peer.
         scaled: Whether the images are scaled to 0 .. 1 before the training, rather than in each step.
@@ -69,10 +69,10 @@ def trainer(
 
 
 class Trainer:
-    """What a contender does; made and called in a process of its own.
+    """What a candidate does; made and called in a process of its own.
 
     Args:
-        name: Name of the contender.
+        name: Name of the candidate.
         settings: What to train and how.
         options: See `trainer`.
         scaled: See `trainer`.
@@ -81,7 +81,7 @@ class Trainer:
     def __init__(self, name: str, settings: Settings, options: Mapping[str, Any], scaled: bool) -> None:
         self.bare_mb = resident() / MB
         self.settings, self.options = settings, options
-        self.backend: Backend = open_contender(name, {} if name.partition(":")[0] in PEERS else options)
+        self.backend: Backend = open_candidate(name, {} if name.partition(":")[0] in PEERS else options)
         _warm_up(self.backend)
         let_go()
         self.library_mb = resident() / MB
@@ -137,7 +137,7 @@ class Trainer:
         return stopwatch(lambda: self._forward(self._passes), self.backend.synchronize) / self._passes
 
     def nodes(self, repeats: int) -> dict[str, Any] | None:
-        """Time of each node of a step on the whole training set; None if the contender has no Program.
+        """Time of each node of a step on the whole training set; None if the candidate has no Program.
 
         Returns:
             "nodes", and whether they were timed "apart", each compiled by itself, as the step merges nodes.
@@ -175,8 +175,8 @@ def _warm_up(backend: Backend) -> None:
     backend.to_numpy(backend.xp.matmul(tall, thin))
 
 
-def open_contender(name: str, options: Mapping[str, Any]) -> Backend:
-    """The backend of a contender, with options of its own such as `options=Options(fused=False)`."""
+def open_candidate(name: str, options: Mapping[str, Any]) -> Backend:
+    """The backend of a candidate, with options of its own such as `options=Options(fused=False)`."""
     if not options:
         return get_backend(backend_of(name))
     from minicnn.backends import backend_class
@@ -326,5 +326,5 @@ class JaxPeer(Trainer):
 
 
 def first_weights(settings: Settings, samples: job.Samples) -> Weights:
-    """The weights that every contender starts from."""
+    """The weights that every candidate starts from."""
     return job.make_model(settings, samples, get_backend("numpy")).get_weights()

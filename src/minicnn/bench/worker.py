@@ -1,4 +1,4 @@
-"""A contender in a process of its own, so that threads, memory and settings of libraries do not mix."""
+"""A candidate in a process of its own, so that threads, memory and settings of libraries do not mix."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from typing import Any
 
 from minicnn import machine
 
-# JAX would take three quarters of a GPU's memory, which contenders share.
+# JAX would take three quarters of a GPU's memory, which candidates share.
 DEFAULTS = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 EXPECTED = (ValueError, TypeError, RuntimeError, OSError, ImportError, MemoryError)
 PATIENCE = 10.0  # seconds that a process gets to end by itself
 
 
-class ContenderError(RuntimeError):
-    """A contender failed: the message names it and says why.
+class CandidateError(RuntimeError):
+    """A candidate failed: the message names it and says why.
 
     Attributes:
-        name: The contender.
+        name: The candidate.
         why: Why it failed, in one line.
     """
 
@@ -39,13 +39,13 @@ class Worker:
     """Context manager: an object in a fresh process, whose methods are called from this one.
 
     Args:
-        name: Name of the contender, for messages.
+        name: Name of the candidate, for messages.
         make: Class or function of a module, called there as `make(*args)`; it makes the object.
         args: Its arguments; they travel by pickle.
         environment: Variables of the environment that the process has in addition, from its start.
 
     Raises:
-        ContenderError: On entering, if the object cannot be made.
+        CandidateError: On entering, if the object cannot be made.
 
     Example:
         >>> import collections
@@ -87,7 +87,7 @@ class Worker:
         """Wait until the object is made.
 
         Raises:
-            ContenderError: If it cannot be; the process has then ended.
+            CandidateError: If it cannot be; the process has then ended.
         """
         try:
             self.receive()
@@ -102,7 +102,7 @@ class Worker:
         """Call a method of the object and wait for its result.
 
         Raises:
-            ContenderError: If it raises an exception, or the process ends.
+            CandidateError: If it raises an exception, or the process ends.
         """
         self.send(method, *args, **kwargs)
         return self.receive()
@@ -132,7 +132,7 @@ class Worker:
         """Wait for the result of the call that `send` has begun.
 
         Raises:
-            ContenderError: If it raises an exception, or the process ends.
+            CandidateError: If it raises an exception, or the process ends.
         """
         try:
             good, answer = self._pipe.recv()
@@ -140,9 +140,9 @@ class Worker:
             self._process.join()
             said = [line.strip() for line in self._said.read_text("utf-8", "replace").splitlines() if line.strip()]
             why = f"its process ended with code {self._process.exitcode}" + (f": {said[-1]}" if said else "")
-            raise ContenderError(self.name, why) from None
+            raise CandidateError(self.name, why) from None
         if not good:
-            raise ContenderError(self.name, answer)
+            raise CandidateError(self.name, answer)
         return answer
 
 
@@ -165,7 +165,7 @@ def together(workers: Mapping[str, Worker]) -> Iterator[tuple[dict[str, Worker],
         for name, worker in workers.items():
             try:
                 worker.wait()
-            except ContenderError as error:
+            except CandidateError as error:
                 out[name] = error.why
             else:
                 ready[name] = worker

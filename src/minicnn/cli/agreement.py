@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from minicnn.cli.contenders import Result
+from minicnn.cli.candidates import Result
 from minicnn.jobs.parity import largest_difference, smallest_share
 from minicnn.loop.tracing import PRECISIONS
 from minicnn.tolerance import EPSILON, tolerance

@@ -15,8 +15,8 @@ from typing import Any
 import click
 
 from minicnn import machine
-from minicnn.cli import agreement, contenders, figures
-from minicnn.cli.contenders import Result
+from minicnn.cli import agreement, candidates, figures
+from minicnn.cli.candidates import Result
 from minicnn.cli.options import BACKEND, EPILOG, run_folder, training_options
 from minicnn.cli.runs import RunFolder, require
 from minicnn.cli.tables import console, table
@@ -29,7 +29,7 @@ COLUMNS = (
     "backend", "time_s", "first_time_s", "samples_per_s", "speedup", "test_accuracy", "memory_mb", "difference",
     "agrees",
 )  # fmt: skip
-LINES = 10  # of progress for a contender, where the output is no terminal
+LINES = 10  # of progress for a candidate, where the output is no terminal
 
 
 @click.command(epilog=EPILOG)
@@ -55,10 +55,10 @@ def compare(
     require("matplotlib")
     settings = Settings.resolve(**options)
     if backends is None:
-        names, notes = contenders.found(settings, with_peer=with_peer)
+        names, notes = candidates.found(settings, with_peer=with_peer)
     else:
         names, notes = _named(ctx, backends), []
-        names += contenders.peers(names, settings) if with_peer else []
+        names += candidates.peers(names, settings) if with_peer else []
     for note in (*notes, *machine.warnings()):
         click.echo(f"note: {note}", err=True)
     place = run_folder(out, "compare", settings.network, settings.data)
@@ -75,7 +75,7 @@ def compare(
     _show(results, checks, rows, reference, place)
     bad = [r.name for r in results if r.failure or not all(c.passed for c in checks[r.name])]
     if bad:
-        message = f"Every contender computes the same. Received: {', '.join(bad)} failed or differed; see above."
+        message = f"Every candidate computes the same. Received: {', '.join(bad)} failed or differed; see above."
         raise click.ClickException(message)
 
 
@@ -92,9 +92,9 @@ def _run(names: list[str], settings: Settings, samples: job.Samples) -> list[Res
     results = []
     with tempfile.TemporaryDirectory(prefix="minicnn-") as text, _Display(names, settings) as display:
         folder = Path(text)
-        contenders.write_samples(samples, folder)
+        candidates.write_samples(samples, folder)
         for name in names:
-            results.append(contenders.run(name, settings, samples, folder, lambda e, n=name: display.show(n, e)))  # type: ignore[misc]
+            results.append(candidates.run(name, settings, samples, folder, lambda e, n=name: display.show(n, e)))  # type: ignore[misc]
             display.end(results[-1])
     if all(r.failure for r in results):
         message = "; ".join(f"{r.name}: {r.failure}" for r in results)
@@ -110,7 +110,7 @@ def _check(
 ) -> tuple[dict[str, list[agreement.Check]], Result]:
     """Compare each with the reference: NumPy, else the first that has not failed."""
     fine = [r for r in results if not r.failure]
-    reference = next((r for r in fine if r.name.partition(":")[0] == contenders.REFERENCE), fine[0])
+    reference = next((r for r in fine if r.name.partition(":")[0] == candidates.REFERENCE), fine[0])
     per_epoch = num_batches(len(samples["x_train"]), settings.batch_size or 1, settings.last_batch)
     checks: dict[str, list[agreement.Check]] = {r.name: [] for r in results}
     for result in fine:
@@ -146,9 +146,9 @@ def _second_look(
 
 
 def _rows(results: list[Result], checks: dict[str, list[agreement.Check]], reference: Result) -> list[dict[str, Any]]:
-    """The table: a row a contender that has not failed."""
+    """The table: a row a candidate that has not failed."""
     fine = [r for r in results if not r.failure]
-    base = reference.time if reference.name.startswith(contenders.REFERENCE) else max(r.time for r in fine)
+    base = reference.time if reference.name.startswith(candidates.REFERENCE) else max(r.time for r in fine)
     return [
         {
             "backend": r.name,
@@ -215,7 +215,7 @@ def _show(
     out.print()
     out.print(table("", heads, cells, numbers=True))
     out.print()
-    base = contenders.REFERENCE if reference.name.startswith(contenders.REFERENCE) else "the slowest"
+    base = candidates.REFERENCE if reference.name.startswith(candidates.REFERENCE) else "the slowest"
     out.print(
         f"Time per epoch: median without the first. Speed-up: over {base}. Memory: growth of the process while it "
         "trains, beyond libraries and data; on a GPU what is allocated there. Largest difference: of an epoch's loss "

@@ -43,9 +43,9 @@ def comparison(path: Path, results: Sequence[Row], title: str, reference: str) -
 
     Args:
         path: File to write.
-        results: One entry a contender: "name", "history", "time_s", "first_time_s", "memory_mb".
+        results: One entry a candidate: "name", "history", "time_s", "first_time_s", "memory_mb".
         title: Title.
-        reference: Name of the contender that the others are compared with.
+        reference: Name of the candidate that the others are compared with.
     """
     figure = _figure(10, 7)
     figure.suptitle(title, fontsize=11)

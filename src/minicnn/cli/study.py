@@ -13,7 +13,7 @@ import click
 from minicnn import backends as known_backends
 from minicnn import data, machine, studies
 from minicnn.bench import figures, markdown, report, tables
-from minicnn.bench.contenders import PEERS, Field, find
+from minicnn.bench.candidates import PEERS, Field, find
 from minicnn.bench.page import Page
 from minicnn.bench.report import Chapter
 from minicnn.bench.store import Store
@@ -24,7 +24,7 @@ from minicnn.cli.runs import require
 from minicnn.files import write_file
 
 ALL = "all"
-CONTENDER = Name("A contender", lambda: [*known_backends.names(), *PEERS], part=":")
+CANDIDATE = Name("A candidate", lambda: [*known_backends.names(), *PEERS], part=":")
 RESULTS = "results"  # folder of the stored results, in the folder of all that is written
 
 
@@ -66,7 +66,7 @@ def study(
 
     Finished measurements are kept in the folder of the results, and an interrupted study goes on,
     as long as machine, versions and sizes stay what they are. Writes tables (CSV, JSON), figures
-    (PNG, SVG) and one report, report.html. Contenders that do not compute what the first one does
+    (PNG, SVG) and one report, report.html. Candidates that do not compute what the first one does
     are refused, not timed; if one is refused or fails, the exit code is 1.
     """
     if measure_only and (stored or docs is not None):
@@ -101,7 +101,7 @@ def study(
     click.echo(f"{docs or out / 'report.html'}: {', '.join(c.name for c in chapters)}")
     refused = [f"{c.name}: {n} {why}" for c in chapters for n, why in c.page.refusals.items()]
     if refused:
-        message = f"Every contender that is here computes the same. Received: {'; '.join(refused)}"
+        message = f"Every candidate that is here computes the same. Received: {'; '.join(refused)}"
         if not stored:
             raise click.ClickException(message)
         click.echo(f"note: {message}", err=True)
@@ -121,7 +121,7 @@ def _settings(
     only = None
     if backends is not None:
         parameter = next(p for p in ctx.command.params if p.name == "backends")
-        only = [CONTENDER.convert(part.strip(), parameter, ctx) for part in backends.split(",")]
+        only = [CANDIDATE.convert(part.strip(), parameter, ctx) for part in backends.split(",")]
     changes = _changes(ctx, opened, sizes)
     chosen = {n: _data(ctx, n, s, datasets, alone=len(opened) == 1) for n, s in opened.items()}
     for note in machine.warnings():
@@ -176,7 +176,7 @@ def _data(ctx: click.Context, name: str, opened: Study, given: Sequence[str], *,
 
 
 def _carried_out(name: str, opened: Study, setting: Setting, field: Field, out: Path, *, again: bool) -> None:
-    click.echo(f"{name}: {', '.join(setting.contenders)}")
+    click.echo(f"{name}: {', '.join(setting.candidates)}")
     for absent, why in setting.absent.items():
         click.echo(f"  without {absent}: {why}")
     store = Store(out / RESULTS / name, field.machine)

@@ -1,4 +1,4 @@
-"""`minicnn worker`: one contender of `minicnn compare`, in a process of its own.
+"""`minicnn worker`: one candidate of `minicnn compare`, in a process of its own.
 
 It reads its order from standard input, one JSON object, and writes events to standard output, one JSON object a line:
 "step" now and then, "epoch" after each epoch, "end" with all results. Weights go to a file, as JSON has no arrays.
@@ -21,7 +21,7 @@ from minicnn import machine
 from minicnn.backends.base import Backend
 from minicnn.callbacks import Callback
 from minicnn.callbacks.base import Logs
-from minicnn.cli.contenders import PEER
+from minicnn.cli.candidates import PEER
 from minicnn.data import batch_indices, epoch_order
 from minicnn.jobs import job
 from minicnn.jobs.settings import Settings

@@ -1,4 +1,4 @@
-"""Whether contenders compute the same: the loss and the gradients of one batch from the same weights."""
+"""Whether candidates compute the same: the loss and the gradients of one batch from the same weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Arrays = Mapping[str, np.ndarray[Any, Any]]
 
 @dataclass(frozen=True)
 class Probe:
-    """What a contender computes from the first weights and the first batch.
+    """What a candidate computes from the first weights and the first batch.
 
     Attributes:
         loss: Mean loss.
@@ -32,17 +32,17 @@ class Probe:
 def parity(
     probes: Mapping[str, Probe], reference: str, rtol: float, others: Mapping[str, float] = MappingProxyType({})
 ) -> dict[str, str]:
-    """Compare each contender with the reference.
+    """Compare each candidate with the reference.
 
     Args:
         probes: What each computes, by name.
         reference: Name of the one that is taken to be right.
         rtol: Largest difference: of the loss relative to it, of a gradient relative to its largest element (or to a
             thousandth of the largest of all, as some gradients are zero but for rounding).
-        others: The same for contenders that compute in another precision, by name.
+        others: The same for candidates that compute in another precision, by name.
 
     Returns:
-        For each contender that computes something else, what differs; it is not to be timed.
+        For each candidate that computes something else, what differs; it is not to be timed.
     """
     refused = {}
     right = probes[reference]

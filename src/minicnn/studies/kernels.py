@@ -13,7 +13,7 @@ from typing import Any
 
 from minicnn import backends
 from minicnn.backends._gpu.options import NAIVE, Options
-from minicnn.bench import Column, Contest, Measurement, Page, Panel, Results, Setting, Study, figures
+from minicnn.bench import Column, Comparison, Measurement, Page, Panel, Results, Setting, Study, figures
 from minicnn.bench.page import Cell
 from minicnn.bench.trainers import ModelTrainer, Row, Trainer, gradient_tolerance, settings_of, trainer
 from minicnn.data import Loader
@@ -78,42 +78,46 @@ class Sizes:
 
 
 def measurements(setting: Setting) -> Iterator[Measurement]:
-    """Trainings on each data set; on the first of them the ladder, the block sizes and the loaders."""
+    """Trainings on each data set; on the first of them the ablation, the block sizes and the loaders."""
     sizes = setting.sizes
     for data in setting.data:
-        yield _measurement(setting, f"training-{data}", data, setting.contenders, sizes.epochs, sizes.samples)
+        yield _measurement(setting, f"training-{data}", data, setting.candidates, sizes.epochs, sizes.samples)
     data = setting.data[0]
     few = sizes.sweep_samples or sizes.samples
-    for name, contenders in (("ladder", ladder(setting)), ("blocks", blocks(setting)), ("loaders", loaders(setting))):
+    for name, candidates in (
+        ("ablation", ablation(setting)),
+        ("blocks", blocks(setting)),
+        ("loaders", loaders(setting)),
+    ):
         samples = sizes.loader_samples or few if name == "loaders" else few
-        yield _measurement(setting, f"{name}-{data}", data, contenders, sizes.sweep_epochs, samples)
+        yield _measurement(setting, f"{name}-{data}", data, candidates, sizes.sweep_epochs, samples)
 
 
 def _measurement(
-    setting: Setting, name: str, data: str, contenders: Sequence[str], epochs: int, samples: int
+    setting: Setting, name: str, data: str, candidates: Sequence[str], epochs: int, samples: int
 ) -> Measurement:
     settings = settings_of("kernels", data, setting.data_dir, epochs=epochs, samples=samples or None)
     return Measurement(
-        name, {"settings": asdict(settings), "contenders": contenders}, partial(_train, settings, contenders)
+        name, {"settings": asdict(settings), "candidates": candidates}, partial(_train, settings, candidates)
     )
 
 
-def ladder(setting: Setting) -> tuple[str, ...]:
-    """The contenders of the ladder that can run, as "backend / level"; the references first."""
-    here = [f"{engine} / {level}" for engine in LEVELS if engine in setting.contenders for level in LEVELS[engine]]
-    return (*[name for name in setting.contenders if name == BASE], *here) if here else ()
+def ablation(setting: Setting) -> tuple[str, ...]:
+    """The candidates of the ablation that can run, as "backend / level"; the references first."""
+    here = [f"{engine} / {level}" for engine in LEVELS if engine in setting.candidates for level in LEVELS[engine]]
+    return (*[name for name in setting.candidates if name == BASE], *here) if here else ()
 
 
 def blocks(setting: Setting) -> tuple[str, ...]:
     """The same for the sweep of block sizes."""
-    engines = [e for e in ("cupy", "numba_cuda") if e in setting.contenders]
+    engines = [e for e in ("cupy", "numba_cuda") if e in setting.candidates]
     return tuple(f"{engine} / block {block}" for engine in engines for block in BLOCKS)
 
 
 def loaders(setting: Setting) -> tuple[str, ...]:
     """The same for the sweep of data loaders, with data in memory beside them."""
     found = []
-    for name in setting.contenders:
+    for name in setting.candidates:
         library, _, device = name.partition(":")
         if library == "torch.nn":
             pins = ("", ", pinned") if device.startswith("cuda") else ("",)
@@ -126,8 +130,8 @@ def loaders(setting: Setting) -> tuple[str, ...]:
     return tuple(found)
 
 
-def contender(name: str, settings: Settings) -> Trainer:
-    """The trainer of a contender "backend", "backend / level", "backend / block 64", "backend / loader, 2 workers"."""
+def candidate(name: str, settings: Settings) -> Trainer:
+    """The trainer of a candidate "backend", "backend / level", "backend / block 64", "backend / loader, 2 workers"."""
     base, _, how = name.partition(" / ")
     if how.startswith("block "):
         options = Options(fused=False, tiled=False, graph=False, block=int(how.removeprefix("block ")))
@@ -144,7 +148,7 @@ class LoadedTrainer(ModelTrainer):
     """A model that is fed by `minicnn.data.Loader`, batch by batch from the host.
 
     Args:
-        name: Name of the contender.
+        name: Name of the candidate.
         settings: What to train and how.
         options: Of the backend.
         workers: Threads of the loader.
@@ -161,28 +165,28 @@ class LoadedTrainer(ModelTrainer):
         return self.fit(self._loader, None, *callbacks)
 
 
-def _train(settings: Settings, contenders: Sequence[str]) -> dict[str, Any]:
-    """Rows of the epochs by contender; why others are out."""
-    if not contenders:
+def _train(settings: Settings, candidates: Sequence[str]) -> dict[str, Any]:
+    """Rows of the epochs by candidate; why others are out."""
+    if not candidates:
         return {"history": {}, "out": {}}
-    history: dict[str, list[dict[str, Any]]] = {name: [] for name in contenders}
+    history: dict[str, list[dict[str, Any]]] = {name: [] for name in candidates}
     tolerance = gradient_tolerance(settings)
-    with Contest(contenders, contender, settings) as contest:
-        contest.check(tolerance, others={n: rounded("bfloat16")[0] for n in contenders if n.endswith("bfloat16")})
-        contest.prepare("evaluate")  # compiles it
+    with Comparison(candidates, candidate, settings) as comparison:
+        comparison.check(tolerance, others={n: rounded("bfloat16")[0] for n in candidates if n.endswith("bfloat16")})
+        comparison.prepare("evaluate")  # compiles it
         for _ in range(settings.epochs):
-            rows = contest.call("train_epoch")
-            for name, found in contest.call("evaluate").items():
+            rows = comparison.call("train_epoch")
+            for name, found in comparison.call("evaluate").items():
                 history[name].append({**rows[name], **{f"test_{key}": value for key, value in found.items()}})
-        kept = {name: history[name] for name in contest.names}
-        return {"history": kept, "out": contest.out}
+        kept = {name: history[name] for name in comparison.names}
+        return {"history": kept, "out": comparison.out}
 
 
 # Presentation -------------------------------------------------------------------------------------
 
 
 def present(page: Page, setting: Setting, results: Results) -> None:
-    """Trainings beside the published ones; the ladder, the block sizes, the loaders."""
+    """Trainings beside the published ones; the ablation, the block sizes, the loaders."""
     for place, data in enumerate(setting.data):
         result = results[f"training-{data}"]
         page.section(f"Training on {data}")
@@ -191,11 +195,11 @@ def present(page: Page, setting: Setting, results: Results) -> None:
             page.words(
                 "Two convolutions of 3x3, max-pooling and one dense layer: 50,890 parameters. Batches of 64, shuffled, "
                 "plain SGD with learning rate 0.01 on the mean loss, float32, the same first weights and batches "
-                "everywhere. Epochs are taken in turns; loss and gradients of the first batch were compared before."
+                "everywhere. Epochs are interleaved; loss and gradients of the first batch were compared before."
             )
         _training(page, setting, data, result)
     data = setting.data[0]
-    _ladder(page, setting, data, results[f"ladder-{data}"])
+    _ablation(page, setting, data, results[f"ablation-{data}"])
     _blocks(page, setting, data, results[f"blocks-{data}"])
     _loaders(page, setting, data, results[f"loaders-{data}"])
 
@@ -204,15 +208,15 @@ def _training(page: Page, setting: Setting, data: str, result: Mapping[str, Any]
     history = result["history"]
     epochs = setting.sizes.epochs
     columns = [
-        Column("contender", "contender"), Column("total_s", f"{epochs} epochs (s)", "{:.3g}"),
+        Column("candidate", "candidate"), Column("total_s", f"{epochs} epochs (s)", "{:.3g}"),
         Column("first_s", "of these the first (s)", "{:.3g}"), Column("epoch_s", "epoch (s)", "{:.3g}"),
         Column("test_s", "testing (s)", "{:.2g}"),
         Column("accuracy", "test accuracy (%)", "{:.2f}"), Column("loss", "training loss (nats)", "{:.4f}"),
     ]  # fmt: skip
     seen = next((round(rows[0]["samples_per_s"] * rows[0]["time_s"]) for rows in history.values()), 0)
     rows: list[dict[str, Cell]] = []
-    for name in (*setting.contenders, *setting.absent):
-        row: dict[str, Cell] = {"contender": name}
+    for name in (*setting.candidates, *setting.absent):
+        row: dict[str, Cell] = {"candidate": name}
         if name in history:
             epoch_rows = history[name]
             row |= {
@@ -228,12 +232,12 @@ def _training(page: Page, setting: Setting, data: str, result: Mapping[str, Any]
     for name, (seconds, mnist, fashion) in PUBLISHED.items():
         accuracy = {"mnist": mnist, "fashion_mnist": fashion}.get(data)
         total = seconds if data == "mnist" else None
-        rows.append({"contender": f"published: {name}", "total_s": total, "accuracy": accuracy})
+        rows.append({"candidate": f"published: {name}", "total_s": total, "accuracy": accuracy})
     note = (
         f"An epoch has {seen:,} samples here; in the first a library may still compile, so it counts for the total "
         "alone. Published times are for 5 epochs of 60,000 samples, testing took 0.09 to 0.13 s. Its PyTorch network "
         "is another one (padding, a ReLU on the logits); its CUDA gradients are summed over the batch and partly never "
-        "computed, so its speed-up is mostly work left undone. Here all contenders compute the same gradients."
+        "computed, so its speed-up is mostly work left undone. Here all candidates compute the same gradients."
     )
     page.table(f"training-{data}", f"Training on {data}", columns, rows, note)
     page.figure(
@@ -275,16 +279,16 @@ def _fastest(history: Mapping[str, Sequence[Mapping[str, Any]]], what: str) -> s
 def _sweep_table(
     page: Page, setting: Setting, name: str, title: str, result: Mapping[str, Any], wanted: Sequence[str], note: str
 ) -> None:
-    """A row for each contender of a sweep, whether or not it could run."""
+    """A row for each candidate of a sweep, whether or not it could run."""
     columns = [
-        Column("contender", "contender"), Column("epoch_s", "epoch (s)", "{:.3g}"),
+        Column("candidate", "candidate"), Column("epoch_s", "epoch (s)", "{:.3g}"),
         Column("speedup", "speed-up over the first", "{:.2f}"), Column("loss", "training loss (nats)", "{:.4f}"),
         Column("accuracy", "test accuracy (%)", "{:.2f}"),
     ]  # fmt: skip
     history = result["history"]
     rows: list[dict[str, Cell]] = []
     for text in wanted:
-        row: dict[str, Cell] = {"contender": text}
+        row: dict[str, Cell] = {"candidate": text}
         engine = _library(text)
         first = next((n for n in wanted if n in history and _library(n) in (engine, BASE)), text)
         if text in history:
@@ -302,7 +306,7 @@ def _sweep_table(
 
 
 def _library(name: str) -> str:
-    """What a contender of a sweep is without its level or loader: what it is compared with, and absent with."""
+    """What a candidate of a sweep is without its level or loader: what it is compared with, and absent with."""
     return name.partition(" / ")[0].replace("-loader", "")
 
 
@@ -311,8 +315,8 @@ def _bars(history: Mapping[str, Sequence[Mapping[str, Any]]]) -> Panel:
     return Panel("Time of an epoch", lambda axes: figures.bars(axes, spreads, "time (s)"), len(spreads))
 
 
-def _ladder(page: Page, setting: Setting, data: str, result: Mapping[str, Any]) -> None:
-    page.section("The ladder of optimisations")
+def _ablation(page: Page, setting: Setting, data: str, result: Mapping[str, Any]) -> None:
+    page.section("Ablation of the optimisations")
     page.refused(result["out"])
     page.words(
         "Each level switches on what it names and nothing else. Naive is one thread for each result and one kernel for "
@@ -322,16 +326,16 @@ def _ladder(page: Page, setting: Setting, data: str, result: Mapping[str, Any]) 
         "stay on the device unless they are said to come from the host, batch by batch; overlapped copies run while "
         "earlier batches are computed."
     )
-    known = [e for e in LEVELS if e in backends.names() and e in (*setting.contenders, *setting.absent)]
-    base = [name for name in (*setting.contenders, *setting.absent) if name == BASE]
+    known = [e for e in LEVELS if e in backends.names() and e in (*setting.candidates, *setting.absent)]
+    base = [name for name in (*setting.candidates, *setting.absent) if name == BASE]
     wanted = [*base, *(f"{engine} / {level}" for engine in known for level in LEVELS[engine])]
     note = (
         f"{BASE} computes the references, one operation after the other; where it took no part, an engine's levels "
         "are compared with its first."
     )
-    _sweep_table(page, setting, f"ladder-{data}", f"Levels of optimisation on {data}", result, wanted, note)
+    _sweep_table(page, setting, f"ablation-{data}", f"Levels of optimisation on {data}", result, wanted, note)
     if result["history"]:
-        page.figure(f"ladder-{data}", "Levels of optimisation", [_bars(result["history"])], _WHISKERS)
+        page.figure(f"ablation-{data}", "Levels of optimisation", [_bars(result["history"])], _WHISKERS)
         page.words(_fastest(result["history"], "an epoch"))
 
 

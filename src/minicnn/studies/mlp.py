@@ -10,7 +10,19 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from minicnn.bench import Column, Contest, Measurement, Missing, Page, Panel, Results, Setting, Spread, Study, figures
+from minicnn.bench import (
+    Column,
+    Comparison,
+    Measurement,
+    Missing,
+    Page,
+    Panel,
+    Results,
+    Setting,
+    Spread,
+    Study,
+    figures,
+)
 from minicnn.bench.page import Cell
 from minicnn.bench.trainers import gradient_tolerance, settings_of, trainer
 from minicnn.jobs.settings import Settings
@@ -34,7 +46,7 @@ class Sizes:
 
     Attributes:
         iterations: Iterations, each on the whole training set.
-        turn: How many of them a contender makes in its turn, between two looks at the accuracy.
+        turn: How many of them a candidate makes in its turn, between two looks at the accuracy.
         hold_out: Samples held out.
         repeats: How often the forward pass and each operation are timed.
         samples: The most samples that are used; 0 for all.
@@ -50,39 +62,39 @@ class Sizes:
 
 
 def measurements(setting: Setting) -> Iterator[Measurement]:
-    """The training on each data set, all contenders in one run."""
+    """The training on each data set, all candidates in one run."""
     sizes = setting.sizes
     for data in setting.data:
         settings = settings_of(
             "mlp", data, setting.data_dir, epochs=sizes.iterations, hold_out=sizes.hold_out,
             samples=sizes.samples or None,
         )  # fmt: skip
-        given = {"settings": asdict(settings), "sizes": asdict(sizes), "contenders": setting.contenders}
-        yield Measurement(f"training-{data}", given, partial(_train, settings, sizes, setting.contenders))
+        given = {"settings": asdict(settings), "sizes": asdict(sizes), "candidates": setting.candidates}
+        yield Measurement(f"training-{data}", given, partial(_train, settings, sizes, setting.candidates))
 
 
-def _train(settings: Settings, sizes: Sizes, contenders: Sequence[str]) -> dict[str, Any]:
-    """Rounds of iterations in turns, then forward passes in turns, single operations, and memory."""
-    rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in contenders}
+def _train(settings: Settings, sizes: Sizes, candidates: Sequence[str]) -> dict[str, Any]:
+    """Interleaved rounds of iterations, then interleaved forward passes, single operations, and memory."""
+    rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in candidates}
     tolerance = gradient_tolerance(settings)
-    with Contest(contenders, partial(trainer, scaled=sizes.input == "float32"), settings) as contest:
-        contest.check(tolerance)
+    with Comparison(candidates, partial(trainer, scaled=sizes.input == "float32"), settings) as comparison:
+        comparison.check(tolerance)
         for method, given in (("evaluate", "val"), ("nodes", 1)):
-            contest.prepare(method, given)  # compiles it
+            comparison.prepare(method, given)  # compiles it
         done = 0
         while done < sizes.iterations:
             steps = min(sizes.turn, sizes.iterations - done)
             done += steps
-            rows = contest.call("train_whole", steps)
-            for name, found in contest.call("evaluate", "val").items():
+            rows = comparison.call("train_whole", steps)
+            for name, found in comparison.call("evaluate", "val").items():
                 row = {key: rows[name][key] for key in ("time_s", "loss", "accuracy")}
                 rounds[name].append({"iteration": done, "steps": steps, **row, "val_accuracy": found["accuracy"]})
-        account = contest.call("account")
-        forward = contest.time("forward", rounds=sizes.repeats)
-        nodes = contest.call("nodes", sizes.repeats)
+        account = comparison.call("account")
+        forward = comparison.time("forward", rounds=sizes.repeats)
+        nodes = comparison.call("nodes", sizes.repeats)
         return {
-            "rounds": {name: rounds[name] for name in contest.names}, "forward": forward, "nodes": nodes,
-            "account": account, "out": contest.out,
+            "rounds": {name: rounds[name] for name in comparison.names}, "forward": forward, "nodes": nodes,
+            "account": account, "out": comparison.out,
         }  # fmt: skip
 
 
@@ -108,7 +120,7 @@ def present(page: Page, setting: Setting, results: Results) -> None:
         page.figure(
             f"training-{data}", f"Training on {data}", _training_panels(result),
             f"Accuracy on the samples that are held out, after every {turn} iterations; the lines lie on each other "
-            "where all contenders compute the same. Bars are medians of turns of so many iterations, the first left "
+            "where all candidates compute the same. Bars are medians of turns of so many iterations, the first left "
             "out, whiskers their quartiles.",
         )  # fmt: skip
         page.words(_found(result))
@@ -131,7 +143,7 @@ def forward_ms(result: Mapping[str, Any], name: str) -> Spread:
 
 def _totals(page: Page, setting: Setting, data: str, result: Mapping[str, Any]) -> None:
     columns = [
-        Column("contender", "contender"),
+        Column("candidate", "candidate"),
         Column("total_s", f"total, {setting.sizes.iterations} iterations (s)", "{:.3g}"),
         Column("first_s", "of these the first turn (s)", "{:.3g}"),
         Column("iteration_ms", "iteration (ms)", "{:.3g}"), Column("forward_ms", "forward (ms)", "{:.3g}"),
@@ -142,8 +154,8 @@ def _totals(page: Page, setting: Setting, data: str, result: Mapping[str, Any]) 
         Column("published_backward_ms", "published: backward (ms)", "{:.1f}"),
     ]  # fmt: skip
     rows: list[dict[str, Cell]] = []
-    for name in (*setting.contenders, *setting.absent):
-        row: dict[str, Cell] = {"contender": name}
+    for name in (*setting.candidates, *setting.absent):
+        row: dict[str, Cell] = {"candidate": name}
         if name in result["rounds"]:
             turns, whole, forward = result["rounds"][name], iteration_ms(result, name), forward_ms(result, name)
             rest = whole.median - forward.median
@@ -190,7 +202,7 @@ def _training_panels(result: Mapping[str, Any]) -> list[Panel]:
 def _found(result: Mapping[str, Any]) -> str:
     names = list(result["rounds"])
     if not names:
-        return "No contender could be measured."
+        return "No candidate could be measured."
     medians = {name: iteration_ms(result, name).median for name in names}
     order = sorted(names, key=lambda name: medians[name])
     last = [100 * result["rounds"][name][-1]["val_accuracy"] for name in names]

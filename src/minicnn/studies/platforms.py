@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from minicnn.bench import Column, Contest, Measurement, Page, Panel, Results, Setting, Spread, Study, figures
+from minicnn.bench import Column, Comparison, Measurement, Page, Panel, Results, Setting, Spread, Study, figures
 from minicnn.bench.page import Cell
 from minicnn.bench.trainers import gradient_tolerance, settings_of, trainer
 from minicnn.jobs.settings import Settings
@@ -32,7 +32,7 @@ PUBLISHED = {
     "PyTorch CUDA": (8.72, 6_948, 97.21),
     "PyTorch MPS": (9.05, 6_645, 97.31),
 }
-# Which of these a contender of ours stands beside.
+# Which of these a candidate of ours stands beside.
 BESIDE = {
     "numba": "Numba CPU", "numba_cuda": "Numba CUDA", "torch.nn-loader:cpu": "PyTorch CPU",
     "torch.nn-loader:cuda": "PyTorch CUDA", "torch.nn-loader:mps": "PyTorch MPS",
@@ -53,44 +53,44 @@ class Sizes:
 
 
 def measurements(setting: Setting) -> Iterator[Measurement]:
-    """The training on each data set: all contenders in one run, epoch by epoch in turns."""
+    """The training on each data set: all candidates in one run, epochs interleaved."""
     for data in setting.data:
         settings = settings_of(
             "platforms", data, setting.data_dir, epochs=setting.sizes.epochs, samples=setting.sizes.samples or None
         )
-        given = {"settings": asdict(settings), "contenders": setting.contenders}
-        yield Measurement(f"training-{data}", given, partial(_train, settings, setting.contenders))
+        given = {"settings": asdict(settings), "candidates": setting.candidates}
+        yield Measurement(f"training-{data}", given, partial(_train, settings, setting.candidates))
 
 
-def _train(settings: Settings, contenders: Sequence[str]) -> dict[str, Any]:
-    """Rows of the epochs by contender; why others are out."""
-    history: dict[str, list[dict[str, Any]]] = {name: [] for name in contenders}
+def _train(settings: Settings, candidates: Sequence[str]) -> dict[str, Any]:
+    """Rows of the epochs by candidate; why others are out."""
+    history: dict[str, list[dict[str, Any]]] = {name: [] for name in candidates}
     tolerance = gradient_tolerance(settings)
-    with Contest(contenders, trainer, settings) as contest:
-        contest.check(tolerance)
-        contest.prepare("evaluate")  # compiles it
+    with Comparison(candidates, trainer, settings) as comparison:
+        comparison.check(tolerance)
+        comparison.prepare("evaluate")  # compiles it
         for _ in range(settings.epochs):
-            rows = contest.call("train_epoch")
-            for name, found in contest.call("evaluate").items():
+            rows = comparison.call("train_epoch")
+            for name, found in comparison.call("evaluate").items():
                 tested = {f"test_{key}": value for key, value in found.items()}
                 history[name].append({**rows[name], **tested})
-        rows = {name: history[name] for name in contest.names}
-        return {"history": rows, "out": contest.out}
+        rows = {name: history[name] for name in comparison.names}
+        return {"history": rows, "out": comparison.out}
 
 
 # Presentation -------------------------------------------------------------------------------------
 
 
 def present(page: Page, setting: Setting, results: Results) -> None:
-    """Summary, figure and a table of the epochs for each contender."""
+    """Summary, figure and a table of the epochs for each candidate."""
     for data in setting.data:
         result = results[f"training-{data}"]
         history = result["history"]
         page.section(f"Training on {data}")
         page.refused(result["out"])
         page.words(
-            "Each contender starts from the same weights and sees the same batches of 512, the last one padded; SGD "
-            "with learning rate 0.01 and momentum 0.9, float32. Epochs are taken in turns, each contender in a "
+            "Each candidate starts from the same weights and sees the same batches of 512, the last one padded; SGD "
+            "with learning rate 0.01 and momentum 0.9, float32. Epochs are interleaved, each candidate in a "
             "process of its own; loss and gradients of the first batch were compared before anything was timed."
         )
         _summary(page, setting, data, result)
@@ -114,7 +114,7 @@ def times(rows: Sequence[Mapping[str, Any]], key: str = "time_s") -> Spread:
 
 def _summary(page: Page, setting: Setting, data: str, result: Mapping[str, Any]) -> None:
     columns = [
-        Column("contender", "contender"), Column("time_s", "time per epoch (s)", "{:.3g}"),
+        Column("candidate", "candidate"), Column("time_s", "time per epoch (s)", "{:.3g}"),
         Column("samples_per_s", "samples per s", "{:,.0f}"), Column("first_s", "first epoch (s)", "{:.3g}"),
         Column("accuracy", "test accuracy (%)", "{:.2f}"), Column("process_mb", "process memory (MB)", "{:,.0f}"),
         Column("device_mb", "device memory (MB)", "{:,.1f}"), Column("published", "published as"),
@@ -123,8 +123,8 @@ def _summary(page: Page, setting: Setting, data: str, result: Mapping[str, Any])
         Column("published_accuracy", "published: test accuracy (%)", "{:.2f}"),
     ]  # fmt: skip
     rows: list[dict[str, Cell]] = []
-    for name in (*setting.contenders, *setting.absent):
-        row: dict[str, Cell] = {"contender": name}
+    for name in (*setting.candidates, *setting.absent):
+        row: dict[str, Cell] = {"candidate": name}
         if name in result["history"]:
             epochs = result["history"][name]
             row |= {
@@ -148,7 +148,7 @@ def _summary(page: Page, setting: Setting, data: str, result: Mapping[str, Any])
         "load samples one by one, as `torch.nn-loader` does here, and normalise them, which ours do not. Process "
         "memory is the peak with libraries and data."
     )
-    page.table(f"summary-{data}", f"All contenders on {data}", columns, rows, note)
+    page.table(f"summary-{data}", f"All candidates on {data}", columns, rows, note)
 
 
 def _panels(history: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Panel]:
@@ -181,7 +181,7 @@ def _panels(history: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Panel]:
 def _found(history: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     """What the figures show, in words."""
     if not history:
-        return "No contender could be measured."
+        return "No candidate could be measured."
     medians = {name: times(rows).median for name, rows in history.items()}
     order = sorted(medians, key=lambda name: medians[name])
     fastest, slowest = order[0], order[-1]

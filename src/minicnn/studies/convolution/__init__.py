@@ -12,13 +12,13 @@ from functools import partial
 from typing import Any
 
 from minicnn.bench import Measurement, Page, Results, Setting, Study
-from minicnn.bench.contenders import PEERS
+from minicnn.bench.candidates import PEERS
 from minicnn.ops.strategies import Problem
 from minicnn.studies.convolution import breakdown, layer_pages, strategy_pages, sweeps
 
 NETWORKS = {"alexnet": 224, "overfeat": 231, "vgg16": 224, "googlenet": 224}  # with the sides of their images
 CLASSES = 1000
-LOSS_RTOL = 1e-3  # between contenders, of a batch: sums of up to 25,088 products, layer by layer, in float32
+LOSS_RTOL = 1e-3  # between candidates, of a batch: sums of up to 25,088 products, layer by layer, in float32
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,8 @@ def sweep_of(name: str, sizes: Sizes) -> list[Problem]:
 
 
 def backends_of(setting: Setting) -> tuple[str, ...]:
-    """Contenders that are backends."""
-    return tuple(name for name in setting.contenders if name.partition(":")[0] not in PEERS)
+    """Candidates that are backends."""
+    return tuple(name for name in setting.candidates if name.partition(":")[0] not in PEERS)
 
 
 def measurements(setting: Setting) -> Iterator[Measurement]:
@@ -105,15 +105,15 @@ def measurements(setting: Setting) -> Iterator[Measurement]:
     jobs |= {name: (some, [p for p in sweep_of(name, sizes) if p != base(sizes)]) for name in strategy_pages.SWEEPS}
     for name, (names, problems) in jobs.items():
         given: dict[str, Any] = {
-            "contenders": names, "problems": [asdict(p) for p in problems], "rounds": sizes.rounds,
+            "candidates": names, "problems": [asdict(p) for p in problems], "rounds": sizes.rounds,
             "budget_s": sizes.budget_s,
         }  # fmt: skip
         run = partial(sweeps.measure, names, problems, sizes.rounds, sizes.budget_s)
         yield Measurement(f"strategies-{name}", given, run)
-    names = tuple(name for name in setting.contenders if name.partition(":")[0] not in sizes.not_in_layers)
+    names = tuple(name for name in setting.candidates if name.partition(":")[0] not in sizes.not_in_layers)
     for name, side in NETWORKS.items():
         image = sizes.network_image or side
-        given = {"contenders": names, "image": image, "batch": sizes.network_batch}
+        given = {"candidates": names, "image": image, "batch": sizes.network_batch}
         run = partial(
             breakdown.measure, names, name, image, sizes.network_batch, sizes.iterations, CLASSES, LOSS_RTOL
         )  # fmt: skip
@@ -123,7 +123,7 @@ def measurements(setting: Setting) -> Iterator[Measurement]:
 def present(page: Page, setting: Setting, results: Results) -> None:
     """Who wins where, memory and errors, sweeps; then the layers of the networks."""
     strategy_pages.strategies(page, results)
-    left_out = [n for n in setting.contenders if n.partition(":")[0] in setting.sizes.not_in_layers]
+    left_out = [n for n in setting.candidates if n.partition(":")[0] in setting.sizes.not_in_layers]
     images = {name: setting.sizes.network_image or side for name, side in NETWORKS.items()}
     found = {name: results[f"layers-{name}"] for name in NETWORKS}
     layer_pages.layers(page, setting.sizes.network_batch, images, found, quick=setting.quick, left_out=left_out)

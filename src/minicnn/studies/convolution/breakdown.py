@@ -1,6 +1,6 @@
 """What the kinds of layers of whole networks take: each node of a training step between clocks, or PyTorch's profiler.
 
-Where a contender merges nodes into kernels, each kernel counts as its largest node, if the contender tells their times.
+Where a candidate merges nodes into kernels, each kernel counts as its largest node, if the candidate tells their times.
 If not, or if it compiles the step as a whole, each node is compiled and timed by itself.
 """
 
@@ -15,8 +15,8 @@ import numpy as np
 from minicnn import layers as kinds
 from minicnn import zoo
 from minicnn.backends.base import Array, Backend
-from minicnn.bench import ContenderError, Worker, stopwatch, torch_peer
-from minicnn.bench.contenders import PEERS, backend_of
+from minicnn.bench import CandidateError, Worker, stopwatch, torch_peer
+from minicnn.bench.candidates import PEERS, backend_of
 from minicnn.bench.operations import NodeTime, apart, step_inputs, step_times
 from minicnn.bench.worker import together
 from minicnn.losses import SparseCategoricalCrossentropy
@@ -68,24 +68,24 @@ def network(name: str, image: int, backend: str | None, classes: int) -> Model:
 
 
 class Layers:
-    """A contender: trains a network and times its parts; lives in a process of its own.
+    """A candidate: trains a network and times its parts; lives in a process of its own.
 
     Args:
-        contender: A backend, or the peer "torch.nn" with a device.
+        candidate: A backend, or the peer "torch.nn" with a device.
         name: Name of the network in the zoo.
         image: Height and width of an image.
         batch: Images in a step.
         classes: Classes.
     """
 
-    def __init__(self, contender: str, name: str, image: int, batch: int, classes: int) -> None:
+    def __init__(self, candidate: str, name: str, image: int, batch: int, classes: int) -> None:
         rng = np.random.default_rng(0)
-        self._peer = contender.partition(":")[0] in PEERS
+        self._peer = candidate.partition(":")[0] in PEERS
         self._x = rng.standard_normal((batch, image, image, 3), np.float32)
         self._y = rng.integers(0, classes, batch).astype(np.int32)
-        self._device = contender.partition(":")[2] or "cpu"
-        model = network(name, image, None if self._peer else backend_of(contender), classes)
-        weights = model.get_weights()  # all contenders draw them at the same time: 138 million take seconds
+        self._device = candidate.partition(":")[2] or "cpu"
+        model = network(name, image, None if self._peer else backend_of(candidate), classes)
+        weights = model.get_weights()  # all candidates draw them at the same time: 138 million take seconds
         if not self._peer:
             self._model = model
         else:
@@ -222,31 +222,31 @@ def _torch_part(key: str) -> list[tuple[str, str]]:
 
 
 def measure(
-    contenders: Sequence[str], name: str, image: int, batch: int, iterations: int, classes: int, rtol: float
+    candidates: Sequence[str], name: str, image: int, batch: int, iterations: int, classes: int, rtol: float
 ) -> dict[str, Any]:
-    """The parts of a network's training step on each contender, one after the other.
+    """The parts of a network's training step on each candidate, one after the other.
 
     Returns:
-        "seconds" by contender, phase and part; "nodes", "merged" and "apart": whose nodes were timed so; "steps" by
-        contender; "out": why others could not take part; and "refused": who computes another loss.
+        "seconds" by candidate, phase and part; "nodes", "merged" and "apart": whose nodes were timed so; "steps" by
+        candidate; "out": why others could not take part; and "refused": who computes another loss.
     """
     result: dict[str, Any] = {
         "seconds": {}, "nodes": [], "merged": [], "apart": [], "steps": {}, "losses": {}, "out": {}, "refused": {},
     }  # fmt: skip
-    made = {c: Worker(c, Layers, c, name, image, batch, classes) for c in contenders}
+    made = {c: Worker(c, Layers, c, name, image, batch, classes) for c in candidates}
     with together(made) as (workers, result["out"]):
-        for contender, worker in workers.items():
+        for candidate, worker in workers.items():
             try:
-                loss = result["losses"][contender] = worker.call("loss")
+                loss = result["losses"][candidate] = worker.call("loss")
                 first = next(iter(result["losses"].values()))
                 if not abs(loss - first) <= rtol * abs(first):
-                    result["refused"][contender] = f"its loss {loss:.6g} is not {first:.6g}, the first contender's"
+                    result["refused"][candidate] = f"its loss {loss:.6g} is not {first:.6g}, the first candidate's"
                     continue
-                result["seconds"][contender], how = worker.call("parts", iterations)
-                result[how].append(contender)
-                result["steps"][contender] = worker.call("step", min(iterations, STEPS))
-            except ContenderError as error:
-                result["out"][contender] = error.why
+                result["seconds"][candidate], how = worker.call("parts", iterations)
+                result[how].append(candidate)
+                result["steps"][candidate] = worker.call("step", min(iterations, STEPS))
+            except CandidateError as error:
+                result["out"][candidate] = error.why
             finally:
                 worker.close()  # its memory is the next one's
     return result

@@ -30,15 +30,15 @@ def layers(
     )
     for result in results.values():
         page.refused(result["refused"])
-    contenders = list(dict.fromkeys(c for result in results.values() for c in result["seconds"]))
-    columns = [Column("network", "network"), Column("contender", "contender"), Column("phase", "phase")]
+    candidates = list(dict.fromkeys(c for result in results.values() for c in result["seconds"]))
+    columns = [Column("network", "network"), Column("candidate", "candidate"), Column("phase", "phase")]
     columns += [Column("ms", "time (ms)", "{:.3g}"), *(Column(part, f"{part} (%)", "{:.1f}") for part in PARTS)]
     rows: list[dict[str, Cell]] = []
     for name, result in results.items():
-        for contender, seconds in result["seconds"].items():
+        for candidate, seconds in result["seconds"].items():
             for phase in PHASES:
                 total, shares = _shares(seconds[phase])
-                row: dict[str, Cell] = {"network": f"`{name}`", "contender": f"`{contender}`", "phase": phase}
+                row: dict[str, Cell] = {"network": f"`{name}`", "candidate": f"`{candidate}`", "phase": phase}
                 rows.append({**row, "ms": total, **shares})
     out = "; ".join(f"`{c}`: {why}" for c, why in results[next(iter(results))]["out"].items())
     note = "Medians over the iterations." + (f" Not timed by layers: {out}." if out else "")
@@ -48,14 +48,14 @@ def layers(
     if left_out:
         note += f" Left out in this form of the study, being slow: {', '.join(f'`{c}`' for c in left_out)}."
     page.table("layers", "Time by kind of layer", columns, rows, note)
-    for contender in contenders:
+    for candidate in candidates:
         panels = [
-            Panel(f"{phase}, {contender}", _stacks(results, contender, phase)) for phase in ("forward", "backward")
+            Panel(f"{phase}, {candidate}", _stacks(results, candidate, phase)) for phase in ("forward", "backward")
         ]
-        name = f"layers-{contender}".replace(":", "-").replace(".", "-")
-        page.figure(name, f"Where the time of a step goes on {contender}", panels, "Shares of each phase, without the "
+        name = f"layers-{candidate}".replace(":", "-").replace(".", "-")
+        page.figure(name, f"Where the time of a step goes on {candidate}", panels, "Shares of each phase, without the "
                     "optimizer's update.")  # fmt: skip
-    _share_table(page, results, contenders)
+    _share_table(page, results, candidates)
 
 
 def _shares(parts: Mapping[str, Sequence[float]]) -> tuple[Spread, dict[str, float]]:
@@ -66,28 +66,28 @@ def _shares(parts: Mapping[str, Sequence[float]]) -> tuple[Spread, dict[str, flo
     return Spread.of(totals, 1e3), {part: 100 * m / whole for part, m in medians.items()}
 
 
-def _stacks(results: Mapping[str, Mapping[str, Any]], contender: str, phase: str) -> Callable[[Any], None]:
+def _stacks(results: Mapping[str, Mapping[str, Any]], candidate: str, phase: str) -> Callable[[Any], None]:
     def draw(axes: Any) -> None:
-        found = {name: result["seconds"].get(contender) for name, result in results.items()}
+        found = {name: result["seconds"].get(candidate) for name, result in results.items()}
         bars = {name: _shares(seconds[phase])[1] for name, seconds in found.items() if seconds}
         figures.stacked(axes, bars, "share of the time (%)", "")
 
     return draw
 
 
-def _share_table(page: Page, results: Mapping[str, Mapping[str, Any]], contenders: Sequence[str]) -> None:
-    columns = [Column("network", "network"), *(Column(c, f"`{c}` (%)", "{:.1f}") for c in contenders)]
+def _share_table(page: Page, results: Mapping[str, Mapping[str, Any]], candidates: Sequence[str]) -> None:
+    columns = [Column("network", "network"), *(Column(c, f"`{c}` (%)", "{:.1f}") for c in candidates)]
     columns.append(Column("published", "published: at most (%)"))
     rows: list[dict[str, Cell]] = []
     shares: list[tuple[float, str, str]] = []
     for name, result in results.items():
         row: dict[str, Cell] = {"network": f"`{name}`", "published": PUBLISHED_SHARE}
-        for contender, seconds in result["seconds"].items():
+        for candidate, seconds in result["seconds"].items():
             whole = {
                 p: [a + b for a, b in zip(seconds["forward"][p], seconds["backward"][p], strict=True)] for p in PARTS
             }
-            row[contender] = share = _shares(whole)[1]["convolution"]
-            shares.append((share, name, contender))
+            row[candidate] = share = _shares(whole)[1]["convolution"]
+            shares.append((share, name, candidate))
         rows.append(row)
     note = (
         "The published figure is of the four networks at batches of GPU size, where dense layers are cheap: their "
@@ -95,8 +95,8 @@ def _share_table(page: Page, results: Mapping[str, Mapping[str, Any]], contender
     )
     page.table("shares", "Share of convolution in forward and backward together", columns, rows, note)
     if shares:
-        (most, network, contender), (least, other, where) = max(shares), min(shares)
+        (most, network, candidate), (least, other, where) = max(shares), min(shares)
         page.words(
             f"Convolution takes between {least:.0f} % (`{other}` on `{where}`) and {most:.0f} % (`{network}` on "
-            f"`{contender}`) of forward and backward; published were up to {PUBLISHED_SHARE} %."
+            f"`{candidate}`) of forward and backward; published were up to {PUBLISHED_SHARE} %."
         )

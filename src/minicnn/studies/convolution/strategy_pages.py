@@ -37,7 +37,7 @@ def title(entry: Entry) -> str:
 
 def entries(point: Point, direction: str) -> Iterator[tuple[Entry, Spread]]:
     """What was timed at a point in one direction, with milliseconds."""
-    for backend, found in point["contenders"].items():
+    for backend, found in point["candidates"].items():
         for way, times in found["times"].items():
             if times.get(direction):
                 yield (way, backend), Spread.of(times[direction], 1e3)
@@ -57,8 +57,8 @@ def points_of(results: Results, name: str) -> list[Point]:
     varied, (base,) = SWEEPS[name], results["strategies-base"]["points"]
     points: list[Point] = results[f"strategies-{name}"]["points"]
     if all(varied(p["problem"]) != varied(base["problem"]) for p in points):
-        here = points[0]["contenders"] if points else base["contenders"]
-        points = [*points, {**base, "contenders": {k: v for k, v in base["contenders"].items() if k in here}}]
+        here = points[0]["candidates"] if points else base["candidates"]
+        points = [*points, {**base, "candidates": {k: v for k, v in base["candidates"].items() if k in here}}]
     return sorted(points, key=lambda point: varied(point["problem"]))
 
 
@@ -68,7 +68,7 @@ def strategies(page: Page, results: Results) -> None:
     page.section("Strategies at one point")
     for result in (results["strategies-base"], *(results[f"strategies-{name}"] for name in SWEEPS)):
         for at in result["points"]:
-            for backend, found in at["contenders"].items():
+            for backend, found in at["candidates"].items():
                 page.refused({f"{way} on {backend}": text for way, text in found["refused"].items()})
     names = "; ".join(f"{s.name}: {s.title}" for s in STRATEGIES.values())
     page.words(
@@ -100,7 +100,7 @@ def _base_table(page: Page, point: Point) -> None:
             Column(f"{key}_error", f"{d}: error", "{:.1e}"),
         ]  # fmt: skip
     rows: list[dict[str, Cell]] = []
-    for backend, found in point["contenders"].items():
+    for backend, found in point["candidates"].items():
         for way, times in found["times"].items():
             row: dict[str, Cell] = {"strategy": way, "backend": f"`{backend}`", "layout": found["layouts"][way]}
             for d, key in KEYS.items():
@@ -112,16 +112,16 @@ def _base_table(page: Page, point: Point) -> None:
             rows.append(row)
     left_out = [
         f"{way} on `{backend}`: {why}"
-        for backend, found in point["contenders"].items()
+        for backend, found in point["candidates"].items()
         for way, why in found["skipped"].items()
         if way not in (CHANNELS_FIRST, OWN)  # said of the vendor's already
     ]
-    left_out += [f"`{b}`: {c['failure']}" for b, c in point["contenders"].items() if "failure" in c]
+    left_out += [f"`{b}`: {c['failure']}" for b, c in point["candidates"].items() if "failure" in c]
     note = (
         "GFLOP/s count the multiply-adds of the definition, whatever the strategy does. Errors are the largest "
         "difference from float64, relative to the largest result. Left out: " + "; ".join(left_out) + "."
     )
-    prepared = {b: found["prepared"] for b, found in point["contenders"].items() if found.get("prepared")}
+    prepared = {b: found["prepared"] for b, found in point["candidates"].items() if found.get("prepared")}
     if prepared:
         note += f" Making all of them ready took {', '.join(f'{s:.1f} s on `{b}`' for b, s in prepared.items())}."
     page.table("base", "All strategies at one point", columns, rows, note)
@@ -145,7 +145,7 @@ def _memory_table(page: Page, point: Point) -> None:
             Column(f"{key}_measured", f"{d}: measured (MB)", "{:.2f}"),
         ]
     rows: list[dict[str, Cell]] = []
-    for backend, found in point["contenders"].items():
+    for backend, found in point["candidates"].items():
         for way in found["times"]:
             stated, measured = found["workspace"].get(way, {}), found["measured"].get(way, {})
             row: dict[str, Cell] = {"strategy": way, "backend": f"`{backend}`", "layout": found["layouts"][way]}
@@ -168,7 +168,7 @@ def _memory_table(page: Page, point: Point) -> None:
 def _memory_words(point: Point) -> str:
     off: list[float] = []
     transformed: list[float] = []  # of strategies that call an FFT
-    for found in point["contenders"].values():
+    for found in point["candidates"].values():
         for way, stated in found["workspace"].items():
             for d, nbytes in stated.items():
                 seen = found["measured"].get(way, {}).get(d)
@@ -211,7 +211,7 @@ def _winners(page: Page, results: Results) -> None:
 def _winner_words(results: Results) -> str:
     """For each backend which strategies win in which sweep, and by how much the vendor leads ours."""
     texts = []
-    for backend in results["strategies-base"]["points"][0]["contenders"]:
+    for backend in results["strategies-base"]["points"][0]["candidates"]:
         parts = []
         for name, varied in SWEEPS.items():
             wins: dict[str, list[int]] = {}
@@ -265,7 +265,7 @@ def _of_all(ratios: Sequence[float]) -> str:
 def _sweep(page: Page, name: str, points: Sequence[Point]) -> None:
     varied = SWEEPS[name]
     page.section(f"Over {name}")
-    backends = list(dict.fromkeys(b for p in points for b in p["contenders"]))
+    backends = list(dict.fromkeys(b for p in points for b in p["candidates"]))
     shown = [b for b in backends if any(e[1] == b for p in points for e, _ in entries(p, "forward"))]
     own = [b for b in shown if all(e[0] == OWN for p in points for e, _ in entries(p, "forward") if e[1] == b)]
     for backend in [b for b in shown if b not in own]:
@@ -281,7 +281,7 @@ def _sweep(page: Page, name: str, points: Sequence[Point]) -> None:
     columns.append(Column("error", "largest error", "{:.1e}"))
     rows: list[dict[str, Cell]] = []
     for point in points:
-        for backend, found in point["contenders"].items():
+        for backend, found in point["candidates"].items():
             for way, times in found["times"].items():
                 row: dict[str, Cell] = {"at": varied(point["problem"]), "strategy": way, "backend": f"`{backend}`"}
                 for d, key in KEYS.items():

@@ -13,8 +13,8 @@ import numpy as np
 from minicnn import ops
 from minicnn.backends import get_backend
 from minicnn.backends.base import Array, Executable
-from minicnn.bench import ContenderError, Worker, awaken, interleaved, stopwatch, torch_peer
-from minicnn.bench.contenders import on_gpu
+from minicnn.bench import CandidateError, Worker, awaken, interleaved, stopwatch, torch_peer
+from minicnn.bench.candidates import on_gpu
 from minicnn.bench.memory import allocated
 from minicnn.bench.operations import carry
 from minicnn.bench.worker import together
@@ -25,7 +25,7 @@ from minicnn.tolerance import tolerance
 OWN = "own kernel"  # of a backend that has one for convolutions
 VENDOR, CHANNELS_FIRST = "vendor", "vendor, channels first"  # the library's own on images in NHWC, and in NCHW
 LEAST_S = 0.01  # a call that takes less is repeated, and the mean counts
-ASLEEP_S = 0.02  # a contender that has not computed for so long is awakened
+ASLEEP_S = 0.02  # a candidate that has not computed for so long is awakened
 FACTS = ("errors", "layouts", "workspace", "measured", "prepared")
 HostArray = np.ndarray[Any, Any]
 Way = tuple[str, Direction]
@@ -81,7 +81,7 @@ def strategy_of(way: str) -> Strategy:
 
 
 class Convolver:
-    """A contender: computes convolutions by every strategy that its backend can; lives in a process of its own.
+    """A candidate: computes convolutions by every strategy that its backend can; lives in a process of its own.
 
     Args:
         name: Name of the backend.
@@ -220,7 +220,7 @@ class Convolver:
 
 
 def measure(names: Sequence[str], problems: Sequence[Problem], rounds: int, budget_s: float) -> dict[str, Any]:
-    """All strategies on all backends: refusals, errors, memory, and seconds in turns.
+    """All strategies on all backends: refusals, errors, memory, and interleaved seconds.
 
     Args:
         names: The backends.
@@ -241,7 +241,7 @@ def _answers(workers: Mapping[str, Worker], failed: dict[str, str]) -> dict[str,
     for name in [name for name in workers if name not in failed]:
         try:
             found[name] = workers[name].receive()
-        except ContenderError as error:
+        except CandidateError as error:
             failed[name] = error.why
     return found
 
@@ -278,26 +278,26 @@ def _asked(workers: Mapping[str, Worker], failed: dict[str, str], right: Mapping
 def _point(workers: Mapping[str, Worker], problem: Problem, rounds: int, budget_s: float) -> dict[str, Any]:
     failed: dict[str, str] = {}
     skipped, facts = _begun(workers, failed, problem)
-    contenders: dict[str, dict[str, Any]] = {}
+    candidates: dict[str, dict[str, Any]] = {}
     for name in workers:
         if name in failed:
-            contenders[name] = {"failure": failed[name], **{k: {} for k in ("times", "refused", "skipped", *FACTS)}}
+            candidates[name] = {"failure": failed[name], **{k: {} for k in ("times", "refused", "skipped", *FACTS)}}
             continue
         errors = facts[name]["errors"]
         refused = {way: text for way, text in _judged(errors, problem).items() if text}
         times: dict[str, dict[str, list[float]]] = {way: {} for way in errors if way not in refused}
-        contenders[name] = {"skipped": skipped[name], "refused": refused, "times": times, **facts[name]}
+        candidates[name] = {"skipped": skipped[name], "refused": refused, "times": times, **facts[name]}
     for direction in DIRECTIONS:
         calls = {
             (name, way): partial(workers[name].call, "time", way, direction)
-            for name, found in contenders.items()
+            for name, found in candidates.items()
             for way in found["times"]
         }
         samples = interleaved({f"{way} on {name}": call for (name, way), call in calls.items()},
                               rounds=rounds, budget_s=budget_s)  # fmt: skip
         for name, way in calls:
-            contenders[name]["times"][way][direction] = samples[f"{way} on {name}"]
-    return {"problem": asdict(problem), "flops": problem.flops, "contenders": contenders}
+            candidates[name]["times"][way][direction] = samples[f"{way} on {name}"]
+    return {"problem": asdict(problem), "flops": problem.flops, "candidates": candidates}
 
 
 def allowed(way: str, problem: Problem, direction: Direction) -> float:

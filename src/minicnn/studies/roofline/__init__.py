@@ -25,8 +25,8 @@ class Sizes:
         image: Height and width of the images; 64 in Tiny-ImageNet.
         batches: Batch sizes of the sweep, the smallest first.
         swept: Networks that are trained at each of them; the others at the batch size of the epoch only.
-        rounds: How often each contender has its turn.
-        budget_s: Seconds after which no round of a batch size starts, once each contender has had three.
+        rounds: How often each candidate has its turn.
+        budget_s: Seconds after which no round of a batch size starts, once each candidate has had three.
         samples: Training images of an epoch.
         tests: Test images.
         epoch_batch: Batch size of the epoch.
@@ -34,7 +34,7 @@ class Sizes:
         copies: Bytes of the arrays that are copied.
         side: Rows of the matrices that are multiplied on a CPU; four times as many on a GPU.
         repeats: Samples of each ceiling.
-        left_out: Contenders that do not train the networks, being slow.
+        left_out: Candidates that do not train the networks, being slow.
     """
 
     image: int = 64
@@ -61,32 +61,32 @@ QUICK = Sizes(
 def measurements(setting: Setting) -> Iterator[Measurement]:
     """Ceilings, counts, PyTorch's counts, memory accounts, and each network's training."""
     sizes: Sizes = setting.sizes
-    everyone = setting.contenders
+    everyone = setting.candidates
     image = (sizes.image, sizes.image, 3)
     sides = {"cpu": sizes.side, "gpu": 4 * sizes.side}
-    given: dict[str, Any] = {"contenders": everyone, "copies": sizes.copies, "sides": sides, "repeats": sizes.repeats}
+    given: dict[str, Any] = {"candidates": everyone, "copies": sizes.copies, "sides": sides, "repeats": sizes.repeats}
     yield Measurement("ceilings", given, partial(ceilings.measure, everyone, sizes.copies, sides, sizes.repeats))
     two = (sizes.batches[0], sizes.batches[0] * 2)
     for name in NETWORKS:
         given = {"batches": two, "image": image}
-        yield Measurement(f"counts-{name}", given, partial(_counts, setting.contenders, name, two, image))
+        yield Measurement(f"counts-{name}", given, partial(_counts, setting.candidates, name, two, image))
     data = setting.data[0]
     given = {"batch": sizes.account_batch, "image": image}
     yield Measurement("accounts", given, partial(_accounts, sizes.account_batch, image))
-    some = tuple(c for c in setting.contenders if c.partition(":")[0] not in sizes.left_out) or setting.contenders
+    some = tuple(c for c in setting.candidates if c.partition(":")[0] not in sizes.left_out) or setting.candidates
     for name in NETWORKS:
         batches = sizes.batches if name in sizes.swept else (sizes.epoch_batch,)
         given = {
-            "contenders": some, "batches": batches, "rounds": sizes.rounds, "budget_s": sizes.budget_s,
+            "candidates": some, "batches": batches, "rounds": sizes.rounds, "budget_s": sizes.budget_s,
             "data": data,
             "samples": sizes.samples, "tests": sizes.tests, "epoch_batch": sizes.epoch_batch, "image": image,
         }  # fmt: skip
         yield Measurement(f"training-{name}", given, partial(_train, sizes, data, setting, some, name, batches))
 
 
-def _counts(contenders: tuple[str, ...], name: str, batches: tuple[int, int], image: tuple[int, ...]) -> dict[str, Any]:
+def _counts(candidates: tuple[str, ...], name: str, batches: tuple[int, int], image: tuple[int, ...]) -> dict[str, Any]:
     counted = counting.count(name, batches, image)
-    has_torch = any(c.startswith("torch") for c in contenders)
+    has_torch = any(c.startswith("torch") for c in candidates)
     return {**counted, "torch": counting.torch_count(name, image) if has_torch else None}
 
 

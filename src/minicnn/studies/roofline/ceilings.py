@@ -11,8 +11,8 @@ import numpy as np
 
 from minicnn import ops
 from minicnn.backends import get_backend
-from minicnn.bench import ContenderError, Worker, stopwatch
-from minicnn.bench.contenders import PEERS, backend_of, on_gpu
+from minicnn.bench import CandidateError, Worker, stopwatch
+from minicnn.bench.candidates import PEERS, backend_of, on_gpu
 from minicnn.program.graph import Program
 
 COPIES = ("numpy", "torch", "cupy")  # libraries that copy into an array that is there already
@@ -160,7 +160,7 @@ class Ceilings:
         return None
 
     def launch(self, repeats: int) -> list[float]:
-        """Seconds of an operation on next to nothing, one of many in a step as the contender carries it out."""
+        """Seconds of an operation on next to nothing, one of many in a step as the candidate carries it out."""
         call, count = self._modules() if self._peer else self._operations()
         return [stopwatch(call, self.backend.synchronize, least_s=LEAST_S) / count for _ in range(repeats)]
 
@@ -199,8 +199,8 @@ def measure(names: Sequence[str], sizes: Sequence[int], sides: Mapping[str, int]
         repeats: Samples of each.
 
     Returns:
-        "copies" by backend and bytes, "products" by backend and precision, "launches" by contender, "caches" of the
-        CPU, "l2" of GPUs by backend, and "out": why contenders could not take part.
+        "copies" by backend and bytes, "products" by backend and precision, "launches" by candidate, "caches" of the
+        CPU, "l2" of GPUs by backend, and "out": why candidates could not take part.
     """
     result: dict[str, Any] = {"copies": {}, "products": {}, "launches": {}, "out": {}, "caches": cpu_caches(), "l2": {}}
     for name in names:
@@ -218,7 +218,7 @@ def measure(names: Sequence[str], sizes: Sequence[int], sides: Mapping[str, int]
                 for p in precisions:
                     rates = worker.call("product", sides["gpu" if gpu else "cpu"], p, repeats)
                     result["products"][name][p] = rates
-        except ContenderError as error:
+        except CandidateError as error:
             result["out"][name] = error.why
     return result
 

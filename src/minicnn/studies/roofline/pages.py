@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 from minicnn.bench import Column, Missing, Page, Panel, Results, Setting, Spread, figures
-from minicnn.bench.contenders import backend_of, on_gpu
+from minicnn.bench.candidates import backend_of, on_gpu
 from minicnn.bench.page import Cell
 from minicnn.studies.roofline.ceilings import call_s, highest, level_of
 from minicnn.studies.roofline.counting import NETWORKS, at_batch
@@ -51,8 +51,8 @@ def machine(page: Page, found: Found) -> None:
         for p, rates in products.items()
     ]
     page.table("products", "Matrix products by precision", columns, rows)
-    columns = [Column("contender", "contender"), Column("us", "an operation (us)", "{:.3g}")]
-    rows = [{"contender": f"`{n}`", "us": Spread.of(s, 1e6)} for n, s in found["launches"].items()]
+    columns = [Column("candidate", "candidate"), Column("us", "an operation (us)", "{:.3g}")]
+    rows = [{"candidate": f"`{n}`", "us": Spread.of(s, 1e6)} for n, s in found["launches"].items()]
     page.table("launches", "The cost of an operation on next to nothing", columns, rows)
 
     def draw(axes: Any) -> None:
@@ -158,17 +158,17 @@ def differs(counted: Found) -> float:
 
 def memory(page: Page, found: Mapping[str, Found], training: Mapping[str, Found]) -> None:
     """Planned memory beside measured."""
-    columns = [Column("network", "network"), Column("contender", "contender"), Column("batch", "batch")]
+    columns = [Column("network", "network"), Column("candidate", "candidate"), Column("batch", "batch")]
     columns += [Column("plan", "planned (MB)", "{:,.1f}"), Column("measured", "measured (MB)", "{:,.1f}")]
     columns.append(Column("off", "difference (%)", "{:+.1f}"))
     rows: list[dict[str, Cell]] = []
     worst = 0.0
     for name, first in found.items():
-        for contender, account in {"numpy": first, **training[name].get("accounts", {})}.items():
+        for candidate, account in {"numpy": first, **training[name].get("accounts", {})}.items():
             plan, measured = account["plan_mb"], account["measured_mb"]
             off = 100 * (plan - measured) / measured
             worst = max(worst, abs(off))
-            row: dict[str, Cell] = {"network": f"`{name}`", "contender": f"`{contender}`", "batch": account["batch"]}
+            row: dict[str, Cell] = {"network": f"`{name}`", "candidate": f"`{candidate}`", "batch": account["batch"]}
             rows.append({**row, "plan": plan, "measured": measured, "off": off})
     page.table(
         "accounts", "Memory that a training step takes beside weights and input", columns, rows,
@@ -180,16 +180,16 @@ def memory(page: Page, found: Mapping[str, Found], training: Mapping[str, Found]
 
 
 def runs(results: Mapping[str, Found]) -> Iterator[tuple[str, str, int, Spread, float]]:
-    """Network, contender, batch size, seconds of a step, and seconds of making its input."""
+    """Network, candidate, batch size, seconds of a step, and seconds of making its input."""
     for name, result in results.items():
         for batch, steps in result["steps"].items():
-            for contender, samples in steps.items():
+            for candidate, samples in steps.items():
                 yield (
                     name,
-                    contender,
+                    candidate,
                     int(batch),
                     Spread.of(samples),
-                    Spread.of(result["inputs"][batch][contender]).median,
+                    Spread.of(result["inputs"][batch][candidate]).median,
                 )
 
 
@@ -203,26 +203,26 @@ def trained(page: Page, setting: Setting, results: Mapping[str, Found]) -> None:
     )
     page.words(
         f"{quick}Data: {data}. SGD with learning rate 0.01 and momentum 0.9, float32, no dropout, 200 classes. All "
-        "contenders start from the same weights, and the losses before and after their first step were compared before "
+        "candidates start from the same weights, and the losses before and after their first step were compared before "
         f"anything was timed. An epoch is {sizes.samples:,} images in batches of {sizes.epoch_batch}, input included."
     )
     for name, result in results.items():
         page.refused({f"{c} ({name})": why for c, why in result["refused"].items()})
-    left = [c for c in setting.contenders if not any(c in s for r in results.values() for s in r["steps"].values())]
+    left = [c for c in setting.candidates if not any(c in s for r in results.values() for s in r["steps"].values())]
     if left:
         page.words(f"Not trained in this form of the study, being slow or out: {', '.join(f'`{c}`' for c in left)}.")
     columns = [
-        Column("network", "network"), Column("contender", "contender"), Column("batch", "batch", "{:d}"),
+        Column("network", "network"), Column("candidate", "candidate"), Column("batch", "batch", "{:d}"),
         Column("ms", "time of a batch (ms)", "{:,.1f}"), Column("rate", "images per s", "{:,.0f}"),
         Column("input_ms", "input of a batch (ms)", "{:.2f}"), Column("epoch_s", "100,000 images (s)", "{:,.0f}"),
         Column("peak_mb", "process memory (MB)", "{:,.0f}"), Column("device_mb", "device memory (MB)", "{:,.0f}"),
     ]  # fmt: skip
     rows: list[dict[str, Cell]] = []
-    for name, contender, batch, spread, given in runs(results):
-        found = results[name]["memory"][str(batch)].get(contender, {})
+    for name, candidate, batch, spread, given in runs(results):
+        found = results[name]["memory"][str(batch)].get(candidate, {})
         s = spread
         rows.append({
-            "network": f"`{name}`", "contender": f"`{contender}`", "batch": batch,
+            "network": f"`{name}`", "candidate": f"`{candidate}`", "batch": batch,
             "ms": Spread(1e3 * s.median, 1e3 * s.low, 1e3 * s.high, s.count),
             "rate": batch / spread.median, "input_ms": 1e3 * given, "epoch_s": 1e5 / batch * (spread.median + given),
             "peak_mb": found.get("peak_mb"), "device_mb": found.get("device_mb"),
@@ -230,20 +230,20 @@ def trained(page: Page, setting: Setting, results: Mapping[str, Found]) -> None:
     page.table(
         "steps", "Training steps", columns, rows, "The batch is on the device already; its input is timed apart."
     )
-    columns = [Column("network", "network"), Column("contender", "contender"), Column("seconds", "time (s)", "{:.3g}")]
+    columns = [Column("network", "network"), Column("candidate", "candidate"), Column("seconds", "time (s)", "{:.3g}")]
     columns += [Column("rate", "images per s", "{:,.0f}"), Column("loss", "last loss (nats)", "{:.3f}")]
     columns.append(Column("top1", "top-1 (%)", "{:.2f}"))
     rows = [
-        {"network": f"`{n}`", "contender": f"`{c}`", "seconds": e["seconds"], "rate": e["images_per_s"],
+        {"network": f"`{n}`", "candidate": f"`{c}`", "seconds": e["seconds"], "rate": e["images_per_s"],
          "loss": e["loss"], "top1": 100 * e["top1"]}
         for n, result in results.items() for c, e in result["epochs"].items()
     ]  # fmt: skip
     page.table("epochs", f"An epoch of {sizes.samples:,} images", columns, rows, f"{quick}Chance is 0.5 %.")
-    contenders = list(dict.fromkeys(c for _, c, *_ in runs(results)))
+    candidates = list(dict.fromkeys(c for _, c, *_ in runs(results)))
 
     def lines(name: str) -> Callable[[Any], None]:
         def draw(axes: Any) -> None:
-            series: dict[str, tuple[list[float], ...]] = {c: ([], [], [], []) for c in contenders}
+            series: dict[str, tuple[list[float], ...]] = {c: ([], [], [], []) for c in candidates}
             for _, c, batch, s, _ in (r for r in runs(results) if r[0] == name):
                 for values, value in zip(
                     series[c], (batch, batch / s.median, batch / s.high, batch / s.low), strict=True
@@ -266,45 +266,45 @@ def roofline(page: Page, setting: Setting, results: Results) -> None:
     training = {name: results[f"training-{name}"] for name in NETWORKS}
     counted = {name: results[f"counts-{name}"] for name in NETWORKS}
     ceilings = results["ceilings"]
-    contenders = list(dict.fromkeys(c for _, c, *_ in runs(training)))
-    tops = {c: highest(ceilings, on_gpu(c)) for c in contenders}
-    contenders = [c for c in contenders if all(tops[c])]
-    if not contenders:
-        page.words("No contender that trained has ceilings: NumPy, PyTorch, JAX or CuPy measure them on its device.")
+    candidates = list(dict.fromkeys(c for _, c, *_ in runs(training)))
+    tops = {c: highest(ceilings, on_gpu(c)) for c in candidates}
+    candidates = [c for c in candidates if all(tops[c])]
+    if not candidates:
+        page.words("No candidate that trained has ceilings: NumPy, PyTorch, JAX or CuPy measure them on its device.")
         return
-    for gpu in sorted({on_gpu(c) for c in contenders}):
+    for gpu in sorted({on_gpu(c) for c in candidates}):
         peak, bandwidth = highest(ceilings, gpu)
         page.words(
             f"{'GPU' if gpu else 'CPU'}: {peak / 1e9:,.0f} GFLOP/s in float32 and {bandwidth / 1e9:,.0f} GB/s from "
             f"memory; an operation with less than {peak / bandwidth:.1f} FLOP per byte is bound by memory."
         )
     verdicts = {}
-    for name, contender, batch, spread, given in runs(training):
-        if contender in contenders:
-            launched = training[name]["accounts"].get(contender, {}).get("launches")
-            launched = training[name].get("launched", {}).get(contender, launched)
-            key = (name, contender, batch)
-            verdicts[key] = verdict_of(counted[name], ceilings, contender, batch, spread.median, given, launched)
+    for name, candidate, batch, spread, given in runs(training):
+        if candidate in candidates:
+            launched = training[name]["accounts"].get(candidate, {}).get("launches")
+            launched = training[name].get("launched", {}).get(candidate, launched)
+            key = (name, candidate, batch)
+            verdicts[key] = verdict_of(counted[name], ceilings, candidate, batch, spread.median, given, launched)
     page.figure(
-        "roofline", "Under the roofline", [Panel(c, _roof(training, counted, c, *tops[c])) for c in contenders],
+        "roofline", "Under the roofline", [Panel(c, _roof(training, counted, c, *tops[c])) for c in candidates],
         "Each path is a network from the smallest batch (small mark) to the largest. FLOPs and bytes are the "
-        "Program's, each operation by itself, so a contender that fuses operations can lie above the slope.",
+        "Program's, each operation by itself, so a candidate that fuses operations can lie above the slope.",
     )  # fmt: skip
     columns = [
-        Column("network", "network"), Column("contender", "contender"), Column("batch", "batch", "{:d}"),
+        Column("network", "network"), Column("candidate", "candidate"), Column("batch", "batch", "{:d}"),
         Column("gflops", "GFLOP/s", "{:,.1f}"), Column("intensity", "FLOP per byte", "{:.2f}"),
         Column("peak", "of the peak (%)", "{:.1f}"), Column("roof", "of the roof (%)", "{:.1f}"),
         Column("bottleneck", "bound by"), Column("share", "its share of the time (%)", "{:.0f}"),
     ]  # fmt: skip
     rows: list[dict[str, Cell]] = []
-    for name, contender, batch, spread, _ in runs(training):
-        if contender not in contenders:
+    for name, candidate, batch, spread, _ in runs(training):
+        if candidate not in candidates:
             continue
         flops, moved = whole(counted[name], batch)
-        peak, bandwidth = tops[contender]
-        rate, verdict = flops / spread.median, verdicts[name, contender, batch]
+        peak, bandwidth = tops[candidate]
+        rate, verdict = flops / spread.median, verdicts[name, candidate, batch]
         rows.append({
-            "network": f"`{name}`", "contender": f"`{contender}`", "batch": batch, "gflops": rate / 1e9,
+            "network": f"`{name}`", "candidate": f"`{candidate}`", "batch": batch, "gflops": rate / 1e9,
             "intensity": flops / moved, "peak": 100 * rate / peak,
             "roof": 100 * rate / min(peak, bandwidth * flops / moved),
             "bottleneck": verdict.bottleneck, "share": 100 * verdict.share,
@@ -321,19 +321,19 @@ def roofline(page: Page, setting: Setting, results: Results) -> None:
         "nothing, and the input as measured. The largest names the bottleneck."
     )
     largest = {key[:2]: key[2] for key in sorted(verdicts)}
-    for (name, contender, batch), verdict in verdicts.items():
-        if batch == largest[name, contender]:
-            page.words(f"`{name}` on `{contender}`, {batch} images: {verdict.text}")
+    for (name, candidate, batch), verdict in verdicts.items():
+        if batch == largest[name, candidate]:
+            page.words(f"`{name}` on `{candidate}`, {batch} images: {verdict.text}")
     page.words(_moves(verdicts))
 
 
 def verdict_of(
-    counted: Found, ceilings: Found, contender: str, batch: int, step_s: float, input_s: float,
+    counted: Found, ceilings: Found, candidate: str, batch: int, step_s: float, input_s: float,
     launched: int | None = None,
 ) -> Verdict:  # fmt: skip
     """The verdict on one step; `launched` is how many kernels it is, where they are not its operations."""
-    peak, bandwidth = highest(ceilings, on_gpu(contender))
-    launches = ceilings["launches"].get(contender) or ceilings["launches"].get(backend_of(contender), [0.0])
+    peak, bandwidth = highest(ceilings, on_gpu(candidate))
+    launches = ceilings["launches"].get(candidate) or ceilings["launches"].get(backend_of(candidate), [0.0])
     nodes = at_batch(counted, batch)
     count = len(nodes) if launched is None else launched
     return judge(step_s + input_s, floor(nodes, peak, bandwidth, count * Spread.of(launches).median, input_s))
@@ -342,22 +342,22 @@ def verdict_of(
 def _moves(verdicts: Mapping[tuple[str, str, int], Verdict]) -> str:
     """Whether the bottleneck changes with the batch."""
     texts = []
-    for name, contender in dict.fromkeys((n, c) for n, c, _ in verdicts):
-        found = {b: v.bottleneck for (n, c, b), v in verdicts.items() if (n, c) == (name, contender)}
+    for name, candidate in dict.fromkeys((n, c) for n, c, _ in verdicts):
+        found = {b: v.bottleneck for (n, c, b), v in verdicts.items() if (n, c) == (name, candidate)}
         if len(set(found.values())) > 1:
-            texts.append(f"`{name}` on `{contender}`: " + ", ".join(f"{v} at {b}" for b, v in found.items()))
+            texts.append(f"`{name}` on `{candidate}`: " + ", ".join(f"{v} at {b}" for b, v in found.items()))
     if not texts:
         return "No bottleneck changes over the batch sizes."
     return "The bottleneck changes with the batch size for " + "; ".join(texts) + "."
 
 
 def _roof(
-    training: Mapping[str, Found], counted: Mapping[str, Found], contender: str, peak: float, bandwidth: float
+    training: Mapping[str, Found], counted: Mapping[str, Found], candidate: str, peak: float, bandwidth: float
 ) -> Callable[[Any], None]:
     def draw(axes: Any) -> None:
         points: dict[str, list[tuple[float, float]]] = {}
         for name, c, batch, spread, _ in runs(training):
-            if c == contender:
+            if c == candidate:
                 flops, moved = whole(counted[name], batch)
                 points.setdefault(name, []).append((flops / moved, flops / spread.median / 1e9))
         every = [x for path in points.values() for x, _ in path]

@@ -1,4 +1,4 @@
-"""Contenders that train the study's networks: times of steps and of an epoch, memory, and accuracy."""
+"""Candidates that train the study's networks: times of steps and of an epoch, memory, and accuracy."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from minicnn.bench import ContenderError, Contest, Worker, awaken, stopwatch, torch_peer
-from minicnn.bench.contenders import PEERS, backend_of, on_gpu
+from minicnn.bench import CandidateError, Comparison, Worker, awaken, stopwatch, torch_peer
+from minicnn.bench.candidates import PEERS, backend_of, on_gpu
 from minicnn.bench.memory import MB, allocated, footprint
 from minicnn.bench.operations import step_inputs
 from minicnn.bench.worker import together
@@ -73,21 +73,21 @@ def prepare(folder: Path, data: str, data_dir: str | None, samples: int, tests: 
 
 
 class Runner:
-    """A contender with a network; lives in a process of its own.
+    """A candidate with a network; lives in a process of its own.
 
     Args:
-        contender: A backend, or the peer "torch.nn" with a device.
+        candidate: A backend, or the peer "torch.nn" with a device.
         name: Name of the network.
         folder: Where `prepare` has written.
     """
 
-    def __init__(self, contender: str, name: str, folder: str) -> None:
+    def __init__(self, candidate: str, name: str, folder: str) -> None:
         self._arrays = {n: np.load(Path(folder) / f"{n}.npy") for n in ARRAYS}
         self._image = self._arrays["x"].shape[1:]
-        self._peer = contender.partition(":")[0] in PEERS
-        self._name, self._device = name, contender.partition(":")[2] or "cpu"
-        self._on_gpu = on_gpu(contender)
-        self._model = counting.network(name, backend_of(contender), self._image)
+        self._peer = candidate.partition(":")[0] in PEERS
+        self._name, self._device = name, candidate.partition(":")[2] or "cpu"
+        self._on_gpu = on_gpu(candidate)
+        self._model = counting.network(name, backend_of(candidate), self._image)
         self._state = self._model.get_state()
         self._batch: tuple[Any, Any] = (None, None)
         self._orders: dict[int, Any] = {}  # of the axes of PyTorch's images, by batch size: the faster
@@ -255,39 +255,39 @@ def _within_operation(event: Any) -> bool:
 
 
 def measure(
-    contenders: Sequence[str], name: str, folder: Path, batches: Sequence[int], rounds: int, budget_s: float,
+    candidates: Sequence[str], name: str, folder: Path, batches: Sequence[int], rounds: int, budget_s: float,
     epoch_batch: int,
 ) -> dict[str, Any]:  # fmt: skip
-    """A network on all contenders: steps at each batch size in turns, memory, and an epoch.
+    """A network on all candidates: interleaved steps at each batch size, memory, and an epoch.
 
     Args:
-        contenders: The contenders.
+        candidates: The candidates.
         name: Name of the network.
         folder: Where `prepare` has written.
         batches: Batch sizes, the smallest first.
-        rounds: How often each contender has its turn.
-        budget_s: Seconds after which no round of a batch size starts, once each contender has had three.
+        rounds: How often each candidate has its turn.
+        budget_s: Seconds after which no round of a batch size starts, once each candidate has had three.
         epoch_batch: Batch size of the epoch.
     """
     result: dict[str, Any] = {"steps": {}, "inputs": {}, "memory": {}, "refused": {}}
-    with Contest(contenders, Runner, name, str(folder)) as contest:
-        losses = contest.prepare("losses", batches[0])
-        first = next((c for c in contenders if c in losses), "")
-        for contender, found in losses.items():
+    with Comparison(candidates, Runner, name, str(folder)) as comparison:
+        losses = comparison.prepare("losses", batches[0])
+        first = next((c for c in candidates if c in losses), "")
+        for candidate, found in losses.items():
             off = [abs(a - b) / abs(b) for a, b in zip(found, losses[first], strict=True)]
             if not all(a <= b for a, b in zip(off, RTOLS, strict=True)):
                 said = " and ".join(f"{a:.1e} (relative; at most {b:.0e})" for a, b in zip(off, RTOLS, strict=True))
                 why = f"its losses before and after the first step differ from {first}'s by {said}"
-                contest.out[contender] = result["refused"][contender] = why
-        result["accounts"] = {c: a for c, a in contest.prepare("account", batches[0]).items() if a is not None}
-        result["launched"] = {c: n for c, n in contest.prepare("launched").items() if n is not None}
+                comparison.out[candidate] = result["refused"][candidate] = why
+        result["accounts"] = {c: a for c, a in comparison.prepare("account", batches[0]).items() if a is not None}
+        result["launched"] = {c: n for c, n in comparison.prepare("launched").items() if n is not None}
         for batch in batches:
-            contest.prepare("begin", batch)
-            result["steps"][str(batch)] = contest.time("time", rounds=rounds, budget_s=budget_s)
-            result["memory"][str(batch)] = contest.call("memory")
-            result["inputs"][str(batch)] = contest.time("input", batch, rounds=3)
-        result["epochs"] = contest.call("epoch", epoch_batch)
-        result["losses"], result["out"] = losses, dict(contest.out)
+            comparison.prepare("begin", batch)
+            result["steps"][str(batch)] = comparison.time("time", rounds=rounds, budget_s=budget_s)
+            result["memory"][str(batch)] = comparison.call("memory")
+            result["inputs"][str(batch)] = comparison.time("input", batch, rounds=3)
+        result["epochs"] = comparison.call("epoch", epoch_batch)
+        result["losses"], result["out"] = losses, dict(comparison.out)
     return result
 
 
@@ -296,7 +296,7 @@ def accounts(folder: Path, batch: int) -> dict[str, dict[str, float]]:
     made = {name: Worker("numpy", Runner, "numpy", name, str(folder)) for name in counting.NETWORKS}
     with together(made) as (workers, out):
         for name, why in out.items():
-            raise ContenderError(name, why)
+            raise CandidateError(name, why)
         for worker in workers.values():
             worker.send("account", batch)
         return {name: worker.receive() for name, worker in workers.items()}

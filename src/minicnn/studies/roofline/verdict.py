@@ -77,14 +77,14 @@ def judge(seconds: float, least: Floor) -> Verdict:
     )
     if least.compute > seconds:
         text += (
-            "Compute alone exceeds the time: the contender is faster than the peak. Either it multiplies less than is "
+            "Compute alone exceeds the time: the candidate is faster than the peak. Either it multiplies less than is "
             "counted (Winograd) or on tensor cores, or the peak was measured too low, as on a busy machine."
         )
     elif least.launch > seconds:
         text += "Launching alone exceeds the time: launches overlap, or cost less than the one that was timed."
     elif explained > 1:
         text += (
-            "Together they exceed the time: the contender fuses operations or keeps data in caches, so that it moves "
+            "Together they exceed the time: the candidate fuses operations or keeps data in caches, so that it moves "
             "less than operation by operation is counted."
         )
     else:

@@ -1,4 +1,4 @@
-"""Contenders of one measurement: each in a process of its own, checked to compute the same, timed in turns."""
+"""Candidates of one measurement: each in a process of its own, checked to compute the same, timed interleaved."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import Any
 
-from minicnn.bench.contenders import on_gpu
+from minicnn.bench.candidates import on_gpu
 from minicnn.bench.timing import interleaved
-from minicnn.bench.worker import ContenderError, Worker, together
+from minicnn.bench.worker import CandidateError, Worker, together
 from minicnn.jobs.parity import Probe, parity
 
 REFERENCE = "numpy"
-REST_S = 0.1  # after a turn on the CPU: threads of BLAS and OpenMP go on asking for work, on the next contender's cores
+REST_S = 0.1  # after a turn on the CPU: threads of BLAS and OpenMP go on asking for work, on the next candidate's cores
 
 
-class Contest:
-    """Context manager: an object for each contender in a process of its own.
+class Comparison:
+    """Context manager: an object for each candidate in a process of its own.
 
-    A contender that fails or is refused is out: it is called no more.
+    A candidate that fails or is refused is out: it is called no more.
 
     Args:
-        names: The contenders.
-        make: Class or function of a module; `make(name, *args)` makes the object of a contender in its process.
+        names: The candidates.
+        make: Class or function of a module; `make(name, *args)` makes the object of a candidate in its process.
         args: Further arguments of it.
 
     Attributes:
-        out: Why each contender that is out is so.
+        out: Why each candidate that is out is so.
         refused: Those of them that computed something else than the reference.
     """
 
@@ -40,7 +40,7 @@ class Contest:
         self.out: dict[str, str] = {}
         self.refused: set[str] = set()
 
-    def __enter__(self) -> Contest:
+    def __enter__(self) -> Comparison:
         workers = {name: Worker(name, self._make, name, *self._args) for name in self._names}
         self._together = together(workers)
         self._workers, out = self._together.__enter__()
@@ -54,11 +54,11 @@ class Contest:
 
     @property
     def names(self) -> list[str]:
-        """Contenders that are not out, in order."""
+        """Candidates that are not out, in order."""
         return [name for name in self._workers if name not in self.out]
 
     def prepare(self, method: str, *args: Any) -> dict[str, Any]:
-        """Call a method of all contenders at the same time, for what is not timed; its results by name."""
+        """Call a method of all candidates at the same time, for what is not timed; its results by name."""
         results = {}
         names = self.names
         for name in names:
@@ -66,12 +66,12 @@ class Contest:
         for name in names:
             try:
                 results[name] = self._workers[name].receive()
-            except ContenderError as error:
+            except CandidateError as error:
                 self.out[name] = f"failed: {error.why}"
         return results
 
     def call(self, method: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Call a method of each contender, one after the other, another first each time; its results by name."""
+        """Call a method of each candidate, one after the other, another first each time; its results by name."""
         results = {}
         names = self.names
         first = self._calls % max(len(names), 1)
@@ -79,7 +79,7 @@ class Contest:
         for name in names[first:] + names[:first]:
             try:
                 results[name] = self._workers[name].call(method, *args, **kwargs)
-            except ContenderError as error:
+            except CandidateError as error:
                 self.out[name] = f"failed: {error.why}"
             self._rest(name)
         return {name: results[name] for name in self.names}
@@ -89,7 +89,7 @@ class Contest:
             time.sleep(REST_S)
 
     def check(self, rtol: float, method: str = "probe", *, others: Mapping[str, float] = MappingProxyType({})) -> None:
-        """Refuse contenders that do not compute what the reference does: NumPy, even where it does not take part.
+        """Refuse candidates that do not compute what the reference does: NumPy, even where it does not take part.
 
         Args:
             rtol: See `parity`.
@@ -115,7 +115,7 @@ class Contest:
     def time(
         self, method: str, *args: Any, rounds: int, warmup: int = 1, budget_s: float | None = None
     ) -> dict[str, list[float]]:
-        """Let the contenders take turns; seconds of each turn by name.
+        """Let the candidates take turns; seconds of each turn by name.
 
         Args:
             method: Method of the objects that returns seconds.
@@ -133,7 +133,7 @@ class Contest:
             return 0.0
         try:
             seconds = float(self._workers[name].call(method, *args))
-        except ContenderError as error:
+        except CandidateError as error:
             self.out[name] = f"failed: {error.why}"
             return 0.0
         self._rest(name)

@@ -22,7 +22,7 @@ PEERS = {"torch.nn": "torch", "torch.nn-loader": "torch", "jax.lax": "jax"}
 
 @dataclass(frozen=True)
 class Field:
-    """Contenders and machine, as found.
+    """Candidates and machine, as found.
 
     Attributes:
         present: Names of those that can run, in order: backends, NumPy first, then peers.
@@ -59,19 +59,19 @@ class Field:
 
 
 def backend_of(name: str) -> str:
-    """The backend whose library and device a contender has, as `get_backend` takes it."""
+    """The backend whose library and device a candidate has, as `get_backend` takes it."""
     library, colon, device = name.partition(":")
     return f"{PEERS.get(library, library)}{colon}{device}"
 
 
 def on_gpu(name: str) -> bool:
-    """Whether a contender computes on a GPU."""
+    """Whether a candidate computes on a GPU."""
     library, _, device = backend_of(name).partition(":")
     return library in ("cupy", "numba_cuda") or device.partition(":")[0] in ("cuda", "gpu", "mps")
 
 
 def names() -> list[str]:
-    """Names of all contenders that there might be, NumPy first, peers last."""
+    """Names of all candidates that there might be, NumPy first, peers last."""
     kinds = sorted(backends.names(), key=lambda n: (n != "numpy", n))
     return [
         f"{kind}:{device}" if device else kind
@@ -81,7 +81,7 @@ def names() -> list[str]:
 
 
 def is_name(name: Any) -> bool:
-    """Whether a contender could have this name: a backend or a peer, perhaps with a device."""
+    """Whether a candidate could have this name: a backend or a peer, perhaps with a device."""
     known = "|".join(map(re.escape, (*backends.names(), *PEERS)))
     return isinstance(name, str) and re.fullmatch(rf"({known})(:[a-z0-9]+)*", name) is not None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from minicnn import backends
-from minicnn.bench.contenders import Field, backend_of, find, names, on_gpu
+from minicnn.bench.candidates import Field, backend_of, find, names, on_gpu
 
 FIELD = Field(
     ("numpy", "array_api_strict", "torch:cpu", "jax:cpu", "torch.nn:cpu", "torch.nn-loader:cpu"),
@@ -14,7 +14,7 @@ FIELD = Field(
 )
 
 
-def test_every_backend_and_device_is_a_possible_contender() -> None:
+def test_every_backend_and_device_is_a_possible_candidate() -> None:
     found = names()
     assert found[0] == "numpy"
     assert {name.partition(":")[0] for name in found} >= set(backends.names())

@@ -1,4 +1,4 @@
-"""The contenders of `minicnn compare`: who takes part, and running one in a process of its own."""
+"""The candidates of `minicnn compare`: who takes part, and running one in a process of its own."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Show = Callable[[dict[str, Any]], None]
 
 @dataclass
 class Result:
-    """How a contender fared.
+    """How a candidate fared.
 
     Attributes:
         name: Backend, with its device if named, or the peer.
@@ -104,7 +104,7 @@ def run(name: str, settings: Settings, samples: Samples, folder: Path, show: Sho
     """Train in a fresh process, so that memory, threads and settings of libraries do not mix.
 
     Args:
-        name: The contender.
+        name: The candidate.
         settings: The training.
         samples: What `write_samples` has written into the folder.
         folder: Folder for files between the processes.
