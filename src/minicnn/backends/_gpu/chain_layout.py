@@ -81,20 +81,6 @@ class Chain:
         kind = ByteSizes if product.rows.dtype == "uint8" else FloatSizes
         return kind(k, m, self.rows, self.threads, self.stages, self.parts, product.gradient is not None)
 
-    @property
-    def kind(self) -> str:
-        """How the C++ types of the product with rows in memory begin."""
-        return "" if self.product is None else "Byte" if self.product.rows.dtype == "uint8" else "Float"
-
-    @property
-    def tile_type(self) -> str:
-        """C++ type of the tile of the product with rows in memory."""
-        if self.product is None:
-            return ""
-        one = self.sizes
-        sizes = f"{one.k}, {one.m}, {one.rows}, {one.threads}, {one.stages}, {one.parts}"
-        return f"{self.kind}Tile<{self.batch}, {sizes}, {'true' if one.back else 'false'}>"
-
 
 @dataclass
 class Loop:
@@ -214,15 +200,6 @@ class Layout:
         """Whether threads that take rows by themselves add up a sum over the rows as they go."""
         made = node.inputs[0].node
         return self.narrow and node.op.name == "sum" and made is not None and not self.early(made)
-
-    def sums_type(self, node: Node) -> str:
-        """C++ type of a sum over the rows, other than the product with those in memory."""
-        threads, y = self.chain.threads, node.outputs[0]
-        if self.own_sum(node):
-            return f"OwnSums<float, {y.size}, {threads}>"
-        if self.narrow and node.op.name == "matmul":
-            return f"RowProducts<float, {y.shape[0]}, {y.shape[1]}, {threads}>"
-        return f"RowSums<float, {y.size}, {threads}>"
 
     def _left(self, node: Node) -> int:
         """Bytes of shared memory for what threads leave of a sum."""

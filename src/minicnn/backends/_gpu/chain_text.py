@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from minicnn.backends._gpu.chain_layout import SOFTMAX, Chain, Layout, Loop, is_sum_of_parts
 from minicnn.backends._gpu.cpp import c_type, expression, literal
+from minicnn.backends._gpu.tile_types import rows_tile_type, rows_type, sums_type
 from minicnn.backends._gpu.trees import Expr, I, Name
 from minicnn.ops.checks import normalize_axes
 from minicnn.program.graph import Node, Value
@@ -107,15 +108,15 @@ class _Text:
             text += f"    float* const totals{at} = tops{at} + {chain.rows};\n"
         for k, node in enumerate(chain.nodes):
             if id(node) in chain.sums and (product is None or node is not product.gradient):
-                text += f"    {layout.sums_type(node)} sum{k};\n"
+                text += f"    {sums_type(layout, node)} sum{k};\n"
         if product is not None:
             rows = self.writer.plan.root(product.rows)
             offset = ""
             if id(rows) in self.writer.queued:
                 self.writer.reads_queue = True
                 offset = f" + (unsigned long long)(row) * {rows.size}u"
-            text += f"    using A = {chain.tile_type};\n"
-            text += f"    {chain.kind}Rows<A> stream(memory, {self.writer.parameter(rows)}{offset});\n"
+            text += f"    using A = {rows_tile_type(chain)};\n"
+            text += f"    {rows_type(chain, 'Rows')}<A> stream(memory, {self.writer.parameter(rows)}{offset});\n"
             place = f"uint32({self.writer.functor(product.index)}(r))" if product.index is not None else "r"
             text += f"    auto where = [&](uint32 r) {{ return {place}; }};\n"
         return text

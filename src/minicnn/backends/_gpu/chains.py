@@ -306,7 +306,7 @@ def _contract(program: Program, one: Chain, layout: Callable[[Chain], Layout]) -
                 value.node = whole
                 outputs.append(value)
     whole.outputs = tuple(outputs)
-    tile = Tile(one.tile_type or "RowSums<>", one.blocks, one.threads, one.blocks, (), layout(one).shared, one.resident)
+    tile = Tile((), one.blocks, one.threads, one.blocks, None, layout(one).shared, one.resident)
     whole.attrs = {"chain": one, "parts": parts, "tile": tile}
     _reorder(program, inside, [whole, *after], set(inputs))
     for node in program.nodes:

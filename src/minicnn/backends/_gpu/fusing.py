@@ -123,7 +123,7 @@ class Plan:
             strides = node.attrs["strides"]
             readers = self._readers.get(id(node.outputs[0]), [])
             cheap = len(readers) == 1 or (
-                self.tiles.reads_scattered and all(r.op.name in _CONVOLUTIONS for r in readers)
+                self.tiles.reads_scattered and all(r.op.name in CONVOLUTIONS for r in readers)
             )
             return cheap and strides[0] * strides[1] > 1 and id(self.root(node.inputs[0])) not in self.virtual
         if not (node.op.elementwise or node.op.name in ("take", "broadcast_to", "one_hot")) or len(node.outputs) > 1:
@@ -291,5 +291,5 @@ class Plan:
         return launch > 0 and written != launch - 1
 
 
-_CONVOLUTIONS = frozenset({"conv2d", "conv2d_input_gradient", "conv2d_weight_gradient_parts"})
+CONVOLUTIONS = frozenset({"conv2d", "conv2d_input_gradient", "conv2d_weight_gradient_parts"})
 _ROWS = frozenset({"softmax_cross_entropy", "softmax_cross_entropy_gradient", "argmax"})

@@ -10,9 +10,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from minicnn.backends._gpu.chain_text import chain_text
-from minicnn.backends._gpu.cpp import Cpp, c_type, expression, image_type, literal, window_type
-from minicnn.backends._gpu.elements import images, reduced_place, same_index, window
+from minicnn.backends._gpu.cpp import Cpp, c_type, expression, image_type, literal
+from minicnn.backends._gpu.elements import images, reduced_place, same_index
 from minicnn.backends._gpu.fusing import SCATTER, Plan
+from minicnn.backends._gpu.tile_types import geometry, tile_type
 from minicnn.backends._gpu.tiling import phases
 from minicnn.backends._gpu.trees import Image, Name, R
 from minicnn.backends._gpu.units import Unit, named
@@ -63,7 +64,7 @@ def generate(plan: Plan, launch: Sequence[Unit], queued: set[int], threads: int 
     for unit, (count, own) in zip(launch, sizes, strict=True):
         body = writer.unit(unit, own)
         guard = f"if (blockIdx.x < {blocks + count}u) " if len(launch) > 1 else ""
-        if not on_tensor_cores(unit):  # those templates load before they wait
+        if not unit.on_tensor_cores:  # those templates load before they wait
             body = f"    wait_for_previous();\n{body}"
         spare = f"    if (spare({own})) return;\n" if own < threads else ""
         bodies.append(f"  {guard}{{\n{spare}    const int block = blockIdx.x - {blocks};\n{body}    return;\n  }}\n")
@@ -143,7 +144,7 @@ class Writer:
         elif id(root) in self.plan.virtual and root.node is not None:
             inputs = [self.functor(v) for v in root.node.inputs]
             if root.node.op.name == SCATTER:
-                types = ", ".join([c_type(root), *_geometry(root.node)])
+                types = ", ".join([c_type(root), *geometry(root.node)])
                 types += "".join(f", decltype({x})" for x in inputs)
                 self._lines.append(f"const Scattered<{types}> {name} = {{{', '.join(inputs)}}};")
             else:
@@ -189,7 +190,7 @@ class Writer:
     def unit(self, unit: Unit, threads: int) -> str:
         """Statements of one unit, which see `block` and threadIdx.x."""
         self.names, self._lines = {}, []
-        self._wide_loads = on_tensor_cores(unit)
+        self._wide_loads = unit.on_tensor_cores
         if unit.anchor.op.name == "chain":
             body = chain_text(self, unit.anchor)
         elif unit.tile is None:
@@ -288,7 +289,7 @@ class Writer:
     # Tiles --------------------------------------------------------------------------------------
 
     def _conv2d(self, unit: Unit) -> str:
-        node, tile = unit.anchor, unit.tile
+        node = unit.anchor
         attrs, kind = node.attrs, c_type(node.outputs[0])
         axes, groups = Axes.of(attrs["data_format"]), attrs["groups"]
         x, w = (self.functor(v) for v in node.inputs)
@@ -308,7 +309,7 @@ class Writer:
             sizes = f"{kw}, {c}, {f}, {groups}"
         filters = f"{'Turned' * back}Filters<{kind}, {sizes}, decltype({w})>"
         head = (
-            f"    using A = {tile.kind if tile else ''};\n    const int group = block / A::BLOCKS;\n"
+            f"    using A = {_tile_type(unit)};\n    const int group = block / A::BLOCKS;\n"
             f"    const {image} in = {{{x}, group * {c}}};\n    const {filters} weight = {{{w}, group}};\n"
         )
         out, given = f"each<{kind}, A>", "filter, sum"
@@ -342,14 +343,14 @@ class Writer:
 
     def _summed(self, unit: Unit, name: str, operands: Sequence[Value], given: Sequence[str]) -> str:
         """The template `name` for the two operands of a unit, of which function objects are given."""
-        tile = f"    using A = {unit.tile.kind if unit.tile else ''};\n"
+        tile = f"    using A = {_tile_type(unit)};\n"
         call = self._template(unit, name, *operands)
         return f"{tile}{self._finish_and_store(unit)}    {call}(block, {', '.join(given)}, finish, store);\n"
 
     def _template(self, unit: Unit, name: str, left: Value, right: Value) -> str:
         """The template for a unit's tile, on tensor cores or not, and its arguments."""
         kind = c_type(unit.anchor.outputs[0])
-        if not on_tensor_cores(unit):
+        if not unit.on_tensor_cores:
             return f"{name}<{kind}, A>"
         early = (literal(self.plan.is_early(v, self.launch), "bool") for v in (left, right))
         return f"tensor_{name}<{kind}, A, Early<{', '.join(early)}>>"
@@ -361,7 +362,7 @@ class Writer:
 
     def _depthwise_conv2d_weight_gradient_parts(self, unit: Unit) -> str:
         node = unit.anchor
-        types = ", ".join([c_type(node.outputs[0]), *_geometry(node)])
+        types = ", ".join([c_type(node.outputs[0]), *geometry(node)])
         dy, x = (self.functor(v) for v in node.inputs)
         return self._reduced(unit, f"depthwise_conv2d_weight_term<{types}>({dy}, {x}, o, r)")
 
@@ -369,20 +370,14 @@ class Writer:
         """The template for sums or maxima of terms r of results o."""
         kind = c_type(unit.anchor.outputs[0])
         return (
-            f"{self._finish_and_store(unit)}    reduce<{kind}, {unit.tile.kind if unit.tile else ''}>(\n"
+            f"{self._finish_and_store(unit)}    reduce<{kind}, {_tile_type(unit)}>(\n"
             f"      block, [&](uint32 o, uint32 r) {{ return {term}; }},\n"
             f"      [&](uint32 i, {kind} sum) {{ const auto made = finish(i, sum); store(i, &made, Width<1>()); }});\n"
         )
 
 
-def on_tensor_cores(unit: Unit) -> bool:
-    """Whether a unit's tile is one of `tensor.cuh` or `tensor_products.cuh`."""
-    return unit.tile is not None and unit.tile.kind.startswith("Tensor")
-
-
-def _geometry(node: Node) -> list[str]:
-    """C++ types of the images and the windows of a node."""
-    return [*map(image_type, images(node)), window_type(window(node))]
+def _tile_type(unit: Unit) -> str:
+    return tile_type(unit.anchor, unit.tile) if unit.tile is not None else ""
 
 
 def _uniform(data: np.ndarray[Any, Any]) -> bool:

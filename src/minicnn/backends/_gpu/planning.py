@@ -9,7 +9,7 @@ from minicnn import ops
 from minicnn.backends._gpu.chain_layout import Chain
 from minicnn.backends._gpu.cubin import Resources
 from minicnn.backends._gpu.device import Gpu
-from minicnn.backends._gpu.fusing import Plan
+from minicnn.backends._gpu.fusing import CONVOLUTIONS, Plan
 from minicnn.backends._gpu.generation import Source, generate
 from minicnn.backends._gpu.inputs import Inputs
 from minicnn.backends._gpu.options import Options
@@ -138,7 +138,8 @@ def _cycles(unit: Unit) -> float:
     """Cycles that the model of its tile says; 0 if there is none."""
     if unit.tile is None:
         return 0.0
-    return without_tensor_cores(unit.anchor, unit.tile) if unit.tile.kind.startswith("Conv") else unit.tile.score
+    plain = unit.anchor.op.name in CONVOLUTIONS and not unit.on_tensor_cores
+    return without_tensor_cores(unit.anchor, unit.tile) if plain else unit.tile.score
 
 
 def _peak(tiles: Tiles, unit: Unit) -> float:
@@ -146,8 +147,8 @@ def _peak(tiles: Tiles, unit: Unit) -> float:
     gpu, dtype = tiles.gpu, unit.anchor.outputs[0].dtype
     chain = unit.anchor.attrs.get("chain")
     rows = isinstance(chain, Chain) and chain.product is not None
-    if rows or (unit.tile is not None and unit.tile.kind.startswith("Tensor")):
-        return gpu.peak("float16") / PRECISIONS[tiles.precision][2]
+    if rows or unit.on_tensor_cores:
+        return gpu.peak("float16") / PRECISIONS[tiles.precision][1]
     return gpu.peak("float64" if dtype == "float64" else "float32")
 
 

@@ -282,10 +282,7 @@ def share_sums(program: Program, node: Node, tiles: Tiles, *, joined: bool = Fal
         if terms < _LONG_SUM or not results:
             return None
         first = node.inputs[0].ndim - 1 in summed
-        tile, op = (
-            tiles.reduction(results, terms, terms_first=first, join="Plus" if name == "sum" else "Largest"),
-            REDUCE_PARTS,
-        )
+        tile, op = tiles.reduction(results, terms, terms_first=first), REDUCE_PARTS
         spec = Spec((tile.parts, results), y.dtype)
         parts = emit(program, op, node.inputs, spec, axes=summed, parts=tile.parts, tile=tile, join=name)
         whole = parts if tile.parts == 1 else ops.REGISTRY[name](parts, axes=0)

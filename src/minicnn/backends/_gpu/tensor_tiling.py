@@ -11,9 +11,7 @@ from typing import Any, ClassVar, TypeVar, cast
 import numpy as np
 
 from minicnn.backends._gpu.costs import CONVOLUTION, LAUNCH, PRODUCT, WEIGHT_GRADIENT, costs_on
-from minicnn.backends._gpu.cpp import image_type, window_type
 from minicnn.backends._gpu.device import Gpu
-from minicnn.backends._gpu.elements import images, window
 from minicnn.backends._gpu.tile_times import PRECISIONS, Blocks, Numbers, quotient
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.backends._gpu.tiling import Geometry, Tile
@@ -121,7 +119,7 @@ def convolution(node: Node, pool: tuple[int, int] | None, gpu: Gpu, precision: s
 def _convolution(g: Geometry, pool: tuple[int, int] | None, gpu: Gpu, precision: str, *, wide: bool) -> Tile | None:
     n, oh, ow, f, c, kh, kw = g.n, g.oh, g.ow, g.f, g.c, g.kh, g.kw
     (sh, sw), (dh, dw) = g.strides, g.dilation
-    kind, parts, _ = PRECISIONS[precision]
+    parts, _ = PRECISIONS[precision]
     records = 1 if wide else kw  # of a row of taps
     eh, ew = (oh, ow) if pool is None else (oh // pool[0] * pool[0], ow // pool[1] * pool[1])
     ph, pw = pool or (1, 1)
@@ -165,9 +163,8 @@ def _convolution(g: Geometry, pool: tuple[int, int] | None, gpu: Gpu, precision:
     if cycles[best] == math.inf:
         return None
     py, px, gx, gy, nb, fb, nt, cc = sizes[:, best].tolist()
-    numbers = (c, f, eh, ew, nb, gy, gx, fb, cc, py, px, nt)
-    text = f"TensorTile<{kind}, {g.image}, {g.window}, {', '.join(map(str, numbers))}, {str(wide).lower()}>"
-    return candidates.tile(best, text, numbers, score=float(cycles[best]))
+    chosen = (eh, ew, nb, gy, gx, fb, cc, py, px, nt, wide)
+    return candidates.tile(best, precision, chosen, float(cycles[best]))
 
 
 def weight_gradient(node: Node, gpu: Gpu, precision: str) -> Tile | None:
@@ -184,7 +181,7 @@ def _weight_gradient(node: Node, gpu: Gpu, precision: str, *, wide: bool) -> Til
     y, x = node.inputs[0].shape, node.inputs[1].shape
     n, oh, ow, f, c = y[axes.n], y[axes.h], y[axes.w], y[axes.c] // groups, x[axes.c] // groups
     (kh, kw), (sh, sw), (dh, dw) = attrs["kernel"], attrs["strides"], attrs["dilation"]
-    kind, parts, _ = PRECISIONS[precision]
+    parts, _ = PRECISIONS[precision]
     records = 1 if wide else kw  # of a row of taps
     sizes = _combinations(
         sorted({c, *(k for k in (8, 16, 32, 64) if k < c and not wide)}),
@@ -227,10 +224,8 @@ def _weight_gradient(node: Node, gpu: Gpu, precision: str, *, wide: bool) -> Til
     if cycles[best] == math.inf:
         return None
     cb, fb, nt, th, mw, slices, nb, _ = sizes[:, best].tolist()
-    numbers = (c, f, cb, fb, nb, th, mw, nt, slices, int(cut[best]))
-    fixed = ", ".join((kind, *map(image_type, images(node)), window_type(window(node))))
-    text = f"TensorWeightTile<{fixed}, {', '.join(map(str, numbers))}, {str(wide).lower()}>"
-    return candidates.tile(best, text, numbers, int(cut[best]), score=float(cycles[best]))
+    chosen = (cb, fb, nb, th, mw, nt, slices, int(cut[best]), wide)
+    return candidates.tile(best, precision, chosen, float(cycles[best]), int(cut[best]))
 
 
 def product(node: Node, gpu: Gpu, precision: str, *, joined: bool = False) -> Tile | None:
@@ -239,7 +234,7 @@ def product(node: Node, gpu: Gpu, precision: str, *, joined: bool = False) -> Ti
         return None
     (m, n), (ta, tb) = node.outputs[0].shape, (node.attrs["transpose_a"], node.attrs["transpose_b"])
     k = node.inputs[0].shape[0 if ta else 1]
-    kind, planes, _ = PRECISIONS[precision]
+    planes, _ = PRECISIONS[precision]
     sizes = _combinations(
         (16, 32, 64, 128),
         (8, 16, 32, 64, 128),
@@ -276,6 +271,4 @@ def product(node: Node, gpu: Gpu, precision: str, *, joined: bool = False) -> Ti
     if cycles[best] == math.inf:
         return None
     chosen = (*sizes[:6, best].tolist(), int(parts[best]))
-    numbers = (m, n, k, str(ta).lower(), str(tb).lower(), *chosen)
-    text = f"TensorProductTile<{kind}, {', '.join(map(str, numbers))}>"
-    return candidates.tile(best, text, chosen, int(parts[best]), score=float(cycles[best]))
+    return candidates.tile(best, precision, chosen, float(cycles[best]), int(parts[best]))

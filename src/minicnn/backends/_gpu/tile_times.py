@@ -13,10 +13,8 @@ from minicnn.backends._gpu.costs import MOST_BLOCKS, SPARE_REGISTERS, Costs
 from minicnn.backends._gpu.device import Gpu
 from minicnn.backends._gpu.tiling import SCALE_SHARED, SUM_SHARED, Tile
 
-# C++ type, 16-bit parts of an operand and products of parts, of each precision of products.
-PRECISIONS = MappingProxyType(
-    {"float32": ("Float32", 2, 3), "bfloat16": ("Bfloat16", 1, 1), "float16": ("Float16", 1, 1)}
-)
+# 16-bit parts of an operand and products of parts, of each precision of products.
+PRECISIONS = MappingProxyType({"float32": (2, 3), "bfloat16": (1, 1), "float16": (1, 1)})
 
 Numbers = Any  # an int, or an array with an element for each candidate
 
@@ -60,7 +58,7 @@ class Blocks:
 
     def cycles(self, gpu: Gpu, costs: Costs, precision: str) -> Numbers:
         """Cycles of the launch on a GPU; infinity if a block does not fit."""
-        _, parts, products = PRECISIONS[precision]
+        parts, products = PRECISIONS[precision]
         fragments, each = self.m * self.n, quotient(self.blocks, gpu.multiprocessors)
         registers = costs.registers + 4 * fragments + parts * (4 * self.m + 2 * self.n)
         registers = quotient(registers, 8) * 8
@@ -91,7 +89,7 @@ class Blocks:
         cycles = np.maximum(each * busy, quotient(each, resident) * alone) + costs.first * busy
         return np.where(fits, cycles + costs.launch, math.inf)
 
-    def tile(self, k: int, kind: str, numbers: tuple[int, ...], parts: int = 1, score: float = 0.0) -> Tile:
+    def tile(self, k: int, precision: str, sizes: tuple[int, ...], score: float, parts: int = 1) -> Tile:
         """The tile of candidate k."""
         blocks, threads, shared = (int(of[k]) for of in (self.blocks, self.threads, self.shared))
-        return Tile(kind, blocks, threads, parts, numbers, shared, score=score)
+        return Tile(sizes, blocks, threads, parts, precision, shared, score=score)

@@ -53,14 +53,14 @@ class Tiles:
         """Tile of a matrix product; `joined`: a launch that comes anyway adds up parts of its sums."""
         return tiling.product(node, gpu=self.gpu, joined=joined, limits=self.limits)
 
-    def reduction(self, results: int, terms: int, *, terms_first: bool, join: str = "Plus") -> Tile:
+    def reduction(self, results: int, terms: int, *, terms_first: bool) -> Tile:
         """Tile of a sum or a maximum of so many terms for each of so many results."""
-        return tiling.reduction(results, terms, gpu=self.gpu, terms_first=terms_first, join=join, limits=self.limits)
+        return tiling.reduction(results, terms, gpu=self.gpu, terms_first=terms_first, limits=self.limits)
 
     def shared(self, units: Sequence[Unit]) -> tuple[int, int]:
         """Bytes of shared memory of a block of a launch: what its text declares, at most, and what it asks for."""
         sums = any(u.slices > 1 or (u.is_plain and u.tile is not None) for u in units)  # they share what they declare
-        scaled = any(u.tile is not None and u.tile.kind.startswith("Tensor") for u in units)
+        scaled = any(u.on_tensor_cores for u in units)
         declared = tiling.SUM_SHARED * sums + tiling.SCALE_SHARED * scaled
         return declared, max(u.tile.shared if u.tile else 0 for u in units)
 

@@ -6,10 +6,9 @@ import itertools
 import math
 from dataclasses import dataclass, replace
 
-from minicnn.backends._gpu.cpp import image_type, window_type
 from minicnn.backends._gpu.device import Gpu
-from minicnn.backends._gpu.elements import images, window
-from minicnn.backends._gpu.trees import Image
+from minicnn.backends._gpu.elements import window
+from minicnn.backends._gpu.trees import Image, Window
 from minicnn.ops.windows import Axes
 from minicnn.program.graph import ITEMSIZE, Node
 
@@ -30,21 +29,21 @@ class Tile:
     """A kernel's tile.
 
     Attributes:
-        kind: C++ type.
+        sizes: The numbers that were chosen, in the order in which the kernel takes them.
         blocks: Blocks of the launch.
         threads: Threads of a block.
         parts: Pieces into which each sum is cut, if it is.
-        sizes: The numbers that were chosen, for generators of other languages.
+        precision: In which operands are multiplied on tensor cores; None if they are not, but in their own.
         shared: Bytes of `dynamic_shared()` that a block needs, beside what its text declares.
         resident: Blocks of a multiprocessor that the compiler leaves registers for.
         score: By which it was chosen: the less, the faster; comparable with others of its kind.
     """
 
-    kind: str
+    sizes: tuple[int, ...]
     blocks: int
     threads: int
     parts: int = 1
-    sizes: tuple[int, ...] = ()
+    precision: str | None = None
     shared: int = 0
     resident: int = 1
     score: float = 0.0
@@ -119,8 +118,8 @@ class Geometry:
         kw: Columns of taps.
         strides: From a result to the next.
         dilation: From a tap to the next.
-        image: C++ type of the result, or of one of its phases.
-        window: C++ type of the window.
+        image: The result, or one of its phases.
+        window: The window.
         groups: How many such convolutions there are.
     """
 
@@ -133,8 +132,8 @@ class Geometry:
     kw: int
     strides: tuple[int, int]
     dilation: tuple[int, int]
-    image: str
-    window: str
+    image: Image
+    window: Window
     groups: int
 
     @classmethod
@@ -145,12 +144,12 @@ class Geometry:
         y, x = node.outputs[0].shape, node.inputs[0].shape
         (kh, kw), (sh, sw), (dh, dw) = node.inputs[1].shape[:2], attrs["strides"], attrs["dilation"]
         rows, columns = phases(node) if phased else (1, 1)
-        shape, windows = list(y), window_type(window(node))
+        shape, seen = list(y), window(node)
         if node.op.name == "conv2d_input_gradient":
             shape[axes.h], shape[axes.w] = -(-y[axes.h] // rows), -(-y[axes.w] // columns)
             (top, _), (left, _) = attrs["padding"]
             (kh, top), (kw, left) = _turned(kh, top, rows, dh), _turned(kw, left, columns, dw)
-            windows = f"Window<{kh}, {kw}, 1, 1, {top}, {left}, {dh}, {dw}>"
+            seen = Window((kh, kw), (1, 1), (top, left), (dh, dw))
             sh = sw = 1
         return cls(
             n=y[axes.n],
@@ -162,8 +161,8 @@ class Geometry:
             kw=kw,
             strides=(sh, sw),
             dilation=(dh, dw),
-            image=image_type(Image.of(tuple(shape), attrs["data_format"])),
-            window=windows,
+            image=Image.of(tuple(shape), attrs["data_format"]),
+            window=seen,
             groups=groups,
         )
 
@@ -224,13 +223,8 @@ def convolution(
                 patience = 1.0 + 600.0 / together
                 score = rounds * (work * (1 + loads) * patience + filled) + 400 * rounds / resident
                 if best is None or score < best[0]:
-                    kind = (
-                        f"ConvTile<{g.image}, {g.window}, {c}, {f}, {eh}, {ew}, {nb}, "
-                        f"{th}, {tw}, "
-                        f"{fb}, {cc}, {py}, {px}, {fx}>"
-                    )
-                    numbers = (eh, ew, nb, th, tw, fb, cc, py, px, fx)
-                    best = (score, Tile(kind, blocks, threads, 1, numbers, cc * per_channel, score=score))
+                    sizes = (eh, ew, nb, th, tw, fb, cc, py, px, fx)
+                    best = (score, Tile(sizes, blocks, threads, shared=cc * per_channel, score=score))
     return None if best is None else best[1]
 
 
@@ -276,12 +270,8 @@ def weight_gradient(node: Node, *, gpu: Gpu, limits: Limits = LIMITS) -> Tile | 
                 score = rounds * each * (work * (1 + 200 / together) + filled) + rounds * math.log2(2 * slices) * 100
                 score += parts * kh * kw * c * f * groups / 4000  # the sum of the parts
                 if best is None or score < best[0]:
-                    kind = (
-                        f"WeightTile<{', '.join(map(image_type, images(node)))}, {window_type(window(node))}, "
-                        f"{c}, {f}, {kb}, {cb}, {fb}, {th}, {px}, {fx}, {slices}, {parts}>"
-                    )
                     sizes = (kb, cb, fb, th, px, fx, slices, parts)
-                    best = (score, Tile(kind, blocks, threads, parts, sizes, shared, score=score))
+                    best = (score, Tile(sizes, blocks, threads, parts, shared=shared, score=score))
     return None if best is None else best[1]
 
 
@@ -294,7 +284,7 @@ def product(node: Node, *, gpu: Gpu, joined: bool = False, limits: Limits = LIMI
         joined: Whether a launch that comes anyway adds up parts of its sums.
         limits: Sizes to choose from.
     """
-    (m, n), (ta, tb) = node.outputs[0].shape, (node.attrs["transpose_a"], node.attrs["transpose_b"])
+    (m, n), ta = node.outputs[0].shape, node.attrs["transpose_a"]
     k, itemsize = node.inputs[0].shape[0 if ta else 1], ITEMSIZE[node.outputs[0].dtype]
     best: tuple[float, Tile] | None = None
     for bm, bn, tm, tn in limits.products:
@@ -318,19 +308,15 @@ def product(node: Node, *, gpu: Gpu, joined: bool = False, limits: Limits = LIMI
             score = run / bk * (max(compute, 1200.0) + 20 * loads) + 2000
             score += (0 if joined else 2500) + parts * m * n / 400 if parts > 1 else 0
             if best is None or score < best[0]:
-                flags = f"{str(ta).lower()}, {str(tb).lower()}"
-                kind = f"ProductTile<{m}, {n}, {k}, {flags}, {bm}, {bn}, {bk}, {tm}, {tn}, {parts}>"
-                shared = (bm + bn + 8) * bk * itemsize
-                best = (score, Tile(kind, blocks, threads, parts, (bm, bn, bk, tm, tn, parts), shared, score=score))
+                sizes, shared = (bm, bn, bk, tm, tn, parts), (bm + bn + 8) * bk * itemsize
+                best = (score, Tile(sizes, blocks, threads, parts, shared=shared, score=score))
     if best is None:
         message = "There is always a tile for a product."
         raise AssertionError(message)
     return best[1]
 
 
-def reduction(
-    results: int, terms: int, *, gpu: Gpu, terms_first: bool, join: str = "Plus", limits: Limits = LIMITS
-) -> Tile:
+def reduction(results: int, terms: int, *, gpu: Gpu, terms_first: bool, limits: Limits = LIMITS) -> Tile:
     """Tile of a sum or a maximum of so many terms for each of so many results."""
     ox = 1
     while ox < min(results, limits.reduction // 8 if not terms_first else 8 if terms < 256 else 1):
@@ -338,15 +324,12 @@ def reduction(
     rx = limits.reduction // ox
     columns = -(-results // ox)
     parts = max(1, min(2 * gpu.multiprocessors // columns, terms // (rx * 8))) if terms > 64 * rx else 1
-    numbers = f"{results}, {terms}, {parts}, {ox}, {rx}, {str(terms_first).lower()}"
-    return Tile(f"{join}, {numbers}", columns * parts, limits.reduction, parts, (parts, ox, rx))
+    return Tile((results, terms, parts, ox, rx, terms_first), columns * parts, limits.reduction, parts)
 
 
 def narrowed(tile: Tile, threads: int) -> Tile:
     """The tile of a reduction with no more threads than that, where it can be: fewer of them share each result."""
-    parts, ox, rx = tile.sizes
+    results, terms, parts, ox, rx, terms_first = tile.sizes
     while ox * rx > threads and rx > 1:
         rx //= 2
-    join, results, terms, *_, terms_first = tile.kind.split(", ")
-    kind = f"{join}, {results}, {terms}, {parts}, {ox}, {rx}, {terms_first}"
-    return replace(tile, kind=kind, threads=ox * rx, sizes=(parts, ox, rx))
+    return replace(tile, sizes=(results, terms, parts, ox, rx, terms_first), threads=ox * rx)

@@ -59,6 +59,18 @@ class Unit:
         return self.reference is None and (self.tile is None or self.anchor.op.name == "reduce_parts")
 
     @property
+    def on_tensor_cores(self) -> bool:
+        """Whether its tile multiplies on tensor cores."""
+        return self.tile is not None and self.tile.precision is not None
+
+    @property
+    def described(self) -> str:
+        """What it is, for `explain`."""
+        name = self.anchor.op.name
+        kind = "chain of rows" if name == "chain" else f"tiles of {name}" if self.tile else "elementwise"
+        return f"{kind} on tensor cores" if self.on_tensor_cores else kind
+
+    @property
     def is_product(self) -> bool:
         """Whether it is a matrix product by tiles."""
         return self.tile is not None and self.anchor.op.name in ("matmul", "matmul_parts")

@@ -191,7 +191,7 @@ class CupyBackend(Backend):
         place = {}
         for number, launch in enumerate(plan.launches):
             for unit in launch:
-                tile = unit.tile.kind.partition("<")[0] + note if unit.tile else "elementwise"
+                tile = unit.described + note if unit.tile else unit.described
                 for node in unit.every:
                     place[id(node)] = f"reference: {unit.reference}" if unit.reference else f"kernel {number}: {tile}"
                     if node.op is LIBRARY:

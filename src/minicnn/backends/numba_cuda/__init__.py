@@ -131,9 +131,7 @@ class NumbaCudaBackend(Backend):
         place: dict[int, str] = {}
         for number, launch in enumerate(plan.launches):
             for unit in launch:
-                name = unit.anchor.op.name
-                kind = "chain of rows" if name == "chain" else f"tiles of {name}" if unit.tile else "elementwise"
-                kind += note if unit.tile else ""
+                kind = unit.described + note if unit.tile else unit.described
                 text = f"reference: {unit.reference}" if unit.reference else f"kernel {number}: {kind}{how}"
                 place |= {id(node): text for node in unit.every}
         place |= {id(n): place[id(c)] for c in program.nodes if c.op is CHAIN for n in c.attrs["chain"].nodes}

@@ -119,28 +119,25 @@ def _product(writer: Writer, unit: Unit) -> str:
 
 def _reduction(writer: Writer, unit: Unit) -> str:
     node = unit.anchor
-    terms, place = reduced_place(node, Name("o"), R)
+    _, place = reduced_place(node, Name("o"), R)
     element = Python(writer.operands(node)).text(Element(0, place))
     term = writer.define(f"@device\ndef {{name}}(p, o, r):\n    return {element}\n")
-    return _reduced(writer, unit, terms, term, terms_first=node.inputs[0].ndim - 1 in node.attrs["axes"])
+    return _reduced(writer, unit, term)
 
 
 def _depthwise_weight_gradient(writer: Writer, unit: Unit) -> str:
     node = unit.anchor
-    dy, axes = node.inputs[0], Axes.of(node.attrs["data_format"])
     functions = ", ".join(writer.function(v) for v in node.inputs)
     given = f"{type_of(node.outputs[0])}, {_geometry(node)}, {functions}"
     term = writer.define(f"{{name}} = depthwise_conv2d_weight_term({given})\n")
-    return _reduced(writer, unit, dy.size // dy.shape[axes.c], term, terms_first=axes.c != dy.ndim - 1)
+    return _reduced(writer, unit, term)
 
 
-def _reduced(writer: Writer, unit: Unit, terms: int, term: str, *, terms_first: bool) -> str:
-    """Name of the function that sums, or takes the largest of, so many terms of each result."""
-    node, tile = unit.anchor, unit.tile
-    (parts, ox, rx), results = tile.sizes if tile else (1, 1, 1), math.prod(node.outputs[0].shape[1:])
-    largest = node.attrs.get("join") == "max"
+def _reduced(writer: Writer, unit: Unit, term: str) -> str:
+    """Name of the function that sums, or takes the largest of, the terms of each result."""
+    node, sizes = unit.anchor, unit.tile.sizes if unit.tile else ()
     run = 8 if all(_loads(writer, v) for v in node.inputs) else 1
-    numbers = f"{results}, {terms}, {parts}, {ox}, {rx}, {terms_first}, {largest}, {run}"
+    numbers = ", ".join(map(str, (*sizes, node.attrs.get("join") == "max", run)))
     tiled = writer.define(f"{{name}} = ReduceTile({numbers})\n")
     return writer.define(f"{{name}} = reduce({type_of(node.outputs[0])}, {tiled}, {term}, {_parts(writer, unit)})\n")
 

@@ -52,7 +52,7 @@ class NumbaTiles(Tiles):
 
         Few rows and many terms are the weight gradient of a narrow layer, many rows its forward pass.
         """
-        (m, n), ta, tb = node.outputs[0].shape, node.attrs["transpose_a"], node.attrs["transpose_b"]
+        (m, n), ta = node.outputs[0].shape, node.attrs["transpose_a"]
         k, multiprocessors = node.inputs[0].shape[0 if ta else 1], self.gpu.multiprocessors
         if n > NARROW or m * k < MANY or node.outputs[0].dtype != "float32":
             return None
@@ -64,9 +64,8 @@ class NumbaTiles(Tiles):
         else:
             return None
         blocks, threads, parts = -(-m // sizes[0]) * sizes[5], sizes[0] // sizes[3], sizes[5]
-        kind = f"ProductTile<{m}, {n}, {k}, {str(ta).lower()}, {str(tb).lower()}, {', '.join(map(str, sizes))}>"
         shared = sizes[2] * (sizes[0] + sizes[3] + -(-n // 4) * 4 + 4) * 4
-        return Tile(kind, blocks, threads, parts, sizes, shared)
+        return Tile(sizes, blocks, threads, parts, shared=shared)
 
     def shared(self, units: Sequence[Unit]) -> tuple[int, int]:
         """See `Tiles.shared`: only chains ask for theirs, all else is declared, unit by unit."""

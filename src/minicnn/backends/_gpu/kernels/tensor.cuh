@@ -60,7 +60,7 @@ DEVICE auto wide_records(uint32* xs, float* stage, int n0, int h0, int w0, const
 // Tile of a convolution on tensor cores: a block makes FB filters for patches of PY x PX positions, GY x GX of them in NB
 // images each, CC channels at a time; a warp 8 patches x NT * 8 filters.
 template <class P_, class Y_, class S_, int C_, int F_, int EH_, int EW_, int NB_, int GY_, int GX_, int FB_, int CC_, int PY_, int PX_, int NT_, bool wide>
-struct TensorTile {
+struct TensorConvTile {
   using P = P_;
   using Y = Y_;
   using S = S_;

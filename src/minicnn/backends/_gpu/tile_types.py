@@ -1,0 +1,89 @@
+"""C++ types of tiles: the templates of `kernels/` with what was chosen for a node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from minicnn.backends._gpu.chain_layout import Chain, Layout
+from minicnn.backends._gpu.cpp import image_type, window_type
+from minicnn.backends._gpu.elements import images, window
+from minicnn.backends._gpu.tiling import Geometry, Tile
+from minicnn.ops.windows import Axes
+from minicnn.program.graph import Node
+
+# Types of the operands of tensor cores.
+_OPERANDS = {"float32": "Float32", "bfloat16": "Bfloat16", "float16": "Float16"}
+
+
+def geometry(node: Node) -> list[str]:
+    """Types of the images and the windows of a node."""
+    return [*map(image_type, images(node)), window_type(window(node))]
+
+
+def tile_type(node: Node, tile: Tile) -> str:
+    """The type of a node's tile; of reductions, whose template has no such type, its arguments."""
+    template, fixed = _FIXED[node.op.name](node)
+    if tile.precision is not None:
+        template, fixed = f"Tensor{template}", (_OPERANDS[tile.precision], *fixed)
+    arguments = ", ".join(map(_argument, (*fixed, *tile.sizes)))
+    return f"{template}<{arguments}>" if template else arguments
+
+
+def _argument(argument: str | int) -> str:
+    return str(argument).lower() if isinstance(argument, bool) else str(argument)
+
+
+def _convolution(node: Node) -> tuple[str, tuple[str | int, ...]]:
+    g = Geometry.of(node, phased=True)
+    return "ConvTile", (image_type(g.image), window_type(g.window), g.c, g.f)
+
+
+def _weight_gradient(node: Node) -> tuple[str, tuple[str | int, ...]]:
+    c, groups = Axes.of(node.attrs["data_format"]).c, node.attrs["groups"]
+    return "WeightTile", (*geometry(node), *(node.inputs[k].shape[c] // groups for k in (1, 0)))
+
+
+def _product(node: Node) -> tuple[str, tuple[str | int, ...]]:
+    transposed = (node.attrs["transpose_a"], node.attrs["transpose_b"])
+    return "ProductTile", (*node.outputs[0].shape[-2:], node.inputs[0].shape[0 if transposed[0] else 1], *transposed)
+
+
+def _reduction(node: Node) -> tuple[str, tuple[str | int, ...]]:
+    return "", ("Largest" if node.attrs.get("join") == "max" else "Plus",)
+
+
+_FIXED: Mapping[str, Callable[[Node], tuple[str, tuple[str | int, ...]]]] = MappingProxyType(
+    {
+        "conv2d": _convolution,
+        "conv2d_input_gradient": _convolution,
+        "conv2d_weight_gradient_parts": _weight_gradient,
+        "depthwise_conv2d_weight_gradient_parts": _reduction,
+        "matmul": _product,
+        "matmul_parts": _product,
+        "reduce_parts": _reduction,
+    }
+)
+
+
+def rows_type(chain: Chain, what: str) -> str:
+    """How the types of the product with rows in memory begin, with which a chain begins: with rows of bytes or not."""
+    stored = chain.product.rows.dtype if chain.product is not None else ""
+    return f"{'Byte' if stored == 'uint8' else 'Float'}{what}"
+
+
+def rows_tile_type(chain: Chain) -> str:
+    """The type of the tile of that product."""
+    one = chain.sizes
+    numbers = (chain.batch, one.k, one.m, one.rows, one.threads, one.stages, one.parts, one.back)
+    return f"{rows_type(chain, 'Tile')}<{', '.join(map(_argument, numbers))}>"
+
+
+def sums_type(layout: Layout, node: Node) -> str:
+    """The type of a sum over the rows, other than the product with those in memory."""
+    threads, y = layout.chain.threads, node.outputs[0]
+    if layout.own_sum(node):
+        return f"OwnSums<float, {y.size}, {threads}>"
+    if layout.narrow and node.op.name == "matmul":
+        return f"RowProducts<float, {y.shape[0]}, {y.shape[1]}, {threads}>"
+    return f"RowSums<float, {y.size}, {threads}>"
