@@ -11,7 +11,8 @@ import numpy as np
 
 from backends.cupy.dense import dense_network, step
 from backends.cupy.networks import NETWORKS, data
-from minicnn.backends.cupy import NAIVE, CupyBackend, Options
+from minicnn.backends._gpu.options import NAIVE, Options
+from minicnn.backends.cupy.backend import CupyBackend
 
 x, y = data()
 for name, network in NETWORKS.items():

@@ -50,7 +50,8 @@ def step(study: str, precision: str) -> None:
     """Train three steps without graphs, the last of which is to be profiled."""
     import cupy
 
-    from minicnn.backends.cupy import CupyBackend, Options
+    from minicnn.backends._gpu.options import Options
+    from minicnn.backends.cupy.backend import CupyBackend
 
     batch, samples, _ = SIZES[study]
     rng = np.random.default_rng(0)

@@ -55,7 +55,7 @@ def test_what_others_have_written_is_not_run(root: Path, monkeypatch: pytest.Mon
 @OWNERS
 def test_every_backend_keeps_its_code_by_that_rule(root: Path) -> None:
     pytest.importorskip("numba")
-    from minicnn.backends._gpu.choosing import measured
+    from minicnn.backends.cupy.choosing import measured
     from minicnn.backends.numba import store
 
     root.chmod(0o777)

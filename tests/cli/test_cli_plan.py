@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from minicnn.backends._gpu import compiler, nvrtc
+from minicnn.backends.cupy import compiler, nvrtc
 from support.command_line import error_of, minicnn
 
 

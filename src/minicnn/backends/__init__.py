@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import os
 import pkgutil
 import sys
@@ -32,8 +32,10 @@ def backend_class(name: str) -> type[Backend]:
     if name not in names():
         message = f"A backend is one of {', '.join(names())}. Received: {name!r}."
         raise ValueError(message)
+    found = importlib.util.find_spec(f"{__name__}.{name}")
+    home = f"{__name__}.{name}.backend" if found and found.submodule_search_locations else f"{__name__}.{name}"
     try:
-        module = importlib.import_module(f"{__name__}.{name}")
+        module = importlib.import_module(home)
     except ImportError as error:
         message = f"Backend {name!r} needs {error.name or error}: {install(_EXTRAS.get(name, name))}."
         raise ImportError(message, name=error.name) from error

@@ -10,11 +10,12 @@ from typing import Any
 import click
 
 from minicnn import backends, zoo
-from minicnn.backends._gpu import compiler, nvrtc
 from minicnn.backends._gpu.costs import FITTED, unfitted
 from minicnn.backends._gpu.cubin import Resources, resources
 from minicnn.backends._gpu.device import KNOWN, Gpu
 from minicnn.backends._gpu.planning import PlannedStep, planned
+from minicnn.backends.cupy import compiler, nvrtc
+from minicnn.backends.cupy.generation import generate
 from minicnn.cli.options import Name
 from minicnn.cli.tables import console, table
 from minicnn.jobs.settings import DEFAULT, RECIPES
@@ -79,7 +80,7 @@ def plan(
     model.compile(
         SGD(0.01, momentum=0.9), SparseCategoricalCrossentropy(from_logits=True), ["accuracy"], precision=precision
     )
-    step = planned(model.program("train", batch_size=batch), gpu)
+    step = planned(model.program("train", batch_size=batch), gpu, generate)
     title = f"{network}, a training step on a batch of {batch} in {precision}"
     found = _facts(title, step, *_compiled(step))
     if as_json:

@@ -17,14 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from minicnn.backends._gpu import compiler
-from minicnn.backends._gpu.fusing import Plan
-from minicnn.backends._gpu.generation import Source, generate
 from minicnn.backends._gpu.placement import place
-from minicnn.backends._gpu.rewriting import rewrite
-from minicnn.backends._gpu.tiles import MULTIPLY_ADDS, Tiles
+from minicnn.backends._gpu.source import Source
+from minicnn.backends._gpu.tiles import Tiles
 from minicnn.backends.base import EACH_STEP
+from minicnn.backends.cupy import compiler
+from minicnn.backends.cupy.generation import generate
 from minicnn.program.graph import Program, Value
+from support.plans import MULTIPLY_ADDS, plan_of
 
 Array = np.ndarray[Any, Any]
 
@@ -263,8 +263,7 @@ class Emulated:
     def __init__(
         self, program: Program, *, fuse: bool = True, tiled: bool = True, tiles: Tiles = MULTIPLY_ADDS
     ) -> None:
-        program = rewrite(program, fuse=fuse, tiled=tiled, tiles=tiles)
-        self.plan = Plan(program, fuse=fuse, tiled=tiled, tiles=tiles)
+        self.plan = plan_of(program, tiles, fuse=fuse, tiled=tiled)
         self.placement = place(self.plan)
         self.queued = {id(v) for v in program.inputs if v.name in EACH_STEP}
         self.sources = [generate(self.plan, launch, self.queued) for launch in self.plan.launches]

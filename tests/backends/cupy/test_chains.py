@@ -16,10 +16,11 @@ from minicnn.backends._gpu import chains, row_products
 from minicnn.backends._gpu.chain_layout import Layout
 from minicnn.backends._gpu.device import H200, KNOWN
 from minicnn.backends._gpu.fusing import Plan
-from minicnn.backends._gpu.rewriting import rewrite
 from minicnn.backends._gpu.row_sizes import ByteSizes, FloatSizes
 from minicnn.backends._gpu.tensor_tiling import TensorTiles
-from minicnn.backends._gpu.tiles import MULTIPLY_ADDS, Tiles
+from minicnn.backends._gpu.tiles import Tiles
+from minicnn.backends.cupy.tile_types import rows_tile_type
+from support.plans import MULTIPLY_ADDS, plan_of
 
 emulated = pytest.mark.skipif(shutil.which("g++") is None, reason="kernels run on the host through g++")
 
@@ -37,8 +38,7 @@ def small_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def planned(made: Made, **options: Any) -> Plan:
     """The plan of a step."""
-    chosen = {"fuse": True, "tiled": True} | options
-    return Plan(rewrite(made[0](), **chosen), **chosen)
+    return plan_of(made[0](), **options)
 
 
 def found(plan: Plan) -> list[chains.Chain]:
@@ -74,7 +74,7 @@ def test_weights_too_large_for_every_block_stay_outside_but_the_sum_of_their_par
     assert len(chain.sums) == 5  # loss, accuracy, and the gradients of the last weights and of both biases
 
 
-@pytest.mark.parametrize("options", [{"fuse": False}, {"tiled": False}, {"tiles": Tiles(chains=False)}])
+@pytest.mark.parametrize("options", [{"fuse": False}, {"tiled": False}, {"tiles": Tiles(H200, chains=False)}])
 def test_chains_can_be_switched_off(options: dict[str, Any]) -> None:
     made = step(dense_network(40, [10], 5), 60, 40, 5)
     assert found(planned(made))
@@ -93,21 +93,21 @@ def test_a_block_has_no_more_shared_memory_than_the_device_gives() -> None:
 
 def test_bytes_are_multiplied_on_tensor_cores_only_where_that_is_wanted() -> None:
     made = step(dense_network(784, [10], 10), 590, 784, 10)
-    plan = planned(made, tiles=Tiles(byte_products=False))
+    plan = planned(made, tiles=Tiles(H200, byte_products=False))
     assert all(chain.product is None for chain in found(plan))
     assert any(n.op.name.startswith("matmul") for u in plan.units for n in u.nodes)
 
 
 def test_rows_of_float32_go_through_blocks_where_all_blocks_have_some() -> None:
     network = dense_network(784, [10], 10, dtype="float32")
-    plan = planned(step(network, 2112, 784, 10), tiles=TensorTiles())
+    plan = planned(step(network, 2112, 784, 10), tiles=TensorTiles(H200))
     assert len(plan.launches) == 2
     (chain,) = found(plan)
     assert chain.product is not None
     assert chain.product.gradient is not None
     assert chain.product.index is not None
-    assert chain.tile_type.startswith("FloatTile<2112, 784, 10, 16,")
-    for made in (planned(step(network, 2000, 784, 10), tiles=TensorTiles()), planned(step(network, 2112, 784, 10))):
+    assert rows_tile_type(chain).startswith("FloatTile<2112, 784, 10, 16,")
+    for made in (planned(step(network, 2000, 784, 10), tiles=TensorTiles(H200)), planned(step(network, 2112, 784, 10))):
         assert all(chain.product is None for chain in found(made))
         assert any(n.op.name.startswith("matmul") for u in made.units for n in u.nodes)
 
@@ -133,7 +133,7 @@ def test_other_precisions_have_no_chain(dtype: str) -> None:
     x, y = program.input("x", (64, 8), dtype), program.input("y", (64,), "int32")
     w = program.input("w", (8, 3), dtype, kind="parameter")
     program.outputs["loss"] = ops.sum(ops.softmax_cross_entropy(x @ w, y), axes=None)
-    assert not found(Plan(rewrite(program, fuse=True, tiled=True), fuse=True, tiled=True))
+    assert not found(plan_of(program))
 
 
 def test_what_waits_for_a_sum_over_the_batch_is_outside() -> None:
@@ -146,7 +146,7 @@ def test_what_waits_for_a_sum_over_the_batch_is_outside() -> None:
     logits = ops.relu(x @ w)
     centred = logits - ops.sum(logits, axes=0, keepdims=True) / 64
     program.outputs["loss"] = ops.sum(ops.softmax_cross_entropy(centred, y), axes=None)
-    plan = Plan(rewrite(program, fuse=True, tiled=True), fuse=True, tiled=True)
+    plan = plan_of(program)
     first = next(c for c in found(plan) if "matmul" in names(c))
     assert "softmax_cross_entropy" not in names(first)
 
@@ -271,7 +271,7 @@ def test_the_last_turn_of_a_whole_set_keeps_all_blocks_busy() -> None:
     (chain,) = found(planned(step(dense_network(784, [10], 10), 59_000, 784, 10)))
     sizes, used = chain.sizes, Layout(chain).shared
     assert sizes.shared <= used <= 227 * 1024
-    assert chain.tile_type == (
+    assert rows_tile_type(chain) == (
         f"ByteTile<59000, 784, 10, {sizes.rows}, {sizes.threads}, {sizes.stages}, {sizes.parts}, true>"
     )
     turns = -(-chain.tiles // chain.blocks)

@@ -10,15 +10,17 @@ import pytest
 
 from backends.cupy.networks import NETWORKS
 from minicnn import Sequential, layers, zoo
-from minicnn.backends._gpu import compiler, nvrtc, tensor_tiling
+from minicnn.backends._gpu import tensor_tiling
+from minicnn.backends._gpu.device import H200
 from minicnn.backends._gpu.fusing import Plan
-from minicnn.backends._gpu.generation import generate
-from minicnn.backends._gpu.rewriting import rewrite
-from minicnn.backends._gpu.tiles import MULTIPLY_ADDS, Tiles
+from minicnn.backends._gpu.tiles import Tiles
 from minicnn.backends.base import EACH_STEP
+from minicnn.backends.cupy import compiler, nvrtc
+from minicnn.backends.cupy.generation import generate
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.optimizers import SGD
 from minicnn.program import Program
+from support.plans import MULTIPLY_ADDS, plan_of
 
 try:
     nvrtc.version()
@@ -46,7 +48,7 @@ def test_all_kernels_of_a_step(network: str, architecture: str) -> None:
 def test_kernels_on_tensor_cores(precision: str, architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensor_tiling, "_chosen", {})
     monkeypatch.setattr(tensor_tiling, "without_tensor_cores", lambda *_: math.inf)  # where they are slower, too
-    tiles = tensor_tiling.TensorTiles(precision=precision)
+    tiles = tensor_tiling.TensorTiles(H200, precision=precision)
     texts = _texts("lenet", tiles=tiles, tiled=True, fuse=True)
     assert any("tensor_convolve<" in text for text in texts)
     assert all(compiler.compile_all(texts, architecture))
@@ -68,7 +70,7 @@ def test_chains_that_begin_with_bytes(hidden: int, architecture: str) -> None:
 def test_chains_that_begin_with_rows_of_float32(width: int, hidden: int, architecture: str) -> None:
     model = Sequential([layers.Input((width,)), layers.Dense(hidden), layers.Dense(10)], backend="numpy")
     model.compile("sgd", "sparse_categorical_crossentropy")
-    tiles = tensor_tiling.TensorTiles()
+    tiles = tensor_tiling.TensorTiles(H200)
     texts = _program_texts(model.program("train", batch_size=5000), tiles=tiles, tiled=True, fuse=True)
     assert any(f"FloatTile<5000, {width}," in text for text in texts)
     assert all(compiler.compile_all(texts, architecture))
@@ -90,7 +92,7 @@ def test_the_updates_of_many_parameters_in_one_kernel(architecture: str) -> None
 
 
 def _plan(program: Program, tiles: Tiles = MULTIPLY_ADDS, **level: bool) -> Plan:
-    return Plan(rewrite(program, tiles=tiles, **level), tiles=tiles, **level)
+    return plan_of(program, tiles, **level)
 
 
 def _texts(network: str, tiles: Tiles = MULTIPLY_ADDS, **level: bool) -> list[str]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from minicnn.backends._gpu import nvrtc
 from minicnn.backends._gpu.errors import FitError, explanation
 from minicnn.backends._gpu.options import Options
+from minicnn.backends.cupy import nvrtc
 
 
 @pytest.mark.parametrize(

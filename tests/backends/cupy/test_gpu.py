@@ -16,7 +16,8 @@ cupy = pytest.importorskip("cupy")
 
 from backends.cupy.dense import dense_network, step  # noqa: E402
 from backends.cupy.networks import NETWORKS, data  # noqa: E402
-from minicnn.backends.cupy import NAIVE, CupyBackend, Options  # noqa: E402
+from minicnn.backends._gpu.options import NAIVE, Options  # noqa: E402
+from minicnn.backends.cupy.backend import CupyBackend  # noqa: E402
 
 LEVELS = {
     "naive": NAIVE,

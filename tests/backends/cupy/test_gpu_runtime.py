@@ -18,7 +18,8 @@ cupy = pytest.importorskip("cupy")
 
 from backends.cupy.networks import NETWORKS, data  # noqa: E402
 from minicnn import Sequential, layers, ops  # noqa: E402
-from minicnn.backends.cupy import CupyBackend, Options  # noqa: E402
+from minicnn.backends._gpu.options import Options  # noqa: E402
+from minicnn.backends.cupy.backend import CupyBackend  # noqa: E402
 from minicnn.bench.operations import apart, step_inputs, step_times  # noqa: E402
 from minicnn.program import Program  # noqa: E402
 from support.kernel_check import case_program, products  # noqa: E402
@@ -277,8 +278,8 @@ def test_a_kernel_that_does_not_fit_is_named() -> None:
 
 LOST = """
 import numpy as np
-from minicnn.backends._gpu.compiler import compile_kernel
-from minicnn.backends.cupy import CupyBackend
+from minicnn.backends.cupy.compiler import compile_kernel
+from minicnn.backends.cupy.backend import CupyBackend
 from minicnn.backends.cupy.launching import Kernel
 from minicnn.program import Program
 program = Program()

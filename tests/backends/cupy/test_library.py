@@ -10,13 +10,12 @@ import pytest
 from backends.cupy.networks import NETWORKS
 from minicnn import ops
 from minicnn.backends import get_backend
-from minicnn.backends._gpu.choosing import fastest, measured
-from minicnn.backends._gpu.fusing import Plan
-from minicnn.backends._gpu.library import LIBRARY, described, may_be, operations, piece, use_library
 from minicnn.backends._gpu.options import Options
-from minicnn.backends._gpu.rewriting import rewrite
+from minicnn.backends.cupy.choosing import fastest, measured
+from minicnn.backends.cupy.library import LIBRARY, described, may_be, operations, piece, use_library
 from minicnn.program import Program
 from support.kernel_check import step_of
+from support.plans import plan_of
 
 
 def test_times_are_taken_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,7 +55,7 @@ def test_a_step_with_library_products_is_the_same_step(network: str) -> None:
     found = get_backend("numpy").compile(changed)(given)
     for name, array in expected.items():
         np.testing.assert_allclose(found[name], array, rtol=1e-5, atol=1e-6)
-    units = {u.anchor.op.name: u for u in Plan(rewrite(changed, fuse=True, tiled=True), fuse=True, tiled=True).units}
+    units = {u.anchor.op.name: u for u in plan_of(changed).units}
     assert [n.op.name for n in units["library_matmul"].every] == ["library_matmul"]  # nothing is fused to it
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from backends.cupy import emulator
-from minicnn.backends._gpu.generation import Source
+from minicnn.backends._gpu.source import Source
 
 KERNEL = """
 #include "parts.cuh"

@@ -6,20 +6,20 @@ from itertools import pairwise
 
 from backends.cupy.networks import NETWORKS
 from minicnn import ops
-from minicnn.backends._gpu.cpp import Cpp
+from minicnn.backends._gpu.device import H200
 from minicnn.backends._gpu.elements import affine, broadcast
 from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.placement import place
 from minicnn.backends._gpu.rewriting import rewrite
 from minicnn.backends._gpu.tensor_tiling import TensorTiles
 from minicnn.backends._gpu.trees import I
+from minicnn.backends.cupy.cpp import Cpp
 from minicnn.program import Program
+from support.plans import plan_of
 
 
 def _plan(network: str, **options: bool) -> Plan:
-    chosen = {"fuse": True, "tiled": True} | options
-    model = NETWORKS[network]("numpy")
-    return Plan(rewrite(model.program("train", batch_size=16), **chosen), **chosen)
+    return plan_of(NETWORKS[network]("numpy").program("train", batch_size=16), **options)
 
 
 def test_a_convolution_takes_bias_pooling_and_activation_along() -> None:
@@ -84,7 +84,7 @@ def test_a_product_is_cut_into_parts_where_a_chain_or_an_update_adds_them_up() -
         else:
             program.outputs["z"] = ops.relu(ops.matmul(x, y, transpose_a=True))
         return any(
-            n.op.name == "matmul_parts" for n in rewrite(program, fuse=True, tiled=True, tiles=TensorTiles()).nodes
+            n.op.name == "matmul_parts" for n in rewrite(program, fuse=True, tiled=True, tiles=TensorTiles(H200)).nodes
         )
 
     assert parted(update=True)
@@ -95,8 +95,8 @@ def test_sums_beside_a_convolution_have_no_more_threads_than_it() -> None:
     beside = 0
     for network in NETWORKS:
         program = NETWORKS[network]("numpy").program("train", batch_size=256)
-        tiles = TensorTiles()
-        plan = Plan(rewrite(program, fuse=True, tiled=True, tiles=tiles), fuse=True, tiled=True, tiles=tiles)
+        tiles = TensorTiles(H200)
+        plan = plan_of(program, tiles)
         for launch in plan.launches:
             sums = [u.tile.threads for u in launch if u.tile and u.anchor.op.name == "reduce_parts"]
             others = [u.tile.threads for u in launch if u.tile and u.anchor.op.name != "reduce_parts"]
@@ -117,5 +117,5 @@ def test_an_operation_without_a_kernel_falls_back_and_says_why() -> None:
     program = Program()
     x = program.input("x", (3,), "bfloat16")
     program.outputs["y"] = ops.relu(x)
-    (unit,) = Plan(rewrite(program, fuse=True, tiled=True), fuse=True, tiled=True).units
+    (unit,) = plan_of(program).units
     assert unit.reference == "kernels have no bfloat16 yet"

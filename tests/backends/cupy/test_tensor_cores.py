@@ -18,13 +18,14 @@ from minicnn.backends import get_backend
 from minicnn.backends._gpu import tensor_tiling
 from minicnn.backends._gpu.device import H200
 from minicnn.backends._gpu.tensor_tiling import TensorTiles
-from minicnn.backends._gpu.tiles import MULTIPLY_ADDS, Tiles
+from minicnn.backends._gpu.tiles import Tiles
 from minicnn.loop.tracing import METRICS
 from minicnn.program import Program
 from minicnn.program.passes import lower_precision
 from support.kernel_check import case_program, convolutions, products, step_of
 from support.numerics import assert_close
 from support.op_cases import Case
+from support.plans import MULTIPLY_ADDS
 from support.strategies import normal
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="kernels run on the host through g++")
@@ -55,7 +56,7 @@ def test_products(case: Case) -> None:
     check(case)
 
 
-@pytest.mark.parametrize("tiles", [TensorTiles(), MULTIPLY_ADDS], ids=["tensor cores", "multiply-adds"])
+@pytest.mark.parametrize("tiles", [TensorTiles(H200), MULTIPLY_ADDS], ids=["tensor cores", "multiply-adds"])
 @pytest.mark.parametrize(("strides", "kernel", "dilation"), [
     ((2, 2), (3, 3), (1, 1)), ((3, 1), (2, 4), (1, 2)), ((1, 2), (1, 5), (1, 1)), ((3, 3), (2, 2), (1, 1)),
 ])  # fmt: skip
@@ -106,7 +107,7 @@ def test_weight_gradients_of_first_layers_have_tiles(image: int, channels: int, 
 
 def check(case: Case) -> None:
     program, arrays = case_program(case, "float32")
-    emulated = Emulated(program, tiles=TensorTiles())
+    emulated = Emulated(program, tiles=TensorTiles(H200))
     assert any("tensor_" in source.text for source in emulated.sources)
     expected = case.op.reference(*(a.astype("float64") for a in arrays.values()), xp=xp, **case.attrs)
     assert_close(emulated(arrays)["y0"], expected, case.terms, dtype="float32")
@@ -116,7 +117,7 @@ def check(case: Case) -> None:
 def test_a_step_is_that_of_numpy(network: str) -> None:
     program, given = step_of(network)
     expected = get_backend("numpy").compile(program())(given)
-    found = Emulated(program(), tiles=TensorTiles())(given)
+    found = Emulated(program(), tiles=TensorTiles(H200))(given)
     for name, array in expected.items():
         np.testing.assert_allclose(found[name], array, rtol=1e-4, atol=2e-6, err_msg=name)
 
@@ -127,6 +128,6 @@ def test_a_step_in_mixed_precision_is_close_to_that_in_float32(products: str, er
     expected = get_backend("numpy").compile(program())(given)
     mixed = program()
     assert lower_precision(mixed, products, keep=METRICS)
-    found = Emulated(mixed, tiles=TensorTiles(precision=products))(given)
+    found = Emulated(mixed, tiles=TensorTiles(H200, precision=products))(given)
     differences = [np.linalg.norm(found[k] - expected[k]) / (np.linalg.norm(expected[k]) + 1e-3) for k in expected]
     assert 1e-6 < max(differences) < error

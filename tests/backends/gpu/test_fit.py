@@ -16,9 +16,11 @@ from hypothesis import strategies as st
 
 from backends.cupy.dense import dense_network
 from minicnn import Model, ops, zoo
-from minicnn.backends._gpu import compiler, cubin, nvrtc
+from minicnn.backends._gpu import cubin
 from minicnn.backends._gpu.device import KNOWN, Gpu
 from minicnn.backends._gpu.planning import PlannedLaunch, planned
+from minicnn.backends.cupy import compiler, nvrtc
+from minicnn.backends.cupy.generation import generate
 from minicnn.layers import Rescaling
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.optimizers import SGD
@@ -56,7 +58,7 @@ def model_of(network: str, precision: str) -> Model:
 
 def check(program: Program, gpu: Gpu) -> list[PlannedLaunch]:
     """Plan a Program: all launches fit, and none is a reference."""
-    launches = list(planned(program, gpu).launches)
+    launches = list(planned(program, gpu, generate).launches)
     assert [launch.misfit(gpu) for launch in launches] == [None] * len(launches)
     return launches
 
@@ -200,5 +202,5 @@ def test_what_is_no_machine_code_is_refused() -> None:
 
 def test_a_block_that_asks_for_too_much_is_found() -> None:
     gpu = replace(KNOWN["h200"], shared_block=227 * 1024)
-    launches = planned(convolution_steps(128, 32, 256, 256, 3, 1, 1), gpu).launches
+    launches = planned(convolution_steps(128, 32, 256, 256, 3, 1, 1), gpu, generate).launches
     assert any(launch.misfit(KNOWN["rtx4060"]) for launch in launches)  # what was planned for another GPU

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 import pytest
 
 from backends.cupy.networks import NETWORKS
-from minicnn.backends._gpu import compiler, nvrtc
 from minicnn.backends._gpu.device import KNOWN
 from minicnn.backends._gpu.errors import FitError, explanation
-from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.loading import check, load, notes
 from minicnn.backends._gpu.rewriting import rewrite
 from minicnn.backends._gpu.tensor_tiling import TensorTiles
 from minicnn.backends._gpu.tiles import Tiles
+from minicnn.backends.cupy import compiler, nvrtc
 from minicnn.program import Program
+from support.plans import MULTIPLY_ADDS, plan_of
 
 
 @dataclass
@@ -28,7 +28,7 @@ class Planner:
 def most_shared(planner: Planner, program: Program) -> int:
     """Bytes of shared memory of the greediest launch of a step."""
     tiles = planner.tiles
-    plan = Plan(rewrite(program, fuse=True, tiled=True, tiles=tiles), fuse=True, tiled=True, tiles=tiles)
+    plan = plan_of(program, tiles)
     return max(sum(tiles.shared(launch)) for launch in plan.launches)
 
 
@@ -94,7 +94,7 @@ def test_a_copy_of_a_program_computes_the_same_and_changes_alone(network: str) -
     program = NETWORKS[network]("numpy").program("train", batch_size=8)
     before, copy = str(program), program.copy()
     assert str(copy) == before
-    rewrite(copy, fuse=True, tiled=True)
+    rewrite(copy, tiles=MULTIPLY_ADDS, fuse=True, tiled=True)
     assert str(program) == before
     assert not {id(v) for n in program.nodes for v in (*n.inputs, *n.outputs)} & {
         id(v) for n in copy.nodes for v in (*n.inputs, *n.outputs)

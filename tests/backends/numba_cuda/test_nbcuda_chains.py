@@ -13,8 +13,10 @@ from backends.cupy.test_chains import found
 from backends.numba_cuda.running import EITHER, SIMULATED
 from minicnn.backends import get_backend
 from minicnn.backends._gpu.device import H200
+from minicnn.backends._gpu.options import Options
 from minicnn.backends._gpu.tiling import LIMITS
-from minicnn.backends.numba_cuda import NumbaCudaBackend, Options, tiling
+from minicnn.backends.numba_cuda import tiling
+from minicnn.backends.numba_cuda.backend import NumbaCudaBackend
 from minicnn.backends.numba_cuda.executable import StepExecutable
 from minicnn.program import Program
 

@@ -17,14 +17,13 @@ pytest.importorskip("numba_cuda")
 from backends.numba_cuda.running import ON_DEVICE
 from minicnn import ops
 from minicnn.backends._gpu.device import H200
-from minicnn.backends._gpu.fusing import Plan
-from minicnn.backends._gpu.rewriting import rewrite
 from minicnn.backends._gpu.tiling import LIMITS
 from minicnn.backends.numba_cuda import tiling
 from minicnn.backends.numba_cuda.generation import generate
 from minicnn.backends.numba_cuda.shim import SIMULATED, check_numpy
 from minicnn.backends.numba_cuda.simulator import _Allocations
 from minicnn.program import Program
+from support.plans import plan_of
 
 ROOT = Path(__file__).parents[3]
 PACKAGE = ROOT / "src/minicnn/backends/numba_cuda"
@@ -191,7 +190,7 @@ def test_the_kernel_of_the_documentation_is_the_one_that_is_generated() -> None:
     program = Program()
     x, w = program.input("x", (256, 100)), program.input("w", (100, 32), kind="parameter")
     program.outputs["y"] = ops.relu(x @ w + program.input("b", (32,), kind="parameter"))
-    plan = Plan(rewrite(program, fuse=True, tiled=True, tiles=tiling.TILES), fuse=True, tiled=True, tiles=tiling.TILES)
+    plan = plan_of(program, tiling.IN_SIMULATOR)
     (launch,) = plan.launches
     text = generate(plan, launch, set(), 256).text
     assert f"```py\n{text}```\n" in (ROOT / "docs/numba-cuda.md").read_text("utf-8")

@@ -15,20 +15,20 @@ from backends.cupy.networks import NETWORKS
 from backends.gpu.test_fit import EVERYTHING, convolution_steps, model_of
 from minicnn.backends._gpu import cubin
 from minicnn.backends._gpu.device import KNOWN, Gpu
-from minicnn.backends._gpu.fusing import Plan
-from minicnn.backends._gpu.rewriting import rewrite
+from minicnn.backends._gpu.source import Source
 from minicnn.backends._gpu.tiling import LIMITS
 from minicnn.backends.numba_cuda import compiling
-from minicnn.backends.numba_cuda.generation import Source, generate
+from minicnn.backends.numba_cuda.generation import generate
 from minicnn.backends.numba_cuda.shim import SIMULATED
 from minicnn.backends.numba_cuda.tiling import NumbaTiles
 from minicnn.program import Program
+from support.plans import plan_of
 
 
 def check(program: Program, gpu: Gpu) -> list[tuple[Source, int]]:
     """Plan a Program: all launches fit. Returns their kernels, and the shared memory that each declares at most."""
     tiles = NumbaTiles(gpu, limits=LIMITS, simulated=False)
-    plan = Plan(rewrite(program, fuse=True, tiled=True, tiles=tiles), fuse=True, tiled=True, tiles=tiles)
+    plan = plan_of(program, tiles)
     made = []
     for launch in plan.launches:
         declared, asked = tiles.shared(launch)

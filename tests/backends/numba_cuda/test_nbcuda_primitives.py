@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from backends.numba_cuda.running import EITHER, SIMULATED, fewer
 from minicnn import ops
-from minicnn.backends.numba_cuda import NAIVE, NumbaCudaBackend, Options
+from minicnn.backends._gpu.options import NAIVE, Options
 from minicnn.backends.numba_cuda import namespace as xp
+from minicnn.backends.numba_cuda.backend import NumbaCudaBackend
 from minicnn.ops.convolution import NO_PADDING
 from support import op_cases
 from support.kernel_check import CASES, check_kernels, convolutions, products, reductions

@@ -12,7 +12,10 @@ from backends.cupy.networks import NETWORKS, data
 from backends.numba_cuda.running import EITHER, GPU_ONLY, SIMULATED
 from minicnn import ops
 from minicnn.backends import get_backend
-from minicnn.backends.numba_cuda import NAIVE, Array, NumbaCudaBackend, Options, executable
+from minicnn.backends._gpu.options import NAIVE, Options
+from minicnn.backends.numba_cuda import executable
+from minicnn.backends.numba_cuda.arrays import Array
+from minicnn.backends.numba_cuda.backend import NumbaCudaBackend
 from minicnn.backends.numba_cuda.device import get_device
 from minicnn.bench.operations import apart, step_inputs
 from minicnn.program import Program

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from minicnn.backends._gpu.elements import same_index, unsupported
 from minicnn.backends._gpu.launches import launches
-from minicnn.backends._gpu.tiles import MULTIPLY_ADDS, Tiles
+from minicnn.backends._gpu.tiles import Tiles
 from minicnn.backends._gpu.units import PARTS, Unit, is_sum_of_parts
 from minicnn.program.graph import ITEMSIZE, Node, Program, Value
 
@@ -34,10 +34,10 @@ class Plan:
         self,
         program: Program,
         *,
+        tiles: Tiles,
         fuse: bool,
         tiled: bool,
         reference_only: bool = False,
-        tiles: Tiles = MULTIPLY_ADDS,
     ) -> None:
         self.program, self.tiles = program, tiles
         self.fuse, self.tiled, self.reference_only = fuse, tiled, reference_only

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from minicnn import ops
 from minicnn.backends._gpu.chain_layout import Chain
 from minicnn.backends._gpu.cubin import Resources
 from minicnn.backends._gpu.device import Gpu
 from minicnn.backends._gpu.fusing import CONVOLUTIONS, Plan
-from minicnn.backends._gpu.generation import Source, generate
 from minicnn.backends._gpu.inputs import Inputs
 from minicnn.backends._gpu.options import Options
 from minicnn.backends._gpu.placement import place
 from minicnn.backends._gpu.rewriting import products_in, rewrite
+from minicnn.backends._gpu.source import Generate, Source
 from minicnn.backends._gpu.tensor_tiling import TensorTiles, without_tensor_cores
 from minicnn.backends._gpu.tile_times import PRECISIONS
 from minicnn.backends._gpu.tiles import Tiles
@@ -102,21 +103,28 @@ class PlannedStep:
         return self.carried + self.inputs + self.arena
 
 
-def planned(program: Program, gpu: Gpu, options: Options | None = None) -> PlannedStep:
-    """Plan a step as the engine of generated C++ does; the Program is rewritten in place."""
+def planned(program: Program, gpu: Gpu, generate: Generate, options: Options | None = None) -> PlannedStep:
+    """Plan a step; the Program is rewritten in place.
+
+    Args:
+        program: The step.
+        gpu: The GPU that it is for.
+        generate: What writes kernels in the language of an engine.
+        options: As the engine's.
+    """
     options = options or Options()
     flops, inputs = program.flops, Inputs.of(program)
     tiles = tiles_of(program, tiles_on(gpu, options))
     fuse, tiled = options.fused, options.tiled
     plan = Plan(rewrite(program, fuse=fuse, tiled=tiled, tiles=tiles), fuse=fuse, tiled=tiled, tiles=tiles)
     queued = {id(v) for v in program.inputs if v.name in EACH_STEP}
-    made = [_launch(plan, launch, queued, options.block) for launch in plan.launches]
+    made = [_launch(plan, launch, partial(generate, plan, launch, queued, options.block)) for launch in plan.launches]
     carried = sum(v.nbytes for v in (*inputs.bound, *inputs.totals)) + sum(v.nbytes for v in program.constants)
     given = sum(v.nbytes for v in (*inputs.queued, *inputs.copied))
     return PlannedStep(gpu, made, flops, carried, given, place(plan).nbytes)
 
 
-def _launch(plan: Plan, launch: Sequence[Unit], queued: set[int], block: int) -> PlannedLaunch:
+def _launch(plan: Plan, launch: Sequence[Unit], write: Callable[[], Source]) -> PlannedLaunch:
     gpu, reference = plan.tiles.gpu, launch[0].reference is not None
     arrays = {id(v): v for u in launch for v in (*plan.reads(u), *u.stored)}
     nbytes = sum(v.nbytes for v in arrays.values())
@@ -125,7 +133,7 @@ def _launch(plan: Plan, launch: Sequence[Unit], queued: set[int], block: int) ->
     modelled = [_cycles(u) / gpu.clock for u in launch]
     return PlannedLaunch(
         units=launch,
-        source=None if reference else generate(plan, launch, queued, block),
+        source=None if reference else write(),
         declared=0 if reference else plan.tiles.shared(launch)[0],
         flops=sum(flops),
         nbytes=nbytes,

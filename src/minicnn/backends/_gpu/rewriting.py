@@ -10,7 +10,7 @@ import numpy as np
 from minicnn import ops
 from minicnn.backends._gpu import chains
 from minicnn.backends._gpu.chain_layout import Chain
-from minicnn.backends._gpu.tiles import MULTIPLY_ADDS, Tiles
+from minicnn.backends._gpu.tiles import Tiles
 from minicnn.ops.checks import normalize_axes
 from minicnn.ops.primitive import Array, Namespace, Primitive
 from minicnn.ops.windows import Axes
@@ -330,7 +330,7 @@ def rewrite(
     *,
     fuse: bool,
     tiled: bool,
-    tiles: Tiles = MULTIPLY_ADDS,
+    tiles: Tiles,
 ) -> Program:
     """All of the above that the options ask for, in place.
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from minicnn.backends._gpu import tiling
 from minicnn.backends._gpu.chain_layout import Chain, Layout
-from minicnn.backends._gpu.device import H200, Gpu
+from minicnn.backends._gpu.device import Gpu
 from minicnn.backends._gpu.tiling import LIMITS, Limits, Tile
 from minicnn.backends._gpu.units import Unit
 from minicnn.program.graph import Node
@@ -31,7 +31,7 @@ class Tiles:
         most_together: Units that a launch may have.
     """
 
-    gpu: Gpu = H200
+    gpu: Gpu
     precision: str = "float32"
     limits: Limits = LIMITS
     byte_products: bool = True
@@ -71,6 +71,3 @@ class Tiles:
     def size_chain(self, chain: Chain) -> bool:
         """Set the sizes of a chain, where they are other than it chose itself; whether it fits then."""
         return True
-
-
-MULTIPLY_ADDS = Tiles()

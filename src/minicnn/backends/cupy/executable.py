@@ -12,22 +12,23 @@ import cupy
 import numpy as np
 
 from minicnn.backends._gpu.chains import CHAIN
-from minicnn.backends._gpu.compiler import compile_all
-from minicnn.backends._gpu.generation import Source, generate
 from minicnn.backends._gpu.inputs import Inputs
-from minicnn.backends._gpu.library import LIBRARY
 from minicnn.backends._gpu.loading import check
 from minicnn.backends._gpu.placement import place
+from minicnn.backends._gpu.source import Source
 from minicnn.backends._gpu.units import Unit
 from minicnn.backends.base import EACH_STEP, Array
+from minicnn.backends.cupy.compiler import compile_all
 from minicnn.backends.cupy.cublas import handle
 from minicnn.backends.cupy.errors import explained
+from minicnn.backends.cupy.generation import generate
 from minicnn.backends.cupy.launching import Kernel
+from minicnn.backends.cupy.library import LIBRARY
 from minicnn.backends.cupy.staging import host_array
 from minicnn.program.graph import Node, Program, Value
 
 if TYPE_CHECKING:
-    from minicnn.backends.cupy import CupyBackend
+    from minicnn.backends.cupy.backend import CupyBackend
 
 STEPS = 16  # in one graph, where many are asked for
 BINDINGS = 4  # sets of arrays that graphs are kept for

@@ -13,7 +13,7 @@ from minicnn.backends.cupy.errors import explained
 from minicnn.program.graph import Spec
 
 if TYPE_CHECKING:
-    from minicnn.backends.cupy import CupyBackend
+    from minicnn.backends.cupy.backend import CupyBackend
 
 HostArray = np.ndarray[Any, Any]
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from minicnn.backends._gpu.inputs import Inputs
 from minicnn.backends._gpu.placement import place
+from minicnn.backends._gpu.source import Source
 from minicnn.backends._gpu.units import Unit
 from minicnn.backends.base import EACH_STEP
 from minicnn.backends.numba_cuda.arrays import Array, empty, from_numpy
@@ -17,12 +18,12 @@ from minicnn.backends.numba_cuda.creation import wrap
 from minicnn.backends.numba_cuda.device import Kernel, Launch, Memory, prepare_all
 from minicnn.backends.numba_cuda.elementwise import assign, contiguous
 from minicnn.backends.numba_cuda.errors import explained
-from minicnn.backends.numba_cuda.generation import Source, generate
+from minicnn.backends.numba_cuda.generation import generate
 from minicnn.backends.numba_cuda.shim import SIMULATED
 from minicnn.program.graph import Program, Value
 
 if TYPE_CHECKING:
-    from minicnn.backends.numba_cuda import NumbaCudaBackend
+    from minicnn.backends.numba_cuda.backend import NumbaCudaBackend
 
 STEPS = 16  # in one graph, where many are asked for
 LARGE = 1 << 20  # bytes of rows from which they are sent while the steps before them run

@@ -4,44 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from minicnn.backends._gpu.elements import same_index
 from minicnn.backends._gpu.fusing import Plan
+from minicnn.backends._gpu.source import Source
 from minicnn.backends._gpu.units import Unit, named
 from minicnn.backends.numba_cuda.chain_text import PARAMETERS, QUEUE, chain_text
 from minicnn.backends.numba_cuda.operands import MatrixOperands, NeighbourOperands, NodeOperands, PackedOperands
 from minicnn.backends.numba_cuda.printer import expression, literal, type_of
 from minicnn.backends.numba_cuda.tile_text import tile_text
 from minicnn.program.graph import Node, Value
-
-
-@dataclass(frozen=True)
-class Source:
-    """A kernel's text and how it is launched.
-
-    Attributes:
-        text: Python that defines `kernel`.
-        signature: Types of its arguments.
-        arguments: Values whose memory it takes, in order; then come, if `queued`, the cursor and an offset.
-        queued: Whether it reads inputs of which there is one row a step.
-        blocks: Blocks.
-        threads: Threads of a block.
-        title: The operations in it.
-        shared: Bytes of shared memory of a block that the text does not declare.
-    """
-
-    text: str
-    signature: tuple[str, ...]
-    arguments: tuple[Value, ...]
-    queued: bool
-    blocks: int
-    threads: int
-    title: str
-    shared: int = 0
 
 
 def generate(plan: Plan, launch: Sequence[Unit], queued: set[int], threads: int) -> Source:
@@ -72,10 +47,8 @@ def generate(plan: Plan, launch: Sequence[Unit], queued: set[int], threads: int)
         f"# {named(launch)}\n{definitions}\n\n"
         f"def kernel({', '.join(values)}):\n    number = cuda.blockIdx.x\n    p = ({group})\n{calls}"
     )
-    signature = tuple(f"{v.dtype}*" for v in writer.values) + (("int32*", "int32") if writer.reads_queue else ())
     shared = max((u.tile.shared for u in launch if u.tile is not None and u.anchor.op.name == "chain"), default=0)
-    arguments = tuple(writer.values)
-    return Source(text, signature, arguments, writer.reads_queue, start, threads, named(launch), shared)
+    return Source(text, tuple(writer.values), writer.reads_queue, start, threads, named(launch), shared)
 
 
 class Writer:

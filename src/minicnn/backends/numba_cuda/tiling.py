@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from minicnn.backends._gpu.chain_layout import Chain, Layout
-from minicnn.backends._gpu.device import H200, Gpu
+from minicnn.backends._gpu.device import H200
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.backends._gpu.tiling import LIMITS, Limits, Tile, convolution
 from minicnn.backends._gpu.units import Unit
@@ -33,7 +33,6 @@ class NumbaTiles(Tiles):
         simulated: Whether blocks run in the simulator.
     """
 
-    gpu: Gpu = SIMULATOR if SIMULATED else H200
     limits: Limits = _SMALL if SIMULATED else LIMITS
     simulated: bool = SIMULATED
     layout: ClassVar[type[Layout]] = ChainLayout
@@ -111,4 +110,4 @@ class NumbaTiles(Tiles):
         return 8 if chain.product is not None else 1
 
 
-TILES = NumbaTiles()
+IN_SIMULATOR = NumbaTiles(SIMULATOR, limits=_SMALL, simulated=True)

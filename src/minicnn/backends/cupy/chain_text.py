@@ -7,14 +7,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from minicnn.backends._gpu.chain_layout import SOFTMAX, Chain, Layout, Loop, is_sum_of_parts
-from minicnn.backends._gpu.cpp import c_type, expression, literal
-from minicnn.backends._gpu.tile_types import rows_tile_type, rows_type, sums_type
 from minicnn.backends._gpu.trees import Expr, I, Name
+from minicnn.backends.cupy.cpp import c_type, expression, literal
+from minicnn.backends.cupy.tile_types import rows_tile_type, rows_type, sums_type
 from minicnn.ops.checks import normalize_axes
 from minicnn.program.graph import Node, Value
 
 if TYPE_CHECKING:
-    from minicnn.backends._gpu.generation import Writer
+    from minicnn.backends.cupy.generation import Writer
 
 
 def chain_text(writer: Writer, node: Node) -> str:

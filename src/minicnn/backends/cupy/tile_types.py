@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from minicnn.backends._gpu.chain_layout import Chain, Layout
-from minicnn.backends._gpu.cpp import image_type, window_type
 from minicnn.backends._gpu.elements import images, window
 from minicnn.backends._gpu.tiling import Geometry, Tile
+from minicnn.backends.cupy.cpp import image_type, window_type
 from minicnn.ops.windows import Axes
 from minicnn.program.graph import Node
 

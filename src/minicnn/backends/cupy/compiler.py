@@ -10,8 +10,8 @@ from functools import cache
 from importlib.resources import files
 
 from minicnn.backends import _code
-from minicnn.backends._gpu import nvrtc
-from minicnn.backends._gpu.cpp import scalar_functions
+from minicnn.backends.cupy import nvrtc
+from minicnn.backends.cupy.cpp import scalar_functions
 
 # Not every value that is computed for a unit is read.
 OPTIONS = ("-std=c++17", "-default-device", "-lineinfo", "--diag-suppress=177")
@@ -27,7 +27,7 @@ def header(name: str) -> str:
     """Text of a header of this package."""
     if name == SCALARS:
         return scalar_functions()
-    return files("minicnn.backends._gpu").joinpath("kernels", name).read_text(encoding="utf-8")
+    return files("minicnn.backends.cupy").joinpath("kernels", name).read_text(encoding="utf-8")
 
 
 def compile_kernel(text: str, architecture: str) -> bytes:

@@ -4,48 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 
-from minicnn.backends._gpu.chain_text import chain_text
-from minicnn.backends._gpu.cpp import Cpp, c_type, expression, image_type, literal
 from minicnn.backends._gpu.elements import images, reduced_place, same_index
 from minicnn.backends._gpu.fusing import SCATTER, Plan
-from minicnn.backends._gpu.tile_types import geometry, tile_type
+from minicnn.backends._gpu.source import Source
 from minicnn.backends._gpu.tiling import phases
 from minicnn.backends._gpu.trees import Image, Name, R
 from minicnn.backends._gpu.units import Unit, named
+from minicnn.backends.cupy.chain_text import chain_text
+from minicnn.backends.cupy.cpp import Cpp, c_type, expression, image_type, literal
+from minicnn.backends.cupy.tile_types import geometry, tile_type
 from minicnn.ops.windows import Axes
 from minicnn.program.graph import Node, Value
 
 LANES = 32
 
 _T = TypeVar("_T")
-
-
-@dataclass(frozen=True)
-class Source:
-    """A kernel's text and how it is launched.
-
-    Attributes:
-        text: CUDA C++ of one kernel named "kernel".
-        arguments: Values whose memory it takes, in order; then come, if `queued`, the cursor and an offset.
-        queued: Whether it reads inputs of which there is one row a step.
-        blocks: Blocks.
-        threads: Threads of a block.
-        title: The operations in it.
-        shared: Bytes of `dynamic_shared()` of a block.
-    """
-
-    text: str
-    arguments: tuple[Value, ...]
-    queued: bool
-    blocks: int
-    threads: int
-    title: str
-    shared: int = 0
 
 
 def generate(plan: Plan, launch: Sequence[Unit], queued: set[int], threads: int = 256) -> Source:

@@ -1,0 +1,43 @@
+"""A kernel's text, in the language of an engine, and how it is launched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from minicnn.backends._gpu.fusing import Plan
+from minicnn.backends._gpu.units import Unit
+from minicnn.program.graph import Value
+
+
+@dataclass(frozen=True)
+class Source:
+    """A kernel's text and how it is launched.
+
+    Attributes:
+        text: What defines a kernel named "kernel".
+        arguments: Values whose memory it takes, in order; then come, if `queued`, the cursor and an offset.
+        queued: Whether it reads inputs of which there is one row a step.
+        blocks: Blocks.
+        threads: Threads of a block.
+        title: The operations in it.
+        shared: Bytes of shared memory of a block that the text does not declare.
+    """
+
+    text: str
+    arguments: tuple[Value, ...]
+    queued: bool
+    blocks: int
+    threads: int
+    title: str
+    shared: int = 0
+
+    @property
+    def signature(self) -> tuple[str, ...]:
+        """Types of its arguments."""
+        return tuple(f"{v.dtype}*" for v in self.arguments) + (("int32*", "int32") if self.queued else ())
+
+
+# What writes the kernel of a launch: the plan that the launch is of, its units, the ids of inputs of which there is one
+# row a step, and the threads of a block unless a tile says otherwise.
+Generate = Callable[[Plan, Sequence[Unit], set[int], int], Source]

@@ -1,0 +1,102 @@
+"""The backend of Numba on the CPU."""
+
+from __future__ import annotations
+
+import llvmlite
+import numba
+import numpy as np
+
+from minicnn.backends.base import Executable, check_results
+from minicnn.backends.numba.executable import NumbaExecutable
+from minicnn.backends.numba.lowering import Lowering
+from minicnn.backends.numba.threads import default_threads
+from minicnn.backends.numpy import NumpyBackend
+from minicnn.program.graph import Node, Program
+
+__all__ = ["NumbaBackend"]
+
+CONVOLUTION_KERNELS = ("direct", "winograd", "unrolled")
+
+
+class NumbaBackend(NumpyBackend):
+    """Runs Programs on NumPy arrays with kernels compiled by Numba.
+
+    Args:
+        device: "cpu".
+        reference_only: See `Backend`.
+        strict: See `Backend`.
+        threads: How many threads share the work; MINICNN_THREADS, else the cores that the process may use if None.
+            Results are the same bits every time for one number of threads.
+        convolution_kernel: How convolutions and their input gradients are done: "direct", "winograd" where there is a
+            transform, or "unrolled" to matrix products through BLAS. None chooses by a model of their cost;
+            `explain` shows what was chosen.
+
+    Raises:
+        ValueError: If threads is not a positive integer, or there is no such way of convolution.
+    """
+
+    name = "numba"
+
+    def __init__(
+        self,
+        device: str | None = None,
+        *,
+        reference_only: bool = False,
+        strict: bool = False,
+        threads: int | None = None,
+        convolution_kernel: str | None = None,
+    ) -> None:
+        super().__init__(device, reference_only=reference_only, strict=strict)
+        self.threads = default_threads() if threads is None else threads
+        if isinstance(threads, bool) or not isinstance(self.threads, int) or self.threads < 1:
+            message = f"threads is an integer of at least 1. Received: threads={threads!r}."
+            raise ValueError(message)
+        if convolution_kernel not in (None, *CONVOLUTION_KERNELS):
+            names = ", ".join(CONVOLUTION_KERNELS)
+            message = f"convolution_kernel is one of {names}, or None. Received: {convolution_kernel!r}."
+            raise ValueError(message)
+        self.convolution_kernel = convolution_kernel
+
+    def rewrite(self, program: Program) -> Program:
+        """See `Backend.rewrite`; lowering merges what can run in one kernel."""
+        return super().rewrite(program) if self.reference_only else program
+
+    def explain(self, program: Program) -> list[tuple[Node, str]]:
+        """See `Backend.explain`."""
+        if self.reference_only:
+            return super().explain(program)
+        how = Lowering(program, self.threads, self.convolution_kernel).run().how
+        rows = [(node, how[id(node)]) for node in program.nodes]
+        return [(node, text if text.startswith("reference") else f"kernel: {text}") for node, text in rows]
+
+    def compile(self, program: Program) -> Executable:
+        """See `Backend.compile`.
+
+        Raises:
+            RuntimeError: If `strict` is set and a node has no kernel.
+        """
+        if self.reference_only:
+            return super().compile(program)
+        check_results(program)
+        lowering = Lowering(program, self.threads, self.convolution_kernel).run()
+        missing = [n for n in program.nodes if lowering.how[id(n)].startswith("reference")]
+        if self.strict and missing:
+            first = missing[0]
+            message = (
+                f"strict=True: every node needs a kernel of the numba backend. Received {len(missing)} without one, "
+                f"first {first!r} in {first.scope or program.name}: {lowering.how[id(first)]}. Use strict=False "
+                "to run their references; model.explain() lists them."
+            )
+            raise RuntimeError(message)
+        return NumbaExecutable(lowering, program, self.threads)
+
+    @classmethod
+    def describe(cls) -> dict[str, str]:
+        """See `Backend.describe`."""
+        versions = {"numba": numba.__version__, "llvmlite": llvmlite.__version__, "numpy": np.__version__}
+        return versions | {"threads": str(default_threads())}
+
+    def __repr__(self) -> str:
+        kernel = self.convolution_kernel
+        pinned = f", convolution_kernel={kernel}" if kernel else ""
+        return f"{super().__repr__()[:-1]}, threads={self.threads}{pinned}>"
