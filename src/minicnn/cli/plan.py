@@ -123,7 +123,7 @@ def _facts(title: str, step: PlannedStep, compiled: Sequence[Resources | None], 
         rows.append(
             {
                 "nodes": [n.op.name for n in launch.nodes],
-                "reference": launch.units[0].reference,
+                "reference": launch.groups[0].reference,
                 "blocks": source.blocks if source else 0,
                 "threads": source.threads if source else 0,
                 "shared_bytes": declared + dynamic,

@@ -1,4 +1,4 @@
-"""Networks of dense layers, and training steps of them, for the tests of chains of rows."""
+"""Networks of dense layers, and training steps of them, for the tests of row-wise regions."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def test_kernels_on_tensor_cores(precision: str, architecture: str, monkeypatch:
 
 @pytest.mark.parametrize("architecture", ["sm_75", "sm_80", "sm_90"])
 @pytest.mark.parametrize("hidden", [10, 20])
-def test_chains_that_begin_with_bytes(hidden: int, architecture: str) -> None:
+def test_row_regions_that_begin_with_bytes(hidden: int, architecture: str) -> None:
     body = [layers.Input((100,), dtype="uint8"), layers.Rescaling(1 / 255), layers.Dense(hidden), layers.Dense(10)]
     model = Sequential(body, backend="numpy")
     model.compile("sgd", "sparse_categorical_crossentropy")
@@ -67,7 +67,7 @@ def test_chains_that_begin_with_bytes(hidden: int, architecture: str) -> None:
 
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
 @pytest.mark.parametrize(("width", "hidden"), [(100, 10), (99, 20)])
-def test_chains_that_begin_with_rows_of_float32(width: int, hidden: int, architecture: str) -> None:
+def test_row_regions_that_begin_with_rows_of_float32(width: int, hidden: int, architecture: str) -> None:
     model = Sequential([layers.Input((width,)), layers.Dense(hidden), layers.Dense(10)], backend="numpy")
     model.compile("sgd", "sparse_categorical_crossentropy")
     tiles = tensor_tiling.TensorTiles(H200)

@@ -74,7 +74,7 @@ def test_reductions(case: Case) -> None:
 @pytest.mark.parametrize("batch", [1, 37, 1000, 20_000])
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
 @pytest.mark.parametrize(("width", "hidden"), [(784, [10]), (100, [33, 7]), (33, [64]), (42, [12]), (300, [16])])
-def test_chains_of_rows(width: int, hidden: list[int], dtype: str, batch: int) -> None:
+def test_row_regions_of_rows(width: int, hidden: list[int], dtype: str, batch: int) -> None:
     model = dense_network(width, hidden, 10, dtype=dtype)
     program, given = step(model, batch, width, 10)
     expected = get_backend("numpy").compile(program())(given)
@@ -86,7 +86,7 @@ def test_chains_of_rows(width: int, hidden: list[int], dtype: str, batch: int) -
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
-def test_chains_begin_with_rows_at_any_address(dtype: str) -> None:
+def test_row_regions_begin_with_rows_at_any_address(dtype: str) -> None:
     program, given = step(dense_network(96, [10], 10, dtype=dtype), 5000, 96, 10)
     expected = get_backend("numpy").compile(program())(given)
     backend = CupyBackend(strict=True)

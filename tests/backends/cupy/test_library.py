@@ -55,8 +55,8 @@ def test_a_step_with_library_products_is_the_same_step(network: str) -> None:
     found = get_backend("numpy").compile(changed)(given)
     for name, array in expected.items():
         np.testing.assert_allclose(found[name], array, rtol=1e-5, atol=1e-6)
-    units = {u.anchor.op.name: u for u in plan_of(changed).units}
-    assert [n.op.name for n in units["library_matmul"].every] == ["library_matmul"]  # nothing is fused to it
+    groups = {u.anchor.op.name: u for u in plan_of(changed).groups}
+    assert [n.op.name for n in groups["library_matmul"].every] == ["library_matmul"]  # nothing is fused to it
 
 
 def test_a_product_of_what_comes_step_by_step_is_not_handed_over() -> None:

@@ -24,8 +24,8 @@ def _plan(network: str, **options: bool) -> Plan:
 
 def test_a_convolution_takes_bias_pooling_and_activation_along() -> None:
     plan = _plan("lenet")
-    chains = [[n.op.name for n in u.every] for u in plan.units if u.anchor.op.name == "conv2d"]
-    assert chains == [["conv2d", "add", "max_pool2d", "max_pool2d_index", "relu"]] * 2
+    regions = [[n.op.name for n in u.every] for u in plan.groups if u.anchor.op.name == "conv2d"]
+    assert regions == [["conv2d", "add", "max_pool2d", "max_pool2d_index", "relu"]] * 2
 
 
 def test_all_updates_run_in_the_last_launch() -> None:
@@ -66,14 +66,14 @@ def test_what_the_launch_ahead_writes_is_not_read_early() -> None:
         early = []
         for k, launch in enumerate(plan.launches):
             ahead = {id(v) for u in plan.launches[k - 1] for v in u.stored} if k else set()
-            for unit in launch:
-                for value in plan.reads(unit):
+            for group in launch:
+                for value in plan.reads(group):
                     early.append(plan.is_early(value, k))
                     assert not (early[-1] and (k == 0 or id(value) in ahead))
         assert any(early)
 
 
-def test_a_product_is_cut_into_parts_where_a_chain_or_an_update_adds_them_up() -> None:
+def test_a_product_is_cut_into_parts_where_a_region_or_an_update_adds_them_up() -> None:
     def parted(*, update: bool) -> bool:
         program = Program()
         x, y = program.input("x", (512, 64)), program.input("y", (512, 8))
@@ -84,7 +84,8 @@ def test_a_product_is_cut_into_parts_where_a_chain_or_an_update_adds_them_up() -
         else:
             program.outputs["z"] = ops.relu(ops.matmul(x, y, transpose_a=True))
         return any(
-            n.op.name == "matmul_parts" for n in rewrite(program, fuse=True, tiled=True, tiles=TensorTiles(H200)).nodes
+            n.op.name == "matmul_partial_sums"
+            for n in rewrite(program, fuse=True, tiled=True, tiles=TensorTiles(H200)).nodes
         )
 
     assert parted(update=True)
@@ -98,8 +99,8 @@ def test_sums_beside_a_convolution_have_no_more_threads_than_it() -> None:
         tiles = TensorTiles(H200)
         plan = plan_of(program, tiles)
         for launch in plan.launches:
-            sums = [u.tile.threads for u in launch if u.tile and u.anchor.op.name == "reduce_parts"]
-            others = [u.tile.threads for u in launch if u.tile and u.anchor.op.name != "reduce_parts"]
+            sums = [u.tile.threads for u in launch if u.tile and u.anchor.op.name == "reduce_partial_sums"]
+            others = [u.tile.threads for u in launch if u.tile and u.anchor.op.name != "reduce_partial_sums"]
             beside += bool(sums and others)
             assert not (sums and others) or max(sums) <= max(others)
     assert beside
@@ -117,5 +118,5 @@ def test_an_operation_without_a_kernel_falls_back_and_says_why() -> None:
     program = Program()
     x = program.input("x", (3,), "bfloat16")
     program.outputs["y"] = ops.relu(x)
-    (unit,) = plan_of(program).units
-    assert unit.reference == "kernels have no bfloat16 yet"
+    (group,) = plan_of(program).groups
+    assert group.reference == "kernels have no bfloat16 yet"

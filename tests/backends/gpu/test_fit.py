@@ -69,7 +69,7 @@ def test_every_launch_of_a_network_fits(network: str, name: str, kind: Any, prec
     if precision.startswith("mixed") and not gpu.has_tensor_cores:
         precision = "float32"
     launches = check(model_of(network, precision).program(kind, batch_size=batch), gpu)
-    assert not [unit.reference for launch in launches for unit in launch.units if unit.reference]
+    assert not [group.reference for launch in launches for group in launch.groups if group.reference]
     if EVERYTHING:
         compiled_and_checked(launches, gpu)
 
@@ -131,7 +131,7 @@ def test_any_product_fits(gpu: Gpu, m: int, n: int, k: int, ta: bool, tb: bool, 
 @_settings
 @given(gpus, st.integers(1, 900), st.lists(st.integers(1, 64), min_size=1, max_size=3), st.integers(2, 40),
        st.integers(1, 60_000), st.sampled_from(["uint8", "float32"]))  # fmt: skip
-@example(KNOWN["rtx3060"], 593, [18, 60, 53], 5, 1, "uint8")  # the sum of parts came to a chain that was full
+@example(KNOWN["rtx3060"], 593, [18, 60, 53], 5, 1, "uint8")  # the sum of parts came to a region that was full
 def test_any_dense_network_fits(gpu: Gpu, width: int, hidden: list[int], classes: int, batch: int, dtype: str) -> None:
     note(f"{gpu.name}: {batch} rows of {width} {dtype}, layers of {hidden} and {classes}")
     check(dense_network(width, hidden, classes, dtype=dtype).program("train", batch_size=batch), gpu)
@@ -147,7 +147,7 @@ def compiled_and_checked(launches: list[PlannedLaunch], gpu: Gpu) -> None:
         found = cubin.resources(compiler.compile_kernel(launch.source.text, gpu.architecture))
         assert launch.misfit(gpu, found) is None, launch.source.title
         assert found.shared <= launch.declared, launch.source.title
-        wanted = max((unit.tile.resident for unit in launch.units if unit.tile), default=1)
+        wanted = max((group.tile.resident for group in launch.groups if group.tile), default=1)
         blocks = gpu.resident(launch.source.threads, found.registers, found.shared + launch.source.shared)
         assert blocks >= wanted, launch.source.title
 

@@ -50,7 +50,7 @@ def compiled(program: Program, capability: tuple[int, int], *, fuse: bool = True
         source = generate(plan, launch, {id(v) for v in program.inputs if v.name == "index"}, 256)
         made = compiling.ptx(source.text, source.signature, capability, source.threads)
         assert ".entry kernel(" in made
-        if any(unit.tile for unit in launch):
+        if any(group.tile for group in launch):
             assert "__local_depot" not in made, f"an array is in local memory:\n{source.text}"
 
 
@@ -71,7 +71,7 @@ def test_all_kernels_of_a_step(network: str, capability: tuple[int, int]) -> Non
     compiled(NETWORKS[network]("numpy").program("train", batch_size=64), capability)
 
 
-def test_a_chain_with_many_sums_keeps_them_in_registers(capability: tuple[int, int]) -> None:
+def test_a_region_with_many_sums_keeps_them_in_registers(capability: tuple[int, int]) -> None:
     compiled(step(dense_network(784, [10], 10), 59_000, 784, 10)[0](), capability)
 
 

@@ -337,7 +337,7 @@ def _cross_entropy_gradient(node: Node, result: int) -> Expr:
 def images(node: Node) -> tuple[Image, Image]:
     """The images x, over which a node's windows slide, and y, of one pixel a window."""
     name = node.op.name
-    if name.endswith(("weight_gradient", "weight_gradient_parts")):
+    if name.endswith(("weight_gradient", "weight_gradient_partial_sums")):
         x, y = node.inputs[1].shape, node.inputs[0].shape
     elif name.endswith(("gradient", "scatter")):
         x, y = node.outputs[0].shape, node.inputs[0].shape

@@ -1,11 +1,11 @@
-"""Which nodes run in one kernel: units of a tiled operation and elementwise ones, light ones wherever they are read."""
+"""Which nodes run in one kernel: fusion groups of a tiled operation and elementwise ones; light ones are inlined."""
 
 from __future__ import annotations
 
 from minicnn.backends._gpu.elements import same_index, unsupported
+from minicnn.backends._gpu.fusion_groups import PARTIAL_SUMS, FusionGroup, adds_partial_sums
 from minicnn.backends._gpu.launches import launches
 from minicnn.backends._gpu.tiles import Tiles
-from minicnn.backends._gpu.units import PARTS, Unit, is_sum_of_parts
 from minicnn.program.graph import ITEMSIZE, Node, Program, Value
 
 # Operations whose result element is one element of an input, or none.
@@ -13,19 +13,19 @@ MOVES = frozenset({"take", "broadcast_to", "permute", "slice_", "pad", "concat",
 SCATTER = "max_pool2d_scatter"
 TILED = frozenset({"conv2d", "conv2d_input_gradient", "matmul"})
 # Operations that look at each element of their first input only once, or at most a few times.
-ONCE = MOVES | {"reduce_parts", "sum", "max"}
+ONCE = MOVES | {"reduce_partial_sums", "sum", "max"}
 COSTLY = 8  # FLOPs of an element beyond which it is not computed twice
 
 
 class Plan:
-    """The units of a Program, and what they read and write.
+    """The fusion groups of a Program, and what they read and write.
 
     Attributes:
         program: The Program.
         alias: For the result of a reshape, the value whose elements it has.
-        virtual: Nodes that have no unit: their elements are computed where they are read.
-        units: Units in order.
-        launches: Units that run side by side, in order.
+        virtual: Nodes that have no group: their elements are computed where they are read.
+        groups: Groups in order.
+        launches: Groups that run side by side, in order.
         written_in: Number of the launch that writes a value, by its id.
         tiles: Where tiles come from.
     """
@@ -43,8 +43,8 @@ class Plan:
         self.fuse, self.tiled, self.reference_only = fuse, tiled, reference_only
         self.alias: dict[int, Value] = {}
         self.virtual: set[int] = set()
-        self.units: list[Unit] = []
-        self._unit_of: dict[int, int] = {}  # root value -> number of the unit that makes it
+        self.groups: list[FusionGroup] = []
+        self._group_of: dict[int, int] = {}  # root value -> number of the group that makes it
         for node in program.nodes:
             if node.op.name == "reshape" and not reference_only:
                 self.alias[id(node.outputs[0])] = self.root(node.inputs[0])
@@ -59,54 +59,54 @@ class Plan:
                 self._place(node)
         if fuse and tiled:
             self._fuse_pooling()
-        self._reads: dict[int, list[Value]] = {}  # by unit, once units do not change any more
+        self._reads: dict[int, list[Value]] = {}  # by group, once groups do not change any more
         self._store()
         self._carried = self._in_place()
         self.launches = launches(self)
         self.written_in = {
             id(v): k
             for k, launch in enumerate(self.launches)
-            for unit in launch
-            for v in (*unit.stored, *map(self.program.value, self.carried(unit)))
+            for group in launch
+            for v in (*group.stored, *map(self.program.value, self.carried(group)))
         }
 
     def root(self, value: Value) -> Value:
         """The value in memory that holds a value's elements."""
         return self.alias.get(id(value), value)
 
-    # Units --------------------------------------------------------------------------------------
+    # Fusion groups --------------------------------------------------------------------------------------
 
     def _place(self, node: Node) -> None:
-        reason = (
-            "reference_only is set" if self.reference_only else unsupported(node) if node.op.name not in PARTS else None
-        )
+        reason = "reference_only is set" if self.reference_only else None
+        if reason is None and node.op.name not in PARTIAL_SUMS:
+            reason = unsupported(node)
         if reason is not None:
-            self._add(Unit([node], reference=reason))
+            self._add(FusionGroup([node], reference=reason))
             return
         if self.fuse and self._append(node):
             return
         if self.fuse and self._is_virtual(node):
             self.virtual.add(id(node.outputs[0]))
             return
-        unit = Unit([node])
+        group = FusionGroup([node])
         if self.tiled and node.op.name in TILED:
-            unit.tile = self.tiles.product(node) if node.op.name == "matmul" else self.tiles.convolution(node)
-        elif node.op.name in PARTS:
-            unit.tile = node.attrs["tile"]
-        self._add(unit)
+            group.tile = self.tiles.product(node) if node.op.name == "matmul" else self.tiles.convolution(node)
+        elif node.op.name in PARTIAL_SUMS:
+            group.tile = node.attrs["tile"]
+        self._add(group)
 
-    def _add(self, unit: Unit) -> None:
-        self.units.append(unit)
-        for node in unit.nodes:
+    def _add(self, group: FusionGroup) -> None:
+        self.groups.append(group)
+        for node in group.nodes:
             for value in node.outputs:
-                self._unit_of[id(value)] = len(self.units) - 1
+                self._group_of[id(value)] = len(self.groups) - 1
 
     def _is_virtual(self, node: Node) -> bool:
         y = node.outputs[0]
         if len(node.outputs) > 1 or id(y) in self._results or node.phase == "update":
             return False
         readers = self._readers.get(id(y), [])
-        if any(r.op.name not in PARTS and unsupported(r) for r in readers):
+        if any(r.op.name not in PARTIAL_SUMS and unsupported(r) for r in readers):
             return False  # a reference reads memory
         if self._is_light(node):
             return True
@@ -114,7 +114,7 @@ class Plan:
         if len(readers) != 1 or not simple:
             return False
         reader = readers[0]
-        once = reader.op.name in ONCE and self.root(reader.inputs[0]) is y and not is_sum_of_parts(reader)
+        once = reader.op.name in ONCE and self.root(reader.inputs[0]) is y and not adds_partial_sums(reader)
         return once and (reader.op.name != "broadcast_to" or self._is_light(node))
 
     def _is_light(self, node: Node) -> bool:
@@ -159,25 +159,25 @@ class Plan:
         return list(found.values())
 
     def _append(self, node: Node) -> bool:
-        """Add a node to the unit that makes its last input, if it follows it element by element."""
+        """Add a node to the group that makes its last input, if it follows it element by element."""
         leaves = self.leaves(node)
-        at = max((self._unit_of.get(id(v), -1) for v in leaves), default=-1)
+        at = max((self._group_of.get(id(v), -1) for v in leaves), default=-1)
         if at < 0:
             return False
-        unit = self.units[at]
-        if unit.reference or node.outputs[0].size != unit.nodes[-1].outputs[0].size:
+        group = self.groups[at]
+        if group.reference or node.outputs[0].size != group.nodes[-1].outputs[0].size:
             return False
-        if node.op.name in TILED or node.op.name in PARTS:
+        if node.op.name in TILED or node.op.name in PARTIAL_SUMS:
             return False
-        if unit.anchor.op.name == "chain" or (unit.tile is not None and unit.tile.parts > 1):
+        if group.anchor.op.name == "row_region" or (group.tile is not None and group.tile.splits > 1):
             return False
-        own = {id(v) for n in unit.nodes for v in n.outputs}
+        own = {id(v) for n in group.nodes for v in n.outputs}
         direct = {id(self.root(v)) for v in node.inputs if same_index(node, v)}
         index_node = node.op.name == "max_pool2d_index"  # follows y, and reads x as its pooling does
         for value in leaves:
             if id(value) in own and not (id(value) in direct or (index_node and value is self.root(node.inputs[1]))):
                 return False
-        # Through a virtual node, or at another place, an element of this unit may not be read.
+        # Through a virtual node, or at another place, an element of this group may not be read.
         for value in map(self.root, node.inputs):
             if (
                 id(value) in self.virtual
@@ -190,23 +190,23 @@ class Plan:
             for v in node.inputs
         ):
             return False
-        unit.nodes.append(node)
+        group.nodes.append(node)
         for value in node.outputs:
-            self._unit_of[id(value)] = at
+            self._group_of[id(value)] = at
         return True
 
     def _fuse_pooling(self) -> None:
         """Let a convolution's tile do the max-pooling that alone reads its result."""
-        for unit in list(self.units):
-            pool = unit.nodes[0]
-            if pool.op.name != "max_pool2d" or unit.tile is not None:
+        for group in list(self.groups):
+            pool = group.nodes[0]
+            if pool.op.name != "max_pool2d" or group.tile is not None:
                 continue
             source = self.root(pool.inputs[0])
-            maker = self.units[self._unit_of[id(source)]] if id(source) in self._unit_of else None
+            maker = self.groups[self._group_of[id(source)]] if id(source) in self._group_of else None
             if maker is None or maker.anchor.op.name != "conv2d" or maker.tile is None or maker.pool is not None:
                 continue
             made = {id(v) for n in maker.nodes for v in n.outputs}
-            inside = {id(n) for n in (*maker.nodes, *unit.nodes)}
+            inside = {id(n) for n in (*maker.nodes, *group.nodes)}
             others = [
                 n for n in self.program.nodes if id(n) not in inside and any(id(self.root(v)) in made for v in n.inputs)
             ]
@@ -214,60 +214,60 @@ class Plan:
             overlap = attrs["kernel"] != attrs["strides"] or attrs["padding"] != ((0, 0), (0, 0))
             if others or made & self._results or overlap or attrs["data_format"] != maker.anchor.attrs["data_format"]:
                 continue
-            first, last = self.units.index(maker), self.units.index(unit)
-            if any(self._unit_of.get(id(v), -1) > first for n in unit.nodes for v in self.leaves(n) if id(v) not in made
-                   and self._unit_of.get(id(v)) != last):  # fmt: skip
+            first, last = self.groups.index(maker), self.groups.index(group)
+            read = [self._group_of.get(id(v), -1) for n in group.nodes for v in self.leaves(n) if id(v) not in made]
+            if any(first < maker_of_it != last for maker_of_it in read):
                 continue
             tile = self.tiles.convolution(maker.anchor, attrs["kernel"])
             if tile is None:
                 continue
-            maker.before, maker.nodes, maker.pool, maker.tile = maker.nodes, unit.nodes, pool, tile
-            self.units.remove(unit)
-            self._unit_of = {id(v): k for k, u in enumerate(self.units) for n in u.every for v in n.outputs}
+            maker.before, maker.nodes, maker.pool, maker.tile = maker.nodes, group.nodes, pool, tile
+            self.groups.remove(group)
+            self._group_of = {id(v): k for k, u in enumerate(self.groups) for n in u.every for v in n.outputs}
 
     # Memory and order ---------------------------------------------------------------------------
 
-    def reads(self, unit: Unit) -> list[Value]:
-        """Values in memory that a unit reads."""
-        if id(unit) not in self._reads:
-            own = {id(v) for n in unit.every for v in n.outputs}
-            found = {id(v): v for n in unit.every for v in self.leaves(n) if id(v) not in own}
-            self._reads[id(unit)] = list(found.values())
-        return self._reads[id(unit)]
+    def reads(self, group: FusionGroup) -> list[Value]:
+        """Values in memory that a group reads."""
+        if id(group) not in self._reads:
+            own = {id(v) for n in group.every for v in n.outputs}
+            found = {id(v): v for n in group.every for v in self.leaves(n) if id(v) not in own}
+            self._reads[id(group)] = list(found.values())
+        return self._reads[id(group)]
 
     def _store(self) -> None:
         needed = set(self._results)
-        for unit in self.units:
-            needed.update(id(v) for v in self.reads(unit))
-        for unit in self.units:
-            unit.stored = [v for n in unit.every for v in n.outputs if id(v) in needed]
-        self.units = [u for u in self.units if u.stored]
-        read = {id(v) for u in self.units for v in self.reads(u)}
+        for group in self.groups:
+            needed.update(id(v) for v in self.reads(group))
+        for group in self.groups:
+            group.stored = [v for n in group.every for v in n.outputs if id(v) in needed]
+        self.groups = [u for u in self.groups if u.stored]
+        read = {id(v) for u in self.groups for v in self.reads(u)}
         # What nothing waits for comes last: the updates of all parameters, side by side.
-        self.units.sort(key=lambda u: u.is_plain and not any(id(v) in read for v in u.stored))
+        self.groups.sort(key=lambda u: u.is_plain and not any(id(v) in read for v in u.stored))
 
-    def carried(self, unit: Unit) -> dict[str, Value]:
-        """Results of a unit that may overwrite the input they replace, by that input's name."""
-        return self._carried.get(id(unit), {})
+    def carried(self, group: FusionGroup) -> dict[str, Value]:
+        """Results of a group that may overwrite the input they replace, by that input's name."""
+        return self._carried.get(id(group), {})
 
     def _in_place(self) -> dict[int, dict[str, Value]]:
-        """What each unit carries, by its id."""
-        maker = {id(v): (k, unit) for k, unit in enumerate(self.units) for v in unit.stored}
-        last_read = {id(v): k for k, unit in enumerate(self.units) for v in self.reads(unit)}
+        """What each group carries, by its id."""
+        maker = {id(v): (k, group) for k, group in enumerate(self.groups) for v in group.stored}
+        last_read = {id(v): k for k, group in enumerate(self.groups) for v in self.reads(group)}
         found: dict[int, dict[str, Value]] = {}
         for name, value in self.program.updates.items():
             old = self.program.value(name)
             if id(value) in maker and old.spec == value.spec:
-                at, unit = maker[id(value)]
-                if last_read.get(id(old), -1) <= at and self._at_its_place(unit, old):
-                    found.setdefault(id(unit), {})[name] = value
+                at, group = maker[id(value)]
+                if last_read.get(id(old), -1) <= at and self._at_its_place(group, old):
+                    found.setdefault(id(group), {})[name] = value
         return found
 
-    def _at_its_place(self, unit: Unit, old: Value) -> bool:
-        """Whether a unit reads an element of an input where it makes the element that replaces it, if at all."""
-        if unit.pool is not None or unit.reference or id(old) in self._results:
+    def _at_its_place(self, group: FusionGroup, old: Value) -> bool:
+        """Whether a group reads an element of an input where it makes the element that replaces it, if at all."""
+        if group.pool is not None or group.reference or id(old) in self._results:
             return False
-        for node in unit.every:
+        for node in group.every:
             for value in node.inputs:
                 if self.root(value) is old and not same_index(node, value):
                     return False
@@ -291,5 +291,5 @@ class Plan:
         return launch > 0 and written != launch - 1
 
 
-CONVOLUTIONS = frozenset({"conv2d", "conv2d_input_gradient", "conv2d_weight_gradient_parts"})
+CONVOLUTIONS = frozenset({"conv2d", "conv2d_input_gradient", "conv2d_weight_gradient_partial_sums"})
 _ROWS = frozenset({"softmax_cross_entropy", "softmax_cross_entropy_gradient", "argmax"})

@@ -26,7 +26,7 @@ class Inputs:
 
     @classmethod
     def of(cls, program: Program) -> Inputs:
-        """The inputs of a Program that has not been rewritten: chains take rows of a data set without a node for it."""
+        """The inputs of a Program that is not rewritten yet: regions take rows of a data set without a node for it."""
         data_sets = {id(n.inputs[0]) for n in program.nodes if n.op.name == "take"}
         given = [
             v for v in program.inputs if v.kind == "input" and v.name not in program.updates and id(v) not in data_sets

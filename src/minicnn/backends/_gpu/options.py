@@ -14,11 +14,11 @@ class Options:
 
     Attributes:
         fused: Several operations in one kernel, elementwise ones without memory in between; with `tiled` (and on cupy)
-            chains of rows as well.
+            row-wise regions as well.
         tiled: Convolutions, products and reductions by tiles in shared memory, rather than a thread for each result.
-        tensor_cores: Convolutions and products of float32 by tiles on tensor cores, with operands cut into parts that
-            keep float32's accuracy (compute capability 8.0 and later), and chains that begin with rows in memory. cupy
-            only.
+        tensor_cores: Convolutions and products of float32 by tiles on tensor cores, with operands split into
+            numbers that keep float32's accuracy (compute capability 8.0 and later), and regions that begin with rows
+            in memory. cupy only.
         products: Precision in which tensor cores multiply, unless the model's policy says: "float32", "bfloat16" or
             "float16". Sums are float32. cupy only.
         library: Matrix products by cuBLAS: "never", "always", or "measured": where it is the faster for a shape with

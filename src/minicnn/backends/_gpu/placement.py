@@ -34,12 +34,12 @@ def place(plan: Plan) -> Placement:
     last: dict[int, int] = {}
     stored: dict[int, Value] = {}
     for at, launch in enumerate(plan.launches):
-        for unit in launch:
-            in_place |= {id(value): program.value(name) for name, value in plan.carried(unit).items()}
-            for value in unit.stored:
+        for group in launch:
+            in_place |= {id(value): program.value(name) for name, value in plan.carried(group).items()}
+            for value in group.stored:
                 stored[id(value)], first[id(value)] = value, at
                 last[id(value)] = at
-            for value in plan.reads(unit):
+            for value in plan.reads(group):
                 last[id(value)] = max(at, last.get(id(value), 0))
     last |= {id(plan.root(v)): end for v in program.results}
     names = {key: str(k) for k, key in enumerate(stored) if key not in in_place}

@@ -7,19 +7,19 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from minicnn import ops
-from minicnn.backends._gpu.chain_layout import Chain
 from minicnn.backends._gpu.cubin import Resources
 from minicnn.backends._gpu.device import Gpu
 from minicnn.backends._gpu.fusing import CONVOLUTIONS, Plan
+from minicnn.backends._gpu.fusion_groups import FusionGroup
 from minicnn.backends._gpu.inputs import Inputs
 from minicnn.backends._gpu.options import Options
 from minicnn.backends._gpu.placement import place
+from minicnn.backends._gpu.region_layout import RowRegion
 from minicnn.backends._gpu.rewriting import products_in, rewrite
 from minicnn.backends._gpu.source import Generate, Source
 from minicnn.backends._gpu.tensor_tiling import TensorTiles, without_tensor_cores
 from minicnn.backends._gpu.tile_times import PRECISIONS
 from minicnn.backends._gpu.tiles import Tiles
-from minicnn.backends._gpu.units import Unit
 from minicnn.backends.base import EACH_STEP
 from minicnn.program.graph import Node, Program, Spec, Value
 
@@ -44,7 +44,7 @@ class PlannedLaunch:
     """One launch of a planned step.
 
     Attributes:
-        units: What its blocks do.
+        groups: What its blocks do.
         source: Its kernel; None where a reference runs.
         declared: Bytes of shared memory that its text declares, at most.
         flops: Floating-point operations.
@@ -53,7 +53,7 @@ class PlannedLaunch:
         seconds: Seconds that it takes by the model.
     """
 
-    units: Sequence[Unit]
+    groups: Sequence[FusionGroup]
     source: Source | None
     declared: int
     flops: int
@@ -63,9 +63,9 @@ class PlannedLaunch:
 
     @property
     def nodes(self) -> list[Node]:
-        """The nodes that it computes, those of a chain of rows in their place."""
-        every = (n for u in self.units for n in u.every)
-        return [n for node in every for n in (node.attrs["chain"].nodes if "chain" in node.attrs else (node,))]
+        """The nodes that it computes, those of a row-wise region in their place."""
+        every = (n for u in self.groups for n in u.every)
+        return [n for node in every for n in (node.attrs["region"].nodes if "region" in node.attrs else (node,))]
 
     def misfit(self, gpu: Gpu, found: Resources | None = None) -> str | None:
         """What it has too much of for a GPU; None if it fits. Of a compiled kernel what it has is known exactly."""
@@ -124,7 +124,7 @@ def planned(program: Program, gpu: Gpu, generate: Generate, options: Options | N
     return PlannedStep(gpu, made, flops, carried, given, place(plan).nbytes)
 
 
-def _launch(plan: Plan, launch: Sequence[Unit], write: Callable[[], Source]) -> PlannedLaunch:
+def _launch(plan: Plan, launch: Sequence[FusionGroup], write: Callable[[], Source]) -> PlannedLaunch:
     gpu, reference = plan.tiles.gpu, launch[0].reference is not None
     arrays = {id(v): v for u in launch for v in (*plan.reads(u), *u.stored)}
     nbytes = sum(v.nbytes for v in arrays.values())
@@ -132,7 +132,7 @@ def _launch(plan: Plan, launch: Sequence[Unit], write: Callable[[], Source]) -> 
     roof = max(nbytes / gpu.bandwidth, sum(f / _peak(plan.tiles, u) for f, u in zip(flops, launch, strict=True)))
     modelled = [_cycles(u) / gpu.clock for u in launch]
     return PlannedLaunch(
-        units=launch,
+        groups=launch,
         source=None if reference else write(),
         declared=0 if reference else plan.tiles.shared(launch)[0],
         flops=sum(flops),
@@ -142,32 +142,32 @@ def _launch(plan: Plan, launch: Sequence[Unit], write: Callable[[], Source]) -> 
     )
 
 
-def _cycles(unit: Unit) -> float:
+def _cycles(group: FusionGroup) -> float:
     """Cycles that the model of its tile says; 0 if there is none."""
-    if unit.tile is None:
+    if group.tile is None:
         return 0.0
-    plain = unit.anchor.op.name in CONVOLUTIONS and not unit.on_tensor_cores
-    return without_tensor_cores(unit.anchor, unit.tile) if plain else unit.tile.score
+    plain = group.anchor.op.name in CONVOLUTIONS and not group.on_tensor_cores
+    return without_tensor_cores(group.anchor, group.tile) if plain else group.tile.score
 
 
-def _peak(tiles: Tiles, unit: Unit) -> float:
-    """FLOP/s that the units which a unit computes on have at most."""
-    gpu, dtype = tiles.gpu, unit.anchor.outputs[0].dtype
-    chain = unit.anchor.attrs.get("chain")
-    rows = isinstance(chain, Chain) and chain.product is not None
-    if rows or unit.on_tensor_cores:
+def _peak(tiles: Tiles, group: FusionGroup) -> float:
+    """FLOP/s at most of the units that a fusion group computes on."""
+    gpu, dtype = tiles.gpu, group.anchor.outputs[0].dtype
+    region = group.anchor.attrs.get("region")
+    rows = isinstance(region, RowRegion) and region.product is not None
+    if rows or group.on_tensor_cores:
         return gpu.peak("float16") / PRECISIONS[tiles.precision][1]
     return gpu.peak("float64" if dtype == "float64" else "float32")
 
 
 def _flops(node: Node) -> int:
     """Floating-point operations of a node of a plan; parts of a sum have those of the whole."""
-    if "chain" in node.attrs:
-        return sum(_flops(n) for n in node.attrs["chain"].nodes)
-    whole = ops.REGISTRY.get(node.op.name.removesuffix("_parts"))
+    if "region" in node.attrs:
+        return sum(_flops(n) for n in node.attrs["region"].nodes)
+    whole = ops.REGISTRY.get(node.op.name.removesuffix("_partial_sums"))
     if whole is None or whole is node.op:
-        return node.inputs[0].size if node.op.name == "reduce_parts" else node.cost.flops
-    attrs = {k: v for k, v in node.attrs.items() if k not in ("parts", "tile")}
+        return node.inputs[0].size if node.op.name == "reduce_partial_sums" else node.cost.flops
+    attrs = {k: v for k, v in node.attrs.items() if k not in ("splits", "tile")}
     y = node.outputs[0]
     model = Node(whole, node.inputs, (), attrs)
     model.outputs = (Value(y.program, y.name, Spec(y.shape[1:], y.dtype), y.kind, model),)

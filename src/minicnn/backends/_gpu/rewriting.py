@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from minicnn import ops
-from minicnn.backends._gpu import chains
-from minicnn.backends._gpu.chain_layout import Chain
+from minicnn.backends._gpu import row_regions
+from minicnn.backends._gpu.region_layout import RowRegion
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.ops.checks import normalize_axes
 from minicnn.ops.primitive import Array, Namespace, Primitive
@@ -57,35 +57,35 @@ def _scalar(program: Program) -> Value:
 # Operations of this backend ---------------------------------------------------------------------------------
 
 
-def _parts(whole: Array, attrs: dict[str, object], xp: Namespace) -> Array:
-    """The sum as the first part, zeros as the others: what any cut adds up to."""
-    parts = attrs["parts"]
-    return xp.stack([whole, *[xp.zeros_like(whole)] * (int(str(parts)) - 1)], axis=0)
+def _split(whole: Array, attrs: dict[str, object], xp: Namespace) -> Array:
+    """The sum as the first of the partial sums, zeros as the others: what any split adds up to."""
+    splits = attrs["splits"]
+    return xp.stack([whole, *[xp.zeros_like(whole)] * (int(str(splits)) - 1)], axis=0)
 
 
-def conv2d_weight_gradient_parts(dy: Array, x: Array, *, xp: Namespace, **attrs: object) -> Array:
+def conv2d_weight_gradient_partial_sums(dy: Array, x: Array, *, xp: Namespace, **attrs: object) -> Array:
     """Parts of conv2d_weight_gradient along a new first axis: their sum is the gradient."""
-    rest = {k: v for k, v in attrs.items() if k not in ("parts", "tile")}
-    return _parts(ops.conv2d_weight_gradient.reference(dy, x, xp=xp, **rest), attrs, xp)
+    rest = {k: v for k, v in attrs.items() if k not in ("splits", "tile")}
+    return _split(ops.conv2d_weight_gradient.reference(dy, x, xp=xp, **rest), attrs, xp)
 
 
-def depthwise_conv2d_weight_gradient_parts(dy: Array, x: Array, *, xp: Namespace, **attrs: object) -> Array:
+def depthwise_conv2d_weight_gradient_partial_sums(dy: Array, x: Array, *, xp: Namespace, **attrs: object) -> Array:
     """Parts of depthwise_conv2d_weight_gradient along a new first axis."""
-    rest = {k: v for k, v in attrs.items() if k not in ("parts", "tile")}
-    return _parts(ops.depthwise_conv2d_weight_gradient.reference(dy, x, xp=xp, **rest), attrs, xp)
+    rest = {k: v for k, v in attrs.items() if k not in ("splits", "tile")}
+    return _split(ops.depthwise_conv2d_weight_gradient.reference(dy, x, xp=xp, **rest), attrs, xp)
 
 
-def matmul_parts(a: Array, b: Array, *, xp: Namespace, **attrs: object) -> Array:
+def matmul_partial_sums(a: Array, b: Array, *, xp: Namespace, **attrs: object) -> Array:
     """Parts of matmul along a new first axis."""
-    rest = {k: v for k, v in attrs.items() if k not in ("parts", "tile")}
-    return _parts(ops.matmul.reference(a, b, xp=xp, **rest), attrs, xp)
+    rest = {k: v for k, v in attrs.items() if k not in ("splits", "tile")}
+    return _split(ops.matmul.reference(a, b, xp=xp, **rest), attrs, xp)
 
 
-def reduce_parts(x: Array, *, xp: Namespace, **attrs: object) -> Array:
+def reduce_partial_sums(x: Array, *, xp: Namespace, **attrs: object) -> Array:
     """Parts of a sum or maximum along a new first axis, the results flat."""
     op = {"sum": ops.sum, "max": ops.max}[str(attrs["join"])]
     whole = xp.reshape(op.reference(x, axes=attrs["axes"], keepdims=False, xp=xp), (-1,))
-    return xp.stack([whole] * int(str(attrs["parts"])), axis=0) if op is ops.max else _parts(whole, attrs, xp)
+    return xp.stack([whole] * int(str(attrs["splits"])), axis=0) if op is ops.max else _split(whole, attrs, xp)
 
 
 def max_pool2d_index(x: Array, y: Array, *, xp: Namespace, **attrs: object) -> Array:
@@ -98,10 +98,10 @@ def max_pool2d_scatter(dy: Array, index: Array, *, xp: Namespace, **attrs: objec
     raise NotImplementedError
 
 
-WEIGHT_GRADIENT_PARTS = Primitive(conv2d_weight_gradient_parts)
-DEPTHWISE_WEIGHT_GRADIENT_PARTS = Primitive(depthwise_conv2d_weight_gradient_parts)
-MATMUL_PARTS = Primitive(matmul_parts)
-REDUCE_PARTS = Primitive(reduce_parts)
+WEIGHT_GRADIENT_PARTIAL_SUMS = Primitive(conv2d_weight_gradient_partial_sums)
+DEPTHWISE_WEIGHT_GRADIENT_PARTIAL_SUMS = Primitive(depthwise_conv2d_weight_gradient_partial_sums)
+MATMUL_PARTIAL_SUMS = Primitive(matmul_partial_sums)
+REDUCE_PARTIAL_SUMS = Primitive(reduce_partial_sums)
 POOL_INDEX = Primitive(max_pool2d_index)
 POOL_SCATTER = Primitive(max_pool2d_scatter)
 
@@ -251,18 +251,18 @@ def _sum_before_scatter(node: Node) -> Sequence[Value] | None:
 
 
 def share_sums(program: Program, node: Node, tiles: Tiles, *, joined: bool = False) -> Sequence[Value] | None:
-    """Long sums as parts, one a block, and the sum of the parts.
+    """Long sums as partial sums, one a block, and the sum of these.
 
     Args:
         program: The Program that is made.
         node: One of its nodes.
         tiles: Where tiles come from.
-        joined: Whether a launch that comes anyway adds up the parts.
+        joined: Whether a launch that comes anyway adds up the partial sums.
     """
     name, y = node.op.name, node.outputs[0]
     if name == "conv2d_weight_gradient":
         tile = tiles.weight_gradient(node)
-        op = WEIGHT_GRADIENT_PARTS
+        op = WEIGHT_GRADIENT_PARTIAL_SUMS
         if tile is None:
             return None
     elif name == "depthwise_conv2d_weight_gradient":
@@ -271,10 +271,10 @@ def share_sums(program: Program, node: Node, tiles: Tiles, *, joined: bool = Fal
         if terms < _LONG_SUM:
             return None
         tile = tiles.reduction(y.size, terms, terms_first=axes.c != dy.ndim - 1)
-        op = DEPTHWISE_WEIGHT_GRADIENT_PARTS
+        op = DEPTHWISE_WEIGHT_GRADIENT_PARTIAL_SUMS
     elif name == "matmul":
-        tile, op = tiles.product(node, joined=joined), MATMUL_PARTS
-        if tile.parts == 1:
+        tile, op = tiles.product(node, joined=joined), MATMUL_PARTIAL_SUMS
+        if tile.splits == 1:
             return None
     elif name in ("sum", "max"):
         summed = normalize_axes(name, node.attrs["axes"], node.inputs[0].ndim)
@@ -282,25 +282,25 @@ def share_sums(program: Program, node: Node, tiles: Tiles, *, joined: bool = Fal
         if terms < _LONG_SUM or not results:
             return None
         first = node.inputs[0].ndim - 1 in summed
-        tile, op = tiles.reduction(results, terms, terms_first=first), REDUCE_PARTS
-        spec = Spec((tile.parts, results), y.dtype)
-        parts = emit(program, op, node.inputs, spec, axes=summed, parts=tile.parts, tile=tile, join=name)
-        whole = parts if tile.parts == 1 else ops.REGISTRY[name](parts, axes=0)
+        tile, op = tiles.reduction(results, terms, terms_first=first), REDUCE_PARTIAL_SUMS
+        spec = Spec((tile.splits, results), y.dtype)
+        sums = emit(program, op, node.inputs, spec, axes=summed, splits=tile.splits, tile=tile, join=name)
+        whole = sums if tile.splits == 1 else ops.REGISTRY[name](sums, axes=0)
         return [ops.reshape(whole, shape=y.shape)]
     else:
         return None
-    parts = emit(
-        program, op, node.inputs, Spec((tile.parts, *y.shape), y.dtype), **node.attrs, parts=tile.parts, tile=tile
+    sums = emit(
+        program, op, node.inputs, Spec((tile.splits, *y.shape), y.dtype), **node.attrs, splits=tile.splits, tile=tile
     )
-    return [ops.sum(parts, axes=0) if tile.parts > 1 else ops.reshape(parts, shape=y.shape)]
+    return [ops.sum(sums, axes=0) if tile.splits > 1 else ops.reshape(sums, shape=y.shape)]
 
 
 _LONG_SUM = 64
 
 
-def _joined_anyway(program: Program, found: Sequence[Chain]) -> set[int]:
-    """Ids of products that chains or updates alone read, in passing."""
-    chain = {id(n): k for k, one in enumerate(found) for n in one.nodes}
+def _joined_anyway(program: Program, found: Sequence[RowRegion]) -> set[int]:
+    """Ids of products that regions or updates alone read, in passing."""
+    region = {id(n): k for k, one in enumerate(found) for n in one.nodes}
     updated = {id(v) for v in program.updates.values()}
     readers: dict[int, list[Node]] = {}
     for node in program.nodes:
@@ -318,7 +318,7 @@ def _joined_anyway(program: Program, found: Sequence[Chain]) -> set[int]:
     result = set()
     for node in program.nodes:
         y = node.outputs[0]
-        where = {chain.get(id(n)) for n in readers.get(id(y), [])}
+        where = {region.get(id(n)) for n in readers.get(id(y), [])}
         by_chain = len(where) == 1 and None not in where and id(y) not in ends | updated
         if node.op.name == "matmul" and (by_chain or id(y) in update_only):
             result.add(id(node))
@@ -345,15 +345,15 @@ def rewrite(
     replace(program, decompose)
     if fuse:
         remember_maxima(program)
-    found: list[Chain] = []
-    if fuse and tiled and tiles.chains:
-        found = [c for c in chains.find(program, tiles.gpu, takes_rows=tiles.takes_rows) if tiles.size_chain(c)]
+    found: list[RowRegion] = []
+    if fuse and tiled and tiles.row_regions:
+        found = [c for c in row_regions.find(program, tiles.gpu, takes_rows=tiles.takes_rows) if tiles.size_region(c)]
     if tiled:
         own, joined = {id(n) for one in found for n in one.nodes}, _joined_anyway(program, found)
         replace(
             program,
             lambda p, node: None if id(node) in own else share_sums(p, node, tiles, joined=id(node) in joined),
         )
-    chains.contract(program, found, tiles.gpu, tiles.layout)
+    row_regions.contract(program, found, tiles.gpu, tiles.layout)
     remove_dead_nodes(program)
     return program

@@ -1,4 +1,4 @@
-"""Products with rows in memory, with which chains begin: which those are, and how their rows go through blocks."""
+"""Products with rows in memory, with which regions begin: which those are, and how their rows go through blocks."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from minicnn.backends._gpu.chain_layout import Chain, Layout, RowProduct
 from minicnn.backends._gpu.device import Gpu
+from minicnn.backends._gpu.region_layout import Layout, RowProduct, RowRegion
 from minicnn.program.graph import Node, Program, Value
 
 ROWS = (16, 32, 48, 64, 80, 96, 112, 128)  # that a block takes at a time
@@ -71,21 +71,21 @@ def conversions(value: Value) -> set[int]:
 
 
 def find(program: Program, gpu: Gpu, takes_rows: Callable[[Node, str], bool]) -> dict[int, Rows]:
-    """The products with rows in memory that chains may take, and those with the transpose of such rows, by their ids.
+    """The products with rows in memory that regions may take, and those with the transpose of such rows, by their ids.
 
     Rows of float32 go through blocks if there are some for each: for fewer, products of their own have more blocks.
 
     Args:
         program: The Program.
         gpu: The GPU that they are for.
-        takes_rows: Whether a chain may begin with a product with rows of a type.
+        takes_rows: Whether a region may begin with a product with rows of a type.
     """
     products = [(n, rows) for n in program.nodes if n.op.name == "matmul" if (rows := stored_rows(n.inputs[0]))]
     found = {}
     for node, rows in products:
         if node.attrs["transpose_a"] or node.attrs["transpose_b"] or not takes_rows(node, rows.stored.dtype):
             continue
-        one = Chain(
+        one = RowRegion(
             node.outputs[0].shape[0], [node], set(), RowProduct(node, node, rows.stored, rows.index, rows.scale)
         )
         enough = rows.stored.dtype == "uint8" or one.batch >= ROWS[0] * gpu.multiprocessors
@@ -101,8 +101,8 @@ def of_bytes(program: Program) -> set[int]:
     return {id(n) for n in products if (rows := stored_rows(n.inputs[0])) and rows.stored.dtype == "uint8"}
 
 
-def begin(one: Chain, streams: Mapping[int, Rows]) -> bool:
-    """Let a chain begin with its product with rows in memory, if it has one; whether it has one at most."""
+def begin(one: RowRegion, streams: Mapping[int, Rows]) -> bool:
+    """Let a region begin with its product with rows in memory, if it has one; whether it has one at most."""
     products = [n for n in one.nodes if id(n) in streams and not n.attrs["transpose_a"]]
     for node in products:
         transposed = [n for n in one.nodes if id(n) in streams and id(n) in one.sums]
@@ -114,18 +114,18 @@ def begin(one: Chain, streams: Mapping[int, Rows]) -> bool:
     return len(products) <= 1
 
 
-def tile(one: Chain, gpu: Gpu) -> tuple[int, ...] | None:
-    """Rows, threads, stages, parts, blocks and resident blocks of a chain that begins so; None if nothing fits.
+def tile(one: RowRegion, gpu: Gpu) -> tuple[int, ...] | None:
+    """Rows, threads, stages, slices, blocks and resident blocks of a region that begins so; None if nothing fits.
 
     Args:
-        one: The chain, with its product.
+        one: The region, with its product.
         gpu: The GPU that it is for.
     """
     best: tuple[float, tuple[int, ...]] | None = None
     for rows, threads, stages in itertools.product(ROWS, type(one.sizes).THREADS, (1, 2)):
-        for parts in type(one.sizes).PARTS:
-            one = replace(one, rows=rows, threads=threads, stages=stages, parts=parts)
-            if rows > threads or parts * 32 > threads or one.sizes.shared > gpu.shared_block:
+        for slices in type(one.sizes).SLICES:
+            one = replace(one, rows=rows, threads=threads, stages=stages, slices=slices)
+            if rows > threads or slices * 32 > threads or one.sizes.shared > gpu.shared_block:
                 continue
             fit = gpu.resident(threads, one.sizes.registers, Layout(one).shared)
             if not fit:
@@ -134,5 +134,5 @@ def tile(one: Chain, gpu: Gpu) -> tuple[int, ...] | None:
             blocks = min(one.tiles, gpu.multiprocessors * resident)
             score = -(-one.tiles // blocks) * one.sizes.cycles(one.narrow, resident)
             if best is None or score < best[0]:
-                best = (score, (rows, threads, stages, parts, blocks, resident))
+                best = (score, (rows, threads, stages, slices, blocks, resident))
     return None if best is None else best[1]

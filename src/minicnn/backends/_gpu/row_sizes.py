@@ -8,7 +8,7 @@ from typing import ClassVar
 
 @dataclass(frozen=True)
 class RowSizes:
-    """What both tiles have in common; their THREADS and PARTS are those to choose from.
+    """What both tiles have in common; their THREADS and SLICES are those to choose from.
 
     Attributes:
         k: Elements of a row.
@@ -16,7 +16,7 @@ class RowSizes:
         rows: Rows that a block takes at a time.
         threads: Threads of a block.
         stages: Tiles of rows that are in shared memory or on their way there.
-        parts: Warps that share the terms of the product of some rows.
+        slices: Warps that share the terms of the product of some rows.
         back: Whether the product with the gradient is taken as well.
     """
 
@@ -25,7 +25,7 @@ class RowSizes:
     rows: int
     threads: int
     stages: int
-    parts: int
+    slices: int
     back: bool
 
     @property
@@ -41,14 +41,14 @@ class RowSizes:
     @property
     def own_tiles(self) -> int:
         """Fragments along the rows that a warp multiplies."""
-        return -(-self.tiles // (self.warps // self.parts))
+        return -(-self.tiles // (self.warps // self.slices))
 
 
 class ByteSizes(RowSizes):
     """What `ByteTile` of `bytes.cuh` makes of its parameters."""
 
     THREADS: ClassVar[tuple[int, ...]] = (256, 512)
-    PARTS: ClassVar[tuple[int, ...]] = (1, 2, 3, 4, 8)
+    SLICES: ClassVar[tuple[int, ...]] = (1, 2, 3, 4, 8)
 
     @property
     def steps(self) -> int:
@@ -71,7 +71,7 @@ class ByteSizes(RowSizes):
     def products(self) -> int:
         """Bytes of shared memory up to the end of the products' results."""
         buffer = self.rows * 16 * (-(-self.k // 16) | 1) + 16
-        left = -(-self.parts * self.rows * self.m // 4) * 16
+        left = -(-self.slices * self.rows * self.m // 4) * 16
         gradient = -(-self.rows // 32) * self.fragments * 256 if self.back else 0
         beside = self.steps * self.fragments * 256 + max(left, gradient)
         return self.stages * buffer + max(-(-self.k * self.m // 4) * 16, beside)
@@ -100,10 +100,10 @@ class ByteSizes(RowSizes):
         columns, load = -(-self.k // 16), self.rows * self.k
         forward = max(
             3.2 * self.tiles * self.steps * self.fragments,
-            -(-self.steps // self.parts) * (40 + 6 * self.fragments * self.own_tiles),
+            -(-self.steps // self.slices) * (40 + 6 * self.fragments * self.own_tiles),
         )
         backward = 3.2 * columns * -(-self.rows // 32) * self.fragments + 200 * columns / self.warps
-        rest = 4000 + (10 if narrow else 85) * self.rows + 100 * self.parts + 8 * (self.threads - 256)
+        rest = 4000 + (10 if narrow else 85) * self.rows + 100 * self.slices + 8 * (self.threads - 256)
         arrival = load / 32 if self.stages > 1 else load / 20 + 1500
         return (rest + forward + (backward if self.back else 0.0) + arrival) * (0.3 + 0.7 * resident)
 
@@ -112,7 +112,7 @@ class FloatSizes(RowSizes):
     """What `FloatTile` of `floats.cuh` makes of its parameters."""
 
     THREADS: ClassVar[tuple[int, ...]] = (128, 256)
-    PARTS: ClassVar[tuple[int, ...]] = tuple(range(1, 9))
+    SLICES: ClassVar[tuple[int, ...]] = tuple(range(1, 9))
 
     @property
     def steps(self) -> int:
@@ -132,7 +132,7 @@ class FloatSizes(RowSizes):
     @property
     def shared(self) -> int:
         """All bytes of shared memory."""
-        left = -(-self.parts * self.rows * self.m // 4) * 16
+        left = -(-self.slices * self.rows * self.m // 4) * 16
         gradient = self.rows * 32 * (self.groups | 1) if self.back else 0
         buffer = self.rows * 32 * (2 * -(-self.k // 16) + 1)
         return (
@@ -143,7 +143,7 @@ class FloatSizes(RowSizes):
     def registers(self) -> int:
         """Registers of a thread, about; many more than so few threads need, where what follows is done row by row."""
         total = 4 * self.groups * -(-self.k // (16 * self.warps)) if self.back else 0
-        weights = 2 * self.groups * -(-self.steps // self.parts)
+        weights = 2 * self.groups * -(-self.steps // self.slices)
         forward = 4 * self.own_tiles * (self.groups + 2) + 4 * self.groups
         backward = 12 * self.groups + 8
         return weights + total + max(forward, backward if self.back else 0) + 64
@@ -159,8 +159,8 @@ class FloatSizes(RowSizes):
             resident: Blocks of a multiprocessor, 1 or 2.
         """
         load = self.rows * self.k * 4 / 20
-        steps, columns = -(-self.steps // self.parts), -(-self.k // (16 * self.warps))
-        busy = 1900 + (40 if narrow else 60) * self.rows + 40 * self.parts  # what lies between the products
+        steps, columns = -(-self.steps // self.slices), -(-self.k // (16 * self.warps))
+        busy = 1900 + (40 if narrow else 60) * self.rows + 40 * self.slices  # what lies between the products
         busy += (20 + 23 * self.groups * self.own_tiles) * steps
         if self.back:
             busy += 2 * self.groups * columns * self.rows

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from minicnn.backends._gpu.fusing import Plan
-from minicnn.backends._gpu.units import Unit
+from minicnn.backends._gpu.fusion_groups import FusionGroup
 from minicnn.program.graph import Value
 
 
@@ -38,6 +38,6 @@ class Source:
         return tuple(f"{v.dtype}*" for v in self.arguments) + (("int32*", "int32") if self.queued else ())
 
 
-# What writes the kernel of a launch: the plan that the launch is of, its units, the ids of inputs of which there is one
-# row a step, and the threads of a block unless a tile says otherwise.
-Generate = Callable[[Plan, Sequence[Unit], set[int], int], Source]
+# What writes the kernel of a launch: its plan, its fusion groups, the ids of inputs of which there
+# is one row a step, and the threads of a block unless a tile says otherwise.
+Generate = Callable[[Plan, Sequence[FusionGroup], set[int], int], Source]

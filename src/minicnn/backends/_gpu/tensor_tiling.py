@@ -119,7 +119,7 @@ def convolution(node: Node, pool: tuple[int, int] | None, gpu: Gpu, precision: s
 def _convolution(g: Geometry, pool: tuple[int, int] | None, gpu: Gpu, precision: str, *, wide: bool) -> Tile | None:
     n, oh, ow, f, c, kh, kw = g.n, g.oh, g.ow, g.f, g.c, g.kh, g.kw
     (sh, sw), (dh, dw) = g.strides, g.dilation
-    parts, _ = PRECISIONS[precision]
+    planes, _ = PRECISIONS[precision]
     records = 1 if wide else kw  # of a row of taps
     eh, ew = (oh, ow) if pool is None else (oh // pool[0] * pool[0], ow // pool[1] * pool[1])
     ph, pw = pool or (1, 1)
@@ -148,7 +148,7 @@ def _convolution(g: Geometry, pool: tuple[int, int] | None, gpu: Gpu, precision:
     iw = gx * px if wide else (gx * px - 1) * sw + (kw - 1) * dw + 1
     runs, size = _runs(kw * cc if wide else cc)
     steps = quotient(kh * records * runs, 2)
-    shared = (nb * ih * iw * size + steps * 16 * _runs(fb)[1]) * parts * 2
+    shared = (nb * ih * iw * size + steps * 16 * _runs(fb)[1]) * planes * 2
     staged = nb * ih * ((iw - 1) * sw + (kw - 1) * dw + 1) * c if wide else 0 * nb
     blocks = quotient(n, nb) * quotient(eh, gy * py) * quotient(ew, gx * px) * quotient(f, fb) * g.groups
     down, right = py * sh * iw * size // 8, (px if wide else px * sw) * size // 8
@@ -181,7 +181,7 @@ def _weight_gradient(node: Node, gpu: Gpu, precision: str, *, wide: bool) -> Til
     y, x = node.inputs[0].shape, node.inputs[1].shape
     n, oh, ow, f, c = y[axes.n], y[axes.h], y[axes.w], y[axes.c] // groups, x[axes.c] // groups
     (kh, kw), (sh, sw), (dh, dw) = attrs["kernel"], attrs["strides"], attrs["dilation"]
-    parts, _ = PRECISIONS[precision]
+    planes, _ = PRECISIONS[precision]
     records = 1 if wide else kw  # of a row of taps
     sizes = _combinations(
         sorted({c, *(k for k in (8, 16, 32, 64) if k < c and not wide)}),
@@ -205,7 +205,7 @@ def _weight_gradient(node: Node, gpu: Gpu, precision: str, *, wide: bool) -> Til
     runs, size = _runs(kw * cb if wide else cb)
     ih, iw = (th - 1) * sh + (kh - 1) * dh + 1, ow if wide else (ow - 1) * sw + (kw - 1) * dw + 1
     steps = quotient(nb * th * ow, 16)
-    shared = (nb * ih * iw * size + steps * 16 * _runs(fb)[1]) * parts * 2
+    shared = (nb * ih * iw * size + steps * 16 * _runs(fb)[1]) * planes * 2
     staged = nb * ih * ((iw - 1) * sw + (kw - 1) * dw + 1) * c if wide else 0 * nb
     shared = np.maximum(shared + staged * 4, slices // 2 * mw * nt * 4 * (threads // slices) * 4)
     pieces = quotient(c, cb) * quotient(f, fb) * groups
@@ -219,7 +219,7 @@ def _weight_gradient(node: Node, gpu: Gpu, precision: str, *, wide: bool) -> Til
         costs.transposed, (nb * ih * iw * runs, steps * 2 * fb), staged,
     )  # fmt: skip
     cycles = candidates.cycles(gpu, costs, precision)
-    cycles = cycles + cut * kh * kw * c * f * groups / 1000  # the sum of the parts
+    cycles = cycles + cut * kh * kw * c * f * groups / 1000  # the sum of the partial sums
     best = int(np.argmin(cycles))
     if cycles[best] == math.inf:
         return None
@@ -229,7 +229,7 @@ def _weight_gradient(node: Node, gpu: Gpu, precision: str, *, wide: bool) -> Til
 
 
 def product(node: Node, gpu: Gpu, precision: str, *, joined: bool = False) -> Tile | None:
-    """The best tile of a matrix product; `joined`: a launch that comes anyway adds up parts of its sums."""
+    """The best tile of a matrix product; `joined`: a launch that comes anyway adds up its partial sums."""
     if node.outputs[0].dtype != "float32":
         return None
     (m, n), (ta, tb) = node.outputs[0].shape, (node.attrs["transpose_a"], node.attrs["transpose_b"])
@@ -257,18 +257,18 @@ def product(node: Node, gpu: Gpu, precision: str, *, joined: bool = False) -> Ti
     bm, bn, bk, mt, nt, slices, _ = sizes
     a = np.where(ta, bk * _runs(bm)[1], bm * _runs(bk)[1])
     b = np.where(tb, bn * _runs(bk)[1], bk * _runs(bn)[1])
-    own, parts, tiles = threads // slices, quotient(k, run), quotient(m, bm) * quotient(n, bn)
+    own, splits, tiles = threads // slices, quotient(k, run), quotient(m, bm) * quotient(n, bn)
     shared = np.maximum((a + b) * planes * 2, slices // 2 * mt * nt * 4 * own * 4)
     costs = costs_on(gpu, PRODUCT)
     candidates = Blocks(
-        tiles * parts, threads, shared, mt, nt, slices, run // bk, bk // 16,
+        tiles * splits, threads, shared, mt, nt, slices, run // bk, bk // 16,
         costs.transposed if ta else costs.load, costs.load if tb else costs.transposed,
         (bm * bk // 8, bn * bk // 8),
     )  # fmt: skip
     cycles = candidates.cycles(gpu, costs, precision)
-    cycles = cycles + np.where(parts > 1, (0 if joined else LAUNCH) + parts * m * n / 400, 0.0)
+    cycles = cycles + np.where(splits > 1, (0 if joined else LAUNCH) + splits * m * n / 400, 0.0)
     best = int(np.argmin(cycles))
     if cycles[best] == math.inf:
         return None
-    chosen = (*sizes[:6, best].tolist(), int(parts[best]))
-    return candidates.tile(best, precision, chosen, float(cycles[best]), int(parts[best]))
+    chosen = (*sizes[:6, best].tolist(), int(splits[best]))
+    return candidates.tile(best, precision, chosen, float(cycles[best]), int(splits[best]))

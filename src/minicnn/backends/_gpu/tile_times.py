@@ -13,7 +13,7 @@ from minicnn.backends._gpu.costs import MOST_BLOCKS, SPARE_REGISTERS, Costs
 from minicnn.backends._gpu.device import Gpu
 from minicnn.backends._gpu.tiling import SCALE_SHARED, SUM_SHARED, Tile
 
-# 16-bit parts of an operand and products of parts, of each precision of products.
+# 16-bit numbers whose sum is an operand, and products of those, of each precision of products.
 PRECISIONS = MappingProxyType({"float32": (2, 3), "bfloat16": (1, 1), "float16": (1, 1)})
 
 Numbers = Any  # an int, or an array with an element for each candidate
@@ -58,15 +58,15 @@ class Blocks:
 
     def cycles(self, gpu: Gpu, costs: Costs, precision: str) -> Numbers:
         """Cycles of the launch on a GPU; infinity if a block does not fit."""
-        parts, products = PRECISIONS[precision]
+        planes, products = PRECISIONS[precision]
         fragments, each = self.m * self.n, quotient(self.blocks, gpu.multiprocessors)
-        registers = costs.registers + 4 * fragments + parts * (4 * self.m + 2 * self.n)
+        registers = costs.registers + 4 * fragments + planes * (4 * self.m + 2 * self.n)
         registers = quotient(registers, 8) * 8
         resident = np.minimum(gpu.threads_multiprocessor // self.threads, gpu.registers // (self.threads * registers))
         resident = np.minimum(resident, gpu.shared_multiprocessor // (self.shared + gpu.shared_reserved))
         resident = np.minimum(resident, min(MOST_BLOCKS, gpu.blocks_multiprocessor))
         loads = self.m * self.left + self.n / 2 * self.right
-        multiplied = np.maximum(fragments * products * costs.mma, loads * parts)
+        multiplied = np.maximum(fragments * products * costs.mma, loads * planes)
         multiplied = self.steps * (self.threads // 32 // self.slices) * multiplied
         depth = products * np.maximum(costs.fragment, fragments * costs.fragments) + costs.step
         filled = sum(self.runs) * costs.run + self.staged * costs.staged
@@ -89,7 +89,7 @@ class Blocks:
         cycles = np.maximum(each * busy, quotient(each, resident) * alone) + costs.first * busy
         return np.where(fits, cycles + costs.launch, math.inf)
 
-    def tile(self, k: int, precision: str, sizes: tuple[int, ...], score: float, parts: int = 1) -> Tile:
+    def tile(self, k: int, precision: str, sizes: tuple[int, ...], score: float, splits: int = 1) -> Tile:
         """The tile of candidate k."""
         blocks, threads, shared = (int(of[k]) for of in (self.blocks, self.threads, self.shared))
-        return Tile(sizes, blocks, threads, parts, precision, shared, score=score)
+        return Tile(sizes, blocks, threads, splits, precision, shared, score=score)

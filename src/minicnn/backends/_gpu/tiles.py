@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from minicnn.backends._gpu import tiling
-from minicnn.backends._gpu.chain_layout import Chain, Layout
 from minicnn.backends._gpu.device import Gpu
+from minicnn.backends._gpu.fusion_groups import FusionGroup
+from minicnn.backends._gpu.region_layout import Layout, RowRegion
 from minicnn.backends._gpu.tiling import LIMITS, Limits, Tile
-from minicnn.backends._gpu.units import Unit
 from minicnn.program.graph import Node
 
 
@@ -23,19 +23,19 @@ class Tiles:
         gpu: The GPU that they are for.
         precision: In which operands are multiplied: one of `tile_times.PRECISIONS`. Sums are float32.
         limits: Sizes to choose from.
-        byte_products: Whether a chain may begin with a product with rows of bytes.
-        chains: Whether there are kernels for chains of rows.
-        layout: Where a chain keeps its values.
+        byte_products: Whether a region may begin with a product with rows of bytes.
+        row_regions: Whether there are kernels for row-wise regions.
+        layout: Where a region keeps its values.
         reads_scattered: Whether the gradient of a max-pooling is scattered where it is read, however often that is.
         side_by_side: Whether short operations share a launch with others that have larger blocks.
-        most_together: Units that a launch may have.
+        most_together: Groups that a launch may have.
     """
 
     gpu: Gpu
     precision: str = "float32"
     limits: Limits = LIMITS
     byte_products: bool = True
-    chains: bool = True
+    row_regions: bool = True
     layout: ClassVar[type[Layout]] = Layout
     reads_scattered: ClassVar[bool] = False
     side_by_side: ClassVar[bool] = False
@@ -50,24 +50,24 @@ class Tiles:
         return tiling.weight_gradient(node, gpu=self.gpu, limits=self.limits)
 
     def product(self, node: Node, *, joined: bool = False) -> Tile:
-        """Tile of a matrix product; `joined`: a launch that comes anyway adds up parts of its sums."""
+        """Tile of a matrix product; `joined`: a launch that comes anyway adds up its partial sums."""
         return tiling.product(node, gpu=self.gpu, joined=joined, limits=self.limits)
 
     def reduction(self, results: int, terms: int, *, terms_first: bool) -> Tile:
         """Tile of a sum or a maximum of so many terms for each of so many results."""
         return tiling.reduction(results, terms, gpu=self.gpu, terms_first=terms_first, limits=self.limits)
 
-    def shared(self, units: Sequence[Unit]) -> tuple[int, int]:
+    def shared(self, groups: Sequence[FusionGroup]) -> tuple[int, int]:
         """Bytes of shared memory of a block of a launch: what its text declares, at most, and what it asks for."""
-        sums = any(u.slices > 1 or (u.is_plain and u.tile is not None) for u in units)  # they share what they declare
-        scaled = any(u.on_tensor_cores for u in units)
+        sums = any(u.slices > 1 or (u.is_plain and u.tile is not None) for u in groups)  # they share what they declare
+        scaled = any(u.on_tensor_cores for u in groups)
         declared = tiling.SUM_SHARED * sums + tiling.SCALE_SHARED * scaled
-        return declared, max(u.tile.shared if u.tile else 0 for u in units)
+        return declared, max(u.tile.shared if u.tile else 0 for u in groups)
 
     def takes_rows(self, node: Node, dtype: str) -> bool:
-        """Whether a chain may begin with this product with rows in memory of a type, uint8 or float32."""
+        """Whether a region may begin with this product with rows in memory of a type, uint8 or float32."""
         return dtype == "uint8" and self.byte_products
 
-    def size_chain(self, chain: Chain) -> bool:
-        """Set the sizes of a chain, where they are other than it chose itself; whether it fits then."""
+    def size_region(self, region: RowRegion) -> bool:
+        """Set the sizes of a region, where they are other than it chose itself; whether it fits then."""
         return True

@@ -32,7 +32,7 @@ class Tile:
         sizes: The numbers that were chosen, in the order in which the kernel takes them.
         blocks: Blocks of the launch.
         threads: Threads of a block.
-        parts: Pieces into which each sum is cut, if it is.
+        splits: Into how many partial sums each sum is split (split-K).
         precision: In which operands are multiplied on tensor cores; None if they are not, but in their own.
         shared: Bytes of `dynamic_shared()` that a block needs, beside what its text declares.
         resident: Blocks of a multiprocessor that the compiler leaves registers for.
@@ -42,7 +42,7 @@ class Tile:
     sizes: tuple[int, ...]
     blocks: int
     threads: int
-    parts: int = 1
+    splits: int = 1
     precision: str | None = None
     shared: int = 0
     resident: int = 1
@@ -87,7 +87,7 @@ def _filters(f: int) -> int:
 
 
 def phases(node: Node) -> tuple[int, int]:
-    """Rows and columns of phases of an input gradient (`TurnedFilters` of `tiles.cuh`): its strides if not dilated.
+    """Rows and columns of phases of an input gradient (`FlippedFilters` of `tiles.cuh`): its strides if not dilated.
 
     Everything else has one phase.
     """
@@ -96,7 +96,7 @@ def phases(node: Node) -> tuple[int, int]:
     return strides if node.op.name == "conv2d_input_gradient" and fits else (1, 1)
 
 
-def _turned(taps: int, padding: int, stride: int, dilation: int) -> tuple[int, int]:
+def _seen_by_phases(taps: int, padding: int, stride: int, dilation: int) -> tuple[int, int]:
     """How many elements of dy the phases of an input gradient see along an axis, and how many before their place."""
     if stride == 1:
         return taps, (taps - 1) * dilation - padding
@@ -148,7 +148,7 @@ class Geometry:
         if node.op.name == "conv2d_input_gradient":
             shape[axes.h], shape[axes.w] = -(-y[axes.h] // rows), -(-y[axes.w] // columns)
             (top, _), (left, _) = attrs["padding"]
-            (kh, top), (kw, left) = _turned(kh, top, rows, dh), _turned(kw, left, columns, dw)
+            (kh, top), (kw, left) = _seen_by_phases(kh, top, rows, dh), _seen_by_phases(kw, left, columns, dw)
             seen = Window((kh, kw), (1, 1), (top, left), (dh, dw))
             sh = sw = 1
         return cls(
@@ -258,20 +258,20 @@ def weight_gradient(node: Node, *, gpu: Gpu, limits: Limits = LIMITS) -> Tile | 
             tiles = -(-kh // kb) * -(-c // cb) * -(-f // fb) * groups
             strips = n * -(-oh // th)
             for goal in (1, 2, 3, 4):
-                parts = min(strips, max(1, goal * gpu.multiprocessors // tiles))
-                blocks = parts * tiles
+                splits = min(strips, max(1, goal * gpu.multiprocessors // tiles))
+                blocks = splits * tiles
                 runs = -(-th * _up(ow, px) // px // slices)
                 resident = _resident(gpu, threads, 112, shared)
-                each = -(-strips // parts)
+                each = -(-strips // splits)
                 work = runs * px * kb * kw * fx * _up(threads, 32) / gpu.lanes32 * 1.6
                 filled = (ih * iw * cb + th * ow * fb) / 128 * 8 + 300
                 rounds = math.ceil(blocks / gpu.multiprocessors)
                 together = min(resident, rounds) * _up(threads, 32)
                 score = rounds * each * (work * (1 + 200 / together) + filled) + rounds * math.log2(2 * slices) * 100
-                score += parts * kh * kw * c * f * groups / 4000  # the sum of the parts
+                score += splits * kh * kw * c * f * groups / 4000  # the sum of the partial sums
                 if best is None or score < best[0]:
-                    sizes = (kb, cb, fb, th, px, fx, slices, parts)
-                    best = (score, Tile(sizes, blocks, threads, parts, shared=shared, score=score))
+                    sizes = (kb, cb, fb, th, px, fx, slices, splits)
+                    best = (score, Tile(sizes, blocks, threads, splits, shared=shared, score=score))
     return None if best is None else best[1]
 
 
@@ -281,7 +281,7 @@ def product(node: Node, *, gpu: Gpu, joined: bool = False, limits: Limits = LIMI
     Args:
         node: The product.
         gpu: The GPU that it is for.
-        joined: Whether a launch that comes anyway adds up parts of its sums.
+        joined: Whether a launch that comes anyway adds up its partial sums.
         limits: Sizes to choose from.
     """
     (m, n), ta = node.outputs[0].shape, node.attrs["transpose_a"]
@@ -290,9 +290,9 @@ def product(node: Node, *, gpu: Gpu, joined: bool = False, limits: Limits = LIMI
     for bm, bn, tm, tn in limits.products:
         tiles, threads = -(-m // bm) * -(-n // bn), bm // tm * (bn // tn)
         for bk, goal in itertools.product(limits.depths, (0, 1, 2, 4)):
-            parts = max(1, min(goal * gpu.multiprocessors // tiles, k // 32))
-            run = _up(-(-k // parts), bk)
-            parts = -(-k // run)
+            splits = max(1, min(goal * gpu.multiprocessors // tiles, k // 32))
+            run = _up(-(-k // splits), bk)
+            splits = -(-k // run)
             loads = (bm + bn) * bk / threads
             if (
                 (bk > limits.depths[0] and bk >= 2 * k)
@@ -301,15 +301,15 @@ def product(node: Node, *, gpu: Gpu, joined: bool = False, limits: Limits = LIMI
             ):
                 continue
             # Cycles: all blocks of a multiprocessor, each step of bk terms at least as long as memory takes to answer.
-            blocks = tiles * parts
+            blocks = tiles * splits
             rounds = math.ceil(blocks / gpu.multiprocessors)
             compute = rounds * bk * bm * bn / gpu.lanes32 * (1 + 1.5 / tm + 1.5 / tn)
             compute += rounds * (bm + bn) * bk / 128 * 6
             score = run / bk * (max(compute, 1200.0) + 20 * loads) + 2000
-            score += (0 if joined else 2500) + parts * m * n / 400 if parts > 1 else 0
+            score += (0 if joined else 2500) + splits * m * n / 400 if splits > 1 else 0
             if best is None or score < best[0]:
-                sizes, shared = (bm, bn, bk, tm, tn, parts), (bm + bn + 8) * bk * itemsize
-                best = (score, Tile(sizes, blocks, threads, parts, shared=shared, score=score))
+                sizes, shared = (bm, bn, bk, tm, tn, splits), (bm + bn + 8) * bk * itemsize
+                best = (score, Tile(sizes, blocks, threads, splits, shared=shared, score=score))
     if best is None:
         message = "There is always a tile for a product."
         raise AssertionError(message)
@@ -323,13 +323,13 @@ def reduction(results: int, terms: int, *, gpu: Gpu, terms_first: bool, limits: 
         ox *= 2
     rx = limits.reduction // ox
     columns = -(-results // ox)
-    parts = max(1, min(2 * gpu.multiprocessors // columns, terms // (rx * 8))) if terms > 64 * rx else 1
-    return Tile((results, terms, parts, ox, rx, terms_first), columns * parts, limits.reduction, parts)
+    splits = max(1, min(2 * gpu.multiprocessors // columns, terms // (rx * 8))) if terms > 64 * rx else 1
+    return Tile((results, terms, splits, ox, rx, terms_first), columns * splits, limits.reduction, splits)
 
 
 def narrowed(tile: Tile, threads: int) -> Tile:
     """The tile of a reduction with no more threads than that, where it can be: fewer of them share each result."""
-    results, terms, parts, ox, rx, terms_first = tile.sizes
+    results, terms, splits, ox, rx, terms_first = tile.sizes
     while ox * rx > threads and rx > 1:
         rx //= 2
-    return replace(tile, sizes=(results, terms, parts, ox, rx, terms_first), threads=ox * rx)
+    return replace(tile, sizes=(results, terms, splits, ox, rx, terms_first), threads=ox * rx)

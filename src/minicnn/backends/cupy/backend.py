@@ -11,13 +11,13 @@ import array_api_compat.cupy as xp
 import cupy
 import numpy as np
 
-from minicnn.backends._gpu.chains import CHAIN, every_node
 from minicnn.backends._gpu.device import Gpu, from_attributes
 from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.loading import load, notes
 from minicnn.backends._gpu.options import Options
 from minicnn.backends._gpu.planning import tiles_of, tiles_on
 from minicnn.backends._gpu.rewriting import rewrite
+from minicnn.backends._gpu.row_regions import ROW_REGION, every_node
 from minicnn.backends._gpu.tensor_tiling import TensorTiles
 from minicnn.backends.base import Array, Backend, Executable, Stage
 from minicnn.backends.cupy import nvrtc
@@ -145,7 +145,7 @@ class CupyBackend(Backend):
             reference_only=self.reference_only,
             tiles=tiles,
         )
-        missing = [u for u in plan.units if u.reference and u.anchor.op is not LIBRARY]
+        missing = [u for u in plan.groups if u.reference and u.anchor.op is not LIBRARY]
         if self.strict and missing:
             message = (
                 f"strict=True: every node needs a kernel of the cupy backend. Received {len(missing)} without one, "
@@ -187,13 +187,13 @@ class CupyBackend(Backend):
         plan, note = self.plan(program), notes(self.gpu, self.tiles)
         place = {}
         for number, launch in enumerate(plan.launches):
-            for unit in launch:
-                tile = unit.described + note if unit.tile else unit.described
-                for node in unit.every:
-                    place[id(node)] = f"reference: {unit.reference}" if unit.reference else f"kernel {number}: {tile}"
+            for group in launch:
+                tile = group.described + note if group.tile else group.described
+                for node in group.every:
+                    place[id(node)] = f"reference: {group.reference}" if group.reference else f"kernel {number}: {tile}"
                     if node.op is LIBRARY:
                         place[id(node)] = f"kernel {number}: cuBLAS, {node.attrs['why']}"
-        place |= {id(n): place[id(c)] for c in program.nodes if c.op is CHAIN for n in c.attrs["chain"].nodes}
+        place |= {id(n): place[id(c)] for c in program.nodes if c.op is ROW_REGION for n in c.attrs["region"].nodes}
         return [(node, place.get(id(node), "kernel: where its result is read")) for node in every_node(program)]
 
     def compile(self, program: Program) -> Executable:

@@ -13,12 +13,12 @@ from minicnn.backends import _code
 from minicnn.backends.cupy import nvrtc
 from minicnn.backends.cupy.cpp import scalar_functions
 
-# Not every value that is computed for a unit is read.
+# Not every value that is computed for a group is read.
 OPTIONS = ("-std=c++17", "-default-device", "-lineinfo", "--diag-suppress=177")
 SCALARS = "scalars.cuh"  # made, not a file
 HEADERS = (
     "core.cuh", SCALARS, "mma.cuh", "windows.cuh", "results.cuh", "tiles.cuh", "products.cuh", "parts.cuh",
-    "tensor.cuh", "tensor_products.cuh", "kernels.cuh", "rows.cuh", "bytes.cuh", "floats.cuh", "chain.cuh",
+    "tensor.cuh", "tensor_products.cuh", "kernels.cuh", "rows.cuh", "bytes.cuh", "floats.cuh", "regions.cuh",
 )  # fmt: skip
 
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, cast
 import cupy
 import numpy as np
 
-from minicnn.backends._gpu.chains import CHAIN
+from minicnn.backends._gpu.fusion_groups import FusionGroup
 from minicnn.backends._gpu.inputs import Inputs
 from minicnn.backends._gpu.loading import check
 from minicnn.backends._gpu.placement import place
+from minicnn.backends._gpu.row_regions import ROW_REGION
 from minicnn.backends._gpu.source import Source
-from minicnn.backends._gpu.units import Unit
 from minicnn.backends.base import EACH_STEP, Array
 from minicnn.backends.cupy.compiler import compile_all
 from minicnn.backends.cupy.cublas import handle
@@ -69,7 +69,7 @@ class StepExecutable:
         self._placement = place(self._plan)
 
         queued = {id(v) for v in self._queued}
-        self._sources: list[Source | Unit] = [
+        self._sources: list[Source | FusionGroup] = [
             launch[0] if launch[0].reference else generate(self._plan, launch, queued, backend.options.block)
             for launch in self._plan.launches
         ]
@@ -171,8 +171,8 @@ class StepExecutable:
                     samples += [cupy.cuda.get_elapsed_time(*pair) * 1e-3] if number else []
         found = []
         for launch, samples in zip(self._plan.launches, times, strict=True):
-            every = (node for unit in launch for node in unit.every)
-            nodes = [n for node in every for n in (node.attrs["chain"].nodes if node.op is CHAIN else (node,))]
+            every = (node for group in launch for node in group.every)
+            nodes = [n for node in every for n in (node.attrs["region"].nodes if node.op is ROW_REGION else (node,))]
             found.append((nodes, samples))
         return found
 
@@ -296,7 +296,11 @@ class StepExecutable:
                 self._collect[wide](-(-count // 256), 256, given)
 
     def _launch(
-        self, source: Source | Unit, function: Kernel | Callable[..., None], arrays: Mapping[str, Array], offset: int
+        self,
+        source: Source | FusionGroup,
+        function: Kernel | Callable[..., None],
+        arrays: Mapping[str, Array],
+        offset: int,
     ) -> None:
         if not isinstance(source, Source):
             cast("Callable[..., None]", function)(arrays)
@@ -306,22 +310,22 @@ class StepExecutable:
         with explained(f"{source.title} with {source.blocks} blocks of {source.threads} threads"):
             function(source.blocks, source.threads, tuple(arguments))
 
-    def _called(self, unit: Unit) -> Callable[..., None]:
+    def _called(self, group: FusionGroup) -> Callable[..., None]:
         """What computes a node that has no kernel."""
-        return self._library(unit) if unit.anchor.op is LIBRARY else self._reference(unit)
+        return self._library(group) if group.anchor.op is LIBRARY else self._reference(group)
 
-    def _library(self, unit: Unit) -> Callable[..., None]:
+    def _library(self, group: FusionGroup) -> Callable[..., None]:
         """Has cuBLAS multiply."""
-        node, blas = unit.anchor, handle(self._backend.number)
+        node, blas = group.anchor, handle(self._backend.number)
 
         def run(arrays: Mapping[str, Array]) -> None:
             blas.multiply(node, *(self._array(v, arrays) for v in (*node.inputs, *node.outputs)))
 
         return run
 
-    def _reference(self, unit: Unit) -> Callable[..., None]:
+    def _reference(self, group: FusionGroup) -> Callable[..., None]:
         """Runs a node's reference and puts the results where the kernels expect them."""
-        node = unit.anchor
+        node = group.anchor
         function = partial(node.op.reference, xp=self._backend.xp, **node.attrs)
 
         def run(arrays: Mapping[str, Array]) -> None:

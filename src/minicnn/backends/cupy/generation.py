@@ -1,4 +1,4 @@
-"""CUDA C++ of a launch: the units' function objects around the templates of `kernels/`."""
+"""CUDA C++ of a launch: the groups' function objects around the templates of `kernels/`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 
 from minicnn.backends._gpu.elements import images, reduced_place, same_index
 from minicnn.backends._gpu.fusing import SCATTER, Plan
+from minicnn.backends._gpu.fusion_groups import FusionGroup, named
 from minicnn.backends._gpu.source import Source
 from minicnn.backends._gpu.tiling import phases
 from minicnn.backends._gpu.trees import Image, Name, R
-from minicnn.backends._gpu.units import Unit, named
-from minicnn.backends.cupy.chain_text import chain_text
 from minicnn.backends.cupy.cpp import Cpp, c_type, expression, image_type, literal
+from minicnn.backends.cupy.region_text import region_text
 from minicnn.backends.cupy.tile_types import geometry, tile_type
 from minicnn.ops.windows import Axes
 from minicnn.program.graph import Node, Value
@@ -25,44 +25,44 @@ LANES = 32
 _T = TypeVar("_T")
 
 
-def generate(plan: Plan, launch: Sequence[Unit], queued: set[int], threads: int = 256) -> Source:
+def generate(plan: Plan, launch: Sequence[FusionGroup], queued: set[int], threads: int = 256) -> Source:
     """The kernel of one launch.
 
     Args:
         plan: The plan that the launch is of.
-        launch: Units that run side by side.
+        launch: Groups that run side by side.
         queued: Ids of inputs of which there is one row a step.
         threads: Threads of a block, unless a tile says otherwise.
     """
     writer = Writer(plan, queued, next(k for k, other in enumerate(plan.launches) if other is launch))
     bodies, blocks = [], 0
-    sizes = [_blocks(unit, threads) for unit in launch]
+    sizes = [_blocks(group, threads) for group in launch]
     threads = max(own for _, own in sizes)
-    for unit, (count, own) in zip(launch, sizes, strict=True):
-        body = writer.unit(unit, own)
+    for group, (count, own) in zip(launch, sizes, strict=True):
+        body = writer.group(group, own)
         guard = f"if (blockIdx.x < {blocks + count}u) " if len(launch) > 1 else ""
-        if not unit.on_tensor_cores:  # those templates load before they wait
+        if not group.on_tensor_cores:  # those templates load before they wait
             body = f"    wait_for_previous();\n{body}"
         spare = f"    if (spare({own})) return;\n" if own < threads else ""
         bodies.append(f"  {guard}{{\n{spare}    const int block = blockIdx.x - {blocks};\n{body}    return;\n  }}\n")
         blocks += count
-    resident = max(unit.tile.resident if unit.tile else 1 for unit in launch)
+    resident = max(group.tile.resident if group.tile else 1 for group in launch)
     bounds = f"{threads}, {resident}" if resident > 1 else f"{threads}"
     text = (
-        f'#include "{"chain" if any(u.anchor.op.name == "chain" for u in launch) else "kernels"}.cuh"\n\n'
+        f'#include "{"regions" if any(u.anchor.op.name == "row_region" for u in launch) else "kernels"}.cuh"\n\n'
         f'extern "C" __global__ void __launch_bounds__({bounds}) kernel({", ".join(writer.parameters())}) {{\n'
         f"{writer.prologue()}{''.join(bodies)}}}\n"
     )
-    shared = max(unit.tile.shared if unit.tile else 0 for unit in launch)
+    shared = max(group.tile.shared if group.tile else 0 for group in launch)
     return Source(text, tuple(writer.values), writer.reads_queue, blocks, threads, named(launch), shared)
 
 
-def _blocks(unit: Unit, threads: int) -> tuple[int, int]:
-    if unit.tile is not None:
-        return unit.tile.blocks, unit.tile.threads
-    if unit.slices > 1:
-        return -(-unit.size // LANES), LANES * unit.slices
-    return -(-unit.size // threads), threads
+def _blocks(group: FusionGroup, threads: int) -> tuple[int, int]:
+    if group.tile is not None:
+        return group.tile.blocks, group.tile.threads
+    if group.slices > 1:
+        return -(-group.size // LANES), LANES * group.slices
+    return -(-group.size // threads), threads
 
 
 class Writer:
@@ -92,7 +92,7 @@ class Writer:
         return result + (["const int* __restrict__ cursor", "const int offset"] if self.reads_queue else [])
 
     def prologue(self) -> str:
-        """Statements before all units; the first launch of a step may read what has just been brought or updated."""
+        """Statements before all groups; the first launch of a step may read what has just been brought or updated."""
         wait = "" if self.launch else "  wait_for_previous();\n"
         return wait + ("  const uint32 row = uint32(cursor[0] + offset);\n" if self.reads_queue else "")
 
@@ -164,55 +164,54 @@ class Writer:
         self._lines.append(f"auto {name} = [&](uint32 r, uint32 c) {{ {text} }};")
         return name
 
-    def unit(self, unit: Unit, threads: int) -> str:
-        """Statements of one unit, which see `block` and threadIdx.x."""
+    def group(self, group: FusionGroup, threads: int) -> str:
+        """Statements of one group, which see `block` and threadIdx.x."""
         self.names, self._lines = {}, []
-        self._wide_loads = unit.on_tensor_cores
-        if unit.anchor.op.name == "chain":
-            body = chain_text(self, unit.anchor)
-        elif unit.tile is None:
-            body = self._elements(unit, threads)
+        self._wide_loads = group.on_tensor_cores
+        if group.anchor.op.name == "row_region":
+            body = region_text(self, group.anchor)
+        elif group.tile is None:
+            body = self._elements(group, threads)
         else:
-            body = getattr(self, f"_{unit.anchor.op.name}")(unit)
+            body = getattr(self, f"_{group.anchor.op.name}")(group)
         return "".join(f"    {line}\n" for line in self._lines) + body
 
-    # Elementwise units --------------------------------------------------------------------------
+    # Elementwise groups --------------------------------------------------------------------------
 
-    def _elements(self, unit: Unit, threads: int) -> str:
-        if unit.slices == 1:
-            inner = self._follow(unit.nodes, unit)
-            return (
-                f"    const uint32 i = block * {threads}u + threadIdx.x;\n    if (i < {unit.size}u) {{\n{inner}    }}\n"
-            )
-        total, parts = unit.anchor, unit.anchor.inputs[0].shape[0]
+    def _elements(self, group: FusionGroup, threads: int) -> str:
+        if group.slices == 1:
+            inner = self._follow(group.nodes, group)
+            place = f"    const uint32 i = block * {threads}u + threadIdx.x;\n"
+            return f"{place}    if (i < {group.size}u) {{\n{inner}    }}\n"
+        total, parts = group.anchor, group.anchor.inputs[0].shape[0]
         source, kind = self.functor(total.inputs[0]), c_type(total.outputs[0])
-        term = f"[&](uint32 r) {{ return i < {unit.size}u ? {source}(r * {unit.size}u + i) : {kind}(0); }}"
+        term = f"[&](uint32 r) {{ return i < {group.size}u ? {source}(r * {group.size}u + i) : {kind}(0); }}"
         head = (
             f"    const uint32 lane = threadIdx.x % {LANES}u, slice = threadIdx.x / {LANES}u;\n"
             f"    const uint32 i = block * {LANES}u + lane;\n"
-            f"    const {kind} total = sliced_sum<{kind}, {parts}, {unit.slices}>(lane, slice, {term});\n"
+            f"    const {kind} total = sliced_sum<{kind}, {parts}, {group.slices}>(lane, slice, {term});\n"
         )
-        inner = self._follow(unit.nodes, unit, given="total")
-        return f"{head}    if (slice == 0 && i < {unit.size}u) {{\n{inner}    }}\n"
+        inner = self._follow(group.nodes, group, given="total")
+        return f"{head}    if (slice == 0 && i < {group.size}u) {{\n{inner}    }}\n"
 
-    def _follow(self, nodes: Sequence[Node], unit: Unit, given: str | None = None) -> str:
+    def _follow(self, nodes: Sequence[Node], group: FusionGroup, given: str | None = None) -> str:
         """Statements that compute nodes at element i and store what is stored; see `_computed`."""
-        text, stored = self._computed(nodes, unit, given)
+        text, stored = self._computed(nodes, group, given)
         return text + "".join(f"      {self.parameter(value)}[i] = {local};\n" for value, local in stored)
 
     def _computed(
-        self, nodes: Sequence[Node], unit: Unit, given: str | None, index: str | None = None
+        self, nodes: Sequence[Node], group: FusionGroup, given: str | None, index: str | None = None
     ) -> tuple[str, list[tuple[Value, str]]]:
         """Statements that compute nodes at element i; values that are stored, and what holds them.
 
         Args:
             nodes: The nodes.
-            unit: Their unit.
+            group: Their group.
             given: What holds the result of the first node, if that is computed already.
             index: What holds the result of the pooling's index node, likewise.
         """
         text, made_of_all = "", []
-        stored = {id(v) for v in unit.stored}
+        stored = {id(v) for v in group.stored}
         for k, node in enumerate(nodes):
             made = []
             for j, value in enumerate(node.outputs):
@@ -232,16 +231,16 @@ class Writer:
             self.names.update(made)  # not before all results are written down: none reads another
         return text, made_of_all
 
-    def _finish_and_store(self, unit: Unit) -> str:
-        """Function objects `finish` and `store` for the sums of a unit's tile: `finish_and_store` of `results.cuh`."""
-        node, kind = unit.anchor, c_type(unit.anchor.outputs[0])
-        if node.op.name.endswith("_parts") and node.outputs[0].shape[0] > 1:
+    def _finish_and_store(self, group: FusionGroup) -> str:
+        """Function objects `finish` and `store` for the sums of a group's tile: `finish_and_store` of `results.cuh`."""
+        node, kind = group.anchor, c_type(group.anchor.outputs[0])
+        if node.op.name.endswith("_partial_sums") and node.outputs[0].shape[0] > 1:
             self.written.add(id(node.outputs[0]))
             text, stored = "", [(node.outputs[0], "sum")]
-        elif unit.pool is None:
-            text, stored = self._late(lambda: self._computed(unit.nodes, unit, "sum"))
+        elif group.pool is None:
+            text, stored = self._late(lambda: self._computed(group.nodes, group, "sum"))
         else:
-            text, stored = self._late(lambda: self._computed(unit.nodes, unit, "sum.top", "uint8(sum.tap)"))
+            text, stored = self._late(lambda: self._computed(group.nodes, group, "sum.top", "uint8(sum.tap)"))
             kind = f"Pooled<{kind}>"
         fields = "".join(f" {c_type(value)} {local};" for value, local in stored)
         stores = ""
@@ -265,8 +264,8 @@ class Writer:
 
     # Tiles --------------------------------------------------------------------------------------
 
-    def _conv2d(self, unit: Unit) -> str:
-        node = unit.anchor
+    def _conv2d(self, group: FusionGroup) -> str:
+        node = group.anchor
         attrs, kind = node.attrs, c_type(node.outputs[0])
         axes, groups = Axes.of(attrs["data_format"]), attrs["groups"]
         x, w = (self.functor(v) for v in node.inputs)
@@ -284,77 +283,77 @@ class Writer:
             sizes = f"typename A::S, {kh}, {kw}, {c}, {f}, {groups}, {rows}, {columns}, {top}, {left}"
         else:
             sizes = f"{kw}, {c}, {f}, {groups}"
-        filters = f"{'Turned' * back}Filters<{kind}, {sizes}, decltype({w})>"
+        filters = f"{'Flipped' * back}Filters<{kind}, {sizes}, decltype({w})>"
         head = (
-            f"    using A = {_tile_type(unit)};\n    const int group = block / A::BLOCKS;\n"
+            f"    using A = {_tile_type(group)};\n    const int group = block / A::BLOCKS;\n"
             f"    const {image} in = {{{x}, group * {c}}};\n    const {filters} weight = {{{w}, group}};\n"
         )
         out, given = f"each<{kind}, A>", "filter, sum"
-        if unit.pool is not None:
-            before = self._late(lambda: self._follow(unit.before, unit, "sum"))
-            last = self.names[id(self.plan.root(unit.pool.inputs[0]))]
+        if group.pool is not None:
+            before = self._late(lambda: self._follow(group.before, group, "sum"))
+            last = self.names[id(self.plan.root(group.pool.inputs[0]))]
             head += f"    const auto before = [&](uint32 i, {kind} sum) {{\n{before}      return {last}(i);\n    }};\n"
-            ph, pw = unit.pool.attrs["kernel"]
-            image = image_type(Image.of(unit.pool.outputs[0].shape, attrs["data_format"]))
+            ph, pw = group.pool.attrs["kernel"]
+            image = image_type(Image.of(group.pool.outputs[0].shape, attrs["data_format"]))
             out, given = f"each_pooled<{kind}, A, {image}, {ph}, {pw}>", "filter, sum, before"
         elif phased:
             out = f"each_of_phases<{kind}, A, {image_x}, {f}, {rows}, {columns}>"
         return (
-            f"{head}{self._finish_and_store(unit)}"
-            f"    {self._template(unit, 'convolve', *node.inputs)}(\n"
+            f"{head}{self._finish_and_store(group)}"
+            f"    {self._template(group, 'convolve', *node.inputs)}(\n"
             "      block % A::BLOCKS, in, weight, [&](int n, int h, int w, auto filter, auto sum) {\n"
             f"      {out}(n, h, w, group * {f}, {given}, finish, store);\n    }});\n"
         )
 
     _conv2d_input_gradient = _conv2d
 
-    def _conv2d_weight_gradient_parts(self, unit: Unit) -> str:
-        dy, x = unit.anchor.inputs
-        return self._summed(unit, "correlate", (x, dy), [self.functor(v) for v in (x, dy)])
+    def _conv2d_weight_gradient_partial_sums(self, group: FusionGroup) -> str:
+        dy, x = group.anchor.inputs
+        return self._summed(group, "correlate", (x, dy), [self.functor(v) for v in (x, dy)])
 
-    def _matmul(self, unit: Unit) -> str:
-        operands = unit.anchor.inputs
-        return self._summed(unit, "multiply", operands, [self._matrix(v, v.shape[1]) for v in operands])
+    def _matmul(self, group: FusionGroup) -> str:
+        operands = group.anchor.inputs
+        return self._summed(group, "multiply", operands, [self._matrix(v, v.shape[1]) for v in operands])
 
-    _matmul_parts = _matmul
+    _matmul_partial_sums = _matmul
 
-    def _summed(self, unit: Unit, name: str, operands: Sequence[Value], given: Sequence[str]) -> str:
-        """The template `name` for the two operands of a unit, of which function objects are given."""
-        tile = f"    using A = {_tile_type(unit)};\n"
-        call = self._template(unit, name, *operands)
-        return f"{tile}{self._finish_and_store(unit)}    {call}(block, {', '.join(given)}, finish, store);\n"
+    def _summed(self, group: FusionGroup, name: str, operands: Sequence[Value], given: Sequence[str]) -> str:
+        """The template `name` for the two operands of a group, of which function objects are given."""
+        tile = f"    using A = {_tile_type(group)};\n"
+        call = self._template(group, name, *operands)
+        return f"{tile}{self._finish_and_store(group)}    {call}(block, {', '.join(given)}, finish, store);\n"
 
-    def _template(self, unit: Unit, name: str, left: Value, right: Value) -> str:
-        """The template for a unit's tile, on tensor cores or not, and its arguments."""
-        kind = c_type(unit.anchor.outputs[0])
-        if not unit.on_tensor_cores:
+    def _template(self, group: FusionGroup, name: str, left: Value, right: Value) -> str:
+        """The template for a group's tile, on tensor cores or not, and its arguments."""
+        kind = c_type(group.anchor.outputs[0])
+        if not group.on_tensor_cores:
             return f"{name}<{kind}, A>"
         early = (literal(self.plan.is_early(v, self.launch), "bool") for v in (left, right))
         return f"tensor_{name}<{kind}, A, Early<{', '.join(early)}>>"
 
-    def _reduce_parts(self, unit: Unit) -> str:
-        node = unit.anchor
+    def _reduce_partial_sums(self, group: FusionGroup) -> str:
+        node = group.anchor
         _, place = reduced_place(node, Name("o"), R)
-        return self._reduced(unit, f"{self.functor(node.inputs[0])}({Cpp(()).text(place)})")
+        return self._reduced(group, f"{self.functor(node.inputs[0])}({Cpp(()).text(place)})")
 
-    def _depthwise_conv2d_weight_gradient_parts(self, unit: Unit) -> str:
-        node = unit.anchor
+    def _depthwise_conv2d_weight_gradient_partial_sums(self, group: FusionGroup) -> str:
+        node = group.anchor
         types = ", ".join([c_type(node.outputs[0]), *geometry(node)])
         dy, x = (self.functor(v) for v in node.inputs)
-        return self._reduced(unit, f"depthwise_conv2d_weight_term<{types}>({dy}, {x}, o, r)")
+        return self._reduced(group, f"depthwise_conv2d_weight_term<{types}>({dy}, {x}, o, r)")
 
-    def _reduced(self, unit: Unit, term: str) -> str:
+    def _reduced(self, group: FusionGroup, term: str) -> str:
         """The template for sums or maxima of terms r of results o."""
-        kind = c_type(unit.anchor.outputs[0])
+        kind = c_type(group.anchor.outputs[0])
         return (
-            f"{self._finish_and_store(unit)}    reduce<{kind}, {_tile_type(unit)}>(\n"
+            f"{self._finish_and_store(group)}    reduce<{kind}, {_tile_type(group)}>(\n"
             f"      block, [&](uint32 o, uint32 r) {{ return {term}; }},\n"
             f"      [&](uint32 i, {kind} sum) {{ const auto made = finish(i, sum); store(i, &made, Width<1>()); }});\n"
         )
 
 
-def _tile_type(unit: Unit) -> str:
-    return tile_type(unit.anchor, unit.tile) if unit.tile is not None else ""
+def _tile_type(group: FusionGroup) -> str:
+    return tile_type(group.anchor, group.tile) if group.tile is not None else ""
 
 
 def _uniform(data: np.ndarray[Any, Any]) -> bool:

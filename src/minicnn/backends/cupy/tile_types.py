@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from minicnn.backends._gpu.chain_layout import Chain, Layout
 from minicnn.backends._gpu.elements import images, window
+from minicnn.backends._gpu.region_layout import Layout, RowRegion
 from minicnn.backends._gpu.tiling import Geometry, Tile
 from minicnn.backends.cupy.cpp import image_type, window_type
 from minicnn.ops.windows import Axes
@@ -57,31 +57,31 @@ _FIXED: Mapping[str, Callable[[Node], tuple[str, tuple[str | int, ...]]]] = Mapp
     {
         "conv2d": _convolution,
         "conv2d_input_gradient": _convolution,
-        "conv2d_weight_gradient_parts": _weight_gradient,
-        "depthwise_conv2d_weight_gradient_parts": _reduction,
+        "conv2d_weight_gradient_partial_sums": _weight_gradient,
+        "depthwise_conv2d_weight_gradient_partial_sums": _reduction,
         "matmul": _product,
-        "matmul_parts": _product,
-        "reduce_parts": _reduction,
+        "matmul_partial_sums": _product,
+        "reduce_partial_sums": _reduction,
     }
 )
 
 
-def rows_type(chain: Chain, what: str) -> str:
-    """How the types of the product with rows in memory begin, with which a chain begins: with rows of bytes or not."""
-    stored = chain.product.rows.dtype if chain.product is not None else ""
+def rows_type(region: RowRegion, what: str) -> str:
+    """How the types of the product with rows in memory begin, with which a region begins: with rows of bytes or not."""
+    stored = region.product.rows.dtype if region.product is not None else ""
     return f"{'Byte' if stored == 'uint8' else 'Float'}{what}"
 
 
-def rows_tile_type(chain: Chain) -> str:
+def rows_tile_type(region: RowRegion) -> str:
     """The type of the tile of that product."""
-    one = chain.sizes
-    numbers = (chain.batch, one.k, one.m, one.rows, one.threads, one.stages, one.parts, one.back)
-    return f"{rows_type(chain, 'Tile')}<{', '.join(map(_argument, numbers))}>"
+    one = region.sizes
+    numbers = (region.batch, one.k, one.m, one.rows, one.threads, one.stages, one.slices, one.back)
+    return f"{rows_type(region, 'Tile')}<{', '.join(map(_argument, numbers))}>"
 
 
 def sums_type(layout: Layout, node: Node) -> str:
     """The type of a sum over the rows, other than the product with those in memory."""
-    threads, y = layout.chain.threads, node.outputs[0]
+    threads, y = layout.region.threads, node.outputs[0]
     if layout.own_sum(node):
         return f"OwnSums<float, {y.size}, {threads}>"
     if layout.narrow and node.op.name == "matmul":

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from minicnn.backends._gpu.chains import CHAIN, every_node
 from minicnn.backends._gpu.device import Gpu
 from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.loading import load, notes
 from minicnn.backends._gpu.options import Options
 from minicnn.backends._gpu.rewriting import rewrite
+from minicnn.backends._gpu.row_regions import ROW_REGION, every_node
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.backends.base import Array as AnyArray
 from minicnn.backends.base import Backend, Executable
@@ -112,7 +112,7 @@ class NumbaCudaBackend(Backend):
             self.rewrite(program),
             fuse=options.fused, tiled=options.tiled, reference_only=self.reference_only, tiles=self.tiles,
         )  # fmt: skip
-        missing = [u for u in plan.units if u.reference]
+        missing = [u for u in plan.groups if u.reference]
         if self.strict and missing:
             message = (
                 f"strict=True: every node needs a kernel of the {self.name} backend. Received {len(missing)} without "
@@ -128,11 +128,11 @@ class NumbaCudaBackend(Backend):
         how = ", launched one by one: the simulator has no graphs" if SIMULATED and self.options.graph else ""
         place: dict[int, str] = {}
         for number, launch in enumerate(plan.launches):
-            for unit in launch:
-                kind = unit.described + note if unit.tile else unit.described
-                text = f"reference: {unit.reference}" if unit.reference else f"kernel {number}: {kind}{how}"
-                place |= {id(node): text for node in unit.every}
-        place |= {id(n): place[id(c)] for c in program.nodes if c.op is CHAIN for n in c.attrs["chain"].nodes}
+            for group in launch:
+                kind = group.described + note if group.tile else group.described
+                text = f"reference: {group.reference}" if group.reference else f"kernel {number}: {kind}{how}"
+                place |= {id(node): text for node in group.every}
+        place |= {id(n): place[id(c)] for c in program.nodes if c.op is ROW_REGION for n in c.attrs["region"].nodes}
         return [(node, place.get(id(node), "kernel: where its result is read")) for node in every_node(program)]
 
     def compile(self, program: Program) -> Executable:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from minicnn.backends._gpu.fusion_groups import FusionGroup
 from minicnn.backends._gpu.inputs import Inputs
 from minicnn.backends._gpu.placement import place
 from minicnn.backends._gpu.source import Source
-from minicnn.backends._gpu.units import Unit
 from minicnn.backends.base import EACH_STEP
 from minicnn.backends.numba_cuda.arrays import Array, empty, from_numpy
 from minicnn.backends.numba_cuda.creation import wrap
@@ -51,7 +51,7 @@ class StepExecutable:
 
         queued = {id(v) for v in self._queued}
         threads = backend.tiles.limits.reduction if SIMULATED else backend.options.block
-        self._sources: list[Source | Unit] = [
+        self._sources: list[Source | FusionGroup] = [
             launch[0] if launch[0].reference else generate(self._plan, launch, queued, threads)
             for launch in self._plan.launches
         ]
@@ -229,9 +229,9 @@ class StepExecutable:
         """What moves the cursor."""
         return self._gpu.prepare(_ADVANCE, 1, 1, [self._cursor.pointer, steps])
 
-    def _reference(self, unit: Unit, arrays: Mapping[str, Array]) -> Callable[[], None]:
+    def _reference(self, group: FusionGroup, arrays: Mapping[str, Array]) -> Callable[[], None]:
         """Runs a node's reference and puts the results where the kernels expect them."""
-        node = unit.anchor
+        node = group.anchor
         function = partial(node.op.reference, xp=self._backend.xp, **node.attrs)
 
         def run() -> None:

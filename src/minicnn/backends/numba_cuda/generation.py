@@ -1,4 +1,4 @@
-"""A kernel's text for each launch of a plan: the units' functions around the families of `kernels/`."""
+"""A kernel's text for each launch of a plan: the groups' functions around the families of `kernels/`."""
 
 from __future__ import annotations
 
@@ -10,53 +10,53 @@ import numpy as np
 
 from minicnn.backends._gpu.elements import same_index
 from minicnn.backends._gpu.fusing import Plan
+from minicnn.backends._gpu.fusion_groups import FusionGroup, named
 from minicnn.backends._gpu.source import Source
-from minicnn.backends._gpu.units import Unit, named
-from minicnn.backends.numba_cuda.chain_text import PARAMETERS, QUEUE, chain_text
 from minicnn.backends.numba_cuda.operands import MatrixOperands, NeighbourOperands, NodeOperands, PackedOperands
 from minicnn.backends.numba_cuda.printer import expression, literal, type_of
+from minicnn.backends.numba_cuda.region_text import PARAMETERS, QUEUE, region_text
 from minicnn.backends.numba_cuda.tile_text import tile_text
 from minicnn.program.graph import Node, Value
 
 
-def generate(plan: Plan, launch: Sequence[Unit], queued: set[int], threads: int) -> Source:
+def generate(plan: Plan, launch: Sequence[FusionGroup], queued: set[int], threads: int) -> Source:
     """The kernel of one launch.
 
     Args:
         plan: The plan that the launch is of.
-        launch: Units that run side by side.
+        launch: Groups that run side by side.
         queued: Ids of inputs of which there is one row a step.
         threads: Threads of a block, unless a tile says otherwise.
     """
     writer = Writer(plan, launch, queued)
     calls, start = "", 0
-    for unit in launch:
-        count = -(-unit.size // (threads // unit.slices))
-        if unit.tile is not None:
-            count, threads = unit.tile.blocks, unit.tile.threads
-        name = writer.unit(unit, threads)
+    for group in launch:
+        count = -(-group.size // (threads // group.slices))
+        if group.tile is not None:
+            count, threads = group.tile.blocks, group.tile.threads
+        name = writer.group(group, threads)
         place = f"number - {start}" if start else "number"
         calls += f"    {'el' if start else ''}if number < {start + count}:\n        {name}(p, {place})\n"
         start += count
     values = [*(f"p{k}" for k in range(len(writer.values))), *(["cursor", "offset"] if writer.reads_queue else [])]
     row = ["read(cursor, 0) + offset"] if writer.reads_queue else []
-    group = ", ".join([*values[: len(writer.values)], *row]) + ("" if len(writer.values) + len(row) > 1 else ",")
+    arguments = ", ".join([*values[: len(writer.values)], *row]) + ("" if len(writer.values) + len(row) > 1 else ",")
     every = ", ".join(f"p[{k}]" for k in range(len(writer.values)))
     definitions = "".join(writer.definitions).replace(PARAMETERS, every).replace(QUEUE, "p[-1]" if row else "index(0)")
     text = (
         f"# {named(launch)}\n{definitions}\n\n"
-        f"def kernel({', '.join(values)}):\n    number = cuda.blockIdx.x\n    p = ({group})\n{calls}"
+        f"def kernel({', '.join(values)}):\n    number = cuda.blockIdx.x\n    p = ({arguments})\n{calls}"
     )
-    shared = max((u.tile.shared for u in launch if u.tile is not None and u.anchor.op.name == "chain"), default=0)
+    shared = max((u.tile.shared for u in launch if u.tile is not None and u.anchor.op.name == "row_region"), default=0)
     return Source(text, tuple(writer.values), writer.reads_queue, start, threads, named(launch), shared)
 
 
 class Writer:
     """Text of one kernel; values become p[0], p[1] ..., functions x0, x1 ..., whatever the Program calls them."""
 
-    def __init__(self, plan: Plan, launch: Sequence[Unit], queued: set[int]) -> None:
+    def __init__(self, plan: Plan, launch: Sequence[FusionGroup], queued: set[int]) -> None:
         self.plan, self.queued = plan, queued
-        stored = {id(v) for unit in launch for v in unit.stored}
+        stored = {id(v) for group in launch for v in group.stored}
         updates = plan.program.updates.items()
         self._written = stored | {id(plan.program.value(name)) for name, v in updates if id(plan.root(v)) in stored}
         self.values: list[Value] = []
@@ -178,14 +178,14 @@ class Writer:
 
         The first, of (p, row, column), gives four bytes as one word, the other, of (word, k), what becomes of the k-th.
         """
-        chain, root = list[Node](), self.plan.root(value)
+        region, root = list[Node](), self.plan.root(value)
         while id(root) in self.plan.virtual and root.node is not None and root.node.op.elementwise:
             own = [
                 v for v in root.node.inputs if not (v.kind == "constant" and v.data is not None and _uniform(v.data))
             ]
             if len(own) != 1 or not same_index(root.node, own[0]):
                 return None
-            chain.append(root.node)
+            region.append(root.node)
             root = self.plan.root(own[0])
         gather = root.node if id(root) in self.plan.virtual else None
         if gather is not None and (gather.op.name != "take" or math.prod(gather.outputs[0].shape[1:]) != columns):
@@ -201,43 +201,45 @@ class Writer:
         place = f"read_word({self.parameter(leaf)}, index({row} * {columns} + c))"
         word = self.define(f"@device\ndef {{name}}(p, r, c):\n    return ({place},)\n")
         lines = "".join(
-            f"    e = {type_of(n.outputs[0])}({expression(n, 0, PackedOperands(self, n), 'i')})\n" for n in chain[::-1]
+            f"    e = {type_of(n.outputs[0])}({expression(n, 0, PackedOperands(self, n), 'i')})\n" for n in region[::-1]
         )
         lines = f"    e = np.uint8(word >> (8 * k) & 255)\n{lines}    return e\n"
         return word, self.define(f"@device\ndef {{name}}(word, k):\n{lines}")
 
-    def unit(self, unit: Unit, threads: int) -> str:
-        """Name of the function of (p, number of the block) that computes a unit."""
+    def group(self, group: FusionGroup, threads: int) -> str:
+        """Name of the function of (p, number of the block) that computes a group."""
         self.locals = {}
-        if unit.tile is not None:
-            if unit.anchor.op.name == "chain":
-                return chain_text(self, unit.anchor)
-            return tile_text(self, unit)
-        if unit.slices == 1:
-            body = self.follow(unit.nodes, unit)
-            size = f"    i = index(number * {threads} + cuda.threadIdx.x)\n    if i < {unit.size}:\n"
+        if group.tile is not None:
+            if group.anchor.op.name == "row_region":
+                return region_text(self, group.anchor)
+            return tile_text(self, group)
+        if group.slices == 1:
+            body = self.follow(group.nodes, group)
+            size = f"    i = index(number * {threads} + cuda.threadIdx.x)\n    if i < {group.size}:\n"
             return self.define(f"@block\ndef {{name}}(p, number):\n{size}{_indent(body)}")
-        total = unit.anchor
+        total = group.anchor
         source = self.function(total.inputs[0])
-        write = self.write("p, i, total", self.follow(unit.nodes, unit, given="total"))
-        numbers = f"{unit.size}, {total.inputs[0].shape[0]}, {unit.slices}, {threads // unit.slices}"
-        return self.define(f"{{name}} = sum_parts({type_of(total.outputs[0])}, {numbers}, {source}, {write})\n")
+        write = self.write("p, i, total", self.follow(group.nodes, group, given="total"))
+        numbers = f"{group.size}, {total.inputs[0].shape[0]}, {group.slices}, {threads // group.slices}"
+        return self.define(f"{{name}} = add_partial_sums({type_of(total.outputs[0])}, {numbers}, {source}, {write})\n")
 
     def write(self, arguments: str, body: str) -> str:
         """Name of a function of the device with these arguments and this body."""
         return self.define(f"@device\ndef {{name}}({arguments}):\n{body}")
 
-    def follow(self, nodes: Sequence[Node], unit: Unit, given: str | None = None, tap: str | None = None) -> str:
+    def follow(
+        self, nodes: Sequence[Node], group: FusionGroup, given: str | None = None, tap: str | None = None
+    ) -> str:
         """Statements that compute nodes at element i and store what is stored.
 
         Args:
             nodes: The nodes.
-            unit: Their unit.
+            group: Their group.
             given: What holds the result of the first node, if that is computed already.
             tap: What holds the result of the pooling's index node, likewise.
         """
         text, stores = "", ""
-        stored = {id(v) for v in unit.stored}
+        stored = {id(v) for v in group.stored}
         for k, node in enumerate(nodes):
             made = []
             for j, value in enumerate(node.outputs):

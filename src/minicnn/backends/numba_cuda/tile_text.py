@@ -1,4 +1,4 @@
-"""Python of units that have tiles: convolutions, products and reductions, which make many sums in a block."""
+"""Python of groups that have tiles: convolutions, products and reductions, which make many sums in a block."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from minicnn.backends._gpu.elements import images, reduced_place, window
 from minicnn.backends._gpu.fusing import MOVES
+from minicnn.backends._gpu.fusion_groups import FusionGroup
 from minicnn.backends._gpu.trees import Element, Image, Name, R
-from minicnn.backends._gpu.units import Unit
 from minicnn.backends.numba_cuda.printer import Python, image, type_of, window_text
 from minicnn.ops.windows import Axes
 from minicnn.program.graph import Node, Value
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from minicnn.backends.numba_cuda.generation import Writer
 
 
-def tile_text(writer: Writer, unit: Unit) -> str:
-    """Name of the function of a block that computes the tile of a unit, and what follows it."""
-    return _TEXTS[unit.anchor.op.name](writer, unit)
+def tile_text(writer: Writer, group: FusionGroup) -> str:
+    """Name of the function of a block that computes the tile of a group, and what follows it."""
+    return _TEXTS[group.anchor.op.name](writer, group)
 
 
-def _convolution(writer: Writer, unit: Unit) -> str:
-    node, tile = unit.anchor, unit.tile
+def _convolution(writer: Writer, group: FusionGroup) -> str:
+    node, tile = group.anchor, group.tile
     attrs, kind = node.attrs, type_of(node.outputs[0])
     axes, groups = Axes.of(attrs["data_format"]), attrs["groups"]
     image_x, image_y = map(image, images(node))
@@ -52,22 +52,22 @@ def _convolution(writer: Writer, unit: Unit) -> str:
     where = writer.define(f"@device\ndef {{name}}(group, a, b, c, f):\n    return {place}\n")
     numbers = ", ".join(map(str, sizes))
     tiled = writer.define(f"{{name}} = ConvTile({widths}, {not back}, {made}, {shape}, {c}, {f}, {numbers})\n")
-    if unit.pool is None:
-        write = writer.write("p, i, total", writer.follow(unit.nodes, unit, given="total"))
+    if group.pool is None:
+        write = writer.write("p, i, total", writer.follow(group.nodes, group, given="total"))
         finish = writer.define(f"{{name}} = each({tiled}, {write})\n")
     else:
-        body = writer.follow(unit.before, unit, given="total")
-        last = writer.locals[id(writer.plan.root(unit.pool.inputs[0]))]
+        body = writer.follow(group.before, group, given="total")
+        last = writer.locals[id(writer.plan.root(group.pool.inputs[0]))]
         before = writer.write("p, i, total", f"{body}    return {last}\n")
-        write = writer.write("p, i, top, tap", writer.follow(unit.nodes, unit, given="top", tap="tap"))
-        pooled = image(Image.of(unit.pool.outputs[0].shape, attrs["data_format"]))
-        ph, pw = unit.pool.attrs["kernel"]
+        write = writer.write("p, i, top, tap", writer.follow(group.nodes, group, given="top", tap="tap"))
+        pooled = image(Image.of(group.pool.outputs[0].shape, attrs["data_format"]))
+        ph, pw = group.pool.attrs["kernel"]
         finish = writer.define(f"{{name}} = each_pooled({kind}, {tiled}, {pooled}, {ph}, {pw}, {before}, {write})\n")
     return writer.define(f"{{name}} = convolve({kind}, {tiled}, {source}, {w}, {where}, {finish})\n")
 
 
-def _weight_gradient(writer: Writer, unit: Unit) -> str:
-    node, tile = unit.anchor, unit.tile
+def _weight_gradient(writer: Writer, group: FusionGroup) -> str:
+    node, tile = group.anchor, group.tile
     attrs = node.attrs
     axes, groups = Axes.of(attrs["data_format"]), attrs["groups"]
     c, f = (node.inputs[k].shape[axes.c] // groups for k in (1, 0))
@@ -79,7 +79,7 @@ def _weight_gradient(writer: Writer, unit: Unit) -> str:
     numbers = ", ".join(map(str, sizes))
     tiled = writer.define(f"{{name}} = WeightTile({widths}, {_geometry(node)}, {c}, {f}, {numbers})\n")
     kind = type_of(node.outputs[0])
-    return writer.define(f"{{name}} = correlate({kind}, {tiled}, {x}, {dy}, {_parts(writer, unit)})\n")
+    return writer.define(f"{{name}} = correlate({kind}, {tiled}, {x}, {dy}, {_partial_sums(writer, group)})\n")
 
 
 def _geometry(node: Node) -> str:
@@ -87,18 +87,18 @@ def _geometry(node: Node) -> str:
     return ", ".join([*map(image, images(node)), window_text(window(node))])
 
 
-def _parts(writer: Writer, unit: Unit) -> str:
+def _partial_sums(writer: Writer, group: FusionGroup) -> str:
     """Name of the function that puts away one element of a part of a sum, or of the whole if there is one part."""
-    (parts, *rest), anchor = unit.anchor.outputs[0].shape, unit.anchor
-    if unit.anchor.op.name == "matmul" or parts == 1:
-        body = writer.follow(unit.nodes, unit, given="total")
+    (parts, *rest), anchor = group.anchor.outputs[0].shape, group.anchor
+    if group.anchor.op.name == "matmul" or parts == 1:
+        body = writer.follow(group.nodes, group, given="total")
     else:
         body = f"    {writer.parameter(anchor.outputs[0])}[index(part * {math.prod(rest)} + i)] = total\n"
     return writer.write("p, part, i, total", body)
 
 
-def _product(writer: Writer, unit: Unit) -> str:
-    node, tile = unit.anchor, unit.tile
+def _product(writer: Writer, group: FusionGroup) -> str:
+    node, tile = group.anchor, group.tile
     m, n = node.outputs[0].shape[-2:]
     ta, tb = node.attrs["transpose_a"], node.attrs["transpose_b"]
     k, sizes = node.inputs[0].shape[0 if ta else 1], tile.sizes if tile else (1, 1, 1)
@@ -114,32 +114,34 @@ def _product(writer: Writer, unit: Unit) -> str:
     numbers = ", ".join(map(str, (m, n, k, ta, tb, *widths, *sizes)))
     tiled = writer.define(f"{{name}} = ProductTile({numbers})\n")
     kind = type_of(node.outputs[0])
-    return writer.define(f"{{name}} = multiply({kind}, {tiled}, {a}, {b}, {_parts(writer, unit)}{unpack})\n")
+    return writer.define(f"{{name}} = multiply({kind}, {tiled}, {a}, {b}, {_partial_sums(writer, group)}{unpack})\n")
 
 
-def _reduction(writer: Writer, unit: Unit) -> str:
-    node = unit.anchor
+def _reduction(writer: Writer, group: FusionGroup) -> str:
+    node = group.anchor
     _, place = reduced_place(node, Name("o"), R)
     element = Python(writer.operands(node)).text(Element(0, place))
     term = writer.define(f"@device\ndef {{name}}(p, o, r):\n    return {element}\n")
-    return _reduced(writer, unit, term)
+    return _reduced(writer, group, term)
 
 
-def _depthwise_weight_gradient(writer: Writer, unit: Unit) -> str:
-    node = unit.anchor
+def _depthwise_weight_gradient(writer: Writer, group: FusionGroup) -> str:
+    node = group.anchor
     functions = ", ".join(writer.function(v) for v in node.inputs)
     given = f"{type_of(node.outputs[0])}, {_geometry(node)}, {functions}"
     term = writer.define(f"{{name}} = depthwise_conv2d_weight_term({given})\n")
-    return _reduced(writer, unit, term)
+    return _reduced(writer, group, term)
 
 
-def _reduced(writer: Writer, unit: Unit, term: str) -> str:
+def _reduced(writer: Writer, group: FusionGroup, term: str) -> str:
     """Name of the function that sums, or takes the largest of, the terms of each result."""
-    node, sizes = unit.anchor, unit.tile.sizes if unit.tile else ()
+    node, sizes = group.anchor, group.tile.sizes if group.tile else ()
     run = 8 if all(_loads(writer, v) for v in node.inputs) else 1
     numbers = ", ".join(map(str, (*sizes, node.attrs.get("join") == "max", run)))
     tiled = writer.define(f"{{name}} = ReduceTile({numbers})\n")
-    return writer.define(f"{{name}} = reduce({type_of(node.outputs[0])}, {tiled}, {term}, {_parts(writer, unit)})\n")
+    return writer.define(
+        f"{{name}} = reduce({type_of(node.outputs[0])}, {tiled}, {term}, {_partial_sums(writer, group)})\n"
+    )
 
 
 def _loads(writer: Writer, value: Value) -> bool:
@@ -151,14 +153,14 @@ def _loads(writer: Writer, value: Value) -> bool:
     )
 
 
-_TEXTS: Mapping[str, Callable[[Writer, Unit], str]] = MappingProxyType(
+_TEXTS: Mapping[str, Callable[[Writer, FusionGroup], str]] = MappingProxyType(
     {
         "conv2d": _convolution,
         "conv2d_input_gradient": _convolution,
-        "conv2d_weight_gradient_parts": _weight_gradient,
-        "depthwise_conv2d_weight_gradient_parts": _depthwise_weight_gradient,
+        "conv2d_weight_gradient_partial_sums": _weight_gradient,
+        "depthwise_conv2d_weight_gradient_partial_sums": _depthwise_weight_gradient,
         "matmul": _product,
-        "matmul_parts": _product,
-        "reduce_parts": _reduction,
+        "matmul_partial_sums": _product,
+        "reduce_partial_sums": _reduction,
     }
 )

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from minicnn.backends._gpu.chain_layout import Chain, Layout
 from minicnn.backends._gpu.device import H200
+from minicnn.backends._gpu.fusion_groups import FusionGroup
+from minicnn.backends._gpu.region_layout import Layout, RowRegion
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.backends._gpu.tiling import LIMITS, Limits, Tile, convolution
-from minicnn.backends._gpu.units import Unit
-from minicnn.backends.numba_cuda.chain_layout import ChainLayout, byte_tile
+from minicnn.backends.numba_cuda.region_layout import NumbaLayout, byte_tile
 from minicnn.backends.numba_cuda.shim import SIMULATED
 from minicnn.program.graph import Node
 
@@ -35,7 +35,7 @@ class NumbaTiles(Tiles):
 
     limits: Limits = _SMALL if SIMULATED else LIMITS
     simulated: bool = SIMULATED
-    layout: ClassVar[type[Layout]] = ChainLayout
+    layout: ClassVar[type[Layout]] = NumbaLayout
     most_together: ClassVar[float] = 20  # each sum declares shared memory of its own, 2 KB at most
 
     def convolution(self, node: Node, pool: tuple[int, int] | None = None) -> Tile | None:
@@ -62,19 +62,19 @@ class NumbaTiles(Tiles):
             sizes = (-(-m // 4) * 4, n, 8, 4, n, -(-k // run))
         else:
             return None
-        blocks, threads, parts = -(-m // sizes[0]) * sizes[5], sizes[0] // sizes[3], sizes[5]
+        blocks, threads, splits = -(-m // sizes[0]) * sizes[5], sizes[0] // sizes[3], sizes[5]
         shared = sizes[2] * (sizes[0] + sizes[3] + -(-n // 4) * 4 + 4) * 4
-        return Tile(sizes, blocks, threads, parts, shared=shared)
+        return Tile(sizes, blocks, threads, splits, shared=shared)
 
-    def shared(self, units: Sequence[Unit]) -> tuple[int, int]:
-        """See `Tiles.shared`: only chains ask for theirs, all else is declared, unit by unit."""
-        chains = [u.tile.shared for u in units if u.tile and u.anchor.op.name == "chain"]
-        others = [u for u in units if u.anchor.op.name != "chain"]
+    def shared(self, groups: Sequence[FusionGroup]) -> tuple[int, int]:
+        """See `Tiles.shared`: only regions ask for theirs, all else is declared, group by group."""
+        regions = [u.tile.shared for u in groups if u.tile and u.anchor.op.name == "row_region"]
+        others = [u for u in groups if u.anchor.op.name != "row_region"]
         sums = sum(u.is_plain and (u.tile is not None or u.slices > 1) for u in others)
         tiles = sum(u.tile.shared for u in others if u.tile)
-        return tiles + SUM_SHARED * sums, max(chains, default=0)
+        return tiles + SUM_SHARED * sums, max(regions, default=0)
 
-    # Chains -------------------------------------------------------------------------------------
+    # Regions -------------------------------------------------------------------------------------
 
     def takes_rows(self, node: Node, dtype: str) -> bool:
         """See `Tiles.takes_rows`."""
@@ -92,22 +92,22 @@ class NumbaTiles(Tiles):
                 rows = more
         return rows
 
-    def size_chain(self, chain: Chain) -> bool:
-        """See `Tiles.size_chain`."""
-        chain.threads, blocks = self.limits.reduction, 2 * self.gpu.multiprocessors
-        if chain.product is not None:
-            (_, m), k = chain.product.node.outputs[0].shape, chain.product.node.inputs[0].shape[1]
-            chain.rows, blocks = self._byte_rows(chain.batch, k, m) or chain.rows, self.gpu.multiprocessors
+    def size_region(self, region: RowRegion) -> bool:
+        """See `Tiles.size_region`."""
+        region.threads, blocks = self.limits.reduction, 2 * self.gpu.multiprocessors
+        if region.product is not None:
+            (_, m), k = region.product.node.outputs[0].shape, region.product.node.inputs[0].shape[1]
+            region.rows, blocks = self._byte_rows(region.batch, k, m) or region.rows, self.gpu.multiprocessors
         elif self.simulated:
-            chain.rows = min(chain.rows, 4)
-        while ChainLayout(chain).shared > self.gpu.shared_block and chain.rows > self._fewest(chain):
-            chain.rows //= 2
-        chain.blocks = min(chain.tiles, blocks)
-        return ChainLayout(chain).shared <= self.gpu.shared_block
+            region.rows = min(region.rows, 4)
+        while NumbaLayout(region).shared > self.gpu.shared_block and region.rows > self._fewest(region):
+            region.rows //= 2
+        region.blocks = min(region.tiles, blocks)
+        return NumbaLayout(region).shared <= self.gpu.shared_block
 
-    def _fewest(self, chain: Chain) -> int:
+    def _fewest(self, region: RowRegion) -> int:
         """Rows that a block takes at a time at the least."""
-        return 8 if chain.product is not None else 1
+        return 8 if region.product is not None else 1
 
 
 IN_SIMULATOR = NumbaTiles(SIMULATOR, limits=_SMALL, simulated=True)

@@ -1,7 +1,7 @@
 // Scalar semantics of the primitives: what one element of a result is, given functions of the inputs' elements.
 //
 // Every function takes inputs as function objects `x(i)`, which give element i of an array in row-major order;
-// an object may read memory or compute the element from others, so chains of operations need no memory between.
+// an object may read memory or compute the element from others, so regions of operations need no memory between.
 #pragma once
 
 typedef unsigned char uint8;

@@ -1,4 +1,4 @@
-// All kernels but the chains.
+// All kernels but the regions.
 #pragma once
 #include "products.cuh"
 #include "tensor.cuh"

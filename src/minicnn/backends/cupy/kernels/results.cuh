@@ -75,7 +75,7 @@ DEVICE void each(int n, int h, int w, int first, Filter filter, Sum sum, Finish 
     [&](int k) { return sum(At(k).filter, At(k).y, At(k).x); }, finish, store);
 }
 
-// The same for SH * SW phases of F filters each (TurnedFilters), which lie in the image X.
+// The same for SH * SW phases of F filters each (FlippedFilters), which lie in the image X.
 template <class T, class A, class X, int F, int SH, int SW, class Filter, class Sum, class Finish, class Store>
 DEVICE void each_of_phases(int n, int h, int w, int first, Filter filter, Sum sum, Finish finish, Store store) {
   constexpr int PATCH = A::PY * A::PX, N = neighbours<A, X, F>();

@@ -81,12 +81,12 @@ template <class T, int KW, int C, int F, int GROUPS, class W> struct Filters {
   template <bool aligned> DEVICE void four(int a, int b, int c, int f, T (&v)[4]) const { load_four<aligned>(w, at(a, b, c, f), v); }
 };
 
-// The filters of an input gradient, which are those of the convolution turned round: (KH, KW, F, GROUPS * C).
+// The filters of an input gradient, which are those of the convolution flipped: (KH, KW, F, GROUPS * C).
 //
 // With strides SH and SW, elements of the gradient that are as far apart see the same taps: SH * SW *phases* of F filters each, of one
 // convolution of dy without strides, whose window S is what all phases see together. Filter f is one of phase f / F, and has zeros where
 // only other phases have taps. PT, PL: zeros before the image of the convolution.
-template <class T, class S, int KH, int KW, int C, int F, int GROUPS, int SH, int SW, int PT, int PL, class W> struct TurnedFilters {
+template <class T, class S, int KH, int KW, int C, int F, int GROUPS, int SH, int SW, int PT, int PL, class W> struct FlippedFilters {
   W w;
   int group;
   static constexpr bool BACK = true;

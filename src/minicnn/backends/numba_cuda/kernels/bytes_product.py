@@ -1,4 +1,4 @@
-"""A chain's product of rows of bytes with a matrix, and that of their transpose with the gradient.
+"""A region's product of rows of bytes with a matrix, and that of their transpose with the gradient.
 
 A block reads each of its bytes from memory once. They stay in shared memory, four in a word, and serve both products.
 Forward a thread makes ROWS / LANES rows with all M columns from every SLICES-th word of them; the slices are added
@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from minicnn.backends.numba_cuda.kernels.chain import clearing
 from minicnn.backends.numba_cuda.kernels.decorators import (
     Function,
     block,
@@ -28,6 +27,7 @@ from minicnn.backends.numba_cuda.kernels.decorators import (
     unrolled,
 )
 from minicnn.backends.numba_cuda.kernels.filling import fill
+from minicnn.backends.numba_cuda.kernels.regions import clearing
 from minicnn.backends.numba_cuda.shim import cuda
 
 TOGETHER = 4  # rows whose terms of the gradient are written out one after the other

@@ -8,7 +8,6 @@ import numpy as np
 
 from minicnn.backends.numba_cuda.kernels import (
     bytes_product,
-    chain,
     convolution,
     correlation,
     elementary,
@@ -16,6 +15,7 @@ from minicnn.backends.numba_cuda.kernels import (
     matmul,
     product,
     reduction,
+    regions,
     rows,
     scalars,
     sorting,
@@ -35,8 +35,8 @@ from minicnn.backends.numba_cuda.shim import types
 
 _FAMILIES = {
     bytes_product: ("ByteTile", "byte_rows"),
-    chain: (
-        "chain_cross_entropy", "chain_cross_entropy_gradient", "chain_log_softmax", "chain_softmax", "elements",
+    regions: (
+        "region_cross_entropy", "region_cross_entropy_gradient", "region_log_softmax", "region_softmax", "elements",
         "lane_sum", "row_statistics", "row_sums", "staged",
     ),
     convolution: ("ConvTile", "convolve", "each", "each_pooled"),
@@ -44,7 +44,7 @@ _FAMILIES = {
     geometry: ("Image", "Window", "padded", "spread"),
     matmul: ("matmul",),
     product: ("ProductTile", "multiply"),
-    reduction: ("ReduceTile", "reduce", "sum_parts"),
+    reduction: ("ReduceTile", "reduce", "add_partial_sums"),
     rows: ("argmax", "log_softmax", "softmax", "softmax_cross_entropy", "softmax_cross_entropy_gradient"),
     sorting: ("before", "insertion"),
     windows: (

@@ -84,7 +84,7 @@ def reduce(T: Any, tile: ReduceTile, term: Function, out: Function) -> Function:
     return run
 
 
-def sum_parts(T: Any, size: int, parts: int, slices: int, lanes: int, term: Function, out: Function) -> Function:
+def add_partial_sums(T: Any, size: int, parts: int, slices: int, lanes: int, term: Function, out: Function) -> Function:
     """The function of a block that adds parts: slice s of a lane's threads takes every slices-th of them.
 
     Args:

@@ -1,6 +1,6 @@
-"""Chains of rows: a block takes some rows of a batch through everything that concerns a row alone, in shared memory.
+"""Row-wise regions: a block takes some rows of a batch through everything that concerns a row alone, in shared memory.
 
-A chain goes level by level, with a barrier behind each. On a level are loops over the elements of its values
+A region goes level by level, with a barrier behind each. On a level are loops over the elements of its values
 (`elements`), in which several threads may share the sum of a product (`lane_sum`), maxima and sums of exponentials of
 rows (`row_statistics`), and sums over the rows of all tiles that a block takes, in registers (`row_sums`).
 
@@ -51,7 +51,7 @@ def elements(COUNT: int, THREADS: int, COLUMNS: int, LANES: int, body: Function)
 def lane_sum(T: Any, N: int, LANES: int, AT: int, term: Function) -> Function:
     """Function total(p, q, c, i, thread): the sum of term(p, q, c, i, r) over r < N, by LANES neighbouring threads.
 
-    They leave their parts in shared memory from AT on, so that all threads of a block have to call it.
+    They put their partial sums in shared memory from AT on, so that all threads of a block have to call it.
     """
     OWN, zero = N // LANES, T(0)
     RUN = max(1, min(OWN, AT_ONCE))
@@ -135,7 +135,7 @@ def row_statistics(T: Any, K: int, ROWS: int, THREADS: int, AT: int, x: Function
     return run
 
 
-def chain_softmax(T: Any, ROWS: int, AT: int, x: Function) -> Function:
+def region_softmax(T: Any, ROWS: int, AT: int, x: Function) -> Function:
     """Function (p, q, i): softmax of element i, in row q of the tile, from its row's statistics."""
 
     @device
@@ -145,7 +145,7 @@ def chain_softmax(T: Any, ROWS: int, AT: int, x: Function) -> Function:
     return share
 
 
-def chain_log_softmax(T: Any, ROWS: int, AT: int, x: Function) -> Function:
+def region_log_softmax(T: Any, ROWS: int, AT: int, x: Function) -> Function:
     """Function (p, q, i): the logarithm of that."""
 
     @device
@@ -155,9 +155,9 @@ def chain_log_softmax(T: Any, ROWS: int, AT: int, x: Function) -> Function:
     return share
 
 
-def chain_cross_entropy(T: Any, K: int, ROWS: int, AT: int, x: Function) -> Function:
+def region_cross_entropy(T: Any, K: int, ROWS: int, AT: int, x: Function) -> Function:
     """Function (p, q, row, label): the loss of a row; 0 for a label that is no class."""
-    zero, none, logarithm = T(0), index(0), chain_log_softmax(T, ROWS, AT, x)
+    zero, none, logarithm = T(0), index(0), region_log_softmax(T, ROWS, AT, x)
 
     @device
     def loss(p: Any, q: Any, row: Any, label: Any) -> Any:
@@ -167,9 +167,9 @@ def chain_cross_entropy(T: Any, K: int, ROWS: int, AT: int, x: Function) -> Func
     return loss
 
 
-def chain_cross_entropy_gradient(T: Any, K: int, ROWS: int, AT: int, x: Function) -> Function:
+def region_cross_entropy_gradient(T: Any, K: int, ROWS: int, AT: int, x: Function) -> Function:
     """Function (p, q, c, i, label, dy): (probability - 1 at the label) * dy."""
-    zero, one, share = T(0), T(1), chain_softmax(T, ROWS, AT, x)
+    zero, one, share = T(0), T(1), region_softmax(T, ROWS, AT, x)
 
     @device
     def gradient(p: Any, q: Any, c: Any, i: Any, label: Any, dy: Any) -> Any:
@@ -190,14 +190,14 @@ class RowSums:
         count: Registers of a thread for its sums.
         clear: clear(totals): set them to zero.
         add: add(p, totals, thread, rows): the rows of a tile.
-        leave: leave(p, totals, thread): put them into shared memory, behind the last tile.
+        share: share(p, totals, thread): put them into shared memory, behind the last tile.
         finish: finish(p, totals, thread, number): hand the sums out, behind a barrier.
     """
 
     count: int
     clear: Function
     add: Function
-    leave: Function
+    share: Function
     finish: Function
 
 
@@ -222,7 +222,7 @@ def row_sums(T: Any, O: int, MOST: int, FOLD: int, THREADS: int, AT: int, term: 
         MOST: Terms of a whole tile.
         FOLD: Terms of a row.
         THREADS: Threads of a block.
-        AT: Where in shared memory threads leave their sums.
+        AT: Where in shared memory threads share their sums.
         term: One term, r counted within the tile.
         out: What takes sum o of the block of a number.
     """
@@ -245,7 +245,7 @@ def row_sums(T: Any, O: int, MOST: int, FOLD: int, THREADS: int, AT: int, term: 
             totals[slot(u)] = total
 
     @device
-    def leave(p: Any, totals: Any, thread: Any) -> None:
+    def share(p: Any, totals: Any, thread: Any) -> None:
         if SLICES > 1 and thread < COLUMNS * SLICES:
             p[-3][slot(AT + thread)] = totals[slot(0)]
 
@@ -271,4 +271,4 @@ def row_sums(T: Any, O: int, MOST: int, FOLD: int, THREADS: int, AT: int, term: 
     def finish(p: Any, totals: Any, thread: Any, number: Any) -> None:
         finish_all((p, totals, thread, number))
 
-    return RowSums(EACH, clearing(T, EACH), add, leave, finish)
+    return RowSums(EACH, clearing(T, EACH), add, share, finish)

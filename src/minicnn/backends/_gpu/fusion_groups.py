@@ -1,4 +1,4 @@
-"""Units: the nodes that one block computes together."""
+"""Fusion groups: the nodes that one block computes together."""
 
 from __future__ import annotations
 
@@ -8,14 +8,20 @@ from dataclasses import dataclass, field
 from minicnn.backends._gpu.tiling import Tile
 from minicnn.program.graph import Node, Value
 
-# Operations whose result is what the blocks of a kernel leave: parts of sums.
-PARTS = frozenset(
-    {"conv2d_weight_gradient_parts", "depthwise_conv2d_weight_gradient_parts", "matmul_parts", "reduce_parts", "chain"}
+# Operations whose result is partial sums, one of each block or split.
+PARTIAL_SUMS = frozenset(
+    {
+        "conv2d_weight_gradient_partial_sums",
+        "depthwise_conv2d_weight_gradient_partial_sums",
+        "matmul_partial_sums",
+        "reduce_partial_sums",
+        "row_region",
+    }
 )
 
 
 @dataclass(eq=False)
-class Unit:
+class FusionGroup:
     """Nodes that one block computes together.
 
     Attributes:
@@ -45,8 +51,8 @@ class Unit:
 
     @property
     def slices(self) -> int:
-        """Threads that share the sum of the parts with which a unit begins; 1 if it begins otherwise."""
-        return 8 if self.tile is None and self.reference is None and is_sum_of_parts(self.anchor) else 1
+        """Threads that share the sum of the partial sums with which a group begins; 1 if it begins otherwise."""
+        return 8 if self.tile is None and self.reference is None and adds_partial_sums(self.anchor) else 1
 
     @property
     def every(self) -> list[Node]:
@@ -56,7 +62,7 @@ class Unit:
     @property
     def is_plain(self) -> bool:
         """Whether it is elementwise or a reduction, which are short."""
-        return self.reference is None and (self.tile is None or self.anchor.op.name == "reduce_parts")
+        return self.reference is None and (self.tile is None or self.anchor.op.name == "reduce_partial_sums")
 
     @property
     def on_tensor_cores(self) -> bool:
@@ -67,21 +73,21 @@ class Unit:
     def described(self) -> str:
         """What it is, for `explain`."""
         name = self.anchor.op.name
-        kind = "chain of rows" if name == "chain" else f"tiles of {name}" if self.tile else "elementwise"
+        kind = "row-wise region" if name == "region" else f"tiles of {name}" if self.tile else "elementwise"
         return f"{kind} on tensor cores" if self.on_tensor_cores else kind
 
     @property
     def is_product(self) -> bool:
         """Whether it is a matrix product by tiles."""
-        return self.tile is not None and self.anchor.op.name in ("matmul", "matmul_parts")
+        return self.tile is not None and self.anchor.op.name in ("matmul", "matmul_partial_sums")
 
 
-def is_sum_of_parts(node: Node) -> bool:
+def adds_partial_sums(node: Node) -> bool:
     """Whether a node adds up what the blocks of an earlier kernel left."""
     made = node.inputs[0].node if node.op.name == "sum" and node.attrs["axes"] in (0, (0,)) else None
-    return made is not None and made.op.name in PARTS and node.inputs[0].shape[0] >= 8
+    return made is not None and made.op.name in PARTIAL_SUMS and node.inputs[0].shape[0] >= 8
 
 
-def named(units: Iterable[Unit]) -> str:
-    """The operations of some units as text."""
-    return " | ".join("+".join(n.op.name for n in u.every) for u in units)
+def named(groups: Iterable[FusionGroup]) -> str:
+    """The operations of some groups as text."""
+    return " | ".join("+".join(n.op.name for n in u.every) for u in groups)

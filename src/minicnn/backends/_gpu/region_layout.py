@@ -1,4 +1,4 @@
-"""In which order a block does what a chain consists of, and where in shared memory it keeps its values."""
+"""In which order a block does what a region consists of, and where in shared memory it keeps its values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class RowProduct:
 
     Attributes:
         node: The product with the weights.
-        gradient: That of the transposed rows with the gradient, if the chain takes it.
+        gradient: That of the transposed rows with the gradient, if the region takes it.
         rows: All rows in memory, uint8 or float32.
         index: Which of them a batch has, if not all.
         scale: What the rows are multiplied by.
@@ -35,7 +35,7 @@ class RowProduct:
 
 
 @dataclass(eq=False)
-class Chain:
+class RowRegion:
     """What one block does with some rows of a batch.
 
     Attributes:
@@ -46,7 +46,7 @@ class Chain:
         rows: Rows that a block takes at a time.
         threads: Threads of a block.
         stages: Tiles of rows that are in shared memory or on their way there.
-        parts: Warps that share the terms of that product of some rows.
+        slices: Warps that share the terms of that product of some rows.
         blocks: Blocks.
         resident: Blocks of a multiprocessor.
     """
@@ -58,7 +58,7 @@ class Chain:
     rows: int = 1
     threads: int = 256
     stages: int = 1
-    parts: int = 1
+    slices: int = 1
     blocks: int = 1
     resident: int = 1
 
@@ -79,7 +79,7 @@ class Chain:
         product = cast(RowProduct, self.product)
         (_, m), k = product.node.outputs[0].shape, product.node.inputs[0].shape[1]
         kind = ByteSizes if product.rows.dtype == "uint8" else FloatSizes
-        return kind(k, m, self.rows, self.threads, self.stages, self.parts, product.gradient is not None)
+        return kind(k, m, self.rows, self.threads, self.stages, self.slices, product.gradient is not None)
 
 
 @dataclass
@@ -115,7 +115,7 @@ class Level:
 
 
 class Layout:
-    """The levels of a chain and the places of its values.
+    """The levels of a region and the places of its values.
 
     Attributes:
         levels: What is done, in order.
@@ -127,12 +127,12 @@ class Layout:
         shared: Bytes of all.
     """
 
-    def __init__(self, chain: Chain) -> None:
-        self.chain = chain
+    def __init__(self, region: RowRegion) -> None:
+        self.region = region
         self.levels: list[Level] = []
         self._level: dict[int, int] = {}
         self._sorted()
-        self.narrow = chain.narrow
+        self.narrow = region.narrow
         self.slots: dict[int, int] = {}
         self.statistics: dict[int, int] = {}
         self.staged: list[tuple[Value, int]] = []
@@ -146,12 +146,12 @@ class Layout:
         return self.levels[level]
 
     def _sorted(self) -> None:
-        chain, level = self.chain, self._level
-        product = chain.product
+        region, level = self.region, self._level
+        product = region.product
         known: set[int] = set()
-        for node in chain.nodes:
+        for node in region.nodes:
             own = [v for v in node.inputs if id(v) in level]
-            if id(node) in chain.sums:
+            if id(node) in region.sums:
                 at = max(level[id(v)] for v in own) + 1
                 if product is not None and node is product.gradient:
                     self._at(at).splits = True
@@ -159,7 +159,7 @@ class Layout:
                 self._at(at).sums.append(node)
                 continue
             y = node.outputs[0]
-            columns = y.size // chain.batch
+            columns = y.size // region.batch
             if product is not None and node is product.node:
                 at = 0
             elif node.op.name in SOFTMAX:
@@ -176,24 +176,24 @@ class Layout:
                     at = max(at, level[id(value)] + (not along))
             loop = self._at(at).loops.setdefault(columns, Loop(columns, []))
             loop.nodes.append(node)
-            parted = is_sum_of_parts(node)
+            parted = adds_partial_sums(node)
             if parted or (node.op.name == "matmul" and (product is None or node is not product.node)):
                 terms = node.inputs[0].shape[0 if parted else 1]
-                while chain.rows * columns * loop.lanes * 2 <= chain.threads and loop.lanes < min(32, terms // 2):
+                while region.rows * columns * loop.lanes * 2 <= region.threads and loop.lanes < min(32, terms // 2):
                     loop.lanes *= 2
             for value in node.outputs:
                 level[id(value)] = at
 
     def early(self, node: Node) -> bool:
-        """Whether a node, no sum, waits for nothing in a chain that begins with rows in memory."""
-        product, y = self.chain.product, node.outputs[0]
+        """Whether a node, no sum, waits for nothing in a region that begins with rows in memory."""
+        product, y = self.region.product, node.outputs[0]
         if product is None or self._level[id(y)]:
             return False
-        return product.node not in self.levels[0].loops[y.size // self.chain.batch].nodes
+        return product.node not in self.levels[0].loops[y.size // self.region.batch].nodes
 
     def summed(self, value: Value) -> bool:
         """Whether a sum over the rows reads a value from shared memory."""
-        sums = [n for n in self.chain.nodes if id(n) in self.chain.sums and not self.own_sum(n)]
+        sums = [n for n in self.region.nodes if id(n) in self.region.sums and not self.own_sum(n)]
         return any(v is value for n in sums for v in n.inputs)
 
     def own_sum(self, node: Node) -> bool:
@@ -203,7 +203,7 @@ class Layout:
 
     def _left(self, node: Node) -> int:
         """Bytes of shared memory for what threads leave of a sum."""
-        threads, y = self.chain.threads, node.outputs[0]
+        threads, y = self.region.threads, node.outputs[0]
         if self.own_sum(node):
             return 4 * y.size * threads // 32
         if self.narrow and node.op.name == "matmul":
@@ -214,13 +214,13 @@ class Layout:
     def needs_slot(self, value: Value) -> bool:
         """Whether another loop than the one that makes a value reads it."""
         made = self._level[id(value)]
-        columns = value.size // self.chain.batch
-        for node in self.chain.nodes:
+        columns = value.size // self.region.batch
+        for node in self.region.nodes:
             if not any(v is value for v in node.inputs):
                 continue
-            if id(node) in self.chain.sums or node.op.name in SOFTMAX or not same_index(node, value):
+            if id(node) in self.region.sums or node.op.name in SOFTMAX or not same_index(node, value):
                 return True
-            if self._level[id(node.outputs[0])] != made or node.outputs[0].size // self.chain.batch != columns:
+            if self._level[id(node.outputs[0])] != made or node.outputs[0].size // self.region.batch != columns:
                 return True
         return False
 
@@ -231,53 +231,53 @@ class Layout:
 
     def product_space(self) -> tuple[int, int]:
         """Bytes that the product with rows in memory takes, and where among them threads leave sums at the end."""
-        if self.chain.product is None:
+        if self.region.product is None:
             return 0, 0
-        return self.chain.sizes.shared, self.chain.sizes.products
+        return self.region.sizes.shared, self.region.sizes.products
 
     def _placed(self) -> None:
-        chain = self.chain
-        product = chain.product
+        region = self.region
+        product = region.product
         before, left = self.product_space()
         self._place(before)
-        for node in chain.nodes:
-            if id(node) in chain.sums:
+        for node in region.nodes:
+            if id(node) in region.sums:
                 continue
             for value in node.outputs:
                 early = self.narrow and self.early(node)
                 if self.needs_slot(value) and (not self.narrow or early or self.summed(value)):
                     itemsize = ITEMSIZE[value.dtype]
-                    self.slots[id(value)] = self._place(chain.rows * value.size // chain.batch * itemsize)
+                    self.slots[id(value)] = self._place(region.rows * value.size // region.batch * itemsize)
         for level in self.levels:
             for value in level.statistics if not self.narrow else ():
-                self.statistics[id(value)] = self._place(8 * chain.rows)
-        for value in _staged(chain):
+                self.statistics[id(value)] = self._place(8 * region.rows)
+        for value in _staged(region):
             if value.nbytes <= STAGED:
                 self.staged.append((value, self._place(value.nbytes)))
-        for node in chain.nodes:
-            if id(node) in chain.sums and (product is None or node is not product.gradient):
+        for node in region.nodes:
+            if id(node) in region.sums and (product is None or node is not product.gradient):
                 self.scratch[id(node)] = left
                 left += self._left(node)
         self.shared = max(self.shared, left)
 
 
-def is_sum_of_parts(node: Node) -> bool:
+def adds_partial_sums(node: Node) -> bool:
     """Whether a node adds up what the blocks of an earlier kernel left of a product."""
     made = node.inputs[0].node if node.op.name == "sum" and node.attrs["axes"] in (0, (0,)) else None
-    return made is not None and made.op.name == "matmul_parts"
+    return made is not None and made.op.name == "matmul_partial_sums"
 
 
-def _staged(chain: Chain) -> Sequence[Value]:
-    """Right sides of the products that threads do one by one; in narrow chains also biases and the like."""
+def _staged(region: RowRegion) -> Sequence[Value]:
+    """Right sides of the products that threads do one by one; in narrow regions also biases and the like."""
     found: dict[int, Value] = {}
-    made = {id(v) for n in chain.nodes for v in n.outputs}
-    for node in chain.nodes:
-        if id(node) in chain.sums or (chain.product is not None and node is chain.product.node):
+    made = {id(v) for n in region.nodes for v in n.outputs}
+    for node in region.nodes:
+        if id(node) in region.sums or (region.product is not None and node is region.product.node):
             continue
         if node.op.name == "matmul":
             found[id(node.inputs[1])] = node.inputs[1]
-        elif chain.narrow and node.op.elementwise:
+        elif region.narrow and node.op.elementwise:
             for value in node.inputs:
-                if id(value) not in made and value.kind != "constant" and value.size <= NARROW < chain.batch:
+                if id(value) not in made and value.kind != "constant" and value.size <= NARROW < region.batch:
                     found[id(value)] = value
     return list(found.values())

@@ -1,4 +1,4 @@
-"""Chains of rows: which nodes they take, and that what they compute is what NumPy computes."""
+"""row-wise regions: which nodes they take, and that what they compute is what NumPy computes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from backends.cupy.dense import Made, dense_network, dense_steps, step
 from minicnn import get_backend
-from minicnn.backends._gpu import chains, row_products
-from minicnn.backends._gpu.chain_layout import Layout
+from minicnn.backends._gpu import row_products, row_regions
 from minicnn.backends._gpu.device import H200, KNOWN
 from minicnn.backends._gpu.fusing import Plan
+from minicnn.backends._gpu.region_layout import Layout
 from minicnn.backends._gpu.row_sizes import ByteSizes, FloatSizes
 from minicnn.backends._gpu.tensor_tiling import TensorTiles
 from minicnn.backends._gpu.tiles import Tiles
@@ -31,7 +31,7 @@ ONE = replace(H200, name="one multiprocessor", multiprocessors=1)
 @pytest.fixture
 def small_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few threads: on ONE there are also so few blocks that each takes several tiles."""
-    monkeypatch.setattr(chains, "THREADS", 64)
+    monkeypatch.setattr(row_regions, "THREADS", 64)
     for sizes in (ByteSizes, FloatSizes):
         monkeypatch.setattr(sizes, "THREADS", (64,))
 
@@ -41,41 +41,41 @@ def planned(made: Made, **options: Any) -> Plan:
     return plan_of(made[0](), **options)
 
 
-def found(plan: Plan) -> list[chains.Chain]:
-    """The chains of a plan."""
-    return [n.attrs["chain"] for u in plan.units for n in u.nodes if n.op.name == "chain"]
+def found(plan: Plan) -> list[row_regions.RowRegion]:
+    """The regions of a plan."""
+    return [n.attrs["region"] for u in plan.groups for n in u.nodes if n.op.name == "row_region"]
 
 
-def names(chain: chains.Chain) -> list[str]:
-    """The operations of a chain."""
-    return [n.op.name for n in chain.nodes]
+def names(region: row_regions.RowRegion) -> list[str]:
+    """The operations of a region."""
+    return [n.op.name for n in region.nodes]
 
 
 # Which nodes ------------------------------------------------------------------------------------------------
 
 
-def test_a_step_of_dense_layers_on_bytes_is_a_chain_and_an_update() -> None:
+def test_a_step_of_dense_layers_on_bytes_is_a_region_and_an_update() -> None:
     plan = planned(step(dense_network(784, [10], 10), 590, 784, 10))
     assert len(plan.launches) == 2
-    (chain,) = found(plan)
-    assert chain.product is not None
-    assert chain.product.gradient is not None
-    assert chain.product.index is not None
-    assert chain.product.scale == pytest.approx(1 / 255)
-    assert names(chain).count("matmul") == 5
-    assert "take" in names(chain)
+    (region,) = found(plan)
+    assert region.product is not None
+    assert region.product.gradient is not None
+    assert region.product.index is not None
+    assert region.product.scale == pytest.approx(1 / 255)
+    assert names(region).count("matmul") == 5
+    assert "take" in names(region)
 
 
 def test_weights_too_large_for_every_block_stay_outside_but_the_sum_of_their_parts_does_not() -> None:
-    (chain,) = found(planned(step(dense_network(500, [128], 10, dtype="float32"), 512, 500, 10)))
-    assert chain.product is None
-    assert names(chain)[0] == "sum"
-    assert all(n.inputs[0].shape[-1] <= 128 for n in chain.nodes if n.op.name == "matmul")
-    assert len(chain.sums) == 5  # loss, accuracy, and the gradients of the last weights and of both biases
+    (region,) = found(planned(step(dense_network(500, [128], 10, dtype="float32"), 512, 500, 10)))
+    assert region.product is None
+    assert names(region)[0] == "sum"
+    assert all(n.inputs[0].shape[-1] <= 128 for n in region.nodes if n.op.name == "matmul")
+    assert len(region.sums) == 5  # loss, accuracy, and the gradients of the last weights and of both biases
 
 
-@pytest.mark.parametrize("options", [{"fuse": False}, {"tiled": False}, {"tiles": Tiles(H200, chains=False)}])
-def test_chains_can_be_switched_off(options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("options", [{"fuse": False}, {"tiled": False}, {"tiles": Tiles(H200, row_regions=False)}])
+def test_row_regions_can_be_switched_off(options: dict[str, Any]) -> None:
     made = step(dense_network(40, [10], 5), 60, 40, 5)
     assert found(planned(made))
     assert not found(planned(made, **options))
@@ -83,33 +83,33 @@ def test_chains_can_be_switched_off(options: dict[str, Any]) -> None:
 
 def test_a_block_has_no_more_shared_memory_than_the_device_gives() -> None:
     made = step(dense_network(784, [10], 10), 59_000, 784, 10)
-    (chain,) = found(planned(made))
-    assert Layout(chain).shared <= 227 * 1024
+    (region,) = found(planned(made))
+    assert Layout(region).shared <= 227 * 1024
     (smaller,) = found(planned(made, tiles=Tiles(KNOWN["t4"])))
     assert Layout(smaller).shared <= 64 * 1024
-    for chain in found(planned(made, tiles=Tiles(replace(H200, shared_block=16 * 1024)))):
-        assert chain.product is None  # the product with bytes is a kernel of its own
+    for region in found(planned(made, tiles=Tiles(replace(H200, shared_block=16 * 1024)))):
+        assert region.product is None  # the product with bytes is a kernel of its own
 
 
 def test_bytes_are_multiplied_on_tensor_cores_only_where_that_is_wanted() -> None:
     made = step(dense_network(784, [10], 10), 590, 784, 10)
     plan = planned(made, tiles=Tiles(H200, byte_products=False))
-    assert all(chain.product is None for chain in found(plan))
-    assert any(n.op.name.startswith("matmul") for u in plan.units for n in u.nodes)
+    assert all(region.product is None for region in found(plan))
+    assert any(n.op.name.startswith("matmul") for u in plan.groups for n in u.nodes)
 
 
 def test_rows_of_float32_go_through_blocks_where_all_blocks_have_some() -> None:
     network = dense_network(784, [10], 10, dtype="float32")
     plan = planned(step(network, 2112, 784, 10), tiles=TensorTiles(H200))
     assert len(plan.launches) == 2
-    (chain,) = found(plan)
-    assert chain.product is not None
-    assert chain.product.gradient is not None
-    assert chain.product.index is not None
-    assert rows_tile_type(chain).startswith("FloatTile<2112, 784, 10, 16,")
+    (region,) = found(plan)
+    assert region.product is not None
+    assert region.product.gradient is not None
+    assert region.product.index is not None
+    assert rows_tile_type(region).startswith("FloatTile<2112, 784, 10, 16,")
     for made in (planned(step(network, 2000, 784, 10), tiles=TensorTiles(H200)), planned(step(network, 2112, 784, 10))):
-        assert all(chain.product is None for chain in found(made))
-        assert any(n.op.name.startswith("matmul") for u in made.units for n in u.nodes)
+        assert all(region.product is None for region in found(made))
+        assert any(n.op.name.startswith("matmul") for u in made.groups for n in u.nodes)
 
 
 def test_rows_that_are_made_in_the_step_are_no_rows_in_memory() -> None:
@@ -125,7 +125,7 @@ def test_rows_that_are_made_in_the_step_are_no_rows_in_memory() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
-def test_other_precisions_have_no_chain(dtype: str) -> None:
+def test_other_precisions_have_no_region(dtype: str) -> None:
     from minicnn import ops
     from minicnn.program import Program
 
@@ -194,11 +194,11 @@ def test_a_block_takes_several_tiles(
     monkeypatch.setattr(row_products, "tile", lambda *_: (rows, 64, stages, parts, 2, 1))
     batch = 5 * rows - 5
     made = step(dense_network(width, [hidden], 5, dtype=dtype), batch, width, 5)
-    (chain,) = found(check(made, TensorTiles(ONE)))
-    assert chain.product is not None
-    assert chain.product.rows.dtype == dtype
-    assert chain.tiles == 5
-    assert Layout(chain).narrow == (hidden <= 16)
+    (region,) = found(check(made, TensorTiles(ONE)))
+    assert region.product is not None
+    assert region.product.rows.dtype == dtype
+    assert region.tiles == 5
+    assert Layout(region).narrow == (hidden <= 16)
 
 
 @emulated
@@ -216,10 +216,10 @@ def test_predictions_are_those_of_numpy(width: int, hidden: int, dtype: str, mon
         given[value.name] = drawn.astype(value.dtype)
     expected = get_backend("numpy").compile(model.program("predict", batch_size=37))(given)
     kernels = Emulated(model.program("predict", batch_size=37), tiles=TensorTiles(ONE))
-    (chain,) = found(kernels.plan)
-    assert chain.product is not None
-    assert chain.product.gradient is None
-    assert chain.tiles == 3
+    (region,) = found(kernels.plan)
+    assert region.product is not None
+    assert region.product.gradient is None
+    assert region.tiles == 3
     np.testing.assert_allclose(kernels(given)["output"], expected["output"], rtol=1e-5, atol=1e-5)
 
 
@@ -236,7 +236,7 @@ def test_products_with_rows_keep_float32_whatever_the_size_of_weights_and_gradie
     given["learning_rate"] = np.float32(1.0)
     given = {k: np.zeros_like(v) if k.startswith("sgd/") else v for k, v in given.items()}
     kernels = Emulated(program(), tiles=TensorTiles(ONE))
-    assert any(chain.product is not None for chain in found(kernels.plan))
+    assert any(region.product is not None for region in found(kernels.plan))
     results = kernels(given)
 
     w, v, b = (given[k].astype("float64") for k in ("dense/kernel", "dense_1/kernel", "dense/bias"))
@@ -268,11 +268,11 @@ def test_what_is_no_number_stays_none_in_products_with_rows(name: str, dtype: st
 
 
 def test_the_last_turn_of_a_whole_set_keeps_all_blocks_busy() -> None:
-    (chain,) = found(planned(step(dense_network(784, [10], 10), 59_000, 784, 10)))
-    sizes, used = chain.sizes, Layout(chain).shared
+    (region,) = found(planned(step(dense_network(784, [10], 10), 59_000, 784, 10)))
+    sizes, used = region.sizes, Layout(region).shared
     assert sizes.shared <= used <= 227 * 1024
-    assert rows_tile_type(chain) == (
+    assert rows_tile_type(region) == (
         f"ByteTile<59000, 784, 10, {sizes.rows}, {sizes.threads}, {sizes.stages}, {sizes.parts}, true>"
     )
-    turns = -(-chain.tiles // chain.blocks)
-    assert chain.tiles > 0.9 * turns * chain.blocks  # no turn in which most blocks have nothing to do
+    turns = -(-region.tiles // region.blocks)
+    assert region.tiles > 0.9 * turns * region.blocks  # no turn in which most blocks have nothing to do

@@ -1,4 +1,4 @@
-"""CUDA C++ of a chain of rows: a loop over tiles of rows, in it a loop over elements for each level of the chain."""
+"""CUDA C++ of a Row-wise region: a loop over tiles of rows, in it a loop over elements for each level of the region."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from minicnn.backends._gpu.chain_layout import SOFTMAX, Chain, Layout, Loop, is_sum_of_parts
+from minicnn.backends._gpu.region_layout import SOFTMAX, Layout, Loop, RowRegion, adds_partial_sums
 from minicnn.backends._gpu.trees import Expr, I, Name
 from minicnn.backends.cupy.cpp import c_type, expression, literal
 from minicnn.backends.cupy.tile_types import rows_tile_type, rows_type, sums_type
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
     from minicnn.backends.cupy.generation import Writer
 
 
-def chain_text(writer: Writer, node: Node) -> str:
-    """Statements of a chain, which see `block`."""
+def region_text(writer: Writer, node: Node) -> str:
+    """Statements of a region, which see `block`."""
     return _Text(writer, node).text()
 
 
 def _sums(loop: Loop) -> bool:
-    """Whether a loop has products or sums of parts."""
-    return any(n.op.name == "matmul" or is_sum_of_parts(n) for n in loop.nodes)
+    """Whether a loop has products or adds partial sums."""
+    return any(n.op.name == "matmul" or adds_partial_sums(n) for n in loop.nodes)
 
 
 class _Text:
     def __init__(self, writer: Writer, node: Node) -> None:
         self.writer, self.node = writer, node
-        self.chain: Chain = node.attrs["chain"]
-        self.parts: dict[int, Value] = node.attrs["parts"]
-        self.layout = Layout(self.chain)
+        self.region: RowRegion = node.attrs["region"]
+        self.partial_sums: dict[int, Value] = node.attrs["partial_sums"]
+        self.layout = Layout(self.region)
         self.stored = {id(v) for v in node.outputs}
         self.tops: dict[int, int] = {}  # numbers of the maxima that a thread has of its row
         self.start = 0  # thread that begins the next loop of a level
@@ -40,54 +40,56 @@ class _Text:
 
     def text(self) -> str:
         """The whole."""
-        chain, product = self.chain, self.chain.product
-        rows = str(chain.rows) if chain.batch % chain.rows == 0 else f"min({chain.rows}, {chain.batch} - int(row0))"
+        region, product = self.region, self.region.product
+        rows = (
+            str(region.rows) if region.batch % region.rows == 0 else f"min({region.rows}, {region.batch} - int(row0))"
+        )
         text = "    unsigned char* const memory = dynamic_shared();\n    uint32 row0 = 0;\n"
         text += self._begin()
         head, tail, wait = "", "", "      __syncthreads();\n"
         if product is not None:
-            ahead, step = chain.stages - 1, chain.blocks
+            ahead, step = region.stages - 1, region.blocks
             first, tail = self._early()
             weights = self.writer.functor(product.node.inputs[1])
-            text += f"    stream.find(block * {chain.rows}, where);\n    stream.copy_weights({weights});\n"
+            text += f"    stream.find(block * {region.rows}, where);\n    stream.copy_weights({weights});\n"
             text += f"    stream.keep(0);\n{wait}"
-            text += f"    stream.load(0);\n    stream.find((block + {step}) * {chain.rows}, where);\n" if ahead else ""
+            text += f"    stream.load(0);\n    stream.find((block + {step}) * {region.rows}, where);\n" if ahead else ""
             text += first.replace("EARLY", "block") + tail + "    stream.begin();\n"
             text += f"    stream.keep(1);\n{wait}" if ahead else ""
             head = (
-                f"      const bool more = tile + {step} < {chain.tiles};\n"
+                f"      const bool more = tile + {step} < {region.tiles};\n"
                 + ("" if ahead else "      stream.load(turn);\n")
-                + f"      stream.find((tile + {(ahead + 1) * step}) * {chain.rows}, where);\n"
-                + first.replace("EARLY", f"min(tile + {step}, {chain.tiles - 1})")
+                + f"      stream.find((tile + {(ahead + 1) * step}) * {region.rows}, where);\n"
+                + first.replace("EARLY", f"min(tile + {step}, {region.tiles - 1})")
                 + f"      copies_wait();\n{wait}      stream.multiply(turn, more);\n{wait}"
             )
             tail += "      stream.keep(turn);\n" + ("      stream.forget();\n" if product.gradient is not None else "")
             tail += "" if ahead else wait
-        sums = [n for n in chain.nodes if id(n) in chain.sums]
+        sums = [n for n in region.nodes if id(n) in region.sums]
         if self.layout.narrow:
             back = product is not None and product.gradient is not None
             levels = f"{self._rows()}      stream.ahead(turn, more);\n{wait}{self._split()}{wait if back else ''}"
             levels += self._all_sums(sums)
-            if any(self.layout.early(n) and self.layout.summed(n.outputs[0]) for n in chain.nodes if n not in sums):
+            if any(self.layout.early(n) and self.layout.summed(n.outputs[0]) for n in region.nodes if n not in sums):
                 levels += wait  # otherwise the next turn has a barrier soon enough
         else:
             levels = "".join(self._level(k) + wait for k in range(len(self.layout.levels)))
         text += (
             f"    int turn = 0;\n#pragma unroll 1\n"
-            f"    for (int tile = block; tile < {chain.tiles}; tile += {chain.blocks}, turn++) {{\n"
-            f"      row0 = tile * {chain.rows};\n      const int rows = {rows};\n{head}{levels}{tail}    }}\n"
+            f"    for (int tile = block; tile < {region.tiles}; tile += {region.blocks}, turn++) {{\n"
+            f"      row0 = tile * {region.rows};\n      const int rows = {rows};\n{head}{levels}{tail}    }}\n"
         )
         return text + self._end()
 
     # Before and after the tiles -----------------------------------------------------------------
 
     def _begin(self) -> str:
-        chain, layout, text = self.chain, self.layout, ""
-        product = chain.product
+        region, layout, text = self.region, self.layout, ""
+        product = region.product
         for value, at in layout.staged:
             source, name, kind = self.writer.functor(value), self.writer.new(), c_type(value)
             text += f"    {kind}* const s{name} = reinterpret_cast<{kind}*>(memory + {at});\n"
-            text += f"    fill<{kind}, {value.size}, {chain.threads}>({source}, "
+            text += f"    fill<{kind}, {value.size}, {region.threads}>({source}, "
             text += f"[&](int k, {kind} value) {{ s{name}[k] = value; }});\n"
             text += f"    auto {name} = [&](uint32 i) {{ return s{name}[i]; }};\n"
             self.writer.names[id(self.writer.plan.root(value))] = name
@@ -97,17 +99,17 @@ class _Text:
         if any(v is value for n in first for v in n.inputs for value, _ in layout.staged):
             text += "    __syncthreads();\n"  # otherwise a barrier lies in between
         for key, at in layout.slots.items():
-            value = next(v for n in chain.nodes for v in n.outputs if id(v) == key)
+            value = next(v for n in region.nodes for v in n.outputs if id(v) == key)
             name, kind = self.writer.new(), c_type(value)
-            columns = value.size // chain.batch
+            columns = value.size // region.batch
             text += f"    {kind}* const s{name} = reinterpret_cast<{kind}*>(memory + {at});\n"
             text += f"    auto {name} = [&](uint32 i) {{ return s{name}[i - row0 * {columns}u]; }};\n"
             self.names[key] = name
         for at in layout.statistics.values():
             text += f"    float* const tops{at} = reinterpret_cast<float*>(memory + {at});\n"
-            text += f"    float* const totals{at} = tops{at} + {chain.rows};\n"
-        for k, node in enumerate(chain.nodes):
-            if id(node) in chain.sums and (product is None or node is not product.gradient):
+            text += f"    float* const totals{at} = tops{at} + {region.rows};\n"
+        for k, node in enumerate(region.nodes):
+            if id(node) in region.sums and (product is None or node is not product.gradient):
                 text += f"    {sums_type(layout, node)} sum{k};\n"
         if product is not None:
             rows = self.writer.plan.root(product.rows)
@@ -115,22 +117,22 @@ class _Text:
             if id(rows) in self.writer.queued:
                 self.writer.reads_queue = True
                 offset = f" + (unsigned long long)(row) * {rows.size}u"
-            text += f"    using A = {rows_tile_type(chain)};\n"
-            text += f"    {rows_type(chain, 'Rows')}<A> stream(memory, {self.writer.parameter(rows)}{offset});\n"
+            text += f"    using A = {rows_tile_type(region)};\n"
+            text += f"    {rows_type(region, 'Rows')}<A> stream(memory, {self.writer.parameter(rows)}{offset});\n"
             place = f"uint32({self.writer.functor(product.index)}(r))" if product.index is not None else "r"
             text += f"    auto where = [&](uint32 r) {{ return {place}; }};\n"
         return text
 
     def _end(self) -> str:
-        chain, text, leave = self.chain, "", ""
-        for k, node in enumerate(chain.nodes):
-            if id(node) not in chain.sums:
+        region, text, leave = self.region, "", ""
+        for k, node in enumerate(region.nodes):
+            if id(node) not in region.sums:
                 continue
-            part = self.parts[id(node)]
+            part = self.partial_sums[id(node)]
             self.writer.written.add(id(part))
             place = f"{self.writer.parameter(part)}[block * {node.outputs[0].size}u + o]"
-            if chain.product is not None and node is chain.product.gradient:
-                scale = literal(chain.product.scale, "float")
+            if region.product is not None and node is region.product.gradient:
+                scale = literal(region.product.scale, "float")
                 leave += "    stream.leave();\n"
                 text += f"    stream.finish([&](uint32 o, float sum) {{ {place} = sum * {scale}; }});\n"
             else:
@@ -138,13 +140,13 @@ class _Text:
                 leave += f"    sum{k}.leave({scratch});\n"
                 text += f"    sum{k}.finish({scratch}, [&](uint32 o, float sum) {{ {place} = sum; }});\n"
         wait = "    __syncthreads();\n"
-        return ((wait if chain.product is not None else "") + leave + wait if leave else "") + text
+        return ((wait if region.product is not None else "") + leave + wait if leave else "") + text
 
     # Levels -------------------------------------------------------------------------------------
 
     def _level(self, at: int) -> str:
         level, self.start = self.layout.levels[at], 0
-        if at == 0 and self.chain.product is not None:
+        if at == 0 and self.region.product is not None:
             return self._level_zero()
         few = [lp for lp in level.loops.values() if at == 0 and lp.lanes == 1 and lp.columns == 1 and not _sums(lp)]
         text, stores = self._apart(few)
@@ -157,15 +159,15 @@ class _Text:
 
     def _thread(self, items: int) -> str:
         """Number of a thread in a loop, so that loops between two barriers begin in different warps."""
-        threads, start = self.chain.threads, self.start
+        threads, start = self.region.threads, self.start
         self.start = (start + -(-items // 32) * 32) % threads
         return f"(int(threadIdx.x) + {threads - start}) % {threads}" if start else "int(threadIdx.x)"
 
     def _multiplies(self, loop: Loop) -> bool:
-        return self.chain.product is not None and self.chain.product.node in loop.nodes
+        return self.region.product is not None and self.region.product.node in loop.nodes
 
     def _early(self) -> tuple[str, str]:
-        """What waits for nothing in the chain, for a tile EARLY; then what stores it for the next turn."""
+        """What waits for nothing in the region, for a tile EARLY; then what stores it for the next turn."""
         self.start = 0
         return self._apart([loop for loop in self.layout.levels[0].loops.values() if not self._multiplies(loop)])
 
@@ -174,11 +176,11 @@ class _Text:
         text, stores = "", ""
         for loop in loops:
             local: dict[int, str] = {}
-            total = self.chain.rows * loop.columns
-            for first in range(0, total, self.chain.threads):
-                place, name = self._thread(min(self.chain.threads, total - first)), self.writer.new()
+            total = self.region.rows * loop.columns
+            for first in range(0, total, self.region.threads):
+                place, name = self._thread(min(self.region.threads, total - first)), self.writer.new()
                 text += f"      const int k{name} = {first} + {place};\n"
-                last = f"min(uint32(EARLY) * {total}u + k{name}, {self.chain.batch * loop.columns - 1}u)"
+                last = f"min(uint32(EARLY) * {total}u + k{name}, {self.region.batch * loop.columns - 1}u)"
                 text += f"      const uint32 i{name} = {last};\n"
                 at = partial(Expr.replaced, pairs={I: Name(f"i{name}")})
                 for node in loop.nodes:
@@ -197,7 +199,7 @@ class _Text:
         return text, stores
 
     def _level_zero(self) -> str:
-        """The first level of a chain that begins with rows in memory, less what is done early."""
+        """The first level of a region that begins with rows in memory, less what is done early."""
         level = self.layout.levels[0]
         text = "".join(self._loop(loop) for loop in level.loops.values() if self._multiplies(loop))
         text += "".join(self._statistics(value) for value in level.statistics)
@@ -209,10 +211,10 @@ class _Text:
         return self.names.get(id(value)) or self.writer.functor(value)
 
     def _loop(self, loop: Loop) -> str:
-        chain, columns = self.chain, loop.columns
-        total, step = chain.rows * columns, chain.threads // loop.lanes
+        region, columns = self.region, loop.columns
+        total, step = region.rows * columns, region.threads // loop.lanes
         place = self._thread(total * loop.lanes) + (f" / {loop.lanes}" if loop.lanes > 1 else "")
-        product = self.chain.product
+        product = self.region.product
         dy = product.gradient.inputs[1] if product is not None and product.gradient is not None else None
         text = "#pragma unroll 4\n"
         text += f"      for (int first = 0; first < {total}; first += {step}) {{\n"
@@ -242,7 +244,7 @@ class _Text:
         return text
 
     def _expression(self, node: Node, local: dict[int, str], loop: Loop) -> str:
-        product = self.chain.product
+        product = self.region.product
         if product is not None and node is product.node:
             scale = literal(product.scale, "float")
             return f"stream.product(e) * {scale}"
@@ -255,7 +257,7 @@ class _Text:
             lane = "lane" if loop.lanes > 1 else "0"
             term = f"[&](uint32 r) {{ return {a}((row0 + q) * {k}u + r) * {b}({right}); }}"
             return f"shared_sum<{c_type(node.outputs[0])}, {k}, {loop.lanes}>({lane}, {term})"
-        if is_sum_of_parts(node):
+        if adds_partial_sums(node):
             terms, lane = node.inputs[0].shape[0], "lane" if loop.lanes > 1 else "0"
             term = f"[&](uint32 r) {{ return {names[0]}(r * {node.outputs[0].size}u + i); }}"
             return f"shared_sum<{c_type(node.outputs[0])}, {terms}, {loop.lanes}>({lane}, {term})"
@@ -278,14 +280,14 @@ class _Text:
         return f"(uint32({label}) < {k}u ? {share} - float({label} == int(c)) : 0.0f) * {names[0]}(row0 + q)"
 
     def _statistics(self, value: Value) -> str:
-        chain, at, k = self.chain, self.layout.statistics[id(value)], value.shape[1]
+        region, at, k = self.region, self.layout.statistics[id(value)], value.shape[1]
         lanes = 1
-        while chain.rows * lanes * 2 <= chain.threads and lanes < min(32, k):
+        while region.rows * lanes * 2 <= region.threads and lanes < min(32, k):
             lanes *= 2
-        step = chain.threads // lanes
-        x, place = self._name(value), self._thread(chain.rows * lanes)
+        step = region.threads // lanes
+        x, place = self._name(value), self._thread(region.rows * lanes)
         return (
-            f"      for (int first = 0; first < {chain.rows}; first += {step}) {{\n"
+            f"      for (int first = 0; first < {region.rows}; first += {step}) {{\n"
             f"        const int r = first + {place} / {lanes};\n        float top, total;\n"
             f"        const uint32 i = (row0 + (r < rows ? r : 0)) * {k}u;\n"
             f"        row_statistics<float, {k}, {lanes}>(int(threadIdx.x) % {lanes}, "
@@ -295,16 +297,16 @@ class _Text:
 
     def _rows(self) -> str:
         """All that a thread does to a row by itself, in registers."""
-        chain, layout = self.chain, self.layout
-        product = chain.product
+        region, layout = self.region, self.layout
+        product = region.product
         dy = product.gradient.inputs[1] if product is not None and product.gradient is not None else None
         text = "      if (const int k = threadIdx.x; k < rows) {\n        const uint32 at = row0 + k;\n"
         local: dict[int, str] = {}
-        for node in chain.nodes:
-            if id(node) in chain.sums or layout.early(node):
+        for node in region.nodes:
+            if id(node) in region.sums or layout.early(node):
                 continue  # a sum, or done early
             (y,) = node.outputs
-            columns, name, kind = y.size // chain.batch, self.writer.new(), c_type(y)
+            columns, name, kind = y.size // region.batch, self.writer.new(), c_type(y)
             if node.op.name in SOFTMAX:
                 x = node.inputs[node.op.name == "softmax_cross_entropy_gradient"]
                 if id(x) not in self.tops:
@@ -323,8 +325,8 @@ class _Text:
             if id(y) in self.stored:
                 self.writer.written.add(id(y))
                 text += f"          {self.writer.parameter(y)}[i] = v{name}[c];\n"
-            for at, total in enumerate(chain.nodes):
-                if id(total) in chain.sums and layout.own_sum(total) and total.inputs[0] is y:
+            for at, total in enumerate(region.nodes):
+                if id(total) in region.sums and layout.own_sum(total) and total.inputs[0] is y:
                     column = "c" if total.outputs[0].size == columns else "0"
                     text += f"          sum{at}.total[{column}] += v{name}[c];\n"
             if y is dy:
@@ -335,22 +337,22 @@ class _Text:
 
     def _no_rows(self) -> str:
         """Zeros where sums read what belongs to rows behind the last of the batch."""
-        chain = self.chain
-        if chain.batch % chain.rows == 0:
+        region = self.region
+        if region.batch % region.rows == 0:
             return ""
         text = ""
-        for node in chain.nodes:
+        for node in region.nodes:
             y = node.outputs[0]
-            if id(node) not in chain.sums and self.layout.summed(y) and not self.layout.early(node):
-                columns = y.size // chain.batch
+            if id(node) not in region.sums and self.layout.summed(y) and not self.layout.early(node):
+                columns = y.size // region.batch
                 slot = f"s{self.names[id(y)]}[threadIdx.x * {columns} + c]"
                 text += f"        for (int c = 0; c < {columns}; c++) {slot} = 0;\n"
-        return f"      if (threadIdx.x >= rows && threadIdx.x < {chain.rows}) {{\n{text}      }}\n"
+        return f"      if (threadIdx.x >= rows && threadIdx.x < {region.rows}) {{\n{text}      }}\n"
 
     def _in_row(self, node: Node, local: dict[int, str]) -> str:
         """Element c of a node's result in row `at`."""
-        columns = node.outputs[0].size // self.chain.batch
-        product = self.chain.product
+        columns = node.outputs[0].size // self.region.batch
+        product = self.region.product
         if product is not None and node is product.node:
             return f"stream.product(k * {columns} + c) * {literal(product.scale, 'float')}"
         names = [self._name(v, local) for v in node.inputs]
@@ -379,7 +381,7 @@ class _Text:
         return f"(uint32({label}) < {classes}u ? {share} - float({label} == int(c)) : 0.0f) * {names[0]}(at)"
 
     def _split(self) -> str:
-        product = self.chain.product
+        product = self.region.product
         if product is None or product.gradient is None:
             return ""
         dy = product.gradient.inputs[1]
@@ -388,7 +390,7 @@ class _Text:
 
     def _all_sums(self, nodes: Sequence[Node]) -> str:
         """Sums over the rows; half of the warps begin with that of rows in memory, if it is among them."""
-        product = self.chain.product
+        product = self.region.product
         text = "".join(self._sum(n) for n in nodes if product is None or n is not product.gradient)
         if product is None or not any(n is product.gradient for n in nodes):
             return text
@@ -399,20 +401,20 @@ class _Text:
         )
 
     def _sum(self, node: Node) -> str:
-        chain, k = self.chain, self.chain.nodes.index(node)
-        early = [n for n in chain.nodes if id(n) not in chain.sums and self.layout.early(n)]
+        region, k = self.region, self.region.nodes.index(node)
+        early = [n for n in region.nodes if id(n) not in region.sums and self.layout.early(n)]
         whole = self.layout.narrow and not any(v is n.outputs[0] for v in node.inputs for n in early)
         if self.layout.own_sum(node):
             return ""
-        rows = str(chain.rows) if whole else "rows"  # the rest is zeros
+        rows = str(region.rows) if whole else "rows"  # the rest is zeros
         if node.op.name == "sum":
             x = node.inputs[0]
-            columns, name = x.size // chain.batch, self._name(x)
+            columns, name = x.size // region.batch, self._name(x)
             if len(normalize_axes("sum", node.attrs["axes"], x.ndim)) == x.ndim:
-                term, most = f"{name}(row0 * {columns}u + r)", chain.rows * columns
+                term, most = f"{name}(row0 * {columns}u + r)", region.rows * columns
                 return f"      sum{k}.add<{most}>({rows} * {columns}, [&](uint32 r, uint32) {{ return {term}; }});\n"
             term = f"{name}((row0 + r) * {columns}u + o)"
-            return f"      sum{k}.add<{chain.rows}>({rows}, [&](uint32 r, uint32 o) {{ return {term}; }});\n"
+            return f"      sum{k}.add<{region.rows}>({rows}, [&](uint32 r, uint32 o) {{ return {term}; }});\n"
         m = node.inputs[1].shape[1]
         b = self._name(node.inputs[1])
         a, n = self._name(node.inputs[0]), node.inputs[0].shape[1]
@@ -421,4 +423,4 @@ class _Text:
             right = f"[&](uint32 r, uint32 j) {{ return {b}((row0 + r) * {m}u + j); }}"
             return f"      sum{k}.add({rows}, {left}, {right});\n"
         term = f"{a}((row0 + r) * {n}u + o / {m}u) * {b}((row0 + r) * {m}u + o % {m}u)"
-        return f"      sum{k}.add<{chain.rows}>({rows}, [&](uint32 r, uint32 o) {{ return {term}; }});\n"
+        return f"      sum{k}.add<{region.rows}>({rows}, [&](uint32 r, uint32 o) {{ return {term}; }});\n"

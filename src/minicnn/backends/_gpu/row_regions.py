@@ -1,4 +1,4 @@
-"""Chains of rows: what a step does to each sample by itself, and the sums of that over the batch, as one operation."""
+"""Row-wise regions: what a step does to each sample by itself, and sums of that over the batch, as one operation."""
 
 from __future__ import annotations
 
@@ -8,40 +8,40 @@ from typing import Any
 
 from minicnn import ops
 from minicnn.backends._gpu import row_products
-from minicnn.backends._gpu.chain_layout import SOFTMAX, Chain, Layout, is_sum_of_parts
 from minicnn.backends._gpu.device import Gpu
 from minicnn.backends._gpu.elements import unsupported
+from minicnn.backends._gpu.region_layout import SOFTMAX, Layout, RowRegion, adds_partial_sums
 from minicnn.backends._gpu.row_products import Rows
 from minicnn.backends._gpu.tiling import Tile
 from minicnn.ops.checks import normalize_axes, normalize_axis
 from minicnn.ops.primitive import Array, Namespace, Primitive
 from minicnn.program.graph import Node, Program, Spec, Value
 
-THREADS = 256  # of a block whose chain does not begin with rows in memory
+THREADS = 256  # of a block whose region does not begin with rows in memory
 MOST_COLUMNS = 1024  # of a value that a block keeps for each of its rows
 MOST_WEIGHTS = 4096  # elements of a matrix that every block reads
 MOST_PRODUCTS = 100_000  # multiply-adds that the threads of a multiprocessor do one by one
 SHORT_ROW = 64  # terms of a sum within a row
-ROW_BYTES = 24 * 1024  # of shared memory for what a chain keeps of its rows, where the batch leaves a choice
+ROW_BYTES = 24 * 1024  # of shared memory for what a region keeps of its rows, where the batch leaves a choice
 
 
-def chain(*inputs: Array, xp: Namespace, **attrs: Any) -> Array:
-    """A chain of rows: some of its values, and parts of its sums along a new first axis."""
+def row_region(*inputs: Array, xp: Namespace, **attrs: Any) -> Array:
+    """A row-wise region: some of its values, and partial sums along a new first axis."""
     raise NotImplementedError
 
 
-CHAIN = Primitive(chain)
+ROW_REGION = Primitive(row_region)
 
 
 def every_node(program: Program) -> Iterator[Node]:
-    """The nodes of a Program, those of its chains in their place."""
+    """The nodes of a Program, those of its regions in their place."""
     for node in program.nodes:
-        yield from node.attrs["chain"].nodes if node.op is CHAIN else (node,)
+        yield from node.attrs["region"].nodes if node.op is ROW_REGION else (node,)
 
 
 @dataclass(frozen=True)
 class _Scope:
-    """What decides which nodes belong to chains: the GPU, the products with rows in memory, the rows of a batch."""
+    """What decides which nodes belong to regions: the GPU, the products with rows in memory, the rows of a batch."""
 
     gpu: Gpu
     streams: Mapping[int, Rows]
@@ -55,13 +55,13 @@ class _Scope:
 # Which nodes ------------------------------------------------------------------------------------------------
 
 
-def find(program: Program, gpu: Gpu, *, takes_rows: Callable[[Node, str], bool]) -> list[Chain]:
-    """The chains of a Program, each with the nodes that it shall have.
+def find(program: Program, gpu: Gpu, *, takes_rows: Callable[[Node, str], bool]) -> list[RowRegion]:
+    """The regions of a Program, each with the nodes that it shall have.
 
     Args:
         program: The Program.
         gpu: The GPU that they are for.
-        takes_rows: Whether a chain may begin with a product with rows of a type.
+        takes_rows: Whether a region may begin with a product with rows of a type.
     """
     streams = row_products.find(program, gpu, takes_rows)
     apart = row_products.of_bytes(program) - set(streams)
@@ -70,13 +70,13 @@ def find(program: Program, gpu: Gpu, *, takes_rows: Callable[[Node, str], bool])
         for n in program.nodes
         if (n.op.name == "matmul" and not n.attrs["transpose_a"]) or n.op.name == "softmax_cross_entropy"
     }
-    found: list[Chain] = []
+    found: list[RowRegion] = []
     taken: set[int] = set()
     for batch in sorted(batches, reverse=True):
         scope = _Scope(gpu, streams, batch)
         nodes = [n for n in program.nodes if id(n) not in taken | apart]
-        for part in _parts(program, _members(program, nodes, scope)):
-            one = Chain(batch, part)
+        for part in _components(program, _members(program, nodes, scope)):
+            one = RowRegion(batch, part)
             one.sums = {id(n) for n in part if _sums_rows(n, scope)}
             if _choose(one, streams, gpu):
                 found.append(one)
@@ -85,7 +85,7 @@ def find(program: Program, gpu: Gpu, *, takes_rows: Callable[[Node, str], bool])
 
 
 def _members(program: Program, nodes: Sequence[Node], scope: _Scope) -> list[Node]:
-    """Nodes that belong to chains of so many rows, in order."""
+    """Nodes that belong to regions of so many rows, in order."""
     streams = scope.streams
     inside = {id(n): n for n in nodes if _row_wise(n, scope) or _sums_rows(n, scope)}
     # Rows in memory are gathered and converted where they are read.
@@ -130,7 +130,7 @@ def _row_wise(node: Node, scope: _Scope) -> bool:
 
 
 def _sums_rows(node: Node, scope: _Scope) -> bool:
-    """Whether a node sums over the rows of the batch what a chain may have made."""
+    """Whether a node sums over the rows of the batch what a region may have made."""
     y, x = node.outputs[0], node.inputs[0] if node.inputs else None
     if x is None or unsupported(node) is not None or y.dtype != "float32" or x.dtype != "float32":
         return False
@@ -146,7 +146,7 @@ def _sums_rows(node: Node, scope: _Scope) -> bool:
 
 
 def _keeps_to_rows(node: Node, scope: _Scope, made: set[int]) -> bool:
-    """Whether a node reads, of what the chain makes, its own row alone."""
+    """Whether a node reads, of what the region makes, its own row alone."""
     own = [k for k, v in enumerate(node.inputs) if id(v) in made]
     y, name = node.outputs[0], node.op.name
     if _sums_rows(node, scope):
@@ -188,8 +188,8 @@ def _near_products(inside: dict[int, Node], streams: Mapping[int, Rows]) -> dict
 
 
 def _convex(program: Program, inside: dict[int, Node], scope: _Scope) -> dict[int, Node]:
-    """Drop nodes that wait for others outside which wait for the chain."""
-    late: set[int] = set()  # values made outside from what the chain makes
+    """Drop nodes that wait for others outside which wait for the region."""
+    late: set[int] = set()  # values made outside from what the region makes
     made: set[int] = set()
     kept = dict(inside)
     for node in program.nodes:
@@ -202,7 +202,7 @@ def _convex(program: Program, inside: dict[int, Node], scope: _Scope) -> dict[in
     return kept
 
 
-def _parts(program: Program, nodes: Sequence[Node]) -> list[list[Node]]:
+def _components(program: Program, nodes: Sequence[Node]) -> list[list[Node]]:
     """Nodes that hang together, in order; those that do something that is worth a kernel."""
     group = {id(n): k for k, n in enumerate(nodes)}
     maker = {id(v): n for n in nodes for v in n.outputs}
@@ -222,15 +222,15 @@ def _parts(program: Program, nodes: Sequence[Node]) -> list[list[Node]]:
 # Sizes ------------------------------------------------------------------------------------------------------
 
 
-def _choose(one: Chain, streams: Mapping[int, Rows], gpu: Gpu) -> bool:
-    """Choose the sizes of a chain; whether there are any that fit."""
+def _choose(one: RowRegion, streams: Mapping[int, Rows], gpu: Gpu) -> bool:
+    """Choose the sizes of a region; whether there are any that fit."""
     if not row_products.begin(one, streams):
         return False
     if one.product is not None:
         tile = row_products.tile(one, gpu)
         if tile is None:
             return False
-        one.rows, one.threads, one.stages, one.parts, one.blocks, one.resident = tile
+        one.rows, one.threads, one.stages, one.slices, one.blocks, one.resident = tile
     else:
         one.threads = THREADS
         one.rows = 1
@@ -245,8 +245,10 @@ def _choose(one: Chain, streams: Mapping[int, Rows], gpu: Gpu) -> bool:
 # The operation ----------------------------------------------------------------------------------------------
 
 
-def contract(program: Program, found: Sequence[Chain], gpu: Gpu, layout: Callable[[Chain], Layout] = Layout) -> None:
-    """Put each chain's nodes into one node; sums over the batch become parts, one of each block, and their sums."""
+def contract(
+    program: Program, found: Sequence[RowRegion], gpu: Gpu, layout: Callable[[RowRegion], Layout] = Layout
+) -> None:
+    """Put each region's nodes into one node; sums over the batch become partial sums of the blocks, and their sums."""
     for one in found:
         alone = list(one.nodes)
         _absorb(program, one)
@@ -255,8 +257,8 @@ def contract(program: Program, found: Sequence[Chain], gpu: Gpu, layout: Callabl
         _contract(program, one, layout)
 
 
-def _absorb(program: Program, one: Chain) -> None:
-    """Take the sums of parts of a product into a chain that alone reads them."""
+def _absorb(program: Program, one: RowRegion) -> None:
+    """Take the sums of a product's partial sums into a region that alone reads them."""
     inside = {id(n) for n in one.nodes}
     results = {id(v) for v in program.results}
     readers: dict[int, set[int]] = {}
@@ -264,7 +266,7 @@ def _absorb(program: Program, one: Chain) -> None:
         for value in node.inputs:
             readers.setdefault(id(value), set()).add(id(node))
     for node in reversed(program.nodes):
-        if not is_sum_of_parts(node):
+        if not adds_partial_sums(node):
             continue
         total = node.outputs[0]
         read = readers.get(id(total), set())
@@ -273,7 +275,7 @@ def _absorb(program: Program, one: Chain) -> None:
             inside.add(id(node))
 
 
-def _contract(program: Program, one: Chain, layout: Callable[[Chain], Layout]) -> None:
+def _contract(program: Program, one: RowRegion, layout: Callable[[RowRegion], Layout]) -> None:
     inside = {id(n) for n in one.nodes}
     made = {id(v) for n in one.nodes for v in n.outputs}
     outside = {id(v) for n in program.nodes if id(n) not in inside for v in n.inputs} | {id(v) for v in program.results}
@@ -283,7 +285,7 @@ def _contract(program: Program, one: Chain, layout: Callable[[Chain], Layout]) -
             if id(value) not in made:
                 inputs[id(value)] = value
     last = one.nodes[-1]
-    whole = Node(CHAIN, tuple(inputs.values()), (), {}, last.scope, last.phase)
+    whole = Node(ROW_REGION, tuple(inputs.values()), (), {}, last.scope, last.phase)
     outputs: list[Value] = []
     parts: dict[int, Value] = {}
     after: list[Node] = []
@@ -307,7 +309,7 @@ def _contract(program: Program, one: Chain, layout: Callable[[Chain], Layout]) -
                 outputs.append(value)
     whole.outputs = tuple(outputs)
     tile = Tile((), one.blocks, one.threads, one.blocks, None, layout(one).shared, one.resident)
-    whole.attrs = {"chain": one, "parts": parts, "tile": tile}
+    whole.attrs = {"region": one, "partial_sums": parts, "tile": tile}
     _reorder(program, inside, [whole, *after], set(inputs))
     for node in program.nodes:
         node.inputs = tuple(replaced.get(id(v), v) for v in node.inputs)
@@ -315,8 +317,8 @@ def _contract(program: Program, one: Chain, layout: Callable[[Chain], Layout]) -
     program.updates = {k: replaced.get(id(v), v) for k, v in program.updates.items()}
 
 
-def _read(node: Node, one: Chain) -> Sequence[Value]:
-    """What a node of a chain reads: of rows in memory, these and their index."""
+def _read(node: Node, one: RowRegion) -> Sequence[Value]:
+    """What a node of a region reads: of rows in memory, these and their index."""
     product = one.product
     if product is not None and node in (product.node, product.gradient):
         return [product.rows, *([product.index] if product.index is not None else []), node.inputs[1]]
@@ -324,7 +326,7 @@ def _read(node: Node, one: Chain) -> Sequence[Value]:
 
 
 def _reorder(program: Program, inside: set[int], whole: list[Node], inputs: set[int]) -> None:
-    """Put the chain behind all that it waits for, and what waits for it behind the chain."""
+    """Put the region behind all that it waits for, and what waits for it behind the region."""
     waiting: list[Node] = []
     before: list[Node] = []
     made = {id(v) for n in program.nodes if id(n) in inside for v in n.outputs}

@@ -1,4 +1,4 @@
-"""Python of a chain of rows: functions for the loops of each level, and the block's loop over its tiles of rows."""
+"""Python of a Row-wise region: functions for the loops of each level, and the block's loop over its tiles of rows."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from minicnn.backends._gpu.chain_layout import SOFTMAX, Chain, Level, Loop, is_sum_of_parts
-from minicnn.backends.numba_cuda.chain_layout import ChainLayout, byte_tile_of
+from minicnn.backends._gpu.region_layout import SOFTMAX, Level, Loop, RowRegion, adds_partial_sums
 from minicnn.backends.numba_cuda.kernels.bytes_product import ByteTile
 from minicnn.backends.numba_cuda.printer import expression, literal, type_of
+from minicnn.backends.numba_cuda.region_layout import NumbaLayout, byte_tile_of
 from minicnn.ops.checks import normalize_axes
 from minicnn.program.graph import ITEMSIZE, Node, Value
 
@@ -20,8 +20,8 @@ WARP = 32
 PARAMETERS, QUEUE = "PARAMETERS", "QUEUE"  # what p consists of, known when the whole kernel is written
 
 
-def chain_text(writer: Writer, node: Node) -> str:
-    """Name of the function of a block that computes a chain."""
+def region_text(writer: Writer, node: Node) -> str:
+    """Name of the function of a block that computes a region."""
     text = _Text(writer, node)
     return text.bytes_text(text.tile) if text.tile is not None else text.plain_text()
 
@@ -38,33 +38,33 @@ class _Early:
 class _Text:
     def __init__(self, writer: Writer, node: Node) -> None:
         self.writer = writer
-        self.chain: Chain = node.attrs["chain"]
-        self.parts: dict[int, Value] = node.attrs["parts"]
-        self.layout, self.tile = ChainLayout(self.chain), byte_tile_of(self.chain)
+        self.region: RowRegion = node.attrs["region"]
+        self.partial_sums: dict[int, Value] = node.attrs["partial_sums"]
+        self.layout, self.tile = NumbaLayout(self.region), byte_tile_of(self.region)
         self.stored = {id(v) for v in node.outputs}
-        slots = {v.dtype for n in self.chain.nodes for v in n.outputs if id(v) in self.layout.slots} | {"float32"}
+        slots = {v.dtype for n in self.region.nodes for v in n.outputs if id(v) in self.layout.slots} | {"float32"}
         order = sorted(slots, key=lambda dtype: (dtype != "float32", dtype))
         self.views = {dtype: f"p[{-3 - k}]" for k, dtype in enumerate(order)}  # of shared memory, by type
         self.bytes: dict[str, str] = {}  # functions for the rows of bytes, by what they do
         self.start = 0  # thread that begins what comes next between two barriers
         self.head = ""  # statements before the tiles
-        self.leave, self.finish = "", ""  # behind them; behind a barrier
+        self.share, self.finish = "", ""  # behind them; behind a barrier
 
     def plain_text(self) -> str:
-        """The whole of a chain that begins with numbers in memory."""
+        """The whole of a region that begins with numbers in memory."""
         self._begin()
         levels = "".join(self._level(one, list(one.loops.values())) for one in self.layout.levels)
         return self._block(levels)
 
     def bytes_text(self, tile: ByteTile) -> str:
-        """The whole of a chain that begins with rows of bytes: the next tile's are loaded before the last level."""
+        """The whole of a region that begins with rows of bytes: the next tile's are loaded before the last level."""
         self._begin()
         self._begin_bytes(tile)
         first, *others = self.layout.levels
         early = {
             key: self._early(loop) for key, loop in first.loops.items()
             if all(map(self.layout.early, loop.nodes)) and loop.lanes == 1
-            and loop.columns * self.chain.rows <= self.chain.threads
+            and loop.columns * self.region.rows <= self.region.threads
         }  # fmt: skip
         ahead = [f"e{k} = {one.load}(q, {self._early_at(one)})" for k, one in enumerate(early.values())]
         ahead.append(f"{self.bytes['load']}(q, found, thread, following)")
@@ -79,13 +79,13 @@ class _Text:
         levels = [self._level(first, [loop for key, loop in first.loops.items() if key not in early])]
         levels += [self._level(one, list(one.loops.values())) for one in others]
         last = max(k for k, level in enumerate(levels) if level)
-        ahead.insert(0, f"following = tile + {self.chain.blocks}")
+        ahead.insert(0, f"following = tile + {self.region.blocks}")
         levels[last] = "".join(f"        {line}\n" for line in ahead) + levels[last]
         return self._block(text + "".join(levels))
 
     def _block(self, tiles: str) -> str:
         """The function of a block, given what it does for each tile."""
-        chain = self.chain
+        region = self.region
         text = "    thread = cuda.threadIdx.x\n"
         for dtype in self.views:
             kind = "uint8" if dtype == "bool" else dtype
@@ -93,13 +93,15 @@ class _Text:
         if self.tile is not None:
             text += "    words = cuda.shared.array(0, types.uint32, ALIGNED)\n"
         rows = (
-            chain.rows if chain.batch % chain.rows == 0 else f"min({chain.rows}, {chain.batch} - tile * {chain.rows})"
+            region.rows
+            if region.batch % region.rows == 0
+            else f"min({region.rows}, {region.batch} - tile * {region.rows})"
         )
         text += f"    q = {self._state('index(0)')}\n{self.head}"
-        text += f"    for tile in range(number, {chain.tiles}, {chain.blocks}):\n        rows = {rows}\n"
-        text += f"        q = {self._state(f'index(tile * {chain.rows})')}\n{tiles}"
+        text += f"    for tile in range(number, {region.tiles}, {region.blocks}):\n        rows = {rows}\n"
+        text += f"        q = {self._state(f'index(tile * {region.rows})')}\n{tiles}"
         text += f"    q = {self._state('index(0)')}\n" if self.finish else ""
-        text += f"{self.leave}    cuda.syncthreads()\n" if self.leave else ""
+        text += f"{self.share}    cuda.syncthreads()\n" if self.share else ""
         return self.writer.define(f"@block\ndef {{name}}(p, number):\n{text}{self.finish}")
 
     def _state(self, row: str) -> str:
@@ -109,18 +111,18 @@ class _Text:
 
     def _begin(self) -> None:
         """Matrices into shared memory; functions of all that lies there."""
-        chain, layout, writer = self.chain, self.layout, self.writer
+        region, layout, writer = self.region, self.layout, self.writer
         for value, at in layout.staged:
             if value.dtype != "float32":
                 continue
-            numbers = f"{value.size}, {chain.threads}, {at // 4}, {writer.function(value)}"
+            numbers = f"{value.size}, {region.threads}, {at // 4}, {writer.function(value)}"
             fill = writer.define(f"{{name}} = staged(np.float32, {numbers})\n")
             self.head += f"    {fill}(q, as_float32, thread)\n"
             writer.functions[id(writer.plan.root(value))] = self._function(f"p[-3][slot({at // 4} + i)]")
         self.head += "    cuda.syncthreads()\n" if layout.staged else ""
         for key, at in layout.slots.items():
-            value = next(v for n in chain.nodes for v in n.outputs if id(v) == key)
-            place = f"{at // ITEMSIZE[value.dtype]} + i - p[-2] * {value.size // chain.batch}"
+            value = next(v for n in region.nodes for v in n.outputs if id(v) == key)
+            place = f"{at // ITEMSIZE[value.dtype]} + i - p[-2] * {value.size // region.batch}"
             element = f"{self.views[value.dtype]}[slot(index({place}))]"
             writer.functions[key] = self._function(element + (" != 0" if value.dtype == "bool" else ""))
 
@@ -129,7 +131,7 @@ class _Text:
 
     def _begin_bytes(self, tile: ByteTile) -> None:
         """Functions for the product with bytes, and for that with the gradient."""
-        product, writer = self.chain.product, self.writer
+        product, writer = self.region.product, self.writer
         if product is None:
             return
         rows, m = writer.plan.root(product.rows), tile.M
@@ -143,7 +145,7 @@ class _Text:
         weight, scale = writer.function(product.node.inputs[1]), literal(product.scale, "np.float32")
         dy, out = "None", "None"
         if product.gradient is not None:
-            source, part = product.gradient.inputs[1], writer.parameter(self.parts[id(product.gradient)])
+            source, part = product.gradient.inputs[1], writer.parameter(self.partial_sums[id(product.gradient)])
             place = f"index((p[-2] + r) * {m} + m)"
             dy = writer.define(f"@device\ndef {{name}}(p, r, m):\n    return {writer.function(source)}(p, {place})\n")
             place = f"index(number * {tile.K * m} + i)"
@@ -163,13 +165,13 @@ class _Text:
 
     def _level(self, level: Level, loops: Sequence[Loop]) -> str:
         """What is done between two barriers, and the second of them."""
-        chain, text, self.start = self.chain, "", 0
+        region, text, self.start = self.region, "", 0
         for loop in loops:
-            text += self._call(self._loop(loop), chain.rows * loop.columns * loop.lanes)
+            text += self._call(self._loop(loop), region.rows * loop.columns * loop.lanes)
         for value in level.statistics:
-            text += self._call(self._statistics(value), chain.rows)
+            text += self._call(self._statistics(value), region.rows)
         for node in level.sums:
-            if chain.product is None or node is not chain.product.gradient:
+            if region.product is None or node is not region.product.gradient:
                 text += self._sum(node)
         if level.splits:  # what follows the gradient
             text += f"        {self.bytes['accumulate']}(q, words, gradient, thread, rows)\n"
@@ -177,7 +179,7 @@ class _Text:
 
     def _thread(self, items: int) -> str:
         """Number of a thread for so many items, so that what lies between two barriers begins in different warps."""
-        threads, start = self.chain.threads, self.start
+        threads, start = self.region.threads, self.start
         self.start = (start + -(-items // WARP) * WARP) % threads
         return f"index((thread + {threads - start}) % {threads})" if start else "thread"
 
@@ -189,7 +191,7 @@ class _Text:
         stores = "".join(self._store(n.outputs[0], x, "    ") for n, x in zip(loop.nodes, names, strict=True))
         body += f"    if real:\n{stores}" if stores else ""
         made = self.writer.define(f"@block\ndef {{name}}(p, q, c, e, i, real, thread):\n{body}")
-        numbers = f"{self.chain.rows * loop.columns}, {self.chain.threads}, {loop.columns}, {loop.lanes}"
+        numbers = f"{self.region.rows * loop.columns}, {self.region.threads}, {loop.columns}, {loop.lanes}"
         return self.writer.define(f"{{name}} = elements({numbers}, {made})\n")
 
     def _early(self, loop: Loop) -> _Early:
@@ -201,8 +203,8 @@ class _Text:
         return _Early(load, store, loop.columns)
 
     def _early_at(self, one: _Early) -> str:
-        last = self.chain.batch * one.columns - 1
-        return f"index(min(following * {self.chain.rows * one.columns} + thread, {last}))"
+        last = self.region.batch * one.columns - 1
+        return f"index(min(following * {self.region.rows * one.columns} + thread, {last}))"
 
     def _nodes(self, loop: Loop) -> tuple[str, list[str]]:
         """Statements that compute a loop's nodes at element i, and the names of what they make."""
@@ -227,12 +229,14 @@ class _Text:
         return text
 
     def _statistics(self, value: Value) -> str:
-        numbers = f"{value.shape[1]}, {self.chain.rows}, {self.chain.threads}, {self.layout.statistics[id(value)] // 4}"
+        numbers = (
+            f"{value.shape[1]}, {self.region.rows}, {self.region.threads}, {self.layout.statistics[id(value)] // 4}"
+        )
         arguments = f"{type_of(value)}, {numbers}, {self.writer.function(value)}"
         return self.writer.define(f"{{name}} = row_statistics({arguments})\n")
 
     def _expression(self, node: Node, loop: Loop) -> str:
-        writer, product = self.writer, self.chain.product
+        writer, product = self.writer, self.region.product
         if product is not None and node is product.node:
             return f"{self.bytes['product']}(p, e) * {literal(product.scale, 'np.float32')}"
         if node.op.name in SOFTMAX:
@@ -242,7 +246,7 @@ class _Text:
             right = f"c * {k} + r" if node.attrs["transpose_b"] else f"r * {n} + c"
             left = f"{writer.function(a)}(p, index((p[-2] + q) * {k} + r))"
             return self._lane_sum(node, loop, k, f"{left} * {writer.function(b)}(p, index({right}))")
-        if is_sum_of_parts(node):
+        if adds_partial_sums(node):
             size, terms = node.outputs[0].size, node.inputs[0].shape[0]
             return self._lane_sum(node, loop, terms, f"{writer.function(node.inputs[0])}(p, index(r * {size} + i))")
         return expression(node, 0, writer.operands(node), "i")
@@ -255,9 +259,9 @@ class _Text:
     def _softmax(self, node: Node) -> str:
         writer, name = self.writer, node.op.name
         x = node.inputs[name == "softmax_cross_entropy_gradient"]
-        place = f"{self.chain.rows}, {self.layout.statistics[id(x)] // 4}, {writer.function(x)}"
+        place = f"{self.region.rows}, {self.layout.statistics[id(x)] // 4}, {writer.function(x)}"
         classes = "" if name in ("softmax", "log_softmax") else f"{x.shape[1]}, "
-        maker = "chain_" + name.removeprefix("softmax_") if classes else f"chain_{name}"
+        maker = "region_" + name.removeprefix("softmax_") if classes else f"region_{name}"
         made = writer.define(f"{{name}} = {maker}({type_of(x)}, {classes}{place})\n")
         if not classes:
             return f"{made}(p, q, i)"
@@ -270,11 +274,11 @@ class _Text:
 
     def _sum(self, node: Node) -> str:
         """Statement that adds a tile's rows to a sum."""
-        chain, writer, size = self.chain, self.writer, node.outputs[0].size
+        region, writer, size = self.region, self.writer, node.outputs[0].size
         fold = 1  # terms of a row
         if node.op.name == "sum":
             x = node.inputs[0]
-            columns = x.size // chain.batch
+            columns = x.size // region.batch
             if len(normalize_axes("sum", node.attrs["axes"], x.ndim)) == x.ndim:
                 fold = columns
             place = f"p[-2] * {columns} + r" if fold == columns else f"(p[-2] + r) * {columns} + o"
@@ -284,14 +288,14 @@ class _Text:
             term = f"{writer.function(a)}(p, index((p[-2] + r) * {n} + o // {m})) * "
             term += f"{writer.function(b)}(p, index((p[-2] + r) * {m} + o % {m}))"
         made = writer.define(f"@device\ndef {{name}}(p, r, o):\n    return {term}\n")
-        place = f"{writer.parameter(self.parts[id(node)])}[index(number * {size} + o)]"
+        place = f"{writer.parameter(self.partial_sums[id(node)])}[index(number * {size} + o)]"
         out = writer.define(f"@device\ndef {{name}}(p, number, o, total):\n    {place} = total\n")
-        numbers = f"{size}, {chain.rows * fold}, {fold}, {chain.threads}, {self.layout.scratch[id(node)] // 4}"
+        numbers = f"{size}, {region.rows * fold}, {fold}, {region.threads}, {self.layout.scratch[id(node)] // 4}"
         sums = writer.define(f"{{name}} = row_sums(np.float32, {numbers}, {made}, {out})\n")
-        names = ("count", "clear", "add", "leave", "finish")
-        count, clear, add, leave, finish = (writer.define(f"{{name}} = {sums}.{name}\n") for name in names)
+        names = ("count", "clear", "add", "share", "finish")
+        count, clear, add, share, finish = (writer.define(f"{{name}} = {sums}.{name}\n") for name in names)
         self.head += f"    {sums}_totals = cuda.local.array({count}, np.float32)\n    {clear}({sums}_totals)\n"
-        thread = self._thread(min(size * chain.rows * fold, chain.threads))
-        self.leave += f"    {leave}(q, {sums}_totals, {thread})\n"
+        thread = self._thread(min(size * region.rows * fold, region.threads))
+        self.share += f"    {share}(q, {sums}_totals, {thread})\n"
         self.finish += f"    {finish}(q, {sums}_totals, {thread}, number)\n"
         return f"        {add}(q, {sums}_totals, {thread}, rows)\n"
