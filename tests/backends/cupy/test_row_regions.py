@@ -272,7 +272,7 @@ def test_the_last_turn_of_a_whole_set_keeps_all_blocks_busy() -> None:
     sizes, used = region.sizes, Layout(region).shared
     assert sizes.shared <= used <= 227 * 1024
     assert rows_tile_type(region) == (
-        f"ByteTile<59000, 784, 10, {sizes.rows}, {sizes.threads}, {sizes.stages}, {sizes.parts}, true>"
+        f"ByteTile<59000, 784, 10, {sizes.rows}, {sizes.threads}, {sizes.stages}, {sizes.slices}, true>"
     )
     turns = -(-region.tiles // region.blocks)
     assert region.tiles > 0.9 * turns * region.blocks  # no turn in which most blocks have nothing to do
