@@ -5,20 +5,13 @@ from __future__ import annotations
 from minicnn.backends._gpu.region_layout import Layout, RowRegion
 from minicnn.backends.numba_cuda.kernels.bytes_product import ByteTile
 
-LANES = 8  # threads side by side that have different rows of bytes
-
-
-def byte_tile(n: int, k: int, m: int, rows: int, threads: int) -> ByteTile:
-    """Sizes of a product of n rows of k bytes with m columns, so many rows at a time."""
-    return ByteTile(n, k, m, rows, min(LANES, rows // 4), threads)
-
 
 def byte_tile_of(region: RowRegion) -> ByteTile | None:
     """Sizes of a region's product with rows of bytes, if it begins with one."""
     if region.product is None:
         return None
     k, m = region.product.node.inputs[0].shape[1], region.product.node.outputs[0].shape[1]
-    return byte_tile(region.batch, k, m, region.rows, region.threads)
+    return ByteTile(region.batch, k, m, region.rows, region.threads // region.slices, region.threads)
 
 
 class NumbaLayout(Layout):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -11,7 +11,8 @@ from minicnn.backends._gpu.fusion_groups import FusionGroup
 from minicnn.backends._gpu.region_layout import Layout, RowRegion
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.backends._gpu.tiling import LIMITS, Limits, Tile, convolution
-from minicnn.backends.numba_cuda.region_layout import NumbaLayout, byte_tile
+from minicnn.backends.numba_cuda.kernels.bytes_product import ByteTile
+from minicnn.backends.numba_cuda.region_layout import NumbaLayout
 from minicnn.backends.numba_cuda.shim import SIMULATED
 from minicnn.program.graph import Node
 
@@ -19,7 +20,8 @@ SIMULATOR = replace(H200, name="simulator", multiprocessors=2)
 _SMALL = Limits(32, 16, 8, ((4, 4, 2, 2), (8, 2, 2, 1), (2, 8, 1, 2)), (4, 8))
 
 NARROW = 16  # columns up to which a thread makes all of a row
-BESIDE_BYTES = 27 * 1024  # of shared memory that a product of bytes leaves to what follows it
+LANES = 8  # threads side by side that have different rows of bytes
+BESIDE_ROW = 432  # bytes of shared memory that a product of bytes leaves to what follows it, for each row
 SUM_SHARED = 2048  # bytes of shared memory that a sum declares, at most
 MOST_SUMS = 96  # registers of a thread for the sums of a product of bytes with the gradient
 MANY = 1 << 22  # terms of all results from which it matters
@@ -79,35 +81,38 @@ class NumbaTiles(Tiles):
     def takes_rows(self, node: Node, dtype: str) -> bool:
         """See `Tiles.takes_rows`."""
         (n, m), k = node.outputs[0].shape, node.inputs[0].shape[1]
-        return dtype == "uint8" and m <= NARROW and self._byte_rows(n, k, m) is not None
+        return dtype == "uint8" and m <= NARROW and next(self._byte_tiles(n, k, m), None) is not None
 
-    def _byte_rows(self, n: int, k: int, m: int) -> int | None:
-        """Rows of bytes that a block takes at a time: as many as fit, and leave work for all; None if nothing fits."""
-        rows, most = None, self.gpu.shared_block - BESIDE_BYTES
-        for more in (8,) if self.simulated else (8, 16, 32, 64):
-            tile = byte_tile(n, k, m, more, self.limits.reduction)
-            if rows is not None and -(-n // rows) <= self.gpu.multiprocessors:
-                break
-            if (self.simulated or 4 * tile.own * m <= MOST_SUMS) and tile.nbytes <= most:
-                rows = more
-        return rows
+    def _byte_tiles(self, n: int, k: int, m: int) -> Iterator[ByteTile]:
+        """Tiles of a product of n rows of k bytes with m columns that may fit, the best first.
+
+        The more rows the better, while there is work for all multiprocessors; best four and more of them for a thread,
+        which read each weight once, else two, whose sums take less shared memory.
+        """
+        rows = [8] if self.simulated else [8, *(r for r in (16, 32, 64) if -(-2 * n // r) > self.gpu.multiprocessors)]
+        for few in (False, True):
+            for r in reversed(rows):
+                tile = ByteTile(n, k, m, r, r // 2 if few else min(LANES, r // 4), self.limits.reduction)
+                held = self.simulated or 4 * tile.own * m <= MOST_SUMS
+                if held and tile.nbytes + BESIDE_ROW * r <= self.gpu.shared_block:
+                    yield tile
 
     def size_region(self, region: RowRegion) -> bool:
         """See `Tiles.size_region`."""
         region.threads, blocks = self.limits.reduction, 2 * self.gpu.multiprocessors
         if region.product is not None:
             (_, m), k = region.product.node.outputs[0].shape, region.product.node.inputs[0].shape[1]
-            region.rows, blocks = self._byte_rows(region.batch, k, m) or region.rows, self.gpu.multiprocessors
-        elif self.simulated:
-            region.rows = min(region.rows, 4)
-        while NumbaLayout(region).shared > self.gpu.shared_block and region.rows > self._fewest(region):
-            region.rows //= 2
+            blocks = self.gpu.multiprocessors
+            for tile in self._byte_tiles(region.batch, k, m):
+                region.rows, region.slices = tile.ROWS, tile.slices
+                if NumbaLayout(region).shared <= self.gpu.shared_block:
+                    break
+        else:
+            region.rows = min(region.rows, 4) if self.simulated else region.rows
+            while NumbaLayout(region).shared > self.gpu.shared_block and region.rows > 1:
+                region.rows //= 2
         region.blocks = min(region.tiles, blocks)
         return NumbaLayout(region).shared <= self.gpu.shared_block
-
-    def _fewest(self, region: RowRegion) -> int:
-        """Rows that a block takes at a time at the least."""
-        return 8 if region.product is not None else 1
 
 
 IN_SIMULATOR = NumbaTiles(SIMULATOR, limits=_SMALL, simulated=True)
