@@ -73,7 +73,7 @@ class FusionGroup:
     def described(self) -> str:
         """What it is, for `explain`."""
         name = self.anchor.op.name
-        kind = "row-wise region" if name == "region" else f"tiles of {name}" if self.tile else "elementwise"
+        kind = "row-wise region" if name == "row_region" else f"tiles of {name}" if self.tile else "elementwise"
         return f"{kind} on tensor cores" if self.on_tensor_cores else kind
 
     @property
