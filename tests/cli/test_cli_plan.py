@@ -78,7 +78,7 @@ def test_the_table_says_the_same() -> None:
     assert result.exit_code == 0, result.output
     assert "in mixed_bfloat16, on RTX 4060 (compute capability 8.9)" in result.stdout
     assert "101,376 bytes of shared memory" in result.stdout
-    assert "Registers are those of compiled kernels. Kernels are compiled by NVRTC. Received: neither" in result.stdout
+    assert "Registers are those of compiled kernels. Kernels are compiled by NVRTC. Received: none" in result.stdout
     assert "us by the model" in result.stdout
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from minicnn.backends._gpu.errors import FitError, explanation
@@ -41,14 +43,10 @@ def test_a_launch_names_its_kernel() -> None:
     )
 
 
-def test_without_a_compiler_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(_: str) -> None:
-        raise OSError
-
-    monkeypatch.setattr(nvrtc, "_cupys", lambda: None)
-    monkeypatch.setattr(nvrtc, "_library", nvrtc._library.__wrapped__)
-    monkeypatch.setattr(nvrtc.ctypes, "CDLL", missing)
-    with pytest.raises(ImportError, match=r'neither CuPy nor .*pip install "minicnn-arrays\[cuda13\]"'):
+def test_without_the_packages_that_find_a_compiler_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvrtc, "load", nvrtc.load.__wrapped__)
+    monkeypatch.setitem(sys.modules, "cuda.pathfinder", None)
+    with pytest.raises(ImportError, match=r'Received: none .*pip install "minicnn-arrays\[cuda13\]"'):
         nvrtc.version()
 
 

@@ -8,35 +8,23 @@ from typing import Any
 
 import cupy
 
+from minicnn.backends.cupy.nvidia import load
 from minicnn.program.graph import Node
 
+MISSING = (
+    "Products by the library need cuBLAS. Received: none that can be loaded. Install it, pip install nvidia-cublas (for"
+    ' CUDA 12 nvidia-cublas-cu12), or use Options(library="never").'
+)
 WORKSPACE = 32 * 2**20  # bytes; what NVIDIA recommends for its newest devices
 
 
-@cache
 def library() -> Any:
-    """The library, of NVIDIA's package or the system's.
+    """The library.
 
     Raises:
         ImportError: If there is none.
     """
-    names = ["libcublas.so.13", "libcublas.so.12"]
-    try:
-        from cuda.pathfinder import load_nvidia_dynamic_lib
-
-        names.insert(0, str(load_nvidia_dynamic_lib("cublas").abs_path))
-    except (ImportError, RuntimeError):
-        pass
-    for name in names:
-        try:
-            return ctypes.CDLL(name)
-        except OSError:
-            continue
-    message = (
-        "Products by the library need cuBLAS. Received: none that can be loaded. Install it, pip install "
-        'nvidia-cublas (for CUDA 12 nvidia-cublas-cu12), or use Options(library="never").'
-    )
-    raise ImportError(message)
+    return load("cublas", MISSING)
 
 
 def layout(node: Node) -> tuple[int, int, int, int, int, int, int, int]:
