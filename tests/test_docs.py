@@ -8,6 +8,8 @@ where that library is missing.
 from __future__ import annotations
 
 import doctest
+import importlib.util
+import json
 import re
 import tomllib
 from collections.abc import Iterator
@@ -16,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 import minicnn
 from minicnn import backends, callbacks, data, layers, losses, metrics, ops, optimizers, schedules, zoo
@@ -145,6 +148,16 @@ def test_a_page_names_all_that_there_is(page: str) -> None:
     text = (ROOT / page).read_text("utf-8")
     missing = [name for name in NAMED[page] if not re.search(rf"(`|minicnn\.ops\.){name}\b", text)]
     assert missing == []
+
+
+def test_the_figure_of_launches_is_what_the_plan_says() -> None:
+    spec = importlib.util.spec_from_file_location("step_figure", ROOT / "docs" / "step_figure.py")
+    assert spec is not None
+    assert spec.loader is not None
+    figure = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(figure)
+    said = CliRunner().invoke(cli, figure.COMMAND, catch_exceptions=False).stdout
+    assert figure.draw(json.loads(said)) == figure.FIGURE.read_text("utf-8"), "python docs/step_figure.py draws it anew"
 
 
 def test_the_change_log_knows_this_version() -> None:

@@ -1,4 +1,4 @@
-"""Who takes part: minicnn's backends on each device, and peers; and why the others cannot."""
+"""The candidates of a study: minicnn's backends on each device, and peers, other libraries; why some cannot run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Field:
 
     Attributes:
         present: Names of those that can run, in order: backends, NumPy first, then peers.
-        absent: The others, with why, and what would mend it.
+        absent: The others, with the reason and the remedy.
         machine: Machine, versions and devices, as plain data.
         clocks: State of the GPUs' clocks when they were looked at; empty without.
     """
@@ -71,7 +71,7 @@ def on_gpu(name: str) -> bool:
 
 
 def names() -> list[str]:
-    """Names of all candidates that there might be, NumPy first, peers last."""
+    """Names of all possible candidates, NumPy first, peers last."""
     kinds = sorted(backends.names(), key=lambda n: (n != "numpy", n))
     return [
         f"{kind}:{device}" if device else kind

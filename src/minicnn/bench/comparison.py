@@ -15,7 +15,7 @@ from minicnn.bench.worker import CandidateError, Worker, together
 from minicnn.jobs.parity import Probe, parity
 
 REFERENCE = "numpy"
-REST_S = 0.1  # after a turn on the CPU: threads of BLAS and OpenMP go on asking for work, on the next candidate's cores
+REST_S = 0.1  # after a measurement on the CPU: threads of BLAS and OpenMP keep the next candidate's cores busy
 
 
 class Comparison:
@@ -115,7 +115,7 @@ class Comparison:
     def time(
         self, method: str, *args: Any, rounds: int, warmup: int = 1, budget_s: float | None = None
     ) -> dict[str, list[float]]:
-        """Let the candidates take turns; seconds of each turn by name.
+        """Measure the candidates interleaved; seconds of each measurement by name.
 
         Args:
             method: Method of the objects that returns seconds.

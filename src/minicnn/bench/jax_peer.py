@@ -1,4 +1,4 @@
-"""The peer: the studies' networks in plain JAX, as its users write them: functions of arrays, jitted.
+"""A peer to compare with: the studies' networks in plain JAX, as its users write them: functions of arrays, jitted.
 
 It shares the first weights, the order of the samples and the settings with minicnn, and none of its code for training.
 On a GPU a whole epoch is one jitted scan; on a CPU a step is jitted, as XLA runs convolutions within loops on one core.

@@ -106,7 +106,7 @@ def _torch_peak(call: Callable[[], object]) -> int:
 
 
 def let_go() -> None:
-    """Hand memory that is free back to the system, so that what is measured next starts from what is in use."""
+    """Return free memory to the system, so that the next measurement starts from what is in use."""
     gc.collect()
     if platform.libc_ver()[0] == "glibc":
         ctypes.CDLL(None).malloc_trim(0)

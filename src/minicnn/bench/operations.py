@@ -150,7 +150,7 @@ def apart(backend: Backend, program: Program, arrays: Mapping[str, Array], *, re
 
 
 def _seconds(run: Executable, arrays: dict[str, Array], synchronize: Callable[[], None]) -> float:
-    """Seconds of a run, whose results replace what was given: JAX's can only be waited for while they are there."""
+    """Seconds of a run. Its results replace what was given: JAX's can only be waited for while they exist."""
     synchronize()
     start = time.perf_counter()
     arrays |= run(arrays)

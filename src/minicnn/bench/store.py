@@ -71,7 +71,7 @@ class Store:
         return Record(**value)
 
     def keep(self, name: str, given: Mapping[str, Any], result: Any) -> Record:
-        """Keep the result of a measurement: the file is there whole, or not at all.
+        """Store the result of a measurement: the file is whole, or does not exist.
 
         Raises:
             ValueError: If it is not plain data with finite numbers.

@@ -1,4 +1,4 @@
-"""What a study is, and carrying one out: measure what is not there yet, then present what was found."""
+"""What a study is, and carrying one out: measure what is not stored yet, then present the results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Setting:
     Attributes:
         sizes: The study's own sizes.
         candidates: Names of those that can run here, in order.
-        absent: The others, with why, and what would mend it.
+        absent: The others, with the reason and the remedy.
         data: Names of data sets.
         data_dir: Their folder, if named.
         quick: Whether it is the quick form.
@@ -120,14 +120,14 @@ def changed(sizes: Any, changes: Mapping[str, str]) -> Any:
 
 
 def measure(study: Study, setting: Setting, store: Store, say: Callable[[str], None], *, again: bool = False) -> None:
-    """Measure what the store does not hold yet; each result is kept as soon as it is there.
+    """Measure what the store does not hold yet; each result is stored as soon as it is measured.
 
     Args:
         study: The study.
         setting: How it is carried out.
         store: Where results are kept.
         say: Told what goes on, a line at a time.
-        again: Measure everything anew.
+        again: Measure everything again, stored or not.
     """
     store.keep(SETTING, {}, asdict(setting))
     wanted = list(study.measurements(setting))

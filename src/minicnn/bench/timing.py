@@ -1,4 +1,4 @@
-"""Times that can be compared: candidates take turns, and medians are reported with their spread."""
+"""Times that can be compared: candidates are measured interleaved, and medians are reported with their spread."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def stopwatch(
 def awaken(backend: Backend, call: Callable[[], object] | None = None, least_s: float | None = None) -> None:
     """Keep a candidate busy for a moment before it is timed.
 
-    While others have their turn the clocks of a GPU fall, and the threads of a CPU sleep: a scheduler may wake them on
+    While other candidates run the clocks of a GPU fall, and the threads of a CPU sleep: a scheduler may wake them on
     one core, and take some ten milliseconds to part them.
 
     Args:
@@ -71,16 +71,16 @@ def awaken(backend: Backend, call: Callable[[], object] | None = None, least_s: 
 def interleaved(
     calls: Mapping[str, Callable[[], float]], *, rounds: int, warmup: int = 1, budget_s: float | None = None
 ) -> dict[str, list[float]]:
-    """Let candidates take turns, so that whatever disturbs the machine disturbs all of them.
+    """Measure candidates interleaved, so that whatever disturbs the machine disturbs all of them.
 
     Args:
         calls: For each name what runs the candidate once and returns its seconds.
-        rounds: How often each has its turn.
+        rounds: How often each is measured.
         warmup: Rounds before these, which do not count.
         budget_s: No round starts after this many seconds, once each candidate has had three.
 
     Returns:
-        The seconds of each turn by name. In each round another candidate begins.
+        The seconds of each measurement by name. Each round begins with another candidate.
     """
     names = list(calls)
     samples: dict[str, list[float]] = {name: [] for name in names}

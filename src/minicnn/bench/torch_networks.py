@@ -1,8 +1,8 @@
 """The networks of minicnn.zoo as plain torch.nn modules, and weights carried from one library to the other.
 
-They are the peer of the deep networks, and the oracle of the tests: written after the papers and torchvision's
-documentation, with none of minicnn's code. Modules are registered in the order in which they run, the main path of a
-block before its shortcut: that is the order of minicnn's weights too.
+The deep networks are compared with them, and the tests take them as the oracle: they are written after the papers and
+torchvision's documentation, with none of minicnn's code. Modules are registered in the order in which they run, the
+main path of a block before its shortcut, which is also the order of minicnn's weights.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The command line: one module a command, and what they share."""
+"""The command line: one module for each command, and what they share."""
 
 import click
 

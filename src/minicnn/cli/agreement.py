@@ -89,7 +89,7 @@ def compare(
 
 
 def doubtful(checks: Sequence[Check]) -> bool:
-    """Whether what does not pass may be chance, such as a ReLU at its kink, so that another seed has to decide."""
+    """Whether a check may have failed by chance, such as a ReLU at its kink, so that another seed has to decide."""
     start, update = (c for what in ("first weights", "first update") for c in checks if c.what == what)
     return not all(c.passed for c in checks) and start.passed and update.share < FEW
 

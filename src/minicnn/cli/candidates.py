@@ -1,4 +1,4 @@
-"""The candidates of `minicnn compare`: who takes part, and running one in a process of its own."""
+"""The candidates of `minicnn compare`: which there are, and running one in a process of its own."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ def _second_look(
 
 
 def _rows(results: list[Result], checks: dict[str, list[agreement.Check]], reference: Result) -> list[dict[str, Any]]:
-    """The table: a row a candidate that has not failed."""
+    """The table: one row for each candidate that did not fail."""
     fine = [r for r in results if not r.failure]
     base = reference.time if reference.name.startswith(candidates.REFERENCE) else max(r.time for r in fine)
     return [

@@ -50,7 +50,7 @@ class Commands(click.Group):
 
 
 def heed_termination() -> None:
-    """Have SIGTERM do what Ctrl-C does, unless whoever started the process has it ignored."""
+    """Let SIGTERM do what Ctrl-C does, unless the parent process set it to be ignored."""
     if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _terminate)
 

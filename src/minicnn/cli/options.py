@@ -1,4 +1,4 @@
-"""What the commands that train have in common: their arguments, as one object of plain data."""
+"""The arguments that all commands which train share, as one object of plain data."""
 
 from __future__ import annotations
 

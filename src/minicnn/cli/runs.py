@@ -79,7 +79,7 @@ class RunFolder:
 
 
 def _settle(finished: Path) -> None:
-    """Move the files of a finished run to their place, when no file of an older run is there any more."""
+    """Move the files of a finished run to their place, once no file of an older run is left there."""
     new = sorted(finished.iterdir())
     for path in new:
         (finished.parent / path.name).unlink(missing_ok=True)

@@ -50,7 +50,7 @@ RESULTS = "results"  # folder of the stored results, in the folder of all that i
     "--out", type=click.Path(file_okay=False, path_type=Path), default=Path("runs/studies"), show_default=True,
     metavar="DIR", help="Folder of results, tables, figures and the report.",
 )  # fmt: skip
-@click.option("--again", is_flag=True, help="Measure anew what was measured already.")
+@click.option("--again", is_flag=True, help="Measure again what was measured already.")
 @click.option("--measure-only", is_flag=True, help="Present nothing: --stored does so later, on any machine.")
 @click.option("--stored", is_flag=True, help="Measure nothing: present what the folder holds, wherever it is from.")
 @click.option(
@@ -185,7 +185,7 @@ def _carried_out(name: str, opened: Study, setting: Setting, field: Field, out: 
 
 @contextmanager
 def _as_written(name: str) -> Iterator[None]:
-    """Context manager: results that are not what the study writes are told, whatever they make fail."""
+    """Context manager: whatever fails because stored results were changed becomes an error that says so."""
     try:
         yield
     except (OSError, ImportError, MemoryError):

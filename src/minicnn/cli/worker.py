@@ -127,7 +127,7 @@ def longest_sum(program: Any) -> int:
 
 
 class _Watch(Callback):
-    """Tells how far training is."""
+    """Reports the progress of a training."""
 
     every_batch = False
 

@@ -1,4 +1,4 @@
-"""One training: its data, its model, and what comes out of it."""
+"""One training: its data, its model, and its results."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def write_history(path: Path, rows: Sequence[dict[str, Any]]) -> None:
 
 
 class StopAtNaN(Callback):
-    """Breaks training off when the loss of an epoch is no number: no weight is of use then."""
+    """Stops training when the loss of an epoch is no number: no weight is of use then."""
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
         """See `Callback`."""

@@ -49,9 +49,9 @@ class Spread:
     def after_first(cls, samples: Sequence[float], factor: float = 1.0, *, rate: bool = False) -> Spread:
         """The same of all but the first, in which a library may still compile; of that alone if it is the only one.
 
-        Those that took more than `OUTLIER` times as long as half of them did at most are outliers: something else kept
-        the machine busy. They are counted, and left out of median and quartiles, as the mean of a disturbed time and
-        one that was not says nothing of either.
+        Those that took more than `OUTLIER` times as long as the slowest of the faster half are outliers: something else
+        kept the machine busy. They are counted, and left out of median and quartiles, as the mean of a disturbed time
+        and of one that was not says nothing about either.
 
         Args:
             samples: Times, or rates, in order.

@@ -348,7 +348,7 @@ class Layer:
 
 
 def _bound(held: Any, attribute: str, trace: Trace, path: str) -> Any:
-    """What an attribute is during a trace: weights are Values and layers callable, in containers too."""
+    """The value of an attribute during a trace: weights become Values and layers callable, in containers too."""
     if isinstance(held, Weight):
         return trace.value(held, f"{path}/{held.name}")
     if isinstance(held, Layer):

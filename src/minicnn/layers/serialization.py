@@ -261,7 +261,7 @@ def graph_from_config(config: Mapping[str, Any], custom_objects: CustomObjects =
 
 
 class Budget(dict[str, Any]):
-    """The caller's classes by name, and the effort that may still be made: it is handed to all that is read."""
+    """The caller's classes by name, and the effort that may still be made, which everything that is read shares."""
 
     left = MOST_NODES
 
@@ -282,7 +282,7 @@ class Budget(dict[str, Any]):
 
 @contextmanager
 def _described() -> Iterator[None]:
-    """Context manager: what a description lacks is told."""
+    """Context manager: an entry that a description lacks becomes an error that names it."""
     try:
         yield
     except (KeyError, IndexError) as error:

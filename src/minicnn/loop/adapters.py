@@ -1,4 +1,4 @@
-"""Data on its way into a model: standard forms and checks."""
+"""Data before they reach a model: standard forms and checks."""
 
 from __future__ import annotations
 

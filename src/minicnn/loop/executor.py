@@ -55,7 +55,7 @@ class Engine:
         self._backend = backend
 
     def adopt(self, cells: Mapping[str, Cell]) -> None:
-        """Take up cells that other models may have; engines of one cell take turns."""
+        """Take over cells that other models may share; the engines that share a cell compute one at a time."""
         self._cells |= cells
         for cell in cells.values():
             cell.lock = cell.lock or self._turn.locks[0]
@@ -93,7 +93,7 @@ class Engine:
         return {n: c.value if c.place is place else c.on(place) for n, c in self._cells.items()}
 
     def restore(self, arrays: Mapping[str, HostArray], steps_taken: int) -> None:
-        """Replace all state; what is not named is back at zero."""
+        """Replace all state; arrays that are not named become zero."""
         self.set({name: np.zeros_like(self.get(name)) for name in self.names() if name not in arrays} | dict(arrays))
         self.steps_taken = steps_taken
 
@@ -160,7 +160,7 @@ class Engine:
         return [reshape(made[name], (-1, *made[name].shape[2:])) for name in step.outputs]
 
     def _given(self, step: _Step, arrays: Mapping[str, Array], totals: Totals) -> dict[str, Array]:
-        # Zeros are made anew each time, because a backend may overwrite what is carried.
+        # New zeros are made each time, because a backend may overwrite what is carried.
         zeros = {n: self.backend.asarray(z.copy()) for n, z in step.zeros.items() if n not in totals}
         return {**self.state(), **arrays, **totals, **zeros}
 
@@ -189,13 +189,13 @@ class Engine:
 
 
 class Turn:
-    """Held while a model computes, so that threads, and models with cells in common, take turns."""
+    """Held while a model computes, so that threads, and models with shared cells, compute one at a time."""
 
     def __init__(self) -> None:
         self.locks = [fresh_lock()]
 
     def join(self, locks: Iterable[Any]) -> None:
-        """Hold other locks as well; all who hold several take them in one order."""
+        """Hold other locks as well; whoever holds several takes them in the same order."""
         self.locks = sorted({*self.locks, *locks}, key=id)
 
     def __enter__(self) -> None:
@@ -213,10 +213,10 @@ class _Step:
 
     Attributes:
         run: Takes at least the Program's inputs by name.
-        many: Takes them too, and rows of those that differ from step to step; None if the backend has no such thing.
+        many: Takes them too, and rows of those that differ from step to step; None if the backend has no such function.
         carried: Names of the state that it replaces.
-        outputs: Names of its outputs in order; a backend may return them in another.
-        zeros: What metric totals start from.
+        outputs: Names of its outputs in order; a backend may return them in another order.
+        zeros: Initial values of the metric totals.
     """
 
     run: Executable
@@ -227,6 +227,6 @@ class _Step:
 
 
 def _given_inputs(program: Program, run: Executable) -> Executable:
-    """The compiled Program, given its own inputs out of all that there are."""
+    """A compiled Program that may be given more arrays than its inputs."""
     names = [v.name for v in program.inputs]
     return lambda arrays: run({name: arrays[name] for name in names})

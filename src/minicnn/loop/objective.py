@@ -1,4 +1,4 @@
-"""What a model is trained for, and the logs that say how far it has come."""
+"""What a model is trained for: losses, metrics, optimizer; and the logs of a training."""
 
 from __future__ import annotations
 

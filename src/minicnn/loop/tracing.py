@@ -88,7 +88,7 @@ def trace_step(
         optimizer: Optimizer, for training.
 
     Returns:
-        The Program after the passes that every backend wants, and the weights by path.
+        The Program after the passes that run for every backend, and the weights by path.
     """
     program = Program(kind)
     training, trainable = kind == "train", graph.trainable

@@ -1,4 +1,4 @@
-"""Model and Sequential: compile, fit, evaluate, predict, and what one may want to know about a network."""
+"""Model and Sequential: compile, fit, evaluate, predict, and facts about a network."""
 
 from minicnn.models.model import Model
 from minicnn.models.sequential import Sequential

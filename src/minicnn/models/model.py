@@ -67,7 +67,7 @@ class Model(Network):
         self._no_one_else()
 
     def _no_one_else(self) -> None:
-        """What neither a new model nor a copy has: a training under way, and logs that somebody may look at."""
+        """What neither a new model nor a copy has: a training under way, and logs that may still be read."""
         self._fitting = threading.Lock()
         self._open_logs: Callable[[], LazyLogs | None] = _none
 
@@ -87,7 +87,7 @@ class Model(Network):
         return self._engine.steps_taken
 
     def _prepare(self, *data: Any) -> None:
-        """Decide on the backend from the data, unless it is decided; build a model that waits for its input."""
+        """Choose the backend by the data, unless it is chosen; build a model whose input shape is not known yet."""
         if not self._engine.decided:
             arrays = [a for d in data if d is not None for a in samples_of(d)]
             backend = infer_backend(arrays) or get_backend(None)
@@ -265,7 +265,7 @@ class Model(Network):
         """Training steps; returns the metric totals with theirs added."""
         _, optimizer = self._compiled()
         kept = self._open_logs()
-        if kept is not None:  # somebody may look at them later, and the step may overwrite the totals
+        if kept is not None:  # they may be read later, and the step may overwrite the totals
             kept.read()
         taken = self._engine.steps_taken
         rates = [optimizer.rate(taken + k) for k in range(run.steps)]
@@ -395,7 +395,7 @@ class Model(Network):
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Take up a state that `get_state` gave, of this model or of one made and compiled in the same way.
+        """Restore a state that `get_state` gave, of this model or of one made and compiled in the same way.
 
         Raises:
             ValueError: If it is no such state; then nothing is changed.

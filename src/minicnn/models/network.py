@@ -25,7 +25,7 @@ from minicnn.summary import Explanation, summary
 
 
 class Network(Graph):
-    """What there is of a model before it is trained; see `Model`."""
+    """A model as far as it needs no training: weights, Programs, tables; see `Model`."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Network(Graph):
         self._connect(inputs, outputs, name)
 
     def _set_up(self, backend: str | Backend | None, seed: int) -> None:
-        """All that does not depend on the layers."""
+        """Set what does not depend on the layers."""
         check_seed(seed)
         self.seed = seed
         self.optimizer: Optimizer | None = None
@@ -67,7 +67,7 @@ class Network(Graph):
     # Copies -------------------------------------------------------------------------------------
 
     def __getstate__(self) -> dict[str, Any]:
-        """For `copy.deepcopy` and pickle: plain data and NumPy arrays; compiled steps are made anew."""
+        """For `copy.deepcopy` and pickle: plain data and NumPy arrays; compiled steps are made again."""
         weights, engine = vars(self).get("_weights", {}), self._engine
         own = {name: engine.get(name) for name in engine.names() if name not in weights}
         backend = engine.backend if engine.decided else None
@@ -154,7 +154,7 @@ class Network(Graph):
         return Feed(batch, x, y)
 
     def _note_trainable(self) -> None:
-        """Keep which layers are frozen, as the model is compiled."""
+        """Remember which layers are frozen when the model is compiled."""
         self._frozen = changes_of_trainable[0], {layer for layer in self._with_sublayers() if not layer.trainable}
 
     def _check_trainable(self) -> None:
@@ -225,7 +225,7 @@ class Network(Graph):
 
 
 def _first(initializer: Initializer, shape: tuple[int, ...], seed: int, path: str) -> np.ndarray[Any, Any]:
-    """First numbers of a weight."""
+    """Initial values of a weight."""
     return initializer(shape, generator(seed, path))
 
 

@@ -1,4 +1,4 @@
-"""A Program as a drawing: Mermaid or Graphviz text, one box a node, boxes grouped by scope and phase."""
+"""A Program as a drawing: Mermaid or Graphviz text, one box for each node, grouped by scope and phase."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _external(program: Program) -> list[Value]:
 
 
 def _ids(program: Program) -> dict[int, str]:
-    """Names in the drawing of inputs and nodes; a node goes by its first result."""
+    """Names in the drawing of inputs and nodes; a node is named after its first result."""
     ids = {id(value): f"i{i}" for i, value in enumerate(program.inputs)}
     return ids | {id(node.outputs[0]): f"n{i}" for i, node in enumerate(program.nodes)}
 

@@ -123,7 +123,7 @@ def chains(program: Program, member: Callable[[Node], bool]) -> list[list[Node]]
 
 
 def _group_to_join(node: Node, group_of: dict[int, int], groups: list[list[Node]], reached: set[int]) -> int | None:
-    """The latest group that the node reads from directly, and from nowhere else by way of outside nodes."""
+    """The latest group that the node reads directly, and does not also reach through nodes outside of it."""
     sources = {group_of[id(v.node)] for v in node.inputs if v.node is not None and id(v.node) in group_of}
     fitting = [
         g for g in sources - reached

@@ -323,7 +323,7 @@ class Program:
 
     @property
     def constants(self) -> list[Value]:
-        """Constants that some node reads or the Program hands back, each once."""
+        """Constants that some node reads or the Program returns, each once."""
         seen: dict[int, Value] = {}
         for value in [*(v for n in self.nodes for v in n.inputs), *self.results]:
             if value.kind == "constant":
@@ -332,7 +332,7 @@ class Program:
 
     @property
     def results(self) -> list[Value]:
-        """Everything the Program hands back: outputs, then updates."""
+        """Everything that the Program returns: outputs, then updates."""
         return [*self.outputs.values(), *self.updates.values()]
 
     @property

@@ -35,7 +35,7 @@ class Buffer:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Where every temporary value of a Program lives, and how many bytes there are of each kind.
+    """Where every temporary value of a Program is stored, and how many bytes there are of each kind.
 
     Attributes:
         buffers: Place and lifetime of each temporary value and of each node's workspace.

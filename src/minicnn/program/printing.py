@@ -8,7 +8,7 @@ from minicnn.program.graph import Node, Program, Value
 
 
 def table(program: Program) -> str:
-    """One line a node: result, operation with its inputs, shape, dtype, FLOPs, bytes, where it comes from."""
+    """One line for each node: result, operation with its inputs, shape, dtype, FLOPs, bytes, phase and scope."""
     rows = [("result", "operation", "shape", "FLOPs", "bytes", "phase", "scope")]
     for node in program.nodes:
         cost = node.cost

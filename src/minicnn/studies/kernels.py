@@ -306,7 +306,7 @@ def _sweep_table(
 
 
 def _library(name: str) -> str:
-    """What a candidate of a sweep is without its level or loader: what it is compared with, and absent with."""
+    """Name of a candidate of a sweep without its level or loader: the candidate that it is compared with."""
     return name.partition(" / ")[0].replace("-loader", "")
 
 

@@ -46,7 +46,7 @@ class Sizes:
 
     Attributes:
         iterations: Iterations, each on the whole training set.
-        turn: How many of them a candidate makes in its turn, between two looks at the accuracy.
+        turn: How many of them a candidate makes in a round, between two evaluations of the accuracy.
         hold_out: Samples held out.
         repeats: How often the forward pass and each operation are timed.
         samples: The most samples that are used; 0 for all.

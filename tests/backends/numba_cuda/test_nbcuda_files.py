@@ -190,7 +190,7 @@ def test_the_kernel_of_the_documentation_is_the_one_that_is_generated() -> None:
     program = Program()
     x, w = program.input("x", (256, 100)), program.input("w", (100, 32), kind="parameter")
     program.outputs["y"] = ops.relu(x @ w + program.input("b", (32,), kind="parameter"))
-    plan = plan_of(program, tiling.IN_SIMULATOR)
+    plan = plan_of(program, tiling.NumbaTiles(H200))
     (launch,) = plan.launches
     text = generate(plan, launch, set(), 256).text
     assert f"```py\n{text}```\n" in (ROOT / "docs/numba-cuda.md").read_text("utf-8")

@@ -34,7 +34,7 @@ class Sizes:
         channel_counts: Channels, and filters, of the sweep.
         images: Heights and widths of the sweep.
         batches: Batch sizes of the sweep.
-        rounds: How often each strategy has its turn.
+        rounds: How often each strategy is measured.
         budget_s: Seconds after which no round of a point and direction starts, once each strategy has had three.
         not_in_sweeps: Backends that take part at the point that all sweeps go through only.
         not_in_layers: Backends that do not take part in the breakdown by layers.

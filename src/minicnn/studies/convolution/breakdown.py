@@ -228,7 +228,7 @@ def measure(
 
     Returns:
         "seconds" by candidate, phase and part; "nodes", "merged" and "apart": whose nodes were timed so; "steps" by
-        candidate; "out": why others could not take part; and "refused": who computes another loss.
+        candidate; "out": why others could not take part; and "refused": those that compute another loss.
     """
     result: dict[str, Any] = {
         "seconds": {}, "nodes": [], "merged": [], "apart": [], "steps": {}, "losses": {}, "out": {}, "refused": {},

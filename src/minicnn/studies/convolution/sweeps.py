@@ -25,7 +25,7 @@ from minicnn.tolerance import tolerance
 OWN = "own kernel"  # of a backend that has one for convolutions
 VENDOR, CHANNELS_FIRST = "vendor", "vendor, channels first"  # the library's own on images in NHWC, and in NCHW
 LEAST_S = 0.01  # a call that takes less is repeated, and the mean counts
-ASLEEP_S = 0.02  # a candidate that has not computed for so long is awakened
+IDLE_S = 0.02  # a candidate that was idle for so long computes for a moment before it is timed
 FACTS = ("errors", "layouts", "workspace", "measured", "prepared")
 HostArray = np.ndarray[Any, Any]
 Way = tuple[str, Direction]
@@ -94,7 +94,7 @@ class Convolver:
             torch_peer.at_its_best()
         self._runs: dict[Way, tuple[Executable, dict[str, Array]]] = {}
         self._seconds: dict[Way, float] = {}
-        self._last_turn = 0.0
+        self._last_run = 0.0
         self._prepared = 0.0  # seconds of the last `begin`
         self._last: dict[str, Array] = {}
         self._problems: dict[str, Problem] = {}
@@ -158,7 +158,7 @@ class Convolver:
             self._runs[way, direction] = (backend.compile(program), given)
 
     def facts(self, right: Mapping[str, HostArray]) -> dict[str, Any]:
-        """What is timed in no turn: errors, layouts, workspace stated and measured, by strategy; seconds of `begin`."""
+        """What is not timed: errors, layouts, workspace stated and measured, by strategy; seconds of `begin`."""
         found = self.errors(right), self.layouts(), self.workspace(), self.measured(), self._prepared
         return dict(zip(FACTS, found, strict=True))
 
@@ -188,12 +188,12 @@ class Convolver:
             if self.backend.device == "cpu":
                 self.backend.synchronize()
 
-        if time.monotonic() - self._last_turn > ASLEEP_S:
+        if time.monotonic() - self._last_run > IDLE_S:
             awaken(self.backend, call)
         seconds = stopwatch(
             call, self.backend.synchronize, least_s=LEAST_S, expected_s=self._seconds.get((way, direction))
         )
-        self._seconds[way, direction], self._last_turn = seconds, time.monotonic()
+        self._seconds[way, direction], self._last_run = seconds, time.monotonic()
         return seconds
 
     def layouts(self) -> dict[str, str]:
@@ -225,7 +225,7 @@ def measure(names: Sequence[str], problems: Sequence[Problem], rounds: int, budg
     Args:
         names: The backends.
         problems: The problems, in NHWC and float32.
-        rounds: How often each has its turn.
+        rounds: How often each is measured.
         budget_s: Seconds after which no round of a problem and direction starts, once each has had three.
 
     Returns:
@@ -236,7 +236,7 @@ def measure(names: Sequence[str], problems: Sequence[Problem], rounds: int, budg
 
 
 def _answers(workers: Mapping[str, Worker], failed: dict[str, str]) -> dict[str, Any]:
-    """What those that have been asked and have not failed answer; who fails now is put down with the reason."""
+    """The results of those that were called and did not fail; of one that fails, the reason is noted."""
     found = {}
     for name in [name for name in workers if name not in failed]:
         try:
@@ -251,8 +251,8 @@ def _begun(
 ) -> tuple[dict[str, dict[str, str]], dict[str, Any]]:
     """What `Convolver.begin` and `Convolver.facts` return for each that has not failed.
 
-    All begin at the same time. While those on a GPU compile, the others tell their facts, in turn: their threads would
-    wait for cores that threads of others keep busy; on two cores that took ten times as long.
+    All begin at the same time. While those on a GPU compile, the others report their facts, one after the other: side
+    by side, their threads would wait for cores that the threads of others keep busy, ten times as long on two cores.
     """
     for worker in workers.values():
         worker.send("begin", problem)

@@ -1,4 +1,4 @@
-"""Study `roofline`: where four networks sit under the machine's roofline, and what holds them back.
+"""Study `roofline`: where four networks sit under the machine's roofline, and what limits them.
 
 R. Vasant, Performance Benchmarking of Neural Networks Across CPU and GPU Environments, 2025-11-14.
 """
@@ -25,7 +25,7 @@ class Sizes:
         image: Height and width of the images; 64 in Tiny-ImageNet.
         batches: Batch sizes of the sweep, the smallest first.
         swept: Networks that are trained at each of them; the others at the batch size of the epoch only.
-        rounds: How often each candidate has its turn.
+        rounds: How often each candidate is measured.
         budget_s: Seconds after which no round of a batch size starts, once each candidate has had three.
         samples: Training images of an epoch.
         tests: Test images.
@@ -107,7 +107,7 @@ def _train(
 
 
 def present(page: Page, setting: Setting, results: Results) -> None:
-    """Ceilings, counts, times, the roofline, and what holds each network back."""
+    """Ceilings, counts, times, the roofline, and what limits each network."""
     pages.machine(page, results["ceilings"])
     pages.counts(page, {n: results[f"counts-{n}"] for n in NETWORKS})
     pages.memory(page, results["accounts"], {n: results[f"training-{n}"] for n in NETWORKS})

@@ -15,7 +15,7 @@ from minicnn.bench import CandidateError, Worker, stopwatch
 from minicnn.bench.candidates import PEERS, backend_of, on_gpu
 from minicnn.program.graph import Program
 
-COPIES = ("numpy", "torch", "cupy")  # libraries that copy into an array that is there already
+COPIES = ("numpy", "torch", "cupy")  # libraries that copy into an existing array
 PRECISIONS = {
     "numpy": ("float32", "float64"), "torch": ("float32", "float64", "bfloat16"), "jax": ("float32",),
     "cupy": ("float32", "float64", "float16"),

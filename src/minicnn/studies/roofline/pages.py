@@ -261,7 +261,7 @@ def trained(page: Page, setting: Setting, results: Mapping[str, Found]) -> None:
 
 
 def roofline(page: Page, setting: Setting, results: Results) -> None:
-    """Paths of the batch sweep under the roofline, and what holds each network back."""
+    """Paths of the batch sweep under the roofline, and what limits each network."""
     page.section("Under the roofline")
     training = {name: results[f"training-{name}"] for name in NETWORKS}
     counted = {name: results[f"counts-{name}"] for name in NETWORKS}

@@ -101,7 +101,7 @@ class Runner:
         return [self._step() for _ in RTOLS]
 
     def begin(self, batch: int) -> None:
-        """Start anew from the first weights, with a batch of so many images on the device."""
+        """Start again from the initial weights, with a batch of so many images on the device."""
         if self._peer:
             self._begin_torch(batch)
         else:
@@ -265,7 +265,7 @@ def measure(
         name: Name of the network.
         folder: Where `prepare` has written.
         batches: Batch sizes, the smallest first.
-        rounds: How often each candidate has its turn.
+        rounds: How often each candidate is measured.
         budget_s: Seconds after which no round of a batch size starts, once each candidate has had three.
         epoch_batch: Batch size of the epoch.
     """

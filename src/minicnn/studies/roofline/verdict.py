@@ -1,4 +1,4 @@
-"""What holds a training step back: compute, memory, launches or the input, from figures alone."""
+"""What limits a training step: compute, memory, launches or the input, from figures alone."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def floor(
 
 @dataclass(frozen=True)
 class Verdict:
-    """What holds a step back.
+    """What limits a step.
 
     Attributes:
         bottleneck: "compute", "memory", "launch" or "input".
