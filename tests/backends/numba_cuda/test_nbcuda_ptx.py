@@ -18,6 +18,7 @@ pytest.importorskip("numba_cuda")
 from backends.cupy.dense import dense_network, step
 from backends.cupy.networks import NETWORKS
 from minicnn import zoo
+from minicnn.backends._gpu.device import H200
 from minicnn.backends.numba_cuda import compiling, tiling
 from minicnn.backends.numba_cuda.generation import generate
 from minicnn.backends.numba_cuda.shim import SIMULATED
@@ -43,7 +44,7 @@ def capability(request: pytest.FixtureRequest) -> Any:
 
 def compiled(program: Program, capability: tuple[int, int], *, fuse: bool = True, tiled: bool = True) -> None:
     """Compile all kernels of a Program; tiles live in registers and shared memory only."""
-    plan = plan_of(program, tiling.IN_SIMULATOR, fuse=fuse, tiled=tiled)
+    plan = plan_of(program, tiling.NumbaTiles(H200), fuse=fuse, tiled=tiled)
     for launch in plan.launches:
         if launch[0].reference:
             continue
@@ -57,7 +58,7 @@ def compiled(program: Program, capability: tuple[int, int], *, fuse: bool = True
 def test_the_updates_of_many_parameters_fit_into_shared_memory() -> None:
     model = zoo.get_model("squeezenet1_1", input_shape=(64, 64, 3), backend="numpy")
     model.compile(SGD(0.1, momentum=0.9), SparseCategoricalCrossentropy(from_logits=True))
-    plan = plan_of(model.program("train", batch_size=8), tiling.IN_SIMULATOR, fuse=True, tiled=True)
+    plan = plan_of(model.program("train", batch_size=8), tiling.NumbaTiles(H200), fuse=True, tiled=True)
     source = generate(plan, max(plan.launches, key=len), set(), 256)
     made = compiling.ptx(source.text, source.signature, (9, 0), source.threads)
     sizes = [int(size) for size in re.findall(r"\.shared .*\[(\d+)\];", made)]

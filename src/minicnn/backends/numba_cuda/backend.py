@@ -54,7 +54,7 @@ class NumbaCudaBackend(Backend):
         self.options = options or Options()
         self.steps_at_once = 256 if self.captures else 1
         self.gpu = get_device(int(self.device.partition(":")[2] or 0))
-        self.tiles: Tiles = tiling.NumbaTiles(self.gpu.gpu) if self.gpu.gpu is not None else tiling.IN_SIMULATOR
+        self.tiles: Tiles = tiling.NumbaTiles(self.gpu.gpu or tiling.SIMULATOR)
 
     @property
     def description(self) -> Gpu | None:

@@ -113,6 +113,3 @@ class NumbaTiles(Tiles):
                 region.rows //= 2
         region.blocks = min(region.tiles, blocks)
         return NumbaLayout(region).shared <= self.gpu.shared_block
-
-
-IN_SIMULATOR = NumbaTiles(SIMULATOR, limits=_SMALL, simulated=True)
