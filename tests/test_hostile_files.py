@@ -225,10 +225,10 @@ def test_what_could_not_be_read_is_not_written(tmp_path: Path) -> None:
 def test_deep_and_wide_models_that_are_no_attack(tmp_path: Path) -> None:
     x = Input((3,))
     y = x
-    for _ in range(30):
+    for _ in range(10):
         inner = Input((3,))
         y = Model(inner, Add()([inner, Dense(3)(inner)]))(y)
-    for _ in range(300):
+    for _ in range(100):
         y = Activation("relu")(y)
     model = Model(x, y, backend="numpy")
     model.save(tmp_path / "m")

@@ -88,8 +88,9 @@ def test_every_backend_goes_on_bit_for_bit(backend: str, tmp_path: Path) -> None
     assert_equal_models(model, loaded, digits()[0])
 
 
-@pytest.mark.parametrize("target", BACKENDS)
-@pytest.mark.parametrize("source", BACKENDS)
+@pytest.mark.parametrize(
+    ("source", "target"), [("numpy", "torch"), ("torch", "jax"), ("jax", "numpy"), ("numpy", "numpy")]
+)
 def test_saved_on_one_backend_and_loaded_on_another(source: str, target: str, tmp_path: Path) -> None:
     model = trained(source)
     model.save(tmp_path / "m")
