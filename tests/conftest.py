@@ -35,6 +35,17 @@ settings.register_profile(
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
+# Folders that answer in a minute, without the cases that compile.
+QUICK, COMPILING = {"callbacks", "layers", "models", "ops", "program", "zoo"}, ("jax", "numba")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give the marker `quick`."""
+    for item in items:
+        if item.path.parent.name in QUICK and not any(name in item.name for name in COMPILING):
+            item.add_marker(pytest.mark.quick)
+
+
 @pytest.fixture
 def registry() -> Iterator[None]:
     """Forgets the primitives that a test defines."""
