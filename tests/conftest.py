@@ -3,21 +3,47 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores; libraries read this when they are loaded
+# Libraries read these variables when they are loaded, and processes that tests start inherit them.
+WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
+if WORKER:  # workers share the cores
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(variable, "1")
+else:
+    FOLDER = tempfile.TemporaryDirectory(prefix="minicnn-tests-")  # removed when Python ends
+    os.environ["MINICNN_TESTS"] = FOLDER.name
+
+# What one test has compiled the others load. All workers share minicnn's own folder; JAX writes its files in place, so
+# each has one.
+CODE = Path(os.environ["MINICNN_TESTS"])
+os.environ.setdefault("MINICNN_CACHE", str(CODE / "minicnn"))
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CODE / f"jax{WORKER}"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 settings.register_profile("dev", max_examples=20, deadline=None)
-settings.register_profile("ci", max_examples=100, deadline=None, derandomize=True)
+settings.register_profile("ci", max_examples=40, deadline=None, derandomize=True)
 settings.register_profile(
     "nightly", max_examples=1000, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+# Folders that answer in a minute, without the cases that compile.
+QUICK, COMPILING = {"callbacks", "layers", "models", "ops", "program", "zoo"}, ("jax", "numba")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give the marker `quick`."""
+    for item in items:
+        if item.path.parent.name in QUICK and not any(name in item.name for name in COMPILING):
+            item.add_marker(pytest.mark.quick)
 
 
 @pytest.fixture

@@ -65,6 +65,9 @@ def test_the_licences_are_what_the_packages_say() -> None:
     assert said["numpy"] is not None  # packages of today say it
 
 
-def test_the_readme_installs_the_pytorch_of_the_gate() -> None:
-    pins = re.findall(r"torch(==[\d.]+)", (ROOT / "README.md").read_text("utf-8"))
-    assert pins == [str(CONSTRAINTS["torch"])]
+def test_the_readme_s_commands_need_no_framework_and_the_gate_installs_both_before() -> None:
+    commands = re.findall(r"^python3 -m venv .*$", (ROOT / "README.md").read_text("utf-8"), re.M)
+    assert len(commands) == 2
+    assert not re.search("torch|jax", " ".join(commands))
+    gate = (ROOT / ".ci/run").read_text("utf-8")
+    assert 0 < gate.index('".[test,torch,jax]"') < gate.index('bash -ec "${commands[1]}"')

@@ -134,6 +134,7 @@ def uninterrupted(name: str, backend: str) -> tuple[Models, dict[str, np.ndarray
 
 
 def check(name: str, backend: str, breaks: list[Interrupt], save_freq: Any) -> None:
+    pytest.importorskip(backend)
     models, expected = uninterrupted(name, backend)
     with tempfile.TemporaryDirectory(dir=MEMORY) as base:
         folder, backup = Path(base, "out"), Path(base, "backup")

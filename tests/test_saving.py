@@ -78,6 +78,7 @@ def test_training_goes_on_as_if_the_model_had_not_been_saved(optimizer: Optimize
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_every_backend_goes_on_bit_for_bit(backend: str, tmp_path: Path) -> None:
+    pytest.importorskip(backend)
     model = compiled(backend)
     go_on(model)
     model.save(tmp_path / "m")
@@ -88,9 +89,12 @@ def test_every_backend_goes_on_bit_for_bit(backend: str, tmp_path: Path) -> None
     assert_equal_models(model, loaded, digits()[0])
 
 
-@pytest.mark.parametrize("target", BACKENDS)
-@pytest.mark.parametrize("source", BACKENDS)
+@pytest.mark.parametrize(
+    ("source", "target"), [("numpy", "torch"), ("torch", "jax"), ("jax", "numpy"), ("numpy", "numpy")]
+)
 def test_saved_on_one_backend_and_loaded_on_another(source: str, target: str, tmp_path: Path) -> None:
+    pytest.importorskip(source)
+    pytest.importorskip(target)
     model = trained(source)
     model.save(tmp_path / "m")
     loaded = load_model(tmp_path / "m", target)

@@ -215,6 +215,7 @@ def test_each_network_has_its_recipe(
 
 
 def test_the_backend_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
     monkeypatch.setenv("MINICNN_BACKEND", "torch")
     output, _, record = trained("mlp", "--samples", "60", "--epochs", "1", "--precision", "float64")
     assert record["backend"] == "torch"

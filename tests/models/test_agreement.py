@@ -97,8 +97,14 @@ def assert_agree(found: Array, wanted: Array, terms: int) -> None:
         assert abs(a - b) <= atol + rtol * abs(b), (step, a, b)
 
 
-@pytest.mark.parametrize("backend", [pytest.param("numba", marks=pytest.mark.no_cover), "torch", "jax"])
-@pytest.mark.parametrize("name", sorted(NETWORKS))
+# Those that compile take the two networks that have most kinds of operations.
+TRAINED = [(name, "torch") for name in sorted(NETWORKS)] + [
+    pytest.param(name, backend, marks=pytest.mark.no_cover)
+    for name in ("normalized", "platforms") for backend in ("numba", "jax")
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "backend"), TRAINED)
 def test_a_hundred_steps(name: str, backend: str) -> None:
     pytest.importorskip(backend)
     assert_agree(losses(name, backend), expected(name), longest_sum(name))

@@ -46,8 +46,7 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("what", BAD)
-@pytest.mark.parametrize("backend", FAST)
+@pytest.mark.parametrize(("backend", "what"), [*(("numpy", what) for what in BAD), ("torch", "above"), ("jax", "sum")])
 def test_targets(backend: str, what: str) -> None:
     pytest.importorskip(backend)
     loss, units, y, message = BAD[what]

@@ -10,7 +10,7 @@ import pytest
 
 from minicnn import Layer, Model, Sequential
 from minicnn.layers import BatchNormalization, Conv2D, Dense, Dropout, GlobalAveragePooling2D, Input
-from support.model_cases import FAST, assert_same_weights, blobs
+from support.model_cases import assert_same_weights, blobs
 
 X, Y = blobs(16, 4, 3)
 
@@ -32,7 +32,7 @@ def changed(model: Model) -> set[str]:
     return {path for path, w in model.get_weights().items() if np.any(w != before[path])}
 
 
-@pytest.mark.parametrize("backend", [*FAST, "numba"])
+@pytest.mark.parametrize("backend", ["numpy", "jax"])
 def test_frozen_weights_stay(backend: str) -> None:
     pytest.importorskip(backend)
     assert changed(network(backend=backend, first=True, norm=True)) == {"head/kernel", "head/bias"}

@@ -44,8 +44,10 @@ def test_get_weights_gives_copies(backend: str, used: bool) -> None:
     assert_same_weights(model.get_weights(), before)
 
 
-@pytest.mark.parametrize("backend", FAST)
-@pytest.mark.parametrize("library", FAST)
+@pytest.mark.parametrize(
+    ("library", "backend"),
+    [("numpy", "numpy"), ("numpy", "torch"), ("numpy", "jax"), ("torch", "torch"), ("torch", "numpy"), ("jax", "jax")],
+)
 def test_set_weights_takes_copies(backend: str, library: str) -> None:
     pytest.importorskip(backend)
     model = network(backend)

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from minicnn import machine
+from minicnn.bench import figures
 from minicnn.bench.candidates import Field, find
 from minicnn.cli import study
 
@@ -21,3 +23,16 @@ def same_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, field: Field) 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(study, "find", lambda: field)
     monkeypatch.setattr(machine, "warnings", list)
+
+
+@pytest.fixture(autouse=True)
+def figures_are_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole as SVG: `tests/bench/test_report.py` draws single panels and PNG, and each drawing takes a second."""
+    render, drawn = figures._render, dict[str, bytes]()
+
+    def once(figure: figures.Figure, _: Sequence[figures.Panel], form: str) -> bytes:
+        if figure.name not in drawn:
+            drawn[figure.name] = render(figure, figure.panels, "svg")
+        return drawn[figure.name] if form == "svg" else b"\x89PNG"
+
+    monkeypatch.setattr(figures, "_render", once)

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from minicnn.layers.layer import Layer, Shape, Trace, snake_case
 from minicnn.ops import as_float
-from minicnn.program.graph import ITEMSIZE, Program, Value
+from minicnn.program.graph import ITEMSIZE, MOST_NODES, Program, Value
 
 # Shapes are found by tracing a batch of this size: one would hide layers that mix up samples.
 _BATCH = 2
@@ -94,11 +94,11 @@ def Input(shape: Sequence[int], *, dtype: str = "float32", name: str | None = No
     return SymbolicTensor((None, *lengths), dtype, name)
 
 
-def connect(layer: Layer, inputs: Tensors, training: bool | None = None) -> Any:
-    """Result tensors of a layer; their shapes are found by tracing it."""
+def connect(layer: Layer, inputs: Tensors, training: bool | None = None, most_nodes: int = MOST_NODES) -> Any:
+    """Result tensors of a layer; their shapes are found by tracing it, which may take so many nodes."""
     as_list = not isinstance(inputs, SymbolicTensor)
     tensors = list(inputs) if not isinstance(inputs, SymbolicTensor) else [inputs]
-    trace = Trace(Program("shapes"))
+    trace = Trace(Program("shapes", most_nodes=most_nodes))
     values = [trace.program.input(f"x{i}", (_BATCH, *t.sample_shape), t.dtype) for i, t in enumerate(tensors)]
     # A model converts what it is given to floating point.
     values = [as_float(v, trace.dtype) if t.source is None else v for v, t in zip(values, tensors, strict=True)]

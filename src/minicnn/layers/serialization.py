@@ -24,12 +24,13 @@ import numpy as np
 from minicnn import layers
 from minicnn.initializers import INITIALIZER_CLASSES, Initializer
 from minicnn.layers.activation import ACTIVATIONS
-from minicnn.layers.graph import Graph, Input, SymbolicTensor
+from minicnn.layers.graph import Graph, Input, SymbolicTensor, connect
 from minicnn.layers.layer import Layer
-from minicnn.program.graph import MOST_NODES
 
 # Bounds of a description: layers, each counted as often as it is made and called, and graphs within graphs.
 MOST_LAYERS, MOST_NESTED = 5_000, 50
+# Nodes that all its calls emit: ResNet-152 has 1,755.
+MOST_EMITTED = 20_000
 
 Config = dict[str, Any]
 CustomObjects = Mapping[str, Any] | None
@@ -263,7 +264,7 @@ def graph_from_config(config: Mapping[str, Any], custom_objects: CustomObjects =
 class Budget(dict[str, Any]):
     """The caller's classes by name, and the effort that may still be made, which everything that is read shares."""
 
-    left = MOST_NODES
+    left = MOST_EMITTED
 
     def spend(self, effort: int) -> None:
         """Count what a call of a layer takes: see `Call.effort`.
@@ -274,7 +275,7 @@ class Budget(dict[str, Any]):
         self.left -= effort
         if self.left < 0:
             message = (
-                f"The layers of a saved graph emit at most {MOST_NODES:,} nodes, 4 KB of constants counted as one. "
+                f"The layers of a saved graph emit at most {MOST_EMITTED:,} nodes, 4 KB of constants counted as one. "
                 "Received: more. Save its weights alone, and build it in Python."
             )
             raise ValueError(message)
@@ -306,7 +307,7 @@ def _graph_from_config(
             return found if part["list"] else found[0]
 
         for call in config["calls"]:
-            result = made[call["layer"]](tensors(call, "inputs"), training=call["training"])
+            result = connect(made[call["layer"]], tensors(call, "inputs"), call["training"], custom_objects.left)
             results.append(result if isinstance(result, list) else [result])
             custom_objects.spend(sum(t.source.effort for t in results[-1][:1] if t.source))
         inputs = results[0] if config["inputs"]["list"] else results[0][0]

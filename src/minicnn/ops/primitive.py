@@ -63,6 +63,7 @@ class Primitive:
             for p in parameters
             if p.kind is p.KEYWORD_ONLY and p.name != "xp" and p.default is not p.empty
         }
+        self._attr_set = set(self.attr_names)
         self._shape: ShapeRule | None = None
         self._gradient: GradientRule | None = None
         self._cost: CostRule = lambda node: flops * sum(v.size for v in node.outputs)
@@ -102,9 +103,9 @@ class Primitive:
                 f"Received: {len(args)}."
             )
             raise TypeError(message)
-        unknown = sorted(set(attrs) - set(self.attr_names))
-        missing = sorted(set(self.attr_names) - set(attrs) - set(self.attr_defaults))
-        if unknown or missing:
+        given = {**self.attr_defaults, **attrs}
+        if given.keys() != self._attr_set:
+            unknown, missing = sorted(given.keys() - self._attr_set), sorted(self._attr_set - given.keys())
             message = (
                 f"{self.name} takes the keyword arguments {list(self.attr_names)}. "
                 f"Received: {sorted(attrs)} (unknown: {unknown}, missing: {missing})."
@@ -118,7 +119,7 @@ class Primitive:
                 f"{self.name}.reference(..., xp=namespace)."
             )
             raise TypeError(message)
-        node = program.emit(self, self._as_values(program, args), {**self.attr_defaults, **attrs})
+        node = program.emit(self, self._as_values(program, args), given)
         return node.outputs[0] if len(node.outputs) == 1 else node.outputs
 
     def _as_values(self, program: Program, args: Sequence[Any]) -> list[Value]:

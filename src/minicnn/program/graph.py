@@ -31,8 +31,7 @@ ITEMSIZE = {
     "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8,
 }  # fmt: skip
 
-# More nodes than this are a mistake, such as a pooling to an output of 300,000 places: a network of 1,000 layers trains
-# with some 10,000 nodes.
+# More nodes than this are a mistake, such as a pooling to an output of 300,000 places: ResNet-152 trains with 3,000.
 MOST_NODES = 50_000
 MOST_CONSTANT_BYTES = 1 << 28  # of all constants together
 
@@ -218,8 +217,9 @@ class Program:
         constant_bytes: Bytes of all constants that were made.
     """
 
-    def __init__(self, name: str = "program") -> None:
+    def __init__(self, name: str = "program", *, most_nodes: int = MOST_NODES) -> None:
         self.name = name
+        self._most_nodes = most_nodes
         self.inputs: list[Value] = []
         self.nodes: list[Node] = []
         self.outputs: dict[str, Value] = {}
@@ -265,10 +265,11 @@ class Program:
                     f"{value!r} of {value.program.name!r}. Do not keep Values between calls of a layer."
                 )
                 raise ValueError(message)
-        if len(self.nodes) >= MOST_NODES:
+        if len(self.nodes) >= self._most_nodes:
             message = (
-                f"A Program has at most {MOST_NODES:,} nodes. Received: one more, {op.name}, in {self.name!r}. Use "
-                "fewer layers, or smaller sizes where a layer makes a node for each element of its output."
+                f"A Program has at most {MOST_NODES:,} nodes, the layers of a saved graph fewer. Received: one more, "
+                f"{op.name}, in {self.name!r}. Use fewer layers, or smaller sizes where a layer makes a node for each "
+                "element of its output."
             )
             raise ValueError(message)
         specs = op.result_specs(tuple(v.spec for v in inputs), attrs)

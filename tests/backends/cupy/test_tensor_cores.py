@@ -34,7 +34,7 @@ pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="kernels run
 PLAIN: dict[str, Any] = {
     "strides": (1, 1), "padding": ((0, 0), (0, 0)), "dilation": (1, 1), "groups": 1, "data_format": "NHWC",
 }  # fmt: skip
-few = settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+few = settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(autouse=True)

@@ -45,7 +45,8 @@ def test_reference(case: Case) -> None:
         np.testing.assert_array_equal(x.numpy(), before)
 
 
-@pytest.mark.parametrize("level", LEVELS)
+# One node has little to fuse: where each takes long, the two ends are enough.
+@pytest.mark.parametrize("level", ["naive", "all"] if SIMULATED else LEVELS)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_kernels(case: Case, level: str) -> None:
     check_kernels(NumbaCudaBackend(options=LEVELS[level]), case)

@@ -25,9 +25,14 @@ pytestmark = EITHER
 LEVELS = {"naive": NAIVE, "all": Options()}
 
 
-# Looking at each line makes naive kernels, which other tests run too, four times slower.
-@pytest.mark.parametrize("level", [pytest.param("naive", marks=pytest.mark.no_cover), "all"])
-@pytest.mark.parametrize("network", NETWORKS)
+# Looking at each line makes naive kernels, which other tests run too, four times slower, as the simulator is with them.
+@pytest.mark.parametrize(
+    ("network", "level"),
+    [
+        *((network, "all") for network in NETWORKS),
+        *(pytest.param(n, "naive", marks=pytest.mark.no_cover) for n in (["mlp"] if SIMULATED else NETWORKS)),
+    ],
+)
 def test_a_step_is_that_of_numpy(network: str, level: str) -> None:
     program, given = step_of(network)
     expected = get_backend("numpy").compile(program())(given)
