@@ -112,13 +112,10 @@ def test_agree_on_torch_arrays(case: WindowCase) -> None:
     check(problem_of(case), xp, torch.tensor, lambda t: t.numpy(), case.seed)
 
 
-@pytest.mark.parametrize(
-    ("data_format", "changes"),
-    [("NHWC", {"groups": 2, "padding": ((2, 0), (1, 3))}), ("NCHW", {})],
-)
-def test_agree_on_jax_arrays(data_format: str, changes: dict[str, Any]) -> None:
+def test_agree_on_jax_arrays() -> None:
+    """One problem that no strategy refuses: JAX takes seconds to compile each."""
     jax = pytest.importorskip("jax")
-    problem = Problem(2, (6, 5), 2, 4, (3, 3), **{"padding": ((1, 1), (1, 1)), **changes}, data_format=data_format)
+    problem = Problem(2, (6, 5), 2, 4, (3, 3), padding=((1, 1), (1, 1)), data_format="NCHW")
     arrays = operands(problem)
     expected = three(ops, problem, *(a.astype("float64") for a in arrays), numpy_xp)
     for strategy in STRATEGIES.values():

@@ -132,7 +132,7 @@ def test_caches_as_linux_tells_them(tmp_path: Path) -> None:
 def test_a_peer_has_launches_only() -> None:
     pytest.importorskip("torch")
     found = ceilings.measure(["torch.nn:cpu"], [2**14], {"cpu": 64}, 2)
-    assert [0 < seconds < 0.01 for seconds in found["launches"]["torch.nn:cpu"]] == [True, True]
+    assert [seconds > 0 for seconds in found["launches"]["torch.nn:cpu"]] == [True, True]
     assert not any(found[what] for what in ("copies", "products", "out"))
 
 
