@@ -2,14 +2,14 @@
 
 Slow, but it checks every kernel, plan and placement of memory on machines without a GPU.
 
-Tensor cores round as NVIDIA's do. Products of 8 terms of 16 bits, or of 4 of TF32, are exact; they and the sum so far are
-shifted to the largest exponent among them (a product's is the sum of its factors') and cut off there behind 24 bits of a
-significand and one more; they are added exactly, and the sum is cut off behind 24 bits. Nothing is rounded to nearest, so
-that each such step loses up to a unit in the last place of the sum, always towards zero. This is capability 8.x; 9.0 adds
-twice as many terms at a time and keeps two more bits, and so loses less.
+Tensor cores round as NVIDIA's do. Products of 8 terms of 16 bits, or of 4 of TF32, are exact. They and the sum so far
+are aligned to the largest exponent among them (that of a product is the sum of its factors' exponents), and each loses
+what lies behind 24 bits and one more. What is left is added exactly, and the sum is cut off behind 24 bits. Nothing is
+rounded to nearest: each time a sum loses up to a unit in its last place, always towards zero. This is capability 8.x;
+9.0 takes twice as many terms at a time and keeps two more bits rather than one, so that it loses less.
 
-See Fasi, Higham, Mikaitis and Pranesh, "Numerical behavior of NVIDIA tensor cores", PeerJ Computer Science 7:e330, 2021,
-and Khattak and Mikaitis, "Accurate models of NVIDIA tensor cores", arXiv:2512.07004, 2025.
+See Fasi, Higham, Mikaitis and Pranesh, "Numerical behavior of NVIDIA tensor cores", PeerJ Computer Science 7:e330,
+2021, and Khattak and Mikaitis, "Accurate models of NVIDIA tensor cores", arXiv:2512.07004, 2025.
 """
 
 from __future__ import annotations
@@ -175,7 +175,8 @@ static inline uint32_t pack_float16(float low, float high) { return float16(low)
 constexpr int AT_ONCE = 8, EXTRA_BITS = 1;  // capability 8.x, whose sums lose most; 9.0 has 16 and 2
 using FragmentA = const uint32_t[4];
 using FragmentB = const uint32_t[2];
-// Operands have EACH numbers in a register, so that there are 8 * EACH terms; add(c, x, y) adds the products of so many numbers, as bits.
+// Operands have EACH numbers in a register, so that there are 8 * EACH terms; add(c, x, y) adds the products of so many
+// numbers, as bits, to c.
 template <int EACH, class T, class F> static inline void mma(T (&c)[4], FragmentA& a, FragmentB& b, F add) {
   Warp& w = warps[threadIdx.x / 32];
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -193,9 +194,11 @@ template <int EACH, class T, class F> static inline void mma(T (&c)[4], Fragment
   }
   w.all.wait();
 }
-// Floating-point products are added N at a time, by the rules in this file's docstring. LEAST: exponent of the least normal number.
+// Products of floating-point numbers are added N at a time, by the rules in this file's docstring. LEAST: exponent of
+// the least normal number.
 static inline int exponent(float x, int least) { return max((__float_as_int(x) >> 23 & 255) - 127, least); }
-template <int TERMS, int N, int LEAST, class F> static inline float truncated_sum(float c, const uint32_t* x, const uint32_t* y, F number) {
+template <int TERMS, int N, int LEAST, class F>
+static inline float truncated_sum(float c, const uint32_t* x, const uint32_t* y, F number) {
   for (int first = 0; first < TERMS; first += N) {
     double terms[N + 1] = {c}, rounded = c;
     int top = c == 0 ? -1000 : exponent(c, -126);
