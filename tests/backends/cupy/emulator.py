@@ -1,6 +1,15 @@
 """The generated kernels on the CPU: compiled as C++, the threads of a block taking turns.
 
 Slow, but it checks every kernel, plan and placement of memory on machines without a GPU.
+
+Tensor cores round as NVIDIA's do. Products of 8 terms of 16 bits, or of 4 of TF32, are exact. They and the sum so far
+are aligned to the largest exponent among them (that of a product is the sum of its factors' exponents), and each loses
+what lies behind 24 bits and one more. What is left is added exactly, and the sum is cut off behind 24 bits. Nothing is
+rounded to nearest: each time a sum loses up to a unit in its last place, always towards zero. This is capability 8.x;
+9.0 takes twice as many terms at a time and keeps two more bits rather than one, so that it loses less.
+
+See Fasi, Higham, Mikaitis and Pranesh, "Numerical behavior of NVIDIA tensor cores", PeerJ Computer Science 7:e330,
+2021, and Khattak and Mikaitis, "Accurate models of NVIDIA tensor cores", arXiv:2512.07004, 2025.
 """
 
 from __future__ import annotations
@@ -163,10 +172,12 @@ static inline uint32_t bfloat16(float x) {
 static inline uint32_t float16(float x) { _Float16 h = x; uint16_t b; memcpy(&b, &h, 2); return b; }
 static inline uint32_t pack_bfloat16(float low, float high) { return bfloat16(low) | bfloat16(high) << 16; }
 static inline uint32_t pack_float16(float low, float high) { return float16(low) | float16(high) << 16; }
+constexpr int AT_ONCE = 8, EXTRA_BITS = 1;  // capability 8.x, whose sums lose most; 9.0 has 16 and 2
 using FragmentA = const uint32_t[4];
 using FragmentB = const uint32_t[2];
-// Operands have EACH numbers in a register, so that there are 8 * EACH terms; product(x, y) of two numbers as bits.
-template <int EACH, class T, class F> static inline void mma(T (&c)[4], FragmentA& a, FragmentB& b, F product) {
+// Operands have EACH numbers in a register, so that there are 8 * EACH terms; add(c, x, y) adds the products of so many
+// numbers, as bits, to c.
+template <int EACH, class T, class F> static inline void mma(T (&c)[4], FragmentA& a, FragmentB& b, F add) {
   Warp& w = warps[threadIdx.x / 32];
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   memcpy(w.a[lane], a, sizeof(FragmentA));
@@ -174,15 +185,43 @@ template <int EACH, class T, class F> static inline void mma(T (&c)[4], Fragment
   w.all.wait();
   for (int r = 0; r < 4; r++) {
     const int m = g + 8 * (r / 2), n = 2 * t + r % 2;
+    uint32_t x[8 * EACH], y[8 * EACH];
     for (int k = 0; k < 8 * EACH; k++) {
       const int half = k / (4 * EACH), at = k / EACH % 4, shift = k % EACH * (32 / EACH);
-      c[r] += product(w.a[m % 8 * 4 + at][m / 8 + 2 * half] >> shift, w.b[n * 4 + at][half] >> shift);
+      x[k] = w.a[m % 8 * 4 + at][m / 8 + 2 * half] >> shift, y[k] = w.b[n * 4 + at][half] >> shift;
     }
+    c[r] = add(c[r], x, y);
   }
   w.all.wait();
 }
+// Products of floating-point numbers are added N at a time, by the rules in this file's docstring. LEAST: exponent of
+// the least normal number.
+static inline int exponent(float x, int least) { return max((__float_as_int(x) >> 23 & 255) - 127, least); }
+template <int TERMS, int N, int LEAST, class F>
+static inline float truncated_sum(float c, const uint32_t* x, const uint32_t* y, F number) {
+  for (int first = 0; first < TERMS; first += N) {
+    double terms[N + 1] = {c}, rounded = c;
+    int top = c == 0 ? -1000 : exponent(c, -126);
+    for (int k = 0; k < N; k++) {
+      const float u = number(x[first + k]), v = number(y[first + k]);
+      rounded += terms[k + 1] = double(u) * v;
+      if (u != 0 && v != 0) top = max(top, exponent(u, LEAST) + exponent(v, LEAST));
+    }
+    c = float(rounded);
+    if (top == -1000 || !(fabsf(c) < INFINITY)) continue;
+    int64_t sum = 0;
+    for (double term : terms) sum += int64_t(ldexp(term, 23 + EXTRA_BITS - top));
+    int64_t last = 1;  // of the 24 bits that a float32 holds
+    while (sum / last >= 1 << 24 || sum / last <= -(1 << 24)) last *= 2;
+    c = float(ldexp(double(sum / last * last), top - 23 - EXTRA_BITS));
+  }
+  return c;
+}
 static inline void mma_bytes(int (&c)[4], FragmentA& a, FragmentB& b) {
-  mma<4>(c, a, b, [](uint32_t x, uint32_t y) { return int(uint8_t(x)) * int8_t(y); });
+  mma<4>(c, a, b, [](int sum, const uint32_t* x, const uint32_t* y) {
+    for (int k = 0; k < 32; k++) sum += int(uint8_t(x[k])) * int8_t(y[k]);
+    return sum;
+  });
 }
 template <class T> static inline T __shfl_xor_sync(unsigned, T x, int m) {
   Warp& w = warps[threadIdx.x / 32];
@@ -200,14 +239,19 @@ static inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
   return r;
 }
 static inline void mma_bfloat16(float (&c)[4], FragmentA& a, FragmentB& b) {
-  mma<2>(c, a, b, [](uint32_t x, uint32_t y) { return from_bfloat16(x & 0xffff) * from_bfloat16(y & 0xffff); });
-}
-static inline void mma_tf32(float (&c)[4], FragmentA& a, FragmentB& b) {
-  const auto seen = [](uint32_t x) { return __int_as_float(x & 0xffffe000); };
-  mma<1>(c, a, b, [=](uint32_t x, uint32_t y) { return seen(x) * seen(y); });
+  mma<2>(c, a, b, [](float sum, const uint32_t* x, const uint32_t* y) {
+    return truncated_sum<16, AT_ONCE, -126>(sum, x, y, [](uint32_t r) { return from_bfloat16(r & 0xffff); });
+  });
 }
 static inline void mma_float16(float (&c)[4], FragmentA& a, FragmentB& b) {
-  mma<2>(c, a, b, [](uint32_t x, uint32_t y) { return from_float16(x & 0xffff) * from_float16(y & 0xffff); });
+  mma<2>(c, a, b, [](float sum, const uint32_t* x, const uint32_t* y) {
+    return truncated_sum<16, AT_ONCE, -14>(sum, x, y, [](uint32_t r) { return from_float16(r & 0xffff); });
+  });
+}
+static inline void mma_tf32(float (&c)[4], FragmentA& a, FragmentB& b) {
+  mma<1>(c, a, b, [](float sum, const uint32_t* x, const uint32_t* y) {
+    return truncated_sum<8, AT_ONCE / 2, -126>(sum, x, y, [](uint32_t r) { return __int_as_float(r & 0xffffe000); });
+  });
 }
 """
 

@@ -31,7 +31,8 @@ extern "C" __global__ void kernel(const float* a, const float* b, float* c) {{
     load_matrices(left[0][k], shared_address(&as[k][lane % 16][lane / 16 * 4]));
     load_transposed(right[0][k], shared_address(&bs[k][lane % 16][0]));
   }}
-  float sums[1][1][4] = {{}};
+  float sums[1][1][4];
+  for (int r = 0; r < 4; r++) sums[0][0][r] = c[(g + 8 * (r / 2)) * 8 + 2 * t + r % 2];
   multiply_fragments<{kind}, 1, 1>(sums, left, right);
   for (int r = 0; r < 4; r++) c[(g + 8 * (r / 2)) * 8 + 2 * t + r % 2] = sums[0][0][r];
 }}
@@ -75,13 +76,34 @@ def test_a_product_of_bytes_is_exact() -> None:
     np.testing.assert_array_equal(c.astype("int64") @ [1, 256, 65536], a.astype("int64") @ b.astype("int64"))
 
 
+def multiplied(kind: str, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """The sum c + a @ b of fragments (16 x 16, 16 x 8, 16 x 8) of a kind."""
+    a, b, c = (np.array(x, "float32") for x in (a, b, c))
+    source = Source(KERNEL.format(kind=kind), (), False, 1, 32, kind)
+    emulator.library(source, 3).run((ctypes.c_void_p * 3)(*(x.ctypes.data for x in (a, b, c))))
+    return c
+
+
 @pytest.mark.skipif(shutil.which("g++") is None, reason="kernels run on the host through g++")
 @pytest.mark.parametrize(("kind", "error"), [("Float32", 3e-7), ("Bfloat16", 8e-3), ("Float16", 1e-3)])
 def test_a_product_of_fragments(kind: str, error: float) -> None:
     rng = np.random.default_rng(0)
     a, b = rng.normal(size=(16, 16)).astype("float32"), rng.normal(size=(16, 8)).astype("float32")
-    c = np.full((16, 8), np.nan, "float32")
-    source = Source(KERNEL.format(kind=kind), (), False, 1, 32, kind)
-    emulator.library(source, 3).run((ctypes.c_void_p * 3)(*(x.ctypes.data for x in (a, b, c))))
     expected = a.astype("float64") @ b
-    assert np.linalg.norm(c - expected) < error * np.linalg.norm(expected)
+    assert np.linalg.norm(multiplied(kind, a, b, np.zeros((16, 8))) - expected) < error * np.linalg.norm(expected)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="kernels run on the host through g++")
+@pytest.mark.parametrize(("kind", "sums"), [
+    ("Float16", [1 + 2**-23, -1 - 2**-23, 1.0, 2**-22, 1 + 2**-23]),  # cut off: as published, see emulator.py
+    ("Bfloat16", [1 + 2**-23, -1 - 2**-23, 1.0, 2**-22, 1 + 2**-23]),
+    ("Float32", [1 + 2**-22, -1 - 2**-22, 1 + 2**-22, 2**-22, 1 + 2**-22]),  # to nearest
+])  # fmt: skip
+def test_tensor_cores_cut_off_what_float32_rounds(kind: str, sums: list[float]) -> None:
+    a, b, c = np.zeros((16, 16)), np.full((16, 8), 2**-11), np.zeros((16, 8))
+    c[[0, 2, 4]], c[1] = 1, -1
+    a[0, 0], a[1, 0] = 1.5 * 2**-12, -1.5 * 2**-12  # one and a half units in the last place of c
+    a[2, :8] = a[3, :8] = 2**-14  # an eighth of one, eight times: each is lost beside c
+    a[4, 0], a[4, 15] = 2**-12, 2**-13  # one, then a half in the second half of the terms
+    found = multiplied(kind, a, b, c)[:5]
+    np.testing.assert_array_equal(found, np.broadcast_to(np.array(sums, "float32")[:, None], (5, 8)))

@@ -112,7 +112,7 @@ template <class A> struct FloatRows : RowStream<A, float> {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
     const int first = warp / A::PARTS * A::OWN_TILES, part = warp % A::PARTS;
     if (first >= A::TILES) return;
-    float sums[A::OWN_TILES][A::GROUPS][4] = {};
+    float sums[A::OWN_TILES][A::GROUPS][4] = {}, alone[A::OWN_TILES][A::GROUPS][4] = {};  // 32 terms: see multiply_fragments
 #pragma unroll
     for (int own = 0; own < A::OWN_STEPS; own++) {
       const int step = part + own * A::PARTS;
@@ -137,8 +137,14 @@ template <class A> struct FloatRows : RowStream<A, float> {
           split_tf32(a[m][0][2 * k + 1], a[m][1][2 * k + 1], lower.v[k]);
         }
       }
-      add(sums, a, b);
+      add(alone, a, b);
+      if (own % 4 == 3) {
+        add_fragments(sums, alone);
+#pragma unroll
+        for (int i = 0; i < A::OWN_TILES * A::GROUPS * 4; i++) (&alone[0][0][0])[i] = 0.0f;
+      }
     }
+    add_fragments(sums, alone);
     float* out = reinterpret_cast<float*>(memory + A::SHARED_SUMS) + part * A::ROWS * A::M;
 #pragma unroll
     for (int m = 0; m < A::OWN_TILES; m++) {

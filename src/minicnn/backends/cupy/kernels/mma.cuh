@@ -142,13 +142,28 @@ struct Float16 {
   static DEVICE void mma(float (&c)[4], const uint32 (&a)[4], const uint32 (&b)[2]) { mma_float16(c, a, b); }
 };
 
-// c[m][n] += a[m] * b[n] for M x N fragments: products that wait for each other are far apart.
+// c[m][n] += sums[m][n] by ordinary additions.
+template <int M, int N> DEVICE void add_fragments(float (&c)[M][N][4], const float (&sums)[M][N][4]) {
+#pragma unroll
+  for (int m = 0; m < M; m++)
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+      for (int r = 0; r < 4; r++) c[m][n][r] += sums[m][n][r];
+}
+
+// c[m][n] += a[m] * b[n] for M x N fragments: products that wait for each other are far apart. Tensor cores cut sums off, always towards
+// zero, rather than rounding them to nearest, so that the error of many terms would grow with their number. Where operands have several
+// parts, to keep float32's accuracy, tensor cores therefore sum these 16 terms alone, from zero.
 template <class P, int M, int N>
 DEVICE void multiply_fragments(float (&c)[M][N][4], const uint32 (&a)[M][P::PARTS][4], const uint32 (&b)[N][P::PARTS][2]) {
+  float alone[M][N][4] = {};
+  float (&sums)[M][N][4] = P::PARTS > 1 ? alone : c;
 #pragma unroll
   for (int k = 0; k < P::PRODUCTS; k++)
 #pragma unroll
     for (int m = 0; m < M; m++)
 #pragma unroll
-      for (int n = 0; n < N; n++) P::mma(c[m][n], a[m][P::left(k)], b[n][P::right(k)]);
+      for (int n = 0; n < N; n++) P::mma(sums[m][n], a[m][P::left(k)], b[n][P::right(k)]);
+  if (P::PARTS > 1) add_fragments(c, alone);
 }
