@@ -11,8 +11,8 @@ from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Lowering, Rows, Rule
 from minicnn.backends.numba.moving import MOVING_RULES
 from minicnn.backends.numba.optimizing import UPDATE_RULES
 from minicnn.backends.numba.statistics import STATISTIC_RULES, normalize
-from minicnn.program.fusion import Readers
 from minicnn.program.graph import ITEMSIZE, Node, Value
+from minicnn.program.readers import Readers
 
 _BYTES = ("uint8", "bool")
 
