@@ -16,10 +16,6 @@ from minicnn.program.graph import Program, Value
 
 Shape = tuple[int | None, ...]
 
-# How often `trainable` of any layer has been set: a model need not look at its layers again while it is the same.
-changes_of_trainable = [0]
-
-
 @dataclass(eq=False)
 class Weight:
     """Declaration of an array that a layer owns; all models made of the layer share its numbers.
@@ -145,7 +141,6 @@ class Layer:
     def trainable(self, trainable: bool) -> None:
         for layer in self._with_sublayers():
             layer._trainable = _checked_bool(trainable)
-        changes_of_trainable[0] += 1
 
     def _with_sublayers(self) -> list[Layer]:
         """This layer and all that it holds, at any depth, each once."""

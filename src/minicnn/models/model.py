@@ -130,6 +130,7 @@ class Model(Network):
         self.optimizer, self._objective = get_optimizer(optimizer), objective
         self.precision = precision
         self._engine.reset(PRECISIONS[precision].dtype, self._weights if self.built else {})
+        self._noted.clear()
         self._note_trainable()
         self._position = (0, 0)
 
