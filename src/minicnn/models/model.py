@@ -15,6 +15,7 @@ import numpy as np
 from minicnn.backends import get_backend, infer_backend, refuse_after_fork
 from minicnn.backends.base import Array, Backend
 from minicnn.callbacks import Callback, Callbacks, History, progress
+from minicnn.description import check_model_state
 from minicnn.loop.adapters import Standardizer, is_loader, samples_of
 from minicnn.loop.batches import ArraySource, LoaderSource, Source, prediction_runs, split_off
 from minicnn.loop.executor import Totals
@@ -401,8 +402,6 @@ class Model(Network):
         Raises:
             ValueError: If it is no such state; then nothing is changed.
         """
-        from minicnn.saving import check_model_state
-
         check_model_state(self, state)
         self._engine.restore(state["arrays"], state["steps_taken"])
         self._totals = {name: self.backend.asarray(np.array(t)) for name, t in state["totals"].items()}

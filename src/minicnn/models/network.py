@@ -13,8 +13,9 @@ import numpy as np
 
 from minicnn.backends.base import Backend
 from minicnn.initializers import Initializer, generator
-from minicnn.layers.graph import Graph, SymbolicTensor
+from minicnn.layers.graph import Graph
 from minicnn.layers.layer import Layer, Shape, Weight
+from minicnn.layers.symbolic import SymbolicTensor
 from minicnn.loop.adapters import host, numeric
 from minicnn.loop.executor import Engine
 from minicnn.loop.objective import Objective
@@ -26,6 +27,8 @@ from minicnn.summary import Explanation, summary
 
 class Network(Graph):
     """A model as far as it needs no training: weights, Programs, tables; see `Model`."""
+
+    described_as = "Model"  # which class a file names
 
     def __init__(
         self,

@@ -74,4 +74,7 @@ __all__ = [
     "sum", "sum_to_shape", "take", "tanh", "where",
 ]  # fmt: skip
 
-OPERATORS.update({f.__name__: f for f in (add, subtract, multiply, divide, power, negative, matmul, getitem)})
+OPERATORS |= {
+    "add": add, "subtract": subtract, "multiply": multiply, "divide": divide, "power": power, "negative": negative,
+    "matmul": matmul, "getitem": getitem,
+}  # fmt: skip
