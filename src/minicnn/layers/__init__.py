@@ -2,11 +2,11 @@
 
 from minicnn.layers.activation import ELU, Activation, LeakyReLU, ReLU, Softmax
 from minicnn.layers.adaptive import AdaptiveAveragePooling2D
-from minicnn.layers.configured import CLASSES
+from minicnn.layers.configured import CLASSES as _CLASSES
 from minicnn.layers.convolutional import Conv2D
 from minicnn.layers.core import Dense, Rescaling
 from minicnn.layers.depthwise import DepthwiseConv2D, SeparableConv2D
-from minicnn.layers.graph import Graph
+from minicnn.layers.graph import Graph as _Graph
 from minicnn.layers.layer import Layer
 from minicnn.layers.local_response import LocalResponseNormalization
 from minicnn.layers.merging import Add, Average, Concatenate, Maximum, Minimum, Multiply, Subtract
@@ -57,4 +57,6 @@ __all__ = [
     "ZeroPadding2D",
 ]
 
-CLASSES.update({c.__name__: c for c in (Graph, *map(globals().get, __all__)) if isinstance(c, type) and c is not Layer})
+# What plain data may name.
+_LAYERS = [value for name, value in globals().items() if name in __all__ and name not in ("Input", "Layer")]
+_CLASSES.update({layer.__name__: layer for layer in (_Graph, *_LAYERS)})

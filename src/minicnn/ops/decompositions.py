@@ -33,11 +33,6 @@ def decompose(node: Node) -> Sequence[Value]:
     return _DECOMPOSITIONS[node.op.name](node)
 
 
-def decomposable(node: Node) -> bool:
-    """Whether there is a decomposition of the node's primitive."""
-    return node.op.name in _DECOMPOSITIONS
-
-
 def _of(*ops: Primitive) -> Callable[[Decomposition], Decomposition]:
     def enter(rule: Decomposition) -> Decomposition:
         _DECOMPOSITIONS.update({op.name: rule for op in ops})
