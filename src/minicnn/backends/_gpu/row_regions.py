@@ -76,7 +76,7 @@ def find(program: Program, gpu: Gpu, *, takes_rows: Callable[[Node, str], bool])
     for batch in sorted(batches, reverse=True):
         scope = _Scope(gpu, streams, batch)
         nodes = [n for n in program.nodes if id(n) not in taken | apart]
-        for part in _components(program, _members(program, nodes, scope)):
+        for part in _components(_members(program, nodes, scope)):
             one = RowRegion(batch, part)
             one.sums = {id(n) for n in part if _sums_rows(n, scope)}
             if _choose(one, streams, gpu):
@@ -203,7 +203,7 @@ def _convex(program: Program, inside: dict[int, Node], scope: _Scope) -> dict[in
     return kept
 
 
-def _components(program: Program, nodes: Sequence[Node]) -> list[list[Node]]:
+def _components(nodes: Sequence[Node]) -> list[list[Node]]:
     """Nodes that hang together, in order; those that do something that is worth a kernel."""
     group = {id(n): k for k, n in enumerate(nodes)}
     maker = {id(v): n for n in nodes for v in n.outputs}
