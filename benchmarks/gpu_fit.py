@@ -25,6 +25,7 @@ from typing import Any, TextIO
 import numpy as np
 from gpu_steps import SIZES, build
 
+from minicnn.loop.adapters import as_data
 from minicnn.loop.prefetch import Run
 
 EPOCHS = {"platforms": 8, "kernels": 2, "mlp": 1}
@@ -71,7 +72,7 @@ def candidates(study: str, backend: str, tty: TextIO) -> dict[str, Callable[[], 
                 model.fit(*on_device, batch, epochs, verbose, last_batch="pad", **extra)
 
     source = (
-        bare._source([tuple(on_device)] * steps, None, None, batch, "keep")
+        bare._source(as_data([tuple(on_device)] * steps), None, None, batch, "keep")
         if whole
         else bare._source(*on_device, None, batch, "pad")
     )

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from minicnn import Sequential, get_backend, layers
+from minicnn.loop.adapters import as_data
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.optimizers import SGD
 
@@ -110,7 +111,7 @@ def measure(study: str, name: str, precision: str = "float32", repeats: int = 50
     given: tuple[Any, Any] = x, y
     index: np.ndarray[Any, Any] | None = orders(rng, samples, batch, steps)
     if study == "mlp_float":  # as its study does: each step takes the arrays as they are
-        given, index = ([((x / 255).astype("float32"), y)], None), None
+        given, index = (as_data([((x / 255).astype("float32"), y)]), None), None
     start = time.perf_counter()
     backend = get_backend(name, strict=True)
     model = build(study, backend, precision)

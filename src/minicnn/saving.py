@@ -6,7 +6,6 @@ builds only classes that minicnn or the caller names, and runs nothing that is i
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,13 +15,14 @@ import minicnn
 from minicnn import schedules
 from minicnn.backends import get_backend
 from minicnn.backends.base import Backend
-from minicnn.callbacks.states import arrays_like, check_state, count, duration, flag
+from minicnn.description import describe, expected_arrays
 from minicnn.files import Path, SavedModelError, Tensors, read_tensors, write_tensors
-from minicnn.layers.serialization import Budget, check_size, decode, encode, graph_from_config, graph_to_config
-from minicnn.losses import LOSSES, Loss
-from minicnn.metrics import METRICS, MeanLoss, Metric
+from minicnn.layers.configured import decode
+from minicnn.layers.serialization import Budget, graph_from_config
+from minicnn.losses import LOSSES
+from minicnn.metrics import METRICS, MeanLoss
 from minicnn.models import Model, Sequential
-from minicnn.optimizers import OPTIMIZERS, Optimizer
+from minicnn.optimizers import OPTIMIZERS
 from minicnn.schedules import Schedule
 
 __all__ = ["SavedModelError", "load_model", "load_weights", "save_model", "save_weights"]
@@ -65,7 +65,7 @@ def save_model(model: Model, path: Path) -> None:
     """
     about = describe(model)
     model._check_trainable()  # the optimizer's state is that of the weights that were trained
-    expected, there = _expected(model), model._engine.names()
+    expected, there = expected_arrays(model), model._engine.names()
     unknown = set(there) - set(expected) - {"step"}
     if unknown:
         message = (
@@ -109,7 +109,7 @@ def load_model(
         wrong = f"its model cannot be built ({type(error).__name__}: {error})"
         remedy = "Pass all classes that are not minicnn's own as custom_objects, or save the model again"
         raise SavedModelError(path, wrong, remedy) from error
-    _check(path, tensors, _expected(model))
+    _check(path, tensors, expected_arrays(model))
     model._engine.restore(tensors, int(tensors.get("step", 0)))
     return model
 
@@ -154,93 +154,6 @@ def load_weights(model: Model, path: Path) -> None:
     model.set_weights(tensors)
 
 
-def describe(model: Model) -> dict[str, Any]:
-    """All of a model but its arrays, as plain data.
-
-    Raises:
-        RuntimeError: If the model is not built.
-        TypeError: If an argument of a layer, loss, metric or optimizer is no plain data.
-    """
-    objective = model._objective
-    compiled = None if objective is None or model.optimizer is None else {
-        "optimizer": _to_config(model.optimizer),
-        "losses": [_to_config(loss) for loss in objective.losses],
-        "metrics": [[_to_config(metric) for metric in metrics] for metrics in objective.metrics],
-        "loss_weights": list(objective.loss_weights),
-        "precision": model.precision,
-    }  # fmt: skip
-    graph = graph_to_config(model)
-    check_size(graph)
-    return {
-        "class": "Sequential" if isinstance(model, Sequential) else "Model",
-        "name": model.name,
-        "seed": model.seed,
-        **({} if model.trainable else {"trainable": False}),
-        "graph": graph,
-        "weights": list(model._weights),
-        "compile": compiled,
-    }
-
-
-def check_model_state(model: Model, state: Any) -> None:
-    """Raise a ValueError unless `Model.set_state` can take the state up, and training can go on from there."""
-    batch = _batch(state)
-    metrics = {}
-    if batch is not None and (batch or state.get("totals")):
-        inputs = model.program("evaluate", batch_size=2).inputs
-        metrics = {v.name: (v.shape, v.dtype) for v in inputs if v.kind == "metric"}
-    optimizer = model.optimizer
-    arrays = arrays_like(_expected(model), frozenset(model._weights))
-
-    def steps(value: Any) -> bool:
-        return count(value) and value < 2**31 and (optimizer is None or duration(_rate(optimizer, value)))
-
-    def totals(value: Any) -> bool:
-        if not arrays_like(metrics, frozenset(metrics if batch else ()))(value):
-            return False
-        return not batch or all(np.all(a >= 1) for n, a in value.items() if n.endswith("loss/count"))
-
-    def rate(value: Any) -> bool:
-        fixed = optimizer is not None and not isinstance(optimizer.learning_rate, Schedule)
-        return duration(value) if fixed else value is None
-
-    check_state(
-        model, state, position=lambda _: batch is not None, arrays=arrays, steps_taken=steps, totals=totals,
-        samples_seen=count, stop_training=flag, learning_rate=rate,
-    )  # fmt: skip
-
-
-def _batch(state: Any) -> int | None:
-    """The batch that comes next in a state of a model; None if it has no position."""
-    position = state.get("position") if isinstance(state, Mapping) else None
-    if not isinstance(position, list) or len(position) != 2 or not all(map(count, position)):
-        return None
-    return int(position[1])
-
-
-def _rate(optimizer: Optimizer, step: int) -> Any:
-    try:
-        return optimizer.rate(step)
-    except ArithmeticError:  # a schedule that grows without end
-        return None
-
-
-def _to_config(value: Any) -> Any:
-    """The class and the constructor's arguments, which are attributes of the same names."""
-    if not isinstance(value, Optimizer | Loss | Metric | Schedule):
-        return encode(value)
-    config = {}
-    for name in inspect.signature(type(value)).parameters:
-        if not hasattr(value, name):
-            message = (
-                "What is saved keeps each argument of its constructor as an attribute of the same name. "
-                f"Received: {type(value).__name__} without {name!r}. Set self.{name}."
-            )
-            raise TypeError(message)
-        config[name] = _to_config(getattr(value, name))
-    return {"class": type(value).__name__, "config": config}
-
-
 def _read(path: Path, *kinds: str) -> tuple[Tensors, dict[str, Any]]:
     tensors, about = read_tensors(path)
     if about.get("kind") not in kinds:
@@ -273,17 +186,6 @@ def _model(about: Mapping[str, Any], backend: Backend | None, classes: Mapping[s
             made["optimizer"], made["losses"], metrics, loss_weights=made["loss_weights"], precision=precision
         )
     return model
-
-
-def _expected(model: Model) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Shape and dtype of every tensor in the file of a model."""
-    dtype = model._engine.dtype
-    expected = {path: (weight.shape, dtype) for path, weight in model._weights.items()}
-    if model.optimizer is None:
-        return expected
-    for path in model._trainable_paths():
-        expected |= dict.fromkeys(model.optimizer.state_names(path), (model._weights[path].shape, dtype))
-    return expected | {"step": ((), "int32")}
 
 
 def _check(

@@ -18,11 +18,6 @@ class Explanation:
 
     rows: list[tuple[Node, str]]
 
-    @property
-    def fallbacks(self) -> list[tuple[Node, str]]:
-        """The nodes that run their reference."""
-        return [(node, how) for node, how in self.rows if how.startswith("reference")]
-
     def __str__(self) -> str:
         width = max((len(repr(node)) for node, _ in self.rows), default=0)
         return "\n".join(f"{node!r:<{width}}  {node.scope:<24}  {how}" for node, how in self.rows)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from minicnn import ops
 from minicnn.layers import ELU, Activation, Conv2D, Dense, Input, LeakyReLU, ReLU, Softmax
-from minicnn.layers.activation import ACTIVATIONS, get_activation
+from minicnn.layers.activations import ACTIVATIONS, get_activation
 from support.layer_check import run_layer, run_layer_check
 from support.numerics import assert_close
 from support.strategies import normal, seeds

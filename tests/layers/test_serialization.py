@@ -25,16 +25,9 @@ from minicnn.layers import (
     Layer,
     MaxPooling2D,
 )
+from minicnn.layers.configured import CLASSES, decode, encode, layer_from_config, layer_to_config
 from minicnn.layers.graph import Graph
-from minicnn.layers.serialization import (
-    CLASSES,
-    decode,
-    encode,
-    graph_from_config,
-    graph_to_config,
-    layer_from_config,
-    layer_to_config,
-)
+from minicnn.layers.serialization import graph_from_config, graph_to_config
 from support.layer_check import run
 from support.strategies import normal
 

@@ -9,7 +9,7 @@ import pytest
 
 from minicnn.backends import get_backend
 from minicnn.data import Loader
-from minicnn.loop.adapters import Standardizer, as_list, host, is_loader, numeric
+from minicnn.loop.adapters import Batches, Standardizer, as_data, as_list, host, numeric
 from minicnn.loop.batches import ArraySource
 from minicnn.losses import MeanSquaredError, SparseCategoricalCrossentropy
 from support.model_cases import FAST, to_library
@@ -88,7 +88,7 @@ def test_several_arrays_or_one(data: Any, count: int, found: int) -> None:
     ],
 )  # fmt: skip
 def test_what_is_a_loader(x: Any, loader: bool) -> None:
-    assert is_loader(x) is loader
+    assert isinstance(as_data(x), Batches) is loader
 
 
 def test_numbers() -> None:

@@ -10,7 +10,8 @@ from minicnn import ops
 from minicnn.backends import get_backend
 from minicnn.ops.fused import fused
 from minicnn.program import Program, gradients, optimize
-from minicnn.program.fusion import Readers, chains, merge
+from minicnn.program.fusion import chains, merge
+from minicnn.program.readers import Readers
 
 
 def results(program: Program) -> dict[str, np.ndarray]:

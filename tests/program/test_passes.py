@@ -10,8 +10,9 @@ from hypothesis import given
 
 from minicnn import ops
 from minicnn.ops import primitive
-from minicnn.program import Program, fold_constants, gradients, optimize, remove_dead_nodes
+from minicnn.program import Program, Spec, fold_constants, gradients, optimize, remove_dead_nodes
 from minicnn.program.passes import FOLD_LIMIT_BYTES, lower_precision
+from minicnn.program.readers import Readers
 from support.gradcheck import run_checked
 from support.strategies import normal, seeds
 
@@ -159,3 +160,53 @@ def test_lower_precision_leaves_float64_alone() -> None:
     program.outputs["y"] = x @ x
     assert lower_precision(program, "bfloat16") == 0
     assert len(program.nodes) == 1
+
+
+def test_nodes_are_replaced_where_they_stood() -> None:
+    program = Program()
+    x = program.input("x", (3,))
+    with program.scope("layer"):
+        y = ops.square(x)
+    program.outputs = {"y": y, "z": ops.exp(y)}
+    program.updates["x"] = y
+    assert program.replace(lambda n: [n.inputs[0] * n.inputs[0] + 0.0] if n.op is ops.square else None) == 1
+    assert [n.op.name for n in program.nodes] == ["multiply", "add", "exp"]
+    assert [n.scope for n in program.nodes] == ["layer", "layer", ""]
+    assert program.updates["x"] is program.outputs["y"] is program.nodes[1].outputs[0] is program.nodes[2].inputs[0]
+    assert program.replace(lambda _: None) == 0
+    # A node may give way to what it reads.
+    assert program.replace(lambda n: [n.inputs[0]] if n.op is ops.add else None) == 1
+    assert program.outputs["y"] is program.nodes[0].outputs[0]
+    np.testing.assert_allclose(run_checked(program, {"x": np.asarray([1, 2, 3], "float32")})["z"], np.exp([1, 4, 9]))
+
+
+def test_a_node_without_a_shape_rule_is_appended_with_its_specs() -> None:
+    @primitive
+    def halves(x: Any, *, xp: Any) -> Any:
+        """The first and the second half."""
+        return x[: x.shape[0] // 2], x[x.shape[0] // 2 :]
+
+    program = Program()
+    x = program.input("x", (4,))
+    with program.scope("here", "update"):
+        node = program.append(halves, [x], [Spec((2,)), Spec((2,))], {})
+    assert program.nodes == [node]
+    assert (node.scope, node.phase, [v.kind for v in node.outputs]) == ("here", "update", ["update"] * 2)
+    assert all(v.node is node for v in node.outputs)
+
+
+def test_readers() -> None:
+    program = Program()
+    x = program.input("x", (3,))
+    y = x + x
+    z = ops.exp(y) * x
+    program.outputs = {"z": z}
+    readers = Readers(program)
+    add, exp, multiply = program.nodes
+    assert readers.of(x) == [add, multiply]  # each once
+    assert readers.only(y) is exp
+    assert readers.only(x) is readers.only(z) is None
+    assert readers.is_result(z)
+    assert not readers.outside(x, {id(add), id(multiply)})
+    assert readers.outside(x, {id(add)})
+    assert readers.outside(z, {id(n) for n in program.nodes})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, Self
 
@@ -156,20 +156,34 @@ class Backend:
             RuntimeError: If `strict` is set and a node has no kernel.
         """
         result: list[Kernel] = []
-        missing = []
+        missing: list[tuple[Node, str]] = []
         for node in program.nodes:
             chosen = "reference_only is set" if self.reference_only else self.kernel(node)
             if isinstance(chosen, str):
-                missing.append(f"{node!r} in {node.scope or program.name}: {chosen}")
+                missing.append((node, chosen))
                 chosen = partial(node.op.reference, xp=self.xp, **node.attrs)
             result.append(chosen)
+        self.check_strict(missing, program)
+        return result
+
+    def check_strict(self, missing: Sequence[tuple[Node, str]], program: Program) -> None:
+        """Check that every node has a kernel, if `strict` is set.
+
+        Args:
+            missing: Nodes without one, each with the reason.
+            program: The Program.
+
+        Raises:
+            RuntimeError: If there are any.
+        """
         if self.strict and missing:
+            node, reason = missing[0]
             message = (
                 f"strict=True: every node needs a kernel of the {self.name} backend. Received {len(missing)} without "
-                f"one, first {missing[0]}. Use strict=False to run their references; model.explain() lists them."
+                f"one, first {node!r} in {node.scope or program.name}: {reason}. Use strict=False to run their "
+                "references; model.explain() lists them."
             )
             raise RuntimeError(message)
-        return result
 
     def compile(self, program: Program) -> Executable:
         """A function from the Program's inputs by name to its outputs and updates by name."""

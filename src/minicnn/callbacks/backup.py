@@ -13,8 +13,9 @@ import numpy as np
 
 from minicnn.callbacks.base import Callback, Logs
 from minicnn.callbacks.checkpoint import SaveFrequency, check_save_freq
-from minicnn.callbacks.states import anything, check_state, dict_of
+from minicnn.description import check_model_state, describe
 from minicnn.files import UNFINISHED, SavedModelError, Tensors, read_tensors, write_tensors, writing
+from minicnn.states import anything, check_state, dict_of
 
 _KIND, _FORMAT = "back-up of a training", 1
 
@@ -108,8 +109,6 @@ class BackupAndRestore(Callback):
 
     def _describe(self) -> dict[str, Any]:
         """What must be the same for a training to go on, as plain data."""
-        from minicnn.saving import describe
-
         about = describe(self.model)
         optimizer = about["compile"]["optimizer"]["config"]
         if not isinstance(optimizer.get("learning_rate"), dict):
@@ -161,8 +160,6 @@ class BackupAndRestore(Callback):
 
     def _check(self, state: Any) -> None:
         """Raise a ValueError unless the state fits this training; callbacks check their own when they get it."""
-        from minicnn.saving import check_model_state
-
         check_state(self, state, model=anything, callbacks=dict_of(dict_of(anything)))
         check_model_state(self.model, state["model"])
         batch, steps = state["model"]["position"][1], self.params["steps"]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from minicnn.callbacks.states import anything, check_state, count, dict_of, list_of
+from minicnn.states import anything, check_state, count, dict_of, list_of
 
 if TYPE_CHECKING:
     from minicnn.models import Model

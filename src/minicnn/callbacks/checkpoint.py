@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 from minicnn.callbacks.base import Callback, Logs
 from minicnn.callbacks.monitors import Mode, Monitor
-from minicnn.callbacks.states import check_state, count, number, optional
+from minicnn.description import describe
 from minicnn.files import check_folder, writing
+from minicnn.states import check_state, count, number, optional
 
 SaveFrequency = Literal["epoch"] | int
 
@@ -68,8 +69,6 @@ class ModelCheckpoint(Callback):
         """See `Callback`; what cannot be saved, or saved there, is refused before anything is computed."""
         check_folder(self._fixed())
         if not self.save_weights_only:
-            from minicnn.saving import describe
-
             describe(self.model)
 
     def on_epoch_begin(self, epoch: int) -> None:

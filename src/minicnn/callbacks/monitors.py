@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from minicnn.callbacks.base import Callback, Logs
-from minicnn.callbacks.states import arrays_like, check_state, count, number, optional
+from minicnn.states import arrays_like, check_state, count, number, optional
 
 Mode = Literal["auto", "min", "max"]
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from minicnn.callbacks.base import Callback
 from minicnn.callbacks.monitors import Mode, Monitor
-from minicnn.callbacks.states import check_state, count, number
 from minicnn.optimizers import Optimizer
 from minicnn.schedules import Schedule
+from minicnn.states import check_state, count, number
 
 
 class _RateCallback(Callback):

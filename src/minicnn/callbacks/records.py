@@ -14,8 +14,8 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from minicnn.callbacks.base import Callback
-from minicnn.callbacks.states import check_state, count, duration, list_of, optional, text
 from minicnn.files import check_folder, writing
+from minicnn.states import check_state, count, duration, list_of, optional, text
 
 
 class Timer(Callback):

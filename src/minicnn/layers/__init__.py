@@ -2,10 +2,11 @@
 
 from minicnn.layers.activation import ELU, Activation, LeakyReLU, ReLU, Softmax
 from minicnn.layers.adaptive import AdaptiveAveragePooling2D
+from minicnn.layers.configured import CLASSES as _CLASSES
 from minicnn.layers.convolutional import Conv2D
 from minicnn.layers.core import Dense, Rescaling
 from minicnn.layers.depthwise import DepthwiseConv2D, SeparableConv2D
-from minicnn.layers.graph import Input
+from minicnn.layers.graph import Graph as _Graph
 from minicnn.layers.layer import Layer
 from minicnn.layers.local_response import LocalResponseNormalization
 from minicnn.layers.merging import Add, Average, Concatenate, Maximum, Minimum, Multiply, Subtract
@@ -13,6 +14,7 @@ from minicnn.layers.normalization import BatchNormalization, GroupNormalization,
 from minicnn.layers.pooling import AveragePooling2D, GlobalAveragePooling2D, GlobalMaxPooling2D, MaxPooling2D
 from minicnn.layers.regularization import Dropout, SpatialDropout2D
 from minicnn.layers.reshaping import Cropping2D, Flatten, Permute, Reshape, UpSampling2D, ZeroPadding2D
+from minicnn.layers.symbolic import Input
 from minicnn.layers.transposed import Conv2DTranspose
 
 __all__ = [
@@ -54,3 +56,7 @@ __all__ = [
     "UpSampling2D",
     "ZeroPadding2D",
 ]
+
+# What plain data may name.
+_LAYERS = [value for name, value in globals().items() if name in __all__ and name not in ("Input", "Layer")]
+_CLASSES.update({layer.__name__: layer for layer in (_Graph, *_LAYERS)})

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 from minicnn.ops.windows import Axes, Padding, Pair
 
-PaddingMode = Literal["valid", "same"]
 PaddingArgument = str | int | tuple[int, int] | Padding
 
 LAYOUTS = {"channels_last": "NHWC", "channels_first": "NCHW"}

@@ -7,7 +7,7 @@ from typing import Any
 
 from minicnn import ops
 from minicnn.initializers import Initializer, get_initializer
-from minicnn.layers.activation import ActivationArgument, finish, get_activation
+from minicnn.layers.activations import ActivationArgument, finish, get_activation
 from minicnn.layers.arguments import number, positive
 from minicnn.layers.layer import Layer
 

@@ -1,122 +1,15 @@
-"""Layers wired together: symbolic tensors record which layer made them from what."""
+"""Layers wired together: a graph of them, which is itself a layer."""
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Self
 
-from minicnn.layers.layer import Layer, Shape, Trace, snake_case
-from minicnn.ops import as_float
-from minicnn.program.graph import ITEMSIZE, MOST_NODES, Program, Value
-
-# Shapes are found by tracing a batch of this size: one would hide layers that mix up samples.
-_BATCH = 2
-
-
-@dataclass(eq=False)
-class Call:
-    """One application of a layer to symbolic tensors.
-
-    Attributes:
-        layer: The layer.
-        inputs: What it is applied to.
-        as_list: Whether it is given a list.
-        training: What the caller said about training; None follows the model.
-        effort: Nodes that it emits, and one more for every 4 KB of their constants.
-    """
-
-    layer: Layer
-    inputs: list[SymbolicTensor]
-    as_list: bool
-    training: bool | None = None
-    effort: int = 0
-
-
-@dataclass(eq=False, repr=False)
-class SymbolicTensor:
-    """An array of a model that is being put together.
-
-    Attributes:
-        shape: Shape with the batch axis None.
-        dtype: Element type.
-        name: Name, for inputs.
-        source: The call that makes it; None for inputs.
-        index: Which of the call's results it is.
-    """
-
-    shape: Shape
-    dtype: str = "float32"
-    name: str | None = None
-    source: Call | None = None
-    index: int = 0
-
-    @property
-    def sample_shape(self) -> tuple[int, ...]:
-        """Shape of one sample."""
-        return tuple(n for n in self.shape[1:] if n is not None)
-
-    def __repr__(self) -> str:
-        return f"<SymbolicTensor{f' {self.name}' if self.name else ''}: {self.dtype}, shape {self.shape}>"
-
-
-Tensors = SymbolicTensor | Sequence[SymbolicTensor]
-
-
-def Input(shape: Sequence[int], *, dtype: str = "float32", name: str | None = None) -> SymbolicTensor:  # noqa: N802
-    """Start of a model: a symbolic tensor.
-
-    Args:
-        shape: Shape of one sample, such as (28, 28, 1), without the batch axis.
-        dtype: Element type of the arrays that the model will be given; integer images are
-            converted to floating point inside the model.
-        name: Name, for models with several inputs.
-
-    Raises:
-        ValueError: If the shape has other entries than positive integers, or the dtype is unknown.
-
-    Example:
-        >>> x = Input((28, 28, 1))
-    """
-    try:
-        lengths = tuple(operator.index(n) for n in shape)
-    except TypeError:
-        lengths = (0,)
-    if any(n < 1 for n in lengths):
-        message = (
-            f"Input takes the shape of one sample as positive integers. Received: {shape!r}. Leave out the batch axis."
-        )
-        raise ValueError(message)
-    if dtype not in ITEMSIZE:
-        message = f"dtype is one of {', '.join(ITEMSIZE)}. Received: dtype={dtype!r}."
-        raise ValueError(message)
-    return SymbolicTensor((None, *lengths), dtype, name)
-
-
-def connect(layer: Layer, inputs: Tensors, training: bool | None = None, most_nodes: int = MOST_NODES) -> Any:
-    """Result tensors of a layer; their shapes are found by tracing it, which may take so many nodes."""
-    as_list = not isinstance(inputs, SymbolicTensor)
-    tensors = list(inputs) if not isinstance(inputs, SymbolicTensor) else [inputs]
-    trace = Trace(Program("shapes", most_nodes=most_nodes))
-    values = [trace.program.input(f"x{i}", (_BATCH, *t.sample_shape), t.dtype) for i, t in enumerate(tensors)]
-    # A model converts what it is given to floating point.
-    values = [as_float(v, trace.dtype) if t.source is None else v for v, t in zip(values, tensors, strict=True)]
-    name = layer.name or snake_case(type(layer).__name__)
-    made = layer.trace_call(trace, name, values if as_list else values[0], training)
-    results = list(made) if isinstance(made, list | tuple) else [made]
-    for value in results:
-        if not isinstance(value, Value) or value.shape[:1] != (_BATCH,):
-            message = (
-                "A layer returns a Value, or a list of them, whose first axis is the batch. "
-                f"Received from {layer!r}: {value!r} for a batch of {_BATCH}."
-            )
-            raise ValueError(message)
-    effort = len(trace.program.nodes) + trace.program.constant_bytes // 4096
-    call = Call(layer, tensors, as_list, training, effort)
-    trace.program.nodes.clear()  # else its constants would live until Python looks for cycles
-    tensors = [SymbolicTensor((None, *v.shape[1:]), v.dtype, None, call, i) for i, v in enumerate(results)]
-    return tensors if isinstance(made, list | tuple) else tensors[0]
+from minicnn.layers.layer import Layer, Trace, snake_case
+from minicnn.layers.serialization import graph_from_config, graph_to_config
+from minicnn.layers.symbolic import Call, SymbolicTensor, Tensors
+from minicnn.program.graph import Value
 
 
 class Graph(Layer):
@@ -179,18 +72,19 @@ class Graph(Layer):
             results[id(call)] = result if isinstance(result, list | tuple) else [result]
         return [value(t) for t in self._outputs]
 
+    @classmethod
+    def saved_as(cls) -> str:
+        """The name of the class in plain data: a nested model is saved as the graph that it is."""
+        return "Graph"
+
     def get_config(self) -> dict[str, Any]:
         """Name and structure as plain data."""
-        from minicnn.layers.serialization import graph_to_config
-
         config = {"name": self.name, **graph_to_config(self)}
         return config if self.trainable else config | {"trainable": False}
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None = None) -> Self:
         """A graph with the structure that `get_config` gave."""
-        from minicnn.layers.serialization import graph_from_config
-
         graph = cls(*graph_from_config(config, custom_objects), name=config.get("name"))
         graph._trainable = config.get("trainable", True) is not False  # and not of the layers, which have their own
         return graph

@@ -5,19 +5,17 @@ from __future__ import annotations
 import inspect
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
 from minicnn.initializers import Initializer, get_initializer
 from minicnn.layers.cell import Cell
+from minicnn.layers.configured import Configured, checked_bool
 from minicnn.ops import random_uniform
 from minicnn.program.graph import Program, Value
 
 Shape = tuple[int | None, ...]
-
-# How often `trainable` of any layer has been set: a model need not look at its layers again while it is the same.
-changes_of_trainable = [0]
 
 
 @dataclass(eq=False)
@@ -93,7 +91,7 @@ class Trace:
         return zlib.crc32(f"{path}#{count}".encode())
 
 
-class Layer:
+class Layer(Configured):
     """Base class of layers.
 
     A subclass declares its weights in `build` and composes primitives in `call`. It writes no
@@ -125,7 +123,7 @@ class Layer:
             )
             raise ValueError(message)
         self.name = name
-        self._trainable = _checked_bool(trainable)
+        self._trainable = checked_bool(trainable)
         self.built = False
         self._trace: Trace | None = None
         self._path = ""
@@ -144,8 +142,7 @@ class Layer:
     @trainable.setter
     def trainable(self, trainable: bool) -> None:
         for layer in self._with_sublayers():
-            layer._trainable = _checked_bool(trainable)
-        changes_of_trainable[0] += 1
+            layer._trainable = checked_bool(trainable)
 
     def _with_sublayers(self) -> list[Layer]:
         """This layer and all that it holds, at any depth, each once."""
@@ -240,40 +237,6 @@ class Layer:
         )
         return value
 
-    def get_config(self) -> dict[str, Any]:
-        """Arguments of the constructor as plain data: the attributes that bear the arguments' names."""
-        from minicnn.layers.serialization import encode
-
-        config = {}
-        for name, parameter in inspect.signature(type(self)).parameters.items():
-            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) or name == "trainable":
-                continue
-            if not hasattr(self, name):
-                message = (
-                    "A layer keeps each argument as an attribute of the same name, so that a model can be "
-                    f"saved. Received: {type(self).__name__} without {name!r}. Set self.{name} or override "
-                    "get_config."
-                )
-                raise AttributeError(message)
-            config[name] = encode(getattr(self, name), f"{name} of {type(self).__name__}")
-        return config if self.trainable else config | {"trainable": False}
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None = None) -> Self:
-        """A layer with the arguments that `get_config` gave.
-
-        Args:
-            config: The arguments; tuples may have become lists.
-            custom_objects: Classes that are not minicnn's own, by name.
-        """
-        from minicnn.layers.serialization import decode
-
-        given = {name: decode(value, custom_objects) for name, value in config.items()}
-        trainable = given.pop("trainable", True)  # which a constructor need not take
-        layer = cls(**given)
-        layer._trainable = _checked_bool(trainable)
-        return layer
-
     # Calling ------------------------------------------------------------------------------------
 
     def __call__(self, inputs: Any, *, training: bool | None = None) -> Any:
@@ -283,12 +246,10 @@ class Layer:
             inputs: A tensor, or a list of them for layers that take several.
             training: Whether the layer, with all within it, acts as in training; as the model if None.
         """
-        from minicnn.layers.graph import SymbolicTensor, connect
-
         _check_constructed(self)
         several = inputs if isinstance(inputs, list | tuple) else [inputs]
-        if several and all(isinstance(x, SymbolicTensor) for x in several):
-            return connect(self, inputs, training)
+        if several and all(hasattr(x, "connect") for x in several):  # symbolic tensors
+            return several[0].connect(self, inputs, training)
         if self._trace is None or not several or not all(isinstance(x, Value) for x in several):
             message = (
                 "A layer is called on symbolic tensors from Input(), or on Values inside another layer's "
@@ -362,13 +323,6 @@ def _bound(held: Any, attribute: str, trace: Trace, path: str) -> Any:
     if isinstance(held, dict):
         return {k: _bound(v, f"{attribute}_{k}", trace, path) for k, v in held.items()}
     return held
-
-
-def _checked_bool(trainable: bool) -> bool:
-    if not isinstance(trainable, bool):
-        message = f"trainable is True or False. Received: trainable={trainable!r}."
-        raise ValueError(message)
-    return trainable
 
 
 def _check_constructed(layer: Layer) -> None:

@@ -1,9 +1,6 @@
-"""Layers and graphs as plain data (what JSON holds), and back.
+"""Graphs of layers as plain data (what JSON holds), and back.
 
-Classes are looked up by name in a dict of minicnn's own and in the caller's `custom_objects`: reading data
-never imports or runs anything else.
-
-A layer is {"class": name, "config": its get_config()}. A graph is
+Layers are described as in `minicnn.layers.configured`. A graph is
 
     {"inputs":  {"tensors": [{"shape", "dtype", "name"}, ...], "list": whether they came as a list},
      "layers":  [layer, ...], each once; {"shared": i} is the i-th layer met so far, nested graphs included,
@@ -15,133 +12,21 @@ where a tensor is [number of the call, number of its result], or [-1, number] fo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
-
-from minicnn import layers
-from minicnn.initializers import INITIALIZER_CLASSES, Initializer
-from minicnn.layers.activation import ACTIVATIONS
-from minicnn.layers.graph import Graph, Input, SymbolicTensor, connect
+from minicnn.layers.configured import CLASSES, Config, CustomObjects, layer_from_config, layer_to_config
 from minicnn.layers.layer import Layer
+from minicnn.layers.symbolic import Input, SymbolicTensor, Tensors, connect
 
 # Bounds of a description: layers, each counted as often as it is made and called, and graphs within graphs.
 MOST_LAYERS, MOST_NESTED = 5_000, 50
 # Nodes that all its calls emit: ResNet-152 has 1,755.
 MOST_EMITTED = 20_000
 
-Config = dict[str, Any]
-CustomObjects = Mapping[str, Any] | None
 
-CLASSES: dict[str, type[Any]] = {
-    c.__name__: c
-    for c in (Graph, *INITIALIZER_CLASSES.values(), *(getattr(layers, n) for n in layers.__all__))
-    if isinstance(c, type) and c is not Layer
-}
-
-
-def encode(value: Any, what: str = "the value") -> Any:
-    """Plain data for an argument of a layer.
-
-    Args:
-        value: None, a number, a string, a list, a dict with string keys, a layer, an initializer, a built-in
-            activation, or nested ones.
-        what: What it is, for the error message.
-
-    Raises:
-        TypeError: If it is something else, such as a function.
-    """
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, list | tuple):
-        return [encode(v, what) for v in value]
-    if isinstance(value, Mapping) and all(isinstance(k, str) for k in value):
-        return {k: encode(v, what) for k, v in value.items()}
-    if isinstance(value, Layer):
-        return layer_to_config(value)
-    if isinstance(value, Initializer):
-        return {"class": type(value).__name__, "config": encode(value.get_config(), what)}
-    for name, function in ACTIVATIONS.items():
-        if function is value:
-            return name
-    if callable(value):
-        message = (
-            f"Functions cannot be saved, because a file holds data only. Received: {value!r} as {what}. Use "
-            "the name of an activation, or write a Layer for it and load with custom_objects."
-        )
-        raise TypeError(message)
-    message = f"What is saved is plain data, layers and initializers. Received: {type(value).__name__} as {what}."
-    raise TypeError(message)
-
-
-def decode(value: Any, custom_objects: CustomObjects = None) -> Any:
-    """What `encode` made plain: dicts that name a class become its objects, all else stays."""
-    if isinstance(value, list | tuple):
-        return [decode(v, custom_objects) for v in value]
-    if not isinstance(value, Mapping):
-        return value
-    if set(value) != {"class", "config"}:
-        return {k: decode(v, custom_objects) for k, v in value.items()}
-    chosen = _class(value["class"], custom_objects)
-    if issubclass(chosen, Layer):
-        return layer_from_config(value, custom_objects)
-    return _build(chosen, lambda: chosen(**decode(value["config"], custom_objects)))
-
-
-def layer_to_config(layer: Layer) -> Config:
-    """The layer's class and arguments as plain data.
-
-    Raises:
-        TypeError: If an argument cannot be saved, such as a function.
-    """
-    # A nested model is saved as the graph that it is.
-    name = "Graph" if isinstance(layer, Graph) else type(layer).__name__
-    config = encode(layer.get_config(), f"an argument of {name}")
-    return {"class": name, "config": config if layer.trainable else {**config, "trainable": False}}
-
-
-def layer_from_config(config: Mapping[str, Any], custom_objects: CustomObjects = None) -> Layer:
-    """The layer that `layer_to_config` described, without weights.
-
-    Args:
-        config: Class and arguments.
-        custom_objects: Classes that are not minicnn's own, by name.
-
-    Raises:
-        ValueError: If the class is unknown, or does not take the arguments.
-    """
-    chosen = _class(config["class"], custom_objects)
-    given = dict(config["config"])
-    frozen = given.pop("trainable", True) is False
-    layer: Layer = _build(chosen, lambda: chosen.from_config(given, custom_objects))
-    layer._trainable = layer._trainable and not frozen  # of this layer: those within have their own
-    return layer
-
-
-def _class(name: str, custom_objects: CustomObjects) -> type[Any]:
-    found = {**CLASSES, **(custom_objects or {})}.get(name)
-    if not isinstance(found, type):
-        message = (
-            f"The classes in a saved model are minicnn's own or given by the caller. Received: {name!r}. "
-            f"Pass the class as custom_objects={{{name!r}: {name}}}."
-        )
-        raise ValueError(message)
-    return found
-
-
-def _build(chosen: type[Any], make: Any) -> Any:
-    try:
-        return make()
-    except TypeError as error:
-        message = f"Saved arguments are those that the class takes. Received for {chosen.__name__}: {error}."
-        raise ValueError(message) from error
-
-
-def graph_to_config(graph: Graph) -> Config:
+def graph_to_config(graph: Any) -> Config:
     """Structure and layers of a graph as plain data; weights are not part of it.
 
     Raises:
@@ -203,14 +88,14 @@ class _Size:
         return sum(map(self._within, value)) if isinstance(value, list | tuple) else 0
 
 
-def _graph_to_config(graph: Graph, known: dict[Layer, int]) -> Config:
+def _graph_to_config(graph: Any, known: dict[Layer, int]) -> Config:
     entries: list[Config] = []
     for layer in graph.layers:
         if layer in known:
             entries.append({"shared": known[layer]})
             continue
         known[layer] = len(known)
-        if isinstance(layer, Graph):
+        if layer.saved_as() == "Graph":
             frozen = {} if layer.trainable else {"trainable": False}
             config = {"name": layer.name, **_graph_to_config(layer, known), **frozen}
             entries.append({"class": "Graph", "config": config})
@@ -240,9 +125,6 @@ def _graph_to_config(graph: Graph, known: dict[Layer, int]) -> Config:
         ],
         "outputs": {"tensors": [place(t) for t in graph._outputs], "list": not graph._one_output},
     }
-
-
-Tensors = SymbolicTensor | Sequence[SymbolicTensor]
 
 
 def graph_from_config(config: Mapping[str, Any], custom_objects: CustomObjects = None) -> tuple[Tensors, Tensors]:
@@ -325,7 +207,7 @@ def _entry(entry: Mapping[str, Any], custom_objects: Budget, known: list[Layer |
     known.append(None)
     if entry["class"] == "Graph":
         config = entry["config"]
-        layer: Layer = Graph(*_graph_from_config(config, custom_objects, known), name=config["name"])
+        layer: Layer = CLASSES["Graph"](*_graph_from_config(config, custom_objects, known), name=config["name"])
         layer._trainable = config.get("trainable", True) is not False
     else:
         layer = layer_from_config(entry, custom_objects)

@@ -34,15 +34,28 @@ def as_list(data: Any, count: int = 1) -> list[Any]:
     return [data]
 
 
-def is_loader(x: Any) -> bool:
-    """Whether x gives batches itself, rather than being an array or a list of arrays.
+@dataclass(frozen=True, eq=False)
+class Batches:
+    """What gives batches itself, as opposed to arrays: see `as_data`.
+
+    Attributes:
+        loader: The iterable that the user gave.
+    """
+
+    loader: Any
+
+
+def as_data(x: Any) -> Any:
+    """Batches around what gives batches itself; an array or a list of arrays as it is.
 
     A list is a loader if it holds batches, which are tuples of arrays.
     """
     if isinstance(x, list):
         distinct = {id(batch): batch for batch in x}.values()  # one batch may be there many times
-        return bool(x) and all(isinstance(batch, tuple) and _holds_arrays(batch) for batch in distinct)
-    return isinstance(x, Iterable) and not hasattr(x, "shape") and not isinstance(x, tuple | Mapping | str | bytes)
+        loads = bool(x) and all(isinstance(batch, tuple) and _holds_arrays(batch) for batch in distinct)
+    else:
+        loads = isinstance(x, Iterable) and not hasattr(x, "shape") and not isinstance(x, tuple | Mapping | str | bytes)
+    return Batches(x) if loads else x
 
 
 def samples_of(data: Any) -> list[Any]:
@@ -51,15 +64,16 @@ def samples_of(data: Any) -> list[Any]:
     A PyTorch DataLoader stands for itself: it gives tensors, and its workers are better not started for that. Of what
     can be iterated over only once nothing is taken.
     """
-    if not is_loader(data):
+    if not isinstance(data, Batches):
         return as_list(data)
-    if any(c.__module__.partition(".")[0] == "torch" for c in type(data).__mro__):
+    loader = data.loader
+    if any(c.__module__.partition(".")[0] == "torch" for c in type(loader).__mro__):
         import torch
 
         return [torch.empty(0)]
-    if not hasattr(data, "__len__") or iter(data) is iter(data):
+    if not hasattr(loader, "__len__") or iter(loader) is iter(loader):
         return []
-    first = next(iter(data), None)
+    first = next(iter(loader), None)
     return [a for part in as_list(first) for a in as_list(part)]
 
 

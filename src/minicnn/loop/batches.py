@@ -16,12 +16,12 @@ from minicnn.backends.base import Backend, Stage
 from minicnn.data.order import Indices, batch_indices, epoch_order, num_batches
 from minicnn.loop.adapters import (
     Batch,
+    Batches,
     Standardizer,
     as_list,
     checked_inputs,
     dtype_name,
     host,
-    is_loader,
     numeric,
     same_length,
     shuffles,
@@ -229,14 +229,14 @@ def prediction_runs(x: Any, standardizer: Standardizer, batch_size: int) -> Iter
         batch_size: Samples in a batch; a loader has its own.
     """
     shapes, backend = standardizer.inputs, standardizer.backend
-    if is_loader(x):
-        if shuffles(x):
+    if isinstance(x, Batches):
+        if shuffles(x.loader):
             message = (
                 "Predictions are in the order of the data. Received: a loader that shuffles. Make it with "
                 "shuffle=False, or give the arrays."
             )
             raise ValueError(message)
-        for batch in x:
+        for batch in x.loader:
             labelled = isinstance(batch, tuple | list) and (len(shapes) == 1 or isinstance(batch[0], tuple | list))
             given = batch[0] if labelled else batch
             yield as_list(given, len(shapes)), Run(*standardizer.batch(given))

@@ -15,7 +15,8 @@ import numpy as np
 from minicnn.backends import get_backend, infer_backend, refuse_after_fork
 from minicnn.backends.base import Array, Backend
 from minicnn.callbacks import Callback, Callbacks, History, progress
-from minicnn.loop.adapters import Standardizer, is_loader, samples_of
+from minicnn.description import check_model_state
+from minicnn.loop.adapters import Batches, Standardizer, as_data, samples_of
 from minicnn.loop.batches import ArraySource, LoaderSource, Source, prediction_runs, split_off
 from minicnn.loop.executor import Totals
 from minicnn.loop.objective import LazyLogs, Objective
@@ -130,6 +131,7 @@ class Model(Network):
         self.optimizer, self._objective = get_optimizer(optimizer), objective
         self.precision = precision
         self._engine.reset(PRECISIONS[precision].dtype, self._weights if self.built else {})
+        self._noted.clear()
         self._note_trainable()
         self._position = (0, 0)
 
@@ -204,7 +206,8 @@ class Model(Network):
         sample_weight: Any, initial_epoch: int, last_batch: LastBatch, seed: int,
     ) -> History:  # fmt: skip
         self._check_trainable()
-        if validation_split and (is_loader(x) or validation_data is not None):
+        x = as_data(x)
+        if validation_split and (isinstance(x, Batches) or validation_data is not None):
             message = (
                 "validation_split cuts arrays. Received: a loader, or validation_data as well. Use validation_data."
             )
@@ -219,7 +222,7 @@ class Model(Network):
         history = History()
         params: dict[str, Any] = {
             "epochs": epochs, "steps": len(source), "verbose": verbose, "shuffle": shuffle,
-            "batch_size": None if is_loader(x) else batch_size, "last_batch": last_batch,
+            "batch_size": None if isinstance(x, Batches) else batch_size, "last_batch": last_batch,
             "seed": seed,
         }  # fmt: skip
         self.stop_training = False
@@ -299,6 +302,7 @@ class Model(Network):
         """
         self._compiled()
         check_counts(batch_size=batch_size)
+        x = as_data(x)
         self._prepare(x, y)
         logs = self._evaluate(self._source(x, y, sample_weight, batch_size, "keep"))
         if verbose:
@@ -324,6 +328,7 @@ class Model(Network):
             Array of the kind that x is, NumPy for lists; a list of them for several outputs.
         """
         check_counts(batch_size=batch_size)
+        x = as_data(x)
         self._prepare(x)
         standardizer, backend = self._standardizer(), self.backend
         parts: list[list[Array]] = [[] for _ in self._outputs]
@@ -355,24 +360,25 @@ class Model(Network):
     ) -> Source:  # fmt: skip
         objective, _ = self._compiled()
         standardizer = self._standardizer(objective.losses, class_weight)
-        if is_loader(x):
+        if isinstance(x, Batches):
             if y is not None or weight is not None:
                 message = "A loader gives labels and sample weights itself. Received: a loader, and y or sample_weight."
                 raise ValueError(message)
-            return LoaderSource(standardizer, x)
+            return LoaderSource(standardizer, x.loader)
         if y is None:
             message = "Arrays come with labels: pass y as well, or a loader of (x, y). Received: y=None."
             raise ValueError(message)
         return ArraySource(standardizer, x, y, weight, batch_size=batch_size, last_batch=last_batch)
 
     def _validation(self, data: Any, batch_size: int) -> Source:
-        if is_loader(data):
+        data = as_data(data)
+        if isinstance(data, Batches):
             return self._source(data, None, None, batch_size, "keep")
         if not isinstance(data, tuple | list) or len(data) not in (2, 3):
             message = f"validation_data is (x, y), (x, y, sample_weight) or a loader. Received: {type(data).__name__}."
             raise ValueError(message)
         x, y, weight = (*data, None)[:3]
-        return self._source(x, y, weight, batch_size, "keep")
+        return self._source(as_data(x), y, weight, batch_size, "keep")
 
     def _logs(self, totals: Mapping[str, Array]) -> dict[str, Any]:
         """Metric values from their totals; waits for the device."""
@@ -400,8 +406,6 @@ class Model(Network):
         Raises:
             ValueError: If it is no such state; then nothing is changed.
         """
-        from minicnn.saving import check_model_state
-
         check_model_state(self, state)
         self._engine.restore(state["arrays"], state["steps_taken"])
         self._totals = {name: self.backend.asarray(np.array(t)) for name, t in state["totals"].items()}

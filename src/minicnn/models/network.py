@@ -13,8 +13,9 @@ import numpy as np
 
 from minicnn.backends.base import Backend
 from minicnn.initializers import Initializer, generator
-from minicnn.layers.graph import Graph, SymbolicTensor
-from minicnn.layers.layer import Layer, Shape, Weight, changes_of_trainable
+from minicnn.layers.graph import Graph
+from minicnn.layers.layer import Layer, Shape, Weight
+from minicnn.layers.symbolic import SymbolicTensor
 from minicnn.loop.adapters import host, numeric
 from minicnn.loop.executor import Engine
 from minicnn.loop.objective import Objective
@@ -26,6 +27,8 @@ from minicnn.summary import Explanation, summary
 
 class Network(Graph):
     """A model as far as it needs no training: weights, Programs, tables; see `Model`."""
+
+    described_as = "Model"  # which class a file names
 
     def __init__(
         self,
@@ -48,7 +51,7 @@ class Network(Graph):
         self._objective: Objective | None = None
         self._engine = self._new_engine(backend)
         self._paths: dict[Weight, str] = {}
-        self._frozen: tuple[int, set[Layer]] | None = None  # when the model was compiled: see `_check_trainable`
+        self._noted: dict[Layer, bool] = {}  # whether each layer was trainable when the model was compiled
 
     def _new_engine(self, backend: str | Backend | None) -> Engine:
         known = weakref.ref(self)  # else the model would live, with its memory, until Python looks for cycles
@@ -63,6 +66,8 @@ class Network(Graph):
                 weight.cell.put(partial(_first, weight.initializer, weight.shape, self.seed, path))
         self._engine.adopt({path: weight.cell for path, weight in self._weights.items()})
         self.built = True
+        if self._objective is not None:
+            self._note_trainable()
 
     # Copies -------------------------------------------------------------------------------------
 
@@ -78,8 +83,6 @@ class Network(Graph):
         super().__setstate__(state)
         self._engine = self._new_engine(backend)
         self._engine.dtype, self._engine.steps_taken = dtype, steps_taken
-        if self._frozen is not None:
-            self._frozen = -1, self._frozen[1]  # another process counts for itself
         if "_weights" in state:
             self._engine.adopt({path: weight.cell for path, weight in self._weights.items()})
         self._engine.set(own)
@@ -154,18 +157,13 @@ class Network(Graph):
         return Feed(batch, x, y)
 
     def _note_trainable(self) -> None:
-        """Remember which layers are frozen when the model is compiled."""
-        self._frozen = changes_of_trainable[0], {layer for layer in self._with_sublayers() if not layer.trainable}
+        """Remember which layers are trainable when the model is compiled; of a compiled model, those that are new."""
+        self._noted = {layer: layer.trainable for layer in self._with_sublayers()} | self._noted
 
     def _check_trainable(self) -> None:
-        """Raise a RuntimeError if `trainable` of a layer was set since the model was compiled."""
-        if self._frozen is None or self._frozen[0] == changes_of_trainable[0]:
-            return
-        before = self._frozen[1]
-        self._note_trainable()
-        different = before ^ self._frozen[1]
+        """Raise a RuntimeError if `trainable` of a layer was changed since the model was compiled."""
+        different = [layer for layer, trainable in self._noted.items() if layer._trainable is not trainable]
         if different:
-            self._frozen = -1, before
             message = (
                 "trainable is taken up by compile, as in Keras. Received: a model compiled before it was set, on "
                 f"{', '.join(sorted(map(repr, different))):.200}. Call compile() again, which begins with new "

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
 from minicnn.backends.base import Backend
-from minicnn.layers.graph import Graph, Input, SymbolicTensor
+from minicnn.layers.graph import Graph
 from minicnn.layers.layer import Layer
 from minicnn.layers.serialization import graph_from_config, graph_to_config
-from minicnn.loop.adapters import as_list, is_loader, numeric
+from minicnn.layers.symbolic import Input, SymbolicTensor
+from minicnn.loop.adapters import Batches, as_list, numeric
 from minicnn.models.model import Model
 
 
@@ -53,6 +54,7 @@ class Sequential(Model):
             self._chain(starts[0])
 
     _output_count = 1
+    described_as = "Sequential"
 
     @classmethod
     def of_graph(
@@ -105,7 +107,7 @@ class Sequential(Model):
     def _prepare(self, *data: Any) -> None:
         if not self.built:
             first = data[0]
-            if is_loader(first):
+            if isinstance(first, Batches):
                 message = (
                     "A Sequential without Input is built from the first arrays it sees. Received: a loader. "
                     "Begin the layers with Input(shape), or call build((None, *shape))."

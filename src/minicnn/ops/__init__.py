@@ -49,13 +49,16 @@ from minicnn.ops.elementwise import (
 from minicnn.ops.fused import Body, Step, fused
 from minicnn.ops.linalg import matmul
 from minicnn.ops.losses import softmax_cross_entropy, softmax_cross_entropy_gradient
-from minicnn.ops.manipulation import concat, getitem, one_hot, pad, permute, repeat, reshape, slice_, take
+from minicnn.ops.manipulation import concat, getitem, one_hot, pad, permute, repeat, slice_, take
 from minicnn.ops.normalization import normalize, normalize_gradient
 from minicnn.ops.pooling import average_pool2d, average_pool2d_gradient, max_pool2d, max_pool2d_gradient
 from minicnn.ops.primitive import REGISTRY, Cost, Primitive, primitive
 from minicnn.ops.random import random_uniform
 from minicnn.ops.reduction import argmax, broadcast_to, max, max_gradient, mean, sum, sum_to_shape
+from minicnn.ops.shapes import reshape
+from minicnn.ops.strategies import unrolled as unrolled  # it states what convolutions cost
 from minicnn.ops.updates import adam_update, momentum_update, rmsprop_update, sgd_update
+from minicnn.program.graph import OPERATORS as _OPERATORS
 
 __all__ = [
     "REGISTRY", "Body", "Cost", "Primitive", "Step", "abs", "adam_update", "add", "argmax", "as_float",
@@ -70,3 +73,8 @@ __all__ = [
     "slice_", "softmax", "softmax_cross_entropy", "softmax_cross_entropy_gradient", "sqrt", "square", "subtract",
     "sum", "sum_to_shape", "take", "tanh", "where",
 ]  # fmt: skip
+
+_OPERATORS |= {
+    "add": add, "subtract": subtract, "multiply": multiply, "divide": divide, "power": power, "negative": negative,
+    "matmul": matmul, "getitem": getitem,
+}  # fmt: skip

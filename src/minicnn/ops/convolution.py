@@ -5,7 +5,8 @@
 with zeros outside the image (V. Dumoulin, F. Visin, A guide to convolution arithmetic for deep learning,
 arXiv:1603.07285). Shapes: x (N, H, W, C), w (KH, KW, C / groups, F), y (N, OH, OW, F); with
 data_format "NCHW" or "HWCN" (batch last) x and y have their axes in that order, w stays. With
-groups, the channels and filters are split into equal parts that do not see each other.
+groups, the channels and filters are split into equal parts that do not see each other. What they cost is stated
+where their references are described as one strategy among others: `minicnn.ops.strategies.unrolled`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import math
 from typing import Any
 
 from minicnn.ops.checks import require_float, require_ndim, same_dtype
-from minicnn.ops.primitive import Array, Cost, Namespace, primitive
+from minicnn.ops.primitive import Array, Namespace, primitive
 from minicnn.ops.windows import Axes, Padding, Pair, Window, fold, image_size, unfold
 from minicnn.program.graph import Node, Spec, Value
 
@@ -118,23 +119,6 @@ def _(node: Node, dy: Value) -> list[Value]:
     ]
 
 
-def _conv_cost(node: Node, y: Value, w: Value) -> Cost:
-    """Each output element takes KH * KW * C / groups multiply-adds."""
-    from minicnn.ops.strategies import PRIMITIVES, STRATEGIES, Problem  # which are written in terms of this module
-
-    workspace = STRATEGIES["unrolled"].workspace(Problem.of(node), PRIMITIVES[node.op.name]) or 0
-    moved = 0
-    for v in (*node.inputs, *node.outputs):
-        moved += v.nbytes
-    kh, kw, c, _ = w.shape
-    return Cost(2 * y.size * kh * kw * c, moved, workspace)
-
-
-@conv2d.cost
-def _(node: Node) -> Cost:
-    return _conv_cost(node, node.outputs[0], node.inputs[1])
-
-
 @primitive
 def conv2d_input_gradient(
     dy: Array, w: Array, *, image: Pair, strides: Pair = (1, 1), padding: Padding = NO_PADDING,
@@ -199,11 +183,6 @@ def _(
         )
         raise ValueError(message)
     return x
-
-
-@conv2d_input_gradient.cost
-def _(node: Node) -> Cost:
-    return _conv_cost(node, node.inputs[0], node.inputs[1])
 
 
 @conv2d_input_gradient.gradient
@@ -291,11 +270,6 @@ def _(
         )
         raise ValueError(message)
     return w
-
-
-@conv2d_weight_gradient.cost
-def _(node: Node) -> Cost:
-    return _conv_cost(node, node.inputs[0], node.outputs[0])
 
 
 @conv2d_weight_gradient.gradient

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from minicnn.ops.primitive import Array, Cost, Namespace, Primitive, primitive
-from minicnn.program.graph import Node, Spec
+from minicnn.program.graph import Node, Program, Spec
 
 
 @dataclass(frozen=True)
@@ -91,8 +91,6 @@ def _(*specs: Spec, body: Body) -> tuple[Spec, ...]:
 @fused.cost
 def _(node: Node) -> Cost:
     """The work of all steps; only what enters and leaves the group is moved."""
-    from minicnn.program.graph import Program
-
     inner = Program("body")
     values = [inner.input(f"x{i}", v.shape, v.dtype) for i, v in enumerate(node.inputs)]
     for step in node.attrs["body"].steps:

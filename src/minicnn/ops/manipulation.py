@@ -2,38 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from minicnn.ops.arrays import arange, copy_of, extend
 from minicnn.ops.checks import normalize_axis, same_dtype
 from minicnn.ops.primitive import Array, Cost, Namespace, primitive
 from minicnn.ops.reduction import sum
+from minicnn.ops.shapes import reshape
 from minicnn.program.graph import Node, Spec, Value
 
 Pairs = tuple[tuple[int, int], ...]
-
-
-@primitive
-def reshape(x: Array, *, shape: tuple[int, ...], xp: Namespace) -> Array:
-    """The elements of x in row-major order, in another shape."""
-    return copy_of(xp.reshape(x, shape), xp)
-
-
-@reshape.shape
-def _(x: Spec, *, shape: tuple[int, ...]) -> Spec:
-    if math.prod(shape) != x.size or any(n < 0 for n in shape):
-        message = (
-            f"reshape keeps the number of elements. Received: {x} and shape {tuple(shape)} with "
-            f"{math.prod(shape)} elements."
-        )
-        raise ValueError(message)
-    return Spec(tuple(shape), x.dtype)
-
-
-@reshape.gradient
-def _(node: Node, dy: Value) -> Value:
-    return reshape(dy, shape=node.inputs[0].shape)
 
 
 @primitive

@@ -7,6 +7,7 @@ import math
 from minicnn.ops.arrays import copy_of, masked
 from minicnn.ops.checks import broadcast_shape, normalize_axes, normalize_axis, require_float, same_dtype
 from minicnn.ops.primitive import Array, Namespace, Primitive, primitive
+from minicnn.ops.shapes import reshape_to
 from minicnn.program.graph import Node, Spec, Value
 
 Axes = int | tuple[int, ...] | None
@@ -176,10 +177,3 @@ def sum_to_shape(x: Value, shape: tuple[int, ...]) -> Value:
     lead = x.ndim - len(shape)
     axes = tuple(range(lead)) + tuple(a for a, n in enumerate(shape, lead) if n == 1 and x.shape[a] != 1)
     return reshape_to(sum(x, axes=axes) if axes else x, shape)
-
-
-def reshape_to(x: Value, shape: tuple[int, ...]) -> Value:
-    """X with another shape, emitting nothing if it has that shape already."""
-    from minicnn.ops.manipulation import reshape
-
-    return x if x.shape == shape else reshape(x, shape=shape)

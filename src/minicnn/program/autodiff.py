@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from minicnn import ops
 from minicnn.program.graph import Node, Program, Value
 
 
@@ -78,10 +79,8 @@ def _accumulate(node: Node, incoming: Sequence[Value | None], active: set[int], 
 
 
 def _found_or_zero(program: Program, found: dict[int, Value], value: Value) -> Value:
-    from minicnn.ops import broadcast_to
-
     gradient = found.get(id(value))
     if gradient is not None:
         return gradient
-    zero: Value = broadcast_to(program.constant(0.0, value.dtype), shape=value.shape)
+    zero: Value = ops.broadcast_to(program.constant(0.0, value.dtype), shape=value.shape)
     return zero

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from minicnn.program.graph import Node, Program, Value
+if TYPE_CHECKING:
+    from minicnn.program.graph import Node, Program, Value
+
 
 QUOTE = '\\"'
 

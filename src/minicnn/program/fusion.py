@@ -2,41 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 
 from minicnn.ops.fused import Body, Step, fused
-from minicnn.program.graph import Node, Program, Value, uses
-
-
-class Readers:
-    """Which nodes read each value of a Program as it is now.
-
-    It stays right for nodes that are in no merged group, and for groups that have no node in common. After other
-    changes of the Program, make another.
-
-    Args:
-        program: Program.
-    """
-
-    def __init__(self, program: Program) -> None:
-        self._nodes, self._results = uses(program.nodes), {id(v) for v in program.results}
-
-    def of(self, value: Value) -> list[Node]:
-        """Nodes that read a value, each once."""
-        return list({id(n): n for n in self._nodes.get(id(value), [])}.values())
-
-    def is_result(self, value: Value) -> bool:
-        """Whether a value is a result of the Program."""
-        return id(value) in self._results
-
-    def only(self, value: Value) -> Node | None:
-        """The one node that reads a value that is no result of the Program; None if there are others or none."""
-        found = self.of(value)
-        return found[0] if len(found) == 1 and not self.is_result(value) else None
-
-    def outside(self, value: Value, members: Collection[int]) -> bool:
-        """Whether a value is a result of the Program or read by nodes other than those with the given ids."""
-        return self.is_result(value) or any(id(n) not in members for n in self.of(value))
+from minicnn.program.graph import Node, Program
+from minicnn.program.readers import Readers
 
 
 def merge(program: Program, group: Sequence[Node], name: str, readers: Readers | None = None) -> Node | None:

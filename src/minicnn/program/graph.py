@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+
+from minicnn.program.drawing import dot, mermaid
+from minicnn.program.memory import MemoryPlan, plan
+from minicnn.program.printing import table
 
 if TYPE_CHECKING:
     from minicnn.ops.primitive import Cost, Primitive
@@ -34,6 +38,9 @@ ITEMSIZE = {
 # More nodes than this are a mistake, such as a pooling to an output of 300,000 places: ResNet-152 trains with 3,000.
 MOST_NODES = 50_000
 MOST_CONSTANT_BYTES = 1 << 28  # of all constants together
+
+# What Python's operators on Values emit, by the names of the primitives: `minicnn.ops` enters them.
+OPERATORS: dict[str, Callable[..., Value]] = {}
 
 # What a node's results are, by the phase that computes them.
 _KIND_OF_PHASE: dict[Phase, Kind] = {"forward": "activation", "backward": "gradient", "update": "update"}
@@ -131,47 +138,40 @@ class Value:
         raise TypeError(message)
 
     def __add__(self, other: Any) -> Value:
-        return _ops().add(self, other)
+        return OPERATORS["add"](self, other)
 
     def __radd__(self, other: Any) -> Value:
-        return _ops().add(other, self)
+        return OPERATORS["add"](other, self)
 
     def __sub__(self, other: Any) -> Value:
-        return _ops().subtract(self, other)
+        return OPERATORS["subtract"](self, other)
 
     def __rsub__(self, other: Any) -> Value:
-        return _ops().subtract(other, self)
+        return OPERATORS["subtract"](other, self)
 
     def __mul__(self, other: Any) -> Value:
-        return _ops().multiply(self, other)
+        return OPERATORS["multiply"](self, other)
 
     def __rmul__(self, other: Any) -> Value:
-        return _ops().multiply(other, self)
+        return OPERATORS["multiply"](other, self)
 
     def __truediv__(self, other: Any) -> Value:
-        return _ops().divide(self, other)
+        return OPERATORS["divide"](self, other)
 
     def __rtruediv__(self, other: Any) -> Value:
-        return _ops().divide(other, self)
+        return OPERATORS["divide"](other, self)
 
     def __pow__(self, other: Any) -> Value:
-        return _ops().power(self, other)
+        return OPERATORS["power"](self, other)
 
     def __neg__(self) -> Value:
-        return _ops().negative(self)
+        return OPERATORS["negative"](self)
 
     def __matmul__(self, other: Any) -> Value:
-        return _ops().matmul(self, other)
+        return OPERATORS["matmul"](self, other)
 
     def __getitem__(self, key: Any) -> Value:
-        return _ops().getitem(self, key)
-
-
-def _ops() -> Any:
-    """The primitives; imported late because they are written in terms of Value."""
-    from minicnn import ops
-
-    return ops
+        return OPERATORS["getitem"](self, key)
 
 
 @dataclass(eq=False)
@@ -265,6 +265,10 @@ class Program:
                     f"{value!r} of {value.program.name!r}. Do not keep Values between calls of a layer."
                 )
                 raise ValueError(message)
+        return self.append(op, inputs, op.result_specs(tuple(v.spec for v in inputs), attrs), attrs)
+
+    def append(self, op: Primitive, inputs: Sequence[Value], specs: Sequence[Spec], attrs: Mapping[str, Any]) -> Node:
+        """Append one node whose results are said to have these specs: for operations without a shape rule."""
         if len(self.nodes) >= self._most_nodes:
             message = (
                 f"A Program has at most {MOST_NODES:,} nodes, the layers of a saved graph fewer. Received: one more, "
@@ -272,7 +276,6 @@ class Program:
                 "element of its output."
             )
             raise ValueError(message)
-        specs = op.result_specs(tuple(v.spec for v in inputs), attrs)
         node = Node(op, tuple(inputs), (), dict(attrs), "/".join(self._scope), self._phase)
         kind = _KIND_OF_PHASE[self._phase]
         node.outputs = tuple(Value(self, f"v{self._next()}", spec, kind, node) for spec in specs)
@@ -312,6 +315,42 @@ class Program:
         made.updates = {name: value(v) for name, v in self.updates.items()}
         return made
 
+    # Rewriting ----------------------------------------------------------------------------------
+
+    def rebuild(self) -> Iterator[Node]:
+        """Each node in turn, with its scope and phase set; the Program is then the nodes that were appended since."""
+        nodes, self.nodes = self.nodes, []
+        for node in nodes:
+            with self.scope_of(node, node.phase):
+                yield node
+
+    def replace(self, rule: Callable[[Node], Sequence[Value] | None]) -> int:
+        """Put new nodes in the place of old ones; returns how many were replaced.
+
+        Args:
+            rule: Emits the new nodes, and returns the Values that take the place of the node's results, or None to
+                keep the node.
+        """
+        new: dict[int, Value] = {}
+        replaced = 0
+        for node in self.rebuild():
+            node.inputs = tuple(new.get(id(v), v) for v in node.inputs)
+            made = rule(node)
+            if made is None:
+                self.nodes.append(node)
+            else:
+                replaced += 1
+                new |= {id(old): value for old, value in zip(node.outputs, made, strict=True)}
+        self.substitute(new)
+        return replaced
+
+    def substitute(self, new: Mapping[int, Value]) -> None:
+        """Read and hand back other Values than those with the given ids."""
+        for node in self.nodes:
+            node.inputs = tuple(new.get(id(v), v) for v in node.inputs)
+        self.outputs = {name: new.get(id(v), v) for name, v in self.outputs.items()}
+        self.updates = {name: new.get(id(v), v) for name, v in self.updates.items()}
+
     # Reading ------------------------------------------------------------------------------------
 
     def value(self, name: str) -> Value:
@@ -346,27 +385,19 @@ class Program:
         """Bytes that all nodes read and write in one run, if nothing stays in a cache."""
         return sum(node.cost.bytes for node in self.nodes)
 
-    def memory(self) -> Any:
+    def memory(self) -> MemoryPlan:
         """The memory plan: see `minicnn.program.memory.plan`."""
-        from minicnn.program.memory import plan
-
         return plan(self)
 
     def to_mermaid(self) -> str:
         """Drawing as Mermaid text."""
-        from minicnn.program.drawing import mermaid
-
         return mermaid(self)
 
     def to_dot(self) -> str:
         """Drawing as Graphviz text."""
-        from minicnn.program.drawing import dot
-
         return dot(self)
 
     def __str__(self) -> str:
-        from minicnn.program.printing import table
-
         return table(self)
 
     def __repr__(self) -> str:
@@ -384,12 +415,3 @@ class _Scope:
 
     def __exit__(self, *_: object) -> None:
         self._program._scope, self._program._phase = self._old
-
-
-def uses(nodes: Iterable[Node]) -> dict[int, list[Node]]:
-    """Nodes that read each value, keyed by the value's id()."""
-    readers: dict[int, list[Node]] = {}
-    for node in nodes:
-        for value in node.inputs:
-            readers.setdefault(id(value), []).append(node)
-    return readers

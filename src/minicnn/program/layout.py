@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from minicnn.ops.checks import normalize_axes
+from minicnn.ops.manipulation import permute
+from minicnn.ops.shapes import reshape_to
 from minicnn.program.graph import Node, Program, Value
 
 Order = tuple[int, ...]
@@ -71,11 +73,9 @@ class _Rewriter:
 
     def run(self) -> Program:
         program = self.program
-        nodes, program.nodes = program.nodes, []
-        made = {id(v) for node in nodes for v in node.outputs}
-        for node in nodes:
-            with program.scope_of(node, node.phase):
-                self._rewrite(node)
+        made = {id(v) for node in program.nodes for v in node.outputs}
+        for node in program.rebuild():
+            self._rewrite(node)
         program.outputs = {k: self.as_plain(v) if id(v) in made else v for k, v in program.outputs.items()}
         program.updates = {k: self.as_plain(v) if id(v) in made else v for k, v in program.updates.items()}
         return program
@@ -134,16 +134,12 @@ Rule = Callable[[_Rewriter, Node, Order], bool]
 
 
 def _permute(value: Value, axes: Order) -> Value:
-    from minicnn.ops import permute
-
     result: Value = permute(value, axes=axes)
     return result
 
 
 def _transpose(value: Value, shape: tuple[int, ...], axes: Order) -> Value:
     """The value reshaped, then permuted; one reshape where no axis but those of length 1 changes its place."""
-    from minicnn.ops.reduction import reshape_to
-
     moving = [a for a in axes if shape[a] != 1]
     if moving == sorted(moving):
         return reshape_to(value, tuple(shape[a] for a in axes))
@@ -210,8 +206,6 @@ def _normalize(to: _Rewriter, node: Node, order: Order) -> bool:
         elif value.ndim == 0:
             to.plain[id(value)] = made
         else:  # the gradient of a scale or an offset, which was given four axes
-            from minicnn.ops.reduction import reshape_to
-
             to.plain[id(value)] = reshape_to(_transpose(made, made.shape, _inverse(order)), value.shape)
     return True
 

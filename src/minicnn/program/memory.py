@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from minicnn.program.graph import Program, Value
+if TYPE_CHECKING:
+    from minicnn.program.graph import Program, Value
+
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
 

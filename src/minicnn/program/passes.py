@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from minicnn.program.graph import Program, Value, uses
+from minicnn import ops
+from minicnn.program.graph import Node, Program, Value
+from minicnn.program.readers import Readers
 
 # A folded result is kept for the life of the Program: beyond this size computing it again is cheaper.
 FOLD_LIMIT_BYTES = 1 << 20
@@ -52,8 +54,7 @@ def fold_constants(program: Program) -> int:
             folded[id(value)] = program.constant(array, value.dtype)
     count = len(program.nodes) - len(kept)
     program.nodes = kept
-    program.outputs = {k: folded.get(id(v), v) for k, v in program.outputs.items()}
-    program.updates = {k: folded.get(id(v), v) for k, v in program.updates.items()}
+    program.substitute(folded)
     return count
 
 
@@ -67,7 +68,7 @@ def pool_before_relu(program: Program, results: Sequence[Value]) -> int:
         program: Program with its forward nodes only.
         results: Values that are needed as they are.
     """
-    readers = uses(program.nodes)
+    readers = Readers(program)
     needed = {id(v) for v in results}
     swapped = 0
     for i, pool in enumerate(program.nodes):
@@ -75,7 +76,7 @@ def pool_before_relu(program: Program, results: Sequence[Value]) -> int:
         relu = active.node
         if pool.op.name != "max_pool2d" or relu is None or relu.op.name != "relu":
             continue
-        if len(readers[id(active)]) > 1 or id(active) in needed:
+        if len(readers.of(active)) > 1 or id(active) in needed:
             continue
         # x -> relu -> active -> pool -> y becomes x -> pool -> active -> relu -> y, active now being small.
         (y,) = pool.outputs
@@ -89,7 +90,7 @@ def pool_before_relu(program: Program, results: Sequence[Value]) -> int:
 
 
 # Operations that are mostly multiply-adds: they profit from a shorter format, and sum in a longer one.
-_PRODUCTS = frozenset({"matmul", "conv2d", "conv2d_input_gradient", "conv2d_weight_gradient"})
+PRODUCTS = frozenset({"matmul", "conv2d", "conv2d_input_gradient", "conv2d_weight_gradient"})
 
 
 def lower_precision(program: Program, dtype: str, *, keep: str | None = None) -> int:
@@ -103,23 +104,15 @@ def lower_precision(program: Program, dtype: str, *, keep: str | None = None) ->
     Returns:
         Number of nodes changed.
     """
-    from minicnn.ops import cast
-
-    nodes, program.nodes = program.nodes, []
     rounded: dict[int, Value] = {}
-    changed = 0
-    for node in nodes:
-        if node.op.name not in _PRODUCTS or node.outputs[0].dtype != "float32" or node.scope == keep:
-            program.nodes.append(node)
-            continue
-        changed += 1
-        with program.scope_of(node, node.phase):
-            for value in node.inputs:
-                if id(value) not in rounded:
-                    rounded[id(value)] = cast(value, dtype=dtype)
-            made = program.emit(node.op, [rounded[id(v)] for v in node.inputs], node.attrs)
-            widened = cast(made.outputs[0], dtype="float32").node
-        # The widening takes the place of the original result, whose readers need not change.
-        widened.outputs = node.outputs
-        node.outputs[0].node = widened
-    return changed
+
+    def rule(node: Node) -> list[Value] | None:
+        if node.op.name not in PRODUCTS or node.outputs[0].dtype != "float32" or node.scope == keep:
+            return None
+        for value in node.inputs:
+            if id(value) not in rounded:
+                rounded[id(value)] = ops.cast(value, dtype=dtype)
+        (made,) = program.emit(node.op, [rounded[id(v)] for v in node.inputs], node.attrs).outputs
+        return [ops.cast(made, dtype="float32")]
+
+    return program.replace(rule)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from minicnn.program.graph import Node, Program, Value
+if TYPE_CHECKING:
+    from minicnn.program.graph import Node, Program, Value
 
 
 def table(program: Program) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 
 from minicnn.backends.base import Backend
 from minicnn.layers import Input, Layer
-from minicnn.layers.graph import SymbolicTensor
+from minicnn.layers.symbolic import SymbolicTensor
 from minicnn.models import Model
 from minicnn.zoo.classic import alexnet, lenet5, overfeat
 from minicnn.zoo.googlenet import googlenet

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from minicnn.initializers import Initializer
 from minicnn.layers import Activation, BatchNormalization, Conv2D, Dense, MaxPooling2D
-from minicnn.layers.graph import SymbolicTensor
+from minicnn.layers.symbolic import SymbolicTensor
 
 
 def conv_relu(

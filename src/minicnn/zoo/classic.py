@@ -13,7 +13,7 @@ from minicnn.layers import (
     Flatten,
     MaxPooling2D,
 )
-from minicnn.layers.graph import SymbolicTensor
+from minicnn.layers.symbolic import SymbolicTensor
 from minicnn.zoo.blocks import classifier, conv_relu
 
 

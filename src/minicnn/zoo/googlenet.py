@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from minicnn.layers import Concatenate, Dropout, GlobalAveragePooling2D, MaxPooling2D
-from minicnn.layers.graph import SymbolicTensor
+from minicnn.layers.symbolic import SymbolicTensor
 from minicnn.zoo.blocks import classifier, conv_norm, max_pool_ceil
 
 # Filters of each inception module: 1x1; 3x3 reduced, 3x3; "5x5" reduced, "5x5"; after pooling.

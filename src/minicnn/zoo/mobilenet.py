@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from minicnn.initializers import VarianceScaling
 from minicnn.layers import Add, DepthwiseConv2D, Dropout, GlobalAveragePooling2D
-from minicnn.layers.graph import SymbolicTensor
+from minicnn.layers.symbolic import SymbolicTensor
 from minicnn.zoo.blocks import classifier, conv_norm, norm
 
 # Expansion, filters, repetitions and stride of the first (the paper's table 2).

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from minicnn.layers import Activation, Add, GlobalAveragePooling2D, MaxPooling2D
-from minicnn.layers.graph import SymbolicTensor
+from minicnn.layers.symbolic import SymbolicTensor
 from minicnn.zoo.blocks import classifier, conv_norm
 
 Block = Callable[[SymbolicTensor, int, int, str], SymbolicTensor]

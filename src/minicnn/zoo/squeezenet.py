@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from minicnn.initializers import RandomNormal
 from minicnn.layers import Concatenate, Conv2D, Dropout, GlobalAveragePooling2D
-from minicnn.layers.graph import SymbolicTensor
+from minicnn.layers.symbolic import SymbolicTensor
 from minicnn.zoo.blocks import conv_relu, max_pool_ceil
 
 # Squeeze and expand filters of the fire modules between one pooling and the next.

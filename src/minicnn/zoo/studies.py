@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from minicnn.layers import Dense, Flatten, MaxPooling2D
-from minicnn.layers.graph import SymbolicTensor
+from minicnn.layers.symbolic import SymbolicTensor
 from minicnn.zoo.blocks import classifier, conv_relu
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from minicnn.layers import AdaptiveAveragePooling2D, Dense, Dropout, Flatten, MaxPooling2D
-from minicnn.layers.graph import SymbolicTensor
+from minicnn.layers.symbolic import SymbolicTensor
 from minicnn.zoo.blocks import classifier, conv_relu
 
 FILTERS = (64, 128, 256, 512, 512)

@@ -189,11 +189,11 @@ def test_more_threads_than_a_block_has_rows_or_channels() -> None:
 
 
 def test_a_small_batch_keeps_all_threads_busy() -> None:
-    from minicnn.backends.numba.lowering import Lowering
+    from minicnn.backends.numba.rules import lower
 
     model = all_sorts((18, 16, 3))
     model.compile("sgd", "mse")
-    tasks = Lowering(model.program("train", batch_size=16), threads=3).run().tasks
+    tasks = lower(model.program("train", batch_size=16), threads=3).tasks
     kernels = ("conv2d", "depthwise", "max_pool", "average_pool", "subtract", "variance", "block")
     found = [(t.source.name, t.items) for t in tasks if t.source is not None and t.source.name.startswith(kernels)]
     assert len(found) >= 15

@@ -3,56 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-
-import numpy as np
+from collections.abc import Sequence
 
 from minicnn import ops
 from minicnn.backends._gpu import row_regions
 from minicnn.backends._gpu.region_layout import RowRegion
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.ops.checks import normalize_axes
+from minicnn.ops.decompositions import decompose as decomposed
 from minicnn.ops.primitive import Array, Namespace, Primitive
 from minicnn.ops.windows import Axes
 from minicnn.program.graph import Node, Program, Spec, Value
-from minicnn.program.passes import remove_dead_nodes
-
-# Results of such a node, which take the place of the old ones.
-Replacement = Callable[[Program, Node], Sequence[Value] | None]
-
-
-def replace(program: Program, rule: Replacement) -> Program:
-    """Replace nodes in place: the rule emits new nodes and returns their results, or None to keep the node."""
-    nodes, program.nodes = program.nodes, []
-    new: dict[int, Value] = {}
-    for node in nodes:
-        node.inputs = tuple(new.get(id(v), v) for v in node.inputs)
-        with program.scope_of(node, node.phase):
-            made = rule(program, node)
-        if made is None:
-            program.nodes.append(node)
-        else:
-            new |= {id(old): value for old, value in zip(node.outputs, made, strict=True)}
-    program.outputs = {k: new.get(id(v), v) for k, v in program.outputs.items()}
-    program.updates = {k: new.get(id(v), v) for k, v in program.updates.items()}
-    return program
-
-
-def emit(program: Program, op: Primitive, inputs: Sequence[Value], spec: Spec, **attrs: object) -> Value:
-    """Append a node of an operation that only this backend has."""
-    node = Node(op, tuple(inputs), (), attrs)
-    model = program.emit(ops.REGISTRY["reshape"], [_scalar(program)], {"shape": ()})  # for its scope, phase and number
-    program.nodes.pop()
-    node.scope, node.phase = model.scope, model.phase
-    old = model.outputs[0]
-    node.outputs = (Value(program, old.name, spec, old.kind, node),)
-    program.nodes.append(node)
-    return node.outputs[0]
-
-
-def _scalar(program: Program) -> Value:
-    return program.constant(0.0, "float32")
-
+from minicnn.program.passes import PRODUCTS, remove_dead_nodes
+from minicnn.program.readers import Readers
 
 # Operations of this backend ---------------------------------------------------------------------------------
 
@@ -109,99 +72,45 @@ POOL_SCATTER = Primitive(max_pool2d_scatter)
 # Rules ------------------------------------------------------------------------------------------------------
 
 
-def decompose(program: Program, node: Node) -> Sequence[Value] | None:
+def decompose(program: Program) -> Program:
     """Normalisation, gradients of maxima, long rows of softmax as reductions and elementwise operations, which fuse."""
-    name = node.op.name
-    if name == "normalize":
-        return _normalize(node)
-    if name == "normalize_gradient":
-        return _normalize_gradient(node)
-    if name == "mean":
-        total = ops.sum(*node.inputs, **node.attrs)
-        return [total / (node.inputs[0].size / max(1, total.size))]
-    if name == "max_gradient":
-        return [_max_gradient(node)]
-    axis = node.attrs.get("axis", -1)
-    x = node.inputs[1 if name == "softmax_cross_entropy_gradient" else 0]
-    if not name.startswith(("softmax", "log_softmax")) or x.shape[axis] <= _SHORT_ROW:
-        return None
-    shifted = x - ops.max(x, axes=axis, keepdims=True)
-    powers = ops.exp(shifted)
-    total = ops.sum(powers, axes=axis, keepdims=True)
-    if name == "softmax":
-        return [powers / total]
-    if name == "log_softmax":
-        return [shifted - ops.log(total)]
-    labels = node.inputs[-1]
-    hits = ops.one_hot(labels, classes=x.shape[-1], dtype=x.dtype)
-    if name == "softmax_cross_entropy":
-        chosen = ops.where(ops.greater(hits, 0.5), shifted - ops.log(total), 0.0)
-        return [-ops.sum(chosen, axes=-1)]
-    inside = ops.sum(hits, axes=-1, keepdims=True)
-    dy = ops.reshape(node.inputs[0], shape=(*labels.shape, 1))
-    return [(powers / total * inside - hits) * dy]
+    for names in (_COMPOSITE, ("mean",)):  # of which composite ones consist
+        program.replace(lambda node, names=names: decomposed(node) if _to_decompose(node, names) else None)  # type: ignore[misc]
+    return program
 
 
+_COMPOSITE = (
+    "normalize", "normalize_gradient", "max_gradient", "softmax", "log_softmax", "softmax_cross_entropy",
+    "softmax_cross_entropy_gradient",
+)  # fmt: skip
 _SHORT_ROW = 64
 
 
-def _normalize(node: Node) -> Sequence[Value]:
-    x, scale, offset = node.inputs
-    axes, epsilon = node.attrs["axes"], node.attrs["epsilon"]
-    count = x.size / node.outputs[1].size
-    mean = ops.sum(x, axes=axes, keepdims=True) / count
-    centred = x - mean
-    variance = ops.sum(ops.square(centred), axes=axes, keepdims=True) / count
-    return [centred * (scale / ops.sqrt(variance + epsilon)) + offset, mean, variance]
-
-
-def _normalize_gradient(node: Node) -> Sequence[Value]:
-    dy, x, scale, mean, variance = node.inputs
-    axes, epsilon = node.attrs["axes"], node.attrs["epsilon"]
-    count = x.size / mean.size
-    inverse = 1.0 / ops.sqrt(variance + epsilon)
-    u = (x - mean) * inverse
-    g = dy * scale
-    first = ops.sum(g, axes=axes, keepdims=True) / count
-    second = ops.sum(g * u, axes=axes, keepdims=True) / count
-    dx = (g - first - u * second) * inverse
-    own = ops.sum_to_shape(dy * u, scale.shape), ops.sum_to_shape(dy, scale.shape)
-    return [dx, *own]
-
-
-def _max_gradient(node: Node) -> Value:
-    """One axis after the other, each by the place of its maximum."""
-    dy, best, _ = node.inputs
-    ndim, masks = best.ndim, []
-    gone = normalize_axes("max_gradient", node.attrs["axes"], ndim)
-    for axis in reversed(gone):
-        place = ops.reshape(ops.argmax(best, axis=axis), shape=(*best.shape[:axis], 1, *best.shape[axis + 1 :]))
-        numbers = np.arange(best.shape[axis], dtype="int32").reshape(-1, *[1] * (ndim - 1 - axis))
-        masks.append(ops.cast(ops.equal(place, numbers), dtype=dy.dtype))
-        best = ops.max(best, axes=axis, keepdims=True)
-    dx = ops.reshape(dy, shape=best.shape)
-    for mask in reversed(masks):
-        dx = dx * mask
-    return dx
+def _to_decompose(node: Node, names: Sequence[str]) -> bool:
+    if node.op.name not in names:
+        return False
+    x = node.inputs[1 if node.op.name == "softmax_cross_entropy_gradient" else 0]
+    return "softmax" not in node.op.name or x.shape[node.attrs.get("axis", -1)] > _SHORT_ROW
 
 
 def products_in(program: Program) -> str | None:
     """The shorter format that `lower_precision` gave a Program's products, if it did."""
-    found = {v.dtype for node in program.nodes if node.op.name in _PRODUCTS for v in node.inputs}
+    found = {v.dtype for node in program.nodes if node.op.name in PRODUCTS for v in node.inputs}
     return next((name for name in SHORTER if name in found), None)
 
 
 def widen_products(program: Program) -> Program:
     """Products of float32 in place of those in a shorter format: tensor cores round operands where they load them."""
 
-    def rule(program: Program, node: Node) -> Sequence[Value] | None:
-        if node.op.name in _PRODUCTS and node.inputs[0].dtype in SHORTER:
+    def rule(node: Node) -> Sequence[Value] | None:
+        if node.op.name in PRODUCTS and node.inputs[0].dtype in SHORTER:
             return program.emit(node.op, [_before_rounding(v) for v in node.inputs], node.attrs).outputs
         if node.op.name == "cast" and node.inputs[0].dtype == node.attrs["dtype"]:
             return node.inputs
         return None
 
-    return replace(program, rule)
+    program.replace(rule)
+    return program
 
 
 def _before_rounding(value: Value) -> Value:
@@ -209,7 +118,6 @@ def _before_rounding(value: Value) -> Value:
 
 
 SHORTER = ("bfloat16", "float16")
-_PRODUCTS = frozenset({"matmul", "conv2d", "conv2d_input_gradient", "conv2d_weight_gradient"})
 
 
 def remember_maxima(program: Program) -> Program:
@@ -220,23 +128,25 @@ def remember_maxima(program: Program) -> Program:
     }
     kernel_limit = 256
 
-    def rule(program: Program, node: Node) -> Sequence[Value] | None:
+    def rule(node: Node) -> Sequence[Value] | None:
         kernel = node.attrs.get("kernel", (0, 0))
         if node.op.name == "max_pool2d" and id(node.outputs[0]) in wanted and math.prod(kernel) <= kernel_limit:
             gradient = wanted[id(node.outputs[0])]
             if gradient.inputs[1] is node.inputs[0] and gradient.attrs == node.attrs:
                 program.nodes.append(node)
                 y = node.outputs[0]
-                index[id(y)] = emit(program, POOL_INDEX, [node.inputs[0], y], Spec(y.shape, "uint8"), **node.attrs)
+                spec = Spec(y.shape, "uint8")
+                (index[id(y)],) = program.append(POOL_INDEX, [node.inputs[0], y], [spec], node.attrs).outputs
                 return node.outputs
         if node.op.name == "max_pool2d_gradient" and id(node.inputs[2]) in index:
-            x = node.outputs[0]
-            return [emit(program, POOL_SCATTER, [node.inputs[0], index[id(node.inputs[2])]], x.spec, **node.attrs)]
+            sources = [node.inputs[0], index[id(node.inputs[2])]]
+            return program.append(POOL_SCATTER, sources, [node.outputs[0].spec], node.attrs).outputs
         if node.op.name == "sum" and node.inputs[0].node is not None:
             return _sum_before_scatter(node)
         return None
 
-    return replace(program, rule)
+    program.replace(rule)
+    return program
 
 
 def _sum_before_scatter(node: Node) -> Sequence[Value] | None:
@@ -284,14 +194,14 @@ def share_sums(program: Program, node: Node, tiles: Tiles, *, joined: bool = Fal
         first = node.inputs[0].ndim - 1 in summed
         tile, op = tiles.reduction(results, terms, terms_first=first), REDUCE_PARTIAL_SUMS
         spec = Spec((tile.splits, results), y.dtype)
-        sums = emit(program, op, node.inputs, spec, axes=summed, splits=tile.splits, tile=tile, join=name)
+        attrs = {"axes": summed, "splits": tile.splits, "tile": tile, "join": name}
+        (sums,) = program.append(op, node.inputs, [spec], attrs).outputs
         whole = sums if tile.splits == 1 else ops.REGISTRY[name](sums, axes=0)
         return [ops.reshape(whole, shape=y.shape)]
     else:
         return None
-    sums = emit(
-        program, op, node.inputs, Spec((tile.splits, *y.shape), y.dtype), **node.attrs, splits=tile.splits, tile=tile
-    )
+    attrs = {**node.attrs, "splits": tile.splits, "tile": tile}
+    (sums,) = program.append(op, node.inputs, [Spec((tile.splits, *y.shape), y.dtype)], attrs).outputs
     return [ops.sum(sums, axes=0) if tile.splits > 1 else ops.reshape(sums, shape=y.shape)]
 
 
@@ -302,15 +212,12 @@ def _joined_anyway(program: Program, found: Sequence[RowRegion]) -> set[int]:
     """Ids of products that regions or updates alone read, in passing."""
     region = {id(n): k for k, one in enumerate(found) for n in one.nodes}
     updated = {id(v) for v in program.updates.values()}
-    readers: dict[int, list[Node]] = {}
-    for node in program.nodes:
-        for value in node.inputs:
-            readers.setdefault(id(value), []).append(node)
+    readers = Readers(program)
     ends: set[int] = {id(v) for v in program.outputs.values()}
     update_only: set[int] = set()  # values that elementwise operations take to updates, and nothing else reads
     for node in reversed(program.nodes):
         for y in node.outputs:
-            read = readers.get(id(y), [])
+            read = readers.of(y)
             further = all(id(v) in update_only for n in read for v in n.outputs)
             passed_on = further and all(n.op.elementwise or n.op.name == "reshape" for n in read)
             if passed_on and id(y) not in ends and (read or id(y) in updated):
@@ -318,20 +225,14 @@ def _joined_anyway(program: Program, found: Sequence[RowRegion]) -> set[int]:
     result = set()
     for node in program.nodes:
         y = node.outputs[0]
-        where = {region.get(id(n)) for n in readers.get(id(y), [])}
+        where = {region.get(id(n)) for n in readers.of(y)}
         by_chain = len(where) == 1 and None not in where and id(y) not in ends | updated
         if node.op.name == "matmul" and (by_chain or id(y) in update_only):
             result.add(id(node))
     return result
 
 
-def rewrite(
-    program: Program,
-    *,
-    fuse: bool,
-    tiled: bool,
-    tiles: Tiles,
-) -> Program:
+def rewrite(program: Program, *, fuse: bool, tiled: bool, tiles: Tiles) -> Program:
     """All of the above that the options ask for, in place.
 
     Args:
@@ -342,7 +243,7 @@ def rewrite(
     """
     if products_in(program):
         remove_dead_nodes(widen_products(program))
-    replace(program, decompose)
+    decompose(program)
     if fuse:
         remember_maxima(program)
     found: list[RowRegion] = []
@@ -350,9 +251,8 @@ def rewrite(
         found = [c for c in row_regions.find(program, tiles.gpu, takes_rows=tiles.takes_rows) if tiles.size_region(c)]
     if tiled:
         own, joined = {id(n) for one in found for n in one.nodes}, _joined_anyway(program, found)
-        replace(
-            program,
-            lambda p, node: None if id(node) in own else share_sums(p, node, tiles, joined=id(node) in joined),
+        program.replace(
+            lambda node: None if id(node) in own else share_sums(program, node, tiles, joined=id(node) in joined)
         )
     row_regions.contract(program, found, tiles.gpu, tiles.layout)
     remove_dead_nodes(program)

@@ -16,6 +16,7 @@ from minicnn.backends._gpu.tiling import Tile
 from minicnn.ops.checks import normalize_axes, normalize_axis
 from minicnn.ops.primitive import Array, Namespace, Primitive
 from minicnn.program.graph import Node, Program, Spec, Value
+from minicnn.program.readers import Readers
 
 THREADS = 256  # of a block whose region does not begin with rows in memory
 MOST_COLUMNS = 1024  # of a value that a block keeps for each of its rows
@@ -75,7 +76,7 @@ def find(program: Program, gpu: Gpu, *, takes_rows: Callable[[Node, str], bool])
     for batch in sorted(batches, reverse=True):
         scope = _Scope(gpu, streams, batch)
         nodes = [n for n in program.nodes if id(n) not in taken | apart]
-        for part in _components(program, _members(program, nodes, scope)):
+        for part in _components(_members(program, nodes, scope)):
             one = RowRegion(batch, part)
             one.sums = {id(n) for n in part if _sums_rows(n, scope)}
             if _choose(one, streams, gpu):
@@ -202,7 +203,7 @@ def _convex(program: Program, inside: dict[int, Node], scope: _Scope) -> dict[in
     return kept
 
 
-def _components(program: Program, nodes: Sequence[Node]) -> list[list[Node]]:
+def _components(nodes: Sequence[Node]) -> list[list[Node]]:
     """Nodes that hang together, in order; those that do something that is worth a kernel."""
     group = {id(n): k for k, n in enumerate(nodes)}
     maker = {id(v): n for n in nodes for v in n.outputs}
@@ -260,17 +261,12 @@ def contract(
 def _absorb(program: Program, one: RowRegion) -> None:
     """Take the sums of a product's partial sums into a region that alone reads them."""
     inside = {id(n) for n in one.nodes}
-    results = {id(v) for v in program.results}
-    readers: dict[int, set[int]] = {}
-    for node in program.nodes:
-        for value in node.inputs:
-            readers.setdefault(id(value), set()).add(id(node))
+    readers = Readers(program)
     for node in reversed(program.nodes):
         if not adds_partial_sums(node):
             continue
         total = node.outputs[0]
-        read = readers.get(id(total), set())
-        if total.shape[:1] == (one.batch,) and id(total) not in results and read and read <= inside:
+        if total.shape[:1] == (one.batch,) and readers.of(total) and not readers.outside(total, inside):
             one.nodes.insert(0, node)
             inside.add(id(node))
 
@@ -278,7 +274,7 @@ def _absorb(program: Program, one: RowRegion) -> None:
 def _contract(program: Program, one: RowRegion, layout: Callable[[RowRegion], Layout]) -> None:
     inside = {id(n) for n in one.nodes}
     made = {id(v) for n in one.nodes for v in n.outputs}
-    outside = {id(v) for n in program.nodes if id(n) not in inside for v in n.inputs} | {id(v) for v in program.results}
+    readers = Readers(program)
     inputs: dict[int, Value] = {}
     for node in one.nodes:
         for value in _read(node, one):
@@ -304,17 +300,14 @@ def _contract(program: Program, one: RowRegion, layout: Callable[[RowRegion], La
             replaced[id(y)] = total
             continue
         for value in node.outputs:
-            if id(value) in outside:
+            if readers.outside(value, inside):
                 value.node = whole
                 outputs.append(value)
     whole.outputs = tuple(outputs)
     tile = Tile((), one.blocks, one.threads, one.blocks, None, layout(one).shared, one.resident)
     whole.attrs = {"region": one, "partial_sums": parts, "tile": tile}
     _reorder(program, inside, [whole, *after], set(inputs))
-    for node in program.nodes:
-        node.inputs = tuple(replaced.get(id(v), v) for v in node.inputs)
-    program.outputs = {k: replaced.get(id(v), v) for k, v in program.outputs.items()}
-    program.updates = {k: replaced.get(id(v), v) for k, v in program.updates.items()}
+    program.substitute(replaced)
 
 
 def _read(node: Node, one: RowRegion) -> Sequence[Value]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from minicnn import ops
-from minicnn.backends._gpu.rewriting import emit, replace
 from minicnn.ops.primitive import Array, Namespace, Primitive
 from minicnn.program.graph import Node, Program, Value
+from minicnn.program.readers import Readers
 
 LEAST_OPERATIONS = 2**27  # below that a launch more costs what a faster product could win
 _MOVES = frozenset({"take", "reshape", "broadcast_to"})
@@ -32,13 +31,14 @@ def use_library(program: Program, decide: Callable[[Node], str | None]) -> Progr
     """
     reasons = {id(node): decide(node) for node in program.nodes if may_be(node)}
 
-    def rule(program: Program, node: Node) -> Sequence[Value] | None:
+    def rule(node: Node) -> Sequence[Value] | None:
         why = reasons.get(id(node))
         if why is None:
             return None
-        return [emit(program, LIBRARY, node.inputs, node.outputs[0].spec, **node.attrs, why=why)]
+        return program.append(LIBRARY, node.inputs, [node.outputs[0].spec], {**node.attrs, "why": why}).outputs
 
-    return replace(program, rule)
+    program.replace(rule)
+    return program
 
 
 def may_be(node: Node) -> bool:
@@ -86,16 +86,12 @@ def piece(program: Program, node: Node) -> Program:
             known[id(was)] = now
 
     copy(node, 4)
-    last = node.outputs[0]
-    while True:
-        readers = [n for n in program.nodes if any(v is last for v in n.inputs)]
-        results = {id(v) for v in program.results}
-        if len(readers) != 1 or id(last) in results or not readers[0].op.elementwise or len(readers[0].outputs) > 1:
+    last, readers = node.outputs[0], Readers(program)
+    while (after := readers.only(last)) is not None and after.op.elementwise and len(after.outputs) == 1:
+        if after.outputs[0].size != last.size:
             break
-        if math.prod(readers[0].outputs[0].shape) != last.size:
-            break
-        copy(readers[0], 0)
-        last = readers[0].outputs[0]
+        copy(after, 0)
+        last = after.outputs[0]
     new.outputs["y"] = known[id(last)]
     return new
 

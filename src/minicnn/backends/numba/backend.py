@@ -8,7 +8,7 @@ import numpy as np
 
 from minicnn.backends.base import Executable, check_results
 from minicnn.backends.numba.executable import NumbaExecutable
-from minicnn.backends.numba.lowering import Lowering
+from minicnn.backends.numba.rules import lower
 from minicnn.backends.numba.threads import default_threads
 from minicnn.backends.numpy import NumpyBackend
 from minicnn.program.graph import Node, Program
@@ -65,7 +65,7 @@ class NumbaBackend(NumpyBackend):
         """See `Backend.explain`."""
         if self.reference_only:
             return super().explain(program)
-        how = Lowering(program, self.threads, self.convolution_kernel).run().how
+        how = lower(program, self.threads, self.convolution_kernel).how
         rows = [(node, how[id(node)]) for node in program.nodes]
         return [(node, text if text.startswith("reference") else f"kernel: {text}") for node, text in rows]
 
@@ -78,16 +78,9 @@ class NumbaBackend(NumpyBackend):
         if self.reference_only:
             return super().compile(program)
         check_results(program)
-        lowering = Lowering(program, self.threads, self.convolution_kernel).run()
-        missing = [n for n in program.nodes if lowering.how[id(n)].startswith("reference")]
-        if self.strict and missing:
-            first = missing[0]
-            message = (
-                f"strict=True: every node needs a kernel of the numba backend. Received {len(missing)} without one, "
-                f"first {first!r} in {first.scope or program.name}: {lowering.how[id(first)]}. Use strict=False "
-                "to run their references; model.explain() lists them."
-            )
-            raise RuntimeError(message)
+        lowering = lower(program, self.threads, self.convolution_kernel)
+        how = {node: lowering.how[id(node)] for node in program.nodes}
+        self.check_strict([(n, text) for n, text in how.items() if text.startswith("reference")], program)
         return NumbaExecutable(lowering, program, self.threads)
 
     @classmethod

@@ -9,8 +9,9 @@ from minicnn.backends.numba import elementwise
 from minicnn.backends.numba.elementwise import Group, Operand, contiguous
 from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Lowering
 from minicnn.ops.fused import body_specs
-from minicnn.program.fusion import Readers, chains, merge
+from minicnn.program.fusion import chains, merge
 from minicnn.program.graph import Node, Value
+from minicnn.program.readers import Readers
 
 _NAMES = frozenset(elementwise.OPERATIONS) - {"reshape"} | {"cast"}
 

@@ -122,7 +122,7 @@ def product(to: Lowering, node: Node) -> str | None:
 def _transposed(to: Lowering, node: Node, w: Value, taps: int, channels: int, filters: int, groups: int) -> Key:
     """The weights (taps, C, groups * F) as (taps, groups, F, C)."""
     key = to.scratch(node, "weights", w.nbytes)
-    source = movement.transpose_weights(taps=taps, channels=channels, filters=filters, groups=groups)
+    source = movement.transpose_weights(channels=channels, filters=filters, groups=groups)
     to.tasks.append(Task(node, [to.need(w, PLAIN)], [key], source, taps * groups * -(-filters // LANES)))
     return key
 

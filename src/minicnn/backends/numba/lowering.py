@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from minicnn.backends.numba import movement, weights
 from minicnn.backends.numba.kernel import Source
 from minicnn.backends.numba.vector import BYTES, LANES
 from minicnn.program.graph import ITEMSIZE, Node, Program, Value
-from minicnn.program.layout import channels_last
 
 PLAIN, BLOCKED = "plain", "blocked"
 _DTYPES = ("float32", "int32", "uint8", "bool")
@@ -95,17 +94,10 @@ class Lowering:
         for value in program.constants:
             self._place[id(value)] = constant_key(value)
 
-    def run(self) -> Lowering:
-        """Lower all nodes."""
-        from minicnn.backends.numba import expanding, grouping, rules
-
-        channels_last(self.program)
-        expanding.expand(self.program)
-        self.mark()
-        grouping.group(self)
-        self.mark()
+    def run(self, rules: Mapping[str, Rule]) -> Lowering:
+        """Lower all nodes, by the names of their primitives."""
         for node in self.program.nodes:
-            rule = rules.RULES.get(node.op.name)
+            rule = rules.get(node.op.name)
             reason = "no kernel yet" if rule is None else self._reason(node) or rule(self, node)
             if reason:
                 self._reference(node, str(reason))

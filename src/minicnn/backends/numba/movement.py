@@ -127,7 +127,7 @@ def one_hot(*, classes: int, labels: str, dtype: str) -> Source:
     return out.source("one_hot", "x", "y")
 
 
-def transpose_weights(*, taps: int, channels: int, filters: int, groups: int) -> Source:
+def transpose_weights(*, channels: int, filters: int, groups: int) -> Source:
     """w (taps, C, groups * F) to (taps, groups, F, C); one item 16 filters of a group at one tap."""
     out = Lines()
     c, f, g = out.all_numbers(channels=channels, filters=filters, groups=groups)

@@ -1,18 +1,20 @@
-"""How each primitive is lowered. A rule adds tasks, or returns the reason why it cannot."""
+"""How each primitive is lowered: a rule adds tasks, or returns the reason why it cannot. And the whole way there."""
 
 from __future__ import annotations
 
 import math
 
 from minicnn.backends.numba import elementwise, loss, movement, random
-from minicnn.backends.numba.grouping import NORMALIZE, POOL, PRODUCT, SCALED, chain
+from minicnn.backends.numba.expanding import expand
+from minicnn.backends.numba.grouping import NORMALIZE, POOL, PRODUCT, SCALED, chain, group
 from minicnn.backends.numba.images import IMAGE_RULES, pool_and_relu, product
 from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Lowering, Rows, Rule
 from minicnn.backends.numba.moving import MOVING_RULES
 from minicnn.backends.numba.optimizing import UPDATE_RULES
 from minicnn.backends.numba.statistics import STATISTIC_RULES, normalize
-from minicnn.program.fusion import Readers
-from minicnn.program.graph import ITEMSIZE, Node, Value
+from minicnn.program.graph import ITEMSIZE, Node, Program, Value
+from minicnn.program.layout import channels_last
+from minicnn.program.readers import Readers
 
 _BYTES = ("uint8", "bool")
 
@@ -150,3 +152,20 @@ RULES: dict[str, Rule] = {
     **STATISTIC_RULES,
     **UPDATE_RULES,
 }
+
+
+def lower(program: Program, threads: int, convolution: str | None = None) -> Lowering:
+    """Lower a Program, which is rewritten in place.
+
+    Args:
+        program: The Program.
+        threads: Threads that share the work.
+        convolution: How convolutions are done; see `NumbaBackend`.
+    """
+    channels_last(program)
+    expand(program)
+    lowering = Lowering(program, threads, convolution)
+    lowering.mark()
+    group(lowering)
+    lowering.mark()
+    return lowering.run(RULES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,9 @@ from minicnn.backends.numba_cuda.shim import SIMULATED, cuda
 
 Shape = tuple[int, ...]
 ALIGNMENT = 16  # bytes, of which the most one load takes
+
+# What operators and methods of an Array call: functions that make Arrays themselves, so `namespace` enters them.
+OPERATORS: dict[str, Callable[..., Any]] = {}
 
 
 def row_major(shape: Sequence[int]) -> Shape:
@@ -115,9 +118,7 @@ class Array:
 
     def numpy(self) -> HostArray:
         """A copy on the host."""
-        from minicnn.backends.numba_cuda.elementwise import contiguous
-
-        source = contiguous(self)
+        source = OPERATORS["contiguous"](self)
         with explained():
             raw = source.memory.read(source.start * self.itemsize, self.nbytes)
         return raw.view(self.dtype).reshape(self.shape)
@@ -138,12 +139,10 @@ class Array:
     # Exchange -----------------------------------------------------------------------------------
 
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
-        from minicnn.backends.numba_cuda import namespace
-
         if api_version not in (None, "2021.12", "2022.12", "2023.12", "2024.12", "2025.12"):
             message = f"The namespace is that of the Array API standard 2025.12. Received: {api_version!r}."
             raise ValueError(message)
-        return namespace
+        return OPERATORS["namespace"]()
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -173,9 +172,7 @@ class Array:
                 )
                 raise BufferError(message)
             return self.numpy().__dlpack__()
-        from minicnn.backends.numba_cuda.elementwise import contiguous
-
-        source = contiguous(self, copy=True) if copy else self
+        source = OPERATORS["contiguous"](self, copy=True) if copy else self
         if SIMULATED:
             raw = np.asarray(source.memory.bytes.view(np.uint8)._ary)
             strided = np.ndarray(self.shape, self.dtype, raw, source.start * self.itemsize, source.strides)
@@ -222,17 +219,11 @@ class Array:
     # Indexing -----------------------------------------------------------------------------------
 
     def __getitem__(self, key: Any) -> Array:
-        from minicnn.backends.numba_cuda import indexing
-
-        return indexing.get(self, key)
+        made: Array = OPERATORS["get"](self, key)
+        return made
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        from minicnn.backends.numba_cuda import elementwise, indexing
-
-        if isinstance(key, Array) and key.dtype.kind == "b":
-            indexing.assign_masked(self, key, value)
-        else:
-            elementwise.assign(indexing.get(self, key, only_views=True), value)
+        OPERATORS["put"](self, key, value)
 
 
 def empty(shape: Shape, dtype: DType, device: Device) -> Array:
@@ -291,18 +282,12 @@ _COMPARISONS = {
 _UNARY = {"neg": "negative", "pos": "positive", "abs": "abs", "invert": "bitwise_invert"}
 
 
-def _function(name: str) -> Any:
-    from minicnn.backends.numba_cuda import namespace
-
-    return getattr(namespace, name)
-
-
 def _operator(name: str, kind: str) -> Any:
     def method(self: Array, *others: Any) -> Any:
         if not all(isinstance(o, Array | bool | int | float) for o in others):
             return NotImplemented
         operands = (*others, self) if kind == "reflected" else (self, *others)
-        made = _function(name)(*operands)
+        made = OPERATORS[name](*operands)
         if kind != "in place":
             return made
         if made.shape != self.shape or made.dtype != self.dtype:

@@ -12,7 +12,8 @@ from minicnn.backends.numba_cuda import dtypes
 from minicnn.backends.numba_cuda.arrays import Array, as_device, from_interface, from_numpy, row_major
 from minicnn.backends.numba_cuda.arrays import empty as uninitialised
 from minicnn.backends.numba_cuda.device import Memory
-from minicnn.backends.numba_cuda.elementwise import compute, contiguous
+from minicnn.backends.numba_cuda.elementwise import astype, compute, contiguous
+from minicnn.backends.numba_cuda.manipulation import broadcast_arrays, permute_dims, stack
 
 _DEFAULTS = {"b": "bool", "i": "int64", "f": "float64"}
 
@@ -30,8 +31,6 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | 
             if copy is False:
                 message = f"A view has the type of its array. Received: {wanted} for {made.dtype} with copy=False."
                 raise ValueError(message)
-            from minicnn.backends.numba_cuda.elementwise import astype
-
             return astype(made, wanted)
         return contiguous(made, copy=True) if copy else made
     if hasattr(obj, "__cuda_array_interface__"):
@@ -44,8 +43,6 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | 
     except TypeError:
         if not _holds_arrays(obj):
             raise
-        from minicnn.backends.numba_cuda.manipulation import stack
-
         return stack([asarray(part, dtype=dtype, device=device) for part in obj])
     if dtype is None and not isinstance(obj, np.ndarray | np.generic):
         dtype = _DEFAULTS.get(host.dtype.kind, host.dtype)
@@ -175,8 +172,6 @@ def _triangle(x: Array, test: str, k: int) -> Array:
 
 def meshgrid(*arrays: Array, indexing: str = "xy") -> tuple[Array, ...]:
     """Coordinate arrays from vectors."""
-    from minicnn.backends.numba_cuda.manipulation import broadcast_arrays, permute_dims
-
     if indexing not in ("xy", "ij"):
         message = f"indexing is 'xy' or 'ij'. Received: {indexing!r}."
         raise ValueError(message)

@@ -11,6 +11,7 @@ import numpy as np
 from minicnn.backends.numba_cuda.arrays import Array, empty, row_major
 from minicnn.backends.numba_cuda.elementwise import assign, compute, contiguous, same_device, where
 from minicnn.backends.numba_cuda.manipulation import axis_of, broadcast_shapes, broadcast_to, reshape
+from minicnn.backends.numba_cuda.sorting import places
 
 _OF_HOST = (np.ndarray, list)
 
@@ -26,8 +27,6 @@ def get(x: Array, key: Any, *, only_views: bool = False) -> Array:
     if not arrays:
         return _view(x, parts)
     if not only_views and len(parts) == 1 and isinstance(parts[0], Array) and parts[0].dtype.kind == "b":
-        from minicnn.backends.numba_cuda.sorting import places
-
         return take(_rows(x, _checked_mask(x, parts[0]).ndim), places(parts[0]), axis=0)
     if only_views or len(parts) > x.ndim or not all(_is_integer(p) for p in parts):
         message = (
@@ -39,6 +38,14 @@ def get(x: Array, key: Any, *, only_views: bool = False) -> Array:
     made = take(_rows(x, len(parts)), at if at.ndim == 1 else reshape(at, (-1,)), axis=0)
     shape = (*at.shape, *x.shape[len(parts) :])
     return made.view(shape, row_major(shape))
+
+
+def put(x: Array, key: Any, value: Any) -> None:
+    """x[key] = value."""
+    if isinstance(key, Array) and key.dtype.kind == "b":
+        assign_masked(x, key, value)
+    else:
+        assign(get(x, key, only_views=True), value)
 
 
 def _is_integer(part: Any) -> bool:

@@ -159,35 +159,6 @@ def unstack(x: Array, /, *, axis: int = 0) -> tuple[Array, ...]:
     return tuple(moved[k] for k in range(x.shape[at]))
 
 
-def repeat(x: Array, repeats: int | Array, /, *, axis: int | None = None) -> Array:
-    """Each element several times: all as often, or each by a vector's number, of which the sum is read from the device.
-
-    Raises:
-        ValueError: If `repeats` is an array but no vector of integers, of length 1 or one for each element.
-    """
-    source = reshape(x, (-1,)) if axis is None else x
-    at = axis_of(0 if axis is None else axis, source.ndim)
-    if isinstance(repeats, Array):
-        if repeats.dtype.kind not in "iu" or repeats.shape not in ((1,), (source.shape[at],)):
-            message = (
-                f"repeats is a number, or a vector of integers of length 1 or {source.shape[at]}. "
-                f"Received: {repeats.dtype}{list(repeats.shape)}."
-            )
-            raise ValueError(message)
-        from minicnn.backends.numba_cuda.creation import arange
-        from minicnn.backends.numba_cuda.indexing import take
-        from minicnn.backends.numba_cuda.reductions import cumulative_sum
-        from minicnn.backends.numba_cuda.sorting import searchsorted
-
-        ends = cumulative_sum(broadcast_to(repeats, (source.shape[at],)), dtype="int64")
-        total = int(ends[-1]) if ends.size else 0
-        return take(source, searchsorted(ends, arange(total, device=x.device), side="right"), axis=at)
-    wide = expand_dims(source, axis=at + 1)
-    shape = (*source.shape[: at + 1], repeats, *source.shape[at + 1 :])
-    result = (*source.shape[:at], source.shape[at] * repeats, *source.shape[at + 1 :])
-    return reshape(broadcast_to(wide, shape), result, copy=True)
-
-
 def tile(x: Array, repetitions: Sequence[int], /) -> Array:
     """The array several times along each axis."""
     times = tuple(repetitions)
@@ -219,5 +190,5 @@ def roll(x: Array, /, shift: int | Sequence[int], *, axis: int | Sequence[int] |
 
 __all__ = [
     "astype", "broadcast_arrays", "broadcast_to", "concat", "expand_dims", "flip", "matrix_transpose", "moveaxis",
-    "permute_dims", "repeat", "reshape", "roll", "squeeze", "stack", "tile", "unstack",
+    "permute_dims", "reshape", "roll", "squeeze", "stack", "tile", "unstack",
 ]  # fmt: skip

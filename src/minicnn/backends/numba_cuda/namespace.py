@@ -7,10 +7,12 @@ says so.
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 import numpy as np
 
+from minicnn.backends.numba_cuda.arrays import OPERATORS
 from minicnn.backends.numba_cuda.creation import (
     arange,
     asarray,
@@ -31,8 +33,17 @@ from minicnn.backends.numba_cuda.creation import (
 )  # fmt: skip
 from minicnn.backends.numba_cuda.device import device_count
 from minicnn.backends.numba_cuda.dtypes import ALL, KINDS, can_cast, finfo, iinfo, isdtype, result_type
-from minicnn.backends.numba_cuda.elementwise import FUNCTIONS, astype, clip, nextafter, where
-from minicnn.backends.numba_cuda.indexing import take, take_along_axis
+from minicnn.backends.numba_cuda.elementwise import FUNCTIONS, astype, clip, contiguous, nextafter, where
+from minicnn.backends.numba_cuda.gathering import (
+    isin,
+    repeat,
+    sort,
+    unique_all,
+    unique_counts,
+    unique_inverse,
+    unique_values,
+)
+from minicnn.backends.numba_cuda.indexing import get, put, take, take_along_axis
 from minicnn.backends.numba_cuda.linear_algebra import matmul, tensordot, vecdot
 from minicnn.backends.numba_cuda.manipulation import (
     broadcast_arrays,
@@ -44,7 +55,6 @@ from minicnn.backends.numba_cuda.manipulation import (
     matrix_transpose,
     moveaxis,
     permute_dims,
-    repeat,
     reshape,
     roll,
     squeeze,
@@ -69,22 +79,14 @@ from minicnn.backends.numba_cuda.reductions import (
     sum,
     var,
 )  # fmt: skip
-from minicnn.backends.numba_cuda.sorting import (
-    argsort,
-    isin,
-    nonzero,
-    searchsorted,
-    sort,
-    unique_all,
-    unique_counts,
-    unique_inverse,
-    unique_values,
-)
+from minicnn.backends.numba_cuda.sorting import argsort, nonzero, searchsorted
 
 __array_api_version__ = "2025.12"
 e, inf, nan, pi, newaxis = math.e, math.inf, math.nan, math.pi, None
 
 globals().update(FUNCTIONS)
+OPERATORS.update(FUNCTIONS, matmul=matmul, contiguous=contiguous, get=get, put=put)
+OPERATORS["namespace"] = lambda: sys.modules[__name__]
 globals().update({name: np.dtype(name) for name in ALL})
 
 _COMPLEX = "there are no complex numbers"

@@ -10,10 +10,11 @@ import numpy as np
 
 from minicnn.backends.numba_cuda import dtypes
 from minicnn.backends.numba_cuda.arrays import Array, empty
+from minicnn.backends.numba_cuda.creation import full
 from minicnn.backends.numba_cuda.device import THREADS, Device, kernel
 from minicnn.backends.numba_cuda.dtypes import DType
 from minicnn.backends.numba_cuda.elementwise import FUNCTIONS, collapse, contiguous
-from minicnn.backends.numba_cuda.manipulation import axes_of, axis_of, permute_dims
+from minicnn.backends.numba_cuda.manipulation import axes_of, axis_of, concat, permute_dims
 
 Axis = int | Sequence[int] | None
 
@@ -254,9 +255,6 @@ def _running(name: str, x: Array, axis: int | None, dtype: Any, include_initial:
     order.insert(at, len(kept))
     result = contiguous(permute_dims(made, order))
     if include_initial:
-        from minicnn.backends.numba_cuda.creation import full
-        from minicnn.backends.numba_cuda.manipulation import concat
-
         first = full((*x.shape[:at], 1, *x.shape[at + 1 :]), int(product), dtype=kind, device=x.device)
         result = concat([first, result], axis=at)
     return result
@@ -276,8 +274,6 @@ def diff(
     x: Array, /, *, axis: int = -1, n: int = 1, prepend: Array | None = None, append: Array | None = None
 ) -> Array:
     """Differences of neighbours along an axis, n times."""
-    from minicnn.backends.numba_cuda.manipulation import concat
-
     at = axis_of(axis, x.ndim)
     ends = [a for a in (prepend, x, append) if a is not None]
     made = concat(ends, axis=at) if len(ends) > 1 else x

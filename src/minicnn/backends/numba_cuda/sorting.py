@@ -1,4 +1,4 @@
-"""Sorting, searching in what is sorted, and what follows from both: places that are not zero, unique elements.
+"""The order of elements, searching in what is in order, and places that are not zero.
 
 A result whose shape depends on the data has its length read from the device, which waits for it: in `nonzero`, the
 `unique_` functions, `x[mask]`, and `repeat` with an array of repeats.
@@ -7,18 +7,17 @@ A result whose shape depends on the data has its length read from the device, wh
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from minicnn.backends.numba_cuda import dtypes
 from minicnn.backends.numba_cuda.arrays import Array, empty
-from minicnn.backends.numba_cuda.creation import arange, asarray, ones
+from minicnn.backends.numba_cuda.creation import arange, asarray
 from minicnn.backends.numba_cuda.device import THREADS, kernel
 from minicnn.backends.numba_cuda.elementwise import FUNCTIONS, astype, contiguous, same_device
-from minicnn.backends.numba_cuda.indexing import take, take_along_axis
-from minicnn.backends.numba_cuda.manipulation import axis_of, concat, flip, moveaxis, reshape
-from minicnn.backends.numba_cuda.reductions import count_nonzero, diff
+from minicnn.backends.numba_cuda.manipulation import axis_of, flip, moveaxis, reshape
+from minicnn.backends.numba_cuda.reductions import count_nonzero
 
 INDEX = np.dtype("int64")
 
@@ -75,11 +74,6 @@ def argsort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bo
     return moveaxis(order, -1, at)
 
 
-def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
-    """The elements along an axis in ascending order; NaN counts as the largest."""
-    return take_along_axis(x, argsort(x, axis=axis, descending=descending), axis=axis)
-
-
 def searchsorted(x1: Array, x2: Any, /, *, side: str = "left", sorter: Array | None = None) -> Array:
     """Where x2's elements belong in the sorted vector x1, ahead of equal ones (left) or behind them (right)."""
     if side not in ("left", "right") or x1.ndim != 1:
@@ -113,90 +107,4 @@ def nonzero(x: Array, /) -> tuple[Array, ...]:
     return tuple(made)
 
 
-# Sets -----------------------------------------------------------------------------------------------------------
-
-
-class UniqueAll(NamedTuple):
-    """What `unique_all` gives."""
-
-    values: Array
-    indices: Array
-    inverse_indices: Array
-    counts: Array
-
-
-class UniqueCounts(NamedTuple):
-    """What `unique_counts` gives."""
-
-    values: Array
-    counts: Array
-
-
-class UniqueInverse(NamedTuple):
-    """What `unique_inverse` gives."""
-
-    values: Array
-    inverse_indices: Array
-
-
-class _Groups:
-    """The elements of an array in ascending order, cut where they change; each NaN is one of its own."""
-
-    def __init__(self, x: Array) -> None:
-        self.shape, self.flat = x.shape, reshape(x, (-1,))
-        self.order = argsort(self.flat)
-        ordered = take(self.flat, self.order)
-        changes = FUNCTIONS["not_equal"](ordered[1:], ordered[:-1])
-        self.starts = places(concat([ones(min(1, x.size), dtype="bool", device=x.device), changes]))
-
-    def indices(self) -> Array:
-        return take(self.order, self.starts)
-
-    def values(self) -> Array:
-        return take(self.flat, self.indices())
-
-    def counts(self) -> Array:
-        return diff(self.starts, append=asarray([self.flat.size], device=self.flat.device))
-
-    def inverse(self) -> Array:
-        behind = searchsorted(self.starts, argsort(self.order), side="right")
-        return reshape(FUNCTIONS["subtract"](behind, 1), self.shape)
-
-
-def unique_all(x: Array, /) -> UniqueAll:
-    """The different elements in ascending order, where each is first, which one each element is, and how many are."""
-    groups = _Groups(x)
-    return UniqueAll(groups.values(), groups.indices(), groups.inverse(), groups.counts())
-
-
-def unique_counts(x: Array, /) -> UniqueCounts:
-    """The different elements in ascending order, and how many there are of each."""
-    groups = _Groups(x)
-    return UniqueCounts(groups.values(), groups.counts())
-
-
-def unique_inverse(x: Array, /) -> UniqueInverse:
-    """The different elements in ascending order, and which of them each element is."""
-    groups = _Groups(x)
-    return UniqueInverse(groups.values(), groups.inverse())
-
-
-def unique_values(x: Array, /) -> Array:
-    """The different elements in ascending order."""
-    return _Groups(x).values()
-
-
-def isin(x1: Any, x2: Any, /, *, invert: bool = False) -> Array:
-    """Whether each element of x1 equals one of x2; if inverted, whether it equals none."""
-    kind, device = dtypes.result_type(x1, x2), same_device([a for a in (x1, x2) if isinstance(a, Array)])
-    x1, x2 = (asarray(x, dtype=kind, device=device) for x in (x1, x2))
-    ordered = sort(reshape(x2, (-1,)))
-    first, last = (searchsorted(ordered, x1, side=side) for side in ("left", "right"))
-    found = FUNCTIONS["logical_and"](FUNCTIONS["less"](first, last), FUNCTIONS["equal"](x1, x1))  # NaN equals none
-    return FUNCTIONS["logical_not"](found) if invert else found
-
-
-__all__ = [
-    "argsort", "isin", "nonzero", "searchsorted", "sort", "unique_all", "unique_counts", "unique_inverse",
-    "unique_values",
-]  # fmt: skip
+__all__ = ["argsort", "nonzero", "searchsorted"]

@@ -9,10 +9,11 @@ import math
 from typing import Any
 
 from minicnn.ops.convolution import conv2d, conv2d_input_gradient, conv2d_weight_gradient
-from minicnn.ops.primitive import Array, Namespace
+from minicnn.ops.primitive import Array, Cost, Namespace
 from minicnn.ops.strategies.accounts import outer_scratch, padded, tap_copy
-from minicnn.ops.strategies.strategy import Direction, Problem, Strategy
+from minicnn.ops.strategies.strategy import PRIMITIVES, Direction, Problem, Strategy
 from minicnn.ops.windows import Axes, Pair, Window
+from minicnn.program.graph import Node
 
 
 class Unrolled(Strategy):
@@ -56,3 +57,15 @@ def _attrs(window: Window, axes: Axes) -> dict[str, Any]:
         "strides": window.strides, "padding": window.padding, "dilation": window.dilation,
         "data_format": "".join(layout),
     }  # fmt: skip
+
+
+@conv2d.cost
+@conv2d_input_gradient.cost
+@conv2d_weight_gradient.cost
+def _(node: Node) -> Cost:
+    """Each output element takes KH * KW * C / groups multiply-adds."""
+    problem = Problem.of(node)
+    moved = 0
+    for value in (*node.inputs, *node.outputs):
+        moved += value.nbytes
+    return Cost(problem.flops, moved, Unrolled().workspace(problem, PRIMITIVES[node.op.name]) or 0)

@@ -1,0 +1,118 @@
+"""What there is to know of a model but the numbers, as plain data; and what state a model can take up."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from minicnn.layers.configured import encode
+from minicnn.layers.serialization import check_size, graph_to_config
+from minicnn.losses import Loss
+from minicnn.metrics import Metric
+from minicnn.optimizers import Optimizer
+from minicnn.schedules import Schedule
+from minicnn.states import arrays_like, check_state, count, duration, flag
+
+if TYPE_CHECKING:
+    from minicnn.models import Model
+
+
+def describe(model: Model) -> dict[str, Any]:
+    """All of a model but its arrays, as plain data.
+
+    Raises:
+        RuntimeError: If the model is not built.
+        TypeError: If an argument of a layer, loss, metric or optimizer is no plain data.
+    """
+    objective = model._objective
+    compiled = None if objective is None or model.optimizer is None else {
+        "optimizer": _to_config(model.optimizer),
+        "losses": [_to_config(loss) for loss in objective.losses],
+        "metrics": [[_to_config(metric) for metric in metrics] for metrics in objective.metrics],
+        "loss_weights": list(objective.loss_weights),
+        "precision": model.precision,
+    }  # fmt: skip
+    graph = graph_to_config(model)
+    check_size(graph)
+    return {
+        "class": model.described_as,
+        "name": model.name,
+        "seed": model.seed,
+        **({} if model.trainable else {"trainable": False}),
+        "graph": graph,
+        "weights": list(model._weights),
+        "compile": compiled,
+    }
+
+
+def check_model_state(model: Model, state: Any) -> None:
+    """Raise a ValueError unless `Model.set_state` can take the state up, and training can go on from there."""
+    batch = _batch(state)
+    metrics = {}
+    if batch is not None and (batch or state.get("totals")):
+        inputs = model.program("evaluate", batch_size=2).inputs
+        metrics = {v.name: (v.shape, v.dtype) for v in inputs if v.kind == "metric"}
+    optimizer = model.optimizer
+    arrays = arrays_like(expected_arrays(model), frozenset(model._weights))
+
+    def steps(value: Any) -> bool:
+        return count(value) and value < 2**31 and (optimizer is None or duration(_rate(optimizer, value)))
+
+    def totals(value: Any) -> bool:
+        if not arrays_like(metrics, frozenset(metrics if batch else ()))(value):
+            return False
+        return not batch or all(np.all(a >= 1) for n, a in value.items() if n.endswith("loss/count"))
+
+    def rate(value: Any) -> bool:
+        fixed = optimizer is not None and not isinstance(optimizer.learning_rate, Schedule)
+        return duration(value) if fixed else value is None
+
+    check_state(
+        model, state, position=lambda _: batch is not None, arrays=arrays, steps_taken=steps, totals=totals,
+        samples_seen=count, stop_training=flag, learning_rate=rate,
+    )  # fmt: skip
+
+
+def _batch(state: Any) -> int | None:
+    """The batch that comes next in a state of a model; None if it has no position."""
+    position = state.get("position") if isinstance(state, Mapping) else None
+    if not isinstance(position, list) or len(position) != 2 or not all(map(count, position)):
+        return None
+    return int(position[1])
+
+
+def _rate(optimizer: Optimizer, step: int) -> Any:
+    try:
+        return optimizer.rate(step)
+    except ArithmeticError:  # a schedule that grows without end
+        return None
+
+
+def _to_config(value: Any) -> Any:
+    """The class and the constructor's arguments, which are attributes of the same names."""
+    if not isinstance(value, Optimizer | Loss | Metric | Schedule):
+        return encode(value)
+    config = {}
+    for name in inspect.signature(type(value)).parameters:
+        if not hasattr(value, name):
+            message = (
+                "What is saved keeps each argument of its constructor as an attribute of the same name. "
+                f"Received: {type(value).__name__} without {name!r}. Set self.{name}."
+            )
+            raise TypeError(message)
+        config[name] = _to_config(getattr(value, name))
+    return {"class": type(value).__name__, "config": config}
+
+
+def expected_arrays(model: Model) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Shape and dtype of every tensor in the file of a model."""
+    dtype = model._engine.dtype
+    expected = {path: (weight.shape, dtype) for path, weight in model._weights.items()}
+    if model.optimizer is None:
+        return expected
+    for path in model._trainable_paths():
+        expected |= dict.fromkeys(model.optimizer.state_names(path), (model._weights[path].shape, dtype))
+    return expected | {"step": ((), "int32")}

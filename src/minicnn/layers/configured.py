@@ -1,0 +1,170 @@
+"""Layers as plain data: their classes by name, and the arguments of their constructors.
+
+Classes are looked up by name in a dict of minicnn's own and in the caller's `custom_objects`: reading data never
+imports or runs anything else. A layer is {"class": name, "config": its get_config()}.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any, Self
+
+import numpy as np
+
+from minicnn.initializers import INITIALIZER_CLASSES, Initializer
+from minicnn.layers.activations import ACTIVATIONS
+
+Config = dict[str, Any]
+CustomObjects = Mapping[str, Any] | None
+
+# The classes that plain data may name: `minicnn.layers` enters its own.
+CLASSES: dict[str, type[Any]] = {c.__name__: c for c in INITIALIZER_CLASSES.values()}
+
+
+class Configured:
+    """What plain data describe by its class and the arguments of its constructor: a layer."""
+
+    trainable: bool
+    _trainable: bool
+
+    @classmethod
+    def saved_as(cls) -> str:
+        """The name of the class in plain data."""
+        return cls.__name__
+
+    def get_config(self) -> dict[str, Any]:
+        """Arguments of the constructor as plain data: the attributes that bear the arguments' names."""
+        config = {}
+        for name, parameter in inspect.signature(type(self)).parameters.items():
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) or name == "trainable":
+                continue
+            if not hasattr(self, name):
+                message = (
+                    "A layer keeps each argument as an attribute of the same name, so that a model can be "
+                    f"saved. Received: {type(self).__name__} without {name!r}. Set self.{name} or override "
+                    "get_config."
+                )
+                raise AttributeError(message)
+            config[name] = encode(getattr(self, name), f"{name} of {type(self).__name__}")
+        return config if self.trainable else config | {"trainable": False}
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None = None) -> Self:
+        """A layer with the arguments that `get_config` gave.
+
+        Args:
+            config: The arguments; tuples may have become lists.
+            custom_objects: Classes that are not minicnn's own, by name.
+        """
+        given = {name: decode(value, custom_objects) for name, value in config.items()}
+        trainable = given.pop("trainable", True)  # which a constructor need not take
+        layer = cls(**given)
+        layer._trainable = checked_bool(trainable)
+        return layer
+
+
+def encode(value: Any, what: str = "the value") -> Any:
+    """Plain data for an argument of a layer.
+
+    Args:
+        value: None, a number, a string, a list, a dict with string keys, a layer, an initializer, a built-in
+            activation, or nested ones.
+        what: What it is, for the error message.
+
+    Raises:
+        TypeError: If it is something else, such as a function.
+    """
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, list | tuple):
+        return [encode(v, what) for v in value]
+    if isinstance(value, Mapping) and all(isinstance(k, str) for k in value):
+        return {k: encode(v, what) for k, v in value.items()}
+    if isinstance(value, Configured):
+        return layer_to_config(value)
+    if isinstance(value, Initializer):
+        return {"class": type(value).__name__, "config": encode(value.get_config(), what)}
+    for name, function in ACTIVATIONS.items():
+        if function is value:
+            return name
+    if callable(value):
+        message = (
+            f"Functions cannot be saved, because a file holds data only. Received: {value!r} as {what}. Use "
+            "the name of an activation, or write a Layer for it and load with custom_objects."
+        )
+        raise TypeError(message)
+    message = f"What is saved is plain data, layers and initializers. Received: {type(value).__name__} as {what}."
+    raise TypeError(message)
+
+
+def decode(value: Any, custom_objects: CustomObjects = None) -> Any:
+    """What `encode` made plain: dicts that name a class become its objects, all else stays."""
+    if isinstance(value, list | tuple):
+        return [decode(v, custom_objects) for v in value]
+    if not isinstance(value, Mapping):
+        return value
+    if set(value) != {"class", "config"}:
+        return {k: decode(v, custom_objects) for k, v in value.items()}
+    chosen = _class(value["class"], custom_objects)
+    if issubclass(chosen, Configured):
+        return layer_from_config(value, custom_objects)
+    return _build(chosen, lambda: chosen(**decode(value["config"], custom_objects)))
+
+
+def layer_to_config(layer: Configured) -> Config:
+    """The layer's class and arguments as plain data.
+
+    Raises:
+        TypeError: If an argument cannot be saved, such as a function.
+    """
+    name = layer.saved_as()
+    config = encode(layer.get_config(), f"an argument of {name}")
+    return {"class": name, "config": config if layer.trainable else {**config, "trainable": False}}
+
+
+def layer_from_config(config: Mapping[str, Any], custom_objects: CustomObjects = None) -> Any:
+    """The layer that `layer_to_config` described, without weights.
+
+    Args:
+        config: Class and arguments.
+        custom_objects: Classes that are not minicnn's own, by name.
+
+    Raises:
+        ValueError: If the class is unknown, or does not take the arguments.
+    """
+    chosen = _class(config["class"], custom_objects)
+    given = dict(config["config"])
+    frozen = given.pop("trainable", True) is False
+    layer = _build(chosen, lambda: chosen.from_config(given, custom_objects))
+    layer._trainable = layer._trainable and not frozen  # of this layer: those within have their own
+    return layer
+
+
+def _class(name: str, custom_objects: CustomObjects) -> type[Any]:
+    found = {**CLASSES, **(custom_objects or {})}.get(name)
+    if not isinstance(found, type):
+        message = (
+            f"The classes in a saved model are minicnn's own or given by the caller. Received: {name!r}. "
+            f"Pass the class as custom_objects={{{name!r}: {name}}}."
+        )
+        raise ValueError(message)
+    return found
+
+
+def _build(chosen: type[Any], make: Any) -> Any:
+    try:
+        return make()
+    except TypeError as error:
+        message = f"Saved arguments are those that the class takes. Received for {chosen.__name__}: {error}."
+        raise ValueError(message) from error
+
+
+def checked_bool(trainable: bool) -> bool:
+    """Raise a ValueError unless it is a bool; returns it."""
+    if not isinstance(trainable, bool):
+        message = f"trainable is True or False. Received: trainable={trainable!r}."
+        raise ValueError(message)
+    return trainable

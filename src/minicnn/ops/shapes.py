@@ -1,0 +1,36 @@
+"""The elements of an array in another shape."""
+
+from __future__ import annotations
+
+import math
+
+from minicnn.ops.arrays import copy_of
+from minicnn.ops.primitive import Array, Namespace, primitive
+from minicnn.program.graph import Node, Spec, Value
+
+
+@primitive
+def reshape(x: Array, *, shape: tuple[int, ...], xp: Namespace) -> Array:
+    """The elements of x in row-major order, in another shape."""
+    return copy_of(xp.reshape(x, shape), xp)
+
+
+@reshape.shape
+def _(x: Spec, *, shape: tuple[int, ...]) -> Spec:
+    if math.prod(shape) != x.size or any(n < 0 for n in shape):
+        message = (
+            f"reshape keeps the number of elements. Received: {x} and shape {tuple(shape)} with "
+            f"{math.prod(shape)} elements."
+        )
+        raise ValueError(message)
+    return Spec(tuple(shape), x.dtype)
+
+
+@reshape.gradient
+def _(node: Node, dy: Value) -> Value:
+    return reshape(dy, shape=node.inputs[0].shape)
+
+
+def reshape_to(x: Value, shape: tuple[int, ...]) -> Value:
+    """X with another shape, emitting nothing if it has that shape already."""
+    return x if x.shape == shape else reshape(x, shape=shape)

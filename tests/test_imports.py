@@ -1,0 +1,65 @@
+"""Who imports whom: arrows point down only, also those within functions."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+
+import minicnn
+
+HOME = Path(inspect.getfile(minicnn)).parent
+
+# `Model.save` and `Model.load` are methods of what `saving` reads and makes: both are at the top, none is below.
+TOGETHER = {frozenset({"minicnn.models", "minicnn.models.model", "minicnn.models.sequential", "minicnn.saving"})}
+
+
+def modules() -> dict[str, Path]:
+    found = {}
+    for path in HOME.rglob("*.py"):
+        parts = path.relative_to(HOME.parent).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imported(tree: ast.AST, known: set[str]) -> Iterator[str]:
+    """Modules that a tree imports at any depth, but for what only type checkers see."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in known)
+        if isinstance(node, ast.ImportFrom):
+            assert not node.level, "imports name the whole path"
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                yield full if full in known else str(node.module)
+        yield from imported(node, known)
+
+
+def circles(graph: dict[str, set[str]]) -> set[frozenset[str]]:
+    """Modules that reach each other, by what each reaches."""
+    reach: dict[str, set[str]] = {}
+    for start in graph:
+        seen, waiting = set[str](), [start]
+        while waiting:
+            for target in graph.get(waiting.pop(), set()) - seen:
+                seen.add(target)
+                waiting.append(target)
+        reach[start] = seen
+    return {frozenset(m for m in reach[start] if start in reach.get(m, ())) for start in graph if start in reach[start]}
+
+
+def test_no_circle_of_imports() -> None:
+    paths = modules()
+    graph = {name: set(imported(ast.parse(path.read_text("utf-8")), set(paths))) for name, path in paths.items()}
+    assert "minicnn.program.graph" in graph["minicnn.ops.primitive"]
+    assert circles(graph) == TOGETHER
+
+
+def test_what_counts_as_a_circle() -> None:
+    text = "def f():\n    from a.b import c\nif TYPE_CHECKING:\n    import d\nimport e, a.b.g"
+    assert set(imported(ast.parse(text), {"a.b", "a.b.c", "a.b.g", "d"})) == {"a.b.c", "a.b.g"}
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"d", "a"}, "e": {"a"}}
+    assert circles(graph) == {frozenset({"b", "c"}), frozenset({"d"})}
