@@ -79,15 +79,8 @@ class NumbaBackend(NumpyBackend):
             return super().compile(program)
         check_results(program)
         lowering = Lowering(program, self.threads, self.convolution_kernel).run()
-        missing = [n for n in program.nodes if lowering.how[id(n)].startswith("reference")]
-        if self.strict and missing:
-            first = missing[0]
-            message = (
-                f"strict=True: every node needs a kernel of the numba backend. Received {len(missing)} without one, "
-                f"first {first!r} in {first.scope or program.name}: {lowering.how[id(first)]}. Use strict=False "
-                "to run their references; model.explain() lists them."
-            )
-            raise RuntimeError(message)
+        how = lowering.how
+        self.check_strict(program, [(n, how[id(n)]) for n in program.nodes if how[id(n)].startswith("reference")])
         return NumbaExecutable(lowering, program, self.threads)
 
     @classmethod
