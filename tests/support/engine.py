@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from backends.cupy.networks import NETWORKS, data
-from minicnn import ops
+from minicnn import get_backend, ops
 from minicnn.backends._gpu import staging
 from minicnn.backends._gpu.options import Options
 from minicnn.bench.operations import step_inputs, step_times
@@ -105,11 +105,13 @@ class EngineSteps:
         array, rows = np.arange(120, dtype="uint8").reshape(40, 3), np.arange(39, dtype="int32").reshape(13, 3)
         backend = self.make()
         run: Any = backend.compile(program)
-        for given in (rows, backend.asarray(rows)):
-            made = run.many({"x": backend.asarray(array)}, {"index": given}, 13)
-            np.testing.assert_array_equal(backend.to_numpy(made["bytes"]).reshape(39, 3), array[:39])
-            np.testing.assert_array_equal(backend.to_numpy(made["words"]).reshape(39, 3), array[:39] * 0.5)
-        one = run({"x": backend.asarray(array), "index": rows[4]})
+        whole = backend.asarray(array)
+        for given in (rows[:2], rows, backend.asarray(rows)):  # the queue grows
+            made = run.many({"x": whole}, {"index": given}, len(given))
+            expected = array[: 3 * len(given)]
+            np.testing.assert_array_equal(backend.to_numpy(made["bytes"]).reshape(-1, 3), expected)
+            np.testing.assert_array_equal(backend.to_numpy(made["words"]).reshape(-1, 3), expected * 0.5)
+        one = run({"x": whole, "index": rows[4]})
         np.testing.assert_array_equal(backend.to_numpy(one["bytes"]), array[12:15])
 
     def test_the_host_goes_on_while_rows_are_copied(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,6 +178,21 @@ class EngineSteps:
             assert {n.phase for n in found} <= {"forward", "backward", "update"}
             assert all(len(n.seconds) == 3 and min(n.seconds) > 0 for n in found)
             assert sum(n.flops for n in found) > 0
+
+    def test_executables_of_a_backend_share_their_memory(self) -> None:
+        backend, made = self.make(), []
+        for size in (3, 200, 50):
+            program = Program()
+            y = program.input("x", (size, 5)) * 2.0
+            program.outputs["y"] = ops.sum(ops.softmax(y, axis=1), axes=(0,), keepdims=False)
+            made.append((backend.compile(program.copy()), program, np.random.default_rng(size).normal(size=(size, 5))))
+        for _ in range(2):
+            for run, program, array in made:
+                given = {"x": array.astype("float32")}
+                found, expected = run(given)["y"], get_backend("numpy").compile(program)(given)["y"]
+                np.testing.assert_allclose(backend.to_numpy(found), expected, rtol=1e-5)
+        assert len({id(run._arena) for run, *_ in made}) == 1
+        assert made[0][0]._arena.nbytes == max(run.arena_bytes for run, *_ in made) > made[0][0].arena_bytes
 
     def test_graphs_of_many_arrays_are_bounded(self) -> None:
         backend, program = self.make(), Program()

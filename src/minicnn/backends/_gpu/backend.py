@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
+from minicnn.backends._gpu.arena import Arena
 from minicnn.backends._gpu.device import Gpu
 from minicnn.backends._gpu.executable import StepExecutable
 from minicnn.backends._gpu.fusing import Plan
@@ -59,6 +61,7 @@ class GpuBackend(Backend):
         self.options = options or Options()
         self.runtime, self.tiles = self.open(int(self.device.partition(":")[2] or 0))
         self._check_options()
+        self._arena: Callable[[], Arena | None] = lambda: None
         self.steps_at_once = self.predictions_at_once = 256 if self.captures else 1
         self.stage_bytes = min(STAGE_BYTES, self.options.data_bytes or STAGE_BYTES)
 
@@ -129,6 +132,14 @@ class GpuBackend(Backend):
         """See `Backend.memory`: what arrays have in use."""
         with self.runtime.active():
             return self.runtime.used()
+
+    def arena(self) -> Arena:
+        """The memory that its executables share; a new one if there are none."""
+        found = self._arena()
+        if found is None:
+            found = Arena(self.runtime)
+            self._arena = weakref.ref(found)
+        return found
 
     # Programs -----------------------------------------------------------------------------------
 

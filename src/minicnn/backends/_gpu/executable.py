@@ -62,7 +62,9 @@ class StepExecutable:
             isinstance(s, Source) or backend.elsewhere(s.anchor) for s in self._sources
         )
 
-        self._arena = runtime.empty((max(self._placement.nbytes, 1),), "uint8")
+        self._arena = backend.arena()
+        self._arena.reserve(self._placement.nbytes)
+        self._allocation = 0  # of the arena, for which there are graphs
         self._constants = {id(v): backend.asarray(v.data, v.dtype) for v in program.constants}
         self._cursor = self._zeros((1,), "int32")
         self._static = {v.name: self._zeros(v.shape, v.dtype) for v in self._totals}
@@ -87,14 +89,14 @@ class StepExecutable:
 
     def __call__(self, arrays: Mapping[str, Any]) -> dict[str, Array]:
         """See `Executable`."""
-        with self._runtime.active():
+        with self._runtime.active(), self._arena.lock:
             self._fill(arrays, {}, 1)
             made = self._run(arrays, 1)
             return {name: array[0] for name, array in made.items()} if self._collected else made
 
     def many(self, arrays: Mapping[str, Any], rows: Mapping[str, Any], steps: int) -> dict[str, Array]:
         """See `ManySteps`."""
-        with self._runtime.active():
+        with self._runtime.active(), self._arena.lock:
             self._grow(steps)
             self._fill(arrays, rows, steps)
             return self._run(arrays, steps)
@@ -120,7 +122,7 @@ class StepExecutable:
         """
         runtime = self._runtime
         times: list[list[float]] = [[] for _ in self._sources]
-        with runtime.active():
+        with runtime.active(), self._arena.lock:
             self._fill(arrays, {}, 1)
             launches = self._launches(self._everything(arrays)[0], 0)
             for number in range(repeats + 1):
@@ -145,6 +147,10 @@ class StepExecutable:
         Returns:
             The arrays, and where those begin that are not its own.
         """
+        allocation = self._arena.reserve(self._placement.nbytes)
+        if self._allocation != allocation:
+            self._graphs.clear()
+            self._allocation = allocation
         addresses = tuple(self._checked(v, arrays[v.name]) for v in self._bound)
         for value in self._totals:
             if arrays[value.name] is not self._static[value.name]:
@@ -229,7 +235,7 @@ class StepExecutable:
         root = self._placement.in_place.get(id(root), root)
         offset = self._placement.offsets.get(id(root))
         if offset is not None:
-            return self._runtime.view(self._arena, offset, value.shape, value.dtype)
+            return self._runtime.view(self._arena.memory, offset, value.shape, value.dtype)
         if root.kind == "constant":
             if id(root) not in self._constants:
                 self._constants[id(root)] = self._backend.asarray(root.data, root.dtype)

@@ -71,6 +71,8 @@ class GpuStage(Stage):
             ]
             self._stream = runtime.stream()
             self._copied, self._read = ([runtime.event() for _ in range(self.slots)] for _ in range(2))
+            for event in self._read:  # the memory may be another's that is still computed with
+                runtime.record(event)
 
     def fill(self, slot: int, rows: int, write: Callable[[Mapping[str, HostArray]], None]) -> None:
         """See `Stage.fill`."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from minicnn.backends._gpu.backend import GpuBackend
 from minicnn.backends.base import PlannedMemory
 from minicnn.bench import CandidateError, Comparison, Worker, awaken, stopwatch, torch_peer
 from minicnn.bench.candidates import PEERS, backend_of, on_gpu
@@ -229,6 +230,8 @@ class Runner:
                 return None
             measured, launches = run.arena_bytes, run.launched
             return {"plan_mb": planned / MB, "measured_mb": measured / MB, "batch": batch, "launches": launches}
+        if isinstance(backend, GpuBackend):
+            backend = backend.__reduce__()[0]()  # one whose memory no other step shares
         before = backend.memory() or 0
         run = backend.compile(program)
         if isinstance(run, PlannedMemory):
