@@ -63,36 +63,13 @@ def seconds(backend: Any, run: Callable[[], Any], repeats: int = 5) -> float:
     return statistics.median(times)
 
 
-def cupy_graphs(executable: Any, arrays: dict[str, Any], repeats: int) -> Iterator[Callable[[], None]]:
+def graphs(executable: Any, arrays: dict[str, Any], repeats: int) -> Iterator[Callable[[], None]]:
     """For each kernel of a step a graph that runs it so many times; then one of 16 steps."""
-    import cupy
-
-    stream = cupy.cuda.Stream(non_blocking=True)
-    executable._cursor.fill(0)
-    for source, function in zip(executable._sources, executable._functions, strict=True):
-        arguments = executable._arguments(source, arrays)
-        arguments += [executable._cursor, np.int32(0)] if source.queued else []
-        with stream:
-            stream.begin_capture()
-            for _ in range(repeats):
-                function(source.blocks, source.threads, tuple(arguments))
-            graph = stream.end_capture()
-        yield graph.launch
-    graph = executable._graph(arrays, 16)
-    yield lambda: (executable._cursor.fill(0), graph.launch())
-
-
-def numba_graphs(executable: Any, arrays: dict[str, Any], repeats: int) -> Iterator[Callable[[], None]]:
-    """The same of the numba_cuda backend."""
-    gpu = executable._gpu
-    executable._cursor.memory.clear()
-    for launch in executable.launches(arrays, 0):
-        yield gpu.capture([launch], repeats)
-    steps = gpu.capture([one for k in range(16) for one in executable.launches(arrays, k)])
-    yield steps
-
-
-GRAPHS = {"cupy": cupy_graphs, "numba_cuda": numba_graphs}
+    runtime = executable._runtime
+    runtime.clear(executable._cursor)
+    for launch in executable._launches(arrays, 0)[: executable.launched]:
+        yield runtime.capture([launch] * repeats)
+    yield runtime.capture([launch for k in range(16) for launch in executable._launches(arrays, k)])
 
 
 def orders(rng: np.random.Generator, samples: int, batch: int, steps: int) -> np.ndarray[Any, Any]:
@@ -131,7 +108,7 @@ def measure(study: str, name: str, precision: str = "float32", repeats: int = 50
     executable = engine._steps["train", feed].many.__self__
     state = engine.state()
     bound = {v.name: {**state, **arrays}[v.name] for v in executable._bound} | executable._static
-    *each, graph = GRAPHS[name](executable, bound, repeats)
+    *each, graph = graphs(executable, bound, repeats)
     rows = []
     for one, launch in zip(executable._sources, each, strict=True):
         launch()
@@ -162,7 +139,7 @@ def measure(study: str, name: str, precision: str = "float32", repeats: int = 50
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("studies", nargs="*", default=[])
-    parser.add_argument("--backend", action="append", choices=sorted(GRAPHS))
+    parser.add_argument("--backend", action="append", choices=["cupy", "numba_cuda"])
     parser.add_argument("--precision", action="append", choices=["float32", "mixed_bfloat16", "mixed_float16"])
     parser.add_argument("--json")
     chosen = parser.parse_args()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
 
@@ -13,7 +13,72 @@ from minicnn.program.graph import Node, Program, Spec
 
 Array = Any
 Kernel = Callable[..., Any]
-Executable = Callable[[Mapping[str, Array]], dict[str, Array]]
+
+# Inputs that are new in each step where many steps run at once; all others are the same in all of them.
+EACH_STEP = ("index", "learning_rate")
+
+
+class Executable(Protocol):
+    """A compiled Program. A plain function is one; what else it can do is in the Protocols below.
+
+    Inputs that the Program updates are donated: their arrays may be overwritten, or given back, and only the array that
+    is returned under the same name may be used from then on. So nobody else may hold a donated array, and the same
+    array may not be given under two names. All other inputs are only read. Outputs are the caller's own.
+    """
+
+    def __call__(self, arrays: Mapping[str, Array], /) -> dict[str, Array]:
+        """Outputs and updates by name, from inputs by name; may return before they are computed."""
+        ...
+
+
+@runtime_checkable
+class ManySteps(Executable, Protocol):
+    """An Executable that takes several steps without the host in between; it has the attributes of its Program."""
+
+    def many(self, arrays: Mapping[str, Array], rows: Mapping[str, Array], steps: int) -> dict[str, Array]:
+        """Several steps, each of which is given one row of each array in `rows`, and the updates of the one before.
+
+        Args:
+            arrays: Inputs that are the same in every step, and donated ones, by name; not those in `rows`.
+            rows: Of those of `EACH_STEP` that the Program has, arrays of the backend or of NumPy with a further
+                first axis. What is in neither `rows` nor `arrays` is an error.
+            steps: How many; the length of that axis.
+
+        Returns:
+            Updates after the last step, and its outputs; for a Program without updates the outputs of every step, with
+            a further first axis.
+
+        Raises:
+            ValueError: If an array has another shape, or another input than those of `EACH_STEP` has rows.
+        """
+        ...
+
+
+@runtime_checkable
+class TimedLaunches(Executable, Protocol):
+    """An Executable that merges nodes, and can tell how long each launch takes."""
+
+    def launch_times(self, arrays: Mapping[str, Array], repeats: int) -> list[tuple[list[Node], list[float]]]:
+        """The nodes of each launch of a step, in order, and the seconds that it takes in each of several steps.
+
+        Donated arrays are left as no step leaves them.
+        """
+        ...
+
+
+@runtime_checkable
+class PlannedMemory(Executable, Protocol):
+    """An Executable that keeps what lives within a step in one arena."""
+
+    @property
+    def arena_bytes(self) -> int:
+        """Bytes of the arena."""
+        ...
+
+    @property
+    def launched(self) -> int:
+        """How many kernels, and references in between, a step is."""
+        ...
 
 
 class Stage:
@@ -46,10 +111,6 @@ class Stage:
         """Wait for copies under way."""
 
 
-# Inputs that are new in each step where many steps run at once; all others are the same in all of them.
-EACH_STEP = ("index", "learning_rate")
-
-
 class Backend:
     """Runs Programs on the arrays of one library.
 
@@ -62,8 +123,8 @@ class Backend:
         device: Name of the device, such as "cpu" or "cuda:0".
         precisions: Precision policies that it can carry out.
         steps_at_once: How many training or evaluation steps it likes to be given together.
-        predictions_at_once: The same for predictions; its Executables then give the outputs of all steps.
-        stage_bytes: Size of a slot of its stages; 0 if each batch is copied when it comes.
+        predictions_at_once: The same for predictions; if it is more than 1, its Executables are `ManySteps`.
+        stage_bytes: Size of a slot of its stages; 0 if it has none, and each batch is copied when it comes.
         survives_fork: Whether a process that is forked off after it was used may use it.
         reference_only: Whether every kernel is switched off.
         strict: Whether a node without a kernel is an error.
@@ -233,7 +294,7 @@ def check_results(program: Program) -> None:
 
 
 def interpreter(program: Program, functions: Iterable[Kernel], asarray: Callable[..., Array]) -> Executable:
-    """Runs the nodes one after the other, letting go of each array after its last reader."""
+    """Runs the nodes one after the other, letting go of each array after its last reader; overwrites no input."""
     check_results(program)
     slots: dict[int, int] = {}
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from minicnn.backends.base import Array, Backend, Executable, Kernel
+from minicnn.backends.base import Array, Backend, Executable, Kernel, TimedLaunches
 from minicnn.models import Model
 from minicnn.program.graph import Node, Program, Value
 
@@ -82,7 +82,7 @@ def step_times(
         return [_timed(function, times[i], backend.synchronize) for i, function in enumerate(made)]
 
     vars(watched)["functions"] = functions
-    run: Any = watched.compile(program)
+    run = watched.compile(program)
     arrays = dict(arrays)
 
     def once() -> None:
@@ -98,7 +98,7 @@ def step_times(
             once()
         found = zip(nodes, times, strict=True)
         return "nodes", [NodeTime(n.op.name, n.scope, n.phase, n.cost.flops, n.cost.bytes, tuple(t)) for n, t in found]
-    if merged and hasattr(run, "launch_times"):
+    if merged and isinstance(run, TimedLaunches):
         return "merged", [_kernel_time(kernel, seconds) for kernel, seconds in run.launch_times(arrays, repeats)]
     return None
 

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from minicnn import backends, zoo
+from minicnn.backends._gpu.backend import GpuBackend
 from minicnn.backends._gpu.costs import FITTED, unfitted
 from minicnn.backends._gpu.cubin import Resources, resources
 from minicnn.backends._gpu.device import KNOWN, Gpu
@@ -92,14 +93,14 @@ def plan(
 def _this() -> Gpu:
     """The GPU of this machine."""
     reasons = []
-    for name, attribute in (("cupy", "gpu"), ("numba_cuda", "description")):
+    for name in ("cupy", "numba_cuda"):
         try:
-            gpu: Gpu | None = getattr(backends.get_backend(name), attribute)
+            backend = backends.get_backend(name)
         except (ImportError, RuntimeError, ValueError) as error:
             reasons.append(f"{name}: {error}")
             continue
-        if gpu is not None:
-            return gpu
+        if isinstance(backend, GpuBackend) and backend.gpu is not None:
+            return backend.gpu
     message = f"--gpu {THIS} needs an NVIDIA GPU. Received: {' '.join(reasons)} Name one: {', '.join(KNOWN)}."
     raise click.ClickException(message)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from minicnn.backends import get_backend
-from minicnn.backends.base import Array, Backend, Executable
+from minicnn.backends.base import Array, Backend, Executable, ManySteps
 from minicnn.layers.cell import Cell, Place, fresh_lock
 from minicnn.loop.tracing import Feed, StepKind
 from minicnn.program.graph import Program
@@ -160,7 +160,7 @@ class Engine:
         return [reshape(made[name], (-1, *made[name].shape[2:])) for name in step.outputs]
 
     def _given(self, step: _Step, arrays: Mapping[str, Array], totals: Totals) -> dict[str, Array]:
-        # New zeros are made each time, because a backend may overwrite what is carried.
+        # New zeros are made each time, because what is carried is donated: see `Executable`.
         zeros = {n: self.backend.asarray(z.copy()) for n, z in step.zeros.items() if n not in totals}
         return {**self.state(), **arrays, **totals, **zeros}
 
@@ -179,7 +179,7 @@ class Engine:
             zeros = {v.name: np.zeros(v.shape, v.dtype) for v in program.inputs if v.kind == "metric"}
             compiled = self.backend.compile(program)
             carried = [n for n in program.updates if n not in zeros]
-            many = getattr(compiled, "many", None)
+            many = compiled.many if isinstance(compiled, ManySteps) else None
             step = _Step(_given_inputs(program, compiled), many, carried, list(program.outputs), zeros)
             # Carried state that is not there yet starts at zero.
             new = [v for v in program.inputs if v.kind in ("optimizer", "counter") and v.name not in self._cells]
@@ -213,7 +213,7 @@ class _Step:
 
     Attributes:
         run: Takes at least the Program's inputs by name.
-        many: Takes them too, and rows of those that differ from step to step; None if the backend has no such function.
+        many: See `ManySteps.many`; None if the Executable takes one step at a time.
         carried: Names of the state that it replaces.
         outputs: Names of its outputs in order; a backend may return them in another order.
         zeros: Initial values of the metric totals.

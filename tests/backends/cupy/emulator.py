@@ -20,7 +20,7 @@ import hashlib
 import re
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -281,13 +281,19 @@ def _compile(text: str, *arguments: str | Path) -> None:
     assert made.returncode == 0, "\n".join(x for x in made.stderr.splitlines() if "error" in x)[:1500] + "\n" + text
 
 
-def library(source: Source, count: int | None = None) -> ctypes.CDLL:
-    """A kernel of so many arguments, compiled for the host: its function `run` takes an array of pointers."""
+def library(source: Source, count: int | None = None, numbers: Collection[int] | None = None) -> ctypes.CDLL:
+    """A kernel, compiled for the host: its function `run` takes an array of pointers to its arguments.
+
+    Args:
+        source: The kernel.
+        count: How many arguments it has.
+        numbers: Which of them are 32-bit integers, and not pointers, which the array has themselves.
+    """
     if count is None:
         count = len(source.arguments) + (2 if source.queued else 0)
-    slots = [f"(decltype(argument<{k}>(kernel)))a[{k}]" for k in range(count)]
-    if source.queued:
-        slots[-1] = "*(int*)a[" + str(count - 1) + "]"
+    if numbers is None:
+        numbers = (count - 1,) if source.queued else ()
+    slots = [f"*(int*)a[{k}]" if k in numbers else f"(decltype(argument<{k}>(kernel)))a[{k}]" for k in range(count)]
     called = f"static void called_kernel(void** a) {{ kernel({', '.join(slots)}); }}\n"
     run = f'extern "C" void run(void** a) {{ in_blocks({source.blocks}, {source.threads}, called_kernel, a); }}\n'
     common = _common()

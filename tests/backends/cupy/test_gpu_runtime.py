@@ -20,18 +20,12 @@ from backends.cupy.networks import NETWORKS, data  # noqa: E402
 from minicnn import Sequential, layers, ops  # noqa: E402
 from minicnn.backends._gpu.options import Options  # noqa: E402
 from minicnn.backends.cupy.backend import CupyBackend  # noqa: E402
-from minicnn.bench.operations import apart, step_inputs, step_times  # noqa: E402
+from minicnn.bench.operations import apart, step_inputs  # noqa: E402
 from minicnn.program import Program  # noqa: E402
+from support.engine import EngineSteps, assert_same  # noqa: E402
 from support.kernel_check import case_program, products  # noqa: E402
 from support.numerics import assert_close  # noqa: E402
 from support.op_cases import Case  # noqa: E402
-
-FROM_HOST = {
-    "pinned": Options(resident=False),
-    "not pinned": Options(resident=False, pinned=False),
-    "small slots": Options(data_bytes=2000),
-    "no graphs": Options(resident=False, graph=False),
-}
 
 
 def trained(backend: Any, network: str, *given: Any, **fit: Any) -> tuple[Any, Any, Any, Any]:
@@ -39,29 +33,22 @@ def trained(backend: Any, network: str, *given: Any, **fit: Any) -> tuple[Any, A
     model = NETWORKS[network](backend)
     x, y = data()
     history = model.fit(*(given or (x, y)), batch_size=9, epochs=3, verbose=0, **fit)
-    return history.history, model.get_weights(), model.predict(x, 7), model.evaluate(x, y, 11)
+    return history.history["loss"], model.get_weights(), model.predict(x, 7), model.evaluate(x, y, 11)
 
 
-def assert_same(a: tuple[Any, ...], b: tuple[Any, ...]) -> None:
-    """Equal to the last bit."""
-    assert (a[0], a[3]) == (b[0], b[3])
-    np.testing.assert_array_equal(a[2], b[2])
-    for key, array in a[1].items():
-        np.testing.assert_array_equal(b[1][key], array)
+class TestSteps(EngineSteps):
+    """See `EngineSteps`."""
+
+    networks = tuple(NETWORKS)
+
+    def make(self, options: Options | None = None) -> CupyBackend:
+        """See `EngineSteps.make`; without graphs steps are taken together, too."""
+        backend = CupyBackend(options=options)
+        backend.steps_at_once = backend.predictions_at_once = 256
+        return backend
 
 
 # Data from the host ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("options", FROM_HOST.values(), ids=FROM_HOST)
-@pytest.mark.parametrize("network", NETWORKS)
-def test_data_from_the_host_give_the_same_bits(network: str, options: Options) -> None:
-    x, y = data()
-    weight = np.linspace(0.5, 2, len(y)).astype("float32")
-    extra: dict[str, Any] = {"validation_data": (x[:13], y[:13]), "sample_weight": weight}
-    backend = CupyBackend(options=options)
-    assert not backend.keeps(x.nbytes)
-    assert_same(trained(CupyBackend(), network, **extra), trained(backend, network, **extra))
 
 
 def test_many_slots_in_a_row_give_the_same_bits() -> None:
@@ -71,15 +58,10 @@ def test_many_slots_in_a_row_give_the_same_bits() -> None:
     for options in (Options(), Options(resident=False), Options(data_bytes=200_000)):
         model = NETWORKS["lenet"](CupyBackend(options=options))
         history = model.fit(x, y, batch_size=32, epochs=2, verbose=0)
-        results.append((history.history, model.get_weights(), model.predict(x, 100), model.evaluate(x, y, 100)))
+        scores = model.evaluate(x, y, 100)
+        results.append((history.history["loss"], model.get_weights(), model.predict(x, 100), scores))
     assert_same(results[0], results[1])
     assert_same(results[0], results[2])
-
-
-def test_a_loader_gives_the_same_bits() -> None:
-    x, y = data()
-    batches = [(x[i : i + 9], y[i : i + 9]) for i in range(0, len(y), 9)]
-    assert_same(trained(CupyBackend(), "lenet", shuffle=False), trained(CupyBackend(), "lenet", batches))
 
 
 def test_a_batch_again_and_again_gives_the_same_bits() -> None:
@@ -115,30 +97,6 @@ def test_a_batch_is_evaluated_again_and_again() -> None:
     np.testing.assert_allclose(several["loss"], once["loss"], rtol=1e-5)
     on_device = (cupy.asarray(x), cupy.asarray(y))
     assert models[0].evaluate([on_device] * 37, return_dict=True) == several
-
-
-@pytest.mark.parametrize("network", NETWORKS)
-def test_captured_predictions_are_uncaptured_ones(network: str) -> None:
-    x, y = data()
-    rng = np.random.default_rng(1)
-    big = rng.integers(0, 256, (1111, 12, 12, 1)).astype("uint8")
-    models = [NETWORKS[network](CupyBackend(options=Options(graph=graph))) for graph in (True, False)]
-    for size in (3, 64, 1111, 2000):  # hundreds of batches, a last one of another size, a single one
-        a, b = (m.predict(big, size) for m in models)
-        np.testing.assert_array_equal(a, b)
-        assert a.shape == (1111, 5)
-    assert models[0].evaluate(x, y, 7) == models[1].evaluate(x, y, 7)
-    np.testing.assert_array_equal(models[0].predict(cupy.asarray(big), 64).get(), models[0].predict(big, 64))
-
-
-def test_predictions_of_another_width_than_four_bytes() -> None:
-    program = Program()
-    x, index = program.input("x", (40, 3), "uint8"), program.input("index", (3,), "int32")
-    program.outputs["y"] = ops.take(x, index)
-    array, rows = np.arange(120, dtype="uint8").reshape(40, 3), np.arange(39, dtype="int32").reshape(13, 3)
-    made: Any = CupyBackend().compile(program)
-    found = made.many({"x": cupy.asarray(array)}, {"index": rows}, 13)["y"]
-    np.testing.assert_array_equal(found.get().reshape(39, 3), array[:39])
 
 
 # Products by cuBLAS -----------------------------------------------------------------------------------
@@ -207,21 +165,6 @@ def test_memory_goes_with_the_model() -> None:
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-def test_every_launch_has_its_times(network: str) -> None:
-    model = NETWORKS[network](CupyBackend())
-    x, y = data()
-    program = model.program("train", batch_size=len(x))
-    nodes = len(program.nodes)
-    given = {"x": x, "y": y, "learning_rate": np.float32(0.1)}
-    how, found = step_times(model.backend, program, step_inputs(model, program, given), repeats=3) or ("", [])
-    assert how == "merged"
-    assert 0 < len(found) < nodes
-    assert {n.phase for n in found} <= {"forward", "backward", "update"}
-    assert all(len(n.seconds) == 3 and min(n.seconds) > 0 for n in found)
-    assert sum(n.flops for n in found) > 0
-
-
-@pytest.mark.parametrize("network", NETWORKS)
 def test_every_node_can_be_timed_apart(network: str) -> None:
     model = NETWORKS[network](CupyBackend())
     x, y = data()
@@ -239,7 +182,7 @@ def test_graphs_of_many_arrays_are_bounded() -> None:
         model.predict(cupy.asarray(x), 16)
         model.evaluate(cupy.asarray(x), y, 16)
     for step in model._engine._steps.values():
-        assert len(step.many.__self__._graphs) <= 4  # type: ignore[union-attr]
+        assert len(step.many.__self__._graphs) <= 4
     before = cupy.get_default_memory_pool().used_bytes()
     for _ in range(20):
         model.predict(cupy.asarray(x), 16)
@@ -265,8 +208,8 @@ def test_a_kernel_that_does_not_fit_is_named() -> None:
     program = Program()
     program.outputs["y"] = program.input("x", (3,), kind="parameter") * 2.0
     made: Any = CupyBackend().compile(program)
-    (source,) = made._sources
-    object.__setattr__(source, "threads", 4096)
+    (kernel,) = made._kernels
+    kernel.threads = 4096
     for at_once in (True, False):
         made._captures = at_once
         with pytest.raises(
@@ -287,7 +230,7 @@ program.outputs["y"] = program.input("x", (3,), kind="parameter") * 2.0
 backend = CupyBackend()
 made = backend.compile(program)
 text = 'extern "C" __global__ void kernel(const float* a, float* b) { *(volatile float*)(8 + threadIdx.x) = 1.0f; }'
-made._functions = [Kernel(compile_kernel(text, backend.gpu.architecture))]
+made._kernels = [Kernel(compile_kernel(text, backend.gpu.architecture), 32)]
 try:
     print(backend.to_numpy(made({"x": backend.asarray(np.ones(3, "float32"))})["y"]))
 except RuntimeError as error:

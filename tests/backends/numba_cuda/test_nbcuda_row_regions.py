@@ -13,12 +13,11 @@ from backends.cupy.test_row_regions import found
 from backends.numba_cuda.running import EITHER, SIMULATED
 from minicnn.backends import get_backend
 from minicnn.backends._gpu.device import H200
+from minicnn.backends._gpu.executable import StepExecutable
 from minicnn.backends._gpu.options import Options
 from minicnn.backends._gpu.tiling import LIMITS
 from minicnn.backends.numba_cuda import tiling
 from minicnn.backends.numba_cuda.backend import NumbaCudaBackend
-from minicnn.backends.numba_cuda.executable import StepExecutable
-from minicnn.program import Program
 
 pytestmark = EITHER
 WIDE = 784 if not SIMULATED else 48
@@ -115,15 +114,3 @@ def test_explain_says_which_nodes_a_region_has() -> None:
     texts = {node.op.name: text for node, text in NumbaCudaBackend().explain(program)}
     assert texts["softmax_cross_entropy"].startswith("kernel 0: row-wise region")
     assert texts["matmul"].startswith("kernel 0: row-wise region")
-
-
-def test_rows_that_are_one_row_again_and_again_are_sent_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    program = Program()
-    total = program.input("total", (3,), kind="metric")
-    program.updates["total"] = total + program.input("learning_rate", (3,)) * 2.0
-    backend = NumbaCudaBackend()
-    run: Any = backend.compile(program)
-    monkeypatch.setattr(run, "_host", None)
-    rows = np.broadcast_to(np.arange(3, dtype="float32"), (4, 3))
-    made = run.many({"total": backend.asarray(np.ones(3, "float32"))}, {"learning_rate": rows}, 4)
-    np.testing.assert_array_equal(backend.to_numpy(made["total"]), [1.0, 9.0, 17.0])

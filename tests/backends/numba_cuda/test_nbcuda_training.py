@@ -13,13 +13,12 @@ from backends.numba_cuda.running import EITHER, GPU_ONLY, SIMULATED
 from minicnn import ops
 from minicnn.backends import get_backend
 from minicnn.backends._gpu.options import NAIVE, Options
-from minicnn.backends.numba_cuda import executable
 from minicnn.backends.numba_cuda.arrays import Array
 from minicnn.backends.numba_cuda.backend import NumbaCudaBackend
 from minicnn.backends.numba_cuda.device import get_device
 from minicnn.bench.operations import apart, step_inputs
 from minicnn.program import Program
-from support.kernel_check import step_of, train_by_steps, train_network
+from support.kernel_check import step_of, train_network
 
 pytestmark = EITHER
 LEVELS = {"naive": NAIVE, "all": Options()}
@@ -82,16 +81,6 @@ def test_a_batch_is_evaluated_again_and_again() -> None:
     assert model.evaluate([on_device] * times, return_dict=True) == several
 
 
-@pytest.mark.parametrize("network", ["mlp"] if SIMULATED else NETWORKS)
-def test_many_steps_at_once_are_the_same_steps(network: str) -> None:
-    steps = 3 if SIMULATED else 37
-    options = Options(graph=not SIMULATED)
-    runs = [train_by_steps(NumbaCudaBackend(options=options), network, steps, at_once=flag) for flag in (True, False)]
-    for a, b in zip(*runs, strict=True):
-        for key in a:
-            np.testing.assert_array_equal(a[key], b[key])
-
-
 def test_the_default_runs_no_reference() -> None:
     for network in NETWORKS.values():
         model = network(NumbaCudaBackend(strict=True))
@@ -147,7 +136,7 @@ def test_errors_say_what_to_do() -> None:
     program.outputs["y"] = program.input("x", (3,), kind="parameter") * 2.0
     run = backend.compile(program)
     for wrong in (np.zeros(3, "float32"), backend.asarray(np.zeros(4, "float32")), backend.asarray(np.zeros(3))):
-        with pytest.raises(ValueError, match=r"x is a contiguous array of numba_cuda float32\[3\] on cuda:0"):
+        with pytest.raises(ValueError, match=r"x is a contiguous array of numba_cuda, float32\[3\], on cuda, "):
             run({"x": wrong})
     apart = backend.asarray(np.arange(4, dtype="float32"))[1:]
     with pytest.raises(ValueError, match="which begins in between"):
@@ -155,7 +144,7 @@ def test_errors_say_what_to_do() -> None:
     np.testing.assert_array_equal(backend.to_numpy(run({"x": backend.asarray(apart)})["y"]), [2.0, 4.0, 6.0])
     program = Program()
     program.outputs["y"] = program.input("x", (3,)) * 2.0
-    with pytest.raises(ValueError, match=r"x has shape \(3,\). Received: \(2,\)"):
+    with pytest.raises(ValueError, match=r"x has shape \(3,\), and of .* one row for each step. Received: \(2,\)"):
         backend.compile(program)({"x": np.zeros(2, "float32")})
     if SIMULATED:
         with pytest.raises(RuntimeError, match="Graphs need a GPU"):
@@ -194,17 +183,6 @@ def _marked(function: Any) -> Any:
     for mark in on_gpu:
         function = mark(function)
     return function
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(SIMULATED, reason="the simulator has no graphs, and sends everything first")
-def test_rows_that_are_sent_while_steps_run_are_the_same_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    steps = [train_by_steps(NumbaCudaBackend(), "mlp", 37, at_once=True)]
-    monkeypatch.setattr(executable, "LARGE", 0)
-    steps.append(train_by_steps(NumbaCudaBackend(), "mlp", 37, at_once=True))
-    for a, b in zip(*steps, strict=True):
-        for key in a:
-            np.testing.assert_array_equal(a[key], b[key])
 
 
 @_marked

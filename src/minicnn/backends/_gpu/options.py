@@ -1,4 +1,4 @@
-"""What the CUDA engine does to be fast, each switched by itself."""
+"""What the CUDA engines do to be fast, each switched by itself."""
 
 from __future__ import annotations
 
@@ -10,25 +10,27 @@ LIBRARY_MODES = ("never", "always", "measured")
 
 @dataclass(frozen=True)
 class Options:
-    """What the engine does to be fast; each can be switched off by itself.
+    """What a CUDA engine does to be fast; each can be switched off by itself.
+
+    A backend that cannot do what an option asks for refuses it when it is made, and names it.
 
     Attributes:
         fused: Several operations in one kernel, elementwise ones without memory in between; with `tiled` (and on cupy)
             row-wise regions as well.
         tiled: Convolutions, products and reductions by tiles in shared memory, rather than a thread for each result.
-        tensor_cores: Convolutions and products of float32 by tiles on tensor cores, with operands split into
-            numbers that keep float32's accuracy (compute capability 8.0 and later), and regions that begin with rows
-            in memory. cupy only.
+        tensor_cores: Whether tensor cores may be used: for convolutions and products of float32 by tiles, with operands
+            split into numbers that keep float32's accuracy (compute capability 8.0 and later), and for regions that
+            begin with rows in memory. numba_cuda has no kernels that use them.
         products: Precision in which tensor cores multiply, unless the model's policy says: "float32", "bfloat16" or
-            "float16". Sums are float32. cupy only.
+            "float16". Sums are float32. Refused where products are not on tensor cores, if it is not "float32".
         library: Matrix products by cuBLAS: "never", "always", or "measured": where it is the faster for a shape with
-            what would be fused to it. cupy only.
+            what would be fused to it. Refused by numba_cuda, if it is not "never".
         graph: Whole steps, and many at once, captured in CUDA graphs.
         block: Threads of a block of the kernels without tiles.
         resident: Data sets stay on the device if they fit; otherwise batches come from the host, copied while earlier
-            ones are computed. cupy only.
-        pinned: Batches from the host go through memory from which the device copies by itself. cupy only.
-        data_bytes: Memory of the device for data sets; None for four fifths of what is free. cupy only.
+            ones are computed.
+        pinned: Batches from the host go through memory from which the device copies by itself.
+        data_bytes: Memory of the device for data sets; None for four fifths of what is free.
     """
 
     fused: bool = True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,40 +11,33 @@ import array_api_compat.cupy as xp
 import cupy
 import numpy as np
 
-from minicnn.backends._gpu.device import Gpu, from_attributes
-from minicnn.backends._gpu.fusing import Plan
-from minicnn.backends._gpu.loading import load, notes
+from minicnn.backends._gpu.backend import GpuBackend
+from minicnn.backends._gpu.executable import StepExecutable
 from minicnn.backends._gpu.options import Options
 from minicnn.backends._gpu.planning import tiles_of, tiles_on
-from minicnn.backends._gpu.rewriting import rewrite
-from minicnn.backends._gpu.row_regions import ROW_REGION, every_node
+from minicnn.backends._gpu.runtime import ALIGNMENT
 from minicnn.backends._gpu.tensor_tiling import TensorTiles
-from minicnn.backends.base import Array, Backend, Executable, Stage
+from minicnn.backends._gpu.tiles import Tiles
+from minicnn.backends.base import Array
 from minicnn.backends.cupy import nvrtc
 from minicnn.backends.cupy.choosing import fastest, measured
 from minicnn.backends.cupy.compiler import HEADERS, header
 from minicnn.backends.cupy.errors import explained
+from minicnn.backends.cupy.generation import generate
 from minicnn.backends.cupy.library import LEAST_OPERATIONS, LIBRARY, described, operations, piece, use_library
-from minicnn.program.graph import Node, Program, Spec
+from minicnn.backends.cupy.runtime import CupyRuntime
+from minicnn.program.graph import Node, Program
 
-STAGE_BYTES = 8 * 2**20  # of a slot: large enough for copies at full speed
 
-
-class CupyBackend(Backend):
-    """Runs Programs by kernels that are generated for them, on CuPy arrays.
-
-    Args:
-        device: "cuda", or "cuda:1" for the second GPU.
-        reference_only: See `Backend`.
-        strict: See `Backend`.
-        options: What it does to be fast; everything by default.
-    """
+class CupyBackend(GpuBackend):
+    """Runs Programs by kernels in CUDA C++ that are generated for them, on CuPy arrays. See `GpuBackend`."""
 
     name = "cupy"
     xp = xp
-    devices = ("cuda",)
-    survives_fork = False
     precisions: tuple[str, ...] = ("float32", "float64", "mixed_bfloat16", "mixed_float16")
+    generate = staticmethod(generate)
+    has_library = True
+    runtime: CupyRuntime
 
     def __init__(
         self,
@@ -54,45 +47,29 @@ class CupyBackend(Backend):
         strict: bool = False,
         options: Options | None = None,
     ) -> None:
-        super().__init__(device, reference_only=reference_only, strict=strict)
-        self.options = options or Options()
-        self.steps_at_once = self.predictions_at_once = 256 if self.options.graph and not reference_only else 1
-        self.stage_bytes = min(STAGE_BYTES, self.options.data_bytes or STAGE_BYTES)
-        with explained():
-            count = cupy.cuda.runtime.getDeviceCount()
-            self.number = int(self.device.partition(":")[2] or 0)
-            if self.number >= count:
-                message = (
-                    f"The device is one of the {count} that CUDA sees. Received: {self.device!r}. "
-                    f"Use cuda:0 to cuda:{count - 1}."
-                )
-                raise ValueError(message)
-            self._device = cupy.cuda.Device(self.number)
-            self.gpu = self._described()
-        self.tiles = tiles_on(self.gpu, self.options)
+        super().__init__(device, reference_only=reference_only, strict=strict, options=options)
         if not isinstance(self.tiles, TensorTiles) or reference_only:
             self.precisions = ("float32", "float64")
 
-    def _described(self) -> Gpu:
-        """What is known of the GPU."""
-        found, capability = cupy.cuda.runtime.getDeviceProperties(self.number), self._device.compute_capability
-        version = int(capability[:-1]), int(capability[-1])
-        memory = int(found["totalGlobalMem"])
-        return from_attributes(found["name"].decode(), version, memory, self._device.attributes)
+    def open(self, number: int) -> tuple[CupyRuntime, Tiles]:
+        """See `GpuBackend.open`."""
+        runtime = CupyRuntime(number)
+        return runtime, tiles_on(runtime.gpu, self.options)
 
     # Arrays -------------------------------------------------------------------------------------
 
     def asarray(self, data: Any, dtype: str | None = None) -> Array:
-        """See `Backend.asarray`; contiguous in row-major order."""
-        if isinstance(data, cupy.ndarray) and data.device.id != self.number:
+        """See `Backend.asarray`; contiguous in row-major order, and begins at a multiple of 16 bytes."""
+        if isinstance(data, cupy.ndarray) and data.device.id != self.runtime.number:
             message = (
                 f"Arrays are on the model's device. Received: an array on cuda:{data.device.id}, the model is on "
-                f"cuda:{self.number}. Copy it there, or use the backend cupy:cuda:{data.device.id}."
+                f"cuda:{self.runtime.number}. Copy it there, or use the backend cupy:cuda:{data.device.id}."
             )
             raise ValueError(message)
-        with explained(), self._device:
+        with self.runtime.active():
             if isinstance(data, cupy.ndarray):
-                return cupy.ascontiguousarray(data, dtype=dtype).reshape(data.shape)
+                made = cupy.ascontiguousarray(data, dtype=dtype).reshape(data.shape)
+                return made.copy() if made.data.ptr % ALIGNMENT else made
             return cupy.array(np.asarray(data), dtype=dtype, order="C")
 
     def to_numpy(self, array: Array) -> np.ndarray[Any, Any]:
@@ -104,56 +81,24 @@ class CupyBackend(Backend):
         """See `Backend.owns`."""
         return isinstance(array, cupy.ndarray)
 
-    def keeps(self, nbytes: int) -> bool:
-        """See `Backend.keeps`: what fits, unless an option says otherwise."""
-        limit = self.options.data_bytes
-        if self.options.resident and limit is None:
-            with explained(), self._device:
-                free = cupy.cuda.runtime.memGetInfo()[0] + cupy.get_default_memory_pool().free_bytes()
-            limit = free // 5 * 4
-        return self.options.resident and nbytes <= (limit or 0)
-
-    def stage(self, specs: Mapping[str, Spec], rows: int) -> Stage:
-        """See `Backend.stage`."""
-        from minicnn.backends.cupy.staging import CupyStage
-
-        return CupyStage(self, specs, rows)
-
-    def synchronize(self) -> None:
-        """See `Backend.synchronize`."""
-        with explained():
-            self._device.synchronize()
-
     # Programs -----------------------------------------------------------------------------------
 
     def rewrite(self, program: Program) -> Program:
-        """See `Backend.rewrite`: into operations that have kernels, and sums that many blocks share."""
-        if self.reference_only:
-            return program
-        options, tiles = self.options, tiles_of(program, self.tiles)
-        if options.library != "never" and tiles.precision == "float32":
+        """See `GpuBackend.rewrite`; the library computes what the options say."""
+        wanted = self.options.library != "never" and not self.reference_only
+        if wanted and tiles_of(program, self.tiles).precision == "float32":
             use_library(program, partial(self._why_library, program))
-        return rewrite(program, fuse=options.fused, tiled=options.tiled, tiles=tiles)
+        return super().rewrite(program)
 
-    def plan(self, program: Program) -> Plan:
-        """The kernels of a Program, which is rewritten in place."""
-        options, tiles = self.options, tiles_of(program, self.tiles)
-        plan = Plan(
-            self.rewrite(program),
-            fuse=options.fused,
-            tiled=options.tiled,
-            reference_only=self.reference_only,
-            tiles=tiles,
-        )
-        missing = [u for u in plan.groups if u.reference and u.anchor.op is not LIBRARY]
-        if self.strict and missing:
-            message = (
-                f"strict=True: every node needs a kernel of the cupy backend. Received {len(missing)} without one, "
-                f"first {missing[0].anchor!r} in {missing[0].anchor.scope or program.name}: {missing[0].reference}. "
-                "Use strict=False to run their references; model.explain() lists them."
-            )
-            raise RuntimeError(message)
-        return plan
+    def elsewhere(self, node: Node) -> str | None:
+        """See `GpuBackend.elsewhere`."""
+        return f"cuBLAS, {node.attrs['why']}" if node.op is LIBRARY else None
+
+    def library(self, node: Node) -> Callable[..., None]:
+        """See `GpuBackend.library`."""
+        from minicnn.backends.cupy.cublas import handle
+
+        return partial(handle(self.runtime.number).multiply, node)
 
     def _why_library(self, program: Program, node: Node) -> str | None:
         """Why cuBLAS should compute a product, or None."""
@@ -162,7 +107,7 @@ class CupyBackend(Backend):
         if operations(node) < LEAST_OPERATIONS:
             return None
         text = described(piece(program, node))
-        device = cupy.cuda.runtime.getDeviceProperties(self.number)["name"].decode()
+        device = self.runtime.gpu.name
         key = (text, device, cupy.__version__, nvrtc.version(), *map(header, HEADERS), str(self.options))
         ways = {"own kernels": "never", "cuBLAS": "always"}
         times = measured(key, {n: partial(self._time, piece(program, node), mode) for n, mode in ways.items()})
@@ -171,41 +116,14 @@ class CupyBackend(Backend):
 
     def _time(self, program: Program, library: str) -> float:
         """Microseconds of a Program of float32 and integer inputs, with what the library computes in it."""
-        from minicnn.backends.cupy.executable import StepExecutable
-
         backend = CupyBackend(self.device, options=replace(self.options, library=library, graph=True))
         rng = cupy.random.RandomState(0)
-        with explained(), self._device:
+        with self.runtime.active():
             arrays = {
                 v.name: (rng.standard_normal(v.shape) if v.dtype[0] == "f" else cupy.zeros(v.shape)).astype(v.dtype)
                 for v in program.inputs
             }
             return StepExecutable(backend, program).microseconds(arrays)
-
-    def explain(self, program: Program) -> list[tuple[Node, str]]:
-        """See `Backend.explain`; nodes of one kernel carry its number."""
-        plan, note = self.plan(program), notes(self.gpu, self.tiles)
-        place = {}
-        for number, launch in enumerate(plan.launches):
-            for group in launch:
-                tile = group.described + note if group.tile else group.described
-                for node in group.every:
-                    place[id(node)] = f"reference: {group.reference}" if group.reference else f"kernel {number}: {tile}"
-                    if node.op is LIBRARY:
-                        place[id(node)] = f"kernel {number}: cuBLAS, {node.attrs['why']}"
-        place |= {id(n): place[id(c)] for c in program.nodes if c.op is ROW_REGION for n in c.attrs["region"].nodes}
-        return [(node, place.get(id(node), "kernel: where its result is read")) for node in every_node(program)]
-
-    def compile(self, program: Program) -> Executable:
-        """See `Backend.compile`; arrays that a Program carries are overwritten. The Program is changed."""
-        from minicnn.backends.cupy.executable import StepExecutable
-
-        def make(program: Program) -> Executable:
-            with explained():
-                return StepExecutable(self, program)
-
-        with explained(), self._device:
-            return load(self, program, make)
 
     # Machine ------------------------------------------------------------------------------------
 
@@ -219,11 +137,6 @@ class CupyBackend(Backend):
             for number in range(cupy.cuda.runtime.getDeviceCount()):
                 facts[f"cuda:{number}"] = cupy.cuda.runtime.getDeviceProperties(number)["name"].decode()
         return facts
-
-    def memory(self) -> int | None:
-        """See `Backend.memory`: what CuPy's pool has in use."""
-        with explained(), self._device:
-            return int(cupy.get_default_memory_pool().used_bytes())
 
 
 def _version(number: int) -> str:

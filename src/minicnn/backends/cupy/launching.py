@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from functools import cache
+from collections.abc import Sequence
+from functools import cache, partial
 from typing import Any
 
 import cupy
+
+from minicnn.backends._gpu.runtime import Launch
+from minicnn.backends.cupy.errors import explained
 
 _MOST_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _OVERLAPS = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
@@ -37,42 +41,47 @@ class Kernel:
 
     Args:
         code: Machine code of a kernel named "kernel".
+        threads: Threads of a block.
         shared: Bytes of dynamic shared memory that it is launched with.
+        title: What it does, for errors.
         overlaps: Its blocks may be placed while the kernel before it ends: compute capability 9.0 and later.
     """
 
-    def __init__(self, code: bytes, shared: int = 0, *, overlaps: bool = False) -> None:
+    def __init__(self, code: bytes, threads: int, shared: int = 0, title: str = "", *, overlaps: bool = False) -> None:
         module = cupy.cuda.function.Module()
         module.load(code)
         self._function = module.get_function("kernel")
-        self._shared, self._attribute = shared, _Attribute(_OVERLAPS, 0, 1) if overlaps else None
+        self.threads, self._shared, self._title = threads, shared, title
+        self._attribute = _Attribute(_OVERLAPS, 0, 1) if overlaps else None
         if shared:
             cupy.cuda.driver.funcSetAttribute(self._function.ptr, _MOST_DYNAMIC_SHARED, shared)
 
-    def __call__(self, blocks: int, threads: int, arguments: tuple[Any, ...]) -> None:
-        """Launch on the current stream.
+    def prepared(self, blocks: int, arguments: Sequence[Any]) -> Launch:
+        """What launches it on the current stream.
 
         Args:
             blocks: Blocks.
-            threads: Threads of a block.
-            arguments: CuPy arrays and 32-bit integers.
+            arguments: CuPy arrays, of which it keeps the address alone, and 32-bit integers.
         """
-        if self._attribute is None:
-            self._function((blocks,), (threads,), arguments, self._shared)
-            return
         values = [
             ctypes.c_void_p(a.data.ptr) if isinstance(a, cupy.ndarray) else ctypes.c_uint(int(a) & 0xFFFFFFFF)
             for a in arguments
         ]
-        places = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
-        stream = cupy.cuda.get_current_stream().ptr
-        configuration = _Configuration(
-            (blocks, 1, 1), (threads, 1, 1), self._shared, stream, ctypes.pointer(self._attribute), 1
+        configuration = _Configuration((blocks, 1, 1), (self.threads, 1, 1), self._shared)
+        if self._attribute is not None:
+            configuration.attributes, configuration.count = ctypes.pointer(self._attribute), 1
+        return partial(
+            self._launch, configuration, values, (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
         )
-        function = ctypes.c_void_p(self._function.ptr)
-        status = _driver().cuLaunchKernelEx(ctypes.byref(configuration), function, places, None)
-        if status:
-            raise cupy.cuda.driver.CUDADriverError(status)
+
+    def _launch(self, configuration: _Configuration, values: list[Any], places: Any) -> None:
+        """Launch with the values at some places of memory, which are there as long as the values are."""
+        configuration.stream = cupy.cuda.get_current_stream().ptr
+        with explained(f"{self._title} with {configuration.grid[0]} blocks of {self.threads} threads"):
+            function = ctypes.c_void_p(self._function.ptr)
+            status = _driver().cuLaunchKernelEx(ctypes.byref(configuration), function, places, None)
+            if status:
+                raise cupy.cuda.driver.CUDADriverError(status)
 
 
 @cache

@@ -82,6 +82,11 @@ class NumbaExecutable:
                 table[i] = self._fixed[key].ctypes.data
         return table
 
+    @property
+    def launched(self) -> int:
+        """How many kernels, and references in between, a step is."""
+        return len(self.tasks)
+
     def __call__(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
         """Run the Program once; safe to call from several threads, which then wait for each other."""
         given = {key: _checked(value, arrays[value.name]) for key, value in self._inputs.items()}

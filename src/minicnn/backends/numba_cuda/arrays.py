@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from minicnn.backends.numba_cuda.device import Device, HostArray, Memory, Pointer, get_device
+from minicnn.backends._gpu.runtime import ALIGNMENT, HostArray
+from minicnn.backends.numba_cuda.device import Device, Memory, Pointer, get_device
 from minicnn.backends.numba_cuda.dtypes import DType
 from minicnn.backends.numba_cuda.dtypes import dtype as checked_dtype
 from minicnn.backends.numba_cuda.errors import explained
 from minicnn.backends.numba_cuda.shim import SIMULATED, cuda
 
 Shape = tuple[int, ...]
-ALIGNMENT = 16  # bytes, of which the most one load takes
 
 # What operators and methods of an Array call: functions that make Arrays themselves, so `namespace` enters them.
 OPERATORS: dict[str, Callable[..., Any]] = {}
@@ -82,7 +82,12 @@ class Array:
     @property
     def aligned(self) -> bool:
         """Whether it begins where kernels may load several elements at once."""
-        return (self.memory.address + self.start * self.itemsize) % ALIGNMENT == 0
+        return self.address % ALIGNMENT == 0
+
+    @property
+    def address(self) -> int:
+        """Where its first element is."""
+        return self.memory.address + self.start * self.itemsize
 
     @property
     def pointer(self) -> Pointer:
@@ -146,9 +151,8 @@ class Array:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        address = self.memory.address + self.start * self.itemsize
         return {
-            "shape": self.shape, "typestr": self.dtype.str, "data": (address if self.size else 0, False),
+            "shape": self.shape, "typestr": self.dtype.str, "data": (self.address if self.size else 0, False),
             "strides": None if self.contiguous else self.strides, "version": 3, "stream": 1,
         }  # fmt: skip
 

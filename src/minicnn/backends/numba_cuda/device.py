@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -12,13 +13,11 @@ import numpy as np
 
 from minicnn.backends._gpu.device import Gpu, from_attributes
 from minicnn.backends._gpu.loading import check
+from minicnn.backends._gpu.runtime import HostArray, Launch, check_number
 from minicnn.backends.numba_cuda.compiling import EARLY, Signature, compile_side_by_side, machine_code, python_function
 from minicnn.backends.numba_cuda.errors import explained, explanation
 from minicnn.backends.numba_cuda.shim import SIMULATED, cuda
 from minicnn.backends.numba_cuda.simulator import simulate
-
-HostArray = np.ndarray[Any, Any]
-Launch = Callable[[], None]
 
 # A block of an elementwise or reduction kernel. The simulator makes a thread of the host for each.
 THREADS = 4 if SIMULATED else 256
@@ -48,7 +47,10 @@ class Memory:
     def __init__(self, device: Device, nbytes: int) -> None:
         self.device, self.nbytes = device, nbytes
         self.bytes = device.take(nbytes)
-        self.address = 0 if SIMULATED else int(self.bytes.__cuda_array_interface__["data"][0])
+        if SIMULATED:
+            self.address = int(self.bytes.view(np.uint8)._ary.ctypes.data)
+        else:
+            self.address = int(self.bytes.__cuda_array_interface__["data"][0])
         weakref.finalize(self, device.release, self.bytes, nbytes)
 
     def write(self, offset: int, data: HostArray) -> None:
@@ -57,6 +59,14 @@ class Memory:
             self.bytes[offset : offset + data.nbytes].copy_to_device(data.reshape(-1).view(np.uint8))
         elif data.nbytes:
             self.device.call("cuMemcpyHtoD", self.address + offset, data.ctypes.data, data.nbytes)
+
+    def send(self, offset: int, data: HostArray, stream: Any = None) -> None:
+        """Begin to copy a contiguous array of the host to a place in the memory, in the order of a stream."""
+        if SIMULATED:
+            self.write(offset, data)
+        elif data.nbytes:
+            handle = self.device.stream if stream is None else stream.handle
+            self.device.call("cuMemcpyHtoDAsync", self.address + offset, data.ctypes.data, data.nbytes, handle)
 
     def read(self, offset: int, nbytes: int) -> HostArray:
         """A copy of some bytes on the host; waits for them."""
@@ -100,10 +110,11 @@ class Kernel:
         signature: Types of its arguments.
         threads: Most threads of a block.
         shared: Bytes of shared memory that a block needs, beside what the text declares.
+        title: What it does, for errors.
     """
 
-    def __init__(self, text: str, signature: Signature, threads: int, shared: int = 0) -> None:
-        self.text, self.signature, self.threads, self.shared = text, signature, threads, shared
+    def __init__(self, text: str, signature: Signature, threads: int, shared: int = 0, title: str = "") -> None:
+        self.text, self.signature, self.threads, self.shared, self.title = text, signature, threads, shared, title
         self._compiled: dict[int, Any] = {}
 
     def on(self, device: Device) -> Any:
@@ -116,7 +127,7 @@ class Kernel:
 
                 code = machine_code(self.text, self.signature, device.capability, self.threads)
                 if device.gpu is not None:
-                    check(device.gpu, "a kernel", self.threads, self.shared, code)
+                    check(device.gpu, self.title or "a kernel", self.threads, self.shared, code)
                 with device.active():
                     made = ObjectCode.from_cubin(code).get_kernel("kernel")
                     _ = made.attributes.num_regs  # loads it now rather than while a graph is captured
@@ -149,6 +160,7 @@ class Device:
         gpu: What is known of it; None in the simulator.
         capability: Compute capability.
         most_blocks: Blocks of an elementwise or reduction kernel, at most.
+        core: cuda.core's device; not in the simulator.
     """
 
     def __init__(self, number: int) -> None:
@@ -162,14 +174,13 @@ class Device:
         from cuda.core import Device as CoreDevice
 
         with explained():
-            self._core = CoreDevice(number)
-            self._core.set_current()
-            found, self.name = self._core.compute_capability, str(self._core.name)
+            self.core = CoreDevice(number)
+            self.core.set_current()
+            found, self.name = self.core.compute_capability, str(self.core.name)
             self.capability = (int(found[0]), int(found[1]))
             self.gpu = from_attributes(self.name, self.capability, self._memory(), self._attributes())
             self.most_blocks = 8 * self.gpu.multiprocessors
-            self._default = self._core.default_stream
-            self._copies = self._core.create_stream()
+            self._default = self.core.default_stream
         self._stream = self._default
 
     def __str__(self) -> str:
@@ -186,12 +197,18 @@ class Device:
 
     def _attributes(self) -> dict[str, int]:
         """What CUDA says of the device, as far as it is described by it."""
-        return {name: int(getattr(self._core.properties, name)) for name in _DESCRIBED}
+        return {name: int(getattr(self.core.properties, name)) for name in _DESCRIBED}
 
     def _memory(self) -> int:
         """Bytes of its memory."""
         with self.active():
             return int(cuda.current_context().get_memory_info().total)
+
+    @property
+    def free(self) -> int:
+        """Bytes of its memory that nobody has."""
+        with self.active():
+            return sys.maxsize if SIMULATED else int(cuda.current_context().get_memory_info().free)
 
     @property
     def stream(self) -> Any:
@@ -239,27 +256,12 @@ class Device:
             with explained(), self.active():
                 self._default.sync()
 
-    def begin_sending(self) -> None:
-        """What is sent from here on arrives after all work that was handed to the device."""
-        if not SIMULATED:
-            with explained(), self.active():
-                self._copies.wait(self._default)
-
-    def send(self, memory: Memory, offset: int, data: HostArray) -> None:
-        """Copy from the host beside the work that was handed to the device; work from here on waits for it."""
-        if SIMULATED:
-            memory.write(offset, data)
-            return
-        self.call("cuMemcpyHtoDAsync", memory.address + offset, data.ctypes.data, data.nbytes, self._copies.handle)
-        with explained(), self.active():
-            self._default.wait(self._copies)
-
     def allow_shared(self, kernel: Any, nbytes: int) -> None:
         """Let the blocks of a kernel have more shared memory than they may have without asking."""
         from cuda.bindings import driver
 
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        self.call("cuKernelSetAttribute", attribute, nbytes, kernel.handle, self._core.device_id)
+        self.call("cuKernelSetAttribute", attribute, nbytes, kernel.handle, self.core.device_id)
 
     # Launching ----------------------------------------------------------------------------------
 
@@ -294,7 +296,7 @@ class Device:
             message = "Graphs need a GPU. Received: the simulator. Use Options(graph=False)."
             raise RuntimeError(message)
         with explained(), self.active():
-            builder = self._core.create_graph_builder().begin_building("relaxed")
+            builder = self.core.create_graph_builder().begin_building("relaxed")
             self._stream = builder
             try:
                 for _ in range(times):
@@ -313,7 +315,7 @@ def _simulated(argument: Any, kind: str) -> Any:
     """An argument for the simulator: elements from the pointer on, or a number of the right type."""
     if not isinstance(argument, Pointer):
         return float(argument) if kind.startswith("float") else int(argument)
-    dtype = np.dtype(np.uint8) if argument.dtype == np.bool_ else argument.dtype
+    dtype = np.dtype(np.uint8 if kind == "bool*" else kind[:-1])
     count = (argument.memory.nbytes - argument.offset) // dtype.itemsize
     end = argument.offset + count * dtype.itemsize
     return argument.memory.bytes[argument.offset : end].view(dtype)
@@ -334,13 +336,7 @@ def get_device(number: int) -> Device:
         ValueError: If CUDA does not see so many.
         RuntimeError: If there is no driver or no device.
     """
-    count = device_count()
-    if not 0 <= number < count:
-        message = (
-            f"The device is one of the {count} that CUDA sees. Received: 'cuda:{number}'. "
-            f"Use cuda:0 to cuda:{count - 1}."
-        )
-        raise ValueError(message)
+    check_number(number, device_count())
     return Device(number)
 
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from minicnn.backends._gpu.backend import GpuBackend
+from minicnn.backends.base import PlannedMemory
 from minicnn.bench import CandidateError, Comparison, Worker, awaken, stopwatch, torch_peer
 from minicnn.bench.candidates import PEERS, backend_of, on_gpu
 from minicnn.bench.memory import MB, allocated, footprint
@@ -222,15 +224,17 @@ class Runner:
         program = model.program("train", batch_size=batch)
         x, y = (backend.to_numpy(a) for a in self._given(np.arange(batch) % len(self._arrays["x"])))
         arrays = step_inputs(model, program, {"x": x, "y": y, "learning_rate": np.float32(counting.LEARNING_RATE)})
-        run: Any
         if backend.name == "numba":
             planned, run = plan(program).arena_bytes, backend.compile(program)
-            measured, launches = getattr(run, "arena_bytes", 0), len(getattr(run, "tasks", program.nodes))
-            found = {"plan_mb": planned / MB, "measured_mb": measured / MB, "batch": batch, "launches": launches}
-            return found if measured else None
-        if backend.name in ("cupy", "numba_cuda"):
-            before = backend.memory() or 0
-            run = backend.compile(program)
+            if not isinstance(run, PlannedMemory):
+                return None
+            measured, launches = run.arena_bytes, run.launched
+            return {"plan_mb": planned / MB, "measured_mb": measured / MB, "batch": batch, "launches": launches}
+        if isinstance(backend, GpuBackend):
+            backend = backend.__reduce__()[0]()  # one whose memory no other step shares
+        before = backend.memory() or 0
+        run = backend.compile(program)
+        if isinstance(run, PlannedMemory):
             run(arrays)
             measured = (backend.memory() or 0) - before
             given = sum(v.nbytes for v in program.inputs if v.kind == "input")  # it keeps a copy of its own
@@ -238,6 +242,7 @@ class Runner:
                 "plan_mb": (run.arena_bytes + given) / MB, "measured_mb": measured / MB, "batch": batch,
                 "launches": run.launched,
             }  # fmt: skip
+        program = model.program("train", batch_size=batch)
         planned = plan(backend.rewrite(program), in_place=False).arena_bytes
         run = backend.compile(model.program("train", batch_size=batch))
         peak = allocated(backend, lambda: run(arrays))

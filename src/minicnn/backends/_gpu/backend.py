@@ -1,0 +1,209 @@
+"""What the backends that generate CUDA kernels share: options, plans, explanations, compiled steps, stages."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from minicnn.backends._gpu.arena import Arena
+from minicnn.backends._gpu.device import Gpu
+from minicnn.backends._gpu.executable import StepExecutable
+from minicnn.backends._gpu.fusing import Plan
+from minicnn.backends._gpu.fusion_groups import FusionGroup
+from minicnn.backends._gpu.loading import load, notes
+from minicnn.backends._gpu.options import Options
+from minicnn.backends._gpu.planning import tiles_of
+from minicnn.backends._gpu.rewriting import rewrite
+from minicnn.backends._gpu.row_regions import ROW_REGION, every_node
+from minicnn.backends._gpu.runtime import Runtime
+from minicnn.backends._gpu.source import Source
+from minicnn.backends._gpu.staging import STAGE_BYTES, GpuStage
+from minicnn.backends._gpu.tensor_tiling import TensorTiles
+from minicnn.backends._gpu.tiles import Tiles
+from minicnn.backends.base import Array, Backend, Executable, Stage
+from minicnn.program.graph import Node, Program, Spec
+
+
+class GpuBackend(Backend):
+    """Runs Programs by kernels that are generated for them.
+
+    Args:
+        device: "cuda", or "cuda:1" for the second GPU.
+        reference_only: See `Backend`.
+        strict: See `Backend`.
+        options: What it does to be fast; everything by default.
+
+    Attributes:
+        runtime: The device.
+        tiles: Where tiles come from.
+        has_library: Whether it can call NVIDIA's library for matrix products.
+
+    Raises:
+        ValueError: If there is no such device, or an option cannot be had there.
+    """
+
+    devices = ("cuda",)
+    survives_fork = False
+    runtime: Runtime
+    tiles: Tiles
+    has_library: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        device: str | None = None,
+        *,
+        reference_only: bool = False,
+        strict: bool = False,
+        options: Options | None = None,
+    ) -> None:
+        super().__init__(device, reference_only=reference_only, strict=strict)
+        self.options = options or Options()
+        self.runtime, self.tiles = self.open(int(self.device.partition(":")[2] or 0))
+        self._check_options()
+        self._arena: Callable[[], Arena | None] = lambda: None
+        self.steps_at_once = self.predictions_at_once = 256 if self.captures else 1
+        self.stage_bytes = min(STAGE_BYTES, self.options.data_bytes or STAGE_BYTES)
+
+    @staticmethod
+    def generate(plan: Plan, launch: Sequence[FusionGroup], queued: set[int], threads: int) -> Source:
+        """The kernel of a launch: see `Generate`."""
+        raise NotImplementedError
+
+    def open(self, number: int) -> tuple[Runtime, Tiles]:
+        """The device of a number, and where its tiles come from.
+
+        Raises:
+            ValueError: If there is no such device.
+        """
+        raise NotImplementedError
+
+    def _check_options(self) -> None:
+        options, on_tensor_cores = self.options, isinstance(self.tiles, TensorTiles)
+        if options.library != "never" and not self.has_library:
+            message = (
+                f"Matrix products by cuBLAS are for the backend cupy. Received: Options(library={options.library!r}) "
+                f"for {self.name}. Use library='never', or the backend cupy."
+            )
+            raise ValueError(message)
+        if options.products != "float32" and not on_tensor_cores:
+            message = (
+                "Products in another precision than float32 are for tensor cores: the backend cupy, compute capability "
+                f"8.0 or later, tiled=True and tensor_cores=True. Received: Options(products={options.products!r}) for "
+                f"{self}. Use products='float32'."
+            )
+            raise ValueError(message)
+
+    @property
+    def gpu(self) -> Gpu | None:
+        """What is known of the GPU; None in a simulator."""
+        return self.runtime.gpu
+
+    @property
+    def captures(self) -> bool:
+        """Whether steps run as CUDA graphs."""
+        return self.options.graph and not self.reference_only and self.runtime.captures
+
+    @property
+    def block(self) -> int:
+        """Threads of a block of the kernels without tiles."""
+        return self.options.block
+
+    # Data ---------------------------------------------------------------------------------------
+
+    def keeps(self, nbytes: int) -> bool:
+        """See `Backend.keeps`: what fits, unless an option says otherwise."""
+        limit = self.options.data_bytes
+        if self.options.resident and limit is None:
+            with self.runtime.active():
+                limit = self.runtime.free() // 5 * 4
+        return self.options.resident and nbytes <= (limit or 0)
+
+    def stage(self, specs: Mapping[str, Spec], rows: int) -> Stage:
+        """See `Backend.stage`."""
+        return GpuStage(self.runtime, specs, rows, pinned=self.options.pinned)
+
+    def synchronize(self) -> None:
+        """See `Backend.synchronize`."""
+        with self.runtime.active():
+            self.runtime.synchronize()
+
+    def memory(self) -> int | None:
+        """See `Backend.memory`: what arrays have in use."""
+        with self.runtime.active():
+            return self.runtime.used()
+
+    def arena(self) -> Arena:
+        """The memory that its executables share; a new one if there are none."""
+        found = self._arena()
+        if found is None:
+            found = Arena(self.runtime)
+            self._arena = weakref.ref(found)
+        return found
+
+    # Programs -----------------------------------------------------------------------------------
+
+    def elsewhere(self, node: Node) -> str | None:
+        """What computes a node instead of a kernel and can be captured in a graph, for `explain`; None if nothing."""
+        return None
+
+    def library(self, node: Node) -> Callable[..., None]:
+        """What computes a node that is computed `elsewhere`: takes the arrays of its inputs and of its outputs."""
+        raise NotImplementedError
+
+    def rewrite(self, program: Program) -> Program:
+        """See `Backend.rewrite`: into operations that have kernels, and sums that many blocks share."""
+        if self.reference_only:
+            return program
+        tiles = tiles_of(program, self.tiles)
+        return rewrite(program, fuse=self.options.fused, tiled=self.options.tiled, tiles=tiles)
+
+    def plan(self, program: Program) -> Plan:
+        """The kernels of a Program, which is rewritten in place."""
+        options, tiles = self.options, tiles_of(program, self.tiles)
+        plan = Plan(
+            self.rewrite(program),
+            fuse=options.fused,
+            tiled=options.tiled,
+            reference_only=self.reference_only,
+            tiles=tiles,
+        )
+        missing = [(u.anchor, u.reference) for u in plan.groups if u.reference and not self.elsewhere(u.anchor)]
+        self.check_strict(missing, program)
+        return plan
+
+    def explain(self, program: Program) -> list[tuple[Node, str]]:
+        """See `Backend.explain`; nodes of one kernel carry its number."""
+        plan, note = self.plan(program), notes(self.gpu, self.tiles) if self.gpu else ""
+        how = (
+            ""
+            if self.runtime.captures or not self.options.graph
+            else ", launched one by one: the simulator has no graphs"
+        )
+        place: dict[int, str] = {}
+        for number, launch in enumerate(plan.launches):
+            for group in launch:
+                kind = self.elsewhere(group.anchor) or group.described + (note if group.tile else "") + how
+                by_reference = group.reference and not self.elsewhere(group.anchor)
+                text = f"reference: {group.reference}" if by_reference else f"kernel {number}: {kind}"
+                place |= {id(node): text for node in group.every}
+        place |= {id(n): place[id(c)] for c in program.nodes if c.op is ROW_REGION for n in c.attrs["region"].nodes}
+        return [(node, place.get(id(node), "kernel: where its result is read")) for node in every_node(program)]
+
+    def compile(self, program: Program) -> Executable:
+        """See `Backend.compile`. The Program is changed."""
+        if self.reference_only:
+            return self._on_the_device(super().compile(program))
+
+        def make(program: Program) -> Executable:
+            with self.runtime.active():
+                return StepExecutable(self, program)
+
+        return load(self, program, make)
+
+    def _on_the_device(self, run: Executable) -> Executable:
+        def call(arrays: Mapping[str, Array]) -> dict[str, Any]:
+            with self.runtime.active():
+                return run(arrays)
+
+        return call

@@ -1,0 +1,313 @@
+"""A compiled Program: its kernels, its memory, and the CUDA graphs of one step and of many."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from minicnn.backends._gpu.fusion_groups import FusionGroup
+from minicnn.backends._gpu.inputs import Inputs
+from minicnn.backends._gpu.placement import place
+from minicnn.backends._gpu.row_regions import ROW_REGION
+from minicnn.backends._gpu.runtime import ALIGNMENT, KernelText, Launch
+from minicnn.backends._gpu.source import Source
+from minicnn.backends._gpu.staging import Upload
+from minicnn.backends.base import EACH_STEP, Array
+from minicnn.program.graph import Node, Program, Value
+
+if TYPE_CHECKING:
+    from minicnn.backends._gpu.backend import GpuBackend
+
+STEPS = 16  # in one graph, where many are asked for
+BINDINGS = 4  # sets of arrays that graphs are kept for
+
+
+class StepExecutable:
+    """A Program that runs on arrays by name: see `Executable`, `ManySteps`, `TimedLaunches` and `PlannedMemory`.
+
+    Donated arrays (weights, optimizer state, metric totals) are overwritten where they are; data sets are read where
+    they are; what is new in each step comes from a queue with one row a step, so that many steps run without the host.
+    Other inputs are copied to where graphs find them, as a queue of one row.
+    """
+
+    def __init__(self, backend: GpuBackend, program: Program) -> None:
+        self._backend, self._program, self._runtime = backend, program, backend.runtime
+        inputs = Inputs.of(program)  # before its plan rewrites it
+        self._queued, self._copied = inputs.queued, inputs.copied
+        self._totals, self._bound = inputs.totals, inputs.bound
+        self._plan = backend.plan(program)
+        self._placement = place(self._plan)
+
+        queued, runtime = {id(v) for v in self._queued}, self._runtime
+        self._sources: list[Source | FusionGroup] = [
+            launch[0] if launch[0].reference else backend.generate(self._plan, launch, queued, backend.block)
+            for launch in self._plan.launches
+        ]
+        collect = () if program.updates else runtime.collect
+        texts = [
+            KernelText(s.text, s.signature, s.threads, s.shared, s.title)
+            for s in self._sources
+            if isinstance(s, Source)
+        ]
+        made = iter(runtime.load([*texts, runtime.advance, *collect]))
+        self._kernels = [next(made) if isinstance(s, Source) else None for s in self._sources]
+        self._advance = next(made)
+        self._collect = [(text.threads, next(made)) for text in collect]
+        self._captures = backend.captures and all(
+            isinstance(s, Source) or backend.elsewhere(s.anchor) for s in self._sources
+        )
+
+        self._arena = backend.arena()
+        self._arena.reserve(self._placement.nbytes)
+        self._allocation = 0  # of the arena, for which there are graphs
+        self._constants = {id(v): backend.asarray(v.data, v.dtype) for v in program.constants}
+        self._cursor = self._zeros((1,), "int32")
+        self._static = {v.name: self._zeros(v.shape, v.dtype) for v in self._totals}
+        self._capacity = 0
+        self._queue = {v.name: runtime.empty((1, *v.shape), v.dtype) for v in self._copied}
+        self._collected: dict[str, Array] = {}  # outputs of many steps
+        self._graphs: dict[tuple[int, ...], dict[int, Launch]] = {}
+        self._uploads = [Upload(runtime), Upload(runtime)]  # one is filled while the device copies from the other
+        self._grow(1)
+
+    @property
+    def arena_bytes(self) -> int:
+        """See `PlannedMemory`."""
+        return self._placement.nbytes
+
+    @property
+    def launched(self) -> int:
+        """See `PlannedMemory`."""
+        return len(self._sources)
+
+    # Running ------------------------------------------------------------------------------------
+
+    def __call__(self, arrays: Mapping[str, Any]) -> dict[str, Array]:
+        """See `Executable`."""
+        with self._runtime.active(), self._arena.lock:
+            self._fill(arrays, {}, 1)
+            made = self._run(arrays, 1)
+            return {name: array[0] for name, array in made.items()} if self._collected else made
+
+    def many(self, arrays: Mapping[str, Any], rows: Mapping[str, Any], steps: int) -> dict[str, Array]:
+        """See `ManySteps`."""
+        with self._runtime.active(), self._arena.lock:
+            self._grow(steps)
+            self._fill(arrays, rows, steps)
+            return self._run(arrays, steps)
+
+    def microseconds(self, arrays: Mapping[str, Array]) -> float:
+        """Time of a step, from a few graphs of many."""
+        runtime, times = self._runtime, []
+        start, end = runtime.event(timed=True), runtime.event(timed=True)
+        self._grow(STEPS)
+        for _ in range(6):
+            runtime.record(start)
+            self._run(arrays, STEPS)
+            runtime.record(end)
+            runtime.synchronize(end)
+            times.append(runtime.seconds(start, end) * 1e6 / STEPS)
+        return statistics.median(times[1:])
+
+    def launch_times(self, arrays: Mapping[str, Array], repeats: int) -> list[tuple[list[Node], list[float]]]:
+        """See `TimedLaunches`.
+
+        The launches of a step follow each other without a graph, with an event between any two; one step before the
+        first does not count.
+        """
+        runtime = self._runtime
+        times: list[list[float]] = [[] for _ in self._sources]
+        with runtime.active(), self._arena.lock:
+            self._fill(arrays, {}, 1)
+            launches = self._launches(self._everything(arrays)[0], 0)
+            for number in range(repeats + 1):
+                events = [runtime.event(timed=True) for _ in range(len(times) + 1)]
+                runtime.record(events[0])
+                for launch, event in zip(launches, events[1:], strict=False):
+                    launch()
+                    runtime.record(event)
+                runtime.synchronize(events[-1])
+                for samples, pair in zip(times, pairwise(events), strict=True):
+                    samples += [runtime.seconds(*pair)] if number else []
+        found = []
+        for groups, samples in zip(self._plan.launches, times, strict=True):
+            every = (node for group in groups for node in group.every)
+            nodes = [n for node in every for n in (node.attrs["region"].nodes if node.op is ROW_REGION else (node,))]
+            found.append((nodes, samples))
+        return found
+
+    def _everything(self, arrays: Mapping[str, Array]) -> tuple[dict[str, Array], tuple[int, ...]]:
+        """The arrays that steps read and overwrite, with the totals set and the queue at its first row.
+
+        Returns:
+            The arrays, and where those begin that are not its own.
+        """
+        allocation = self._arena.reserve(self._placement.nbytes)
+        if self._allocation != allocation:
+            self._graphs.clear()
+            self._allocation = allocation
+        addresses = tuple(self._checked(v, arrays[v.name]) for v in self._bound)
+        for value in self._totals:
+            if arrays[value.name] is not self._static[value.name]:
+                self._static[value.name][...] = arrays[value.name]
+        self._runtime.clear(self._cursor)
+        return {v.name: arrays[v.name] for v in self._bound} | self._static, addresses
+
+    def _run(self, arrays: Mapping[str, Array], steps: int) -> dict[str, Array]:
+        everything, addresses = self._everything(arrays)
+        left = steps
+        for size in (STEPS, 1) if self._captures else (1,):
+            count, left = divmod(left, size)
+            if count:
+                run = self._steps(everything, addresses, size)
+                for _ in range(count):
+                    run()
+        if self._collected:
+            outputs = self._program.outputs.items()
+            return {n: self._copy(self._collected[n], (steps, *v.shape), v.dtype) for n, v in outputs}
+        made = {n: self._copy(self._array(v, everything), v.shape, v.dtype) for n, v in self._program.outputs.items()}
+        return made | {n: everything[n] if n in everything else arrays[n] for n in self._program.updates}
+
+    def _checked(self, value: Value, array: Any) -> int:
+        """Where an input begins that kernels read, or overwrite, where it is."""
+        address = self._runtime.address(array)
+        if address is None or address % ALIGNMENT or array.shape != value.shape or array.dtype.name != value.dtype:
+            found = f"{getattr(array, 'dtype', type(array).__name__)}{list(getattr(array, 'shape', ()))}"
+            found += ", which begins in between" if address is not None and address % ALIGNMENT else ""
+            message = (
+                f"{value.name} is a contiguous array of {self._backend.name}, {value.spec}, on {self._backend.device}, "
+                f"from a multiple of {ALIGNMENT} bytes on. Received: {found}. Convert it with backend.asarray."
+            )
+            raise ValueError(message)
+        return address
+
+    # Memory -------------------------------------------------------------------------------------
+
+    def _zeros(self, shape: tuple[int, ...], dtype: str) -> Array:
+        made = self._runtime.empty(shape, dtype)
+        self._runtime.clear(made)
+        return made
+
+    def _copy(self, array: Array, shape: tuple[int, ...], dtype: str) -> Array:
+        """A new array with the elements that an array begins with."""
+        made = self._runtime.empty(shape, dtype)
+        self._runtime.copy(self._runtime.view(array, 0, shape, dtype), made)
+        return made
+
+    def _grow(self, steps: int) -> None:
+        if steps > self._capacity:
+            self._capacity, empty = steps, self._runtime.empty
+            self._queue |= {v.name: empty((steps, *v.shape), v.dtype) for v in self._queued}
+            if not self._program.updates:
+                self._collected = {n: empty((steps, *v.shape), v.dtype) for n, v in self._program.outputs.items()}
+            self._graphs.clear()
+
+    def _fill(self, arrays: Mapping[str, Any], rows: Mapping[str, Any], steps: int) -> None:
+        """Bring the steps' inputs to where graphs find them, without waiting for the device."""
+        self._uploads.reverse()
+        upload = self._uploads[0]
+        upload.begin()
+        for value in (*self._queued, *self._copied):
+            each = value.name in rows
+            given = rows[value.name] if each else arrays[value.name]
+            shape = (steps, *value.shape) if each else value.shape
+            if tuple(given.shape) != shape or (each and value.name not in EACH_STEP):
+                message = (
+                    f"{value.name} has shape {shape}, and of {' and '.join(EACH_STEP)} alone there is one row for each "
+                    f"step. Received: {tuple(given.shape)}."
+                )
+                raise ValueError(message)
+            target = self._queue[value.name][:steps]
+            if self._backend.owns(given):
+                target[...] = given
+            else:
+                upload.send(value.name, np.broadcast_to(given, target.shape), target)
+        upload.end()
+
+    def _array(self, value: Value, arrays: Mapping[str, Array]) -> Array:
+        """The array of a value, in the shape that it has in the Program; of a queue its first row."""
+        root = self._plan.root(value)
+        root = self._placement.in_place.get(id(root), root)
+        offset = self._placement.offsets.get(id(root))
+        if offset is not None:
+            return self._runtime.view(self._arena.memory, offset, value.shape, value.dtype)
+        if root.kind == "constant":
+            if id(root) not in self._constants:
+                self._constants[id(root)] = self._backend.asarray(root.data, root.dtype)
+            found = self._constants[id(root)]
+        else:
+            found = self._queue[root.name] if root.name in self._queue else arrays[root.name]
+        return self._runtime.view(found, 0, value.shape, value.dtype)
+
+    # Launching ----------------------------------------------------------------------------------
+
+    def _steps(self, arrays: Mapping[str, Array], addresses: tuple[int, ...], size: int) -> Launch:
+        """What runs so many steps on the given arrays: a graph, or its launches one by one; made if it is new."""
+        graphs = self._graphs[addresses] = self._graphs.pop(addresses, {})  # the last one used comes last
+        while len(self._graphs) > BINDINGS:
+            del self._graphs[next(iter(self._graphs))]
+        if size not in graphs:
+            launches = [launch for step in range(size) for launch in self._launches(arrays, step)]
+            launches.append(self._runtime.prepare(self._advance, 1, (self._cursor, size)))
+            graphs[size] = self._runtime.capture(launches) if self._captures else partial(_one_by_one, launches)
+        return graphs[size]
+
+    def _launches(self, arrays: Mapping[str, Array], offset: int) -> list[Launch]:
+        """What a step launches, on the rows of the queue at the cursor plus an offset: first one for each source."""
+        runtime, made = self._runtime, []
+        for source, kernel in zip(self._sources, self._kernels, strict=True):
+            if isinstance(source, Source):
+                given = [self._array(v, arrays) for v in source.arguments]
+                given += [self._cursor, offset] if source.queued else []
+                made.append(runtime.prepare(kernel, source.blocks, given))
+            else:
+                made.append(self._called(source.anchor, arrays))
+        made += [partial(runtime.copy, self._array(v, arrays), arrays[old.name]) for old, v in self._placement.copies]
+        for name, rows in self._collected.items():
+            value = self._program.outputs[name]
+            wide = value.nbytes % 4 == 0
+            count = value.nbytes // 4 if wide else value.nbytes
+            if count:
+                threads, kernel = self._collect[wide]
+                given = [self._array(value, arrays), rows, count, self._cursor, offset]
+                made.append(runtime.prepare(kernel, -(-count // threads), given))
+        return made
+
+    def _called(self, node: Node, arrays: Mapping[str, Array]) -> Launch:
+        """What computes a node that has no kernel: a library, or its reference."""
+        inputs, outputs = ([self._array(v, arrays) for v in values] for values in (node.inputs, node.outputs))
+        if self._backend.elsewhere(node):
+            return partial(self._backend.library(node), *inputs, *outputs)
+        queued = {v.name for v in self._queued}
+        inputs = [
+            self._queue.get(v.name, a) if v.name in queued else a for v, a in zip(node.inputs, inputs, strict=True)
+        ]
+        at = [k for k, v in enumerate(node.inputs) if v.name in queued]
+        function = partial(node.op.reference, xp=self._backend.xp, **node.attrs)
+        return partial(_reference, function, inputs, at, self._cursor, outputs)
+
+
+def _one_by_one(launches: Sequence[Launch]) -> None:
+    for launch in launches:
+        launch()
+
+
+def _reference(
+    function: Callable[..., Any],
+    inputs: Sequence[Array],
+    queues: Sequence[int],
+    cursor: Array,
+    outputs: Sequence[Array],
+) -> None:
+    """Run a node's reference, on rows of those of its inputs that are queues, and put the results into its outputs."""
+    given = list(inputs)
+    for k in queues:
+        given[k] = given[k][int(cursor[0])]
+    made = function(*given)
+    for target, array in zip(outputs, made if len(outputs) > 1 else (made,), strict=True):
+        target[...] = array

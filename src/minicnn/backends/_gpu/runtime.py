@@ -1,0 +1,159 @@
+"""What the engines ask of CUDA: arrays, copies, kernels, graphs and events, through CuPy or numba-cuda."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from minicnn.backends._gpu.device import Gpu
+from minicnn.backends.base import Array
+
+HostArray = np.ndarray[Any, Any]
+Launch = Callable[[], None]
+Event = Any
+Stream = Any
+ALIGNMENT = 16  # bytes, of which the most one load takes
+
+
+@dataclass(frozen=True)
+class KernelText:
+    """What is compiled to a kernel.
+
+    Attributes:
+        text: What defines a function named "kernel", in the language of the runtime.
+        signature: Types of its arguments, such as "float32*" or "int32".
+        threads: Threads of a block.
+        shared: Bytes of shared memory of a block that the text does not declare.
+        title: What it does, for errors.
+    """
+
+    text: str
+    signature: tuple[str, ...]
+    threads: int
+    shared: int = 0
+    title: str = ""
+
+
+class Runtime(Protocol):
+    """One device. All work is in one order, that of the stream for computing, unless another stream is given.
+
+    Attributes:
+        gpu: What is known of the device; None in a simulator.
+        captures: Whether launches can be captured into graphs.
+        advance: Kernel that adds its second argument to the int32 that its first points to.
+        collect: Kernels that copy `count` bytes, and words of four bytes, to row `cursor[0] + offset` of an array:
+            kernel(from, to, count, cursor, offset).
+    """
+
+    @property
+    def gpu(self) -> Gpu | None: ...
+    @property
+    def captures(self) -> bool: ...
+    @property
+    def advance(self) -> KernelText: ...
+    @property
+    def collect(self) -> tuple[KernelText, KernelText]: ...
+
+    def active(self) -> AbstractContextManager[Any]:
+        """Context of all that follows: the device is the current one, and errors of CUDA say what to do."""
+        ...
+
+    def synchronize(self, event: Event | None = None) -> None:
+        """Wait until an event has come, or all work is done."""
+        ...
+
+    # Memory -------------------------------------------------------------------------------------
+
+    def free(self) -> int:
+        """Bytes of memory that can still be had."""
+        ...
+
+    def used(self) -> int:
+        """Bytes of memory in use by arrays."""
+        ...
+
+    def empty(self, shape: tuple[int, ...], dtype: str) -> Array:
+        """A new array with any elements, in row-major order."""
+        ...
+
+    def view(self, array: Array, offset: int, shape: tuple[int, ...], dtype: str) -> Array:
+        """An array in the memory of a contiguous one, so many bytes behind its first element."""
+        ...
+
+    def address(self, array: Any) -> int | None:
+        """Where the elements of an array begin; None unless it is a contiguous one of this runtime and device."""
+        ...
+
+    def clear(self, array: Array) -> None:
+        """Begin to set all bytes of an array of `empty` to zero."""
+        ...
+
+    def copy(self, source: Array, target: Array) -> None:
+        """Begin to copy a contiguous array to one like it; can be captured."""
+        ...
+
+    def host(self, shape: tuple[int, ...], dtype: str, *, pinned: bool) -> HostArray:
+        """A new array in the host's memory; pinned, the device copies from it by itself."""
+        ...
+
+    def send(self, source: HostArray, target: Array, stream: Stream = None) -> None:
+        """Begin to copy a contiguous array of the host to one like it on the device."""
+        ...
+
+    # Order --------------------------------------------------------------------------------------
+
+    def stream(self) -> Stream:
+        """A new stream, for copies beside the computing."""
+        ...
+
+    def event(self, *, timed: bool = False) -> Event:
+        """A new event, which has come until it is recorded."""
+        ...
+
+    def record(self, event: Event, stream: Stream = None) -> None:
+        """Have an event come when the work is done that the stream was given so far."""
+        ...
+
+    def wait(self, event: Event, stream: Stream = None) -> None:
+        """Have what the stream is given from here on wait for an event."""
+        ...
+
+    def seconds(self, start: Event, end: Event) -> float:
+        """Time between two timed events that have come."""
+        ...
+
+    # Launching ----------------------------------------------------------------------------------
+
+    def load(self, texts: Sequence[KernelText]) -> list[Any]:
+        """Kernels, compiled side by side.
+
+        Raises:
+            FitError: If the blocks of one do not fit on the device.
+        """
+        ...
+
+    def prepare(self, kernel: Any, blocks: int, arguments: Sequence[Array | int]) -> Launch:
+        """A launch of a kernel, whose arguments are looked at only once: calling it launches."""
+        ...
+
+    def capture(self, launches: Sequence[Launch]) -> Launch:
+        """A graph of launches one after the other: calling it runs them all."""
+        ...
+
+
+def check_number(number: int, count: int) -> None:
+    """Refuse a device that is not there.
+
+    Raises:
+        ValueError: If there are not so many.
+    """
+    if not 0 <= number < count:
+        message = (
+            f"The device is one of the {count} that CUDA sees. Received: 'cuda:{number}'. "
+            f"Use cuda:0 to cuda:{count - 1}."
+        )
+        raise ValueError(message)

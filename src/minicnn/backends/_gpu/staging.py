@@ -1,0 +1,102 @@
+"""Rows from the host: through pinned memory that is filled while the device copies and computes what came before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from minicnn.backends._gpu.runtime import HostArray, Runtime
+from minicnn.backends.base import Array, Stage
+from minicnn.program.graph import Spec
+
+STAGE_BYTES = 8 * 2**20  # of a slot: large enough for copies at full speed
+PINNED_BYTES = 16 * 2**20  # of one input; more is copied as it is
+BROADCAST_BYTES = 2**16  # of equal rows; more are copied once
+
+
+class Upload:
+    """Pinned memory through which rows go into the queue, so that the host need not wait for the device."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime, self._done = runtime, runtime.event()
+        self._memory: dict[str, HostArray] = {}
+        self._large: list[HostArray] = []
+
+    def begin(self) -> None:
+        """Wait until the memory may be written again."""
+        self._runtime.synchronize(self._done)
+        self._large.clear()
+
+    def send(self, name: str, rows: HostArray, target: Array) -> None:
+        """Begin to copy rows to an array of the device that has as many."""
+        if len(rows) > 1 and rows.strides[0] == 0 and rows.nbytes > BROADCAST_BYTES:  # the device repeats one
+            self.send(name, np.ascontiguousarray(rows[0])[None], target[:1])
+            target[1:] = target[:1]
+            return
+        if rows.nbytes > PINNED_BYTES:
+            self._large.append(np.ascontiguousarray(rows, target.dtype))
+            self._runtime.send(self._large[-1], target)
+            return
+        if name not in self._memory or len(self._memory[name]) < len(rows):
+            self._memory[name] = self._runtime.host(rows.shape, target.dtype, pinned=True)
+        memory = self._memory[name][: len(rows)]
+        memory[...] = rows
+        self._runtime.send(memory, target)
+
+    def end(self) -> None:
+        """What comes into the memory later comes after these copies."""
+        self._runtime.record(self._done)
+
+
+class GpuStage(Stage):
+    """See `Stage`.
+
+    Each slot has memory on the host and on the device, an event after its copy and one after what reads it.
+
+    Args:
+        runtime: The device.
+        specs: Shape and dtype of one row of each array.
+        rows: Rows of a slot.
+        pinned: Whether the device copies from the host's memory by itself.
+    """
+
+    def __init__(self, runtime: Runtime, specs: Mapping[str, Spec], rows: int, *, pinned: bool) -> None:
+        self.specs, self.rows, self._runtime = specs, rows, runtime
+        with runtime.active():
+            self.arrays = {n: runtime.empty((self.slots * rows, *s.shape), s.dtype) for n, s in specs.items()}
+            self._host = [
+                {n: runtime.host((rows, *s.shape), s.dtype, pinned=pinned) for n, s in specs.items()}
+                for _ in range(self.slots)
+            ]
+            self._stream = runtime.stream()
+            self._copied, self._read = ([runtime.event() for _ in range(self.slots)] for _ in range(2))
+            for event in self._read:  # the memory may be another's that is still computed with
+                runtime.record(event)
+
+    def fill(self, slot: int, rows: int, write: Callable[[Mapping[str, HostArray]], None]) -> None:
+        """See `Stage.fill`."""
+        host, runtime, first = self._host[slot], self._runtime, slot * self.rows
+        with runtime.active():
+            runtime.synchronize(self._copied[slot])  # the last copy from this memory is done
+            write(host)
+            runtime.wait(self._read[slot], self._stream)
+            for name, array in self.arrays.items():
+                runtime.send(host[name][:rows], array[first : first + rows], self._stream)
+            runtime.record(self._copied[slot], self._stream)
+
+    def begin(self, slot: int) -> None:
+        """See `Stage.begin`."""
+        with self._runtime.active():
+            self._runtime.wait(self._copied[slot])
+
+    def end(self, slot: int) -> None:
+        """See `Stage.end`."""
+        with self._runtime.active():
+            self._runtime.record(self._read[slot])
+
+    def close(self) -> None:
+        """See `Stage.close`."""
+        with self._runtime.active():
+            for event in self._copied:
+                self._runtime.synchronize(event)

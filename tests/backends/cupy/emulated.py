@@ -1,0 +1,197 @@
+"""The backend cupy without a GPU: its kernels run on the host, its streams as late as the rules of CUDA allow.
+
+What a stream is given waits until somebody waits for it, so that what is overwritten too early is read wrongly; or the
+streams for copies are as early as those rules allow.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
+
+import array_api_compat.numpy as xp
+import numpy as np
+
+from backends.cupy import emulator
+from minicnn.backends._gpu.backend import GpuBackend
+from minicnn.backends._gpu.device import H200
+from minicnn.backends._gpu.planning import tiles_on
+from minicnn.backends._gpu.runtime import ALIGNMENT, KernelText, Launch
+from minicnn.backends._gpu.source import Source
+from minicnn.backends._gpu.tiles import Tiles
+from minicnn.backends.cupy.generation import generate
+from minicnn.backends.cupy.queue_text import ADVANCE, COLLECT
+
+
+class Stream:
+    """Work that was not done yet."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[Callable[[], None]] = deque()
+
+    def finish(self) -> None:
+        """Do all of it."""
+        while self.waiting:
+            self.waiting.popleft()()
+
+
+class Event:
+    """How often it was recorded, and how often it has come."""
+
+    def __init__(self) -> None:
+        self.recorded, self.come, self.stream, self.time = 0, 0, MAIN, 0.0
+
+    def arrive(self) -> None:
+        """What a stream does that comes to it."""
+        self.come, self.time = self.come + 1, time.perf_counter()
+
+    def reach(self, count: int) -> None:
+        """Do what is needed for it to have come so often."""
+        while self.come < count:
+            self.stream.waiting.popleft()()
+
+
+MAIN = Stream()
+
+
+class DeviceArray(np.ndarray[Any, Any]):
+    """An array of the device: who reads or writes it outside of the stream waits for the stream."""
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, int):
+            MAIN.finish()
+        return super().__getitem__(key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        MAIN.finish()
+        super().__setitem__(key, value)
+
+    def __array_function__(self, *given: Any) -> Any:
+        MAIN.finish()
+        return super().__array_function__(*given)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **rest: Any) -> Any:
+        MAIN.finish()
+        plain = [x.view(np.ndarray) if isinstance(x, DeviceArray) else x for x in inputs]
+        return np.asarray(getattr(ufunc, method)(*plain, **rest)).view(DeviceArray)
+
+
+class EmulatedRuntime:
+    """See `Runtime`."""
+
+    gpu = H200
+    captures = True
+    advance, collect = ADVANCE, COLLECT
+
+    def __init__(self) -> None:
+        self._now = MAIN
+        self.early = False
+
+    def active(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def synchronize(self, event: Event | None = None) -> None:
+        MAIN.finish() if event is None else event.reach(event.recorded)
+
+    def free(self) -> int:
+        return 1 << 40
+
+    def used(self) -> int:
+        return 0
+
+    def empty(self, shape: tuple[int, ...], dtype: str) -> DeviceArray:
+        made = np.empty(shape, dtype)
+        made.reshape(-1).view("uint8").fill(0xFF)  # NaN where nothing is written
+        return made.view(DeviceArray)
+
+    def view(self, array: Any, offset: int, shape: tuple[int, ...], dtype: str) -> DeviceArray:
+        return np.ndarray(shape, dtype, array.view(np.ndarray).reshape(-1).view("uint8"), offset).view(DeviceArray)
+
+    def address(self, array: Any) -> int | None:
+        return array.ctypes.data if isinstance(array, DeviceArray) and array.flags.c_contiguous else None
+
+    def clear(self, array: Any) -> None:
+        self._now.waiting.append(partial(array.view(np.ndarray).fill, 0))
+
+    def copy(self, source: Any, target: Any) -> None:
+        self._now.waiting.append(partial(np.copyto, target.view(np.ndarray), source.view(np.ndarray)))
+
+    def host(self, shape: tuple[int, ...], dtype: Any, *, pinned: bool) -> Any:
+        return np.zeros(shape, dtype)
+
+    def send(self, source: Any, target: Any, stream: Stream | None = None) -> None:
+        assert source.flags.c_contiguous
+        assert (source.shape, source.dtype) == (target.shape, target.dtype)
+        (stream or self._now).waiting.append(partial(np.copyto, target.view(np.ndarray), source))
+        if stream and self.early:
+            stream.finish()
+
+    def stream(self) -> Stream:
+        return Stream()
+
+    def event(self, *, timed: bool = False) -> Event:
+        return Event()
+
+    def record(self, event: Event, stream: Stream | None = None) -> None:
+        event.recorded, event.stream = event.recorded + 1, stream or self._now
+        event.stream.waiting.append(event.arrive)
+
+    def wait(self, event: Event, stream: Stream | None = None) -> None:
+        (stream or self._now).waiting.append(partial(event.reach, event.recorded))
+
+    def seconds(self, start: Event, end: Event) -> float:
+        return end.time - start.time
+
+    def load(self, texts: Sequence[KernelText]) -> list[KernelText]:
+        return list(texts)
+
+    def prepare(self, kernel: KernelText, blocks: int, arguments: Sequence[Any]) -> Launch:
+        source = Source(kernel.text, (), False, blocks, kernel.threads, kernel.title)
+        numbers = [k for k, kind in enumerate(kernel.signature) if not kind.endswith("*")]
+        run = emulator.library(source, len(arguments), numbers).run
+        held = [a if isinstance(a, DeviceArray) else np.array(a, "int32") for a in arguments]
+        pointers = (ctypes.c_void_p * len(held))(*(a.ctypes.data for a in held))
+        return lambda: self._now.waiting.append(partial(_run, run, pointers, held))
+
+    def capture(self, launches: Sequence[Launch]) -> Launch:
+        self._now = graph = Stream()
+        try:
+            for launch in launches:
+                launch()
+        finally:
+            self._now = MAIN
+        return lambda: MAIN.waiting.extend(graph.waiting)
+
+
+def _run(run: Callable[[Any], None], pointers: Any, held: list[Any]) -> None:
+    run(pointers)
+
+
+class EmulatedBackend(GpuBackend):
+    """The backend cupy on that runtime."""
+
+    name = "emulated"
+    xp = xp
+    generate = staticmethod(generate)
+    runtime: EmulatedRuntime
+
+    def open(self, number: int) -> tuple[EmulatedRuntime, Tiles]:
+        return EmulatedRuntime(), tiles_on(H200, self.options)
+
+    def asarray(self, data: Any, dtype: str | None = None) -> DeviceArray:
+        MAIN.finish()
+        made = np.array(data, dtype, order="C")
+        assert made.ctypes.data % ALIGNMENT == 0
+        return made.view(DeviceArray)
+
+    def to_numpy(self, array: Any) -> Any:
+        MAIN.finish()
+        return np.array(array)
+
+    def owns(self, array: Any) -> bool:
+        return isinstance(array, DeviceArray)

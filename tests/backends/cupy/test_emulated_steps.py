@@ -1,0 +1,47 @@
+"""Around the kernels without a GPU: the steps of the CUDA engines on the emulator's runtime."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+
+from backends.cupy.emulated import EmulatedBackend
+from minicnn import ops
+from minicnn.backends._gpu.options import Options
+from minicnn.program import Program
+from minicnn.program.graph import Spec
+from support.engine import EngineSteps
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="kernels run on the host through g++")
+class TestSteps(EngineSteps):
+    """See `EngineSteps`."""
+
+    def make(self, options: Options | None = None) -> EmulatedBackend:
+        """See `EngineSteps.make`."""
+        backend = EmulatedBackend(options=options)
+        backend.steps_at_once = backend.predictions_at_once = 256
+        return backend
+
+    @pytest.mark.parametrize("early", [False, True])
+    def test_a_slot_is_not_filled_while_it_is_read(self, early: bool) -> None:
+        specs, rows = {"x": Spec((3,), "float32")}, np.random.default_rng(0).normal(size=(9, 4, 3)).astype("float32")
+        backend = self.make()
+        backend.runtime.early = early
+        stage, program = backend.stage(specs, 4), Program()
+        x, total = program.input("x", (12, 3), kind="parameter"), program.input("total", (4, 3), kind="metric")
+        index = program.input("index", (4,), "int32")
+        program.updates["total"] = total * 2.0 + ops.take(x, index)
+        run, made = backend.compile(program), {"total": backend.asarray(np.zeros((4, 3), "float32"))}
+        for k, row in enumerate(rows):
+            slot = k % stage.slots
+            stage.fill(slot, 4, lambda host, row=row: np.copyto(host["x"], row))
+            stage.begin(slot)
+            at = np.arange(4 * slot, 4 * slot + 4, dtype="int32")
+            made = run({**made, "x": stage.arrays["x"], "index": at})
+            stage.end(slot)
+        stage.close()
+        expected = sum(2.0 ** (8 - k) * row for k, row in enumerate(rows))
+        np.testing.assert_allclose(backend.to_numpy(made["total"]), expected, rtol=1e-4, atol=1e-4)

@@ -1,0 +1,26 @@
+"""Around the kernels on numba_cuda, in the simulator or on a GPU: see `EngineSteps`."""
+
+from __future__ import annotations
+
+from backends.cupy.networks import NETWORKS
+from backends.numba_cuda.running import EITHER, SIMULATED
+from minicnn.backends._gpu.options import Options
+from minicnn.backends.numba_cuda.backend import NumbaCudaBackend
+from support.engine import EngineSteps
+
+pytestmark = EITHER
+
+
+class TestSteps(EngineSteps):
+    """See `EngineSteps`."""
+
+    networks = ("mlp",) if SIMULATED else tuple(NETWORKS)
+    samples = 14 if SIMULATED else 40
+    steps = 5 if SIMULATED else 37
+    graphs = not SIMULATED
+
+    def make(self, options: Options | None = None) -> NumbaCudaBackend:
+        """See `EngineSteps.make`."""
+        backend = NumbaCudaBackend(options=options)
+        backend.steps_at_once = backend.predictions_at_once = 256
+        return backend

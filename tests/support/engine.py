@@ -1,0 +1,230 @@
+"""What an engine does around its kernels, whichever runtime it has: queues, graphs, uploads, stages, predictions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from backends.cupy.networks import NETWORKS, data
+from minicnn import get_backend, ops
+from minicnn.backends._gpu import staging
+from minicnn.backends._gpu.options import Options
+from minicnn.bench.operations import step_inputs, step_times
+from minicnn.program import Program
+from support.kernel_check import train_by_steps
+
+FROM_HOST = {
+    "pinned": Options(resident=False),
+    "not pinned": Options(resident=False, pinned=False),
+    "small slots": Options(data_bytes=2000),
+    "no graphs": Options(resident=False, graph=False),
+}
+
+
+def assert_same(a: tuple[Any, ...], b: tuple[Any, ...]) -> None:
+    """Equal to the last bit."""
+    for one, other in zip(a, b, strict=True):
+        if isinstance(one, dict) and one and isinstance(next(iter(one.values())), np.ndarray):
+            assert one.keys() == other.keys()
+            for key, array in one.items():
+                np.testing.assert_array_equal(other[key], array, err_msg=key)
+        else:
+            np.testing.assert_array_equal(one, other)
+
+
+class EngineSteps:
+    """Tests of an engine; a subclass says which.
+
+    Attributes:
+        networks: Names of the networks that are trained.
+        samples: How many samples they are trained on.
+        steps: How many steps are taken together; more than the 16 of one graph.
+        graphs: Whether the runtime has graphs.
+    """
+
+    networks: tuple[str, ...] = ("mlp",)
+    samples = 40
+    steps = 37
+    graphs = True
+
+    def make(self, options: Options | None = None) -> Any:
+        """The engine's backend, with steps taken together even where there are no graphs."""
+        raise NotImplementedError
+
+    def trained(self, network: str, options: Options | None, *given: Any, **fit: Any) -> tuple[Any, ...]:
+        """History, weights, predictions and evaluation."""
+        model = NETWORKS[network](self.make(options))
+        x, y = (a[: self.samples] for a in data())
+        history = model.fit(*(given or (x, y)), batch_size=9, epochs=2, verbose=0, **fit)
+        scores = model.evaluate(x, y, 11, return_dict=True)
+        return history.history["loss"], model.get_weights(), model.predict(x, 7), sorted(scores.items())
+
+    def test_many_steps_at_once_are_the_same_steps_with_graphs_and_without(self) -> None:
+        ways = [(Options(graph=self.graphs), True), (Options(graph=self.graphs), False), (Options(graph=False), True)]
+        for network in self.networks:
+            made = [train_by_steps(self.make(o), network, self.steps, at_once=at_once) for o, at_once in ways]
+            for other in made[1:]:
+                assert_same(made[0], other)
+
+    @pytest.mark.parametrize("options", FROM_HOST.values(), ids=FROM_HOST)
+    def test_data_from_the_host_give_the_same_bits(self, options: Options) -> None:
+        x, y = (a[: self.samples] for a in data())
+        weight = np.linspace(0.5, 2, len(y)).astype("float32")
+        extra: dict[str, Any] = {"validation_data": (x[:13], y[:13]), "sample_weight": weight}
+        assert not self.make(options).keeps(x.nbytes)
+        for network in self.networks:
+            assert_same(self.trained(network, None, **extra), self.trained(network, options, **extra))
+
+    def test_a_loader_gives_the_same_bits(self) -> None:
+        x, y = (a[: self.samples] for a in data())
+        batches = [(x[i : i + 9], y[i : i + 9]) for i in range(0, len(y), 9)]
+        for network in self.networks:
+            assert_same(self.trained(network, None, shuffle=False), self.trained(network, None, batches))
+
+    def test_predictions_of_many_batches_are_those_of_one(self) -> None:
+        x = np.concatenate([data()[0][: self.samples]] * 2)
+        for network in self.networks:
+            models = [NETWORKS[network](self.make(Options(graph=graph))) for graph in {self.graphs, False}]
+            assert models[0].backend.predictions_at_once > 1
+            expected = models[0].predict(x[:3], 3)
+            for size in (3, len(x) - 1, len(x) + 9):  # many batches, a last one of another size, a single one
+                found = [m.predict(x, size) for m in models]
+                assert found[0].shape == (len(x), 5)
+                np.testing.assert_array_equal(found[0], found[-1])
+                np.testing.assert_allclose(found[0][:3], expected, rtol=1e-5, atol=1e-6)
+            backend = models[0].backend
+            on_device = models[0].predict(backend.asarray(x), 3)
+            np.testing.assert_array_equal(backend.to_numpy(on_device), models[0].predict(x, 3))
+
+    def test_outputs_of_every_step_are_collected_whatever_their_width(self) -> None:
+        program = Program()
+        x, index = program.input("x", (40, 3), "uint8"), program.input("index", (3,), "int32")
+        program.outputs = {"bytes": ops.take(x, index), "words": ops.cast(ops.take(x, index), dtype="float32") * 0.5}
+        array, rows = np.arange(120, dtype="uint8").reshape(40, 3), np.arange(39, dtype="int32").reshape(13, 3)
+        backend = self.make()
+        run: Any = backend.compile(program)
+        whole = backend.asarray(array)
+        for given in (rows[:2], rows, backend.asarray(rows)):  # the queue grows
+            made = run.many({"x": whole}, {"index": given}, len(given))
+            expected = array[: 3 * len(given)]
+            np.testing.assert_array_equal(backend.to_numpy(made["bytes"]).reshape(-1, 3), expected)
+            np.testing.assert_array_equal(backend.to_numpy(made["words"]).reshape(-1, 3), expected * 0.5)
+        one = run({"x": whole, "index": rows[4]})
+        np.testing.assert_array_equal(backend.to_numpy(one["bytes"]), array[12:15])
+
+    def test_the_host_goes_on_while_rows_are_copied(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Rows that come through pinned memory, as they are, or as one row that is repeated."""
+        program = Program()
+        total = program.input("total", (3,), kind="metric")
+        program.updates["total"] = total * 2.0 + program.input("learning_rate", (3,))
+        rows = np.random.default_rng(0).normal(size=(6, 4, 3)).astype("float32")
+        rows[3:] = rows[3:, :1]
+        given = [*rows[:3], *(np.broadcast_to(r[0], r.shape) for r in rows[3:])]
+        expected = np.ones(3)
+        for row in rows.reshape(-1, 3):
+            expected = expected * 2 + row
+        for pinned in (staging.PINNED_BYTES, 0):
+            monkeypatch.setattr(staging, "PINNED_BYTES", pinned)
+            monkeypatch.setattr(staging, "BROADCAST_BYTES", 0)
+            backend = self.make()
+            run: Any = backend.compile(program.copy())
+            made = {"total": backend.asarray(np.ones(3, "float32"))}
+            for each in given:
+                made = run.many(made, {"learning_rate": each}, 4)
+            np.testing.assert_allclose(backend.to_numpy(made["total"]), expected, rtol=1e-4)
+
+    def test_rows_that_are_one_row_again_and_again_are_sent_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        program = Program()
+        total = program.input("total", (3,), kind="metric")
+        program.updates["total"] = total + program.input("learning_rate", (3,)) * 2.0
+        backend = self.make()
+        run: Any = backend.compile(program)
+        sent: list[int] = []
+        send = backend.runtime.send
+        monkeypatch.setattr(backend.runtime, "send", lambda a, *rest: sent.append(a.nbytes) or send(a, *rest))
+        monkeypatch.setattr(staging, "BROADCAST_BYTES", 0)
+        rows = np.broadcast_to(np.arange(3, dtype="float32"), (4, 3))
+        made = run.many({"total": backend.asarray(np.ones(3, "float32"))}, {"learning_rate": rows}, 4)
+        np.testing.assert_array_equal(backend.to_numpy(made["total"]), [1.0, 9.0, 17.0])
+        assert sent == [12]
+
+    def test_a_node_without_a_kernel_runs_its_reference_among_kernels(self) -> None:
+        program = Program()
+        x, w = program.input("index", (2, 3), "float32"), program.input("w", (2, 3), kind="parameter")
+        y = x * 2.0
+        none = ops.slice_(y, bounds=((0, 0), (0, 3)))
+        program.outputs = {"y": ops.concat(none, x, axis=0) + 1.0}
+        program.updates = {"w": ops.concat(none, w + y, axis=0)}
+        backend = self.make()
+        assert any(text.startswith("reference") for _, text in backend.explain(program.copy()))
+        rows = np.arange(18, dtype="float32").reshape(3, 2, 3)
+        run: Any = backend.compile(program)
+        made = run.many({"w": backend.asarray(-rows[0])}, {"index": rows}, 3)
+        np.testing.assert_array_equal(backend.to_numpy(made["y"]), rows[2] + 1)
+        np.testing.assert_array_equal(backend.to_numpy(made["w"]), 2 * rows.sum(axis=0) - rows[0])
+
+    def test_every_launch_has_its_times(self) -> None:
+        for network in self.networks:
+            model = NETWORKS[network](self.make())
+            x, y = (a[: self.samples] for a in data())
+            program = model.program("train", batch_size=len(x))
+            nodes = len(program.nodes)
+            given = {"x": x, "y": y, "learning_rate": np.float32(0.1)}
+            how, found = step_times(model.backend, program, step_inputs(model, program, given), repeats=3) or ("", [])
+            assert how == "merged"
+            assert 0 < len(found) < nodes
+            assert {n.phase for n in found} <= {"forward", "backward", "update"}
+            assert all(len(n.seconds) == 3 and min(n.seconds) > 0 for n in found)
+            assert sum(n.flops for n in found) > 0
+
+    def test_executables_of_a_backend_share_their_memory(self) -> None:
+        backend, made = self.make(), {}
+        for size in (3, 200, 50, 3):  # graphs of the first were captured before its memory became another
+            program = Program()
+            y = program.input("x", (size, 5)) * 2.0
+            program.outputs["y"] = ops.sum(ops.softmax(y, axis=1), axes=(0,), keepdims=False)
+            program.updates["count"] = program.input("count", (), kind="metric") + 1.0
+            run = made.get(size) or backend.compile(program.copy())
+            made[size] = run
+            given = {"x": np.random.default_rng(size).normal(size=(size, 5)).astype("float32")}
+            given["count"] = np.zeros((), "float32")
+            expected = get_backend("numpy").compile(program)(given)["y"]
+            found = run(given | {"count": backend.asarray(given["count"])})["y"]
+            np.testing.assert_allclose(backend.to_numpy(found), expected, rtol=1e-5)
+        runs: list[Any] = list(made.values())
+        assert len({id(run._arena) for run in runs}) == 1
+        assert runs[0]._arena.nbytes == max(run.arena_bytes for run in runs) > runs[0].arena_bytes
+
+    def test_graphs_of_many_arrays_are_bounded(self) -> None:
+        backend, program = self.make(), Program()
+        program.outputs["y"] = program.input("x", (4,), kind="parameter") * 2.0
+        run: Any = backend.compile(program)
+        arrays = [backend.asarray(np.full(4, k, "float32")) for k in range(9)]
+        for k in (*range(9), 2):
+            np.testing.assert_array_equal(backend.to_numpy(run({"x": arrays[k]})["y"]), np.full(4, 2.0 * k))
+        assert len(run._graphs) <= 4
+
+    def test_rows_of_a_wrong_shape_and_arrays_in_between_are_refused(self) -> None:
+        backend, program = self.make(), Program()
+        program.outputs["y"] = program.input("w", (3,), kind="parameter") * program.input("x", (3,))
+        run: Any = backend.compile(program)
+        w, x = backend.asarray(np.arange(4, dtype="float32")), np.ones(3, "float32")
+        with pytest.raises(ValueError, match=r"which begins in between\. Convert it with backend.asarray"):
+            run({"w": w[1:], "x": x})
+        np.testing.assert_array_equal(backend.to_numpy(run({"w": backend.asarray(w[1:]), "x": x})["y"]), [1, 2, 3])
+        for wrong in (np.zeros(3, "float32"), w, backend.asarray(np.zeros(3))):
+            with pytest.raises(ValueError, match=r"w is a contiguous array of \w+, float32\[3\], on cuda"):
+                run({"w": wrong, "x": x})
+        for given, rows in (({"x": x[:2]}, {}), ({}, {"x": np.ones((2, 3), "float32")})):
+            with pytest.raises(ValueError, match=r"x has shape .* one row for each step"):
+                run.many({"w": backend.asarray(w[1:]), **given}, rows, 2)
+
+    def test_options_work_or_are_refused_by_name(self) -> None:
+        backend = self.make()
+        if not backend.has_library:
+            with pytest.raises(ValueError, match=r"library='always'.* Use library='never'"):
+                self.make(Options(library="always"))
+        with pytest.raises(ValueError, match=r"products='bfloat16'.* Use products='float32'"):
+            self.make(Options(products="bfloat16", tensor_cores=False))
