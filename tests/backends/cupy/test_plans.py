@@ -108,7 +108,7 @@ def test_sums_beside_a_convolution_have_no_more_threads_than_it() -> None:
 
 
 def test_indices() -> None:
-    text = Cpp(()).text
+    text = Cpp().text
     assert text(affine((4, 5, 6), (30, 6, 1), I)) == "i"
     assert text(broadcast((4, 5, 6), (6,), I)) == "i % 6u"
     assert text(broadcast((4, 5, 6), (4, 1, 1), I)) == "i / 30u"
