@@ -33,8 +33,17 @@ class Writer(ABC):
         locals: Names of the variables that hold element i of a value, likewise.
     """
 
+    # How a language spells it: templates of `str.format`; {{name}} stands for the name of what is defined.
     printer: ClassVar[type[Printer]]
-    queue_row: ClassVar[Name]  # which row of such inputs is read
+    QUEUE_ROW: ClassVar[Name]  # which row is read of inputs of which there is one a step
+    POINTER: ClassVar[str]  # parameter {0}
+    CALL: ClassVar[str]  # element {1} of function {0}
+    MATRIX_CALL: ClassVar[str]  # element (r, c) of function {0}
+    ELEMENTS: ClassVar[str]  # function of i with result {0}
+    MATRIX: ClassVar[str]  # function of r and c with result {0}, which sees i, for {1} columns
+    TYPED: ClassVar[str]  # {1}, computed for a value of type {0}
+    LET: ClassVar[str]  # variable {1} of type {0} for {2}
+    STORE: ClassVar[str]  # {1} as element i of {0}
 
     def __init__(self, plan: Plan, launch: Sequence[FusionGroup], queued: set[int]) -> None:
         self.plan, self.queued = plan, queued
@@ -47,49 +56,25 @@ class Writer(ABC):
         self.locals: dict[int, str] = {}
         self._count = 0
 
-    # What each language spells in its own way -------------------------------------------------------
-
-    @abstractmethod
-    def pointer(self, k: int) -> str:
-        """Text of parameter k."""
-
     @abstractmethod
     def define(self, text: str) -> str:
         """Name of a new function or the like, whose definition has {name} where the name goes."""
 
-    @abstractmethod
-    def define_elements(self, root: Value) -> str:
-        """Name of a new function of i whose result is `element(root)`."""
-
-    @abstractmethod
-    def define_matrix(self, value: Value, columns: int, text: str | None) -> str:
-        """Name of a new function of r and c, which sees i, with that result; None: element i."""
-
-    @abstractmethod
-    def call(self, function: str, place: str) -> str:
-        """Text of an element that a function gives."""
-
-    @abstractmethod
-    def call_matrix(self, function: str) -> str:
-        """Text of element (r, c) that a function gives."""
-
-    @abstractmethod
     def load(self, root: Value, place: str) -> str:
         """Text of an element of a value in memory."""
+        return f"{self.parameter(root)}[{place}]"
 
-    @abstractmethod
-    def computed(self, value: Value, text: str) -> str:
-        """Text of what was computed for an element, in the type of the value."""
+    def stored(self, value: Value, text: str) -> str:
+        """Text of an element as it is stored."""
+        return text
 
-    @abstractmethod
-    def let(self, value: Value, name: str, text: str) -> str:
-        """Statement that puts an element of a value into a new variable."""
+    def define_elements(self, root: Value) -> str:
+        """Name of a new function that gives a value's elements."""
+        return self.define(self.ELEMENTS.format(self.element(root)))
 
-    @abstractmethod
-    def store(self, value: Value, name: str) -> str:
-        """Statement that puts a variable into memory, as element i of a value."""
-
-    # What they have in common -----------------------------------------------------------------------
+    def define_plain_matrix(self, value: Value, columns: int) -> str:
+        """Name of a new function of r and c for what has no quicker way than to take element i."""
+        return self.define(self.MATRIX.format(self.CALL.format(self.function(value), "i"), columns))
 
     def new(self, kind: str = "x") -> str:
         """A name that is not in use."""
@@ -100,9 +85,9 @@ class Writer(ABC):
         """Text of a value's memory."""
         for k, known in enumerate(self.values):
             if known is value:
-                return self.pointer(k)
+                return self.POINTER.format(k)
         self.values.append(value)
-        return self.pointer(len(self.values) - 1)
+        return self.POINTER.format(len(self.values) - 1)
 
     def inlined(self, value: Value) -> Node | None:
         """The node whose results are computed where a value is read; None if the value is in memory."""
@@ -121,14 +106,18 @@ class Writer(ABC):
         if id(root) not in self.queued:
             return "i"
         self.reads_queue = True
-        return self.printer().place(self.queue_row * root.size + I)
+        return self.printer().place(self.QUEUE_ROW * root.size + I)
 
     def element(self, root: Value) -> str:
         """Text of element i, without a function for it."""
         number, node = self.number(root), self.inlined(root)
         if number is not None:
             return number
-        return self.load(root, self.place(root)) if node is None else self.computed(root, self.expression(node))
+        return self.load(root, self.place(root)) if node is None else self.typed(root, self.expression(node))
+
+    def typed(self, value: Value, text: str) -> str:
+        """Text of what was computed for an element of a value."""
+        return self.TYPED.format(self.printer.types[value.dtype], text)
 
     def expression(self, node: Node, result: int = 0, operands: Operands | None = None) -> str:
         """Text of element i of one result of a node."""
@@ -146,7 +135,7 @@ class Writer(ABC):
         root = self.plan.root(value)
         if id(root) in self.locals:
             return self.locals[id(root)]
-        return self.number(root) or self.call(self.function(root), place)
+        return self.number(root) or self.CALL.format(self.function(root), place)
 
     def gathers(self, node: Node, columns: int) -> bool:
         """Whether a node gathers rows of so many columns."""
@@ -154,13 +143,24 @@ class Writer(ABC):
 
     def matrix(self, value: Value, columns: int) -> str:
         """Name of a function of row r and column c for a value's elements, which spares gathers a division."""
-        root, node, text = self.plan.root(value), self.inlined(value), None
+        node = self.inlined(value)
         if node is not None and self.gathers(node, columns):
             place = Cast(Element(1, R), "place") * columns + COLUMN
             text = self.printer(NodeOperands(self, node)).text(Element(0, place))
         elif node is not None and node.op.elementwise:
-            text = self.computed(root, self.expression(node, operands=MatrixOperands(self, node, columns)))
-        return self.define_matrix(value, columns, text)
+            text = self.typed(node.outputs[0], self.expression(node, operands=MatrixOperands(self, node, columns)))
+        else:
+            return self.define_plain_matrix(value, columns)
+        return self.define(self.MATRIX.format(text, columns))
+
+    def let(self, value: Value, text: str) -> tuple[str, str]:
+        """Statement that puts an element of a value into a new variable; its name."""
+        name = self.new("v")
+        return self.LET.format(self.printer.types[value.dtype], name, text), name
+
+    def store(self, value: Value, text: str) -> str:
+        """Statement that stores element i of a value."""
+        return self.STORE.format(self.parameter(value), self.stored(value, text))
 
     def follow(
         self, nodes: Sequence[Node], group: FusionGroup, given: str | None = None, tap: str | None = None
@@ -186,9 +186,8 @@ class Writer(ABC):
             made = {}
             for j, value in enumerate(node.outputs):
                 known = given if k == 0 else tap if node.op.name == "max_pool2d_index" else None
-                now = self.expression(node, j) if known is None else known
-                name = made[id(value)] = self.new("v")
-                text += self.let(value, name, now)
+                line, name = self.let(value, known or self.expression(node, j))
+                text, made[id(value)] = text + line, name
                 if id(value) in stored:
                     kept.append((value, name))
             self.locals |= made  # not before all results are written down: none reads another
@@ -229,4 +228,4 @@ class MatrixOperands(NodeOperands):
         """See `Operands.at`."""
         if not self.is_beside(k):
             return super().at(k, place)
-        return self.writer.call_matrix(self.writer.matrix(self.node.inputs[k], self.columns))
+        return self.writer.MATRIX_CALL.format(self.writer.matrix(self.node.inputs[k], self.columns))

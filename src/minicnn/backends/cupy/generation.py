@@ -67,7 +67,10 @@ class CppWriter(Writer):
     """Text of one kernel in C++: its parameters are p0, p1 ..., its functions objects in the scope of their group."""
 
     printer = Cpp
-    queue_row = Name("row")
+    QUEUE_ROW, POINTER, CALL, MATRIX_CALL = Name("row"), "p{0}", "{0}({1})", "{0}(r, c)"
+    ELEMENTS = "auto {{name}} = [&](uint32 i) {{ return {0}; }};"
+    MATRIX = "auto {{name}} = [&](uint32 r, uint32 c) {{ const uint32 i = r * {1}u + c; return {0}; }};"
+    TYPED, LET, STORE = "{1}", "      const {0} {1} = {2};\n", "      {0}[i] = {1};\n"
 
     def __init__(self, plan: Plan, launch: Sequence[FusionGroup], queued: set[int]) -> None:
         super().__init__(plan, launch, queued)
@@ -90,10 +93,6 @@ class CppWriter(Writer):
         wait = "" if self.launch else "  wait_for_previous();\n"
         return wait + ("  const uint32 row = uint32(cursor[0] + offset);\n" if self.reads_queue else "")
 
-    def pointer(self, k: int) -> str:
-        """See `Writer.pointer`."""
-        return f"p{k}"
-
     def define(self, text: str) -> str:
         """See `Writer.define`."""
         name = self.new()
@@ -110,39 +109,12 @@ class CppWriter(Writer):
         inputs_begin_anywhere = root.kind == "input" or id(root) in self.queued
         if self._wide_loads and node is None and self.number(root) is None and not inputs_begin_anywhere:
             return self.define(f"const Plain<{c_type(root)}> {{name}} = {{{self.parameter(root)}}};")
-        return self.define(f"auto {{name}} = [&](uint32 i) {{ return {self.element(root)}; }};")
+        return super().define_elements(root)
 
-    def define_matrix(self, value: Value, columns: int, text: str | None) -> str:
-        """See `Writer.define_matrix`."""
-        if text is None:
-            array = self.function(value)
-            return self.define(f"const Matrix<{columns}, decltype({array})> {{name}} = {{{array}}};")
-        place = f"const uint32 i = r * {columns}u + c;"
-        return self.define(f"auto {{name}} = [&](uint32 r, uint32 c) {{ {place} return {text}; }};")
-
-    def call(self, function: str, place: str) -> str:
-        """See `Writer.call`."""
-        return f"{function}({place})"
-
-    def call_matrix(self, function: str) -> str:
-        """See `Writer.call_matrix`."""
-        return f"{function}(r, c)"
-
-    def load(self, root: Value, place: str) -> str:
-        """See `Writer.load`."""
-        return f"{self.parameter(root)}[{place}]"
-
-    def computed(self, value: Value, text: str) -> str:
-        """See `Writer.computed`: trees have the type of what they compute."""
-        return text
-
-    def let(self, value: Value, name: str, text: str) -> str:
-        """See `Writer.let`."""
-        return f"      const {c_type(value)} {name} = {text};\n"
-
-    def store(self, value: Value, name: str) -> str:
-        """See `Writer.store`."""
-        return f"      {self.parameter(value)}[i] = {name};\n"
+    def define_plain_matrix(self, value: Value, columns: int) -> str:
+        """See `Writer.define_plain_matrix`; templates load several columns at once."""
+        array = self.function(value)
+        return self.define(f"const Matrix<{columns}, decltype({array})> {{name}} = {{{array}}};")
 
     def group(self, group: FusionGroup, threads: int) -> str:
         """Statements of one group, which see `block` and threadIdx.x."""

@@ -11,7 +11,7 @@ from minicnn.backends._gpu.source import Source
 from minicnn.backends._gpu.trees import I, Name
 from minicnn.backends._gpu.writer import Writer
 from minicnn.backends.numba_cuda.operands import NeighbourOperands, PackedOperands
-from minicnn.backends.numba_cuda.printer import Python, as_stored, type_of
+from minicnn.backends.numba_cuda.printer import Python, type_of
 from minicnn.backends.numba_cuda.region_text import PARAMETERS, QUEUE, region_text
 from minicnn.backends.numba_cuda.tile_text import tile_text
 from minicnn.program.graph import Node, Value
@@ -53,16 +53,15 @@ class PythonWriter(Writer):
     """Text of one kernel in Python: its functions take a tuple p of all parameters, p[0], p[1] ..."""
 
     printer = Python
-    queue_row = Name("p[-1]")
+    QUEUE_ROW, POINTER, CALL, MATRIX_CALL = Name("p[-1]"), "p[{0}]", "{0}(p, {1})", "{0}(p, r, c)"
+    ELEMENTS = "@device\ndef {{name}}(p, i):\n    return {0}\n"
+    MATRIX = "@device\ndef {{name}}(p, r, c):\n    i = index(r * {1} + c)\n    return {0}\n"
+    TYPED, LET, STORE = "{0}({1})", "    {1} = {0}({2})\n", "    {0}[i] = {1}\n"
 
     def __init__(self, plan: Plan, launch: Sequence[FusionGroup], queued: set[int]) -> None:
         super().__init__(plan, launch, queued)
         self.definitions: list[str] = []
         self._fours: dict[int, str] = {}
-
-    def pointer(self, k: int) -> str:
-        """See `Writer.pointer`."""
-        return f"p[{k}]"
 
     def define(self, text: str) -> str:
         """See `Writer.define`."""
@@ -76,40 +75,15 @@ class PythonWriter(Writer):
         """Name of a function of the device with these arguments and this body."""
         return self.define(f"@device\ndef {{name}}({arguments}):\n{body}")
 
-    def define_elements(self, root: Value) -> str:
-        """See `Writer.define_elements`."""
-        return self.device("p, i", f"    return {self.element(root)}\n")
-
-    def define_matrix(self, value: Value, columns: int, text: str | None) -> str:
-        """See `Writer.define_matrix`."""
-        text = text or self.call(self.function(value), "i")
-        return self.device("p, r, c", f"    i = index(r * {columns} + c)\n    return {text}\n")
-
-    def call(self, function: str, place: str) -> str:
-        """See `Writer.call`."""
-        return f"{function}(p, {place})"
-
-    def call_matrix(self, function: str) -> str:
-        """See `Writer.call_matrix`."""
-        return f"{function}(p, r, c)"
-
     def load(self, root: Value, place: str) -> str:
         """See `Writer.load`; what nothing here writes is read past the cache that is kept coherent."""
         array = self.parameter(root)
         element = f"{array}[{place}]" if id(root) in self.written else f"read({array}, {place})"
         return element + (" != 0" if root.dtype == "bool" else "")
 
-    def computed(self, value: Value, text: str) -> str:
-        """See `Writer.computed`."""
-        return f"{type_of(value)}({text})"
-
-    def let(self, value: Value, name: str, text: str) -> str:
-        """See `Writer.let`."""
-        return f"    {name} = {self.computed(value, text)}\n"
-
-    def store(self, value: Value, name: str) -> str:
-        """See `Writer.store`."""
-        return f"    {self.parameter(value)}[i] = {as_stored(value, name)}\n"
+    def stored(self, value: Value, text: str) -> str:
+        """See `Writer.stored`: bool as bytes."""
+        return f"np.uint8(1 if {text} else 0)" if value.dtype == "bool" else text
 
     def four(self, value: Value) -> str:
         """Name of a function of (p, i) for elements i to i + 3 of a value, where i is a multiple of 4."""
@@ -126,7 +100,7 @@ class PythonWriter(Writer):
     def neighbours(self, value: Value, columns: int, count: int) -> str:
         """Name of a function of (p, row, column) for so many (1 or 4) neighbours of a matrix, from that column on."""
         if count == 1:
-            return self.device("p, r, c", f"    return ({self.call_matrix(self.matrix(value, columns))},)\n")
+            return self.device("p, r, c", f"    return ({self.MATRIX_CALL.format(self.matrix(value, columns))},)\n")
         root, node = self.plan.root(value), self.inlined(value)
         lines = f"    i = index(r * {columns} + c)\n"
         if node is not None and self.gathers(node, columns):
@@ -140,7 +114,7 @@ class PythonWriter(Writer):
                 Python(NeighbourOperands(self, node, k)).text(element(node, 0).replaced({I: Name(f"index(i + {k})")}))
                 for k in range(4)
             )
-            text = f"({', '.join(self.computed(root, one) for one in each)})"
+            text = f"({', '.join(self.typed(root, one) for one in each)})"
         else:
             text = f"{self.four(value)}(p, i)"
         return self.device("p, r, c", f"{lines}    return {text}\n")
@@ -168,7 +142,8 @@ class PythonWriter(Writer):
         word = self.device("p, r, c", f"    return ({place},)\n")
         lines = "    e = np.uint8(word >> (8 * k) & 255)\n"
         for node in region[::-1]:
-            lines += self.let(node.outputs[0], "e", self.expression(node, operands=PackedOperands(self, node)))
+            now = self.expression(node, operands=PackedOperands(self, node))
+            lines += f"    e = {self.typed(node.outputs[0], now)}\n"
         return word, self.device("word, k", f"{lines}    return e\n")
 
     def group(self, group: FusionGroup, threads: int) -> str:

@@ -38,11 +38,6 @@ def type_of(value: Value) -> str:
     return TYPES[value.dtype]
 
 
-def as_stored(value: Value, name: str) -> str:
-    """What is stored of a variable: bool as bytes."""
-    return f"np.uint8(1 if {name} else 0)" if value.dtype == "bool" else name
-
-
 def image(of: Image) -> str:
     """Text of an image's geometry."""
     return f'Image("{of.data_format}", {of.n}, {of.h}, {of.w}, {of.c})'

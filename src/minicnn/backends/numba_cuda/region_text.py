@@ -11,7 +11,7 @@ from minicnn.backends._gpu.region_schedule import FIRST_ROW, OfRows, Result, Sch
 from minicnn.backends._gpu.trees import Expr, Name
 from minicnn.backends._gpu.writer import NodeOperands
 from minicnn.backends.numba_cuda.kernels.bytes_product import ByteTile
-from minicnn.backends.numba_cuda.printer import Python, as_stored, type_of
+from minicnn.backends.numba_cuda.printer import Python, type_of
 from minicnn.backends.numba_cuda.region_layout import NumbaLayout, byte_tile_of
 from minicnn.program.graph import ITEMSIZE, Node, Value
 
@@ -230,9 +230,8 @@ class _Text(Schedule):
         """Statements that compute a loop's values at element i; the values, and what holds them."""
         text, made = "", []
         for node, one in zip(loop.nodes, self.results(loop), strict=True):
-            now, name = self._show(node, one.tree), self.writer.new("v")
-            text += self.writer.let(one.value, name, now)
-            self.writer.locals[id(one.value)] = name
+            line, name = self.writer.let(one.value, self._show(node, one.tree))
+            text, self.writer.locals[id(one.value)] = text + line, name
             made.append((one, name))
         self.writer.locals.clear()
         return text, made
@@ -243,7 +242,7 @@ class _Text(Schedule):
     def _store(self, one: Result, given: str, indent: str) -> str:
         """Statements that put an element where it is read."""
         value, text = one.value, ""
-        element = as_stored(value, given)
+        element = self.writer.stored(value, given)
         if one.slot is not None:
             text += (
                 f"{indent}    {self.views[value.dtype]}[slot({one.slot // ITEMSIZE[value.dtype]} + e)] = {element}\n"
