@@ -6,11 +6,10 @@ column c, and the first row of the tile in the batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from minicnn.backends._gpu.elements import element
-from minicnn.backends._gpu.region_layout import SOFTMAX, Layout, Loop, RowRegion, adds_partial_sums
+from minicnn.backends._gpu.region_layout import SOFTMAX, Layout, RowRegion, adds_partial_sums
 from minicnn.backends._gpu.trees import Call, Cast, Element, Expr, I, Name, Number, OfRow, R, Select, both
 from minicnn.ops.checks import normalize_axes
 from minicnn.program.graph import Node, Value
@@ -50,61 +49,6 @@ class SharedSum(Expr):
     term: Expr
 
 
-@dataclass(frozen=True)
-class Row:
-    """The row of the batch that an element is in, and what is known of it.
-
-    Attributes:
-        number: Its number.
-        top: Its maximum, for a softmax.
-        total: The sum of the exponentials of what lies below it.
-        inverse: One divided by that, if a thread has all of the row in registers, where no number chooses an element.
-    """
-
-    number: Expr
-    top: Expr
-    total: Expr
-    inverse: Expr | None = None
-
-
-@dataclass(frozen=True)
-class Result:
-    """A value of a loop: what its element is, and where that goes.
-
-    Attributes:
-        value: The value.
-        tree: The element.
-        slot: Offset of the value in shared memory, if other loops read it.
-        stored: Whether it goes to memory.
-    """
-
-    value: Value
-    tree: Expr
-    slot: int | None
-    stored: bool
-
-
-@dataclass(frozen=True)
-class RowSum:
-    """A sum over the rows of all tiles.
-
-    Attributes:
-        node: Its node.
-        size: How many such sums there are, with numbers o.
-        fold: Terms of a row of the tile.
-        term: Term r of sum o, the terms of all rows counted.
-        partial_sums: Where each block leaves its sums.
-        number: That of the node in the region.
-    """
-
-    node: Node
-    size: int
-    fold: int
-    term: Expr
-    partial_sums: Value
-    number: int
-
-
 class Schedule:
     """What the blocks of a region do.
 
@@ -125,41 +69,24 @@ class Schedule:
         self.start = (start + -(-items // WARP) * WARP) % threads
         return threads - start if start else 0
 
-    def is_of_rows(self, node: Node | None, *, back: bool = False) -> bool:
-        """Whether a node is the product with rows in memory; `back`: that with their transpose."""
-        product = self.region.product
-        return product is not None and node is (product.gradient if back else product.node)
-
-    def results(self, loop: Loop) -> Iterator[Result]:
-        """The values of a loop, in order."""
-        for node in loop.nodes:
-            yield self.result(node, self.element(node, loop.lanes))
-
-    def result(self, node: Node, tree: Expr) -> Result:
-        """A node's result, of which that is an element."""
-        (y,) = node.outputs
-        return Result(y, tree, self.layout.slots.get(id(y)), id(y) in self.stored)
-
-    def element(self, node: Node, lanes: int = 1) -> Expr:
+    def element(self, node: Node, lanes: int) -> Expr:
         """What one element of a node's result is, in a loop whose threads share sums so."""
         number = FIRST_ROW + Q
         if node.op.name not in SOFTMAX:
             return row_element(self.region, node, number, OfRows(E), lanes)
         at = self.layout.statistics[id(logits(node))]
-        return softmax_element(node, Row(number, Statistic("top", at), Statistic("total", at)))
+        return softmax_element(node, number, Statistic("top", at), Statistic("total", at))
 
-    def sum_of(self, node: Node) -> RowSum:
-        """One of the sums over rows."""
-        x, fold, y = node.inputs[0], 1, node.outputs[0]
+    def terms(self, node: Node) -> tuple[int, Expr]:
+        """Terms that a row has in a sum over rows; term r of sum o, those of all rows of the tile counted."""
+        x = node.inputs[0]
         columns = x.size // self.region.batch
         if node.op.name == "matmul":
             m = node.inputs[1].shape[1]
-            term = Element(0, (FIRST_ROW + R) * columns + O // m) * Element(1, (FIRST_ROW + R) * m + O % m)
-        elif len(normalize_axes("sum", node.attrs["axes"], x.ndim)) == x.ndim:
-            fold, term = columns, Element(0, FIRST_ROW * columns + R)
-        else:
-            term = Element(0, (FIRST_ROW + R) * columns + O)
-        return RowSum(node, y.size, fold, term, self.partial_sums[id(node)], self.region.nodes.index(node))
+            return 1, Element(0, (FIRST_ROW + R) * columns + O // m) * Element(1, (FIRST_ROW + R) * m + O % m)
+        if len(normalize_axes("sum", node.attrs["axes"], x.ndim)) == x.ndim:
+            return columns, Element(0, FIRST_ROW * columns + R)
+        return 1, Element(0, (FIRST_ROW + R) * columns + O)
 
 
 def logits(node: Node) -> Value:
@@ -193,24 +120,32 @@ def row_element(region: RowRegion, node: Node, row: Expr, of_rows: Expr, lanes: 
     return element(node, 0)
 
 
-def softmax_element(node: Node, row: Row) -> Expr:
-    """What an element in column c of a row of a softmax, of its logarithm, of a loss or of its gradient is."""
+def softmax_element(node: Node, row: Expr, top: Expr, total: Expr, inverse: Expr | None = None) -> Expr:
+    """What an element in column c of a row of a softmax, of its logarithm, of a loss or of its gradient is.
+
+    Args:
+        node: The node.
+        row: Number of the row in the batch.
+        top: Its maximum.
+        total: The sum of the exponentials of what lies below it.
+        inverse: One divided by that, if a thread has all of the row in registers, where no number chooses an element.
+    """
     name, k, dtype = node.op.name, _logits(node), node.outputs[0].dtype
     classes = node.inputs[k].shape[1]
-    share: Expr = Call("exp", (Element(k, I) - row.top,), dtype)
-    share = share / row.total if row.inverse is None else share * row.inverse
+    share: Expr = Call("exp", (Element(k, I) - top,), dtype)
+    share = share / total if inverse is None else share * inverse
 
     def logarithm(x: Expr) -> Expr:
-        return x - row.top - Call("log", (row.total,), dtype)
+        return x - top - Call("log", (total,), dtype)
 
     if name in ("softmax", "log_softmax"):
         return share if name == "softmax" else logarithm(Element(k, I))
-    label, zero = Cast(Element(k + 1, row.number), "int32"), Number(0, dtype)
+    label, zero = Cast(Element(k + 1, row), "int32"), Number(0, dtype)
     real = both(label >= Number(0, "int32"), label < Number(classes, "int32"))
     if name == "softmax_cross_entropy":
-        chosen: Expr = Element(k, row.number * classes + Cast(label, "place"))
-        if row.inverse is not None:
-            chosen = OfRow("pick", dtype, classes, Element(k, row.number * classes + R), (label,))
+        chosen: Expr = Element(k, row * classes + Cast(label, "place"))
+        if inverse is not None:
+            chosen = OfRow("pick", dtype, classes, Element(k, row * classes + R), (label,))
         return Select(real, -logarithm(chosen), zero)
     hit = Cast(label.equals(Cast(C, "int32")), dtype, "bool")
-    return Select(real, share - hit, zero) * Element(0, row.number)
+    return Select(real, share - hit, zero) * Element(0, row)

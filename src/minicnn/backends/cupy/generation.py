@@ -9,13 +9,12 @@ from minicnn.backends._gpu.elements import images, reduced_place
 from minicnn.backends._gpu.fusing import SCATTER, Plan
 from minicnn.backends._gpu.fusion_groups import FusionGroup, named
 from minicnn.backends._gpu.source import Source
-from minicnn.backends._gpu.tiling import phases
+from minicnn.backends._gpu.tiling import Geometry, phases
 from minicnn.backends._gpu.trees import Image, Name, R
 from minicnn.backends._gpu.writer import Writer
 from minicnn.backends.cupy.cpp import Cpp, c_type, image_type
 from minicnn.backends.cupy.region_text import region_text
 from minicnn.backends.cupy.tile_types import geometry, tile_type
-from minicnn.ops.windows import Axes
 from minicnn.program.graph import Value
 
 LANES = 32
@@ -180,13 +179,11 @@ class CppWriter(Writer):
 
     def _conv2d(self, group: FusionGroup) -> str:
         node = group.anchor
-        attrs, kind = node.attrs, c_type(node.outputs[0])
-        axes, groups = Axes.of(attrs["data_format"]), attrs["groups"]
+        attrs, kind, one = node.attrs, c_type(node.outputs[0]), Geometry.of(node, phased=False)
+        c, f, kh, kw, groups = one.c, one.f, one.kh, one.kw, one.groups
         x, w = (self.function(v) for v in node.inputs)
         back, (sh, sw) = node.op.name == "conv2d_input_gradient", attrs["strides"]
         image_x, image_y = map(image_type, images(node))
-        c, f = node.inputs[0].shape[axes.c] // groups, node.outputs[0].shape[axes.c] // groups
-        kh, kw = node.inputs[1].shape[:2]
         rows, columns = phases(node)
         phased = rows * columns > 1
         image = f"Padded<{kind}, {image_y if back else image_x}, decltype({x})>"

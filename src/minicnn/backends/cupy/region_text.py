@@ -10,7 +10,6 @@ from minicnn.backends._gpu.region_layout import SOFTMAX, Layout, Loop, adds_part
 from minicnn.backends._gpu.region_schedule import (
     C,
     OfRows,
-    Row,
     Schedule,
     SharedSum,
     Statistic,
@@ -204,17 +203,18 @@ class _Text(Schedule):
                 last = f"min(uint32(EARLY) * {total}u + k{name}, {self.region.batch * loop.columns - 1}u)"
                 text += f"      const uint32 i{name} = {last};\n"
                 for node in loop.nodes:
-                    made = self.result(node, element(node, 0).replaced({I: Name(f"i{name}")}))
-                    y, local = made.value, self.writer.new("v")
-                    text += f"      const {c_type(y)} {local} = {self._show(node, made.tree)};\n"
-                    self.writer.locals[id(y)] = local
-                    guard = f"      if (k{name} < {total})"
-                    if made.slot is not None:
-                        stores += f"{guard} s{self.slots[id(y)]}[k{name}] = {local};\n"
-                    if made.stored:
-                        stores += f"{guard} {self.writer.parameter(y)}[i{name}] = {local};\n"
+                    tree, (y,) = element(node, 0).replaced({I: Name(f"i{name}")}), node.outputs
+                    line, local = self.writer.let(y, self._show(node, tree))
+                    text, self.writer.locals[id(y)] = text + line, local
+                    for place in self._places(y, f"k{name}", f"i{name}"):
+                        stores += f"      if (k{name} < {total}) {place} = {local};\n"
                 self.writer.locals.clear()
         return text, stores
+
+    def _places(self, value: Value, k: str, i: str) -> list[str]:
+        """Where element k of a tile and i of the batch goes: shared memory, if others read it there, and memory."""
+        slot = [f"s{self.slots[id(value)]}[{k}]"] if id(value) in self.slots else []
+        return slot + ([f"{self.writer.parameter(value)}[{i}]"] if id(value) in self.stored else [])
 
     def _level_zero(self) -> str:
         """The first level of a region that begins with rows in memory, less what is done early."""
@@ -236,14 +236,11 @@ class _Text(Schedule):
         if loop.lanes > 1:
             text += f"        const int lane = threadIdx.x % {loop.lanes};\n"
         stores = ""
-        for node, made in zip(loop.nodes, self.results(loop), strict=True):
-            y, local = made.value, self.writer.new("v")
-            text += f"        const {c_type(y)} {local} = {self._show(node, made.tree)};\n"
-            self.writer.locals[id(y)] = local
-            if made.slot is not None:
-                stores += f" s{self.slots[id(y)]}[k] = {local};"
-            if made.stored:
-                stores += f" {self.writer.parameter(y)}[i] = {local};"
+        for node in loop.nodes:
+            (y,) = node.outputs
+            line, local = self.writer.let(y, self._show(node, self.element(node, loop.lanes)))
+            text, self.writer.locals[id(y)] = f"{text}  {line}", local
+            stores += "".join(f" {place} = {local};" for place in self._places(y, "k", "i"))
             if y is self._gradient():
                 stores += f" stream.note(c, {local});"
         self.writer.locals.clear()
@@ -288,16 +285,13 @@ class _Text(Schedule):
                 text += f"        float top{tops}, total{tops};\n"
                 text += f"        row_statistics<float, {x.shape[1]}, 1>(0, {terms}, top{tops}, total{tops});\n"
                 text += f"        const float share{tops} = 1.0f / total{tops};\n"
-            made = self.result(node, self._in_row(node))
             text += f"        {c_type(y)} v{name}[{columns}];\n#pragma unroll\n"
             text += (
                 f"        for (uint32 c = 0; c < {columns}; c++) {{\n          const uint32 i = at * {columns}u + c;\n"
             )
-            text += f"          v{name}[c] = {self._show(node, made.tree)};\n"
-            if made.slot is not None and layout.summed(y):
-                text += f"          s{self.slots[id(y)]}[k * {columns} + c] = v{name}[c];\n"
-            if made.stored:
-                text += f"          {self.writer.parameter(y)}[i] = v{name}[c];\n"
+            text += f"          v{name}[c] = {self._show(node, self._in_row(node))};\n"
+            for place in self._places(y, f"k * {columns} + c", "i"):
+                text += f"          {place} = v{name}[c];\n"
             for at, total in enumerate(region.nodes):
                 if id(total) in region.sums and layout.own_sum(total) and total.inputs[0] is y:
                     column = "c" if total.outputs[0].size == columns else "0"
@@ -328,7 +322,7 @@ class _Text(Schedule):
         columns, at = node.outputs[0].size // self.region.batch, Name("at")
         if node.op.name in SOFTMAX:
             names = (Name(f"{name}{self.tops[id(logits(node))]}") for name in ("top", "total", "share"))
-            return softmax_element(node, Row(at, *names))
+            return softmax_element(node, at, *names)
         # Element i is in column c of row `at`.
         places: dict[Expr, Expr] = {I % columns: C, I // columns: at} if columns > 1 else {}
         return row_element(self.region, node, at, OfRows(Name("k") * columns + C), 1).replaced(places)
@@ -356,7 +350,7 @@ class _Text(Schedule):
         region, layout = self.region, self.layout
         if layout.own_sum(node):
             return ""
-        one = self.sum_of(node)
+        number, (fold, term) = region.nodes.index(node), self.terms(node)
         early = [n for n in region.nodes if id(n) not in region.sums and layout.early(n)]
         whole = layout.narrow and not any(v is n.outputs[0] for v in node.inputs for n in early)
         rows = str(region.rows) if whole else "rows"  # the rest is zeros
@@ -365,7 +359,6 @@ class _Text(Schedule):
                 f"[&](uint32 r, uint32 {j}) {{ return {self.writer.function(v)}((row0 + r) * {v.shape[1]}u + {j}); }}"
                 for v, j in zip(node.inputs, "ij", strict=True)
             )
-            return f"      sum{one.number}.add({rows}, {left}, {right});\n"
-        most, count = region.rows * one.fold, f"{rows} * {one.fold}" if one.fold > 1 else rows
-        term = self._show(node, one.term)
-        return f"      sum{one.number}.add<{most}>({count}, [&](uint32 r, uint32 o) {{ return {term}; }});\n"
+            return f"      sum{number}.add({rows}, {left}, {right});\n"
+        most, count, text = region.rows * fold, f"{rows} * {fold}" if fold > 1 else rows, self._show(node, term)
+        return f"      sum{number}.add<{most}>({count}, [&](uint32 r, uint32 o) {{ return {text}; }});\n"

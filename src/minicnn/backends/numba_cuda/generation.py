@@ -9,8 +9,7 @@ from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.fusion_groups import FusionGroup, named
 from minicnn.backends._gpu.source import Source
 from minicnn.backends._gpu.trees import I, Name
-from minicnn.backends._gpu.writer import Writer
-from minicnn.backends.numba_cuda.operands import NeighbourOperands, PackedOperands
+from minicnn.backends._gpu.writer import NodeOperands, Writer
 from minicnn.backends.numba_cuda.printer import Python, type_of
 from minicnn.backends.numba_cuda.region_text import PARAMETERS, QUEUE, region_text
 from minicnn.backends.numba_cuda.tile_text import tile_text
@@ -111,7 +110,7 @@ class PythonWriter(Writer):
                 if same_index(node, operand) and operand.kind != "constant":
                     lines += f"    o{k} = {self.neighbours(operand, columns, 4)}(p, r, c)\n"
             each = (
-                Python(NeighbourOperands(self, node, k)).text(element(node, 0).replaced({I: Name(f"index(i + {k})")}))
+                Python(_NeighbourOperands(self, node, k)).text(element(node, 0).replaced({I: Name(f"index(i + {k})")}))
                 for k in range(4)
             )
             text = f"({', '.join(self.typed(root, one) for one in each)})"
@@ -142,7 +141,7 @@ class PythonWriter(Writer):
         word = self.device("p, r, c", f"    return ({place},)\n")
         lines = "    e = np.uint8(word >> (8 * k) & 255)\n"
         for node in region[::-1]:
-            now = self.expression(node, operands=PackedOperands(self, node))
+            now = self.expression(node, operands=_PackedOperands(self, node))
             lines += f"    e = {self.typed(node.outputs[0], now)}\n"
         return word, self.device("word, k", f"{lines}    return e\n")
 
@@ -162,6 +161,26 @@ class PythonWriter(Writer):
         write = self.device("p, i, total", self.follow(group.nodes, group, given="total"))
         numbers = f"{group.size}, {total.inputs[0].shape[0]}, {group.slices}, {threads // group.slices}"
         return self.define(f"{{name}} = add_partial_sums({type_of(total.outputs[0])}, {numbers}, {source}, {write})\n")
+
+
+class _NeighbourOperands(NodeOperands):
+    """Operands of one of four neighbours, of which `o0`, `o1` ... hold those that are at the same place."""
+
+    def __init__(self, writer: Writer, node: Node, lane: int) -> None:
+        super().__init__(writer, node)
+        self.lane = lane
+
+    def at(self, k: int, place: str) -> str:
+        """See `Operands.at`."""
+        return f"o{k}[{self.lane}]" if self.is_beside(k) else super().at(k, place)
+
+
+class _PackedOperands(NodeOperands):
+    """Operands of which the only one that is not a constant is called e."""
+
+    def at(self, k: int, place: str) -> str:
+        """See `Operands.at`."""
+        return super().at(k, place) if self.node.inputs[k].kind == "constant" else "e"
 
 
 def _indent(text: str) -> str:

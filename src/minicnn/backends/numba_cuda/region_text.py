@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from minicnn.backends._gpu.region_layout import Level, Loop
-from minicnn.backends._gpu.region_schedule import FIRST_ROW, OfRows, Result, Schedule, SharedSum, Statistic
+from minicnn.backends._gpu.region_schedule import FIRST_ROW, OfRows, Schedule, SharedSum, Statistic
 from minicnn.backends._gpu.trees import Expr, Name
 from minicnn.backends._gpu.writer import NodeOperands
 from minicnn.backends.numba_cuda.kernels.bytes_product import ByteTile
@@ -209,7 +209,7 @@ class _Text(Schedule):
 
     def _loop(self, loop: Loop) -> str:
         body, made = self._nodes(loop)
-        stores = "".join(self._store(one, x, "    ") for one, x in made)
+        stores = "".join(self._store(y, x, "    ") for y, x in made)
         body += f"    if real:\n{stores}" if stores else ""
         name = self.writer.define(f"@block\ndef {{name}}(p, q, c, e, i, real, thread):\n{body}")
         numbers = f"{self.region.rows * loop.columns}, {self.region.threads}, {loop.columns}, {loop.lanes}"
@@ -218,7 +218,7 @@ class _Text(Schedule):
     def _early(self, loop: Loop) -> _Early:
         body, made = self._nodes(loop)
         load = self.writer.device("p, i", f"{body}    return ({', '.join(x for _, x in made)},)\n")
-        stores = "".join(self._store(one, f"found[{k}]", "") for k, (one, _) in enumerate(made))
+        stores = "".join(self._store(y, f"found[{k}]", "") for k, (y, _) in enumerate(made))
         head = f"    i = index(p[-2] * {loop.columns} + e)\n"
         return _Early(load, self.writer.device("p, found, e", f"{head}{stores}"), loop.columns)
 
@@ -226,28 +226,27 @@ class _Text(Schedule):
         last = self.region.batch * one.columns - 1
         return f"index(min(following * {self.region.rows * one.columns} + thread, {last}))"
 
-    def _nodes(self, loop: Loop) -> tuple[str, list[tuple[Result, str]]]:
+    def _nodes(self, loop: Loop) -> tuple[str, list[tuple[Value, str]]]:
         """Statements that compute a loop's values at element i; the values, and what holds them."""
         text, made = "", []
-        for node, one in zip(loop.nodes, self.results(loop), strict=True):
-            line, name = self.writer.let(one.value, self._show(node, one.tree))
-            text, self.writer.locals[id(one.value)] = text + line, name
-            made.append((one, name))
+        for node in loop.nodes:
+            (y,) = node.outputs
+            line, name = self.writer.let(y, self._show(node, self.element(node, loop.lanes)))
+            text, self.writer.locals[id(y)] = text + line, name
+            made.append((y, name))
         self.writer.locals.clear()
         return text, made
 
     def _show(self, node: Node, x: Expr) -> str:
         return _Python(self, node).text(x)
 
-    def _store(self, one: Result, given: str, indent: str) -> str:
+    def _store(self, value: Value, given: str, indent: str) -> str:
         """Statements that put an element where it is read."""
-        value, text = one.value, ""
-        element = self.writer.stored(value, given)
-        if one.slot is not None:
-            text += (
-                f"{indent}    {self.views[value.dtype]}[slot({one.slot // ITEMSIZE[value.dtype]} + e)] = {element}\n"
-            )
-        if one.stored:
+        element, text = self.writer.stored(value, given), ""
+        if id(value) in self.layout.slots:
+            at = self.layout.slots[id(value)] // ITEMSIZE[value.dtype]
+            text += f"{indent}    {self.views[value.dtype]}[slot({at} + e)] = {element}\n"
+        if id(value) in self.stored:
             text += f"{indent}    {self.writer.parameter(value)}[i] = {element}\n"
         return text
 
@@ -262,17 +261,18 @@ class _Text(Schedule):
 
     def _sum(self, node: Node) -> str:
         """Statement that adds a tile's rows to a sum."""
-        region, writer, one = self.region, self.writer, self.sum_of(node)
-        made = writer.device("p, r, o", f"    return {self._show(node, one.term)}\n")
-        place = f"{writer.parameter(one.partial_sums)}[index(number * {one.size} + o)]"
+        region, writer, size = self.region, self.writer, node.outputs[0].size
+        fold, term = self.terms(node)
+        made = writer.device("p, r, o", f"    return {self._show(node, term)}\n")
+        place = f"{writer.parameter(self.partial_sums[id(node)])}[index(number * {size} + o)]"
         out = writer.device("p, number, o, total", f"    {place} = total\n")
-        terms = region.rows * one.fold
-        numbers = f"{one.size}, {terms}, {one.fold}, {region.threads}, {self.layout.scratch[id(node)] // 4}"
+        terms = region.rows * fold
+        numbers = f"{size}, {terms}, {fold}, {region.threads}, {self.layout.scratch[id(node)] // 4}"
         sums = writer.define(f"{{name}} = row_sums(np.float32, {numbers}, {made}, {out})\n")
         names = ("count", "clear", "add", "share", "finish")
         count, clear, add, share, finish = (writer.define(f"{{name}} = {sums}.{name}\n") for name in names)
         self.head += f"    {sums}_totals = cuda.local.array({count}, np.float32)\n    {clear}({sums}_totals)\n"
-        thread = self._thread(min(one.size * terms, region.threads))
+        thread = self._thread(min(size * terms, region.threads))
         self.share += f"    {share}(q, {sums}_totals, {thread})\n"
         self.finish += f"    {finish}(q, {sums}_totals, {thread}, number)\n"
         return f"        {add}(q, {sums}_totals, {thread}, rows)\n"

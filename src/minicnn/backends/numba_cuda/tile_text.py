@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from minicnn.backends._gpu.elements import images, reduced_place, window
 from minicnn.backends._gpu.fusing import MOVES
 from minicnn.backends._gpu.fusion_groups import FusionGroup
+from minicnn.backends._gpu.tiling import Geometry
 from minicnn.backends._gpu.trees import Element, Image, Name, R
 from minicnn.backends._gpu.writer import NodeOperands
 from minicnn.backends.numba_cuda.printer import Python, image, type_of, window_text
@@ -28,12 +29,9 @@ def tile_text(writer: PythonWriter, group: FusionGroup) -> str:
 def _convolution(writer: PythonWriter, group: FusionGroup) -> str:
     node, tile = group.anchor, group.tile
     attrs, kind = node.attrs, type_of(node.outputs[0])
-    axes, groups = Axes.of(attrs["data_format"]), attrs["groups"]
+    one, back = Geometry.of(node, phased=False), node.op.name == "conv2d_input_gradient"
+    c, f, kh, kw, groups = one.c, one.f, one.kh, one.kw, one.groups
     image_x, image_y = map(image, images(node))
-    c, f = node.inputs[0].shape[axes.c] // groups, node.outputs[0].shape[axes.c] // groups
-    kh, kw = node.inputs[1].shape[:2]
-    (sh, sw), (dh, dw) = attrs["strides"], attrs["dilation"]
-    shape, made, back = window_text(window(node)), image_y, node.op.name == "conv2d_input_gradient"
     sizes = tile.sizes if tile else ()
     fb, cc = sizes[5:7]
     wide_x = attrs["data_format"] == "NHWC" and c % 4 == 0 and cc % 4 == 0
@@ -43,16 +41,16 @@ def _convolution(writer: PythonWriter, group: FusionGroup) -> str:
     )
     widths = f"{4 if wide_x else 1}, {4 if wide_w else 1}"
     if back:
-        (top, _), (left, _) = attrs["padding"]
-        shape = f"Window({kh}, {kw}, 1, 1, {(kh - 1) * dh - top}, {(kw - 1) * dw - left}, {dh}, {dw})"
-        source, made = writer.define(f"{{name}} = spread({kind}, {image_y}, {x}, {sh}, {sw}, {widths[0]})\n"), image_x
+        sh, sw = attrs["strides"]
+        source = writer.define(f"{{name}} = spread({kind}, {image_y}, {x}, {sh}, {sw}, {widths[0]})\n")
         place = f"(({kh - 1} - a) * {kw} + {kw - 1} - b) * {f * c * groups} + f * {c * groups} + group * {c} + c"
     else:
         source = writer.define(f"{{name}} = padded({kind}, {image_x}, {x}, {widths[0]})\n")
         place = f"((a * {kw} + b) * {c} + c) * {f * groups} + group * {f} + f"
     where = writer.device("group, a, b, c, f", f"    return {place}\n")
-    numbers = ", ".join(map(str, sizes))
-    tiled = writer.define(f"{{name}} = ConvTile({widths}, {not back}, {made}, {shape}, {c}, {f}, {numbers})\n")
+    numbers = ", ".join(map(str, (c, f, *sizes)))
+    place, shape = image(one.image), window_text(one.window)
+    tiled = writer.define(f"{{name}} = ConvTile({widths}, {not back}, {place}, {shape}, {numbers})\n")
     if group.pool is None:
         write = writer.device("p, i, total", writer.follow(group.nodes, group, given="total"))
         finish = writer.define(f"{{name}} = each({tiled}, {write})\n")
