@@ -6,11 +6,14 @@ column c, and the first row of the tile in the batch.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from minicnn.backends._gpu.elements import element
-from minicnn.backends._gpu.region_layout import SOFTMAX, Layout, RowRegion, adds_partial_sums
+from minicnn.backends._gpu.region_layout import SOFTMAX, Layout, Loop, RowRegion, adds_partial_sums
 from minicnn.backends._gpu.trees import Call, Cast, Element, Expr, I, Name, Number, OfRow, R, Select, both
+from minicnn.backends._gpu.writer import Writer
 from minicnn.ops.checks import normalize_axes
 from minicnn.program.graph import Node, Value
 
@@ -49,27 +52,55 @@ class SharedSum(Expr):
     term: Expr
 
 
-class Schedule:
+class Schedule(ABC):
     """What the blocks of a region do.
 
     Args:
+        writer: The text that it becomes part of.
         node: The region's node.
         layout: The order of what is done, and the places of values in shared memory.
     """
 
-    def __init__(self, node: Node, layout: Layout) -> None:
-        self.layout, self.region = layout, layout.region
+    def __init__(self, writer: Writer, node: Node, layout: Layout) -> None:
+        self.writer, self.layout, self.region = writer, layout, layout.region
         self.stored = {id(v) for v in node.outputs}
         self.partial_sums: dict[int, Value] = node.attrs["partial_sums"]
         self.start = 0  # thread that begins the next loop of a level
 
-    def first_thread(self, items: int) -> int:
+    @abstractmethod
+    def _show(self, node: Node, x: Expr) -> str:
+        """Text of an expression of a node's inputs."""
+
+    @abstractmethod
+    def _slot(self, value: Value, k: str) -> str:
+        """Where element k of a tile of a value is in shared memory."""
+
+    def _first_thread(self, items: int) -> int:
         """What is added to a thread's number in a loop, so that loops between two barriers begin in different warps."""
         threads, start = self.region.threads, self.start
         self.start = (start + -(-items // WARP) * WARP) % threads
         return threads - start if start else 0
 
-    def element(self, node: Node, lanes: int) -> Expr:
+    def _trees(self, loop: Loop) -> Iterator[tuple[Node, Expr]]:
+        return ((node, self._element(node, loop.lanes)) for node in loop.nodes)
+
+    def _compute(self, trees: Iterable[tuple[Node, Expr]]) -> tuple[str, list[tuple[Value, str]]]:
+        """Statements that compute an element of each node's result; the results, and the variables that hold them."""
+        text, made = "", []
+        for node, tree in trees:
+            (y,) = node.outputs
+            line, name = self.writer.let(y, self._show(node, tree))
+            text, self.writer.locals[id(y)] = text + line, name
+            made.append((y, name))
+        self.writer.locals.clear()
+        return text, made
+
+    def _places(self, value: Value, k: str, i: str) -> list[str]:
+        """Where element k of a tile and i of the batch goes: shared memory, if others read it there, and memory."""
+        slot = [self._slot(value, k)] if id(value) in self.layout.slots else []
+        return slot + ([f"{self.writer.parameter(value)}[{i}]"] if id(value) in self.stored else [])
+
+    def _element(self, node: Node, lanes: int) -> Expr:
         """What one element of a node's result is, in a loop whose threads share sums so."""
         number = FIRST_ROW + Q
         if node.op.name not in SOFTMAX:
@@ -77,7 +108,7 @@ class Schedule:
         at = self.layout.statistics[id(logits(node))]
         return softmax_element(node, number, Statistic("top", at), Statistic("total", at))
 
-    def terms(self, node: Node) -> tuple[int, Expr]:
+    def _terms(self, node: Node) -> tuple[int, Expr]:
         """Terms that a row has in a sum over rows; term r of sum o, those of all rows of the tile counted."""
         x = node.inputs[0]
         columns = x.size // self.region.batch

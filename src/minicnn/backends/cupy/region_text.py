@@ -52,9 +52,10 @@ class _Cpp(Cpp):
 
 
 class _Text(Schedule):
+    writer: CppWriter
+
     def __init__(self, writer: CppWriter, node: Node) -> None:
-        super().__init__(node, Layout(node.attrs["region"]))
-        self.writer = writer
+        super().__init__(writer, node, Layout(node.attrs["region"]))
         self.tops: dict[int, int] = {}  # numbers of the maxima that a thread has of its row
         self.slots: dict[int, str] = {}  # function objects of values in shared memory, whose memory is s and the name
 
@@ -118,13 +119,11 @@ class _Text(Schedule):
         ]
         if any(v is value for n in first for v in n.inputs for value, _ in layout.staged):
             text += "    __syncthreads();\n"  # otherwise a barrier lies in between
-        for key, at in layout.slots.items():
-            value = next(v for n in region.nodes for v in n.outputs if id(v) == key)
-            name, kind = self.writer.new(), c_type(value)
-            columns = value.size // region.batch
-            text += f"    {kind}* const s{name} = reinterpret_cast<{kind}*>(memory + {at});\n"
+        for value in (v for n in region.nodes for v in n.outputs if id(v) in layout.slots):
+            name, kind, columns = self.writer.new(), c_type(value), value.size // region.batch
+            text += f"    {kind}* const s{name} = reinterpret_cast<{kind}*>(memory + {layout.slots[id(value)]});\n"
             text += f"    auto {name} = [&](uint32 i) {{ return s{name}[i - row0 * {columns}u]; }};\n"
-            self.slots[key] = self.writer.functions[key] = name
+            self.slots[id(value)] = self.writer.functions[id(value)] = name
         for at in layout.statistics.values():
             text += f"    float* const tops{at} = reinterpret_cast<float*>(memory + {at});\n"
             text += f"    float* const totals{at} = tops{at} + {region.rows};\n"
@@ -178,11 +177,14 @@ class _Text(Schedule):
 
     def _thread(self, items: int) -> str:
         """Number of a thread in a loop over so many items."""
-        first = self.first_thread(items)
+        first = self._first_thread(items)
         return f"(int(threadIdx.x) + {first}) % {self.region.threads}" if first else "int(threadIdx.x)"
 
     def _show(self, node: Node, x: Expr) -> str:
         return _Cpp(NodeOperands(self.writer, node)).text(x)
+
+    def _slot(self, value: Value, k: str) -> str:
+        return f"s{self.slots[id(value)]}[{k}]"
 
     def _multiplies(self, loop: Loop) -> bool:
         return self.region.product is not None and self.region.product.node in loop.nodes
@@ -202,19 +204,13 @@ class _Text(Schedule):
                 text += f"      const int k{name} = {first} + {place};\n"
                 last = f"min(uint32(EARLY) * {total}u + k{name}, {self.region.batch * loop.columns - 1}u)"
                 text += f"      const uint32 i{name} = {last};\n"
-                for node in loop.nodes:
-                    tree, (y,) = element(node, 0).replaced({I: Name(f"i{name}")}), node.outputs
-                    line, local = self.writer.let(y, self._show(node, tree))
-                    text, self.writer.locals[id(y)] = text + line, local
-                    for place in self._places(y, f"k{name}", f"i{name}"):
-                        stores += f"      if (k{name} < {total}) {place} = {local};\n"
-                self.writer.locals.clear()
+                at: dict[Expr, Expr] = {I: Name(f"i{name}")}
+                lines, made = self._compute((node, element(node, 0).replaced(at)) for node in loop.nodes)
+                text += lines
+                for y, local in made:
+                    targets = self._places(y, f"k{name}", f"i{name}")
+                    stores += "".join(f"      if (k{name} < {total}) {target} = {local};\n" for target in targets)
         return text, stores
-
-    def _places(self, value: Value, k: str, i: str) -> list[str]:
-        """Where element k of a tile and i of the batch goes: shared memory, if others read it there, and memory."""
-        slot = [f"s{self.slots[id(value)]}[{k}]"] if id(value) in self.slots else []
-        return slot + ([f"{self.writer.parameter(value)}[{i}]"] if id(value) in self.stored else [])
 
     def _level_zero(self) -> str:
         """The first level of a region that begins with rows in memory, less what is done early."""
@@ -235,15 +231,11 @@ class _Text(Schedule):
         text += f"        const uint32 i = row0 * {columns}u + e;\n"
         if loop.lanes > 1:
             text += f"        const int lane = threadIdx.x % {loop.lanes};\n"
-        stores = ""
-        for node in loop.nodes:
-            (y,) = node.outputs
-            line, local = self.writer.let(y, self._show(node, self.element(node, loop.lanes)))
-            text, self.writer.locals[id(y)] = f"{text}  {line}", local
-            stores += "".join(f" {place} = {local};" for place in self._places(y, "k", "i"))
-            if y is self._gradient():
-                stores += f" stream.note(c, {local});"
-        self.writer.locals.clear()
+        lines, made = self._compute(self._trees(loop))
+        text, stores = text + lines, ""
+        for y, local in made:
+            stores += "".join(f" {target} = {local};" for target in self._places(y, "k", "i"))
+            stores += f" stream.note(c, {local});" if y is self._gradient() else ""
         guard = "real && lane == 0" if loop.lanes > 1 else "real"
         text += f"        if ({guard}) {{{stores} }}\n      }}\n"
         return text
@@ -350,7 +342,7 @@ class _Text(Schedule):
         region, layout = self.region, self.layout
         if layout.own_sum(node):
             return ""
-        number, (fold, term) = region.nodes.index(node), self.terms(node)
+        number, (fold, term) = region.nodes.index(node), self._terms(node)
         early = [n for n in region.nodes if id(n) not in region.sums and layout.early(n)]
         whole = layout.narrow and not any(v is n.outputs[0] for v in node.inputs for n in early)
         rows = str(region.rows) if whole else "rows"  # the rest is zeros

@@ -60,11 +60,12 @@ class _Python(Python):
 
 
 class _Text(Schedule):
+    writer: PythonWriter
     layout: NumbaLayout
 
     def __init__(self, writer: PythonWriter, node: Node) -> None:
-        super().__init__(node, NumbaLayout(node.attrs["region"]))
-        self.writer, self.tile = writer, byte_tile_of(self.region)
+        super().__init__(writer, node, NumbaLayout(node.attrs["region"]))
+        self.tile = byte_tile_of(self.region)
         slots = {v.dtype for n in self.region.nodes for v in n.outputs if id(v) in self.layout.slots} | {"float32"}
         order = sorted(slots, key=lambda dtype: (dtype != "float32", dtype))
         self.views = {dtype: f"p[{-3 - k}]" for k, dtype in enumerate(order)}  # of shared memory, by type
@@ -142,11 +143,11 @@ class _Text(Schedule):
             self.head += f"    {fill}(q, as_float32, thread)\n"
             writer.functions[id(writer.plan.root(value))] = self._function(f"p[-3][slot({at // 4} + i)]")
         self.head += "    cuda.syncthreads()\n" if layout.staged else ""
-        for key, at in layout.slots.items():
-            value = next(v for n in region.nodes for v in n.outputs if id(v) == key)
-            place = f"{at // ITEMSIZE[value.dtype]} + i - p[-2] * {value.size // region.batch}"
+        for value in (v for n in region.nodes for v in n.outputs if id(v) in layout.slots):
+            at = layout.slots[id(value)] // ITEMSIZE[value.dtype]
+            place = f"{at} + i - p[-2] * {value.size // region.batch}"
             element = f"{self.views[value.dtype]}[slot(index({place}))]"
-            writer.functions[key] = self._function(element + (" != 0" if value.dtype == "bool" else ""))
+            writer.functions[id(value)] = self._function(element + (" != 0" if value.dtype == "bool" else ""))
 
     def _function(self, element: str) -> str:
         return self.writer.device("p, i", f"    return {element}\n")
@@ -201,14 +202,14 @@ class _Text(Schedule):
 
     def _thread(self, items: int) -> str:
         """Number of a thread for so many items."""
-        first = self.first_thread(items)
+        first = self._first_thread(items)
         return f"index((thread + {first}) % {self.region.threads})" if first else "thread"
 
     def _call(self, name: str, items: int) -> str:
         return f"        {name}(q, {self._thread(items)}, rows)\n"
 
     def _loop(self, loop: Loop) -> str:
-        body, made = self._nodes(loop)
+        body, made = self._compute(self._trees(loop))
         stores = "".join(self._store(y, x, "    ") for y, x in made)
         body += f"    if real:\n{stores}" if stores else ""
         name = self.writer.define(f"@block\ndef {{name}}(p, q, c, e, i, real, thread):\n{body}")
@@ -216,7 +217,7 @@ class _Text(Schedule):
         return self.writer.define(f"{{name}} = elements({numbers}, {name})\n")
 
     def _early(self, loop: Loop) -> _Early:
-        body, made = self._nodes(loop)
+        body, made = self._compute(self._trees(loop))
         load = self.writer.device("p, i", f"{body}    return ({', '.join(x for _, x in made)},)\n")
         stores = "".join(self._store(y, f"found[{k}]", "") for k, (y, _) in enumerate(made))
         head = f"    i = index(p[-2] * {loop.columns} + e)\n"
@@ -226,29 +227,16 @@ class _Text(Schedule):
         last = self.region.batch * one.columns - 1
         return f"index(min(following * {self.region.rows * one.columns} + thread, {last}))"
 
-    def _nodes(self, loop: Loop) -> tuple[str, list[tuple[Value, str]]]:
-        """Statements that compute a loop's values at element i; the values, and what holds them."""
-        text, made = "", []
-        for node in loop.nodes:
-            (y,) = node.outputs
-            line, name = self.writer.let(y, self._show(node, self.element(node, loop.lanes)))
-            text, self.writer.locals[id(y)] = text + line, name
-            made.append((y, name))
-        self.writer.locals.clear()
-        return text, made
-
     def _show(self, node: Node, x: Expr) -> str:
         return _Python(self, node).text(x)
 
+    def _slot(self, value: Value, k: str) -> str:
+        return f"{self.views[value.dtype]}[slot({self.layout.slots[id(value)] // ITEMSIZE[value.dtype]} + {k})]"
+
     def _store(self, value: Value, given: str, indent: str) -> str:
         """Statements that put an element where it is read."""
-        element, text = self.writer.stored(value, given), ""
-        if id(value) in self.layout.slots:
-            at = self.layout.slots[id(value)] // ITEMSIZE[value.dtype]
-            text += f"{indent}    {self.views[value.dtype]}[slot({at} + e)] = {element}\n"
-        if id(value) in self.stored:
-            text += f"{indent}    {self.writer.parameter(value)}[i] = {element}\n"
-        return text
+        element = self.writer.stored(value, given)
+        return "".join(f"{indent}    {target} = {element}\n" for target in self._places(value, "e", "i"))
 
     def _statistics(self, value: Value) -> str:
         numbers = (
@@ -262,7 +250,7 @@ class _Text(Schedule):
     def _sum(self, node: Node) -> str:
         """Statement that adds a tile's rows to a sum."""
         region, writer, size = self.region, self.writer, node.outputs[0].size
-        fold, term = self.terms(node)
+        fold, term = self._terms(node)
         made = writer.device("p, r, o", f"    return {self._show(node, term)}\n")
         place = f"{writer.parameter(self.partial_sums[id(node)])}[index(number * {size} + o)]"
         out = writer.device("p, number, o, total", f"    {place} = total\n")
