@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from minicnn.backends._gpu.elements import element
-from minicnn.backends._gpu.region_layout import SOFTMAX, Layout, Loop, RowRegion, adds_partial_sums
+from minicnn.backends._gpu.region_layout import SOFTMAX, Layout, Loop, RowRegion, adds_product_sums
 from minicnn.backends._gpu.trees import Call, Cast, Element, Expr, I, Name, Number, OfRow, R, Select, both
 from minicnn.backends._gpu.writer import Writer
 from minicnn.ops.checks import normalize_axes
@@ -146,7 +146,7 @@ def row_element(region: RowRegion, node: Node, row: Expr, of_rows: Expr, lanes: 
         n, k = y.shape[1], node.inputs[0].shape[1]
         right = C * k + R if node.attrs["transpose_b"] else R * n + C
         return SharedSum(y.dtype, k, lanes, Element(0, row * k + R) * Element(1, right))
-    if adds_partial_sums(node):
+    if adds_product_sums(node):
         return SharedSum(y.dtype, node.inputs[0].shape[0], lanes, Element(0, R * y.size + I))
     return element(node, 0)
 

@@ -9,7 +9,7 @@ from typing import Any
 from minicnn import ops
 from minicnn.backends._gpu import row_products
 from minicnn.backends._gpu.device import Gpu
-from minicnn.backends._gpu.region_layout import SOFTMAX, Layout, RowRegion, adds_partial_sums
+from minicnn.backends._gpu.region_layout import SOFTMAX, Layout, RowRegion, adds_product_sums
 from minicnn.backends._gpu.row_products import Rows
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.backends._gpu.tiling import Tile
@@ -263,7 +263,7 @@ def _absorb(program: Program, one: RowRegion) -> None:
         for value in node.inputs:
             readers.setdefault(id(value), set()).add(id(node))
     for node in reversed(program.nodes):
-        if not adds_partial_sums(node):
+        if not adds_product_sums(node):
             continue
         total = node.outputs[0]
         read = readers.get(id(total), set())

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from minicnn.backends._gpu.elements import element
-from minicnn.backends._gpu.region_layout import SOFTMAX, Layout, Loop, adds_partial_sums
+from minicnn.backends._gpu.region_layout import SOFTMAX, Layout, Loop, adds_product_sums
 from minicnn.backends._gpu.region_schedule import (
     C,
     OfRows,
@@ -34,7 +34,7 @@ def region_text(writer: CppWriter, node: Node) -> str:
 
 def _sums(loop: Loop) -> bool:
     """Whether a loop has products or adds partial sums."""
-    return any(n.op.name == "matmul" or adds_partial_sums(n) for n in loop.nodes)
+    return any(n.op.name == "matmul" or adds_product_sums(n) for n in loop.nodes)
 
 
 class _Cpp(Cpp):
@@ -200,8 +200,8 @@ class _Text(Schedule):
         for loop in loops:
             total = self.region.rows * loop.columns
             for first in range(0, total, self.region.threads):
-                place, name = self._thread(min(self.region.threads, total - first)), self.writer.new()
-                text += f"      const int k{name} = {first} + {place};\n"
+                thread, name = self._thread(min(self.region.threads, total - first)), self.writer.new()
+                text += f"      const int k{name} = {first} + {thread};\n"
                 last = f"min(uint32(EARLY) * {total}u + k{name}, {self.region.batch * loop.columns - 1}u)"
                 text += f"      const uint32 i{name} = {last};\n"
                 at: dict[Expr, Expr] = {I: Name(f"i{name}")}

@@ -49,8 +49,8 @@ def _convolution(writer: PythonWriter, group: FusionGroup) -> str:
         place = f"((a * {kw} + b) * {c} + c) * {f * groups} + group * {f} + f"
     where = writer.device("group, a, b, c, f", f"    return {place}\n")
     numbers = ", ".join(map(str, (c, f, *sizes)))
-    place, shape = image(one.image), window_text(one.window)
-    tiled = writer.define(f"{{name}} = ConvTile({widths}, {not back}, {place}, {shape}, {numbers})\n")
+    made, shape = image(one.image), window_text(one.window)
+    tiled = writer.define(f"{{name}} = ConvTile({widths}, {not back}, {made}, {shape}, {numbers})\n")
     if group.pool is None:
         write = writer.device("p, i, total", writer.follow(group.nodes, group, given="total"))
         finish = writer.define(f"{{name}} = each({tiled}, {write})\n")
