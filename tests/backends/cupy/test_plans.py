@@ -12,9 +12,10 @@ from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.placement import place
 from minicnn.backends._gpu.rewriting import rewrite
 from minicnn.backends._gpu.tensor_tiling import TensorTiles
+from minicnn.backends._gpu.tiles import Tiles
 from minicnn.backends._gpu.trees import I
 from minicnn.backends.cupy.cpp import Cpp
-from minicnn.program import Program
+from minicnn.program import Node, Program
 from support.plans import plan_of
 
 
@@ -107,7 +108,7 @@ def test_sums_beside_a_convolution_have_no_more_threads_than_it() -> None:
 
 
 def test_indices() -> None:
-    text = Cpp(()).text
+    text = Cpp().text
     assert text(affine((4, 5, 6), (30, 6, 1), I)) == "i"
     assert text(broadcast((4, 5, 6), (6,), I)) == "i % 6u"
     assert text(broadcast((4, 5, 6), (4, 1, 1), I)) == "i / 30u"
@@ -120,3 +121,19 @@ def test_an_operation_without_a_kernel_falls_back_and_says_why() -> None:
     program.outputs["y"] = ops.relu(x)
     (group,) = plan_of(program).groups
     assert group.reference == "kernels have no bfloat16 yet"
+
+
+def test_an_engine_with_fewer_kernels_says_so_itself() -> None:
+    class Fewer(Tiles):
+        def unsupported(self, node: Node) -> str | None:
+            return "there is no softmax here" if node.op.name.startswith("softmax") else super().unsupported(node)
+
+    def planned(tiles: Tiles) -> Plan:
+        program = Program()
+        x, w = program.input("x", (64, 8), "float32"), program.input("w", (8, 8), "float32")
+        program.outputs["y"] = ops.relu(ops.softmax(ops.relu(ops.matmul(x, w)), axis=1))
+        return plan_of(program, tiles)
+
+    assert [g.anchor.op.name for g in planned(Tiles(H200)).groups] == ["row_region"]
+    groups = planned(Fewer(H200)).groups
+    assert [g.reference for g in groups if g.reference] == ["there is no softmax here"]

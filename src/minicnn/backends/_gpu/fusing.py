@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minicnn.backends._gpu.elements import same_index, unsupported
+from minicnn.backends._gpu.elements import same_index
 from minicnn.backends._gpu.fusion_groups import PARTIAL_SUMS, FusionGroup, adds_partial_sums
 from minicnn.backends._gpu.launches import launches
 from minicnn.backends._gpu.tiles import Tiles
@@ -79,7 +79,7 @@ class Plan:
     def _place(self, node: Node) -> None:
         reason = "reference_only is set" if self.reference_only else None
         if reason is None and node.op.name not in PARTIAL_SUMS:
-            reason = unsupported(node)
+            reason = self.tiles.unsupported(node)
         if reason is not None:
             self._add(FusionGroup([node], reference=reason))
             return
@@ -106,7 +106,7 @@ class Plan:
         if len(node.outputs) > 1 or id(y) in self._results or node.phase == "update":
             return False
         readers = self._readers.get(id(y), [])
-        if any(r.op.name not in PARTIAL_SUMS and unsupported(r) for r in readers):
+        if any(r.op.name not in PARTIAL_SUMS and self.tiles.unsupported(r) for r in readers):
             return False  # a reference reads memory
         if self._is_light(node):
             return True

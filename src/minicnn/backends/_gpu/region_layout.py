@@ -176,7 +176,7 @@ class Layout:
                     at = max(at, level[id(value)] + (not along))
             loop = self._at(at).loops.setdefault(columns, Loop(columns, []))
             loop.nodes.append(node)
-            parted = adds_partial_sums(node)
+            parted = adds_product_sums(node)
             if parted or (node.op.name == "matmul" and (product is None or node is not product.node)):
                 terms = node.inputs[0].shape[0 if parted else 1]
                 while region.rows * columns * loop.lanes * 2 <= region.threads and loop.lanes < min(32, terms // 2):
@@ -261,7 +261,7 @@ class Layout:
         self.shared = max(self.shared, left)
 
 
-def adds_partial_sums(node: Node) -> bool:
+def adds_product_sums(node: Node) -> bool:
     """Whether a node adds up what the blocks of an earlier kernel left of a product."""
     made = node.inputs[0].node if node.op.name == "sum" and node.attrs["axes"] in (0, (0,)) else None
     return made is not None and made.op.name == "matmul_partial_sums"

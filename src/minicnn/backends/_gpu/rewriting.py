@@ -248,12 +248,12 @@ def rewrite(program: Program, *, fuse: bool, tiled: bool, tiles: Tiles) -> Progr
         remember_maxima(program)
     found: list[RowRegion] = []
     if fuse and tiled and tiles.row_regions:
-        found = [c for c in row_regions.find(program, tiles.gpu, takes_rows=tiles.takes_rows) if tiles.size_region(c)]
+        found = [c for c in row_regions.find(program, tiles) if tiles.size_region(c)]
     if tiled:
         own, joined = {id(n) for one in found for n in one.nodes}, _joined_anyway(program, found)
         program.replace(
             lambda node: None if id(node) in own else share_sums(program, node, tiles, joined=id(node) in joined)
         )
-    row_regions.contract(program, found, tiles.gpu, tiles.layout)
+    row_regions.contract(program, found, tiles)
     remove_dead_nodes(program)
     return program

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from minicnn.backends._gpu.device import Gpu
 from minicnn.backends._gpu.region_layout import Layout, RowProduct, RowRegion
-from minicnn.program.graph import Node, Program, Value
+from minicnn.backends._gpu.tiles import Tiles
+from minicnn.program.graph import Program, Value
 
 ROWS = (16, 32, 48, 64, 80, 96, 112, 128)  # that a block takes at a time
 
@@ -70,20 +71,20 @@ def conversions(value: Value) -> set[int]:
     return found
 
 
-def find(program: Program, gpu: Gpu, takes_rows: Callable[[Node, str], bool]) -> dict[int, Rows]:
+def find(program: Program, tiles: Tiles) -> dict[int, Rows]:
     """The products with rows in memory that regions may take, and those with the transpose of such rows, by their ids.
 
     Rows of float32 go through blocks if there are some for each: for fewer, products of their own have more blocks.
 
     Args:
         program: The Program.
-        gpu: The GPU that they are for.
-        takes_rows: Whether a region may begin with a product with rows of a type.
+        tiles: The GPU that they are for, and with which rows a region may begin there.
     """
+    gpu = tiles.gpu
     products = [(n, rows) for n in program.nodes if n.op.name == "matmul" if (rows := stored_rows(n.inputs[0]))]
     found = {}
     for node, rows in products:
-        if node.attrs["transpose_a"] or node.attrs["transpose_b"] or not takes_rows(node, rows.stored.dtype):
+        if node.attrs["transpose_a"] or node.attrs["transpose_b"] or not tiles.takes_rows(node, rows.stored.dtype):
             continue
         one = RowRegion(
             node.outputs[0].shape[0], [node], set(), RowProduct(node, node, rows.stored, rows.index, rows.scale)

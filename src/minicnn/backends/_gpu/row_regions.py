@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from minicnn import ops
 from minicnn.backends._gpu import row_products
 from minicnn.backends._gpu.device import Gpu
-from minicnn.backends._gpu.elements import unsupported
-from minicnn.backends._gpu.region_layout import SOFTMAX, Layout, RowRegion, adds_partial_sums
+from minicnn.backends._gpu.region_layout import SOFTMAX, Layout, RowRegion, adds_product_sums
 from minicnn.backends._gpu.row_products import Rows
+from minicnn.backends._gpu.tiles import Tiles
 from minicnn.backends._gpu.tiling import Tile
 from minicnn.ops.checks import normalize_axes, normalize_axis
 from minicnn.ops.primitive import Array, Namespace, Primitive
@@ -42,29 +42,28 @@ def every_node(program: Program) -> Iterator[Node]:
 
 @dataclass(frozen=True)
 class _Scope:
-    """What decides which nodes belong to regions: the GPU, the products with rows in memory, the rows of a batch."""
+    """What decides which nodes belong to regions: the engine, the products with rows in memory, the rows of a batch."""
 
-    gpu: Gpu
+    tiles: Tiles
     streams: Mapping[int, Rows]
     batch: int
 
     def reads(self, weights: int) -> bool:
         """Whether threads may do a product with so many weights one by one."""
-        return weights <= MOST_WEIGHTS and weights * self.batch <= MOST_PRODUCTS * self.gpu.multiprocessors
+        return weights <= MOST_WEIGHTS and weights * self.batch <= MOST_PRODUCTS * self.tiles.gpu.multiprocessors
 
 
 # Which nodes ------------------------------------------------------------------------------------------------
 
 
-def find(program: Program, gpu: Gpu, *, takes_rows: Callable[[Node, str], bool]) -> list[RowRegion]:
+def find(program: Program, tiles: Tiles) -> list[RowRegion]:
     """The regions of a Program, each with the nodes that it shall have.
 
     Args:
         program: The Program.
-        gpu: The GPU that they are for.
-        takes_rows: Whether a region may begin with a product with rows of a type.
+        tiles: The GPU that they are for, and what the engine's kernels can do there.
     """
-    streams = row_products.find(program, gpu, takes_rows)
+    streams = row_products.find(program, tiles)
     apart = row_products.of_bytes(program) - set(streams)
     batches = {
         n.outputs[0].shape[0]
@@ -74,12 +73,12 @@ def find(program: Program, gpu: Gpu, *, takes_rows: Callable[[Node, str], bool])
     found: list[RowRegion] = []
     taken: set[int] = set()
     for batch in sorted(batches, reverse=True):
-        scope = _Scope(gpu, streams, batch)
+        scope = _Scope(tiles, streams, batch)
         nodes = [n for n in program.nodes if id(n) not in taken | apart]
         for part in _components(_members(program, nodes, scope)):
             one = RowRegion(batch, part)
             one.sums = {id(n) for n in part if _sums_rows(n, scope)}
-            if _choose(one, streams, gpu):
+            if _choose(one, streams, tiles.gpu):
                 found.append(one)
                 taken |= {id(n) for n in part}
     return found
@@ -106,7 +105,7 @@ def _members(program: Program, nodes: Sequence[Node], scope: _Scope) -> list[Nod
 def _row_wise(node: Node, scope: _Scope) -> bool:
     """Whether row r of each result may come from row r of the inputs."""
     y, name, batch = node.outputs[0], node.op.name, scope.batch
-    if unsupported(node) is not None or node.phase == "update" or not y.shape or y.shape[0] != batch:
+    if scope.tiles.unsupported(node) or node.phase == "update" or not y.shape or y.shape[0] != batch:
         return False
     if any("float" in v.dtype and v.dtype != "float32" for v in (*node.inputs, *node.outputs)):
         return False
@@ -133,7 +132,7 @@ def _row_wise(node: Node, scope: _Scope) -> bool:
 def _sums_rows(node: Node, scope: _Scope) -> bool:
     """Whether a node sums over the rows of the batch what a region may have made."""
     y, x = node.outputs[0], node.inputs[0] if node.inputs else None
-    if x is None or unsupported(node) is not None or y.dtype != "float32" or x.dtype != "float32":
+    if x is None or scope.tiles.unsupported(node) or y.dtype != "float32" or x.dtype != "float32":
         return False
     batch = scope.batch
     if not x.shape or x.shape[0] != batch or node.phase == "update":
@@ -246,16 +245,14 @@ def _choose(one: RowRegion, streams: Mapping[int, Rows], gpu: Gpu) -> bool:
 # The operation ----------------------------------------------------------------------------------------------
 
 
-def contract(
-    program: Program, found: Sequence[RowRegion], gpu: Gpu, layout: Callable[[RowRegion], Layout] = Layout
-) -> None:
+def contract(program: Program, found: Sequence[RowRegion], tiles: Tiles) -> None:
     """Put each region's nodes into one node; sums over the batch become partial sums of the blocks, and their sums."""
     for one in found:
         alone = list(one.nodes)
         _absorb(program, one)
-        if layout(one).shared > gpu.shared_block:
+        if tiles.layout(one).shared > tiles.gpu.shared_block:
             one.nodes = alone
-        _contract(program, one, layout)
+        _contract(program, one, tiles.layout)
 
 
 def _absorb(program: Program, one: RowRegion) -> None:
@@ -263,7 +260,7 @@ def _absorb(program: Program, one: RowRegion) -> None:
     inside = {id(n) for n in one.nodes}
     readers = Readers(program)
     for node in reversed(program.nodes):
-        if not adds_partial_sums(node):
+        if not adds_product_sums(node):
             continue
         total = node.outputs[0]
         if total.shape[:1] == (one.batch,) and readers.of(total) and not readers.outside(total, inside):
@@ -271,7 +268,7 @@ def _absorb(program: Program, one: RowRegion) -> None:
             inside.add(id(node))
 
 
-def _contract(program: Program, one: RowRegion, layout: Callable[[RowRegion], Layout]) -> None:
+def _contract(program: Program, one: RowRegion, layout: type[Layout]) -> None:
     inside = {id(n) for n in one.nodes}
     made = {id(v) for n in one.nodes for v in n.outputs}
     readers = Readers(program)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from minicnn.backends._gpu import tiling
+from minicnn.backends._gpu import elements, tiling
 from minicnn.backends._gpu.device import Gpu
 from minicnn.backends._gpu.fusion_groups import FusionGroup
 from minicnn.backends._gpu.region_layout import Layout, RowRegion
@@ -40,6 +40,10 @@ class Tiles:
     reads_scattered: ClassVar[bool] = False
     side_by_side: ClassVar[bool] = False
     most_together: ClassVar[float] = math.inf
+
+    def unsupported(self, node: Node) -> str | None:
+        """Why there is no kernel for a node, if so; where there is none, its reference runs."""
+        return elements.unsupported(node)
 
     def convolution(self, node: Node, pool: tuple[int, int] | None = None) -> Tile | None:
         """Tile of conv2d or conv2d_input_gradient, with max-pooling by this window behind it; None if nothing fits."""

@@ -6,9 +6,9 @@ array in row-major order, a 32-bit unsigned integer. `i` is the place of the ele
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar
+from typing import Any
 
 from minicnn.ops.windows import Axes
 
@@ -221,34 +221,3 @@ def of(x: Expr | float) -> Expr:
 def both(left: Expr, right: Expr) -> Expr:
     """Whether both conditions hold."""
     return Binary("and", left, right)
-
-
-class Printer:
-    """Text of expressions in some language: what C++ and Python have in common; `index` and the like are theirs."""
-
-    _BINDS: ClassVar = {
-        "and": 1, **dict.fromkeys(("==", "<", "<=", ">", ">="), 3), "+": 4, "-": 4, **dict.fromkeys("*/%", 5), "//": 5,
-    }  # fmt: skip
-    symbols: ClassVar[Mapping[str, str]] = {}  # where they are not Python's
-
-    def text(self, x: Expr) -> str:
-        """Text of an expression."""
-        return self._show(x)[0]
-
-    def _show(self, x: Expr) -> tuple[str, int]:
-        """Text, and how strongly what is outermost in it binds."""
-        if isinstance(x, Binary):
-            binds = self._BINDS[x.symbol]
-            symbol = self.symbols.get(x.symbol, x.symbol)
-            return f"{self._within(x.left, binds)} {symbol} {self._within(x.right, binds + 1)}", binds
-        if isinstance(x, Negative):
-            return f"-{self._within(x.x, 6)}", 6
-        method: Callable[[Any], tuple[str, int]] = getattr(self, f"_{type(x).__name__.lower()}")
-        return method(x)
-
-    def _name(self, x: Name) -> tuple[str, int]:
-        return x.name, 9
-
-    def _within(self, x: Expr, binds: int) -> str:
-        text, own = self._show(x)
-        return text if own >= binds else f"({text})"

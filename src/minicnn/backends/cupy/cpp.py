@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import ClassVar
 
-from minicnn.backends._gpu.elements import element
+from minicnn.backends._gpu.printing import Operands, Printer
 from minicnn.backends._gpu.scalars import FUNCTIONS, T
 from minicnn.backends._gpu.trees import (
     Call,
     Cast,
-    Element,
     Expr,
     Fold,
     Image,
     Number,
     OfRow,
     OfWindows,
-    Printer,
     Select,
     Window,
 )
-from minicnn.program.graph import Node, Value
+from minicnn.program.graph import Value
 
 C_TYPES = {
     "float32": "float", "float64": "double", "int32": "int", "place": "uint32", T: T, "bool": "bool",
@@ -41,20 +38,6 @@ def c_type(value: Value) -> str:
     return C_TYPES[value.dtype]
 
 
-def literal(number: Any, kind: str) -> str:
-    """A number as C++ of a type."""
-    if kind == "bool":
-        return "true" if number else "false"
-    if kind not in ("float", "double", T):
-        return f"{kind}({int(number)})"
-    number = float(number)
-    if math.isnan(number):
-        return f"({kind}(0) * Limits<{kind}>::infinity())"
-    if math.isinf(number):
-        return f"({'-' if number < 0 else ''}Limits<{kind}>::infinity())"
-    return f"{kind}({number!r})"
-
-
 def image_type(image: Image) -> str:
     """C++ type of an image's geometry."""
     return f"Image<{image.data_format}, {image.n}, {image.h}, {image.w}, {image.c}>"
@@ -69,22 +52,25 @@ class Cpp(Printer):
     """C++ of an expression.
 
     Args:
-        names: Of the function objects that give the inputs' elements.
-        kind: Type of numbers that state none: "uint32", or the type in which a function computes.
+        operands: The inputs.
+        kind: Type of numbers that state none: "place", or the type in which a function computes.
     """
 
     symbols: ClassVar[Mapping[str, str]] = {"//": "/", "and": "&&"}
+    types: ClassVar[Mapping[str, str]] = C_TYPES
+    special: ClassVar[Mapping[str, str]] = {
+        "True": "true", "False": "false", "nan": "({0}(0) * Limits<{0}>::infinity())",
+        "inf": "({1}Limits<{0}>::infinity())",
+    }  # fmt: skip
 
-    def __init__(self, names: Sequence[str], kind: str = "uint32") -> None:
-        self._names, self._kind = names, kind
+    def __init__(self, operands: Operands | None = None, kind: str = "place") -> None:
+        super().__init__(operands)
+        self._kind = kind
 
     def _number(self, x: Number) -> tuple[str, int]:
-        if x.dtype is None and self._kind == "uint32":
+        if x.dtype is None and self._kind == "place":
             return f"{x.value}u", 9
-        return literal(x.value, C_TYPES[x.dtype] if x.dtype else self._kind), 9
-
-    def _element(self, x: Element) -> tuple[str, int]:
-        return f"{self._names[x.k]}({self.text(x.place)})", 9
+        return self.literal(x.value, x.dtype or self._kind), 9
 
     def _select(self, x: Select) -> tuple[str, int]:
         return f"{self._within(x.condition, 1)} ? {self._within(x.yes, 1)} : {self.text(x.no)}", 0
@@ -107,21 +93,16 @@ class Cpp(Printer):
         return f"{_NAMES.get(x.function, x.function)}<{C_TYPES[x.dtype]}, {x.length}>({given})", 9
 
     def _ofwindows(self, x: OfWindows) -> tuple[str, int]:
-        flags = (literal(f, "bool") if isinstance(f, bool) else str(f) for f in x.flags)
+        flags = (self.literal(f, "bool") if isinstance(f, bool) else str(f) for f in x.flags)
         types = (C_TYPES[x.dtype], image_type(x.x), image_type(x.y), window_type(x.window), *flags)
-        return f"{x.function}<{', '.join(types)}>({', '.join(self._names[k] for k in x.inputs)}, i)", 9
-
-
-def expression(node: Node, result: int, names: Sequence[str], adapt: Callable[[Expr], Expr] = lambda x: x) -> str:
-    """C++ for element i of one result of a node, or for what `adapt` makes of it."""
-    return Cpp(names).text(adapt(element(node, result)))
+        return f"{x.function}<{', '.join(types)}>({', '.join(map(self._operands.function, x.inputs))}, i)", 9
 
 
 def scalar_functions() -> str:
     """The header of the scalar functions that are defined as expression trees."""
     text = "// Made from expression trees.\n#pragma once\n"
     for name, function in FUNCTIONS.items():
-        printer = Cpp((), T)
+        printer = Cpp(kind=T)
         first = "".join(f"  const T {local} = {printer.text(x)};\n" for local, x in function.first.items())
         parameters = ", ".join(f"T {p}" for p in function.parameters)
         result = printer.text(function.result)

@@ -1,42 +1,63 @@
-"""CUDA C++ of a Row-wise region: a loop over tiles of rows, in it a loop over elements for each level of the region."""
+"""CUDA C++ of a row-wise region: a loop over tiles of rows, in it a loop over elements for each level of the region."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
-from minicnn.backends._gpu.region_layout import SOFTMAX, Layout, Loop, RowRegion, adds_partial_sums
+from minicnn.backends._gpu.elements import element
+from minicnn.backends._gpu.region_layout import SOFTMAX, Layout, Loop, adds_product_sums
+from minicnn.backends._gpu.region_schedule import (
+    C,
+    OfRows,
+    Schedule,
+    SharedSum,
+    Statistic,
+    logits,
+    row_element,
+    softmax_element,
+)
 from minicnn.backends._gpu.trees import Expr, I, Name
-from minicnn.backends.cupy.cpp import c_type, expression, literal
+from minicnn.backends._gpu.writer import NodeOperands
+from minicnn.backends.cupy.cpp import Cpp, c_type
 from minicnn.backends.cupy.tile_types import rows_tile_type, rows_type, sums_type
-from minicnn.ops.checks import normalize_axes
 from minicnn.program.graph import Node, Value
 
 if TYPE_CHECKING:
-    from minicnn.backends.cupy.generation import Writer
+    from minicnn.backends.cupy.generation import CppWriter
 
 
-def region_text(writer: Writer, node: Node) -> str:
+def region_text(writer: CppWriter, node: Node) -> str:
     """Statements of a region, which see `block`."""
     return _Text(writer, node).text()
 
 
 def _sums(loop: Loop) -> bool:
     """Whether a loop has products or adds partial sums."""
-    return any(n.op.name == "matmul" or adds_partial_sums(n) for n in loop.nodes)
+    return any(n.op.name == "matmul" or adds_product_sums(n) for n in loop.nodes)
 
 
-class _Text:
-    def __init__(self, writer: Writer, node: Node) -> None:
-        self.writer, self.node = writer, node
-        self.region: RowRegion = node.attrs["region"]
-        self.partial_sums: dict[int, Value] = node.attrs["partial_sums"]
-        self.layout = Layout(self.region)
-        self.stored = {id(v) for v in node.outputs}
+class _Cpp(Cpp):
+    """C++ of what a region adds to expressions."""
+
+    def _ofrows(self, x: OfRows) -> tuple[str, int]:
+        return f"stream.product({self.text(x.e)})", 9
+
+    def _statistic(self, x: Statistic) -> tuple[str, int]:
+        return f"{x.name}s{x.at}[q]", 9
+
+    def _sharedsum(self, x: SharedSum) -> tuple[str, int]:
+        lane = "lane" if x.lanes > 1 else "0"
+        return f"shared_sum<{self.types[x.dtype]}, {x.count}, {x.lanes}>({lane}, {self._row(x.term)})", 9
+
+
+class _Text(Schedule):
+    writer: CppWriter
+
+    def __init__(self, writer: CppWriter, node: Node) -> None:
+        super().__init__(writer, node, Layout(node.attrs["region"]))
         self.tops: dict[int, int] = {}  # numbers of the maxima that a thread has of its row
-        self.start = 0  # thread that begins the next loop of a level
-        self.names: dict[int, str] = {}  # function objects of values in shared memory
+        self.slots: dict[int, str] = {}  # function objects of values in shared memory, whose memory is s and the name
 
     def text(self) -> str:
         """The whole."""
@@ -50,7 +71,7 @@ class _Text:
         if product is not None:
             ahead, step = region.stages - 1, region.blocks
             first, tail = self._early()
-            weights = self.writer.functor(product.node.inputs[1])
+            weights = self.writer.function(product.node.inputs[1])
             text += f"    stream.find(block * {region.rows}, where);\n    stream.copy_weights({weights});\n"
             text += f"    stream.keep(0);\n{wait}"
             text += f"    stream.load(0);\n    stream.find((block + {step}) * {region.rows}, where);\n" if ahead else ""
@@ -87,24 +108,22 @@ class _Text:
         region, layout, text = self.region, self.layout, ""
         product = region.product
         for value, at in layout.staged:
-            source, name, kind = self.writer.functor(value), self.writer.new(), c_type(value)
+            source, name, kind = self.writer.function(value), self.writer.new(), c_type(value)
             text += f"    {kind}* const s{name} = reinterpret_cast<{kind}*>(memory + {at});\n"
             text += f"    fill<{kind}, {value.size}, {region.threads}>({source}, "
             text += f"[&](int k, {kind} value) {{ s{name}[k] = value; }});\n"
             text += f"    auto {name} = [&](uint32 i) {{ return s{name}[i]; }};\n"
-            self.writer.names[id(self.writer.plan.root(value))] = name
+            self.writer.functions[id(self.writer.plan.root(value))] = name
         first = [
             n for loop in layout.levels[0].loops.values() for n in loop.nodes if product is None or layout.early(n)
         ]
         if any(v is value for n in first for v in n.inputs for value, _ in layout.staged):
             text += "    __syncthreads();\n"  # otherwise a barrier lies in between
-        for key, at in layout.slots.items():
-            value = next(v for n in region.nodes for v in n.outputs if id(v) == key)
-            name, kind = self.writer.new(), c_type(value)
-            columns = value.size // region.batch
-            text += f"    {kind}* const s{name} = reinterpret_cast<{kind}*>(memory + {at});\n"
+        for value in (v for n in region.nodes for v in n.outputs if id(v) in layout.slots):
+            name, kind, columns = self.writer.new(), c_type(value), value.size // region.batch
+            text += f"    {kind}* const s{name} = reinterpret_cast<{kind}*>(memory + {layout.slots[id(value)]});\n"
             text += f"    auto {name} = [&](uint32 i) {{ return s{name}[i - row0 * {columns}u]; }};\n"
-            self.names[key] = name
+            self.slots[id(value)] = self.writer.functions[id(value)] = name
         for at in layout.statistics.values():
             text += f"    float* const tops{at} = reinterpret_cast<float*>(memory + {at});\n"
             text += f"    float* const totals{at} = tops{at} + {region.rows};\n"
@@ -119,7 +138,7 @@ class _Text:
                 offset = f" + (unsigned long long)(row) * {rows.size}u"
             text += f"    using A = {rows_tile_type(region)};\n"
             text += f"    {rows_type(region, 'Rows')}<A> stream(memory, {self.writer.parameter(rows)}{offset});\n"
-            place = f"uint32({self.writer.functor(product.index)}(r))" if product.index is not None else "r"
+            place = f"uint32({self.writer.function(product.index)}(r))" if product.index is not None else "r"
             text += f"    auto where = [&](uint32 r) {{ return {place}; }};\n"
         return text
 
@@ -129,10 +148,9 @@ class _Text:
             if id(node) not in region.sums:
                 continue
             part = self.partial_sums[id(node)]
-            self.writer.written.add(id(part))
             place = f"{self.writer.parameter(part)}[block * {node.outputs[0].size}u + o]"
             if region.product is not None and node is region.product.gradient:
-                scale = literal(region.product.scale, "float")
+                scale = Cpp.literal(region.product.scale, "float32")
                 leave += "    stream.leave();\n"
                 text += f"    stream.finish([&](uint32 o, float sum) {{ {place} = sum * {scale}; }});\n"
             else:
@@ -158,10 +176,15 @@ class _Text:
         return text + self._all_sums(level.sums)
 
     def _thread(self, items: int) -> str:
-        """Number of a thread in a loop, so that loops between two barriers begin in different warps."""
-        threads, start = self.region.threads, self.start
-        self.start = (start + -(-items // 32) * 32) % threads
-        return f"(int(threadIdx.x) + {threads - start}) % {threads}" if start else "int(threadIdx.x)"
+        """Number of a thread in a loop over so many items."""
+        first = self._first_thread(items)
+        return f"(int(threadIdx.x) + {first}) % {self.region.threads}" if first else "int(threadIdx.x)"
+
+    def _show(self, node: Node, x: Expr) -> str:
+        return _Cpp(NodeOperands(self.writer, node)).text(x)
+
+    def _slot(self, value: Value, k: str) -> str:
+        return f"s{self.slots[id(value)]}[{k}]"
 
     def _multiplies(self, loop: Loop) -> bool:
         return self.region.product is not None and self.region.product.node in loop.nodes
@@ -175,27 +198,18 @@ class _Text:
         """Loops whose results are stored later, so that nothing behind them waits for what they read."""
         text, stores = "", ""
         for loop in loops:
-            local: dict[int, str] = {}
             total = self.region.rows * loop.columns
             for first in range(0, total, self.region.threads):
-                place, name = self._thread(min(self.region.threads, total - first)), self.writer.new()
-                text += f"      const int k{name} = {first} + {place};\n"
+                thread, name = self._thread(min(self.region.threads, total - first)), self.writer.new()
+                text += f"      const int k{name} = {first} + {thread};\n"
                 last = f"min(uint32(EARLY) * {total}u + k{name}, {self.region.batch * loop.columns - 1}u)"
                 text += f"      const uint32 i{name} = {last};\n"
-                at = partial(Expr.replaced, pairs={I: Name(f"i{name}")})
-                for node in loop.nodes:
-                    (y,) = node.outputs
-                    names, made = [self._name(v, local) for v in node.inputs], self.writer.new()
-                    value = expression(node, 0, names, at)
-                    text += f"      const {c_type(y)} v{made} = {value};\n"
-                    text += f"      auto {made} = [&](uint32) {{ return v{made}; }};\n"
-                    local[id(y)] = made
-                    guard = f"      if (k{name} < {total})"
-                    if id(y) in self.layout.slots:
-                        stores += f"{guard} s{self.names[id(y)]}[k{name}] = v{made};\n"
-                    if id(y) in self.stored:
-                        self.writer.written.add(id(y))
-                        stores += f"{guard} {self.writer.parameter(y)}[i{name}] = v{made};\n"
+                at: dict[Expr, Expr] = {I: Name(f"i{name}")}
+                lines, made = self._compute((node, element(node, 0).replaced(at)) for node in loop.nodes)
+                text += lines
+                for y, local in made:
+                    targets = self._places(y, f"k{name}", f"i{name}")
+                    stores += "".join(f"      if (k{name} < {total}) {target} = {local};\n" for target in targets)
         return text, stores
 
     def _level_zero(self) -> str:
@@ -205,17 +219,10 @@ class _Text:
         text += "".join(self._statistics(value) for value in level.statistics)
         return text + "      stream.ahead(turn, more);\n"
 
-    def _name(self, value: Value, local: dict[int, str] | None = None) -> str:
-        if local and id(value) in local:
-            return local[id(value)]
-        return self.names.get(id(value)) or self.writer.functor(value)
-
     def _loop(self, loop: Loop) -> str:
         region, columns = self.region, loop.columns
         total, step = region.rows * columns, region.threads // loop.lanes
         place = self._thread(total * loop.lanes) + (f" / {loop.lanes}" if loop.lanes > 1 else "")
-        product = self.region.product
-        dy = product.gradient.inputs[1] if product is not None and product.gradient is not None else None
         text = "#pragma unroll 4\n"
         text += f"      for (int first = 0; first < {total}; first += {step}) {{\n"
         text += f"        const int k = first + {place};\n"
@@ -224,60 +231,19 @@ class _Text:
         text += f"        const uint32 i = row0 * {columns}u + e;\n"
         if loop.lanes > 1:
             text += f"        const int lane = threadIdx.x % {loop.lanes};\n"
-        local: dict[int, str] = {}
-        stores = ""
-        for node in loop.nodes:
-            (y,) = node.outputs
-            name = self.writer.new()
-            text += f"        const {c_type(y)} v{name} = {self._expression(node, local, loop)};\n"
-            text += f"        auto {name} = [&](uint32) {{ return v{name}; }};\n"
-            local[id(y)] = name
-            if id(y) in self.layout.slots:
-                stores += f" s{self.names[id(y)]}[k] = v{name};"
-            if id(y) in self.stored:
-                self.writer.written.add(id(y))
-                stores += f" {self.writer.parameter(y)}[i] = v{name};"
-            if y is dy:
-                stores += f" stream.note(c, v{name});"
+        lines, made = self._compute(self._trees(loop))
+        text, stores = text + lines, ""
+        for y, local in made:
+            stores += "".join(f" {target} = {local};" for target in self._places(y, "k", "i"))
+            stores += f" stream.note(c, {local});" if y is self._gradient() else ""
         guard = "real && lane == 0" if loop.lanes > 1 else "real"
         text += f"        if ({guard}) {{{stores} }}\n      }}\n"
         return text
 
-    def _expression(self, node: Node, local: dict[int, str], loop: Loop) -> str:
+    def _gradient(self) -> Value | None:
+        """What the transposed rows in memory are multiplied with, if they are."""
         product = self.region.product
-        if product is not None and node is product.node:
-            scale = literal(product.scale, "float")
-            return f"stream.product(e) * {scale}"
-        names = [self._name(v, local) for v in node.inputs]
-        if node.op.name in SOFTMAX:
-            return self._softmax(node, names)
-        if node.op.name == "matmul":
-            (a, b), (n, k) = names, (node.outputs[0].shape[1], node.inputs[0].shape[1])
-            right = f"c * {k}u + r" if node.attrs["transpose_b"] else f"r * {n}u + c"
-            lane = "lane" if loop.lanes > 1 else "0"
-            term = f"[&](uint32 r) {{ return {a}((row0 + q) * {k}u + r) * {b}({right}); }}"
-            return f"shared_sum<{c_type(node.outputs[0])}, {k}, {loop.lanes}>({lane}, {term})"
-        if adds_partial_sums(node):
-            terms, lane = node.inputs[0].shape[0], "lane" if loop.lanes > 1 else "0"
-            term = f"[&](uint32 r) {{ return {names[0]}(r * {node.outputs[0].size}u + i); }}"
-            return f"shared_sum<{c_type(node.outputs[0])}, {terms}, {loop.lanes}>({lane}, {term})"
-        return expression(node, 0, names)
-
-    def _softmax(self, node: Node, names: list[str]) -> str:
-        x = node.inputs[node.op.name == "softmax_cross_entropy_gradient"]
-        at, k = self.layout.statistics[id(x)], x.shape[1]
-        if node.op.name == "softmax_cross_entropy":
-            row = "e"
-            label = f"int({names[1]}(i))"
-            value = f"-(({names[0]}(i * {k}u + {label}) - tops{at}[{row}]) - logarithm(totals{at}[{row}]))"
-            return f"uint32({label}) < {k}u ? {value} : 0.0f"
-        row = "q"
-        if node.op.name == "log_softmax":
-            return f"({names[0]}(i) - tops{at}[{row}]) - logarithm(totals{at}[{row}])"
-        if node.op.name == "softmax":
-            return f"exponential({names[0]}(i) - tops{at}[{row}]) / totals{at}[{row}]"
-        label, share = f"int({names[2]}(row0 + q))", f"exponential({names[1]}(i) - tops{at}[{row}]) / totals{at}[{row}]"
-        return f"(uint32({label}) < {k}u ? {share} - float({label} == int(c)) : 0.0f) * {names[0]}(row0 + q)"
+        return product.gradient.inputs[1] if product is not None and product.gradient is not None else None
 
     def _statistics(self, value: Value) -> str:
         region, at, k = self.region, self.layout.statistics[id(value)], value.shape[1]
@@ -285,7 +251,7 @@ class _Text:
         while region.rows * lanes * 2 <= region.threads and lanes < min(32, k):
             lanes *= 2
         step = region.threads // lanes
-        x, place = self._name(value), self._thread(region.rows * lanes)
+        x, place = self.writer.function(value), self._thread(region.rows * lanes)
         return (
             f"      for (int first = 0; first < {region.rows}; first += {step}) {{\n"
             f"        const int r = first + {place} / {lanes};\n        float top, total;\n"
@@ -298,41 +264,35 @@ class _Text:
     def _rows(self) -> str:
         """All that a thread does to a row by itself, in registers."""
         region, layout = self.region, self.layout
-        product = region.product
-        dy = product.gradient.inputs[1] if product is not None and product.gradient is not None else None
         text = "      if (const int k = threadIdx.x; k < rows) {\n        const uint32 at = row0 + k;\n"
-        local: dict[int, str] = {}
         for node in region.nodes:
             if id(node) in region.sums or layout.early(node):
                 continue  # a sum, or done early
             (y,) = node.outputs
-            columns, name, kind = y.size // region.batch, self.writer.new(), c_type(y)
-            if node.op.name in SOFTMAX:
-                x = node.inputs[node.op.name == "softmax_cross_entropy_gradient"]
-                if id(x) not in self.tops:
-                    tops = self.tops[id(x)] = len(self.tops)
-                    terms = f"[&](uint32 c) {{ return {self._name(x, local)}(at * {x.shape[1]}u + c); }}"
-                    text += f"        float top{tops}, total{tops};\n"
-                    text += f"        row_statistics<float, {x.shape[1]}, 1>(0, {terms}, top{tops}, total{tops});\n"
-                    text += f"        const float share{tops} = 1.0f / total{tops};\n"
-            text += f"        {kind} v{name}[{columns}];\n#pragma unroll\n"
+            columns, name = y.size // region.batch, self.writer.new()
+            if node.op.name in SOFTMAX and id(logits(node)) not in self.tops:
+                x, tops = logits(node), len(self.tops)
+                self.tops[id(x)] = tops
+                terms = f"[&](uint32 c) {{ return {self.writer.function(x)}(at * {x.shape[1]}u + c); }}"
+                text += f"        float top{tops}, total{tops};\n"
+                text += f"        row_statistics<float, {x.shape[1]}, 1>(0, {terms}, top{tops}, total{tops});\n"
+                text += f"        const float share{tops} = 1.0f / total{tops};\n"
+            text += f"        {c_type(y)} v{name}[{columns}];\n#pragma unroll\n"
             text += (
                 f"        for (uint32 c = 0; c < {columns}; c++) {{\n          const uint32 i = at * {columns}u + c;\n"
             )
-            text += f"          v{name}[c] = {self._in_row(node, local)};\n"
-            if id(y) in layout.slots and layout.summed(y):
-                text += f"          s{self.names[id(y)]}[k * {columns} + c] = v{name}[c];\n"
-            if id(y) in self.stored:
-                self.writer.written.add(id(y))
-                text += f"          {self.writer.parameter(y)}[i] = v{name}[c];\n"
+            text += f"          v{name}[c] = {self._show(node, self._in_row(node))};\n"
+            for place in self._places(y, f"k * {columns} + c", "i"):
+                text += f"          {place} = v{name}[c];\n"
             for at, total in enumerate(region.nodes):
                 if id(total) in region.sums and layout.own_sum(total) and total.inputs[0] is y:
                     column = "c" if total.outputs[0].size == columns else "0"
                     text += f"          sum{at}.total[{column}] += v{name}[c];\n"
-            if y is dy:
+            if y is self._gradient():
                 text += f"          stream.note(c, v{name}[c]);\n"
             text += f"        }}\n        auto {name} = [&](uint32 i) {{ return v{name}[i - at * {columns}u]; }};\n"
-            local[id(y)] = name
+            self.writer.functions[id(y)] = name
+        self.writer.functions |= self.slots  # what sums read
         return text + f"      }}\n{self._no_rows()}"
 
     def _no_rows(self) -> str:
@@ -345,47 +305,25 @@ class _Text:
             y = node.outputs[0]
             if id(node) not in region.sums and self.layout.summed(y) and not self.layout.early(node):
                 columns = y.size // region.batch
-                slot = f"s{self.names[id(y)]}[threadIdx.x * {columns} + c]"
+                slot = f"s{self.slots[id(y)]}[threadIdx.x * {columns} + c]"
                 text += f"        for (int c = 0; c < {columns}; c++) {slot} = 0;\n"
         return f"      if (threadIdx.x >= rows && threadIdx.x < {region.rows}) {{\n{text}      }}\n"
 
-    def _in_row(self, node: Node, local: dict[int, str]) -> str:
+    def _in_row(self, node: Node) -> Expr:
         """Element c of a node's result in row `at`."""
-        columns = node.outputs[0].size // self.region.batch
-        product = self.region.product
-        if product is not None and node is product.node:
-            return f"stream.product(k * {columns} + c) * {literal(product.scale, 'float')}"
-        names = [self._name(v, local) for v in node.inputs]
-        if node.op.name == "matmul":
-            terms = node.inputs[0].shape[1]
-            right = f"c * {terms}u + r" if node.attrs["transpose_b"] else f"r * {columns}u + c"
-            term = f"[&](uint32 r) {{ return {names[0]}(at * {terms}u + r) * {names[1]}({right}); }}"
-            return f"shared_sum<{c_type(node.outputs[0])}, {terms}, 1>(0, {term})"
-        if node.op.name not in SOFTMAX:
-            # Element i is in column c of row `at`.
-            places = {I % columns: Name("c"), I // columns: Name("at")} if columns > 1 else {}
-            return expression(node, 0, names, partial(Expr.replaced, pairs=places))
-        x = names[node.op.name == "softmax_cross_entropy_gradient"]
-        value = node.inputs[node.op.name == "softmax_cross_entropy_gradient"]
-        at, classes = self.tops[id(value)], value.shape[1]
-        if node.op.name == "softmax_cross_entropy":
-            label = f"int({names[1]}(at))"
-            chosen = f"pick<float, {classes}>({label}, [&](uint32 r) {{ return {x}(at * {classes}u + r); }})"
-            return f"uint32({label}) < {classes}u ? -(({chosen} - top{at}) - logarithm(total{at})) : 0.0f"
-        if node.op.name == "log_softmax":
-            return f"({x}(i) - top{at}) - logarithm(total{at})"
-        share = f"exponential({x}(i) - top{at}) * share{at}"
-        if node.op.name == "softmax":
-            return share
-        label = f"int({names[2]}(at))"
-        return f"(uint32({label}) < {classes}u ? {share} - float({label} == int(c)) : 0.0f) * {names[0]}(at)"
+        columns, at = node.outputs[0].size // self.region.batch, Name("at")
+        if node.op.name in SOFTMAX:
+            names = (Name(f"{name}{self.tops[id(logits(node))]}") for name in ("top", "total", "share"))
+            return softmax_element(node, at, *names)
+        # Element i is in column c of row `at`.
+        places: dict[Expr, Expr] = {I % columns: C, I // columns: at} if columns > 1 else {}
+        return row_element(self.region, node, at, OfRows(Name("k") * columns + C), 1).replaced(places)
 
     def _split(self) -> str:
-        product = self.region.product
-        if product is None or product.gradient is None:
+        dy = self._gradient()
+        if dy is None:
             return ""
-        dy = product.gradient.inputs[1]
-        term = f"{self._name(dy)}((row0 + r) * {dy.shape[1]}u + c)"
+        term = f"{self.writer.function(dy)}((row0 + r) * {dy.shape[1]}u + c)"
         return f"      stream.split(rows, [&](uint32 r, uint32 c) {{ return {term}; }});\n"
 
     def _all_sums(self, nodes: Sequence[Node]) -> str:
@@ -401,26 +339,18 @@ class _Text:
         )
 
     def _sum(self, node: Node) -> str:
-        region, k = self.region, self.region.nodes.index(node)
-        early = [n for n in region.nodes if id(n) not in region.sums and self.layout.early(n)]
-        whole = self.layout.narrow and not any(v is n.outputs[0] for v in node.inputs for n in early)
-        if self.layout.own_sum(node):
+        region, layout = self.region, self.layout
+        if layout.own_sum(node):
             return ""
+        number, (fold, term) = region.nodes.index(node), self._terms(node)
+        early = [n for n in region.nodes if id(n) not in region.sums and layout.early(n)]
+        whole = layout.narrow and not any(v is n.outputs[0] for v in node.inputs for n in early)
         rows = str(region.rows) if whole else "rows"  # the rest is zeros
-        if node.op.name == "sum":
-            x = node.inputs[0]
-            columns, name = x.size // region.batch, self._name(x)
-            if len(normalize_axes("sum", node.attrs["axes"], x.ndim)) == x.ndim:
-                term, most = f"{name}(row0 * {columns}u + r)", region.rows * columns
-                return f"      sum{k}.add<{most}>({rows} * {columns}, [&](uint32 r, uint32) {{ return {term}; }});\n"
-            term = f"{name}((row0 + r) * {columns}u + o)"
-            return f"      sum{k}.add<{region.rows}>({rows}, [&](uint32 r, uint32 o) {{ return {term}; }});\n"
-        m = node.inputs[1].shape[1]
-        b = self._name(node.inputs[1])
-        a, n = self._name(node.inputs[0]), node.inputs[0].shape[1]
-        if self.layout.narrow:
-            left = f"[&](uint32 r, uint32 i) {{ return {a}((row0 + r) * {n}u + i); }}"
-            right = f"[&](uint32 r, uint32 j) {{ return {b}((row0 + r) * {m}u + j); }}"
-            return f"      sum{k}.add({rows}, {left}, {right});\n"
-        term = f"{a}((row0 + r) * {n}u + o / {m}u) * {b}((row0 + r) * {m}u + o % {m}u)"
-        return f"      sum{k}.add<{region.rows}>({rows}, [&](uint32 r, uint32 o) {{ return {term}; }});\n"
+        if layout.narrow and node.op.name == "matmul":
+            left, right = (
+                f"[&](uint32 r, uint32 {j}) {{ return {self.writer.function(v)}((row0 + r) * {v.shape[1]}u + {j}); }}"
+                for v, j in zip(node.inputs, "ij", strict=True)
+            )
+            return f"      sum{number}.add({rows}, {left}, {right});\n"
+        most, count, text = region.rows * fold, f"{rows} * {fold}" if fold > 1 else rows, self._show(node, term)
+        return f"      sum{number}.add<{most}>({count}, [&](uint32 r, uint32 o) {{ return {text}; }});\n"

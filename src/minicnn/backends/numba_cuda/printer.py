@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
-from minicnn.backends._gpu.elements import element
+from minicnn.backends._gpu.elements import DTYPES
+from minicnn.backends._gpu.printing import Printer
 from minicnn.backends._gpu.scalars import FUNCTIONS, T
 from minicnn.backends._gpu.trees import (
     Call,
@@ -14,57 +14,28 @@ from minicnn.backends._gpu.trees import (
     Element,
     Expr,
     Fold,
-    I,
     Image,
     Name,
     Number,
     OfRow,
     OfWindows,
-    Printer,
     R,
     Select,
     Window,
 )
-from minicnn.program.graph import Node, Value
-
-
-class Operands(Protocol):
-    """The inputs of a node, as the text that is being written names them."""
-
-    def at(self, k: int, place: str) -> str:
-        """Text for one element of input k."""
-
-    def function(self, k: int) -> str:
-        """Name of a function of (p, i) that gives the elements of input k."""
-
-    def define(self, text: str) -> str:
-        """Name of a new global, whose definition has {name} where the name goes."""
-
+from minicnn.program.graph import Value
 
 # Functions of `kernels/` whose names are others; those in whose names a type stands.
 _NAMES = {"maximum": "larger", "minimum": "smaller", "power": "pow_", "abs": "absolute", "sign": "signum"}
 _TYPED = frozenset((*FUNCTIONS, "erf", "random_uniform"))
 
 
+TYPES = {**{dtype: f"np.{dtype}" for dtype in DTYPES}, "bool": "bool", T: T}
+
+
 def type_of(value: Value) -> str:
     """The type of a value's elements."""
-    return _type(value.dtype)
-
-
-def _type(dtype: str) -> str:
-    return {"bool": "bool", T: T}.get(dtype, f"np.{dtype}")
-
-
-def literal(number: Any, kind: str) -> str:
-    """A number of a type."""
-    if kind == "bool":
-        return str(bool(number))
-    if kind not in ("np.float32", "np.float64", T):
-        return f"{kind}({int(number)})"
-    number = float(number)
-    if math.isfinite(number):
-        return f"{kind}({number!r})"
-    return f"{kind}({'-' if number < 0 else ''}np.{'nan' if math.isnan(number) else 'inf'})"
+    return TYPES[value.dtype]
 
 
 def image(of: Image) -> str:
@@ -96,29 +67,20 @@ def {{name}}(p, i):
 
 
 class Python(Printer):
-    """Python of an expression.
+    """Python of an expression."""
 
-    Args:
-        operands: The inputs.
-        i: Text of the place i.
-    """
-
-    def __init__(self, operands: Operands, i: str = "i") -> None:
-        self._operands, self._i = operands, i
+    types: ClassVar[Mapping[str, str]] = TYPES
+    special: ClassVar[Mapping[str, str]] = {
+        "True": "True", "False": "False", "nan": "{0}(np.nan)", "inf": "{0}({1}np.inf)",
+    }  # fmt: skip
 
     def place(self, x: Expr) -> str:
         """Text of a place."""
         text = self.text(x)
         return text if isinstance(x, Name) else f"index({text})"
 
-    def _name(self, x: Name) -> tuple[str, int]:
-        return (self._i if x is I or x == I else x.name), 9
-
     def _number(self, x: Number) -> tuple[str, int]:
-        return (str(x.value) if x.dtype is None else literal(x.value, _type(x.dtype))), 9
-
-    def _element(self, x: Element) -> tuple[str, int]:
-        return self._operands.at(x.k, self.place(x.place)), 9
+        return (str(x.value) if x.dtype is None else self.literal(x.value, x.dtype)), 9
 
     def _select(self, x: Select) -> tuple[str, int]:
         condition, yes = self.text(x.condition), x.yes
@@ -132,34 +94,28 @@ class Python(Printer):
             return self._show(x.x)
         if x.dtype == "bool":
             return f"{self._within(x.x, 4)} != 0", 3
-        return f"{_type(x.dtype)}({self.text(x.x)})", 9
+        return f"{TYPES[x.dtype]}({self.text(x.x)})", 9
 
     def _call(self, x: Call) -> tuple[str, int]:
         ending = f"_{x.dtype}" if x.function in _TYPED else ""
         return f"{_NAMES.get(x.function, x.function)}{ending}({', '.join(map(self.text, x.arguments))})", 9
 
     def _fold(self, x: Fold) -> tuple[str, int]:
-        inner = Python(self._operands)
-        term, first = (inner.text(one) for one in (x.term, x.term.replaced({R: Number(0)})))
-        text = _FOLDS[x.join].format(T=_type(x.dtype), n=x.count, term=term, first=first)
-        return f"{self._operands.define(text)}(p, {self._i})", 9
+        term, first = (self.text(one) for one in (x.term, x.term.replaced({R: Number(0)})))
+        text = _FOLDS[x.join].format(T=TYPES[x.dtype], n=x.count, term=term, first=first)
+        return f"{self._operands.define(text)}(p, i)", 9
 
     def _ofrow(self, x: OfRow) -> tuple[str, int]:
-        term = Python(self._operands).text(x.term)
+        term = self.text(x.term)
         row = self._operands.define(f"@device\ndef {{name}}(p, i, r):\n    return {term}\n")
-        made = self._operands.define(f"{{name}} = {x.function}({_type(x.dtype)}, {x.length}, {row})\n")
-        return f"{made}({', '.join(['p', self._i, *map(self.text, x.arguments)])})", 9
+        made = self._operands.define(f"{{name}} = {x.function}({TYPES[x.dtype]}, {x.length}, {row})\n")
+        return f"{made}({', '.join(['p', 'i', *map(self.text, x.arguments)])})", 9
 
     def _ofwindows(self, x: OfWindows) -> tuple[str, int]:
         functions = (self._operands.function(k) for k in x.inputs)
-        given = (_type(x.dtype), image(x.x), image(x.y), window_text(x.window), *map(str, x.flags), *functions)
+        given = (TYPES[x.dtype], image(x.x), image(x.y), window_text(x.window), *map(str, x.flags), *functions)
         made = self._operands.define(f"{{name}} = {x.function}({', '.join(given)})\n")
-        return f"{made}(p, {self._i})", 9
-
-
-def expression(node: Node, result: int, operands: Operands, i: str) -> str:
-    """Python for element i of one result of a node."""
-    return Python(operands, i).text(element(node, result))
+        return f"{made}(p, i)", 9
 
 
 class _Scalars(Printer):

@@ -6,21 +6,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from minicnn.backends._gpu.region_layout import SOFTMAX, Level, Loop, RowRegion, adds_partial_sums
+from minicnn.backends._gpu.region_layout import Level, Loop
+from minicnn.backends._gpu.region_schedule import FIRST_ROW, OfRows, Schedule, SharedSum, Statistic
+from minicnn.backends._gpu.trees import Expr, Name
+from minicnn.backends._gpu.writer import NodeOperands
 from minicnn.backends.numba_cuda.kernels.bytes_product import ByteTile
-from minicnn.backends.numba_cuda.printer import expression, literal, type_of
+from minicnn.backends.numba_cuda.printer import Python, type_of
 from minicnn.backends.numba_cuda.region_layout import NumbaLayout, byte_tile_of
-from minicnn.ops.checks import normalize_axes
 from minicnn.program.graph import ITEMSIZE, Node, Value
 
 if TYPE_CHECKING:
-    from minicnn.backends.numba_cuda.generation import Writer
+    from minicnn.backends.numba_cuda.generation import PythonWriter
 
-WARP = 32
 PARAMETERS, QUEUE = "PARAMETERS", "QUEUE"  # what p consists of, known when the whole kernel is written
 
 
-def region_text(writer: Writer, node: Node) -> str:
+def region_text(writer: PythonWriter, node: Node) -> str:
     """Name of the function of a block that computes a region."""
     text = _Text(writer, node)
     return text.bytes_text(text.tile) if text.tile is not None else text.plain_text()
@@ -35,18 +36,40 @@ class _Early:
     columns: int
 
 
-class _Text:
-    def __init__(self, writer: Writer, node: Node) -> None:
-        self.writer = writer
-        self.region: RowRegion = node.attrs["region"]
-        self.partial_sums: dict[int, Value] = node.attrs["partial_sums"]
-        self.layout, self.tile = NumbaLayout(self.region), byte_tile_of(self.region)
-        self.stored = {id(v) for v in node.outputs}
+class _Python(Python):
+    """Python of what a region adds to expressions."""
+
+    def __init__(self, text: _Text, node: Node) -> None:
+        super().__init__(NodeOperands(text.writer, node))
+        self._text = text
+
+    def _name(self, x: Name) -> tuple[str, int]:
+        return super()._name(Name("p[-2]") if x == FIRST_ROW else x)
+
+    def _ofrows(self, x: OfRows) -> tuple[str, int]:
+        return f"{self._text.bytes['product']}(p, {self.text(x.e)})", 9
+
+    def _statistic(self, x: Statistic) -> tuple[str, int]:
+        at = x.at // 4 + (self._text.region.rows if x.name == "total" else 0)
+        return f"p[-3][slot({at} + q)]", 9
+
+    def _sharedsum(self, x: SharedSum) -> tuple[str, int]:
+        term = self._text.writer.device("p, q, c, i, r", f"    return {self.text(x.term)}\n")
+        numbers = f"{self.types[x.dtype]}, {x.count}, {x.lanes}, {self._text.layout.exchange // 4}"
+        return self._operands.define(f"{{name}} = lane_sum({numbers}, {term})\n") + "(p, q, c, i, thread)", 9
+
+
+class _Text(Schedule):
+    writer: PythonWriter
+    layout: NumbaLayout
+
+    def __init__(self, writer: PythonWriter, node: Node) -> None:
+        super().__init__(writer, node, NumbaLayout(node.attrs["region"]))
+        self.tile = byte_tile_of(self.region)
         slots = {v.dtype for n in self.region.nodes for v in n.outputs if id(v) in self.layout.slots} | {"float32"}
         order = sorted(slots, key=lambda dtype: (dtype != "float32", dtype))
         self.views = {dtype: f"p[{-3 - k}]" for k, dtype in enumerate(order)}  # of shared memory, by type
         self.bytes: dict[str, str] = {}  # functions for the rows of bytes, by what they do
-        self.start = 0  # thread that begins what comes next between two barriers
         self.head = ""  # statements before the tiles
         self.share, self.finish = "", ""  # behind them; behind a barrier
 
@@ -120,14 +143,14 @@ class _Text:
             self.head += f"    {fill}(q, as_float32, thread)\n"
             writer.functions[id(writer.plan.root(value))] = self._function(f"p[-3][slot({at // 4} + i)]")
         self.head += "    cuda.syncthreads()\n" if layout.staged else ""
-        for key, at in layout.slots.items():
-            value = next(v for n in region.nodes for v in n.outputs if id(v) == key)
-            place = f"{at // ITEMSIZE[value.dtype]} + i - p[-2] * {value.size // region.batch}"
+        for value in (v for n in region.nodes for v in n.outputs if id(v) in layout.slots):
+            at = layout.slots[id(value)] // ITEMSIZE[value.dtype]
+            place = f"{at} + i - p[-2] * {value.size // region.batch}"
             element = f"{self.views[value.dtype]}[slot(index({place}))]"
-            writer.functions[key] = self._function(element + (" != 0" if value.dtype == "bool" else ""))
+            writer.functions[id(value)] = self._function(element + (" != 0" if value.dtype == "bool" else ""))
 
     def _function(self, element: str) -> str:
-        return self.writer.define(f"@device\ndef {{name}}(p, i):\n    return {element}\n")
+        return self.writer.device("p, i", f"    return {element}\n")
 
     def _begin_bytes(self, tile: ByteTile) -> None:
         """Functions for the product with bytes, and for that with the gradient."""
@@ -139,17 +162,17 @@ class _Text:
         if id(rows) in writer.queued:
             writer.reads_queue = True
             first = f"index(p[-1] * {rows.size})"
-        x = writer.define(f"@device\ndef {{name}}(p):\n    return {writer.parameter(rows)}, {first}\n")
+        x = writer.device("p", f"    return {writer.parameter(rows)}, {first}\n")
         place = f"index({writer.function(product.index)}(p, r))" if product.index is not None else "r"
-        where = writer.define(f"@device\ndef {{name}}(p, r):\n    return {place}\n")
-        weight, scale = writer.function(product.node.inputs[1]), literal(product.scale, "np.float32")
+        where = writer.device("p, r", f"    return {place}\n")
+        weight, scale = writer.function(product.node.inputs[1]), Python.literal(product.scale, "float32")
         dy, out = "None", "None"
         if product.gradient is not None:
             source, part = product.gradient.inputs[1], writer.parameter(self.partial_sums[id(product.gradient)])
             place = f"index((p[-2] + r) * {m} + m)"
-            dy = writer.define(f"@device\ndef {{name}}(p, r, m):\n    return {writer.function(source)}(p, {place})\n")
+            dy = writer.device("p, r, m", f"    return {writer.function(source)}(p, {place})\n")
             place = f"index(number * {tile.K * m} + i)"
-            out = writer.define(f"@device\ndef {{name}}(p, number, i, total):\n    {part}[{place}] = total * {scale}\n")
+            out = writer.device("p, number, i, total", f"    {part}[{place}] = total * {scale}\n")
         numbers = f"{tile.N}, {tile.K}, {m}, {tile.ROWS}, {tile.LANES}, {tile.THREADS}"
         made = writer.define(f"{{name}} = byte_rows(ByteTile({numbers}), {x}, {where}, {weight}, {dy}, {out})\n")
         parts = ["begin", "load", "store", "multiply", "product"]
@@ -178,55 +201,42 @@ class _Text:
         return text + "        cuda.syncthreads()\n" if text else ""
 
     def _thread(self, items: int) -> str:
-        """Number of a thread for so many items, so that what lies between two barriers begins in different warps."""
-        threads, start = self.region.threads, self.start
-        self.start = (start + -(-items // WARP) * WARP) % threads
-        return f"index((thread + {threads - start}) % {threads})" if start else "thread"
+        """Number of a thread for so many items."""
+        first = self._first_thread(items)
+        return f"index((thread + {first}) % {self.region.threads})" if first else "thread"
 
     def _call(self, name: str, items: int) -> str:
         return f"        {name}(q, {self._thread(items)}, rows)\n"
 
     def _loop(self, loop: Loop) -> str:
-        body, names = self._nodes(loop)
-        stores = "".join(self._store(n.outputs[0], x, "    ") for n, x in zip(loop.nodes, names, strict=True))
+        body, made = self._compute(self._trees(loop))
+        stores = "".join(self._store(y, x, "    ") for y, x in made)
         body += f"    if real:\n{stores}" if stores else ""
-        made = self.writer.define(f"@block\ndef {{name}}(p, q, c, e, i, real, thread):\n{body}")
+        name = self.writer.define(f"@block\ndef {{name}}(p, q, c, e, i, real, thread):\n{body}")
         numbers = f"{self.region.rows * loop.columns}, {self.region.threads}, {loop.columns}, {loop.lanes}"
-        return self.writer.define(f"{{name}} = elements({numbers}, {made})\n")
+        return self.writer.define(f"{{name}} = elements({numbers}, {name})\n")
 
     def _early(self, loop: Loop) -> _Early:
-        body, names = self._nodes(loop)
-        load = self.writer.define(f"@device\ndef {{name}}(p, i):\n{body}    return ({', '.join(names)},)\n")
-        stores = "".join(self._store(n.outputs[0], f"found[{k}]", "") for k, n in enumerate(loop.nodes))
+        body, made = self._compute(self._trees(loop))
+        load = self.writer.device("p, i", f"{body}    return ({', '.join(x for _, x in made)},)\n")
+        stores = "".join(self._store(y, f"found[{k}]", "") for k, (y, _) in enumerate(made))
         head = f"    i = index(p[-2] * {loop.columns} + e)\n"
-        store = self.writer.define(f"@device\ndef {{name}}(p, found, e):\n{head}{stores}")
-        return _Early(load, store, loop.columns)
+        return _Early(load, self.writer.device("p, found, e", f"{head}{stores}"), loop.columns)
 
     def _early_at(self, one: _Early) -> str:
         last = self.region.batch * one.columns - 1
         return f"index(min(following * {self.region.rows * one.columns} + thread, {last}))"
 
-    def _nodes(self, loop: Loop) -> tuple[str, list[str]]:
-        """Statements that compute a loop's nodes at element i, and the names of what they make."""
-        text, names = "", []
-        for node in loop.nodes:
-            (y,) = node.outputs
-            now, name = self._expression(node, loop), self.writer.local()
-            text += f"    {name} = {type_of(y)}({now})\n"
-            self.writer.locals[id(y)] = name
-            names.append(name)
-        self.writer.locals.clear()
-        return text, names
+    def _show(self, node: Node, x: Expr) -> str:
+        return _Python(self, node).text(x)
+
+    def _slot(self, value: Value, k: str) -> str:
+        return f"{self.views[value.dtype]}[slot({self.layout.slots[id(value)] // ITEMSIZE[value.dtype]} + {k})]"
 
     def _store(self, value: Value, given: str, indent: str) -> str:
         """Statements that put an element where it is read."""
-        element, text = f"np.uint8(1 if {given} else 0)" if value.dtype == "bool" else given, ""
-        if id(value) in self.layout.slots:
-            at = self.layout.slots[id(value)] // ITEMSIZE[value.dtype]
-            text += f"{indent}    {self.views[value.dtype]}[slot({at} + e)] = {element}\n"
-        if id(value) in self.stored:
-            text += f"{indent}    {self.writer.parameter(value)}[i] = {element}\n"
-        return text
+        element = self.writer.stored(value, given)
+        return "".join(f"{indent}    {target} = {element}\n" for target in self._places(value, "e", "i"))
 
     def _statistics(self, value: Value) -> str:
         numbers = (
@@ -235,67 +245,22 @@ class _Text:
         arguments = f"{type_of(value)}, {numbers}, {self.writer.function(value)}"
         return self.writer.define(f"{{name}} = row_statistics({arguments})\n")
 
-    def _expression(self, node: Node, loop: Loop) -> str:
-        writer, product = self.writer, self.region.product
-        if product is not None and node is product.node:
-            return f"{self.bytes['product']}(p, e) * {literal(product.scale, 'np.float32')}"
-        if node.op.name in SOFTMAX:
-            return self._softmax(node)
-        if node.op.name == "matmul":
-            (a, b), (n, k) = node.inputs, (node.outputs[0].shape[1], node.inputs[0].shape[1])
-            right = f"c * {k} + r" if node.attrs["transpose_b"] else f"r * {n} + c"
-            left = f"{writer.function(a)}(p, index((p[-2] + q) * {k} + r))"
-            return self._lane_sum(node, loop, k, f"{left} * {writer.function(b)}(p, index({right}))")
-        if adds_partial_sums(node):
-            size, terms = node.outputs[0].size, node.inputs[0].shape[0]
-            return self._lane_sum(node, loop, terms, f"{writer.function(node.inputs[0])}(p, index(r * {size} + i))")
-        return expression(node, 0, writer.operands(node), "i")
-
-    def _lane_sum(self, node: Node, loop: Loop, terms: int, term: str) -> str:
-        made = self.writer.define(f"@device\ndef {{name}}(p, q, c, i, r):\n    return {term}\n")
-        numbers = f"{type_of(node.outputs[0])}, {terms}, {loop.lanes}, {self.layout.exchange // 4}"
-        return self.writer.define(f"{{name}} = lane_sum({numbers}, {made})\n") + "(p, q, c, i, thread)"
-
-    def _softmax(self, node: Node) -> str:
-        writer, name = self.writer, node.op.name
-        x = node.inputs[name == "softmax_cross_entropy_gradient"]
-        place = f"{self.region.rows}, {self.layout.statistics[id(x)] // 4}, {writer.function(x)}"
-        classes = "" if name in ("softmax", "log_softmax") else f"{x.shape[1]}, "
-        maker = "region_" + name.removeprefix("softmax_") if classes else f"region_{name}"
-        made = writer.define(f"{{name}} = {maker}({type_of(x)}, {classes}{place})\n")
-        if not classes:
-            return f"{made}(p, q, i)"
-        if name == "softmax_cross_entropy":
-            return f"{made}(p, q, i, {writer.at(node.inputs[1], 'i')})"
-        label, dy = (f"{writer.function(node.inputs[j])}(p, index(p[-2] + q))" for j in (2, 0))
-        return f"{made}(p, q, c, i, {label}, {dy})"
-
     # Sums over rows -----------------------------------------------------------------------------
 
     def _sum(self, node: Node) -> str:
         """Statement that adds a tile's rows to a sum."""
         region, writer, size = self.region, self.writer, node.outputs[0].size
-        fold = 1  # terms of a row
-        if node.op.name == "sum":
-            x = node.inputs[0]
-            columns = x.size // region.batch
-            if len(normalize_axes("sum", node.attrs["axes"], x.ndim)) == x.ndim:
-                fold = columns
-            place = f"p[-2] * {columns} + r" if fold == columns else f"(p[-2] + r) * {columns} + o"
-            term = f"{writer.function(x)}(p, index({place}))"
-        else:
-            (a, b), (n, m) = node.inputs, (node.inputs[0].shape[1], node.inputs[1].shape[1])
-            term = f"{writer.function(a)}(p, index((p[-2] + r) * {n} + o // {m})) * "
-            term += f"{writer.function(b)}(p, index((p[-2] + r) * {m} + o % {m}))"
-        made = writer.define(f"@device\ndef {{name}}(p, r, o):\n    return {term}\n")
+        fold, term = self._terms(node)
+        made = writer.device("p, r, o", f"    return {self._show(node, term)}\n")
         place = f"{writer.parameter(self.partial_sums[id(node)])}[index(number * {size} + o)]"
-        out = writer.define(f"@device\ndef {{name}}(p, number, o, total):\n    {place} = total\n")
-        numbers = f"{size}, {region.rows * fold}, {fold}, {region.threads}, {self.layout.scratch[id(node)] // 4}"
+        out = writer.device("p, number, o, total", f"    {place} = total\n")
+        terms = region.rows * fold
+        numbers = f"{size}, {terms}, {fold}, {region.threads}, {self.layout.scratch[id(node)] // 4}"
         sums = writer.define(f"{{name}} = row_sums(np.float32, {numbers}, {made}, {out})\n")
         names = ("count", "clear", "add", "share", "finish")
         count, clear, add, share, finish = (writer.define(f"{{name}} = {sums}.{name}\n") for name in names)
         self.head += f"    {sums}_totals = cuda.local.array({count}, np.float32)\n    {clear}({sums}_totals)\n"
-        thread = self._thread(min(size * region.rows * fold, region.threads))
+        thread = self._thread(min(size * terms, region.threads))
         self.share += f"    {share}(q, {sums}_totals, {thread})\n"
         self.finish += f"    {finish}(q, {sums}_totals, {thread}, number)\n"
         return f"        {add}(q, {sums}_totals, {thread}, rows)\n"

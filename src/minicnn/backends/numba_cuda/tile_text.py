@@ -10,29 +10,28 @@ from typing import TYPE_CHECKING
 from minicnn.backends._gpu.elements import images, reduced_place, window
 from minicnn.backends._gpu.fusing import MOVES
 from minicnn.backends._gpu.fusion_groups import FusionGroup
+from minicnn.backends._gpu.tiling import Geometry
 from minicnn.backends._gpu.trees import Element, Image, Name, R
+from minicnn.backends._gpu.writer import NodeOperands
 from minicnn.backends.numba_cuda.printer import Python, image, type_of, window_text
 from minicnn.ops.windows import Axes
 from minicnn.program.graph import Node, Value
 
 if TYPE_CHECKING:
-    from minicnn.backends.numba_cuda.generation import Writer
+    from minicnn.backends.numba_cuda.generation import PythonWriter
 
 
-def tile_text(writer: Writer, group: FusionGroup) -> str:
+def tile_text(writer: PythonWriter, group: FusionGroup) -> str:
     """Name of the function of a block that computes the tile of a group, and what follows it."""
     return _TEXTS[group.anchor.op.name](writer, group)
 
 
-def _convolution(writer: Writer, group: FusionGroup) -> str:
+def _convolution(writer: PythonWriter, group: FusionGroup) -> str:
     node, tile = group.anchor, group.tile
     attrs, kind = node.attrs, type_of(node.outputs[0])
-    axes, groups = Axes.of(attrs["data_format"]), attrs["groups"]
+    one, back = Geometry.of(node, phased=False), node.op.name == "conv2d_input_gradient"
+    c, f, kh, kw, groups = one.c, one.f, one.kh, one.kw, one.groups
     image_x, image_y = map(image, images(node))
-    c, f = node.inputs[0].shape[axes.c] // groups, node.outputs[0].shape[axes.c] // groups
-    kh, kw = node.inputs[1].shape[:2]
-    (sh, sw), (dh, dw) = attrs["strides"], attrs["dilation"]
-    shape, made, back = window_text(window(node)), image_y, node.op.name == "conv2d_input_gradient"
     sizes = tile.sizes if tile else ()
     fb, cc = sizes[5:7]
     wide_x = attrs["data_format"] == "NHWC" and c % 4 == 0 and cc % 4 == 0
@@ -42,31 +41,31 @@ def _convolution(writer: Writer, group: FusionGroup) -> str:
     )
     widths = f"{4 if wide_x else 1}, {4 if wide_w else 1}"
     if back:
-        (top, _), (left, _) = attrs["padding"]
-        shape = f"Window({kh}, {kw}, 1, 1, {(kh - 1) * dh - top}, {(kw - 1) * dw - left}, {dh}, {dw})"
-        source, made = writer.define(f"{{name}} = spread({kind}, {image_y}, {x}, {sh}, {sw}, {widths[0]})\n"), image_x
+        sh, sw = attrs["strides"]
+        source = writer.define(f"{{name}} = spread({kind}, {image_y}, {x}, {sh}, {sw}, {widths[0]})\n")
         place = f"(({kh - 1} - a) * {kw} + {kw - 1} - b) * {f * c * groups} + f * {c * groups} + group * {c} + c"
     else:
         source = writer.define(f"{{name}} = padded({kind}, {image_x}, {x}, {widths[0]})\n")
         place = f"((a * {kw} + b) * {c} + c) * {f * groups} + group * {f} + f"
-    where = writer.define(f"@device\ndef {{name}}(group, a, b, c, f):\n    return {place}\n")
-    numbers = ", ".join(map(str, sizes))
-    tiled = writer.define(f"{{name}} = ConvTile({widths}, {not back}, {made}, {shape}, {c}, {f}, {numbers})\n")
+    where = writer.device("group, a, b, c, f", f"    return {place}\n")
+    numbers = ", ".join(map(str, (c, f, *sizes)))
+    made, shape = image(one.image), window_text(one.window)
+    tiled = writer.define(f"{{name}} = ConvTile({widths}, {not back}, {made}, {shape}, {numbers})\n")
     if group.pool is None:
-        write = writer.write("p, i, total", writer.follow(group.nodes, group, given="total"))
+        write = writer.device("p, i, total", writer.follow(group.nodes, group, given="total"))
         finish = writer.define(f"{{name}} = each({tiled}, {write})\n")
     else:
         body = writer.follow(group.before, group, given="total")
         last = writer.locals[id(writer.plan.root(group.pool.inputs[0]))]
-        before = writer.write("p, i, total", f"{body}    return {last}\n")
-        write = writer.write("p, i, top, tap", writer.follow(group.nodes, group, given="top", tap="tap"))
+        before = writer.device("p, i, total", f"{body}    return {last}\n")
+        write = writer.device("p, i, top, tap", writer.follow(group.nodes, group, given="top", tap="tap"))
         pooled = image(Image.of(group.pool.outputs[0].shape, attrs["data_format"]))
         ph, pw = group.pool.attrs["kernel"]
         finish = writer.define(f"{{name}} = each_pooled({kind}, {tiled}, {pooled}, {ph}, {pw}, {before}, {write})\n")
     return writer.define(f"{{name}} = convolve({kind}, {tiled}, {source}, {w}, {where}, {finish})\n")
 
 
-def _weight_gradient(writer: Writer, group: FusionGroup) -> str:
+def _weight_gradient(writer: PythonWriter, group: FusionGroup) -> str:
     node, tile = group.anchor, group.tile
     attrs = node.attrs
     axes, groups = Axes.of(attrs["data_format"]), attrs["groups"]
@@ -87,17 +86,17 @@ def _geometry(node: Node) -> str:
     return ", ".join([*map(image, images(node)), window_text(window(node))])
 
 
-def _partial_sums(writer: Writer, group: FusionGroup) -> str:
+def _partial_sums(writer: PythonWriter, group: FusionGroup) -> str:
     """Name of the function that puts away one element of a part of a sum, or of the whole if there is one part."""
     (parts, *rest), anchor = group.anchor.outputs[0].shape, group.anchor
     if group.anchor.op.name == "matmul" or parts == 1:
         body = writer.follow(group.nodes, group, given="total")
     else:
         body = f"    {writer.parameter(anchor.outputs[0])}[index(part * {math.prod(rest)} + i)] = total\n"
-    return writer.write("p, part, i, total", body)
+    return writer.device("p, part, i, total", body)
 
 
-def _product(writer: Writer, group: FusionGroup) -> str:
+def _product(writer: PythonWriter, group: FusionGroup) -> str:
     node, tile = group.anchor, group.tile
     m, n = node.outputs[0].shape[-2:]
     ta, tb = node.attrs["transpose_a"], node.attrs["transpose_b"]
@@ -117,15 +116,15 @@ def _product(writer: Writer, group: FusionGroup) -> str:
     return writer.define(f"{{name}} = multiply({kind}, {tiled}, {a}, {b}, {_partial_sums(writer, group)}{unpack})\n")
 
 
-def _reduction(writer: Writer, group: FusionGroup) -> str:
+def _reduction(writer: PythonWriter, group: FusionGroup) -> str:
     node = group.anchor
     _, place = reduced_place(node, Name("o"), R)
-    element = Python(writer.operands(node)).text(Element(0, place))
-    term = writer.define(f"@device\ndef {{name}}(p, o, r):\n    return {element}\n")
+    element = Python(NodeOperands(writer, node)).text(Element(0, place))
+    term = writer.device("p, o, r", f"    return {element}\n")
     return _reduced(writer, group, term)
 
 
-def _depthwise_weight_gradient(writer: Writer, group: FusionGroup) -> str:
+def _depthwise_weight_gradient(writer: PythonWriter, group: FusionGroup) -> str:
     node = group.anchor
     functions = ", ".join(writer.function(v) for v in node.inputs)
     given = f"{type_of(node.outputs[0])}, {_geometry(node)}, {functions}"
@@ -133,7 +132,7 @@ def _depthwise_weight_gradient(writer: Writer, group: FusionGroup) -> str:
     return _reduced(writer, group, term)
 
 
-def _reduced(writer: Writer, group: FusionGroup, term: str) -> str:
+def _reduced(writer: PythonWriter, group: FusionGroup, term: str) -> str:
     """Name of the function that sums, or takes the largest of, the terms of each result."""
     node, sizes = group.anchor, group.tile.sizes if group.tile else ()
     run = 8 if all(_loads(writer, v) for v in node.inputs) else 1
@@ -144,16 +143,15 @@ def _reduced(writer: Writer, group: FusionGroup, term: str) -> str:
     )
 
 
-def _loads(writer: Writer, value: Value) -> bool:
+def _loads(writer: PythonWriter, value: Value) -> bool:
     """Whether an element of a value takes a few loads, so that several may be under way."""
-    root = writer.plan.root(value)
-    node = root.node if id(root) in writer.plan.virtual else None
+    node = writer.inlined(value)
     return node is None or (
         (node.op.elementwise or node.op.name in MOVES) and all(_loads(writer, v) for v in node.inputs)
     )
 
 
-_TEXTS: Mapping[str, Callable[[Writer, FusionGroup], str]] = MappingProxyType(
+_TEXTS: Mapping[str, Callable[[PythonWriter, FusionGroup], str]] = MappingProxyType(
     {
         "conv2d": _convolution,
         "conv2d_input_gradient": _convolution,

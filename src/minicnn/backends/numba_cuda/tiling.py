@@ -10,7 +10,7 @@ from minicnn.backends._gpu.device import H200
 from minicnn.backends._gpu.fusion_groups import FusionGroup
 from minicnn.backends._gpu.region_layout import Layout, RowRegion
 from minicnn.backends._gpu.tiles import Tiles
-from minicnn.backends._gpu.tiling import LIMITS, Limits, Tile, convolution
+from minicnn.backends._gpu.tiling import LIMITS, SUM_SHARED, Limits, Tile, convolution
 from minicnn.backends.numba_cuda.kernels.bytes_product import ByteTile
 from minicnn.backends.numba_cuda.region_layout import NumbaLayout
 from minicnn.backends.numba_cuda.shim import SIMULATED
@@ -22,7 +22,6 @@ _SMALL = Limits(32, 16, 8, ((4, 4, 2, 2), (8, 2, 2, 1), (2, 8, 1, 2)), (4, 8))
 NARROW = 16  # columns up to which a thread makes all of a row
 LANES = 8  # threads side by side that have different rows of bytes
 BESIDE_ROW = 432  # bytes of shared memory that a product of bytes leaves to what follows it, for each row
-SUM_SHARED = 2048  # bytes of shared memory that a sum declares, at most
 MOST_SUMS = 96  # registers of a thread for the sums of a product of bytes with the gradient
 MANY = 1 << 22  # terms of all results from which it matters
 
@@ -38,7 +37,7 @@ class NumbaTiles(Tiles):
     limits: Limits = _SMALL if SIMULATED else LIMITS
     simulated: bool = SIMULATED
     layout: ClassVar[type[Layout]] = NumbaLayout
-    most_together: ClassVar[float] = 20  # each sum declares shared memory of its own, 2 KB at most
+    most_together: ClassVar[float] = 20  # each sum declares shared memory of its own
 
     def convolution(self, node: Node, pool: tuple[int, int] | None = None) -> Tile | None:
         """See `Tiles.convolution`; gradients of strided convolutions have zeros between the elements of dy."""

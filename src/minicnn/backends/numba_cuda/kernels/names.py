@@ -35,10 +35,7 @@ from minicnn.backends.numba_cuda.shim import types
 
 _FAMILIES = {
     bytes_product: ("ByteTile", "byte_rows"),
-    regions: (
-        "region_cross_entropy", "region_cross_entropy_gradient", "region_log_softmax", "region_softmax", "elements",
-        "lane_sum", "row_statistics", "row_sums", "staged",
-    ),
+    regions: ("elements", "lane_sum", "row_statistics", "row_sums", "staged"),
     convolution: ("ConvTile", "convolve", "each", "each_pooled"),
     correlation: ("WeightTile", "correlate"),
     geometry: ("Image", "Window", "padded", "spread"),

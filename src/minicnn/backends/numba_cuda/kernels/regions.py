@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from minicnn.backends.numba_cuda.kernels.decorators import Function, block, choose, device, index, slot, unrolled
-from minicnn.backends.numba_cuda.kernels.elementary import exp, log
+from minicnn.backends.numba_cuda.kernels.elementary import exp
 from minicnn.backends.numba_cuda.kernels.filling import fill
 from minicnn.backends.numba_cuda.kernels.scalars import larger
 from minicnn.backends.numba_cuda.shim import cuda
@@ -107,7 +107,7 @@ def staged(T: Any, SIZE: int, THREADS: int, AT: int, x: Function) -> Function:
     return run
 
 
-# Softmax --------------------------------------------------------------------------------------------------------
+# Rows -----------------------------------------------------------------------------------------------------------
 
 
 def row_statistics(T: Any, K: int, ROWS: int, THREADS: int, AT: int, x: Function) -> Function:
@@ -133,50 +133,6 @@ def row_statistics(T: Any, K: int, ROWS: int, THREADS: int, AT: int, x: Function
                 p[-3][slot(AT + ROWS + q)] = total
 
     return run
-
-
-def region_softmax(T: Any, ROWS: int, AT: int, x: Function) -> Function:
-    """Function (p, q, i): softmax of element i, in row q of the tile, from its row's statistics."""
-
-    @device
-    def share(p: Any, q: Any, i: Any) -> Any:
-        return T(exp(T(x(p, i)) - p[-3][slot(AT + q)]) / p[-3][slot(AT + ROWS + q)])
-
-    return share
-
-
-def region_log_softmax(T: Any, ROWS: int, AT: int, x: Function) -> Function:
-    """Function (p, q, i): the logarithm of that."""
-
-    @device
-    def share(p: Any, q: Any, i: Any) -> Any:
-        return T((T(x(p, i)) - p[-3][slot(AT + q)]) - log(p[-3][slot(AT + ROWS + q)]))
-
-    return share
-
-
-def region_cross_entropy(T: Any, K: int, ROWS: int, AT: int, x: Function) -> Function:
-    """Function (p, q, row, label): the loss of a row; 0 for a label that is no class."""
-    zero, none, logarithm = T(0), index(0), region_log_softmax(T, ROWS, AT, x)
-
-    @device
-    def loss(p: Any, q: Any, row: Any, label: Any) -> Any:
-        real = (label >= 0) & (label < K)
-        return choose(real, -logarithm(p, q, index(row * K + choose(real, index(label), none))), zero)
-
-    return loss
-
-
-def region_cross_entropy_gradient(T: Any, K: int, ROWS: int, AT: int, x: Function) -> Function:
-    """Function (p, q, c, i, label, dy): (probability - 1 at the label) * dy."""
-    zero, one, share = T(0), T(1), region_softmax(T, ROWS, AT, x)
-
-    @device
-    def gradient(p: Any, q: Any, c: Any, i: Any, label: Any, dy: Any) -> Any:
-        real = (label >= 0) & (label < K)
-        return T(choose(real, share(p, q, i) - choose(label == c, one, zero), zero) * dy)
-
-    return gradient
 
 
 # Sums over rows -------------------------------------------------------------------------------------------------
