@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 
-from minicnn.backends._gpu.costs import CONVOLUTION, LAUNCH, PRODUCT, WEIGHT_GRADIENT, costs_on
+from minicnn.backends._gpu.costs import costs_on
 from minicnn.backends._gpu.device import Gpu
 from minicnn.backends._gpu.tile_times import PRECISIONS, Blocks, Numbers, quotient
 from minicnn.backends._gpu.tiles import Tiles
@@ -53,7 +53,7 @@ class TensorTiles(Tiles):
 
     def _convolution(self, node: Node, pool: tuple[int, int] | None) -> Tile | None:
         made, plain = convolution(node, pool, self.gpu, self.precision), super().convolution(node, pool)
-        if made is None or (plain is not None and without_tensor_cores(node, plain) < made.score):
+        if made is None or (plain is not None and without_tensor_cores(node, plain, self.gpu) < made.score):
             return plain
         return made
 
@@ -66,9 +66,10 @@ class TensorTiles(Tiles):
         return cast(_T, _chosen[key])
 
 
-def without_tensor_cores(node: Node, tile: Tile) -> float:
-    """Cycles that a convolution takes with a tile of `tiling`, as measured for forty of them."""
-    return 3300 + 0.65 * tile.score + 2.8e-3 * node.outputs[0].size
+def without_tensor_cores(node: Node, tile: Tile, gpu: Gpu) -> float:
+    """Cycles that a convolution takes on a GPU with a tile of `tiling`."""
+    costs = costs_on(gpu).plain_convolution
+    return costs.launch + costs.scored * tile.score + costs.stored * node.outputs[0].size
 
 
 # What follows computes with arrays, one element for each combination of sizes.
@@ -152,7 +153,7 @@ def _convolution(g: Geometry, pool: tuple[int, int] | None, gpu: Gpu, precision:
     staged = nb * ih * ((iw - 1) * sw + (kw - 1) * dw + 1) * c if wide else 0 * nb
     blocks = quotient(n, nb) * quotient(eh, gy * py) * quotient(ew, gx * px) * quotient(f, fb) * g.groups
     down, right = py * sh * iw * size // 8, (px if wide else px * sw) * size // 8
-    costs = costs_on(gpu, CONVOLUTION)
+    costs = costs_on(gpu).convolution
     candidates = Blocks(
         blocks, threads, shared + staged * 4, py * px // 2, nt, 1, quotient(c, cc), steps,
         costs.load * _conflicts(nb * gy * gx, gx, down, right), costs.transposed,
@@ -212,14 +213,14 @@ def _weight_gradient(node: Node, gpu: Gpu, precision: str, *, wide: bool) -> Til
     strips = quotient(n, nb) * quotient(oh, th)
     cut = np.minimum(strips, np.maximum(1, goal * gpu.multiprocessors // pieces))
     down, right = (1 if wide else sh) * iw * size // 8, (1 if wide else sw) * size // 8
-    costs = costs_on(gpu, WEIGHT_GRADIENT)
+    costs = costs_on(gpu).weight_gradient
     candidates = Blocks(
         cut * pieces, threads, shared, mw, nt, slices, quotient(strips, cut), steps,
         costs.transposed * np.maximum(1, _conflicts(nb * th * ow, ow + 0 * nb, down, right)),
         costs.transposed, (nb * ih * iw * runs, steps * 2 * fb), staged,
     )  # fmt: skip
     cycles = candidates.cycles(gpu, costs, precision)
-    cycles = cycles + cut * kh * kw * c * f * groups / 1000  # the sum of the partial sums
+    cycles = cycles + cut * kh * kw * c * f * groups / costs_on(gpu).launches.gradients  # the sum of the partial sums
     best = int(np.argmin(cycles))
     if cycles[best] == math.inf:
         return None
@@ -259,14 +260,15 @@ def product(node: Node, gpu: Gpu, precision: str, *, joined: bool = False) -> Ti
     b = np.where(tb, bn * _runs(bk)[1], bk * _runs(bn)[1])
     own, splits, tiles = threads // slices, quotient(k, run), quotient(m, bm) * quotient(n, bn)
     shared = np.maximum((a + b) * planes * 2, slices // 2 * mt * nt * 4 * own * 4)
-    costs = costs_on(gpu, PRODUCT)
+    costs = costs_on(gpu).product
     candidates = Blocks(
         tiles * splits, threads, shared, mt, nt, slices, run // bk, bk // 16,
         costs.transposed if ta else costs.load, costs.load if tb else costs.transposed,
         (bm * bk // 8, bn * bk // 8),
     )  # fmt: skip
     cycles = candidates.cycles(gpu, costs, precision)
-    cycles = cycles + np.where(splits > 1, (0 if joined else LAUNCH) + splits * m * n / 400, 0.0)
+    launches = costs_on(gpu).launches
+    cycles = cycles + np.where(splits > 1, (0 if joined else launches.more) + splits * m * n / launches.results, 0.0)
     best = int(np.argmin(cycles))
     if cycles[best] == math.inf:
         return None

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from minicnn.backends._gpu.costs import MOST_BLOCKS, SPARE_REGISTERS, Costs
+from minicnn.backends._gpu.costs import SPARE_REGISTERS, Costs
 from minicnn.backends._gpu.device import Gpu
 from minicnn.backends._gpu.tiling import SCALE_SHARED, SUM_SHARED, Tile
 
@@ -64,7 +64,7 @@ class Blocks:
         registers = quotient(registers, 8) * 8
         resident = np.minimum(gpu.threads_multiprocessor // self.threads, gpu.registers // (self.threads * registers))
         resident = np.minimum(resident, gpu.shared_multiprocessor // (self.shared + gpu.shared_reserved))
-        resident = np.minimum(resident, min(MOST_BLOCKS, gpu.blocks_multiprocessor))
+        resident = np.minimum(resident, min(costs.resident, gpu.blocks_multiprocessor))
         loads = self.m * self.left + self.n / 2 * self.right
         multiplied = np.maximum(fragments * products * costs.mma, loads * planes)
         multiplied = self.steps * (self.threads // 32 // self.slices) * multiplied
@@ -77,7 +77,7 @@ class Blocks:
             more = more + quotient(np.maximum(0, own - 6), 3)
         waiting = answers * costs.answer + more * costs.more
         waiting = waiting + (self.staged > 0) * costs.stage + quotient(self.staged, self.threads) * costs.stage_each
-        ending = np.log2(self.slices) * (4 * fragments * costs.halving + 60)
+        ending = np.log2(self.slices) * (4 * fragments * costs.halving + costs.barrier)
         ending = ending + fragments * self.threads / self.slices / 8 * costs.stored
         busy = self.passes * (multiplied + filled) + ending + costs.block
         alone = self.passes * (np.maximum(multiplied, quotient(self.steps, self.slices) * depth) + filled + waiting)
