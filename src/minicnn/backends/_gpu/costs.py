@@ -272,7 +272,7 @@ def _stored() -> Mapping[str, Mapping[str, Any]]:
     return {one["gpu"]: one for one in found}
 
 
-def _own(gpu: Gpu) -> Mapping[str, Any]:
+def fitted_on(gpu: Gpu) -> Mapping[str, Any]:
     """What was fitted on a GPU."""
     names = [name for name in _stored() if name in gpu.name]
     return _stored()[max(names, key=len)] if names else {}
@@ -284,7 +284,7 @@ def costs_on(gpu: Gpu) -> Models:
 
     Products of fragments take as long as its tensor cores are slow, all else stays.
     """
-    own, made, slower = _own(gpu), {}, FITTED.tensor / gpu.tensor
+    own, made, slower = fitted_on(gpu), {}, FITTED.tensor / gpu.tensor
     kinds = get_type_hints(Models)
     for name in (field.name for field in fields(Models)):
         one = kinds[name](**own.get(name, _stored()[FITTED.name][name])["constants"])
@@ -296,6 +296,6 @@ def costs_on(gpu: Gpu) -> Models:
 
 def unfitted(gpu: Gpu) -> str:
     """What to say of sizes that a model chose for a GPU to which it was not fitted; nothing if it was."""
-    if gpu.name == "simulator" or set(KINDS) <= _own(gpu).keys():
+    if gpu.name == "simulator" or set(KINDS) <= fitted_on(gpu).keys():
         return ""
     return f", sizes by a model that was not fitted to {gpu.name}"
