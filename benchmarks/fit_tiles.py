@@ -40,7 +40,7 @@ from minicnn.backends._gpu.tiling import Tile
 from minicnn.backends.cupy.compiler import compile_all
 
 REPEATS, ROUNDS = 20, 5  # launches in a graph; launches of it, of which the median counts
-TOLERANCE = 1e-3  # of the largest result: sums in another order
+TOLERANCE = 4e-3  # of the largest result: sums in another order, which tensor cores truncate
 
 
 class Timer:
@@ -87,7 +87,7 @@ class Timer:
             expected = found if expected is None else expected
             error = np.abs(found - expected).max() / np.abs(expected).max()
             if not error < TOLERANCE:
-                message = f"Tiles compute the same. Received: {tile} of {case} differs from {tiles[0]} by {error:.2g}."
+                message = f"{case} with {tile}, which differs by {error:.2g} from {tiles[0]}. Report this."
                 raise ArithmeticError(message)
             yield tile, us
 
@@ -108,22 +108,28 @@ class Timer:
         return float(np.median(times[1:]))
 
 
-def measure(kinds: Sequence[str], gpu: Gpu, seconds: float, count: int, seed: int, out: Path) -> list[dict[str, Any]]:
+def measure(kinds: Sequence[str], gpu: Gpu, seconds: float, count: int, seed: int, out: Path) -> dict[str, Any]:
     """Time tiles of one case of each kind after the other until the time is over; all are in `out` at any time."""
     timer, rng = Timer(gpu), np.random.default_rng(seed)
-    drawn, timed, end = {kind: cases(kind, rng) for kind in kinds}, [], time.perf_counter() + seconds
-    while time.perf_counter() < end:
+    stored: dict[str, Any] = {"gpu": asdict(gpu), "timed": [], "wrong": []}
+    drawn, end = {kind: cases(kind, rng) for kind in kinds}, time.perf_counter() + seconds
+    while True:
         for kind in kinds:
             case = next(drawn[kind])
-            found = list(timer(case, sampled(case, gpu, count, rng)))
-            if len(found) < 2 or time.perf_counter() > end:
-                continue
-            timed.append(asdict(case) | {"tiles": [t.sizes for t, _ in found], "us": [us for _, us in found]})
-            out.write_text(json.dumps({"gpu": asdict(gpu), "timed": timed}), "utf-8")
-            best = min(us for _, us in found)
-            print(f"{kind} {case.op} {case.precision} {case.sizes}: {len(found)} tiles, "
-                  f"chosen {found[0][1]:.2f} us, best {best:.2f} us", flush=True)  # fmt: skip
-    return timed
+            try:
+                found = list(timer(case, sampled(case, gpu, count, rng)))
+            except ArithmeticError as error:
+                print(f"WRONG: {error}", flush=True)
+                found = []
+                stored["wrong"].append(str(error))
+            if found:
+                us = [us for _, us in found]
+                stored["timed"].append(asdict(case) | {"tiles": [tile.sizes for tile, _ in found], "us": us})
+                said = f"{len(us)} tiles, chosen {us[0]:.2f} us, best {min(us):.2f} us"
+                print(f"{kind} {case.op} {case.precision} {case.sizes}: {said}", flush=True)
+            out.write_text(json.dumps(stored), "utf-8")
+            if time.perf_counter() > end:
+                return stored
 
 
 def fit_all(timed: Sequence[dict[str, Any]], gpu: Gpu, restarts: int) -> dict[str, Any]:
@@ -188,18 +194,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if chosen.times:
         stored = json.loads(chosen.times.read_text("utf-8"))
         described: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in stored["gpu"].items()}
-        gpu, timed = Gpu(**described), [one for one in stored["timed"] if one["kind"] in kinds]
+        gpu = Gpu(**described)
     else:
         from minicnn.backends.cupy.backend import CupyBackend
 
         gpu = CupyBackend().gpu
         if not gpu.has_tensor_cores:
             sys.exit(f"Tiles on tensor cores need those of compute capability 8.0 or later. Received: {gpu.name}.")
-        timed = measure(kinds, gpu, chosen.seconds, chosen.tiles, chosen.seed, chosen.out)
-    made = fit_all(timed, gpu, chosen.restarts)
+        stored = measure(kinds, gpu, chosen.seconds, chosen.tiles, chosen.seed, chosen.out)
+    made = fit_all([one for one in stored["timed"] if one["kind"] in kinds], gpu, chosen.restarts)
     path = chosen.constants or (chosen.times or chosen.out).with_suffix(".constants.json")
     path.write_text(json.dumps(made, indent=1) + "\n", "utf-8")
     print(f"constants: {path}")
+    if wrong := stored.get("wrong"):
+        sys.exit(f"All tiles of a shape compute the same. Received: others for {len(wrong)} shapes, such as {wrong[0]}")
 
 
 if __name__ == "__main__":
