@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from minicnn.backends._gpu.costs import CONVOLUTION, costs_on, unfitted
+from minicnn.backends._gpu import costs
+from minicnn.backends._gpu.costs import KINDS, costs_on, unfitted
 from minicnn.backends._gpu.device import H200, KNOWN, from_attributes, gpu_of
 
 KB = 1024
@@ -90,6 +93,25 @@ def test_an_old_gpu_is_refused_in_one_line() -> None:
 
 def test_the_model_says_where_it_was_fitted() -> None:
     assert not unfitted(H200)
-    assert costs_on(H200, CONVOLUTION) == CONVOLUTION
+    assert not unfitted(replace(H200, name="NVIDIA H200"))
     assert "not fitted to RTX 4060" in unfitted(KNOWN["rtx4060"])
-    assert costs_on(KNOWN["rtx4060"], CONVOLUTION).mma > CONVOLUTION.mma
+
+
+def test_an_unknown_gpu_has_the_constants_of_the_h200_as_its_description_says() -> None:
+    fitted, scaled = costs_on(H200).convolution, costs_on(KNOWN["rtx4060"]).convolution
+    assert scaled.mma == pytest.approx(8 * fitted.mma)  # 256 multiply-adds a cycle on tensor cores beside 2048
+    assert replace(scaled, mma=fitted.mma, fragments=fitted.fragments) == fitted
+    assert costs_on(replace(H200, name="new")) == costs_on(H200)
+
+
+def test_a_gpu_has_the_constants_that_were_fitted_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    stored, gpu = costs._stored(), KNOWN["rtx4060"]
+    product = {**stored["H200"]["product"]["constants"], "mma": 7.0}
+    own = {"gpu": "RTX 4060", "product": {"constants": product}}
+    monkeypatch.setattr(costs, "_stored", lambda: {**stored, "RTX 4060": own})
+    found = costs_on.__wrapped__(gpu)
+    assert (found.product.mma, found.convolution) == (7.0, costs_on(gpu).convolution)
+    assert unfitted(gpu)  # the other kinds were not
+    own |= {kind: {"constants": product} for kind in KINDS}
+    assert not unfitted(gpu)
+    assert "RTX 3060" in unfitted(KNOWN["rtx3060"])

@@ -1,20 +1,24 @@
-"""The constants of the model of tile times, fitted to times on an H200, and what they become on another GPU."""
+"""The constants of the models of tile times: data fitted to times on GPUs, and what they become on another GPU."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from importlib.resources import files
+from typing import Any, get_type_hints
 
 from minicnn.backends._gpu.device import H200, Gpu
 
-FITTED = H200  # where the tiles were timed
-MOST_BLOCKS = 24  # of a multiprocessor: more do not help
+FITTED = H200  # whose constants are scaled for a GPU on which no tiles were timed
+KINDS = ("convolution", "weight_gradient", "product")  # on tensor cores, as `benchmarks/fit_tiles.py` times them
 SPARE_REGISTERS = 23  # of a thread, by which the compiler may need more than the model thinks
-LAUNCH = 4500.0  # cycles of a launch that nothing else needs
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Cycles, as fitted to the times of tiles on an H200; of a multiprocessor unless they are said to pass alone.
+    """Cycles of tiles on tensor cores; of a multiprocessor unless they are said to pass alone.
 
     Attributes:
         mma: A product of fragments.
@@ -30,6 +34,7 @@ class Costs:
         fragments: The same, for each of several that do not depend on each other.
         step: Alone, of 16 terms of a sum, beside the products.
         halving: To add a result of another slice.
+        barrier: To wait for the results of another slice.
         stored: 32 results on their way out.
         result: Alone, for each result of a thread.
         block: To begin and end a block.
@@ -37,6 +42,7 @@ class Costs:
         patience: How many warps' worth of units nobody uses while all wait.
         launch: Alone, before and after all blocks.
         registers: Of a thread, beside fragments and sums.
+        resident: Blocks of a multiprocessor beyond which more do not help.
     """
 
     mma: float
@@ -52,6 +58,7 @@ class Costs:
     fragments: float
     step: float
     halving: float
+    barrier: float
     stored: float
     result: float
     block: float
@@ -59,36 +66,236 @@ class Costs:
     patience: float
     launch: float
     registers: float
+    resident: float
 
 
-# From 1,600 tiles of 40 convolutions and input gradients, 900 of 26 weight gradients and 900 of 21 products.
-CONVOLUTION = Costs(
-    mma=1.44, load=4.25, transposed=3.4, run=2.06, staged=0.454, stage=287, stage_each=99, answer=1565, more=2489,
-    fragment=25, fragments=15.5, step=20, halving=6.4, stored=0.126, result=106, block=50, first=0.243,
-    patience=0, launch=1614, registers=43,
-)  # fmt: skip
-WEIGHT_GRADIENT = Costs(
-    mma=2.31, load=2.24, transposed=2.97, run=1.12, staged=0.417, stage=10, stage_each=1.06, answer=1130, more=1770,
-    fragment=59.3, fragments=4.29, step=98, halving=2.28, stored=0.656, result=64.4, block=681, first=0.02,
-    patience=3.31, launch=1000, registers=103,
-)  # fmt: skip
-PRODUCT = Costs(
-    mma=1.58, load=1.9, transposed=3.58, run=0.784, staged=0, stage=0, stage_each=0, answer=1980, more=4000,
-    fragment=35.2, fragments=6.5, step=99.5, halving=7.05, stored=4.0, result=1.01, block=168, first=0.39,
-    patience=4.32, launch=1270, registers=79.7,
-)  # fmt: skip
+@dataclass(frozen=True)
+class Launches:
+    """Cycles of launches, and of the sums of partial sums.
+
+    Attributes:
+        launch: Before and after the blocks of a launch.
+        more: Of a launch that nothing else needs.
+        gradients: Elements of partial sums of weight gradients that are added up in a cycle.
+        results: The same for products.
+    """
+
+    launch: float
+    more: float
+    gradients: float
+    results: float
 
 
-def costs_on(gpu: Gpu, fitted: Costs) -> Costs:
-    """Constants for a GPU: products of fragments take as long as its tensor cores are slow, all else stays."""
-    slower = FITTED.tensor / gpu.tensor
-    return replace(fitted, mma=fitted.mma * slower, fragments=fitted.fragments * max(1.0, slower))
+@dataclass(frozen=True)
+class PlainConvolution:
+    """Costs of a convolution with multiply-adds, in cycles of a multiprocessor.
+
+    Attributes:
+        shared: The share of a multiprocessor's shared memory that blocks can have.
+        registers: Of a thread.
+        filled: An element of the image on its way to shared memory.
+        filters: An element of the filters.
+        patience: Threads whose worth of multiply-adds nobody uses while all wait.
+        round: Alone, for a block of each multiprocessor.
+        launch: Alone, with `scored` and `stored` cycles as measured: before and after all blocks.
+        scored: Cycles for each that is counted for blocks.
+        stored: An element of the result.
+    """
+
+    shared: float
+    registers: int
+    filled: float
+    filters: float
+    patience: float
+    round: float
+    launch: float
+    scored: float
+    stored: float
+
+
+@dataclass(frozen=True)
+class PlainWeightGradient:
+    """Costs of a weight gradient with multiply-adds, in cycles of a multiprocessor.
+
+    Attributes:
+        shared: The share of a multiprocessor's shared memory that blocks can have.
+        registers: Of a thread.
+        term: A multiply-add, with the reads that it needs, as multiply-adds.
+        filled: An element on its way to shared memory.
+        strip: A strip of rows, beside its elements.
+        patience: Threads whose worth of multiply-adds nobody uses while all wait.
+        halving: To add the results of other slices, for each time that they halve.
+        gradients: Elements of partial sums that are added up in a cycle.
+    """
+
+    shared: float
+    registers: int
+    term: float
+    filled: float
+    strip: float
+    patience: float
+    halving: float
+    gradients: float
+
+
+@dataclass(frozen=True)
+class PlainProduct:
+    """Costs of a matrix product with multiply-adds, in cycles of a multiprocessor.
+
+    Attributes:
+        operand: Reads of an operand, as multiply-adds, which the rows or columns of a thread share.
+        filled: An element on its way to shared memory.
+        answer: Alone, until memory answers.
+        load: Alone, for each element that a thread fills.
+        launch: Alone, before and after all blocks.
+        more: Of a launch that only adds up partial sums.
+        results: Elements of partial sums that are added up in a cycle.
+    """
+
+    operand: float
+    filled: float
+    answer: float
+    load: float
+    launch: float
+    more: float
+    results: float
+
+
+@dataclass(frozen=True)
+class ByteRows:
+    """Cycles of a tile of rows of bytes.
+
+    Attributes:
+        mma: A product of fragments, in a multiprocessor.
+        step: Of 32 terms of a sum.
+        fragment: The same, for each fragment.
+        column: 16 columns of the product with the gradient, shared by the warps.
+        tile: What lies between the products.
+        narrow: The same, for each row that a thread takes by itself.
+        wide: For each row otherwise.
+        slice: For each slice.
+        thread: For each thread beyond 256.
+        arriving: Bytes that arrive in a cycle, while others are multiplied.
+        loaded: Bytes that arrive in a cycle, while nothing else is done.
+        answer: Until memory answers.
+        alone: The share of all that which does not depend on how many blocks are resident.
+        resident: The share for each block.
+    """
+
+    mma: float
+    step: float
+    fragment: float
+    column: float
+    tile: float
+    narrow: float
+    wide: float
+    slice: float
+    thread: float
+    arriving: float
+    loaded: float
+    answer: float
+    alone: float
+    resident: float
+
+
+@dataclass(frozen=True)
+class FloatRows:
+    """Cycles of a tile of rows of float32.
+
+    Attributes:
+        loaded: Bytes that arrive in a cycle.
+        tile: What lies between the products.
+        narrow: The same, for each row that a thread takes by itself.
+        wide: For each row otherwise.
+        slice: For each slice.
+        step: Of 8 terms of a sum.
+        fragment: The same, for each fragment.
+        column: 8 columns of the product with the gradient, for each row.
+        answer: Until memory answers, where rows do not come ahead.
+        alone: The share of all that which does not depend on how many blocks are resident.
+        resident: The share for each block.
+        apart: The share of the shorter of arriving and multiplying that the longer does not hide.
+        ahead: What a tile takes beside them where rows come ahead.
+        ahead_alone: As `alone`, where rows come ahead.
+        ahead_resident: As `resident`, where rows come ahead.
+    """
+
+    loaded: float
+    tile: float
+    narrow: float
+    wide: float
+    slice: float
+    step: float
+    fragment: float
+    column: float
+    answer: float
+    alone: float
+    resident: float
+    apart: float
+    ahead: float
+    ahead_alone: float
+    ahead_resident: float
+
+
+@dataclass(frozen=True)
+class Models:
+    """The constants of all models, for a GPU.
+
+    Attributes:
+        convolution: Of convolutions and input gradients on tensor cores.
+        weight_gradient: Of weight gradients on tensor cores.
+        product: Of matrix products on tensor cores.
+        launches: Of launches.
+        plain_convolution: Of convolutions with multiply-adds.
+        plain_weight_gradient: Of weight gradients with multiply-adds.
+        plain_product: Of matrix products with multiply-adds.
+        byte_rows: Of products with rows of bytes.
+        float_rows: Of products with rows of float32.
+    """
+
+    convolution: Costs
+    weight_gradient: Costs
+    product: Costs
+    launches: Launches
+    plain_convolution: PlainConvolution
+    plain_weight_gradient: PlainWeightGradient
+    plain_product: PlainProduct
+    byte_rows: ByteRows
+    float_rows: FloatRows
+
+
+@cache
+def _stored() -> Mapping[str, Mapping[str, Any]]:
+    """What was fitted, by the name of the GPU."""
+    folder = files("minicnn.backends._gpu").joinpath("fitted")
+    found = [json.loads(file.read_text("utf-8")) for file in folder.iterdir() if file.name.endswith(".json")]
+    return {one["gpu"]: one for one in found}
+
+
+def fitted_on(gpu: Gpu) -> Mapping[str, Any]:
+    """What was fitted on a GPU."""
+    names = [name for name in _stored() if name in gpu.name]
+    return _stored()[max(names, key=len)] if names else {}
+
+
+@cache
+def costs_on(gpu: Gpu) -> Models:
+    """Constants for a GPU: those that were fitted on it, and of the others those of the H200, as its description says.
+
+    Products of fragments take as long as its tensor cores are slow, all else stays.
+    """
+    own, made, slower = fitted_on(gpu), {}, FITTED.tensor / gpu.tensor
+    kinds = get_type_hints(Models)
+    for name in (field.name for field in fields(Models)):
+        one = kinds[name](**own.get(name, _stored()[FITTED.name][name])["constants"])
+        if isinstance(one, Costs) and name not in own:
+            one = replace(one, mma=one.mma * slower, fragments=one.fragments * max(1.0, slower))
+        made[name] = one
+    return Models(**made)
 
 
 def unfitted(gpu: Gpu) -> str:
-    """What to say of sizes that the model chose for a GPU to which it was not fitted; nothing if it was."""
-    return (
-        ""
-        if FITTED.name in gpu.name or gpu.name == "simulator"
-        else f", sizes by a model that was not fitted to {gpu.name}"
-    )
+    """What to say of sizes that a model chose for a GPU to which it was not fitted; nothing if it was."""
+    if gpu.name == "simulator" or set(KINDS) <= fitted_on(gpu).keys():
+        return ""
+    return f", sizes by a model that was not fitted to {gpu.name}"

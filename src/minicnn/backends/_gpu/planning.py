@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from minicnn import ops
+from minicnn.backends._gpu.costs import costs_on
 from minicnn.backends._gpu.cubin import Resources
 from minicnn.backends._gpu.device import Gpu
 from minicnn.backends._gpu.fusing import CONVOLUTIONS, Plan
@@ -22,8 +23,6 @@ from minicnn.backends._gpu.tile_times import PRECISIONS
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.backends.base import EACH_STEP
 from minicnn.program.graph import Node, Program, Spec, Value
-
-LAUNCH_CYCLES = 1600.0  # before and after the blocks of a launch
 
 
 def tiles_on(gpu: Gpu, options: Options) -> Tiles:
@@ -130,7 +129,7 @@ def _launch(plan: Plan, launch: Sequence[FusionGroup], write: Callable[[], Sourc
     nbytes = sum(v.nbytes for v in arrays.values())
     flops = [sum(_flops(n) for n in u.every) for u in launch]
     roof = max(nbytes / gpu.bandwidth, sum(f / _peak(plan.tiles, u) for f, u in zip(flops, launch, strict=True)))
-    modelled = [_cycles(u) / gpu.clock for u in launch]
+    modelled = [_cycles(u, gpu) / gpu.clock for u in launch]
     return PlannedLaunch(
         groups=launch,
         source=None if reference else write(),
@@ -138,16 +137,16 @@ def _launch(plan: Plan, launch: Sequence[FusionGroup], write: Callable[[], Sourc
         flops=sum(flops),
         nbytes=nbytes,
         roof=roof,
-        seconds=max([roof + LAUNCH_CYCLES / gpu.clock, *modelled]),
+        seconds=max([roof + costs_on(gpu).launches.launch / gpu.clock, *modelled]),
     )
 
 
-def _cycles(group: FusionGroup) -> float:
+def _cycles(group: FusionGroup, gpu: Gpu) -> float:
     """Cycles that the model of its tile says; 0 if there is none."""
     if group.tile is None:
         return 0.0
     plain = group.anchor.op.name in CONVOLUTIONS and not group.on_tensor_cores
-    return without_tensor_cores(group.anchor, group.tile) if plain else group.tile.score
+    return without_tensor_cores(group.anchor, group.tile, gpu) if plain else group.tile.score
 
 
 def _peak(tiles: Tiles, group: FusionGroup) -> float:

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from minicnn.backends._gpu.costs import costs_on
 from minicnn.backends._gpu.device import Gpu
 from minicnn.backends._gpu.region_layout import Layout, RowProduct, RowRegion
 from minicnn.backends._gpu.tiles import Tiles
@@ -122,6 +123,7 @@ def tile(one: RowRegion, gpu: Gpu) -> tuple[int, ...] | None:
         one: The region, with its product.
         gpu: The GPU that it is for.
     """
+    models = costs_on(gpu)
     best: tuple[float, tuple[int, ...]] | None = None
     for rows, threads, stages in itertools.product(ROWS, type(one.sizes).THREADS, (1, 2)):
         for slices in type(one.sizes).SLICES:
@@ -133,7 +135,7 @@ def tile(one: RowRegion, gpu: Gpu) -> tuple[int, ...] | None:
                 continue
             resident = min(fit, 2, -(-one.tiles // gpu.multiprocessors))
             blocks = min(one.tiles, gpu.multiprocessors * resident)
-            score = -(-one.tiles // blocks) * one.sizes.cycles(one.narrow, resident)
+            score = -(-one.tiles // blocks) * one.sizes.cycles(models, one.narrow, resident)
             if best is None or score < best[0]:
                 best = (score, (rows, threads, stages, slices, blocks, resident))
     return None if best is None else best[1]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from minicnn.backends._gpu.costs import Models
+
 
 @dataclass(frozen=True)
 class RowSizes:
@@ -90,22 +92,25 @@ class ByteSizes(RowSizes):
         backward = -(-self.rows // 32) * self.fragments * 2 + 4 * self.fragments + 8
         return total + max(forward, backward if self.back else 0) + 24
 
-    def cycles(self, narrow: bool, resident: int) -> float:
-        """Cycles of a tile in each block of a multiprocessor, fitted by hand to some thirty that were timed on an H200.
+    def cycles(self, models: Models, narrow: bool, resident: int) -> float:
+        """Cycles of a tile in each block of a multiprocessor.
 
         Args:
+            models: The constants for a GPU.
             narrow: Whether a thread takes a row by itself through what follows the product.
             resident: Blocks of a multiprocessor, 1 or 2.
         """
-        columns, load = -(-self.k // 16), self.rows * self.k
+        costs, columns, load = models.byte_rows, -(-self.k // 16), self.rows * self.k
         forward = max(
-            3.2 * self.tiles * self.steps * self.fragments,
-            -(-self.steps // self.slices) * (40 + 6 * self.fragments * self.own_tiles),
+            costs.mma * self.tiles * self.steps * self.fragments,
+            -(-self.steps // self.slices) * (costs.step + costs.fragment * self.fragments * self.own_tiles),
         )
-        backward = 3.2 * columns * -(-self.rows // 32) * self.fragments + 200 * columns / self.warps
-        rest = 4000 + (10 if narrow else 85) * self.rows + 100 * self.slices + 8 * (self.threads - 256)
-        arrival = load / 32 if self.stages > 1 else load / 20 + 1500
-        return (rest + forward + (backward if self.back else 0.0) + arrival) * (0.3 + 0.7 * resident)
+        backward = costs.mma * columns * -(-self.rows // 32) * self.fragments + costs.column * columns / self.warps
+        rest = costs.tile + (costs.narrow if narrow else costs.wide) * self.rows
+        rest += costs.slice * self.slices + costs.thread * (self.threads - 256)
+        arrival = load / costs.arriving if self.stages > 1 else load / costs.loaded + costs.answer
+        shared = costs.alone + costs.resident * resident
+        return (rest + forward + (backward if self.back else 0.0) + arrival) * shared
 
 
 class FloatSizes(RowSizes):
@@ -148,22 +153,25 @@ class FloatSizes(RowSizes):
         backward = 12 * self.groups + 8
         return weights + total + max(forward, backward if self.back else 0) + 64
 
-    def cycles(self, narrow: bool, resident: int) -> float:
-        """Cycles of a tile in each block of a multiprocessor, fitted to 277 that were timed on an H200.
+    def cycles(self, models: Models, narrow: bool, resident: int) -> float:
+        """Cycles of a tile in each block of a multiprocessor.
 
-        What this chooses for the sixteen steps and evaluations among them took 1.02 times as long as the fastest, and
-        1.13 times at most.
+        What this chooses for the sixteen steps and evaluations to which it was fitted took 1.02 times as long as the
+        fastest, and 1.13 times at most.
 
         Args:
+            models: The constants for a GPU.
             narrow: Whether a thread takes a row by itself through what follows the product.
             resident: Blocks of a multiprocessor, 1 or 2.
         """
-        load = self.rows * self.k * 4 / 20
+        costs = models.float_rows
+        load = self.rows * self.k * 4 / costs.loaded
         steps, columns = -(-self.steps // self.slices), -(-self.k // (16 * self.warps))
-        busy = 1900 + (40 if narrow else 60) * self.rows + 40 * self.slices  # what lies between the products
-        busy += (20 + 23 * self.groups * self.own_tiles) * steps
+        busy = costs.tile + (costs.narrow if narrow else costs.wide) * self.rows + costs.slice * self.slices
+        busy += (costs.step + costs.fragment * self.groups * self.own_tiles) * steps
         if self.back:
-            busy += 2 * self.groups * columns * self.rows
+            busy += costs.column * self.groups * columns * self.rows
         if self.stages == 1:
-            return (busy + load + 700) * (0.57 + 0.43 * resident)
-        return (max(busy, load) + 0.67 * min(busy, load) + 500) * (0.54 + 0.46 * resident)
+            return (busy + load + costs.answer) * (costs.alone + costs.resident * resident)
+        both = max(busy, load) + costs.apart * min(busy, load) + costs.ahead
+        return both * (costs.ahead_alone + costs.ahead_resident * resident)

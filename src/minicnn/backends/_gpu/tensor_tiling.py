@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 
-from minicnn.backends._gpu.costs import CONVOLUTION, LAUNCH, PRODUCT, WEIGHT_GRADIENT, costs_on
+from minicnn.backends._gpu.costs import Costs, costs_on
 from minicnn.backends._gpu.device import Gpu
-from minicnn.backends._gpu.tile_times import PRECISIONS, Blocks, Numbers, quotient
+from minicnn.backends._gpu.tile_times import PRECISIONS, Blocks, Candidates, Numbers, quotient
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.backends._gpu.tiling import Geometry, Tile
 from minicnn.ops.windows import Axes
@@ -53,7 +52,7 @@ class TensorTiles(Tiles):
 
     def _convolution(self, node: Node, pool: tuple[int, int] | None) -> Tile | None:
         made, plain = convolution(node, pool, self.gpu, self.precision), super().convolution(node, pool)
-        if made is None or (plain is not None and without_tensor_cores(node, plain) < made.score):
+        if made is None or (plain is not None and without_tensor_cores(node, plain, self.gpu) < made.score):
             return plain
         return made
 
@@ -66,9 +65,10 @@ class TensorTiles(Tiles):
         return cast(_T, _chosen[key])
 
 
-def without_tensor_cores(node: Node, tile: Tile) -> float:
-    """Cycles that a convolution takes with a tile of `tiling`, as measured for forty of them."""
-    return 3300 + 0.65 * tile.score + 2.8e-3 * node.outputs[0].size
+def without_tensor_cores(node: Node, tile: Tile, gpu: Gpu) -> float:
+    """Cycles that a convolution takes on a GPU with a tile of `tiling`."""
+    costs = costs_on(gpu).plain_convolution
+    return costs.launch + costs.scored * tile.score + costs.stored * node.outputs[0].size
 
 
 # What follows computes with arrays, one element for each combination of sizes.
@@ -84,8 +84,9 @@ def _widths(c: int) -> tuple[bool, ...]:
     return (True, False) if c < 8 else (False,)
 
 
-def _quickest(tiles: Iterator[Tile | None]) -> Tile | None:
-    return min((t for t in tiles if t is not None), key=lambda t: t.score, default=None)
+def _quickest(candidates: Iterable[Candidates], gpu: Gpu, costs: Costs, precision: str) -> Tile | None:
+    tiles = [tile for some in candidates if (tile := some.best(gpu, costs, precision)) is not None]
+    return min(tiles, key=lambda tile: tile.score, default=None)
 
 
 def _runs(length: Numbers) -> tuple[Numbers, Numbers]:
@@ -110,13 +111,18 @@ def _conflicts(patches: Numbers, columns: Numbers, down: Numbers, right: Numbers
 
 def convolution(node: Node, pool: tuple[int, int] | None, gpu: Gpu, precision: str) -> Tile | None:
     """The best tile of a convolution, its score the cycles that it takes; None if nothing fits."""
+    return _quickest(convolutions(node, pool, precision), gpu, costs_on(gpu).convolution, precision)
+
+
+def convolutions(node: Node, pool: tuple[int, int] | None, precision: str) -> list[Candidates]:
+    """Tiles of a convolution to choose from, which need not fit."""
     if node.outputs[0].dtype != "float32":
-        return None
+        return []
     g = Geometry.of(node, phased=True)
-    return _quickest(_convolution(g, pool, gpu, precision, wide=wide) for wide in _widths(g.c))
+    return [made for wide in _widths(g.c) if (made := _convolutions(g, pool, precision, wide=wide))]
 
 
-def _convolution(g: Geometry, pool: tuple[int, int] | None, gpu: Gpu, precision: str, *, wide: bool) -> Tile | None:
+def _convolutions(g: Geometry, pool: tuple[int, int] | None, precision: str, *, wide: bool) -> Candidates | None:
     n, oh, ow, f, c, kh, kw = g.n, g.oh, g.ow, g.f, g.c, g.kh, g.kw
     (sh, sw), (dh, dw) = g.strides, g.dilation
     planes, _ = PRECISIONS[precision]
@@ -152,30 +158,27 @@ def _convolution(g: Geometry, pool: tuple[int, int] | None, gpu: Gpu, precision:
     staged = nb * ih * ((iw - 1) * sw + (kw - 1) * dw + 1) * c if wide else 0 * nb
     blocks = quotient(n, nb) * quotient(eh, gy * py) * quotient(ew, gx * px) * quotient(f, fb) * g.groups
     down, right = py * sh * iw * size // 8, (px if wide else px * sw) * size // 8
-    costs = costs_on(gpu, CONVOLUTION)
     candidates = Blocks(
         blocks, threads, shared + staged * 4, py * px // 2, nt, 1, quotient(c, cc), steps,
-        costs.load * _conflicts(nb * gy * gx, gx, down, right), costs.transposed,
-        (nb * ih * iw * runs, steps * 2 * fb), staged,
+        _conflicts(nb * gy * gx, gx, down, right), (False, True), (nb * ih * iw * runs, steps * 2 * fb), staged,
     )  # fmt: skip
-    cycles = candidates.cycles(gpu, costs, precision)
-    best = int(np.argmin(cycles))
-    if cycles[best] == math.inf:
-        return None
-    py, px, gx, gy, nb, fb, nt, cc = sizes[:, best].tolist()
-    chosen = (eh, ew, nb, gy, gx, fb, cc, py, px, nt, wide)
-    return candidates.tile(best, precision, chosen, float(cycles[best]))
+    return Candidates(candidates, (eh, ew, nb, gy, gx, fb, cc, py, px, nt, wide))
 
 
 def weight_gradient(node: Node, gpu: Gpu, precision: str) -> Tile | None:
     """The best tile of a weight gradient, its score the cycles that it takes; None if nothing fits."""
+    return _quickest(weight_gradients(node, gpu, precision), gpu, costs_on(gpu).weight_gradient, precision)
+
+
+def weight_gradients(node: Node, gpu: Gpu, precision: str) -> list[Candidates]:
+    """Tiles of a weight gradient to choose from, which need not fit."""
     if node.outputs[0].dtype != "float32":
-        return None
+        return []
     c = node.inputs[1].shape[Axes.of(node.attrs["data_format"]).c] // node.attrs["groups"]
-    return _quickest(_weight_gradient(node, gpu, precision, wide=wide) for wide in _widths(c))
+    return [made for wide in _widths(c) if (made := _weight_gradients(node, gpu, precision, wide=wide))]
 
 
-def _weight_gradient(node: Node, gpu: Gpu, precision: str, *, wide: bool) -> Tile | None:
+def _weight_gradients(node: Node, gpu: Gpu, precision: str, *, wide: bool) -> Candidates | None:
     attrs = node.attrs
     axes, groups = Axes.of(attrs["data_format"]), attrs["groups"]
     y, x = node.inputs[0].shape, node.inputs[1].shape
@@ -212,26 +215,25 @@ def _weight_gradient(node: Node, gpu: Gpu, precision: str, *, wide: bool) -> Til
     strips = quotient(n, nb) * quotient(oh, th)
     cut = np.minimum(strips, np.maximum(1, goal * gpu.multiprocessors // pieces))
     down, right = (1 if wide else sh) * iw * size // 8, (1 if wide else sw) * size // 8
-    costs = costs_on(gpu, WEIGHT_GRADIENT)
     candidates = Blocks(
         cut * pieces, threads, shared, mw, nt, slices, quotient(strips, cut), steps,
-        costs.transposed * np.maximum(1, _conflicts(nb * th * ow, ow + 0 * nb, down, right)),
-        costs.transposed, (nb * ih * iw * runs, steps * 2 * fb), staged,
+        np.maximum(1, _conflicts(nb * th * ow, ow + 0 * nb, down, right)), (True, True),
+        (nb * ih * iw * runs, steps * 2 * fb), staged,
     )  # fmt: skip
-    cycles = candidates.cycles(gpu, costs, precision)
-    cycles = cycles + cut * kh * kw * c * f * groups / 1000  # the sum of the partial sums
-    best = int(np.argmin(cycles))
-    if cycles[best] == math.inf:
-        return None
-    cb, fb, nt, th, mw, slices, nb, _ = sizes[:, best].tolist()
-    chosen = (cb, fb, nb, th, mw, nt, slices, int(cut[best]), wide)
-    return candidates.tile(best, precision, chosen, float(cycles[best]), int(cut[best]))
+    beside = cut * kh * kw * c * f * groups / costs_on(gpu).launches.gradients
+    return Candidates(candidates, (cb, fb, nb, th, mw, nt, slices, cut, wide), cut, beside)
 
 
 def product(node: Node, gpu: Gpu, precision: str, *, joined: bool = False) -> Tile | None:
     """The best tile of a matrix product; `joined`: a launch that comes anyway adds up its partial sums."""
+    candidates = products(node, gpu, precision, joined=joined)
+    return _quickest(candidates, gpu, costs_on(gpu).product, precision)
+
+
+def products(node: Node, gpu: Gpu, precision: str, *, joined: bool = False) -> list[Candidates]:
+    """Tiles of a matrix product to choose from, which need not fit."""
     if node.outputs[0].dtype != "float32":
-        return None
+        return []
     (m, n), (ta, tb) = node.outputs[0].shape, (node.attrs["transpose_a"], node.attrs["transpose_b"])
     k = node.inputs[0].shape[0 if ta else 1]
     planes, _ = PRECISIONS[precision]
@@ -253,22 +255,16 @@ def product(node: Node, gpu: Gpu, precision: str, *, joined: bool = False) -> Ti
     fits &= (slices <= bk // 16) & ((goal == 0) | (run < k))
     sizes, threads, run = sizes[:, fits], threads[fits], run[fits]
     if not sizes.size:
-        return None
+        return []
     bm, bn, bk, mt, nt, slices, _ = sizes
     a = np.where(ta, bk * _runs(bm)[1], bm * _runs(bk)[1])
     b = np.where(tb, bn * _runs(bk)[1], bk * _runs(bn)[1])
     own, splits, tiles = threads // slices, quotient(k, run), quotient(m, bm) * quotient(n, bn)
     shared = np.maximum((a + b) * planes * 2, slices // 2 * mt * nt * 4 * own * 4)
-    costs = costs_on(gpu, PRODUCT)
     candidates = Blocks(
-        tiles * splits, threads, shared, mt, nt, slices, run // bk, bk // 16,
-        costs.transposed if ta else costs.load, costs.load if tb else costs.transposed,
+        tiles * splits, threads, shared, mt, nt, slices, run // bk, bk // 16, 1, (ta, not tb),
         (bm * bk // 8, bn * bk // 8),
     )  # fmt: skip
-    cycles = candidates.cycles(gpu, costs, precision)
-    cycles = cycles + np.where(splits > 1, (0 if joined else LAUNCH) + splits * m * n / 400, 0.0)
-    best = int(np.argmin(cycles))
-    if cycles[best] == math.inf:
-        return None
-    chosen = (*sizes[:6, best].tolist(), int(splits[best]))
-    return candidates.tile(best, precision, chosen, float(cycles[best]), int(splits[best]))
+    launches = costs_on(gpu).launches
+    beside = np.where(splits > 1, (0 if joined else launches.more) + splits * m * n / launches.results, 0.0)
+    return [Candidates(candidates, (bm, bn, bk, mt, nt, slices, splits), splits, beside)]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from minicnn.backends._gpu.costs import MOST_BLOCKS, SPARE_REGISTERS, Costs
+from minicnn.backends._gpu.costs import SPARE_REGISTERS, Costs
 from minicnn.backends._gpu.device import Gpu
 from minicnn.backends._gpu.tiling import SCALE_SHARED, SUM_SHARED, Tile
 
@@ -37,8 +37,8 @@ class Blocks:
         slices: Groups of warps that share the terms of a sum.
         passes: How often shared memory is filled.
         steps: Of 16 terms each, of a pass.
-        left: Cycles of loading four matrices of the left operand, with the conflicts of banks.
-        right: The same for the right operand.
+        left: How often loading four matrices of the left operand asks the same banks.
+        across: Whether the matrices of the left and of the right operand lie across.
         runs: Runs of eight elements that a pass fills, of both operands.
         staged: Elements that a pass stages before, 0 if none.
     """
@@ -52,7 +52,7 @@ class Blocks:
     passes: Numbers
     steps: Numbers
     left: Numbers
-    right: float
+    across: tuple[Numbers, Numbers]
     runs: tuple[Numbers, Numbers]
     staged: Numbers = 0
 
@@ -64,8 +64,9 @@ class Blocks:
         registers = quotient(registers, 8) * 8
         resident = np.minimum(gpu.threads_multiprocessor // self.threads, gpu.registers // (self.threads * registers))
         resident = np.minimum(resident, gpu.shared_multiprocessor // (self.shared + gpu.shared_reserved))
-        resident = np.minimum(resident, min(MOST_BLOCKS, gpu.blocks_multiprocessor))
-        loads = self.m * self.left + self.n / 2 * self.right
+        resident = np.minimum(resident, min(costs.resident, gpu.blocks_multiprocessor))
+        left, right = (np.where(across, costs.transposed, costs.load) for across in self.across)
+        loads = self.m * (left * self.left) + self.n / 2 * right
         multiplied = np.maximum(fragments * products * costs.mma, loads * planes)
         multiplied = self.steps * (self.threads // 32 // self.slices) * multiplied
         depth = products * np.maximum(costs.fragment, fragments * costs.fragments) + costs.step
@@ -77,7 +78,7 @@ class Blocks:
             more = more + quotient(np.maximum(0, own - 6), 3)
         waiting = answers * costs.answer + more * costs.more
         waiting = waiting + (self.staged > 0) * costs.stage + quotient(self.staged, self.threads) * costs.stage_each
-        ending = np.log2(self.slices) * (4 * fragments * costs.halving + 60)
+        ending = np.log2(self.slices) * (4 * fragments * costs.halving + costs.barrier)
         ending = ending + fragments * self.threads / self.slices / 8 * costs.stored
         busy = self.passes * (multiplied + filled) + ending + costs.block
         alone = self.passes * (np.maximum(multiplied, quotient(self.steps, self.slices) * depth) + filled + waiting)
@@ -89,7 +90,37 @@ class Blocks:
         cycles = np.maximum(each * busy, quotient(each, resident) * alone) + costs.first * busy
         return np.where(fits, cycles + costs.launch, math.inf)
 
-    def tile(self, k: int, precision: str, sizes: tuple[int, ...], score: float, splits: int = 1) -> Tile:
+
+@dataclass(frozen=True)
+class Candidates:
+    """Tiles to choose from.
+
+    Attributes:
+        blocks: Their blocks.
+        sizes: The numbers that the kernel takes, in order; those that differ are arrays.
+        splits: Into how many partial sums each sum is split.
+        beside: Cycles of adding these up.
+    """
+
+    blocks: Blocks
+    sizes: tuple[Numbers, ...]
+    splits: Numbers = 1
+    beside: Numbers = 0.0
+
+    def cycles(self, gpu: Gpu, costs: Costs, precision: str) -> Numbers:
+        """Cycles of each on a GPU; infinity if it does not fit."""
+        return self.blocks.cycles(gpu, costs, precision) + self.beside
+
+    def tile(self, k: int, precision: str, score: float = 0.0) -> Tile:
         """The tile of candidate k."""
-        blocks, threads, shared = (int(of[k]) for of in (self.blocks, self.threads, self.shared))
-        return Tile(sizes, blocks, threads, splits, precision, shared, score=score)
+        blocks, threads, shared, splits, *sizes = (
+            int(of[k]) if isinstance(of, np.ndarray) else of
+            for of in (self.blocks.blocks, self.blocks.threads, self.blocks.shared, self.splits, *self.sizes)
+        )
+        return Tile(tuple(sizes), blocks, threads, splits, precision, shared, score=score)
+
+    def best(self, gpu: Gpu, costs: Costs, precision: str) -> Tile | None:
+        """The tile that takes the least time, its score the cycles; None if none fits."""
+        cycles = self.cycles(gpu, costs, precision)
+        k = int(np.argmin(cycles))
+        return None if cycles[k] == math.inf else self.tile(k, precision, float(cycles[k]))

@@ -6,6 +6,7 @@ import itertools
 import math
 from dataclasses import dataclass, replace
 
+from minicnn.backends._gpu.costs import PlainConvolution, PlainWeightGradient, costs_on
 from minicnn.backends._gpu.device import Gpu
 from minicnn.backends._gpu.elements import window
 from minicnn.backends._gpu.trees import Image, Window
@@ -75,11 +76,11 @@ def _up(n: int, step: int) -> int:
     return -(-n // step) * step
 
 
-def _resident(gpu: Gpu, threads: int, registers: int, shared: int) -> int:
-    """Blocks of a multiprocessor as the scores count them: of 228 KB of shared memory they take 220,000 bytes."""
-    warps = _up(threads, 32)
-    usable = gpu.shared_multiprocessor * 220_000 // (228 * 1024)
-    return max(1, min(gpu.threads_multiprocessor // warps, gpu.registers // (warps * registers), usable // shared))
+def _resident(gpu: Gpu, costs: PlainConvolution | PlainWeightGradient, threads: int, shared: int) -> int:
+    """Blocks of a multiprocessor as the scores count them."""
+    warps, usable = _up(threads, 32), int(gpu.shared_multiprocessor * costs.shared)
+    fit = gpu.registers // (warps * costs.registers), usable // shared
+    return max(1, min(gpu.threads_multiprocessor // warps, *fit))
 
 
 def _filters(f: int) -> int:
@@ -184,7 +185,7 @@ def convolution(
     (sh, sw), (dh, dw) = g.strides, g.dilation
     eh, ew = (oh, ow) if pool is None else (oh // pool[0] * pool[0], ow // pool[1] * pool[1])
     ph, pw = pool or (1, 1)
-    fx = _filters(f)
+    fx, costs = _filters(f), costs_on(gpu).plain_convolution
     best: tuple[float, Tile] | None = None
     for py, px in itertools.product((1, 2, 3), (1, 2, 3, 4, 5, 6, 8)):
         if py % ph or px % pw or py * px > 12:
@@ -210,7 +211,7 @@ def convolution(
                     continue
                 cc = -(-c // -(-c // cc))
                 blocks = -(-n // nb) * -(-eh // th) * -(-ew // tw) * -(-f // fb) * g.groups
-                resident = _resident(gpu, threads, 96, cc * per_channel)
+                resident = _resident(gpu, costs, threads, cc * per_channel)
                 # Time of one multiprocessor in multiply-adds of a thread, for all waves of blocks.
                 rounds = (
                     max(blocks / gpu.multiprocessors, 1.0)
@@ -218,10 +219,10 @@ def convolution(
                     else math.ceil(blocks / gpu.multiprocessors)
                 )
                 work = py * px * fx * kh * kw * c * _up(threads, 32) / gpu.lanes32
-                filled = nb * ih * iw * c / 128 * 8 + kh * kw * fb * c / 128 * 4
+                filled = nb * ih * iw * c * costs.filled + kh * kw * fb * c * costs.filters
                 together = min(resident, math.ceil(blocks / gpu.multiprocessors)) * _up(threads, 32)
-                patience = 1.0 + 600.0 / together
-                score = rounds * (work * (1 + loads) * patience + filled) + 400 * rounds / resident
+                patience = 1.0 + costs.patience / together
+                score = rounds * (work * (1 + loads) * patience + filled) + costs.round * rounds / resident
                 if best is None or score < best[0]:
                     sizes = (eh, ew, nb, th, tw, fb, cc, py, px, fx)
                     best = (score, Tile(sizes, blocks, threads, shared=cc * per_channel, score=score))
@@ -230,7 +231,7 @@ def convolution(
 
 def weight_gradient(node: Node, *, gpu: Gpu, limits: Limits = LIMITS) -> Tile | None:
     """Tile of conv2d_weight_gradient; None if nothing fits."""
-    attrs, itemsize = node.attrs, ITEMSIZE[node.outputs[0].dtype]
+    attrs, itemsize, costs = node.attrs, ITEMSIZE[node.outputs[0].dtype], costs_on(gpu).plain_weight_gradient
     axes, groups = Axes.of(attrs["data_format"]), attrs["groups"]
     y, x = node.inputs[0].shape, node.inputs[1].shape
     n, oh, ow, f, c = y[axes.n], y[axes.h], y[axes.w], y[axes.c] // groups, x[axes.c] // groups
@@ -261,14 +262,15 @@ def weight_gradient(node: Node, *, gpu: Gpu, limits: Limits = LIMITS) -> Tile | 
                 splits = min(strips, max(1, goal * gpu.multiprocessors // tiles))
                 blocks = splits * tiles
                 runs = -(-th * _up(ow, px) // px // slices)
-                resident = _resident(gpu, threads, 112, shared)
+                resident = _resident(gpu, costs, threads, shared)
                 each = -(-strips // splits)
-                work = runs * px * kb * kw * fx * _up(threads, 32) / gpu.lanes32 * 1.6
-                filled = (ih * iw * cb + th * ow * fb) / 128 * 8 + 300
+                work = runs * px * kb * kw * fx * _up(threads, 32) / gpu.lanes32 * costs.term
+                filled = (ih * iw * cb + th * ow * fb) * costs.filled + costs.strip
                 rounds = math.ceil(blocks / gpu.multiprocessors)
                 together = min(resident, rounds) * _up(threads, 32)
-                score = rounds * each * (work * (1 + 200 / together) + filled) + rounds * math.log2(2 * slices) * 100
-                score += splits * kh * kw * c * f * groups / 4000  # the sum of the partial sums
+                score = rounds * each * (work * (1 + costs.patience / together) + filled)
+                score += rounds * math.log2(2 * slices) * costs.halving
+                score += splits * kh * kw * c * f * groups / costs.gradients  # the sum of the partial sums
                 if best is None or score < best[0]:
                     sizes = (kb, cb, fb, th, px, fx, slices, splits)
                     best = (score, Tile(sizes, blocks, threads, splits, shared=shared, score=score))
@@ -286,6 +288,7 @@ def product(node: Node, *, gpu: Gpu, joined: bool = False, limits: Limits = LIMI
     """
     (m, n), ta = node.outputs[0].shape, node.attrs["transpose_a"]
     k, itemsize = node.inputs[0].shape[0 if ta else 1], ITEMSIZE[node.outputs[0].dtype]
+    costs = costs_on(gpu).plain_product
     best: tuple[float, Tile] | None = None
     for bm, bn, tm, tn in limits.products:
         tiles, threads = -(-m // bm) * -(-n // bn), bm // tm * (bn // tn)
@@ -303,10 +306,10 @@ def product(node: Node, *, gpu: Gpu, joined: bool = False, limits: Limits = LIMI
             # Cycles: all blocks of a multiprocessor, each step of bk terms at least as long as memory takes to answer.
             blocks = tiles * splits
             rounds = math.ceil(blocks / gpu.multiprocessors)
-            compute = rounds * bk * bm * bn / gpu.lanes32 * (1 + 1.5 / tm + 1.5 / tn)
-            compute += rounds * (bm + bn) * bk / 128 * 6
-            score = run / bk * (max(compute, 1200.0) + 20 * loads) + 2000
-            score += (0 if joined else 2500) + splits * m * n / 400 if splits > 1 else 0
+            compute = rounds * bk * bm * bn / gpu.lanes32 * (1 + costs.operand / tm + costs.operand / tn)
+            compute += rounds * (bm + bn) * bk * costs.filled
+            score = run / bk * (max(compute, costs.answer) + costs.load * loads) + costs.launch
+            score += (0 if joined else costs.more) + splits * m * n / costs.results if splits > 1 else 0
             if best is None or score < best[0]:
                 sizes, shared = (bm, bn, bk, tm, tn, splits), (bm + bn + 8) * bk * itemsize
                 best = (score, Tile(sizes, blocks, threads, splits, shared=shared, score=score))
