@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minicnn import Sequential
+from minicnn import Sequential, zoo
 from minicnn.backends import get_backend
 from minicnn.layers import (
     BatchNormalization,
@@ -37,7 +37,9 @@ def _group_normalised() -> Sequential:
 NETWORKS: dict[str, tuple[Callable[[], Any], tuple[int, int, int]]] = {
     "batch normalisation": (_batch_normalised, (28, 28, 1)),
     "group normalisation": (_group_normalised, (12, 12, 3)),
+    "resnet18": (lambda: zoo.get_model("resnet18", num_classes=3, input_shape=(64, 64, 3)), (64, 64, 3)),
 }
+SMALL = ["batch normalisation", "group normalisation"]
 ON_GPU = ["jax:cuda", "torch.compile:cuda"]
 
 
@@ -58,7 +60,8 @@ def _backend(name: str) -> Any:
 @pytest.mark.parametrize(
     ("backend", "name", "background"),
     [
-        *product(["jax:cpu"], NETWORKS, [False, True]),
+        *product(["jax:cpu"], SMALL, [False, True]),
+        *([("jax:cpu", "resnet18", False)] if FULL else []),
         ("torch.compile:cpu", "batch normalisation", False),
         *(pytest.param(*case, marks=pytest.mark.gpu) for case in product(ON_GPU, NETWORKS, [False, True])),
     ],
@@ -67,7 +70,8 @@ def test_gradients(backend: str, name: str, background: bool) -> None:
     compiled = _backend(backend)
     make, shape = NETWORKS[name]
     rng = np.random.default_rng(0)
-    model, x, y = make(), rng.standard_normal((32, *shape)), rng.integers(0, 3, 32)
+    samples = 32 if name in SMALL else 8
+    model, x, y = make(), rng.standard_normal((samples, *shape)), rng.integers(0, 3, samples)
     if background:  # many equal elements
         x[:, : shape[0] // 2] = 0
     weights = {}
