@@ -6,7 +6,9 @@ import errno
 import io
 import os
 import resource
+import signal
 import stat
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +20,7 @@ import minicnn.callbacks.records
 import minicnn.files
 from minicnn.callbacks import BackupAndRestore, CSVLogger, ModelCheckpoint
 from minicnn.files import UNFINISHED, write_file
+from support.killed import finish, start
 from support.small_training import compiled, digits, network
 
 FORM = r"Results are written to a place with permission and room\. Received: .+\. [A-Z].+\."
@@ -152,3 +155,17 @@ def test_a_new_file_follows_the_umask(mask: int, tmp_path: Path) -> None:
     finally:
         os.umask(before)
     assert mode(tmp_path / "m") == mode(tmp_path / "text") == 0o666 & ~mask
+
+
+def test_what_a_killed_process_left_behind_goes_after_an_hour(tmp_path: Path) -> None:
+    path = tmp_path / "m"
+    for _ in range(2):
+        finish(start("save", "numpy", path, "write:1"), -signal.SIGKILL)
+    old, new = tmp_path.iterdir()
+    folder = tmp_path / f".run{UNFINISHED}"  # of a run, which sees to its own
+    folder.mkdir()
+    hour_ago = time.time() - 3700
+    for left in (old, folder):
+        os.utime(left, (hour_ago, hour_ago))
+    network().save(path)
+    assert set(tmp_path.iterdir()) == {path, new, folder}

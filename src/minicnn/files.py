@@ -20,8 +20,9 @@ from minicnn.extras import install
 Tensors = dict[str, np.ndarray[Any, Any]]
 Path = str | os.PathLike[str]
 
-# End of the names of what is being written; one is left behind only by a process that was killed.
-UNFINISHED = ".minicnn.tmp"
+# End of the names of what is being written; one is left behind only by a process that was killed. One to which nobody
+# has written for so many seconds is taken for such.
+UNFINISHED, ABANDONED = ".minicnn.tmp", 3600
 # Bounds of what is read as JSON: bytes, and brackets within brackets. A network of 10,000 layers takes some 4 MB.
 MOST_TEXT, MOST_DEPTH = 1 << 24, 200
 # A file of more bytes than this, of which the disk holds less than a hundredth, is a hole and no model.
@@ -90,7 +91,8 @@ def _parents(folder: str) -> Iterator[str]:
 def write_file(path: Path, data: bytes, *, folders: bool = False) -> None:
     """Write a file so that at any moment, whatever interrupts it, the old one or the new one is there, whole.
 
-    The mode is that of the file that is replaced; a new one follows the umask.
+    The mode is that of the file that is replaced; a new one follows the umask. What processes that were killed while
+    they wrote have left behind in the folder is removed after an hour.
 
     Args:
         path: The file.
@@ -122,7 +124,18 @@ def write_file(path: Path, data: bytes, *, folders: bool = False) -> None:
             with suppress(FileNotFoundError):
                 os.unlink(unfinished)
             raise
+        _remove_abandoned(target)
         sync_folder(folder)
+
+
+def _remove_abandoned(written: str) -> None:
+    """Remove what others did not finish in the folder of a file, long before it was written by the same clock."""
+    with suppress(OSError), os.scandir(os.path.dirname(written)) as entries:
+        last = os.stat(written).st_mtime - ABANDONED
+        for entry in entries:
+            left = entry.name.endswith(UNFINISHED) and entry.is_file(follow_symlinks=False)
+            if left and entry.stat(follow_symlinks=False).st_mtime < last:
+                os.unlink(entry)
 
 
 def write_tensors(path: Path, tensors: Mapping[str, np.ndarray[Any, Any]], about: Mapping[str, Any]) -> None:

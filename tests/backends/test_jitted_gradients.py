@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 
-from minicnn import Sequential
+from minicnn import Sequential, zoo
 from minicnn.backends import get_backend
 from minicnn.layers import (
     BatchNormalization,
@@ -20,6 +21,7 @@ from minicnn.layers import (
     Input,
     MaxPooling2D,
 )
+from support.campaign import FULL
 from support.network_gradients import gradient_program, largest_difference, network_gradients
 
 
@@ -35,16 +37,41 @@ def _group_normalised() -> Sequential:
 NETWORKS: dict[str, tuple[Callable[[], Any], tuple[int, int, int]]] = {
     "batch normalisation": (_batch_normalised, (28, 28, 1)),
     "group normalisation": (_group_normalised, (12, 12, 3)),
+    "resnet18": (lambda: zoo.get_model("resnet18", num_classes=3, input_shape=(64, 64, 3)), (64, 64, 3)),
 }
+SMALL = ["batch normalisation", "group normalisation"]
+ON_GPU = ["jax:cuda", "torch.compile:cuda"]
 
 
-@pytest.mark.parametrize("background", [False, True])
-@pytest.mark.parametrize("name", NETWORKS)
-def test_gradients_on_jax(name: str, background: bool) -> None:
-    pytest.importorskip("jax")
+def _backend(name: str) -> Any:
+    """The backend, if this machine has it. On a CPU, PyTorch's compiler takes minutes: that is for the campaign."""
+    library, _, device = name.partition(":")
+    pytest.importorskip(library.partition(".")[0])
+    try:
+        if library != "torch.compile":
+            return get_backend(name)
+        from support.torch_compile import CompiledTorchBackend
+
+        return CompiledTorchBackend(device, compiler="inductor" if FULL or device == "cuda" else "aot_eager")
+    except RuntimeError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize(
+    ("backend", "name", "background"),
+    [
+        *product(["jax:cpu"], SMALL, [False, True]),
+        *([("jax:cpu", "resnet18", False)] if FULL else []),
+        ("torch.compile:cpu", "batch normalisation", False),
+        *(pytest.param(*case, marks=pytest.mark.gpu) for case in product(ON_GPU, NETWORKS, [False, True])),
+    ],
+)
+def test_gradients(backend: str, name: str, background: bool) -> None:
+    compiled = _backend(backend)
     make, shape = NETWORKS[name]
     rng = np.random.default_rng(0)
-    model, x, y = make(), rng.standard_normal((32, *shape)), rng.integers(0, 3, 32)
+    samples = 32 if name in SMALL else 8
+    model, x, y = make(), rng.standard_normal((samples, *shape)), rng.integers(0, 3, samples)
     if background:  # many equal elements
         x[:, : shape[0] // 2] = 0
     weights = {}
@@ -53,7 +80,5 @@ def test_gradients_on_jax(name: str, background: bool) -> None:
         spread = (2 / fan) ** 0.5 if len(weight.shape) > 1 else 0.1
         weights[path] = rng.standard_normal(weight.shape) * spread + (len(weight.shape) == 1)
     expected = network_gradients(model, x, y, weights, get_backend("numpy"), "float64")
-    error, path = largest_difference(
-        network_gradients(model, x, y, weights, get_backend("jax:cpu"), "float32"), expected
-    )
+    error, path = largest_difference(network_gradients(model, x, y, weights, compiled, "float32"), expected)
     assert error < 1e-3, path

@@ -107,7 +107,8 @@ def test_a_kernel_of_merged_nodes_is_named_after_the_largest(monkeypatch: pytest
 def test_candidates_compute_the_same_and_go_on_as_if_nobody_had_looked(network: str, scaled: bool) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("jax")
-    settings = settings_of(network, "synthetic_digits", samples=40, hold_out=0)
+    batch = {} if network == "mlp" else {"batch_size": 16}
+    settings = settings_of(network, "synthetic_digits", samples=40, hold_out=0, **batch)
     names = [
         "numpy",
         "torch:cpu",
@@ -116,7 +117,9 @@ def test_candidates_compute_the_same_and_go_on_as_if_nobody_had_looked(network: 
         *([] if network == "mlp" else ["torch.nn-loader:cpu"]),
     ]
     trainers = {name: trainer(name, settings, scaled=scaled) for name in names}
-    assert parity({n: t.probe() for n, t in trainers.items()}, "numpy", gradient_tolerance(settings)) == {}
+    for epoch in (0, 1):
+        probes = {n: t.probe(epoch) for n, t in trainers.items()}
+        assert parity(probes, "numpy", gradient_tolerance(settings)) == {}
     train = "train_whole" if network == "mlp" else "train_epoch"
     rows = {n: getattr(t, train)(*([2] if network == "mlp" else [])) for n, t in trainers.items()}
     losses = [row["loss"] for row in rows.values()]
@@ -150,7 +153,7 @@ def test_a_loader_with_workers_gives_the_same() -> None:
 
 def test_a_probe_leaves_no_trace() -> None:
     looked, not_looked = trainer("numpy", SETTINGS), trainer("numpy", SETTINGS)
-    looked.probe()
+    assert looked.probe(0).loss != looked.probe(1).loss, "the batch is another"
     rows = [t.train_epoch() for t in (looked, not_looked)]
     assert rows[0]["loss"] == rows[1]["loss"]
     assert looked.evaluate("test")["loss"] == not_looked.evaluate("test")["loss"]

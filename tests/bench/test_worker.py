@@ -35,10 +35,10 @@ def test_an_object_that_cannot_be_made_says_why() -> None:
 
 
 def test_who_computes_something_else_is_refused_and_not_timed() -> None:
-    names = ["right", "numpy", "wrong", "mad", "nan", "broken", "absent"]
+    names = ["right", "numpy", "kinked", "wrong", "mad", "nan", "broken", "absent"]
     with Comparison(names, Rival) as comparison:
         comparison.check(rtol=1e-4)
-        assert comparison.names == ["right", "numpy"]
+        assert comparison.names == ["right", "numpy", "kinked"]
         assert comparison.refused == {"wrong", "mad", "nan"}
         assert comparison.out["wrong"].startswith(
             "refused, because its gradient of dense/kernel differs from numpy's by "
@@ -49,7 +49,7 @@ def test_who_computes_something_else_is_refused_and_not_timed() -> None:
         assert comparison.out["broken"] == "failed: Rivals compute. Received: nothing."
         assert comparison.out["absent"] == "failed: Rivals have a library. Received: none. Install it."
         times = comparison.time("turn", rounds=3, warmup=0)
-        assert list(times) == ["right", "numpy"]
+        assert list(times) == ["right", "numpy", "kinked"]
         assert all(len(samples) == 3 for samples in times.values())
 
 

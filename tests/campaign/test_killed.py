@@ -29,31 +29,27 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     }  # fmt: skip
 
 
-_DIGESTS: dict[str, str] = {}
-
-
-def undisturbed(backend: str, compiled: dict[str, str]) -> str:
-    if backend not in _DIGESTS:
-        _DIGESTS[backend] = finish(start("fit", backend, "/nowhere", "never", 0, **compiled)).split()[-1]
-    return _DIGESTS[backend]
+def check_end(backend: str, folder: Path, compiled: dict[str, str], *kills: str) -> str:
+    """A training that is killed at these points goes on to its end, with the bits of one that is not: their digest."""
+    resumed, undisturbed = finish(start("fit", backend, folder, *kills, "to-the-end", **compiled)).split()[-2:]
+    assert resumed == undisturbed
+    assert not folder.exists()  # nor what was left of the file that was being written
+    return undisturbed
 
 
 @pytest.mark.parametrize(
-    ("backend", "where", "count"),
+    ("backend", "kills"),
     [
-        ("numpy", "write", 1), ("numpy", "write", 3), ("numpy", "fsync", 3), ("numpy", "fsync", 6),
-        ("numpy", "replace", 1), ("numpy", "replace", 4), ("torch", "write", 4), ("jax", "replace", 3),
+        ("numpy", ["write:1", "write:3", "fsync:3", "replace:1"]),
+        ("numpy", ["fsync:6", "replace:4"]),
+        ("torch", ["write:4"]),
+        ("jax", ["replace:3"]),
     ],
-)  # fmt: skip
-def test_fit_killed_while_it_writes(
-    backend: str, where: str, count: int, tmp_path: Path, compiled: dict[str, str]
-) -> None:
+)
+def test_fit_killed_while_it_writes(backend: str, kills: list[str], tmp_path: Path, compiled: dict[str, str]) -> None:
+    """Each kill but the first meets a training that goes on from a back-up."""
     pytest.importorskip(backend)
-    folder = tmp_path / "backup"
-    finish(start("fit", backend, folder, where, count, **compiled), -signal.SIGKILL)
-    out = finish(start("fit", backend, folder, "", 0, **compiled))
-    assert out.split()[-1] == undisturbed(backend, compiled)
-    assert not folder.exists()  # nor what was left of the file that was being written
+    check_end(backend, tmp_path / "backup", compiled, *kills)
 
 
 def kill_at_a_moment(process: Any, rng: random.Random, longest: float) -> tuple[int, str]:
@@ -69,13 +65,12 @@ def kill_at_a_moment(process: Any, rng: random.Random, longest: float) -> tuple[
 @pytest.mark.parametrize("seed", range(size(50, 1)))
 def test_fit_killed_at_random_moments(seed: int, backend: str, tmp_path: Path, compiled: dict[str, str]) -> None:
     pytest.importorskip(backend)
-    expected, rng, folder = undisturbed(backend, compiled), random.Random(seed), tmp_path / "backup"
+    rng, folder, ready = random.Random(seed), tmp_path / "backup", set()
     for _ in range(rng.randint(1, 3)):
-        code, out = kill_at_a_moment(start("fit", backend, folder, "time", 0, **compiled), rng, 0.5)
+        code, out = kill_at_a_moment(start("fit", backend, folder, "time", **compiled), rng, 0.5)
         if code == 0:  # it was ready before, and with it went the back-up
-            assert out.split()[-1] == expected
-    assert finish(start("fit", backend, folder, "", 0, **compiled)).split()[-1] == expected
-    assert not folder.exists()
+            ready.add(out.split()[-1])
+    assert ready <= {check_end(backend, folder, compiled)}
 
 
 def number_of(path: Path) -> int:
@@ -90,9 +85,10 @@ def test_save_killed_at_random_moments(seed: int, tmp_path: Path) -> None:
     rng, path = random.Random(seed), tmp_path / "model"
     where = rng.choice(["time", "write", "fsync", "replace"])
     if where == "time":
-        _, out = kill_at_a_moment(start("save", "numpy", path, where, 0), rng, 0.3)
+        _, out = kill_at_a_moment(start("save", "numpy", path, where), rng, 0.3)
     else:
-        out = finish(start("save", "numpy", path, where, rng.randint(1, 9)), -signal.SIGKILL).removeprefix("ready")
+        point = f"{where}:{rng.randint(1, 9)}"
+        out = finish(start("save", "numpy", path, point), -signal.SIGKILL).removeprefix("ready")
     saved = int([0, *out.split()][-1])
     assert path.exists() or saved == 0
     if path.exists():
@@ -101,16 +97,17 @@ def test_save_killed_at_random_moments(seed: int, tmp_path: Path) -> None:
 
 def test_two_that_save_to_one_file_leave_it_whole_at_any_time(tmp_path: Path) -> None:
     path = tmp_path / "model"
-    writers = [start("save", "numpy", path, "time", 0) for _ in range(2)]
+    writers = [start("save", "numpy", path, "time") for _ in range(2)]
     looks = 0
     while any(w.poll() is None for w in writers):
         if path.exists():
             assert number_of(path) >= 1
             looks += 1
+        time.sleep(0.005)
     for writer in writers:
         finish(writer)
     assert looks > 5
-    assert number_of(path) == 199
+    assert number_of(path) == 99
     assert list(tmp_path.iterdir()) == [path]
 
 

@@ -9,26 +9,37 @@ import numpy as np
 import pytest
 
 from support import random_networks
-from support.campaign import FULL, size
+from support.campaign import FULL, NAMED, seconds_left, size
 from support.killed import start
 
-# Networks of an ordinary run. One takes a tenth of a second with PyTorch, three with JAX, and up to ten with Numba,
-# which compiles three steps; that is for the whole campaign.
-SMALL = {"torch:cpu": 10, "jax:cpu": 1, "array_api_strict": 5} | ({"numba": 0} if FULL else {})
+# Networks of an ordinary run: the first, and how many. One takes a tenth of a second with PyTorch, three with JAX, and
+# up to ten with Numba, which compiles three steps; that is for the whole campaign. JAX was once wrong by 19,000
+# tolerances on network 71, where XLA computed the elements of a maximum anew.
+SMALL = {"torch:cpu": (0, 10), "jax:cpu": (71, 1), "array_api_strict": (0, 5)} | ({"numba": (0, 0)} if FULL else {})
 PARTS = size(10, 1)
+# Many processes share a GPU and the processor: none takes all of the memory, or a pool of its own to compile with.
+ENVIRONMENT = {
+    "JAX_ENABLE_X64": "1", "XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TORCHINDUCTOR_COMPILE_THREADS": "1",
+}  # fmt: skip
 
 
 @pytest.mark.no_cover
 @pytest.mark.parametrize("part", range(PARTS))
-@pytest.mark.parametrize("backend", SMALL)
+@pytest.mark.parametrize("backend", NAMED or SMALL)
 def test_five_steps(backend: str, part: int, tmp_path: Path) -> None:
-    pytest.importorskip(backend.partition(":")[0])
-    count = size(300, SMALL[backend]) // PARTS
-    environment = {"JAX_ENABLE_X64": "1", "MINICNN_CACHE": str(tmp_path)}
-    process = start(backend, part * count, count, module="support.random_networks", **environment)
+    if not NAMED:  # one that is asked for is there, or the test fails
+        pytest.importorskip(backend.partition(":")[0])
+    if (left := seconds_left()) <= 0:
+        pytest.skip(f"the time was over before {backend} had its turn")
+    first, count = (part * (300 // PARTS), 300 // PARTS) if FULL else SMALL.get(backend, (0, 5))
+    process = start(
+        backend, first, count, left, module="support.random_networks", MINICNN_CACHE=str(tmp_path), **ENVIRONMENT
+    )
     with process:
-        out, _ = process.communicate()
-    assert (out, process.returncode) == ("", 0)
+        *wrong, done = process.communicate()[0].splitlines() or [""]
+    assert (wrong, process.returncode) == ([], 0)
+    if int(done) < count:
+        pytest.skip(f"the time was over after {done} of {count} networks of {backend}, none of which disagreed")
 
 
 def test_a_network_follows_from_its_seed_and_seeds_differ() -> None:
@@ -53,9 +64,10 @@ def test_a_wrong_gradient_is_found(seed: int, monkeypatch: pytest.MonkeyPatch) -
     train = random_networks.train
 
     def wrong(seed: int, backend: Any, *args: Any) -> Any:
-        found, terms = train(seed, "numpy", *args)
-        return ({k: a * 1.001 for k, a in found.items()} if backend == "wrong" else found), terms
+        found, terms = train(seed, backend, *args)
+        return ({k: a * 1.001 for k, a in found.items()} if backend != "numpy" else found), terms
 
+    numpy = random_networks.find("numpy")
+    assert random_networks.disagreement(seed, numpy) == ""
     monkeypatch.setattr(random_networks, "train", wrong)
-    assert "is off by" in random_networks.disagreement(seed, "wrong")
-    assert random_networks.disagreement(seed, "numpy") == ""
+    assert "is off by" in random_networks.disagreement(seed, numpy)

@@ -1,14 +1,16 @@
 """Processes that are killed while they train or save, by themselves at a chosen point or from outside.
 
-`python -m support.killed fit numpy FOLDER write 3` trains with a back-up and kills itself in the middle of the third
-piece that it writes; `fsync` and `replace` do so before the so-many-th call of that function of `os`. With `time`
-steps are slow, so that others can kill it, and with `never` there is no back-up. The last line printed is a digest of
-all state. `save` in place of `fit` saves models of one number each to the file FOLDER instead, and prints the number.
+`python -m support.killed fit numpy FOLDER write:3` trains with a back-up and kills itself in the middle of the third
+piece that it writes; `fsync:3` and `replace:3` do so before the third call of that function of `os`. Of several points
+all but the last have a process of their own, which ends there. With `time` steps are slow, so that others can kill it.
+The last line printed is a digest of all state; with `to-the-end` two lines are, the second from a training without
+back-up. `save` in place of `fit` saves models of one number each to the file FOLDER instead, and prints the number.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib
 import io
 import os
 import signal
@@ -78,20 +80,27 @@ class Countdown:
 
 
 def fit(backend: str, folder: str, where: str) -> None:
-    from minicnn.callbacks import BackupAndRestore, Callback, ReduceLROnPlateau
-    from support.small_training import arrays, compiled, digits
+    from minicnn.callbacks import BackupAndRestore, Callback
 
     class Slow(Callback):
         def on_train_batch_end(self, batch: int, logs: Any) -> None:
             time.sleep(0.02 if where == "time" else 0)
 
+    print(digest_of_training(backend, [BackupAndRestore(folder, save_freq=2), Slow()]), flush=True)
+    if where == "to-the-end":
+        print(digest_of_training(backend, []))
+
+
+def digest_of_training(backend: str, callbacks: list[Any]) -> str:
+    from minicnn.callbacks import ReduceLROnPlateau
+    from support.small_training import arrays, compiled, digits
+
     model = compiled(backend, "adam")
-    callbacks = [BackupAndRestore(folder, save_freq=2)] if where != "never" else []
-    model.fit(*digits(), 6, 4, 0, [*callbacks, ReduceLROnPlateau("loss", patience=1, min_delta=0.1), Slow()])
+    model.fit(*digits(24), 6, 4, 0, [*callbacks, ReduceLROnPlateau("loss", patience=1, min_delta=0.1)])
     total = hashlib.sha256()
     for name, array in sorted(arrays(model).items()):
         total.update(name.encode() + array.tobytes())
-    print(total.hexdigest())
+    return total.hexdigest()
 
 
 def save(backend: str, path: str, where: str) -> None:
@@ -99,14 +108,28 @@ def save(backend: str, path: str, where: str) -> None:
     from minicnn.layers import Dense, Input
 
     model = Sequential([Input((100,)), Dense(100)], backend=backend)
-    for number in range(1, 200 if where == "time" else 10):
+    for number in range(1, 100 if where == "time" else 10):
         model.set_weights({name: array * 0 + number for name, array in model.get_weights().items()})
         model.save(path)
         print(number, flush=True)
 
 
-if __name__ == "__main__":
-    _, what, backend, folder, where, count = sys.argv
-    Countdown(int(count)).arm(where)
-    print("ready", flush=True)
+def run(what: str, backend: str, folder: str, point: str) -> None:
+    where, _, count = point.partition(":")
+    Countdown(int(count or 0)).arm(where)
     {"fit": fit, "save": save}[what](backend, folder, where)
+
+
+def main(what: str, backend: str, folder: str, *points: str) -> None:
+    importlib.import_module(f"minicnn.backends.{backend}")  # takes most of the time, and processes share it
+    print("ready", flush=True)
+    for point in points[:-1]:
+        if (child := os.fork()) == 0:
+            run(what, backend, folder, point)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL, point
+    run(what, backend, folder, points[-1])
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,17 +1,19 @@
 """Random networks, trained for five steps on a backend and by NumPy in float64, and what tells them apart.
 
 All of a network, its data and its training follow from one seed. With `src` and `tests` on PYTHONPATH,
-`python -m support.random_networks torch:cpu 0 300` trains those of seeds 0 to 299 and prints those that disagree.
+`python -m support.random_networks torch:cpu 0 300` trains those of seeds 0 to 299 and prints those that disagree, and
+how many it has trained; a fourth argument is a number of seconds after which it begins no other.
 """
 
 from __future__ import annotations
 
 import sys
+import time
 from typing import Any
 
 import numpy as np
 
-from minicnn import Model, layers, losses, optimizers
+from minicnn import Model, get_backend, layers, losses, optimizers
 from minicnn.layers import Input
 from minicnn.tolerance import EPSILON, tolerance
 
@@ -209,14 +211,23 @@ def _worst(found: dict[str, Array], wanted: dict[str, Array], rtol: float) -> tu
     return worst
 
 
-def disagreement(seed: int, backend: str) -> str:
+def find(name: str) -> Any:
+    """A backend by its name, or by "torch.compile:DEVICE"."""
+    if not name.startswith("torch.compile"):
+        return get_backend(name)
+    from support.torch_compile import CompiledTorchBackend
+
+    return CompiledTorchBackend(name.partition(":")[2] or None)
+
+
+def disagreement(seed: int, backend: Any) -> str:
     """What is wrong with the five steps of a network; nothing if they are those of NumPy in float64.
 
     A result that is further off than the tolerance may still be right: a ReLU at its kink, or a division by almost
     nothing, makes much of the last place. So what tells is how far NumPy's own result moves, in float64, when weights
     and data move by roundings.
     """
-    precision = "float32" if backend == "numba" or seed % 2 else "float64"
+    precision = "float32" if backend.name == "numba" or seed % 2 else "float64"
     wanted, terms = train(seed, "numpy", "float64")
     if not all(np.isfinite(a).all() for a in wanted.values()):
         return "NumPy's own result is not finite"
@@ -232,19 +243,22 @@ def disagreement(seed: int, backend: str) -> str:
     return f"{precision}: {name} is off by {error:.3g} tolerances of {rtol:.2g}; roundings explain {allowed:.3g}"
 
 
-def main(backend: str, first: str, count: str) -> int:
+def main(name: str, first: str, count: str, seconds: str = "inf") -> int:
     """Train the networks of some seeds and print which disagree."""
-    bad = 0
+    backend, end = find(name), time.monotonic() + float(seconds)
+    bad = done = 0
     for seed in range(int(first), int(first) + int(count)):
+        if time.monotonic() > end:
+            break
         try:
             wrong = disagreement(seed, backend)
         except Exception as error:
             wrong = f"{type(error).__name__}: {error}"
         if wrong:
-            print(f"{backend} {seed}: {wrong}", flush=True)
+            print(f"{name} {seed}: {wrong}", flush=True)
             bad += 1
-        if seed % 10 == 9:
-            print(f"{backend}: seeds to {seed} done", file=sys.stderr, flush=True)
+        done += 1
+    print(done)
     return min(bad, 1)
 
 

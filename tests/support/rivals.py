@@ -11,7 +11,10 @@ from minicnn.bench import Probe
 
 
 class Rival:
-    """A candidate that does what its name says: "wrong" has a wrong gradient, "mad" a wrong loss, "broken" nothing."""
+    """A candidate that does what its name says: "wrong" has a wrong gradient, "mad" a wrong loss, "broken" nothing.
+
+    "kinked" has a wrong element in the gradient of one batch.
+    """
 
     def __init__(self, name: str, pause: float = 0.0) -> None:
         if name == "absent":
@@ -19,12 +22,12 @@ class Rival:
             raise ImportError(message)
         self._name, self._pause = name, pause
 
-    def probe(self) -> Probe:
+    def probe(self, epoch: int) -> Probe:
         if self._name == "broken":
             message = "Rivals compute. Received: nothing."
             raise RuntimeError(message)
         kernel = np.array([1.0, 2.0, -3.0])
-        if self._name == "wrong":
+        if self._name == "wrong" or (self._name == "kinked" and epoch == 0):
             kernel[1] *= 1.001
         if self._name == "nan":
             kernel[1] = np.nan

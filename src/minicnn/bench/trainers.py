@@ -96,8 +96,8 @@ class Trainer:
         self.samples_mb = resident() / MB
         self.peak = PeakMemory()
 
-    def probe(self) -> Probe:
-        """Loss and gradients of the first batch; leaves the training as it was."""
+    def probe(self, epoch: int = 0) -> Probe:
+        """Loss and gradients of the first batch of an epoch; leaves the training as it was."""
         raise NotImplementedError
 
     def train_epoch(self) -> Row:
@@ -162,9 +162,9 @@ class Trainer:
     def _whole(self, steps: int) -> Row:
         raise NotImplementedError
 
-    def _first_batch(self) -> np.ndarray[Any, Any]:
+    def _first_batch(self, epoch: int) -> np.ndarray[Any, Any]:
         count, batch = len(self.samples["x_train"]), self.settings.batch_size or 0
-        order = epoch_order(count, shuffle=batch < count, seed=self.settings.seed, epoch=0)
+        order = epoch_order(count, shuffle=batch < count, seed=self.settings.seed, epoch=epoch)
         return batch_indices(order, batch, self.settings.last_batch)[0]
 
 
@@ -196,7 +196,7 @@ class ModelTrainer(Trainer):
             self.x, self.y = self.backend.asarray(self.x), self.backend.asarray(self.y)
         self.backend.synchronize()
 
-    def probe(self) -> Probe:
+    def probe(self, epoch: int = 0) -> Probe:
         """See `Trainer.probe`: one step with the learning rate 1 takes the gradients off the weights."""
         before, state = self.model.get_weights(), self.model.get_state()
         optimizer: Any = self.model.optimizer
@@ -204,7 +204,9 @@ class ModelTrainer(Trainer):
         if self.settings.batch_size == len(self.samples["x_train"]):
             row = self._whole(1)
         else:
+            begun, self.epoch = self.epoch, epoch
             row = self._fit(_StopAtOnce())
+            self.epoch = begun
         after = self.model.get_weights()
         optimizer.learning_rate = rate
         self.model.set_state(state)
@@ -280,9 +282,9 @@ class TorchPeer(Trainer):
         self.peer = kind(self.settings, self.samples, first_weights(self.settings, self.samples),
                          self.backend.device, **self.options)  # fmt: skip
 
-    def probe(self) -> Probe:
+    def probe(self, epoch: int = 0) -> Probe:
         """See `Trainer.probe`; the batch comes as in training, through the loader if there is one."""
-        loss, gradients = self.peer.gradients(*next(iter(self.peer.chosen(0))))
+        loss, gradients = self.peer.gradients(*next(iter(self.peer.chosen(epoch))))
         return Probe(loss, gradients, {})
 
     def _evaluate(self, part: str) -> dict[str, float]:
@@ -308,9 +310,9 @@ class JaxPeer(Trainer):
         weights = first_weights(self.settings, self.samples)
         self.peer = JaxTrainer(self.settings, self.samples, weights, self.backend.device)
 
-    def probe(self) -> Probe:
+    def probe(self, epoch: int = 0) -> Probe:
         """See `Trainer.probe`."""
-        return Probe(*self.peer.gradients(self._first_batch()), {})
+        return Probe(*self.peer.gradients(self._first_batch(epoch)), {})
 
     def _evaluate(self, part: str) -> dict[str, float]:
         return self.peer.evaluate(part)

@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 
 from minicnn.cli.candidates import Result
-from minicnn.jobs.parity import largest_difference, smallest_share
+from minicnn.jobs.parity import FEW, largest_difference, smallest_share
 from minicnn.loop.tracing import PRECISIONS
 from minicnn.tolerance import EPSILON, tolerance
 
 ACCURACY = 0.003  # share of the test samples by which two correct trainings may differ
 SMALL = 3  # test samples by which they may in any case
-FEW = 0.5  # share of an array's elements that differ, below which chance may have made it
 
 Weights = Mapping[str, np.ndarray[Any, Any]]
 

@@ -12,10 +12,12 @@ import numpy as np
 
 Arrays = Mapping[str, np.ndarray[Any, Any]]
 
+FEW = 0.5  # share of an array's elements that differ, below which chance may have made it
+
 
 @dataclass(frozen=True)
 class Probe:
-    """What a candidate computes from the first weights and the first batch.
+    """What a candidate computes from the first weights and one batch.
 
     Attributes:
         loss: Mean loss.
@@ -48,7 +50,7 @@ def parity(
     right = probes[reference]
     for name, probe in probes.items():
         allowed = others.get(name, rtol)
-        loss = abs(probe.loss - right.loss) / max(abs(right.loss), 1e-300)
+        loss = _loss_difference(probe, right)
         gradient, path = largest_difference(probe.gradients, right.gradients, probe.rounding)
         found = []
         if not loss <= allowed:
@@ -58,6 +60,16 @@ def parity(
         if found:
             refused[name] = f"refused, because {' and '.join(found)} (relative; at most {allowed:.1e})"
     return refused
+
+
+def doubtful(probe: Probe, right: Probe, rtol: float) -> bool:
+    """Whether what differs may be chance, such as a ReLU at its kink, so that another batch has to decide."""
+    share = smallest_share(probe.gradients, right.gradients, probe.rounding, rtol)
+    return _loss_difference(probe, right) <= rtol and 0 < share < FEW
+
+
+def _loss_difference(probe: Probe, right: Probe) -> float:
+    return abs(probe.loss - right.loss) / max(abs(right.loss), 1e-300)
 
 
 def largest_difference(theirs: Arrays, ours: Arrays, rounding: Mapping[str, float]) -> tuple[float, str]:

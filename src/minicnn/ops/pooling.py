@@ -149,11 +149,11 @@ def _first_maximum(taps: list[Array], xp: Namespace) -> list[Array | None]:
         best = xp.maximum(best, before) if no_larger else before
         no_larger.append(tap <= best)  # beside a NaN none is
     masks: list[Array] = []
-    free = None  # free: where no later tap is larger than all before it
+    free = None  # where no later tap is larger than all before it
     for mask in reversed(no_larger):
-        larger = xp.logical_not(mask)
-        masks.append(larger if free is None else xp.logical_and(larger, free))
-        free = mask if free is None else xp.logical_and(mask, free)
+        still = mask if free is None else xp.logical_and(mask, free)
+        masks.append(xp.logical_not(mask) if free is None else xp.logical_xor(free, still))
+        free = still
     return [free, *reversed(masks)]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from minicnn.ops.arrays import copy_of, masked
+from minicnn.ops.arrays import arange, copy_of, masked
 from minicnn.ops.checks import broadcast_shape, normalize_axes, normalize_axis, require_float, same_dtype
 from minicnn.ops.primitive import Array, Namespace, Primitive, primitive
 from minicnn.ops.shapes import reshape_to
@@ -80,8 +80,8 @@ def max_gradient(
 ) -> Array:  # fmt: skip
     """Gradient of max: dy goes to the first of equal maxima in row-major order; beside a NaN to one element, whichever.
 
-    Neighbours are compared with each other, then the larger ones of them, and so on, never x with y: see
-    max_pool2d_gradient.
+    The place is an integer, which has no roundings: x is never compared with y (see max_pool2d_gradient). It is looked
+    for among the maxima of groups, and then in one group.
 
     Args:
         dy: Gradient of y.
@@ -98,21 +98,17 @@ def max_gradient(
     order = gone + tuple(a for a in range(x.ndim) if a not in gone)
     size = tuple(x.shape[a] for a in order)
     count, width = math.prod(size[: len(gone)]), math.prod(size[len(gone) :])
-    rows = xp.reshape(xp.permute_dims(x, order), (count, width))
-    rounds = []  # for each pair of neighbours whether the second is larger
-    while (n := rows.shape[0]) > 1:
-        first, second = rows[0 : n - 1 : 2, :], rows[1::2, :]
-        rounds.append(second > first)
-        best = xp.maximum(first, second)
-        rows = xp.concat([best, rows[n - 1 :, :]], axis=0) if n % 2 else best
-    dx = xp.reshape(dy, (1, width))
-    for later in reversed(rounds):
-        pairs = dx[: later.shape[0], :]
-        seconds = masked(pairs, later, xp)
-        both = xp.reshape(xp.stack([pairs - seconds, seconds], axis=1), (-1, width))
-        dx = xp.concat([both, dx[later.shape[0] :, :]], axis=0) if dx.shape[0] > later.shape[0] else both
-    dx = xp.permute_dims(xp.reshape(dx, size), tuple(order.index(a) for a in range(x.ndim)))
-    return dx if rounds else copy_of(dx, xp)
+    members = next(n for n in range(math.isqrt(count), 0, -1) if count % n == 0)
+    rows = xp.reshape(xp.permute_dims(x, order), (count // members, members, width))
+    group = xp.argmax(xp.max(rows, axis=1), axis=0)  # (width,)
+    groups, inside, columns = (arange(n, x, xp, dtype=group.dtype) for n in rows.shape)
+    first = group * (members * width) + columns  # where in rows the groups begin
+    found = xp.reshape(first + xp.expand_dims(inside * width, axis=1), (-1,))
+    member = xp.argmax(xp.reshape(xp.take(xp.reshape(rows, (-1,)), found, axis=0), (members, width)), axis=0)
+    to_groups = masked(xp.reshape(dy, (1, width)), xp.expand_dims(groups, axis=1) == group, xp)
+    here = xp.astype(xp.expand_dims(inside, axis=1) == member, x.dtype)
+    dx = xp.reshape(xp.expand_dims(to_groups, axis=1) * here, size)
+    return xp.permute_dims(dx, tuple(order.index(a) for a in range(x.ndim)))
 
 
 @max_gradient.shape

@@ -1,0 +1,33 @@
+"""PyTorch with each Program through `torch.compile`, which may compute a value anew wherever it is read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch._dynamo.config as config
+
+from minicnn.backends.base import Executable
+from minicnn.backends.torch import TorchBackend
+from minicnn.ops.arrays import add_at
+from minicnn.program import Program
+
+# All Programs run through one function, and each is compiled: beyond its limits PyTorch would go on without compiling.
+config.recompile_limit = config.accumulated_recompile_limit = 1 << 30
+
+
+class CompiledTorchBackend(TorchBackend):
+    """The whole of each Program is compiled, or it is an error."""
+
+    def __init__(self, device: str | None = None, *, compiler: str = "inductor", **options: Any) -> None:
+        super().__init__(device, **options)
+        self.compiler = compiler
+        one = torch.ones(1, device=self.device)
+        add_at(one, (slice(1),), one, self.xp)  # looks whether indices are views, which no compiler can
+
+    def compile(self, program: Program) -> Executable:
+        """See `Backend.compile`."""
+        compiled: Executable = torch.compile(
+            super().compile(program), backend=self.compiler, dynamic=False, fullgraph=True
+        )
+        return compiled
