@@ -36,26 +36,19 @@ def fold_constants(program: Program) -> int:
     """Compute nodes that read constants only, where the result is small; returns how many."""
     import array_api_compat.numpy as xp
 
-    folded: dict[int, Value] = {}
-    kept = []
-    for node in program.nodes:
-        node.inputs = tuple(folded.get(id(v), v) for v in node.inputs)
+    def rule(node: Node) -> list[Value] | None:
         known = [v.data for v in node.inputs if v.kind == "constant" and v.data is not None]
         size = 0
         for value in node.outputs:
             size += value.nbytes
         in_numpy = all(v.dtype != "bfloat16" for v in (*node.inputs, *node.outputs))
         if len(known) < len(node.inputs) or size > FOLD_LIMIT_BYTES or not in_numpy:
-            kept.append(node)
-            continue
+            return None
         results = node.op.reference(*known, xp=xp, **node.attrs)
         arrays = results if len(node.outputs) > 1 else (results,)
-        for value, array in zip(node.outputs, arrays, strict=True):
-            folded[id(value)] = program.constant(array, value.dtype)
-    count = len(program.nodes) - len(kept)
-    program.nodes = kept
-    program.substitute(folded)
-    return count
+        return [program.constant(array, value.dtype) for value, array in zip(node.outputs, arrays, strict=True)]
+
+    return program.replace(rule)
 
 
 def pool_before_relu(program: Program, results: Sequence[Value]) -> int:
