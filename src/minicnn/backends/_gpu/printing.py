@@ -6,8 +6,10 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
+from minicnn.backends._gpu.elements import images, window
 from minicnn.backends._gpu.scalars import T
-from minicnn.backends._gpu.trees import Binary, Element, Expr, Name, Negative
+from minicnn.backends._gpu.trees import Binary, Element, Expr, Image, Name, Negative, Window
+from minicnn.program.graph import Node
 
 
 class Operands:
@@ -38,6 +40,8 @@ class Printer:
     }  # fmt: skip
     symbols: ClassVar[Mapping[str, str]] = {}  # where they are not Python's
     types: ClassVar[Mapping[str, str]] = {}
+    IMAGE: ClassVar[str]  # format {0} and sizes {1} of images
+    WINDOW: ClassVar[str]  # numbers {0} of windows
     special: ClassVar[Mapping[str, str]] = {}  # how "True", "False", "nan" and "inf", of a type {0}, are written
 
     def __init__(self, operands: Operands | None = None) -> None:
@@ -55,6 +59,21 @@ class Printer:
         if math.isfinite(number):
             return f"{kind}({number!r})"
         return cls.special[str(abs(number))].format(kind, "-" if number < 0 else "")
+
+    @classmethod
+    def image(cls, x: Image) -> str:
+        """Text of an image's geometry."""
+        return cls.IMAGE.format(x.data_format, f"{x.n}, {x.h}, {x.w}, {x.c}")
+
+    @classmethod
+    def window(cls, x: Window) -> str:
+        """Text of a window's geometry."""
+        return cls.WINDOW.format(", ".join(map(str, x.numbers)))
+
+    @classmethod
+    def geometry(cls, node: Node) -> str:
+        """Texts of the images and the windows of a node."""
+        return ", ".join([*map(cls.image, images(node)), cls.window(window(node))])
 
     def text(self, x: Expr) -> str:
         """Text of an expression."""

@@ -12,12 +12,10 @@ from minicnn.backends._gpu.trees import (
     Cast,
     Expr,
     Fold,
-    Image,
     Number,
     OfRow,
     OfWindows,
     Select,
-    Window,
 )
 from minicnn.program.graph import Value
 
@@ -38,16 +36,6 @@ def c_type(value: Value) -> str:
     return C_TYPES[value.dtype]
 
 
-def image_type(image: Image) -> str:
-    """C++ type of an image's geometry."""
-    return f"Image<{image.data_format}, {image.n}, {image.h}, {image.w}, {image.c}>"
-
-
-def window_type(window: Window) -> str:
-    """C++ type of a window's geometry."""
-    return f"Window<{', '.join(map(str, window.numbers))}>"
-
-
 class Cpp(Printer):
     """C++ of an expression.
 
@@ -58,6 +46,7 @@ class Cpp(Printer):
 
     symbols: ClassVar[Mapping[str, str]] = {"//": "/", "and": "&&"}
     types: ClassVar[Mapping[str, str]] = C_TYPES
+    IMAGE, WINDOW = "Image<{0}, {1}>", "Window<{0}>"
     special: ClassVar[Mapping[str, str]] = {
         "True": "true", "False": "false", "nan": "({0}(0) * Limits<{0}>::infinity())",
         "inf": "({1}Limits<{0}>::infinity())",
@@ -94,7 +83,7 @@ class Cpp(Printer):
 
     def _ofwindows(self, x: OfWindows) -> tuple[str, int]:
         flags = (self.literal(f, "bool") if isinstance(f, bool) else str(f) for f in x.flags)
-        types = (C_TYPES[x.dtype], image_type(x.x), image_type(x.y), window_type(x.window), *flags)
+        types = (C_TYPES[x.dtype], self.image(x.x), self.image(x.y), self.window(x.window), *flags)
         return f"{x.function}<{', '.join(types)}>({', '.join(map(self._operands.function, x.inputs))}, i)", 9
 
 

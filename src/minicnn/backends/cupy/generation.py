@@ -12,9 +12,9 @@ from minicnn.backends._gpu.source import Source
 from minicnn.backends._gpu.tiling import Geometry, phases
 from minicnn.backends._gpu.trees import Image, Name, R
 from minicnn.backends._gpu.writer import Writer
-from minicnn.backends.cupy.cpp import Cpp, c_type, image_type
+from minicnn.backends.cupy.cpp import Cpp, c_type
 from minicnn.backends.cupy.region_text import region_text
-from minicnn.backends.cupy.tile_types import geometry, tile_type
+from minicnn.backends.cupy.tile_types import tile_type
 from minicnn.program.graph import Value
 
 LANES = 32
@@ -103,7 +103,7 @@ class CppWriter(Writer):
         node = self.inlined(root)
         if node is not None and node.op.name == SCATTER:
             inputs = [self.function(v) for v in node.inputs]
-            types = ", ".join([c_type(root), *geometry(node), *(f"decltype({x})" for x in inputs)])
+            types = ", ".join([c_type(root), Cpp.geometry(node), *(f"decltype({x})" for x in inputs)])
             return self.define(f"const Scattered<{types}> {{name}} = {{{', '.join(inputs)}}};")
         inputs_begin_anywhere = root.kind == "input" or id(root) in self.queued
         if self._wide_loads and node is None and self.number(root) is None and not inputs_begin_anywhere:
@@ -183,7 +183,7 @@ class CppWriter(Writer):
         c, f, kh, kw, groups = one.c, one.f, one.kh, one.kw, one.groups
         x, w = (self.function(v) for v in node.inputs)
         back, (sh, sw) = node.op.name == "conv2d_input_gradient", attrs["strides"]
-        image_x, image_y = map(image_type, images(node))
+        image_x, image_y = map(Cpp.image, images(node))
         rows, columns = phases(node)
         phased = rows * columns > 1
         image = f"Padded<{kind}, {image_y if back else image_x}, decltype({x})>"
@@ -205,7 +205,7 @@ class CppWriter(Writer):
             last = self.locals[id(self.plan.root(group.pool.inputs[0]))]
             head += f"    const auto before = [&](uint32 i, {kind} sum) {{\n{before}      return {last};\n    }};\n"
             ph, pw = group.pool.attrs["kernel"]
-            image = image_type(Image.of(group.pool.outputs[0].shape, attrs["data_format"]))
+            image = Cpp.image(Image.of(group.pool.outputs[0].shape, attrs["data_format"]))
             out, given = f"each_pooled<{kind}, A, {image}, {ph}, {pw}>", "filter, sum, before"
         elif phased:
             out = f"each_of_phases<{kind}, A, {image_x}, {f}, {rows}, {columns}>"
@@ -249,7 +249,7 @@ class CppWriter(Writer):
 
     def _depthwise_conv2d_weight_gradient_partial_sums(self, group: FusionGroup) -> str:
         node = group.anchor
-        types = ", ".join([c_type(node.outputs[0]), *geometry(node)])
+        types = f"{c_type(node.outputs[0])}, {Cpp.geometry(node)}"
         dy, x = (self.function(v) for v in node.inputs)
         return self._reduced(group, f"depthwise_conv2d_weight_term<{types}>({dy}, {x}, o, r)")
 

@@ -5,20 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from minicnn.backends._gpu.elements import images, window
 from minicnn.backends._gpu.region_layout import Layout, RowRegion
 from minicnn.backends._gpu.tiling import Geometry, Tile
-from minicnn.backends.cupy.cpp import image_type, window_type
+from minicnn.backends.cupy.cpp import Cpp
 from minicnn.ops.windows import Axes
 from minicnn.program.graph import Node
 
 # Types of the operands of tensor cores.
 _OPERANDS = {"float32": "Float32", "bfloat16": "Bfloat16", "float16": "Float16"}
-
-
-def geometry(node: Node) -> list[str]:
-    """Types of the images and the windows of a node."""
-    return [*map(image_type, images(node)), window_type(window(node))]
 
 
 def tile_type(node: Node, tile: Tile) -> str:
@@ -36,12 +30,12 @@ def _argument(argument: str | int) -> str:
 
 def _convolution(node: Node) -> tuple[str, tuple[str | int, ...]]:
     g = Geometry.of(node, phased=True)
-    return "ConvTile", (image_type(g.image), window_type(g.window), g.c, g.f)
+    return "ConvTile", (Cpp.image(g.image), Cpp.window(g.window), g.c, g.f)
 
 
 def _weight_gradient(node: Node) -> tuple[str, tuple[str | int, ...]]:
     c, groups = Axes.of(node.attrs["data_format"]).c, node.attrs["groups"]
-    return "WeightTile", (*geometry(node), *(node.inputs[k].shape[c] // groups for k in (1, 0)))
+    return "WeightTile", (Cpp.geometry(node), *(node.inputs[k].shape[c] // groups for k in (1, 0)))
 
 
 def _product(node: Node) -> tuple[str, tuple[str | int, ...]]:

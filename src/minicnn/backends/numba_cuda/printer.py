@@ -14,14 +14,12 @@ from minicnn.backends._gpu.trees import (
     Element,
     Expr,
     Fold,
-    Image,
     Name,
     Number,
     OfRow,
     OfWindows,
     R,
     Select,
-    Window,
 )
 from minicnn.program.graph import Value
 
@@ -36,16 +34,6 @@ TYPES = {**{dtype: f"np.{dtype}" for dtype in DTYPES}, "bool": "bool", T: T}
 def type_of(value: Value) -> str:
     """The type of a value's elements."""
     return TYPES[value.dtype]
-
-
-def image(of: Image) -> str:
-    """Text of an image's geometry."""
-    return f'Image("{of.data_format}", {of.n}, {of.h}, {of.w}, {of.c})'
-
-
-def window_text(of: Window) -> str:
-    """Text of a window's geometry."""
-    return f"Window({', '.join(map(str, of.numbers))})"
 
 
 _FOLDS = {
@@ -70,6 +58,7 @@ class Python(Printer):
     """Python of an expression."""
 
     types: ClassVar[Mapping[str, str]] = TYPES
+    IMAGE, WINDOW = 'Image("{0}", {1})', "Window({0})"
     special: ClassVar[Mapping[str, str]] = {
         "True": "True", "False": "False", "nan": "{0}(np.nan)", "inf": "{0}({1}np.inf)",
     }  # fmt: skip
@@ -113,7 +102,14 @@ class Python(Printer):
 
     def _ofwindows(self, x: OfWindows) -> tuple[str, int]:
         functions = (self._operands.function(k) for k in x.inputs)
-        given = (TYPES[x.dtype], image(x.x), image(x.y), window_text(x.window), *map(str, x.flags), *functions)
+        given = (
+            TYPES[x.dtype],
+            self.image(x.x),
+            self.image(x.y),
+            self.window(x.window),
+            *map(str, x.flags),
+            *functions,
+        )
         made = self._operands.define(f"{{name}} = {x.function}({', '.join(given)})\n")
         return f"{made}(p, i)", 9
 

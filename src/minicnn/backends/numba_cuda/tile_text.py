@@ -7,15 +7,15 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from minicnn.backends._gpu.elements import images, reduced_place, window
+from minicnn.backends._gpu.elements import images, reduced_place
 from minicnn.backends._gpu.fusing import MOVES
 from minicnn.backends._gpu.fusion_groups import FusionGroup
 from minicnn.backends._gpu.tiling import Geometry
 from minicnn.backends._gpu.trees import Element, Image, Name, R
 from minicnn.backends._gpu.writer import NodeOperands
-from minicnn.backends.numba_cuda.printer import Python, image, type_of, window_text
+from minicnn.backends.numba_cuda.printer import Python, type_of
 from minicnn.ops.windows import Axes
-from minicnn.program.graph import Node, Value
+from minicnn.program.graph import Value
 
 if TYPE_CHECKING:
     from minicnn.backends.numba_cuda.generation import PythonWriter
@@ -31,7 +31,7 @@ def _convolution(writer: PythonWriter, group: FusionGroup) -> str:
     attrs, kind = node.attrs, type_of(node.outputs[0])
     one, back = Geometry.of(node, phased=False), node.op.name == "conv2d_input_gradient"
     c, f, kh, kw, groups = one.c, one.f, one.kh, one.kw, one.groups
-    image_x, image_y = map(image, images(node))
+    image_x, image_y = map(Python.image, images(node))
     sizes = tile.sizes if tile else ()
     fb, cc = sizes[5:7]
     wide_x = attrs["data_format"] == "NHWC" and c % 4 == 0 and cc % 4 == 0
@@ -49,7 +49,7 @@ def _convolution(writer: PythonWriter, group: FusionGroup) -> str:
         place = f"((a * {kw} + b) * {c} + c) * {f * groups} + group * {f} + f"
     where = writer.device("group, a, b, c, f", f"    return {place}\n")
     numbers = ", ".join(map(str, (c, f, *sizes)))
-    made, shape = image(one.image), window_text(one.window)
+    made, shape = Python.image(one.image), Python.window(one.window)
     tiled = writer.define(f"{{name}} = ConvTile({widths}, {not back}, {made}, {shape}, {numbers})\n")
     if group.pool is None:
         write = writer.device("p, i, total", writer.follow(group.nodes, group, given="total"))
@@ -59,7 +59,7 @@ def _convolution(writer: PythonWriter, group: FusionGroup) -> str:
         last = writer.locals[id(writer.plan.root(group.pool.inputs[0]))]
         before = writer.device("p, i, total", f"{body}    return {last}\n")
         write = writer.device("p, i, top, tap", writer.follow(group.nodes, group, given="top", tap="tap"))
-        pooled = image(Image.of(group.pool.outputs[0].shape, attrs["data_format"]))
+        pooled = Python.image(Image.of(group.pool.outputs[0].shape, attrs["data_format"]))
         ph, pw = group.pool.attrs["kernel"]
         finish = writer.define(f"{{name}} = each_pooled({kind}, {tiled}, {pooled}, {ph}, {pw}, {before}, {write})\n")
     return writer.define(f"{{name}} = convolve({kind}, {tiled}, {source}, {w}, {where}, {finish})\n")
@@ -76,14 +76,9 @@ def _weight_gradient(writer: PythonWriter, group: FusionGroup) -> str:
     dy, x = (writer.four(v) if w else writer.function(v) for v, w in zip(node.inputs, wide, strict=True))
     widths = ", ".join("4" if w else "1" for w in wide[::-1])
     numbers = ", ".join(map(str, sizes))
-    tiled = writer.define(f"{{name}} = WeightTile({widths}, {_geometry(node)}, {c}, {f}, {numbers})\n")
+    tiled = writer.define(f"{{name}} = WeightTile({widths}, {Python.geometry(node)}, {c}, {f}, {numbers})\n")
     kind = type_of(node.outputs[0])
     return writer.define(f"{{name}} = correlate({kind}, {tiled}, {x}, {dy}, {_partial_sums(writer, group)})\n")
-
-
-def _geometry(node: Node) -> str:
-    """Texts of the images and the windows of a node."""
-    return ", ".join([*map(image, images(node)), window_text(window(node))])
 
 
 def _partial_sums(writer: PythonWriter, group: FusionGroup) -> str:
@@ -127,7 +122,7 @@ def _reduction(writer: PythonWriter, group: FusionGroup) -> str:
 def _depthwise_weight_gradient(writer: PythonWriter, group: FusionGroup) -> str:
     node = group.anchor
     functions = ", ".join(writer.function(v) for v in node.inputs)
-    given = f"{type_of(node.outputs[0])}, {_geometry(node)}, {functions}"
+    given = f"{type_of(node.outputs[0])}, {Python.geometry(node)}, {functions}"
     term = writer.define(f"{{name}} = depthwise_conv2d_weight_term({given})\n")
     return _reduced(writer, group, term)
 
