@@ -222,9 +222,5 @@ class EngineSteps:
                 run.many({"w": backend.asarray(w[1:]), **given}, rows, 2)
 
     def test_options_work_or_are_refused_by_name(self) -> None:
-        backend = self.make()
-        if not backend.has_library:
-            with pytest.raises(ValueError, match=r"library='always'.* Use library='never'"):
-                self.make(Options(library="always"))
         with pytest.raises(ValueError, match=r"products='bfloat16'.* Use products='float32'"):
             self.make(Options(products="bfloat16", tensor_cores=False))

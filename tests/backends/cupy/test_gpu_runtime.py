@@ -5,13 +5,10 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
-import array_api_compat.numpy as xp
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
 
 pytestmark = pytest.mark.gpu
 cupy = pytest.importorskip("cupy")
@@ -23,9 +20,6 @@ from minicnn.backends.cupy.backend import CupyBackend  # noqa: E402
 from minicnn.bench.operations import apart, step_inputs  # noqa: E402
 from minicnn.program import Program  # noqa: E402
 from support.engine import EngineSteps, assert_same  # noqa: E402
-from support.kernel_check import case_program, products  # noqa: E402
-from support.numerics import assert_close  # noqa: E402
-from support.op_cases import Case  # noqa: E402
 
 
 def trained(backend: Any, network: str, *given: Any, **fit: Any) -> tuple[Any, Any, Any, Any]:
@@ -97,49 +91,6 @@ def test_a_batch_is_evaluated_again_and_again() -> None:
     np.testing.assert_allclose(several["loss"], once["loss"], rtol=1e-5)
     on_device = (cupy.asarray(x), cupy.asarray(y))
     assert models[0].evaluate([on_device] * 37, return_dict=True) == several
-
-
-# Products by cuBLAS -----------------------------------------------------------------------------------
-
-
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow], deadline=None)
-@given(products(200, 150, 3000))
-def test_products_by_cublas(case: Case) -> None:
-    program, arrays = case_program(case, "float32")
-    for value in program.inputs:
-        value.kind = "parameter"  # in memory as they are
-    backend = CupyBackend(options=Options(library="always"), strict=True)
-    found = backend.compile(program)({k: backend.asarray(a) for k, a in arrays.items()})["y0"].get()
-    wide = [a.astype("float64") for a in arrays.values()]
-    expected = case.op.reference(*wide, xp=xp, **case.attrs)
-    assert_close(found, expected, case.terms, dtype="float32")
-
-
-@pytest.mark.parametrize("network", NETWORKS)
-def test_captured_steps_with_cublas_are_uncaptured_ones(network: str) -> None:
-    graphs, none = (
-        trained(CupyBackend(options=Options(library="always", graph=graph)), network) for graph in (True, False)
-    )
-    assert_same(graphs, none)
-    np.testing.assert_allclose(graphs[2], trained(CupyBackend(), network)[2], rtol=1e-2, atol=1e-3)
-
-
-def test_the_choice_is_measured_and_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MINICNN_CACHE", str(tmp_path))
-    model = Sequential(
-        [layers.Input((600,)), layers.Dense(700, activation="relu"), layers.Dense(5)],
-        backend=CupyBackend(options=Options(library="measured")),
-    )
-    model.compile("sgd", "mse")
-    model.fit(np.ones((512, 600), "float32"), np.ones((512, 5), "float32"), 512, verbose=0)
-    kept = {path: path.read_text() for path in tmp_path.rglob("*.json")}
-    assert kept
-    assert all('"own kernels"' in text and '"cuBLAS"' in text for text in kept.values())
-    rows = model.backend.explain(model.program("train", batch_size=512))
-    assert all("us" in text for _, text in rows if "cuBLAS" in text)
-    pinned = CupyBackend(options=Options(library="always"))
-    rows = pinned.explain(model.program("train", batch_size=512))
-    assert sum("cuBLAS, as Options says" in text for _, text in rows) >= 2
 
 
 # Memory ---------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from minicnn.backends._gpu.arena import Arena
 from minicnn.backends._gpu.device import Gpu
@@ -37,7 +37,6 @@ class GpuBackend(Backend):
     Attributes:
         runtime: The device.
         tiles: Where tiles come from.
-        has_library: Whether it can call NVIDIA's library for matrix products.
 
     Raises:
         ValueError: If there is no such device, or an option cannot be had there.
@@ -47,7 +46,6 @@ class GpuBackend(Backend):
     survives_fork = False
     runtime: Runtime
     tiles: Tiles
-    has_library: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -80,12 +78,6 @@ class GpuBackend(Backend):
 
     def _check_options(self) -> None:
         options, on_tensor_cores = self.options, isinstance(self.tiles, TensorTiles)
-        if options.library != "never" and not self.has_library:
-            message = (
-                f"Matrix products by cuBLAS are for the backend cupy. Received: Options(library={options.library!r}) "
-                f"for {self.name}. Use library='never', or the backend cupy."
-            )
-            raise ValueError(message)
         if options.products != "float32" and not on_tensor_cores:
             message = (
                 "Products in another precision than float32 are for tensor cores: the backend cupy, compute capability "
@@ -143,14 +135,6 @@ class GpuBackend(Backend):
 
     # Programs -----------------------------------------------------------------------------------
 
-    def elsewhere(self, node: Node) -> str | None:
-        """What computes a node instead of a kernel and can be captured in a graph, for `explain`; None if nothing."""
-        return None
-
-    def library(self, node: Node) -> Callable[..., None]:
-        """What computes a node that is computed `elsewhere`: takes the arrays of its inputs and of its outputs."""
-        raise NotImplementedError
-
     def rewrite(self, program: Program) -> Program:
         """See `Backend.rewrite`: into operations that have kernels, and sums that many blocks share."""
         if self.reference_only:
@@ -168,7 +152,7 @@ class GpuBackend(Backend):
             reference_only=self.reference_only,
             tiles=tiles,
         )
-        missing = [(u.anchor, u.reference) for u in plan.groups if u.reference and not self.elsewhere(u.anchor)]
+        missing = [(u.anchor, u.reference) for u in plan.groups if u.reference]
         self.check_strict(missing, program)
         return plan
 
@@ -183,9 +167,8 @@ class GpuBackend(Backend):
         place: dict[int, str] = {}
         for number, launch in enumerate(plan.launches):
             for group in launch:
-                kind = self.elsewhere(group.anchor) or group.described + (note if group.tile else "") + how
-                by_reference = group.reference and not self.elsewhere(group.anchor)
-                text = f"reference: {group.reference}" if by_reference else f"kernel {number}: {kind}"
+                kind = group.described + (note if group.tile else "") + how
+                text = f"reference: {group.reference}" if group.reference else f"kernel {number}: {kind}"
                 place |= {id(node): text for node in group.every}
         place |= {id(n): place[id(c)] for c in program.nodes if c.op is ROW_REGION for n in c.attrs["region"].nodes}
         return [(node, place.get(id(node), "kernel: where its result is read")) for node in every_node(program)]

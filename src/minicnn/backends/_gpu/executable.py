@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
@@ -58,9 +57,7 @@ class StepExecutable:
         self._kernels = [next(made) if isinstance(s, Source) else None for s in self._sources]
         self._advance = next(made)
         self._collect = [(text.threads, next(made)) for text in collect]
-        self._captures = backend.captures and all(
-            isinstance(s, Source) or backend.elsewhere(s.anchor) for s in self._sources
-        )
+        self._captures = backend.captures and all(isinstance(s, Source) for s in self._sources)
 
         self._arena = backend.arena()
         self._arena.reserve(self._placement.nbytes)
@@ -100,19 +97,6 @@ class StepExecutable:
             self._grow(steps)
             self._fill(arrays, rows, steps)
             return self._run(arrays, steps)
-
-    def microseconds(self, arrays: Mapping[str, Array]) -> float:
-        """Time of a step, from a few graphs of many."""
-        runtime, times = self._runtime, []
-        start, end = runtime.event(timed=True), runtime.event(timed=True)
-        self._grow(STEPS)
-        for _ in range(6):
-            runtime.record(start)
-            self._run(arrays, STEPS)
-            runtime.record(end)
-            runtime.synchronize(end)
-            times.append(runtime.seconds(start, end) * 1e6 / STEPS)
-        return statistics.median(times[1:])
 
     def launch_times(self, arrays: Mapping[str, Array], repeats: int) -> list[tuple[list[Node], list[float]]]:
         """See `TimedLaunches`.
@@ -279,10 +263,8 @@ class StepExecutable:
         return made
 
     def _called(self, node: Node, arrays: Mapping[str, Array]) -> Launch:
-        """What computes a node that has no kernel: a library, or its reference."""
+        """What computes a node that has no kernel: its reference."""
         inputs, outputs = ([self._array(v, arrays) for v in values] for values in (node.inputs, node.outputs))
-        if self._backend.elsewhere(node):
-            return partial(self._backend.library(node), *inputs, *outputs)
         queued = {v.name for v in self._queued}
         inputs = [
             self._queue.get(v.name, a) if v.name in queued else a for v, a in zip(node.inputs, inputs, strict=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 PRODUCTS = ("float32", "bfloat16", "float16")
-LIBRARY_MODES = ("never", "always", "measured")
 
 
 @dataclass(frozen=True)
@@ -23,8 +22,6 @@ class Options:
             begin with rows in memory. numba_cuda has no kernels that use them.
         products: Precision in which tensor cores multiply, unless the model's policy says: "float32", "bfloat16" or
             "float16". Sums are float32. Refused where products are not on tensor cores, if it is not "float32".
-        library: Matrix products by cuBLAS: "never", "always", or "measured": where it is the faster for a shape with
-            what would be fused to it. Refused by numba_cuda, if it is not "never".
         graph: Whole steps, and many at once, captured in CUDA graphs.
         block: Threads of a block of the kernels without tiles.
         resident: Data sets stay on the device if they fit; otherwise batches come from the host, copied while earlier
@@ -37,7 +34,6 @@ class Options:
     tiled: bool = True
     tensor_cores: bool = True
     products: str = "float32"
-    library: str = "never"
     graph: bool = True
     block: int = 256
     resident: bool = True
@@ -53,9 +49,6 @@ class Options:
             raise ValueError(message)
         if self.products not in PRODUCTS:
             message = f"products is one of {', '.join(PRODUCTS)}. Received: {self.products!r}."
-            raise ValueError(message)
-        if self.library not in LIBRARY_MODES:
-            message = f"library is one of {', '.join(LIBRARY_MODES)}. Received: {self.library!r}."
             raise ValueError(message)
         if self.data_bytes is not None and self.data_bytes < 0:
             message = f"data_bytes is a number of bytes, or None. Received: {self.data_bytes}."

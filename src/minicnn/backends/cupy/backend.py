@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import array_api_compat.cupy as xp
@@ -12,21 +9,15 @@ import cupy
 import numpy as np
 
 from minicnn.backends._gpu.backend import GpuBackend
-from minicnn.backends._gpu.executable import StepExecutable
 from minicnn.backends._gpu.options import Options
-from minicnn.backends._gpu.planning import tiles_of, tiles_on
+from minicnn.backends._gpu.planning import tiles_on
 from minicnn.backends._gpu.runtime import ALIGNMENT
 from minicnn.backends._gpu.tensor_tiling import TensorTiles
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.backends.base import Array
-from minicnn.backends.cupy import nvrtc
-from minicnn.backends.cupy.choosing import fastest, measured
-from minicnn.backends.cupy.compiler import HEADERS, header
 from minicnn.backends.cupy.errors import explained
 from minicnn.backends.cupy.generation import generate
-from minicnn.backends.cupy.library import LEAST_OPERATIONS, LIBRARY, described, operations, piece, use_library
 from minicnn.backends.cupy.runtime import CupyRuntime
-from minicnn.program.graph import Node, Program
 
 
 class CupyBackend(GpuBackend):
@@ -36,7 +27,6 @@ class CupyBackend(GpuBackend):
     xp = xp
     precisions: tuple[str, ...] = ("float32", "float64", "mixed_bfloat16", "mixed_float16")
     generate = staticmethod(generate)
-    has_library = True
     runtime: CupyRuntime
 
     def __init__(
@@ -80,50 +70,6 @@ class CupyBackend(GpuBackend):
     def owns(self, array: Any) -> bool:
         """See `Backend.owns`."""
         return isinstance(array, cupy.ndarray)
-
-    # Programs -----------------------------------------------------------------------------------
-
-    def rewrite(self, program: Program) -> Program:
-        """See `GpuBackend.rewrite`; the library computes what the options say."""
-        wanted = self.options.library != "never" and not self.reference_only
-        if wanted and tiles_of(program, self.tiles).precision == "float32":
-            use_library(program, partial(self._why_library, program))
-        return super().rewrite(program)
-
-    def elsewhere(self, node: Node) -> str | None:
-        """See `GpuBackend.elsewhere`."""
-        return f"cuBLAS, {node.attrs['why']}" if node.op is LIBRARY else None
-
-    def library(self, node: Node) -> Callable[..., None]:
-        """See `GpuBackend.library`."""
-        from minicnn.backends.cupy.cublas import handle
-
-        return partial(handle(self.runtime.number).multiply, node)
-
-    def _why_library(self, program: Program, node: Node) -> str | None:
-        """Why cuBLAS should compute a product, or None."""
-        if self.options.library == "always":
-            return "as Options says"
-        if operations(node) < LEAST_OPERATIONS:
-            return None
-        text = described(piece(program, node))
-        device = self.runtime.gpu.name
-        key = (text, device, cupy.__version__, nvrtc.version(), *map(header, HEADERS), str(self.options))
-        ways = {"own kernels": "never", "cuBLAS": "always"}
-        times = measured(key, {n: partial(self._time, piece(program, node), mode) for n, mode in ways.items()})
-        said = ", ".join(f"{name} {us:.1f} us" for name, us in times.items())
-        return f"measured: {said}" if fastest(times) == "cuBLAS" else None
-
-    def _time(self, program: Program, library: str) -> float:
-        """Microseconds of a Program of float32 and integer inputs, with what the library computes in it."""
-        backend = CupyBackend(self.device, options=replace(self.options, library=library, graph=True))
-        rng = cupy.random.RandomState(0)
-        with self.runtime.active():
-            arrays = {
-                v.name: (rng.standard_normal(v.shape) if v.dtype[0] == "f" else cupy.zeros(v.shape)).astype(v.dtype)
-                for v in program.inputs
-            }
-            return StepExecutable(backend, program).microseconds(arrays)
 
     # Machine ------------------------------------------------------------------------------------
 
