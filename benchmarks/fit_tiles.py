@@ -35,24 +35,22 @@ from minicnn.backends._gpu.costs import KINDS, costs_on, fitted_on
 from minicnn.backends._gpu.cubin import resources
 from minicnn.backends._gpu.device import KNOWN, Gpu
 from minicnn.backends._gpu.errors import FitError
-from minicnn.backends._gpu.loading import check
+from minicnn.backends._gpu.runtime import KernelText
 from minicnn.backends._gpu.tiling import Tile
 from minicnn.backends.cupy.compiler import compile_all
+from minicnn.program.graph import Value
 
 REPEATS, ROUNDS = 20, 5  # launches in a graph; launches of it, of which the median counts
 TOLERANCE = 4e-3  # of the largest result: sums in another order, which tensor cores truncate
 
 
 class Timer:
-    """Times kernels on the GPU of this machine."""
+    """Times kernels on the GPU of a backend."""
 
-    def __init__(self, gpu: Gpu) -> None:
-        import cupy
-
-        self._cupy, self._gpu = cupy, gpu
-        self._stream = cupy.cuda.Stream(non_blocking=True)
+    def __init__(self, backend: Any) -> None:
+        self._backend, self._runtime = backend, backend.runtime
         noise = np.random.default_rng(0).random(2 * MOST_ELEMENTS, dtype="float32") - np.float32(0.5)
-        self._noise = cupy.asarray(noise)
+        self._noise = backend.asarray(noise)
 
     def __call__(self, case: Case, tiles: Sequence[Tile]) -> Iterator[tuple[Tile, float]]:
         """Microseconds of those tiles that fit.
@@ -60,30 +58,21 @@ class Timer:
         Raises:
             ArithmeticError: If one computes something else than the first.
         """
-        from minicnn.backends.cupy.launching import Kernel
-
-        cupy, gpu = self._cupy, self._gpu
+        runtime, gpu = self._runtime, self._backend.gpu
         sources = [kernel_of(case, gpu, tile) for tile in tiles]
+        compile_all([source.text for source in sources], gpu.architecture)  # side by side; loading reads what it made
         expected = None
-        codes = compile_all([source.text for source in sources], gpu.architecture)
-        for tile, source, code in zip(tiles, sources, codes, strict=True):
-            try:
-                check(gpu, source.title, source.threads, source.shared, code)
-            except FitError:
-                continue
-            kernel = Kernel(code, source.shared, overlaps=gpu.overlaps)
-            result, arguments = None, []
-            for value in source.arguments:
-                if value.node is None:
-                    start = 0 if value.name == "a" else MOST_ELEMENTS
-                    arguments.append(self._noise[start : start + value.size].reshape(value.shape))
-                else:
-                    result = cupy.zeros(value.shape, value.dtype)
-                    arguments.append(result)
-            cupy.cuda.Device().synchronize()
-            us = self._microseconds(lambda: kernel(source.blocks, source.threads, tuple(arguments)))  # noqa: B023
-            found = cupy.asnumpy(result).astype("float64")
-            found = found.reshape(tile.splits, -1).sum(axis=0)
+        for tile, source in zip(tiles, sources, strict=True):
+            text = KernelText(source.text, source.signature, source.threads, source.shared, source.title)
+            with runtime.active():
+                try:
+                    (kernel,) = runtime.load([text])
+                except FitError:
+                    continue
+                arrays = {value.name: self._array(value) for value in source.arguments}
+                us = self._microseconds(runtime.prepare(kernel, source.blocks, list(arrays.values())))
+                (result,) = (arrays[value.name] for value in source.arguments if value.node is not None)
+                found = self._backend.to_numpy(result).astype("float64").reshape(tile.splits, -1).sum(axis=0)
             expected = found if expected is None else expected
             error = np.abs(found - expected).max() / np.abs(expected).max()
             if not error < TOLERANCE:
@@ -91,26 +80,29 @@ class Timer:
                 raise ArithmeticError(message)
             yield tile, us
 
+    def _array(self, value: Value) -> Any:
+        """Memory of an operand, which holds noise, or of the result."""
+        if value.node is not None:
+            return self._runtime.empty(value.shape, value.dtype)
+        start = 0 if value.name == "a" else 4 * MOST_ELEMENTS
+        return self._runtime.view(self._noise, start, value.shape, value.dtype)
+
     def _microseconds(self, launch: Callable[[], None]) -> float:
-        event, stream, times = self._cupy.cuda.Event, self._stream, []
-        with stream:
-            stream.begin_capture()
-            for _ in range(REPEATS):
-                launch()
-            graph = stream.end_capture()
-            for _ in range(ROUNDS + 1):
-                start, end = event(), event()
-                start.record(stream)
-                graph.launch(stream)
-                end.record(stream)
-                end.synchronize()
-                times.append(self._cupy.cuda.get_elapsed_time(start, end) * 1e3 / REPEATS)
+        runtime, times = self._runtime, []
+        graph = runtime.capture([launch] * REPEATS)
+        for _ in range(ROUNDS + 1):
+            start, end = runtime.event(timed=True), runtime.event(timed=True)
+            runtime.record(start)
+            graph()
+            runtime.record(end)
+            runtime.synchronize(end)
+            times.append(runtime.seconds(start, end) * 1e6 / REPEATS)
         return float(np.median(times[1:]))
 
 
-def measure(kinds: Sequence[str], gpu: Gpu, seconds: float, count: int, seed: int, out: Path) -> dict[str, Any]:
+def measure(kinds: Sequence[str], backend: Any, seconds: float, count: int, seed: int, out: Path) -> dict[str, Any]:
     """Time tiles of one case of each kind after the other until the time is over; all are in `out` at any time."""
-    timer, rng = Timer(gpu), np.random.default_rng(seed)
+    timer, rng, gpu = Timer(backend), np.random.default_rng(seed), backend.gpu
     stored: dict[str, Any] = {"gpu": asdict(gpu), "timed": [], "wrong": []}
     drawn, end = {kind: cases(kind, rng) for kind in kinds}, time.perf_counter() + seconds
     while True:
@@ -198,10 +190,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     else:
         from minicnn.backends.cupy.backend import CupyBackend
 
-        gpu = CupyBackend().gpu
-        if not gpu.has_tensor_cores:
-            sys.exit(f"Tiles on tensor cores need those of compute capability 8.0 or later. Received: {gpu.name}.")
-        stored = measure(kinds, gpu, chosen.seconds, chosen.tiles, chosen.seed, chosen.out)
+        backend = CupyBackend()
+        if backend.gpu is None or not backend.gpu.has_tensor_cores:
+            sys.exit(f"Tiles on tensor cores need compute capability 8.0 or later. Received: {backend}, {backend.gpu}.")
+        gpu = backend.gpu
+        stored = measure(kinds, backend, chosen.seconds, chosen.tiles, chosen.seed, chosen.out)
     made = fit_all([one for one in stored["timed"] if one["kind"] in kinds], gpu, chosen.restarts)
     path = chosen.constants or (chosen.times or chosen.out).with_suffix(".constants.json")
     path.write_text(json.dumps(made, indent=1) + "\n", "utf-8")

@@ -6,8 +6,10 @@ import importlib
 import json
 import math
 import re
+from contextlib import nullcontext
 from dataclasses import asdict, fields, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,8 @@ import pytest
 from minicnn.backends._gpu import costs
 from minicnn.backends._gpu.costs import KINDS, Costs, costs_on
 from minicnn.backends._gpu.device import H200, KNOWN, Gpu
+from minicnn.backends._gpu.errors import FitError
+from minicnn.backends._gpu.runtime import KernelText
 from minicnn.backends.cupy import nvrtc
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
@@ -105,3 +109,64 @@ def test_an_unknown_kind_is_refused(harness: Any, capsys: pytest.CaptureFixture[
     with pytest.raises(SystemExit):
         harness.main(["--kinds", "product,pooling"])
     assert "Received: pooling" in capsys.readouterr().err
+
+
+class Launched:
+    """A runtime whose kernels, in place of what they should, write 1 or, the wrong one, 2; each launch takes 3 us."""
+
+    def __init__(self, misfit: int, wrong: int) -> None:
+        self.misfit, self.wrong, self.loaded, self.now = misfit, wrong, 0, 0.0
+        self.active = nullcontext
+
+    def load(self, texts: list[KernelText]) -> list[int]:
+        assert [text.signature for text in texts] == [("float32*",) * 3]
+        self.loaded += 1
+        if self.loaded == self.misfit:
+            message = "too large"
+            raise FitError(message)
+        return [self.loaded]
+
+    def empty(self, shape: tuple[int, ...], dtype: str) -> Any:
+        return np.zeros(shape, dtype)
+
+    def view(self, array: Any, offset: int, shape: tuple[int, ...], dtype: str) -> Any:
+        return np.frombuffer(array.data, dtype, math.prod(shape), offset).reshape(shape)
+
+    def prepare(self, kernel: int, blocks: int, arguments: list[Any]) -> Any:
+        def launch() -> None:
+            arguments[-1].reshape(-1)[0] = 2.0 if kernel == self.wrong else 1.0
+            self.now += 3e-6
+
+        return launch
+
+    def capture(self, launches: list[Any]) -> Any:
+        return lambda: [launch() for launch in launches]
+
+    def event(self, *, timed: bool) -> list[float]:
+        assert timed
+        return []
+
+    def record(self, event: list[float]) -> None:
+        event.append(self.now)
+
+    def synchronize(self, event: list[float]) -> None:
+        assert event
+
+    def seconds(self, start: list[float], end: list[float]) -> float:
+        return end[0] - start[0]
+
+
+@pytest.mark.parametrize(("wrong", "timed"), [(0, 5), (4, 0)])
+def test_tiles_that_fit_are_timed_and_must_compute_the_same(
+    wrong: int, timed: int, harness: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(harness, "compile_all", lambda *_: [])
+    monkeypatch.setattr(harness, "MOST_ELEMENTS", 2**19)
+    runtime = Launched(2, wrong)
+    backend = SimpleNamespace(gpu=H200, runtime=runtime, asarray=np.asarray, to_numpy=np.asarray)
+    stored = harness.measure(["product"], backend, 0, 6, 0, tmp_path / "times.json")
+    assert runtime.loaded == (wrong or 6)
+    assert [len(one["us"]) for one in stored["timed"]] == [timed] * bool(timed)
+    assert all(one["us"] == pytest.approx([3.0] * timed) for one in stored["timed"])
+    assert len(stored["wrong"]) == bool(wrong)
+    assert json.loads((tmp_path / "times.json").read_text())["wrong"] == stored["wrong"]
