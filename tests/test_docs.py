@@ -113,7 +113,8 @@ def test_tests_exist(page: Path) -> None:
 
 
 def test_every_promise_names_a_test() -> None:
-    rows = re.findall(r"^\| (.*) \| (.*) \|$", (ROOT / "docs/promises.md").read_text("utf-8"), re.M)
+    page, _, _ = (ROOT / "docs/promises.md").read_text("utf-8").partition("## What was run")
+    rows = re.findall(r"^\| (.*) \| (.*) \|$", page, re.M)
     promises = [row for row in rows if row not in (("promise", "kept by"), ("---", "---"))]
     assert len(promises) > 20
     assert [promise for promise, kept in promises if not re.search(r"`tests/[\w/]+\.py", kept)] == []

@@ -30,8 +30,8 @@ CASES: dict[str, Callable[..., Any]] = {
         ops.sum(x, axes=(0, 2)), x, ops.max(x, axes=(0, 2)), axes=(0, 2), keepdims=False
     ),
     "max_gradient of equal ones": lambda x, _: ops.max_gradient(
-        ops.sum(x, axes=1, keepdims=True), ops.sign(x), ops.max(ops.sign(x), axes=1, keepdims=True),
-        axes=1, keepdims=True,
+        ops.sum(x, axes=(1, 2), keepdims=True), ops.sign(x - 1.0),
+        ops.max(ops.sign(x - 1.0), axes=(1, 2), keepdims=True), axes=(1, 2), keepdims=True,
     ),
     "matmul": lambda x, _: ops.matmul(x[0], x[0], transpose_a=True),
     "matmul of both transposed": lambda x, _: ops.matmul(x[0], x[0][:, 0:3], transpose_a=True, transpose_b=True),

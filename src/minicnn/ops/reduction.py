@@ -100,15 +100,22 @@ def max_gradient(
     count, width = math.prod(size[: len(gone)]), math.prod(size[len(gone) :])
     members = next(n for n in range(math.isqrt(count), 0, -1) if count % n == 0)
     rows = xp.reshape(xp.permute_dims(x, order), (count // members, members, width))
-    group = xp.argmax(xp.max(rows, axis=1), axis=0)  # (width,)
+    group = _largest_in_columns(xp.max(rows, axis=1), xp)  # (width,)
     groups, inside, columns = (arange(n, x, xp, dtype=group.dtype) for n in rows.shape)
     first = group * (members * width) + columns  # where in rows the groups begin
     found = xp.reshape(first + xp.expand_dims(inside * width, axis=1), (-1,))
-    member = xp.argmax(xp.reshape(xp.take(xp.reshape(rows, (-1,)), found, axis=0), (members, width)), axis=0)
+    candidates = xp.reshape(xp.take(xp.reshape(rows, (-1,)), found, axis=0), (members, width))
+    member = _largest_in_columns(candidates, xp)
     to_groups = masked(xp.reshape(dy, (1, width)), xp.expand_dims(groups, axis=1) == group, xp)
     here = xp.astype(xp.expand_dims(inside, axis=1) == member, x.dtype)
     dx = xp.reshape(xp.expand_dims(to_groups, axis=1) * here, size)
     return xp.permute_dims(dx, tuple(order.index(a) for a in range(x.ndim)))
+
+
+def _largest_in_columns(rows: Array, xp: Namespace) -> Array:
+    """Where the first largest element of each column is; in memory order, as PyTorch is slow along other axes."""
+    columns = xp.reshape(xp.permute_dims(rows, (1, 0)), (-1,))
+    return xp.argmax(xp.reshape(columns, (rows.shape[1], rows.shape[0])), axis=1)
 
 
 @max_gradient.shape
