@@ -51,7 +51,8 @@ class Network(Graph):
         self._objective: Objective | None = None
         self._engine = self._new_engine(backend)
         self._paths: dict[Weight, str] = {}
-        self._noted: dict[Layer, bool] = {}  # whether each layer was trainable when the model was compiled
+        # Whether each layer was trainable when the model was compiled; None is the model, which else would hold itself.
+        self._noted: dict[Layer | None, bool] = {}
 
     def _new_engine(self, backend: str | Backend | None) -> Engine:
         known = weakref.ref(self)  # else the model would live, with its memory, until Python looks for cycles
@@ -158,11 +159,13 @@ class Network(Graph):
 
     def _note_trainable(self) -> None:
         """Remember which layers are trainable when the model is compiled; of a compiled model, those that are new."""
-        self._noted = {layer: layer.trainable for layer in self._with_sublayers()} | self._noted
+        now = {None if layer is self else layer: layer.trainable for layer in self._with_sublayers()}
+        self._noted = now | self._noted
 
     def _check_trainable(self) -> None:
         """Raise a RuntimeError if `trainable` of a layer was changed since the model was compiled."""
-        different = [layer for layer, trainable in self._noted.items() if layer._trainable is not trainable]
+        noted = ((self if layer is None else layer, trainable) for layer, trainable in self._noted.items())
+        different = [layer for layer, trainable in noted if layer._trainable is not trainable]
         if different:
             message = (
                 "trainable is taken up by compile, as in Keras. Received: a model compiled before it was set, on "
