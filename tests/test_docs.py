@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -89,7 +90,8 @@ def test_commands_can_be_parsed(page: Path, tmp_path: Path, monkeypatch: pytest.
     text = "".join(block.code for block in blocks(page) if block.language == "sh")
     for line in re.findall(r"\bminicnn((?: [\w./,:-]+)+)$", text, re.M):
         name, *arguments = line.split()
-        cli.commands[name].make_context(name, arguments)
+        parent = click.Context(cli, **cli.context_settings)  # a command remembers by which names help is asked for
+        cli.commands[name].make_context(name, arguments, parent)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
