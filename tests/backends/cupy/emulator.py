@@ -316,7 +316,7 @@ def prepared(source: Source, arguments: Sequence[Array | int]) -> Callable[[], N
 
     def launch() -> None:
         wrong = run(places, sizes, len(held))
-        assert wrong is None, f"{source.title}: {wrong.decode()}"+source.text
+        assert wrong is None, f"{source.title}: {wrong.decode()}"
 
     return launch
 
