@@ -212,7 +212,11 @@ def _worst(found: dict[str, Array], wanted: dict[str, Array], rtol: float) -> tu
 
 
 def find(name: str) -> Any:
-    """A backend by its name, or by "torch.compile:DEVICE"."""
+    """A backend by its name, by "torch.compile:DEVICE", or "emulated": cupy, whose kernels run on the host."""
+    if name == "emulated":
+        from backends.cupy.emulated import EmulatedBackend
+
+        return EmulatedBackend()
     if not name.startswith("torch.compile"):
         return get_backend(name)
     from support.torch_compile import CompiledTorchBackend

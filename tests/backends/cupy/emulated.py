@@ -6,7 +6,6 @@ streams for copies are as early as those rules allow.
 
 from __future__ import annotations
 
-import ctypes
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -60,7 +59,13 @@ MAIN = Stream()
 
 
 class DeviceArray(np.ndarray[Any, Any]):
-    """An array of the device: who reads or writes it outside of the stream waits for the stream."""
+    """An array of the device: who reads or writes it outside of the stream waits for the stream.
+
+    Attributes:
+        queue: The rows of which it is the first, where kernels read the others, too.
+    """
+
+    queue: DeviceArray | None = None
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, int):
@@ -110,7 +115,9 @@ class EmulatedRuntime:
         return made.view(DeviceArray)
 
     def view(self, array: Any, offset: int, shape: tuple[int, ...], dtype: str) -> DeviceArray:
-        return np.ndarray(shape, dtype, array.view(np.ndarray).reshape(-1).view("uint8"), offset).view(DeviceArray)
+        made = np.ndarray(shape, dtype, array.view(np.ndarray).reshape(-1).view("uint8"), offset).view(DeviceArray)
+        made.queue = array if array.dtype == dtype and array.shape[1:] == shape else None
+        return made
 
     def address(self, array: Any) -> int | None:
         return array.ctypes.data if isinstance(array, DeviceArray) and array.flags.c_contiguous else None
@@ -151,12 +158,10 @@ class EmulatedRuntime:
         return list(texts)
 
     def prepare(self, kernel: KernelText, blocks: int, arguments: Sequence[Any]) -> Launch:
-        source = Source(kernel.text, (), False, blocks, kernel.threads, kernel.title)
-        numbers = [k for k, kind in enumerate(kernel.signature) if not kind.endswith("*")]
-        run = emulator.library(source, len(arguments), numbers).run
-        held = [a if isinstance(a, DeviceArray) else np.array(a, "int32") for a in arguments]
-        pointers = (ctypes.c_void_p * len(held))(*(a.ctypes.data for a in held))
-        return lambda: self._now.waiting.append(partial(_run, run, pointers, held))
+        source = Source(kernel.text, (), False, blocks, kernel.threads, kernel.title, kernel.shared)
+        given = [a.queue if isinstance(a, DeviceArray) and a.queue is not None else a for a in arguments]
+        launch = emulator.prepared(source, given)
+        return lambda: self._now.waiting.append(launch)
 
     def capture(self, launches: Sequence[Launch]) -> Launch:
         self._now = graph = Stream()
@@ -166,10 +171,6 @@ class EmulatedRuntime:
         finally:
             self._now = MAIN
         return lambda: MAIN.waiting.extend(graph.waiting)
-
-
-def _run(run: Callable[[Any], None], pointers: Any, held: list[Any]) -> None:
-    run(pointers)
 
 
 class EmulatedBackend(GpuBackend):

@@ -20,7 +20,7 @@ import hashlib
 import re
 import subprocess
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +40,10 @@ Array = np.ndarray[Any, Any]
 HOST = r"""
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
-#include <memory>
 #include <tuple>
 #include <ucontext.h>
-#include <vector>
 #define __device__
 #define __global__
 #define __forceinline__ inline
@@ -59,14 +58,16 @@ static Place threadIdx, blockIdx;
 // Threads of a block take turns in one thread of the host, each until it waits for others or ends.
 struct Thread {
   ucontext_t state;
-  std::unique_ptr<char[]> stack{new char[STACK]};
   bool ended;
 };
-static std::vector<Thread> threads;
+static Thread threads[1024];
+static unsigned thread_count;
+alignas(16) static char stacks[1024][STACK];
+alignas(128) static unsigned char dynamic_memory[232448];
 static ucontext_t outside;
 static void take_turns() {
   const unsigned here = threadIdx.x;
-  do threadIdx.x = (threadIdx.x + 1) % threads.size();
+  do threadIdx.x = (threadIdx.x + 1) % thread_count;
   while (threads[threadIdx.x].ended && threadIdx.x != here);
   swapcontext(&threads[here].state, threads[threadIdx.x].ended ? &outside : &threads[threadIdx.x].state);
 }
@@ -94,21 +95,6 @@ static void in_a_thread() {
   threads[threadIdx.x].ended = true;
   take_turns();
 }
-static void in_blocks(unsigned blocks, unsigned count, void (*kernel)(void**), void** a) {
-  threads.resize(count), called = kernel, arguments = a;
-  for (blockIdx.x = 0; blockIdx.x < blocks; blockIdx.x++) {
-    everyone = {int(count), 0, 0};
-    for (unsigned i = 0; i < count; i += 32) warps[i / 32].all = {count - i < 32 ? int(count - i) : 32, 0, 0};
-    for (Thread& t : threads) {
-      t.ended = false;
-      getcontext(&t.state);
-      t.state.uc_stack.ss_sp = t.stack.get(), t.state.uc_stack.ss_size = STACK;
-      makecontext(&t.state, in_a_thread, 0);
-    }
-    threadIdx.x = 0;
-    swapcontext(&outside, &threads[0].state);
-  }
-}
 template <int k, class... A> auto argument(void (*)(A...)) -> std::tuple_element_t<k, std::tuple<A...>>;
 static inline void __syncthreads() { everyone.wait(); }
 static inline void wait_for_previous() {}
@@ -122,13 +108,36 @@ static inline float __int_as_float(int i) { float f; memcpy(&f, &i, 4); return f
 static inline int __float_as_int(float f) { int i; memcpy(&i, &f, 4); return i; }
 static inline double __longlong_as_double(long long i) { double f; memcpy(&f, &i, 8); return f; }
 static inline unsigned __umulhi(unsigned a, unsigned b) { return (uint64_t(a) * b) >> 32; }
-alignas(128) static unsigned char dynamic_memory[232448];
 static inline unsigned char* dynamic_shared() { return dynamic_memory; }
 static inline int min(int a, int b) { return a < b ? a : b; }
 static inline int max(int a, int b) { return a > b ? a : b; }
 static inline uint32_t max(uint32_t a, uint32_t b) { return a > b ? a : b; }
 static inline int __float2int_rn(float x) { return x == x ? int(lrintf(x < -2e9f ? -2e9f : x > 2e9f ? 2e9f : x)) : 0; }
 static inline void atomicMax(uint32_t* to, uint32_t x) { *to = *to < x ? x : *to; }
+"""
+
+# Runs a kernel; returns which rule it broke, if any.
+RUN = r"""
+UNCHECKED static const char* in_blocks(
+    unsigned blocks, unsigned count, size_t shared, void (*kernel)(void**), void** a, const size_t* sizes, int n) {
+  thread_count = count, called = kernel, arguments = a, shared_size = shared, wrong[0] = 0, given_count = n;
+  for (int k = 0; k < n; k++) given[k] = {(const char*)a[k], sizes[k]};
+  for (blockIdx.x = 0; blockIdx.x < blocks && !wrong[0]; blockIdx.x++, blocks_begun++) {
+    memset(dynamic_memory, 0xFF, shared);  // NaN where nothing was written
+    everyone = {int(count), 0, 0};
+    for (unsigned i = 0; i < count; i += 32) warps[i / 32].all = {count - i < 32 ? int(count - i) : 32, 0, 0};
+    for (unsigned i = 0; i < count; i++) {
+      Thread& t = threads[i];
+      t.ended = false;
+      getcontext(&t.state);
+      t.state.uc_stack.ss_sp = stacks[i], t.state.uc_stack.ss_size = STACK;
+      makecontext(&t.state, in_a_thread, 0);
+    }
+    threadIdx.x = 0;
+    swapcontext(&outside, &threads[0].state);
+  }
+  return wrong[0] ? wrong : nullptr;
+}
 """
 
 # What mma.cuh needs.
@@ -255,6 +264,11 @@ static inline void mma_tf32(float (&c)[4], FragmentA& a, FragmentB& b) {
 }
 """
 
+CHECKS = Path(__file__).with_name("checks.hpp").read_text()
+FLAGS = (
+    "-std=c++20", "-O1", "-w", "-fPIC", "-fno-gnu-unique", "-fsanitize=kernel-address", "--param=asan-stack=0",
+    "--param=asan-globals=0", "--param=asan-instrumentation-with-call-threshold=0",
+)  # fmt: skip
 _FOLDER = Path(tempfile.gettempdir()) / "minicnn-emulator"
 
 
@@ -263,7 +277,7 @@ def _common() -> Path:
     """What all kernels include, compiled beforehand: half the time of each would go there."""
     headers = "".join(compiler.header(name) for name in compiler.HEADERS)
     headers = re.sub(r'#include "\w+\.cuh"|#pragma once', "", headers).replace("#pragma unroll", "//")
-    text = HOST + WARPS + headers
+    text = " ".join(FLAGS).join(("// ", "\n")) + HOST + CHECKS + RUN + WARPS + headers
     path = _FOLDER / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.hpp"
     if not path.with_suffix(".hpp.gch").exists():
         _FOLDER.mkdir(exist_ok=True)
@@ -276,26 +290,43 @@ def _common() -> Path:
 
 
 def _compile(text: str, *arguments: str | Path) -> None:
-    command = ["g++", "-std=c++20", "-O1", "-w", "-fPIC", *map(str, arguments)]
+    command = ["g++", *FLAGS, *map(str, arguments)]
     made = subprocess.run(command, capture_output=True, text=True)
     assert made.returncode == 0, "\n".join(x for x in made.stderr.splitlines() if "error" in x)[:1500] + "\n" + text
 
 
-def library(source: Source, count: int | None = None, numbers: Collection[int] | None = None) -> ctypes.CDLL:
-    """A kernel, compiled for the host: its function `run` takes an array of pointers to its arguments.
+def prepared(source: Source, arguments: Sequence[Array | int]) -> Callable[[], None]:
+    """What runs a kernel, compiled for the host.
 
     Args:
         source: The kernel.
-        count: How many arguments it has.
-        numbers: Which of them are 32-bit integers, and not pointers, which the array has themselves.
+        arguments: Its arguments: arrays, and 32-bit integers.
+
+    Returns:
+        A function that raises an AssertionError if the kernel breaks a rule of `checks.hpp`.
     """
-    if count is None:
-        count = len(source.arguments) + (2 if source.queued else 0)
-    if numbers is None:
-        numbers = (count - 1,) if source.queued else ()
-    slots = [f"*(int*)a[{k}]" if k in numbers else f"(decltype(argument<{k}>(kernel)))a[{k}]" for k in range(count)]
-    called = f"static void called_kernel(void** a) {{ kernel({', '.join(slots)}); }}\n"
-    run = f'extern "C" void run(void** a) {{ in_blocks({source.blocks}, {source.threads}, called_kernel, a); }}\n'
+    slots = [
+        f"(decltype(argument<{k}>(kernel)))a[{k}]" if isinstance(a, np.ndarray) else f"*(int*)a[{k}]"
+        for k, a in enumerate(arguments)
+    ]
+    held = [a if isinstance(a, np.ndarray) else np.array(a, "int32") for a in arguments]
+    places = (ctypes.c_void_p * len(held))(*(a.ctypes.data for a in held))
+    sizes = (ctypes.c_size_t * len(held))(*(a.nbytes for a in held))
+    run = _library(source, ", ".join(slots))
+
+    def launch() -> None:
+        wrong = run(places, sizes, len(held))
+        assert wrong is None, f"{source.title}: {wrong.decode()}"
+
+    return launch
+
+
+def _library(source: Source, arguments: str) -> Any:
+    called = f"UNCHECKED static void called_kernel(void** a) {{ kernel({arguments}); }}\n"
+    run = (
+        'extern "C" const char* run(void** a, const size_t* sizes, int n) {\n'
+        f"  return in_blocks({source.blocks}, {source.threads}, {source.shared}, called_kernel, a, sizes, n);\n}}\n"
+    )
     common = _common()
     text = re.sub(r'#include "\w+\.cuh"', "", source.text) + called + run
     path = _FOLDER / f"{common.stem}-{hashlib.sha256(text.encode()).hexdigest()}.so"
@@ -304,7 +335,9 @@ def library(source: Source, count: int | None = None, numbers: Collection[int] |
             (cpp := Path(folder) / "kernel.cpp").write_text(text)
             _compile(source.text, "-include", common, "-shared", cpp, "-o", cpp.with_suffix(".so"))
             cpp.with_suffix(".so").replace(path)
-    return ctypes.CDLL(str(path))
+    function = ctypes.CDLL(str(path)).run
+    function.restype = ctypes.c_char_p
+    return function
 
 
 class Emulated:
@@ -337,9 +370,7 @@ class Emulated:
 
         cursor = np.zeros(1, "int32")
         for source in self.sources:
-            pointers = [memory(v).ctypes.data for v in source.arguments]
-            pointers += [cursor.ctypes.data] * 2 if source.queued else []
-            library(source).run((ctypes.c_void_p * max(1, len(pointers)))(*pointers))
+            prepared(source, [*map(memory, source.arguments), *([cursor, 0] if source.queued else [])])()
         results = {k: memory(v).reshape(v.shape).copy() for k, v in self.program.outputs.items()}
         for old, value in self.placement.copies:
             arrays[old.name] = memory(value).reshape(value.shape).copy()

@@ -246,6 +246,7 @@ def rewrite(program: Program, *, fuse: bool, tiled: bool, tiles: Tiles) -> Progr
     decompose(program)
     if fuse:
         remember_maxima(program)
+    remove_dead_nodes(program)  # regions store what any other node reads
     found: list[RowRegion] = []
     if fuse and tiled and tiles.row_regions:
         found = [c for c in row_regions.find(program, tiles) if tiles.size_region(c)]

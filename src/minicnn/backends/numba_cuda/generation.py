@@ -11,7 +11,7 @@ from minicnn.backends._gpu.source import Source
 from minicnn.backends._gpu.trees import I, Name
 from minicnn.backends._gpu.writer import NodeOperands, Writer
 from minicnn.backends.numba_cuda.printer import Python, type_of
-from minicnn.backends.numba_cuda.region_text import PARAMETERS, QUEUE, region_text
+from minicnn.backends.numba_cuda.region_text import QUEUE, region_text
 from minicnn.backends.numba_cuda.tile_text import tile_text
 from minicnn.program.graph import Node, Value
 
@@ -38,8 +38,7 @@ def generate(plan: Plan, launch: Sequence[FusionGroup], queued: set[int], thread
     values = [*(f"p{k}" for k in range(len(writer.values))), *(["cursor", "offset"] if writer.reads_queue else [])]
     row = ["read(cursor, 0) + offset"] if writer.reads_queue else []
     arguments = ", ".join([*values[: len(writer.values)], *row]) + ("" if len(writer.values) + len(row) > 1 else ",")
-    every = ", ".join(f"p[{k}]" for k in range(len(writer.values)))
-    definitions = "".join(writer.definitions).replace(PARAMETERS, every).replace(QUEUE, "p[-1]" if row else "index(0)")
+    definitions = "".join(writer.definitions).replace(QUEUE, "p[-1]" if row else "index(0)")
     text = (
         f"# {named(launch)}\n{definitions}\n\n"
         f"def kernel({', '.join(values)}):\n    number = cuda.blockIdx.x\n    p = ({arguments})\n{calls}"

@@ -18,7 +18,7 @@ from minicnn.program.graph import ITEMSIZE, Node, Value
 if TYPE_CHECKING:
     from minicnn.backends.numba_cuda.generation import PythonWriter
 
-PARAMETERS, QUEUE = "PARAMETERS", "QUEUE"  # what p consists of, known when the whole kernel is written
+QUEUE = "QUEUE"  # the row of the queue, known when the whole kernel is written
 
 
 def region_text(writer: PythonWriter, node: Node) -> str:
@@ -128,7 +128,7 @@ class _Text(Schedule):
         return self.writer.define(f"@block\ndef {{name}}(p, number):\n{text}{self.finish}")
 
     def _state(self, row: str) -> str:
-        return f"({', '.join([PARAMETERS, *(f'as_{dtype}' for dtype in [*self.views][::-1]), row, QUEUE])})"
+        return f"p + ({', '.join([*(f'as_{dtype}' for dtype in [*self.views][::-1]), row, QUEUE])})"
 
     # Before the tiles ---------------------------------------------------------------------------
 

@@ -152,21 +152,24 @@ template <class P, int THREADS, class E, class FA, class FB> DEVICE int fill_bot
   return na + nb;
 }
 
-// Eight elements of which the first `real` count, from one(e) or, four at a time where that saves loads, from four(e, v).
-template <bool fours, class One, class Four> DEVICE void gather_run(int real, float (&v)[8], One one, Four four) {
+// Elements `first` to `first` + 7 of a row, zeros from `end` on, from one(e) or, four at a time where that saves loads, from
+// four(e, v); element 0 is read in place of those that are not there.
+template <bool fours, class One, class Four> DEVICE void gather_run(int first, int end, float (&v)[8], One one, Four four) {
   if (fours) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
+      const int e = first + 4 * half;
       float part[4];
-      four(4 * half < real ? 4 * half : 0, part);
+      four(e < end ? e : 0, part);
 #pragma unroll
-      for (int k = 0; k < 4; k++) v[4 * half + k] = 4 * half < real ? part[k] : 0.0f;
+      for (int k = 0; k < 4; k++) v[4 * half + k] = e < end ? part[k] : 0.0f;
     }
   } else {
 #pragma unroll
-    for (int e = 0; e < 8; e++) {
-      const float value = one(e < real ? e : 0);
-      v[e] = e < real ? value : 0.0f;
+    for (int k = 0; k < 8; k++) {
+      const int e = first + k;
+      const float value = one(e < end ? e : 0);
+      v[k] = e < end ? value : 0.0f;
     }
   }
 }
@@ -179,7 +182,7 @@ DEVICE auto matrix_rows(uint32* place, int real, One one, Four four) {
   return filling<ROWS * RUNS>(
     [=](int i, float (&v)[8]) {
       const int k = down ? i % ROWS : i / RUNS, f = (down ? i / ROWS : i % RUNS) * 8;
-      gather_run<fours>(real - f, v, [&](int e) { return one(k, f + e); }, [&](int e, float (&part)[4]) { four(k, f + e, part); });
+      gather_run<fours>(f, real, v, [&](int e) { return one(k, e); }, [&](int e, float (&part)[4]) { four(k, e, part); });
     },
     [=](int i, const float (&v)[8]) {
       const int k = down ? i % ROWS : i / RUNS, f = (down ? i / ROWS : i % RUNS) * 8;

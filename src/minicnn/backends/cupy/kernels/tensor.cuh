@@ -29,8 +29,9 @@ DEVICE auto records(uint32* xs, int n0, int h0, int w0, int c0, const In& in) {
     [=](int k, float (&v)[8]) {
       const int e = k % R::RUNS * 8, q = k / R::RUNS % IW, h = h0 + k / R::RUNS / IW % IH, n = n0 + k / R::RUNS / IW / IH;
       gather_run<C % 4 == 0>(
-        R::LENGTH % 8 == 0 && C % R::LENGTH == 0 ? 8 : min(R::LENGTH - e, C - c0 - e), v, [&](int i) { return in(n, h, w0 + q, c0 + e + i); },
-        [&](int i, float (&four)[4]) { in.template four<C % 4 == 0>(n, h, w0 + q, c0 + e + i, four); });
+        e, R::LENGTH % 8 == 0 && C % R::LENGTH == 0 ? e + 8 : min(R::LENGTH, C - c0), v,
+        [&](int c) { return in(n, h, w0 + q, c0 + c); },
+        [&](int c, float (&four)[4]) { in.template four<C % 4 == 0>(n, h, w0 + q, c0 + c, four); });
     },
     [=](int k, const float (&v)[8]) { store_run<P, PLANE>(xs + (k / R::RUNS * R::SIZE + k % R::RUNS * 8) / 2, v); });
 }
