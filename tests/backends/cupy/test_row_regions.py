@@ -267,12 +267,12 @@ def test_what_is_no_number_stays_none_in_products_with_rows(name: str, dtype: st
         assert np.isnan(results[key]).any()
 
 
-def test_the_last_turn_of_a_whole_set_keeps_all_blocks_busy() -> None:
+def test_the_last_tiles_of_a_whole_set_keeps_all_blocks_busy() -> None:
     (region,) = found(planned(step(dense_network(784, [10], 10), 59_000, 784, 10)))
     sizes, used = region.sizes, Layout(region).shared
     assert sizes.shared <= used <= 227 * 1024
     assert rows_tile_type(region) == (
         f"ByteTile<59000, 784, 10, {sizes.rows}, {sizes.threads}, {sizes.stages}, {sizes.slices}, true>"
     )
-    turns = -(-region.tiles // region.blocks)
-    assert region.tiles > 0.9 * turns * region.blocks  # no turn in which most blocks have nothing to do
+    rounds = -(-region.tiles // region.blocks)
+    assert region.tiles > 0.9 * rounds * region.blocks  # no round in which most blocks have nothing to do

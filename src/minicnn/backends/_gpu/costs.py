@@ -28,7 +28,7 @@ class Costs:
         staged: An element that is staged before.
         stage: Alone, before what is staged can be read.
         stage_each: Alone, for each element that a thread stages.
-        answer: Alone, until memory answers.
+        latency: Alone, of a read from memory.
         more: Alone, for three runs that a thread has no registers for.
         fragment: Alone, of a product of fragments.
         fragments: The same, for each of several that do not depend on each other.
@@ -52,7 +52,7 @@ class Costs:
     staged: float
     stage: float
     stage_each: float
-    answer: float
+    latency: float
     more: float
     fragment: float
     fragments: float
@@ -145,7 +145,7 @@ class PlainProduct:
     Attributes:
         operand: Reads of an operand, as multiply-adds, which the rows or columns of a thread share.
         filled: An element on its way to shared memory.
-        answer: Alone, until memory answers.
+        latency: Alone, of a read from memory.
         load: Alone, for each element that a thread fills.
         launch: Alone, before and after all blocks.
         more: Of a launch that only adds up partial sums.
@@ -154,7 +154,7 @@ class PlainProduct:
 
     operand: float
     filled: float
-    answer: float
+    latency: float
     load: float
     launch: float
     more: float
@@ -177,7 +177,7 @@ class ByteRows:
         thread: For each thread beyond 256.
         arriving: Bytes that arrive in a cycle, while others are multiplied.
         loaded: Bytes that arrive in a cycle, while nothing else is done.
-        answer: Until memory answers.
+        latency: Of a read from memory.
         alone: The share of all that which does not depend on how many blocks are resident.
         resident: The share for each block.
     """
@@ -193,7 +193,7 @@ class ByteRows:
     thread: float
     arriving: float
     loaded: float
-    answer: float
+    latency: float
     alone: float
     resident: float
 
@@ -211,7 +211,7 @@ class FloatRows:
         step: Of 8 terms of a sum.
         fragment: The same, for each fragment.
         column: 8 columns of the product with the gradient, for each row.
-        answer: Until memory answers, where rows do not come ahead.
+        latency: Of a read from memory, where rows do not come ahead.
         alone: The share of all that which does not depend on how many blocks are resident.
         resident: The share for each block.
         apart: The share of the shorter of arriving and multiplying that the longer does not hide.
@@ -228,7 +228,7 @@ class FloatRows:
     step: float
     fragment: float
     column: float
-    answer: float
+    latency: float
     alone: float
     resident: float
     apart: float

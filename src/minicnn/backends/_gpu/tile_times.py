@@ -71,12 +71,12 @@ class Blocks:
         multiplied = self.steps * (self.threads // 32 // self.slices) * multiplied
         depth = products * np.maximum(costs.fragment, fragments * costs.fragments) + costs.step
         filled = sum(self.runs) * costs.run + self.staged * costs.staged
-        answers, more = 1.0, 0.0
+        reads, more = 1.0, 0.0
         for runs in self.runs:  # a thread has registers for six of each
             own = quotient(runs, self.threads)
-            answers = answers + np.maximum(0, quotient(own, 6) - 1)
+            reads = reads + np.maximum(0, quotient(own, 6) - 1)
             more = more + quotient(np.maximum(0, own - 6), 3)
-        waiting = answers * costs.answer + more * costs.more
+        waiting = reads * costs.latency + more * costs.more
         waiting = waiting + (self.staged > 0) * costs.stage + quotient(self.staged, self.threads) * costs.stage_each
         ending = np.log2(self.slices) * (4 * fragments * costs.halving + costs.barrier)
         ending = ending + fragments * self.threads / self.slices / 8 * costs.stored

@@ -303,12 +303,12 @@ def product(node: Node, *, gpu: Gpu, joined: bool = False, limits: Limits = LIMI
                 or (bm + bn + 8) * bk * itemsize > gpu.shared_unasked
             ):
                 continue
-            # Cycles: all blocks of a multiprocessor, each step of bk terms at least as long as memory takes to answer.
+            # Cycles: all blocks of a multiprocessor, each step of bk terms at least as long as the latency of memory.
             blocks = tiles * splits
             rounds = math.ceil(blocks / gpu.multiprocessors)
             compute = rounds * bk * bm * bn / gpu.lanes32 * (1 + costs.operand / tm + costs.operand / tn)
             compute += rounds * (bm + bn) * bk * costs.filled
-            score = run / bk * (max(compute, costs.answer) + costs.load * loads) + costs.launch
+            score = run / bk * (max(compute, costs.latency) + costs.load * loads) + costs.launch
             score += (0 if joined else costs.more) + splits * m * n / costs.results if splits > 1 else 0
             if best is None or score < best[0]:
                 sizes, shared = (bm, bn, bk, tm, tn, splits), (bm + bn + 8) * bk * itemsize

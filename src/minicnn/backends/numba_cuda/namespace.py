@@ -1,6 +1,6 @@
 """The namespace of the Array API standard 2025.12 for arrays on numba-cuda.
 
-What the standard has and this has not is in `MISSING`, with the reason; asking for it raises an AttributeError that
+What the standard has and this namespace lacks is in `MISSING`, with the reason; asking for it raises an AttributeError that
 says so.
 """
 

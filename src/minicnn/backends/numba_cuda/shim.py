@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-NEWEST_NUMPY = (2, 4)  # numba-cuda up to 0.30.4 calls numpy.row_stack, which NumPy 2.5 has not
+NEWEST_NUMPY = (2, 4)  # numba-cuda up to 0.30.4 calls numpy.row_stack, which NumPy 2.5 lacks
 
 
 def _version(text: str) -> tuple[int, ...]:
