@@ -35,7 +35,7 @@ def launches(plan: Plan) -> list[list[FusionGroup]]:
             written[value_id] = at
     for launch in made:
         launch.sort(key=lambda u: u.is_plain)  # what takes longer begins first
-        # All blocks of a launch have as many threads, with the registers of the one that needs most: sums take what is there.
+        # All blocks of a launch have as many threads and registers as the one that needs most: sums take what is there.
         threads = max((u.tile.threads for u in launch if u.tile and not u.is_plain), default=0)
         for group in launch:
             if group.tile and group.is_plain and threads:

@@ -1,7 +1,7 @@
 """The namespace of the Array API standard 2025.12 for arrays on numba-cuda.
 
-What the standard has and this namespace lacks is in `MISSING`, with the reason; asking for it raises an AttributeError that
-says so.
+What the standard has and this namespace lacks is in `MISSING`, with the reason; asking for it raises an
+AttributeError that says so.
 """
 
 from __future__ import annotations
