@@ -119,8 +119,8 @@ def present(page: Page, setting: Setting, results: Results) -> None:
         page.figure(
             f"training-{data}", f"Training on {data}", _training_panels(result),
             f"Accuracy on the samples that are held out, after every round of {setting.sizes.per_round} "
-            "iterations; the lines lie on each other where all candidates compute the same. Bars are medians of rounds, "
-            "the first left out, whiskers their quartiles.",
+            "iterations; the lines lie on each other where all candidates compute the same. Bars are medians of "
+            "rounds, the first left out, whiskers their quartiles.",
         )  # fmt: skip
         page.words(_found(result))
         page.words(_beside_the_published(result))
@@ -174,10 +174,10 @@ def _totals(page: Page, setting: Setting, data: str, result: Mapping[str, Any]) 
             row |= {f"published_{key}": values[place] for key, values in ITERATION_MS.items()}
         rows.append(row)
     note = (
-        f"A round is {setting.sizes.per_round} iterations. In the first a library may still compile, as plain JAX does: it "
-        "counts for the total alone. Forward is the loss and accuracy of the training set without gradients; backward "
-        "and update is the rest of an iteration. The published figures are for 500 iterations of NumPy on an unnamed "
-        "CPU and of CuPy on an unnamed GPU, whose precision it does not state: NumPy's default is float64."
+        f"A round is {setting.sizes.per_round} iterations. In the first a library may still compile, as plain JAX "
+        "does: it counts for the total alone. Forward is the loss and accuracy of the training set without gradients; "
+        "backward and update is the rest of an iteration. The published figures are for 500 iterations of NumPy on an "
+        "unnamed CPU and of CuPy on an unnamed GPU, whose precision it does not state: NumPy's default is float64."
     )
     page.table(f"totals-{data}", f"Times on {data}", columns, rows, note)
 

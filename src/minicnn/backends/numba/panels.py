@@ -80,8 +80,8 @@ def _stack(builder: Any) -> Any:
     return builder.ptrtoint(place, _INT)
 
 
-# transpose(o, x, step, last): 16 vectors at x, those after number `last` being that one again, as columns: lane r of what
-# is stored at o + s * step is lane s of vector r.
+# transpose(o, x, step, last): 16 vectors at x, those after number `last` being that one again, as columns: lane r of
+# what is stored at o + s * step is lane s of vector r.
 transpose = _operation("transpose", types.void, [types.int64] * 4, _transpose)
 # sums(x, step): lane i is the sum of the lanes of the vector at x + i * step.
 sums = _operation("sums", vector, [types.int64] * 2, _sums)
