@@ -190,3 +190,9 @@ def wrap(memory: Memory, offset: int, shape: tuple[int, ...], dtype: Any) -> Arr
     """An array at some byte of a memory."""
     kind = dtypes.dtype(dtype)
     return Array(memory, tuple(shape), row_major(shape), offset // kind.itemsize, kind)
+
+
+__all__ = [
+    "arange", "asarray", "empty", "empty_like", "eye", "from_dlpack", "full", "full_like", "linspace", "meshgrid",
+    "ones", "ones_like", "tril", "triu", "zeros", "zeros_like",
+]  # fmt: skip

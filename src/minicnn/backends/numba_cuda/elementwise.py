@@ -335,3 +335,6 @@ def _bits(x: Array) -> Array:
 
 
 FUNCTIONS: dict[str, Callable[..., Array]] = {name: _function(name) for name in OPERATIONS}
+
+
+__all__ = ["astype", "clip", "nextafter", "where"]  # and FUNCTIONS

@@ -187,3 +187,6 @@ def take_along_axis(x: Array, indices: Array, /, *, axis: int = -1) -> Array:
         f"x0[(i // a2) * a3 + {row} * a0 + i % a0]", made, (whole, rows), (inner, n, m * inner, n * inner), whole=True
     )
     return made
+
+
+__all__ = ["take", "take_along_axis"]

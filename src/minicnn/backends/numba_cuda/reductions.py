@@ -283,3 +283,9 @@ def diff(
         high[at], low[at] = slice(1, None), slice(None, -1)
         made = FUNCTIONS["subtract"](made[tuple(high)], made[tuple(low)])
     return contiguous(made, copy=made is x)
+
+
+__all__ = [
+    "all", "any", "argmax", "argmin", "count_nonzero", "cumulative_prod", "cumulative_sum", "diff", "max", "mean",
+    "min", "prod", "std", "sum", "var",
+]  # fmt: skip

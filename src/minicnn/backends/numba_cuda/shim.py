@@ -216,18 +216,6 @@ def _device_of(capability: tuple[int, int]) -> Iterator[None]:
 
 
 __all__ = [
-    "LIBRARY",
-    "SIMULATED",
-    "VERSION",
-    "byte",
-    "check_numpy",
-    "choose",
-    "compile_ptx",
-    "cuda",
-    "device_function",
-    "read",
-    "read_four",
-    "read_word",
-    "read_words",
-    "types",
-]
+    "LIBRARY", "SIMULATED", "VERSION", "byte", "check_numpy", "choose", "compile_ptx", "cuda", "device_function",
+    "read", "read_four", "read_word", "read_words", "types",
+]  # fmt: skip
