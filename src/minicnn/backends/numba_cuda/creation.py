@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from minicnn.backends._strides import row_major
 from minicnn.backends.numba_cuda import dtypes
-from minicnn.backends.numba_cuda.arrays import Array, as_device, from_interface, from_numpy, row_major
+from minicnn.backends.numba_cuda.arrays import Array, as_device, from_interface, from_numpy
 from minicnn.backends.numba_cuda.arrays import empty as uninitialised
 from minicnn.backends.numba_cuda.device import Memory
 from minicnn.backends.numba_cuda.elementwise import astype, compute, contiguous

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from minicnn.backends._strides import row_major
 from minicnn.backends.numba_cuda import dtypes
-from minicnn.backends.numba_cuda.arrays import Array, Shape, empty, row_major
+from minicnn.backends.numba_cuda.arrays import Array, Shape, empty
 from minicnn.backends.numba_cuda.elementwise import compute, contiguous, same_device
 
 

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from minicnn.backends._strides import collapse
 from minicnn.backends.numba_cuda import dtypes
 from minicnn.backends.numba_cuda.arrays import Array, empty
 from minicnn.backends.numba_cuda.creation import full
 from minicnn.backends.numba_cuda.device import THREADS, Device, kernel
 from minicnn.backends.numba_cuda.dtypes import DType
-from minicnn.backends.numba_cuda.elementwise import FUNCTIONS, collapse, contiguous
+from minicnn.backends.numba_cuda.elementwise import FUNCTIONS, contiguous
 from minicnn.backends.numba_cuda.manipulation import axes_of, axis_of, concat, permute_dims
 
 Axis = int | Sequence[int] | None
