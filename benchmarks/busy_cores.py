@@ -27,7 +27,7 @@ def training(name: str, threads: int) -> Any:
     from minicnn.losses import SparseCategoricalCrossentropy
     from minicnn.zoo import get_model
 
-    backend = backend_class("numba")(threads=threads)  # type: ignore[call-arg]
+    backend = backend_class("numba")(threads=threads)
     model = get_model(name, preprocessing=[Rescaling(1 / 255)], input_dtype="uint8", backend=backend, seed=0)
     model.compile("sgd", SparseCategoricalCrossentropy(from_logits=True))
     generator = np.random.default_rng(0)

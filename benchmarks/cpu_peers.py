@@ -198,7 +198,7 @@ def minicnn_round(name: str, threads: int) -> Callable[[], float]:
 
     case = CASES[name]
     x, y = samples(case)
-    model = model_of(name, backend_class("numba")(threads=threads))  # type: ignore[call-arg]
+    model = model_of(name, backend_class("numba")(threads=threads))
     epochs = case.timed * case.batch // len(x)
 
     def run() -> float:

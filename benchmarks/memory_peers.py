@@ -76,7 +76,7 @@ def minicnn_losses(name: str, threads: int, steps: int) -> tuple[int, list[float
     from minicnn.losses import SparseCategoricalCrossentropy
     from minicnn.optimizers import SGD
 
-    backend = backend_class("numba")(threads=threads)  # type: ignore[call-arg]
+    backend = backend_class("numba")(threads=threads)
     start = peak()
     case = CASES[name]
     x, y = data(case)

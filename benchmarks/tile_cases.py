@@ -173,7 +173,9 @@ class One(TensorTiles):
 
     def product(self, node: Node, *, joined: bool = False) -> Tile:
         """See `Tiles.product`."""
-        assert self.tile is not None  # noqa: S101
+        if self.tile is None:
+            message = f"The kernel of a product has a tile. Received: none for {node!r}."
+            raise ValueError(message)
         return self.tile
 
 

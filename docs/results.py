@@ -4,8 +4,8 @@
     python docs/results.py compare FOLDER FOLDER
 
 The results are in docs/studies/results (two cores of a CPU) and docs/studies/h200/results (an NVIDIA H200). `compare`
-takes two folders of results, such as docs/studies/results: it prints how far the ratios of candidates that took turns
-differ between the two runs, and ends with exit code 1 if any does by more than 5 %.
+takes two folders of results, such as docs/studies/results: it prints how far the ratios of candidates that were
+measured interleaved differ between the two runs, and ends with exit code 1 if any does by more than 5 %.
 """
 
 from __future__ import annotations

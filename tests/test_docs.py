@@ -91,7 +91,12 @@ def test_commands_can_be_parsed(page: Path, tmp_path: Path, monkeypatch: pytest.
     for line in re.findall(r"\bminicnn((?: [\w./,:-]+)+)$", text, re.M):
         name, *arguments = line.split()
         parent = click.Context(cli, **cli.context_settings)  # a command remembers by which names help is asked for
-        cli.commands[name].make_context(name, arguments, parent)
+        refused = ""
+        try:
+            cli.commands[name].make_context(name, arguments, parent)
+        except click.UsageError as error:
+            refused = error.format_message()
+        assert not refused, f"minicnn{line}: {refused}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

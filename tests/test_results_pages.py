@@ -57,7 +57,7 @@ def test_two_runs_are_compared_by_the_ratios_of_candidates(
         store(tmp_path / run, "roofline", "training-resnet18", {"steps": steps})
         times = {"direct": {"forward": [1.0]}, "fft": {"forward": [2.0 * factor]}}
         store(tmp_path / run, "convolution", "strategies-base", {"points": [{"candidates": {"a": {"times": times}}}]})
-        store(tmp_path / run, "convolution", "layers-vgg16", {"steps": {"a": [factor], "b": [1.0]}})  # not in turns
+        store(tmp_path / run, "convolution", "layers-vgg16", {"steps": {"a": [factor], "b": [1.0]}})  # not interleaved
         rounds = {n: [{"time_s": s * factor, "steps": 10}] for n, s in (("a", 1.0), ("b", 2.0), ("c", 3.0))}
         store(tmp_path / run, "mlp", "training-mnist", {"rounds": rounds})
     assert results.compare(tmp_path / "first", tmp_path / "first") == 0

@@ -5,7 +5,7 @@
 #   python docs/results.py                                writes the pages, once the results are in docs/studies/h200
 #
 # Sizes are smaller than the full form's where a candidate on the CPU, or kernels that are compiled for one more shape,
-# would take most of the time. Whoever takes part in a study takes turns there with all others.
+# would take most of the time. All candidates of a study are measured interleaved.
 set -u
 out=$1
 shift
@@ -16,7 +16,7 @@ code=0
 for study in "$@"; do
   case $study in
   platforms) backends=$cpu,$gpu sizes="epochs=10" ;;
-  mlp) backends=$cpu,$gpu sizes="turn=100 repeats=10" ;;
+  mlp) backends=$cpu,$gpu sizes="per_round=100 repeats=10" ;;
   kernels) backends=cupy,numba_cuda,torch.nn:cuda,jax.lax:gpu
     sizes="epochs=5 sweep_epochs=4 sweep_samples=6400 loader_samples=6400" ;;
   convolution) backends=numpy,numba,$gpu # at one point; in sweeps cupy and PyTorch's arrays, in layers cupy and its modules

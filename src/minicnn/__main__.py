@@ -11,10 +11,10 @@ def main() -> None:
     """Run the command line. It makes its settings first, because libraries read them when they are loaded."""
     for name in ("stdin", "stdout", "stderr"):  # None without a console, as under pythonw
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: SIM115
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: SIM115 - stays open
     machine.prepare()
     try:
-        import click  # noqa: F401
+        import click  # noqa: F401 - whether it is there
         import rich  # noqa: F401
     except ImportError as error:
         print(f"error: The command line needs {error.name}: {install('cli')}", file=sys.stderr)

@@ -143,7 +143,7 @@ def load_weights(model: Model, path: Path) -> None:
         OSError: If the file cannot be read.
         ImportError: If safetensors is missing.
     """
-    model.layers  # noqa: B018
+    model.layers  # noqa: B018  # as above
     tensors, about = _read(path, _MODEL, _WEIGHTS)
     if about["kind"] == _MODEL:
         tensors = {name: array for name, array in tensors.items() if name in about.get("weights", ())}

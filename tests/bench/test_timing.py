@@ -1,4 +1,4 @@
-"""Times: turns, medians and spread."""
+"""Times: their order, medians and spread."""
 
 from __future__ import annotations
 
@@ -73,15 +73,15 @@ def test_the_headline_of_a_study_leaves_a_disturbed_epoch_out() -> None:
     assert "Of `numpy` one epoch took up to 9.6 s, where others take 0.9 s: the machine was disturbed" in text
 
 
-def test_candidates_take_turns_and_each_begins_a_round() -> None:
-    turns: list[str] = []
+def test_candidates_are_interleaved_and_each_begins_a_round() -> None:
+    order: list[str] = []
 
     def run(name: str) -> float:
-        turns.append(name)
-        return float(len(turns))
+        order.append(name)
+        return float(len(order))
 
     samples = interleaved({n: partial(run, n) for n in "abc"}, rounds=3, warmup=1)
-    assert turns == [*"abc", *"abc", *"bca", *"cab"]
+    assert order == [*"abc", *"abc", *"bca", *"cab"]
     assert samples == {"a": [4.0, 9.0, 11.0], "b": [5.0, 7.0, 12.0], "c": [6.0, 8.0, 10.0]}
 
 

@@ -48,14 +48,14 @@ def test_who_computes_something_else_is_refused_and_not_timed() -> None:
         assert "nan" in comparison.out["nan"]
         assert comparison.out["broken"] == "failed: Rivals compute. Received: nothing."
         assert comparison.out["absent"] == "failed: Rivals have a library. Received: none. Install it."
-        times = comparison.time("turn", rounds=3, warmup=0)
+        times = comparison.time("time_once", rounds=3, warmup=0)
         assert list(times) == ["right", "numpy", "kinked"]
         assert all(len(samples) == 3 for samples in times.values())
 
 
 def test_who_fails_while_the_others_are_timed_drops_out() -> None:
     with Comparison(["a", "leaver"], Rival) as comparison:
-        times = comparison.time("turn", rounds=2)
+        times = comparison.time("time_once", rounds=2)
         assert list(times) == ["a"]
         assert comparison.out["leaver"] == "failed: its process ended with code 3: the last words"
         assert comparison.call("add", 1) == {"a": 2}

@@ -111,7 +111,7 @@ def test_two_backends_side_by_side() -> None:
             twin.train_on_batch(X, Y)
         alone[name] = twin.get_weights()
     for _ in range(4):
-        for model in models.values():  # taking turns
+        for model in models.values():  # interleaved
             model.train_on_batch(X, Y)
     for name, model in models.items():
         assert model.backend.name == name

@@ -73,7 +73,7 @@ def test_mlp_fills_its_three_tables_for_torch_and_its_peer() -> None:
     assert list(totals) == ["numpy", "torch:cpu", "torch.nn:cpu"]
     for row in totals.values():
         spread = row["iteration_ms"]
-        assert spread["count"] + spread["outliers"] == 2  # of three turns, less the first
+        assert spread["count"] + spread["outliers"] == 2  # of three rounds, less the first
         assert row["total_s"] > row["first_s"] > 0
         assert row["accuracy"] == pytest.approx(totals["numpy"]["accuracy"], abs=5.1)  # one of 20 samples
     assert totals["numpy"]["published_iteration_ms"] == 84.6

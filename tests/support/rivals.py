@@ -33,7 +33,7 @@ class Rival:
             kernel[1] = np.nan
         return Probe(2.5 if self._name == "mad" else 2.3, {"dense/kernel": kernel, "dense/bias": np.zeros(2)}, {})
 
-    def turn(self) -> float:
+    def time_once(self) -> float:
         start = time.perf_counter()
         time.sleep(self._pause)
         if self._name == "leaver":

@@ -135,11 +135,11 @@ class Comparison:
             warmup: See `interleaved`.
             budget_s: See `interleaved`.
         """
-        calls = {name: partial(self._turn, name, method, *args) for name in self.names}
+        calls = {name: partial(self._timed, name, method, *args) for name in self.names}
         samples = interleaved(calls, rounds=rounds, warmup=warmup, budget_s=budget_s)
         return {name: times for name, times in samples.items() if name not in self.out}
 
-    def _turn(self, name: str, method: str, *args: Any) -> float:
+    def _timed(self, name: str, method: str, *args: Any) -> float:
         if name in self.out:
             return 0.0
         try:

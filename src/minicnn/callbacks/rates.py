@@ -42,7 +42,7 @@ class _RateCallback(Callback):
 
     def on_train_begin(self) -> None:
         """See `Callback`; refuses an optimizer with a schedule before anything is computed."""
-        self.rate  # noqa: B018
+        self.rate  # noqa: B018 - it raises
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
         """See `Callback`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,17 +18,8 @@ if TYPE_CHECKING:
     from minicnn.ops.primitive import Cost, Primitive
 
 Kind = Literal[
-    "input",
-    "parameter",
-    "statistic",
-    "optimizer",
-    "counter",
-    "metric",
-    "constant",
-    "activation",
-    "gradient",
-    "update",
-]
+    "input", "parameter", "statistic", "optimizer", "counter", "metric", "constant", "activation", "gradient", "update"
+]  # fmt: skip
 Phase = Literal["forward", "backward", "update"]
 
 ITEMSIZE = {
@@ -286,13 +278,22 @@ class Program:
         self._count += 1
         return self._count
 
-    def scope(self, name: str, phase: Phase | None = None) -> _Scope:
-        """Context manager: nodes emitted inside carry `name` as a further part of their scope."""
-        return _Scope(self, self._scope + ((name,) if name else ()), phase or self._phase)
+    def scope(self, name: str, phase: Phase | None = None) -> AbstractContextManager[None]:
+        """Nodes emitted inside carry `name` as a further part of their scope."""
+        return self._within(self._scope + ((name,) if name else ()), phase or self._phase)
 
-    def scope_of(self, node: Node, phase: Phase) -> _Scope:
-        """Context manager: nodes emitted inside carry the scope of `node` and the given phase."""
-        return _Scope(self, (node.scope,) if node.scope else (), phase)
+    def scope_of(self, node: Node, phase: Phase) -> AbstractContextManager[None]:
+        """Nodes emitted inside carry the scope of `node` and the given phase."""
+        return self._within((node.scope,) if node.scope else (), phase)
+
+    @contextmanager
+    def _within(self, scope: tuple[str, ...], phase: Phase) -> Iterator[None]:
+        old = self._scope, self._phase
+        self._scope, self._phase = scope, phase
+        try:
+            yield
+        finally:
+            self._scope, self._phase = old
 
     def copy(self) -> Program:
         """The same nodes on values of a Program of its own, which can be changed without changing this one."""
@@ -402,16 +403,3 @@ class Program:
 
     def __repr__(self) -> str:
         return f"<Program {self.name!r}: {len(self.inputs)} inputs, {len(self.nodes)} nodes>"
-
-
-class _Scope:
-    def __init__(self, program: Program, scope: tuple[str, ...], phase: Phase) -> None:
-        self._program, self._new = program, (scope, phase)
-        self._old: tuple[tuple[str, ...], Phase] = ((), "forward")
-
-    def __enter__(self) -> None:
-        self._old = (self._program._scope, self._program._phase)
-        self._program._scope, self._program._phase = self._new
-
-    def __exit__(self, *_: object) -> None:
-        self._program._scope, self._program._phase = self._old

@@ -46,7 +46,7 @@ class Sizes:
 
     Attributes:
         iterations: Iterations, each on the whole training set.
-        turn: How many of them a candidate makes in a round, between two evaluations of the accuracy.
+        per_round: How many of them a candidate makes in a round, between two evaluations of the accuracy.
         hold_out: Samples held out.
         repeats: How often the forward pass and each operation are timed.
         samples: The most samples that are used; 0 for all.
@@ -54,7 +54,7 @@ class Sizes:
     """
 
     iterations: int = 500
-    turn: int = 10
+    per_round: int = 10
     hold_out: int = 1000
     repeats: int = 20
     samples: int = 0
@@ -83,7 +83,7 @@ def _train(settings: Settings, sizes: Sizes, candidates: Sequence[str]) -> dict[
             comparison.prepare(method, given)  # compiles it
         done = 0
         while done < sizes.iterations:
-            steps = min(sizes.turn, sizes.iterations - done)
+            steps = min(sizes.per_round, sizes.iterations - done)
             done += steps
             rows = comparison.call("train_whole", steps)
             for name, found in comparison.call("evaluate", "val").items():
@@ -116,12 +116,11 @@ def present(page: Page, setting: Setting, results: Results) -> None:
                else "Pixels stay uint8 and are divided by 255 in each step.")
         )  # fmt: skip
         _totals(page, setting, data, result)
-        turn = setting.sizes.turn
         page.figure(
             f"training-{data}", f"Training on {data}", _training_panels(result),
-            f"Accuracy on the samples that are held out, after every {turn} iterations; the lines lie on each other "
-            "where all candidates compute the same. Bars are medians of turns of so many iterations, the first left "
-            "out, whiskers their quartiles.",
+            f"Accuracy on the samples that are held out, after every round of {setting.sizes.per_round} "
+            "iterations; the lines lie on each other where all candidates compute the same. Bars are medians of "
+            "rounds, the first left out, whiskers their quartiles.",
         )  # fmt: skip
         page.words(_found(result))
         page.words(_beside_the_published(result))
@@ -145,7 +144,7 @@ def _totals(page: Page, setting: Setting, data: str, result: Mapping[str, Any]) 
     columns = [
         Column("candidate", "candidate"),
         Column("total_s", f"total, {setting.sizes.iterations} iterations (s)", "{:.3g}"),
-        Column("first_s", "of these the first turn (s)", "{:.3g}"),
+        Column("first_s", "of these the first round (s)", "{:.3g}"),
         Column("iteration_ms", "iteration (ms)", "{:.3g}"), Column("forward_ms", "forward (ms)", "{:.3g}"),
         Column("backward_ms", "backward and update (ms)", "{:.3g}"), Column("speedup", "speed-up over numpy", "{:.2f}"),
         Column("accuracy", "held-out accuracy (%)", "{:.2f}"), Column("published_s", "published: total (s)", "{:.1f}"),
@@ -157,12 +156,12 @@ def _totals(page: Page, setting: Setting, data: str, result: Mapping[str, Any]) 
     for name in (*setting.candidates, *setting.absent):
         row: dict[str, Cell] = {"candidate": name}
         if name in result["rounds"]:
-            turns, whole, forward = result["rounds"][name], iteration_ms(result, name), forward_ms(result, name)
+            rounds, whole, forward = result["rounds"][name], iteration_ms(result, name), forward_ms(result, name)
             rest = whole.median - forward.median
             row |= {
-                "total_s": sum(r["time_s"] for r in turns), "first_s": turns[0]["time_s"], "iteration_ms": whole,
+                "total_s": sum(r["time_s"] for r in rounds), "first_s": rounds[0]["time_s"], "iteration_ms": whole,
                 "forward_ms": forward, "backward_ms": rest if rest > 0 else _NOT_LESS,
-                "accuracy": 100 * turns[-1]["val_accuracy"],
+                "accuracy": 100 * rounds[-1]["val_accuracy"],
             }  # fmt: skip
             if "numpy" in result["rounds"]:
                 row["speedup"] = iteration_ms(result, "numpy").median / whole.median
@@ -175,10 +174,10 @@ def _totals(page: Page, setting: Setting, data: str, result: Mapping[str, Any]) 
             row |= {f"published_{key}": values[place] for key, values in ITERATION_MS.items()}
         rows.append(row)
     note = (
-        f"A turn is {setting.sizes.turn} iterations. In the first a library may still compile, as plain JAX does: it "
-        "counts for the total alone. Forward is the loss and accuracy of the training set without gradients; backward "
-        "and update is the rest of an iteration. The published figures are for 500 iterations of NumPy on an unnamed "
-        "CPU and of CuPy on an unnamed GPU, whose precision it does not state: NumPy's default is float64."
+        f"A round is {setting.sizes.per_round} iterations. In the first a library may still compile, as plain JAX "
+        "does: it counts for the total alone. Forward is the loss and accuracy of the training set without gradients; "
+        "backward and update is the rest of an iteration. The published figures are for 500 iterations of NumPy on an "
+        "unnamed CPU and of CuPy on an unnamed GPU, whose precision it does not state: NumPy's default is float64."
     )
     page.table(f"totals-{data}", f"Times on {data}", columns, rows, note)
 

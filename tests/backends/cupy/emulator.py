@@ -18,6 +18,7 @@ import ctypes
 import functools
 import hashlib
 import re
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from minicnn.backends._gpu.placement import place
 from minicnn.backends._gpu.source import Source
@@ -36,6 +38,10 @@ from minicnn.program.graph import Program, Value
 from support.plans import MULTIPLY_ADDS, plan_of
 
 Array = np.ndarray[Any, Any]
+
+needs_gxx = pytest.mark.skipif(
+    shutil.which("g++") is None, reason="g++ is not installed, with which kernels are compiled for the CPU"
+)
 
 HOST = r"""
 #include <cmath>

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
-
 import numpy as np
 import pytest
 
+from backends.cupy.emulator import needs_gxx
 from backends.cupy.networks import NETWORKS
 from minicnn.backends import get_backend
 from support.kernel_check import step_of
 
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="kernels run on the host through g++")
+pytestmark = needs_gxx
 
 
 @pytest.mark.parametrize("network", NETWORKS)

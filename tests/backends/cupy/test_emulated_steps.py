@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
-
 import numpy as np
 import pytest
 
 from backends.cupy.emulated import EmulatedBackend
+from backends.cupy.emulator import needs_gxx
 from minicnn import ops
 from minicnn.backends._gpu.options import Options
 from minicnn.program import Program
@@ -15,7 +14,7 @@ from minicnn.program.graph import Spec
 from support.engine import EngineSteps
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="kernels run on the host through g++")
+@needs_gxx
 class TestSteps(EngineSteps):
     """See `EngineSteps`."""
 

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import math
-import shutil
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from backends.cupy.emulator import Emulated
+from backends.cupy.emulator import Emulated, needs_gxx
 from minicnn import ops
 from minicnn.backends._gpu import tensor_tiling
 from minicnn.backends._gpu.device import H200
 from minicnn.backends._gpu.tensor_tiling import TensorTiles
 from minicnn.program import Program
 
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="kernels run on the host through g++")
+pytestmark = needs_gxx
 
 Array = np.ndarray[Any, Any]
 ALONE = TensorTiles(replace(H200, multiprocessors=1))  # so that no sum is cut into parts for many blocks

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-
 import numpy as np
 import pytest
 
@@ -63,7 +61,7 @@ extern "C" __global__ void kernel(const uint8* a, const float* b, float* c) {
 """
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="kernels run on the host through g++")
+@emulator.needs_gxx
 def test_a_product_of_bytes_is_exact() -> None:
     rng = np.random.default_rng(0)
     a = rng.integers(0, 256, (16, 32)).astype("uint8")
@@ -83,7 +81,7 @@ def multiplied(kind: str, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.nda
     return c
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="kernels run on the host through g++")
+@emulator.needs_gxx
 @pytest.mark.parametrize(("kind", "error"), [("Float32", 3e-7), ("Bfloat16", 8e-3), ("Float16", 1e-3)])
 def test_a_product_of_fragments(kind: str, error: float) -> None:
     rng = np.random.default_rng(0)
@@ -92,7 +90,7 @@ def test_a_product_of_fragments(kind: str, error: float) -> None:
     assert np.linalg.norm(multiplied(kind, a, b, np.zeros((16, 8))) - expected) < error * np.linalg.norm(expected)
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="kernels run on the host through g++")
+@emulator.needs_gxx
 @pytest.mark.parametrize(("kind", "sums"), [
     ("Float16", [1 + 2**-23, -1 - 2**-23, 1.0, 2**-22, 1 + 2**-23]),  # cut off: as published, see emulator.py
     ("Bfloat16", [1 + 2**-23, -1 - 2**-23, 1.0, 2**-22, 1 + 2**-23]),

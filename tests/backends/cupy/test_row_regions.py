@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from backends.cupy.dense import Made, dense_network, dense_steps, step
+from backends.cupy.emulator import needs_gxx
 from minicnn import get_backend
 from minicnn.backends._gpu import row_products, row_regions
 from minicnn.backends._gpu.device import H200, KNOWN
@@ -21,9 +21,6 @@ from minicnn.backends._gpu.tensor_tiling import TensorTiles
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.backends.cupy.tile_types import rows_tile_type
 from support.plans import MULTIPLY_ADDS, plan_of
-
-emulated = pytest.mark.skipif(shutil.which("g++") is None, reason="kernels run on the host through g++")
-
 
 ONE = replace(H200, name="one multiprocessor", multiprocessors=1)
 
@@ -168,7 +165,7 @@ def check(made: Made, tiles: Tiles = MULTIPLY_ADDS) -> Plan:
     return kernels.plan
 
 
-@emulated
+@needs_gxx
 @pytest.mark.usefixtures("small_device")
 @settings(
     max_examples=5,
@@ -181,7 +178,7 @@ def test_a_step_of_dense_layers_is_that_of_numpy(made: Made) -> None:
     check(made, TensorTiles(ONE))
 
 
-@emulated
+@needs_gxx
 @pytest.mark.usefixtures("small_device")
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
 @pytest.mark.parametrize(
@@ -201,7 +198,7 @@ def test_a_block_takes_several_tiles(
     assert Layout(region).narrow == (hidden <= 16)
 
 
-@emulated
+@needs_gxx
 @pytest.mark.usefixtures("small_device")
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
 @pytest.mark.parametrize(("width", "hidden"), [(40, 10), (33, 18)])
@@ -223,7 +220,7 @@ def test_predictions_are_those_of_numpy(width: int, hidden: int, dtype: str, mon
     np.testing.assert_allclose(kernels(given)["output"], expected["output"], rtol=1e-5, atol=1e-5)
 
 
-@emulated
+@needs_gxx
 @pytest.mark.usefixtures("small_device")
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
 def test_products_with_rows_keep_float32_whatever_the_size_of_weights_and_gradients(dtype: str) -> None:
@@ -251,7 +248,7 @@ def test_products_with_rows_keep_float32_whatever_the_size_of_weights_and_gradie
     assert np.all(np.abs(made - gradient) <= 1e-6 * np.abs(gradient).max(0))  # of each column
 
 
-@emulated
+@needs_gxx
 @pytest.mark.usefixtures("small_device")
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
 @pytest.mark.parametrize("name", ["dense/kernel", "dense_1/kernel"])
@@ -267,12 +264,12 @@ def test_what_is_no_number_stays_none_in_products_with_rows(name: str, dtype: st
         assert np.isnan(results[key]).any()
 
 
-def test_the_last_turn_of_a_whole_set_keeps_all_blocks_busy() -> None:
+def test_the_last_tiles_of_a_whole_set_keeps_all_blocks_busy() -> None:
     (region,) = found(planned(step(dense_network(784, [10], 10), 59_000, 784, 10)))
     sizes, used = region.sizes, Layout(region).shared
     assert sizes.shared <= used <= 227 * 1024
     assert rows_tile_type(region) == (
         f"ByteTile<59000, 784, 10, {sizes.rows}, {sizes.threads}, {sizes.stages}, {sizes.slices}, true>"
     )
-    turns = -(-region.tiles // region.blocks)
-    assert region.tiles > 0.9 * turns * region.blocks  # no turn in which most blocks have nothing to do
+    rounds = -(-region.tiles // region.blocks)
+    assert region.tiles > 0.9 * rounds * region.blocks  # no round in which most blocks have nothing to do

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
 from typing import Any
 
 import array_api_compat.numpy as xp
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from backends.cupy.emulator import Emulated
+from backends.cupy.emulator import Emulated, needs_gxx
 from backends.cupy.networks import NETWORKS
 from minicnn import ops
 from minicnn.backends import get_backend
@@ -28,7 +27,7 @@ from support.op_cases import Case
 from support.plans import MULTIPLY_ADDS
 from support.strategies import normal
 
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="kernels run on the host through g++")
+pytestmark = needs_gxx
 
 
 PLAIN: dict[str, Any] = {

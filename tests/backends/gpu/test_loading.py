@@ -26,7 +26,7 @@ class Planner:
 
 
 def most_shared(planner: Planner, program: Program) -> int:
-    """Bytes of shared memory of the greediest launch of a step."""
+    """Bytes of shared memory of that launch of a step which needs most."""
     tiles = planner.tiles
     plan = plan_of(program, tiles)
     return max(sum(tiles.shared(launch)) for launch in plan.launches)

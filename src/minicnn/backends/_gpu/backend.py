@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -25,7 +26,7 @@ from minicnn.backends.base import Array, Backend, Executable, Stage
 from minicnn.program.graph import Node, Program, Spec
 
 
-class GpuBackend(Backend):
+class GpuBackend(Backend, ABC):
     """Runs Programs by kernels that are generated for them.
 
     Args:
@@ -59,22 +60,24 @@ class GpuBackend(Backend):
         self.options = options or Options()
         self.runtime, self.tiles = self.open(int(self.device.partition(":")[2] or 0))
         self._check_options()
+        if reference_only or not isinstance(self.tiles, TensorTiles):
+            self.precisions = Backend.precisions  # mixed ones are for tensor cores
         self._arena: Callable[[], Arena | None] = lambda: None
         self.steps_at_once = self.predictions_at_once = 256 if self.captures else 1
         self.stage_bytes = min(STAGE_BYTES, self.options.data_bytes or STAGE_BYTES)
 
     @staticmethod
+    @abstractmethod
     def generate(plan: Plan, launch: Sequence[FusionGroup], queued: set[int], threads: int) -> Source:
         """The kernel of a launch: see `Generate`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def open(self, number: int) -> tuple[Runtime, Tiles]:
         """The device of a number, and where its tiles come from.
 
         Raises:
             ValueError: If there is no such device.
         """
-        raise NotImplementedError
 
     def _check_options(self) -> None:
         options, on_tensor_cores = self.options, isinstance(self.tiles, TensorTiles)

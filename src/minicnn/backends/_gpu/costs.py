@@ -18,250 +18,138 @@ SPARE_REGISTERS = 23  # of a thread, by which the compiler may need more than th
 
 @dataclass(frozen=True)
 class Costs:
-    """Cycles of tiles on tensor cores; of a multiprocessor unless they are said to pass alone.
+    """Cycles of tiles on tensor cores; of a multiprocessor unless they are said to pass alone."""
 
-    Attributes:
-        mma: A product of fragments.
-        load: Loading four matrices.
-        transposed: Loading four matrices that lie across.
-        run: Eight elements on their way to shared memory.
-        staged: An element that is staged before.
-        stage: Alone, before what is staged can be read.
-        stage_each: Alone, for each element that a thread stages.
-        answer: Alone, until memory answers.
-        more: Alone, for three runs that a thread has no registers for.
-        fragment: Alone, of a product of fragments.
-        fragments: The same, for each of several that do not depend on each other.
-        step: Alone, of 16 terms of a sum, beside the products.
-        halving: To add a result of another slice.
-        barrier: To wait for the results of another slice.
-        stored: 32 results on their way out.
-        result: Alone, for each result of a thread.
-        block: To begin and end a block.
-        first: The share of a block in the time when not all blocks are there yet, or not any more.
-        patience: How many warps' worth of units nobody uses while all wait.
-        launch: Alone, before and after all blocks.
-        registers: Of a thread, beside fragments and sums.
-        resident: Blocks of a multiprocessor beyond which more do not help.
-    """
-
-    mma: float
-    load: float
-    transposed: float
-    run: float
-    staged: float
-    stage: float
-    stage_each: float
-    answer: float
-    more: float
-    fragment: float
-    fragments: float
-    step: float
-    halving: float
-    barrier: float
-    stored: float
-    result: float
-    block: float
-    first: float
-    patience: float
-    launch: float
-    registers: float
-    resident: float
+    mma: float  # a product of fragments
+    load: float  # loading four matrices
+    transposed: float  # loading four matrices that lie across
+    run: float  # eight elements on their way to shared memory
+    staged: float  # an element that is staged before
+    stage: float  # alone, before what is staged can be read
+    stage_each: float  # alone, for each element that a thread stages
+    latency: float  # alone, of a read from memory
+    more: float  # alone, for three runs that a thread has no registers for
+    fragment: float  # alone, of a product of fragments
+    fragments: float  # the same, for each of several that do not depend on each other
+    step: float  # alone, of 16 terms of a sum, beside the products
+    halving: float  # to add a result of another slice
+    barrier: float  # to wait for the results of another slice
+    stored: float  # 32 results on their way out
+    result: float  # alone, for each result of a thread
+    block: float  # to begin and end a block
+    first: float  # the share of a block in the time when not all blocks are there yet, or not any more
+    patience: float  # how many warps' worth of units nobody uses while all wait
+    launch: float  # alone, before and after all blocks
+    registers: float  # of a thread, beside fragments and sums
+    resident: float  # blocks of a multiprocessor beyond which more do not help
 
 
 @dataclass(frozen=True)
 class Launches:
-    """Cycles of launches, and of the sums of partial sums.
+    """Cycles of launches, and of the sums of partial sums."""
 
-    Attributes:
-        launch: Before and after the blocks of a launch.
-        more: Of a launch that nothing else needs.
-        gradients: Elements of partial sums of weight gradients that are added up in a cycle.
-        results: The same for products.
-    """
-
-    launch: float
-    more: float
-    gradients: float
-    results: float
+    launch: float  # before and after the blocks of a launch
+    more: float  # of a launch that nothing else needs
+    gradients: float  # elements of partial sums of weight gradients that are added up in a cycle
+    results: float  # the same for products
 
 
 @dataclass(frozen=True)
 class PlainConvolution:
-    """Costs of a convolution with multiply-adds, in cycles of a multiprocessor.
+    """Costs of a convolution with multiply-adds, in cycles of a multiprocessor."""
 
-    Attributes:
-        shared: The share of a multiprocessor's shared memory that blocks can have.
-        registers: Of a thread.
-        filled: An element of the image on its way to shared memory.
-        filters: An element of the filters.
-        patience: Threads whose worth of multiply-adds nobody uses while all wait.
-        round: Alone, for a block of each multiprocessor.
-        launch: Alone, with `scored` and `stored` cycles as measured: before and after all blocks.
-        scored: Cycles for each that is counted for blocks.
-        stored: An element of the result.
-    """
-
-    shared: float
-    registers: int
-    filled: float
-    filters: float
-    patience: float
-    round: float
-    launch: float
-    scored: float
-    stored: float
+    shared: float  # the share of a multiprocessor's shared memory that blocks can have
+    registers: int  # of a thread
+    filled: float  # an element of the image on its way to shared memory
+    filters: float  # an element of the filters
+    patience: float  # threads whose worth of multiply-adds nobody uses while all wait
+    round: float  # alone, for a block of each multiprocessor
+    launch: float  # alone, with `scored` and `stored` cycles as measured: before and after all blocks
+    scored: float  # cycles for each that is counted for blocks
+    stored: float  # an element of the result
 
 
 @dataclass(frozen=True)
 class PlainWeightGradient:
-    """Costs of a weight gradient with multiply-adds, in cycles of a multiprocessor.
+    """Costs of a weight gradient with multiply-adds, in cycles of a multiprocessor."""
 
-    Attributes:
-        shared: The share of a multiprocessor's shared memory that blocks can have.
-        registers: Of a thread.
-        term: A multiply-add, with the reads that it needs, as multiply-adds.
-        filled: An element on its way to shared memory.
-        strip: A strip of rows, beside its elements.
-        patience: Threads whose worth of multiply-adds nobody uses while all wait.
-        halving: To add the results of other slices, for each time that they halve.
-        gradients: Elements of partial sums that are added up in a cycle.
-    """
-
-    shared: float
-    registers: int
-    term: float
-    filled: float
-    strip: float
-    patience: float
-    halving: float
-    gradients: float
+    shared: float  # the share of a multiprocessor's shared memory that blocks can have
+    registers: int  # of a thread
+    term: float  # a multiply-add, with the reads that it needs, as multiply-adds
+    filled: float  # an element on its way to shared memory
+    strip: float  # a strip of rows, beside its elements
+    patience: float  # threads whose worth of multiply-adds nobody uses while all wait
+    halving: float  # to add the results of other slices, for each time that they halve
+    gradients: float  # elements of partial sums that are added up in a cycle
 
 
 @dataclass(frozen=True)
 class PlainProduct:
-    """Costs of a matrix product with multiply-adds, in cycles of a multiprocessor.
+    """Costs of a matrix product with multiply-adds, in cycles of a multiprocessor."""
 
-    Attributes:
-        operand: Reads of an operand, as multiply-adds, which the rows or columns of a thread share.
-        filled: An element on its way to shared memory.
-        answer: Alone, until memory answers.
-        load: Alone, for each element that a thread fills.
-        launch: Alone, before and after all blocks.
-        more: Of a launch that only adds up partial sums.
-        results: Elements of partial sums that are added up in a cycle.
-    """
-
-    operand: float
-    filled: float
-    answer: float
-    load: float
-    launch: float
-    more: float
-    results: float
+    operand: float  # reads of an operand, as multiply-adds, which the rows or columns of a thread share
+    filled: float  # an element on its way to shared memory
+    latency: float  # alone, of a read from memory
+    load: float  # alone, for each element that a thread fills
+    launch: float  # alone, before and after all blocks
+    more: float  # of a launch that only adds up partial sums
+    results: float  # elements of partial sums that are added up in a cycle
 
 
 @dataclass(frozen=True)
 class ByteRows:
-    """Cycles of a tile of rows of bytes.
+    """Cycles of a tile of rows of bytes."""
 
-    Attributes:
-        mma: A product of fragments, in a multiprocessor.
-        step: Of 32 terms of a sum.
-        fragment: The same, for each fragment.
-        column: 16 columns of the product with the gradient, shared by the warps.
-        tile: What lies between the products.
-        narrow: The same, for each row that a thread takes by itself.
-        wide: For each row otherwise.
-        slice: For each slice.
-        thread: For each thread beyond 256.
-        arriving: Bytes that arrive in a cycle, while others are multiplied.
-        loaded: Bytes that arrive in a cycle, while nothing else is done.
-        answer: Until memory answers.
-        alone: The share of all that which does not depend on how many blocks are resident.
-        resident: The share for each block.
-    """
-
-    mma: float
-    step: float
-    fragment: float
-    column: float
-    tile: float
-    narrow: float
-    wide: float
-    slice: float
-    thread: float
-    arriving: float
-    loaded: float
-    answer: float
-    alone: float
-    resident: float
+    mma: float  # a product of fragments, in a multiprocessor
+    step: float  # of 32 terms of a sum
+    fragment: float  # the same, for each fragment
+    column: float  # 16 columns of the product with the gradient, shared by the warps
+    tile: float  # what lies between the products
+    narrow: float  # the same, for each row that a thread takes by itself
+    wide: float  # for each row otherwise
+    slice: float  # for each slice
+    thread: float  # for each thread beyond 256
+    arriving: float  # bytes that arrive in a cycle, while others are multiplied
+    loaded: float  # bytes that arrive in a cycle, while nothing else is done
+    latency: float  # of a read from memory
+    alone: float  # the share of all that which does not depend on how many blocks are resident
+    resident: float  # the share for each block
 
 
 @dataclass(frozen=True)
 class FloatRows:
-    """Cycles of a tile of rows of float32.
+    """Cycles of a tile of rows of float32."""
 
-    Attributes:
-        loaded: Bytes that arrive in a cycle.
-        tile: What lies between the products.
-        narrow: The same, for each row that a thread takes by itself.
-        wide: For each row otherwise.
-        slice: For each slice.
-        step: Of 8 terms of a sum.
-        fragment: The same, for each fragment.
-        column: 8 columns of the product with the gradient, for each row.
-        answer: Until memory answers, where rows do not come ahead.
-        alone: The share of all that which does not depend on how many blocks are resident.
-        resident: The share for each block.
-        apart: The share of the shorter of arriving and multiplying that the longer does not hide.
-        ahead: What a tile takes beside them where rows come ahead.
-        ahead_alone: As `alone`, where rows come ahead.
-        ahead_resident: As `resident`, where rows come ahead.
-    """
-
-    loaded: float
-    tile: float
-    narrow: float
-    wide: float
-    slice: float
-    step: float
-    fragment: float
-    column: float
-    answer: float
-    alone: float
-    resident: float
-    apart: float
-    ahead: float
-    ahead_alone: float
-    ahead_resident: float
+    loaded: float  # bytes that arrive in a cycle
+    tile: float  # what lies between the products
+    narrow: float  # the same, for each row that a thread takes by itself
+    wide: float  # for each row otherwise
+    slice: float  # for each slice
+    step: float  # of 8 terms of a sum
+    fragment: float  # the same, for each fragment
+    column: float  # 8 columns of the product with the gradient, for each row
+    latency: float  # of a read from memory, where rows do not come ahead
+    alone: float  # the share of all that which does not depend on how many blocks are resident
+    resident: float  # the share for each block
+    apart: float  # the share of the shorter of arriving and multiplying that the longer does not hide
+    ahead: float  # what a tile takes beside them where rows come ahead
+    ahead_alone: float  # as `alone`, where rows come ahead
+    ahead_resident: float  # as `resident`, where rows come ahead
 
 
 @dataclass(frozen=True)
 class Models:
-    """The constants of all models, for a GPU.
+    """The constants of all models, for a GPU."""
 
-    Attributes:
-        convolution: Of convolutions and input gradients on tensor cores.
-        weight_gradient: Of weight gradients on tensor cores.
-        product: Of matrix products on tensor cores.
-        launches: Of launches.
-        plain_convolution: Of convolutions with multiply-adds.
-        plain_weight_gradient: Of weight gradients with multiply-adds.
-        plain_product: Of matrix products with multiply-adds.
-        byte_rows: Of products with rows of bytes.
-        float_rows: Of products with rows of float32.
-    """
-
-    convolution: Costs
-    weight_gradient: Costs
-    product: Costs
+    convolution: Costs  # of convolutions and input gradients on tensor cores
+    weight_gradient: Costs  # of weight gradients on tensor cores
+    product: Costs  # of matrix products on tensor cores
     launches: Launches
-    plain_convolution: PlainConvolution
-    plain_weight_gradient: PlainWeightGradient
-    plain_product: PlainProduct
-    byte_rows: ByteRows
-    float_rows: FloatRows
+    plain_convolution: PlainConvolution  # of convolutions with multiply-adds
+    plain_weight_gradient: PlainWeightGradient  # of weight gradients with multiply-adds
+    plain_product: PlainProduct  # of matrix products with multiply-adds
+    byte_rows: ByteRows  # of products with rows of bytes
+    float_rows: FloatRows  # of products with rows of float32
 
 
 @cache

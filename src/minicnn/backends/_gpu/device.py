@@ -12,51 +12,28 @@ LEAST = (7, 5)  # the least compute capability that kernels are compiled for
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU as the choice of tiles sees it. Sizes are bytes, rates are per second.
-
-    Attributes:
-        name: Its name.
-        capability: Compute capability.
-        multiprocessors: Multiprocessors, which run blocks side by side.
-        shared_unasked: Shared memory that a block may have without asking for it.
-        shared_block: Most shared memory of a block, static and dynamic together.
-        shared_multiprocessor: Shared memory of a multiprocessor.
-        shared_reserved: What the system takes of it for each block.
-        registers: Registers of a multiprocessor.
-        registers_thread: Most registers of a thread.
-        threads_block: Most threads of a block.
-        threads_multiprocessor: Most threads of a multiprocessor.
-        blocks_multiprocessor: Most blocks of a multiprocessor.
-        lanes32: Multiply-adds of float32 that a multiprocessor starts in a cycle.
-        lanes64: The same for float64.
-        tensor: Multiply-adds of 16 bits that its tensor cores do in a cycle, with sums in float32.
-        tensor_formats: Formats of 16 bits that the tensor cores of a multiprocessor know.
-        clock: Cycles (boost).
-        bandwidth: Bytes between the memory and the GPU.
-        l2: Size of the L2 cache.
-        memory: Size of the memory.
-    """
+    """A GPU as the choice of tiles sees it. Sizes are bytes, rates are per second."""
 
     name: str
     capability: tuple[int, int]
-    multiprocessors: int
-    shared_unasked: int
-    shared_block: int
-    shared_multiprocessor: int
-    shared_reserved: int
-    registers: int
-    registers_thread: int
-    threads_block: int
-    threads_multiprocessor: int
-    blocks_multiprocessor: int
-    lanes32: int
-    lanes64: int
-    tensor: int
-    tensor_formats: tuple[str, ...]
-    clock: float
-    bandwidth: float
-    l2: int
-    memory: int
+    multiprocessors: int  # which run blocks side by side
+    shared_unasked: int  # shared memory that a block may have without asking for it
+    shared_block: int  # most shared memory of a block, static and dynamic together
+    shared_multiprocessor: int  # shared memory of a multiprocessor
+    shared_reserved: int  # what the system takes of it for each block
+    registers: int  # registers of a multiprocessor
+    registers_thread: int  # most registers of a thread
+    threads_block: int  # most threads of a block
+    threads_multiprocessor: int  # most threads of a multiprocessor
+    blocks_multiprocessor: int  # most blocks of a multiprocessor
+    lanes32: int  # multiply-adds of float32 that a multiprocessor starts in a cycle
+    lanes64: int  # the same for float64
+    tensor: int  # multiply-adds of 16 bits that its tensor cores do in a cycle, with sums in float32
+    tensor_formats: tuple[str, ...]  # formats of 16 bits that the tensor cores of a multiprocessor know
+    clock: float  # cycles (boost)
+    bandwidth: float  # bytes between the memory and the GPU
+    l2: int  # size of the L2 cache
+    memory: int  # size of the memory
 
     @property
     def architecture(self) -> str:

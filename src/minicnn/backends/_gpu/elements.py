@@ -31,6 +31,7 @@ from minicnn.backends._gpu.trees import (
     both,
     of,
 )
+from minicnn.backends._strides import collapse, row_major
 from minicnn.ops.checks import normalize_axes, normalize_axis
 from minicnn.program.graph import Node, Value
 
@@ -67,28 +68,11 @@ def same_index(node: Node, value: Value) -> bool:
 # Places ---------------------------------------------------------------------------------------------------------
 
 
-def row_major(shape: Sequence[int]) -> list[int]:
-    """Steps along each axis of a contiguous array."""
-    strides, step = [], 1
-    for n in reversed(shape):
-        strides.append(step)
-        step *= n
-    return strides[::-1]
-
-
 def affine(shape: Sequence[int], strides: Sequence[int], i: Expr, offset: int = 0) -> Expr:
     """The place that index i of an array of some shape stands for, given its step along each axis."""
-    merged: list[tuple[int, int]] = []  # (length, stride), the outermost first
-    for n, s in zip(shape, strides, strict=True):
-        if n == 1:
-            continue
-        if merged and merged[-1][1] == s * n:
-            merged[-1] = (merged[-1][0] * n, s)
-        else:
-            merged.append((n, s))
+    sizes, (steps,) = collapse(shape, [strides])
     terms, inner = list[Expr](), 1
-    for k in range(len(merged) - 1, -1, -1):
-        n, s = merged[k]
+    for k, (n, s) in reversed(list(enumerate(zip(sizes, steps, strict=True)))):
         if s:
             terms.append((i // inner if k == 0 else i // inner % n) * s)
         inner *= n

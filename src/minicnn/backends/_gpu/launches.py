@@ -35,7 +35,7 @@ def launches(plan: Plan) -> list[list[FusionGroup]]:
             written[value_id] = at
     for launch in made:
         launch.sort(key=lambda u: u.is_plain)  # what takes longer begins first
-        # All blocks of a launch have as many threads, with the registers of the greediest: sums take what is there.
+        # All blocks of a launch have as many threads and registers as the one that needs most: sums take what is there.
         threads = max((u.tile.threads for u in launch if u.tile and not u.is_plain), default=0)
         for group in launch:
             if group.tile and group.is_plain and threads:
@@ -53,7 +53,7 @@ def _beside(plan: Plan, group: FusionGroup, launch: list[FusionGroup]) -> bool:
     large = [u for u in groups if not u.is_plain]
     if len(large) < len(groups) and not plan.tiles.side_by_side:
         return False
-    # Blocks of a launch have the registers and the shared memory of the greediest.
+    # Blocks of a launch have the registers and the shared memory of the one that needs most.
     alike = all(u.is_product for u in large) and len({u.tile.threads for u in large if u.tile}) == 1
     if len(large) > 1 and not alike:
         return False

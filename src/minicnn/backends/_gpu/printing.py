@@ -23,10 +23,6 @@ class Operands:
         """Name of a function that gives the elements of input k."""
         return f"x{k}"
 
-    def define(self, text: str) -> str:
-        """Name of a new function or the like, whose definition has {name} where the name goes."""
-        raise NotImplementedError  # named inputs need none
-
 
 class Printer:
     """Text of expressions in some language.

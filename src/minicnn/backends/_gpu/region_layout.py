@@ -64,7 +64,7 @@ class RowRegion:
 
     @property
     def tiles(self) -> int:
-        """Turns of all blocks together."""
+        """Tiles of rows that all blocks have together."""
         return -(-self.batch // self.rows)
 
     @property

@@ -108,7 +108,7 @@ class ByteSizes(RowSizes):
         backward = costs.mma * columns * -(-self.rows // 32) * self.fragments + costs.column * columns / self.warps
         rest = costs.tile + (costs.narrow if narrow else costs.wide) * self.rows
         rest += costs.slice * self.slices + costs.thread * (self.threads - 256)
-        arrival = load / costs.arriving if self.stages > 1 else load / costs.loaded + costs.answer
+        arrival = load / costs.arriving if self.stages > 1 else load / costs.loaded + costs.latency
         shared = costs.alone + costs.resident * resident
         return (rest + forward + (backward if self.back else 0.0) + arrival) * shared
 
@@ -172,6 +172,6 @@ class FloatSizes(RowSizes):
         if self.back:
             busy += costs.column * self.groups * columns * self.rows
         if self.stages == 1:
-            return (busy + load + costs.answer) * (costs.alone + costs.resident * resident)
+            return (busy + load + costs.latency) * (costs.alone + costs.resident * resident)
         both = max(busy, load) + costs.apart * min(busy, load) + costs.ahead
         return both * (costs.ahead_alone + costs.ahead_resident * resident)

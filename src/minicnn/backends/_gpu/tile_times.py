@@ -26,35 +26,20 @@ def quotient(a: Numbers, b: Numbers) -> Numbers:
 
 @dataclass(frozen=True)
 class Blocks:
-    """Candidates for the blocks of a launch.
+    """Candidates for the blocks of a launch."""
 
-    Attributes:
-        blocks: How many.
-        threads: Threads of one.
-        shared: Bytes of shared memory of one.
-        m: Rows of fragments of a warp.
-        n: Columns of fragments of a warp.
-        slices: Groups of warps that share the terms of a sum.
-        passes: How often shared memory is filled.
-        steps: Of 16 terms each, of a pass.
-        left: How often loading four matrices of the left operand asks the same banks.
-        across: Whether the matrices of the left and of the right operand lie across.
-        runs: Runs of eight elements that a pass fills, of both operands.
-        staged: Elements that a pass stages before, 0 if none.
-    """
-
-    blocks: Numbers
-    threads: Numbers
-    shared: Numbers
-    m: Numbers
-    n: Numbers
-    slices: Numbers
-    passes: Numbers
-    steps: Numbers
-    left: Numbers
-    across: tuple[Numbers, Numbers]
-    runs: tuple[Numbers, Numbers]
-    staged: Numbers = 0
+    blocks: Numbers  # how many
+    threads: Numbers  # threads of one
+    shared: Numbers  # bytes of shared memory of one
+    m: Numbers  # rows of fragments of a warp
+    n: Numbers  # columns of fragments of a warp
+    slices: Numbers  # groups of warps that share the terms of a sum
+    passes: Numbers  # how often shared memory is filled
+    steps: Numbers  # of 16 terms each, of a pass
+    left: Numbers  # how often loading four matrices of the left operand asks the same banks
+    across: tuple[Numbers, Numbers]  # whether the matrices of the left and of the right operand lie across
+    runs: tuple[Numbers, Numbers]  # runs of eight elements that a pass fills, of both operands
+    staged: Numbers = 0  # elements that a pass stages before, 0 if none
 
     def cycles(self, gpu: Gpu, costs: Costs, precision: str) -> Numbers:
         """Cycles of the launch on a GPU; infinity if a block does not fit."""
@@ -71,12 +56,12 @@ class Blocks:
         multiplied = self.steps * (self.threads // 32 // self.slices) * multiplied
         depth = products * np.maximum(costs.fragment, fragments * costs.fragments) + costs.step
         filled = sum(self.runs) * costs.run + self.staged * costs.staged
-        answers, more = 1.0, 0.0
+        reads, more = 1.0, 0.0
         for runs in self.runs:  # a thread has registers for six of each
             own = quotient(runs, self.threads)
-            answers = answers + np.maximum(0, quotient(own, 6) - 1)
+            reads = reads + np.maximum(0, quotient(own, 6) - 1)
             more = more + quotient(np.maximum(0, own - 6), 3)
-        waiting = answers * costs.answer + more * costs.more
+        waiting = reads * costs.latency + more * costs.more
         waiting = waiting + (self.staged > 0) * costs.stage + quotient(self.staged, self.threads) * costs.stage_each
         ending = np.log2(self.slices) * (4 * fragments * costs.halving + costs.barrier)
         ending = ending + fragments * self.threads / self.slices / 8 * costs.stored
@@ -93,19 +78,12 @@ class Blocks:
 
 @dataclass(frozen=True)
 class Candidates:
-    """Tiles to choose from.
+    """Tiles to choose from."""
 
-    Attributes:
-        blocks: Their blocks.
-        sizes: The numbers that the kernel takes, in order; those that differ are arrays.
-        splits: Into how many partial sums each sum is split.
-        beside: Cycles of adding these up.
-    """
-
-    blocks: Blocks
-    sizes: tuple[Numbers, ...]
-    splits: Numbers = 1
-    beside: Numbers = 0.0
+    blocks: Blocks  # their blocks
+    sizes: tuple[Numbers, ...]  # the numbers that the kernel takes, in order; those that differ are arrays
+    splits: Numbers = 1  # into how many partial sums each sum is split
+    beside: Numbers = 0.0  # cycles of adding these up
 
     def cycles(self, gpu: Gpu, costs: Costs, precision: str) -> Numbers:
         """Cycles of each on a GPU; infinity if it does not fit."""

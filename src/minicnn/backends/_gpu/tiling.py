@@ -107,35 +107,20 @@ def _seen_by_phases(taps: int, padding: int, stride: int, dilation: int) -> tupl
 
 @dataclass(frozen=True)
 class Geometry:
-    """A convolution as tiles see it: conv2d as it is, the gradient for its input as a convolution without strides.
+    """A convolution as tiles see it: conv2d as it is, the gradient for its input as a convolution without strides."""
 
-    Attributes:
-        n: Images.
-        oh: Rows of the result; of a phase of it.
-        ow: Columns.
-        f: Filters of a group: channels of the result, for each of its phases.
-        c: Channels that are summed over.
-        kh: Rows of taps.
-        kw: Columns of taps.
-        strides: From a result to the next.
-        dilation: From a tap to the next.
-        image: The result, or one of its phases.
-        window: The window.
-        groups: How many such convolutions there are.
-    """
-
-    n: int
-    oh: int
-    ow: int
-    f: int
-    c: int
-    kh: int
-    kw: int
-    strides: tuple[int, int]
-    dilation: tuple[int, int]
-    image: Image
+    n: int  # images
+    oh: int  # rows of the result; of a phase of it
+    ow: int  # columns
+    f: int  # filters of a group: channels of the result, for each of its phases
+    c: int  # channels that are summed over
+    kh: int  # rows of taps
+    kw: int  # columns of taps
+    strides: tuple[int, int]  # from a result to the next
+    dilation: tuple[int, int]  # from a tap to the next
+    image: Image  # the result, or one of its phases
     window: Window
-    groups: int
+    groups: int  # how many such convolutions there are
 
     @classmethod
     def of(cls, node: Node, *, phased: bool) -> Geometry:
@@ -303,12 +288,12 @@ def product(node: Node, *, gpu: Gpu, joined: bool = False, limits: Limits = LIMI
                 or (bm + bn + 8) * bk * itemsize > gpu.shared_unasked
             ):
                 continue
-            # Cycles: all blocks of a multiprocessor, each step of bk terms at least as long as memory takes to answer.
+            # Cycles: all blocks of a multiprocessor, each step of bk terms at least as long as the latency of memory.
             blocks = tiles * splits
             rounds = math.ceil(blocks / gpu.multiprocessors)
             compute = rounds * bk * bm * bn / gpu.lanes32 * (1 + costs.operand / tm + costs.operand / tn)
             compute += rounds * (bm + bn) * bk * costs.filled
-            score = run / bk * (max(compute, costs.answer) + costs.load * loads) + costs.launch
+            score = run / bk * (max(compute, costs.latency) + costs.load * loads) + costs.launch
             score += (0 if joined else costs.more) + splits * m * n / costs.results if splits > 1 else 0
             if best is None or score < best[0]:
                 sizes, shared = (bm, bn, bk, tm, tn, splits), (bm + bn + 8) * bk * itemsize

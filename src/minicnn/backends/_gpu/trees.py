@@ -156,25 +156,15 @@ class OfRow(Expr):
 
 @dataclass(frozen=True)
 class OfWindows(Expr):
-    """A function of windows over images, by the name of its primitive.
-
-    Attributes:
-        function: Its name.
-        dtype: In which type it computes.
-        x: Image over which windows slide.
-        y: Image of one pixel a window.
-        window: The windows.
-        flags: Further numbers that it is compiled for.
-        inputs: The inputs that it looks at, by number.
-    """
+    """A function of windows over images, by the name of its primitive."""
 
     function: str
-    dtype: str
-    x: Image
-    y: Image
+    dtype: str  # in which type it computes
+    x: Image  # image over which windows slide
+    y: Image  # image of one pixel a window
     window: Window
-    flags: tuple[int | bool, ...]
-    inputs: tuple[int, ...]
+    flags: tuple[int | bool, ...]  # further numbers that it is compiled for
+    inputs: tuple[int, ...]  # the inputs that it looks at, by number
 
 
 @dataclass(frozen=True)

@@ -209,7 +209,7 @@ class NodeOperands(Operands):
         return self.writer.function(self.node.inputs[k])
 
     def define(self, text: str) -> str:
-        """See `Operands.define`."""
+        """See `Writer.define`."""
         return self.writer.define(text)
 
     def is_beside(self, k: int) -> bool:

@@ -9,10 +9,8 @@ import cupy
 import numpy as np
 
 from minicnn.backends._gpu.backend import GpuBackend
-from minicnn.backends._gpu.options import Options
 from minicnn.backends._gpu.planning import tiles_on
 from minicnn.backends._gpu.runtime import ALIGNMENT
-from minicnn.backends._gpu.tensor_tiling import TensorTiles
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.backends.base import Array
 from minicnn.backends.cupy.errors import explained
@@ -25,21 +23,9 @@ class CupyBackend(GpuBackend):
 
     name = "cupy"
     xp = xp
-    precisions: tuple[str, ...] = ("float32", "float64", "mixed_bfloat16", "mixed_float16")
+    precisions = ("float32", "float64", "mixed_bfloat16", "mixed_float16")
     generate = staticmethod(generate)
     runtime: CupyRuntime
-
-    def __init__(
-        self,
-        device: str | None = None,
-        *,
-        reference_only: bool = False,
-        strict: bool = False,
-        options: Options | None = None,
-    ) -> None:
-        super().__init__(device, reference_only=reference_only, strict=strict, options=options)
-        if not isinstance(self.tiles, TensorTiles) or reference_only:
-            self.precisions = ("float32", "float64")
 
     def open(self, number: int) -> tuple[CupyRuntime, Tiles]:
         """See `GpuBackend.open`."""

@@ -24,31 +24,18 @@ SHORT = 16
 
 @dataclass(frozen=True)
 class Line:
-    """Geometry along one image axis.
+    """Geometry along one image axis."""
 
-    Attributes:
-        count: Number of outputs.
-        start: Place of the first in the output.
-        out_step: Distance between outputs.
-        in_step: Distance between the inputs that neighbouring outputs read.
-        taps: Number of taps.
-        weight: Index of the first tap's weight.
-        weight_step: Distance between the weights of neighbouring taps.
-        offset: Input of the first tap, relative to t * in_step.
-        offset_step: Distance between the inputs of neighbouring taps.
-        size: Length of the input.
-    """
-
-    count: int
-    start: int
-    out_step: int
-    in_step: int
-    taps: int
-    weight: int
-    weight_step: int
-    offset: int
-    offset_step: int
-    size: int
+    count: int  # number of outputs
+    start: int  # place of the first in the output
+    out_step: int  # distance between outputs
+    in_step: int  # distance between the inputs that neighbouring outputs read
+    taps: int  # number of taps
+    weight: int  # index of the first tap's weight
+    weight_step: int  # distance between the weights of neighbouring taps
+    offset: int  # input of the first tap, relative to t * in_step
+    offset_step: int  # distance between the inputs of neighbouring taps
+    size: int  # length of the input
 
     @property
     def inside(self) -> tuple[int, int]:

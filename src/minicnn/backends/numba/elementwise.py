@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from minicnn.backends._strides import collapse, row_major
 from minicnn.backends.numba.kernel import Lines, Source
 from minicnn.backends.numba.vector import BYTES, LANES
 
@@ -36,39 +37,32 @@ def _gelu(x: str, approximate: bool) -> str:
     return f"vmul(vmul({splat(0.5)}, {x}), vadd({_ONE}, verf(vmul({x}, {splat(math.sqrt(0.5))}))))"
 
 
+def _test(function: str) -> Callable[..., str]:
+    return lambda a, b: _where(f"{function}({a}, {b})")
+
+
+_UNARY = ("abs", "sqrt", "exp", "expm1", "log", "log1p", "tanh", "sigmoid", "erf")
+_BINARY = {
+    "add": "vadd", "subtract": "vsub", "multiply": "vmul", "divide": "vdiv", "power": "vpow", "maximum": "vmax",
+    "minimum": "vmin",
+}  # fmt: skip
+_TESTS = {"greater": "gt", "greater_equal": "ge", "less": "lt", "less_equal": "le", "equal": "eq"}
+
 # Code of each operation on float vectors; bool is 0 or 1.
 OPERATIONS: dict[str, Callable[..., str]] = {
-    "add": "vadd({}, {})".format,
-    "subtract": "vsub({}, {})".format,
-    "multiply": "vmul({}, {})".format,
-    "divide": "vdiv({}, {})".format,
-    "power": "vpow({}, {})".format,
-    "maximum": "vmax({}, {})".format,
-    "minimum": "vmin({}, {})".format,
+    **{name: f"v{name}({{}})".format for name in _UNARY},
+    **{name: f"{function}({{}}, {{}})".format for name, function in _BINARY.items()},
     "negative": lambda x: f"vsub({splat(-0.0)}, {x})",
-    "abs": "vabs({})".format,
     "sign": lambda x: _where(f"vgt({x}, {_ZERO})", _ONE, _where(f"vlt({x}, {_ZERO})", splat(-1), x)),
     "square": "vmul({0}, {0})".format,
-    "sqrt": "vsqrt({})".format,
-    "exp": "vexp({})".format,
-    "expm1": "vexpm1({})".format,
-    "log": "vlog({})".format,
-    "log1p": "vlog1p({})".format,
-    "tanh": "vtanh({})".format,
-    "sigmoid": "vsigmoid({})".format,
     "silu": "vmul({0}, vsigmoid({0}))".format,
-    "erf": "verf({})".format,
     "gelu": _gelu,
     "relu": f"vmax({{}}, {_ZERO})".format,
     "relu6": f"vmin(vmax({{}}, {_ZERO}), {splat(6)})".format,
     "leaky_relu": lambda x, negative_slope: _where(f"vgt({x}, {_ZERO})", x, f"vmul({x}, {splat(negative_slope)})"),
     "elu": lambda x, alpha: _where(f"vgt({x}, {_ZERO})", x, f"vmul(vexpm1({x}), {splat(alpha)})"),
     "relu_gradient": lambda dy, y: _where(f"vgt({y}, {_ZERO})", dy),
-    "greater": lambda a, b: _where(f"vgt({a}, {b})"),
-    "greater_equal": lambda a, b: _where(f"vge({a}, {b})"),
-    "less": lambda a, b: _where(f"vlt({a}, {b})"),
-    "less_equal": lambda a, b: _where(f"vle({a}, {b})"),
-    "equal": lambda a, b: _where(f"veq({a}, {b})"),
+    **{name: _test(f"v{test}") for name, test in _TESTS.items()},
     "where": lambda c, a, b: _where(f"vgt({c}, {_ZERO})", a, b),
     "broadcast_to": lambda x, shape: str(x),
     "reshape": lambda x, shape: str(x),
@@ -79,11 +73,7 @@ _INTEGER: dict[str, Callable[..., str]] = {
     "add": "iadd({}, {})".format,
     "subtract": "isub({}, {})".format,
     "multiply": "imul({}, {})".format,
-    "equal": lambda a, b: _where(f"ieq({a}, {b})"),
-    "greater": lambda a, b: _where(f"igt({a}, {b})"),
-    "greater_equal": lambda a, b: _where(f"ige({a}, {b})"),
-    "less": lambda a, b: _where(f"ilt({a}, {b})"),
-    "less_equal": lambda a, b: _where(f"ile({a}, {b})"),
+    **{name: _test(f"i{test}") for name, test in _TESTS.items()},
     "broadcast_to": lambda x, shape: str(x),
 }
 
@@ -180,30 +170,6 @@ def _size(dtype: str) -> int:
     return 1 if dtype in ("bool", "uint8") else 4
 
 
-def collapse(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]]:
-    """Axes joined where all operands step through them as through one; axes of length 1 dropped."""
-    sizes: list[int] = []
-    steps: list[list[int]] = [[] for _ in strides]
-    for axis, n in enumerate(shape):
-        if n == 1:
-            continue
-        here = [s[axis] for s in strides]
-        if sizes and all(old[-1] == new * n for old, new in zip(steps, here, strict=True)):
-            sizes[-1] *= n
-            for old, new in zip(steps, here, strict=True):
-                old[-1] = new
-        else:
-            sizes.append(n)
-            for old, new in zip(steps, here, strict=True):
-                old.append(new)
-    return sizes or [1], [s or [0] for s in steps]
-
-
-def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
-    """Strides in elements of an array without gaps."""
-    return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
-
-
 def blocked(
     group: Group, operands: Sequence[Operand], shape: Sequence[int], spans: Sequence[int], pieces: Callable[[int], int]
 ) -> Source:
@@ -218,7 +184,7 @@ def blocked(
     """
     out = Lines()
     read = [i for i, o in enumerate(operands) if o.kind != "constant"]
-    sizes, strides = collapse(shape, [contiguous(shape), *(operands[i].strides for i in read)])
+    sizes, strides = collapse(shape, [row_major(shape), *(operands[i].strides for i in read)])
     total = out.number("total", math.prod(shape))
     with out.pieces(pieces(sizes[0])):
         for i, o in enumerate(operands):
@@ -256,7 +222,7 @@ def plain(group: Group, operands: Sequence[Operand], shape: Sequence[int]) -> tu
     out = Lines()
     read = [i for i, o in enumerate(operands) if o.kind != "constant"]
     many = [i for i in read if operands[i].kind == "many"]
-    sizes, strides = collapse(shape, [contiguous(shape), *(operands[i].strides for i in many)])
+    sizes, strides = collapse(shape, [row_major(shape), *(operands[i].strides for i in many)])
     n, rows = out.number("elements", sizes[-1]), math.prod(sizes[:-1])
     chunks = items(sizes[-1])
     with out.block("for item in range(start, stop):"):

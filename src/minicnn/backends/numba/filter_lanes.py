@@ -177,7 +177,7 @@ def _turned(out: Lines, vectors: int) -> None:
         out("yi = dy + ((block * oh + r) * ow + t) * y_pixel + fg * 64")
         out(f"at = panel + {_PLACE.format(r='r', t='t')} * {vectors * LANES * BYTES}")
         for c in range(vectors):
-            out(f"turn(at + {c * BYTES}, yi + {c * LANES * BYTES}, {vectors * BYTES}, lanes - {c * LANES + 1})")
+            out(f"transpose(at + {c * BYTES}, yi + {c * LANES * BYTES}, {vectors * BYTES}, lanes - {c * LANES + 1})")
 
 
 def _visit(out: Lines, rows: int, vectors: int) -> None:

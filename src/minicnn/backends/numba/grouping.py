@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from functools import partial
 
+from minicnn.backends._strides import row_major
 from minicnn.backends.numba import elementwise
-from minicnn.backends.numba.elementwise import Group, Operand, contiguous
+from minicnn.backends.numba.elementwise import Group, Operand
 from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Lowering
 from minicnn.ops.fused import body_specs
 from minicnn.program.fusion import chains, merge
@@ -147,7 +148,7 @@ def _operand(to: Lowering, value: Value, result: Value, blocked: bool) -> Operan
 
 
 def _strides(shape: tuple[int, ...], result: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(s if n == m else 0 for s, n, m in zip(contiguous(shape), shape, result, strict=True))
+    return tuple(s if n == m else 0 for s, n, m in zip(row_major(shape), shape, result, strict=True))
 
 
 def chain(to: Lowering, node: Node) -> str | None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from minicnn.backends._strides import collapse, row_major
 from minicnn.backends.numba import elementwise, movement
-from minicnn.backends.numba.elementwise import Group, Operand, collapse, contiguous
+from minicnn.backends.numba.elementwise import Group, Operand
 from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Key, Lowering, Rule, blocks_of
 from minicnn.backends.numba.vector import BYTES
 from minicnn.program.graph import ITEMSIZE, Node, Value
@@ -36,8 +37,8 @@ def _copy(to: Lowering, node: Node, value: Value, key: Key, form: str, shape: Se
 def _permute(to: Lowering, node: Node) -> str | None:
     x, y, axes = node.inputs[0], node.outputs[0], node.attrs["axes"]
     form = _form(to, node, along=None if not axes or axes[0] == 0 else 0)
-    source, shape = contiguous(_sizes(x, form)), _sizes(y, form)
-    _copy(to, node, x, to.buffer(y, form), form, shape, [source[a] for a in axes], contiguous(shape))
+    source, shape = row_major(_sizes(x, form)), _sizes(y, form)
+    _copy(to, node, x, to.buffer(y, form), form, shape, [source[a] for a in axes], row_major(shape))
     return None
 
 
@@ -45,10 +46,10 @@ def _concat(to: Lowering, node: Node) -> str | None:
     y = node.outputs[0]
     axis = node.attrs["axis"] % y.ndim
     form = _form(to, node, along=axis)
-    key, target, start = to.buffer(y, form), contiguous(_sizes(y, form)), 0
+    key, target, start = to.buffer(y, form), row_major(_sizes(y, form)), 0
     for value in node.inputs:
         shape = _sizes(value, form)
-        _copy(to, node, value, key, form, shape, contiguous(shape), target, (0, start * target[axis]))
+        _copy(to, node, value, key, form, shape, row_major(shape), target, (0, start * target[axis]))
         start += value.shape[axis]
     return None
 
@@ -56,16 +57,16 @@ def _concat(to: Lowering, node: Node) -> str | None:
 def _slice(to: Lowering, node: Node) -> str | None:
     x, y = node.inputs[0], node.outputs[0]
     form = _form(to, node)
-    source, shape = contiguous(_sizes(x, form)), _sizes(y, form)
+    source, shape = row_major(_sizes(x, form)), _sizes(y, form)
     first = _offset([start for start, _ in node.attrs["bounds"]], source)
-    _copy(to, node, x, to.buffer(y, form), form, shape, source, contiguous(shape), (first, 0))
+    _copy(to, node, x, to.buffer(y, form), form, shape, source, row_major(shape), (first, 0))
     return None
 
 
 def _pad(to: Lowering, node: Node) -> str | None:
     x, y, value = node.inputs[0], node.outputs[0], node.attrs["value"]
     form = _form(to, node)
-    key, shape, target = to.buffer(y, form), _sizes(x, form), contiguous(_sizes(y, form))
+    key, shape, target = to.buffer(y, form), _sizes(x, form), row_major(_sizes(y, form))
     if form == BLOCKED:
         to.add(node, movement.fill(elements=math.prod(y.shape[1:]), value=float(value)), [], [key])
     else:
@@ -73,7 +74,7 @@ def _pad(to: Lowering, node: Node) -> str | None:
         source, items = elementwise.plain(group, [Operand("constant", y.dtype, value=value)], y.shape)
         to.add(node, source, [], [key], items)
     first = _offset([before for before, _ in node.attrs["widths"]], target)
-    _copy(to, node, x, key, form, shape, contiguous(shape), target, (0, first))
+    _copy(to, node, x, key, form, shape, row_major(shape), target, (0, first))
     return None
 
 
@@ -85,7 +86,7 @@ def _repeat(to: Lowering, node: Node) -> str | None:
     x, y, times = node.inputs[0], node.outputs[0], node.attrs["repeats"]
     axis = node.attrs["axis"] % x.ndim
     form = _form(to, node, along=axis)
-    sizes, source, target = _sizes(x, form), contiguous(_sizes(x, form)), contiguous(_sizes(y, form))
+    sizes, source, target = _sizes(x, form), row_major(_sizes(x, form)), row_major(_sizes(y, form))
     shape = (*sizes[: axis + 1], times, *sizes[axis + 1 :])
     # Along the axis of length n * times neighbours of x are `times` apart, their copies 1.
     source = (*source[: axis + 1], 0, *source[axis + 1 :])

@@ -32,7 +32,7 @@ def _transposed(builder: Any, vectors: list[Any]) -> list[Any]:
     return vectors
 
 
-def _turn(builder: Any, o: Any, x: Any, step: Any, last: Any) -> None:
+def _transpose(builder: Any, o: Any, x: Any, step: Any, last: Any) -> None:
     rows = []
     for r in range(LANES):
         row = ir.Constant(_INT, r)
@@ -80,9 +80,9 @@ def _stack(builder: Any) -> Any:
     return builder.ptrtoint(place, _INT)
 
 
-# turn(o, x, step, last): 16 vectors at x, those after number `last` being that one again, as columns: lane r of what
-# is stored at o + s * step is lane s of vector r.
-turn = _operation("turn", types.void, [types.int64] * 4, _turn)
+# transpose(o, x, step, last): 16 vectors at x, those after number `last` being that one again, as columns: lane r of
+# what is stored at o + s * step is lane s of vector r.
+transpose = _operation("transpose", types.void, [types.int64] * 4, _transpose)
 # sums(x, step): lane i is the sum of the lanes of the vector at x + i * step.
 sums = _operation("sums", vector, [types.int64] * 2, _sums)
 # stack(): address of SCRATCH bytes that are the thread's own until the kernel returns.

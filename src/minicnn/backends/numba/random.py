@@ -19,7 +19,7 @@ def _words(out: Lines) -> None:
         "k0 = key0",
         "k1 = key1",
     )
-    with out.block("for turn in range(10):"):
+    with out.block("for _ in range(10):"):
         out(f"p0 = c0 * {_MULTIPLIERS[0]}", f"p1 = c2 * {_MULTIPLIERS[1]}")
         out(f"c0 = ((p1 >> 32) & {_WORD}) ^ c1 ^ k0", f"c1 = p1 & {_WORD}")
         out(f"c2 = ((p0 >> 32) & {_WORD}) ^ c3 ^ k1", f"c3 = p0 & {_WORD}")

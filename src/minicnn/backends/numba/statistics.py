@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from functools import partial
 
+from minicnn.backends._strides import row_major
 from minicnn.backends.numba import elementwise, reduction
 from minicnn.backends.numba.elementwise import Group, Operand, Steps, splat
 from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Key, Lowering, Rule, blocks_of
@@ -106,7 +107,7 @@ def _apply(
 ) -> None:
     """Elementwise operations on images and numbers of each channel."""
     axes = result.ndim - 1
-    full = elementwise.contiguous(result.shape[1:])
+    full = row_major(result.shape[1:])
     operands = [Operand("lanes", "float32", full) for _ in image]
     operands += [Operand("one", "float32", (*(0,) * (axes - 1), 1)) for _ in channel]
     spans = [math.prod(result.shape[1:])] * len(operands)

@@ -23,7 +23,7 @@ from minicnn.backends.numba.cpus import cores
 from minicnn.backends.numba.kernel import Source, callable_of, compile_source
 
 WAIT_S = 2e-4  # before a thread sleeps: somewhat longer than Python takes between the steps of a training
-STEAL_S = 2e-6  # before a thread does what another has not begun
+STEAL_S = 2e-6  # before a thread does the share of another that has yet to begin with it
 _LINE = 8  # numbers in a line of the cache, of which threads that do not mean each other share none
 
 # What a thread's line says of it: EMPTY while it looks for a list, POSTED when it may take one, BUSY once it has.
@@ -104,8 +104,8 @@ _SERVER = Source(
     ),
 )
 
-# post(table, 0, threads): writes a list into the lines, and says which threads are asleep. Who has not taken the last
-# list does not get to see it any more; who is still busy with it is left alone.
+# post(table, 0, threads): writes a list into the lines, and says which threads are asleep. A thread that has
+# yet to take the last list does not get to see it any more; one that is still busy with it is left alone.
 _POSTER = Source(
     "poster",
     ("lines", "asleep", "groups", "first", "end"),

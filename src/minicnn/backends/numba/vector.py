@@ -29,30 +29,19 @@ _FIRST = ir.Constant(ir.IntType(32), 0)
 _ALL_FIRST = ir.Constant(_INTS, [0] * LANES)  # the order of lanes that fills a vector with its first one
 
 
-class _Vector(types.Type):
-    def __init__(self) -> None:
-        super().__init__(name="float32x16")
+def _held(name: str, kind: Any) -> Any:
+    """A type of values that Numba holds as LLVM does."""
+    made = type(name, (types.Type,), {})
+
+    @register_model(made)
+    class Model(models.PrimitiveModel):  # type: ignore[misc]  # Numba has no types
+        def __init__(self, manager: Any, given: Any) -> None:
+            super().__init__(manager, given, kind)
+
+    return made(name=name)
 
 
-class _Mask(types.Type):
-    def __init__(self) -> None:
-        super().__init__(name="bool16")
-
-
-vector = _Vector()
-mask = _Mask()
-
-
-@register_model(_Vector)
-class _VectorModel(models.PrimitiveModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, kind: Any) -> None:
-        super().__init__(manager, kind, _VECTOR)
-
-
-@register_model(_Mask)
-class _MaskModel(models.PrimitiveModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, kind: Any) -> None:
-        super().__init__(manager, kind, _MASK)
+vector, mask = _held("float32x16", _VECTOR), _held("bool16", _MASK)
 
 
 def _pointer(builder: Any, address: Any, kind: Any) -> Any:
@@ -99,15 +88,14 @@ def _call(name: str, result: Any, count: int) -> Callable[..., Any]:
     return emit
 
 
-def _sum(builder: Any, value: Any) -> Any:
-    """Sum of the lanes by halves: the same order every time."""
+def _halves(builder: Any, value: Any, join: Callable[..., Any]) -> Any:
+    """All lanes joined by halves: in the same order every time."""
     width = LANES // 2
     while width:
         order = [(i + width) % LANES for i in range(LANES)]
-        other = builder.shuffle_vector(value, _UNDEFINED, ir.Constant(_INTS, order))
-        value = builder.fadd(value, other)
+        value = join(builder, value, builder.shuffle_vector(value, _UNDEFINED, ir.Constant(_INTS, order)))
         width //= 2
-    return builder.extract_element(value, ir.Constant(ir.IntType(32), 0))
+    return builder.extract_element(value, _FIRST)
 
 
 def _compare(sign: str) -> Callable[..., Any]:
@@ -143,36 +131,34 @@ def _some(builder: Any, count: Any) -> Any:
 _BYTES = ir.VectorType(ir.IntType(8), LANES)
 
 
+def _masked(builder: Any, what: str, kind: Any, address: Any, count: Any, value: Any) -> Any:
+    """Load the first `count` lanes in place of those of a value, or store those of a value."""
+    align = ir.Constant(ir.IntType(32), 1 if kind is _BYTES else 4)
+    where = [_pointer(builder, address, kind), align, _some(builder, count)]
+    types_of = [kind.as_pointer(), ir.IntType(32), _MASK]
+    if what == "load":
+        made, arguments = ir.FunctionType(kind, [*types_of, kind]), [*where, value]
+    else:
+        made, arguments = ir.FunctionType(ir.VoidType(), [kind, *types_of]), [value, *where]
+    name = f"llvm.masked.{what}.v{LANES}{kind.element.intrinsic_name}.p0"
+    return builder.call(cgutils.get_or_insert_function(builder.module, made, name), arguments)
+
+
 def _load_bytes(builder: Any, address: Any, count: Any) -> Any:
-    kind = ir.FunctionType(_BYTES, [_BYTES.as_pointer(), ir.IntType(32), _MASK, _BYTES])
-    load = cgutils.get_or_insert_function(builder.module, kind, "llvm.masked.load.v16i8.p0")
-    zero = _filled(_BYTES, 0)
-    one = ir.Constant(ir.IntType(32), 1)
-    made = builder.call(load, [_pointer(builder, address, _BYTES), one, _some(builder, count), zero])
-    return builder.uitofp(made, _VECTOR)
+    return builder.uitofp(_masked(builder, "load", _BYTES, address, count, _filled(_BYTES, 0)), _VECTOR)
 
 
 def _store_bytes(builder: Any, address: Any, value: Any, count: Any) -> None:
-    kind = ir.FunctionType(ir.VoidType(), [_BYTES, _BYTES.as_pointer(), ir.IntType(32), _MASK])
-    store = cgutils.get_or_insert_function(builder.module, kind, "llvm.masked.store.v16i8.p0")
     narrow = builder.trunc(builder.fptosi(value, _INTS), _BYTES)
-    one = ir.Constant(ir.IntType(32), 1)
-    builder.call(store, [narrow, _pointer(builder, address, _BYTES), one, _some(builder, count)])
+    _masked(builder, "store", _BYTES, address, count, narrow)
 
 
 def _load_some(builder: Any, address: Any, count: Any) -> Any:
-    kind = ir.FunctionType(_VECTOR, [_VECTOR.as_pointer(), ir.IntType(32), _MASK, _VECTOR])
-    load = cgutils.get_or_insert_function(builder.module, kind, "llvm.masked.load.v16f32.p0")
-    zero = _filled(_VECTOR, 0.0)
-    where = _pointer(builder, address, _VECTOR)
-    return builder.call(load, [where, ir.Constant(ir.IntType(32), 4), _some(builder, count), zero])
+    return _masked(builder, "load", _VECTOR, address, count, _filled(_VECTOR, 0.0))
 
 
 def _store_some(builder: Any, address: Any, value: Any, count: Any) -> None:
-    kind = ir.FunctionType(ir.VoidType(), [_VECTOR, _VECTOR.as_pointer(), ir.IntType(32), _MASK])
-    store = cgutils.get_or_insert_function(builder.module, kind, "llvm.masked.store.v16f32.p0")
-    where = _pointer(builder, address, _VECTOR)
-    builder.call(store, [value, where, ir.Constant(ir.IntType(32), 4), _some(builder, count)])
+    _masked(builder, "store", _VECTOR, address, count, value)
 
 
 # The first `count` lanes only; the others are 0, or stay as they are in memory.
@@ -190,7 +176,7 @@ vsub = _operation("vsub", _v, [_v, _v], lambda b, x, y: b.fsub(x, y))
 vmul = _operation("vmul", _v, [_v, _v], lambda b, x, y: b.fmul(x, y))
 vdiv = _operation("vdiv", _v, [_v, _v], lambda b, x, y: b.fdiv(x, y))
 vlane = _operation("vlane", _f, [_v, _a], lambda b, x, i: b.extract_element(x, b.trunc(i, ir.IntType(32))))
-vsum = _operation("vsum", _f, [_v], _sum)
+vsum = _operation("vsum", _f, [_v], lambda b, x: _halves(b, x, lambda b, x, y: b.fadd(x, y)))
 vrint = _operation("vrint", _v, [_v], _call("llvm.rint.v16f32", _VECTOR, 1))
 
 vgt = _operation("vgt", mask, [_v, _v], _compare(">"))
@@ -251,18 +237,8 @@ vmax = _operation("vmax", _v, [_v, _v], _extremum(">="))
 vmin = _operation("vmin", _v, [_v, _v], _extremum("<="))
 
 
-def _largest(builder: Any, value: Any) -> Any:
-    """Largest lane; NaN if there is one."""
-    width = LANES // 2
-    while width:
-        order = [(i + width) % LANES for i in range(LANES)]
-        other = builder.shuffle_vector(value, _UNDEFINED, ir.Constant(_INTS, order))
-        value = _extremum(">=")(builder, value, other)
-        width //= 2
-    return builder.extract_element(value, ir.Constant(ir.IntType(32), 0))
-
-
-vmax_lanes = _operation("vmax_lanes", _f, [_v], _largest)
+# The largest lane; NaN if there is one.
+vmax_lanes = _operation("vmax_lanes", _f, [_v], lambda b, x: _halves(b, x, _extremum(">=")))
 
 
 # Calls through an address, and what threads need to wait for each other.

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from minicnn.backends._gpu.runtime import ALIGNMENT, HostArray
+from minicnn.backends._strides import row_major
 from minicnn.backends.numba_cuda.device import Device, Memory, Pointer, get_device
 from minicnn.backends.numba_cuda.dtypes import DType
 from minicnn.backends.numba_cuda.dtypes import dtype as checked_dtype
@@ -20,11 +21,6 @@ Shape = tuple[int, ...]
 
 # What operators and methods of an Array call: functions that make Arrays themselves, so `namespace` enters them.
 OPERATORS: dict[str, Callable[..., Any]] = {}
-
-
-def row_major(shape: Sequence[int]) -> Shape:
-    """Steps along each axis of a contiguous array, in elements."""
-    return tuple(math.prod(shape[k + 1 :]) for k in range(len(shape)))
 
 
 class Array:

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from minicnn.backends._strides import row_major
 from minicnn.backends.numba_cuda import dtypes
-from minicnn.backends.numba_cuda.arrays import Array, as_device, from_interface, from_numpy, row_major
+from minicnn.backends.numba_cuda.arrays import Array, as_device, from_interface, from_numpy
 from minicnn.backends.numba_cuda.arrays import empty as uninitialised
 from minicnn.backends.numba_cuda.device import Memory
 from minicnn.backends.numba_cuda.elementwise import astype, compute, contiguous
@@ -190,3 +191,9 @@ def wrap(memory: Memory, offset: int, shape: tuple[int, ...], dtype: Any) -> Arr
     """An array at some byte of a memory."""
     kind = dtypes.dtype(dtype)
     return Array(memory, tuple(shape), row_major(shape), offset // kind.itemsize, kind)
+
+
+__all__ = [
+    "arange", "asarray", "empty", "empty_like", "eye", "from_dlpack", "full", "full_like", "linspace", "meshgrid",
+    "ones", "ones_like", "tril", "triu", "zeros", "zeros_like",
+]  # fmt: skip

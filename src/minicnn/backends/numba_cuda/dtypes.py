@@ -116,3 +116,6 @@ def finfo(type: Any, /) -> FloatLimits:  # noqa: A002
 
 
 iinfo = np.iinfo
+
+
+__all__ = ["can_cast", "finfo", "iinfo", "isdtype", "result_type"]

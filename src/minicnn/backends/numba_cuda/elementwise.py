@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from minicnn.backends._strides import collapse, row_major
 from minicnn.backends.numba_cuda import dtypes
 from minicnn.backends.numba_cuda.arrays import Array, Shape, empty
 from minicnn.backends.numba_cuda.device import THREADS, Device, kernel
@@ -166,7 +166,7 @@ def compute(
         place = "i"
         if not any(step):
             place = "0"
-        elif step != (1,) and step != _row_major(shape):
+        elif step != (1,) and step != row_major(shape):
             names = [f"s{j}{k}" for k in range(len(shape))]
             place = " + ".join([f"o{j}", *(f"k{k} * {name}" for k, name in enumerate(names))])
             header += [f"o{j}", *names]
@@ -210,32 +210,10 @@ def _steps(array: Array, shape: Shape) -> Shape:
     return (*[0] * lead, *kept)
 
 
-def _row_major(shape: Shape) -> Shape:
-    return tuple(math.prod(shape[k + 1 :]) for k in range(len(shape)))
-
-
-def collapse(shape: Shape, steps: Sequence[Shape]) -> tuple[Shape, list[Shape]]:
-    """The fewest axes over which arrays of one shape can be walked, at least one; and their steps along these."""
-    kept: list[int] = []
-    lengths: list[int] = []
-    for axis, n in enumerate(shape):
-        if n == 1:
-            continue
-        if kept and all(s[kept[-1]] == s[axis] * n for s in steps):
-            lengths[-1] *= n
-            kept[-1] = axis
-        else:
-            kept.append(axis)
-            lengths.append(n)
-    if not kept:
-        return (1,), [(0,) if len(steps) > 1 else (1,)] * len(steps)
-    return tuple(lengths), [tuple(s[axis] for axis in kept) for s in steps]
-
-
 def contiguous(x: Array, *, copy: bool = False) -> Array:
     """X itself if its elements lie in row-major order, else a copy; always a copy if asked for."""
     if x.contiguous and not copy:
-        return x.view(x.shape, _row_major(x.shape))
+        return x.view(x.shape, row_major(x.shape))
     made = empty(x.shape, x.dtype, x.device)
     _copy(made, x)
     return made
@@ -335,3 +313,6 @@ def _bits(x: Array) -> Array:
 
 
 FUNCTIONS: dict[str, Callable[..., Array]] = {name: _function(name) for name in OPERATIONS}
+
+
+__all__ = ["astype", "clip", "nextafter", "where"]  # and FUNCTIONS

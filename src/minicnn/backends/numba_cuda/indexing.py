@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from minicnn.backends.numba_cuda.arrays import Array, empty, row_major
+from minicnn.backends._strides import row_major
+from minicnn.backends.numba_cuda.arrays import Array, empty
 from minicnn.backends.numba_cuda.elementwise import assign, compute, contiguous, same_device, where
 from minicnn.backends.numba_cuda.manipulation import axis_of, broadcast_shapes, broadcast_to, reshape
 from minicnn.backends.numba_cuda.sorting import places
@@ -187,3 +188,6 @@ def take_along_axis(x: Array, indices: Array, /, *, axis: int = -1) -> Array:
         f"x0[(i // a2) * a3 + {row} * a0 + i % a0]", made, (whole, rows), (inner, n, m * inner, n * inner), whole=True
     )
     return made
+
+
+__all__ = ["take", "take_along_axis"]

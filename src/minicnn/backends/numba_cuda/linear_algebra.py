@@ -95,3 +95,6 @@ def vecdot(x1: Array, x2: Array, /, *, axis: int = -1) -> Array:
         message = f"Vectors are of one length. Received: {x1.shape} and {x2.shape} along axis {axis}."
         raise ValueError(message)
     return sum_of(product, axis=axis, dtype=product.dtype)
+
+
+__all__ = ["matmul", "tensordot", "vecdot"]

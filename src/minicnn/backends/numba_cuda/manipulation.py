@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from minicnn.backends._strides import row_major
 from minicnn.backends.numba_cuda import dtypes
-from minicnn.backends.numba_cuda.arrays import Array, Shape, empty, row_major
-from minicnn.backends.numba_cuda.elementwise import astype, compute, contiguous, same_device
+from minicnn.backends.numba_cuda.arrays import Array, Shape, empty
+from minicnn.backends.numba_cuda.elementwise import compute, contiguous, same_device
 
 
 def axis_of(axis: int, ndim: int) -> int:
@@ -189,6 +190,6 @@ def roll(x: Array, /, shift: int | Sequence[int], *, axis: int | Sequence[int] |
 
 
 __all__ = [
-    "astype", "broadcast_arrays", "broadcast_to", "concat", "expand_dims", "flip", "matrix_transpose", "moveaxis",
-    "permute_dims", "reshape", "roll", "squeeze", "stack", "tile", "unstack",
+    "broadcast_arrays", "broadcast_shapes", "broadcast_to", "concat", "expand_dims", "flip", "matrix_transpose",
+    "moveaxis", "permute_dims", "reshape", "roll", "squeeze", "stack", "tile", "unstack",
 ]  # fmt: skip

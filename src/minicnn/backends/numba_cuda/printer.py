@@ -21,6 +21,7 @@ from minicnn.backends._gpu.trees import (
     R,
     Select,
 )
+from minicnn.backends._gpu.writer import NodeOperands
 from minicnn.program.graph import Value
 
 # Functions of `kernels/` whose names are others; those in whose names a type stands.
@@ -57,6 +58,7 @@ def {{name}}(p, i):
 class Python(Printer):
     """Python of an expression."""
 
+    _operands: NodeOperands  # folds and windows become functions of their own
     types: ClassVar[Mapping[str, str]] = TYPES
     IMAGE, WINDOW = 'Image("{0}", {1})', "Window({0})"
     special: ClassVar[Mapping[str, str]] = {

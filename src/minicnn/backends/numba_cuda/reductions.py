@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from minicnn.backends._strides import collapse
 from minicnn.backends.numba_cuda import dtypes
 from minicnn.backends.numba_cuda.arrays import Array, empty
 from minicnn.backends.numba_cuda.creation import full
 from minicnn.backends.numba_cuda.device import THREADS, Device, kernel
 from minicnn.backends.numba_cuda.dtypes import DType
-from minicnn.backends.numba_cuda.elementwise import FUNCTIONS, collapse, contiguous
+from minicnn.backends.numba_cuda.elementwise import FUNCTIONS, contiguous
 from minicnn.backends.numba_cuda.manipulation import axes_of, axis_of, concat, permute_dims
 
 Axis = int | Sequence[int] | None
@@ -283,3 +284,9 @@ def diff(
         high[at], low[at] = slice(1, None), slice(None, -1)
         made = FUNCTIONS["subtract"](made[tuple(high)], made[tuple(low)])
     return contiguous(made, copy=made is x)
+
+
+__all__ = [
+    "all", "any", "argmax", "argmin", "count_nonzero", "cumulative_prod", "cumulative_sum", "diff", "max", "mean",
+    "min", "prod", "std", "sum", "var",
+]  # fmt: skip

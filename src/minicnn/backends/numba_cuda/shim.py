@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-NEWEST_NUMPY = (2, 4)  # numba-cuda up to 0.30.4 calls numpy.row_stack, which NumPy 2.5 has not
+NEWEST_NUMPY = (2, 4)  # numba-cuda up to 0.30.4 calls numpy.row_stack, which NumPy 2.5 lacks
 
 
 def _version(text: str) -> tuple[int, ...]:
@@ -216,18 +216,6 @@ def _device_of(capability: tuple[int, int]) -> Iterator[None]:
 
 
 __all__ = [
-    "LIBRARY",
-    "SIMULATED",
-    "VERSION",
-    "byte",
-    "check_numpy",
-    "choose",
-    "compile_ptx",
-    "cuda",
-    "device_function",
-    "read",
-    "read_four",
-    "read_word",
-    "read_words",
-    "types",
-]
+    "LIBRARY", "SIMULATED", "VERSION", "byte", "check_numpy", "choose", "compile_ptx", "cuda", "device_function",
+    "read", "read_four", "read_word", "read_words", "types",
+]  # fmt: skip

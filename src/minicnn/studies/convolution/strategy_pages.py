@@ -76,7 +76,7 @@ def strategies(page: Page, results: Results) -> None:
         "backend that has one, with the change of layout before and after. Each strategy is one definition that runs "
         "on the arrays of every backend, in the order of axes that the backend's passes give to images; the library's "
         f"own in that of its row, `{VENDOR}` with channels last. Each is compared with float64 before it is timed, and "
-        "all take turns."
+        "all are measured interleaved."
     )
     _base_table(page, point)
     page.figure(

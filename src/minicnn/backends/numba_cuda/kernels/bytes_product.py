@@ -101,27 +101,16 @@ class ByteTile:
 
 @dataclass(frozen=True)
 class ByteRows:
-    """What a block does with the rows of bytes.
+    """What a block does with the rows of bytes."""
 
-    Attributes:
-        begin: begin(p, thread): bring the matrix into shared memory.
-        load: load(p, found, thread, tile): ask for the bytes of a tile.
-        store: store(found, words, thread): put them into shared memory, when they have come.
-        multiply: multiply(p, words, thread): the product, slice by slice.
-        product: product(p, e): its element e of the tile.
-        clear: clear(totals): set the sums of the gradient to zero.
-        accumulate: accumulate(p, words, totals, thread, rows): add the product with the gradient.
-        finish: finish(p, totals, thread, number): hand these sums out.
-    """
-
-    begin: Function
-    load: Function
-    store: Function
-    multiply: Function
-    product: Function
-    clear: Function
-    accumulate: Function
-    finish: Function
+    begin: Function  # begin(p, thread): bring the matrix into shared memory
+    load: Function  # load(p, found, thread, tile): ask for the bytes of a tile
+    store: Function  # store(found, words, thread): put them into shared memory, when they have come
+    multiply: Function  # multiply(p, words, thread): the product, slice by slice
+    product: Function  # product(p, e): its element e of the tile
+    clear: Function  # clear(totals): set the sums of the gradient to zero
+    accumulate: Function  # accumulate(p, words, totals, thread, rows): add the product with the gradient
+    finish: Function  # finish(p, totals, thread, number): hand these sums out
 
 
 def byte_rows(tile: ByteTile, x: Function, where: Function, weight: Function, dy: Function, out: Function) -> ByteRows:

@@ -29,25 +29,15 @@ from minicnn.backends.numba_cuda.shim import cuda
 
 @dataclass(frozen=True)
 class ConvTile:
-    """Sizes of a tile, by the names above.
+    """Sizes of a tile, by the names above."""
 
-    Attributes:
-        WX: Neighbouring channels of the image that are loaded at once, 1 or 4.
-        WW: Neighbouring weights, likewise.
-        ALONG: Whether these are of neighbouring filters, rather than channels.
-        Y: The result, with all its channels, of which the first EH x EW positions are made.
-        S: The window.
-        C: Channels of one group.
-        F: Filters of one group.
-    """
-
-    WX: int
-    WW: int
-    ALONG: bool
-    Y: Image
-    S: Window
-    C: int
-    F: int
+    WX: int  # neighbouring channels of the image that are loaded at once, 1 or 4
+    WW: int  # neighbouring weights, likewise
+    ALONG: bool  # whether these are of neighbouring filters, rather than channels
+    Y: Image  # the result, with all its channels, of which the first EH x EW positions are made
+    S: Window  # the window
+    C: int  # channels of one group
+    F: int  # filters of one group
     EH: int
     EW: int
     NB: int

@@ -89,49 +89,13 @@ def conv2d_weight_gradient(T: Any, X: Image, Y: Image, S: Window, groups: int, d
 
 
 def depthwise_conv2d(T: Any, X: Image, Y: Image, S: Window, x: Function, w: Function) -> Function:
-    """Each channel by itself; kernel (KH, KW, C, M), result channels c * M + m."""
-    M, YC, H, W = Y.C // X.C, Y.C, X.H, X.W
-    KH, KW, SH, SW, PT, PL, DH, DW = S.KH, S.KW, S.SH, S.SW, S.PT, S.PL, S.DH, S.DW
-    zero, place, at = T(0), Y.place(), X.at()
-
-    @device
-    def element(p: Any, i: Any) -> Any:
-        n, oh, ow, f = place(i)
-        total = zero
-        for a in range(KH):
-            h = oh * SH + a * DH - PT
-            if h >= 0 and h < H:
-                for b in range(KW):
-                    q = ow * SW + b * DW - PL
-                    if q >= 0 and q < W:
-                        total += T(x(p, at(n, h, q, f // M))) * T(w(p, index((a * KW + b) * YC + f)))
-        return total
-
-    return element
+    """Each channel is a group of its own; kernel (KH, KW, C, M), result channels c * M + m."""
+    return conv2d(T, X, Y, S, X.C, x, w)
 
 
 def depthwise_conv2d_input_gradient(T: Any, X: Image, Y: Image, S: Window, dy: Function, w: Function) -> Function:
     """See `conv2d_input_gradient`."""
-    M, YC, H, W = Y.C // X.C, Y.C, Y.H, Y.W
-    KH, KW, SH, SW, PT, PL, DH, DW = S.KH, S.KW, S.SH, S.SW, S.PT, S.PL, S.DH, S.DW
-    zero, place, at = T(0), X.place(), Y.at()
-
-    @device
-    def element(p: Any, i: Any) -> Any:
-        n, xh, xw, c = place(i)
-        total = zero
-        for a in range(KH):
-            h = xh + PT - a * DH
-            if h >= 0 and h % SH == 0 and h // SH < H:
-                for b in range(KW):
-                    q = xw + PL - b * DW
-                    if q >= 0 and q % SW == 0 and q // SW < W:
-                        for m in range(M):
-                            weight = T(w(p, index((a * KW + b) * YC + c * M + m)))
-                            total += T(dy(p, at(n, h // SH, q // SW, c * M + m))) * weight
-        return total
-
-    return element
+    return conv2d_input_gradient(T, X, Y, S, X.C, dy, w)
 
 
 def depthwise_conv2d_weight_term(T: Any, X: Image, Y: Image, S: Window, dy: Function, x: Function) -> Function:
@@ -237,10 +201,13 @@ def max_pool2d_index(T: Any, X: Image, Y: Image, S: Window, x: Function) -> Func
     return element
 
 
-def max_pool2d_gradient(T: Any, X: Image, Y: Image, S: Window, dy: Function, x: Function) -> Function:
-    """Sum of dy over the windows whose maximum an element is."""
+def _over_windows(T: Any, X: Image, Y: Image, S: Window, goes: Function, share: Function) -> Function:
+    """Function element(p, i): sum of share(p, n, u, v, c) over windows (u, v) that element i of x is in.
+
+    It is over those whose goes(p, n, u, v, c, tap) holds, where the element is under that tap.
+    """
     KH, KW, SH, SW, PT, PL, H, W = S.KH, S.KW, S.SH, S.SW, S.PT, S.PL, Y.H, Y.W
-    zero, place, at, hit = T(0), X.place(), Y.at(), _hit(T, X, S, x)
+    zero, place = T(0), X.place()
 
     @device
     def element(p: Any, i: Any) -> Any:
@@ -251,18 +218,39 @@ def max_pool2d_gradient(T: Any, X: Image, Y: Image, S: Window, dy: Function, x: 
             if h >= 0 and h % SH == 0 and h // SH < H:
                 for b in range(KW):
                     q = xw + PL - b
-                    if q >= 0 and q % SW == 0 and q // SW < W:
-                        j = at(n, h // SH, q // SW, c)
-                        if hit(p, n, h // SH, q // SW, c) == a * KW + b:
-                            total += T(dy(p, j))
+                    inside = q >= 0 and q % SW == 0 and q // SW < W
+                    if inside and goes(p, n, h // SH, q // SW, c, a * KW + b):
+                        total += share(p, n, h // SH, q // SW, c)
         return total
 
     return element
 
 
+def _at_windows(T: Any, Y: Image, dy: Function) -> Function:
+    """Function share(p, n, u, v, c): the element of dy of a window."""
+    at = Y.at()
+
+    @device
+    def share(p: Any, n: Any, u: Any, v: Any, c: Any) -> Any:
+        return T(dy(p, at(n, u, v, c)))
+
+    return share
+
+
+def max_pool2d_gradient(T: Any, X: Image, Y: Image, S: Window, dy: Function, x: Function) -> Function:
+    """Sum of dy over the windows whose maximum an element is."""
+    hit = _hit(T, X, S, x)
+
+    @device
+    def goes(p: Any, n: Any, u: Any, v: Any, c: Any, tap: Any) -> Any:
+        return hit(p, n, u, v, c) == tap
+
+    return _over_windows(T, X, Y, S, goes, _at_windows(T, Y, dy))
+
+
 def max_pool2d_scatter(T: Any, X: Image, Y: Image, S: Window, dy: Function, taps: Function) -> Function:
     """The same from the number of the tap that holds the maximum of each window."""
-    KH, KW, SH, SW, PT, PL, H, W = S.KH, S.KW, S.SH, S.SW, S.PT, S.PL, Y.H, Y.W
+    KH, KW, H, W = S.KH, S.KW, Y.H, Y.W
     zero, place, at = T(0), X.place(), Y.at()
 
     @device
@@ -275,21 +263,11 @@ def max_pool2d_scatter(T: Any, X: Image, Y: Image, S: Window, dy: Function, taps
         return value if real and taps(p, j) == xh % KH * KW + xw % KW else zero
 
     @device
-    def element(p: Any, i: Any) -> Any:
-        n, xh, xw, c = place(i)
-        total = zero
-        for a in range(KH):
-            h = xh + PT - a
-            if h >= 0 and h % SH == 0 and h // SH < H:
-                for b in range(KW):
-                    q = xw + PL - b
-                    if q >= 0 and q % SW == 0 and q // SW < W:
-                        j = at(n, h // SH, q // SW, c)
-                        if taps(p, j) == a * KW + b:
-                            total += T(dy(p, j))
-        return total
+    def goes(p: Any, n: Any, u: Any, v: Any, c: Any, tap: Any) -> Any:
+        return taps(p, at(n, u, v, c)) == tap
 
-    return apart if (KH, KW, 0, 0) == (SH, SW, PT, PL) else element
+    overlap = (KH, KW, 0, 0) != (S.SH, S.SW, S.PT, S.PL)
+    return _over_windows(T, X, Y, S, goes, _at_windows(T, Y, dy)) if overlap else apart
 
 
 def _elements(T: Any, X: Image, S: Window, count_padding: bool) -> Function:
@@ -326,20 +304,14 @@ def average_pool2d(T: Any, X: Image, Y: Image, S: Window, count_padding: bool, x
 
 def average_pool2d_gradient(T: Any, X: Image, Y: Image, S: Window, count_padding: bool, dy: Function) -> Function:
     """Sum of dy over the windows that an element is in, each divided by the window's count."""
-    KH, KW, SH, SW, PT, PL, H, W = S.KH, S.KW, S.SH, S.SW, S.PT, S.PL, Y.H, Y.W
-    zero, place, at, elements = T(0), X.place(), Y.at(), _elements(T, X, S, count_padding)
+    at, elements = Y.at(), _elements(T, X, S, count_padding)
 
     @device
-    def element(p: Any, i: Any) -> Any:
-        n, xh, xw, c = place(i)
-        total = zero
-        for a in range(KH):
-            h = xh + PT - a
-            if h >= 0 and h % SH == 0 and h // SH < H:
-                for b in range(KW):
-                    q = xw + PL - b
-                    if q >= 0 and q % SW == 0 and q // SW < W:
-                        total += T(dy(p, at(n, h // SH, q // SW, c))) / elements(h // SH, q // SW)
-        return total
+    def goes(p: Any, n: Any, u: Any, v: Any, c: Any, tap: Any) -> Any:
+        return True
 
-    return element
+    @device
+    def share(p: Any, n: Any, u: Any, v: Any, c: Any) -> Any:
+        return T(dy(p, at(n, u, v, c))) / elements(u, v)
+
+    return _over_windows(T, X, Y, S, goes, share)
