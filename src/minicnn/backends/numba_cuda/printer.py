@@ -35,9 +35,9 @@ TYPES = {**{dtype: f"np.{dtype}" for dtype in DTYPES}, "bool": "bool", "wide_pla
 
 def _is_wide(place: Expr) -> bool:
     """Whether a place has 64 bits: the first of what is added up or multiplied says it."""
-    return (
-        _is_wide(place.left) if isinstance(place, Binary) else isinstance(place, Cast) and place.dtype == "wide_place"
-    )
+    while isinstance(place, Binary):
+        place = place.left
+    return isinstance(place, Cast) and place.dtype == "wide_place"
 
 
 def type_of(value: Value) -> str:
@@ -89,10 +89,8 @@ class Python(Printer):
         return f"({self.text(yes)} if {condition} else {self.text(x.no)})", 9
 
     def _cast(self, x: Cast) -> tuple[str, int]:
-        if x.dtype != "wide_place" and x.source in (
-            None,
-            x.dtype,
-        ):  # where it becomes a place or is compared, any integer will do
+        # Where it becomes a place of 32 bits or is compared, any integer will do.
+        if x.dtype != "wide_place" and x.source in (None, x.dtype):
             return self._show(x.x)
         if x.dtype == "bool":
             return f"{self._within(x.x, 4)} != 0", 3
