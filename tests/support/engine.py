@@ -114,6 +114,32 @@ class EngineSteps:
         one = run({"x": whole, "index": rows[4]})
         np.testing.assert_array_equal(backend.to_numpy(one["bytes"]), array[12:15])
 
+    def bytes_of(self, backend: Any, shape: tuple[int, ...]) -> Any:
+        """An array of bytes on the device, of any content; where that is the host, no page of it is touched."""
+        return backend.runtime.empty(shape, "uint8")
+
+    def test_rows_of_more_elements_than_32_bits_count_are_gathered_in_graphs(self) -> None:
+        """By kernels of their own, beside a product, and by a region that begins with the product."""
+        backend, rng = self.make(), np.random.default_rng(0)
+        samples, index = 2**31 // 32 + 9, np.array([0, 2**26 - 1, 2**26, 2**26 + 8, 5], "int32")
+        whole, given = self.bytes_of(backend, (samples, 32)), rng.integers(0, 256, (5, 32)).astype("uint8")
+        for row, at in zip(given, index, strict=True):
+            backend.runtime.copy(backend.asarray(row), backend.runtime.view(whole, int(at) * 32, (32,), "uint8"))
+        for columns in (0, 4, 40):
+            program = Program()
+            x = ops.take(program.input("x", (samples, 32), "uint8"), program.input("index", (5,), "int32"))
+            rows = ops.cast(x, dtype="float32") * 0.5
+            arrays, expected = {"x": whole, "index": index}, given * 0.5
+            if columns:
+                weight = rng.normal(size=(32, columns)).astype("float32")
+                matrix = program.input("weight", weight.shape, kind="parameter")
+                rows = ops.relu(ops.matmul(rows, matrix, transpose_a=False, transpose_b=False))
+                arrays["weight"], expected = backend.asarray(weight), np.maximum(expected @ weight, 0)
+            program.outputs["rows"] = rows
+            run: Any = backend.compile(program)
+            assert run._captures == self.graphs
+            np.testing.assert_allclose(backend.to_numpy(run(arrays)["rows"]), expected, rtol=1e-5, atol=1e-3)
+
     def test_the_host_goes_on_while_rows_are_copied(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Rows that come through pinned memory, as they are, or as one row that is repeated."""
         program = Program()

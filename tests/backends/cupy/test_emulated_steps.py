@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from backends.cupy.emulated import EmulatedBackend
+from backends.cupy.emulated import DeviceArray, EmulatedBackend
 from backends.cupy.emulator import needs_gxx
 from minicnn import ops
 from minicnn.backends._gpu.options import Options
@@ -23,6 +23,10 @@ class TestSteps(EngineSteps):
         backend = EmulatedBackend(options=options)
         backend.steps_at_once = backend.predictions_at_once = 256
         return backend
+
+    def bytes_of(self, backend: EmulatedBackend, shape: tuple[int, ...]) -> DeviceArray:
+        """See `EngineSteps.bytes_of`."""
+        return np.zeros(shape, "uint8").view(DeviceArray)
 
     @pytest.mark.parametrize("early", [False, True])
     def test_a_slot_is_not_filled_while_it_is_read(self, early: bool) -> None:

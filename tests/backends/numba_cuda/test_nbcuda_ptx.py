@@ -17,7 +17,7 @@ pytest.importorskip("numba_cuda")
 
 from backends.cupy.dense import dense_network, step
 from backends.cupy.networks import NETWORKS
-from minicnn import zoo
+from minicnn import ops, zoo
 from minicnn.backends._gpu.device import H200
 from minicnn.backends.numba_cuda import compiling, tiling
 from minicnn.backends.numba_cuda.generation import generate
@@ -74,6 +74,16 @@ def test_all_kernels_of_a_step(network: str, capability: tuple[int, int]) -> Non
 
 def test_a_region_with_many_sums_keeps_them_in_registers(capability: tuple[int, int]) -> None:
     assert_compiles(step(dense_network(784, [10], 10), 59_000, 784, 10)[0](), capability)
+
+
+@pytest.mark.parametrize("columns", [4, 40])
+def test_rows_of_more_elements_than_32_bits_count(columns: int, capability: tuple[int, int]) -> None:
+    program = Program()
+    rows = ops.take(program.input("x", (2**26 + 9, 32), "uint8"), program.input("index", (999,), "int32"))
+    weight = program.input("weight", (32, columns), kind="parameter")
+    rows = ops.matmul(ops.cast(rows, dtype="float32"), weight, transpose_a=False, transpose_b=False)
+    program.outputs["rows"] = ops.relu(rows)
+    assert_compiles(program, capability)
 
 
 @pytest.mark.parametrize("tiled", [True, False], ids=["tiled", "naive"])

@@ -98,7 +98,7 @@ def test_a_block_takes_as_many_rows_of_bytes_as_fit(n: int, k: int, m: int, rows
     backend.tiles = tiles
     program = step(dense_network(k, [m], 5), n, k, 5)[0]()
     product = next(node for node in program.nodes if node.op.name == "matmul")
-    assert tiles.takes_rows(product, "uint8") == (rows is not None)
+    assert tiles.takes_rows(product, next(v for v in program.inputs if v.name == "x")) == (rows is not None)
     for region in found(backend.plan(program)):
         assert region.product is None or (region.rows, region.blocks) == (rows, min(132, -(-n // (rows or 1))))
 

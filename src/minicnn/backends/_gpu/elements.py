@@ -38,7 +38,7 @@ from minicnn.program.graph import Node, Value
 DTYPES = frozenset(
     ("float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool")
 )
-MOST_ELEMENTS = 2**31 - 1  # places are 32 bits wide
+MOST_ELEMENTS = 2**31 - 1  # places are 32 bits wide, but for those of rows that are gathered from more
 
 
 def unsupported(node: Node) -> str | None:
@@ -48,8 +48,8 @@ def unsupported(node: Node) -> str | None:
     for value in (*node.inputs, *node.outputs):
         if value.dtype not in DTYPES:
             return f"kernels have no {value.dtype} yet"
-        if value.size > MOST_ELEMENTS:
-            return "arrays of kernels have at most 2^31 - 1 elements"
+        if value.size > MOST_ELEMENTS and not (node.op.name == "take" and value is node.inputs[0]):
+            return "arrays of kernels have at most 2^31 - 1 elements, but for those that rows are gathered from"
     if any(value.size == 0 for value in (*node.inputs, *node.outputs)):
         return "kernels take no empty arrays"
     return None
@@ -247,7 +247,12 @@ def _repeat(node: Node, result: int) -> Expr:
 
 def _take(node: Node, result: int) -> Expr:
     row = math.prod(node.outputs[0].shape[1:])
-    return Element(0, Cast(Element(1, I // row), "place") * row + I % row)
+    return Element(0, row_place(node, I // row) * row + I % row)
+
+
+def row_place(take: Node, r: Expr) -> Expr:
+    """Which row of its input row r of a gather is."""
+    return Cast(Element(1, r), "place" if take.inputs[0].size <= MOST_ELEMENTS else "wide_place")
 
 
 def _one_hot(node: Node, result: int) -> Expr:

@@ -85,7 +85,7 @@ def find(program: Program, tiles: Tiles) -> dict[int, Rows]:
     products = [(n, rows) for n in program.nodes if n.op.name == "matmul" if (rows := stored_rows(n.inputs[0]))]
     found = {}
     for node, rows in products:
-        if node.attrs["transpose_a"] or node.attrs["transpose_b"] or not tiles.takes_rows(node, rows.stored.dtype):
+        if node.attrs["transpose_a"] or node.attrs["transpose_b"] or not tiles.takes_rows(node, rows.stored):
             continue
         one = RowRegion(
             node.outputs[0].shape[0], [node], set(), RowProduct(node, node, rows.stored, rows.index, rows.scale)

@@ -15,7 +15,7 @@ from minicnn.backends._gpu.tile_times import PRECISIONS, Blocks, Candidates, Num
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.backends._gpu.tiling import Geometry, Tile
 from minicnn.ops.windows import Axes
-from minicnn.program.graph import Node
+from minicnn.program.graph import Node, Value
 
 MOST_THREADS = 512
 
@@ -46,9 +46,9 @@ class TensorTiles(Tiles):
             node, joined, lambda: product(node, self.gpu, self.precision, joined=joined) or plain(node, joined=joined)
         )
 
-    def takes_rows(self, node: Node, dtype: str) -> bool:
+    def takes_rows(self, node: Node, rows: Value) -> bool:
         """See `Tiles.takes_rows`."""
-        return dtype == "float32" or super().takes_rows(node, dtype)
+        return rows.dtype == "float32" or super().takes_rows(node, rows)
 
     def _convolution(self, node: Node, pool: tuple[int, int] | None) -> Tile | None:
         made, plain = convolution(node, pool, self.gpu, self.precision), super().convolution(node, pool)

@@ -12,7 +12,7 @@ from minicnn.backends._gpu.device import Gpu
 from minicnn.backends._gpu.fusion_groups import FusionGroup
 from minicnn.backends._gpu.region_layout import Layout, RowRegion
 from minicnn.backends._gpu.tiling import LIMITS, Limits, Tile
-from minicnn.program.graph import Node
+from minicnn.program.graph import Node, Value
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,9 @@ class Tiles:
         declared = tiling.SUM_SHARED * sums + tiling.SCALE_SHARED * scaled
         return declared, max(u.tile.shared if u.tile else 0 for u in groups)
 
-    def takes_rows(self, node: Node, dtype: str) -> bool:
-        """Whether a region may begin with this product with rows in memory of a type, uint8 or float32."""
-        return dtype == "uint8" and self.byte_products
+    def takes_rows(self, node: Node, rows: Value) -> bool:
+        """Whether a region may begin with this product with rows in memory, of uint8 or float32."""
+        return rows.dtype == "uint8" and self.byte_products
 
     def size_region(self, region: RowRegion) -> bool:
         """Set the sizes of a region, where they are other than it chose itself; whether it fits then."""

@@ -1,7 +1,8 @@
 """Expression trees: what one element of a result is, in no language; printers turn them into C++ or Python.
 
 An expression is an element, of a type that is known where it is printed, or a *place*: the number of an element of an
-array in row-major order, a 32-bit unsigned integer. `i` is the place of the element that is computed.
+array in row-major order, a 32-bit unsigned integer; or a *wide place*, of 64 bits. `i` is the place of the element that
+is computed.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ class Select(Expr):
 
 @dataclass(frozen=True)
 class Cast(Expr):
-    """An expression as another type; "place" makes it one."""
+    """An expression as another type; "place" and "wide_place" make it one."""
 
     x: Expr
     dtype: str

@@ -7,11 +7,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
 
-from minicnn.backends._gpu.elements import element, same_index
+from minicnn.backends._gpu.elements import MOST_ELEMENTS, element, row_place, same_index
 from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.fusion_groups import FusionGroup
 from minicnn.backends._gpu.printing import Operands, Printer
-from minicnn.backends._gpu.trees import Cast, Element, I, Name, R
+from minicnn.backends._gpu.trees import Element, I, Name, R
 from minicnn.program.graph import Node, Value
 
 COLUMN = Name("c")
@@ -135,6 +135,8 @@ class Writer(ABC):
         root = self.plan.root(value)
         if id(root) in self.locals:
             return self.locals[id(root)]
+        if root.size > MOST_ELEMENTS:
+            return self.load(root, place)
         return self.number(root) or self.CALL.format(self.function(root), place)
 
     def gathers(self, node: Node, columns: int) -> bool:
@@ -145,7 +147,7 @@ class Writer(ABC):
         """Name of a function of row r and column c for a value's elements, which spares gathers a division."""
         node = self.inlined(value)
         if node is not None and self.gathers(node, columns):
-            place = Cast(Element(1, R), "place") * columns + COLUMN
+            place = row_place(node, R) * columns + COLUMN
             text = self.printer(NodeOperands(self, node)).text(Element(0, place))
         elif node is not None and node.op.elementwise:
             text = self.typed(node.outputs[0], self.expression(node, operands=MatrixOperands(self, node, columns)))

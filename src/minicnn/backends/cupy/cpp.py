@@ -20,7 +20,8 @@ from minicnn.backends._gpu.trees import (
 from minicnn.program.graph import Value
 
 C_TYPES = {
-    "float32": "float", "float64": "double", "int32": "int", "place": "uint32", T: T, "bool": "bool",
+    "float32": "float", "float64": "double", "int32": "int", T: T, "bool": "bool",
+    "place": "uint32", "wide_place": "uint64",
     **{name: name for name in ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int64")},
 }  # fmt: skip
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from minicnn.backends._gpu.elements import element, same_index
+from minicnn.backends._gpu.elements import MOST_ELEMENTS, element, same_index
 from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.fusion_groups import FusionGroup, named
 from minicnn.backends._gpu.source import Source
@@ -78,6 +78,10 @@ class PythonWriter(Writer):
         array = self.parameter(root)
         element = f"{array}[{place}]" if id(root) in self.written else f"read({array}, {place})"
         return element + (" != 0" if root.dtype == "bool" else "")
+
+    def gathers(self, node: Node, columns: int) -> bool:
+        """See `Writer.gathers`; rows of so many elements that places are wide are gathered one by one."""
+        return super().gathers(node, columns) and node.inputs[0].size <= MOST_ELEMENTS
 
     def stored(self, value: Value, text: str) -> str:
         """See `Writer.stored`: bool as bytes."""

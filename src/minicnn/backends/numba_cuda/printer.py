@@ -9,6 +9,7 @@ from minicnn.backends._gpu.elements import DTYPES
 from minicnn.backends._gpu.printing import Printer
 from minicnn.backends._gpu.scalars import FUNCTIONS, T
 from minicnn.backends._gpu.trees import (
+    Binary,
     Call,
     Cast,
     Element,
@@ -29,7 +30,14 @@ _NAMES = {"maximum": "larger", "minimum": "smaller", "power": "pow_", "abs": "ab
 _TYPED = frozenset((*FUNCTIONS, "erf", "random_uniform"))
 
 
-TYPES = {**{dtype: f"np.{dtype}" for dtype in DTYPES}, "bool": "bool", T: T}
+TYPES = {**{dtype: f"np.{dtype}" for dtype in DTYPES}, "bool": "bool", "wide_place": "np.int64", T: T}
+
+
+def _is_wide(place: Expr) -> bool:
+    """Whether a place has 64 bits: the first of what is added up or multiplied says it."""
+    while isinstance(place, Binary):
+        place = place.left
+    return isinstance(place, Cast) and place.dtype == "wide_place"
 
 
 def type_of(value: Value) -> str:
@@ -68,7 +76,7 @@ class Python(Printer):
     def place(self, x: Expr) -> str:
         """Text of a place."""
         text = self.text(x)
-        return text if isinstance(x, Name) else f"index({text})"
+        return text if isinstance(x, Name) or _is_wide(x) else f"index({text})"
 
     def _number(self, x: Number) -> tuple[str, int]:
         return (str(x.value) if x.dtype is None else self.literal(x.value, x.dtype)), 9
@@ -81,7 +89,8 @@ class Python(Printer):
         return f"({self.text(yes)} if {condition} else {self.text(x.no)})", 9
 
     def _cast(self, x: Cast) -> tuple[str, int]:
-        if x.source is None or x.source == x.dtype:  # where it becomes a place or is compared, any integer will do
+        # Where it becomes a place of 32 bits or is compared, any integer will do.
+        if x.dtype != "wide_place" and x.source in (None, x.dtype):
             return self._show(x.x)
         if x.dtype == "bool":
             return f"{self._within(x.x, 4)} != 0", 3

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from minicnn.backends._gpu.device import H200
+from minicnn.backends._gpu.elements import MOST_ELEMENTS
 from minicnn.backends._gpu.fusion_groups import FusionGroup
 from minicnn.backends._gpu.region_layout import Layout, RowRegion
 from minicnn.backends._gpu.tiles import Tiles
@@ -14,7 +15,7 @@ from minicnn.backends._gpu.tiling import LIMITS, SUM_SHARED, Limits, Tile, convo
 from minicnn.backends.numba_cuda.kernels.bytes_product import ByteTile
 from minicnn.backends.numba_cuda.region_layout import NumbaLayout
 from minicnn.backends.numba_cuda.shim import SIMULATED
-from minicnn.program.graph import Node
+from minicnn.program.graph import Node, Value
 
 SIMULATOR = replace(H200, name="simulator", multiprocessors=2)
 _SMALL = Limits(32, 16, 8, ((4, 4, 2, 2), (8, 2, 2, 1), (2, 8, 1, 2)), (4, 8))
@@ -77,10 +78,11 @@ class NumbaTiles(Tiles):
 
     # Regions -------------------------------------------------------------------------------------
 
-    def takes_rows(self, node: Node, dtype: str) -> bool:
-        """See `Tiles.takes_rows`."""
+    def takes_rows(self, node: Node, rows: Value) -> bool:
+        """See `Tiles.takes_rows`; places of these rows are 32 bits wide."""
         (n, m), k = node.outputs[0].shape, node.inputs[0].shape[1]
-        return dtype == "uint8" and m <= NARROW and next(self._byte_tiles(n, k, m), None) is not None
+        fits = rows.dtype == "uint8" and m <= NARROW and rows.size <= MOST_ELEMENTS
+        return fits and next(self._byte_tiles(n, k, m), None) is not None
 
     def _byte_tiles(self, n: int, k: int, m: int) -> Iterator[ByteTile]:
         """Tiles of a product of n rows of k bytes with m columns that may fit, the best first.
