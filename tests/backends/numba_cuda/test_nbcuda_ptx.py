@@ -76,6 +76,16 @@ def test_a_region_with_many_sums_keeps_them_in_registers(capability: tuple[int, 
     assert_compiles(step(dense_network(784, [10], 10), 59_000, 784, 10)[0](), capability)
 
 
+def test_a_region_of_many_values(capability: tuple[int, int]) -> None:
+    """Python makes tuples of more than thirty elements by way of a list."""
+    program = step(dense_network(8, [2] * 5, 2, dtype="float32"), 12, 8, 2)[0]()
+    plan = plan_of(program, tiling.NumbaTiles(H200), fuse=True, tiled=True)
+    (launch,) = (one for one in plan.launches if one[0].anchor.op.name == "row_region")
+    source = generate(plan, launch, {id(v) for v in program.inputs if v.name == "index"}, 256)
+    assert len(source.arguments) > 28
+    assert ".entry kernel(" in compiling.ptx(source.text, source.signature, capability, source.threads)
+
+
 @pytest.mark.parametrize("tiled", [True, False], ids=["tiled", "naive"])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_primitive(case: Case, tiled: bool, capability: tuple[int, int]) -> None:
