@@ -17,7 +17,7 @@ pytest.importorskip("numba_cuda")
 
 from backends.cupy.dense import dense_network, step
 from backends.cupy.networks import NETWORKS
-from minicnn import zoo
+from minicnn import ops, zoo
 from minicnn.backends._gpu.device import H200
 from minicnn.backends.numba_cuda import compiling, tiling
 from minicnn.backends.numba_cuda.generation import generate
@@ -78,11 +78,14 @@ def test_a_region_with_many_sums_keeps_them_in_registers(capability: tuple[int, 
 
 def test_a_region_of_many_values(capability: tuple[int, int]) -> None:
     """Python makes tuples of more than thirty elements by way of a list."""
-    program = step(dense_network(8, [2] * 5, 2, dtype="float32"), 12, 8, 2)[0]()
-    plan = plan_of(program, tiling.NumbaTiles(H200), fuse=True, tiled=True)
-    (launch,) = (one for one in plan.launches if one[0].anchor.op.name == "row_region")
-    source = generate(plan, launch, {id(v) for v in program.inputs if v.name == "index"}, 256)
-    assert len(source.arguments) > 28
+    program = Program("many biases")
+    y = ops.matmul(program.input("x", (12, 8)), program.input("w", (8, 2), kind="parameter"))
+    for k in range(28):
+        y = y + program.input(f"b{k}", (2,), kind="parameter")
+    program.outputs["y"] = ops.softmax(y, axis=1)
+    (launch,) = (plan := plan_of(program, tiling.NumbaTiles(H200))).launches
+    assert launch[0].anchor.op.name == "row_region"
+    source = generate(plan, launch, set(), 256)
     assert ".entry kernel(" in compiling.ptx(source.text, source.signature, capability, source.threads)
 
 
