@@ -8,14 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from backends.cupy.emulator import needs_gxx
 from support import random_networks
 from support.campaign import FULL, NAMED, seconds_left, size
 from support.killed import start
 
 # Networks of an ordinary run: the first, and how many. One takes a tenth of a second with PyTorch, three with JAX, and
 # up to ten with Numba, which compiles three steps; that is for the whole campaign. JAX was once wrong by 19,000
-# tolerances on network 71, where XLA computed the elements of a maximum anew.
-SMALL = {"torch:cpu": (0, 10), "jax:cpu": (71, 1), "array_api_strict": (0, 5)} | ({"numba": (0, 0)} if FULL else {})
+# tolerances on network 71, where XLA computed the elements of a maximum anew. The CUDA engines run without a GPU:
+# the kernels of cupy on the host, whose memory accesses are checked, those of numba_cuda in the simulator.
+SMALL = {
+    "torch:cpu": (0, 10), "jax:cpu": (71, 1), "array_api_strict": (0, 5), "emulated": (49, 2), "numba_cuda": (3, 1),
+} | ({"numba": (0, 0)} if FULL else {})  # fmt: skip
 PARTS = size(10, 1)
 # Many processes share a GPU and the processor: none takes all of the memory, or a pool of its own to compile with.
 ENVIRONMENT = {
@@ -25,16 +29,15 @@ ENVIRONMENT = {
 
 @pytest.mark.no_cover
 @pytest.mark.parametrize("part", range(PARTS))
-@pytest.mark.parametrize("backend", NAMED or SMALL)
+@pytest.mark.parametrize("backend", NAMED or [pytest.param(b, marks=needs_gxx) if b == "emulated" else b for b in SMALL])
 def test_five_steps(backend: str, part: int, tmp_path: Path) -> None:
-    if not NAMED:  # one that is asked for is there, or the test fails
+    if not NAMED and backend != "emulated":  # one that is asked for is there, or the test fails
         pytest.importorskip(backend.partition(":")[0])
     if (left := seconds_left()) <= 0:
         pytest.skip(f"the time was over before {backend} had its turn")
     first, count = (part * (300 // PARTS), 300 // PARTS) if FULL else SMALL.get(backend, (0, 5))
-    process = start(
-        backend, first, count, left, module="support.random_networks", MINICNN_CACHE=str(tmp_path), **ENVIRONMENT
-    )
+    environment = {**ENVIRONMENT, "MINICNN_CACHE": str(tmp_path), "NUMBA_ENABLE_CUDASIM": "0" if NAMED else "1"}
+    process = start(backend, first, count, left, module="support.random_networks", **environment)
     with process:
         *wrong, done = process.communicate()[0].splitlines() or [""]
     assert (wrong, process.returncode) == ([], 0)

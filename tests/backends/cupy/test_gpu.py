@@ -85,21 +85,6 @@ def test_row_regions_of_rows(width: int, hidden: list[int], dtype: str, batch: i
         np.testing.assert_allclose(backend.to_numpy(made[name]), array, rtol=5e-5, atol=2e-5 * largest, err_msg=name)
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "float32"])
-def test_row_regions_begin_with_rows_at_any_address(dtype: str) -> None:
-    program, given = step(dense_network(96, [10], 10, dtype=dtype), 5000, 96, 10)
-    expected = get_backend("numpy").compile(program())(given)
-    backend = CupyBackend(strict=True)
-    arrays = {k: backend.asarray(v) for k, v in given.items()}
-    room = cupy.empty(given["x"].size + 1, dtype)
-    arrays["x"] = room[1:].reshape(given["x"].shape)
-    arrays["x"][...] = cupy.asarray(given["x"])
-    made = backend.compile(program())(arrays)
-    for name, array in expected.items():
-        largest = max(1e-3, float(np.abs(array).max()))
-        np.testing.assert_allclose(backend.to_numpy(made[name]), array, rtol=5e-5, atol=2e-5 * largest, err_msg=name)
-
-
 # Whole trainings ----------------------------------------------------------------------------------------
 
 

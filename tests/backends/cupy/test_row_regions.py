@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from backends.cupy.dense import Made, dense_network, dense_steps, step
 from backends.cupy.emulator import needs_gxx
-from minicnn import get_backend
+from minicnn import Sequential, get_backend, layers, losses
 from minicnn.backends._gpu import row_products, row_regions
 from minicnn.backends._gpu.device import H200, KNOWN
 from minicnn.backends._gpu.fusing import Plan
@@ -20,6 +20,7 @@ from minicnn.backends._gpu.row_sizes import ByteSizes, FloatSizes
 from minicnn.backends._gpu.tensor_tiling import TensorTiles
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.backends.cupy.tile_types import rows_tile_type
+from minicnn.optimizers import SGD
 from support.plans import MULTIPLY_ADDS, plan_of
 
 ONE = replace(H200, name="one multiprocessor", multiprocessors=1)
@@ -196,6 +197,18 @@ def test_a_block_takes_several_tiles(
     assert region.product.rows.dtype == dtype
     assert region.tiles == 5
     assert Layout(region).narrow == (hidden <= 16)
+
+
+@needs_gxx
+def test_gradients_that_nobody_reads_are_not_stored() -> None:
+    """The gradient of the input of batch normalisation is there until dead nodes are removed; only a region reads it."""
+    body = [
+        layers.Input((90,)), layers.Reshape((6, 5, 3)), layers.AveragePooling2D((2, 1)), layers.BatchNormalization(),
+        layers.Flatten(), layers.Dense(3), layers.Dense(4),
+    ]  # fmt: skip
+    model = Sequential(body, backend="numpy")
+    model.compile(SGD(0.05), losses.SparseCategoricalCrossentropy(from_logits=True))
+    assert found(check(step(model, 13, 90, 4), TensorTiles(H200)))
 
 
 @needs_gxx

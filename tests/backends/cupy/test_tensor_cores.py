@@ -55,6 +55,21 @@ def test_products(case: Case) -> None:
     check(case)
 
 
+@pytest.mark.parametrize(("m", "n", "k", "ta", "tb"), [
+    (13, 2, 4, False, False), (2, 4, 13, True, False), (13, 2, 4, False, True),
+])  # fmt: skip
+def test_products_read_nothing_beyond_their_operands(m: int, n: int, k: int, ta: bool, tb: bool) -> None:
+    """Rows are read eight numbers at a time, and tiles are wider than these. The emulator checks what is read."""
+    a, b = normal((k, m) if ta else (m, k), 0), normal((n, k) if tb else (k, n), 0, 1)
+    check(Case(ops.matmul, (a, b), {"transpose_a": ta, "transpose_b": tb}, terms=k))
+
+
+@pytest.mark.parametrize(("channels", "filters"), [(20, 4), (4, 20)])
+def test_weight_gradients_read_nothing_beyond_their_operands(channels: int, filters: int) -> None:
+    x, dy = normal((1, 3, 5, channels), 0), normal((1, 3, 3, filters), 0, 2)
+    check(Case(ops.conv2d_weight_gradient, (dy, x), {**PLAIN, "kernel": (1, 3)}, terms=9))
+
+
 @pytest.mark.parametrize("tiles", [TensorTiles(H200), MULTIPLY_ADDS], ids=["tensor cores", "multiply-adds"])
 @pytest.mark.parametrize(("strides", "kernel", "dilation"), [
     ((2, 2), (3, 3), (1, 1)), ((3, 1), (2, 4), (1, 2)), ((1, 2), (1, 5), (1, 1)), ((3, 3), (2, 2), (1, 1)),

@@ -86,6 +86,19 @@ def test_rows_of_more_elements_than_32_bits_count(columns: int, capability: tupl
     assert_compiles(program, capability)
 
 
+def test_a_region_of_many_values(capability: tuple[int, int]) -> None:
+    """Python makes tuples of more than thirty elements by way of a list."""
+    program = Program("many biases")
+    y = ops.matmul(program.input("x", (12, 8)), program.input("w", (8, 2), kind="parameter"))
+    for k in range(28):
+        y = y + program.input(f"b{k}", (2,), kind="parameter")
+    program.outputs["y"] = ops.softmax(y, axis=1)
+    (launch,) = (plan := plan_of(program, tiling.NumbaTiles(H200))).launches
+    assert launch[0].anchor.op.name == "row_region"
+    source = generate(plan, launch, set(), 256)
+    assert ".entry kernel(" in compiling.ptx(source.text, source.signature, capability, source.threads)
+
+
 @pytest.mark.parametrize("tiled", [True, False], ids=["tiled", "naive"])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_primitive(case: Case, tiled: bool, capability: tuple[int, int]) -> None:

@@ -105,8 +105,8 @@ class CppWriter(Writer):
             inputs = [self.function(v) for v in node.inputs]
             types = ", ".join([c_type(root), Cpp.geometry(node), *(f"decltype({x})" for x in inputs)])
             return self.define(f"const Scattered<{types}> {{name}} = {{{', '.join(inputs)}}};")
-        inputs_begin_anywhere = root.kind == "input" or id(root) in self.queued
-        if self._wide_loads and node is None and self.number(root) is None and not inputs_begin_anywhere:
+        in_memory = node is None and self.number(root) is None and id(root) not in self.queued
+        if self._wide_loads and in_memory:
             return self.define(f"const Plain<{c_type(root)}> {{name}} = {{{self.parameter(root)}}};")
         return super().define_elements(root)
 
@@ -157,11 +157,9 @@ class CppWriter(Writer):
             kind = f"Pooled<{kind}>"
         fields = "".join(f" {c_type(value)} {local};" for value, local in stored)
         stores = ""
-        updates = {id(v) for v in self.plan.program.updates.values()}
-        for value, local in stored:  # an update may be in memory that begins anywhere
-            aligned = Cpp.literal(id(value) not in updates, "bool")
+        for value, local in stored:
             given = f"{self.parameter(value)} + i, [=](int e) {{ return made[e].{local}; }}"
-            stores += f"      store_neighbours<decltype(width)::N, {aligned}>({given});\n"
+            stores += f"      store_neighbours<decltype(width)::N>({given});\n"
         return (
             f"    struct Made {{{fields} }};\n    const auto finish = [&](uint32 i, {kind} sum) {{\n{text}"
             f"      return Made{{{', '.join(local for _, local in stored)}}};\n    }};\n"

@@ -68,7 +68,8 @@ template <int N_, int K_, int M_, int ROWS_, int THREADS_, int STAGES_, int PART
 // What a block knows between tiles.
 template <class A> struct ByteRows : RowStream<A, uint8> {
   using Stream = RowStream<A, uint8>;
-  using Stream::aligned, Stream::copy_rows, Stream::memory, Stream::rows, Stream::send;
+  using Stream::load, Stream::memory, Stream::rows, Stream::send;
+  static constexpr bool SENDS = A::STAGES > 1 && A::CHUNK >= 4;  // for rows of the next turn, in between
   float total[A::OWN][A::SUMS][4];
 
   DEVICE ByteRows(unsigned char* shared, const uint8* x) : Stream(shared, x) {
@@ -172,12 +173,13 @@ template <class A> struct ByteRows : RowStream<A, uint8> {
   // sends for some rows of the next turn, if there is one.
   DEVICE void multiply(int turn, bool more) {
     constexpr int OWN = quotient(A::STEPS, A::PARTS);
-    const bool sends = A::STAGES > 1 && more && aligned();
-    if (A::STAGES > 1 && !A::BACK && more && !sends) copy_rows(turn + 1);
+    if (A::STAGES > 1 && !SENDS && !A::BACK && more) load(turn + 1);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
     const int first = warp / A::PARTS * A::OWN_TILES, part = warp % A::PARTS;
     if (first >= A::TILES) {
-      if (sends) send(turn + 1, 0, A::EARLY_ROWS);
+      if constexpr (SENDS) {
+        if (more) send(turn + 1, 0, A::EARLY_ROWS);
+      }
       return;
     }
     const unsigned char* from = rows(turn) + (first * 16 + lane % 16) * A::PITCH + lane / 16 * 16;
@@ -202,7 +204,9 @@ template <class A> struct ByteRows : RowStream<A, uint8> {
 #pragma unroll 2
     for (int own = 0; own < OWN; own++) {
       const int step = part + own * A::PARTS;
-      if (sends) send(turn + 1, A::EARLY_ROWS * own / OWN, A::EARLY_ROWS * (own + 1) / OWN);
+      if constexpr (SENDS) {
+        if (more) send(turn + 1, A::EARLY_ROWS * own / OWN, A::EARLY_ROWS * (own + 1) / OWN);
+      }
       if (A::STEPS % A::PARTS && step >= A::STEPS) break;
       uint32 left[A::OWN_TILES][4], right[A::FRAGMENTS][2];
 #pragma unroll
@@ -265,8 +269,7 @@ template <class A> struct ByteRows : RowStream<A, uint8> {
   // Adds the product of the tile's transpose with the gradient; meanwhile sends for the other rows of the next turn.
   DEVICE void accumulate(int turn, bool more) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const bool sends = A::STAGES > 1 && more && aligned();
-    if (A::STAGES > 1 && more && !sends) copy_rows(turn + 1);
+    if (A::STAGES > 1 && !SENDS && more) load(turn + 1);
     float back[A::SUMS][2];
 #pragma unroll
     for (int s = 0; s < A::SUMS; s++) back[s][0] = undo()[out_column(s, 0)], back[s][1] = undo()[out_column(s, 1)];
@@ -298,7 +301,8 @@ template <class A> struct ByteRows : RowStream<A, uint8> {
       }
       if (own + 1 < A::OWN) fetch(own + 1);
       constexpr int LATE = A::OWN_ROWS - A::EARLY_ROWS;
-      if (A::STAGES > 1) send(turn + 1, A::EARLY_ROWS + LATE * own / A::OWN, A::EARLY_ROWS + LATE * (own + 1) / A::OWN, sends);
+      if constexpr (SENDS)
+        send(turn + 1, A::EARLY_ROWS + LATE * own / A::OWN, A::EARLY_ROWS + LATE * (own + 1) / A::OWN, more);
       if (own == A::OWN - 1 && warp + own * A::WARPS >= A::COLUMNS) return;
       int sums[A::FRAGMENTS][4];
 #pragma unroll

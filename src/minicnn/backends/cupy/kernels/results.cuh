@@ -7,9 +7,9 @@ template <int n> struct Width {
   static constexpr int N = n;
 };
 
-// N neighbours in memory; `aligned`: the first is at a multiple of N elements, which are 2 or 4.
-template <int N, bool aligned, class T, class Value> DEVICE void store_neighbours(T* place, Value value) {
-  if constexpr (aligned && (N == 2 || N == 4)) {
+// N neighbours in memory, by one store if they are 2 or 4: the first is at a multiple of N elements.
+template <int N, class T, class Value> DEVICE void store_neighbours(T* place, Value value) {
+  if constexpr (N == 2 || N == 4) {
     Pack<T, N> pack;
 #pragma unroll
     for (int e = 0; e < N; e++) pack.v[e] = value(e);

@@ -41,10 +41,9 @@ template <class A, class T> struct RowStream {
   DEVICE void keep(int turn) {
     if (threadIdx.x < A::ROWS) found(turn)[threadIdx.x] = next;
   }
-  DEVICE bool aligned() { return A::CHUNK >= 4 && reinterpret_cast<unsigned long long>(x) % A::CHUNK == 0; }
-  // Sends for rows `first` to `last` of those of a warp in a turn, if `real`. They must be aligned.
+  // Sends for rows `first` to `last` of those of a warp in a turn, if `real`; CHUNK is 4 at least.
   DEVICE void send(int turn, int first, int last, bool real = true) {
-    constexpr int EACH = A::K * sizeof(T) / A::CHUNK, N = A::CHUNK < 4 ? 4 : A::CHUNK;
+    constexpr int EACH = A::K * sizeof(T) / A::CHUNK;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     for (int u = first; u < last; u++) {
       const int row = A::ROWS % A::WARPS ? min(warp + u * A::WARPS, A::ROWS - 1) : warp + u * A::WARPS;
@@ -52,22 +51,22 @@ template <class A, class T> struct RowStream {
       const unsigned char* from = reinterpret_cast<const unsigned char*>(x + (unsigned long long)(found(turn)[row]) * A::K);
 #pragma unroll
       for (int k = 0; k < EACH; k += 32)
-        if (real && k + lane < EACH) copy_async<N>(to + (k + lane) * N, from + (k + lane) * N);
+        if (real && k + lane < EACH) copy_async<A::CHUNK>(to + (k + lane) * A::CHUNK, from + (k + lane) * A::CHUNK);
     }
   }
-  // Copies rows that are not aligned.
-  DEVICE void copy_rows(int turn) {
-#pragma unroll 1
-    for (int row = threadIdx.x / 32; row < A::ROWS; row += A::WARPS) {
-      const T* from = x + (unsigned long long)(found(turn)[row]) * A::K;
-      T* to = reinterpret_cast<T*>(rows(turn) + row * A::PITCH);
-#pragma unroll 4
-      for (int k = threadIdx.x % 32; k < A::K; k += 32) to[k] = from[k];
-    }
-  }
+  // All rows of a turn: sends for them, or copies single bytes of rows that begin anywhere.
   DEVICE void load(int turn) {
-    if (aligned()) send(turn, 0, A::OWN_ROWS);
-    else copy_rows(turn);
+    if constexpr (A::CHUNK >= 4) {
+      send(turn, 0, A::OWN_ROWS);
+    } else {
+#pragma unroll 1
+      for (int row = threadIdx.x / 32; row < A::ROWS; row += A::WARPS) {
+        const T* from = x + (unsigned long long)(found(turn)[row]) * A::K;
+        T* to = reinterpret_cast<T*>(rows(turn) + row * A::PITCH);
+#pragma unroll 4
+        for (int k = threadIdx.x % 32; k < A::K; k += 32) to[k] = from[k];
+      }
+    }
   }
 
   // Element of the product, counted within the tile.

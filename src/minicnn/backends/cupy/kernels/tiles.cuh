@@ -34,41 +34,29 @@ template <class T, int total, int threads, class Load, class Store> DEVICE void 
 
 // Convolution ------------------------------------------------------------------------------------------------
 
-// An image with zeros around it.
-template <class T, class X, class F> struct Padded {
-  F x;
-  int first;  // channel where the group begins
-  static DEVICE bool inside_image(int n, int h, int w) { return n < X::N && inside<X::H>(h) && inside<X::W>(w); }
-  DEVICE T operator()(int n, int h, int w, int c) const {
-    const bool real = inside_image(n, h, w);
-    const T value = x(real ? X::at(n, h, w, first + c) : 0u);
-    return real ? value : T(0);
-  }
-  // Channels c .. c + 3, which begin at a multiple of 4 if `aligned`.
-  template <bool aligned> DEVICE void four(int n, int h, int w, int c, T (&v)[4]) const {
-    const bool real = inside_image(n, h, w);
-    load_four_channels<aligned, X>(x, real ? n : 0, real ? h : 0, real ? w : 0, first + c, v);
-#pragma unroll
-    for (int k = 0; k < 4; k++) v[k] = real ? v[k] : T(0);
-  }
-};
-
 // An image with zeros around it and strides - 1 zeros between its elements.
 template <class T, class X, int SH, int SW, class F> struct Spread {
   F x;
-  int first;
-  DEVICE T operator()(int n, int h, int w, int c) const {
-    const bool real = n < X::N && h >= 0 && w >= 0 && h % SH == 0 && w % SW == 0 && h / SH < X::H && w / SW < X::W;
-    const T value = x(real ? X::at(n, h / SH, w / SW, first + c) : 0u);
-    return real ? value : T(0);
+  int first;  // channel where the group begins
+  static DEVICE bool real(int n, int h, int w) {
+    return n < X::N && h % SH == 0 && w % SW == 0 && inside<X::H * SH>(h) && inside<X::W * SW>(w);
   }
+  DEVICE T operator()(int n, int h, int w, int c) const {
+    const bool there = real(n, h, w);
+    const T value = x(there ? X::at(n, h / SH, w / SW, first + c) : 0u);
+    return there ? value : T(0);
+  }
+  // Channels c .. c + 3, which begin at a multiple of 4 if `aligned`.
   template <bool aligned> DEVICE void four(int n, int h, int w, int c, T (&v)[4]) const {
-    const bool real = n < X::N && h >= 0 && w >= 0 && h % SH == 0 && w % SW == 0 && h / SH < X::H && w / SW < X::W;
-    load_four_channels<aligned, X>(x, real ? n : 0, real ? h / SH : 0, real ? w / SW : 0, first + c, v);
+    const bool there = real(n, h, w);
+    load_four_channels<aligned, X>(x, there ? n : 0, there ? h / SH : 0, there ? w / SW : 0, first + c, v);
 #pragma unroll
-    for (int k = 0; k < 4; k++) v[k] = real ? v[k] : T(0);
+    for (int k = 0; k < 4; k++) v[k] = there ? v[k] : T(0);
   }
 };
+
+// An image with zeros around it.
+template <class T, class X, class F> using Padded = Spread<T, X, 1, 1, F>;
 
 // Filters of shape (KH, KW, C, GROUPS * F).
 template <class T, int KW, int C, int F, int GROUPS, class W> struct Filters {

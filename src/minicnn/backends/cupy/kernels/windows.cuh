@@ -92,39 +92,12 @@ DEVICE T conv2d_weight_gradient(FDY dy, FX x, uint32 i) {
   return total;
 }
 
-// Kernel (KH, KW, C, M), result channels c * M + m.
-template <class T, class X, class Y, class S, class FX, class FW>
-DEVICE T depthwise_conv2d(FX x, FW w, uint32 i) {
-  constexpr int M = Y::C / X::C;
-  const Y y(i);
-  T total = T(0);
-  for (int a = 0; a < S::KH; a++) {
-    const int h = y.h * S::SH + a * S::DH - S::PT;
-    if (!inside<X::H>(h)) continue;
-    for (int b = 0; b < S::KW; b++) {
-      const int q = y.w * S::SW + b * S::DW - S::PL;
-      if (inside<X::W>(q)) total += T(x(X::at(y.n, h, q, y.c / M))) * T(w((a * S::KW + b) * Y::C + y.c));
-    }
-  }
-  return total;
+// Depthwise, with a kernel (KH, KW, C, M) and result channels c * M + m: as many groups as channels.
+template <class T, class X, class Y, class S, class FX, class FW> DEVICE T depthwise_conv2d(FX x, FW w, uint32 i) {
+  return conv2d<T, X, Y, S, X::C>(x, w, i);
 }
-
-template <class T, class X, class Y, class S, class FDY, class FW>
-DEVICE T depthwise_conv2d_input_gradient(FDY dy, FW w, uint32 i) {
-  constexpr int M = Y::C / X::C;
-  const X x(i);
-  T total = T(0);
-  for (int a = 0; a < S::KH; a++) {
-    const int h = x.h + S::PT - a * S::DH;
-    if (h < 0 || h % S::SH || h / S::SH >= Y::H) continue;
-    for (int b = 0; b < S::KW; b++) {
-      const int q = x.w + S::PL - b * S::DW;
-      if (q < 0 || q % S::SW || q / S::SW >= Y::W) continue;
-      for (int m = 0; m < M; m++)
-        total += T(dy(Y::at(x.n, h / S::SH, q / S::SW, x.c * M + m))) * T(w((a * S::KW + b) * Y::C + x.c * M + m));
-    }
-  }
-  return total;
+template <class T, class X, class Y, class S, class FDY, class FW> DEVICE T depthwise_conv2d_input_gradient(FDY dy, FW w, uint32 i) {
+  return conv2d_input_gradient<T, X, Y, S, X::C>(dy, w, i);
 }
 
 // What position r of dy adds to element i of the weights' gradient; positions are in the order in which they lie in memory.
