@@ -8,19 +8,7 @@ from typing import Any, ClassVar
 from minicnn.backends._gpu.elements import DTYPES
 from minicnn.backends._gpu.printing import Printer
 from minicnn.backends._gpu.scalars import FUNCTIONS, T
-from minicnn.backends._gpu.trees import (
-    Call,
-    Cast,
-    Element,
-    Expr,
-    Fold,
-    Name,
-    Number,
-    OfRow,
-    OfWindows,
-    R,
-    Select,
-)
+from minicnn.backends._gpu.trees import Call, Cast, Element, Expr, Fold, Name, Number, OfRow, OfWindows, R, Select
 from minicnn.backends._gpu.writer import NodeOperands
 from minicnn.program.graph import Value
 
