@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 from minicnn import ops
 from minicnn.backends._gpu import row_regions
@@ -26,22 +27,15 @@ def _split(whole: Array, attrs: dict[str, object], xp: Namespace) -> Array:
     return xp.stack([whole, *[xp.zeros_like(whole)] * (int(str(splits)) - 1)], axis=0)
 
 
-def conv2d_weight_gradient_partial_sums(dy: Array, x: Array, *, xp: Namespace, **attrs: object) -> Array:
-    """Parts of conv2d_weight_gradient along a new first axis: their sum is the gradient."""
-    rest = {k: v for k, v in attrs.items() if k not in ("splits", "tile")}
-    return _split(ops.conv2d_weight_gradient.reference(dy, x, xp=xp, **rest), attrs, xp)
+def _partial_sums_of(op: Primitive) -> Primitive:
+    """An operation's partial sums along a new first axis: their sum is its result."""
 
+    def partial_sums(a: Array, b: Array, *, xp: Namespace, **attrs: object) -> Array:
+        rest = {k: v for k, v in attrs.items() if k not in ("splits", "tile")}
+        return _split(op.reference(a, b, xp=xp, **rest), attrs, xp)
 
-def depthwise_conv2d_weight_gradient_partial_sums(dy: Array, x: Array, *, xp: Namespace, **attrs: object) -> Array:
-    """Parts of depthwise_conv2d_weight_gradient along a new first axis."""
-    rest = {k: v for k, v in attrs.items() if k not in ("splits", "tile")}
-    return _split(ops.depthwise_conv2d_weight_gradient.reference(dy, x, xp=xp, **rest), attrs, xp)
-
-
-def matmul_partial_sums(a: Array, b: Array, *, xp: Namespace, **attrs: object) -> Array:
-    """Parts of matmul along a new first axis."""
-    rest = {k: v for k, v in attrs.items() if k not in ("splits", "tile")}
-    return _split(ops.matmul.reference(a, b, xp=xp, **rest), attrs, xp)
+    partial_sums.__name__ = f"{op.name}_partial_sums"
+    return Primitive(partial_sums)
 
 
 def reduce_partial_sums(x: Array, *, xp: Namespace, **attrs: object) -> Array:
@@ -61,9 +55,9 @@ def max_pool2d_scatter(dy: Array, index: Array, *, xp: Namespace, **attrs: objec
     raise NotImplementedError
 
 
-WEIGHT_GRADIENT_PARTIAL_SUMS = Primitive(conv2d_weight_gradient_partial_sums)
-DEPTHWISE_WEIGHT_GRADIENT_PARTIAL_SUMS = Primitive(depthwise_conv2d_weight_gradient_partial_sums)
-MATMUL_PARTIAL_SUMS = Primitive(matmul_partial_sums)
+WEIGHT_GRADIENT_PARTIAL_SUMS = _partial_sums_of(ops.conv2d_weight_gradient)
+DEPTHWISE_WEIGHT_GRADIENT_PARTIAL_SUMS = _partial_sums_of(ops.depthwise_conv2d_weight_gradient)
+MATMUL_PARTIAL_SUMS = _partial_sums_of(ops.matmul)
 REDUCE_PARTIAL_SUMS = Primitive(reduce_partial_sums)
 POOL_INDEX = Primitive(max_pool2d_index)
 POOL_SCATTER = Primitive(max_pool2d_scatter)
@@ -75,7 +69,7 @@ POOL_SCATTER = Primitive(max_pool2d_scatter)
 def decompose(program: Program) -> Program:
     """Normalisation, gradients of maxima, long rows of softmax as reductions and elementwise operations, which fuse."""
     for names in (_COMPOSITE, ("mean",)):  # of which composite ones consist
-        program.replace(lambda node, names=names: decomposed(node) if _to_decompose(node, names) else None)  # type: ignore[misc]
+        program.replace(partial(_decomposed, names))
     return program
 
 
@@ -86,11 +80,12 @@ _COMPOSITE = (
 _SHORT_ROW = 64
 
 
-def _to_decompose(node: Node, names: Sequence[str]) -> bool:
+def _decomposed(names: Sequence[str], node: Node) -> Sequence[Value] | None:
     if node.op.name not in names:
-        return False
+        return None
     x = node.inputs[1 if node.op.name == "softmax_cross_entropy_gradient" else 0]
-    return "softmax" not in node.op.name or x.shape[node.attrs.get("axis", -1)] > _SHORT_ROW
+    long = "softmax" not in node.op.name or x.shape[node.attrs.get("axis", -1)] > _SHORT_ROW
+    return decomposed(node) if long else None
 
 
 def products_in(program: Program) -> str | None:

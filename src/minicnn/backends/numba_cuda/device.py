@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from minicnn.backends._gpu.device import Gpu, from_attributes
+from minicnn.backends._gpu.errors import explanation
 from minicnn.backends._gpu.loading import check
 from minicnn.backends._gpu.runtime import HostArray, Launch, check_number
 from minicnn.backends.numba_cuda.compiling import EARLY, Signature, compile_side_by_side, machine_code, python_function
-from minicnn.backends.numba_cuda.errors import explained, explanation
+from minicnn.backends.numba_cuda.errors import explained
 from minicnn.backends.numba_cuda.shim import SIMULATED, cuda
 from minicnn.backends.numba_cuda.simulator import simulate
 
@@ -248,7 +249,7 @@ class Device:
             error = getattr(driver, name)(*arguments)[0]
         if error != driver.CUresult.CUDA_SUCCESS:
             message = f"{error.name} from {name}"
-            raise explanation(message)
+            raise explanation(message, backend="numba_cuda")
 
     def synchronize(self) -> None:
         """Wait until all work that was handed to the device is done."""
@@ -286,7 +287,7 @@ class Device:
         with explained(), self.active():
             self.prepare(kernel, blocks, threads, arguments)()
 
-    def capture(self, launches: Sequence[Launch], times: int = 1) -> Launch:
+    def capture(self, launches: Sequence[Launch]) -> Launch:
         """A graph of some launches one after the other: calling it runs them all.
 
         Raises:
@@ -299,9 +300,8 @@ class Device:
             builder = self.core.create_graph_builder().begin_building("relaxed")
             self._stream = builder
             try:
-                for _ in range(times):
-                    for one in launches:
-                        one()
+                for one in launches:
+                    one()
             finally:
                 self._stream = self._default
                 builder.end_building()
