@@ -43,7 +43,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 QUICK, COMPILING = {"callbacks", "layers", "models", "ops", "program", "zoo"}, ("jax", "numba")
 
 # Counting lines makes Python up to twice as slow. It is done in the first cases of each test: hardly a line of src is
-# run by a later one only.
+# run by a later one only, and where many are, the test has the marker `cover`.
 MEASURED = 2
 
 
@@ -53,10 +53,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.parent.name in QUICK and not any(name in item.name for name in COMPILING):
             item.add_marker(pytest.mark.quick)
-        test = item.nodeid.partition("[")[0]
-        cases[test] += item.get_closest_marker("no_cover") is None
-        if cases[test] > MEASURED:
-            item.add_marker(pytest.mark.no_cover)
+        if not any(item.iter_markers("no_cover")) and not any(item.iter_markers("cover")):
+            test = item.nodeid.partition("[")[0]
+            cases[test] += 1
+            if cases[test] > MEASURED:
+                item.add_marker(pytest.mark.no_cover)
 
 
 @pytest.hookimpl(wrapper=True)
