@@ -80,8 +80,10 @@ def test_the_input_gradient_of_a_strided_convolution_by_phases(
 @pytest.mark.parametrize(
     ("width", "channels", "stride", "which", "rows_of_taps"),
     [
-        (11, 3, 4, "forward", True), (11, 3, 4, "weight", False), (16, 4, 2, "forward", False), (16, 4, 2, "weight", True),
-        (9, 7, 1, "forward", True), (9, 7, 1, "weight", True), (13, 3, 3, "forward", False), (13, 3, 3, "weight", False),
+        (11, 3, 4, "forward", True), (11, 3, 4, "weight", False),
+        (16, 4, 2, "forward", False), (16, 4, 2, "weight", True),
+        (9, 7, 1, "forward", True), (9, 7, 1, "weight", True),
+        (13, 3, 3, "forward", False), (13, 3, 3, "weight", False),
         (3, 1, 1, "forward", False), (3, 1, 1, "weight", True),
     ],
 )  # fmt: skip
