@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,9 @@ if WORKER:  # workers share the cores
 else:
     FOLDER = tempfile.TemporaryDirectory(prefix="minicnn-tests-")  # removed when Python ends
     os.environ["MINICNN_TESTS"] = FOLDER.name
+
+# Each process that a test starts would compile all of minicnn anew, for a third of a second.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # What one test has compiled the others load. All workers share minicnn's own folder; JAX writes its files in place, so
 # each has one.
@@ -38,12 +42,34 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 # Folders that answer in a minute, without the cases that compile.
 QUICK, COMPILING = {"callbacks", "layers", "models", "ops", "program", "zoo"}, ("jax", "numba")
 
+# Counting lines makes Python up to twice as slow. It is done in the first cases of each test: hardly a line of src is
+# run by a later one only, and where many are, the test has the marker `cover`.
+MEASURED = 2
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give the marker `quick`."""
+    """Give the markers `quick` and `no_cover`."""
+    cases: Counter[str] = Counter()
     for item in items:
         if item.path.parent.name in QUICK and not any(name in item.name for name in COMPILING):
             item.add_marker(pytest.mark.quick)
+        if not any(item.iter_markers("no_cover")) and not any(item.iter_markers("cover")):
+            test = item.nodeid.partition("[")[0]
+            cases[test] += 1
+            if cases[test] > MEASURED:
+                item.add_marker(pytest.mark.no_cover)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """In the processes of a test with the marker `no_cover` coverage does not look, either."""
+    hidden = {}
+    if item.get_closest_marker("no_cover"):
+        hidden = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("COVERAGE_PROCESS")}
+    try:
+        return (yield)
+    finally:
+        os.environ.update(hidden)
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ import pytest
 from minicnn import data
 from support.datafiles import idx_bytes, write_idx
 
+pytestmark = pytest.mark.no_cover
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 

@@ -17,7 +17,10 @@ from minicnn import Model
 from support.campaign import BACKENDS, size
 from support.killed import finish, start
 
-pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs signals of POSIX")
+pytestmark = [
+    pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs signals of POSIX"),
+    pytest.mark.no_cover,
+]
 
 
 @pytest.fixture(scope="module")

@@ -61,6 +61,7 @@ def written() -> tuple[list[dict[str, str]], dict[str, Any]]:
 # Real processes -----------------------------------------------------------------------------------
 
 
+@pytest.mark.no_cover
 def test_backends_and_pytorchs_own_modules_agree() -> None:
     pytest.importorskip("torch")
     pytest.importorskip("jax")
@@ -68,7 +69,7 @@ def test_backends_and_pytorchs_own_modules_agree() -> None:
         "compare",
         "platforms",
         "--samples",
-        "512",
+        "300",
         "--batch-size",
         "100",
         "--epochs",
@@ -153,6 +154,7 @@ def test_all_that_are_found_take_part(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "holds a finished run" in again
 
 
+@pytest.mark.no_cover
 def test_jax_computes_in_float64_too() -> None:
     pytest.importorskip("jax")
     args = ("--samples", "60", "--epochs", "2", "--backends", "numpy,jax", "--precision", "float64", "--out", "out")

@@ -29,11 +29,13 @@ def run(*args: object) -> str:
     return result.stdout or result.stderr * (result.returncode != 0)
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("reader", fuzzing.READERS)
 def test_damaged_files(reader: str) -> None:
     assert run(reader, 0, COUNT) == ""
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("reader", fuzzing.HOSTILE)
 def test_hostile_files(reader: str) -> None:
     assert run(reader) == ""

@@ -44,6 +44,7 @@ CASES: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("name", CASES)
 def test_a_decomposition_computes_the_same(name: str) -> None:
     rng = np.random.default_rng(0)

@@ -16,7 +16,7 @@ from minicnn.cli import study as command
 from support.command_line import error_of, minicnn
 
 SMALL = ("--data", "synthetic_digits", "--set", "samples=130")
-MLP = ("study", "mlp", *SMALL, "--set", "iterations=25", "--set", "hold_out=20", "--set", "repeats=2", "--out", "out")
+MLP = ("study", "mlp", *SMALL, "--set", "iterations=10", "--set", "hold_out=20", "--set", "repeats=2", "--out", "out")
 PLATFORMS = ("study", "platforms", *SMALL, "--set", "epochs=2", "--out", "out", "--backends", "numpy,cupy")
 KERNELS = (
     "study",
@@ -124,8 +124,9 @@ def test_platforms_goes_on_after_an_interruption(monkeypatch: pytest.MonkeyPatch
     assert "--set samples=130" in page
 
 
-def test_kernels_shows_levels_and_loaders() -> None:
+def test_kernels_shows_levels_and_loaders(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("numba")
+    monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)  # Numba would compile for twice as long
     done(*KERNELS, "--backends", "numpy,numba")
     name = "synthetic_digits"
     assert_complete(

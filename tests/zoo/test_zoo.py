@@ -70,6 +70,7 @@ def test_names_are_those_of_the_table() -> None:
     assert zoo.names() == list(PARAMETERS)
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("name", zoo.names())
 def test_parameter_count(name: str) -> None:
     model = zoo.get_model(name)

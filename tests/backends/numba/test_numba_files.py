@@ -180,6 +180,7 @@ def _process(cache: Path, **environ: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
+@pytest.mark.no_cover
 def test_processes_that_compile_at_once(tmp_path: Path) -> None:
     processes = [_process(tmp_path) for _ in range(2)]
     results = [p.communicate(timeout=120) for p in processes]
@@ -194,6 +195,7 @@ def test_processes_that_compile_at_once(tmp_path: Path) -> None:
     assert {f: f.stat().st_mtime_ns for f in tmp_path.rglob("*.bin")} == compiled  # none compiled anew
 
 
+@pytest.mark.no_cover
 def test_with_the_jit_switched_off(tmp_path: Path) -> None:
     """NUMBA_DISABLE_JIT=1: kernels run as Python, and nothing is stored."""
     process = _process(tmp_path, NUMBA_DISABLE_JIT="1")

@@ -34,6 +34,7 @@ def weights(case: Case) -> tuple[int, ...]:
     return (KERNELS[case.op.name],) if case.op.name in KERNELS else ()
 
 
+@pytest.mark.cover
 @pytest.mark.usefixtures("either")
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_kernels_agree_with_references(case: Case) -> None:

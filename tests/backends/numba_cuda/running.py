@@ -14,6 +14,6 @@ SKIP = pytest.mark.skipif(not (SIMULATED or ON_DEVICE), reason="needs a GPU, or 
 EITHER = [SKIP] if SIMULATED else [SKIP, pytest.mark.gpu]
 GPU_ONLY = [pytest.mark.gpu, pytest.mark.skipif(not ON_DEVICE, reason="needs a GPU")]
 
-few = settings(max_examples=15 if SIMULATED else 60, suppress_health_check=[HealthCheck.too_slow])
+few = settings(max_examples=8 if SIMULATED else 60, suppress_health_check=[HealthCheck.too_slow])
 # Where kernels are compiled for each example, which takes seconds on a GPU.
-fewer = settings(few, max_examples=15 if SIMULATED else 20)
+fewer = settings(few, max_examples=8 if SIMULATED else 20)

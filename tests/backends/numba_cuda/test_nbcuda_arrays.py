@@ -134,6 +134,7 @@ MANIPULATIONS: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("dtype", ["float32", "int64"])
 @pytest.mark.parametrize("name", MANIPULATIONS)
 def test_manipulation_and_products(name: str, dtype: str) -> None:

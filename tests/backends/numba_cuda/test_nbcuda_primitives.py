@@ -46,7 +46,7 @@ def test_reference(case: Case) -> None:
 
 
 # One node has little to fuse: where each takes long, the two ends are enough.
-@pytest.mark.parametrize("level", ["naive", "all"] if SIMULATED else LEVELS)
+@pytest.mark.parametrize("level", ["naive", pytest.param("all", marks=pytest.mark.cover)] if SIMULATED else LEVELS)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_kernels(case: Case, level: str) -> None:
     check_kernels(NumbaCudaBackend(options=LEVELS[level]), case)
