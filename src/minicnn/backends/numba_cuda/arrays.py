@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from minicnn.backends._gpu.runtime import ALIGNMENT, HostArray
 from minicnn.backends._strides import row_major
-from minicnn.backends.numba_cuda.device import Device, Memory, Pointer, get_device
+from minicnn.backends.numba_cuda.device import THREADS, Device, Memory, Pointer, get_device, kernel
 from minicnn.backends.numba_cuda.dtypes import DType
 from minicnn.backends.numba_cuda.dtypes import dtype as checked_dtype
 from minicnn.backends.numba_cuda.errors import explained
@@ -231,6 +231,13 @@ def empty(shape: Shape, dtype: DType, device: Device) -> Array:
     with explained():
         memory = Memory(device, math.prod(shape) * dtype.itemsize)
     return Array(memory, tuple(shape), row_major(shape), 0, dtype)
+
+
+def launch(text: str, numbers: Sequence[int], arrays: Sequence[Array], items: int = 0) -> None:
+    """Launch a kernel of numbers and arrays, with a thread for each of so many items: the first number by default."""
+    device, signature = arrays[0].device, (*["int64"] * len(numbers), *(f"{a.dtype.name}*" for a in arrays))
+    blocks = min(device.most_blocks, -(-(items or numbers[0]) // THREADS))
+    device.launch(kernel(text, signature), blocks, THREADS, (*numbers, *(a.pointer for a in arrays)))
 
 
 def from_numpy(data: HostArray, device: Device) -> Array:

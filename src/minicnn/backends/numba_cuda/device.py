@@ -286,7 +286,7 @@ class Device:
         with explained(), self.active():
             self.prepare(kernel, blocks, threads, arguments)()
 
-    def capture(self, launches: Sequence[Launch], times: int = 1) -> Launch:
+    def capture(self, launches: Sequence[Launch]) -> Launch:
         """A graph of some launches one after the other: calling it runs them all.
 
         Raises:
@@ -299,9 +299,8 @@ class Device:
             builder = self.core.create_graph_builder().begin_building("relaxed")
             self._stream = builder
             try:
-                for _ in range(times):
-                    for one in launches:
-                        one()
+                for one in launches:
+                    one()
             finally:
                 self._stream = self._default
                 builder.end_building()

@@ -10,9 +10,9 @@ import numpy as np
 
 from minicnn.backends._strides import collapse
 from minicnn.backends.numba_cuda import dtypes
-from minicnn.backends.numba_cuda.arrays import Array, empty
+from minicnn.backends.numba_cuda.arrays import Array, empty, launch
 from minicnn.backends.numba_cuda.creation import full
-from minicnn.backends.numba_cuda.device import THREADS, Device, kernel
+from minicnn.backends.numba_cuda.device import THREADS
 from minicnn.backends.numba_cuda.dtypes import DType
 from minicnn.backends.numba_cuda.elementwise import FUNCTIONS, contiguous
 from minicnn.backends.numba_cuda.manipulation import axes_of, axis_of, concat, permute_dims
@@ -55,6 +55,7 @@ _THREAD = """def kernel(results, terms, o_step, r_step, p0, out):
         out[o] = np.{result}({last})
 """
 _FEW = 32
+_TRUE = "1 if x != 0 else 0"
 
 
 def _matrix(x: Array, axes: Sequence[int]) -> tuple[Array, int, int, int, int]:
@@ -70,15 +71,18 @@ def _matrix(x: Array, axes: Sequence[int]) -> tuple[Array, int, int, int, int]:
     return moved, results, terms, o_step, inner[0] if terms > 1 else 0
 
 
+def _shape(x: Array, axes: Sequence[int], keepdims: bool) -> tuple[int, ...]:
+    """The shape of a result over some axes."""
+    return tuple(1 if a in axes else n for a, n in enumerate(x.shape) if keepdims or a not in axes)
+
+
 def _reduce(
     x: Array, axis: Axis, keepdims: bool, *, kind: DType, join: str, start: str, term: str = "x", last: str = "total",
     result: DType | None = None,
 ) -> Array:  # fmt: skip
     axes = axes_of(axis, x.ndim)
     made_of = result or kind
-    shape = tuple(1 if a in axes else n for a, n in enumerate(x.shape))
-    final = shape if keepdims else tuple(n for a, n in enumerate(x.shape) if a not in axes)
-    made = empty(final, made_of, x.device)
+    made = empty(_shape(x, axes, keepdims), made_of, x.device)
     if made.size:
         source, results, terms, o_step, r_step = _matrix(x, axes)
         few = terms <= _FEW
@@ -87,10 +91,7 @@ def _reduce(
         text = (_THREAD if few else _BLOCK).format(
             threads=THREADS, start=start, term=term, join=join, last=last, **names
         )
-        signature = ("int64", "int64", "int64", "int64", f"{x.dtype.name}*", f"{made_of.name}*")
-        blocks = _grid(results if few else results * THREADS, x.device)
-        arguments = (results, terms, o_step, r_step, source.pointer, made.pointer)
-        x.device.launch(kernel(text, signature), blocks, THREADS, arguments)
+        launch(text, (results, terms, o_step, r_step), (source, made), results if few else results * THREADS)
     return made
 
 
@@ -143,19 +144,17 @@ def min(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:  # 
 
 def all(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:  # noqa: A001
     """Whether all elements differ from 0."""
-    flag = np.dtype("bool")
-    return _reduce(x, axis, keepdims, kind=flag, join="total * y", start="1", term="1 if x != 0 else 0")
+    return _reduce(x, axis, keepdims, kind=np.dtype("bool"), join="total * y", start="1", term=_TRUE)
 
 
 def any(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:  # noqa: A001
     """Whether some element differs from 0."""
-    flag = np.dtype("bool")
-    return _reduce(x, axis, keepdims, kind=flag, join="larger(total, y)", start="0", term="1 if x != 0 else 0")
+    return _reduce(x, axis, keepdims, kind=np.dtype("bool"), join="larger(total, y)", start="0", term=_TRUE)
 
 
 def count_nonzero(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     """How many elements differ from 0."""
-    return _reduce(x, axis, keepdims, kind=np.dtype("int64"), join="total + y", start="0", term="1 if x != 0 else 0")
+    return _reduce(x, axis, keepdims, kind=np.dtype("int64"), join="total + y", start="0", term=_TRUE)
 
 
 def _count(x: Array, axis: Axis) -> int:
@@ -209,22 +208,11 @@ def _search(name: str, test: str, x: Array, axis: int | None, keepdims: bool) ->
     if _count(x, axis) == 0:
         message = f"{name} is of at least one element. Received: shape {x.shape}, axis {axis}."
         raise ValueError(message)
-    shape = tuple(1 if a in axes else n for a, n in enumerate(x.shape))
-    made = empty(
-        shape if keepdims else tuple(n for a, n in enumerate(x.shape) if a not in axes), np.dtype("int64"), x.device
-    )
+    made = empty(_shape(x, axes, keepdims), np.dtype("int64"), x.device)
     if made.size:
-        source, results, terms, o_step, r_step = _matrix(x, axes)
-        signature = ("int64", "int64", "int64", "int64", f"{x.dtype.name}*", "int64*")
-        blocks = _grid(results, x.device)
-        arguments = (results, terms, o_step, r_step, source.pointer, made.pointer)
-        x.device.launch(kernel(_FIRST.format(test=test), signature), blocks, THREADS, arguments)
+        source, *numbers = _matrix(x, axes)
+        launch(_FIRST.format(test=test), numbers, (source, made))
     return made
-
-
-def _grid(n: int, device: Device) -> int:
-    most = device.most_blocks  # `min` is the namespace's
-    return -(-n // THREADS) if n < most * THREADS else most
 
 
 def argmax(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
@@ -245,13 +233,11 @@ def _running(name: str, x: Array, axis: int | None, dtype: Any, include_initial:
     at = axis_of(0 if axis is None else axis, x.ndim)
     kind, product = _wide(x, dtype), name == "cumulative_prod"
     kept = [a for a in range(x.ndim) if a != at]
-    source, results, terms, o_step, r_step = _matrix(x, (at,))
-    made = empty((*(x.shape[a] for a in kept), terms), kind, x.device)
+    source, *numbers = _matrix(x, (at,))
+    made = empty((*(x.shape[a] for a in kept), x.shape[at]), kind, x.device)
     if made.size:
         text = _RUNNING.format(kind=kind.name, start=int(product), join="*" if product else "+")
-        signature = ("int64", "int64", "int64", "int64", f"{x.dtype.name}*", f"{kind.name}*")
-        arguments = (results, terms, o_step, r_step, source.pointer, made.pointer)
-        x.device.launch(kernel(text, signature), _grid(results, x.device), THREADS, arguments)
+        launch(text, numbers, (source, made))
     order = list(range(len(kept)))
     order.insert(at, len(kept))
     result = contiguous(permute_dims(made, order))

@@ -101,12 +101,17 @@ def _intrinsics() -> tuple[Any, ...]:
 
     intrinsic: Callable[[Any], Any] = importlib.import_module("numba.cuda.extending").intrinsic
 
+    def loaded(context: Any, builder: Any, arguments: Any, i: Any, kind: Any = None, align: int | None = None) -> Any:
+        """A number, or several as LLVM's type of a vector, from memory that the kernel does not write."""
+        place = builder.gep(arguments[0], [context.cast(builder, arguments[1], i, types.uint64)])
+        value = builder.load(place if kind is None else builder.bitcast(place, kind.as_pointer()), align=align)
+        value.set_metadata("invariant.load", builder.module.add_metadata([]))
+        return value
+
     @intrinsic
     def read(typing: Any, pointer: Any, i: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            at = context.cast(builder, arguments[1], i, types.uint64)
-            value = builder.load(builder.gep(arguments[0], [at]))
-            value.set_metadata("invariant.load", builder.module.add_metadata([]))
+            value = loaded(context, builder, arguments, i)
             return context.data_model_manager[pointer.dtype].from_data(builder, value)
 
         return pointer.dtype(pointer, i), generate
@@ -116,11 +121,9 @@ def _intrinsics() -> tuple[Any, ...]:
         made = types.UniTuple(pointer.dtype, 4)
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            model, at = context.data_model_manager[pointer.dtype], context.cast(builder, arguments[1], i, types.uint64)
-            place, four = builder.gep(arguments[0], [at]), ir.VectorType(model.get_data_type(), 4)
-            size = context.get_abi_sizeof(model.get_data_type())
-            value = builder.load(builder.bitcast(place, four.as_pointer()), align=min(16, 4 * size))
-            value.set_metadata("invariant.load", builder.module.add_metadata([]))
+            model = context.data_model_manager[pointer.dtype]
+            four, size = ir.VectorType(model.get_data_type(), 4), context.get_abi_sizeof(model.get_data_type())
+            value = loaded(context, builder, arguments, i, four, min(16, 4 * size))
             each = [builder.extract_element(value, ir.Constant(ir.IntType(32), k)) for k in range(4)]
             return context.make_tuple(builder, made, [model.from_data(builder, one) for one in each])
 
@@ -129,10 +132,7 @@ def _intrinsics() -> tuple[Any, ...]:
     @intrinsic
     def read_word(typing: Any, pointer: Any, i: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            place = builder.gep(arguments[0], [context.cast(builder, arguments[1], i, types.uint64)])
-            value = builder.load(builder.bitcast(place, ir.IntType(32).as_pointer()), align=4)
-            value.set_metadata("invariant.load", builder.module.add_metadata([]))
-            return value
+            return loaded(context, builder, arguments, i, ir.IntType(32), 4)
 
         return types.uint32(pointer, i), generate
 
@@ -141,10 +141,7 @@ def _intrinsics() -> tuple[Any, ...]:
         made = types.UniTuple(types.uint32, 4)
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            place = builder.gep(arguments[0], [context.cast(builder, arguments[1], i, types.uint64)])
-            four = ir.VectorType(ir.IntType(32), 4)
-            value = builder.load(builder.bitcast(place, four.as_pointer()), align=16)
-            value.set_metadata("invariant.load", builder.module.add_metadata([]))
+            value = loaded(context, builder, arguments, i, ir.VectorType(ir.IntType(32), 4), 16)
             each = [builder.extract_element(value, ir.Constant(ir.IntType(32), k)) for k in range(4)]
             return context.make_tuple(builder, made, each)
 
@@ -167,9 +164,7 @@ def _intrinsics() -> tuple[Any, ...]:
         made = typing.unify_types(types.unliteral(a), types.unliteral(b))
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            pair = [
-                context.cast(builder, value, given, made) for value, given in zip(arguments[1:], (a, b), strict=True)
-            ]
+            pair = (context.cast(builder, x, t, made) for x, t in zip(arguments[1:], (a, b), strict=True))
             return builder.select(arguments[0], *pair)
 
         return made(condition, a, b), generate

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from minicnn.backends.numba_cuda import dtypes
-from minicnn.backends.numba_cuda.arrays import Array, empty
+from minicnn.backends.numba_cuda.arrays import Array, empty, launch
 from minicnn.backends.numba_cuda.creation import arange, asarray
-from minicnn.backends.numba_cuda.device import THREADS, kernel
 from minicnn.backends.numba_cuda.elementwise import FUNCTIONS, astype, contiguous, same_device
 from minicnn.backends.numba_cuda.manipulation import axis_of, flip, moveaxis, reshape
 from minicnn.backends.numba_cuda.reductions import count_nonzero
@@ -51,12 +50,6 @@ _SEARCH = """def kernel(count, n, right, keys, order, values, out):
 """
 
 
-def _launch(text: str, numbers: tuple[int, ...], arrays: tuple[Array, ...]) -> None:
-    signature = (*["int64"] * len(numbers), *(f"{a.dtype.name}*" for a in arrays))
-    blocks = min(arrays[0].device.most_blocks, -(-numbers[0] // THREADS))
-    arrays[0].device.launch(kernel(text, signature), blocks, THREADS, (*numbers, *(a.pointer for a in arrays)))
-
-
 def argsort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
     """Places of the elements along an axis in ascending order; equal ones keep theirs, NaN counts as the largest."""
     at = axis_of(axis, x.ndim)
@@ -66,10 +59,10 @@ def argsort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bo
     n = keys.shape[-1]
     order, other = (empty(keys.shape, INDEX, x.device) for _ in range(2))
     if keys.size:
-        _launch(_RANK.format(short=SHORT), (keys.size, n), (keys, order))
+        launch(_RANK.format(short=SHORT), (keys.size, n), (keys, order))
         length = SHORT
         while length < n:
-            _launch(_MERGE, (keys.size, n, length), (keys, order, other))
+            launch(_MERGE, (keys.size, n, length), (keys, order, other))
             order, other, length = other, order, 2 * length
     return moveaxis(order, -1, at)
 
@@ -84,7 +77,7 @@ def searchsorted(x1: Array, x2: Any, /, *, side: str = "left", sorter: Array | N
     order = arange(x1.size, device=device) if sorter is None else contiguous(astype(sorter, INDEX, copy=False))
     made = empty(values.shape, INDEX, device)
     if made.size:
-        _launch(_SEARCH, (made.size, x1.size, int(side == "right")), (keys, order, values, made))
+        launch(_SEARCH, (made.size, x1.size, int(side == "right")), (keys, order, values, made))
     return made
 
 
