@@ -19,7 +19,7 @@ from minicnn.backends.cupy import nvrtc
         ("cudaErrorMemoryAllocation: out of memory", MemoryError, "smaller batch_size"),
         ("CUDA_ERROR_OUT_OF_MEMORY: out of memory", MemoryError, "smaller batch_size"),
         ("cudaErrorInsufficientDriver: CUDA driver version is insufficient for CUDA runtime version", RuntimeError,
-         "at least as new as the CUDA of CuPy.*Install a newer NVIDIA driver.*another backend"),
+         "cupy backend needs .* at least as new as its CUDA.*Install a newer NVIDIA driver.*another backend"),
         ("cudaErrorNoDevice: no CUDA-capable device is detected", RuntimeError, "needs an NVIDIA GPU.*visible"),
         ("CUDA_ERROR_NO_BINARY_FOR_GPU: no kernel image is available", RuntimeError, "newer NVIDIA driver.*older CUDA"),
         ("CUDA_ERROR_UNSUPPORTED_PTX_VERSION: the provided PTX", RuntimeError, "newer NVIDIA driver"),

@@ -127,7 +127,7 @@ def test_errors_of_cuda_say_what_to_do() -> None:
         ("CUDA_ERROR_OUT_OF_MEMORY: no", MemoryError, "smaller batch_size"),
         ("CUDA driver library cannot be found", RuntimeError, "NUMBA_ENABLE_CUDASIM=1"),
         ("CUDA_ERROR_NO_DEVICE", RuntimeError, "make the GPU visible"),
-        ("CUDA_ERROR_LAUNCH_FAILED", RuntimeError, "report which one fails"),
+        ("CUDA_ERROR_LAUNCH_FAILED", RuntimeError, "tell which kernel fails"),
     ):
         with pytest.raises(kind, match=said), explained():
             raise CoreError(text)

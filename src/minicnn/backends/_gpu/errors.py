@@ -19,23 +19,30 @@ _CAUSES: tuple[tuple[tuple[str, ...], type[Exception], str, str], ...] = (
         "hands back what nobody uses); or keep data sets on the host with Options(data_bytes=...).",
     ),
     (
-        ("InsufficientDriver", "SYSTEM_DRIVER_MISMATCH", "SystemDriverMismatch"),
+        (
+            "InsufficientDriver",
+            "INSUFFICIENT_DRIVER",
+            "SYSTEM_DRIVER_MISMATCH",
+            "SystemDriverMismatch",
+            "cannot be found",
+        ),
         RuntimeError,
-        "The driver is there, and at least as new as the CUDA of CuPy.",
-        f"Install a newer NVIDIA driver, or the CuPy for an older CUDA: {install('cuda12')}. Without an NVIDIA GPU use "
-        "another backend.",
+        "The {backend} backend needs an NVIDIA GPU and a driver at least as new as its CUDA.",
+        f"Install a newer NVIDIA driver, or what is for an older CUDA: {install('cuda12')}. Without an NVIDIA GPU use "
+        "another backend, or set NUMBA_ENABLE_CUDASIM=1 before Python starts: then numba_cuda runs, slowly, in a "
+        "simulator.",
     ),
     (
-        ("NoDevice", "NO_DEVICE", "no CUDA-capable device"),
+        ("NoDevice", "NO_DEVICE", "INVALID_DEVICE", "no CUDA-capable device"),
         RuntimeError,
-        "The cupy backend needs an NVIDIA GPU.",
+        "The {backend} backend needs an NVIDIA GPU.",
         "Use another backend, or make the GPU visible (CUDA_VISIBLE_DEVICES).",
     ),
     (
         ("NO_BINARY_FOR_GPU", "NoKernelImage", "INVALID_IMAGE", "UNSUPPORTED_PTX", "INVALID_SOURCE"),
         RuntimeError,
-        "The driver runs what the compiler of CuPy's CUDA makes for this GPU.",
-        f"Install a newer NVIDIA driver; for an old GPU, the CuPy for an older CUDA: {install('cuda12')}.",
+        "The driver runs what the compiler of the backend's CUDA makes for this GPU.",
+        f"Install a newer NVIDIA driver; for an old GPU, what is for an older CUDA: {install('cuda12')}.",
     ),
     (
         ("INVALID_VALUE", "InvalidValue", "OUT_OF_RESOURCES", "OutOfResources", "InvalidConfiguration"),
@@ -49,18 +56,19 @@ _OTHER = (
     RuntimeError,
     "Kernels run without an error.",
     "The process's CUDA context may be lost: start it again. CUDA_LAUNCH_BLOCKING=1 and Options(graph=False) tell "
-    "which kernel fails; with CupyBackend(reference_only=True) none of minicnn runs. Please report it.",
+    "which kernel fails; with reference_only=True no kernel of a plan runs. Please report it.",
 )
 
 
-def explanation(received: str, kernel: str = "") -> Exception:
+def explanation(received: str, kernel: str = "", *, backend: str = "cupy") -> Exception:
     """The error to raise for one of CUDA's.
 
     Args:
         received: Its text, which has its name.
         kernel: The kernel that was to be launched, if it is known.
+        backend: Whose error it is.
     """
     causes = ((kind, rule, remedy) for names, kind, rule, remedy in _CAUSES if any(n in received for n in names))
     kind, rule, remedy = next(causes, _OTHER)
     where = f" in {kernel}" if kernel else ""
-    return kind(f"{rule} Received: {received.rstrip('. ')}{where}. {remedy}")
+    return kind(f"{rule.format(backend=backend)} Received: {received.rstrip('. ')}{where}. {remedy}")

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from minicnn.backends._gpu.device import Gpu, from_attributes
+from minicnn.backends._gpu.errors import explanation
 from minicnn.backends._gpu.loading import check
 from minicnn.backends._gpu.runtime import HostArray, Launch, check_number
 from minicnn.backends.numba_cuda.compiling import EARLY, Signature, compile_side_by_side, machine_code, python_function
-from minicnn.backends.numba_cuda.errors import explained, explanation
+from minicnn.backends.numba_cuda.errors import explained
 from minicnn.backends.numba_cuda.shim import SIMULATED, cuda
 from minicnn.backends.numba_cuda.simulator import simulate
 
@@ -248,7 +249,7 @@ class Device:
             error = getattr(driver, name)(*arguments)[0]
         if error != driver.CUresult.CUDA_SUCCESS:
             message = f"{error.name} from {name}"
-            raise explanation(message)
+            raise explanation(message, backend="numba_cuda")
 
     def synchronize(self) -> None:
         """Wait until all work that was handed to the device is done."""
