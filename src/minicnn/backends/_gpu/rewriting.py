@@ -26,22 +26,15 @@ def _split(whole: Array, attrs: dict[str, object], xp: Namespace) -> Array:
     return xp.stack([whole, *[xp.zeros_like(whole)] * (int(str(splits)) - 1)], axis=0)
 
 
-def conv2d_weight_gradient_partial_sums(dy: Array, x: Array, *, xp: Namespace, **attrs: object) -> Array:
-    """Parts of conv2d_weight_gradient along a new first axis: their sum is the gradient."""
-    rest = {k: v for k, v in attrs.items() if k not in ("splits", "tile")}
-    return _split(ops.conv2d_weight_gradient.reference(dy, x, xp=xp, **rest), attrs, xp)
+def _partial_sums_of(op: Primitive) -> Primitive:
+    """An operation's partial sums along a new first axis: their sum is its result."""
 
+    def partial_sums(a: Array, b: Array, *, xp: Namespace, **attrs: object) -> Array:
+        rest = {k: v for k, v in attrs.items() if k not in ("splits", "tile")}
+        return _split(op.reference(a, b, xp=xp, **rest), attrs, xp)
 
-def depthwise_conv2d_weight_gradient_partial_sums(dy: Array, x: Array, *, xp: Namespace, **attrs: object) -> Array:
-    """Parts of depthwise_conv2d_weight_gradient along a new first axis."""
-    rest = {k: v for k, v in attrs.items() if k not in ("splits", "tile")}
-    return _split(ops.depthwise_conv2d_weight_gradient.reference(dy, x, xp=xp, **rest), attrs, xp)
-
-
-def matmul_partial_sums(a: Array, b: Array, *, xp: Namespace, **attrs: object) -> Array:
-    """Parts of matmul along a new first axis."""
-    rest = {k: v for k, v in attrs.items() if k not in ("splits", "tile")}
-    return _split(ops.matmul.reference(a, b, xp=xp, **rest), attrs, xp)
+    partial_sums.__name__ = f"{op.name}_partial_sums"
+    return Primitive(partial_sums)
 
 
 def reduce_partial_sums(x: Array, *, xp: Namespace, **attrs: object) -> Array:
@@ -61,9 +54,9 @@ def max_pool2d_scatter(dy: Array, index: Array, *, xp: Namespace, **attrs: objec
     raise NotImplementedError
 
 
-WEIGHT_GRADIENT_PARTIAL_SUMS = Primitive(conv2d_weight_gradient_partial_sums)
-DEPTHWISE_WEIGHT_GRADIENT_PARTIAL_SUMS = Primitive(depthwise_conv2d_weight_gradient_partial_sums)
-MATMUL_PARTIAL_SUMS = Primitive(matmul_partial_sums)
+WEIGHT_GRADIENT_PARTIAL_SUMS = _partial_sums_of(ops.conv2d_weight_gradient)
+DEPTHWISE_WEIGHT_GRADIENT_PARTIAL_SUMS = _partial_sums_of(ops.depthwise_conv2d_weight_gradient)
+MATMUL_PARTIAL_SUMS = _partial_sums_of(ops.matmul)
 REDUCE_PARTIAL_SUMS = Primitive(reduce_partial_sums)
 POOL_INDEX = Primitive(max_pool2d_index)
 POOL_SCATTER = Primitive(max_pool2d_scatter)

@@ -86,6 +86,16 @@ class Lines:
         self.depth -= 1
 
     @contextmanager
+    def nest(self, *heads: str) -> Iterator[None]:
+        """Blocks in blocks."""
+        depth = self.depth
+        for head in heads:
+            self(head)
+            self.depth += 1
+        yield
+        self.depth = depth
+
+    @contextmanager
     def pieces(self, count: int) -> Iterator[None]:
         """A loop over items, each a piece of a block: code within it knows `block` and shares of its loops."""
         self.cut = count

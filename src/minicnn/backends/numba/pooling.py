@@ -36,14 +36,11 @@ class _Image(Lines):
     @contextmanager
     def positions(self) -> Iterator[None]:
         """Loops over output positions; xb is the image's address in x, yi the position's channel c0 in y."""
-        depth, n = self.depth, self.n
-        self(f"xb = x + block * {n['image']} * {BYTES}", f"for r in range({n['h_count']}):")
-        self.depth += 1
-        self(f"for t in range({n['w_count']}):")
-        self.depth += 1
-        self(f"yi = y + (((block * {n['h_count']} + r) * {n['w_count']} + t) * {n['channels']} + c0) * {BYTES}")
-        yield
-        self.depth = depth
+        n = self.n
+        self(f"xb = x + block * {n['image']} * {BYTES}")
+        with self.nest(f"for r in range({n['h_count']}):", f"for t in range({n['w_count']}):"):
+            self(f"yi = y + (((block * {n['h_count']} + r) * {n['w_count']} + t) * {n['channels']} + c0) * {BYTES}")
+            yield
 
     @contextmanager
     def window(self) -> Iterator[None]:

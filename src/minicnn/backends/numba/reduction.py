@@ -36,27 +36,19 @@ def of_samples(kind: str, sizes: Sequence[int], reduced: Sequence[bool], *, samp
     with out.block("for block in range(start, stop):"):
         out(f"xb = x + block * {out.number('total', total * BYTES)}")
         out(f"yb = y + block * {out.number('made', made * BYTES)}")
-        depth = out.depth
-        for i in (i for i in places if not reduced[i]):
-            out(f"for i{i} in range({out.number(f'n{i}', sizes[i])}):")
-            out.depth += 1
-        kept = out.depth
-        out(f"a = splat(float32({_START[kind]}))")
-        for i in (i for i in places if reduced[i]):
-            out(f"for i{i} in range({out.number(f'n{i}', sizes[i])}):")
-            out.depth += 1
-        at = "".join(f" + i{i} * {out.number(f's{i}', strides[i][0] * BYTES)}" for i in places)
-        out(f"a = {_STEP[kind]}(a, vload(xb{at}))")
-        out.depth = kept
-        if kind == "mean":
-            out(f"a = vdiv(a, splat(float32({out.number('count', count)})))")
-        at = "".join(f" + i{i} * {out.number(f't{i}', strides[i][1] * BYTES)}" for i in places if not reduced[i])
-        out(
-            f"vstore_some(yb, a, {out.number('samples', samples)} - block * {LANES})"
-            if vector
-            else f"vstore(yb{at}, a)"
-        )
-        out.depth = depth
+        kept, along = ([i for i in places if reduced[i] == which] for which in (False, True))
+        with out.nest(*(f"for i{i} in range({out.number(f'n{i}', sizes[i])}):" for i in kept)):
+            out(f"a = splat(float32({_START[kind]}))")
+            with out.nest(*(f"for i{i} in range({out.number(f'n{i}', sizes[i])}):" for i in along)):
+                at = "".join(f" + i{i} * {out.number(f's{i}', strides[i][0] * BYTES)}" for i in places)
+                out(f"a = {_STEP[kind]}(a, vload(xb{at}))")
+            if kind == "mean":
+                out(f"a = vdiv(a, splat(float32({out.number('count', count)})))")
+            at = "".join(f" + i{i} * {out.number(f't{i}', strides[i][1] * BYTES)}" for i in kept)
+            if vector:
+                out(f"vstore_some(yb, a, {out.number('samples', samples)} - block * {LANES})")
+            else:
+                out(f"vstore(yb{at}, a)")
     return out.source(kind, "x", "y")
 
 
@@ -86,34 +78,24 @@ def max_gradient(sizes: Sequence[int], reduced: Sequence[bool], *, samples: int,
     with out.block("for block in range(start, stop):"):
         out(f"xb = x + block * {' * '.join(n)} * {BYTES}")
         out(f"yb = y + block * {' * '.join([n[i] for i in (*kept, last)])} * {BYTES}")
-        depth = out.depth
-        for i in kept:
-            out(f"for i{i} in range({n[i]}):")
-            out.depth += 1
-        out(f"for tile in range(0, {n[last]}, {width}):")
-        out.depth += 1
-        out(f"i{last} = min(tile, {n[last]} - {width})")
-        if vector:
-            out(f"yi = y + block * {BYTES}", f"left = {out.number('samples', samples)} - block * {LANES}")
-            out("top0 = vload_some(yi, left)", "g0 = vload_some(dy + yi - y, left)")
-        else:
-            out(f"yi = yb + {address([*kept, last])}")
-            out(*(f"top{k} = vload(yi + {k * BYTES})" for k in range(width)))
-            out(*(f"g{k} = vload(dy + yi - y + {k * BYTES})" for k in range(width)))
-        out("zero = splat(float32(0))")
-        inside = out.depth
-        for i in (i for i in range(last) if reduced[i]):
-            out(f"for i{i} in range({n[i]}):")
-            out.depth += 1
-        out(f"xi = xb + {address(range(last + 1))}", "di = dx + xi - x")
-        for k in range(width):
-            out(f"hit = veq(vload(xi + {k * BYTES}), top{k})", f"vstore(di + {k * BYTES}, vselect(hit, g{k}, zero))")
-            out(f"g{k} = vselect(hit, zero, g{k})")
-        out.depth = inside
-        out(
-            *(f"vstore(di + {at}, vadd(vload(di + {at}), g{k}))" for k, at in enumerate(range(0, width * BYTES, BYTES)))
-        )
-        out.depth = depth
+        heads = [f"for i{i} in range({n[i]}):" for i in range(last)]
+        with out.nest(*(heads[i] for i in kept), f"for tile in range(0, {n[last]}, {width}):"):
+            out(f"i{last} = min(tile, {n[last]} - {width})")
+            if vector:
+                out(f"yi = y + block * {BYTES}", f"left = {out.number('samples', samples)} - block * {LANES}")
+                out("top0 = vload_some(yi, left)", "g0 = vload_some(dy + yi - y, left)")
+            else:
+                out(f"yi = yb + {address([*kept, last])}")
+                out(*(f"top{k} = vload(yi + {k * BYTES})" for k in range(width)))
+                out(*(f"g{k} = vload(dy + yi - y + {k * BYTES})" for k in range(width)))
+            out("zero = splat(float32(0))")
+            each = list(enumerate(range(0, width * BYTES, BYTES)))
+            with out.nest(*(heads[i] for i in range(last) if reduced[i])):
+                out(f"xi = xb + {address(range(last + 1))}", "di = dx + xi - x")
+                for k, at in each:
+                    out(f"hit = veq(vload(xi + {at}), top{k})", f"vstore(di + {at}, vselect(hit, g{k}, zero))")
+                    out(f"g{k} = vselect(hit, zero, g{k})")
+            out(*(f"vstore(di + {at}, vadd(vload(di + {at}), g{k}))" for k, at in each))
     return out.source("max_gradient", "dy", "x", "y", "dx")
 
 
@@ -128,13 +110,9 @@ def max_gradient_plain(sizes: Sequence[int], reduced: Sequence[bool]) -> tuple[S
         out("rest = item", "top = fload(y + item * 4)", "g = fload(dy + item * 4)", "p = dx")
         for i in (i for i in reversed(places) if not reduced[i]):
             out(f"i{i} = rest % {n[i]}", f"rest = rest // {n[i]}")
-        depth = out.depth
-        for i in (i for i in places if reduced[i]):
-            out(f"for i{i} in range({n[i]}):")
-            out.depth += 1
-        out(f"p = dx + {at} * 4", "hit = fload(p + x - dx) == top", "fstore(p, g if hit else float32(0))")
-        out("g = float32(0) if hit else g")
-        out.depth = depth
+        with out.nest(*(f"for i{i} in range({n[i]}):" for i in places if reduced[i])):
+            out(f"p = dx + {at} * 4", "hit = fload(p + x - dx) == top", "fstore(p, g if hit else float32(0))")
+            out("g = float32(0) if hit else g")
         out("fstore(p, fload(p) + g)")
     count = math.prod(size for size, gone in zip(sizes, reduced, strict=True) if not gone)
     return out.source("max_gradient", "dy", "x", "y", "dx"), count
@@ -195,20 +173,15 @@ def of_plain(kind: str, sizes: Sequence[int], reduced: Sequence[bool]) -> tuple[
         if not along:
             out(f"column = item % {chunks} * {LANES}", f"left = {n[last]} - column", "p += column * 4")
         out(f"a = splat(float32({_START[kind]}))")
-        depth = out.depth
-        for i in (i for i in places if reduced[i] and i != last):
-            out(f"for i{i} in range({n[i]}):")
-            out.depth += 1
-        at = "".join(f" + i{i} * {steps[i]} * 4" for i in places if reduced[i] and i != last)
-        if along:
-            out(f"for k in range(0, {n[last]}, {LANES}):")
-            out.depth += 1
-            out(f"left = {n[last]} - k")
-            at += " + k * 4"
-        out(f"v = vload_some(p{at}, left)")
-        whole = not along or kind != "max"
-        out(f"a = {_STEP[kind]}(a, {'v' if whole else 'vselect(msome(left), v, a)'})")
-        out.depth = depth
+        gone = [i for i in places if reduced[i] and i != last]
+        heads, at = [f"for i{i} in range({n[i]}):" for i in gone], "".join(f" + i{i} * {steps[i]} * 4" for i in gone)
+        with out.nest(*heads, *([f"for k in range(0, {n[last]}, {LANES}):"] if along else [])):
+            if along:
+                out(f"left = {n[last]} - k")
+                at += " + k * 4"
+            out(f"v = vload_some(p{at}, left)")
+            whole = not along or kind != "max"
+            out(f"a = {_STEP[kind]}(a, {'v' if whole else 'vselect(msome(left), v, a)'})")
         terms = math.prod(size for size, gone in zip(sizes, reduced, strict=True) if gone)
         divisor = out.number("count", terms) if kind == "mean" else ""
         if not along:
