@@ -28,7 +28,6 @@ class Executable(Protocol):
 
     def __call__(self, arrays: Mapping[str, Array], /) -> dict[str, Array]:
         """Outputs and updates by name, from inputs by name; may return before they are computed."""
-        ...
 
 
 @runtime_checkable
@@ -51,7 +50,6 @@ class ManySteps(Executable, Protocol):
         Raises:
             ValueError: If an array has another shape, or another input than those of `EACH_STEP` has rows.
         """
-        ...
 
 
 @runtime_checkable
@@ -63,7 +61,6 @@ class TimedLaunches(Executable, Protocol):
 
         Donated arrays are left as no step leaves them.
         """
-        ...
 
 
 @runtime_checkable
@@ -73,12 +70,10 @@ class PlannedMemory(Executable, Protocol):
     @property
     def arena_bytes(self) -> int:
         """Bytes of the arena."""
-        ...
 
     @property
     def launched(self) -> int:
         """How many kernels, and references in between, a step is."""
-        ...
 
 
 class Stage:

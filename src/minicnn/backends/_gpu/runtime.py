@@ -60,71 +60,55 @@ class Runtime(Protocol):
 
     def active(self) -> AbstractContextManager[Any]:
         """Context of all that follows: the device is the current one, and errors of CUDA say what to do."""
-        ...
 
     def synchronize(self, event: Event | None = None) -> None:
         """Wait until an event has come, or all work is done."""
-        ...
 
     # Memory -------------------------------------------------------------------------------------
 
     def free(self) -> int:
         """Bytes of memory that can still be had."""
-        ...
 
     def used(self) -> int:
         """Bytes of memory in use by arrays."""
-        ...
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Array:
         """A new array with any elements, in row-major order."""
-        ...
 
     def view(self, array: Array, offset: int, shape: tuple[int, ...], dtype: str) -> Array:
         """An array in the memory of a contiguous one, so many bytes behind its first element."""
-        ...
 
     def address(self, array: Any) -> int | None:
         """Where the elements of an array begin; None unless it is a contiguous one of this runtime and device."""
-        ...
 
     def clear(self, array: Array) -> None:
         """Begin to set all bytes of an array of `empty` to zero."""
-        ...
 
     def copy(self, source: Array, target: Array) -> None:
         """Begin to copy a contiguous array to one like it; can be captured."""
-        ...
 
     def host(self, shape: tuple[int, ...], dtype: str, *, pinned: bool) -> HostArray:
         """A new array in the host's memory; pinned, the device copies from it by itself."""
-        ...
 
     def send(self, source: HostArray, target: Array, stream: Stream = None) -> None:
         """Begin to copy a contiguous array of the host to one like it on the device."""
-        ...
 
     # Order --------------------------------------------------------------------------------------
 
     def stream(self) -> Stream:
         """A new stream, for copies beside the computing."""
-        ...
 
     def event(self, *, timed: bool = False) -> Event:
         """A new event, which has come until it is recorded."""
-        ...
 
     def record(self, event: Event, stream: Stream = None) -> None:
         """Have an event come when the work is done that the stream was given so far."""
-        ...
 
     def wait(self, event: Event, stream: Stream = None) -> None:
         """Have what the stream is given from here on wait for an event."""
-        ...
 
     def seconds(self, start: Event, end: Event) -> float:
         """Time between two timed events that have come."""
-        ...
 
     # Launching ----------------------------------------------------------------------------------
 
@@ -134,15 +118,12 @@ class Runtime(Protocol):
         Raises:
             FitError: If the blocks of one do not fit on the device.
         """
-        ...
 
     def prepare(self, kernel: Any, blocks: int, arguments: Sequence[Array | int]) -> Launch:
         """A launch of a kernel, whose arguments are looked at only once: calling it launches."""
-        ...
 
     def capture(self, launches: Sequence[Launch]) -> Launch:
         """A graph of launches one after the other: calling it runs them all."""
-        ...
 
 
 def check_number(number: int, count: int) -> None:

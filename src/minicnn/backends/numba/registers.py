@@ -187,13 +187,19 @@ def operations(rows: int, columns: int) -> dict[str, Any]:
         steps = [x_step, ir.Constant(_INT, LANES * columns * BYTES)]
         return joined(builder, _looped(builder, apart(builder, a), count, [x, y], steps, position))
 
-    def deposit(builder: Any, o: Any, a: Any, step: Any, lanes: Any, fresh: Any) -> None:
-        new = builder.icmp_signed("!=", fresh, _ZERO)
-        for r, c, i in cells:
-            at = _plus(builder, _at(builder, o, step, r), c * BYTES)
-            live = builder.sub(lanes, ir.Constant(_INT, c * LANES))
-            old = builder.select(new, _filled(_VECTOR, 0.0), _load_some(builder, at, live))
-            _store_some(builder, at, builder.fadd(old, builder.extract_value(a, i)), live)
+    def added(*, across: bool) -> Callable[..., Any]:
+        """`deposit`; or `lay` if the rows of a tile lie across."""
+
+        def emit(builder: Any, o: Any, a: Any, step: Any, length: Any, fresh: Any) -> None:
+            new = builder.icmp_signed("!=", fresh, _ZERO)
+            for r, c, i in cells:
+                row, column = (c, r) if across else (r, c)
+                at = _plus(builder, _at(builder, o, step, row), column * BYTES)
+                live = builder.sub(length, ir.Constant(_INT, column * LANES))
+                old = builder.select(new, _filled(_VECTOR, 0.0), _load_some(builder, at, live))
+                _store_some(builder, at, builder.fadd(old, builder.extract_value(a, i)), live)
+
+        return emit
 
     def dot(kind: str) -> Callable[..., Any]:
         def emit(builder: Any, a: Any, x: Any, w: Any, count: Any, w_step: Any) -> Any:
@@ -240,14 +246,6 @@ def operations(rows: int, columns: int) -> dict[str, Any]:
 
         return emit
 
-    def lay(builder: Any, o: Any, a: Any, step: Any, length: Any, fresh: Any) -> None:
-        new = builder.icmp_signed("!=", fresh, _ZERO)
-        for r, c, i in cells:
-            at = _plus(builder, _at(builder, o, step, c), r * BYTES)
-            live = builder.sub(length, ir.Constant(_INT, r * LANES))
-            old = builder.select(new, _filled(_VECTOR, 0.0), _load_some(builder, at, live))
-            _store_some(builder, at, builder.fadd(old, builder.extract_value(a, i)), live)
-
     def clip(builder: Any, a: Any, low: Any, high: Any) -> Any:
         least, most = _splat(builder, low), _splat(builder, high)
         made = [_extremum(">=")(builder, v, least) for v in apart(builder, a)]
@@ -288,8 +286,8 @@ def operations(rows: int, columns: int) -> dict[str, Any]:
         "fold_bytes_some": (tile, [tile, *many], fold("bytes", checked=True)),
         "fold_floats": (tile, [tile, *many], fold("floats", checked=False)),
         "fold_floats_some": (tile, [tile, *many], fold("floats", checked=True)),
-        "lay": (types.void, [address, tile, address, address, address], lay),
-        "deposit": (types.void, [address, tile, address, address, address], deposit),
+        "lay": (types.void, [address, tile, address, address, address], added(across=True)),
+        "deposit": (types.void, [address, tile, address, address, address], added(across=False)),
     }
     return {
         f"{name}_{rows}_{columns}": _operation(f"{name}_{rows}_{columns}", result, arguments, emit)
