@@ -7,16 +7,7 @@ from typing import ClassVar
 
 from minicnn.backends._gpu.printing import Operands, Printer
 from minicnn.backends._gpu.scalars import FUNCTIONS, T
-from minicnn.backends._gpu.trees import (
-    Call,
-    Cast,
-    Expr,
-    Fold,
-    Number,
-    OfRow,
-    OfWindows,
-    Select,
-)
+from minicnn.backends._gpu.trees import Call, Cast, Expr, Fold, Number, OfRow, OfWindows, Select
 from minicnn.program.graph import Value
 
 C_TYPES = {

@@ -166,10 +166,7 @@ def join(shape: Shape, parts: int) -> Source:
     out = Lines()
     _begin(out, shape)
     size, count = out.all_numbers(size=shape.size, parts_=parts)
-    with (
-        out.block("for item in range(start, stop):"),
-        out.block("for f in range(units):"),
-    ):
+    with out.block("for item in range(start, stop):"), out.block("for f in range(units):"):
         out(f"at = parts + (f * padded + item * {LANES}) * 4", "v = vload(at)")
         with out.block(f"for p in range(1, {count}):"):
             out(f"v = vadd(v, vload(at + p * {size} * 4))")

@@ -32,10 +32,7 @@ def _input_lines(builder: Any, d: list[Any]) -> list[Any]:
 
 def _output_lines(builder: Any, m: list[Any]) -> list[Any]:
     """A^T m for 4 values."""
-    return [
-        builder.fadd(builder.fadd(m[0], m[1]), m[2]),
-        builder.fsub(builder.fsub(m[1], m[2]), m[3]),
-    ]
+    return [builder.fadd(builder.fadd(m[0], m[1]), m[2]), builder.fsub(builder.fsub(m[1], m[2]), m[3])]
 
 
 def _filter_lines(builder: Any, g: list[Any]) -> list[Any]:
