@@ -175,7 +175,7 @@ def get_metric(given: str | Metric) -> Metric:
     if isinstance(given, Metric):
         return given
     if isinstance(given, str) and given in METRICS:
-        return METRICS[given]()  # type: ignore[call-arg]
+        return METRICS[given]()  # type: ignore[call-arg]  # each has defaults
     if isinstance(given, str) and given in LOSSES:
         return MeanLoss(given)
     message = f"A metric is one of {', '.join([*METRICS, *LOSSES])}, or a Metric. Received: {given!r}."

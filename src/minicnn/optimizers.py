@@ -290,7 +290,7 @@ def get_optimizer(given: str | Optimizer) -> Optimizer:
     if isinstance(given, Optimizer):
         return given
     if isinstance(given, str) and given in OPTIMIZERS:
-        return OPTIMIZERS[given]()  # type: ignore[call-arg]
+        return OPTIMIZERS[given]()  # type: ignore[call-arg]  # each has defaults
     message = f"An optimizer is one of {', '.join(OPTIMIZERS)}, or an Optimizer. Received: {given!r}."
     raise ValueError(message)
 

@@ -112,7 +112,7 @@ def build(name: str, image: tuple[int, ...], classes: int, weights: Mapping[str,
 # Pieces -----------------------------------------------------------------------------------------
 
 
-class Residual(nn.Module):  # type: ignore[misc]
+class Residual(nn.Module):  # type: ignore[misc]  # mypy does not read PyTorch
     """after(main(x) + shortcut(x))."""
 
     def __init__(self, main: nn.Module, shortcut: nn.Module, after: nn.Module) -> None:
@@ -124,7 +124,7 @@ class Residual(nn.Module):  # type: ignore[misc]
         return self.after(self.main(x) + self.shortcut(x))
 
 
-class Branches(nn.Module):  # type: ignore[misc]
+class Branches(nn.Module):  # type: ignore[misc]  # mypy does not read PyTorch
     """Branches side by side, their channels joined."""
 
     def __init__(self, *branches: nn.Module) -> None:

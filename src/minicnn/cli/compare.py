@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,7 @@ def _run(names: list[str], settings: Settings, samples: job.Samples) -> list[Res
         folder = Path(text)
         candidates.write_samples(samples, folder)
         for name in names:
-            results.append(candidates.run(name, settings, samples, folder, lambda e, n=name: display.show(n, e)))  # type: ignore[misc]
+            results.append(candidates.run(name, settings, samples, folder, partial(display.show, name)))
             display.end(results[-1])
     if all(r.failure for r in results):
         message = "; ".join(f"{r.name}: {r.failure}" for r in results)

@@ -44,7 +44,7 @@ def worker() -> None:
     samples = job.Samples(arrays, order["num_classes"])
     run = _peer if order["name"].partition(":")[0] == PEER else _backend
     results, weights = run(order["name"], settings, samples, _tell)
-    np.savez(order["weights"], **weights)  # type: ignore[arg-type]
+    np.savez(order["weights"], **weights)  # type: ignore[arg-type]  # none is named allow_pickle
     _tell("end", **results)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 from minicnn import ops
 from minicnn.backends._gpu import row_regions
@@ -68,7 +69,7 @@ POOL_SCATTER = Primitive(max_pool2d_scatter)
 def decompose(program: Program) -> Program:
     """Normalisation, gradients of maxima, long rows of softmax as reductions and elementwise operations, which fuse."""
     for names in (_COMPOSITE, ("mean",)):  # of which composite ones consist
-        program.replace(lambda node, names=names: decomposed(node) if _to_decompose(node, names) else None)  # type: ignore[misc]
+        program.replace(partial(_decomposed, names))
     return program
 
 
@@ -79,11 +80,12 @@ _COMPOSITE = (
 _SHORT_ROW = 64
 
 
-def _to_decompose(node: Node, names: Sequence[str]) -> bool:
+def _decomposed(names: Sequence[str], node: Node) -> Sequence[Value] | None:
     if node.op.name not in names:
-        return False
+        return None
     x = node.inputs[1 if node.op.name == "softmax_cross_entropy_gradient" else 0]
-    return "softmax" not in node.op.name or x.shape[node.attrs.get("axis", -1)] > _SHORT_ROW
+    long = "softmax" not in node.op.name or x.shape[node.attrs.get("axis", -1)] > _SHORT_ROW
+    return decomposed(node) if long else None
 
 
 def products_in(program: Program) -> str | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, cast
 
 from minicnn.ops.windows import Axes
 
@@ -58,8 +58,8 @@ class Expr:
         """The same with some of its parts replaced, the largest first."""
         if self in pairs:
             return pairs[self]
-        changed = {f.name: _replaced(getattr(self, f.name), pairs) for f in fields(self)}  # type: ignore[arg-type]
-        return replace(self, **changed)  # type: ignore[type-var]
+        this: Any = self  # a dataclass, as all expressions are
+        return cast(Expr, replace(this, **{f.name: _replaced(getattr(this, f.name), pairs) for f in fields(this)}))
 
 
 def _replaced(part: Any, pairs: Mapping[Expr, Expr]) -> Any:

@@ -48,7 +48,7 @@ def group(to: Lowering) -> None:
     to.mark()
     for blocked in (True, False):
         readers = Readers(to.program)
-        for nodes in chains(to.program, lambda n, b=blocked: _member(to, n, b)):  # type: ignore[misc]
+        for nodes in chains(to.program, partial(_member, to, blocked=blocked)):
             merge(to.program, nodes, "elementwise", readers)
 
 

@@ -45,7 +45,7 @@ class _Tile(types.Type):
 
 
 @register_model(_Tile)
-class _TileModel(models.PrimitiveModel):  # type: ignore[misc]
+class _TileModel(models.PrimitiveModel):  # type: ignore[misc]  # Numba has no types
     def __init__(self, manager: Any, kind: _Tile) -> None:
         super().__init__(manager, kind, ir.ArrayType(_VECTOR, kind.size))
 

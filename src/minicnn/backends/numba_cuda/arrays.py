@@ -196,7 +196,7 @@ class Array:
         return float(self.item())
 
     def __index__(self) -> int:
-        return operator.index(self.item())  # type: ignore[arg-type]
+        return operator.index(self.item())  # type: ignore[arg-type]  # refuses floats
 
     def __complex__(self) -> complex:
         return complex(self.item())
@@ -315,4 +315,4 @@ for _name, _full in _BINARY.items():
     setattr(Array, f"__i{_name}__", _operator(_full, "in place"))
 for _name, _full in {**_COMPARISONS, **_UNARY}.items():
     setattr(Array, f"__{_name}__", _operator(_full, "plain"))
-Array.__hash__ = None  # type: ignore[assignment]
+Array.__hash__ = None  # type: ignore[assignment]  # equality is element by element
