@@ -29,7 +29,9 @@ ENVIRONMENT = {
 
 @pytest.mark.no_cover
 @pytest.mark.parametrize("part", range(PARTS))
-@pytest.mark.parametrize("backend", NAMED or [pytest.param(b, marks=needs_gxx) if b == "emulated" else b for b in SMALL])
+@pytest.mark.parametrize(
+    "backend", NAMED or [pytest.param(b, marks=needs_gxx) if b == "emulated" else b for b in SMALL]
+)
 def test_five_steps(backend: str, part: int, tmp_path: Path) -> None:
     if not NAMED and backend != "emulated":  # one that is asked for is there, or the test fails
         pytest.importorskip(backend.partition(":")[0])

@@ -201,7 +201,7 @@ def test_a_block_takes_several_tiles(
 
 @needs_gxx
 def test_gradients_that_nobody_reads_are_not_stored() -> None:
-    """The gradient of the input of batch normalisation is there until dead nodes are removed; only a region reads it."""
+    """That of the input of batch normalisation is there until dead nodes are removed, and only a region reads it."""
     body = [
         layers.Input((90,)), layers.Reshape((6, 5, 3)), layers.AveragePooling2D((2, 1)), layers.BatchNormalization(),
         layers.Flatten(), layers.Dense(3), layers.Dense(4),
