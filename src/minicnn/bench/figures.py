@@ -36,6 +36,7 @@ FAMILY_OF = {
 }  # fmt: skip
 WIDTH, HEIGHT = 3.6, 2.9  # inches of a panel; two beside each other, or one twice as wide, are 700 pixels
 BAR = 0.22  # inches for each bar, where there are many
+LEAST = 2.0  # inches of the lowest panel
 DECADE = 8.0  # from this ratio of the largest to the smallest on the axis is logarithmic
 LINE = 1.5  # points of every line
 LETTERS = 10.5  # points from one line of letters to the next
@@ -245,7 +246,7 @@ def _render(figure: Figure, panels: Sequence[Panel], form: str) -> bytes:
         "legend.edgecolor": GRID, "legend.framealpha": 0.8, "axes.titleweight": "bold",
     }  # fmt: skip
     with matplotlib.rc_context(settings):
-        height = max(BAR * (panel.bars + 4) if panel.bars else HEIGHT for panel in panels)
+        height = max(max(LEAST, BAR * (panel.bars + 4)) if panel.bars else HEIGHT for panel in panels)
         drawing = Drawing(figsize=(2 * WIDTH, height * rows), dpi=150, layout="constrained")
         FigureCanvasAgg(drawing)  # no window system, no global state
         for place, panel in enumerate(panels, start=1):

@@ -69,7 +69,7 @@ def present(page: Page, runs: Sequence[Run]) -> None:
         page.table(f"epochs-{data}", f"Every epoch on {data}", COLUMNS, rows)
 
 
-def _epoch(rows: Sequence[Mapping[str, Any]]) -> Spread:
+def epoch(rows: Sequence[Mapping[str, Any]]) -> Spread:
     """Seconds of as many samples as a whole epoch has."""
     seen = rows[-1]["samples_per_s"] * rows[-1]["time_s"]
     return times(rows).scaled(EPOCH / seen)
@@ -77,7 +77,7 @@ def _epoch(rows: Sequence[Mapping[str, Any]]) -> Spread:
 
 def _every(found: Found) -> list[tuple[str, str, Spread]]:
     """Label, name and time of an epoch of every candidate, the fastest first."""
-    rows = [(run.label(n), n, _epoch(rows)) for run, result in found for n, rows in result["history"].items()]
+    rows = [(run.label(n), n, epoch(rows)) for run, result in found for n, rows in result["history"].items()]
     return sorted(rows, key=lambda row: row[2].median)
 
 
@@ -86,7 +86,7 @@ def _pick(found: Found, name: str, *, gpu: bool | None = None) -> float | None:
     for _, result in sorted(found, key=lambda pair: pair[0].gpu is None):
         for candidate, rows in result["history"].items():
             if candidate.partition(":")[0] == name and gpu in (None, on_gpu(candidate)):
-                return _epoch(rows).median
+                return epoch(rows).median
     return None
 
 
