@@ -159,8 +159,13 @@ def _draw(axes: Any, rates: Mapping[str, float], moved: float, own: Sequence[Ste
         axes.plot(*zip(*path, strict=True), color=blue, linewidth=figures.LINE, marker="o", markersize=5)
         (x, y), others = path[-1], [at for other, way in points.items() if other != name for at in way]
         taken = any(x < u < 6 * x and max(y, v) < 1.7 * min(y, v) for u, v in others)
-        at, offset, side = (path[0], -7, "right") if taken else (path[-1], 7, "left")
-        axes.annotate(name, at, (offset, 0), textcoords="offset points", va="center", ha=side, weight="bold")
+        if not taken:
+            at, offset, side = path[-1], (7, 0), "left"
+        elif path[0][1] < moved * path[0][0] / 3:  # there is room before the slope
+            at, offset, side = path[0], (-7, 0), "right"
+        else:
+            at, offset, side = min(path, key=lambda place: place[1]), (0, -11), "center"
+        axes.annotate(name, at, offset, textcoords="offset points", va="center", ha=side, weight="bold")
     figures.style(axes, "arithmetic intensity (FLOP per byte of the Program)", "")
     axes.yaxis.set_major_formatter(lambda y, _: _rate(y))
     axes.xaxis.set_major_formatter(lambda x, _: f"{x:,g}")
