@@ -13,6 +13,7 @@ from minicnn.studies.roofline.ceilings import call_s, launch_s, level_of, peaks
 from minicnn.studies.roofline.counting import NETWORKS, at_batch
 
 Found = Mapping[str, Any]
+EQUAL = 5e-4  # %: counts that differ by less read the same
 
 
 def ceilings(page: Page, runs: Sequence[Run]) -> None:
@@ -115,8 +116,9 @@ def counts(page: Page, found: Mapping[str, Found]) -> None:
         "counts convolutions and matrix products only, and ignores groups in their backward pass; with them it agrees.",
     )  # fmt: skip
     if any(c["torch"] for c in found.values()):
+        how = "as" if worst < EQUAL else f"within {worst:.3f} % of how"
         page.words(
-            f"Convolutions and matrix products are counted as PyTorch's counter counts them, within {worst:.3f} %, "
+            f"Convolutions and matrix products are counted {how} PyTorch's counter counts them, "
             "once it heeds the groups of the depthwise convolutions of `mobilenet_v2`."
         )
     columns = [Column("layer", "layer"), Column("kind", "kind"), Column("parameters", "parameters", "{:,d}")]
