@@ -11,7 +11,7 @@ project_copyright = author
 release = version = minicnn.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "studies/notes"]
 myst_heading_anchors = 3
 
 autodoc_member_order = "bysource"

@@ -20,52 +20,51 @@ from pathlib import Path
 from typing import Any
 
 from minicnn import studies
-from minicnn.bench import Spread
-from minicnn.bench.report import Chapter, command
+from minicnn.bench import Run, Spread
+from minicnn.bench.figures import duration
+from minicnn.bench.report import command
 from minicnn.bench.store import Store
 from minicnn.bench.study import recall
 from minicnn.studies import get_study
-from minicnn.studies.mlp import iteration_ms
-from minicnn.studies.platforms import times
+from minicnn.studies.mlp.pages import iteration
+from minicnn.studies.platforms.pages import EPOCH, epoch, times
 
 ROOT = Path(__file__).resolve().parent.parent
 STUDIES = ROOT / "docs" / "studies"
-MACHINES = {STUDIES: "two cores of a CPU", STUDIES / "h200": "an NVIDIA H200"}
-FOLDERS = tuple(MACHINES)
+FOLDERS = (STUDIES, STUDIES / "h200")  # with the results of two cores of a CPU, and of an NVIDIA H200
 STUDY, DATA = "platforms", "mnist"
-NAMES = {"torch.nn": "PyTorch's own modules", "torch.nn-loader": "PyTorch through a DataLoader", "jax.lax": "plain JAX"}
+ON_GPU = ("cupy", "numba_cuda", "jax.lax:gpu", "torch.nn:cuda")  # what the README shows of a machine with a GPU
+ON_CPU = ("numba", "torch.nn:cpu", "torch.nn-loader:cpu", "numpy")  # and of one without
 MARKS = ("<!-- {}:begin -->", "<!-- {}:end -->")
 REPEATABLE = 0.05  # how far the ratio of two candidates may differ between two runs
 
 
 def main() -> None:
     """Write everything."""
-    tables, lists, pages = [], [], []
-    for folder in (folder for folder in FOLDERS if (folder / "results").is_dir()):
-        names = [name for name in studies.names() if complete(folder, name)]
-        for name in names:
-            options = ["--stored", "--out", str(folder), "--docs", str(folder)]
-            subprocess.run([sys.executable, "-m", "minicnn", "study", name, *options], check=True)
-        prune(folder)
-        found = {name: (folder / f"{name}.md").relative_to(STUDIES).as_posix() for name in names}
-        lists.append(f"- On {MACHINES[folder]}: {', '.join(f'[`{n}`]({page})' for n, page in found.items())}")
-        pages += found.values()
-        tables += [table(folder / "results" / STUDY)] if STUDY in names else []
-    write(ROOT / "README.md", "comparison", "\n\n".join(tables))
-    toctree = ["```{toctree}", ":hidden:", "", *pages, "```"]
-    write(STUDIES / "index.md", "pages", "\n".join([*lists, "", *toctree]))
+    folders = [folder for folder in FOLDERS if (folder / "results").is_dir()]
+    names = [name for name in studies.names() if any(holds(folder, name) for folder in folders)]
+    for name in names:
+        first, *others = [folder for folder in folders if holds(folder, name)]
+        beside = [part for folder in others for part in ("--beside", str(folder))]
+        options = ["--stored", "--out", str(first), *beside, "--docs", str(STUDIES)]
+        subprocess.run([sys.executable, "-m", "minicnn", "study", name, *options], check=True)
+    prune()
+    write(ROOT / "README.md", "comparison", summary())
+    toctree = ["```{toctree}", ":hidden:", "", *(f"{name}.md" for name in names), "```"]
+    write(STUDIES / "index.md", "pages", "\n".join(toctree))
 
 
-def prune(folder: Path) -> None:
-    """Remove the figures that no page of a folder shows: those of candidates that take part no more."""
-    shown = "".join(page.read_text("utf-8") for page in folder.glob("*.md"))
-    for figure in (folder / "figures").iterdir():
-        if figure.name not in shown:
-            figure.unlink()
+def prune() -> None:
+    """Remove the figures and tables that no page shows: those of candidates that take part no more."""
+    shown = "".join(page.read_text("utf-8") for page in STUDIES.glob("*.md"))
+    for kind in ("figures", "tables"):
+        for file in (STUDIES / kind).glob("*"):
+            if f"{kind}/{file.name}" not in shown:
+                file.unlink()
 
 
-def complete(folder: Path, name: str) -> bool:
-    """Whether a folder holds all results of a study; says so if it holds some."""
+def holds(folder: Path, name: str) -> bool:
+    """Whether a folder holds results of a study; says so if they cannot be read."""
     if not (folder / "results" / name).is_dir():
         return False
     try:
@@ -76,41 +75,41 @@ def complete(folder: Path, name: str) -> bool:
     return True
 
 
-def table(results: Path) -> str:
-    """The table of one machine, in Markdown, with what it was measured on."""
+def summary() -> str:
+    """The README's table, in Markdown, with what it was measured on."""
     study = get_study(STUDY)
-    setting, found, machine = recall(study, Store(results, {}))
-    history = found[f"training-{DATA}"]["history"]
-    rows = sorted(((times(epochs), name, epochs) for name, epochs in history.items()), key=lambda row: row[0].median)
-    slowest = rows[-1][0].median
+    runs = [recall(study, Store(folder / "results" / STUDY, {})) for folder in FOLDERS if holds(folder, STUDY)]
+    rows = []
+    for run in runs:
+        history = run.results[f"training-{DATA}"]["history"]
+        chosen = [name for name in history if name in (ON_GPU if run.gpu else ON_CPU)]
+        rows += [(epoch(history[name]), run.label(name)) for name in chosen]
+    slowest = max(spread.median for spread, _ in rows)
     lines = [
-        "| candidate | time per epoch (s) | samples per s | times as fast as the slowest | test accuracy |",
-        "| --- | ---: | ---: | ---: | ---: |",
-    ]
-    for spread, name, epochs in rows:
-        library, _, device = name.partition(":")
-        shown = f"{NAMES[library]}, {device}" if library in NAMES else f"`{name}`"
-        rate = times(epochs, "samples_per_s").median
+        "| candidate | time of an epoch | samples per s | times as fast as the slowest |",
+        "| --- | ---: | ---: | ---: |",
+    ]  # fmt: skip
+    for spread, label in sorted(rows, key=lambda row: row[0].median):
         lines.append(
-            f"| {shown} | {spread.median:.3g} | {rate:,.0f} | {slowest / spread.median:.1f} | "
-            f"{100 * epochs[-1]['test_accuracy']:.2f} % |"
+            f"| {label} | {duration(spread.median)} | {EPOCH / spread.median:,.0f} | {slowest / spread.median:,.1f} |"
         )
-    chapter = Chapter(STUDY, study, setting, machine, page=None)  # type: ignore[arg-type]
-    return "\n".join(lines) + f"\n\n{words(machine, chapter, rows[0][2])}"
+    return "\n".join([*lines, "", "  \n".join(words(run) for run in runs)])
 
 
-def words(machine: Any, chapter: Chapter, epochs: Any) -> str:
-    """What the table is."""
+def words(run: Run) -> str:
+    """What a machine's rows are."""
+    machine, epochs = run.machine, next(iter(run.results[f"training-{DATA}"]["history"].values()))
     seen = round(epochs[0]["samples_per_s"] * epochs[0]["time_s"])
-    gpu = next((v for k, v in machine["devices"].items() if "cuda" in k), None)
-    where = f"an {gpu} and {machine['cores']} cores" if gpu else f"{machine['cores']} cores of a CPU ({machine['cpu']})"
+    cpu = f"{machine['cores']} cores of a CPU ({machine['cpu']})"
     libraries = {"numpy": "NumPy", "numba": "Numba", "torch": "PyTorch", "jax": "JAX", "cupy-cuda13x": "CuPy"}
     versions = ", ".join(
         f"{text} {machine['versions'][k]}" for k, text in libraries.items() if k in machine["versions"]
     )
     return (
-        f"`{command(chapter)}` on {where}: medians of {len(epochs)} epochs of {seen:,} samples of MNIST but the first, "
-        f"batch 512, SGD 0.01 with\nmomentum 0.9, float32, all from the same weights on the same batches; {versions}."
+        f"`{command(STUDY, get_study(STUDY), run.setting)}` on {f'an NVIDIA {run.gpu} and ' if run.gpu else ''}{cpu}: "
+        f"medians of {len(epochs)} epochs of {seen:,}\nsamples of MNIST but the first"
+        + (f", scaled to {EPOCH:,}" if seen != EPOCH else "")
+        + f"; {versions}."
     )
 
 
@@ -122,7 +121,7 @@ def spreads(result: Mapping[str, Any]) -> dict[str, dict[str, Spread]]:
     if "history" in result:
         return {"epoch": {name: times(rows) for name, rows in result["history"].items()}}
     if "rounds" in result:
-        return {"iteration": {name: iteration_ms(result, name) for name in result["rounds"]}}
+        return {"iteration": {name: iteration(result, name) for name in result["rounds"]}}
     found: dict[str, dict[str, Spread]] = {}
     for number, point in enumerate(result.get("points", ())):
         for name, candidate in point["candidates"].items():

@@ -29,17 +29,32 @@ def results(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def test_the_readme_shows_what_is_stored(results: ModuleType) -> None:
     shown = results.between("comparison").findall((ROOT / "README.md").read_text("utf-8"))
-    stored = [folder / "results" / results.STUDY for folder in results.FOLDERS]
-    tables = [results.table(folder) for folder in stored if folder.is_dir()]
-    assert shown == ["\n\n".join(tables) + "\n"], "write it anew: python docs/results.py"
+    assert shown == [results.summary() + "\n"], "write it anew: python docs/results.py"
+    assert sum(line.startswith("|") for line in shown[0].splitlines()) - 2 <= 8
 
 
-def test_every_figure_is_shown_on_a_page_and_none_is_missing(results: ModuleType) -> None:
-    for folder in results.FOLDERS:
+def test_every_figure_and_table_is_shown_on_a_page_and_none_is_missing(results: ModuleType) -> None:
+    for kind in ("figures", "tables"):
         shown = {
-            name for page in folder.glob("*.md") for name in re.findall(r"figures/([\w.-]+)", page.read_text("utf-8"))
+            name
+            for page in results.STUDIES.glob("*.md")
+            for name in re.findall(rf"\]\({kind}/([\w.-]+)", page.read_text("utf-8"))
         }
-        assert shown == {figure.name for figure in (folder / "figures").iterdir()}
+        assert shown == {file.name for file in (results.STUDIES / kind).iterdir()}
+
+
+@pytest.mark.parametrize("name", ["mlp", "platforms", "convolution", "kernels", "roofline"])
+def test_a_page_begins_with_its_answer_and_ends_its_text_with_the_claims(results: ModuleType, name: str) -> None:
+    text = (results.STUDIES / f"{name}.md").read_text("utf-8")
+    lines = text.splitlines()
+    assert len(lines) <= 250
+    assert lines[0].startswith("# ")
+    assert lines[4].startswith("!["), "an answer, and one figure"
+    assert text.index("| claim (where) | published | ours | verdict | why |") < text.index("## How to repeat it")
+    assert "what is to be measured anew" in text
+    assert "turn" not in {word.strip(".,:;()") for word in text.split()}
+    assert "within 0.000" not in text
+    assert not re.search(r"between (\S+) and \1|\b(\d[\d.]*) to \2 %", text), "a span of one value"
 
 
 def store(folder: Path, study: str, name: str, result: dict[str, Any]) -> None:
@@ -59,7 +74,7 @@ def test_two_runs_are_compared_by_the_ratios_of_candidates(
         store(tmp_path / run, "convolution", "strategies-base", {"points": [{"candidates": {"a": {"times": times}}}]})
         store(tmp_path / run, "convolution", "layers-vgg16", {"steps": {"a": [factor], "b": [1.0]}})  # not interleaved
         rounds = {n: [{"time_s": s * factor, "steps": 10}] for n, s in (("a", 1.0), ("b", 2.0), ("c", 3.0))}
-        store(tmp_path / run, "mlp", "training-mnist", {"rounds": rounds})
+        store(tmp_path / run, "mlp", "training-mnist", {"rounds": rounds, "nodes": {}})
     assert results.compare(tmp_path / "first", tmp_path / "first") == 0
     assert capsys.readouterr().out.splitlines()[-1].startswith("6 of 6 ratios are within 5 %")
     assert results.compare(tmp_path / "first", tmp_path / "second") == 1  # the two strategies: 30 %

@@ -18,7 +18,7 @@ for study in "$@"; do
   platforms) backends=$cpu,$gpu sizes="epochs=10" ;;
   mlp) backends=$cpu,$gpu sizes="per_round=100 repeats=10" ;;
   kernels) backends=cupy,numba_cuda,torch.nn:cuda,jax.lax:gpu
-    sizes="epochs=5 sweep_epochs=4 sweep_samples=6400 loader_samples=6400" ;;
+    sizes="epochs=5 sweep_epochs=4 sweep_samples=6400" ;;
   convolution) backends=numpy,numba,$gpu # at one point; in sweeps cupy and PyTorch's arrays, in layers cupy and its modules
     sizes="kernels=1,3,5,7,11 channel_counts=16,64,256 images=8,16,32,64 batches=1,8,32,64,256 rounds=5 budget_s=3
       iterations=5 not_in_sweeps=numpy,numba,numba_cuda,jax not_in_layers=numpy,numba,numba_cuda,jax,torch" ;;

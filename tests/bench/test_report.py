@@ -9,15 +9,17 @@ import re
 import shutil
 import subprocess
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
-from minicnn.bench import Column, Missing, Page, Panel, Setting, Spread, Table, figures
-from minicnn.bench.figures import to_png, to_svg
-from minicnn.bench.markdown import to_page
+from minicnn.bench import Column, Missing, Page, Panel, Run, Setting, Spread, Table, figures
+from minicnn.bench.figures import Mark, to_png, to_svg
+from minicnn.bench.markdown import files_of, to_page
+from minicnn.bench.page import Claim, span
 from minicnn.bench.report import Chapter, to_html_page
 from minicnn.bench.tables import to_csv, to_html, to_json, to_markdown
 
@@ -75,13 +77,14 @@ def chapter() -> Chapter:
     page.section("Speed")
     page.words("`numpy` takes 2 < 3 ms.")
     page.table(TABLE.name, TABLE.title, TABLE.columns, TABLE.rows, TABLE.note)
-    series = {"numpy": ([1, 2, 3], [1.0, 2.0, 4.0]), "torch:cuda": ([1, 2, 3], [1.0, 1.5, 2.0], [0.5] * 3, [2.5] * 3)}
+    series = {"numpy": ([1, 2, 3], [1.0, 2.0, 4.0], "#0072B2"), "torch": ([1, 2, 3], [1.0, 1.5, 4.0], "#D55E00")}
+    marks = [Mark("a", Spread(2, 1, 3, 9), figures.TORCH), Mark("b", 1.0, figures.PUBLISHED)]
     page.figure(
         "all",
         "Everything",
         [
-            Panel("Lines", lambda axes: figures.lines(axes, series, "epoch", "time (s)")),
-            Panel("Bars", lambda axes: figures.bars(axes, {"a": Spread(2, 1, 3, 9), "b": 1.0}, "time (s)")),
+            Panel("Lines", lambda axes: figures.paths(axes, series, "epoch", "time (s)")),
+            Panel("Dots", lambda axes: figures.dots(axes, marks)),
             Panel("Stacked", lambda axes: figures.stacked(axes, {"a": {"x": 1, "y": 2}, "b": {"y": 1}}, "time (s)")),
         ],
         "A caption.",
@@ -90,12 +93,18 @@ def chapter() -> Chapter:
         "cpu": "Some CPU", "cores": 2, "memory_mb": 2048, "system": "Linux", "blas": "openblas", "threads": {"gomp": 2},
         "environment": {}, "versions": {"python": "3.11", "numpy": "2.4"}, "devices": {"cupy cuda:0": "H200"},
     }  # fmt: skip
-    setting = Setting({}, ("numpy",), {"cupy": "no <GPU>"}, ("mnist",), quick=True)
     from minicnn.studies import get_study
 
     study = get_study("platforms")
     setting = Setting(study.quick, ("numpy",), {"cupy": "no <GPU>"}, ("fashion_mnist",), quick=True)
-    return Chapter("platforms", study, setting, machine, page)
+    page.claims([
+        Claim("it is fast", "table 1", "2 s", "1 s", True, "a better machine"),
+        Claim("it is small", "table 2", "2 MB", None, None, "not looked at"),
+    ])  # fmt: skip
+    rows = [{"name": str(i), "ms": float(i)} for i in range(30)]
+    page.table("few", "Some rows", TABLE.columns, rows[:20])
+    page.table("many", "Many <rows>", TABLE.columns, rows, "Long.")
+    return Chapter("platforms", study, [Run(setting, {}, machine)], page)
 
 
 def test_svg_follows_light_and_dark_and_png_is_one() -> None:
@@ -120,12 +129,57 @@ def test_names_of_tables_and_figures_are_their_own() -> None:
         page.figure("all", "", [])
 
 
-def test_candidates_keep_their_colours() -> None:
-    assert figures.color("numpy", ["a", "numpy"]) == figures.color("numpy / naive")
-    others = ["direct", "fft", "winograd"]
-    assert len({figures.color(n, others) for n in others}) == 3
-    assert figures.dashes("torch:cuda") == figures.dashes("cupy / naive") == "--"
-    assert figures.dashes("torch:cpu") == figures.dashes("direct") == "-"
+def test_every_candidate_is_of_a_family() -> None:
+    assert figures.family("cupy / naive") == figures.family("numba") == figures.KERNELS
+    assert figures.family("numpy") == figures.family("torch:cuda") == figures.ARRAYS
+    assert figures.family("torch.nn-loader:cpu / 2 workers") == figures.TORCH
+    assert figures.family("jax.lax:gpu") == figures.JAX
+    assert len(set(figures.FAMILIES.values())) == len(figures.FAMILIES)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(1.04e-4, "104 us"), (0.0089, "8.9 ms"), (0.9996, "1 s"), (2.5, "2.5 s"), (4870.0, "4,870 s")]
+)
+def test_durations_are_in_the_unit_in_which_one_says_them(seconds: float, said: str) -> None:
+    assert figures.duration(seconds) == said
+
+
+def drawn(draw: Any) -> Any:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(2 * figures.WIDTH, figures.HEIGHT), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    draw(axes)
+    figure.canvas.draw()
+    return axes
+
+
+def test_dots_are_sorted_on_a_logarithmic_axis_where_they_span_decades() -> None:
+    marks = [Mark("slow", 2.0, figures.TORCH), Mark("fast", Spread(0.002, 0.001, 0.003, 5), figures.KERNELS)]
+    axes = drawn(lambda axes: figures.dots(axes, marks))
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["fast", "slow"]
+    assert axes.get_xscale() == "log"
+    assert {text.get_text() for text in axes.texts} == {"2 ms", "2 s"}
+    near = drawn(lambda axes: figures.dots(axes, [marks[0], Mark("near", 1.0, figures.PUBLISHED)], more_is_better=True))
+    assert near.get_xscale() == "linear"
+    assert [label.get_text() for label in near.get_yticklabels()] == ["slow", "near"]
+
+
+def test_names_at_the_ends_of_lines_do_not_lie_on_each_other() -> None:
+    series = {f"line {i}": ([1, 2], [1.0, 10.0 + 0.001 * i], "#0072B2") for i in range(6)} | {
+        "low": ([1, 2], [1, 1], "#D55E00")
+    }
+    axes = drawn(lambda axes: figures.paths(axes, series, "x", "y"))
+    boxes = sorted((text.get_window_extent() for text in axes.texts), key=lambda box: box.y0)
+    assert len(boxes) == 7
+    assert all(below.y1 <= above.y0 + 2 for below, above in pairwise(boxes))
+
+
+def test_values_that_read_the_same_are_said_once() -> None:
+    assert span([86.201, 86.199]) == "86.20"
+    assert span([1, 20], "{:d}") == "1 to 20"
 
 
 class Structure(HTMLParser):
@@ -162,7 +216,11 @@ def test_the_report_needs_nothing_but_itself() -> None:
     assert "minicnn study platforms --quick --data fashion_mnist" in text
     assert "Some CPU" in text
     assert "H200" in text
-    assert text.index("Some CPU") < text.index("Platforms:") < text.index("How to repeat it</h2>")
+    assert text.index("Some CPU") < text.index("Platforms:") < text.index("How to repeat it</h3>")
+    assert "<td>confirmed</td>" in text
+    assert "<td>not measured</td>" in text
+    assert "<details><summary>Some rows</summary>" in text
+    assert "Not measured yet on the machine with H200: <code>training-fashion_mnist</code>" in text
     assert "no &lt;GPU&gt;" in text
     assert "<code>numpy</code> takes 2 &lt; 3 ms." in text
 
@@ -173,6 +231,12 @@ def test_a_page_of_the_documentation() -> None:
     assert "![Everything](figures/platforms-all.svg)" in text
     assert "| numpy | 1.2 (1.0 to 1.5) | 1,234 |" in text
     assert "- `cupy`: no &lt;GPU>" in text, "no HTML begins in a page"
+    assert text.index("| it is fast (table 1) | 2 s | 1 s | confirmed |") < text.index("## How to repeat it")
+    assert "<summary>Some rows</summary>" in text
+    assert "[Many &lt;rows>](tables/platforms-many.csv): 30 rows. Long." in text
+    assert [table.name for table in files_of(chapter())] == ["many"]
+    assert "`minicnn study platforms --quick --data fashion_mnist` takes what is missing." in text
+    assert "### Corrections" in to_page(chapter(), "figures", notes="### Corrections")
 
 
 # In a browser -------------------------------------------------------------------------------------

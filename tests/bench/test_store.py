@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from minicnn.bench import Measurement, Page, Results, Setting, Store, Study
+from minicnn.bench import Measurement, Page, Run, Setting, Store, Study
 from minicnn.bench.store import Record
 from minicnn.bench.study import changed, measure, recall
 
@@ -91,8 +91,8 @@ class Journal:
         self.done.append(i)
         return {"square": i * i}
 
-    def present(self, page: Page, setting: Setting, results: Results) -> None:
-        page.words(str([r["square"] for r in results.values()]))
+    def present(self, page: Page, runs: Sequence[Run]) -> None:
+        page.words(str([r["square"] for run in runs for r in run.results.values()]))
 
     @property
     def study(self) -> Study:
@@ -109,15 +109,17 @@ def test_an_interrupted_study_goes_on_where_it_was(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         measure(journal.study, setting_of(fail_at=1), store, said.append)
     assert journal.done == [0]
-    with pytest.raises(ValueError, match=r"Stored results are complete\. Received: not measured yet"):
-        recall(journal.study, store)
+    assert recall(journal.study, store).lacks(journal.study) == ["part 1", "part 2"]
+    with pytest.raises(ValueError, match=r"Stored results are there, and can be read\. Received: not measured yet"):
+        recall(journal.study, Store(tmp_path / "none", STAMP))
     measure(journal.study, setting_of(), store, said.append)
     assert journal.done == [0, 1, 2]
     assert "1/3 part 0: kept" in said
-    setting, results, machine = recall(journal.study, store)
-    assert setting == setting_of()
-    assert [r["square"] for r in results.values()] == [0, 1, 4]
-    assert machine == STAMP
+    found = recall(journal.study, store)
+    assert found.setting == setting_of()
+    assert [r["square"] for r in found.results.values()] == [0, 1, 4]
+    assert found.machine == STAMP
+    assert found.lacks(journal.study) == []
 
 
 def test_a_damaged_record_is_measured_anew(tmp_path: Path) -> None:

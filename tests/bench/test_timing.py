@@ -63,14 +63,21 @@ def test_a_disturbed_epoch_is_marked_and_no_headline(times: list[float], median:
 
 
 def test_the_headline_of_a_study_leaves_a_disturbed_epoch_out() -> None:
-    from minicnn.studies.platforms import _found
+    from minicnn.bench import Page, Run, Setting
+    from minicnn.studies import platforms
 
     def rows(*times: float) -> list[dict[str, float]]:
-        return [{"time_s": t, "samples_per_s": 100 / t, "test_accuracy": 0.9} for t in times]
+        more = {"test_accuracy": 0.9, "peak_mb": 1.0, "epoch": 1}
+        return [{"time_s": t, "samples_per_s": platforms.pages.EPOCH / t, **more} for t in times]
 
-    text = _found({"numpy": rows(3.0, 0.9, 9.6), "numba": rows(1.0, 0.45, 0.45)})
-    assert "`numpy` the slowest with 0.9 s, 2.0 times as long" in text
-    assert "Of `numpy` one epoch took up to 9.6 s, where others take 0.9 s: the machine was disturbed" in text
+    history = {"numpy": rows(3.0, 0.9, 9.6), "numba": rows(1.0, 0.45, 0.45)}
+    setting = Setting(platforms.Sizes(), ("numpy", "numba"), {}, ("mnist",))
+    machine = {"cores": 2, "devices": {}}
+    page = Page()
+    platforms.pages.present(page, [Run(setting, {"training-mnist": {"history": history, "out": {}}}, machine)])
+    assert page.figures[0].panels[0].title == "An epoch takes 450 ms with numba, 2 cores, 900 ms with numpy, 2 cores"
+    texts = [getattr(block, "text", "") for block in page.blocks]
+    assert any("Of numpy, 2 cores one epoch took up to 9.6 s, where others take 0.9 s" in text for text in texts)
 
 
 def test_candidates_are_interleaved_and_each_begins_a_round() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Callable
 
 import pytest
 
 from minicnn.bench import torch_peer
+from minicnn.bench.trainers import first_weights, settings_of
+from minicnn.jobs import job
 
 torch = pytest.importorskip("torch")
 
@@ -44,3 +47,17 @@ def test_channels_last_is_not_tried_without_convolutions_or_elsewhere(
     monkeypatch.setattr(torch_peer, "stopwatch", None)
     module = torch_peer.network(network, (28, 28, 1), 10)
     assert torch_peer.faster_order(module, torch.rand(2, 1, 28, 28), torch.arange(2)) is torch.channels_last
+
+
+@pytest.mark.filterwarnings("ignore:os.fork", "ignore:This process", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_workers_of_a_loader_live_from_epoch_to_epoch() -> None:
+    settings = settings_of("kernels", "synthetic_digits", samples=48, hold_out=0, batch_size=16)
+    samples = job.load_samples(settings)
+    trainer = torch_peer.LoaderTrainer(settings, samples, first_weights(settings, samples), workers=1)
+    seen: list[set[int | None]] = []
+    for epoch in (0, 1):
+        labels = [y.tolist() for _, y in trainer.chosen(epoch)]
+        assert labels == [samples["y_train"][rows].tolist() for rows in trainer.batches(epoch)]
+        seen.append({process.pid for process in multiprocessing.active_children()})
+    assert len(seen[0]) == 1, "it waits for the next epoch"
+    assert seen[0] == seen[1], "starting it again would count as loading"

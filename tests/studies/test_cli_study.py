@@ -66,28 +66,38 @@ def test_mlp_fills_its_three_tables_for_torch_and_its_peer() -> None:
     done(*MLP, "--backends", "numpy,torch:cpu")
     assert_complete(
         "mlp",
-        {"totals-synthetic_digits", "operations-synthetic_digits", "memory-synthetic_digits"},
-        {"training-synthetic_digits", "operations-synthetic_digits", "memory-synthetic_digits"},
+        {"claims", "totals-synthetic_digits", "operations-synthetic_digits", "memory-synthetic_digits"},
+        {"iterations-synthetic_digits", "accuracy-synthetic_digits"},
     )
     totals = cells("mlp/totals-synthetic_digits.json")
-    assert list(totals) == ["numpy", "torch:cpu", "torch.nn:cpu"]
-    for row in totals.values():
+    names = {name.partition(",")[0]: row for name, row in totals.items()}
+    assert list(names) == ["numpy", "torch", "PyTorch modules", "published: NumPy", "published: CuPy"]
+    for row in [row for name, row in names.items() if not name.startswith("published")]:
         spread = row["iteration_ms"]
         assert spread["count"] + spread["outliers"] == 2  # of three rounds, less the first
         assert row["total_s"] > row["first_s"] > 0
-        assert row["accuracy"] == pytest.approx(totals["numpy"]["accuracy"], abs=5.1)  # one of 20 samples
-    assert totals["numpy"]["published_iteration_ms"] == 84.6
-    operations = cells("mlp/operations-synthetic_digits.json")
+        assert row["accuracy"] == pytest.approx(names["numpy"]["accuracy"], abs=5.1)  # one of 20 samples
+    assert names["published: NumPy"]["iteration_ms"] == 84.6
+    operations = {k: by_library(row) for k, row in cells("mlp/operations-synthetic_digits.json").items()}
+    assert "input" not in operations, "the study's iteration does not copy it"
     assert operations["matrix products"]["numpy"]["median"] > 0
-    parts = [row["torch:cpu"]["median"] for name, row in operations.items() if name[:3] not in ("sum", "an ")]
-    assert operations["sum of the operations"]["torch:cpu"] == pytest.approx(sum(parts))
-    memory = cells("mlp/memory-synthetic_digits.json")
+    parts = [row["torch"]["median"] for name, row in operations.items() if name[:3] not in ("sum", "an ")]
+    assert operations["sum of the operations"]["torch"] == pytest.approx(sum(parts))
+    memory = {k: by_library(row) for k, row in cells("mlp/memory-synthetic_digits.json").items()}
     assert memory["parameters"]["plan"] == pytest.approx(7960 * 4 / 1e6)
     assert memory["input"]["plan"] == pytest.approx((130 * (784 * 4 + 4) + 4) / 1e6)  # and the learning rate
-    for name in ("numpy", "torch.nn:cpu"):
+    for name in ("numpy", "PyTorch modules"):
         whole = memory["total of the process"][name]
         stages = [row[name] for row in memory.values() if isinstance(row[name], float)][:-1]
         assert whole == pytest.approx(sum(stages))
+    verdicts = [row["verdict"] for row in cells("mlp/claims.json").values()]
+    assert "not measured" in verdicts, "there is no GPU"
+    assert set(verdicts) <= {"confirmed", "refuted", "not comparable", "not measured"}
+
+
+def by_library(row: dict[str, Any]) -> dict[str, Any]:
+    """Cells by the candidate's name without what it ran on."""
+    return {key.partition(",")[0]: cell for key, cell in row.items()}
 
 
 def test_platforms_goes_on_after_an_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,14 +105,14 @@ def test_platforms_goes_on_after_an_interruption(monkeypatch: pytest.MonkeyPatch
     assert "without cupy: " in output
     assert_complete(
         "platforms",
-        {"summary-synthetic_digits", "epochs-synthetic_digits-numpy"},
-        {"epochs-synthetic_digits"},
+        {"claims", "summary-synthetic_digits", "epochs-synthetic_digits"},
+        {"epochs-synthetic_digits", "memory-synthetic_digits", "accuracy-synthetic_digits"},
     )
-    rows = table("platforms/epochs-synthetic_digits-numpy.csv")
+    rows = table("platforms/epochs-synthetic_digits.csv")
     assert [row["epoch"] for row in rows] == ["1", "2"]
     assert all(float(row[key]) > 0 for row in rows for key in ("time_s", "samples_per_s", "loss", "process_mb"))
-    summary = cells("platforms/summary-synthetic_digits.json")
-    assert "pip install" in summary["cupy"]["time_s"]["missing"] or "cuda" in summary["cupy"]["time_s"]["missing"]
+    assert "PyTorch CPU, Core Ultra 7" in Path("out/platforms/summary-synthetic_digits.csv").read_text()
+    assert "<code>cupy</code>: Backend" in Path("out/report.html").read_text("utf-8")
     before = Path("out/platforms/summary-synthetic_digits.csv").read_bytes()
     shutil.rmtree("out/platforms")
     Path("out/report.html").unlink()
@@ -122,6 +132,11 @@ def test_platforms_goes_on_after_an_interruption(monkeypatch: pytest.MonkeyPatch
     assert Path("docs/figures/platforms-epochs-synthetic_digits.svg").exists()
     assert "minicnn study platforms --backends numpy,cupy --data synthetic_digits " in page
     assert "--set samples=130" in page
+    stored = "study", "platforms", "--stored", "--out", "out", "--beside", "out", "--docs", "both"
+    done(*stored)
+    page = Path("both/platforms.md").read_text("utf-8")
+    assert page.count("minicnn study platforms --backends numpy,cupy") == 2, "two machines on one page"
+    assert "--beside is for results that are stored." in error_of(minicnn(*PLATFORMS, "--beside", "out"), 2)
 
 
 def test_kernels_shows_levels_and_loaders(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,12 +146,12 @@ def test_kernels_shows_levels_and_loaders(monkeypatch: pytest.MonkeyPatch) -> No
     name = "synthetic_digits"
     assert_complete(
         "kernels",
-        {f"{t}-{name}" for t in ("training", "ablation", "blocks", "loaders")},
-        {f"{f}-{name}" for f in ("training", "ablation", "loaders")},
+        {"claims", *(f"{t}-{name}" for t in ("training", "ablation", "loaders"))},
+        {f"{f}-{name}" for f in ("epochs", "ablation", "loaders")},
     )
     ablation = cells(f"kernels/ablation-{name}.json")
-    assert ablation["numba / fused kernels, all threads"]["speedup"] > 0
-    assert ablation["numpy"]["speedup"] == 1.0
+    assert next(r for n, r in ablation.items() if n.endswith("fused kernels, all threads"))["speedup"] > 0
+    assert next(r for n, r in ablation.items() if n.startswith("numpy, "))["speedup"] == 1.0
     losses = {row["loss"] for row in cells(f"kernels/loaders-{name}.json").values()}
     assert max(losses) == pytest.approx(min(losses), rel=1e-4), "loaders give the same batches as arrays"
 
@@ -196,7 +211,7 @@ def test_who_was_refused_is_named_and_the_code_is_1() -> None:
         (("study", "mlp", "--set", "iterations=many"), 2, "iterations is like 500. Received: 'many'."),
         (("study", "mlp", "--data", "cifar10"), 2, "The study mlp works with mnist, "),
         (("study", "mlp", "--backends", "cupy:cuda:99"), 1, "A study needs a backend that can run."),
-        (("study", "mlp", "--stored"), 1, "Stored results are complete. Received: not measured yet."),
+        (("study", "mlp", "--stored"), 1, "Stored results are there, and can be read. Received: not measured yet."),
         (("study", "mlp", "--data-dir", "."), 1, "mnist needs the files"),
     ],
 )

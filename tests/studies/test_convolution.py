@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import array_api_compat.numpy as numpy_xp
@@ -16,6 +17,7 @@ from minicnn.layers import Conv2D
 from minicnn.ops.strategies import DIRECTIONS, STRATEGIES, Problem
 from minicnn.studies import convolution
 from minicnn.studies.convolution import breakdown, strategy_pages, sweeps
+from support import oracles
 from support.command_line import minicnn
 
 PROBLEM = Problem(2, (6, 6), 3, 4, (3, 3), padding=((1, 1), (1, 1)))
@@ -162,16 +164,16 @@ def test_the_study_from_end_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
             return list(csv.DictReader(file))
 
     ways = set(STRATEGIES) - {"vendor"}
-    assert {row["strategy"] for row in table("base")} == ways
-    assert {row["strategy"] for row in table("kernel-size") if row["at"] == "1"} == ways - {"winograd2", "winograd4"}
+    points = [row for row in table("points") if row["sweep"] == "kernel size"]
+    assert {row["strategy"] for row in points if row["at"] == "3"} == ways
+    assert {row["strategy"] for row in points if row["at"] == "1"} == ways - {"winograd2", "winograd4"}
     assert len(table("winners")) == 4 * 2 * 3
-    assert {row["phase"] for row in table("layers")} == {"forward", "backward", "update"}
-    assert 0 < float(table("shares")[0]["numpy"]) < 100
-    for name in ("base", "kernel-size-numpy", "layers-numpy"):
-        assert Path("out/convolution", f"{name}.svg").exists()
-    report = Path("out/report.html").read_text("utf-8")
-    assert "Convolution takes between" in report
-    assert "Making all of them ready took" in report
+    (row,) = table("layers")
+    assert 0 < float(row["convolution"]) < 100
+    assert float(row["step_ms"]) > 0
+    assert sum(float(row[part]) for part in breakdown.PARTS) == pytest.approx(100)
+    assert len(list(Path("out/convolution").glob("strategies-*.svg"))) == 1
+    assert "of the time of layers on" in Path("out/report.html").read_text("utf-8")
 
 
 def test_the_point_that_all_sweeps_go_through_is_measured_once_and_shown_in_each() -> None:
@@ -195,3 +197,41 @@ def test_the_point_that_all_sweeps_go_through_is_measured_once_and_shown_in_each
 
 def convolution_problems(name: str) -> list[dict[str, Any]]:
     return [asdict(p) for p in convolution.sweep_of(name, convolution.QUICK)]
+
+
+def test_time_that_a_gpu_waits_is_in_no_part_of_pytorchs_profile() -> None:
+    def event(key: str, device: str, kernels_us: float, *, within_us: float = 0.0) -> Any:
+        total = kernels_us + within_us
+        return SimpleNamespace(
+            key=key, device_type=f"DeviceType.{device}", self_device_time_total=kernels_us, device_time_total=total,
+            cpu_time_total=5000.0, is_user_annotation=False,
+        )  # fmt: skip
+
+    events = [
+        event("aten::conv2d", "CPU", 0, within_us=900), event("aten::relu", "CPU", 100),
+        event("cudnn_kernel", "CUDA", 900), event("relu_kernel", "CUDA", 100), event("softmax_kernel", "CUDA", 50),
+    ]  # fmt: skip
+    found = breakdown.torch_seconds(events, "forward", None)
+    assert {part: s for part, s in found.items() if s} == {
+        "convolution": pytest.approx(9e-4), "ReLU": pytest.approx(1e-4), "other": pytest.approx(5e-5),
+    }  # fmt: skip
+    on_cpu = breakdown.torch_seconds(events[:1], "forward", 0.006)
+    assert on_cpu["other"] == pytest.approx(0.001)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "image", "padding", "strides"), [(3, 8, 1, 1), (11, 8, 5, 1), (3, 9, 1, 2), (1, 4, 0, 1)]
+)
+def test_multiplying_with_padding_is_no_useful_work(kernel: int, image: int, padding: int, strides: int) -> None:
+    problem = replace(
+        PROBLEM,
+        kernel=(kernel, kernel),
+        image=(image, image),
+        padding=((padding, padding),) * 2,
+        strides=(strides,) * 2,
+    )
+    ones = np.ones((1, image, image, 1))
+    attrs = problem.strides, problem.padding, problem.dilation, problem.groups
+    taps = oracles.conv2d(ones, np.ones((kernel, kernel, 1, 1)), *attrs).sum()
+    assert sweeps.useful_flops(problem) == 2 * problem.batch * problem.channels * problem.filters * int(taps)
+    assert sweeps.useful_flops(problem) <= problem.flops

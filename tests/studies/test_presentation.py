@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from minicnn import backends
-from minicnn.bench import Missing, Page, Setting
+from minicnn.bench import Page, Run, Setting
 from minicnn.bench.figures import to_svg
 from minicnn.bench.page import Words
 from minicnn.studies import ORDER, get_study, kernels, mlp, names, platforms
@@ -30,9 +30,15 @@ def result(**times: float) -> dict[str, Any]:
     return {"history": {name: rows(t) for name, t in times.items()}, "out": {}}
 
 
-def presented(study: str, setting: Setting, results: dict[str, Any]) -> Page:
+def presented(study: str, *carried_out: tuple[Setting, dict[str, Any]]) -> Page:
+    """The page of a study from machines with 2, 4, .. cores, one with a GPU."""
     page = Page()
-    get_study(study).present(page, setting, results)
+    devices = {"cupy cuda:0": "NVIDIA H200"}
+    runs = [
+        Run(setting, results, {"cores": 2 * i, "devices": devices if i == len(carried_out) else {}})
+        for i, (setting, results) in enumerate(carried_out, start=1)
+    ]
+    get_study(study).present(page, runs)
     for figure in page.figures:
         to_svg(figure)
     return page
@@ -55,23 +61,22 @@ def test_the_studies_are_those_of_the_package_in_their_order() -> None:
 
 
 def test_platforms_says_what_the_loader_costs_and_leaves_the_first_epoch_out() -> None:
-    setting = Setting(
-        platforms.Sizes(3), ("numpy", "torch.nn:cpu", "torch.nn-loader:cpu"), {"cupy": "no GPU"}, ("mnist",)
-    )
-    times = {"numpy": 4.0, "torch.nn:cpu": 2.0, "torch.nn-loader:cpu": 5.0}
-    page = presented("platforms", setting, {"training-mnist": result(**times)})
-    summary = page.tables[0].rows
-    assert [row["candidate"] for row in summary] == ["numpy", "torch.nn:cpu", "torch.nn-loader:cpu", "cupy"]
+    names = ("numpy", "torch.nn:cpu", "torch.nn-loader:cpu")
+    setting = Setting(platforms.Sizes(3), names, {"cupy": "no GPU"}, ("mnist",))
+    own = {"training-mnist": result(**dict(zip(names, (4.0, 2.0, 5.0), strict=True)))}
+    gpu = {"training-mnist": result(numba_cuda=0.1, numba=0.4, **{"torch.nn:cuda": 0.2, "torch.nn:cpu": 0.5})}
+    page = presented("platforms", (setting, own), (replace(setting, candidates=("numba_cuda", "numba")), gpu))
+    summary = next(table for table in page.tables if table.name == "summary-mnist").rows
+    assert [row["candidate"] for row in summary][:4] == [
+        "numpy, 2 cores", "PyTorch modules, 2 cores", "PyTorch DataLoader, 2 cores", "numba_cuda, H200"
+    ]  # fmt: skip
     assert summary[0]["time_s"].median == 4.0  # type: ignore[union-attr]
     assert summary[0]["first_s"] == 40.0
-    assert summary[2]["published_s"] == 11.27
-    assert summary[3]["time_s"] == Missing("not on this machine: no GPU")
-    assert (
-        "`torch.nn:cpu` is the fastest with a median of 2 s an epoch, `torch.nn-loader:cpu` the slowest with 5 s"
-        in text_of(page)
-    )
-    assert "2 s with the data in memory and 5 s through a DataLoader: 60% of that is the loader" in text_of(page)
-    assert len(page.figures[0].panels) == 4
+    assert [row["time_s"] for row in summary][-3] == 11.27
+    verdicts = {str(row["claim"]): row["verdict"] for row in page.tables[0].rows}
+    assert verdicts["Numba CUDA is the fastest of the five (epoch times)"] == "confirmed"
+    assert verdicts["Numba on a CPU is faster than PyTorch on a GPU (epoch times)"] == "refuted"
+    assert verdicts["MPS (M4 Pro) takes as long as CUDA (epoch times)"] == "not measured"
 
 
 def test_kernels_draws_the_ablation_and_the_block_sizes_of_gpus() -> None:
@@ -84,48 +89,35 @@ def test_kernels_draws_the_ablation_and_the_block_sizes_of_gpus() -> None:
     assert "torch.nn-loader:cuda / 8 workers, pinned" in loaders
     halves = {name: 1 / (i + 1) for i, name in enumerate(ablation)}
     results = {
-        "training-mnist": result(numpy=1.0, **{engines[0]: 0.5}),
+        "training-mnist": result(numpy=1.0, **{engines[0]: 0.5, "torch.nn:cuda": 0.4}),
         "ablation-mnist": result(**halves),
         "blocks-mnist": result(**dict.fromkeys(blocks[:-1], 1.0)),
-        "loaders-mnist": result(**dict.fromkeys(loaders, 1.0)),
     }
     results["blocks-mnist"]["out"] = {blocks[-1]: "failed: too many resources requested"}
-    page = presented("kernels", setting, results)
-    assert [f.name for f in page.figures] == ["training-mnist", "ablation-mnist", "blocks-mnist", "loaders-mnist"]
+    page = presented("kernels", (setting, results))
+    assert [f.name for f in page.figures] == ["epochs-mnist", "ablation-mnist", "blocks-mnist"]
     by_name = {table.name: table for table in page.tables}
+    assert "loaders-mnist" not in by_name, "what was not measured has no table"
     assert [row["speedup"] for row in by_name["ablation-mnist"].rows][:3] == pytest.approx([1, 2, 3])
-    assert by_name["blocks-mnist"].rows[-1]["epoch_s"] == Missing("failed: too many resources requested")
+    assert f"`{blocks[-1]}` has no figures here: failed: too many resources requested" in text_of(page)
     published = [row for row in by_name["training-mnist"].rows if str(row["candidate"]).startswith("published")]
-    assert len(published) == 4
     assert published[0]["total_s"] == "155 to 185"
+    verdicts = {str(row["claim"]): row["verdict"] for row in by_name["claims"].rows}
+    assert verdicts["Its own optimised CUDA is faster than PyTorch on the GPU (training times)"] == "refuted"
+    assert verdicts["More workers and pinned memory make loading faster (data loaders)"] == "not measured"
 
 
-def test_loaders_may_take_fewer_samples_than_levels() -> None:
+def test_loaders_take_whole_epochs_unless_told_otherwise() -> None:
     def samples(**sizes: int) -> dict[str, int]:
-        setting = Setting(kernels.Sizes(samples=1000, **sizes), ("numpy",), {}, ("mnist",))
+        setting = Setting(kernels.Sizes(samples=1000, **sizes), ("cupy",), {}, ("mnist",))
         return {m.name: m.given["settings"]["samples"] for m in kernels.measurements(setting)}
 
     every = {f"{name}-mnist" for name in ("training", "ablation", "blocks", "loaders")}
     assert samples() == dict.fromkeys(every, 1000)
-    assert samples(sweep_samples=640) == dict.fromkeys(every, 640) | {"training-mnist": 1000}
+    whole = {"training-mnist": 1000, "loaders-mnist": 1000}
+    assert samples(sweep_samples=640) == dict.fromkeys(every, 640) | whole, "the start of workers takes its time"
     fewer = samples(sweep_samples=640, loader_samples=128)
     assert fewer == dict.fromkeys(every, 640) | {"training-mnist": 1000, "loaders-mnist": 128}
-
-
-def test_kernels_without_a_gpu_has_no_empty_cell_without_a_reason() -> None:
-    absent = {e: "no GPU" for e in ("cupy", "numba_cuda") if e in backends.names()}
-    setting = Setting(kernels.Sizes(), ("numpy",), absent, ("mnist",))
-    empty: dict[str, Any] = {"history": {}, "out": {}}
-    results = {
-        "training-mnist": result(numpy=1.0),
-        "ablation-mnist": empty,
-        "blocks-mnist": empty,
-        "loaders-mnist": empty,
-    }
-    page = presented("kernels", setting, results)
-    blocks = next(t for t in page.tables if t.name == "blocks-mnist")
-    assert len(blocks.rows) == 6 * len(absent)
-    assert blocks.reasons == ["not on this machine: no GPU"]
 
 
 def test_mlp_tells_operations_apart_and_explains_the_memory() -> None:
@@ -155,24 +147,25 @@ def test_mlp_tells_operations_apart_and_explains_the_memory() -> None:
         "out": {"torch:cpu": "failed: it broke"},
     }  # fmt: skip
     setting = Setting(mlp.Sizes(20), ("numpy", "jax:cpu", "torch:cpu"), {}, ("mnist",))
-    page = presented("mlp", setting, {"training-mnist": found})
-    totals, operations, memory = page.tables
+    page = presented("mlp", (setting, {"training-mnist": found}))
+    totals, operations, memory = page.tables[1:]
     assert totals.rows[0]["total_s"] == 3.5
     assert totals.rows[0]["first_s"] == 3.0
+    assert totals.rows[0]["iteration_ms"].median == pytest.approx(45), "less 1 ms of input and 4 ms of accuracy"
     assert totals.rows[0]["backward_ms"] == pytest.approx(30)
-    assert isinstance(totals.rows[1]["backward_ms"], Missing)
-    assert totals.rows[2]["total_s"] == Missing("failed: it broke")
-    medians = {row["operation"]: row["numpy"] for row in operations.rows}
+    assert totals.rows[1]["backward_ms"] is None
+    assert "`torch:cpu` has no figures here: failed: it broke" in text_of(page)
+    medians: dict[Any, Any] = {row["operation"]: row["numpy, 2 cores"] for row in operations.rows}
     expected = {
         "matrix products": 30, "ReLU": 2, "softmax and loss": 3, "other gradients": 5, "input": 1, "biases": 0.5,
-        "accuracy": 4, "update": 6,
+        "running loss and accuracy": 4, "update": 6,
     }  # fmt: skip
-    assert {name: medians[name].median for name in expected} == pytest.approx(expected)  # type: ignore[union-attr]
+    assert {name: medians[name].median for name in expected} == pytest.approx(expected)
     assert medians["sum of the operations"] == pytest.approx(51.5)
-    assert [c.head for c in operations.columns][3:] == ["`numpy` (ms)", "`jax:cpu`, apart (ms)"]
-    assert operations.reasons == []
-    measured = {row["component"]: row["numpy"] for row in memory.rows}
+    assert [c.head for c in operations.columns][3:] == ["numpy, 2 cores", "jax, 2 cores, apart"]
+    measured = {row["component"]: row["numpy, 2 cores"] for row in memory.rows}
     assert measured["input"] == 30.0
     assert next(v for k, v in measured.items() if str(k).startswith("growth")) == 40.0
-    assert re.search(r"`numpy` 40 MB \(\+5\).* says 35 MB", text_of(page))
-    assert "58% of `numpy`'s operations are matrix products" in text_of(page)
+    assert "Of NumPy's iteration on 2 cores matrix products are 65%" in text_of(page)
+    anew = presented("mlp", (setting, {"training-mnist": found | {"work": {"accuracy": False}}}))
+    assert anew.tables[1].rows[0]["iteration_ms"].median == pytest.approx(50)  # type: ignore[union-attr]

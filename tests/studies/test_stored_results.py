@@ -91,9 +91,6 @@ def damages() -> dict[str, Callable[[Path], Any]]:
         "a time in words": rows(lambda found: found[1].update(time_s="long")),
         "no rows": rows(lambda found: found.clear()),
         "times of zero": rows(lambda found: [row.update(time_s=0) for row in found]),
-        "a candidate that leads elsewhere": training(
-            lambda result: result["history"].update({EVIL: result["history"]["numpy"]})
-        ),
     }
 
 
@@ -103,6 +100,16 @@ def test_damaged_results_are_one_line(damage: Callable[[Path], Any], results: Pa
     line = error_of(minicnn(*PRESENT), 1)
     assert "Stored results are" in line
     assert "Received for platforms: " in line
+    assert not (results.parents[3] / "evil").exists()
+    assert {p.name for p in results.parents[2].iterdir()} == {"inner"}
+
+
+def test_a_candidate_that_leads_elsewhere_leads_nowhere(results: Path) -> None:
+    def plant(record: Any) -> None:
+        record["result"]["history"][EVIL] = record["result"]["history"]["numpy"]
+
+    change(results / "training-mnist.json", plant)
+    assert minicnn(*PRESENT).exit_code == 0
     assert not (results.parents[3] / "evil").exists()
     assert {p.name for p in results.parents[2].iterdir()} == {"inner"}
 

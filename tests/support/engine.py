@@ -196,13 +196,13 @@ class EngineSteps:
             model = NETWORKS[network](self.make())
             x, y = (a[: self.samples] for a in data())
             program = model.program("train", batch_size=len(x))
-            nodes = len(program.nodes)
             given = {"x": x, "y": y, "learning_rate": np.float32(0.1)}
             how, found = step_times(model.backend, program, step_inputs(model, program, given), repeats=3) or ("", [])
             assert how == "merged"
-            assert 0 < len(found) < nodes
+            assert found
             assert {n.phase for n in found} <= {"forward", "backward", "update"}
-            assert all(len(n.seconds) == 3 and min(n.seconds) > 0 for n in found)
+            assert all(len(n.seconds) == 3 and min(n.seconds) >= 0 for n in found)
+            assert min(map(sum, zip(*(n.seconds for n in found), strict=True))) > 0
             assert sum(n.flops for n in found) > 0
 
     def test_executables_of_a_backend_share_their_memory(self) -> None:

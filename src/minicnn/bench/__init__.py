@@ -6,7 +6,7 @@ A study says what to measure and how to present it; see `minicnn.studies`.
 from minicnn.bench.comparison import Comparison
 from minicnn.bench.page import Column, Figure, Missing, Page, Panel, Table
 from minicnn.bench.store import Store
-from minicnn.bench.study import Measurement, Results, Setting, Study
+from minicnn.bench.study import Measurement, Results, Run, Setting, Study
 from minicnn.bench.timing import Spread, awaken, interleaved, stopwatch
 from minicnn.bench.worker import CandidateError, Worker
 from minicnn.jobs.parity import Probe, parity
@@ -22,6 +22,7 @@ __all__ = [
     "Panel",
     "Probe",
     "Results",
+    "Run",
     "Setting",
     "Spread",
     "Store",

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from minicnn.bench.candidates import on_gpu
 from minicnn.bench.page import Figure, Panel
 from minicnn.bench.timing import Spread
 from minicnn.extras import install
@@ -23,33 +23,151 @@ NAMES = {INK: "--ink", PAPER: "--paper", GRID: "--grid"}
 # Colours that people with any colour vision can tell apart, on light and dark paper: M. Okabe, K. Ito, Color
 # Universal Design, 2008, without black and yellow, and three by P. Tol, Colour Schemes, 2021.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#999933", "#AA3377", "#888888")
-CANDIDATES = {
-    "numpy": "#888888", "numba": "#D55E00", "cupy": "#E69F00", "numba_cuda": "#CC79A7", "torch": "#0072B2",
-    "jax": "#AA3377", "torch.nn": "#56B4E9", "torch.nn-loader": "#009E73", "jax.lax": "#999933",
+# Families of what is compared: a colour each, the same in every figure, on light and on dark paper.
+KERNELS, ARRAYS, TORCH, JAX, OWN, PUBLISHED = (
+    "minicnn's kernels", "minicnn on a library's arrays", "PyTorch", "JAX", "the study's own", "published",
+)  # fmt: skip
+FAMILIES = {
+    KERNELS: "#0b62c4", ARRAYS: "#6aa9ee", TORCH: "#d64a5e", JAX: "#2f8f5b", OWN: "#b0761f", PUBLISHED: "#8a909c",
 }  # fmt: skip
-MARKERS = "osD^v<>Pp"
-WIDTH, HEIGHT = 4.6, 3.3  # inches of a panel
-BAR = 0.2  # inches for each bar, where there are many
+FAMILY_OF = {
+    "numba": KERNELS, "cupy": KERNELS, "numba_cuda": KERNELS, "torch.nn": TORCH, "torch.nn-loader": TORCH,
+    "jax.lax": JAX,
+}  # fmt: skip
+WIDTH, HEIGHT = 3.6, 2.9  # inches of a panel; two beside each other, or one twice as wide, are 700 pixels
+BAR = 0.22  # inches for each bar, where there are many
+LEAST = 2.0  # inches of the lowest panel
+DECADE = 8.0  # from this ratio of the largest to the smallest on the axis is logarithmic
+LINE = 1.5  # points of every line
+LETTERS = 10.5  # points from one line of letters to the next
 FEW = 25  # points up to which each is marked
 
-Series = Mapping[str, tuple[Sequence[float], ...]]
 
+@dataclass(frozen=True)
+class Mark:
+    """A row of `dots`.
 
-def color(name: str, among: Iterable[str] = ()) -> str:
-    """Colour of a candidate, whatever its device; of another name by its place among the names of the figure."""
-    if _library(name) in CANDIDATES:
-        return CANDIDATES[_library(name)]
-    others = [n for n in among if _library(n) not in CANDIDATES]
-    return PALETTE[others.index(name) % len(PALETTE) if name in others else 0]
+    Attributes:
+        label: Its name.
+        value: What it marks.
+        family: One of `FAMILIES`.
+    """
 
+    label: str
+    value: Spread | float
+    family: str
 
-def dashes(name: str) -> str:
-    """Line style of a candidate: dashed on a GPU."""
-    return "--" if on_gpu(name.partition(" / ")[0]) else "-"
+    @property
+    def spread(self) -> Spread:
+        """The value with its quartiles."""
+        return self.value if isinstance(self.value, Spread) else Spread(self.value, self.value, self.value, 1)
 
 
 def _library(name: str) -> str:
     return name.partition(" / ")[0].partition(":")[0]
+
+
+def family(name: str) -> str:
+    """Family of a candidate."""
+    return FAMILY_OF.get(_library(name), ARRAYS)
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the unit in which a reader would say them."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= 0.9995 * size or unit == "us":
+            break
+    value = seconds / size
+    return f"{value:,.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
+
+
+def quantity(unit: str) -> Callable[[float], str]:
+    """A function that writes a number of that unit: "12,300 samples/s"."""
+    return lambda value: (f"{value:,.0f}" if value >= 100 else f"{value:.3g}") + (f" {unit}" if unit else "")
+
+
+def dots(
+    axes: Any, marks: Sequence[Mark], say: Callable[[float], str] = duration, *, more_is_better: bool = False
+) -> None:
+    """Draw a sorted horizontal dot for each mark, with its number beside it and its quartiles as a thin line.
+
+    Args:
+        axes: Where to draw.
+        marks: The rows; published ones are hollow.
+        say: Writes a value with its unit, beside marks and below the axis.
+        more_is_better: Whether the largest comes first.
+    """
+    from matplotlib.lines import Line2D
+
+    rows = sorted(marks, key=lambda mark: mark.spread.median, reverse=more_is_better)
+    for i, mark in enumerate(rows):
+        s, tone = mark.spread, FAMILIES[mark.family]
+        axes.plot([s.low, s.high], [i, i], color=tone, linewidth=LINE)
+        axes.plot(s.median, i, "o", markersize=7, color=tone, markeredgewidth=1.6,
+                  markerfacecolor=PAPER if mark.family == PUBLISHED else tone)  # fmt: skip
+        axes.annotate(say(s.median), (s.high, i), (8, 0), textcoords="offset points", va="center")
+    axes.set_yticks(range(len(rows)), [mark.label for mark in rows])
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    low, high = min(m.spread.low for m in rows), max(m.spread.high for m in rows)
+    if low > 0 and high / low >= DECADE:
+        axes.set_xscale("log")
+        axes.set_xlim(low / (high / low) ** 0.05, high * (high / low) ** 0.25)
+        axes.minorticks_off()
+    else:
+        axes.set_xlim(0, 1.22 * high)
+    axes.xaxis.set_major_formatter(lambda value, _: say(value) if value else "0")
+    style(axes, "", "")
+    axes.grid(axis="y", visible=False)
+    axes.spines["left"].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    used = [name for name in FAMILIES if any(mark.family == name for mark in rows)]
+    handles = [
+        Line2D([], [], linestyle="", marker="o", markersize=6, color=FAMILIES[name],
+               markerfacecolor=PAPER if name == PUBLISHED else FAMILIES[name], label=name)
+        for name in used
+    ]  # fmt: skip
+    if len(used) > 1 and not axes.figure.legends:
+        axes.figure.legend(handles=handles, loc="outside lower left", ncols=len(used), frameon=False, fontsize=8,
+                           handletextpad=0.1, columnspacing=1.0, borderpad=0.1)  # fmt: skip
+
+
+def paths(
+    axes: Any, series: Mapping[str, tuple[Sequence[float], Sequence[float], str]], xlabel: str, ylabel: str, *,
+    log: str = "", say: Callable[[float], str] | None = None,
+) -> None:  # fmt: skip
+    """Draw a line for each name, with the name at its end; names that would lie on each other move apart.
+
+    Args:
+        axes: Where to draw.
+        series: For each name xs, ys and the colour.
+        xlabel: What runs to the right, with its unit.
+        ylabel: What runs upwards, with its unit.
+        log: Which axes are logarithmic: "", "x", "y" or "xy".
+        say: Writes the ticks of the upward axis, if not as numbers.
+    """
+    for name, (xs, ys, tone) in series.items():
+        axes.plot(xs, ys, color=tone, linewidth=LINE, marker="o" if len(xs) <= FEW else "", markersize=4, label=name)
+    for letter in log:
+        getattr(axes, f"set_{letter}scale")("log")
+    style(axes, xlabel, ylabel)
+    if not series:
+        return
+    if say is not None:
+        axes.yaxis.set_major_formatter(lambda value, _: say(value))
+        axes.minorticks_off()
+    low, high = (math.log(v) if "y" in log else v for v in axes.get_ylim())
+    points = 0.72 * HEIGHT * 72  # of the axes' height
+    ends = sorted((points * ((math.log(ys[-1]) if "y" in log else ys[-1]) - low) / (high - low), name)
+                  for name, (_, ys, _) in series.items())  # fmt: skip
+    places: list[float] = []
+    for end, _ in ends:
+        places.append(max(places[-1] + LETTERS, end) if places else end)
+    above = points  # where the name above is
+    for i in reversed(range(len(places))):
+        places[i] = above = min(places[i], above - (LETTERS if i + 1 < len(places) else 0))
+    for place, (end, name) in zip(places, ends, strict=True):
+        xs, ys, tone = series[name]
+        axes.annotate(name, (xs[-1], ys[-1]), (6, place - end), textcoords="offset points", va="center", color=tone)
 
 
 def style(axes: Any, xlabel: str, ylabel: str) -> None:
@@ -59,56 +177,6 @@ def style(axes: Any, xlabel: str, ylabel: str) -> None:
     axes.grid(color=GRID, linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-
-
-def lines(axes: Any, series: Series, xlabel: str, ylabel: str, *, legend: bool = True) -> None:
-    """Draw a line for each name.
-
-    Args:
-        axes: Where to draw.
-        series: For each name (xs, ys), or (xs, ys, lows, highs) for lines with a band.
-        xlabel: What runs to the right, with its unit.
-        ylabel: What runs upwards, with its unit.
-        legend: Whether the names are shown.
-    """
-    for i, (name, (xs, ys, *band)) in enumerate(series.items()):
-        tone = color(name, series)
-        mark = MARKERS[i % len(MARKERS)] if len(xs) <= FEW else ""
-        width = 1.3 + 0.6 * (len(series) - 1 - i)  # where lines lie on each other, the edges of the lower ones show
-        axes.plot(xs, ys, color=tone, linestyle=dashes(name), marker=mark, markersize=4, linewidth=width, label=name)
-        if band:
-            axes.fill_between(xs, *band, color=tone, alpha=0.2, linewidth=0)
-    style(axes, xlabel, ylabel)
-    if legend and series:
-        axes.legend(fontsize=8)
-    if series and all(float(x).is_integer() for xs, *_ in series.values() for x in xs):
-        from matplotlib.ticker import MaxNLocator
-
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-
-
-def bars(axes: Any, values: Mapping[str, Spread | float], label: str, template: str = "{:.3g}") -> None:
-    """Draw a horizontal bar for each name, with its number beside it and its quartiles as an error bar.
-
-    Args:
-        axes: Where to draw.
-        values: Length of the bars.
-        label: What the length means, with its unit.
-        template: How numbers are written.
-    """
-    names = list(values)
-    spreads = [v if isinstance(v, Spread) else Spread(v, v, v, 1) for v in values.values()]
-    medians = [s.median for s in spreads]
-    axes.barh(names, medians, color=[color(n, names) for n in names], height=0.62)
-    errors = [[s.median - s.low for s in spreads], [s.high - s.median for s in spreads]]
-    if any(s.count > 1 for s in spreads):
-        axes.errorbar(medians, names, xerr=errors, fmt="none", ecolor=INK, elinewidth=1, capsize=2.5)
-    for i, s in enumerate(spreads):
-        axes.annotate(template.format(s.median), (s.high, i), (5, 0), textcoords="offset points", va="center", size=8)
-    axes.invert_yaxis()
-    axes.margins(x=0.2)
-    style(axes, label, "")
-    axes.grid(axis="y", visible=False)
 
 
 def stacked(axes: Any, values: Mapping[str, Mapping[str, float]], label: str, template: str = "{:.3g}") -> None:
@@ -135,8 +203,10 @@ def stacked(axes: Any, values: Mapping[str, Mapping[str, float]], label: str, te
     axes.margins(x=0.2 if template else 0.0)  # room for the totals
     style(axes, label, "")
     axes.grid(axis="y", visible=False)
-    if parts:
-        axes.legend(fontsize=7, ncols=2, loc="upper center", bbox_to_anchor=(0.4, -0.2))
+    if parts and not axes.figure.legends:
+        axes.figure.legend(
+            *axes.get_legend_handles_labels(), fontsize=8, ncols=4, loc="outside lower left", frameon=False
+        )
 
 
 # Files --------------------------------------------------------------------------------------------
@@ -176,13 +246,16 @@ def _render(figure: Figure, panels: Sequence[Panel], form: str) -> bytes:
         "legend.edgecolor": GRID, "legend.framealpha": 0.8, "axes.titleweight": "bold",
     }  # fmt: skip
     with matplotlib.rc_context(settings):
-        height = max(HEIGHT, *(BAR * (panel.bars + 4) for panel in panels))
-        drawing = Drawing(figsize=(WIDTH * columns, height * rows), dpi=150, layout="constrained")
+        height = max(max(LEAST, BAR * (panel.bars + 4)) if panel.bars else HEIGHT for panel in panels)
+        drawing = Drawing(figsize=(2 * WIDTH, height * rows), dpi=150, layout="constrained")
         FigureCanvasAgg(drawing)  # no window system, no global state
         for place, panel in enumerate(panels, start=1):
             axes = drawing.add_subplot(rows, columns, place)
             panel.draw(axes)
-            axes.set_title(panel.title, loc="left")
+            if len(panels) > 1:
+                axes.set_title(panel.title, loc="left")
+        if len(panels) == 1:
+            drawing.suptitle(panels[0].title, x=0.01, ha="left", weight="bold", size=10.5)
         file = io.BytesIO()
         drawing.savefig(file, format=form, metadata={"Date": None} if form == "svg" else None)
     return file.getvalue()

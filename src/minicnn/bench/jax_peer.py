@@ -57,14 +57,17 @@ class JaxTrainer:
         samples: The samples.
         weights: First weights by path, in minicnn's layout and order.
         device: JAX's name of the platform.
+        accuracy: Whether training and the forward pass by itself count hits.
     """
 
-    def __init__(self, settings: Settings, samples: Samples, weights: Weights, device: str = "cpu") -> None:
+    def __init__(
+        self, settings: Settings, samples: Samples, weights: Weights, device: str = "cpu", *, accuracy: bool = True
+    ) -> None:
         import jax
         import jax.numpy as jnp
 
         jax.config.update("jax_default_matmul_precision", "highest")  # float32 means float32 on a GPU, too
-        self.settings, self.samples = settings, samples
+        self.settings, self.samples, self._accuracy = settings, samples, accuracy
         self._device = jax.devices(device)[0]
         self._paths = list(weights)
         put = partial(jax.device_put, device=self._device)
@@ -84,12 +87,13 @@ class JaxTrainer:
 
         rate, momentum, name = self.settings.learning_rate, self.settings.momentum, self.settings.network
 
-        def loss_and_hits(weights: Any, x: Any, y: Any) -> tuple[Any, Any]:
+        def loss_and_hits(weights: Any, x: Any, y: Any, *, accuracy: bool = True) -> tuple[Any, Any]:
             out = logits(name, weights, x if x.dtype == jnp.float32 else x.astype(jnp.float32) / 255)
             chosen = jnp.take_along_axis(jax.nn.log_softmax(out), y[:, None], axis=1)
-            return -chosen.mean(), (out.argmax(1) == y).sum()
+            return -chosen.mean(), (out.argmax(1) == y).sum() if accuracy else jnp.zeros((), jnp.int32)
 
-        differentiate = jax.value_and_grad(loss_and_hits, has_aux=True)
+        in_training = partial(loss_and_hits, accuracy=self._accuracy)
+        differentiate = jax.value_and_grad(in_training, has_aux=True)
 
         def step(state: Any, x: Any, y: Any) -> tuple[Any, Any]:
             weights, velocity, loss_sum, hits_sum = state
@@ -109,13 +113,14 @@ class JaxTrainer:
 
         self._differentiate = jax.jit(differentiate)
         self._judge = jax.jit(loss_and_hits)
+        self._pass = jax.jit(in_training)
         self._step = jax.jit(step, donate_argnums=0)
         self._picked = jax.jit(picked, donate_argnums=0)
         self._epoch = jax.jit(epoch, donate_argnums=0)
         self._times = jax.jit(times, donate_argnums=0)
 
     def train_epoch(self, epoch: int) -> dict[str, float]:
-        """Train for an epoch: "loss", "accuracy", "time_s" and "samples_per_s"."""
+        """Train for an epoch: "loss", "accuracy" if it is counted, "time_s" and "samples_per_s"."""
         shuffle = self._batch < self._count
         order = epoch_order(self._count, shuffle=shuffle, seed=self.settings.seed, epoch=epoch)
         batches = batch_indices(order, self._batch, self.settings.last_batch)
@@ -149,7 +154,8 @@ class JaxTrainer:
 
     def _keep(self, state: Any, seen: int, start: float) -> dict[str, float]:
         self._weights, self._velocity, loss, hits = state
-        values = {"loss": float(loss) / seen, "accuracy": int(hits) / seen}  # waits for the device
+        values = {"loss": float(loss) / seen}  # waits for the device
+        values |= {"accuracy": int(hits) / seen} if self._accuracy else {}
         taken = time.perf_counter() - start
         return {**values, "time_s": taken, "samples_per_s": seen / taken}
 
@@ -159,7 +165,7 @@ class JaxTrainer:
         A loop within JAX would compute it once, since nothing changes from one time to the next.
         """
         for _ in range(times):
-            loss, hits = self._judge(self._weights, *self._data["train"])
+            loss, hits = self._pass(self._weights, *self._data["train"])
         return float(loss), int(hits)
 
     def evaluate(self, part: str) -> dict[str, float]:

@@ -4,35 +4,50 @@ from __future__ import annotations
 
 import re
 
-from minicnn.bench.page import Block, Figure, Section, Table, Words
-from minicnn.bench.report import Chapter, command, machine_facts
+from minicnn.bench.page import Block, Figure, Repeat, Section, Table, Words
+from minicnn.bench.report import Chapter, absent, commands, lacking, machine_facts
 from minicnn.bench.tables import to_markdown
 
+SHOWN, FOLDED = 18, 24  # rows up to which a table is shown, and folded; one that is longer is a file of its own
 
-def to_page(chapter: Chapter, figures: str, method: str = "../method.md") -> str:
+
+def to_page(
+    chapter: Chapter, figures: str, method: str = "../method.md", tables: str = "tables", notes: str = ""
+) -> str:
     """The page as Markdown.
 
     Args:
         chapter: The study as it was carried out.
         figures: Path from the page to the folder of the figures.
         method: Path from it to the page on how is measured.
+        tables: Path from it to the folder of the tables that are files.
+        notes: What else there is to say of the stored results, in Markdown.
     """
-    study, setting = chapter.study, chapter.setting
-    facts = machine_facts(chapter.machine)
-    where = f" ({facts['GPU']})" if facts["GPU"] != "none" else ""
-    lines = [f"# {study.title}{where}", "", f"**{study.question}** Published: {study.source}", ""]
-    lines += [
-        f"This page is generated from stored results of `{command(chapter)}`; [method]({method}) says how.",
-        "",
-    ]
-    lines += [part for block in chapter.page.blocks for part in (_block(block, chapter.name, figures), "")]
-    lines += ["## Machine", ""]
-    lines += [f"- {name}: {value}" for name, value in facts.items()]
-    lines += [f"- GPU at the start: {clocks}" for clocks in setting.clocks]
-    if setting.absent:
-        lines += ["", "Not on this machine:", ""]
-        lines += [f"- `{name}`: {why}" for name, why in setting.absent.items()]
-    return _escaped("\n".join(lines).rstrip() + "\n")
+    lines = [f"# {chapter.study.title}", ""]
+    for block in chapter.page.blocks:
+        text = _repeat(chapter, method, notes) if isinstance(block, Repeat) else _block(block, chapter, figures, tables)
+        lines += [text, ""]
+    lines += ["## Machines", ""]
+    for run in chapter.runs:
+        facts = [f"- {name}: {value}" for name, value in machine_facts(run.machine).items()]
+        facts += [f"- GPU at the start: {clocks}" for clocks in run.setting.clocks]
+        lines += [_folded(f"{run.gpu or run.cpu}", _escaped("\n".join(facts))), ""]
+    missing = [f"- `{name}`: {why}" for name, why in absent(chapter.runs).items()]
+    lines += [_folded("Not on these machines", _escaped("\n".join(missing)))] if missing else []
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def files_of(chapter: Chapter) -> list[Table]:
+    """The tables that are too long for the page."""
+    return [table for table in chapter.page.tables if len(table.rows) > FOLDED]
+
+
+def _repeat(chapter: Chapter, method: str, notes: str) -> str:
+    lines = [f"Source: {chapter.study.source}", "", "## How to repeat it", ""]
+    lines += [f"The page is generated from stored results of these commands; [method]({method}) says how is measured."]
+    lines += ["", "```sh", *commands(chapter), "```"]
+    lines += [f"\n{text}" for text in lacking(chapter)]
+    return _escaped("\n".join(lines)) + (f"\n\n{notes.strip()}" if notes else "")
 
 
 def _escaped(text: str) -> str:
@@ -41,13 +56,25 @@ def _escaped(text: str) -> str:
     return "".join(part if i % 2 else part.replace("<", "&lt;") for i, part in enumerate(parts))
 
 
-def _block(block: Block, study: str, figures: str) -> str:
+def _folded(title: str, text: str) -> str:
+    return f"<details>\n<summary>{_escaped(title)}</summary>\n\n{text}\n\n</details>"
+
+
+def _block(block: Block, chapter: Chapter, figures: str, tables: str) -> str:
     match block:
         case Section():
-            return f"## {block.title}"
+            return _escaped(f"## {block.title}")
         case Words():
-            return block.text
+            return _escaped(block.text)
+        case Table() if len(block.rows) > FOLDED:
+            text = f"[{block.title}]({tables}/{chapter.name}-{block.name}.csv): {len(block.rows)} rows. {block.note}"
+            return _escaped(text.rstrip())
         case Table():
-            return to_markdown(block).rstrip()
+            shown = len(block.rows) <= SHOWN
+            text = _escaped(to_markdown(block, titled=shown).rstrip())
+            return text if shown else _folded(block.title, text)
         case Figure():
-            return f"![{block.title}]({figures}/{study}-{block.name}.svg)\n\n*{block.title}. {block.caption}*"
+            image = f"![{block.title}]({figures}/{chapter.name}-{block.name}.svg)"
+            return _escaped(f"{image}\n\n*{block.caption}*" if block.caption else image)
+        case Repeat():
+            return ""

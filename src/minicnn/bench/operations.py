@@ -11,8 +11,12 @@ from typing import Any
 import numpy as np
 
 from minicnn.backends.base import Array, Backend, Executable, Kernel, TimedLaunches
+from minicnn.bench.timing import stopwatch
 from minicnn.models import Model
 from minicnn.program.graph import Node, Program, Value
+
+RIDGE = 10  # FLOP that take as long as moving a byte; from 8 to 20 on a CPU and on a GPU in float32
+IN_A_ROW_S = 0.002  # for which an operation on a GPU is launched again and again
 
 
 @dataclass(frozen=True)
@@ -25,7 +29,7 @@ class NodeTime:
         phase: "forward", "backward" or "update".
         flops: Floating-point operations.
         bytes_moved: Bytes read and written.
-        seconds: Time of each run, with the device idle before and after.
+        seconds: Time of each run, with the device idle before and after; or the mean of several in a row.
     """
 
     op: str
@@ -67,9 +71,8 @@ def step_times(
         merged: Whether kernels of merged nodes will do.
 
     Returns:
-        "nodes" and all nodes in order, as rewritten by the backend; or "merged" and the kernels in order, each named
-        after the one of its nodes with the most operations, with the operations and bytes of all of them; None if the
-        backend tells neither.
+        "nodes" and all nodes in order, as rewritten by the backend; or "merged" and the nodes of the kernels in order,
+        each kernel's time divided among its nodes by their operations and bytes; None if the backend tells neither.
     """
     nodes: list[Node] = []
     times: list[list[float]] = []
@@ -99,14 +102,21 @@ def step_times(
         found = zip(nodes, times, strict=True)
         return "nodes", [NodeTime(n.op.name, n.scope, n.phase, n.cost.flops, n.cost.bytes, tuple(t)) for n, t in found]
     if merged and isinstance(run, TimedLaunches):
-        return "merged", [_kernel_time(kernel, seconds) for kernel, seconds in run.launch_times(arrays, repeats)]
+        return "merged", [
+            time for nodes, seconds in run.launch_times(arrays, repeats) for time in _split(nodes, seconds)
+        ]
     return None
 
 
-def _kernel_time(nodes: Sequence[Node], seconds: Sequence[float]) -> NodeTime:
-    main = max(nodes, key=lambda node: node.cost.flops)
-    flops, moved = (sum(getattr(node.cost, what) for node in nodes) for what in ("flops", "bytes"))
-    return NodeTime(main.op.name, main.scope, main.phase, flops, moved, tuple(seconds))
+def _split(nodes: Sequence[Node], seconds: Sequence[float]) -> list[NodeTime]:
+    """The time of a kernel divided among its nodes, by what each would take at a roof with its ridge at `RIDGE`."""
+    costs = [node.cost for node in nodes]
+    weights = [max(cost.flops, RIDGE * cost.bytes) for cost in costs]
+    shares = [w / sum(weights) if any(weights) else 1 / len(nodes) for w in weights]
+    return [
+        NodeTime(n.op.name, n.scope, n.phase, cost.flops, cost.bytes, tuple(share * s for s in seconds))
+        for n, cost, share in zip(nodes, costs, shares, strict=True)
+    ]
 
 
 def carry(program: Program, results: Mapping[str, Value]) -> None:
@@ -123,7 +133,8 @@ def apart(backend: Backend, program: Program, arrays: Mapping[str, Array], *, re
     """Time each node of a Program by itself: compiled by the backend as a Program of one node, on the right arrays.
 
     It is what a step would take without merging nodes into kernels and without running them together. Operands are
-    parameters and results are carried, so that both stay where they are: see `carry`.
+    parameters and results are carried, so that both stay where they are: see `carry`. On a GPU each is launched many
+    times in a row, and the mean counts: launching one and waiting for it takes longer than most operations.
 
     Args:
         backend: The backend.
@@ -143,19 +154,16 @@ def apart(backend: Backend, program: Program, arrays: Mapping[str, Array], *, re
         here |= {name: backend.asarray(np.zeros(v.shape, v.dtype)) for name, v in alone.updates.items()}
         run = backend.compile(alone)
         here |= run(here)  # the memory of what was given may be gone
-        seconds = tuple(_seconds(run, here, backend.synchronize) for _ in range(repeats))
+        least_s = 0.0 if backend.device == "cpu" else IN_A_ROW_S
+        seconds = tuple(_seconds(run, here, backend.synchronize, least_s) for _ in range(repeats))
         known |= {id(v): here[f"out{i}"] for i, v in enumerate(node.outputs)}
         found.append(NodeTime(node.op.name, node.scope, node.phase, node.cost.flops, node.cost.bytes, seconds))
     return found
 
 
-def _seconds(run: Executable, arrays: dict[str, Array], synchronize: Callable[[], None]) -> float:
+def _seconds(run: Executable, arrays: dict[str, Array], synchronize: Callable[[], None], least_s: float = 0.0) -> float:
     """Seconds of a run. Its results replace what was given: JAX's can only be waited for while they exist."""
-    synchronize()
-    start = time.perf_counter()
-    arrays |= run(arrays)
-    synchronize()
-    return time.perf_counter() - start
+    return stopwatch(lambda: arrays.update(run(arrays)), synchronize, least_s=least_s)
 
 
 def _timed(function: Kernel, samples: list[float], synchronize: Callable[[], None]) -> Kernel:

@@ -86,13 +86,46 @@ class Table:
 
 
 @dataclass(frozen=True)
+class Claim:
+    """What a source claims, and what became of it.
+
+    Attributes:
+        text: The claim.
+        place: Where it stands in the source.
+        published: The published figure.
+        ours: Our figure; None where it was not measured.
+        holds: Whether ours confirm it; None if they cannot be compared.
+        why: Why that is so.
+    """
+
+    text: str
+    place: str
+    published: str
+    ours: str | None
+    holds: bool | None
+    why: str
+
+    @property
+    def verdict(self) -> str:
+        """Confirmed, refuted or not comparable, in words."""
+        if self.ours is None:
+            return "not measured"
+        return "not comparable" if self.holds is None else "confirmed" if self.holds else "refuted"
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """The place on a page where it says how to carry the study out."""
+
+
+@dataclass(frozen=True)
 class Panel:
     """A part of a figure.
 
     Attributes:
         title: Title.
         draw: Draws into the matplotlib axes that it is given.
-        bars: How many bars lie on each other in it; it is high enough for them.
+        bars: How many rows lie on each other in it; it is high enough for them.
     """
 
     title: str
@@ -117,7 +150,7 @@ class Figure:
     caption: str = ""
 
 
-Block = Section | Words | Table | Figure
+Block = Section | Words | Table | Figure | Repeat
 
 
 @dataclass
@@ -140,6 +173,19 @@ class Page:
         """Add a paragraph."""
         self.blocks.append(Words(text))
 
+    def claims(self, claims: Sequence[Claim]) -> None:
+        """Add the claims of the source with our verdicts, and after them how to repeat the study."""
+        columns = [Column("claim", "claim (where)"), Column("published", "published"), Column("ours", "ours"),
+                   Column("verdict", "verdict"), Column("why", "why")]  # fmt: skip
+        rows = [
+            {"claim": f"{c.text} ({c.place})", "published": c.published, "ours": c.ours, "verdict": c.verdict,
+             "why": c.why}
+            for c in claims
+        ]  # fmt: skip
+        self.section("What was claimed, and what we find")
+        self.table("claims", "The claims of the source", columns, rows)
+        self.blocks.append(Repeat())
+
     def table(
         self, name: str, title: str, columns: Sequence[Column], rows: Sequence[Mapping[str, Cell]], note: str = ""
     ) -> None:
@@ -152,11 +198,16 @@ class Page:
         _unique(name, self.figures)
         self.blocks.append(Figure(name, title, panels, caption))
 
-    def refused(self, reasons: Mapping[str, str]) -> None:
-        """Say which candidates have no figures though they are here: refused, or failed; see `Comparison.out`."""
+    def refused(self, reasons: Mapping[str, str], where: str = "here") -> None:
+        """Say which candidates have no figures though they are here: refused, or failed; see `Comparison.out`.
+
+        Args:
+            reasons: Why, by candidate.
+            where: Where they have none, if not in the whole study.
+        """
         self.refusals |= reasons
         for name, why in reasons.items():
-            self.words(f"`{name}` has no figures here: {why}")
+            self.words(f"`{name}` has no figures {where}: {why}")
 
     @property
     def tables(self) -> list[Table]:
@@ -167,6 +218,12 @@ class Page:
     def figures(self) -> list[Figure]:
         """The figures."""
         return [b for b in self.blocks if isinstance(b, Figure)]
+
+
+def span(values: Sequence[float], template: str = "{:.2f}") -> str:
+    """The least and the largest of some values in words; one of them where they read the same."""
+    low, high = template.format(min(values)), template.format(max(values))
+    return low if low == high else f"{low} to {high}"
 
 
 def _unique(name: str, there: Sequence[Table | Figure]) -> None:

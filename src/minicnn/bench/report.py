@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from minicnn.bench.figures import to_svg
-from minicnn.bench.page import Block, Figure, Page, Section, Table, Words
-from minicnn.bench.study import Setting, Study
+from minicnn.bench.page import Block, Figure, Page, Repeat, Section, Table, Words
+from minicnn.bench.study import Run, Setting, Study
 from minicnn.bench.tables import to_html, words
+
+SHOWN = 18  # rows up to which a table is not folded
 
 STYLE = """
 :root{--ink:#1c1d21;--soft:#5a5d66;--paper:#fdfdfe;--card:#f3f4f6;--line:#d8dade;--link:#0b5ea8;color-scheme:light dark}
@@ -36,7 +38,8 @@ thead th{border-bottom:2px solid var(--soft)}.n{text-align:right;font-variant-nu
 td:first-child{white-space:nowrap}
 figure{margin:1.5rem 0}.panels{display:grid;gap:.6rem;
 grid-template-columns:repeat(auto-fit,minmax(min(100%,21rem),1fr))}
-.panels img{width:100%;max-width:40rem;height:auto;display:block}
+summary{cursor:pointer;font-weight:600}
+.panels img{width:100%;max-width:46rem;height:auto;display:block}
 dl{display:grid;grid-template-columns:max-content 1fr;gap:.1rem 1rem;font-size:.9rem}dt{color:var(--soft)}
 dd{margin:0;overflow-wrap:anywhere}
 @media(max-width:30rem){dl{grid-template-columns:1fr}dd{margin-bottom:.4rem}}
@@ -50,15 +53,13 @@ class Chapter:
     Attributes:
         name: Name of the study.
         study: The study.
-        setting: How it was carried out.
-        machine: Machine and versions.
+        runs: How, on what, and with what results it was carried out.
         page: What was found.
     """
 
     name: str
     study: Study
-    setting: Setting
-    machine: Mapping[str, Any]
+    runs: Sequence[Run]
     page: Page
 
 
@@ -68,36 +69,51 @@ def to_html_page(chapters: Sequence[Chapter]) -> str:
     Args:
         chapters: The studies; the machine at the top is that of the first.
     """
-    machine = chapters[0].machine
+    machine = chapters[0].runs[0].machine
     links = "".join(f"<a href='#{html.escape(c.name)}'>{html.escape(c.name)}</a>" for c in chapters)
     body = "".join(_chapter(c, machine) for c in chapters)
-    repeat = "\n".join(command(c) for c in chapters)
     title = html.escape(", ".join(c.name for c in chapters))
     return (
         "<!doctype html>\n<html lang=en><head><meta charset=utf-8>"
         "<meta name=viewport content='width=device-width,initial-scale=1'>"
         f"<title>minicnn: {title}</title><style>{STYLE}</style></head>\n<body><main>"
-        f"<h1>minicnn, measured</h1><nav>{links}<a href='#repeat'>how to repeat it</a></nav>\n"
-        f"{_machine(machine)}{body}<h2 id=repeat>How to repeat it</h2>"
-        "<p>With the versions named above installed, on a machine that does nothing else. "
-        "Finished measurements are kept in the folder of the results: an interrupted study goes on.</p>"
-        f"<pre><code>{html.escape(repeat)}</code></pre></main></body></html>\n"
+        f"<h1>minicnn, measured</h1><nav>{links}</nav>\n{_machine(machine)}{body}</main></body></html>\n"
     )
 
 
-def command(chapter: Chapter) -> str:
-    """The command that carries a study out as it was."""
-    setting, study = chapter.setting, chapter.study
+def commands(chapter: Chapter) -> list[str]:
+    """The commands that carry a study out as it was."""
+    return [command(chapter.name, chapter.study, run.setting) for run in chapter.runs]
+
+
+def command(name: str, study: Study, setting: Setting) -> str:
+    """The command that carries a study out with a setting."""
     usual = vars(study.quick if setting.quick else study.full)
-    parts = ["minicnn study", chapter.name, *(["--quick"] if setting.quick else [])]
+    parts = ["minicnn study", name, *(["--quick"] if setting.quick else [])]
     if setting.only:
         parts.append(f"--backends {','.join(setting.only)}")
     if setting.data != study.data:
         parts += [f"--data {name}" for name in setting.data]
-    for name, value in vars(setting.sizes).items():
-        if value != usual[name]:
-            parts.append(f"--set {name}={','.join(map(str, value)) if isinstance(value, tuple) else value}")
+    for size, value in vars(setting.sizes).items():
+        if value != usual[size]:
+            parts.append(f"--set {size}={','.join(map(str, value)) if isinstance(value, tuple) else value}")
     return " ".join(parts)
+
+
+def lacking(chapter: Chapter) -> list[str]:
+    """What was not measured, in sentences, with the command that takes it."""
+    return [
+        f"Not measured yet on the machine with {run.gpu or run.cpu}: {', '.join(f'`{name}`' for name in lacks)}. "
+        f"`{command(chapter.name, chapter.study, run.setting)}` takes what is missing."
+        for run in chapter.runs
+        if (lacks := run.lacks(chapter.study))
+    ]
+
+
+def absent(runs: Sequence[Run]) -> dict[str, str]:
+    """Candidates that no machine could run, with the reason."""
+    there = {name for run in runs for name in run.setting.candidates}
+    return {name: why for run in runs for name, why in run.setting.absent.items() if name not in there}
 
 
 def machine_facts(machine: Mapping[str, Any]) -> dict[str, str]:
@@ -123,22 +139,34 @@ def _machine(machine: Mapping[str, Any]) -> str:
 def _chapter(chapter: Chapter, machine: Mapping[str, Any]) -> str:
     study = chapter.study
     parts = [f"<section id='{html.escape(chapter.name)}'><h2>{html.escape(study.title)}</h2>"]
-    parts.append(f"<p><strong>{words(study.question)}</strong></p><p class=note>Published: {words(study.source)}</p>")
-    if chapter.machine != machine:
-        parts.append(f"<p>This study ran elsewhere:</p>{_machine(chapter.machine)}")
-    if chapter.setting.clocks:
-        parts.append(f"<p class=note>GPU at the start: {html.escape('; '.join(chapter.setting.clocks))}</p>")
-    parts += [_block(block) for block in chapter.page.blocks]
-    if chapter.setting.absent:
-        items = "".join(
-            f"<li><code>{html.escape(n)}</code>: {html.escape(why)}</li>" for n, why in chapter.setting.absent.items()
-        )
+    parts += [_repeat(chapter) if isinstance(block, Repeat) else _block(block) for block in chapter.page.blocks]
+    for run in chapter.runs:
+        if run.machine != machine:
+            parts.append(f"<p>This study ran elsewhere:</p>{_machine(run.machine)}")
+        if run.setting.clocks:
+            parts.append(f"<p class=note>GPU at the start: {html.escape('; '.join(run.setting.clocks))}</p>")
+    if missing := absent(chapter.runs):
+        items = "".join(f"<li><code>{html.escape(n)}</code>: {html.escape(why)}</li>" for n, why in missing.items())
         parts.append(f"<h3>Not on this machine</h3><ul class=note>{items}</ul>")
     return "\n".join(parts) + "</section>\n"
 
 
+def _repeat(chapter: Chapter) -> str:
+    code = html.escape("\n".join(commands(chapter)))
+    return (
+        f"<p class=note>Source: {words(chapter.study.source)}</p><h3>How to repeat it</h3>"
+        "<p>With the versions named on this page installed, on a machine that does nothing else. "
+        "Finished measurements are kept in the folder of the results: an interrupted study goes on.</p>"
+        f"<pre><code>{code}</code></pre>" + "".join(f"<p>{words(text)}</p>" for text in lacking(chapter))
+    )
+
+
 def _block(block: Block) -> str:
     match block:
+        case Repeat():
+            return ""
+        case Table() if len(block.rows) > SHOWN:
+            return f"<details><summary>{words(block.title)}</summary>{to_html(block)}</details>"
         case Section():
             return f"<h3>{words(block.title)}</h3>"
         case Words():
@@ -155,5 +183,5 @@ def _figure(figure: Figure) -> str:
         data = base64.b64encode(to_svg(figure, [panel]).encode()).decode()
         label = html.escape(f"{figure.title}: {panel.title}", quote=True)
         images += f'<img alt="{label}" src="data:image/svg+xml;base64,{data}">'
-    caption = f"<strong>{words(figure.title)}.</strong> {words(figure.caption)}"
+    caption = words(figure.caption)
     return f"<figure><div class=panels>{images}</div><figcaption>{caption}</figcaption></figure>"

@@ -11,6 +11,8 @@ from typing import Any
 
 from minicnn.files import read_json, write_file
 
+NOT_MEASURED = "not measured yet"
+
 
 @dataclass(frozen=True)
 class Record:
@@ -60,7 +62,7 @@ class Store:
         try:
             value = read_json(path)
         except FileNotFoundError:
-            return "not measured yet"
+            return NOT_MEASURED
         except (OSError, ValueError) as error:
             return f"{path} cannot be read ({error})"
         parts = value if isinstance(value, dict) else {}

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from minicnn.bench.candidates import is_name
+from minicnn.bench.candidates import is_name, on_gpu
 from minicnn.bench.page import Missing, Page
-from minicnn.bench.store import Record, Store
+from minicnn.bench.store import NOT_MEASURED, Record, Store
 
 Results = Mapping[str, Any]
+PEER_NAMES = {"torch.nn": "PyTorch modules", "torch.nn-loader": "PyTorch DataLoader", "jax.lax": "plain JAX"}
 SETTING = "setting"  # name of the record that says how a study was carried out
 
 
@@ -52,6 +53,46 @@ class Setting:
 
 
 @dataclass(frozen=True)
+class Run:
+    """A study as it was carried out on one machine.
+
+    Attributes:
+        setting: How.
+        results: What was measured, by name; what was not is not there.
+        machine: Machine and versions, as plain data.
+    """
+
+    setting: Setting
+    results: Results
+    machine: Mapping[str, Any]
+
+    @property
+    def cpu(self) -> str:
+        """The CPU in a word or two: how many cores it has."""
+        return f"{self.machine['cores']} cores"
+
+    @property
+    def gpu(self) -> str | None:
+        """The GPU in a word or two; None without."""
+        found = (device for name, device in self.machine["devices"].items() if "cuda" in name)
+        return next((device.removeprefix("NVIDIA ") for device in found), None)
+
+    def where(self, candidate: str) -> str:
+        """What a candidate ran on, in a word or two."""
+        return (self.gpu or "GPU") if on_gpu(candidate.partition(" / ")[0]) else self.cpu
+
+    def label(self, candidate: str) -> str:
+        """A candidate and what it ran on, for rows and marks."""
+        name, slash, how = candidate.partition(" / ")
+        library = name.partition(":")[0]
+        return f"{PEER_NAMES.get(library, library)}, {self.where(candidate)}{slash}{how}"
+
+    def lacks(self, study: Study) -> list[str]:
+        """Names of the study's measurements that were not made in it."""
+        return [m.name for m in study.measurements(self.setting) if m.name not in self.results]
+
+
+@dataclass(frozen=True)
 class Measurement:
     """Something to measure and to keep: what must come out of one run, as small as that allows.
 
@@ -78,7 +119,7 @@ class Study:
         quick: Sizes that take minutes on two cores.
         data: Data sets that it is about.
         measurements: What there is to measure for a setting, in order.
-        present: Puts tables, figures and words on a page, from results alone.
+        present: Puts answer, figures, claims and tables on a page, from the results of one or several machines alone.
         others: Other data sets that it can work with.
         peers: Peers that take part: see `minicnn.bench.candidates.PEERS`.
     """
@@ -90,7 +131,7 @@ class Study:
     quick: Any
     data: tuple[str, ...]
     measurements: Callable[[Setting], Iterator[Measurement]]
-    present: Callable[[Page, Setting, Results], None]
+    present: Callable[[Page, Sequence[Run]], None]
     others: tuple[str, ...] = ()
     peers: tuple[str, ...] = ()
 
@@ -144,14 +185,11 @@ def measure(study: Study, setting: Setting, store: Store, say: Callable[[str], N
         say(f"{place}: {time.perf_counter() - start:.0f} s")
 
 
-def recall(study: Study, store: Store) -> tuple[Setting, Results, Mapping[str, Any]]:
-    """What a store holds of a study.
-
-    Returns:
-        The setting, the results by name, and the machine.
+def recall(study: Study, store: Store) -> Run:
+    """What a store holds of a study; a measurement that it does not hold is left out.
 
     Raises:
-        ValueError: If something is not there.
+        ValueError: If it holds none, or one that cannot be read.
     """
     record = store.read(SETTING)
     if isinstance(record, str):
@@ -160,10 +198,13 @@ def recall(study: Study, store: Store) -> tuple[Setting, Results, Mapping[str, A
     results = {}
     for measurement in study.measurements(setting):
         found = store.read(measurement.name)
-        if isinstance(found, str):
+        if isinstance(found, Record):
+            results[measurement.name] = found.result
+        elif found != NOT_MEASURED:
             raise _incomplete(found)
-        results[measurement.name] = found.result
-    return setting, results, record.stamp
+    if not results:
+        raise _incomplete(NOT_MEASURED)
+    return Run(setting, results, record.stamp)
 
 
 def _setting(study: Study, kept: Any) -> Setting:
@@ -208,7 +249,7 @@ def _alike(value: Any, usual: Any) -> bool:
 
 
 def _incomplete(reason: str) -> ValueError:
-    message = f"Stored results are complete. Received: {reason}. Run the study without --stored first."
+    message = f"Stored results are there, and can be read. Received: {reason}. Run the study without --stored first."
     return ValueError(message)
 
 

@@ -47,10 +47,10 @@ def _plain(cell: Cell) -> Any:
     return asdict(cell) if isinstance(cell, Spread) else cell
 
 
-def to_markdown(table: Table) -> str:
-    """A Markdown table, with its title above and its notes below."""
+def to_markdown(table: Table, *, titled: bool = True) -> str:
+    """A Markdown table, with its title above unless it is not wanted, and its notes below."""
     right = [_is_numeric(table, c) for c in table.columns]
-    lines = [f"**{table.title}**", "", _line([c.head for c in table.columns])]
+    lines = [*([f"**{table.title}**", ""] if titled else []), _line([c.head for c in table.columns])]
     lines.append(_line(["---:" if r else "---" for r in right]))
     lines += [_line([_marked(table, c, row.get(c.key), "{}") for c in table.columns]) for row in table.rows]
     lines += ["", *([table.note, ""] if table.note else [])]

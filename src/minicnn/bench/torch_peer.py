@@ -103,12 +103,16 @@ class TorchTrainer:
         samples: The samples.
         weights: First weights by path, in minicnn's layout and order.
         device: PyTorch's name of the device.
+        accuracy: Whether training and the forward pass by itself count hits.
     """
 
-    def __init__(self, settings: Settings, samples: Samples, weights: Weights, device: str = "cpu") -> None:
+    def __init__(
+        self, settings: Settings, samples: Samples, weights: Weights, device: str = "cpu", *, accuracy: bool = True
+    ) -> None:
         import torch
 
         at_its_best()
+        self._accuracy = accuracy
         self.settings, self.samples, self.device = settings, samples, torch.device(device)
         self._dtype = getattr(torch, settings.precision)
         model = network(settings.network, samples.input_shape, samples.num_classes)
@@ -137,12 +141,12 @@ class TorchTrainer:
     def _floating(self, x: Any) -> Any:
         return x if x.is_floating_point() else x.to(self._dtype) / 255
 
-    def _forward(self, x: Any, y: Any) -> tuple[Any, Any]:
-        """Mean loss and number of hits."""
+    def _forward(self, x: Any, y: Any, *, accuracy: bool = True) -> tuple[Any, Any]:
+        """Mean loss and number of hits; 0 hits if they are not counted."""
         from torch import nn
 
         logits = self._model(self._floating(x))
-        return nn.functional.cross_entropy(logits, y), (logits.argmax(1) == y).sum()
+        return nn.functional.cross_entropy(logits, y), (logits.argmax(1) == y).sum() if accuracy else 0
 
     def batches(self, epoch: int) -> list[np.ndarray[Any, Any]]:
         """Indices of the samples of each batch of an epoch, the same as minicnn's."""
@@ -167,14 +171,14 @@ class TorchTrainer:
 
     def step(self, x: Any, y: Any) -> tuple[Any, Any]:
         """One training step; mean loss and number of hits before it."""
-        loss, hits = self._forward(x, y)
+        loss, hits = self._forward(x, y, accuracy=self._accuracy)
         self._optimizer.zero_grad()
         loss.backward()
         self._optimizer.step()
         return loss.detach(), hits
 
     def train(self, batches: Iterable[tuple[Any, Any]]) -> dict[str, float]:
-        """Train on batches: "loss", "accuracy", "time_s" and "samples_per_s"."""
+        """Train on batches: "loss", "accuracy" if it is counted, "time_s" and "samples_per_s"."""
         import torch
 
         start = time.perf_counter()
@@ -184,9 +188,11 @@ class TorchTrainer:
         for x, y in batches:
             loss, hits = self.step(x, y)
             loss_sum += loss * len(y)
-            hits_sum += hits
+            if self._accuracy:
+                hits_sum += hits
             seen += len(y)
-        values = {"loss": float(loss_sum) / seen, "accuracy": int(hits_sum) / seen}  # waits for the device
+        values = {"loss": float(loss_sum) / seen}  # waits for the device
+        values |= {"accuracy": int(hits_sum) / seen} if self._accuracy else {}
         taken = time.perf_counter() - start
         return {**values, "time_s": taken, "samples_per_s": seen / taken}
 
@@ -196,7 +202,7 @@ class TorchTrainer:
 
         with torch.no_grad():
             for x, y in self.whole(times):
-                loss, hits = self._forward(x, y)
+                loss, hits = self._forward(x, y, accuracy=self._accuracy)
         return float(loss), int(hits)
 
     def evaluate(self, part: str) -> dict[str, float]:
@@ -244,17 +250,21 @@ class LoaderTrainer(TorchTrainer):
         *,
         workers: int = 0,
         pinned: bool = False,
+        accuracy: bool = True,
     ) -> None:
-        super().__init__(settings, samples, weights, device)
-        self._options: dict[str, Any] = {"num_workers": workers, "pin_memory": pinned}
-
-    def chosen(self, epoch: int) -> Iterator[tuple[Any, Any]]:
-        """See `TorchTrainer.chosen`."""
+        super().__init__(settings, samples, weights, device, accuracy=accuracy)
         from torch.utils.data import DataLoader
 
-        images = Images(self.samples["x_train"], self.samples["y_train"], self.settings.precision)
-        batches = [index.tolist() for index in self.batches(epoch)]
-        for x, y in DataLoader(images, batch_sampler=batches, **self._options):
+        images = Images(samples["x_train"], samples["y_train"], settings.precision)
+        self._next: list[list[int]] = []  # indices of the batches of the epoch that comes
+        self._loader = DataLoader(
+            images, batch_sampler=self._next, num_workers=workers, pin_memory=pinned, persistent_workers=workers > 0
+        )
+
+    def chosen(self, epoch: int) -> Iterator[tuple[Any, Any]]:
+        """See `TorchTrainer.chosen`; the workers live from epoch to epoch."""
+        self._next[:] = [index.tolist() for index in self.batches(epoch)]
+        for x, y in self._loader:
             x = x.to(self.device, memory_format=self._order, non_blocking=True)
             yield x, y.to(self.device, non_blocking=True)
 

@@ -7,7 +7,7 @@ same batches.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -50,22 +50,39 @@ def gradient_tolerance(settings: Settings) -> float:
     return tolerance(settings.precision, longest)[0]
 
 
-def trainer(
-    name: str, settings: Settings, options: Mapping[str, Any] | None = None, *, scaled: bool = False
-) -> Trainer:
+@dataclass(frozen=True)
+class Work:
+    """What a training step is to do beside the step itself, and what is done before the training.
+
+    Attributes:
+        scaled: Whether images are scaled to 0 .. 1 before the training, rather than in each step.
+        rows: Whether images are rows of numbers before the training. In a step minicnn's models copy them, as no
+            operation returns a view; PyTorch and JAX need no copy.
+        accuracy: Whether steps, and the forward pass by itself, compute the accuracy beside the loss.
+    """
+
+    scaled: bool = False
+    rows: bool = False
+    accuracy: bool = True
+
+
+USUAL = Work()
+
+
+def trainer(name: str, settings: Settings, options: Mapping[str, Any] | None = None, *, work: Work = USUAL) -> Trainer:
     """The trainer of a candidate.
 
     Args:
         name: Name of the candidate.
         settings: What to train and how.
         options: Further arguments: of the backend for one of minicnn's, of the trainer for a peer.
-        scaled: Whether the images are scaled to 0 .. 1 before the training, rather than in each step.
+        work: What a step does.
     """
     library = name.partition(":")[0]
     kind: type[Trainer] = {"torch.nn": TorchPeer, "torch.nn-loader": TorchPeer, "jax.lax": JaxPeer}.get(
         library, ModelTrainer
     )
-    return kind(name, settings, dict(options or {}), scaled)
+    return kind(name, settings, dict(options or {}), work)
 
 
 class Trainer:
@@ -75,18 +92,18 @@ class Trainer:
         name: Name of the candidate.
         settings: What to train and how.
         options: See `trainer`.
-        scaled: See `trainer`.
+        work: See `trainer`.
     """
 
-    def __init__(self, name: str, settings: Settings, options: Mapping[str, Any], scaled: bool) -> None:
+    def __init__(self, name: str, settings: Settings, options: Mapping[str, Any], work: Work) -> None:
         self.bare_mb = resident() / MB
-        self.settings, self.options = settings, options
+        self.settings, self.options, self.work = settings, options, work
         self.backend: Backend = open_candidate(name, {} if name.partition(":")[0] in PEERS else options)
         _warm_up(self.backend)
         let_go()
         self.library_mb = resident() / MB
         found = job.load_samples(settings)
-        self.samples = found.scaled() if scaled else found
+        self.samples = found.scaled() if work.scaled else found
         del found
         let_go()
         self.settings = job.concrete(settings, self.samples)
@@ -117,7 +134,7 @@ class Trainer:
             awaken(self.backend, partial(self._evaluate, self._tested))
 
     def evaluate(self, part: str = "test") -> dict[str, float]:
-        """Loss and accuracy on "test" or "val" samples, and the seconds that it took."""
+        """Accuracy on "test" or "val" samples, loss where steps compute the accuracy too, and the seconds taken."""
         self._awaken()
         self._tested = part
         found: dict[str, float] = {}
@@ -188,9 +205,11 @@ def open_candidate(name: str, options: Mapping[str, Any]) -> Backend:
 class ModelTrainer(Trainer):
     """A minicnn model on one of its backends, trained by `fit`."""
 
-    def __init__(self, name: str, settings: Settings, options: Mapping[str, Any], scaled: bool) -> None:
-        super().__init__(name, settings, options, scaled)
-        self.model = job.make_model(self.settings, self.samples, self.backend)
+    def __init__(self, name: str, settings: Settings, options: Mapping[str, Any], work: Work) -> None:
+        super().__init__(name, settings, options, work)
+        self.samples = self.samples.in_rows() if work.rows else self.samples
+        metrics = ("accuracy",) if work.accuracy else ()
+        self.model = job.make_model(self.settings, self.samples, self.backend, metrics)
         self.x, self.y = self.samples["x_train"], self.samples["y_train"]
         if self.backend.keeps(self.x.nbytes + self.y.nbytes):  # on the device once and for all
             self.x, self.y = self.backend.asarray(self.x), self.backend.asarray(self.y)
@@ -217,6 +236,8 @@ class ModelTrainer(Trainer):
     def _evaluate(self, part: str) -> dict[str, float]:
         batch = min(self.settings.batch_size or 0, len(self.samples[f"x_{part}"]))
         x, y = self.samples[f"x_{part}"], self.samples[f"y_{part}"]
+        if not self.work.accuracy:
+            return {"accuracy": float((self.model.predict(x, batch).argmax(1) == y).mean())}
         found: dict[str, float] = self.model.evaluate(x, y, batch, return_dict=True)
         return found
 
@@ -225,9 +246,11 @@ class ModelTrainer(Trainer):
         program = self.model.program("train", batch_size=len(self.x))
         given = {"x": self.x, "y": self.y, "learning_rate": np.asarray(self.settings.learning_rate, np.float32)}
         arrays = step_inputs(self.model, program, given)
-        found = step_times(self.backend, program, arrays, repeats=repeats, merged=False)
-        if found is not None:
-            return {"apart": False, "nodes": [asdict(node) for node in found[1]]}
+        # Beside a host that waits after each, a GPU's operations all take as long as launching one and waiting for it.
+        if self.backend.device == "cpu":
+            found = step_times(self.backend, program, arrays, repeats=repeats, merged=False)
+            if found is not None:
+                return {"apart": False, "nodes": [asdict(node) for node in found[1]]}
         program, arrays = self.model.program("train", batch_size=len(self.x)), step_inputs(self.model, program, given)
         return {"apart": True, "nodes": [asdict(n) for n in apart(self.backend, program, arrays, repeats=repeats)]}
 
@@ -237,7 +260,7 @@ class ModelTrainer(Trainer):
         return {**super().account(), "plan": {**plan.by_kind, "arena": plan.arena_bytes, "peak": plan.peak_bytes}}
 
     def _forward(self, passes: int) -> object:
-        return self.model.evaluate([(self.x, self.y)] * passes)
+        return self.model.evaluate([(self.x, self.y)] * passes, return_dict=True)
 
     def _epoch(self) -> Row:
         return self._fit()
@@ -260,7 +283,8 @@ class ModelTrainer(Trainer):
 
 
 def _row(history: Mapping[str, Any]) -> Row:
-    return {key: float(history[key][-1]) for key in ("loss", "accuracy", "time_s", "samples_per_s")}
+    keys = ("loss", "accuracy", "time_s", "samples_per_s")
+    return {key: float(history[key][-1]) for key in keys if key in history}
 
 
 class _StopAtOnce(Callback):
@@ -274,13 +298,13 @@ class _StopAtOnce(Callback):
 class TorchPeer(Trainer):
     """PyTorch's own modules: with the data on the device, or through a DataLoader."""
 
-    def __init__(self, name: str, settings: Settings, options: Mapping[str, Any], scaled: bool) -> None:
-        super().__init__(name, settings, options, scaled)
+    def __init__(self, name: str, settings: Settings, options: Mapping[str, Any], work: Work) -> None:
+        super().__init__(name, settings, options, work)
         from minicnn.bench.torch_peer import LoaderTrainer, TorchTrainer
 
         kind = LoaderTrainer if name.startswith("torch.nn-loader") else TorchTrainer
         self.peer = kind(self.settings, self.samples, first_weights(self.settings, self.samples),
-                         self.backend.device, **self.options)  # fmt: skip
+                         self.backend.device, accuracy=work.accuracy, **self.options)  # fmt: skip
 
     def probe(self, epoch: int = 0) -> Probe:
         """See `Trainer.probe`; the batch comes as in training, through the loader if there is one."""
@@ -303,12 +327,12 @@ class TorchPeer(Trainer):
 class JaxPeer(Trainer):
     """Plain JAX: functions of arrays, jitted."""
 
-    def __init__(self, name: str, settings: Settings, options: Mapping[str, Any], scaled: bool) -> None:
-        super().__init__(name, settings, options, scaled)
+    def __init__(self, name: str, settings: Settings, options: Mapping[str, Any], work: Work) -> None:
+        super().__init__(name, settings, options, work)
         from minicnn.bench.jax_peer import JaxTrainer
 
         weights = first_weights(self.settings, self.samples)
-        self.peer = JaxTrainer(self.settings, self.samples, weights, self.backend.device)
+        self.peer = JaxTrainer(self.settings, self.samples, weights, self.backend.device, accuracy=work.accuracy)
 
     def probe(self, epoch: int = 0) -> Probe:
         """See `Trainer.probe`."""

@@ -57,10 +57,14 @@ RESULTS = "results"  # folder of the stored results, in the folder of all that i
     "--docs", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
     help="Write a Markdown page for each study into this folder, instead of files and report.",
 )  # fmt: skip
+@click.option(
+    "--beside", multiple=True, type=click.Path(file_okay=False, exists=True, path_type=Path), metavar="DIR",
+    help="With --stored: folder of another machine's results, for the same page; may be given several times.",
+)  # fmt: skip
 @click.pass_context
 def study(
     ctx: click.Context, /, names: Sequence[str], out: Path, again: bool, measure_only: bool, stored: bool,
-    docs: Path | None, **options: Any,
+    docs: Path | None, beside: Sequence[Path], **options: Any,
 ) -> None:  # fmt: skip
     """Carry out studies by NAME, or "all" of them: measure, fill their tables, draw their figures.
 
@@ -71,6 +75,9 @@ def study(
     """
     if measure_only and (stored or docs is not None):
         message = "--measure-only presents nothing. Received: --stored or --docs with it. Give one of them."
+        raise click.UsageError(message, ctx)
+    if beside and not stored:
+        message = "--beside is for results that are stored. Received: --beside without --stored. Give both, or neither."
         raise click.UsageError(message, ctx)
     require(*(() if measure_only else ("matplotlib",)), "psutil")
     everything = ALL in names
@@ -85,7 +92,11 @@ def study(
         if measure_only:
             click.echo(f"{out / RESULTS}: {', '.join(chosen)}")
             return
-    chapters = [_recalled(n, known[n]) for n in chosen if not (stored and everything) or n in there]
+    chapters = [
+        _recalled(n, known[n], *(Store(folder / RESULTS / n, {}) for folder in beside))
+        for n in chosen
+        if not (stored and everything) or n in there
+    ]
     if not chapters:
         message = f"The folder holds results of a study. Received: {out} without. Run one without --stored first."
         raise click.ClickException(message)
@@ -198,13 +209,14 @@ def _as_written(name: str) -> Iterator[None]:
         raise ValueError(message) from error
 
 
-def _recalled(name: str, store: Store) -> Chapter:
+def _recalled(name: str, *stores: Store) -> Chapter:
     opened, page = studies.get_study(name), Page()
     with _as_written(name):
-        setting, results, found = recall(opened, store)
-        report.machine_facts(found)
-        opened.present(page, setting, results)
-    return Chapter(name, opened, setting, found, page)
+        runs = [recall(opened, store) for store in stores]
+        for run in runs:
+            report.machine_facts(run.machine)
+        opened.present(page, runs)
+    return Chapter(name, opened, runs, page)
 
 
 def _write_report(path: Path, chapters: list[Chapter], others: Sequence[tuple[str, Store]]) -> None:
@@ -233,11 +245,13 @@ def _write_files(chapter: Chapter, folder: Path) -> None:
 
 
 def _write_docs(chapter: Chapter, folder: Path) -> None:
-    """A page for the documentation, with its figures."""
-    above = next((up for up in ("..", "../..") if (folder / up / "method.md").exists()), "..")
-    write_file(
-        folder / f"{chapter.name}.md", markdown.to_page(chapter, "figures", f"{above}/method.md").encode(), folders=True
-    )
+    """A page for the documentation, with its figures, its longest tables as files, and the notes that lie there."""
+    notes = folder / "notes" / f"{chapter.name}.md"
+    text = markdown.to_page(chapter, "figures", notes=notes.read_text("utf-8") if notes.exists() else "")
+    write_file(folder / f"{chapter.name}.md", text.encode(), folders=True)
+    for table in markdown.files_of(chapter):
+        path = folder / "tables" / f"{chapter.name}-{table.name}.csv"
+        write_file(path, tables.to_csv(table).encode(), folders=True)
     for figure in chapter.page.figures:
         write_file(
             folder / "figures" / f"{chapter.name}-{figure.name}.svg", figures.to_svg(figure).encode(), folders=True

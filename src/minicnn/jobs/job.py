@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,14 @@ class Samples:
 
     def scaled(self) -> Samples:
         """The same with images as float32 from 0 to 1."""
-        made = {id(a): a.astype(np.float32) / np.float32(255) for n, a in self.arrays.items() if n.startswith("x_")}
+        return self._with_images(lambda a: a.astype(np.float32) / np.float32(255))
+
+    def in_rows(self) -> Samples:
+        """The same with images as rows of numbers (N, H * W * C)."""
+        return self._with_images(lambda a: a.reshape(len(a), -1))
+
+    def _with_images(self, change: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]) -> Samples:
+        made = {id(a): change(a) for n, a in self.arrays.items() if n.startswith("x_")}
         return replace(self, arrays={n: made.get(id(a), a) for n, a in self.arrays.items()})
 
     @property
@@ -82,27 +89,32 @@ def load_samples(settings: Settings) -> Samples:
             f"of {settings.data}. Hold out fewer."
         )
         raise ValueError(message)
-    held = _spread(total, settings.hold_out)
+    held = drawn(total, settings.hold_out, settings.seed)
     rest = np.setdiff1d(np.arange(total), held) if len(held) else slice(None)
     arrays: Arrays = {}
     for axis in "xy":
         train, test = getattr(found, f"{axis}_train"), getattr(found, f"{axis}_test")
-        arrays[f"{axis}_train"] = _at_most(train[rest], settings.samples)
-        arrays[f"{axis}_test"] = _at_most(test, settings.samples)
-        arrays[f"{axis}_val"] = _at_most(train[held], settings.samples) if len(held) else arrays[f"{axis}_test"]
+        arrays[f"{axis}_train"] = _at_most(train[rest], settings)
+        arrays[f"{axis}_test"] = _at_most(test, settings)
+        arrays[f"{axis}_val"] = _at_most(train[held], settings) if len(held) else arrays[f"{axis}_test"]
     if not len(arrays["x_val"]):
         message = f"There are samples to validate on. Received: {settings.data} without test images. Give --hold-out."
         raise ValueError(message)
     return Samples(arrays, found.num_classes)
 
 
-def _spread(total: int, count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """`count` of `total` indices, spread evenly, as data sets may be sorted by class."""
-    return np.arange(count) * total // max(count, 1)
+def drawn(total: int, count: int, seed: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """`count` of `total` indices, drawn at random and in order.
+
+    Every n-th would do neither where samples are sorted by class nor where their places alternate: in MNIST's training
+    set those at even places are harder than those at odd ones.
+    """
+    return np.sort(np.random.default_rng(seed).permutation(total)[:count])
 
 
-def _at_most(array: np.ndarray[Any, Any], count: int | None) -> np.ndarray[Any, Any]:
-    return array if count is None or count >= len(array) else array[_spread(len(array), count)]
+def _at_most(array: np.ndarray[Any, Any], settings: Settings) -> np.ndarray[Any, Any]:
+    count = settings.samples
+    return array if count is None or count >= len(array) else array[drawn(len(array), count, settings.seed)]
 
 
 def open_backend(name: str | None, precision: str) -> Backend:
@@ -124,7 +136,7 @@ def open_backend(name: str | None, precision: str) -> Backend:
     return backend
 
 
-def make_model(settings: Settings, samples: Samples, backend: Backend) -> Model:
+def make_model(settings: Settings, samples: Samples, backend: Backend, metrics: Sequence[str] = ("accuracy",)) -> Model:
     """The network, compiled: SGD on the mean cross-entropy of logits."""
     kind = samples["x_train"].dtype.name
     model = zoo.get_model(
@@ -133,7 +145,7 @@ def make_model(settings: Settings, samples: Samples, backend: Backend) -> Model:
     )  # fmt: skip
     model.compile(
         SGD(settings.learning_rate, momentum=settings.momentum), SparseCategoricalCrossentropy(from_logits=True),
-        ["accuracy"], precision=settings.precision,
+        list(metrics), precision=settings.precision,
     )  # fmt: skip
     return model
 

@@ -45,6 +45,14 @@ class Spread:
         low, median, high = (float(q) for q in np.quantile(np.asarray(samples, np.float64) * factor, (0.25, 0.5, 0.75)))
         return cls(median, low, high, len(samples))
 
+    def scaled(self, factor: float) -> Spread:
+        """The same in another unit."""
+        return replace(self, median=factor * self.median, low=factor * self.low, high=factor * self.high)
+
+    def less(self, amount: float) -> Spread:
+        """The same without a part that all samples have."""
+        return replace(self, median=self.median - amount, low=self.low - amount, high=self.high - amount)
+
     @classmethod
     def after_first(cls, samples: Sequence[float], factor: float = 1.0, *, rate: bool = False) -> Spread:
         """The same of all but the first, in which a library may still compile; of that alone if it is the only one.

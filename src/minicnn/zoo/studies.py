@@ -12,7 +12,7 @@ def mlp(x: SymbolicTensor, num_classes: int, *, hidden_units: int = 10) -> Symbo
 
     A. Sapra, Performance Benchmarking of CNN Implementation: CPU vs. CUDA, Thapar Institute, 2025.
     """
-    x = Flatten(name="flatten")(x)
+    x = Flatten(name="flatten")(x) if len(x.shape) > 2 else x
     x = Dense(hidden_units, "relu", kernel_initializer="he_normal", name="hidden")(x)
     return classifier(x, num_classes)
 

@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
-from minicnn.bench import Measurement, Page, Results, Setting, Study
+from minicnn.bench import Measurement, Setting, Study
 from minicnn.bench.candidates import PEERS
 from minicnn.ops.strategies import Problem
-from minicnn.studies.convolution import breakdown, layer_pages, strategy_pages, sweeps
+from minicnn.studies.convolution import breakdown, pages, strategy_pages, sweeps
 
 NETWORKS = {"alexnet": 224, "overfeat": 231, "vgg16": 224, "googlenet": 224}  # with the sides of their images
 CLASSES = 1000
@@ -120,15 +120,6 @@ def measurements(setting: Setting) -> Iterator[Measurement]:
         yield Measurement(f"layers-{name}", {**given, "iterations": sizes.iterations}, run)
 
 
-def present(page: Page, setting: Setting, results: Results) -> None:
-    """Who wins where, memory and errors, sweeps; then the layers of the networks."""
-    strategy_pages.strategies(page, results)
-    left_out = [n for n in setting.candidates if n.partition(":")[0] in setting.sizes.not_in_layers]
-    images = {name: setting.sizes.network_image or side for name, side in NETWORKS.items()}
-    found = {name: results[f"layers-{name}"] for name in NETWORKS}
-    layer_pages.layers(page, setting.sizes.network_batch, images, found, quick=setting.quick, left_out=left_out)
-
-
 STUDY = Study(
     title="Convolution: which strategy wins where, and which layers cost",
     question=(
@@ -143,6 +134,6 @@ STUDY = Study(
     quick=QUICK,
     data=("synthetic",),
     measurements=measurements,
-    present=present,
+    present=pages.present,
     peers=("torch.nn",),
 )

@@ -1,13 +1,14 @@
 """What the kinds of layers of whole networks take: each node of a training step between clocks, or PyTorch's profiler.
 
-Where a candidate merges nodes into kernels, each kernel counts as its largest node, if the candidate tells their times.
-If not, or if it compiles the step as a whole, each node is compiled and timed by itself.
+Where a candidate merges nodes into kernels and tells their times, each kernel's is divided among its nodes by their
+operations and bytes. If not, or if it compiles the step as a whole, each node is compiled and timed by itself. On a GPU
+all times are those of kernels; what a step takes beside them is seen from whole steps.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -195,30 +196,40 @@ class Layers:
             optimizer.zero_grad()
             losses[0].backward()
 
+        calls = {"forward": forward, "backward": backward, "update": optimizer.step}
         for i in range(-1, iterations):
-            with profile(activities=activities) as seen:
-                whole = {
-                    "forward": stopwatch(forward, self._torch_synchronize),
-                    "backward": stopwatch(backward, self._torch_synchronize),
-                    "update": stopwatch(optimizer.step, self._torch_synchronize),
-                }
-            if i < 0:  # fills caches
-                continue
-            for event in seen.key_averages():
-                taken = (event.device_time_total if cuda else event.cpu_time_total) * 1e-6
-                for phase, part in _torch_part(event.key):
-                    seconds[phase][part][i] += taken
-            for phase, taken in whole.items():
-                known = sum(seconds[phase][part][i] for part in PARTS)
-                seconds[phase]["other"][i] = max(taken - known, 0.0)
+            for phase, call in calls.items():
+                with profile(activities=activities) as seen:
+                    wall = stopwatch(call, self._torch_synchronize)
+                if i >= 0:  # the first fills caches
+                    for part, taken in torch_seconds(seen.key_averages(), phase, None if cuda else wall).items():
+                        seconds[phase][part][i] = taken
         return seconds
 
 
-def _torch_part(key: str) -> list[tuple[str, str]]:
-    """Phase and part of an operation of PyTorch's profile; none if it is within another."""
-    phase = "backward" if key.startswith(EVALUATE) else "forward"
-    name = key.removeprefix(EVALUATE)
-    return [(phase, part) for pattern, part in TORCH[phase].items() if re.fullmatch(pattern, name)]
+def torch_seconds(events: Iterable[Any], phase: str, wall: float | None) -> dict[str, float]:
+    """Seconds of each part of a phase, from PyTorch's profile of it.
+
+    Args:
+        events: Sums of the profile by operation and kernel.
+        phase: The phase.
+        wall: Seconds that it took on a CPU; None on a GPU, where kernels count alone.
+
+    Returns:
+        By part; "other" is what no operation of a part has taken.
+    """
+    gpu = wall is None
+    found = dict.fromkeys(PARTS, 0.0)
+    whole = 0.0 if wall is None else wall
+    for event in events:
+        if gpu and "CPU" not in str(event.device_type) and not event.is_user_annotation:
+            whole += event.self_device_time_total * 1e-6
+        for pattern, part in TORCH.get(phase, {}).items():
+            if re.fullmatch(pattern, event.key.removeprefix(EVALUATE)) and (phase == "forward") != (
+                event.key.startswith(EVALUATE)
+            ):
+                found[part] += (event.device_time_total if gpu else event.cpu_time_total) * 1e-6
+    return {**found, "other": max(whole - sum(found.values()), 0.0)}
 
 
 def measure(
@@ -228,10 +239,12 @@ def measure(
 
     Returns:
         "seconds" by candidate, phase and part; "nodes", "merged" and "apart": whose nodes were timed so; "steps" by
-        candidate; "out": why others could not take part; and "refused": those that compute another loss.
+        candidate; "out": why others could not take part; "refused": those that compute another loss; "split": that
+        the times of kernels are divided among their nodes, and wall time is in no part on a GPU.
     """
     result: dict[str, Any] = {
         "seconds": {}, "nodes": [], "merged": [], "apart": [], "steps": {}, "losses": {}, "out": {}, "refused": {},
+        "split": True,
     }  # fmt: skip
     made = {c: Worker(c, Layers, c, name, image, batch, classes) for c in candidates}
     with together(made) as (workers, result["out"]):

@@ -75,6 +75,19 @@ def expected(problem: Problem) -> dict[str, HostArray]:
     return found
 
 
+def useful_flops(problem: Problem) -> int:
+    """Multiplications and additions with pixels of the image: padding is multiplied with, too, but for nothing."""
+
+    def within(axis: int) -> int:
+        """How many taps, over all places of the output along an axis, lie on the image."""
+        before, stride, step = problem.padding[axis][0], problem.strides[axis], problem.dilation[axis]
+        places = np.arange(problem.output[axis])[:, None] * stride + np.arange(problem.kernel[axis]) * step - before
+        return int(((places >= 0) & (places < problem.image[axis])).sum())
+
+    channels = problem.channels // problem.groups
+    return 2 * problem.batch * problem.filters * channels * within(0) * within(1)
+
+
 def strategy_of(way: str) -> Strategy:
     """The strategy that a way to convolve takes."""
     return STRATEGIES[VENDOR if way == CHANNELS_FIRST else way]
@@ -297,7 +310,7 @@ def _point(workers: Mapping[str, Worker], problem: Problem, rounds: int, budget_
                               rounds=rounds, budget_s=budget_s)  # fmt: skip
         for name, way in calls:
             candidates[name]["times"][way][direction] = samples[f"{way} on {name}"]
-    return {"problem": asdict(problem), "flops": problem.flops, "candidates": candidates}
+    return {"problem": asdict(problem), "candidates": candidates}
 
 
 def allowed(way: str, problem: Problem, direction: Direction) -> float:

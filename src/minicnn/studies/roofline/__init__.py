@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from minicnn.bench import Measurement, Page, Results, Setting, Study
+from minicnn.bench import Measurement, Setting, Study
 from minicnn.studies.roofline import ceilings, counting, pages, training
 from minicnn.studies.roofline.counting import NETWORKS
 
@@ -106,15 +106,6 @@ def _train(
     return {**found, "data": note}
 
 
-def present(page: Page, setting: Setting, results: Results) -> None:
-    """Ceilings, counts, times, the roofline, and what limits each network."""
-    pages.machine(page, results["ceilings"])
-    pages.counts(page, {n: results[f"counts-{n}"] for n in NETWORKS})
-    pages.memory(page, results["accounts"], {n: results[f"training-{n}"] for n in NETWORKS})
-    pages.trained(page, setting, {n: results[f"training-{n}"] for n in NETWORKS})
-    pages.roofline(page, setting, results)
-
-
 STUDY = Study(
     title="Roofline: where four networks sit, and what holds them back",
     question=(
@@ -129,6 +120,6 @@ STUDY = Study(
     quick=QUICK,
     data=("tiny_imagenet",),
     measurements=measurements,
-    present=present,
+    present=pages.present,
     peers=("torch.nn",),
 )

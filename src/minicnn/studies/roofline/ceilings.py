@@ -11,7 +11,7 @@ import numpy as np
 
 from minicnn import ops
 from minicnn.backends import get_backend
-from minicnn.bench import CandidateError, Worker, stopwatch
+from minicnn.bench import CandidateError, Spread, Worker, stopwatch
 from minicnn.bench.candidates import PEERS, backend_of, on_gpu
 from minicnn.program.graph import Program
 
@@ -23,6 +23,13 @@ PRECISIONS = {
 ON_GPU = {"torch": ("tf32", "float16")}  # further ones there
 CHAIN = 100  # calls in a row of which the mean is taken
 LEAST_S = 0.01
+WARM_UPS = 3
+# Ways to compute a float32 product, by what is measured for it: precision, and how many such products it takes.
+WAYS = {
+    "float32, multiply-adds": ("float32", 1), "float32 as 3 float16 products": ("float16", 3), "TF32": ("tf32", 1),
+    "float16": ("float16", 1), "bfloat16": ("bfloat16", 1),
+}  # fmt: skip
+SPLIT = ("cupy",)  # candidates whose float32 products are float16 ones on tensor cores
 CPU_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
@@ -162,6 +169,8 @@ class Ceilings:
     def launch(self, repeats: int) -> list[float]:
         """Seconds of an operation on next to nothing, one of many in a step as the candidate carries it out."""
         call, count = self._modules() if self._peer else self._operations()
+        for _ in range(WARM_UPS):  # a library may still choose algorithms, start threads, or let clocks rise
+            stopwatch(call, self.backend.synchronize, least_s=LEAST_S)
         return [stopwatch(call, self.backend.synchronize, least_s=LEAST_S) / count for _ in range(repeats)]
 
     def _operations(self) -> tuple[Callable[[], object], int]:
@@ -223,18 +232,44 @@ def measure(names: Sequence[str], sizes: Sequence[int], sides: Mapping[str, int]
     return result
 
 
-def highest(ceilings: Mapping[str, Any], gpu: bool) -> tuple[float, float]:
-    """FLOP per second in float32 and bytes per second from memory: the best of all libraries on that kind of device.
+def peaks(ceilings: Mapping[str, Any], gpu: bool) -> dict[str, float]:
+    """FLOP per second of each way to compute products, on that kind of device: the best of all libraries.
 
     Args:
         ceilings: What `measure` returned.
         gpu: Whether those of GPUs are wanted.
     """
-    flops = [max(p["float32"]) for name, p in ceilings["products"].items() if on_gpu(name) == gpu]
-    moved = [
-        max(rates)
-        for name, copies in ceilings["copies"].items()
-        for nbytes, rates in copies.items()
-        if on_gpu(name) == gpu and int(nbytes) == max(map(int, copies))
-    ]
-    return max(flops, default=0.0), max(moved, default=0.0)
+    best: dict[str, float] = {}
+    for name, products in ceilings["products"].items():
+        if on_gpu(name) == gpu:
+            for precision, rates in products.items():
+                best[precision] = max(best.get(precision, 0.0), max(rates))
+    return {
+        way: best[precision] / times
+        for way, (precision, times) in WAYS.items()
+        if precision in best and (gpu or times == 1)
+    }
+
+
+def way_of(candidate: str) -> str:
+    """How a candidate computes products of float32."""
+    first, second, *_ = WAYS
+    return second if candidate.partition(":")[0] in SPLIT else first
+
+
+def bandwidth(ceilings: Mapping[str, Any], gpu: bool) -> float:
+    """Bytes per second from memory, read and written: the best of all libraries' largest copies; 0 without."""
+    return max(
+        (
+            max(copies[max(copies, key=int)])
+            for name, copies in ceilings["copies"].items()
+            if on_gpu(name) == gpu and copies
+        ),
+        default=0.0,
+    )
+
+
+def launch_s(ceilings: Mapping[str, Any], candidate: str) -> Spread | None:
+    """Seconds of an operation on next to nothing, without those in which the library was still starting."""
+    found = ceilings["launches"].get(candidate) or ceilings["launches"].get(backend_of(candidate))
+    return Spread.after_first(found) if found else None

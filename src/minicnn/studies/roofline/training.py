@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from minicnn.backends._gpu.backend import GpuBackend
-from minicnn.backends.base import PlannedMemory
+from minicnn.backends.base import PlannedMemory, TimedLaunches
 from minicnn.bench import CandidateError, Comparison, Worker, awaken, stopwatch, torch_peer
 from minicnn.bench.candidates import PEERS, backend_of, on_gpu
 from minicnn.bench.memory import MB, allocated, footprint
@@ -17,6 +17,7 @@ from minicnn.bench.operations import step_inputs
 from minicnn.bench.worker import together
 from minicnn.data import DataError, batch_indices, epoch_order, load
 from minicnn.machine import PeakMemory
+from minicnn.program.graph import Node
 from minicnn.program.memory import plan
 from minicnn.studies.roofline import counting
 
@@ -132,20 +133,18 @@ class Runner:
         self.begin(batch)
         order = epoch_order(len(self._arrays["x"]), shuffle=True, seed=0, epoch=0)
         last = [0.0]
+        batches = batch_indices(order, batch, "drop")
 
         def train() -> None:
-            for rows in batch_indices(order, batch, "drop"):
+            for rows in batches:
                 self._batch = self._given(rows)
                 last[0] = self._step()
 
         seconds = stopwatch(train, self._model.backend.synchronize)
-        steps = len(batch_indices(order, batch, "drop"))
         return {
-            "seconds": seconds,
-            "images_per_s": steps * batch / seconds,
-            "loss": last[0],
-            "top1": self._accuracy(batch),
-        }
+            "seconds": seconds, "images_per_s": len(batches) * batch / seconds, "loss": last[0],
+            "top1": self._accuracy(batch), "steps": len(batches), "batch_top1": self._batch_accuracy(),
+        }  # fmt: skip
 
     def _given(self, rows: np.ndarray[Any, Any]) -> tuple[Any, Any]:
         x, y = self._arrays["x"][rows], self._arrays["y"][rows]
@@ -172,8 +171,7 @@ class Runner:
     def _accuracy(self, batch: int) -> float:
         x, y = self._arrays["x_test"], self._arrays["y_test"]
         if not self._peer:
-            _, accuracy = self._model.evaluate(x, y, batch)
-            return float(accuracy)
+            return float(self._model.evaluate(x, y, batch, return_dict=True)["accuracy"])
         import torch
 
         self._module.eval()
@@ -186,6 +184,16 @@ class Runner:
                 )
         self._module.train()
         return hits / len(y)
+
+    def _batch_accuracy(self) -> float:
+        """Accuracy on the last batch of training, normalised by its own statistics; it takes one step more."""
+        x, y = self._batch
+        if not self._peer:
+            return float(self._model.train_on_batch(x, y)["accuracy"])
+        import torch
+
+        with torch.no_grad():
+            return float((self._module(x.float() / 255).argmax(1) == y).float().mean())
 
     def _begin_torch(self, batch: int) -> None:
         import torch
@@ -248,6 +256,42 @@ class Runner:
         peak = allocated(backend, lambda: run(arrays))
         return None if peak is None else {"plan_mb": planned / MB, "measured_mb": peak / MB, "batch": batch}
 
+    def kernels(self, batch: int, repeats: int) -> list[dict[str, float]] | None:
+        """FLOPs, bytes and median seconds of each kernel of a step; None where a backend does not tell."""
+        backend, model = self._model.backend, self._model
+        if self._peer or backend.device == "cpu":
+            return None
+        program = model.program("train", batch_size=batch)
+        x, y = (backend.to_numpy(a) for a in self._given(np.arange(batch) % len(self._arrays["x"])))
+        arrays = step_inputs(model, program, {"x": x, "y": y, "learning_rate": np.float32(counting.LEARNING_RATE)})
+        run = backend.compile(program)
+        if not isinstance(run, TimedLaunches):
+            return None
+        return account_of(run.launch_times(arrays, repeats))
+
+
+def account_of(launches: Sequence[tuple[Sequence[Node], Sequence[float]]]) -> list[dict[str, float]]:
+    """FLOPs, bytes from and to memory, and median seconds of each kernel.
+
+    Args:
+        launches: The nodes of each kernel, and its seconds.
+    """
+    readers: dict[int, set[int]] = {}  # which kernels read a value
+    for number, (nodes, _) in enumerate(launches):
+        for node in nodes:
+            for value in node.inputs:
+                readers.setdefault(id(value), set()).add(number)
+    found = []
+    for number, (nodes, seconds) in enumerate(launches):
+        made = {id(value): value for node in nodes for value in node.outputs}
+        read = {id(value): value for node in nodes for value in node.inputs if id(value) not in made}
+        kept = [value for key, value in made.items() if readers.get(key, set()) != {number}]
+        found.append({
+            "flops": sum(node.cost.flops for node in nodes), "seconds": float(np.median(seconds)),
+            "bytes": sum(value.nbytes for value in (*read.values(), *kept)),
+        })  # fmt: skip
+    return found
+
 
 def _is_operation(name: str) -> bool:
     return name.startswith("aten::")
@@ -285,6 +329,7 @@ def measure(
                 why = f"its losses before and after the first step differ from {first}'s by {said}"
                 comparison.out[candidate] = result["refused"][candidate] = why
         result["accounts"] = {c: a for c, a in comparison.prepare("account", batches[0]).items() if a is not None}
+        result["kernels"] = {c: k for c, k in comparison.prepare("kernels", epoch_batch, 5).items() if k is not None}
         result["launched"] = {c: n for c, n in comparison.prepare("launched").items() if n is not None}
         for batch in batches:
             comparison.prepare("begin", batch)

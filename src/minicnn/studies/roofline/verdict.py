@@ -1,4 +1,4 @@
-"""What limits a training step: compute, memory, launches or the input, from figures alone."""
+"""What limits a training step: compute, memory, launches, the input, or none of them; from figures alone."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 NAMES = {"compute": "compute", "memory": "memory", "launch": "launching operations", "input": "the input"}
+NEAR = 0.5  # share of a ceiling from which something is near it, and of a step from which something limits it
+NONE = "none"
 
 
 @dataclass(frozen=True)
@@ -47,54 +49,51 @@ class Verdict:
     """What limits a step.
 
     Attributes:
-        bottleneck: "compute", "memory", "launch" or "input".
+        bottleneck: "compute", "memory", "launch" or "input"; "none" where the largest is less than half of the time.
+        largest: The largest of them.
         share: Its share of the time.
-        text: The reasoning.
     """
 
     bottleneck: str
+    largest: str
     share: float
-    text: str
 
 
 def judge(seconds: float, least: Floor) -> Verdict:
-    """Name the bottleneck of a step: the largest floor; and show the reasoning.
+    """Name the bottleneck of a step: its largest floor, if that is at least half of the time.
 
     Args:
         seconds: Time of a step, its input included.
         least: Its floors.
     """
-    floors = {name: getattr(least, name) for name in NAMES}
-    order = sorted(floors, key=lambda name: -floors[name])
-    first, second = order[0], order[1]
-    share = floors[first] / seconds
-    explained = sum(floors.values()) / seconds
-    listed = ", ".join(f"{NAMES[name]} {_ms(floors[name])}" for name in order)
-    text = (
-        f"A step takes {_ms(seconds)}. At the machine's ceilings it would need: {listed}. The largest is {NAMES[first]}"
-        f" ({share:.0%} of the time), {_times(floors[first], floors[second])} {NAMES[second]}: the step is bound by "
-        f"{NAMES[first]}. "
-    )
-    if least.compute > seconds:
-        text += (
-            "Compute alone exceeds the time: the candidate is faster than the peak. Either it multiplies less than is "
-            "counted (Winograd) or on tensor cores, or the peak was measured too low, as on a busy machine."
-        )
-    elif least.launch > seconds:
-        text += "Launching alone exceeds the time: launches overlap, or cost less than the one that was timed."
-    elif explained > 1:
-        text += (
-            "Together they exceed the time: the candidate fuses operations or keeps data in caches, so that it moves "
-            "less than operation by operation is counted."
-        )
-    else:
-        text += f"Together they explain {explained:.0%}; the rest is what its kernels leave of the ceilings."
-    return Verdict(first, share, text)
+    largest = max(NAMES, key=lambda name: getattr(least, name))
+    share = getattr(least, largest) / seconds
+    return Verdict(largest if share >= NEAR else NONE, largest, share)
 
 
-def _times(first: float, second: float) -> str:
-    return f"{first / second:.1f} times as much as" if second > 0 else "ahead of"
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel of a step.
+
+    Attributes:
+        flops: FLOPs of all its operations.
+        bytes_moved: Bytes that it reads from and writes to memory; what stays within it is not counted.
+        seconds: Its own time.
+    """
+
+    flops: float
+    bytes_moved: float
+    seconds: float
 
 
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+def near(kernels: Sequence[Kernel], step_s: float, peak: float, bandwidth: float) -> dict[str, float]:
+    """Shares of a step's time by what its kernels are near: "compute", "memory", "none", and "between" kernels.
+
+    A kernel is near a ceiling if at it the kernel would need at least half of its time.
+    """
+    found = dict.fromkeys(("compute", "memory", NONE), 0.0)
+    for kernel in kernels:
+        needs = {"compute": kernel.flops / peak, "memory": kernel.bytes_moved / bandwidth}
+        most = max(needs, key=lambda name: needs[name])
+        found[most if needs[most] >= NEAR * kernel.seconds else NONE] += kernel.seconds / step_s
+    return {**found, "between": max(0.0, 1 - sum(found.values()))}

@@ -1,0 +1,185 @@
+"""Answer, claims and layers of whole networks of the study `convolution`; its strategies are in `strategy_pages`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from minicnn.bench import Column, Page, Panel, Run, Spread, figures
+from minicnn.bench.candidates import on_gpu
+from minicnn.bench.figures import Mark, duration, family
+from minicnn.bench.page import Cell, Claim, span
+from minicnn.studies.convolution.breakdown import PARTS, PHASES
+from minicnn.studies.convolution.strategy_pages import strategies, winners
+from minicnn.studies.convolution.sweeps import OWN
+
+PUBLISHED_SHARE = 94  # per cent of the time: the most that convolution took
+LAYERS = "layers-"  # measurements of whole networks
+
+
+@dataclass(frozen=True)
+class Step:
+    """A training step of a network on a candidate.
+
+    Attributes:
+        run: On which machine.
+        network: Name of the network.
+        candidate: Name of the candidate.
+        whole: Seconds of a whole step, as it trains.
+        ms: Milliseconds of each phase, summed over its parts.
+        shares: Share of each part of all phases' time.
+        how: What was timed: "nodes", "merged" or "apart".
+    """
+
+    run: Run
+    network: str
+    candidate: str
+    whole: Spread
+    ms: Mapping[str, float]
+    shares: Mapping[str, float]
+    how: str
+
+
+def steps(runs: Sequence[Run]) -> Iterator[Step]:
+    """All steps that were timed."""
+    for run in runs:
+        for name, result in run.results.items():
+            if name.startswith(LAYERS):
+                for candidate, seconds in result["seconds"].items():
+                    how = next((h for h in ("merged", "apart") if candidate in result[h]), "nodes")
+                    # Stored results that are not split have, in PyTorch's other parts on a GPU, the wall time.
+                    known = [p for p in PARTS if "split" in result or p != "other" or not on_gpu(candidate)]
+                    medians = {phase: {p: Spread.of(seconds[phase][p], 1e3).median for p in known} for phase in PHASES}
+                    ms = {phase: sum(parts.values()) for phase, parts in medians.items()}
+                    whole = sum(ms.values()) or 1.0
+                    shares = {p: sum(parts[p] for parts in medians.values()) / whole for p in known}
+                    step = Spread.of(result["steps"][candidate])
+                    yield Step(run, name.removeprefix(LAYERS), candidate, step, ms, shares, how)
+
+
+def present(page: Page, runs: Sequence[Run]) -> None:
+    """Steps of whole networks, the claims, what their layers take, and the strategies."""
+    every = list(steps(runs))
+    page.words(_answer(every, runs))
+    marks = [Mark(f"{s.network}, {s.run.label(s.candidate)}", s.whole, family(s.candidate)) for s in every]
+    if marks:
+        page.figure(
+            "steps", "Time of a training step of whole networks",
+            [Panel("A training step of whole networks", partial(figures.dots, marks=marks), len(marks))],
+            f"Medians of steps as they train, without clocks within; lines are quartiles. {_sizes(runs)}",
+        )  # fmt: skip
+    page.claims(claims(every))
+    for run in runs:
+        for name, result in run.results.items():
+            if name.startswith(LAYERS):
+                page.refused(result["refused"])
+    _layers(page, runs, every)
+    strategies(page, runs)
+
+
+def _sizes(runs: Sequence[Run]) -> str:
+    texts = []
+    for run in runs:
+        size, n = run.setting.sizes.network_image, run.setting.sizes.network_batch
+        images = f"images of {size}x{size}" if size else "images of the networks' own size"
+        texts.append(f"on the machine with {run.gpu or run.cpu} {n} {images}")
+    return f"A step has {'; '.join(texts)}: compare rows of one machine."
+
+
+def _answer(every: Sequence[Step], runs: Sequence[Run]) -> str:
+    texts = []
+    for gpu in (True, False):
+        own = [100 * s.shares["convolution"] for s in every if on_gpu(s.candidate) == gpu]
+        if own:
+            where = next(s.run.where(s.candidate) for s in every if on_gpu(s.candidate) == gpu)
+            texts.append(f"{span(own, '{:.0f}')} % of the time of layers on {where}")
+    if not texts:
+        return "No network could be timed."
+    text = f"Convolutions take {' and '.join(texts)}, where up to {PUBLISHED_SHARE} % were published. "
+    texts = []
+    for ours in ("cupy", "numba"):
+        for step in (s for s in every if s.candidate == ours):
+            others = [s for s in every if s.run is step.run and s.network == step.network and s.candidate != ours]
+            if others:
+                best = min(others, key=lambda s: s.whole.median)
+                said = f"{step.network} {duration(step.whole.median)} against {duration(best.whole.median)}"
+                begun = any(f"`{ours}`" in text for text in texts)
+                texts.append(said if begun else f"by `{ours}` on {step.run.where(ours)} {said}")
+    text += f"Whole steps, against the best of the others, take {', '.join(texts)}. " if texts else ""
+    texts = []
+    for run in runs:
+        won = [str(row["winner"]).startswith(OWN) for row in winners(run)] if "strategies-base" in run.results else []
+        if won:
+            texts.append(f"at {sum(won)} of {len(won)} points on the machine with {run.gpu or run.cpu}")
+    return text + f"A kernel of ours is the fastest way to convolve {' and '.join(texts)}." if texts else text
+
+
+def claims(every: Sequence[Step]) -> list[Claim]:
+    """Each claim of the source, judged."""
+    gpu = [s for s in every if on_gpu(s.candidate)] or list(every)
+    shares = [100 * s.shares["convolution"] for s in gpu]
+    return [
+        Claim("Convolution takes up to 94 % of training time", "layers of AlexNet, VGG, GoogLeNet, OverFeat",
+              f"at most {PUBLISHED_SHARE} %", f"{span(shares, '{:.0f}')} % of kernels' time" if shares else None,
+              bool(shares) and 85 <= max(shares) <= 100,
+              "of the network in which it takes most; in small batches the dense layers of AlexNet, OverFeat and VGG "
+              "weigh more, as their weights are read once a batch"),
+        Claim("Which strategy wins depends on kernel size, channels and batch", "comparison of strategies",
+              "figures of others", "see the figures below" if every else None, True if every else None,
+              "FFT gains with the kernel, Winograd at 3x3, products at 1x1; libraries' own kernels lead most of them"),
+        Claim("Hybrid parallelism on 4 GPUs halves the training time", "after Yadan et al. 2013, arXiv:1312.5853",
+              "2 times", None, None, "needs several GPUs; it is the subject of work on several processes"),
+    ]  # fmt: skip
+
+
+def _layers(page: Page, runs: Sequence[Run], every: Sequence[Step]) -> None:
+    page.section("What the layers of whole networks cost")
+    page.words(
+        f"{_sizes(runs)} 1,000 classes, without dropout, plain SGD, made images, float32; all compute the same loss "
+        "from the same weights. Shares are of the time of layers: of nodes one by one on a CPU, of kernels on a GPU. "
+        "Where a backend merges nodes into kernels, each kernel's time is divided among its nodes by their operations "
+        "and bytes; where it does not tell, each node is compiled and timed by itself, and whole steps take less than "
+        "the sum. An activation counts by itself, a bias with its layer."
+    )
+    columns = [Column("network", "network"), Column("candidate", "candidate"), Column("how", "timed"),
+               Column("step_ms", "whole step (ms)", "{:.3g}")]  # fmt: skip
+    columns += [Column(f"{phase}_ms", f"{phase} (ms)", "{:.3g}") for phase in PHASES]
+    columns += [Column(part, f"{part} (%)", "{:.1f}") for part in PARTS]
+    names = {"nodes": "node by node", "merged": "kernels", "apart": "each node apart"}
+    rows: list[dict[str, Cell]] = []
+    for s in every:
+        how = "profiler" if s.candidate.startswith("torch.nn") else names[s.how]
+        rows.append({
+            "network": s.network, "candidate": s.run.label(s.candidate), "how": how, "step_ms": s.whole.scaled(1e3),
+            **{f"{phase}_ms": ms or None for phase, ms in s.ms.items()},
+            **{part: 100 * s.shares[part] if part in s.shares else None for part in PARTS},
+        })  # fmt: skip
+    page.table("layers", "Time by kind of layer", columns, rows, "Medians over the iterations. " + _notes(runs, every))
+    shown: dict[str, Mapping[str, float]] = {
+        f"{s.network}, {s.run.label(s.candidate)}": {p: 100 * v for p, v in s.shares.items()} for s in every
+    }
+    if shown:
+        page.figure(
+            "layers", "Shares of the kinds of layers",
+            [Panel("Where the time of layers goes",
+                   lambda axes: figures.stacked(axes, shown, "share of the time of layers (%)", ""), len(shown))],
+            "Forward, backward and update together.",
+        )  # fmt: skip
+
+
+def _notes(runs: Sequence[Run], every: Sequence[Step]) -> str:
+    texts = []
+    merged = dict.fromkeys(s.run.label(s.candidate) for s in every if s.how == "merged" and not _split(s))
+    if merged:
+        texts.append(
+            f"In the stored results of {', '.join(merged)} a kernel counts as its largest node: ReLU, pooling and the "
+            "update are merged into convolutions and products. PyTorch's other parts on the GPU are not known there."
+        )
+    out = {run.label(c): why for run in runs for n, r in run.results.items() if n.startswith(LAYERS)
+           for c, why in r["out"].items()}  # fmt: skip
+    return " ".join([*texts, *(f"{name} was not timed: {why}." for name, why in out.items())])
+
+
+def _split(step: Step) -> bool:
+    return "split" in step.run.results[f"{LAYERS}{step.network}"]

@@ -1,0 +1,89 @@
+"""Study `mlp`: a multilayer perceptron trained on the whole set at once, operation by operation.
+
+A. Sapra, Performance Benchmarking of CNN Implementation: CPU vs. CUDA, Thapar Institute, May 2025.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+from minicnn.bench import Comparison, Measurement, Setting, Study
+from minicnn.bench.trainers import Work, gradient_tolerance, settings_of, trainer
+from minicnn.jobs.settings import Settings
+from minicnn.studies.mlp import pages
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of the study.
+
+    Attributes:
+        iterations: Iterations, each on the whole training set.
+        per_round: How many of them a candidate makes in a round, between two evaluations of the accuracy.
+        hold_out: Samples held out.
+        repeats: How often the forward pass and each operation are timed.
+        samples: The most samples that are used; 0 for all.
+        input: Whether images are scaled beforehand, as in the study ("float32"), or in each step ("uint8").
+    """
+
+    iterations: int = 500
+    per_round: int = 10
+    hold_out: int = 1000
+    repeats: int = 20
+    samples: int = 0
+    input: str = "float32"
+
+
+def measurements(setting: Setting) -> Iterator[Measurement]:
+    """The training on each data set, all candidates in one run."""
+    sizes = setting.sizes
+    for data in setting.data:
+        settings = settings_of(
+            "mlp", data, setting.data_dir, epochs=sizes.iterations, hold_out=sizes.hold_out,
+            samples=sizes.samples or None,
+        )  # fmt: skip
+        given = {"settings": asdict(settings), "sizes": asdict(sizes), "candidates": setting.candidates}
+        yield Measurement(f"training-{data}", given, partial(_train, settings, sizes, setting.candidates))
+
+
+def _train(settings: Settings, sizes: Sizes, candidates: Sequence[str]) -> dict[str, Any]:
+    """Interleaved rounds of iterations, then interleaved forward passes, single operations, and memory."""
+    rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in candidates}
+    tolerance = gradient_tolerance(settings)
+    work = Work(scaled=sizes.input == "float32", rows=True, accuracy=False)  # a step does what the study's does
+    with Comparison(candidates, partial(trainer, work=work), settings) as comparison:
+        comparison.check(tolerance)
+        for method, given in (("evaluate", "val"), ("nodes", 1)):
+            comparison.prepare(method, given)  # compiles it
+        done = 0
+        while done < sizes.iterations:
+            steps = min(sizes.per_round, sizes.iterations - done)
+            done += steps
+            rows = comparison.call("train_whole", steps)
+            for name, found in comparison.call("evaluate", "val").items():
+                row = {key: rows[name][key] for key in ("time_s", "loss")}
+                rounds[name].append({"iteration": done, "steps": steps, **row, "val_accuracy": found["accuracy"]})
+        account = comparison.call("account")
+        forward = comparison.time("forward", rounds=sizes.repeats)
+        nodes = comparison.call("nodes", sizes.repeats)
+        return {
+            "rounds": {name: rounds[name] for name in comparison.names}, "forward": forward, "nodes": nodes,
+            "account": account, "out": comparison.out, "work": asdict(work),
+        }  # fmt: skip
+
+
+STUDY = Study(
+    title="MLP: NumPy against the others, operation by operation",
+    question="What does each operation of a small network cost on a CPU and on a GPU?",
+    source="A. Sapra, Performance Benchmarking of CNN Implementation: CPU vs. CUDA, Thapar Institute, May 2025.",
+    full=Sizes(),
+    quick=Sizes(iterations=100, repeats=5),
+    data=("mnist",),
+    others=("fashion_mnist", "kaggle_digits", "synthetic_digits"),
+    measurements=measurements,
+    present=pages.present,
+    peers=("torch.nn", "jax.lax"),
+)

@@ -1,0 +1,71 @@
+"""Study `platforms`: one small CNN on every platform, epoch by epoch.
+
+G. Khanna, A. Harsh, CNN Performance Analysis: CPU-optimized vs GPU-optimized, University of Maryland, 2025.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+from minicnn.bench import Comparison, Measurement, Setting, Study
+from minicnn.bench.trainers import gradient_tolerance, settings_of, trainer
+from minicnn.jobs.settings import Settings
+from minicnn.studies.platforms import pages
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of the study.
+
+    Attributes:
+        epochs: Epochs.
+        samples: The most samples of the training set and of the test set; 0 for all.
+    """
+
+    epochs: int = 10
+    samples: int = 0
+
+
+def measurements(setting: Setting) -> Iterator[Measurement]:
+    """The training on each data set: all candidates in one run, epochs interleaved."""
+    for data in setting.data:
+        settings = settings_of(
+            "platforms", data, setting.data_dir, epochs=setting.sizes.epochs, samples=setting.sizes.samples or None
+        )
+        given = {"settings": asdict(settings), "candidates": setting.candidates}
+        yield Measurement(f"training-{data}", given, partial(_train, settings, setting.candidates))
+
+
+def _train(settings: Settings, candidates: Sequence[str]) -> dict[str, Any]:
+    """Rows of the epochs by candidate; why others are out."""
+    history: dict[str, list[dict[str, Any]]] = {name: [] for name in candidates}
+    tolerance = gradient_tolerance(settings)
+    with Comparison(candidates, trainer, settings) as comparison:
+        comparison.check(tolerance)
+        comparison.prepare("evaluate")  # compiles it
+        for _ in range(settings.epochs):
+            rows = comparison.call("train_epoch")
+            for name, found in comparison.call("evaluate").items():
+                tested = {f"test_{key}": value for key, value in found.items()}
+                history[name].append({**rows[name], **tested})
+        rows = {name: history[name] for name in comparison.names}
+        return {"history": rows, "out": comparison.out}
+
+
+STUDY = Study(
+    title="Platforms: one small CNN on every platform",
+    question="How long does an epoch take on each platform, if all of them train the same thing?",
+    source=(
+        "G. Khanna, A. Harsh, CNN Performance Analysis: CPU-optimized vs GPU-optimized, University of Maryland, 2025."
+    ),
+    full=Sizes(),
+    quick=Sizes(epochs=3, samples=20_000),
+    data=("mnist",),
+    others=("fashion_mnist", "kaggle_digits", "synthetic_digits"),
+    measurements=measurements,
+    present=pages.present,
+    peers=("torch.nn", "torch.nn-loader", "jax.lax"),
+)
