@@ -10,6 +10,8 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from minicnn.names import look_up
+
 # Standard deviation of a standard normal distribution cut off at +-2.
 _TRUNCATED_STDDEV = 0.87962566103423978
 
@@ -142,11 +144,7 @@ def get_initializer(given: str | Initializer) -> Initializer:
     """An initialiser by name, or the one given."""
     if isinstance(given, Initializer):
         return given
-    try:
-        return INITIALIZERS[given]
-    except (KeyError, TypeError):
-        message = f"An initializer is one of {', '.join(INITIALIZERS)}, or an Initializer. Received: {given!r}."
-        raise ValueError(message) from None
+    return look_up("An initializer", INITIALIZERS, given, "an Initializer")
 
 
 def fans(shape: Sequence[int]) -> tuple[int, int]:

@@ -7,6 +7,7 @@ from functools import reduce
 from numbers import Real
 
 from minicnn import ops
+from minicnn.names import look_up
 from minicnn.program.graph import Program, Value
 from minicnn.schedules import Schedule, is_rate
 
@@ -289,10 +290,7 @@ def get_optimizer(given: str | Optimizer) -> Optimizer:
     """An optimizer by name with its defaults, or the one given."""
     if isinstance(given, Optimizer):
         return given
-    if isinstance(given, str) and given in OPTIMIZERS:
-        return OPTIMIZERS[given]()  # type: ignore[call-arg]  # each has defaults
-    message = f"An optimizer is one of {', '.join(OPTIMIZERS)}, or an Optimizer. Received: {given!r}."
-    raise ValueError(message)
+    return look_up("An optimizer", OPTIMIZERS, given, "an Optimizer")()  # type: ignore[call-arg]
 
 
 def _least_zero(name: str, value: float, otherwise: str = "") -> None:

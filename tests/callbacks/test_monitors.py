@@ -123,7 +123,8 @@ def test_it_begins_anew_in_each_training() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "more"), [("val_loss", False), ("accuracy", True), ("val_top_5_accuracy", True), ("error", False)]
+    ("name", "more"),
+    [("val_loss", False), ("accuracy", True), ("val_top_k_categorical_accuracy", True), ("error", False)],
 )
 def test_auto_goes_by_the_name(name: str, more: bool) -> None:
     assert Monitor(name).more is more

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from minicnn import ops
+from minicnn.names import look_up
 from minicnn.program.graph import Value
 
 ActivationArgument = str | None | Callable[[Any], Any]
@@ -42,11 +43,7 @@ def get_activation(given: ActivationArgument) -> Callable[[Any], Any]:
         return _linear
     if callable(given):
         return given
-    try:
-        return ACTIVATIONS[given]
-    except (KeyError, TypeError):
-        message = f"An activation is one of {', '.join(ACTIVATIONS)}, or a function of a Value. Received: {given!r}."
-        raise ValueError(message) from None
+    return look_up("An activation", ACTIVATIONS, given, "a function of a Value")
 
 
 def finish(y: Value, bias: Value | None, activation: ActivationArgument, *, axis: int) -> Value:

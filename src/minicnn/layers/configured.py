@@ -93,7 +93,7 @@ def encode(value: Any, what: str = "the value") -> Any:
     if callable(value):
         message = (
             f"Functions cannot be saved, because a file holds data only. Received: {value!r} as {what}. Use "
-            "the name of an activation, or write a Layer for it and load with custom_objects."
+            "a name that minicnn knows, or write a class for it (a Layer, Loss ...) and load with custom_objects."
         )
         raise TypeError(message)
     message = f"What is saved is plain data, layers and initializers. Received: {type(value).__name__} as {what}."

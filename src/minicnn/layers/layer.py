@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -343,8 +342,3 @@ def _shapes(inputs: Any) -> Any:
 def _note(error: BaseException, note: str) -> None:
     if not getattr(error, "__notes__", None):  # the innermost layer says where
         error.add_note(note)
-
-
-def snake_case(name: str) -> str:
-    """Class name as a layer name, as in Keras: Conv2DTranspose becomes conv2d_transpose, ReLU re_lu."""
-    return re.sub(r"(?<=[^_])(?=[A-Z][a-z])|(?<=[a-z])(?=[A-Z])", "_", name).lower()

@@ -16,13 +16,12 @@ from minicnn.backends import get_backend, infer_backend, refuse_after_fork
 from minicnn.backends.base import Array, Backend
 from minicnn.callbacks import Callback, Callbacks, History, progress
 from minicnn.description import check_model_state
-from minicnn.loop.adapters import Batches, Standardizer, as_data, samples_of
+from minicnn.loop.adapters import Batches, Standardizer, as_data, by_place, samples_of
 from minicnn.loop.batches import ArraySource, LoaderSource, Source, prediction_runs, split_off
 from minicnn.loop.executor import Totals
 from minicnn.loop.objective import LazyLogs, Objective
 from minicnn.loop.prefetch import Run
 from minicnn.loop.tracing import PRECISIONS
-from minicnn.losses import Loss
 from minicnn.models.network import Network, check_counts, check_seed
 from minicnn.optimizers import Optimizer, get_optimizer
 from minicnn.schedules import Schedule
@@ -101,20 +100,21 @@ class Model(Network):
     def compile(
         self,
         optimizer: str | Optimizer = "sgd",
-        loss: str | Loss | Sequence[str | Loss] = "sparse_categorical_crossentropy",
-        metrics: Sequence[Any] = (),
+        loss: Any = "sparse_categorical_crossentropy",
+        metrics: Any = (),
         *,
-        loss_weights: Sequence[float] | None = None,
+        loss_weights: Sequence[float] | Mapping[str, float] | None = None,
         precision: str = "float32",
     ) -> None:
         """Say what to train for and how.
 
         Args:
             optimizer: Name or Optimizer.
-            loss: Name or Loss, or a list with one for each output.
-            metrics: Names or Metrics; for several outputs perhaps a list of such lists, one an output. The name
-                of a loss stands for its mean. Sample weights weigh metrics too: Keras calls these weighted metrics.
-            loss_weights: Weight of each output's loss in the sum.
+            loss: Name, Loss or function of (y_true, y_pred); or a list, or a dictionary by `output_names`, of these.
+            metrics: Names, Metrics or functions; for several outputs perhaps a list, or a dictionary by name, of such
+                lists. A loss stands for its mean. Sample weights weigh metrics too: Keras calls these weighted
+                metrics.
+            loss_weights: Weight of each output's loss in the sum, as a list or a dictionary.
             precision: "float32", "float64", or "mixed_bfloat16" and "mixed_float16" (products of shorter operands,
                 all else in float32).
 
@@ -127,7 +127,7 @@ class Model(Network):
             raise ValueError(message)
         if self._engine.decided:
             _check_precision(precision, self.backend)
-        objective = Objective.of(loss, metrics, loss_weights, self._output_count)
+        objective = Objective.of(loss, metrics, loss_weights, self.output_names)
         self.optimizer, self._objective = get_optimizer(optimizer), objective
         self.precision = precision
         self._engine.reset(PRECISIONS[precision].dtype, self._weights if self.built else {})
@@ -206,7 +206,7 @@ class Model(Network):
         sample_weight: Any, initial_epoch: int, last_batch: LastBatch, seed: int,
     ) -> History:  # fmt: skip
         self._check_trainable()
-        x = as_data(x)
+        x, y = self._ordered(x, y)
         if validation_split and (isinstance(x, Batches) or validation_data is not None):
             message = (
                 "validation_split cuts arrays. Received: a loader, or validation_data as well. Use validation_data."
@@ -278,8 +278,9 @@ class Model(Network):
         """One training step; returns the logs of this batch, as they were before the step."""
         objective, _ = self._compiled()
         self._check_trainable()
+        x, y = self._ordered(x, y)
         self._prepare(x, y)
-        feed, arrays = self._standardizer(objective.losses).batch(x, y, sample_weight)
+        feed, arrays = self._standardizer(objective).batch(x, y, sample_weight)
         return self._logs(self._train_run(Run(feed, arrays), {}))
 
     def evaluate(
@@ -302,7 +303,7 @@ class Model(Network):
         """
         self._compiled()
         check_counts(batch_size=batch_size)
-        x = as_data(x)
+        x, y = self._ordered(x, y)
         self._prepare(x, y)
         logs = self._evaluate(self._source(x, y, sample_weight, batch_size, "keep"))
         if verbose:
@@ -328,7 +329,7 @@ class Model(Network):
             Array of the kind that x is, NumPy for lists; a list of them for several outputs.
         """
         check_counts(batch_size=batch_size)
-        x = as_data(x)
+        x, _ = self._ordered(x)
         self._prepare(x)
         standardizer, backend = self._standardizer(), self.backend
         parts: list[list[Array]] = [[] for _ in self._outputs]
@@ -348,18 +349,25 @@ class Model(Network):
 
     # Data and logs ------------------------------------------------------------------------------
 
+    def _ordered(self, x: Any, y: Any = None) -> tuple[Any, Any]:
+        """Inputs and labels by place, if they are given by name; loaders as such."""
+        if isinstance(x, Mapping):
+            x = by_place("inputs", x, [t.name or "" for t in self._inputs])
+        return as_data(x), by_place("labels", y, self.output_names) if isinstance(y, Mapping) else y
+
     def _standardizer(
-        self, losses: Sequence[Loss] = (), class_weight: Mapping[int, float] | None = None
+        self, objective: Objective | None = None, class_weight: Mapping[int, float] | None = None
     ) -> Standardizer:
         inputs, outputs = ([t.sample_shape for t in tensors] for tensors in (self._inputs, self._outputs))
-        return Standardizer(self.backend, self._engine.dtype, inputs, outputs, losses, class_weight)
+        losses, metrics = ((), ()) if objective is None else (objective.losses, objective.metrics)
+        return Standardizer(self.backend, self._engine.dtype, inputs, outputs, losses, class_weight, metrics=metrics)
 
     def _source(
         self, x: Any, y: Any, weight: Any, batch_size: int, last_batch: LastBatch,
         class_weight: Mapping[int, float] | None = None,
     ) -> Source:  # fmt: skip
         objective, _ = self._compiled()
-        standardizer = self._standardizer(objective.losses, class_weight)
+        standardizer = self._standardizer(objective, class_weight)
         if isinstance(x, Batches):
             if y is not None or weight is not None:
                 message = "A loader gives labels and sample weights itself. Received: a loader, and y or sample_weight."
@@ -378,7 +386,7 @@ class Model(Network):
             message = f"validation_data is (x, y), (x, y, sample_weight) or a loader. Received: {type(data).__name__}."
             raise ValueError(message)
         x, y, weight = (*data, None)[:3]
-        return self._source(as_data(x), y, weight, batch_size, "keep")
+        return self._source(*self._ordered(x, y), weight, batch_size, "keep")
 
     def _logs(self, totals: Mapping[str, Array]) -> dict[str, Any]:
         """Metric values from their totals; waits for the device."""

@@ -1,0 +1,124 @@
+"""Losses, metrics and optimizers against Keras 3 over random configurations."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+
+os.environ.setdefault("KERAS_BACKEND", "jax")
+keras = pytest.importorskip("keras", reason="Keras is not installed")
+
+from minicnn import losses, metrics  # noqa: E402
+from support.model_cases import measure, run  # noqa: E402
+
+Array = np.ndarray[Any, Any]
+pytestmark = pytest.mark.filterwarnings("ignore")  # of Keras and its JAX
+ROUNDS = 6  # configurations of each
+
+
+def close(found: Any, expected: Any, tolerance: float = 2e-5) -> None:
+    np.testing.assert_allclose(np.asarray(found), np.asarray(expected), rtol=tolerance, atol=tolerance)
+
+
+def shares(rng: Any, *shape: int) -> Array:
+    x = rng.random(shape) + 0.05
+    return (x / x.sum(axis=-1, keepdims=True)).astype("float32")
+
+
+# For each loss its random arguments, and the kind of its targets and predictions.
+LOSSES: dict[str, tuple[dict[str, list[Any]], str]] = {
+    "BinaryCrossentropy": ({"from_logits": [False, True], "label_smoothing": [0.0, 0.2]}, "binary"),
+    "BinaryFocalCrossentropy": (
+        {"from_logits": [False, True], "label_smoothing": [0.0, 0.2], "apply_class_balancing": [False, True],
+         "alpha": [0.25, 0.6], "gamma": [2.0, 0.0, 1.5]}, "binary"),
+    "CategoricalCrossentropy": ({"from_logits": [False, True], "label_smoothing": [0.0, 0.2]}, "shares"),
+    "CategoricalFocalCrossentropy": (
+        {"from_logits": [False, True], "label_smoothing": [0.0, 0.2], "alpha": [0.25, 1.0], "gamma": [2.0, 0.5]},
+        "shares"),
+    "SparseCategoricalCrossentropy": ({"from_logits": [False, True]}, "labels"),
+    "MeanSquaredError": ({}, "numbers"),
+    "MeanAbsoluteError": ({}, "numbers"),
+    "Huber": ({"delta": [1.0, 0.3]}, "numbers"),
+    "LogCosh": ({}, "numbers"),
+    "KLDivergence": ({}, "shares"),
+    "Poisson": ({}, "counts"),
+    "CosineSimilarity": ({"axis": [-1, 1]}, "numbers"),
+    "Dice": ({"axis": [None, (1,), (1, 2)]}, "binary"),
+    "Tversky": ({"axis": [None, (1, 2)], "alpha": [0.5, 0.3], "beta": [0.5, 0.9]}, "binary"),
+}  # fmt: skip
+
+
+def chosen(rng: Any, options: dict[str, list[Any]]) -> dict[str, Any]:
+    return {name: values[rng.integers(len(values))] for name, values in options.items()}
+
+
+def pairs(rng: Any, kind: str, shape: tuple[int, ...], logits: bool) -> tuple[Array, Array]:
+    numbers = rng.normal(size=shape).astype("float32")
+    if kind == "labels":
+        return rng.integers(0, shape[-1], shape[:-1]).astype("int32"), numbers if logits else shares(rng, *shape)
+    if kind == "shares":
+        return shares(rng, *shape), numbers if logits else shares(rng, *shape)
+    if kind == "binary":
+        y = rng.integers(0, 2, shape).astype("float32")
+        return y, numbers if logits else rng.random(shape).astype("float32")
+    if kind == "counts":
+        return rng.integers(0, 5, shape).astype("float32"), (rng.random(shape) * 4 + 0.1).astype("float32")
+    return rng.normal(size=shape).astype("float32"), numbers
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses(name: str) -> None:
+    options, kind = LOSSES[name]
+    rng = np.random.default_rng(len(name))
+    for _ in range(ROUNDS):
+        given = chosen(rng, options)
+        shape = (3, 4, 5)
+        y, p = pairs(rng, kind, shape, given.get("from_logits", False))
+        theirs = getattr(keras.losses, name)(reduction=None, **given)(y, p)
+        ours = run(getattr(losses, name)(**given).call, y, p)
+        close(ours.mean(), np.asarray(theirs).mean())
+        if np.ndim(theirs):
+            close(ours, theirs)
+
+
+METRICS: dict[str, tuple[dict[str, list[Any]], str]] = {
+    "Precision": ({"thresholds": [None, 0.3, [0.2, 0.7]], "top_k": [None, 2], "class_id": [None, 1]}, "binary"),
+    "Recall": ({"thresholds": [None, 0.3, [0.2, 0.7]], "top_k": [None, 2], "class_id": [None, 1]}, "binary"),
+    "AUC": (
+        {"num_thresholds": [200, 7], "curve": ["ROC", "PR"], "from_logits": [False, True],
+         "summation_method": ["interpolation", "minoring", "majoring"], "thresholds": [None, [0.2, 0.55]]}, "binary"),
+    "F1Score": ({"average": [None, "micro", "macro", "weighted"], "threshold": [None, 0.4]}, "one_hot"),
+    "FBetaScore": ({"average": [None, "micro", "macro"], "beta": [0.5, 2.0], "threshold": [None, 0.4]}, "one_hot"),
+    "MeanIoU": ({"num_classes": [5], "ignore_class": [None, 1], "sparse_y_pred": [False]}, "labels"),
+    "BinaryAccuracy": ({"threshold": [0.5, 0.3]}, "binary"),
+    "CategoricalAccuracy": ({}, "one_hot"),
+    "SparseCategoricalAccuracy": ({}, "labels"),
+    "TopKCategoricalAccuracy": ({"k": [1, 2, 3]}, "one_hot"),
+    "SparseTopKCategoricalAccuracy": ({"k": [1, 2, 3]}, "labels"),
+    "RootMeanSquaredError": ({}, "numbers"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", METRICS)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_metrics(name: str, weighted: bool) -> None:
+    options, kind = METRICS[name]
+    rng = np.random.default_rng(len(name))
+    for _ in range(ROUNDS):
+        given, shape = chosen(rng, options), (7, 5)
+        if name == "AUC" and given["thresholds"]:
+            given["num_thresholds"] = 200
+        if kind == "one_hot":
+            y, p = np.eye(5, dtype="float32")[rng.integers(0, 5, 7)], shares(rng, *shape)
+        else:
+            y, p = pairs(rng, kind, shape, given.get("from_logits", False))
+        # Those for confusion matrices are integers in Keras.
+        weight = rng.integers(0, 4, 7).astype("int32" if name == "MeanIoU" else "float32") if weighted else None
+        theirs = getattr(keras.metrics, name)(**given)
+        theirs.update_state(y, p, sample_weight=weight)
+        ours = getattr(metrics, name)(**given)
+        assert ours.name == type(theirs)(**given).name.rstrip("_0123456789") or name == "MeanIoU"
+        close(measure(ours, y, p.astype("float32"), weight), theirs.result())
