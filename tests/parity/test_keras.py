@@ -11,7 +11,7 @@ import pytest
 os.environ.setdefault("KERAS_BACKEND", "jax")
 keras = pytest.importorskip("keras", reason="Keras is not installed")
 
-from minicnn import losses, metrics  # noqa: E402
+from minicnn import Sequential, layers, losses, metrics, optimizers  # noqa: E402
 from support.model_cases import measure, run  # noqa: E402
 
 Array = np.ndarray[Any, Any]
@@ -122,3 +122,38 @@ def test_metrics(name: str, weighted: bool) -> None:
         ours = getattr(metrics, name)(**given)
         assert ours.name == type(theirs)(**given).name.rstrip("_0123456789") or name == "MeanIoU"
         close(measure(ours, y, p.astype("float32"), weight), theirs.result())
+
+
+OPTIMIZERS: dict[str, dict[str, list[Any]]] = {
+    "SGD": {"momentum": [0.0, 0.9], "nesterov": [False, True]},
+    "Adam": {"beta_1": [0.9, 0.5], "epsilon": [1e-7, 0.1]},
+    "AdamW": {"weight_decay": [0.004, 0.1]},
+    "RMSprop": {"rho": [0.9, 0.5], "momentum": [0.0, 0.5], "centered": [False, True]},
+    "Adagrad": {"initial_accumulator_value": [0.1, 1.0], "epsilon": [1e-7, 0.1]},
+    "Lion": {"beta_1": [0.9, 0.5], "beta_2": [0.99, 0.5]},
+    "Nadam": {"beta_1": [0.9, 0.5], "beta_2": [0.999, 0.9], "epsilon": [1e-7, 0.1]},
+    "Muon": {"momentum": [0.95, 0.5], "nesterov": [True, False], "ns_steps": [5, 2], "rms_rate": [0.2, None],
+             "weight_decay": [0.004, 0.1], "adam_lr_ratio": [1.0, 0.5]},
+}  # fmt: skip
+LIMITS: list[dict[str, float]] = [{}, {"clipvalue": 0.3}, {"clipnorm": 0.5}, {"global_clipnorm": 0.5}]
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizers(name: str) -> None:
+    rng = np.random.default_rng(len(name))
+    for limits in LIMITS:
+        given = {"learning_rate": 0.05, **chosen(rng, OPTIMIZERS[name]), **limits}
+        if name not in ("Muon", "AdamW") and rng.random() < 0.5:
+            given["weight_decay"] = 0.1
+        x, y = rng.normal(size=(6, 4)).astype("float32"), rng.normal(size=(6, 3)).astype("float32")
+        kernel, bias = rng.normal(size=(4, 3)).astype("float32"), rng.normal(size=3).astype("float32")
+        theirs = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+        theirs.set_weights([kernel, bias])
+        theirs.compile(getattr(keras.optimizers, name)(**given), "mse")
+        ours = Sequential([layers.Input((4,)), layers.Dense(3)], backend="numpy")
+        ours.set_weights({"dense/kernel": kernel, "dense/bias": bias})
+        ours.compile(getattr(optimizers, name)(**given), "mse")
+        for model in (theirs, ours):
+            model.fit(x, y, batch_size=3, epochs=3, shuffle=False, verbose=0)
+        for a, b in zip(ours.get_weights().values(), theirs.get_weights(), strict=True):
+            close(a, b, 1e-4 if name == "Muon" else 2e-5)
