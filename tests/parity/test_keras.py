@@ -12,6 +12,7 @@ os.environ.setdefault("KERAS_BACKEND", "jax")
 keras = pytest.importorskip("keras", reason="Keras is not installed")
 
 from minicnn import Sequential, layers, losses, metrics, optimizers  # noqa: E402
+from minicnn.layers import activations  # noqa: E402
 from support.model_cases import measure, run  # noqa: E402
 
 Array = np.ndarray[Any, Any]
@@ -157,3 +158,63 @@ def test_optimizers(name: str) -> None:
             model.fit(x, y, batch_size=3, epochs=3, shuffle=False, verbose=0)
         for a, b in zip(ours.get_weights().values(), theirs.get_weights(), strict=True):
             close(a, b, 1e-4 if name == "Muon" else 2e-5)
+
+
+# Random arguments, and the shape of a sample.
+LAYERS: dict[str, tuple[dict[str, list[Any]], tuple[int, ...]]] = {
+    "Conv1D": (
+        {"filters": [4], "kernel_size": [3, 2], "strides": [1, 2], "padding": ["valid", "same", "causal"],
+         "groups": [1, 2], "activation": [None, "selu", "mish"], "use_bias": [True, False]}, (9, 4)),
+    "MaxPooling1D": ({"pool_size": [2, 3], "strides": [None, 1], "padding": ["valid", "same"]}, (9, 4)),
+    "AveragePooling1D": ({"pool_size": [2, 3], "strides": [None, 1], "padding": ["valid", "same"]}, (9, 4)),
+    "GlobalMaxPooling1D": ({"keepdims": [False, True]}, (9, 4)),
+    "GlobalAveragePooling1D": ({"keepdims": [False, True]}, (9, 4)),
+    "PReLU": ({"alpha_initializer": ["random_normal"], "shared_axes": [None, [1], [1, 2]]}, (3, 4, 2)),
+    "Identity": ({}, (3,)),
+    "Dense": ({"units": [3], "activation": ["celu", "softsign", "hard_silu", "exponential"]}, (5,)),
+    "Conv2D": (
+        {"filters": [4], "kernel_size": [3, (2, 1)], "strides": [1, 2], "padding": ["valid", "same"],
+         "groups": [1, 2], "activation": [None, "softplus", "log_sigmoid"]}, (6, 7, 2)),
+    "DepthwiseConv2D": ({"kernel_size": [3], "depth_multiplier": [1, 2], "padding": ["valid", "same"]}, (6, 7, 2)),
+    "SeparableConv2D": ({"filters": [3], "kernel_size": [3], "depth_multiplier": [1, 2]}, (6, 7, 2)),
+    "Conv2DTranspose": (
+        {"filters": [3], "kernel_size": [3, 2], "strides": [1, 2], "padding": ["valid", "same"]}, (4, 5, 2)),
+    "MaxPooling2D": ({"pool_size": [2, 3], "strides": [None, 1], "padding": ["valid", "same"]}, (6, 7, 2)),
+    "AveragePooling2D": ({"pool_size": [2, 3], "strides": [None, 1], "padding": ["valid", "same"]}, (6, 7, 2)),
+    "BatchNormalization": ({"epsilon": [1e-3, 0.1], "scale": [True, False]}, (4, 5, 3)),
+    "LayerNormalization": ({"epsilon": [1e-3, 0.1], "axis": [-1, (1, 2)]}, (4, 5, 3)),
+    "GroupNormalization": ({"groups": [2, 4, -1]}, (4, 5, 4)),
+    "UpSampling2D": ({"size": [2, (1, 3)], "interpolation": ["nearest", "bilinear"]}, (4, 5, 3)),
+    "ZeroPadding2D": ({"padding": [1, ((0, 1), (2, 3))]}, (4, 5, 3)),
+    "Cropping2D": ({"cropping": [1, ((0, 1), (2, 1))]}, (4, 5, 3)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers(name: str) -> None:
+    options, shape = LAYERS[name]
+    rng = np.random.default_rng(len(name))
+    for _ in range(ROUNDS // 2 if options else 1):
+        given, x = chosen(rng, options), rng.normal(size=(2, *shape)).astype("float32")
+        if given.get("groups", 1) != 1 and given.get("strides", 1) != 1:
+            given["strides"] = 1  # JAX on a CPU knows no other
+        theirs = keras.Sequential([keras.Input(shape), getattr(keras.layers, name)(**given)])
+        ours = Sequential([layers.Input(shape), getattr(layers, name)(**given)], backend="numpy")
+        assert ours.output_shape == theirs.output_shape
+        weights = {}
+        for variable in theirs.weights:
+            weight = next(w for w in ours.get_weights() if w.endswith(f"/{variable.name}"))
+            weights[weight] = np.abs(rng.normal(size=variable.shape)).astype("float32") + 0.1
+            variable.assign(weights[weight])
+        assert len(weights) == len(ours.get_weights())
+        ours.set_weights(weights)
+        close(ours.predict(x), theirs.predict(x, verbose=0), 5e-5)
+
+
+ACTIVATIONS = sorted(set(activations.ACTIVATIONS) - {"swish", "hard_swish"})
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations(name: str) -> None:
+    x = np.random.default_rng(0).normal(size=(4, 9)).astype("float32") * 4
+    close(run(activations.get_activation(name), x), getattr(keras.activations, name)(x))

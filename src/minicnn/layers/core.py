@@ -1,8 +1,9 @@
-"""Layers for inputs of any shape: Dense and Rescaling."""
+"""Layers for inputs of any shape: Dense, Rescaling, Identity and Lambda."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from minicnn import ops
@@ -110,3 +111,56 @@ class Rescaling(Layer):
         x = inputs if "float" in inputs.dtype else ops.as_float(inputs, self._tracing().dtype)
         y = x * self.scale
         return y + self.offset if self.offset else y
+
+
+class Identity(Layer):
+    """Its input, as it is.
+
+    Args:
+        name: Name in the model.
+        trainable: See `Layer`.
+
+    Input shape:
+        Any.
+
+    Output shape:
+        That of the input.
+    """
+
+    def call(self, inputs: Any) -> Any:
+        """Nothing."""
+        return inputs
+
+
+class Lambda(Layer):
+    """A function of a Value as a layer; a model with one cannot be saved, because files hold data only.
+
+    Args:
+        function: Composes primitives from `minicnn.ops`; takes the input, or a list of inputs.
+        name: Name in the model.
+        trainable: See `Layer`.
+
+    Input shape:
+        Any.
+
+    Output shape:
+        That of the function's result, whose first axis is the batch.
+
+    Raises:
+        TypeError: If the function cannot be called; when a model with it is saved.
+
+    Example:
+        >>> Lambda(lambda x: x * x)
+        <Lambda None>
+    """
+
+    def __init__(self, function: Callable[[Any], Any], *, name: str | None = None, trainable: bool = True) -> None:
+        super().__init__(name=name, trainable=trainable)
+        if not callable(function):
+            message = f"Lambda takes a function of a Value. Received: {function!r}. Write a Layer for anything else."
+            raise TypeError(message)
+        self.function = function
+
+    def call(self, inputs: Any) -> Any:
+        """Apply the function."""
+        return self.function(inputs)
