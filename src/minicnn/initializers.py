@@ -20,7 +20,21 @@ Mode = Literal["fan_in", "fan_out", "fan_avg"]
 Distribution = Literal["truncated_normal", "uniform", "untruncated_normal"]
 
 
-class Initializer:
+class Setting:
+    """What an argument of a layer may be besides plain data; as a dataclass it can be saved."""
+
+    def get_config(self) -> dict[str, Any]:
+        """Arguments of the constructor, as plain data: the fields of a dataclass."""
+        if not is_dataclass(self):
+            message = (
+                "An initializer, regularizer or constraint that is saved is a dataclass or overrides get_config. "
+                f"Received: {type(self).__name__}. Decorate it with @dataclass(frozen=True)."
+            )
+            raise TypeError(message)
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+
+class Initializer(Setting):
     """Gives the first values of a weight; a subclass that is a dataclass can be saved with its layer."""
 
     def __call__(self, shape: Sequence[int], rng: np.random.Generator) -> np.ndarray[Any, Any]:
@@ -31,16 +45,6 @@ class Initializer:
             rng: Source of randomness.
         """
         raise NotImplementedError
-
-    def get_config(self) -> dict[str, Any]:
-        """Arguments of the constructor, as plain data: the fields of a dataclass."""
-        if not is_dataclass(self):
-            message = (
-                "An initializer that is saved is a dataclass or overrides get_config. "
-                f"Received: {type(self).__name__}. Decorate it with @dataclass(frozen=True)."
-            )
-            raise TypeError(message)
-        return {f.name: getattr(self, f.name) for f in fields(self)}
 
 
 @dataclass(frozen=True)

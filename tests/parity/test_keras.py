@@ -11,7 +11,7 @@ import pytest
 os.environ.setdefault("KERAS_BACKEND", "jax")
 keras = pytest.importorskip("keras", reason="Keras is not installed")
 
-from minicnn import Sequential, layers, losses, metrics, optimizers  # noqa: E402
+from minicnn import Sequential, layers, losses, metrics, optimizers, regularizers  # noqa: E402
 from minicnn.layers import activations  # noqa: E402
 from support.model_cases import measure, run  # noqa: E402
 
@@ -218,3 +218,45 @@ ACTIVATIONS = sorted(set(activations.ACTIVATIONS) - {"swish", "hard_swish"})
 def test_activations(name: str) -> None:
     x = np.random.default_rng(0).normal(size=(4, 9)).astype("float32") * 4
     close(run(activations.get_activation(name), x), getattr(keras.activations, name)(x))
+
+
+@pytest.mark.parametrize("name", ["L1", "L2", "L1L2", "OrthogonalRegularizer"])
+def test_regularizers(name: str) -> None:
+    w = np.random.default_rng(0).normal(size=(4, 3)).astype("float32")
+    close(run(getattr(regularizers, name)(), w), getattr(keras.regularizers, name)()(w))
+
+
+@pytest.mark.parametrize("name", ["MaxNorm", "MinMaxNorm", "NonNeg", "UnitNorm"])
+def test_constraints(name: str) -> None:
+    w = np.random.default_rng(0).normal(size=(4, 3)).astype("float32") * 3
+    given = {"rate": 0.5, "min_value": 0.5} if name == "MinMaxNorm" else {}
+    close(run(getattr(regularizers, name)(**given), w), getattr(keras.constraints, name)(**given)(w))
+
+
+def test_training_with_regularizers_and_constraints() -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(12, 6, 6, 2)).astype("float32"), rng.normal(size=(12, 3)).astype("float32")
+    found = []
+    for library, kind in ((keras, keras.Sequential), (None, lambda ls: Sequential(ls, backend="numpy"))):
+        lib, norms = (layers, regularizers) if library is None else (keras.layers, keras.constraints)
+        model = kind([
+            lib.Input((6, 6, 2)),
+            lib.Conv2D(3, 3, kernel_regularizer="l2", kernel_constraint=norms.MaxNorm(0.9, (0, 1, 2))),
+            lib.BatchNormalization(gamma_regularizer="l1"), lib.Flatten(),
+            lib.Dense(3, kernel_regularizer="L1L2", bias_constraint="NonNeg"),
+        ])  # fmt: skip
+        given = model.get_weights()
+        if library is not None:
+            weights = [w.copy() for w in given]
+            found.append((weights, None))
+        else:
+            names = ["kernel", "bias", "gamma", "beta", "moving_mean", "moving_variance", "kernel", "bias"]
+            assert [n.rpartition("/")[2] for n in given] == names
+            model.set_weights(dict(zip(given, found[0][0], strict=True)))
+        model.compile("sgd", "mse")
+        history = model.fit(x, y, batch_size=4, epochs=3, shuffle=False, verbose=0).history["loss"]
+        after = model.get_weights()
+        found.append((list(after.values()) if isinstance(after, dict) else after, history))
+    close(found[2][1], found[1][1], 5e-4)
+    for a, b in zip(found[2][0], found[1][0], strict=True):
+        close(a, b, 5e-4)

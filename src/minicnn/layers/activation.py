@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from minicnn import ops
 from minicnn.initializers import Initializer, get_initializer
 from minicnn.layers.activations import ActivationArgument, get_activation
 from minicnn.layers.arguments import axis_of, number
 from minicnn.layers.layer import Layer
+from minicnn.regularizers import Limits
 
 
 class Activation(Layer):
@@ -134,6 +135,7 @@ class PReLU(Layer):
         shared_axes: Axes of the input along which one alpha serves all, such as (1, 2) for one a channel.
         name: Name in the model.
         trainable: See `Layer`.
+        limits: See `Layer`: alpha_regularizer, alpha_constraint.
 
     Input shape:
         (N, ...).
@@ -145,6 +147,8 @@ class PReLU(Layer):
         ValueError: If an axis is none of a sample's.
     """
 
+    limited = (("alpha", "alpha"),)
+
     def __init__(
         self,
         alpha_initializer: str | Initializer = "zeros",
@@ -152,8 +156,9 @@ class PReLU(Layer):
         *,
         name: str | None = None,
         trainable: bool = True,
+        **limits: Unpack[Limits],
     ) -> None:
-        super().__init__(name=name, trainable=trainable)
+        super().__init__(name=name, trainable=trainable, **limits)
         self.alpha_initializer = alpha_initializer
         self.shared_axes = None if shared_axes is None else tuple(shared_axes)
         get_initializer(alpha_initializer)

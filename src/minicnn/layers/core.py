@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Unpack
 
 from minicnn import ops
 from minicnn.initializers import Initializer, get_initializer
 from minicnn.layers.activations import ActivationArgument, finish, get_activation
 from minicnn.layers.arguments import number, positive
 from minicnn.layers.layer import Layer
+from minicnn.regularizers import Limits
 
 
 class Dense(Layer):
@@ -24,6 +25,7 @@ class Dense(Layer):
         bias_initializer: First values of the bias (units,).
         name: Name in the model.
         trainable: See `Layer`.
+        limits: See `Layer`: kernel_regularizer, kernel_constraint, bias_regularizer, bias_constraint.
 
     Input shape:
         (N, ..., inputs).
@@ -39,6 +41,8 @@ class Dense(Layer):
         <Dense None>
     """
 
+    limited = (("kernel", "kernel"), ("bias", "bias"))
+
     def __init__(
         self,
         units: int,
@@ -49,8 +53,9 @@ class Dense(Layer):
         *,
         name: str | None = None,
         trainable: bool = True,
+        **limits: Unpack[Limits],
     ) -> None:
-        super().__init__(name=name, trainable=trainable)
+        super().__init__(name=name, trainable=trainable, **limits)
         self.units = positive("units", units)
         self.activation = activation
         self.use_bias = use_bias

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 from minicnn import ops
 from minicnn.initializers import Initializer, get_initializer
@@ -12,6 +12,7 @@ from minicnn.layers.layer import Layer
 from minicnn.layers.pooling import AveragePooling2D, MaxPooling2D
 from minicnn.ops.windows import Padding
 from minicnn.program.graph import Value
+from minicnn.regularizers import Limits
 
 
 def _channel_axis(layer: Layer, data_format: str, shape: Any) -> int:
@@ -55,6 +56,7 @@ class Conv1D(Layer):
         bias_initializer: First values of the bias (filters,).
         name: Name in the model.
         trainable: See `Layer`.
+        limits: See `Layer`: kernel_regularizer, kernel_constraint, bias_regularizer, bias_constraint.
 
     Input shape:
         (N, L, C), or (N, C, L) for "channels_first".
@@ -65,6 +67,8 @@ class Conv1D(Layer):
     Raises:
         ValueError: If an argument is out of range, or groups divide channels or filters unevenly.
     """
+
+    limited = (("kernel", "kernel"), ("bias", "bias"))
 
     def __init__(
         self,
@@ -82,8 +86,9 @@ class Conv1D(Layer):
         *,
         name: str | None = None,
         trainable: bool = True,
+        **limits: Unpack[Limits],
     ) -> None:
-        super().__init__(name=name, trainable=trainable)
+        super().__init__(name=name, trainable=trainable, **limits)
         self.filters, self.kernel_size = positive("filters", filters), positive("kernel_size", kernel_size)
         self.strides, self.dilation_rate = positive("strides", strides), positive("dilation_rate", dilation_rate)
         if padding not in ("valid", "same", "causal"):
