@@ -29,7 +29,7 @@ from minicnn.losses import (
 from minicnn.metrics import Accuracy, ConfusionMatrix, Metric, TopKCategoricalAccuracy
 from minicnn.optimizers import SGD, Adam, AdamW, Optimizer, RMSprop
 from minicnn.saving import load_model, load_weights, save_model, save_weights
-from minicnn.schedules import CosineDecay, ExponentialDecay, OneCycle, PiecewiseConstant, Schedule, StepDecay
+from minicnn.schedules import CosineDecay, ExponentialDecay, OneCycle, PiecewiseConstantDecay, Schedule
 from minicnn.tolerance import tolerance
 from support.small_training import (
     CLASSES,
@@ -52,10 +52,10 @@ OPTIMIZERS = {
     "adam": Adam(0.01, 0.8, 0.99, 1e-5, clipvalue=0.1),
     "adamw": AdamW(0.01, 0.02, clipnorm=1.0),
     "rmsprop": RMSprop(0.01, 0.8, 0.5, centered=True, global_clipnorm=1.0),
-    "step": SGD(StepDecay(0.1, 3, 0.5)),
-    "piecewise": Adam(PiecewiseConstant([2, 5], [0.1, 0.05, 0.01])),
+    "step": SGD(ExponentialDecay(0.1, 3, 0.5, staircase=True)),
+    "piecewise": Adam(PiecewiseConstantDecay([2, 5], [0.1, 0.05, 0.01])),
     "exponential": RMSprop(ExponentialDecay(0.1, 4, 0.7)),
-    "cosine": SGD(CosineDecay(0.1, 12, warmup=4, final=0.01)),
+    "cosine": SGD(CosineDecay(0.01, 8, 0.1, warmup_target=0.1, warmup_steps=4)),
     "onecycle": AdamW(OneCycle(0.1, 12)),
 }
 

@@ -27,7 +27,7 @@ from minicnn.callbacks import (
 from minicnn.files import SavedModelError, Tensors, read_tensors, write_tensors
 from minicnn.layers import BatchNormalization, Dense, Input
 from minicnn.optimizers import Adam, Optimizer
-from minicnn.schedules import StepDecay
+from minicnn.schedules import ExponentialDecay
 from support.small_training import Interrupt, arrays, assert_same_bits
 
 STEPS, EPOCHS = 3, 2
@@ -161,7 +161,7 @@ def test_set_state_refuses_as_well() -> None:
 
 
 def test_a_schedule_without_end_is_refused_where_it_overflows() -> None:
-    model = model_of(Adam(StepDecay(1.0, 1, 10.0)))
+    model = model_of(Adam(ExponentialDecay(1.0, 1, 10.0, True)))
     with pytest.raises(ValueError, match="steps_taken = 2000"):
         model.set_state({**model.get_state(), "steps_taken": 2000})
     model.set_state(model.get_state())

@@ -28,7 +28,7 @@ from minicnn.optimizers import (
     get_optimizer,
 )
 from minicnn.program import Program
-from minicnn.schedules import CosineDecay, ExponentialDecay, Schedule, StepDecay
+from minicnn.schedules import CosineDecay, ExponentialDecay, Schedule
 from support.model_cases import FAST, MeanOutput, run
 from support.numerics import assert_close
 from support.strategies import normal, seeds
@@ -164,7 +164,7 @@ def compare(optimizer: Optimizer, plain: Callable[..., Array], *arguments: Any) 
         assert_close(found[name], plain(p, [g[name] for g in steps], rates, *arguments), 10 * STEPS)
 
 
-rates = st.sampled_from([0.1, StepDecay(0.2, 2, 0.5), ExponentialDecay(0.05, 3, 2.0)])
+rates = st.sampled_from([0.1, ExponentialDecay(0.2, 2, 0.5, staircase=True), ExponentialDecay(0.05, 3, 2.0)])
 shares = st.sampled_from([0.0, 0.5, 0.9])
 decays = st.sampled_from([0.0, 0.01])
 
@@ -310,7 +310,7 @@ def assert_equal(found: State, expected: State) -> None:
 @pytest.mark.parametrize("backend", FAST)
 def test_the_rate_of_step_k_is_that_of_the_schedule(backend: str) -> None:
     pytest.importorskip(backend)
-    schedule = CosineDecay(0.5, 9, warmup=3, final=0.1)
+    schedule = CosineDecay(0.1, 6, 0.2, warmup_target=0.5, warmup_steps=3)
     model = Sequential([Input((1,)), Dense(1, use_bias=False)], backend=backend)
     model.compile(SGD(schedule), MeanOutput())
     kernel = [model.get_weights()["dense/kernel"].item()]

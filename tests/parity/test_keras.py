@@ -11,7 +11,7 @@ import pytest
 os.environ.setdefault("KERAS_BACKEND", "jax")
 keras = pytest.importorskip("keras", reason="Keras is not installed")
 
-from minicnn import Sequential, layers, losses, metrics, optimizers, regularizers  # noqa: E402
+from minicnn import Sequential, layers, losses, metrics, optimizers, regularizers, schedules  # noqa: E402
 from minicnn.layers import activations  # noqa: E402
 from support.model_cases import measure, run  # noqa: E402
 
@@ -260,3 +260,26 @@ def test_training_with_regularizers_and_constraints() -> None:
     close(found[2][1], found[1][1], 5e-4)
     for a, b in zip(found[2][0], found[1][0], strict=True):
         close(a, b, 5e-4)
+
+
+SCHEDULES: dict[str, list[dict[str, Any]]] = {
+    "PiecewiseConstantDecay": [{"boundaries": [3, 6], "values": [0.5, 0.2, 0.1]}],
+    "ExponentialDecay": [{"initial_learning_rate": 0.5, "decay_steps": 3, "decay_rate": 0.5, "staircase": s}
+                         for s in (True, False)],
+    "InverseTimeDecay": [{"initial_learning_rate": 0.5, "decay_steps": 3, "decay_rate": 0.5, "staircase": s}
+                         for s in (True, False)],
+    "PolynomialDecay": [{"initial_learning_rate": 0.5, "decay_steps": 4, "power": 2.0, "cycle": c}
+                        for c in (True, False)],
+    "CosineDecay": [{"initial_learning_rate": 0.5, "decay_steps": 8, "alpha": 0.1},
+                    {"initial_learning_rate": 0.1, "decay_steps": 6, "warmup_target": 0.5, "warmup_steps": 4},
+                    {"initial_learning_rate": 0.1, "decay_steps": 6, "warmup_steps": 4}],
+    "CosineDecayRestarts": [{"initial_learning_rate": 0.5, "first_decay_steps": 3, "alpha": 0.1, "m_mul": 0.5},
+                            {"initial_learning_rate": 0.5, "first_decay_steps": 3, "t_mul": 1.0, "m_mul": 0.5}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_schedules(name: str) -> None:
+    for given in SCHEDULES[name]:
+        theirs, ours = getattr(keras.optimizers.schedules, name)(**given), getattr(schedules, name)(**given)
+        close([ours(step) for step in range(14)], [float(theirs(step)) for step in range(14)])
