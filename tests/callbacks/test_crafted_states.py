@@ -248,7 +248,7 @@ def test_a_folder_that_vanishes_after_the_last_save_takes_nothing_with_it(keep: 
     class Vanish(Callback):
         runs_last = True
 
-        def on_train_end(self) -> None:
+        def on_train_end(self, logs: Any) -> None:
             shutil.rmtree(tmp_path / "backup")
 
     callbacks = [Vanish(), BackupAndRestore(tmp_path / "backup", delete_checkpoint=not keep)]
@@ -258,7 +258,7 @@ def test_a_folder_that_vanishes_after_the_last_save_takes_nothing_with_it(keep: 
 
 def test_a_back_up_that_cannot_be_deleted_is_warned_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Lock(Callback):
-        def on_train_end(self) -> None:
+        def on_train_end(self, logs: Any) -> None:
             monkeypatch.setattr("os.unlink", lambda path: (_ for _ in ()).throw(PermissionError(13, "no", path)))
 
     with pytest.warns(

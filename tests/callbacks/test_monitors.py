@@ -32,7 +32,7 @@ def epochs_run(callback: EarlyStopping, values: Sequence[float], first: int = 0)
     """How many epochs are run before the callback stops training, and whose weights are left."""
     callback.model = model = Weights()  # type: ignore[assignment]
     if not first:
-        callback.on_train_begin()
+        callback.on_train_begin({})
     done = first
     for epoch, value in enumerate(values[first:], start=first):
         model.now = np.array(epoch)
@@ -40,7 +40,7 @@ def epochs_run(callback: EarlyStopping, values: Sequence[float], first: int = 0)
         done = epoch + 1
         if model.stop_training:
             break
-    callback.on_train_end()
+    callback.on_train_end({})
     return done, int(model.now)
 
 

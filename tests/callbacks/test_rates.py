@@ -49,7 +49,7 @@ def rates(callback: ReduceLROnPlateau, values: list[float], rate: float = 1.0, *
     """Learning rates that are logged, epoch by epoch."""
     callback.model = model = compiled(optimizer=SGD(rate))
     if not resume:
-        callback.on_train_begin()
+        callback.on_train_begin({})
     logged = []
     for epoch, value in enumerate(values, start=resume):
         logs: dict[str, Any] = {"val_loss": value}
@@ -109,4 +109,4 @@ def test_a_model_without_an_optimizer_is_refused() -> None:
     callback.model = model = compiled()
     model.optimizer = None
     with pytest.raises(RuntimeError, match=r"needs an optimizer"):
-        callback.on_train_begin()
+        callback.on_train_begin({})

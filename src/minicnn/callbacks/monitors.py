@@ -113,7 +113,7 @@ class EarlyStopping(Callback):
         self.best = self._monitor.worst
         self._best_weights: dict[str, Any] | None = None
 
-    def on_train_begin(self) -> None:
+    def on_train_begin(self, logs: Logs) -> None:
         """See `Callback`."""
         self._reset()
 
@@ -134,7 +134,7 @@ class EarlyStopping(Callback):
             self.stopped_epoch = epoch
             self.model.stop_training = True
 
-    def on_train_end(self) -> None:
+    def on_train_end(self, logs: Logs) -> None:
         """See `Callback`."""
         if self.verbose and self.stopped_epoch:
             print(f"Epoch {self.stopped_epoch + 1}: stopped early; {self._monitor.name} was best, "

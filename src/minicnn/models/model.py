@@ -257,9 +257,7 @@ class Model(Network):
             del logs
         epoch_logs = self._logs(self._totals)
         if validation is not None:
-            callbacks("on_test_begin")
-            found = self._evaluate(validation)
-            callbacks("on_test_end", found)
+            found = self._evaluate(validation, callbacks)
             epoch_logs |= {f"val_{k}": v for k, v in found.items()}
         self._position = (epoch + 1, 0)
         callbacks("on_epoch_end", epoch, epoch_logs)
@@ -285,7 +283,7 @@ class Model(Network):
 
     def evaluate(
         self, x: Any, y: Any = None, batch_size: int = 32, sample_weight: Any = None, *, verbose: int = 0,
-        return_dict: bool = False,
+        return_dict: bool = False, callbacks: Sequence[Callback] = (),
     ) -> Any:  # fmt: skip
         """Loss and metrics on given data.
 
@@ -296,6 +294,7 @@ class Model(Network):
             sample_weight: Weight of each sample.
             verbose: 1 prints the result.
             return_dict: Whether the result is a dictionary by name, such as {"loss": 0.3, "accuracy": 0.9}.
+            callbacks: Callbacks, whose methods that begin with `on_test` are called.
 
         Returns:
             As in Keras: the loss, or a list [loss, metric, ...] if there are metrics, in the order in which `fit`
@@ -305,25 +304,35 @@ class Model(Network):
         check_counts(batch_size=batch_size)
         x, y = self._ordered(x, y)
         self._prepare(x, y)
-        logs = self._evaluate(self._source(x, y, sample_weight, batch_size, "keep"))
+        source = self._source(x, y, sample_weight, batch_size, "keep")
+        with Callbacks(callbacks, self, {"steps": len(source), "verbose": verbose}) as everyone:
+            logs = self._evaluate(source, everyone)
         if verbose:
             print(" - ".join(f"{k}: {v:.4f}" for k, v in logs.items() if isinstance(v, float)))
         values = list(logs.values())
         return logs if return_dict else values if len(values) > 1 else values[0]
 
-    def _evaluate(self, source: Source) -> dict[str, Any]:
+    def _evaluate(self, source: Source, callbacks: Callbacks) -> dict[str, Any]:
+        callbacks("on_test_begin")
         totals: Totals = {}
-        for run in source.runs(shuffle=False, seed=0, epoch=0, longest=self.backend.steps_at_once):
+        at_once = 1 if callbacks.watch("test") else self.backend.steps_at_once
+        for batch, run in enumerate(source.runs(shuffle=False, seed=0, epoch=0, longest=at_once)):
+            callbacks("on_test_batch_begin", batch)
             totals = self._engine.evaluate_many(run.feed, run.arrays, totals, run.index, run.steps)
-        return self._logs(totals)
+            if callbacks.watch("test"):  # the next step may overwrite the totals
+                callbacks("on_test_batch_end", batch, self._logs(totals))
+        logs = self._logs(totals)
+        callbacks("on_test_end", logs)
+        return logs
 
-    def predict(self, x: Any, batch_size: int = 32) -> Any:
+    def predict(self, x: Any, batch_size: int = 32, *, callbacks: Sequence[Callback] = ()) -> Any:
         """Outputs for given inputs, batch by batch.
 
         Args:
             x: Inputs, or a loader: an iterable of inputs, or of tuples (x, y) of which y is not used. It keeps the
                 order of the data: one that is known to shuffle is refused.
             batch_size: Samples in a step; a loader has its own.
+            callbacks: Callbacks, whose methods that begin with `on_predict` are called.
 
         Returns:
             Array of the kind that x is, NumPy for lists; a list of them for several outputs.
@@ -334,10 +343,16 @@ class Model(Network):
         standardizer, backend = self._standardizer(), self.backend
         parts: list[list[Array]] = [[] for _ in self._outputs]
         first: Any = None
-        for given, run in prediction_runs(x, standardizer, batch_size):
-            first = given[0] if first is None else first
-            for part, made in zip(parts, self._engine.predict(run.feed, run.arrays, run.index), strict=True):
-                part.append(made if backend.owns(first) else backend.to_numpy(made))
+        with Callbacks(callbacks, self, {"batch_size": batch_size}) as everyone:
+            everyone("on_predict_begin")
+            for batch, (given, run) in enumerate(prediction_runs(x, standardizer, batch_size)):
+                first = given[0] if first is None else first
+                everyone("on_predict_batch_begin", batch)
+                outputs = self._engine.predict(run.feed, run.arrays, run.index)
+                for part, made in zip(parts, outputs, strict=True):
+                    part.append(made if backend.owns(first) else backend.to_numpy(made))
+                everyone("on_predict_batch_end", batch, {"outputs": [part[-1] for part in parts]})
+            everyone("on_predict_end")
         if first is None:
             message = "There is at least one batch to predict. Received: an empty loader."
             raise ValueError(message)
