@@ -11,7 +11,7 @@ import pytest
 os.environ.setdefault("KERAS_BACKEND", "jax")
 keras = pytest.importorskip("keras", reason="Keras is not installed")
 
-from minicnn import Sequential, layers, losses, metrics, optimizers, regularizers, schedules  # noqa: E402
+from minicnn import Model, Sequential, layers, losses, metrics, optimizers, regularizers, schedules  # noqa: E402
 from minicnn.layers import activations  # noqa: E402
 from support.model_cases import measure, run  # noqa: E402
 
@@ -283,3 +283,47 @@ def test_schedules(name: str) -> None:
     for given in SCHEDULES[name]:
         theirs, ours = getattr(keras.optimizers.schedules, name)(**given), getattr(schedules, name)(**given)
         close([ours(step) for step in range(14)], [float(theirs(step)) for step in range(14)])
+
+
+# Factors whose bounds are equal leave nothing to chance.
+MOVES: dict[str, list[dict[str, Any]]] = {
+    "RandomTranslation": [{"height_factor": (0.23, 0.23), "width_factor": (-0.4, -0.4), "fill_mode": m,
+                           "interpolation": i, "fill_value": 3.0}
+                          for m in ("reflect", "wrap", "constant", "nearest") for i in ("bilinear", "nearest")],
+    "RandomRotation": [{"factor": (f, f), "fill_mode": m, "fill_value": 3.0} for f in (0.1, -0.3)
+                       for m in ("reflect", "wrap", "constant", "nearest")],
+    "RandomZoom": [{"height_factor": (0.3, 0.3), "width_factor": w, "fill_mode": m} for w in (None, (-0.4, -0.4))
+                   for m in ("reflect", "constant")],
+    "RandomBrightness": [{"factor": (0.3, 0.3)}, {"factor": (-0.2, -0.2), "value_range": (0, 200)}],
+    "Resizing": [{"height": 9, "width": 4, "interpolation": i} for i in ("bilinear", "nearest")],
+    "CenterCrop": [{"height": 3, "width": 4}],
+    "CategoryEncoding": [{"num_tokens": 300, "output_mode": m} for m in ("multi_hot", "count")],
+    "Rescaling": [{"scale": 0.5, "offset": 1.0}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_preprocessing(name: str) -> None:
+    rng = np.random.default_rng(0)
+    for given in MOVES[name]:
+        if name == "CategoryEncoding":
+            x = rng.integers(0, 300, (4, 5)).astype("float32")
+        else:
+            x = (rng.random((3, 6, 7, 2)) * 255).astype("float32")
+        theirs = getattr(keras.layers, name)(**given)
+        expected = theirs(x.astype("int32")) if name == "CategoryEncoding" else theirs(x, training=True) if (
+            name.startswith("Random")) else theirs(x)  # fmt: skip
+        symbol = layers.Input(x.shape[1:])
+        ours = Model(symbol, getattr(layers, name)(**given)(symbol, training=True), backend="numpy").predict(x)
+        expected, wrong = np.asarray(expected), np.abs(ours - np.asarray(expected)) > 0.05
+        assert ours.shape == expected.shape
+        assert wrong.mean() <= 0.0, (given, wrong.mean())
+
+
+def test_normalization() -> None:
+    x = (np.random.default_rng(0).normal(size=(20, 4, 3)) * 3 + 7).astype("float32")
+    for axis in (-1, (1, 2), None):
+        ours, theirs = layers.Normalization(axis), keras.layers.Normalization(axis=axis)
+        ours.adapt(x)
+        theirs.adapt(x)
+        close(Sequential([layers.Input((4, 3)), ours], backend="numpy").predict(x), theirs(x), 1e-4)

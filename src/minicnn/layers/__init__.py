@@ -2,10 +2,22 @@
 
 from minicnn.layers.activation import ELU, Activation, LeakyReLU, PReLU, ReLU, Softmax
 from minicnn.layers.adaptive import AdaptiveAveragePooling2D
+from minicnn.layers.augmentation import (
+    CenterCrop,
+    RandomBrightness,
+    RandomContrast,
+    RandomCrop,
+    RandomFlip,
+    RandomRotation,
+    RandomTranslation,
+    RandomZoom,
+    Resizing,
+)
 from minicnn.layers.configured import CLASSES as _CLASSES
 from minicnn.layers.convolutional import Conv2D
 from minicnn.layers.core import Dense, Identity, Lambda, Rescaling
 from minicnn.layers.depthwise import DepthwiseConv2D, SeparableConv2D
+from minicnn.layers.features import CategoryEncoding, Normalization
 from minicnn.layers.graph import Graph as _Graph
 from minicnn.layers.layer import Layer
 from minicnn.layers.local_response import LocalResponseNormalization
@@ -33,6 +45,8 @@ __all__ = [
     "AveragePooling1D",
     "AveragePooling2D",
     "BatchNormalization",
+    "CategoryEncoding",
+    "CenterCrop",
     "Concatenate",
     "Conv1D",
     "Conv2D",
@@ -60,11 +74,20 @@ __all__ = [
     "Maximum",
     "Minimum",
     "Multiply",
+    "Normalization",
     "PReLU",
     "Permute",
+    "RandomBrightness",
+    "RandomContrast",
+    "RandomCrop",
+    "RandomFlip",
+    "RandomRotation",
+    "RandomTranslation",
+    "RandomZoom",
     "ReLU",
     "Rescaling",
     "Reshape",
+    "Resizing",
     "SeparableConv2D",
     "Softmax",
     "SpatialDropout2D",
