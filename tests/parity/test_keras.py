@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import os
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -327,3 +331,46 @@ def test_normalization() -> None:
         ours.adapt(x)
         theirs.adapt(x)
         close(Sequential([layers.Input((4, 3)), ours], backend="numpy").predict(x), theirs(x), 1e-4)
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "keras.md").read_text(encoding="utf-8")
+HOMES = {"schedules": "optimizers.schedules"}
+NAMESPACES = ["layers", "losses", "metrics", "optimizers", "schedules", "callbacks", "initializers"]
+
+
+def listed_names(heading: str) -> set[str]:
+    table = PAGE.partition(f"### {heading}\n")[2].partition("\n#")[0]
+    return {name for row in table.splitlines() for name in re.findall(r"`(\w+)`", row.rpartition(" | ")[0])}
+
+
+def arguments(kind: type) -> set[str]:
+    names = {p for p in inspect.signature(kind.__init__).parameters if p not in ("self", "args", "kwargs", "limits")}  # type: ignore[misc]
+    return names | set(kind.limit_names() if hasattr(kind, "limit_names") else ())
+
+
+@pytest.mark.skipif(not keras.__version__.startswith("3.15."), reason="docs/keras.md is about Keras 3.15")
+def test_the_page_lists_what_is_left_out_and_nothing_else() -> None:
+    missing, listed = {}, {}
+    left_out: set[tuple[str, str, str]] = set()
+    for space in NAMESPACES:
+        theirs: Any = keras
+        for part in HOMES.get(space, space).split("."):
+            theirs = getattr(theirs, part)
+        ours = importlib.import_module(f"minicnn.{space}")
+        # Aliases bear another name than their class.
+        kinds = {n: k for n, k in vars(theirs).items() if inspect.isclass(k) and k.__name__ == n}
+        missing[space] = {n for n in kinds if not hasattr(ours, n)}
+        listed[space] = listed_names(space)
+        for n in kinds.keys() - missing[space]:
+            if inspect.isclass(mine := getattr(ours, n)):
+                left_out |= {(space, n, a) for a in arguments(kinds[n]) - arguments(mine)}
+    found = {n for n, f in vars(keras.activations).items() if inspect.isfunction(f)}
+    known = found - {"get", "serialize", "deserialize"}
+    missing["activations"], listed["activations"] = known - set(activations.ACTIVATIONS), listed_names("activations")
+    assert {space: listed[space] ^ names for space, names in missing.items()} == {space: set() for space in missing}
+    table = PAGE.partition("## Arguments left out\n")[2].partition("\n## ")[0]
+    entries = re.findall(r"`(\w+)\.([\w*]+)\(([\w, ]+)\)`", table)
+    written = {(space, kind, a) for space, kind, given in entries for a in given.split(", ")}
+    general = {(space, a) for space, kind, a in written if kind == "*"}
+    assert {e for e in left_out if (e[0], e[2]) not in general} == {e for e in written if e[1] != "*"}
+    assert general <= {(space, a) for space, _, a in left_out}
