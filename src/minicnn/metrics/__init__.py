@@ -54,7 +54,7 @@ def get_metric(given: Any) -> Metric:
     if isinstance(given, Metric):
         return given
     if isinstance(given, type) and issubclass(given, Metric):
-        return given()  # type: ignore[call-arg]
+        return given()  # type: ignore[call-arg]  # each has defaults
     if isinstance(given, Loss) or callable(given):
         return MeanLoss(given)
     named: dict[str, Any] = {**METRICS, **{name: partial(MeanLoss, name) for name in LOSSES}}

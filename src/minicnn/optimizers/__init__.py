@@ -20,4 +20,4 @@ def get_optimizer(given: str | Optimizer) -> Optimizer:
     """An optimizer by name with its defaults, or the one given."""
     if isinstance(given, Optimizer):
         return given
-    return look_up("An optimizer", OPTIMIZERS, given, "an Optimizer")()  # type: ignore[call-arg]
+    return look_up("An optimizer", OPTIMIZERS, given, "an Optimizer")()  # type: ignore[call-arg]  # each has defaults
