@@ -357,7 +357,7 @@ JSON = st.one_of(
     st.none(), st.booleans(), st.integers(-3, 40), st.sampled_from([10**6, 10**12, 2**63, -(10**30)]),
     st.floats(allow_nan=False, allow_infinity=False), st.sampled_from(["", "relu", "same", "float32", "x" * 50]),
     st.lists(st.integers(-1, 9), max_size=4), st.just({}), st.just({"class": "Dense", "config": {"units": 2}}),
-    st.just({"class": "CosineDecay", "config": {"peak": 1, "steps": 2}}), st.just({"shared": 0}),
+    st.just({"class": "CosineDecay", "config": {"initial_learning_rate": 1, "decay_steps": 2}}), st.just({"shared": 0}),
 )  # fmt: skip
 
 

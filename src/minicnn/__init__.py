@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         metrics,
         ops,
         optimizers,
+        regularizers,
         schedules,
         zoo,
     )
@@ -27,7 +28,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Input", "Layer", "Model", "Sequential", "callbacks", "data", "get_backend", "initializers", "layers", "losses",
-    "metrics", "ops", "optimizers", "schedules", "zoo",
+    "metrics", "ops", "optimizers", "regularizers", "schedules", "zoo",
 ]  # fmt: skip
 
 _HOME = {

@@ -114,5 +114,6 @@ def expected_arrays(model: Model) -> dict[str, tuple[tuple[int, ...], str]]:
     if model.optimizer is None:
         return expected
     for path in model._trainable_paths():
-        expected |= dict.fromkeys(model.optimizer.state_names(path), (model._weights[path].shape, dtype))
+        shape = model._weights[path].shape
+        expected |= dict.fromkeys(model.optimizer.state_names(path, shape), (shape, dtype))
     return expected | {"step": ((), "int32")}

@@ -10,6 +10,8 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from minicnn.names import look_up
+
 # Standard deviation of a standard normal distribution cut off at +-2.
 _TRUNCATED_STDDEV = 0.87962566103423978
 
@@ -18,7 +20,21 @@ Mode = Literal["fan_in", "fan_out", "fan_avg"]
 Distribution = Literal["truncated_normal", "uniform", "untruncated_normal"]
 
 
-class Initializer:
+class Setting:
+    """What an argument of a layer may be besides plain data; as a dataclass it can be saved."""
+
+    def get_config(self) -> dict[str, Any]:
+        """Arguments of the constructor, as plain data: the fields of a dataclass."""
+        if not is_dataclass(self):
+            message = (
+                "An initializer, regularizer or constraint that is saved is a dataclass or overrides get_config. "
+                f"Received: {type(self).__name__}. Decorate it with @dataclass(frozen=True)."
+            )
+            raise TypeError(message)
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+
+class Initializer(Setting):
     """Gives the first values of a weight; a subclass that is a dataclass can be saved with its layer."""
 
     def __call__(self, shape: Sequence[int], rng: np.random.Generator) -> np.ndarray[Any, Any]:
@@ -29,16 +45,6 @@ class Initializer:
             rng: Source of randomness.
         """
         raise NotImplementedError
-
-    def get_config(self) -> dict[str, Any]:
-        """Arguments of the constructor, as plain data: the fields of a dataclass."""
-        if not is_dataclass(self):
-            message = (
-                "An initializer that is saved is a dataclass or overrides get_config. "
-                f"Received: {type(self).__name__}. Decorate it with @dataclass(frozen=True)."
-            )
-            raise TypeError(message)
-        return {f.name: getattr(self, f.name) for f in fields(self)}
 
 
 @dataclass(frozen=True)
@@ -142,11 +148,7 @@ def get_initializer(given: str | Initializer) -> Initializer:
     """An initialiser by name, or the one given."""
     if isinstance(given, Initializer):
         return given
-    try:
-        return INITIALIZERS[given]
-    except (KeyError, TypeError):
-        message = f"An initializer is one of {', '.join(INITIALIZERS)}, or an Initializer. Received: {given!r}."
-        raise ValueError(message) from None
+    return look_up("An initializer", INITIALIZERS, given, "an Initializer")
 
 
 def fans(shape: Sequence[int]) -> tuple[int, int]:

@@ -20,106 +20,179 @@ class Schedule:
 
 
 @dataclass(frozen=True)
-class StepDecay(Schedule):
-    """The rate falls to `factor` of itself every `every` steps.
-
-    Args:
-        initial: First learning rate.
-        every: Steps between two falls.
-        factor: What is left of the rate after a fall.
-    """
-
-    initial: float
-    every: int
-    factor: float = 0.1
-
-    def __post_init__(self) -> None:
-        _positive("every", self.every)
-        _rates(initial=self.initial, factor=self.factor)
-
-    def __call__(self, step: int) -> float:
-        """See `Schedule`."""
-        return self.initial * float(self.factor) ** (step // self.every)
-
-
-@dataclass(frozen=True)
-class PiecewiseConstant(Schedule):
-    """Rates[i] until step boundaries[i], the last rate from then on.
+class PiecewiseConstantDecay(Schedule):
+    """values[i] up to and including step boundaries[i], the last value after the last boundary.
 
     Args:
         boundaries: Increasing step numbers.
-        rates: Learning rates, one more than boundaries.
+        values: Learning rates, one more than boundaries.
     """
 
     boundaries: Sequence[int]
-    rates: Sequence[float]
+    values: Sequence[float]
 
     def __post_init__(self) -> None:
-        if len(self.rates) != len(self.boundaries) + 1 or list(self.boundaries) != sorted(set(self.boundaries)):
+        if len(self.values) != len(self.boundaries) + 1 or list(self.boundaries) != sorted(set(self.boundaries)):
             message = (
-                "PiecewiseConstant takes increasing boundaries and one rate more. "
-                f"Received: boundaries={list(self.boundaries)}, rates={list(self.rates)}."
+                "PiecewiseConstantDecay takes increasing boundaries and one value more. "
+                f"Received: boundaries={list(self.boundaries)}, values={list(self.values)}."
             )
             raise ValueError(message)
-        _rates(**{f"rates[{i}]": rate for i, rate in enumerate(self.rates)})
+        _rates(**{f"values[{i}]": rate for i, rate in enumerate(self.values)})
 
     def __call__(self, step: int) -> float:
         """See `Schedule`."""
-        return float(self.rates[sum(step >= b for b in self.boundaries)])
+        return float(self.values[sum(step > b for b in self.boundaries)])
 
 
 @dataclass(frozen=True)
 class ExponentialDecay(Schedule):
-    """The rate falls smoothly by `factor` every `steps` steps.
+    """The rate falls to decay_rate of itself in decay_steps steps, smoothly or at once.
 
     Args:
-        initial: First learning rate.
-        steps: Steps in which the rate falls by the factor.
-        factor: What is left of the rate after that many steps.
+        initial_learning_rate: First learning rate.
+        decay_steps: Steps in which the rate falls.
+        decay_rate: What is left of the rate after that many steps.
+        staircase: Whether it falls at once, every decay_steps steps.
     """
 
-    initial: float
-    steps: int
-    factor: float
+    initial_learning_rate: float
+    decay_steps: int
+    decay_rate: float
+    staircase: bool = False
 
     def __post_init__(self) -> None:
-        _positive("steps", self.steps)
-        _rates(initial=self.initial, factor=self.factor)
+        _positive("decay_steps", self.decay_steps)
+        _rates(initial_learning_rate=self.initial_learning_rate, decay_rate=self.decay_rate)
 
     def __call__(self, step: int) -> float:
         """See `Schedule`."""
-        return self.initial * float(self.factor) ** (step / self.steps)
+        falls = step // self.decay_steps if self.staircase else step / self.decay_steps
+        return self.initial_learning_rate * float(self.decay_rate) ** falls
+
+
+@dataclass(frozen=True)
+class PolynomialDecay(Schedule):
+    """The rate falls to a last one like (1 - done)^power, done being the share of the decay_steps taken.
+
+    Args:
+        initial_learning_rate: First learning rate.
+        decay_steps: Steps in which the rate falls; with `cycle`, the next whole multiple of them.
+        end_learning_rate: Last learning rate.
+        power: Exponent; 1 is a straight line.
+        cycle: Whether the rate rises again when the last one is reached.
+    """
+
+    initial_learning_rate: float
+    decay_steps: int
+    end_learning_rate: float = 0.0001
+    power: float = 1.0
+    cycle: bool = False
+
+    def __post_init__(self) -> None:
+        _positive("decay_steps", self.decay_steps)
+        _rates(initial_learning_rate=self.initial_learning_rate, end_learning_rate=self.end_learning_rate)
+
+    def __call__(self, step: int) -> float:
+        """See `Schedule`."""
+        steps = self.decay_steps * (max(math.ceil(step / self.decay_steps), 1) if self.cycle else 1)
+        left = (1.0 - min(step / steps, 1.0)) ** self.power
+        return (self.initial_learning_rate - self.end_learning_rate) * left + self.end_learning_rate
+
+
+@dataclass(frozen=True)
+class InverseTimeDecay(Schedule):
+    """initial_learning_rate / (1 + decay_rate * step / decay_steps).
+
+    Args:
+        initial_learning_rate: First learning rate.
+        decay_steps: Steps in which the divisor grows by decay_rate.
+        decay_rate: See there.
+        staircase: Whether it grows at once, every decay_steps steps.
+    """
+
+    initial_learning_rate: float
+    decay_steps: int
+    decay_rate: float
+    staircase: bool = False
+
+    def __post_init__(self) -> None:
+        _positive("decay_steps", self.decay_steps)
+        _rates(initial_learning_rate=self.initial_learning_rate, decay_rate=self.decay_rate)
+
+    def __call__(self, step: int) -> float:
+        """See `Schedule`."""
+        falls = step // self.decay_steps if self.staircase else step / self.decay_steps
+        return self.initial_learning_rate / (1.0 + self.decay_rate * falls)
 
 
 @dataclass(frozen=True)
 class CosineDecay(Schedule):
-    """Linear warm-up to the peak, then half a cosine down to the final rate (arXiv:1608.03983).
+    """Half a cosine down to alpha times the rate, after a linear warm-up if asked (arXiv:1608.03983).
 
     Args:
-        peak: Highest learning rate.
-        steps: Steps in all, warm-up included; the final rate holds from then on.
-        warmup: Steps of the warm-up.
-        final: Last learning rate.
+        initial_learning_rate: First learning rate.
+        decay_steps: Steps of the decay, which the warm-up is not part of.
+        alpha: What is left of the highest rate; it holds from then on.
+        warmup_target: Rate at the end of the warm-up, from which it decays; None for no warm-up.
+        warmup_steps: Steps of the warm-up.
     """
 
-    peak: float
-    steps: int
-    warmup: int = 0
-    final: float = 0.0
+    initial_learning_rate: float
+    decay_steps: int
+    alpha: float = 0.0
+    warmup_target: float | None = None
+    warmup_steps: int = 0
 
     def __post_init__(self) -> None:
-        _positive("steps", self.steps)
-        _rates(peak=self.peak, final=self.final)
-        if not 0 <= self.warmup < self.steps:
-            message = f"warmup is at least 0 and below steps. Received: warmup={self.warmup}, steps={self.steps}."
+        _positive("decay_steps", self.decay_steps)
+        _rates(initial_learning_rate=self.initial_learning_rate, alpha=self.alpha)
+        _rates(warmup_target=self.warmup_target or 0.0, warmup_steps=self.warmup_steps)
+
+    def __call__(self, step: int) -> float:
+        """See `Schedule`."""
+        first, peak, warmup = self.initial_learning_rate, self.initial_learning_rate, 0
+        if self.warmup_target is not None:
+            peak, warmup = self.warmup_target, self.warmup_steps
+        if step < warmup:
+            return first + (peak - first) * step / warmup
+        return _cosine(peak, self.alpha * peak, min((step - warmup) / self.decay_steps, 1.0))
+
+
+@dataclass(frozen=True)
+class CosineDecayRestarts(Schedule):
+    """Half a cosine down to alpha times the rate, again and again (arXiv:1608.03983).
+
+    Args:
+        initial_learning_rate: First learning rate.
+        first_decay_steps: Steps of the first period.
+        t_mul: How much longer each period is than the one before, at least 1.
+        m_mul: What is left of the first rate of a period in the next.
+        alpha: What is left of the first learning rate at the end of a period, as a share.
+    """
+
+    initial_learning_rate: float
+    first_decay_steps: int
+    t_mul: float = 2.0
+    m_mul: float = 1.0
+    alpha: float = 0.0
+
+    def __post_init__(self) -> None:
+        _positive("first_decay_steps", self.first_decay_steps)
+        _rates(initial_learning_rate=self.initial_learning_rate, m_mul=self.m_mul, alpha=self.alpha)
+        if not self.t_mul >= 1:
+            message = f"t_mul is a number of at least 1. Received: t_mul={self.t_mul!r}."
             raise ValueError(message)
 
     def __call__(self, step: int) -> float:
         """See `Schedule`."""
-        if step < self.warmup:
-            return self.peak * (step + 1) / self.warmup
-        done = min((step - self.warmup) / (self.steps - self.warmup), 1.0)
-        return self.final + (self.peak - self.final) * 0.5 * (1.0 + math.cos(math.pi * done))
+        start, length, peak = 0.0, float(self.first_decay_steps), 1.0
+        if self.t_mul == 1:
+            start, peak = step // length * length, self.m_mul ** (step // length)
+        while step >= start + length:
+            start, length, peak = start + length, length * self.t_mul, peak * self.m_mul
+        share = (1.0 - self.alpha) * _cosine(peak, 0.0, (step - start) / length) + self.alpha
+        return self.initial_learning_rate * share
 
 
 @dataclass(frozen=True)

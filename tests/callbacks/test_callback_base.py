@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,25 +14,25 @@ class Recorder(Callback):
     def __init__(self) -> None:
         self.calls: list[Any] = []
 
-    def on_train_begin(self) -> None:
+    def on_train_begin(self, logs: Any) -> None:
         self.calls.append("train_begin")
 
-    def on_train_end(self) -> None:
+    def on_train_end(self, logs: Any) -> None:
         self.calls.append("train_end")
 
-    def on_epoch_begin(self, epoch: int) -> None:
+    def on_epoch_begin(self, epoch: int, logs: Any) -> None:
         self.calls.append(("epoch_begin", epoch))
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
         self.calls.append(("epoch_end", epoch, sorted(logs)))
 
-    def on_train_batch_begin(self, batch: int) -> None:
+    def on_train_batch_begin(self, batch: int, logs: Any) -> None:
         self.calls.append(("batch_begin", batch))
 
     def on_train_batch_end(self, batch: int, logs: Any) -> None:
         self.calls.append(("batch_end", batch, sorted(logs)))
 
-    def on_test_begin(self) -> None:
+    def on_test_begin(self, logs: Any) -> None:
         self.calls.append("test_begin")
 
     def on_test_end(self, logs: Any) -> None:
@@ -53,6 +54,41 @@ def test_the_points_come_in_keras_order() -> None:
     ]  # fmt: skip
 
 
+class Everything(Callback):
+    """Writes down every call with its logs."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+        for name in (n for n in dir(Callback) if n.startswith("on_")):
+            setattr(self, name, partial(self.note, name))
+
+    def note(self, name: str, *arguments: Any) -> None:
+        *number, logs = arguments
+        self.calls.append((name, *number, sorted(logs)))
+
+
+def test_every_hook_gets_logs_as_in_keras() -> None:
+    model, (x, y), names = compiled(), digits(8), ["accuracy", "loss"]
+    every = Everything()
+    model.fit(x, y, 8, 1, verbose=0, callbacks=[every], validation_data=(x, y))
+    tested = [("on_test_begin", []), ("on_test_batch_begin", 0, []), ("on_test_batch_end", 0, names),
+              ("on_test_end", names)]  # fmt: skip
+    after = [*names, *(f"val_{name}" for name in names)]
+    assert every.calls == [
+        ("on_train_begin", []), ("on_epoch_begin", 0, []), ("on_train_batch_begin", 0, []),
+        ("on_train_batch_end", 0, names), *tested, ("on_epoch_end", 0, after), ("on_train_end", after),
+    ]  # fmt: skip
+    every = Everything()
+    model.evaluate(x, y, 8, callbacks=[every])
+    assert every.calls == tested
+    every = Everything()
+    model.predict(x, 4, callbacks=[every])
+    batches = [
+        (f"on_predict_batch_{end}", k, made) for k in (0, 1) for end, made in (("begin", []), ("end", ["outputs"]))
+    ]
+    assert every.calls == [("on_predict_begin", []), *batches, ("on_predict_end", [])]
+
+
 def test_without_validation_there_is_no_test() -> None:
     recorder = Recorder()
     compiled().fit(*digits(8), verbose=0, callbacks=[recorder])
@@ -71,7 +107,7 @@ def test_logs_of_a_batch_are_averages_over_the_epoch_so_far() -> None:
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
 def test_callbacks_are_closed_when_training_breaks_off(error: type[BaseException]) -> None:
     class Boom(Callback):
-        def on_train_batch_begin(self, batch: int) -> None:
+        def on_train_batch_begin(self, batch: int, logs: Any) -> None:
             raise error
 
         def close(self) -> None:
@@ -96,7 +132,7 @@ def test_stop_training_within_an_epoch_ends_it_with_its_logs() -> None:
 
 def test_stop_training_at_the_start_of_an_epoch_trains_no_batch() -> None:
     class Stop(Callback):
-        def on_epoch_begin(self, epoch: int) -> None:
+        def on_epoch_begin(self, epoch: int, logs: Any) -> None:
             self.model.stop_training = epoch == 1
 
     recorder = Recorder()

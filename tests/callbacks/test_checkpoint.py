@@ -67,9 +67,9 @@ def test_a_name_without_logs_does_not_wait_for_the_device(tmp_path: Path, monkey
 def test_only_better_models(values: list[float], arguments: dict[str, Any], saved: list[int], tmp_path: Path) -> None:
     checkpoint = ModelCheckpoint(tmp_path / "{epoch}", save_best_only=True, **arguments)
     checkpoint.model = compiled()
-    checkpoint.on_train_begin()
+    checkpoint.on_train_begin({})
     for epoch, value in enumerate(values):
-        checkpoint.on_epoch_begin(epoch)
+        checkpoint.on_epoch_begin(epoch, {})
         checkpoint.on_epoch_end(epoch, {"val_loss": value})
     assert names(tmp_path) == [str(n) for n in saved]
 

@@ -27,7 +27,7 @@ from minicnn.callbacks import (
 from minicnn.files import SavedModelError, Tensors, read_tensors, write_tensors
 from minicnn.layers import BatchNormalization, Dense, Input
 from minicnn.optimizers import Adam, Optimizer
-from minicnn.schedules import StepDecay
+from minicnn.schedules import ExponentialDecay
 from support.small_training import Interrupt, arrays, assert_same_bits
 
 STEPS, EPOCHS = 3, 2
@@ -161,7 +161,7 @@ def test_set_state_refuses_as_well() -> None:
 
 
 def test_a_schedule_without_end_is_refused_where_it_overflows() -> None:
-    model = model_of(Adam(StepDecay(1.0, 1, 10.0)))
+    model = model_of(Adam(ExponentialDecay(1.0, 1, 10.0, True)))
     with pytest.raises(ValueError, match="steps_taken = 2000"):
         model.set_state({**model.get_state(), "steps_taken": 2000})
     model.set_state(model.get_state())
@@ -248,7 +248,7 @@ def test_a_folder_that_vanishes_after_the_last_save_takes_nothing_with_it(keep: 
     class Vanish(Callback):
         runs_last = True
 
-        def on_train_end(self) -> None:
+        def on_train_end(self, logs: Any) -> None:
             shutil.rmtree(tmp_path / "backup")
 
     callbacks = [Vanish(), BackupAndRestore(tmp_path / "backup", delete_checkpoint=not keep)]
@@ -258,7 +258,7 @@ def test_a_folder_that_vanishes_after_the_last_save_takes_nothing_with_it(keep: 
 
 def test_a_back_up_that_cannot_be_deleted_is_warned_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Lock(Callback):
-        def on_train_end(self) -> None:
+        def on_train_end(self, logs: Any) -> None:
             monkeypatch.setattr("os.unlink", lambda path: (_ for _ in ()).throw(PermissionError(13, "no", path)))
 
     with pytest.warns(

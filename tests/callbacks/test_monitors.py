@@ -32,7 +32,7 @@ def epochs_run(callback: EarlyStopping, values: Sequence[float], first: int = 0)
     """How many epochs are run before the callback stops training, and whose weights are left."""
     callback.model = model = Weights()  # type: ignore[assignment]
     if not first:
-        callback.on_train_begin()
+        callback.on_train_begin({})
     done = first
     for epoch, value in enumerate(values[first:], start=first):
         model.now = np.array(epoch)
@@ -40,7 +40,7 @@ def epochs_run(callback: EarlyStopping, values: Sequence[float], first: int = 0)
         done = epoch + 1
         if model.stop_training:
             break
-    callback.on_train_end()
+    callback.on_train_end({})
     return done, int(model.now)
 
 
@@ -123,7 +123,8 @@ def test_it_begins_anew_in_each_training() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "more"), [("val_loss", False), ("accuracy", True), ("val_top_5_accuracy", True), ("error", False)]
+    ("name", "more"),
+    [("val_loss", False), ("accuracy", True), ("val_top_k_categorical_accuracy", True), ("error", False)],
 )
 def test_auto_goes_by_the_name(name: str, more: bool) -> None:
     assert Monitor(name).more is more

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from minicnn.callbacks import LearningRateScheduler, ReduceLROnPlateau
 from minicnn.optimizers import SGD
-from minicnn.schedules import StepDecay
+from minicnn.schedules import ExponentialDecay
 from support.small_training import arrays, assert_same_bits, compiled, digits
 
 
@@ -19,9 +19,9 @@ def test_the_scheduler_sets_the_rate_of_each_epoch_and_logs_it() -> None:
 
 
 def test_the_rate_that_is_set_is_the_one_that_is_used() -> None:
-    as_schedule, as_callback = compiled(optimizer=SGD(StepDecay(0.1, every=5, factor=0.5))), compiled(optimizer=SGD())
+    as_schedule, as_callback = compiled(optimizer=SGD(ExponentialDecay(0.1, 5, 0.5, True))), compiled(optimizer=SGD())
     as_schedule.fit(*digits(), 5, 3, verbose=0)
-    by_epoch = LearningRateScheduler(StepDecay(0.1, every=1, factor=0.5))  # takes the epoch alone
+    by_epoch = LearningRateScheduler(ExponentialDecay(0.1, 1, 0.5))  # takes the epoch alone
     as_callback.fit(*digits(), 5, 3, verbose=0, callbacks=[by_epoch])
     assert_same_bits(arrays(as_callback), arrays(as_schedule))
 
@@ -39,8 +39,8 @@ def test_a_schedule_gives_a_rate(wrong: Any) -> None:
 
 @pytest.mark.parametrize("callback", [LearningRateScheduler(lambda epoch: 0.1), ReduceLROnPlateau("loss")])
 def test_a_schedule_and_a_callback_exclude_each_other(callback: Any) -> None:
-    model = compiled(optimizer=SGD(StepDecay(0.1, every=5)))
-    with pytest.raises(ValueError, match=r"optimizer's is a number. Received: StepDecay.*Leave out"):
+    model = compiled(optimizer=SGD(ExponentialDecay(0.1, 5, 0.1, True)))
+    with pytest.raises(ValueError, match=r"optimizer's is a number. Received: ExponentialDecay.*Leave out"):
         model.fit(*digits(), verbose=0, callbacks=[callback])
     assert model.get_state()["steps_taken"] == 0  # before anything was computed
 
@@ -49,7 +49,7 @@ def rates(callback: ReduceLROnPlateau, values: list[float], rate: float = 1.0, *
     """Learning rates that are logged, epoch by epoch."""
     callback.model = model = compiled(optimizer=SGD(rate))
     if not resume:
-        callback.on_train_begin()
+        callback.on_train_begin({})
     logged = []
     for epoch, value in enumerate(values, start=resume):
         logs: dict[str, Any] = {"val_loss": value}
@@ -109,4 +109,4 @@ def test_a_model_without_an_optimizer_is_refused() -> None:
     callback.model = model = compiled()
     model.optimizer = None
     with pytest.raises(RuntimeError, match=r"needs an optimizer"):
-        callback.on_train_begin()
+        callback.on_train_begin({})

@@ -69,7 +69,7 @@ def test_appended_rows_follow_the_columns_of_the_file(tmp_path: Path) -> None:
 def test_other_separators_and_what_is_missing_or_new_later(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     logger = CSVLogger(path, separator=";")
-    logger.on_train_begin()
+    logger.on_train_begin({})
     logger.on_epoch_end(0, {"loss": 1.5, "note": "a;b", "matrix": np.eye(2, dtype=int)})
     logger.on_epoch_end(1, {"new": 7, "loss": 0.5})
     assert path.read_text() == 'epoch;loss;note;matrix\n0;1.5;"a;b";[[1, 0], [0, 1]]\n1;0.5;NA;NA\n'
@@ -86,7 +86,7 @@ def test_a_resumed_file_is_that_of_a_training_that_was_not_interrupted(
         if append:
             path.write_text("epoch,loss\n-1,9.0\n")
         logger, state = CSVLogger(path, append=append), {}
-        logger.on_train_begin()
+        logger.on_train_begin({})
         for epoch in range(backed_up + lost):
             logger.on_epoch_end(epoch, {"loss": epoch / 3})
             if epoch == backed_up - 1:
@@ -94,7 +94,7 @@ def test_a_resumed_file_is_that_of_a_training_that_was_not_interrupted(
         torn = path.read_bytes()
         path.write_bytes(torn[: len(torn) - data.draw(st.integers(0, 3))] if lost else torn)
         again = CSVLogger(path, append=append)
-        again.on_train_begin()
+        again.on_train_begin({})
         again.set_state(state)
         for epoch in range(backed_up, 7):
             again.on_epoch_end(epoch, {"loss": epoch / 3})
@@ -106,7 +106,7 @@ def test_a_resumed_file_is_that_of_a_training_that_was_not_interrupted(
 
 def test_the_timer_measures_training_alone() -> None:
     class Slow(LambdaCallback):
-        def on_test_begin(self) -> None:
+        def on_test_begin(self, logs: Any) -> None:
             time.sleep(0.2)
 
     sleep = Slow(on_train_batch_end=lambda batch, logs: time.sleep(0.01))
@@ -135,11 +135,11 @@ def test_the_timer_without_validation_waits_for_the_device() -> None:
 
 def test_a_timer_goes_on_from_its_state() -> None:
     first, second = Timer(), Timer()
-    first.on_epoch_begin(0)
+    first.on_epoch_begin(0, {})
     time.sleep(0.05)
     state = first.get_state()
     time.sleep(0.05)  # between interruption and resumption no time is counted
-    second.on_epoch_begin(0)
+    second.on_epoch_begin(0, {})
     second.set_state(state)
     second.model = compiled()
     logs: dict[str, Any] = {}

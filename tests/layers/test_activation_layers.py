@@ -11,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minicnn import ops
-from minicnn.layers import ELU, Activation, Conv2D, Dense, Input, LeakyReLU, ReLU, Softmax
+from minicnn.backends import get_backend
+from minicnn.layers import ELU, Activation, Conv2D, Dense, Input, LeakyReLU, PReLU, ReLU, Softmax
 from minicnn.layers.activations import ACTIVATIONS, get_activation
+from minicnn.program import Program, gradients
 from support.layer_check import run_layer, run_layer_check
 from support.numerics import assert_close
 from support.strategies import normal, seeds
@@ -35,6 +37,16 @@ BY_NAME = {
     "swish": X / (1 + np.exp(-X)),
     "sigmoid": 1 / (1 + np.exp(-X)),
     "tanh": np.tanh(X),
+    "selu": 1.0507009873554805 * np.where(X > 0, X, 1.6732632423543772 * np.expm1(X)),
+    "celu": np.where(X > 0, X, np.expm1(X)),
+    "mish": X * np.tanh(np.log1p(np.exp(X))),
+    "softplus": np.log1p(np.exp(X)),
+    "softsign": X / (1 + np.abs(X)),
+    "hard_sigmoid": np.clip(X / 6 + 0.5, 0, 1),
+    "hard_silu": X * np.clip(X / 6 + 0.5, 0, 1),
+    "hard_swish": X * np.clip(X / 6 + 0.5, 0, 1),
+    "log_sigmoid": -np.log1p(np.exp(-X)),
+    "exponential": np.exp(X),
     "softmax": np.exp(X) / np.exp(X).sum(),
     "log_softmax": X - np.log(np.exp(X).sum()),
 }
@@ -121,3 +133,22 @@ def test_none_is_linear() -> None:
 def test_wrong_arguments(make: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize(("shared", "shape"), [(None, (2, 3, 4)), ((1, 2), (1, 1, 4)), ((-1,), (2, 3, 1))])
+def test_prelu(shared: Any, shape: Any) -> None:
+    layer = PReLU("random_normal", shared)
+    run_layer_check(layer, (2, 3, 4), output=(2, 3, 4), weights={"alpha": shape})
+    x, alpha = np.linspace(-2, 2, 48).reshape(2, 2, 3, 4), np.linspace(0.1, 2, int(np.prod(shape))).reshape(shape)
+    found = run_layer(PReLU(shared_axes=shared), x, weights={"alpha": alpha})
+    np.testing.assert_allclose(found, np.where(x > 0, x, alpha * x))
+    with pytest.raises(ValueError, match="PReLU takes an axis from 1 to 3"):
+        run_layer(PReLU(shared_axes=[0]), x)
+
+
+def test_softplus_does_not_overflow_and_its_slope_at_0_is_a_half() -> None:
+    assert run_layer(Activation("softplus"), np.asarray([[-1e3, 0.0, 1e3]])).tolist() == [[0.0, np.log(2.0), 1e3]]
+    program = Program()
+    x = program.input("x", (1,), "float64")
+    program.outputs["dx"] = gradients(program, ops.sum(get_activation("softplus")(x)), [x])[0]
+    assert get_backend("numpy").compile(program)({"x": np.zeros(1)})["dx"] == 0.5

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from minicnn.backends import get_backend
-from minicnn.layers import Dense, Input, Layer, Rescaling
-from support.layer_check import run_layer, run_layer_check, trace_layer
+from minicnn.layers import Dense, Identity, Input, Lambda, Layer, Rescaling
+from minicnn.layers.configured import layer_to_config
+from support.layer_check import run, run_layer, run_layer_check, trace_layer
 from support.numerics import assert_close
 from support.strategies import normal
 
@@ -76,3 +77,14 @@ def test_rescaling_converts_integers() -> None:
 def test_wrong_arguments(make: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_identity_and_lambda() -> None:
+    x = np.arange(6.0).reshape(2, 3)
+    run_layer_check(Identity(), (2, 3), output=(2, 3))
+    assert run(Identity(), x).program.nodes == []
+    np.testing.assert_array_equal(run_layer(Lambda(lambda v: v * v + 1.0), x), x * x + 1)
+    with pytest.raises(TypeError, match="Lambda takes a function of a Value"):
+        Lambda("relu")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="Functions cannot be saved, because a file holds data only"):
+        layer_to_config(Lambda(lambda v: v))

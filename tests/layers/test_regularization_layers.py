@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minicnn.layers import Dropout, Input, SpatialDropout2D
+from minicnn.layers import Dropout, GaussianNoise, Input, SpatialDropout2D
 from minicnn.layers.graph import Graph
+from minicnn.layers.regularization import normal as normal_of
 from support.layer_check import assert_formats_agree, run, run_layer, run_layer_check
+from support.model_cases import run as run_ops
 from support.strategies import normal, seeds
 
 
@@ -23,6 +26,7 @@ from support.strategies import normal, seeds
         (Dropout(0.25, noise_shape=(None, 1, None), seed=3), (4, 5)),
         (Dropout(0), (3,)),
         (SpatialDropout2D(0.5), (3, 3, 4)),
+        (GaussianNoise(0.5, seed=2), (3, 4)),
         (SpatialDropout2D(0.25, "channels_first", seed=1), (4, 3, 3)),
     ],
 )
@@ -41,7 +45,7 @@ def test_what_is_kept_is_divided_by_the_share_kept(rate: float, seed: int) -> No
 
 
 def test_inference_changes_nothing_and_emits_nothing() -> None:
-    for layer in (Dropout(0.5), SpatialDropout2D(0.5)):
+    for layer in (Dropout(0.5), SpatialDropout2D(0.5), GaussianNoise(0.5)):
         result = run(layer, x := normal((2, 3, 3, 4), 0))
         np.testing.assert_array_equal(result.y, x)
         assert result.program.nodes == []
@@ -109,3 +113,24 @@ def test_wrong_arguments(make: Any, message: str) -> None:
 def test_noise_shape_that_does_not_fit(noise_shape: Any) -> None:
     with pytest.raises(ValueError, match="noise_shape has one entry for each axis of the input"):
         run_layer(Dropout(0.5, noise_shape), np.ones((2, 3)), training=True)
+
+
+def test_noise_is_normal() -> None:
+    x = np.zeros((100, 1000))
+    noise = np.sort(run_layer(GaussianNoise(2.0), x, training=True).ravel()) / 2
+    inner = [statistics.NormalDist().cdf(z) for z in noise[:: len(noise) // 200]]
+    np.testing.assert_allclose(inner, np.linspace(0, 1, len(inner)), atol=0.01)  # Kolmogorov and Smirnov's distance
+    assert (run_layer(GaussianNoise(2.0), x, training=True, step=1) != run_layer(GaussianNoise(2.0), x)).any()
+
+
+def test_normal_is_the_inverse_of_the_distribution_at_both_ends() -> None:
+    u = np.asarray([0.0, 2.0**-24, 1e-3, 0.07, 0.08, 0.3, 0.5, 0.92, 0.93, 1 - 2.0**-24])
+    found = run_ops(normal_of, u)
+    expected = [statistics.NormalDist().inv_cdf(max(p, 2.0**-25)) for p in u]
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("stddev", [-1.0, "a", None])
+def test_wrong_stddev(stddev: Any) -> None:
+    with pytest.raises(ValueError, match="stddev is a number"):
+        GaussianNoise(stddev)

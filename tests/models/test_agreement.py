@@ -61,7 +61,7 @@ NETWORKS: dict[str, tuple[Callable[[str], Model], Callable[[], Optimizer]]] = {
     "mlp": (digits("mlp"), lambda: SGD(0.1)),
     "platforms": (digits("platforms"), lambda: SGD(0.01, 0.9)),
     "kernels": (digits("kernels"), lambda: SGD(0.01)),
-    "lenet5": (digits("lenet5"), lambda: SGD(CosineDecay(0.1, STEPS, warmup=10))),
+    "lenet5": (digits("lenet5"), lambda: SGD(CosineDecay(0.0, STEPS - 10, warmup_target=0.1, warmup_steps=10))),
     "normalized": (normalized, lambda: Adam(0.003)),
 }
 

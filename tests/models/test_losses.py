@@ -15,14 +15,23 @@ from minicnn.backends import get_backend
 from minicnn.losses import (
     LOSSES,
     BinaryCrossentropy,
+    BinaryFocalCrossentropy,
     CategoricalCrossentropy,
+    CategoricalFocalCrossentropy,
+    CosineSimilarity,
+    Dice,
     Huber,
+    KLDivergence,
+    LogCosh,
     Loss,
     MeanAbsoluteError,
     MeanSquaredError,
+    Poisson,
     SparseCategoricalCrossentropy,
+    Tversky,
     get_loss,
 )
+from minicnn.names import snake_case
 from minicnn.program import Program, gradients
 from support.gradcheck import check_gradients
 from support.model_cases import identity, run
@@ -93,6 +102,57 @@ def test_regression_losses(shape: tuple[int, ...], seed: int, delta: float) -> N
     assert_close(run(MeanAbsoluteError().call, target, predictions), d.mean(axis=-1), TERMS)
     huber = np.where(d <= delta, d**2 / 2, delta * (d - delta / 2)).mean(axis=-1)
     assert_close(run(Huber(delta).call, target, predictions), huber, TERMS)
+
+
+@given(shape=rows, seed=seeds, gamma=st.sampled_from([0.0, 1.5, 2.0]), from_logits=st.booleans())
+def test_focal_losses(shape: tuple[int, ...], seed: int, gamma: float, from_logits: bool) -> None:
+    logits, target = normal(shape, seed), distribution(shape, seed)
+    p = 1 / (1 + np.exp(-logits))
+    truth = np.where(p * target + (1 - p) * (1 - target) < 1, p * target + (1 - p) * (1 - target), 1)
+    expected = (-((1 - truth) ** gamma) * (target * np.log(p) + (1 - target) * np.log(1 - p))).mean(axis=-1)
+    binary = BinaryFocalCrossentropy(gamma=gamma, from_logits=from_logits)
+    assert_close(run(binary.call, target, logits if from_logits else p), expected, 2 * TERMS)
+    p = softmax(logits)
+    expected = (-0.25 * (1 - p) ** gamma * target * np.log(p)).sum(axis=-1)
+    categorical = CategoricalFocalCrossentropy(gamma=gamma, from_logits=from_logits)
+    assert_close(run(categorical.call, target, logits if from_logits else 3 * p), expected, 2 * TERMS)
+    for loss in (binary, categorical):
+        check_gradients(loss.call, target, logits if from_logits else p, wrt=[1], rtol=1e-5)
+
+
+@given(shape=rows, seed=seeds)
+def test_losses_of_likeness(shape: tuple[int, ...], seed: int) -> None:
+    t, p = distribution(shape, seed), distribution(shape, seed + 1)
+    both, axes = t * p, tuple(range(1, len(shape)))
+    expected = {
+        KLDivergence(): (t * np.log(t / p)).sum(axis=-1),
+        Poisson(): (p - t * np.log(p + 1e-7)).mean(axis=-1),
+        LogCosh(): np.log(np.cosh(p - t)).mean(axis=-1),
+        CosineSimilarity(): -both.sum(axis=-1) / np.sqrt((t * t).sum(axis=-1) * (p * p).sum(axis=-1)),
+        Dice(): np.full(shape[0], 1 - 2 * both.sum() / (t.sum() + p.sum() + 1e-7)),
+        Dice(axis=axes): 1 - 2 * both.sum(axis=axes) / (t.sum(axis=axes) + p.sum(axis=axes) + 1e-7),
+        Tversky(0.3, 0.9): np.full(
+            shape[0], 1 - both.sum() / (both.sum() + 0.3 * (t - both).sum() + 0.9 * (p - both).sum() + 1e-7)),
+    }  # fmt: skip
+    for loss, values in expected.items():
+        assert_close(run(loss.call, t, p), values, 4 * TERMS)
+        check_gradients(loss.call, t, p, wrt=[1], rtol=1e-5)
+
+
+def test_cosine_similarity_to_nothing_is_0() -> None:
+    assert run(CosineSimilarity().call, np.zeros((1, 3)), np.ones((1, 3))) == 0
+
+
+def test_targets_of_the_new_losses_outside_their_domain() -> None:
+    backend = get_backend("numpy")
+    for loss, wrong in (
+        (KLDivergence(), [[0.5, 0.6]]), (CategoricalFocalCrossentropy(), [[1.0, 1.0]]),
+        (BinaryFocalCrossentropy(), [[-1.0]]), (Poisson(), [[-1.0]]),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=f"Targets of {type(loss).__name__} are"):
+            loss.check_targets(np.asarray(wrong), backend)
+    with pytest.raises(ValueError, match=r"gamma is a finite number of at least 0\. Received: gamma=-1"):
+        BinaryFocalCrossentropy(gamma=-1)
 
 
 def _torch_cases() -> dict[str, tuple[Loss, Callable[[Any, Any], Any], str]]:
@@ -194,7 +254,7 @@ def test_by_name(name: str) -> None:
     assert type(loss) is LOSSES[name]
     assert get_loss(loss) is loss
     assert vars(loss) == vars(LOSSES[name]())
-    assert loss.name == type(loss).__name__.lower()
+    assert loss.name == snake_case(type(loss).__name__)
 
 
 def test_defaults_are_keras_s() -> None:
@@ -203,7 +263,7 @@ def test_defaults_are_keras_s() -> None:
     assert Huber().delta == 1.0
 
 
-@pytest.mark.parametrize("wrong", ["mean_squared", "", None, 3, MeanSquaredError, ["mse"]])
+@pytest.mark.parametrize("wrong", ["mean_squared", "", None, 3, int, ["mse"]])
 def test_unknown_names(wrong: Any) -> None:
     with pytest.raises(ValueError, match=r"A loss is one of sparse_categorical_crossentropy, .*Received: "):
         get_loss(wrong)

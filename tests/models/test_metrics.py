@@ -10,8 +10,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from minicnn import ops
+from minicnn.description import describe
 from minicnn.losses import BinaryCrossentropy, MeanAbsoluteError
-from minicnn.metrics import METRICS, Accuracy, ConfusionMatrix, MeanLoss, Metric, TopKAccuracy, get_metric
+from minicnn.metrics import (
+    AUC,
+    METRICS,
+    Accuracy,
+    ConfusionMatrix,
+    F1Score,
+    MeanIoU,
+    MeanLoss,
+    Metric,
+    Precision,
+    Recall,
+    RootMeanSquaredError,
+    TopKCategoricalAccuracy,
+    get_metric,
+)
 from support.model_cases import identity, measure
 from support.strategies import seeds
 
@@ -62,20 +78,20 @@ def test_top_k_counts_ties_in_favour(size: tuple[int, int], seed: int, k: int, o
     p, y, w = predictions(size, seed), labels(size[:1], size[1], seed), weights(size[0], seed)
     larger = (p > p[np.arange(len(p)), y][:, None]).sum(axis=1)
     given_labels = np.eye(size[1])[y] if one_hot else y
-    assert measure(TopKAccuracy(k), given_labels, p, w) == pytest.approx(np.average(larger < k, weights=w))
+    assert measure(TopKCategoricalAccuracy(k), given_labels, p, w) == pytest.approx(np.average(larger < k, weights=w))
 
 
 def test_top_1_is_accuracy_where_nothing_ties() -> None:
     p = np.random.default_rng(0).permutation(40).reshape(8, 5) / 40
     y = labels((8,), 5, 0)
-    assert measure(TopKAccuracy(1), y, p) == measure(Accuracy(), y, p)
+    assert measure(TopKCategoricalAccuracy(1), y, p) == measure(Accuracy(), y, p)
 
 
 def test_top_k_with_what_is_no_number() -> None:
     inf, nan = math.inf, math.nan
     p = np.asarray([[-inf, 2.0, 1.0], [inf, -inf, 0.0], [nan, 1.0, 0.0], [0.0, nan, 1.0]])
-    assert measure(TopKAccuracy(1), np.asarray([1, 0, 0, 2], "int32"), p) == 0.5  # NaN never counts as a hit
-    assert measure(TopKAccuracy(2), np.asarray([0, 0, 0, 1], "int32"), p) == 0.25
+    assert measure(TopKCategoricalAccuracy(1), np.asarray([1, 0, 0, 2], "int32"), p) == 0.5  # NaN never counts as a hit
+    assert measure(TopKCategoricalAccuracy(2), np.asarray([0, 0, 0, 1], "int32"), p) == 0.25
 
 
 @given(size=sizes, seed=seeds, one_hot=st.booleans())
@@ -106,9 +122,104 @@ def test_mean_loss(n: int, seed: int) -> None:
     assert measure(MeanLoss("mae"), y, p, w) == pytest.approx(expected)
 
 
+def counted(p: Array, y: Array, w: Array, limit: float) -> tuple[float, float, float, float]:
+    """True and false positives, false negatives and true negatives, one by one."""
+    sums = {(True, True): 0.0, (True, False): 0.0, (False, True): 0.0, (False, False): 0.0}
+    for i in np.ndindex(p.shape):
+        sums[bool(p[i] > limit), bool(y[i] > 0.5)] += w[i[0]]
+    return sums[True, True], sums[True, False], sums[False, True], sums[False, False]
+
+
+@given(size=sizes, seed=seeds, limit=st.sampled_from([0.1, 0.5, 0.9]))
+def test_precision_and_recall(size: tuple[int, int], seed: int, limit: float) -> None:
+    p, w = predictions(size, seed), weights(size[0], seed)
+    y = np.random.default_rng(seed).integers(0, 2, size).astype(float)
+    tp, fp, fn, _ = counted(p, y, w, limit)
+    assert measure(Precision(limit), y, p, w) == pytest.approx(tp / (tp + fp) if tp + fp else 0.0)
+    assert measure(Recall(limit), y, p, w) == pytest.approx(tp / (tp + fn) if tp + fn else 0.0)
+
+
+@given(size=sizes, seed=seeds, k=st.integers(1, 3))
+def test_recall_of_class_numbers_among_the_largest_is_top_k_accuracy(size: tuple[int, int], seed: int, k: int) -> None:
+    p = np.random.default_rng(seed).permutation(size[0] * size[1]).reshape(size) / 100
+    y = labels(size[:1], size[1], seed)
+    assert measure(Recall(top_k=k), y, p) == pytest.approx(measure(TopKCategoricalAccuracy(k), y, p))
+
+
+@given(n=st.integers(4, 30), seed=seeds)
+def test_auc_is_the_share_of_pairs_in_order(n: int, seed: int) -> None:
+    p = predictions((n, 1), seed)  # quarters, between which there are thresholds
+    y = np.arange(n) % 2
+    pairs = [(a > b) + (a == b) / 2 for a in p[y == 1, 0] for b in p[y == 0, 0]]
+    assert measure(AUC(), y, p) == pytest.approx(np.mean(pairs))
+    assert measure(AUC(from_logits=True), y, np.log((p + 0.01) / (1.01 - p))) == pytest.approx(np.mean(pairs))
+
+
+def test_area_under_precision_and_recall_by_hand() -> None:
+    p, y = np.asarray([[0.9], [0.7], [0.4], [0.2]]), np.asarray([1.0, 0.0, 1.0, 0.0])
+    # Recall 1/2 at precision 1, then 1/2 at 1/2, then 1 at 2/3, then 1 at 1/2.
+    assert measure(AUC(curve="PR", summation_method="minoring"), y, p) == pytest.approx(0.0 * 0.5 + 0.5 * 0.5)
+    assert measure(AUC(curve="PR", summation_method="majoring"), y, p) == pytest.approx(1.0 * 0.5 + 0.5 * 2 / 3)
+
+
+@given(size=sizes, seed=seeds, threshold=st.sampled_from([None, 0.3]))
+def test_f1_score(size: tuple[int, int], seed: int, threshold: float | None) -> None:
+    n, k = size
+    p, y, w = predictions(size, seed), labels((n,), k, seed), weights(n, seed)
+    hot = np.eye(k)[y]
+    positive = np.eye(k)[p.argmax(axis=1)] if threshold is None else (p > threshold).astype(float)
+    tp, found, true = ((w[:, None] * v).sum(axis=0) for v in (positive * hot, positive, hot))
+    each = np.where(found + true > 0, 2 * tp / np.maximum(found + true, 1e-30), 0.0)
+    np.testing.assert_allclose(measure(F1Score(threshold=threshold), hot, p, w), each, atol=1e-12)
+    assert measure(F1Score("macro", threshold), y, p, w) == pytest.approx(each.mean())
+    assert measure(F1Score("weighted", threshold), y, p, w) == pytest.approx(np.average(each, weights=true))
+    assert measure(F1Score("micro", threshold), y, p, w) == pytest.approx(2 * tp.sum() / (found + true).sum())
+
+
+@given(size=sizes, seed=seeds, ignored=st.sampled_from([None, 0]))
+def test_mean_iou_of_images(size: tuple[int, int], seed: int, ignored: int | None) -> None:
+    n, k = size
+    p, y, w = predictions((n, 2, 3, k), seed), labels((n, 2, 3), k, seed), weights(n, seed)
+    guess, each = p.argmax(axis=-1), []
+    counts = np.broadcast_to(w[:, None, None], y.shape) * (y != ignored)
+    for c in range(k):
+        either = counts[(y == c) | (guess == c)].sum()
+        if either:
+            each.append(counts[(y == c) & (guess == c)].sum() / either)
+    expected = np.mean(each) if each else 0.0
+    assert measure(MeanIoU(k, ignore_class=ignored, sparse_y_pred=False), y, p, w) == pytest.approx(expected)
+
+
+def test_functions_classes_and_losses_as_metrics() -> None:
+    def distance(y_true: Any, y_pred: Any) -> Any:
+        return ops.mean(ops.abs(y_true - y_pred), axes=-1)
+
+    model = identity((3,), distance, [distance, "mae", MeanAbsoluteError, RootMeanSquaredError, "MeanSquaredError"])
+    p, y = predictions((5, 3), 0), predictions((5, 3), 1)
+    found = model.evaluate(p, y, return_dict=True)
+    assert found["loss"] == found["distance"] == found["mae"] == pytest.approx(np.abs(p - y).mean())
+    assert found["root_mean_squared_error"] == pytest.approx(found["mean_squared_error"] ** 0.5)
+    with pytest.raises(TypeError, match="Functions cannot be saved"):
+        describe(model)
+
+
+def test_accuracy_of_a_regression_is_one_warning() -> None:
+    model = identity((1,), "mse", ["accuracy"])
+    with pytest.warns(UserWarning, match=r"compares classes\. Received: targets from 0\.5 to 7\.0.*Watch"):
+        model.evaluate(np.zeros((2, 1)), np.asarray([0.5, 7.0]))
+
+
+@pytest.mark.parametrize(
+    "wrong", [lambda: AUC(curve="roc"), lambda: AUC(1), lambda: F1Score("mean"), lambda: Precision(top_k=0)]
+)
+def test_arguments_out_of_range(wrong: Any) -> None:
+    with pytest.raises(ValueError, match="Received: "):
+        wrong()
+
+
 def test_mean_loss_names() -> None:
     assert MeanLoss("mae").name == "mae"
-    assert MeanLoss(MeanAbsoluteError()).name == "meanabsoluteerror"
+    assert MeanLoss(MeanAbsoluteError()).name == "mean_absolute_error"
     assert MeanLoss("mae", "distance").name == "distance"
 
 
@@ -119,13 +230,13 @@ def test_without_any_weight_there_is_no_mean() -> None:
 @given(n=st.integers(2, 20), batch=st.integers(1, 20), seed=seeds, weighted=st.booleans())
 @settings(max_examples=40)
 def test_partial_batches_add_up(n: int, batch: int, seed: int, weighted: bool) -> None:
-    metrics = ["accuracy", TopKAccuracy(2), "confusion_matrix", "mse"]
+    metrics = ["accuracy", TopKCategoricalAccuracy(2), "confusion_matrix", "mse"]
     model = identity((3,), "mse", metrics)
     p, y = predictions((n, 3), seed), np.eye(3)[labels((n,), 3, seed)]
     w = weights(n, seed) if weighted else None
     found = model.evaluate(p, y, batch, sample_weight=w, return_dict=True)
     whole = model.evaluate(p, y, n, sample_weight=w, return_dict=True)
-    assert list(found) == ["loss", "accuracy", "top_2_accuracy", "confusion_matrix", "mse"]
+    assert list(found) == ["loss", "accuracy", "top_k_categorical_accuracy", "confusion_matrix", "mse"]
     for name, value in whole.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-12, err_msg=name)
     hits = np.argmax(p, axis=1) == y.argmax(axis=1)
@@ -153,13 +264,13 @@ def test_threshold_of_accuracy_by_name_follows_the_loss(loss: Any, threshold: fl
 def test_by_name() -> None:
     for name, kind in METRICS.items():
         assert type(get_metric(name)) is kind
-    assert get_metric("top_k_accuracy").name == "top_5_accuracy"
+    assert get_metric("top_k_categorical_accuracy").name == "top_k_categorical_accuracy"
     assert get_metric("mae").name == "mae"
     metric = Accuracy("hits")
     assert get_metric(metric) is metric
 
 
-@pytest.mark.parametrize("wrong", ["loss", "acuracy", None, 1, ["accuracy"], Accuracy])
+@pytest.mark.parametrize("wrong", ["loss", "acuracy", None, 1, ["accuracy"]])
 def test_unknown_names(wrong: Any) -> None:
     with pytest.raises(ValueError, match=r"A metric is one of accuracy, .*mse, .*or a Metric\. Received: "):
         get_metric(wrong)
@@ -168,7 +279,7 @@ def test_unknown_names(wrong: Any) -> None:
 @pytest.mark.parametrize("k", [0, -1, 1.5, "3", True])
 def test_k_out_of_range(k: Any) -> None:
     with pytest.raises(ValueError, match=r"k is an integer of at least 1\. Received: k="):
-        TopKAccuracy(k)
+        TopKCategoricalAccuracy(k)
 
 
 def test_a_metric_without_formulas() -> None:

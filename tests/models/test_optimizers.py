@@ -10,14 +10,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minicnn import Sequential
+from minicnn import Sequential, ops
 from minicnn.backends import get_backend
 from minicnn.callbacks import Callback
 from minicnn.layers import Dense, Input
-from minicnn.optimizers import OPTIMIZERS, SGD, Adam, AdamW, Optimizer, RMSprop, get_optimizer
+from minicnn.optimizers import (
+    OPTIMIZERS,
+    SGD,
+    Adagrad,
+    Adam,
+    AdamW,
+    Lion,
+    Muon,
+    Nadam,
+    Optimizer,
+    RMSprop,
+    get_optimizer,
+)
 from minicnn.program import Program
-from minicnn.schedules import CosineDecay, ExponentialDecay, Schedule, StepDecay
-from support.model_cases import FAST, MeanOutput
+from minicnn.schedules import CosineDecay, ExponentialDecay, Schedule
+from support.model_cases import FAST, MeanOutput, run
 from support.numerics import assert_close
 from support.strategies import normal, seeds
 
@@ -99,6 +111,50 @@ def plain_rmsprop(
     return p
 
 
+def plain_adagrad(p: Array, gs: list[Array], rates: list[float], initial: float, eps: float, decay: float) -> Array:
+    a = np.full_like(p, initial)
+    for g, rate in zip(gs, rates, strict=True):
+        p = p - p * decay * rate
+        a = a + g**2
+        p = p - rate * g / np.sqrt(a + eps)
+    return p
+
+
+def plain_lion(p: Array, gs: list[Array], rates: list[float], b1: float, b2: float, decay: float) -> Array:
+    m = np.zeros_like(p)
+    for g, rate in zip(gs, rates, strict=True):
+        p = p - p * decay * rate
+        p = p - rate * np.sign(b1 * m + (1 - b1) * g)
+        m = b2 * m + (1 - b2) * g
+    return p
+
+
+def plain_nadam(p: Array, gs: list[Array], rates: list[float], b1: float, b2: float, eps: float, decay: float) -> Array:
+    m, v, product = np.zeros_like(p), np.zeros_like(p), 1.0
+    for t, (g, rate) in enumerate(zip(gs, rates, strict=True), start=1):
+        p = p - p * decay * rate
+        u, ahead = b1 * (1 - 0.5 * 0.96**t), b1 * (1 - 0.5 * 0.96 ** (t + 1))
+        product *= u
+        m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g**2
+        m_hat = ahead * m / (1 - product * ahead) + (1 - u) * g / (1 - product)
+        p = p - rate * m_hat / (np.sqrt(v / (1 - b2**t)) + eps)
+    return p
+
+
+def plain_muon(p: Array, gs: list[Array], rates: list[float], momentum: float, nesterov: bool, decay: float) -> Array:
+    m = np.zeros_like(p)
+    for g, rate in zip(gs, rates, strict=True):
+        p = p - p * decay * rate
+        m = momentum * m + g
+        x = g + momentum * m if nesterov else m
+        x = x / (np.linalg.norm(x) + 1e-7)
+        for _ in range(5):
+            a = x @ x.T
+            x = 3.4445 * x + (-4.7750 * a + 2.0315 * a @ a) @ x
+        p = p - rate * 0.2 * np.sqrt(max(p.shape)) * x
+    return p
+
+
 def compare(optimizer: Optimizer, plain: Callable[..., Array], *arguments: Any) -> None:
     """Equal parameters after steps whose rate changes."""
     steps = gradients()
@@ -108,7 +164,7 @@ def compare(optimizer: Optimizer, plain: Callable[..., Array], *arguments: Any) 
         assert_close(found[name], plain(p, [g[name] for g in steps], rates, *arguments), 10 * STEPS)
 
 
-rates = st.sampled_from([0.1, StepDecay(0.2, 2, 0.5), ExponentialDecay(0.05, 3, 2.0)])
+rates = st.sampled_from([0.1, ExponentialDecay(0.2, 2, 0.5, staircase=True), ExponentialDecay(0.05, 3, 2.0)])
 shares = st.sampled_from([0.0, 0.5, 0.9])
 decays = st.sampled_from([0.0, 0.01])
 
@@ -133,6 +189,44 @@ def test_rmsprop(rate: Any, rho: float, momentum: float, eps: float, centered: b
     compare(optimizer, plain_rmsprop, rho, momentum, eps, centered, decay)
 
 
+@given(rate=rates, initial=st.sampled_from([0.1, 0.0, 2.0]), eps=st.sampled_from([1e-7, 0.1]), decay=decays)
+def test_adagrad(rate: Any, initial: float, eps: float, decay: float) -> None:
+    compare(Adagrad(rate, initial, eps, weight_decay=decay), plain_adagrad, initial, eps, decay)
+
+
+@given(rate=rates, b1=shares, b2=shares, decay=decays)
+def test_lion(rate: Any, b1: float, b2: float, decay: float) -> None:
+    compare(Lion(rate, b1, b2, weight_decay=decay), plain_lion, b1, b2, decay)
+
+
+@given(rate=rates, b1=shares, b2=st.sampled_from([0.0, 0.9, 0.999]), eps=st.sampled_from([1e-7, 0.1]), decay=decays)
+def test_nadam(rate: Any, b1: float, b2: float, eps: float, decay: float) -> None:
+    compare(Nadam(rate, b1, b2, eps, weight_decay=decay), plain_nadam, b1, b2, eps, decay)
+
+
+def test_nadam_after_thousands_of_steps() -> None:
+    found = Nadam(0.1)
+    for step in (510, 511, 512, 30_000):
+        product = run(lambda s: found._product(s, ops.cast(s + 1, dtype="float64")), np.asarray(step, "int32"))
+        expected = np.prod(0.9 * (1 - 0.5 * 0.96 ** np.arange(1, step + 2.0)))
+        np.testing.assert_allclose(product, expected, rtol=1e-8, atol=1e-300)
+
+
+@given(rate=rates, momentum=shares, nesterov=st.booleans(), decay=decays)
+def test_muon_of_matrices_and_adamw_of_the_rest(rate: Any, momentum: float, nesterov: bool, decay: float) -> None:
+    options: dict[str, Any] = {"momentum": momentum, "nesterov": nesterov, "weight_decay": decay}
+    optimizer = Muon(rate, adam_weight_decay=decay, adam_lr_ratio=0.5, **options)
+    steps = gradients()
+    rates = [optimizer.rate(i) for i in range(STEPS)]
+    found, p = train(optimizer, steps), parameters()
+    assert_close(found["a"], plain_muon(p["a"], [g["a"] for g in steps], rates, momentum, nesterov, decay), 1000)
+    halves = [rate / 2 for rate in rates]
+    by_adam = plain_adam(p["b"], [g["b"] for g in steps], halves, 0.9, 0.999, 1e-7, 2 * decay)
+    assert_close(found["b"], by_adam, 10 * STEPS)
+    excluded = Muon(rate, exclude_layers=["^a$"], adam_weight_decay=0.0)
+    assert_close(train(excluded, steps)["a"], train(Adam(rate), steps)["a"], 10 * STEPS)
+
+
 # For epsilon 0 and a constant rate torch's formulas agree with Keras's; its AdamW alone decays as Keras does.
 TORCH = {
     "sgd": (SGD(0.1), lambda o, p: o.SGD(p, 0.1)),
@@ -140,6 +234,7 @@ TORCH = {
     "nesterov": (SGD(0.1, 0.9, True), lambda o, p: o.SGD(p, 0.1, 0.9, nesterov=True)),
     "adam": (Adam(0.01, epsilon=0.0), lambda o, p: o.Adam(p, 0.01, eps=0.0)),
     "adamw": (AdamW(0.01, 0.1, epsilon=0.0), lambda o, p: o.AdamW(p, 0.01, eps=0.0, weight_decay=0.1)),
+    "adagrad": (Adagrad(0.1, epsilon=0.0), lambda o, p: o.Adagrad(p, 0.1, initial_accumulator_value=0.1, eps=0.0)),
     "rmsprop": (RMSprop(0.01, epsilon=0.0), lambda o, p: o.RMSprop(p, 0.01, 0.9, eps=0.0)),
     "rmsprop_momentum": (
         RMSprop(0.01, 0.8, 0.5, 0.0), lambda o, p: o.RMSprop(p, 0.01, 0.8, eps=0.0, momentum=0.5)),
@@ -215,7 +310,7 @@ def assert_equal(found: State, expected: State) -> None:
 @pytest.mark.parametrize("backend", FAST)
 def test_the_rate_of_step_k_is_that_of_the_schedule(backend: str) -> None:
     pytest.importorskip(backend)
-    schedule = CosineDecay(0.5, 9, warmup=3, final=0.1)
+    schedule = CosineDecay(0.1, 6, 0.2, warmup_target=0.5, warmup_steps=3)
     model = Sequential([Input((1,)), Dense(1, use_bias=False)], backend=backend)
     model.compile(SGD(schedule), MeanOutput())
     kernel = [model.get_weights()["dense/kernel"].item()]

@@ -10,7 +10,7 @@ import pytest
 from minicnn import Model
 from minicnn.layers import Add, Concatenate, Dense, Input
 from minicnn.losses import SparseCategoricalCrossentropy
-from minicnn.metrics import TopKAccuracy
+from minicnn.metrics import TopKCategoricalAccuracy
 from minicnn.optimizers import SGD
 from support.model_cases import FAST, assert_same_weights
 
@@ -29,7 +29,7 @@ def branched(backend: Any = "numpy", **options: Any) -> Model:
     model = Model([a, b], [Dense(4, name="digit")(trunk), Dense(2, name="place")(trunk)], backend=backend, seed=2)
     arguments: dict[str, Any] = {
         "loss": [SparseCategoricalCrossentropy(from_logits=True), "mse"],
-        "metrics": [["accuracy", TopKAccuracy(2)], ["mae"]], "loss_weights": [1.0, 0.25],
+        "metrics": [["accuracy", TopKCategoricalAccuracy(2)], ["mae"]], "loss_weights": [1.0, 0.25],
     }  # fmt: skip
     model.compile(SGD(0.1, 0.9), precision="float64" if backend == "numpy" else "float32", **{**arguments, **options})
     return model
@@ -43,15 +43,15 @@ def test_logs_by_hand(backend: str) -> None:
     expected_digit = np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(17), CLASSES]
     expected_place = ((place - TARGET) ** 2).mean(axis=1)
     found = model.evaluate([A, B], [CLASSES, TARGET], 5, WEIGHT, return_dict=True)
-    names = ["loss", "output0_loss", "output0_accuracy", "output0_top_2_accuracy", "output1_loss", "output1_mae"]
+    names = ["loss", "digit_loss", "digit_accuracy", "digit_top_k_categorical_accuracy", "place_loss", "place_mae"]
     assert list(found) == names
     expected = {
-        "output0_loss": np.mean(WEIGHT * expected_digit),
-        "output1_loss": np.mean(WEIGHT * expected_place),
-        "output0_accuracy": np.average(logits.argmax(axis=1) == CLASSES, weights=WEIGHT),
-        "output1_mae": np.average(np.abs(place - TARGET).mean(axis=1), weights=WEIGHT),
+        "digit_loss": np.mean(WEIGHT * expected_digit),
+        "place_loss": np.mean(WEIGHT * expected_place),
+        "digit_accuracy": np.average(logits.argmax(axis=1) == CLASSES, weights=WEIGHT),
+        "place_mae": np.average(np.abs(place - TARGET).mean(axis=1), weights=WEIGHT),
     }
-    expected["loss"] = expected["output0_loss"] + 0.25 * expected["output1_loss"]
+    expected["loss"] = expected["digit_loss"] + 0.25 * expected["place_loss"]
     for name, value in expected.items():
         assert found[name] == pytest.approx(value, rel=1e-5), name
 
@@ -86,14 +86,14 @@ def test_a_loss_weight_of_zero_leaves_an_output_untrained() -> None:
 def test_one_loss_and_one_list_of_metrics_serve_all_outputs() -> None:
     model = branched(loss="mse", metrics=["mae"], loss_weights=None)
     found = model.evaluate([A, B], [np.zeros((17, 4)), TARGET], return_dict=True)
-    assert list(found) == ["loss", "output0_loss", "output0_mae", "output1_loss", "output1_mae"]
-    assert found["loss"] == pytest.approx(found["output0_loss"] + found["output1_loss"])
+    assert list(found) == ["loss", "digit_loss", "digit_mae", "place_loss", "place_mae"]
+    assert found["loss"] == pytest.approx(found["digit_loss"] + found["place_loss"])
 
 
 def test_metrics_of_some_outputs() -> None:
     model = branched(metrics=[[], "mae"])
     found = model.evaluate([A, B], [CLASSES, TARGET], return_dict=True)
-    assert list(found) == ["loss", "output0_loss", "output1_loss", "output1_mae"]
+    assert list(found) == ["loss", "digit_loss", "place_loss", "place_mae"]
     with pytest.raises(ValueError, match=r"one entry for each of the 2 outputs\. Received: 2 losses, metrics for 1"):
         branched(metrics=[["mae"]])
 
@@ -158,3 +158,31 @@ def test_an_input_that_is_an_output_too() -> None:
     model = Model(x, [x, Dense(2)(x)], backend="numpy")
     same, _ = model.predict(A)
     np.testing.assert_array_equal(same, A)
+
+
+def test_everything_by_name() -> None:
+    by_place = branched()
+    by_name = branched(
+        loss={"place": "mse", "digit": SparseCategoricalCrossentropy(from_logits=True)},
+        metrics={"digit": ["accuracy", TopKCategoricalAccuracy(2)], "place": "mae"}, loss_weights={"place": 0.25},
+    )  # fmt: skip
+    assert by_name.output_names == ["digit", "place"]
+    named, labels = {"b": B, "a": A}, {"place": TARGET, "digit": CLASSES}
+    histories = [
+        by_place.fit([A, B], [CLASSES, TARGET], 5, 2, 0, validation_data=([A, B], [CLASSES, TARGET])).history,
+        by_name.fit(named, labels, 5, 2, 0, validation_data=(named, labels)).history,
+    ]
+    assert histories[0] == histories[1]
+    assert by_name.evaluate(named, labels) == by_place.evaluate([A, B], [CLASSES, TARGET])
+    np.testing.assert_array_equal(by_name.predict(named)[0], by_place.predict([A, B])[0])
+
+
+@pytest.mark.parametrize("wrong", [{"loss": {"digit": "mse"}}, {"metrics": {"x": []}}, {"loss_weights": {"x": 1.0}}])
+def test_names_that_no_output_has(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"has the names of the outputs as keys.*the outputs are 'digit', 'place'\."):
+        branched(**wrong)
+
+
+def test_arrays_by_names_that_the_model_has_not() -> None:
+    with pytest.raises(ValueError, match=r"Several labels by name have the names of the model's, 'digit', 'place'\."):
+        branched().fit([A, B], {"digit": CLASSES}, verbose=0)

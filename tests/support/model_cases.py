@@ -84,7 +84,7 @@ class Batches(Callback):
     def __init__(self) -> None:
         self.batches: list[list[list[int]]] = []
 
-    def on_epoch_begin(self, epoch: int) -> None:
+    def on_epoch_begin(self, epoch: int, logs: Any) -> None:
         self.batches.append([])
         self._before: Any = 0.0
 

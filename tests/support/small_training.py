@@ -24,7 +24,7 @@ from minicnn.layers import (
     Rescaling,
 )
 from minicnn.losses import Huber, SparseCategoricalCrossentropy
-from minicnn.metrics import TopKAccuracy
+from minicnn.metrics import TopKCategoricalAccuracy
 from minicnn.optimizers import Optimizer
 
 CLASSES = 3
@@ -114,7 +114,7 @@ def two_tasks(optimizer: str | Optimizer = "adam") -> tuple[Model, list[Any], li
         [image, numbers], [Dense(1)(sum_), Dense(CLASSES, "softmax")(sum_)], backend="numpy", seed=3, name="two"
     )
     losses = [Huber(0.7), "categorical_crossentropy"]
-    model.compile(optimizer, losses, [[], ["accuracy", TopKAccuracy(2)]], loss_weights=[1.0, 0.25])
+    model.compile(optimizer, losses, [[], ["accuracy", TopKCategoricalAccuracy(2)]], loss_weights=[1.0, 0.25])
     x, labels = digits()
     rng = np.random.default_rng(5)
     y = [rng.normal(size=(len(x), 1)), np.eye(CLASSES)[labels]]

@@ -63,7 +63,7 @@ class BackupAndRestore(Callback):
         """The file that holds the back-up."""
         return os.path.join(self.backup_dir, "backup.safetensors")
 
-    def on_train_begin(self) -> None:
+    def on_train_begin(self, logs: Logs) -> None:
         """See `Callback`; restores the back-up, if there is one."""
         self._batches, self._unfinished_epoch = 0, None
         self._about = self._describe()
@@ -72,7 +72,7 @@ class BackupAndRestore(Callback):
         if os.path.exists(self.path):
             self._restore()
 
-    def on_epoch_begin(self, epoch: int) -> None:
+    def on_epoch_begin(self, epoch: int, logs: Logs) -> None:
         """See `Callback`; what callbacks do at the start of an epoch has been done where it is resumed."""
         if self._unfinished_epoch is not None:
             state, self._unfinished_epoch = self._unfinished_epoch, None
@@ -90,7 +90,7 @@ class BackupAndRestore(Callback):
         if self.save_freq != "epoch" and self._batches % self.save_freq == 0:
             self._save()
 
-    def on_train_end(self) -> None:
+    def on_train_end(self, logs: Logs) -> None:
         """See `Callback`; deletes the back-up if asked to, and the folder if nothing else is in it."""
         if not self.delete_checkpoint or not os.path.exists(self.backup_dir):
             return

@@ -36,29 +36,55 @@ class Callback:
     runs_last = False
     every_batch = True
 
-    def on_train_begin(self) -> None:
-        """Before the first epoch."""
+    def set_params(self, params: dict[str, Any]) -> None:
+        """Called before training, evaluation or prediction, with what it was asked for."""
+        self.params = params
 
-    def on_train_end(self) -> None:
-        """After the last epoch, also when training was stopped early."""
+    def set_model(self, model: Model) -> None:
+        """Called likewise, with the model."""
+        self.model = model
 
-    def on_epoch_begin(self, epoch: int) -> None:
-        """Before an epoch, counted from 0; once more where training resumes within it."""
+    def on_train_begin(self, logs: Logs) -> None:
+        """Before the first epoch; `logs` is empty."""
+
+    def on_train_end(self, logs: Logs) -> None:
+        """After the last epoch, also when training was stopped early, with the logs of that epoch."""
+
+    def on_epoch_begin(self, epoch: int, logs: Logs) -> None:
+        """Before an epoch, counted from 0; once more where training resumes within it; `logs` is empty."""
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
         """After an epoch and its validation; entries added to `logs` are kept in the history."""
 
-    def on_train_batch_begin(self, batch: int) -> None:
-        """Before a step, counted from 0 in each epoch."""
+    def on_train_batch_begin(self, batch: int, logs: Logs) -> None:
+        """Before a step, counted from 0 in each epoch; `logs` is empty."""
 
     def on_train_batch_end(self, batch: int, logs: Logs) -> None:
         """After a step."""
 
-    def on_test_begin(self) -> None:
-        """Before the validation at the end of an epoch."""
+    def on_test_begin(self, logs: Logs) -> None:
+        """Before the validation at the end of an epoch, or an evaluation; `logs` is empty."""
 
     def on_test_end(self, logs: Logs) -> None:
-        """After the validation at the end of an epoch, with its logs, such as "loss"."""
+        """After the validation at the end of an epoch, or an evaluation, with its logs, such as "loss"."""
+
+    def on_test_batch_begin(self, batch: int, logs: Logs) -> None:
+        """Before a batch of them, counted from 0; `logs` is empty."""
+
+    def on_test_batch_end(self, batch: int, logs: Logs) -> None:
+        """After a batch of them, with the averages so far."""
+
+    def on_predict_begin(self, logs: Logs) -> None:
+        """Before predictions; `logs` is empty."""
+
+    def on_predict_end(self, logs: Logs) -> None:
+        """After predictions; `logs` is empty."""
+
+    def on_predict_batch_begin(self, batch: int, logs: Logs) -> None:
+        """Before a batch of predictions, counted from 0; `logs` is empty."""
+
+    def on_predict_batch_end(self, batch: int, logs: Logs) -> None:
+        """After a batch of predictions; `logs` has them as "outputs"."""
 
     def close(self) -> None:
         """After training, whether it was completed or broken off: let go of files, the terminal ..."""
@@ -94,20 +120,34 @@ class Callbacks:
                     f"Received: {callback!r}. Derive the class from Callback, or make an object of it."
                 )
                 raise TypeError(message)
-            callback.model, callback.params, callback.group = model, params, self
+            callback.group = self
+            callback.set_params(params)
+            callback.set_model(model)
         self.callbacks = sorted(callbacks, key=lambda c: c.runs_last)
+        self._last: Logs = {}
 
     @property
     def watch_batches(self) -> bool:
-        """Whether a callback must be called for every batch."""
-        hooks = ("on_train_batch_begin", "on_train_batch_end")
+        """Whether a callback must be called for every batch of the training."""
+        return self.watch("train")
+
+    def watch(self, kind: str) -> bool:
+        """Whether a callback must be called for every batch of a "train", "test" or "predict"."""
+        hooks = (f"on_{kind}_batch_begin", f"on_{kind}_batch_end")
         return any(
-            c.every_batch and any(getattr(type(c), h) is not getattr(Callback, h) for h in hooks)
+            c.every_batch and any(h in vars(c) or getattr(type(c), h) is not getattr(Callback, h) for h in hooks)
             for c in self.callbacks
         )
 
     def __call__(self, point: str, *arguments: Any) -> None:
-        """Call one method of each callback, such as "on_epoch_end"."""
+        """Call one method of each callback, such as "on_epoch_end"; logs that are not given are empty.
+
+        Those of the last epoch are given when training ends.
+        """
+        if point == "on_epoch_end":
+            self._last = arguments[-1]
+        if len(arguments) < 1 + ("epoch" in point or "batch" in point):
+            arguments = (*arguments, self._last if point == "on_train_end" else {})
         for callback in self.callbacks:
             getattr(callback, point)(*arguments)
 
@@ -195,40 +235,12 @@ class LambdaCallback(Callback):
         on_train_batch_begin: Callable[[int, Logs], Any] | None = None,
         on_train_batch_end: Callable[[int, Logs], Any] | None = None,
     ) -> None:
-        self._epoch_begin, self._epoch_end = on_epoch_begin, on_epoch_end
-        self._train_begin, self._train_end = on_train_begin, on_train_end
-        self._batch_begin, self._batch_end = on_train_batch_begin, on_train_batch_end
+        given = {
+            "on_epoch_begin": on_epoch_begin, "on_epoch_end": on_epoch_end, "on_train_begin": on_train_begin,
+            "on_train_end": on_train_end, "on_train_batch_begin": on_train_batch_begin,
+            "on_train_batch_end": on_train_batch_end,
+        }  # fmt: skip
         self.every_batch = on_train_batch_begin is not None or on_train_batch_end is not None
-        self._logs: dict[str, Any] = {}
-
-    def on_epoch_begin(self, epoch: int) -> None:
-        """See `Callback`."""
-        if self._epoch_begin:
-            self._epoch_begin(epoch, {})
-
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
-        """See `Callback`."""
-        self._logs = logs
-        if self._epoch_end:
-            self._epoch_end(epoch, logs)
-
-    def on_train_begin(self) -> None:
-        """See `Callback`."""
-        self._logs = {}
-        if self._train_begin:
-            self._train_begin({})
-
-    def on_train_end(self) -> None:
-        """See `Callback`."""
-        if self._train_end:
-            self._train_end(self._logs)
-
-    def on_train_batch_begin(self, batch: int) -> None:
-        """See `Callback`."""
-        if self._batch_begin:
-            self._batch_begin(batch, {})
-
-    def on_train_batch_end(self, batch: int, logs: Logs) -> None:
-        """See `Callback`."""
-        if self._batch_end:
-            self._batch_end(batch, logs)
+        for name, function in given.items():
+            if function is not None:
+                setattr(self, name, function)

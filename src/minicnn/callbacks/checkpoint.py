@@ -65,13 +65,13 @@ class ModelCheckpoint(Callback):
         self._batches = 0
         self._epoch = 0
 
-    def on_train_begin(self) -> None:
+    def on_train_begin(self, logs: Logs) -> None:
         """See `Callback`; what cannot be saved, or saved there, is refused before anything is computed."""
         check_folder(self._fixed())
         if not self.save_weights_only:
             describe(self.model)
 
-    def on_epoch_begin(self, epoch: int) -> None:
+    def on_epoch_begin(self, epoch: int, logs: Logs) -> None:
         """See `Callback`."""
         self._epoch = epoch
 

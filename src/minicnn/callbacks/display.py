@@ -40,11 +40,11 @@ def progress(verbose: str | int) -> list[Callback]:
 class _Lines(Callback):
     """One line an epoch: time and rate of the training, and all logs that are numbers."""
 
-    def on_epoch_begin(self, epoch: int) -> None:
+    def on_epoch_begin(self, epoch: int, logs: Logs) -> None:
         self._start, self._time = time.perf_counter(), 0.0
         self._before = self.model.samples_seen  # of the part that was trained before a resumption
 
-    def on_test_begin(self) -> None:
+    def on_test_begin(self, logs: Logs) -> None:
         self._time = time.perf_counter() - self._start
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
@@ -66,8 +66,8 @@ class _Bar(_Lines):
         self._rich = rich.progress
         self._bar: Any = None
 
-    def on_epoch_begin(self, epoch: int) -> None:
-        super().on_epoch_begin(epoch)
+    def on_epoch_begin(self, epoch: int, logs: Logs) -> None:
+        super().on_epoch_begin(epoch, logs)
         self._epoch, self._shown = epoch, self._start
         if not self.model.steps_taken:  # the first step may take long: kernels are compiled
             self._show(0, "")
@@ -79,8 +79,8 @@ class _Bar(_Lines):
         rate = (self.model.samples_seen - self._before) / (time.perf_counter() - self._start)
         self._show(batch + 1, f"{rate:.0f} samples/s - {text}")
 
-    def on_test_begin(self) -> None:
-        super().on_test_begin()
+    def on_test_begin(self, logs: Logs) -> None:
+        super().on_test_begin(logs)
         if self._bar is not None or self._time > _INTERVAL:
             self._show(self.params["steps"], "validation")
 

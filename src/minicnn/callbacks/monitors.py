@@ -11,6 +11,7 @@ import numpy as np
 from minicnn.callbacks.base import Callback, Logs
 from minicnn.states import arrays_like, check_state, count, number, optional
 
+_MORE = ("acc", "auc", "precision", "recall", "score", "io_u")  # in the names of metrics of which more is better
 Mode = Literal["auto", "min", "max"]
 
 
@@ -31,14 +32,14 @@ class Monitor:
         if mode not in ("auto", "min", "max"):
             message = f"mode is 'auto', 'min' or 'max'. Received: {mode!r}."
             raise ValueError(message)
-        if mode == "auto" and not any(part in name for part in ("acc", "loss", "error")):
+        if mode == "auto" and not any(part in name for part in (*_MORE, "loss", "error")):
             message = (
-                "mode='auto' tells by the name of what is monitored, an accuracy, loss or error. "
+                "mode='auto' tells by the name of what is monitored, an accuracy or the like, loss or error. "
                 f"Received: monitor={name!r}. Say mode='min' or mode='max'."
             )
             raise ValueError(message)
         self.name = name
-        self.more = mode == "max" or (mode == "auto" and "acc" in name)
+        self.more = mode == "max" or (mode == "auto" and any(part in name for part in _MORE))
         self.min_delta = abs(min_delta)
 
     @property
@@ -112,7 +113,7 @@ class EarlyStopping(Callback):
         self.best = self._monitor.worst
         self._best_weights: dict[str, Any] | None = None
 
-    def on_train_begin(self) -> None:
+    def on_train_begin(self, logs: Logs) -> None:
         """See `Callback`."""
         self._reset()
 
@@ -133,7 +134,7 @@ class EarlyStopping(Callback):
             self.stopped_epoch = epoch
             self.model.stop_training = True
 
-    def on_train_end(self) -> None:
+    def on_train_end(self, logs: Logs) -> None:
         """See `Callback`."""
         if self.verbose and self.stopped_epoch:
             print(f"Epoch {self.stopped_epoch + 1}: stopped early; {self._monitor.name} was best, "

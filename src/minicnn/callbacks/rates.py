@@ -40,7 +40,7 @@ class _RateCallback(Callback):
             raise RuntimeError(message)
         return self.model.optimizer
 
-    def on_train_begin(self) -> None:
+    def on_train_begin(self, logs: Any) -> None:
         """See `Callback`; refuses an optimizer with a schedule before anything is computed."""
         self.rate  # noqa: B018 - it raises
 
@@ -74,7 +74,7 @@ class LearningRateScheduler(_RateCallback):
         except (TypeError, ValueError, OverflowError):  # ValueError: a function in C without a signature
             self._takes_rate = False
 
-    def on_epoch_begin(self, epoch: int) -> None:
+    def on_epoch_begin(self, epoch: int, logs: Any) -> None:
         """See `Callback`."""
         new = self.schedule(epoch, self.rate) if self._takes_rate else self.schedule(epoch)
         try:
@@ -134,9 +134,9 @@ class ReduceLROnPlateau(_RateCallback):
     def _reset(self) -> None:
         self.best, self.wait, self.cooldown_counter = self._monitor.worst, 0, 0
 
-    def on_train_begin(self) -> None:
+    def on_train_begin(self, logs: Any) -> None:
         """See `Callback`."""
-        super().on_train_begin()
+        super().on_train_begin(logs)
         self._reset()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:

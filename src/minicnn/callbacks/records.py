@@ -28,11 +28,11 @@ class Timer(Callback):
     def __init__(self) -> None:
         self._start, self._time = time.perf_counter(), 0.0
 
-    def on_epoch_begin(self, epoch: int) -> None:
+    def on_epoch_begin(self, epoch: int, logs: Any) -> None:
         """See `Callback`."""
         self._start, self._time = time.perf_counter(), 0.0
 
-    def on_test_begin(self) -> None:
+    def on_test_begin(self, logs: Any) -> None:
         """See `Callback`."""
         self._stop()
 
@@ -80,7 +80,7 @@ class CSVLogger(Callback):
         self._columns: list[str] = []
         self._size: int | None = None  # bytes of the file after the last row; None before the first
 
-    def on_train_begin(self) -> None:
+    def on_train_begin(self, logs: Any) -> None:
         """See `Callback`; a place where the file cannot be written is refused before anything is computed."""
         self._columns, self._size = [], None
         with self._opened():

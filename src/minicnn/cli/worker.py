@@ -134,7 +134,7 @@ class _Watch(Callback):
     def __init__(self, tell: Tell) -> None:
         self._tell, self._told, self._epoch = tell, 0.0, 0
 
-    def on_epoch_begin(self, epoch: int) -> None:
+    def on_epoch_begin(self, epoch: int, logs: Logs) -> None:
         """See `Callback`."""
         self._epoch = epoch
 

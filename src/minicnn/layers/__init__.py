@@ -1,18 +1,37 @@
 """The layers that users compose into models."""
 
-from minicnn.layers.activation import ELU, Activation, LeakyReLU, ReLU, Softmax
+from minicnn.layers.activation import ELU, Activation, LeakyReLU, PReLU, ReLU, Softmax
 from minicnn.layers.adaptive import AdaptiveAveragePooling2D
+from minicnn.layers.augmentation import (
+    CenterCrop,
+    RandomBrightness,
+    RandomContrast,
+    RandomCrop,
+    RandomFlip,
+    RandomRotation,
+    RandomTranslation,
+    RandomZoom,
+    Resizing,
+)
 from minicnn.layers.configured import CLASSES as _CLASSES
 from minicnn.layers.convolutional import Conv2D
-from minicnn.layers.core import Dense, Rescaling
+from minicnn.layers.core import Dense, Identity, Lambda, Rescaling
 from minicnn.layers.depthwise import DepthwiseConv2D, SeparableConv2D
+from minicnn.layers.features import CategoryEncoding, Normalization
 from minicnn.layers.graph import Graph as _Graph
 from minicnn.layers.layer import Layer
 from minicnn.layers.local_response import LocalResponseNormalization
 from minicnn.layers.merging import Add, Average, Concatenate, Maximum, Minimum, Multiply, Subtract
 from minicnn.layers.normalization import BatchNormalization, GroupNormalization, LayerNormalization
+from minicnn.layers.one_dimensional import (
+    AveragePooling1D,
+    Conv1D,
+    GlobalAveragePooling1D,
+    GlobalMaxPooling1D,
+    MaxPooling1D,
+)
 from minicnn.layers.pooling import AveragePooling2D, GlobalAveragePooling2D, GlobalMaxPooling2D, MaxPooling2D
-from minicnn.layers.regularization import Dropout, SpatialDropout2D
+from minicnn.layers.regularization import Dropout, GaussianNoise, SpatialDropout2D
 from minicnn.layers.reshaping import Cropping2D, Flatten, Permute, Reshape, UpSampling2D, ZeroPadding2D
 from minicnn.layers.symbolic import Input
 from minicnn.layers.transposed import Conv2DTranspose
@@ -23,9 +42,13 @@ __all__ = [
     "AdaptiveAveragePooling2D",
     "Add",
     "Average",
+    "AveragePooling1D",
     "AveragePooling2D",
     "BatchNormalization",
+    "CategoryEncoding",
+    "CenterCrop",
     "Concatenate",
+    "Conv1D",
     "Conv2D",
     "Conv2DTranspose",
     "Cropping2D",
@@ -33,22 +56,38 @@ __all__ = [
     "DepthwiseConv2D",
     "Dropout",
     "Flatten",
+    "GaussianNoise",
+    "GlobalAveragePooling1D",
     "GlobalAveragePooling2D",
+    "GlobalMaxPooling1D",
     "GlobalMaxPooling2D",
     "GroupNormalization",
+    "Identity",
     "Input",
+    "Lambda",
     "Layer",
     "LayerNormalization",
     "LeakyReLU",
     "LocalResponseNormalization",
+    "MaxPooling1D",
     "MaxPooling2D",
     "Maximum",
     "Minimum",
     "Multiply",
+    "Normalization",
+    "PReLU",
     "Permute",
+    "RandomBrightness",
+    "RandomContrast",
+    "RandomCrop",
+    "RandomFlip",
+    "RandomRotation",
+    "RandomTranslation",
+    "RandomZoom",
     "ReLU",
     "Rescaling",
     "Reshape",
+    "Resizing",
     "SeparableConv2D",
     "Softmax",
     "SpatialDropout2D",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Unpack
 
 from minicnn import ops
+from minicnn.initializers import Initializer, get_initializer
 from minicnn.layers.activations import ActivationArgument, get_activation
 from minicnn.layers.arguments import axis_of, number
 from minicnn.layers.layer import Layer
+from minicnn.regularizers import Limits
 
 
 class Activation(Layer):
@@ -15,7 +18,8 @@ class Activation(Layer):
 
     Args:
         activation: Name, or function of a Value. Names: linear, relu, relu6, leaky_relu (slope 0.2), elu,
-            gelu (by the error function), silu or swish, sigmoid, tanh, softmax and log_softmax (last axis).
+            selu, celu, gelu (by the error function), silu or swish, hard_silu or hard_swish, mish, sigmoid,
+            hard_sigmoid, log_sigmoid, tanh, softplus, softsign, exponential, softmax and log_softmax (last axis).
         name: Name in the model.
         trainable: See `Layer`.
 
@@ -121,6 +125,53 @@ class LeakyReLU(Layer):
     def call(self, inputs: Any) -> Any:
         """Apply the function."""
         return ops.leaky_relu(inputs, negative_slope=self.negative_slope)
+
+
+class PReLU(Layer):
+    """Parametric rectified linear unit: x where x > 0, alpha * x elsewhere, alpha being learned (arXiv:1502.01852).
+
+    Args:
+        alpha_initializer: First values of alpha.
+        shared_axes: Axes of the input along which one alpha serves all, such as (1, 2) for one a channel.
+        name: Name in the model.
+        trainable: See `Layer`.
+        limits: See `Layer`: alpha_regularizer, alpha_constraint.
+
+    Input shape:
+        (N, ...).
+
+    Output shape:
+        That of the input.
+
+    Raises:
+        ValueError: If an axis is none of a sample's.
+    """
+
+    limited = (("alpha", "alpha"),)
+
+    def __init__(
+        self,
+        alpha_initializer: str | Initializer = "zeros",
+        shared_axes: Sequence[int] | None = None,
+        *,
+        name: str | None = None,
+        trainable: bool = True,
+        **limits: Unpack[Limits],
+    ) -> None:
+        super().__init__(name=name, trainable=trainable, **limits)
+        self.alpha_initializer = alpha_initializer
+        self.shared_axes = None if shared_axes is None else tuple(shared_axes)
+        get_initializer(alpha_initializer)
+
+    def build(self, input_shape: Any) -> None:
+        """Declare alpha, of a sample's shape with 1 along shared axes."""
+        shared = [axis_of("PReLU", axis, len(input_shape)) for axis in self.shared_axes or ()]
+        shape = [1 if axis in shared else n for axis, n in enumerate(input_shape) if axis]
+        self.alpha = self.add_weight("alpha", shape, self.alpha_initializer)
+
+    def call(self, inputs: Any) -> Any:
+        """Apply the function."""
+        return ops.relu(inputs) - self.alpha * ops.relu(-inputs)
 
 
 class ELU(Layer):

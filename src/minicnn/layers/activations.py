@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from minicnn import ops
+from minicnn.names import look_up
 from minicnn.program.graph import Value
 
 ActivationArgument = str | None | Callable[[Any], Any]
@@ -20,6 +21,49 @@ def _leaky_relu(x: Value) -> Value:
     return y
 
 
+def _selu(x: Value) -> Value:
+    """Scaled elu that keeps mean 0 and variance 1 (arXiv:1706.02515, equation 14)."""
+    return ops.elu(x, alpha=1.6732632423543772) * 1.0507009873554805
+
+
+def _softplus(x: Value) -> Value:
+    """log(1 + exp(x)): neither overflows nor cancels; the slopes of |x| cancel at 0 whatever sign 0 is given there."""
+    size = ops.abs(x)
+    y: Value = (x + size) * 0.5 + ops.log1p(ops.exp(-size))
+    return y
+
+
+def _log_sigmoid(x: Value) -> Value:
+    return -_softplus(-x)
+
+
+def _softsign(x: Value) -> Value:
+    y: Value = x / (ops.abs(x) + 1.0)
+    return y
+
+
+def _hard_sigmoid(x: Value) -> Value:
+    """Piecewise linear sigmoid (arXiv:1905.02244)."""
+    y: Value = ops.relu6(x + 3.0) * (1 / 6)
+    return y
+
+
+def _hard_silu(x: Value) -> Value:
+    return x * _hard_sigmoid(x)
+
+
+def _mish(x: Value) -> Value:
+    """X tanh(softplus(x)) (arXiv:1908.08681)."""
+    y: Value = x * ops.tanh(_softplus(x))
+    return y
+
+
+def _celu(x: Value) -> Value:
+    """Continuously differentiable elu (arXiv:1704.07483), which for alpha 1, Keras's default, is elu."""
+    y: Value = ops.elu(x)
+    return y
+
+
 ACTIVATIONS: dict[str, Callable[[Value], Value]] = {
     "linear": _linear,
     "relu": ops.relu,
@@ -31,6 +75,16 @@ ACTIVATIONS: dict[str, Callable[[Value], Value]] = {
     "swish": ops.silu,
     "sigmoid": ops.sigmoid,
     "tanh": ops.tanh,
+    "selu": _selu,
+    "celu": _celu,
+    "mish": _mish,
+    "softplus": _softplus,
+    "softsign": _softsign,
+    "hard_sigmoid": _hard_sigmoid,
+    "hard_silu": _hard_silu,
+    "hard_swish": _hard_silu,
+    "log_sigmoid": _log_sigmoid,
+    "exponential": ops.exp,
     "softmax": ops.softmax,
     "log_softmax": ops.log_softmax,
 }
@@ -42,11 +96,7 @@ def get_activation(given: ActivationArgument) -> Callable[[Any], Any]:
         return _linear
     if callable(given):
         return given
-    try:
-        return ACTIVATIONS[given]
-    except (KeyError, TypeError):
-        message = f"An activation is one of {', '.join(ACTIVATIONS)}, or a function of a Value. Received: {given!r}."
-        raise ValueError(message) from None
+    return look_up("An activation", ACTIVATIONS, given, "a function of a Value")
 
 
 def finish(y: Value, bias: Value | None, activation: ActivationArgument, *, axis: int) -> Value:

@@ -12,14 +12,17 @@ from typing import Any, Self
 
 import numpy as np
 
-from minicnn.initializers import INITIALIZER_CLASSES, Initializer
+from minicnn.initializers import INITIALIZER_CLASSES, Setting
 from minicnn.layers.activations import ACTIVATIONS
+from minicnn.regularizers import CONSTRAINTS, REGULARIZERS
 
 Config = dict[str, Any]
 CustomObjects = Mapping[str, Any] | None
 
 # The classes that plain data may name: `minicnn.layers` enters its own.
-CLASSES: dict[str, type[Any]] = {c.__name__: c for c in INITIALIZER_CLASSES.values()}
+CLASSES: dict[str, type[Any]] = {
+    c.__name__: c for c in (*INITIALIZER_CLASSES.values(), *REGULARIZERS.values(), *CONSTRAINTS.values())
+}
 
 
 class Configured:
@@ -27,6 +30,13 @@ class Configured:
 
     trainable: bool
     _trainable: bool
+    # Weights with a regularizer and a constraint, each with the word that the names of these arguments begin with.
+    limited: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def limit_names(cls) -> list[str]:
+        """Names of the arguments for regularizers and constraints: "kernel_regularizer" ..."""
+        return [f"{word}_{kind}" for _, word in cls.limited for kind in ("regularizer", "constraint")]
 
     @classmethod
     def saved_as(cls) -> str:
@@ -47,6 +57,8 @@ class Configured:
                 )
                 raise AttributeError(message)
             config[name] = encode(getattr(self, name), f"{name} of {type(self).__name__}")
+        limits = {name: getattr(self, name, None) for name in self.limit_names()}
+        config |= {k: encode(v, f"{k} of {type(self).__name__}") for k, v in limits.items() if v is not None}
         return config if self.trainable else config | {"trainable": False}
 
     @classmethod
@@ -68,8 +80,8 @@ def encode(value: Any, what: str = "the value") -> Any:
     """Plain data for an argument of a layer.
 
     Args:
-        value: None, a number, a string, a list, a dict with string keys, a layer, an initializer, a built-in
-            activation, or nested ones.
+        value: None, a number, a string, a list, a dict with string keys, a layer, an initializer, regularizer or
+            constraint, a built-in activation, or nested ones.
         what: What it is, for the error message.
 
     Raises:
@@ -85,7 +97,7 @@ def encode(value: Any, what: str = "the value") -> Any:
         return {k: encode(v, what) for k, v in value.items()}
     if isinstance(value, Configured):
         return layer_to_config(value)
-    if isinstance(value, Initializer):
+    if isinstance(value, Setting):
         return {"class": type(value).__name__, "config": encode(value.get_config(), what)}
     for name, function in ACTIVATIONS.items():
         if function is value:
@@ -93,7 +105,7 @@ def encode(value: Any, what: str = "the value") -> Any:
     if callable(value):
         message = (
             f"Functions cannot be saved, because a file holds data only. Received: {value!r} as {what}. Use "
-            "the name of an activation, or write a Layer for it and load with custom_objects."
+            "a name that minicnn knows, or write a class for it (a Layer, Loss ...) and load with custom_objects."
         )
         raise TypeError(message)
     message = f"What is saved is plain data, layers and initializers. Received: {type(value).__name__} as {what}."

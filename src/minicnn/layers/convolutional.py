@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 from minicnn import ops
 from minicnn.initializers import Initializer, get_initializer
@@ -17,6 +17,7 @@ from minicnn.layers.arguments import (
     standard_padding,
 )
 from minicnn.layers.layer import Layer
+from minicnn.regularizers import Limits
 
 
 class Conv2D(Layer):
@@ -37,6 +38,7 @@ class Conv2D(Layer):
         bias_initializer: First values of the bias (filters,).
         name: Name in the model.
         trainable: See `Layer`.
+        limits: See `Layer`: kernel_regularizer, kernel_constraint, bias_regularizer, bias_constraint.
 
     Input shape:
         (N, H, W, C), or (N, C, H, W) for "channels_first".
@@ -51,6 +53,8 @@ class Conv2D(Layer):
         >>> Conv2D(8, 3, activation="relu")
         <Conv2D None>
     """
+
+    limited = (("kernel", "kernel"), ("bias", "bias"))
 
     def __init__(
         self,
@@ -68,8 +72,9 @@ class Conv2D(Layer):
         *,
         name: str | None = None,
         trainable: bool = True,
+        **limits: Unpack[Limits],
     ) -> None:
-        super().__init__(name=name, trainable=trainable)
+        super().__init__(name=name, trainable=trainable, **limits)
         self.filters = positive("filters", filters)
         self.kernel_size = pair("kernel_size", kernel_size)
         self.strides = pair("strides", strides)

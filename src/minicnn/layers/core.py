@@ -1,15 +1,17 @@
-"""Layers for inputs of any shape: Dense and Rescaling."""
+"""Layers for inputs of any shape: Dense, Rescaling, Identity and Lambda."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Unpack
 
 from minicnn import ops
 from minicnn.initializers import Initializer, get_initializer
 from minicnn.layers.activations import ActivationArgument, finish, get_activation
 from minicnn.layers.arguments import number, positive
 from minicnn.layers.layer import Layer
+from minicnn.regularizers import Limits
 
 
 class Dense(Layer):
@@ -23,6 +25,7 @@ class Dense(Layer):
         bias_initializer: First values of the bias (units,).
         name: Name in the model.
         trainable: See `Layer`.
+        limits: See `Layer`: kernel_regularizer, kernel_constraint, bias_regularizer, bias_constraint.
 
     Input shape:
         (N, ..., inputs).
@@ -38,6 +41,8 @@ class Dense(Layer):
         <Dense None>
     """
 
+    limited = (("kernel", "kernel"), ("bias", "bias"))
+
     def __init__(
         self,
         units: int,
@@ -48,8 +53,9 @@ class Dense(Layer):
         *,
         name: str | None = None,
         trainable: bool = True,
+        **limits: Unpack[Limits],
     ) -> None:
-        super().__init__(name=name, trainable=trainable)
+        super().__init__(name=name, trainable=trainable, **limits)
         self.units = positive("units", units)
         self.activation = activation
         self.use_bias = use_bias
@@ -110,3 +116,56 @@ class Rescaling(Layer):
         x = inputs if "float" in inputs.dtype else ops.as_float(inputs, self._tracing().dtype)
         y = x * self.scale
         return y + self.offset if self.offset else y
+
+
+class Identity(Layer):
+    """Its input, as it is.
+
+    Args:
+        name: Name in the model.
+        trainable: See `Layer`.
+
+    Input shape:
+        Any.
+
+    Output shape:
+        That of the input.
+    """
+
+    def call(self, inputs: Any) -> Any:
+        """Nothing."""
+        return inputs
+
+
+class Lambda(Layer):
+    """A function of a Value as a layer; a model with one cannot be saved, because files hold data only.
+
+    Args:
+        function: Composes primitives from `minicnn.ops`; takes the input, or a list of inputs.
+        name: Name in the model.
+        trainable: See `Layer`.
+
+    Input shape:
+        Any.
+
+    Output shape:
+        That of the function's result, whose first axis is the batch.
+
+    Raises:
+        TypeError: If the function cannot be called; when a model with it is saved.
+
+    Example:
+        >>> Lambda(lambda x: x * x)
+        <Lambda None>
+    """
+
+    def __init__(self, function: Callable[[Any], Any], *, name: str | None = None, trainable: bool = True) -> None:
+        super().__init__(name=name, trainable=trainable)
+        if not callable(function):
+            message = f"Lambda takes a function of a Value. Received: {function!r}. Write a Layer for anything else."
+            raise TypeError(message)
+        self.function = function
+
+    def call(self, inputs: Any) -> Any:
+        """Apply the function."""
+        return self.function(inputs)

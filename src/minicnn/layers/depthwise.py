@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 from minicnn import ops
 from minicnn.initializers import Initializer, get_initializer
@@ -18,6 +18,7 @@ from minicnn.layers.arguments import (
 )
 from minicnn.layers.layer import Layer
 from minicnn.program.graph import Value
+from minicnn.regularizers import Limits
 
 
 def _depthwise(layer: DepthwiseConv2D | SeparableConv2D, x: Value, kernel: Value) -> Value:
@@ -52,6 +53,7 @@ class DepthwiseConv2D(Layer):
         bias_initializer: First values of the bias (C * depth_multiplier,).
         name: Name in the model.
         trainable: See `Layer`.
+        limits: See `Layer`: depthwise_regularizer, depthwise_constraint, bias_regularizer, bias_constraint.
 
     Input shape:
         (N, H, W, C), or (N, C, H, W) for "channels_first".
@@ -66,6 +68,8 @@ class DepthwiseConv2D(Layer):
         >>> DepthwiseConv2D(3, padding="same")
         <DepthwiseConv2D None>
     """
+
+    limited = (("kernel", "depthwise"), ("bias", "bias"))
 
     def __init__(
         self,
@@ -82,8 +86,9 @@ class DepthwiseConv2D(Layer):
         *,
         name: str | None = None,
         trainable: bool = True,
+        **limits: Unpack[Limits],
     ) -> None:
-        super().__init__(name=name, trainable=trainable)
+        super().__init__(name=name, trainable=trainable, **limits)
         self.kernel_size = pair("kernel_size", kernel_size)
         self.strides = pair("strides", strides)
         self.padding = standard_padding(padding)
@@ -133,6 +138,7 @@ class SeparableConv2D(Layer):
         bias_initializer: First values of the bias (filters,).
         name: Name in the model.
         trainable: See `Layer`.
+        limits: See `Layer`: regularizers and constraints that begin with depthwise_, pointwise_ and bias_.
 
     Input shape:
         (N, H, W, C), or (N, C, H, W) for "channels_first".
@@ -143,6 +149,8 @@ class SeparableConv2D(Layer):
     Raises:
         ValueError: If an argument is out of range.
     """
+
+    limited = (("depthwise_kernel", "depthwise"), ("pointwise_kernel", "pointwise"), ("bias", "bias"))
 
     def __init__(
         self,
@@ -161,8 +169,9 @@ class SeparableConv2D(Layer):
         *,
         name: str | None = None,
         trainable: bool = True,
+        **limits: Unpack[Limits],
     ) -> None:
-        super().__init__(name=name, trainable=trainable)
+        super().__init__(name=name, trainable=trainable, **limits)
         self.filters = positive("filters", filters)
         self.kernel_size = pair("kernel_size", kernel_size)
         self.strides = pair("strides", strides)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import inspect
-import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Unpack
 
 from minicnn.initializers import Initializer, get_initializer
 from minicnn.layers.cell import Cell
 from minicnn.layers.configured import Configured, checked_bool
 from minicnn.ops import random_uniform
 from minicnn.program.graph import Program, Value
+from minicnn.regularizers import Limit, Limits, get_constraint, get_regularizer
 
 Shape = tuple[int | None, ...]
 
@@ -27,6 +27,8 @@ class Weight:
         shape: Shape.
         initializer: Gives the first values.
         trainable: Whether gradients change it; otherwise the layer assigns it itself.
+        regularizer: Gives what it adds to the loss.
+        constraint: Gives what it becomes after each step.
         cell: Where the numbers are; models fill it.
     """
 
@@ -34,6 +36,8 @@ class Weight:
     shape: tuple[int, ...]
     initializer: Initializer
     trainable: bool = True
+    regularizer: Callable[[Value], Value] | None = None
+    constraint: Callable[[Value], Value] | None = None
     cell: Cell = field(default_factory=Cell)
 
 
@@ -85,6 +89,11 @@ class Trace:
         except KeyError:
             return self.program.input("step", (), "int32", kind="counter")
 
+    def penalties(self) -> list[Value]:
+        """What the regularizers of the weights that are trained add to the loss."""
+        weights = ((self.declared[path], value) for path, value in self.weights.items() if value.kind == "parameter")
+        return [weight.regularizer(value) for weight, value in weights if weight.regularizer is not None]
+
     def stream(self, path: str) -> int:
         """A number for the random draws of one layer, the same in every trace."""
         count = self.streams[path] = self.streams.get(path, 0) + 1
@@ -104,9 +113,13 @@ class Layer(Configured):
     Args:
         name: Name in the model; made from the class name if None.
         trainable: Whether training changes the weights; see the attribute.
+        limits: For layers with weights, by weight: `kernel_regularizer`, `bias_regularizer`, `kernel_constraint` ...,
+            each a name, an object of `minicnn.regularizers`, or a function of a Value. Regularizers of weights that
+            are trained are part of the loss; constraints are applied after each step.
 
     Raises:
         ValueError: If the name is no string, is empty or contains "/", or trainable is no bool.
+        TypeError: If the layer has no weight of which a limit is for.
 
     Example:
         >>> class Scale(Layer):
@@ -116,7 +129,7 @@ class Layer(Configured):
         ...         return inputs * self.gain
     """
 
-    def __init__(self, *, name: str | None = None, trainable: bool = True) -> None:
+    def __init__(self, *, name: str | None = None, trainable: bool = True, **limits: Unpack[Limits]) -> None:
         if name is not None and (not isinstance(name, str) or not name or "/" in name):
             message = (
                 f"A layer's name is a string without '/', which separates the parts of a path. Received: name={name!r}."
@@ -128,6 +141,21 @@ class Layer(Configured):
         self._trace: Trace | None = None
         self._path = ""
         self._origin: Layer | None = None  # of which this is a copy bound to a trace
+        self._limit(dict(limits))
+
+    def _limit(self, given: dict[str, Any]) -> None:
+        """Keep regularizers and constraints as attributes, all of them, as in Keras."""
+        names = self.limit_names()
+        for name in given:
+            if name not in names:
+                message = (
+                    f"{type(self).__name__} takes the arguments that its docstring names, and "
+                    f"{', '.join(names) or 'no regularizer or constraint'}. Received: {name}={given[name]!r}."
+                )
+                raise TypeError(message)
+        for name in names:
+            setattr(self, name, given.get(name))
+            (get_regularizer if name.endswith("regularizer") else get_constraint)(given.get(name))
 
     @property
     def trainable(self) -> bool:
@@ -186,6 +214,8 @@ class Layer(Configured):
         initializer: str | Initializer = "glorot_uniform",
         *,
         trainable: bool = True,
+        regularizer: Limit = None,
+        constraint: Limit = None,
     ) -> Any:
         """Declare a weight, in `build` or the constructor; assign the result to an attribute.
 
@@ -194,6 +224,8 @@ class Layer(Configured):
             shape: Shape.
             initializer: Initialiser or its name.
             trainable: False for statistics that the layer updates with `assign`.
+            regularizer: Gives what the weight adds to the loss; that of the layer's arguments if None.
+            constraint: Gives what the weight becomes after each step; likewise.
         """
         if self._trace is not None:
             message = (
@@ -201,7 +233,13 @@ class Layer(Configured):
                 "Move it there."
             )
             raise RuntimeError(message)
-        return Weight(name, tuple(int(n) for n in shape), get_initializer(initializer), trainable)
+        for word in (word for weight, word in self.limited if weight == name):
+            regularizer = regularizer or getattr(self, f"{word}_regularizer")
+            constraint = constraint or getattr(self, f"{word}_constraint")
+        return Weight(
+            name, tuple(int(n) for n in shape), get_initializer(initializer), trainable, get_regularizer(regularizer),
+            get_constraint(constraint),
+        )  # fmt: skip
 
     def assign(self, weight: str, value: Value) -> None:
         """Replace a weight that is not trainable; later calls, in this step too, see the new value.
@@ -343,8 +381,3 @@ def _shapes(inputs: Any) -> Any:
 def _note(error: BaseException, note: str) -> None:
     if not getattr(error, "__notes__", None):  # the innermost layer says where
         error.add_note(note)
-
-
-def snake_case(name: str) -> str:
-    """Class name as a layer name, as in Keras: Conv2DTranspose becomes conv2d_transpose, ReLU re_lu."""
-    return re.sub(r"(?<=[^_])(?=[A-Z][a-z])|(?<=[a-z])(?=[A-Z])", "_", name).lower()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -13,10 +13,13 @@ from minicnn.initializers import Initializer, get_initializer
 from minicnn.layers.arguments import axis_of, number
 from minicnn.layers.layer import Layer
 from minicnn.program.graph import Value
+from minicnn.regularizers import Limits
 
 
 class _Normalization(Layer):
     """Gain gamma and offset beta, which all normalisations may have."""
+
+    limited = (("gamma", "gamma"), ("beta", "beta"))
 
     def __init__(
         self,
@@ -27,8 +30,9 @@ class _Normalization(Layer):
         gamma_initializer: str | Initializer,
         name: str | None,
         trainable: bool,
+        **limits: Unpack[Limits],
     ) -> None:
-        super().__init__(name=name, trainable=trainable)
+        super().__init__(name=name, trainable=trainable, **limits)
         self.epsilon = number("epsilon", epsilon, least=0)
         self.center = center
         self.scale = scale
@@ -76,6 +80,7 @@ class BatchNormalization(_Normalization):
         moving_variance_initializer: First values of moving_variance (C,).
         name: Name in the model.
         trainable: See `Layer`.
+        limits: See `Layer`: gamma_regularizer, gamma_constraint, beta_regularizer, beta_constraint.
 
     Input shape:
         (N, ...), with C channels along `axis`.
@@ -105,8 +110,9 @@ class BatchNormalization(_Normalization):
         *,
         name: str | None = None,
         trainable: bool = True,
+        **limits: Unpack[Limits],
     ) -> None:
-        super().__init__(epsilon, center, scale, beta_initializer, gamma_initializer, name, trainable)
+        super().__init__(epsilon, center, scale, beta_initializer, gamma_initializer, name, trainable, **limits)
         self.axis = axis
         self.momentum = number("momentum", momentum, least=0)
         if self.momentum > 1:
@@ -169,6 +175,7 @@ class LayerNormalization(_Normalization):
         gamma_initializer: First values of gamma.
         name: Name in the model.
         trainable: See `Layer`.
+        limits: See `Layer`: gamma_regularizer, gamma_constraint, beta_regularizer, beta_constraint.
 
     Input shape:
         (N, ...).
@@ -191,8 +198,9 @@ class LayerNormalization(_Normalization):
         *,
         name: str | None = None,
         trainable: bool = True,
+        **limits: Unpack[Limits],
     ) -> None:
-        super().__init__(epsilon, center, scale, beta_initializer, gamma_initializer, name, trainable)
+        super().__init__(epsilon, center, scale, beta_initializer, gamma_initializer, name, trainable, **limits)
         self.axis = axis if isinstance(axis, int) else tuple(axis)
 
     def _axes(self, ndim: int) -> tuple[int, ...]:
@@ -228,6 +236,7 @@ class GroupNormalization(_Normalization):
         gamma_initializer: First values of gamma (C,).
         name: Name in the model.
         trainable: See `Layer`.
+        limits: See `Layer`: gamma_regularizer, gamma_constraint, beta_regularizer, beta_constraint.
 
     Input shape:
         (N, ...), with C channels along `axis`.
@@ -251,8 +260,9 @@ class GroupNormalization(_Normalization):
         *,
         name: str | None = None,
         trainable: bool = True,
+        **limits: Unpack[Limits],
     ) -> None:
-        super().__init__(epsilon, center, scale, beta_initializer, gamma_initializer, name, trainable)
+        super().__init__(epsilon, center, scale, beta_initializer, gamma_initializer, name, trainable, **limits)
         if isinstance(groups, bool) or not isinstance(groups, int) or (groups < 1 and groups != -1):
             message = f"groups is an integer of at least 1, or -1 for one a channel. Received: groups={groups!r}."
             raise ValueError(message)

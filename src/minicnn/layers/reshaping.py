@@ -6,15 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from minicnn import ops
 from minicnn.layers.arguments import PaddingArgument, frame, image_axes, layout, pair, positive
 from minicnn.layers.layer import Layer
+from minicnn.layers.resampling import resize
 from minicnn.ops.windows import Pair
-from minicnn.program.graph import Value
-
-_MOST_ELEMENTS = 1 << 23  # of a matrix that interpolates along one axis: 2,048 pixels to 4,096
 
 
 class Flatten(Layer):
@@ -262,27 +258,5 @@ class UpSampling2D(Layer):
                 x = ops.repeat(x, repeats=factor, axis=axis) if factor > 1 else x
             return x
         x = inputs if axes.c == 1 else ops.permute(inputs, axes=(0, 3, 1, 2))  # (N, C, H, W)
-        x = _interpolate(x, self.size[1])  # (N, C, H, OW)
-        x = _interpolate(ops.permute(x, axes=(0, 1, 3, 2)), self.size[0])  # (N, C, OW, OH)
-        return ops.permute(x, axes=(0, 1, 3, 2) if axes.c == 1 else (0, 3, 2, 1))
-
-
-def _interpolate(x: Value, factor: int) -> Value:
-    """Linear interpolation along the last axis, (..., n) -> (..., n * factor), by one matrix product."""
-    n = x.shape[-1]
-    if n * n * factor > _MOST_ELEMENTS:
-        message = (
-            f"Bilinear upsampling multiplies by a matrix of at most {_MOST_ELEMENTS:,} elements. Received: {n} x "
-            f"{n * factor}. Upsample in steps of a smaller size, or use interpolation='nearest'."
-        )
-        raise ValueError(message)
-    # Centre of each new pixel in units of the old ones; the edge pixels reach out to the border.
-    at = np.clip((np.arange(n * factor) + 0.5) / factor - 0.5, 0, n - 1)
-    low = np.minimum(np.floor(at).astype(int), max(n - 2, 0))
-    matrix = np.zeros((n, n * factor))
-    matrix[low, np.arange(n * factor)] = 1 - (at - low)
-    if n > 1:
-        matrix[low + 1, np.arange(n * factor)] = at - low
-    rows = ops.reshape(x, shape=(math.prod(x.shape[:-1]), n))
-    y: Value = ops.reshape(ops.matmul(rows, matrix.astype(x.dtype)), shape=(*x.shape[:-1], n * factor))
-    return y
+        y = resize(x, x.shape[2] * self.size[0], x.shape[3] * self.size[1])
+        return y if axes.c == 1 else ops.permute(y, axes=(0, 2, 3, 1))

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from minicnn.layers.layer import Layer, Shape, Trace, snake_case
+from minicnn.layers.layer import Layer, Shape, Trace
+from minicnn.names import snake_case
 from minicnn.ops import as_float
 from minicnn.program.graph import ITEMSIZE, MOST_NODES, Program, Value
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 from minicnn import ops
 from minicnn.initializers import Initializer, get_initializer
@@ -10,6 +10,7 @@ from minicnn.layers.activations import ActivationArgument, finish, get_activatio
 from minicnn.layers.arguments import PaddingArgument, image_axes, layout, pair, positive, standard_padding
 from minicnn.layers.layer import Layer
 from minicnn.ops.windows import Pair
+from minicnn.regularizers import Limits
 
 
 class Conv2DTranspose(Layer):
@@ -38,6 +39,7 @@ class Conv2DTranspose(Layer):
         bias_initializer: First values of the bias (filters,).
         name: Name in the model.
         trainable: See `Layer`.
+        limits: See `Layer`: kernel_regularizer, kernel_constraint, bias_regularizer, bias_constraint.
 
     Input shape:
         (N, H, W, C), or (N, C, H, W) for "channels_first".
@@ -52,6 +54,8 @@ class Conv2DTranspose(Layer):
         >>> Conv2DTranspose(8, 4, strides=2, padding="same")
         <Conv2DTranspose None>
     """
+
+    limited = (("kernel", "kernel"), ("bias", "bias"))
 
     def __init__(
         self,
@@ -69,8 +73,9 @@ class Conv2DTranspose(Layer):
         *,
         name: str | None = None,
         trainable: bool = True,
+        **limits: Unpack[Limits],
     ) -> None:
-        super().__init__(name=name, trainable=trainable)
+        super().__init__(name=name, trainable=trainable, **limits)
         self.filters = positive("filters", filters)
         self.kernel_size = pair("kernel_size", kernel_size)
         self.strides = pair("strides", strides)

@@ -12,7 +12,9 @@ import numpy as np
 
 from minicnn.backends.base import Array, Backend
 from minicnn.loop.tracing import Feed, input_names
-from minicnn.losses import Loss, extremes
+from minicnn.losses import Loss
+from minicnn.losses.base import extremes
+from minicnn.metrics import Metric
 from minicnn.program.graph import ITEMSIZE, Spec
 
 Batch = tuple[Feed, dict[str, Array]]
@@ -32,6 +34,21 @@ def as_list(data: Any, count: int = 1) -> list[Any]:
     if isinstance(data, list | tuple) and data and (count > 1 or all(getattr(a, "shape", ()) for a in data)):
         return list(data)
     return [data]
+
+
+def by_place(what: str, given: Mapping[str, Any], names: Sequence[str]) -> list[Any]:
+    """Arrays by name as a list in the model's order.
+
+    Raises:
+        ValueError: If the names are not those of the model.
+    """
+    if set(given) != set(names):
+        message = (
+            f"Several {what} by name have the names of the model's, {', '.join(map(repr, names))}. Received: "
+            f"{', '.join(map(repr, given))}."
+        )
+        raise ValueError(message)
+    return [given[name] for name in names]
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,6 +193,7 @@ class Standardizer:
         losses: Loss of each output; empty where only predictions are made.
         class_weight: Weight of each class number, or None.
         parts: Whether it is given parts of the data: then the weights of a part may all be zero.
+        metrics: Metrics of each output, which check floating-point targets as losses do.
     """
 
     backend: Backend
@@ -185,6 +203,7 @@ class Standardizer:
     losses: Sequence[Loss] = ()
     class_weight: Mapping[int, float] | None = None
     parts: bool = False
+    metrics: Sequence[Sequence[Metric]] = ()
 
     def __post_init__(self) -> None:
         self._table = None if self.class_weight is None else self._weight_table(self.class_weight)
@@ -201,7 +220,8 @@ class Standardizer:
             message = f"The model takes labels for {len(self.losses)} outputs. Received: {len(arrays)}."
             raise ValueError(message)
         result = []
-        for given, loss, shape in zip(arrays, self.losses, self.outputs, strict=True):
+        measured = self.metrics or [()] * len(arrays)
+        for given, loss, metrics, shape in zip(arrays, self.losses, measured, self.outputs, strict=True):
             array = numeric(given, "Labels")
             same_length("inputs and labels", array, samples=samples)
             if loss.integer_labels:
@@ -211,6 +231,8 @@ class Standardizer:
             if shape[-1:] == (1,) and array.ndim == len(shape):  # as Keras: one target for a single output
                 array = self.backend.xp.reshape(array, (*array.shape, 1))
             loss.check_targets(array, self.backend)
+            for metric in metrics:
+                metric.check_targets(array, self.backend)
             result.append(array)
         return result
 

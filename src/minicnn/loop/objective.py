@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,25 +33,29 @@ class Objective:
     names: list[str]
 
     @classmethod
-    def of(cls, loss: Any, metrics: Any, loss_weights: Any, outputs: int) -> Objective:
+    def of(cls, loss: Any, metrics: Any, loss_weights: Any, outputs: Sequence[str]) -> Objective:
         """The objective that the arguments of `Model.compile` describe.
 
         Args:
-            loss: Loss or its name, or a list with one for each output.
-            metrics: Metrics or their names; for several outputs perhaps a list of such lists.
-            loss_weights: One number for each output, or None.
-            outputs: Number of outputs of the model.
+            loss: Loss or its name, or a list or a dictionary by name with one for each output.
+            metrics: Metrics or their names; for several outputs perhaps a list, or a dictionary by name, of such lists.
+            loss_weights: One number for each output, by place or by name, or None.
+            outputs: Names of the outputs of the model.
 
         Raises:
             ValueError: If a name is unknown, a number of entries is wrong, or two logs have one name.
         """
-        losses = list(loss) if isinstance(loss, list | tuple) else [loss] * outputs
-        given = list(metrics) if isinstance(metrics, list | tuple) else [] if metrics is None else [metrics]
-        per_output = given if outputs > 1 and any(isinstance(m, list | tuple) for m in given) else [given] * outputs
-        weights = [1.0] * outputs if loss_weights is None else list(loss_weights)
-        if not len(losses) == len(per_output) == len(weights) == outputs:
+        count = len(outputs)
+        losses = _each("loss", loss, outputs)
+        losses = losses if isinstance(losses, list) else [losses] * count
+        given = _each("metrics", metrics, outputs, ())
+        given = given if isinstance(given, list) else [] if given is None else [given]
+        listed = isinstance(metrics, Mapping) or (count > 1 and any(isinstance(m, list | tuple) for m in given))
+        per_output = given if listed else [given] * count
+        weights = _each("loss_weights", [1.0] * count if loss_weights is None else loss_weights, outputs, 1.0)
+        if not len(losses) == len(per_output) == len(weights) == count:
             message = (
-                f"loss, metrics and loss_weights have one entry for each of the {outputs} outputs. Received: "
+                f"loss, metrics and loss_weights have one entry for each of the {count} outputs. Received: "
                 f"{len(losses)} losses, metrics for {len(per_output)}, {len(weights)} weights."
             )
             raise ValueError(message)
@@ -63,7 +67,7 @@ class Objective:
             [_metric(m, own) for m in (ms if isinstance(ms, list | tuple) else [ms])]
             for ms, own in zip(per_output, chosen, strict=True)
         ]
-        names = [""] if outputs == 1 else [f"output{i}_" for i in range(outputs)]
+        names = [""] if count == 1 else [f"{name}_" for name in outputs]
         objective = cls(chosen, [float(w) for w in weights], measured, names)
         logs = [name for name, _ in objective._readers()]
         twice = sorted({name for name in logs if logs.count(name) > 1})
@@ -122,6 +126,20 @@ class LazyLogs(Mapping[str, Any]):
 
     def __repr__(self) -> str:
         return repr(self.read())
+
+
+def _each(what: str, given: Any, outputs: Sequence[str], otherwise: Any = None) -> Any:
+    """A dictionary by the names of the outputs, or a tuple, as a list; anything else as it is."""
+    if not isinstance(given, Mapping):
+        return list(given) if isinstance(given, tuple) else given
+    needed = outputs if otherwise is None else ()
+    if not set(needed) <= set(given) <= set(outputs):
+        message = (
+            f"A dictionary of {what} has the names of the outputs as keys{'' if otherwise is not None else ', all'}. "
+            f"Received: {', '.join(map(repr, given))}; the outputs are {', '.join(map(repr, outputs))}."
+        )
+        raise ValueError(message)
+    return [given.get(name, otherwise) for name in outputs]
 
 
 def _mean(totals: Mapping[str, Any]) -> float:

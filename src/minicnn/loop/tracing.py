@@ -100,7 +100,9 @@ def trace_step(
         for name, value in zip(input_names("output", len(outputs)), outputs, strict=True):
             program.outputs[name] = value
     else:
-        loss = _loss(program, objective, outputs, y, weight)
+        with program.scope("loss"):
+            penalties = trace.penalties()
+        loss = _loss(program, objective, outputs, y, weight, penalties)
         if kind == "train" and optimizer is not None:
             _train(program, trace, loss, optimizer)
     if precision.products:
@@ -126,9 +128,10 @@ def _data(program: Program, feed: Feed, dtype: str) -> tuple[list[Value], list[V
 
 
 def _loss(
-    program: Program, objective: Objective, outputs: Sequence[Value], y: Sequence[Value], weight: Value | None
-) -> Value:
-    """Mean loss of the batch; sums for the logs become updates of "metric/..." inputs."""
+    program: Program, objective: Objective, outputs: Sequence[Value], y: Sequence[Value], weight: Value | None,
+    penalties: Sequence[Value],
+) -> Value:  # fmt: skip
+    """Mean loss of the batch, with penalties; sums for the logs become updates of "metric/..." inputs."""
     batch, dtype = outputs[0].shape[0], outputs[0].dtype
     with program.scope("loss"):
         ones = ops.broadcast_to(program.constant(1.0, dtype), shape=(batch,))
@@ -147,7 +150,7 @@ def _loss(
                 totals = metric.totals(target, output, ones if weight is None else weight)
                 _accumulate(program, f"{name}{metric.name}", totals)
     with program.scope("loss"):
-        total = reduce(operator.add, parts)
+        total = reduce(operator.add, [*parts, *(penalty * float(batch) for penalty in penalties)])
         program.outputs["loss"] = mean = total * (1.0 / batch)
     with program.scope(METRICS):
         _accumulate(program, "loss", {"total": total, "count": count})
@@ -188,4 +191,8 @@ def _train(program: Program, trace: Trace, loss: Value, optimizer: Optimizer) ->
     for path, value in trace.updates.items():
         program.updates[path] = value
     with program.scope("", "update"):
+        for path in parameters:
+            constraint = trace.declared[path].constraint
+            if constraint is not None:
+                program.updates[path] = constraint(program.updates[path])
         program.updates["step"] = step + 1

@@ -16,13 +16,12 @@ from minicnn.backends import get_backend, infer_backend, refuse_after_fork
 from minicnn.backends.base import Array, Backend
 from minicnn.callbacks import Callback, Callbacks, History, progress
 from minicnn.description import check_model_state
-from minicnn.loop.adapters import Batches, Standardizer, as_data, samples_of
+from minicnn.loop.adapters import Batches, Standardizer, as_data, by_place, samples_of
 from minicnn.loop.batches import ArraySource, LoaderSource, Source, prediction_runs, split_off
 from minicnn.loop.executor import Totals
 from minicnn.loop.objective import LazyLogs, Objective
 from minicnn.loop.prefetch import Run
 from minicnn.loop.tracing import PRECISIONS
-from minicnn.losses import Loss
 from minicnn.models.network import Network, check_counts, check_seed
 from minicnn.optimizers import Optimizer, get_optimizer
 from minicnn.schedules import Schedule
@@ -101,20 +100,21 @@ class Model(Network):
     def compile(
         self,
         optimizer: str | Optimizer = "sgd",
-        loss: str | Loss | Sequence[str | Loss] = "sparse_categorical_crossentropy",
-        metrics: Sequence[Any] = (),
+        loss: Any = "sparse_categorical_crossentropy",
+        metrics: Any = (),
         *,
-        loss_weights: Sequence[float] | None = None,
+        loss_weights: Sequence[float] | Mapping[str, float] | None = None,
         precision: str = "float32",
     ) -> None:
         """Say what to train for and how.
 
         Args:
             optimizer: Name or Optimizer.
-            loss: Name or Loss, or a list with one for each output.
-            metrics: Names or Metrics; for several outputs perhaps a list of such lists, one an output. The name
-                of a loss stands for its mean. Sample weights weigh metrics too: Keras calls these weighted metrics.
-            loss_weights: Weight of each output's loss in the sum.
+            loss: Name, Loss or function of (y_true, y_pred); or a list, or a dictionary by `output_names`, of these.
+            metrics: Names, Metrics or functions; for several outputs perhaps a list, or a dictionary by name, of such
+                lists. A loss stands for its mean. Sample weights weigh metrics too: Keras calls these weighted
+                metrics.
+            loss_weights: Weight of each output's loss in the sum, as a list or a dictionary.
             precision: "float32", "float64", or "mixed_bfloat16" and "mixed_float16" (products of shorter operands,
                 all else in float32).
 
@@ -127,7 +127,7 @@ class Model(Network):
             raise ValueError(message)
         if self._engine.decided:
             _check_precision(precision, self.backend)
-        objective = Objective.of(loss, metrics, loss_weights, self._output_count)
+        objective = Objective.of(loss, metrics, loss_weights, self.output_names)
         self.optimizer, self._objective = get_optimizer(optimizer), objective
         self.precision = precision
         self._engine.reset(PRECISIONS[precision].dtype, self._weights if self.built else {})
@@ -206,7 +206,7 @@ class Model(Network):
         sample_weight: Any, initial_epoch: int, last_batch: LastBatch, seed: int,
     ) -> History:  # fmt: skip
         self._check_trainable()
-        x = as_data(x)
+        x, y = self._ordered(x, y)
         if validation_split and (isinstance(x, Batches) or validation_data is not None):
             message = (
                 "validation_split cuts arrays. Received: a loader, or validation_data as well. Use validation_data."
@@ -257,9 +257,7 @@ class Model(Network):
             del logs
         epoch_logs = self._logs(self._totals)
         if validation is not None:
-            callbacks("on_test_begin")
-            found = self._evaluate(validation)
-            callbacks("on_test_end", found)
+            found = self._evaluate(validation, callbacks)
             epoch_logs |= {f"val_{k}": v for k, v in found.items()}
         self._position = (epoch + 1, 0)
         callbacks("on_epoch_end", epoch, epoch_logs)
@@ -278,13 +276,14 @@ class Model(Network):
         """One training step; returns the logs of this batch, as they were before the step."""
         objective, _ = self._compiled()
         self._check_trainable()
+        x, y = self._ordered(x, y)
         self._prepare(x, y)
-        feed, arrays = self._standardizer(objective.losses).batch(x, y, sample_weight)
+        feed, arrays = self._standardizer(objective).batch(x, y, sample_weight)
         return self._logs(self._train_run(Run(feed, arrays), {}))
 
     def evaluate(
         self, x: Any, y: Any = None, batch_size: int = 32, sample_weight: Any = None, *, verbose: int = 0,
-        return_dict: bool = False,
+        return_dict: bool = False, callbacks: Sequence[Callback] = (),
     ) -> Any:  # fmt: skip
         """Loss and metrics on given data.
 
@@ -295,6 +294,7 @@ class Model(Network):
             sample_weight: Weight of each sample.
             verbose: 1 prints the result.
             return_dict: Whether the result is a dictionary by name, such as {"loss": 0.3, "accuracy": 0.9}.
+            callbacks: Callbacks, whose methods that begin with `on_test` are called.
 
         Returns:
             As in Keras: the loss, or a list [loss, metric, ...] if there are metrics, in the order in which `fit`
@@ -302,41 +302,57 @@ class Model(Network):
         """
         self._compiled()
         check_counts(batch_size=batch_size)
-        x = as_data(x)
+        x, y = self._ordered(x, y)
         self._prepare(x, y)
-        logs = self._evaluate(self._source(x, y, sample_weight, batch_size, "keep"))
+        source = self._source(x, y, sample_weight, batch_size, "keep")
+        with Callbacks(callbacks, self, {"steps": len(source), "verbose": verbose}) as everyone:
+            logs = self._evaluate(source, everyone)
         if verbose:
             print(" - ".join(f"{k}: {v:.4f}" for k, v in logs.items() if isinstance(v, float)))
         values = list(logs.values())
         return logs if return_dict else values if len(values) > 1 else values[0]
 
-    def _evaluate(self, source: Source) -> dict[str, Any]:
+    def _evaluate(self, source: Source, callbacks: Callbacks) -> dict[str, Any]:
+        callbacks("on_test_begin")
         totals: Totals = {}
-        for run in source.runs(shuffle=False, seed=0, epoch=0, longest=self.backend.steps_at_once):
+        at_once = 1 if callbacks.watch("test") else self.backend.steps_at_once
+        for batch, run in enumerate(source.runs(shuffle=False, seed=0, epoch=0, longest=at_once)):
+            callbacks("on_test_batch_begin", batch)
             totals = self._engine.evaluate_many(run.feed, run.arrays, totals, run.index, run.steps)
-        return self._logs(totals)
+            if callbacks.watch("test"):  # the next step may overwrite the totals
+                callbacks("on_test_batch_end", batch, self._logs(totals))
+        logs = self._logs(totals)
+        callbacks("on_test_end", logs)
+        return logs
 
-    def predict(self, x: Any, batch_size: int = 32) -> Any:
+    def predict(self, x: Any, batch_size: int = 32, *, callbacks: Sequence[Callback] = ()) -> Any:
         """Outputs for given inputs, batch by batch.
 
         Args:
             x: Inputs, or a loader: an iterable of inputs, or of tuples (x, y) of which y is not used. It keeps the
                 order of the data: one that is known to shuffle is refused.
             batch_size: Samples in a step; a loader has its own.
+            callbacks: Callbacks, whose methods that begin with `on_predict` are called.
 
         Returns:
             Array of the kind that x is, NumPy for lists; a list of them for several outputs.
         """
         check_counts(batch_size=batch_size)
-        x = as_data(x)
+        x, _ = self._ordered(x)
         self._prepare(x)
         standardizer, backend = self._standardizer(), self.backend
         parts: list[list[Array]] = [[] for _ in self._outputs]
         first: Any = None
-        for given, run in prediction_runs(x, standardizer, batch_size):
-            first = given[0] if first is None else first
-            for part, made in zip(parts, self._engine.predict(run.feed, run.arrays, run.index), strict=True):
-                part.append(made if backend.owns(first) else backend.to_numpy(made))
+        with Callbacks(callbacks, self, {"batch_size": batch_size}) as everyone:
+            everyone("on_predict_begin")
+            for batch, (given, run) in enumerate(prediction_runs(x, standardizer, batch_size)):
+                first = given[0] if first is None else first
+                everyone("on_predict_batch_begin", batch)
+                outputs = self._engine.predict(run.feed, run.arrays, run.index)
+                for part, made in zip(parts, outputs, strict=True):
+                    part.append(made if backend.owns(first) else backend.to_numpy(made))
+                everyone("on_predict_batch_end", batch, {"outputs": [part[-1] for part in parts]})
+            everyone("on_predict_end")
         if first is None:
             message = "There is at least one batch to predict. Received: an empty loader."
             raise ValueError(message)
@@ -348,18 +364,25 @@ class Model(Network):
 
     # Data and logs ------------------------------------------------------------------------------
 
+    def _ordered(self, x: Any, y: Any = None) -> tuple[Any, Any]:
+        """Inputs and labels by place, if they are given by name; loaders as such."""
+        if isinstance(x, Mapping):
+            x = by_place("inputs", x, [t.name or "" for t in self._inputs])
+        return as_data(x), by_place("labels", y, self.output_names) if isinstance(y, Mapping) else y
+
     def _standardizer(
-        self, losses: Sequence[Loss] = (), class_weight: Mapping[int, float] | None = None
+        self, objective: Objective | None = None, class_weight: Mapping[int, float] | None = None
     ) -> Standardizer:
         inputs, outputs = ([t.sample_shape for t in tensors] for tensors in (self._inputs, self._outputs))
-        return Standardizer(self.backend, self._engine.dtype, inputs, outputs, losses, class_weight)
+        losses, metrics = ((), ()) if objective is None else (objective.losses, objective.metrics)
+        return Standardizer(self.backend, self._engine.dtype, inputs, outputs, losses, class_weight, metrics=metrics)
 
     def _source(
         self, x: Any, y: Any, weight: Any, batch_size: int, last_batch: LastBatch,
         class_weight: Mapping[int, float] | None = None,
     ) -> Source:  # fmt: skip
         objective, _ = self._compiled()
-        standardizer = self._standardizer(objective.losses, class_weight)
+        standardizer = self._standardizer(objective, class_weight)
         if isinstance(x, Batches):
             if y is not None or weight is not None:
                 message = "A loader gives labels and sample weights itself. Received: a loader, and y or sample_weight."
@@ -378,7 +401,7 @@ class Model(Network):
             message = f"validation_data is (x, y), (x, y, sample_weight) or a loader. Received: {type(data).__name__}."
             raise ValueError(message)
         x, y, weight = (*data, None)[:3]
-        return self._source(as_data(x), y, weight, batch_size, "keep")
+        return self._source(*self._ordered(x, y), weight, batch_size, "keep")
 
     def _logs(self, totals: Mapping[str, Array]) -> dict[str, Any]:
         """Metric values from their totals; waits for the device."""

@@ -215,8 +215,13 @@ class Network(Graph):
         return text
 
     @property
-    def _output_count(self) -> int:
-        return len(self._outputs)
+    def output_names(self) -> list[str]:
+        """Names of the outputs: those of the layers that make them, numbered where one comes again."""
+        names: list[str] = []
+        for tensor in self._outputs:
+            base = self.layer_name(tensor.source.layer) if tensor.source else tensor.name or "output"
+            names.append(base if base not in names else f"{base}_{sum(n.startswith(base) for n in names)}")
+        return names
 
     def _compiled(self) -> tuple[Objective, Optimizer]:
         if self._objective is None or self.optimizer is None:

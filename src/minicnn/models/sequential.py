@@ -53,7 +53,11 @@ class Sequential(Model):
         if starts:
             self._chain(starts[0])
 
-    _output_count = 1
+    @property
+    def output_names(self) -> list[str]:
+        """Name of the output: that of the last layer."""
+        return super().output_names if self.built else ["output"]
+
     described_as = "Sequential"
 
     @classmethod

@@ -216,7 +216,7 @@ def test_losses_of_classes(shape: tuple[int, ...], from_logits: bool, smoothing:
     for kind in (losses.SparseCategoricalCrossentropy, losses.CategoricalCrossentropy, losses.BinaryCrossentropy):
         last = "sigmoid" if kind is losses.BinaryCrossentropy else "softmax"
         model = Sequential([Input(shape), layers.Dense(3, None if from_logits else last)], seed=2)
-        metrics = ["accuracy", "top_k_accuracy", "confusion_matrix"]
+        metrics = ["accuracy", "top_k_categorical_accuracy", "confusion_matrix"]
         check(model, kind(from_logits, smoothing), metrics=metrics, batch=17 if len(shape) == 1 else 3)
 
 

@@ -1,0 +1,55 @@
+"""Losses: from labels and predictions to one number for each sample."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from minicnn.losses.base import FunctionLoss, Loss
+from minicnn.losses.crossentropy import (
+    BinaryCrossentropy,
+    BinaryFocalCrossentropy,
+    CategoricalCrossentropy,
+    CategoricalFocalCrossentropy,
+    SparseCategoricalCrossentropy,
+)
+from minicnn.losses.regression import Huber, LogCosh, MeanAbsoluteError, MeanSquaredError, Poisson
+from minicnn.losses.similarity import CosineSimilarity, Dice, KLDivergence, Tversky
+from minicnn.names import look_up
+
+__all__ = [
+    "LOSSES", "BinaryCrossentropy", "BinaryFocalCrossentropy", "CategoricalCrossentropy",
+    "CategoricalFocalCrossentropy", "CosineSimilarity", "Dice", "FunctionLoss", "Huber", "KLDivergence",
+    "LogCosh", "Loss", "MeanAbsoluteError", "MeanSquaredError", "Poisson", "SparseCategoricalCrossentropy",
+    "Tversky", "get_loss",
+]  # fmt: skip
+
+LOSSES: dict[str, type[Loss]] = {
+    "sparse_categorical_crossentropy": SparseCategoricalCrossentropy,
+    "categorical_crossentropy": CategoricalCrossentropy,
+    "binary_crossentropy": BinaryCrossentropy,
+    "binary_focal_crossentropy": BinaryFocalCrossentropy,
+    "categorical_focal_crossentropy": CategoricalFocalCrossentropy,
+    "mean_squared_error": MeanSquaredError,
+    "mse": MeanSquaredError,
+    "mean_absolute_error": MeanAbsoluteError,
+    "mae": MeanAbsoluteError,
+    "huber": Huber,
+    "log_cosh": LogCosh,
+    "kl_divergence": KLDivergence,
+    "kld": KLDivergence,
+    "poisson": Poisson,
+    "cosine_similarity": CosineSimilarity,
+    "dice": Dice,
+    "tversky": Tversky,
+}
+
+
+def get_loss(given: Any) -> Loss:
+    """A loss by name or class with its defaults, the one given, or a function of (y_true, y_pred) as one."""
+    if isinstance(given, Loss):
+        return given
+    if isinstance(given, type) and issubclass(given, Loss):
+        return given()
+    if callable(given) and not isinstance(given, type):
+        return FunctionLoss(given)
+    return look_up("A loss", LOSSES, given, "a Loss")()

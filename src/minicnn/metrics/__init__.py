@@ -1,0 +1,62 @@
+"""Metrics: sums that the Program accumulates on the device, and what they say at the end."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from minicnn.losses import LOSSES, Loss
+from minicnn.metrics.base import Mean, Metric
+from minicnn.metrics.counts import AUC, ConfusionMatrix, F1Score, FBetaScore, MeanIoU, Precision, Recall
+from minicnn.metrics.means import (
+    Accuracy,
+    BinaryAccuracy,
+    CategoricalAccuracy,
+    MeanLoss,
+    RootMeanSquaredError,
+    SparseCategoricalAccuracy,
+    SparseTopKCategoricalAccuracy,
+    TopKCategoricalAccuracy,
+)
+from minicnn.names import look_up
+
+__all__ = [
+    "AUC", "METRICS", "Accuracy", "BinaryAccuracy", "CategoricalAccuracy", "ConfusionMatrix", "F1Score", "FBetaScore",
+    "Mean", "MeanIoU", "MeanLoss", "Metric", "Precision", "Recall", "RootMeanSquaredError",
+    "SparseCategoricalAccuracy", "SparseTopKCategoricalAccuracy", "TopKCategoricalAccuracy", "get_metric",
+]  # fmt: skip
+
+METRICS: dict[str, type[Metric]] = {
+    "accuracy": Accuracy,
+    "acc": Accuracy,
+    "binary_accuracy": BinaryAccuracy,
+    "categorical_accuracy": CategoricalAccuracy,
+    "sparse_categorical_accuracy": SparseCategoricalAccuracy,
+    "top_k_categorical_accuracy": TopKCategoricalAccuracy,
+    "sparse_top_k_categorical_accuracy": SparseTopKCategoricalAccuracy,
+    "confusion_matrix": ConfusionMatrix,
+    "precision": Precision,
+    "recall": Recall,
+    "auc": AUC,
+    "f1_score": F1Score,
+    "fbeta_score": FBetaScore,
+    "root_mean_squared_error": RootMeanSquaredError,
+}
+
+
+def get_metric(given: Any) -> Metric:
+    """A metric.
+
+    Args:
+        given: Metric, its class or its name; a loss, its class or its name, for its mean; or a function of (y_true,
+            y_pred) that gives a number for each sample.
+    """
+    if isinstance(given, Metric):
+        return given
+    if isinstance(given, type) and issubclass(given, Metric):
+        return given()  # type: ignore[call-arg]  # each has defaults
+    if isinstance(given, Loss) or callable(given):
+        return MeanLoss(given)
+    named: dict[str, Any] = {**METRICS, **{name: partial(MeanLoss, name) for name in LOSSES}}
+    metric: Metric = look_up("A metric", named, given, "a Metric")()
+    return metric

@@ -1,0 +1,164 @@
+"""Metrics that are the mean of a number for each prediction."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from minicnn import ops
+from minicnn.backends.base import Array, Backend
+from minicnn.losses import get_loss
+from minicnn.losses.base import extremes
+from minicnn.metrics.base import Mean, checked_count, class_numbers, truth_of
+from minicnn.program.graph import Value
+
+
+class MeanLoss(Mean):
+    """Weighted mean of a loss that one watches without training for it.
+
+    Args:
+        loss: Loss or its name, or a function of (y_true, y_pred).
+        name: Key in the logs; that of the loss if None.
+    """
+
+    def __init__(self, loss: Any, name: str | None = None) -> None:
+        self.loss = get_loss(loss)
+        super().__init__(name or (loss if isinstance(loss, str) else self.loss.name))
+
+    def each(self, y_true: Value, y_pred: Value) -> Value:
+        """See `Mean.each`."""
+        return self.loss.call(y_true, y_pred)
+
+
+class Accuracy(Mean):
+    """Share of samples whose largest prediction is at the label (class number or one-hot).
+
+    With a single output per sample, predictions above the threshold stand for 1. Of equal largest predictions
+    the first counts.
+
+    Args:
+        name: Key in the logs.
+        threshold: For a single output: 0 for logits, 0.5 for probabilities.
+    """
+
+    def __init__(self, name: str = "accuracy", *, threshold: float = 0.5) -> None:
+        super().__init__(name)
+        self.threshold = threshold
+
+    def each(self, y_true: Value, y_pred: Value) -> Value:
+        """See `Mean.each`."""
+        if y_pred.shape[-1] == 1:
+            truth = y_true if y_true.ndim == y_pred.ndim else ops.reshape(y_true, shape=y_pred.shape)
+            hits = ops.equal(ops.greater(y_pred, self.threshold), ops.greater(ops.as_float(truth, y_pred.dtype), 0.5))
+        else:
+            hits = ops.equal(ops.argmax(y_pred), class_numbers(y_true, y_pred))
+        return ops.as_float(hits, y_pred.dtype)
+
+    def check_targets(self, y_true: Array, backend: Backend) -> None:
+        """See `Metric.check_targets`: 0 and 1, or shares of the classes."""
+        least, most = extremes(y_true, backend)
+        if not -1 <= least <= most <= 1:
+            message = (
+                f"An accuracy compares classes. Received: targets from {least} to {most}, of regression. Watch "
+                "'mean_absolute_error' or 'root_mean_squared_error' instead."
+            )
+            warnings.warn(message, stacklevel=2)
+
+
+class TopKCategoricalAccuracy(Mean):
+    """Share of samples whose label is among the k largest predictions; ties count in its favour, NaN against it.
+
+    Args:
+        k: Number of predictions that count.
+        name: Key in the logs.
+    """
+
+    def __init__(self, k: int = 5, name: str = "top_k_categorical_accuracy") -> None:
+        super().__init__(name)
+        self.k = checked_count("k", k)
+
+    def each(self, y_true: Value, y_pred: Value) -> Value:
+        """See `Mean.each`."""
+        mask = ops.one_hot(class_numbers(y_true, y_pred), classes=y_pred.shape[-1], dtype="bool")
+        own = ops.sum(ops.where(mask, y_pred, 0.0), axes=-1, keepdims=True)
+        # Those that are not at most the label's are larger, or one of the two is NaN.
+        # The label's is not compared with itself computed anew, which a compiler may round otherwise.
+        at_most = ops.sum(ops.as_float(ops.less_equal(ops.where(mask, own, y_pred), own), y_pred.dtype), axes=-1)
+        return ops.as_float(ops.greater(at_most, float(y_pred.shape[-1] - self.k)), y_pred.dtype)
+
+
+class SparseTopKCategoricalAccuracy(TopKCategoricalAccuracy):
+    """`TopKCategoricalAccuracy` by Keras's name for class numbers.
+
+    Args:
+        k: Number of predictions that count.
+        name: Key in the logs.
+    """
+
+    def __init__(self, k: int = 5, name: str = "sparse_top_k_categorical_accuracy") -> None:
+        super().__init__(k, name)
+
+
+class CategoricalAccuracy(Accuracy):
+    """`Accuracy` by Keras's name for one-hot labels.
+
+    Args:
+        name: Key in the logs.
+    """
+
+    def __init__(self, name: str = "categorical_accuracy") -> None:
+        super().__init__(name)
+
+
+class SparseCategoricalAccuracy(Accuracy):
+    """`Accuracy` by Keras's name for class numbers.
+
+    Args:
+        name: Key in the logs.
+    """
+
+    def __init__(self, name: str = "sparse_categorical_accuracy") -> None:
+        super().__init__(name)
+
+
+class BinaryAccuracy(Mean):
+    """Share of predictions on the same side of the threshold as 0 or 1, their labels.
+
+    Args:
+        name: Key in the logs.
+        threshold: Predictions above it stand for 1.
+    """
+
+    def __init__(self, name: str = "binary_accuracy", threshold: float = 0.5) -> None:
+        super().__init__(name)
+        self.threshold = threshold
+
+    def each(self, y_true: Value, y_pred: Value) -> Value:
+        """See `Mean.each`."""
+        found = ops.as_float(ops.greater(y_pred, self.threshold), y_pred.dtype)
+        return ops.as_float(ops.equal(found, truth_of(y_true, y_pred)), y_pred.dtype)
+
+    check_targets = Accuracy.check_targets
+
+
+class RootMeanSquaredError(Mean):
+    """Root of the mean of squared differences.
+
+    Args:
+        name: Key in the logs.
+    """
+
+    def __init__(self, name: str = "root_mean_squared_error") -> None:
+        super().__init__(name)
+
+    def each(self, y_true: Value, y_pred: Value) -> Value:
+        """See `Mean.each`."""
+        return ops.square(y_pred - truth_of(y_true, y_pred))
+
+    def result(self, totals: Mapping[str, np.ndarray[Any, Any]]) -> float:
+        """See `Metric.result`."""
+        return math.sqrt(super().result(totals))

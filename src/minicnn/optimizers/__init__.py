@@ -1,0 +1,23 @@
+"""Optimizers: from gradients to update nodes."""
+
+from __future__ import annotations
+
+from minicnn.names import look_up
+from minicnn.optimizers.adam import Adam, AdamW, Nadam
+from minicnn.optimizers.base import Optimizer
+from minicnn.optimizers.descent import SGD, Adagrad, Lion, RMSprop
+from minicnn.optimizers.muon import Muon
+
+__all__ = [
+    "OPTIMIZERS", "SGD", "Adagrad", "Adam", "AdamW", "Lion", "Muon", "Nadam", "Optimizer", "RMSprop", "get_optimizer",
+]  # fmt: skip
+
+OPTIMIZERS: dict[str, type[Optimizer]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW, "rmsprop": RMSprop,
+    "adagrad": Adagrad, "lion": Lion, "nadam": Nadam, "muon": Muon}  # fmt: skip
+
+
+def get_optimizer(given: str | Optimizer) -> Optimizer:
+    """An optimizer by name with its defaults, or the one given."""
+    if isinstance(given, Optimizer):
+        return given
+    return look_up("An optimizer", OPTIMIZERS, given, "an Optimizer")()  # type: ignore[call-arg]  # each has defaults

@@ -1,0 +1,139 @@
+"""What all optimizers share: clipping, decay, the learning rate, and state by parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from numbers import Real
+
+from minicnn import ops
+from minicnn.program.graph import Program, Value
+from minicnn.schedules import Schedule, is_rate
+
+
+class Optimizer:
+    """Base class: clipping, decay and the learning rate; a subclass emits the update of one parameter.
+
+    Args:
+        learning_rate: Rate, or a Schedule of it.
+        weight_decay: Share of each weight, times the rate, that is taken off at every step (decoupled).
+        clipvalue: Gradients are clipped to +-clipvalue.
+        clipnorm: Each gradient is scaled down to this Euclidean norm.
+        global_clipnorm: All gradients together are scaled down to this Euclidean norm.
+    """
+
+    # State arrays of each parameter, all starting at zero.
+    slots: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        learning_rate: float | Schedule,
+        *,
+        weight_decay: float | None = None,
+        clipvalue: float | None = None,
+        clipnorm: float | None = None,
+        global_clipnorm: float | None = None,
+    ) -> None:
+        if not isinstance(learning_rate, Schedule):
+            at_least_zero("learning_rate", learning_rate, " or a Schedule")
+        at_least_zero("weight_decay", weight_decay or 0.0)
+        clips = {"clipvalue": clipvalue, "clipnorm": clipnorm, "global_clipnorm": global_clipnorm}
+        given = {k: v for k, v in clips.items() if v is not None}
+        if len(given) > 1 or not all(isinstance(v, Real) and v > 0 for v in given.values()):
+            message = f"At most one of clipvalue, clipnorm and global_clipnorm is set, above 0. Received: {given}."
+            raise ValueError(message)
+        self.learning_rate: float | Schedule = learning_rate
+        self.weight_decay = weight_decay or 0.0
+        self.clipvalue, self.clipnorm, self.global_clipnorm = clipvalue, clipnorm, global_clipnorm
+
+    @property
+    def name(self) -> str:
+        """Name in the Program."""
+        return type(self).__name__.lower()
+
+    def rate(self, step: int) -> float:
+        """Learning rate of a step, counted from 0.
+
+        Raises:
+            ValueError: If what was set, or what the schedule says, is no rate.
+        """
+        rate = self.learning_rate(step) if isinstance(self.learning_rate, Schedule) else self.learning_rate
+        at_least_zero("learning_rate", rate, f", as it is in step {step}")
+        return rate
+
+    def slots_of(self, path: str, shape: Sequence[int]) -> Sequence[str]:
+        """State arrays of one parameter: `slots`, unless a subclass treats parameters differently."""
+        return self.slots
+
+    def state_names(self, path: str, shape: Sequence[int]) -> list[str]:
+        """Names of the state arrays of one parameter, in the order of its slots."""
+        return [f"{self.name}/{slot}/{path}" for slot in self.slots_of(path, shape)]
+
+    def apply(self, program: Program, parameters: Mapping[str, Value], gradients: Sequence[Value], step: Value) -> None:
+        """Append the update nodes; new parameters and state become the Program's updates.
+
+        Args:
+            program: Program that holds the gradients.
+            parameters: Trainable weights by path.
+            gradients: Their gradients, in the same order.
+            step: Counter of steps, an int32 scalar.
+        """
+        with program.scope(self.name, "update"):
+            rate = program.input("learning_rate", (), next(iter(parameters.values())).dtype)
+            clipped = self._clip(list(gradients))
+            states = [
+                [
+                    program.input(name, parameter.shape, parameter.dtype, kind="optimizer")
+                    for name in self.state_names(path, parameter.shape)
+                ]
+                for path, parameter in parameters.items()
+            ]
+            made = self.update_all(list(parameters.values()), clipped, states, rate, step)
+            for path, state, (new_parameter, *new_state) in zip(parameters, states, made, strict=True):
+                program.updates[path] = new_parameter
+                for value, new in zip(state, new_state, strict=True):
+                    program.updates[value.name] = new
+
+    def update_all(
+        self, parameters: Sequence[Value], gradients: Sequence[Value], states: Sequence[list[Value]], rate: Value,
+        step: Value,
+    ) -> list[Sequence[Value]]:  # fmt: skip
+        """Emit the updates of all parameters: that of each, unless a subclass has them share something."""
+        return [self.update(p, g, s, rate, step) for p, g, s in zip(parameters, gradients, states, strict=True)]
+
+    def decayed(self, p: Value, rate: Value) -> Value:
+        """The parameter after its weight decay."""
+        return p - p * (rate * self.weight_decay) if self.weight_decay else p
+
+    def update(self, p: Value, g: Value, state: list[Value], rate: Value, step: Value) -> Sequence[Value]:
+        """Emit one parameter's update; returns the new parameter, then its new state in the order of `slots`."""
+        raise NotImplementedError
+
+    def _clip(self, gradients: list[Value]) -> list[Value]:
+        if self.clipvalue is not None:
+            return [ops.maximum(ops.minimum(g, self.clipvalue), -self.clipvalue) for g in gradients]
+        if self.clipnorm is not None:
+            return [_scaled(g, ops.sum(ops.square(g)), self.clipnorm) for g in gradients]
+        if self.global_clipnorm is not None:
+            total = reduce(lambda a, b: a + b, [ops.sum(ops.square(g)) for g in gradients])
+            return [_scaled(g, total, self.global_clipnorm) for g in gradients]
+        return gradients
+
+
+def _scaled(g: Value, squares: Value, limit: float) -> Value:
+    """Gradient scaled down so that the norm whose square is given is at most the limit."""
+    return g * (limit / ops.maximum(ops.sqrt(squares), limit))
+
+
+def at_least_zero(name: str, value: float, otherwise: str = "") -> None:
+    """Raise a ValueError unless the value is a finite number of at least 0."""
+    if not is_rate(value):
+        message = f"{name} is a finite number of at least 0{otherwise}. Received: {name}={value!r:.60}."
+        raise ValueError(message)
+
+
+def share(name: str, value: float) -> None:
+    """Raise a ValueError unless the value is at least 0 and below 1."""
+    if not (isinstance(value, Real) and 0 <= value < 1):
+        message = f"{name} is at least 0 and below 1. Received: {name}={value!r}."
+        raise ValueError(message)
