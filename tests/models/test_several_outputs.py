@@ -42,7 +42,7 @@ def test_logs_by_hand(backend: str) -> None:
     logits, place = model.predict([A, B])
     expected_digit = np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(17), CLASSES]
     expected_place = ((place - TARGET) ** 2).mean(axis=1)
-    found = model.evaluate([A, B], [CLASSES, TARGET], 5, WEIGHT, return_dict=True)
+    found = model.evaluate([A, B], [CLASSES, TARGET], 5, sample_weight=WEIGHT, return_dict=True)
     names = ["loss", "output0_loss", "output0_accuracy", "output0_top_2_accuracy", "output1_loss", "output1_mae"]
     assert list(found) == names
     expected = {

@@ -50,6 +50,8 @@ def as_data(x: Any) -> Any:
 
     A list is a loader if it holds batches, which are tuples of arrays.
     """
+    if isinstance(x, Batches):
+        return x
     if isinstance(x, list):
         distinct = {id(batch): batch for batch in x}.values()  # one batch may be there many times
         loads = bool(x) and all(isinstance(batch, tuple) and _holds_arrays(batch) for batch in distinct)

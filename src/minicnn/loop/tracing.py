@@ -34,6 +34,7 @@ class Feed:
         y: Specs of the label arrays, likewise; empty for predictions.
         weighted: Whether there is a weight for each sample.
         gathered: Whether each step picks its rows from whole arrays by an index.
+        training: Whether the layers of a prediction act as in training.
     """
 
     batch: int
@@ -41,6 +42,7 @@ class Feed:
     y: tuple[Spec, ...] = ()
     weighted: bool = False
     gathered: bool = False
+    training: bool = False
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ def trace_step(
         The Program after the passes that run for every backend, and the weights by path.
     """
     program = Program(kind)
-    training, trainable = kind == "train", graph.trainable
+    training, trainable = kind == "train" or feed.training, graph.trainable
     trace = Trace(program, training=training, seed=seed, dtype=precision.dtype, trainable=trainable, paths=paths)
     x, y, weight = _data(program, feed, precision.dtype)
     outputs = graph.trace_graph(trace, x)
