@@ -252,6 +252,9 @@ def test_layers_that_always_act_as_in_training_draw_anew_at_each_prediction(back
     first, second = model.predict(X), model.predict(X)
     assert np.any(first != second)
     assert 0.3 < np.mean(first == 0) < 0.7
+    same = Model(x, Dropout(0.5)(x, training=True), backend="numpy")
+    np.testing.assert_array_equal(same.predict(X), first)
+    np.testing.assert_array_equal(same.predict(X), second)
 
 
 def test_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

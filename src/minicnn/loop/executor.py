@@ -161,8 +161,8 @@ class Engine:
         """
         with self._turn:
             step = self._step("predict", feed)
-            if step.draws:  # training has the numbers from 0 on
-                arrays = {**arrays, "step": self.backend.asarray(np.asarray(-1 - draw, np.int32))}
+            if step.draws:  # training counts from 0 on, so that predictions count from the other end
+                arrays = {**arrays, "step": self.backend.asarray(np.asarray(2**31 - 1 - draw % 2**30, np.int32))}
             if index is None or step.many is None:
                 made = step.run({**self.state(), **arrays})
                 return [made[name] for name in step.outputs]
