@@ -126,7 +126,7 @@ def save_weights(model: Model, path: Path) -> None:
         OSError: If the file cannot be written; names the path and a remedy.
         ImportError: If safetensors is missing.
     """
-    model.layers  # noqa: B018  # a model that is not built has none, and says so
+    model.input_shape  # noqa: B018  # a model that is not built has none, and says so
     write_tensors(path, model.get_weights(), {"kind": _WEIGHTS, "format": _FORMAT})
 
 
@@ -143,7 +143,7 @@ def load_weights(model: Model, path: Path) -> None:
         OSError: If the file cannot be read.
         ImportError: If safetensors is missing.
     """
-    model.layers  # noqa: B018  # as above
+    model.input_shape  # noqa: B018  # as above
     tensors, about = _read(path, _MODEL, _WEIGHTS)
     if about["kind"] == _MODEL:
         tensors = {name: array for name, array in tensors.items() if name in about.get("weights", ())}

@@ -365,7 +365,7 @@ def test_what_an_unbuilt_model_cannot_say() -> None:
     model = Sequential([Dense(2)])
     for call in (
         model.summary, model.count_params, model.get_weights, lambda: model.set_weights({"a": X}), model.program,
-        lambda: model.input_shape, lambda: model.output_shape, lambda: model.layers,
+        lambda: model.input_shape, lambda: model.output_shape, lambda: model.outputs, lambda: model.get_layer("a"),
     ):  # fmt: skip
         with pytest.raises(RuntimeError, match=r"knows its shapes once it is built\. .*Begin the layers with Input"):
             call()

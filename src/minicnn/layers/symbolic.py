@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import operator
+import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from minicnn.layers.layer import Layer, Shape, Trace, snake_case
+from minicnn.layers.layer import Layer, Shape, Trace
 from minicnn.ops import as_float
 from minicnn.program.graph import ITEMSIZE, MOST_NODES, Program, Value
 
@@ -25,6 +26,8 @@ class Call:
         as_list: Whether it is given a list.
         training: What the caller said about training; None follows the model.
         effort: Nodes that it emits, and one more for every 4 KB of their constants.
+        made: Shape and dtype of each result.
+        several: Whether the layer gives a list.
     """
 
     layer: Layer
@@ -32,6 +35,18 @@ class Call:
     as_list: bool
     training: bool | None = None
     effort: int = 0
+    made: list[tuple[Shape, str]] = field(default_factory=list)
+    several: bool = False
+
+    def __post_init__(self) -> None:
+        alive = (known for known in self.layer._callers if known() is not None)
+        self.layer._callers = (*alive, weakref.ref(self))
+
+    @property
+    def result(self) -> Tensors:
+        """The tensors that the call makes."""
+        tensors = [SymbolicTensor(shape, dtype, None, self, i) for i, (shape, dtype) in enumerate(self.made)]
+        return tensors if self.several else tensors[0]
 
 
 @dataclass(eq=False, repr=False)
@@ -51,6 +66,11 @@ class SymbolicTensor:
     name: str | None = None
     source: Call | None = None
     index: int = 0
+
+    @property
+    def key(self) -> Any:
+        """What tensors have in common that stand for the same array."""
+        return id(self) if self.source is None else (id(self.source), self.index)
 
     @property
     def sample_shape(self) -> tuple[int, ...]:
@@ -106,8 +126,7 @@ def connect(layer: Layer, inputs: Tensors, training: bool | None, most_nodes: in
     values = [trace.program.input(f"x{i}", (_BATCH, *t.sample_shape), t.dtype) for i, t in enumerate(tensors)]
     # A model converts what it is given to floating point.
     values = [as_float(v, trace.dtype) if t.source is None else v for v, t in zip(values, tensors, strict=True)]
-    name = layer.name or snake_case(type(layer).__name__)
-    made = layer.trace_call(trace, name, values if as_list else values[0], training)
+    made = layer.trace_call(trace, layer.name, values if as_list else values[0], training)
     results = list(made) if isinstance(made, list | tuple) else [made]
     for value in results:
         if not isinstance(value, Value) or value.shape[:1] != (_BATCH,):
@@ -117,7 +136,7 @@ def connect(layer: Layer, inputs: Tensors, training: bool | None, most_nodes: in
             )
             raise ValueError(message)
     effort = len(trace.program.nodes) + trace.program.constant_bytes // 4096
-    call = Call(layer, tensors, as_list, training, effort)
+    made_of = [((None, *v.shape[1:]), v.dtype) for v in results]
+    call = Call(layer, tensors, as_list, training, effort, made_of, isinstance(made, list | tuple))
     trace.program.nodes.clear()  # else its constants would live until Python looks for cycles
-    tensors = [SymbolicTensor((None, *v.shape[1:]), v.dtype, None, call, i) for i, v in enumerate(results)]
-    return tensors if isinstance(made, list | tuple) else tensors[0]
+    return call.result

@@ -10,7 +10,8 @@ from typing import Literal
 
 from minicnn import ops
 from minicnn.layers.graph import Graph
-from minicnn.layers.layer import Trace, Weight
+from minicnn.layers.layer import Trace
+from minicnn.layers.weight import Weight
 from minicnn.loop.objective import PREFIX, Objective
 from minicnn.losses import Loss
 from minicnn.optimizers import Optimizer

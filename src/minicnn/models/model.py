@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import threading
 import weakref
@@ -318,6 +319,19 @@ class Model(CompiledNetwork):
         from minicnn.saving import load_model
 
         return load_model(path, backend=backend, custom_objects=custom_objects)
+
+
+def clone_model(model: Model) -> Model:
+    """A model of the same structure, with layers of its own and first weights; not compiled.
+
+    `copy.deepcopy(model)` keeps weights, optimizer and what was compiled.
+
+    Args:
+        model: The model, which stays as it is.
+    """
+    made = copy.deepcopy(model)
+    made._forget()
+    return made
 
 
 def _with_labels(data: Any) -> tuple[Any, Any, Any]:
