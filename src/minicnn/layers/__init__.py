@@ -11,6 +11,7 @@ from minicnn.layers.layer import Layer
 from minicnn.layers.local_response import LocalResponseNormalization
 from minicnn.layers.merging import Add, Average, Concatenate, Maximum, Minimum, Multiply, Subtract
 from minicnn.layers.normalization import BatchNormalization, GroupNormalization, LayerNormalization
+from minicnn.layers.operation import Operation as _Operation
 from minicnn.layers.pooling import AveragePooling2D, GlobalAveragePooling2D, GlobalMaxPooling2D, MaxPooling2D
 from minicnn.layers.regularization import Dropout, SpatialDropout2D
 from minicnn.layers.reshaping import Cropping2D, Flatten, Permute, Reshape, UpSampling2D, ZeroPadding2D
@@ -59,4 +60,4 @@ __all__ = [
 
 # What plain data may name.
 _LAYERS = [value for name, value in globals().items() if name in __all__ and name not in ("Input", "Layer")]
-_CLASSES.update({layer.__name__: layer for layer in (_Graph, *_LAYERS)})
+_CLASSES.update({layer.__name__: layer for layer in (_Graph, _Operation, *_LAYERS)})

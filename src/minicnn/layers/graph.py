@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
-from minicnn.layers.inspectable import snake_case
 from minicnn.layers.layer import Layer, Trace
 from minicnn.layers.serialization import graph_from_config, graph_to_config
 from minicnn.layers.symbolic import Call, SymbolicTensor, Tensors
@@ -39,6 +38,10 @@ class Graph(Layer):
         self._layer_names = _names([c.layer for c in self._calls])
         for layer, known in self._layer_names.items():
             layer._found_as = layer._found_as or known
+
+    @property
+    def _default_name(self) -> str:
+        return "model"  # one for all kinds: a nested model is saved as the graph that it is
 
     @property
     def inputs(self) -> list[SymbolicTensor]:
@@ -226,8 +229,7 @@ def _names(layers: Sequence[Layer]) -> dict[Layer, str]:
             given.add(layer._name)
             names[layer] = layer._name
             continue
-        # A nested model is saved as the graph that it is: one base name for all of them.
-        base = "model" if isinstance(layer, Graph) else snake_case(type(layer).__name__)
+        base = layer._default_name
         name, n = base, counts.get(base, 0)
         while name in taken:
             n += 1

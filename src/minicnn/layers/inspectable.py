@@ -29,11 +29,16 @@ class Inspectable(Configured):
 
         Models number layers of one class each for itself: see `Graph.layer_name`.
         """
-        return self._name or self._found_as or snake_case(type(self).__name__)
+        return self._name or self._found_as or self._default_name
 
     @name.setter
     def name(self, name: str | None) -> None:
         self._name = name
+
+    @property
+    def _default_name(self) -> str:
+        """What models call a layer without a name, with a number from the second on."""
+        return snake_case(type(self).__name__)
 
     # Weights ------------------------------------------------------------------------------------
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import operator
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from minicnn.layers.layer import Layer, Shape, Trace
+from minicnn.layers.operation import apply
 from minicnn.ops import as_float
 from minicnn.program.graph import ITEMSIZE, MOST_NODES, Program, Value
+from minicnn.program.operators import Operators
 
 # Shapes are found by tracing a batch of this size: one would hide layers that mix up samples.
 _BATCH = 2
@@ -50,8 +52,10 @@ class Call:
 
 
 @dataclass(eq=False, repr=False)
-class SymbolicTensor:
+class SymbolicTensor(Operators):
     """An array of a model that is being put together.
+
+    Python's arithmetic operators, indexing and the primitives of `minicnn.ops` make a further one of it.
 
     Attributes:
         shape: Shape with the batch axis None.
@@ -80,6 +84,24 @@ class SymbolicTensor:
     def connect(self, layer: Layer, inputs: Tensors, training: bool | None) -> Any:
         """Result tensors of a layer that is called on inputs of which this is one."""
         return connect(layer, inputs, training)
+
+    def apply_primitive(self, op: str, arguments: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
+        """Result of a primitive that is called on this tensor, and perhaps on others, numbers and arrays."""
+        return apply(op, arguments, attrs)
+
+    def __getitem__(self, key: Any) -> Any:
+        return apply("getitem", [self], {"key": key if isinstance(key, tuple) else (key,)})
+
+    def __iter__(self) -> Iterator[Any]:
+        message = f"{self!r} stands for an array, and is no sequence. Index it with static slices instead."
+        raise TypeError(message)
+
+    def __bool__(self) -> bool:
+        message = (
+            f"The elements of {self!r} are not known while a model is put together, so it has no truth value. Use "
+            "ops.where for an elementwise choice."
+        )
+        raise TypeError(message)
 
     def __repr__(self) -> str:
         return f"<SymbolicTensor{f' {self.name}' if self.name else ''}: {self.dtype}, shape {self.shape}>"
