@@ -173,12 +173,12 @@ class Network(Graph):
     # Programs -----------------------------------------------------------------------------------
 
     def _feed(self, batch: int) -> Feed:
-        x = tuple(Spec((batch, *t.sample_shape), t.dtype) for t in self._inputs)
+        x = tuple(Spec((batch, *t.trial()), t.dtype) for t in self._inputs)
         y: tuple[Spec, ...] = ()
         if self._objective is not None:
             y = tuple(
-                Spec((batch, *t.sample_shape[:-1]), "int32") if loss.integer_labels
-                else Spec((batch, *t.sample_shape), self._engine.dtype)
+                Spec((batch, *t.trial()[:-1]), "int32") if loss.integer_labels
+                else Spec((batch, *t.trial()), self._engine.dtype)
                 for t, loss in zip(self._outputs, self._objective.losses, strict=True)
             )  # fmt: skip
         return Feed(batch, x, y)
