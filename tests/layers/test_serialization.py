@@ -72,7 +72,9 @@ def rebuilt(graph: Graph, **objects: Any) -> Graph:
 
 def test_every_layer_can_be_named_in_a_file() -> None:
     public = {n for n in layers.__all__ if n not in ("Input", "Layer")}
-    assert public | {"Graph", "Operation", "Constant", "VarianceScaling", "RandomNormal", "RandomUniform"} == set(CLASSES)
+    assert public | {"Graph", "Operation", "Constant", "VarianceScaling", "RandomNormal", "RandomUniform"} == set(
+        CLASSES
+    )
 
 
 def test_a_config_is_plain_and_complete() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minicnn import Layer, Model, Sequential
+from minicnn import Layer, Model, Sequential, layers
 from minicnn.layers import Add, BatchNormalization, Conv2D, Dense, Flatten, Input
 from minicnn.models import clone_model
 from support.model_cases import FAST, assert_same_weights, blobs
@@ -51,6 +51,15 @@ def test_get_layer() -> None:
     for wrong in ({"name": "dense_2"}, {"index": 3}, {}):
         with pytest.raises(ValueError, match=r"name of a layer, or its index from 0 to 2\. .*Names: dense, batch_norm"):
             model.get_layer(**wrong)  # type: ignore[arg-type]
+
+
+def test_short_names() -> None:
+    assert layers.MaxPool2D is layers.MaxPooling2D
+    assert layers.AvgPool2D is layers.AveragePooling2D
+    assert layers.GlobalAvgPool2D is layers.GlobalAveragePooling2D
+    assert layers.GlobalMaxPool2D is layers.GlobalMaxPooling2D
+    assert layers.Convolution2D is layers.Conv2D
+    assert layers.Convolution2DTranspose is layers.Conv2DTranspose
 
 
 # Calls ----------------------------------------------------------------------------------------------

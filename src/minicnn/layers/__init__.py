@@ -18,6 +18,11 @@ from minicnn.layers.reshaping import Cropping2D, Flatten, Permute, Reshape, UpSa
 from minicnn.layers.symbolic import Input
 from minicnn.layers.transposed import Conv2DTranspose
 
+# Keras's short names.
+AvgPool2D, MaxPool2D = AveragePooling2D, MaxPooling2D
+GlobalAvgPool2D, GlobalMaxPool2D = GlobalAveragePooling2D, GlobalMaxPooling2D
+Convolution2D, Convolution2DTranspose = Conv2D, Conv2DTranspose
+
 __all__ = [
     "ELU",
     "Activation",

@@ -301,11 +301,11 @@ class Model(CompiledNetwork):
 
         save_weights(self, path)
 
-    def load_weights(self, path: Path) -> None:
+    def load_weights(self, path: Path, skip_mismatch: bool = False) -> None:
         """Read weights that `save_weights` or `save` wrote; see `minicnn.saving`."""
         from minicnn.saving import load_weights
 
-        load_weights(self, path)
+        load_weights(self, path, skip_mismatch)
 
     @classmethod
     def load(
