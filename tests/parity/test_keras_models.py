@@ -44,8 +44,8 @@ def same(ours: Any, theirs: Any) -> None:
 
 
 def compiled(ours: Any, theirs: Any) -> None:
-    ours.compile(SGD(0.1, momentum=0.9), "sparse_categorical_crossentropy", ["accuracy"])
-    theirs.compile(keras.optimizers.SGD(0.1, momentum=0.9), "sparse_categorical_crossentropy", ["accuracy"])
+    ours.compile(SGD(0.1, momentum=0.9), "sparse_categorical_crossentropy", metrics=["accuracy"])
+    theirs.compile(keras.optimizers.SGD(0.1, momentum=0.9), "sparse_categorical_crossentropy", metrics=["accuracy"])
 
 
 def agree(ours: Any, theirs: Any) -> None:
