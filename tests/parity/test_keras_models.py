@@ -104,7 +104,7 @@ def test_what_evaluate_and_single_batches_give() -> None:
         lambda m: m.evaluate(X[:8], Y[:8], 8, verbose=0, return_dict=True)["loss"],
         lambda m: m.evaluate(X, Y, 24, 0, weights)[0],
         lambda m: m.predict(X, 7, 0), lambda m: m.predict_on_batch(X), lambda m: np.asarray(m(X)),
-        lambda m: np.asarray(m(X, training=False)), lambda m: [w.shape for w in m.get_layer(index=3).get_weights()],
+        lambda m: np.asarray(m(X, training=False)), lambda m: [w.size for w in m.get_layer(index=3).get_weights()],
         lambda m: m.count_params(), lambda m: m.layers[-1].count_params(),
     ):  # fmt: skip
         np.testing.assert_allclose(call(ours), call(theirs), rtol=1e-4, atol=1e-6)

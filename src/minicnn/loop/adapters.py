@@ -112,6 +112,12 @@ def numeric(data: Any, what: str) -> Any:
         TypeError: If it does not hold numbers, or nested lists have no common shape.
     """
     array = data
+    if isinstance(data, np.ma.MaskedArray):
+        message = (
+            f"{what} are arrays without a mask, which would be ignored. Received: a masked array. Call filled(value), "
+            "and give sample_weight 0 where a sample is not to count."
+        )
+        raise TypeError(message)
     if not (hasattr(data, "__dlpack__") or _on_device(data)):  # numbers and lists; h5py, pandas and the like
         try:
             array = np.asarray(data)
@@ -223,10 +229,14 @@ class Standardizer:
         classes = shape[-1] or 0
         values = self.backend.to_numpy(labels) if self.backend.owns(labels) else host(labels, str(self.backend))
         if values.size and (values.dtype.kind not in "iub" or values.min() < 0 or values.max() >= classes):
+            remedy = "Relabel the data, or give the last layer more units"
+            if tuple(labels.shape[1:]) == shape:
+                remedy = "One-hot labels take the loss 'categorical_crossentropy', or y.argmax(-1)"
+            elif values.dtype.kind not in "iub":
+                remedy += "; whole numbers take y.astype(int)"
             message = (
                 f"Labels of a sparse loss are integers from 0 to {classes - 1}, one class for each output unit. "
-                f"Received: {values.dtype} from {values.min()} to {values.max()}. Relabel the data, or give the last "
-                "layer more units."
+                f"Received: {values.dtype} from {values.min()} to {values.max()}. {remedy}."
             )
             raise ValueError(message)
         return on_backend(labels, self.backend, "int32")

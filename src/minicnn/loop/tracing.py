@@ -160,6 +160,12 @@ def _loss(
 def _of_samples(loss: Loss, target: Value, output: Value, weight: Value | None) -> Value:
     """Weighted loss of each sample, shape (N,)."""
     each = loss.call(target, output)
+    if not isinstance(each, Value):
+        message = (
+            f"A loss composes a Value of primitives. Received: {each!r:.80} from {type(loss).__name__}. Return what "
+            "they give, with the samples along the first axis."
+        )
+        raise TypeError(message)
     if each.shape[:1] != output.shape[:1]:
         message = (
             f"A loss gives one number, or several, for each of the {output.shape[0]} samples. Received: {each.spec} "
