@@ -172,7 +172,7 @@ def test_a_training_that_broke_off_goes_on_where_it_was(loader: bool) -> None:
     again.set_state(states[0])
     whole.fit(*given, batch_size=4, epochs=1, verbose=0)
     x, y, weight = (*given, None, None)[:3]
-    source = again._data(x, y, weight, batch_size=4, again=True)
+    source = again._source(x, y, weight, 4, again=True)
     again._train_epoch(source, None, callbacks.Callbacks([], again, {}), True, again.seed)
     for key, array in whole.get_weights().items():
         np.testing.assert_array_equal(again.get_weights()[key], array)

@@ -14,6 +14,7 @@ import numpy as np
 from minicnn.backends import get_backend, infer_backend, refuse_after_fork
 from minicnn.backends.base import Array, Backend
 from minicnn.callbacks import progress
+from minicnn.data.order import LastBatch
 from minicnn.layers.symbolic import SymbolicTensor
 from minicnn.loop.adapters import Batches, Standardizer, as_data, checked_inputs, samples_of
 from minicnn.loop.batches import prediction_runs
@@ -113,7 +114,7 @@ class CompiledNetwork(Network):
         """
         progress(verbose)  # which refuses what is none
         check_counts(**({} if steps is None else {"steps": steps}))
-        logs = self._evaluate(self._data(x, y, sample_weight, batch_size=batch_size, steps=steps))
+        logs = self._evaluate(self._source(x, y, sample_weight, batch_size, steps=steps))
         if verbose:
             print(" - ".join(f"{k}: {v:.4f}" for k, v in logs.items() if isinstance(v, float)))
         return _as_asked(logs, return_dict)
@@ -207,15 +208,17 @@ class CompiledNetwork(Network):
         inputs, outputs = ([t.sample_shape for t in tensors] for tensors in (self._inputs, self._outputs))
         return Standardizer(self.backend, self._engine.dtype, inputs, outputs, losses, class_weight)
 
-    def _data(
-        self, x: Any, y: Any, weight: Any, *, class_weight: Mapping[int, float] | None = None, **options: Any
-    ) -> Source:
+    def _source(
+        self, x: Any, y: Any, weight: Any, batch_size: int, last_batch: LastBatch = "keep",
+        class_weight: Mapping[int, float] | None = None, **options: Any,
+    ) -> Source:  # fmt: skip
         """The source of batches with labels; see `source_of` for the options."""
         objective, _ = self._compiled()
-        check_counts(batch_size=options["batch_size"])
+        check_counts(batch_size=batch_size)
         x = as_data(x)
         self._prepare(x, y)
-        return source_of(self._standardizer(objective.losses, class_weight), x, y, weight, **options)
+        standardizer = self._standardizer(objective.losses, class_weight)
+        return source_of(standardizer, x, y, weight, batch_size=batch_size, last_batch=last_batch, **options)
 
     def _logs(self, totals: Mapping[str, Array]) -> dict[str, Any]:
         """Metric values from their totals; waits for the device."""

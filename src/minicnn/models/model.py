@@ -9,12 +9,13 @@ import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from minicnn.backends.base import Backend
 from minicnn.callbacks import Callback, Callbacks, History, progress
+from minicnn.data.order import LastBatch
 from minicnn.description import check_model_state
 from minicnn.loop.adapters import Batches, as_data
 from minicnn.loop.batches import split_off
@@ -26,7 +27,6 @@ from minicnn.models.compiled import CompiledNetwork, _as_asked
 from minicnn.models.network import check_counts, check_seed
 from minicnn.schedules import Schedule
 
-LastBatch = Literal["keep", "drop", "pad"]
 Path = str | os.PathLike[str]
 
 
@@ -169,16 +169,14 @@ class Model(CompiledNetwork):
                 (x, y, sample_weight), validation_data = split_off(
                     x, y, sample_weight, validation_split, len(self._inputs), len(self._outputs)
                 )
-            source = self._data(
-                x, y, sample_weight, class_weight=class_weight, batch_size=batch_size, last_batch=last_batch,
-                steps=steps_per_epoch, again=True, onwards=True,
+            source = self._source(
+                x, y, sample_weight, batch_size, last_batch, class_weight, steps=steps_per_epoch, again=True,
+                onwards=True,
             )  # fmt: skip
             validation = None
             if validation_data is not None:
                 size = batch_size if validation_batch_size is None else validation_batch_size
-                validation = self._data(
-                    *_with_labels(validation_data), batch_size=size, steps=validation_steps, again=True
-                )
+                validation = self._validation(validation_data, size, validation_steps)
             history = History()
             params: dict[str, Any] = {
                 "epochs": epochs, "steps": len(source), "verbose": verbose, "shuffle": shuffle,
@@ -195,6 +193,9 @@ class Model(CompiledNetwork):
                     self._train_epoch(source, due, everyone, shuffle, seed)
                 everyone("on_train_end")
         return history
+
+    def _validation(self, data: Any, batch_size: int, steps: int | None = None) -> Source:
+        return self._source(*_with_labels(data), batch_size, steps=steps, again=True)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
