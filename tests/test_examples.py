@@ -77,6 +77,14 @@ def test_the_recipe_for_99_percent_learns(folder: Path) -> None:
     assert accuracy_in(output) > 5
 
 
+def test_transfer_learning(folder: Path) -> None:
+    arguments = ["--data-dir", str(folder), "--clothes", "200", "--digits", "40", "--epochs", "3"]
+    output = run("transfer_learning.py", *arguments)
+    assert output.count("Epoch ") == 3 + 3 + 2 + 1
+    assert "model (Sequential, frozen)" in output
+    assert re.search(r"40 digits on <backend .*>: test accuracy \d+\.\d\d% from first weights,", output)
+
+
 def test_a_custom_layer() -> None:
     output = run("custom_layer.py")
     assert "residual_1 (Residual)" in output

@@ -362,6 +362,25 @@ def test_weights_of_another_architecture_are_refused(write: Callable[[Model, Pat
         one.load_weights(tmp_path / "w")
 
 
+def test_layers_that_differ_are_named_or_skipped(tmp_path: Path) -> None:
+    sizes = ((4, 5, 3), (4, 6, 3), (4, 5, 2))
+    one, other, head = (Sequential([Input((2,)), *(Dense(n) for n in units)], backend="numpy") for units in sizes)
+    one.save_weights(tmp_path / "w")
+    pattern = (
+        r"'dense_1/kernel' is float32 \(4, 5\), not .*; tensor 'dense_2/kernel' is .*, or load with skip_mismatch=True"
+    )
+    with pytest.raises(SavedModelError, match=pattern):
+        other.load_weights(tmp_path / "w")
+    before = head.get_weights()
+    head.set_weights({path: array + 1 for path, array in before.items()})
+    with pytest.warns(
+        UserWarning, match=r"keep their weights where the file's differ: tensor 'dense_2/kernel' is .*3\)"
+    ):
+        head.load_weights(tmp_path / "w", skip_mismatch=True)
+    for path, array in head.get_weights().items():
+        np.testing.assert_array_equal(array, before[path] + 1 if "dense_2" in path else one.get_weights()[path])
+
+
 def test_weights_go_only_into_a_model_that_is_built(tmp_path: Path) -> None:
     trained().save_weights(tmp_path / "w")
     with pytest.raises(RuntimeError, match="once it is built"):

@@ -39,7 +39,7 @@ def describe(model: Model) -> dict[str, Any]:
     check_size(graph)
     return {
         "class": model.described_as,
-        "name": model.name,
+        "name": model._name,
         "seed": model.seed,
         **({} if model.trainable else {"trainable": False}),
         "graph": graph,

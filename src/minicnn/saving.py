@@ -6,6 +6,7 @@ builds only classes that minicnn or the caller names, and runs nothing that is i
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -126,16 +127,18 @@ def save_weights(model: Model, path: Path) -> None:
         OSError: If the file cannot be written; names the path and a remedy.
         ImportError: If safetensors is missing.
     """
-    model.layers  # noqa: B018  # a model that is not built has none, and says so
+    model.input_shape  # noqa: B018  # a model that is not built has none, and says so
     write_tensors(path, model.get_weights(), {"kind": _WEIGHTS, "format": _FORMAT})
 
 
-def load_weights(model: Model, path: Path) -> None:
+def load_weights(model: Model, path: Path, skip_mismatch: bool = False) -> None:
     """Read weights that `save_weights` or `save_model` wrote into a model of the same architecture.
 
     Args:
         model: The model, built; it is not changed if there is an error.
         path: The file.
+        skip_mismatch: Whether layers whose weights differ in name or shape keep their own, with a warning, as the new
+            head of a network does.
 
     Raises:
         SavedModelError: If the file is damaged, or its weights are not those of the model; a ValueError.
@@ -143,14 +146,23 @@ def load_weights(model: Model, path: Path) -> None:
         OSError: If the file cannot be read.
         ImportError: If safetensors is missing.
     """
-    model.layers  # noqa: B018  # as above
+    model.input_shape  # noqa: B018  # as above
     tensors, about = _read(path, _MODEL, _WEIGHTS)
     if about["kind"] == _MODEL:
         tensors = {name: array for name, array in tensors.items() if name in about.get("weights", ())}
     dtype = model._engine.dtype  # the file may hold another precision
     tensors = {name: a.astype(dtype) if a.dtype.kind == "f" else a for name, a in tensors.items()}
     expected = {p: (w.shape, dtype) for p, w in model._weights.items()}
-    _check(path, tensors, expected, "Build the model like the one whose weights these are")
+    if skip_mismatch:
+        skipped = _differences(tensors, expected)
+        tensors = {name: array for name, array in tensors.items() if _layer_of(name) not in skipped}
+        if skipped:
+            warnings.warn(
+                f"Layers keep their weights where the file's differ: {'; '.join(skipped.values())}.", stacklevel=3
+            )
+    else:
+        remedy = "Build the model like the one whose weights these are, or load with skip_mismatch=True"
+        _check(path, tensors, expected, remedy)
     model.set_weights(tensors)
 
 
@@ -194,13 +206,27 @@ def _check(
     expected: Mapping[str, tuple[tuple[int, ...], str]],
     remedy: str = "Save the model again, or use another copy",
 ) -> None:
+    different = list(_differences(tensors, expected).values())
+    if different:
+        more = f"; and so on in {len(different) - 5} more layers" if len(different) > 5 else ""
+        raise SavedModelError(path, "; ".join(different[:5]) + more, remedy)
+
+
+def _differences(tensors: Tensors, expected: Mapping[str, tuple[tuple[int, ...], str]]) -> dict[str, str]:
+    """The first way in which each layer's tensors are not those expected, by the layer's path."""
+    different: dict[str, str] = {}
     for name in [*expected, *sorted(tensors)]:
+        wrong = ""
         if name not in tensors:
-            raise SavedModelError(path, f"tensor {name!r} is missing", remedy)
-        if name not in expected:
-            raise SavedModelError(path, f"tensor {name!r} is one too many", remedy)
-        found = (tensors[name].shape, tensors[name].dtype.name)
-        if found != expected[name]:
-            shape, dtype = expected[name]
-            wrong = f"tensor {name!r} is {found[1]} {found[0]}, not {dtype} {shape}"
-            raise SavedModelError(path, wrong, remedy)
+            wrong = "missing"
+        elif name not in expected:
+            wrong = "one too many"
+        elif (found := (tensors[name].shape, tensors[name].dtype.name)) != expected[name]:
+            wrong = f"{found[1]} {found[0]}, not {expected[name][1]} {expected[name][0]}"
+        if wrong:
+            different.setdefault(_layer_of(name), f"tensor {name!r} is {wrong}")
+    return different
+
+
+def _layer_of(path: str) -> str:
+    return path.rpartition("/")[0]

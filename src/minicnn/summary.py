@@ -62,6 +62,12 @@ def summary(model: Network, batch_size: int) -> str:
     lines += [
         "-" * len(lines[0]),
         f"{trainable + rest:,} weights, {trainable:,} of them trainable; "
-        f"{engineering(program.flops)}FLOP forward for a batch of {batch_size}",
+        f"{engineering(program.flops)}FLOP forward for a batch of {batch_size}{_trial(model)}",
     ]
     return "\n".join(lines)
+
+
+def _trial(model: Network) -> str:
+    """What sizes the figures are for where they are not known."""
+    shapes = [" x ".join(map(str, t.trial())) for t in model.inputs if t.trials]
+    return f" of {', '.join(shapes)}" if shapes else ""

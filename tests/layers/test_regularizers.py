@@ -80,7 +80,7 @@ def test_penalties_are_in_the_loss_and_in_the_gradient() -> None:
     difference = x @ kernel + [1.0, -2.0] - y
     expected = (difference**2).mean() + 0.5 * (kernel**2).sum() + 0.01 * 3
     assert model.evaluate(x, y, batch_size=4) == pytest.approx(expected)
-    assert model.train_on_batch(x, y)["loss"] == pytest.approx(expected)
+    assert model.train_on_batch(x, y, return_dict=True)["loss"] == pytest.approx(expected)
     found = model.get_weights()
     np.testing.assert_allclose(found["dense/kernel"], kernel - 0.1 * (x.T @ difference / 6 + kernel))
     np.testing.assert_allclose(

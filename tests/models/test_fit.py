@@ -444,7 +444,10 @@ def test_validation_split_takes_the_last_samples(library: str) -> None:
     assert list(history) == ["loss", "accuracy", "val_loss", "val_accuracy"]
     assert history == same
     assert_same_weights(model.get_weights(), expected.get_weights())
-    assert history["val_loss"][-1] == expected.evaluate(*validation[:2], 8, validation[2], return_dict=True)["loss"]
+    assert (
+        history["val_loss"][-1]
+        == expected.evaluate(*validation[:2], 8, sample_weight=validation[2], return_dict=True)["loss"]
+    )
 
 
 @pytest.mark.parametrize(("fraction", "kept"), [(0.1, 9), (0.9, 1), (0.5, 5), (0.25, 7)])
@@ -507,7 +510,7 @@ def test_logs_during_an_epoch_are_averages_so_far() -> None:
 def test_train_on_batch_is_a_step_of_fit() -> None:
     weight = np.linspace(0, 1, 8)
     stepwise, fit = network(), network()
-    logs = stepwise.train_on_batch(X[:8], Y[:8], weight)
+    logs = stepwise.train_on_batch(X[:8], Y[:8], weight, return_dict=True)
     history = fit.fit(X[:8], Y[:8], 8, 1, 0, sample_weight=weight, shuffle=False)
     assert logs == {name: values[0] for name, values in history.history.items()}
     assert_same_weights(stepwise.get_weights(), fit.get_weights())

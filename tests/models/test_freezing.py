@@ -58,7 +58,9 @@ def test_frozen_normalisation_is_that_of_inference() -> None:
     model = Sequential([Input((4,)), BatchNormalization(trainable=False), Dense(2)], backend="numpy")
     model.compile("sgd", "mse")
     target = np.ones((16, 2))
-    assert model.train_on_batch(X, target)["loss"] == pytest.approx(np.mean((first(model) - target) ** 2), rel=1e-5)
+    assert model.train_on_batch(X, target, return_dict=True)["loss"] == pytest.approx(
+        np.mean((first(model) - target) ** 2), rel=1e-5
+    )
 
 
 def first(model: Model) -> Any:

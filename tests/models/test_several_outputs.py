@@ -42,7 +42,7 @@ def test_logs_by_hand(backend: str) -> None:
     logits, place = model.predict([A, B])
     expected_digit = np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(17), CLASSES]
     expected_place = ((place - TARGET) ** 2).mean(axis=1)
-    found = model.evaluate([A, B], [CLASSES, TARGET], 5, WEIGHT, return_dict=True)
+    found = model.evaluate([A, B], [CLASSES, TARGET], 5, sample_weight=WEIGHT, return_dict=True)
     names = ["loss", "digit_loss", "digit_accuracy", "digit_top_k_categorical_accuracy", "place_loss", "place_mae"]
     assert list(found) == names
     expected = {
@@ -184,5 +184,5 @@ def test_names_that_no_output_has(wrong: dict[str, Any]) -> None:
 
 
 def test_arrays_by_names_that_the_model_has_not() -> None:
-    with pytest.raises(ValueError, match=r"Several labels by name have the names of the model's, 'digit', 'place'\."):
+    with pytest.raises(ValueError, match=r"labels have the model's names: 'digit', 'place'\."):
         branched().fit([A, B], {"digit": CLASSES}, verbose=0)

@@ -172,7 +172,7 @@ def test_the_user_s_arrays_are_neither_changed_nor_donated(library: str, batch: 
     model = _MODELS.setdefault(library, linear(library, optimizer=SGD(1e-3)))  # its compiled steps are used again
     model.fit(x, y, batch, 2, 0, sample_weight=w, validation_data=(x, y, w))
     model.train_on_batch(x, y, w)
-    model.evaluate(x, y, batch, w)
+    model.evaluate(x, y, batch, sample_weight=w)
     found = model.predict(x, batch)
     for array, original in ((x, given_x), (y, given_y), (w, weight)):
         np.testing.assert_array_equal(np.asarray(array), original)

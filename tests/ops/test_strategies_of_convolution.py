@@ -270,7 +270,7 @@ def losses(backend: Any, batch: int = 8) -> list[float]:
     x, y = rng.random((batch, 12, 12, 1)).astype("float32"), rng.integers(0, 10, batch).astype("int32")
     model = zoo.get_model("kernels", input_shape=(12, 12, 1), backend=backend)
     model.compile("sgd")
-    return [float(model.train_on_batch(x, y)["loss"]) for _ in range(3)]
+    return [float(model.train_on_batch(x, y, return_dict=True)["loss"]) for _ in range(3)]
 
 
 @pytest.mark.parametrize("batch", [8, 40])  # images as they come, and with the batch last

@@ -141,7 +141,7 @@ def test_network_agrees_with_torch(name: str) -> None:
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    ours = [model.train_on_batch(x, y)["loss"] for _ in range(4)]
+    ours = [model.train_on_batch(x, y, return_dict=True)["loss"] for _ in range(4)]
     # A small loss is a difference of numbers as large as in the beginning, and so is its rounding, which steps magnify.
     np.testing.assert_allclose(ours, losses, rtol=1e-7, atol=1e-8 * losses[0])
     assert losses[-1] < losses[0]

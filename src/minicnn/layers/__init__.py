@@ -30,11 +30,17 @@ from minicnn.layers.one_dimensional import (
     GlobalMaxPooling1D,
     MaxPooling1D,
 )
+from minicnn.layers.operation import Operation as _Operation
 from minicnn.layers.pooling import AveragePooling2D, GlobalAveragePooling2D, GlobalMaxPooling2D, MaxPooling2D
 from minicnn.layers.regularization import Dropout, GaussianNoise, SpatialDropout2D
 from minicnn.layers.reshaping import Cropping2D, Flatten, Permute, Reshape, UpSampling2D, ZeroPadding2D
 from minicnn.layers.symbolic import Input
 from minicnn.layers.transposed import Conv2DTranspose
+
+# Keras's short names.
+AvgPool2D, MaxPool2D = AveragePooling2D, MaxPooling2D
+GlobalAvgPool2D, GlobalMaxPool2D = GlobalAveragePooling2D, GlobalMaxPooling2D
+Convolution2D, Convolution2DTranspose = Conv2D, Conv2DTranspose
 
 __all__ = [
     "ELU",
@@ -44,6 +50,7 @@ __all__ = [
     "Average",
     "AveragePooling1D",
     "AveragePooling2D",
+    "AvgPool2D",
     "BatchNormalization",
     "CategoryEncoding",
     "CenterCrop",
@@ -51,6 +58,8 @@ __all__ = [
     "Conv1D",
     "Conv2D",
     "Conv2DTranspose",
+    "Convolution2D",
+    "Convolution2DTranspose",
     "Cropping2D",
     "Dense",
     "DepthwiseConv2D",
@@ -59,6 +68,8 @@ __all__ = [
     "GaussianNoise",
     "GlobalAveragePooling1D",
     "GlobalAveragePooling2D",
+    "GlobalAvgPool2D",
+    "GlobalMaxPool2D",
     "GlobalMaxPooling1D",
     "GlobalMaxPooling2D",
     "GroupNormalization",
@@ -69,6 +80,7 @@ __all__ = [
     "LayerNormalization",
     "LeakyReLU",
     "LocalResponseNormalization",
+    "MaxPool2D",
     "MaxPooling1D",
     "MaxPooling2D",
     "Maximum",
@@ -98,4 +110,4 @@ __all__ = [
 
 # What plain data may name.
 _LAYERS = [value for name, value in globals().items() if name in __all__ and name not in ("Input", "Layer")]
-_CLASSES.update({layer.__name__: layer for layer in (_Graph, *_LAYERS)})
+_CLASSES.update({layer.__name__: layer for layer in (_Graph, _Operation, *_LAYERS)})

@@ -49,14 +49,15 @@ class Configured:
         for name, parameter in inspect.signature(type(self)).parameters.items():
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) or name == "trainable":
                 continue
-            if not hasattr(self, name):
+            kept = "_name" if name == "name" else name  # what was given
+            if not hasattr(self, kept):
                 message = (
                     "A layer keeps each argument as an attribute of the same name, so that a model can be "
                     f"saved. Received: {type(self).__name__} without {name!r}. Set self.{name} or override "
                     "get_config."
                 )
                 raise AttributeError(message)
-            config[name] = encode(getattr(self, name), f"{name} of {type(self).__name__}")
+            config[name] = encode(getattr(self, kept), f"{name} of {type(self).__name__}")
         limits = {name: getattr(self, name, None) for name in self.limit_names()}
         config |= {k: encode(v, f"{k} of {type(self).__name__}") for k, v in limits.items() if v is not None}
         return config if self.trainable else config | {"trainable": False}

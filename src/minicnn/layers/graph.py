@@ -9,7 +9,6 @@ from typing import Any, Self
 from minicnn.layers.layer import Layer, Trace
 from minicnn.layers.serialization import graph_from_config, graph_to_config
 from minicnn.layers.symbolic import Call, SymbolicTensor, Tensors
-from minicnn.names import snake_case
 from minicnn.program.graph import Value
 
 
@@ -28,12 +27,41 @@ class Graph(Layer):
 
     def __init__(self, inputs: Tensors, outputs: Tensors, *, name: str | None = None) -> None:
         super().__init__(name=name)
+        self._wire(inputs, outputs)
+
+    def _wire(self, inputs: Tensors, outputs: Tensors) -> None:
         self._one_input = isinstance(inputs, SymbolicTensor)
         self._one_output = isinstance(outputs, SymbolicTensor)
         self._inputs = _tensors("inputs", inputs)
         self._outputs = _tensors("outputs", outputs)
         self._calls = _in_order(self._inputs, self._outputs)
         self._layer_names = _names([c.layer for c in self._calls])
+        for layer, known in self._layer_names.items():
+            layer._found_as = layer._found_as or known
+
+    @property
+    def _default_name(self) -> str:
+        return "model"  # one for all kinds: a nested model is saved as the graph that it is
+
+    @property
+    def inputs(self) -> list[SymbolicTensor]:
+        """The symbolic tensors that it begins with."""
+        return list(self._inputs)
+
+    @property
+    def outputs(self) -> list[SymbolicTensor]:
+        """The symbolic tensors that it ends with."""
+        return list(self._outputs)
+
+    @property
+    def input(self) -> Any:
+        """The symbolic tensor that it begins with; a list if it was made of one."""
+        return self._inputs[0] if self._one_input else self.inputs
+
+    @property
+    def output(self) -> Any:
+        """The symbolic tensor that it ends with; a list if it was made of one."""
+        return self._outputs[0] if self._one_output else self.outputs
 
     @property
     def layers(self) -> list[Layer]:
@@ -43,6 +71,24 @@ class Graph(Layer):
     def layer_name(self, layer: Layer) -> str:
         """Name of a layer within this graph."""
         return self._layer_names[layer]
+
+    def get_layer(self, name: str | None = None, index: int | None = None) -> Layer:
+        """A layer by its name within this graph, or by its place among `layers`.
+
+        Raises:
+            ValueError: If there is none.
+        """
+        layers = self.layers
+        if index is not None and name is None and -len(layers) <= index < len(layers):
+            return layers[index]
+        found = [layer for layer in layers if name is not None and self._layer_names[layer] == name]
+        if len(found) != 1:
+            message = (
+                f"get_layer takes the name of a layer, or its index from 0 to {len(layers) - 1}. Received: "
+                f"name={name!r}, index={index}. Names: {', '.join(self._layer_names[layer] for layer in layers)}."
+            )
+            raise ValueError(message)
+        return found[0]
 
     def call(self, inputs: Any) -> Any:
         """Run all layers."""
@@ -55,11 +101,11 @@ class Graph(Layer):
         if len(inputs) != len(self._inputs):
             message = f"A model is called on as many inputs as it has: {len(self._inputs)}. Received: {len(inputs)}."
             raise ValueError(message)
-        made = {id(tensor): given for tensor, given in zip(self._inputs, inputs, strict=True)}
+        made = {tensor.key: given for tensor, given in zip(self._inputs, inputs, strict=True)}
         results: dict[int, Sequence[Value]] = {}
 
         def value(tensor: SymbolicTensor) -> Value:
-            return made[id(tensor)] if id(tensor) in made else results[id(tensor.source)][tensor.index]
+            return made[tensor.key] if tensor.key in made else results[id(tensor.source)][tensor.index]
 
         for call in self._calls:
             arguments = [value(t) for t in call.inputs]
@@ -80,7 +126,7 @@ class Graph(Layer):
 
     def get_config(self) -> dict[str, Any]:
         """Name and structure as plain data."""
-        config = {"name": self.name, **graph_to_config(self)}
+        config = {"name": self._name, **graph_to_config(self)}
         return config if self.trainable else config | {"trainable": False}
 
     @classmethod
@@ -95,16 +141,19 @@ class Graph(Layer):
 
     def __getstate__(self) -> dict[str, Any]:
         """For `copy.deepcopy` and pickle: flat, because tensors know calls that know tensors, to any depth."""
-        state = dict(vars(self))
+        state = super().__getstate__()
         if "_calls" not in state:
             return state
-        every = {id(t): t for t in (*self._inputs, *(t for c in self._calls for t in c.inputs), *self._outputs)}
+        every = {t.key: t for t in (*self._inputs, *(t for c in self._calls for t in c.inputs), *self._outputs)}
         place = {key: i for i, key in enumerate(every)}
         number = {id(call): i for i, call in enumerate(self._calls)}
-        given = {id(t) for t in self._inputs}
-        made = [(replace(t, source=None), None if k in given else number[id(t.source)]) for k, t in every.items()]
-        calls = [(c.layer, [place[id(t)] for t in c.inputs], c.as_list, c.training) for c in self._calls]
-        ends = [[place[id(t)] for t in tensors] for tensors in (self._inputs, self._outputs)]
+        given = {t.key for t in self._inputs}
+        made = [(replace(t, source=None), None if t.key in given else number[id(t.source)]) for t in every.values()]
+        calls = [
+            (c.layer, [place[t.key] for t in c.inputs], c.as_list, c.training, c.effort, c.made, c.several)
+            for c in self._calls
+        ]
+        ends = [[place[t.key] for t in tensors] for tensors in (self._inputs, self._outputs)]
         for name in ("_inputs", "_outputs", "_calls"):
             del state[name]
         return state | {"_flat": (made, calls, ends)}
@@ -116,7 +165,7 @@ class Graph(Layer):
             return
         made, calls, ends = flat
         tensors = [t for t, _ in made]
-        self._calls = [Call(c, [tensors[i] for i in given], as_list, training) for c, given, as_list, training in calls]
+        self._calls = [Call(layer, [tensors[i] for i in given], *rest) for layer, given, *rest in calls]
         for tensor, source in made:
             tensor.source = None if source is None else self._calls[source]
         self._inputs, self._outputs = ([tensors[i] for i in numbers] for numbers in ends)
@@ -143,13 +192,13 @@ def _tensors(what: str, given: Tensors) -> list[SymbolicTensor]:
 
 def _in_order(inputs: list[SymbolicTensor], outputs: list[SymbolicTensor]) -> list[Call]:
     """Calls between inputs and outputs, each after those it depends on; no recursion, so any depth."""
-    known = {id(t) for t in inputs}
+    known = {t.key for t in inputs}
     done: dict[int, Call] = {}
     stack = [(t, False) for t in reversed(outputs)]
     while stack:
         tensor, ready = stack.pop()
         call = tensor.source
-        if id(tensor) in known or (call is not None and id(call) in done):
+        if tensor.key in known or (call is not None and id(call) in done):
             continue
         if call is None:
             message = (
@@ -169,19 +218,18 @@ def _in_order(inputs: list[SymbolicTensor], outputs: list[SymbolicTensor]) -> li
 def _names(layers: Sequence[Layer]) -> dict[Layer, str]:
     """A unique name for each layer: its own, or its class's with a number from the second on."""
     names: dict[Layer, str] = {}
-    taken = {layer.name for layer in layers if layer.name}
+    taken = {layer._name for layer in layers if layer._name}
     given: set[str] = set()
     counts: dict[str, int] = {}
     for layer in dict.fromkeys(layers):
-        if layer.name:
-            if layer.name in given:
-                message = f"Layer names of a model are unique. Received: {layer.name!r} twice. Rename one of them."
+        if layer._name:
+            if layer._name in given:
+                message = f"Layer names of a model are unique. Received: {layer._name!r} twice. Rename one of them."
                 raise ValueError(message)
-            given.add(layer.name)
-            names[layer] = layer.name
+            given.add(layer._name)
+            names[layer] = layer._name
             continue
-        # A nested model is saved as the graph that it is: one base name for all of them.
-        base = "model" if isinstance(layer, Graph) else snake_case(type(layer).__name__)
+        base = layer._default_name
         name, n = base, counts.get(base, 0)
         while name in taken:
             n += 1

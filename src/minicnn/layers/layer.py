@@ -4,41 +4,19 @@ from __future__ import annotations
 
 import inspect
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Unpack
 
 from minicnn.initializers import Initializer, get_initializer
-from minicnn.layers.cell import Cell
-from minicnn.layers.configured import Configured, checked_bool
+from minicnn.layers.configured import checked_bool
+from minicnn.layers.inspectable import Inspectable
+from minicnn.layers.weight import Weight
 from minicnn.ops import random_uniform
 from minicnn.program.graph import Program, Value
 from minicnn.regularizers import Limit, Limits, get_constraint, get_regularizer
 
 Shape = tuple[int | None, ...]
-
-
-@dataclass(eq=False)
-class Weight:
-    """Declaration of an array that a layer owns; all models made of the layer share its numbers.
-
-    Attributes:
-        name: Name within the layer.
-        shape: Shape.
-        initializer: Gives the first values.
-        trainable: Whether gradients change it; otherwise the layer assigns it itself.
-        regularizer: Gives what it adds to the loss.
-        constraint: Gives what it becomes after each step.
-        cell: Where the numbers are; models fill it.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    initializer: Initializer
-    trainable: bool = True
-    regularizer: Callable[[Value], Value] | None = None
-    constraint: Callable[[Value], Value] | None = None
-    cell: Cell = field(default_factory=Cell)
 
 
 @dataclass
@@ -100,7 +78,7 @@ class Trace:
         return zlib.crc32(f"{path}#{count}".encode())
 
 
-class Layer(Configured):
+class Layer(Inspectable):
     """Base class of layers.
 
     A subclass declares its weights in `build` and composes primitives in `call`. It writes no
@@ -135,7 +113,7 @@ class Layer(Configured):
                 f"A layer's name is a string without '/', which separates the parts of a path. Received: name={name!r}."
             )
             raise ValueError(message)
-        self.name = name
+        self._name = name
         self._trainable = checked_bool(trainable)
         self.built = False
         self._trace: Trace | None = None
@@ -186,10 +164,6 @@ class Layer(Configured):
             elif isinstance(held, dict):
                 waiting += reversed(held.values())
         return list(found)
-
-    def _held(self) -> list[Any]:
-        """Where sublayers may be."""
-        return list(vars(self).values())
 
     # For subclasses -----------------------------------------------------------------------------
 
@@ -343,7 +317,7 @@ class Layer(Configured):
         return self._trace
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name!r}>"
+        return f"<{type(self).__name__} {self._name or self._found_as!r}>"
 
 
 def _bound(held: Any, attribute: str, trace: Trace, path: str) -> Any:
@@ -353,7 +327,7 @@ def _bound(held: Any, attribute: str, trace: Trace, path: str) -> Any:
     if isinstance(held, Layer):
         _check_constructed(held)
         inner = held._shallow()
-        inner._trace, inner._path, inner._origin = trace, f"{path}/{held.name or attribute}", held
+        inner._trace, inner._path, inner._origin = trace, f"{path}/{held._name or attribute}", held
         return inner
     if isinstance(held, list | tuple):
         items = [_bound(v, f"{attribute}_{i}", trace, path) for i, v in enumerate(held)]

@@ -97,16 +97,16 @@ def _graph_to_config(graph: Any, known: dict[Layer, int]) -> Config:
         known[layer] = len(known)
         if layer.saved_as() == "Graph":
             frozen = {} if layer.trainable else {"trainable": False}
-            config = {"name": layer.name, **_graph_to_config(layer, known), **frozen}
+            config = {"name": layer._name, **_graph_to_config(layer, known), **frozen}
             entries.append({"class": "Graph", "config": config})
         else:
             entries.append(layer_to_config(layer))
-    places: dict[int, list[int]] = {id(t): [-1, i] for i, t in enumerate(graph._inputs)}
+    places: dict[Any, list[int]] = {t.key: [-1, i] for i, t in enumerate(graph._inputs)}
     calls = {id(call): i for i, call in enumerate(graph._calls)}
     numbers = {layer: i for i, layer in enumerate(graph.layers)}
 
     def place(tensor: SymbolicTensor) -> list[int]:
-        return places.get(id(tensor)) or [calls[id(tensor.source)], tensor.index]
+        return places.get(tensor.key) or [calls[id(tensor.source)], tensor.index]
 
     return {
         "inputs": {

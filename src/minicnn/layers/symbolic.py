@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
-from dataclasses import dataclass
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from minicnn.layers.layer import Layer, Shape, Trace
-from minicnn.names import snake_case
+from minicnn.layers.operation import apply
 from minicnn.ops import as_float
 from minicnn.program.graph import ITEMSIZE, MOST_NODES, Program, Value
+from minicnn.program.operators import Operators
 
 # Shapes are found by tracing a batch of this size: one would hide layers that mix up samples.
 _BATCH = 2
+
+# Sizes that stand for one that is not known: what differs between the two depends on it. Both halve seven times.
+_TRIALS = (256, 384)
 
 
 @dataclass(eq=False)
@@ -26,6 +31,8 @@ class Call:
         as_list: Whether it is given a list.
         training: What the caller said about training; None follows the model.
         effort: Nodes that it emits, and one more for every 4 KB of their constants.
+        made: Shape, dtype and trial shapes of each result.
+        several: Whether the layer gives a list.
     """
 
     layer: Layer
@@ -33,18 +40,35 @@ class Call:
     as_list: bool
     training: bool | None = None
     effort: int = 0
+    made: list[tuple[Shape, str, Trials]] = field(default_factory=list)
+    several: bool = False
+
+    def __post_init__(self) -> None:
+        alive = (known for known in self.layer._callers if known() is not None)
+        self.layer._callers = (*alive, weakref.ref(self))
+
+    @property
+    def result(self) -> Tensors:
+        """The tensors that the call makes."""
+        tensors = [
+            SymbolicTensor(shape, dtype, None, self, i, trials) for i, (shape, dtype, trials) in enumerate(self.made)
+        ]
+        return tensors if self.several else tensors[0]
 
 
 @dataclass(eq=False, repr=False)
-class SymbolicTensor:
+class SymbolicTensor(Operators):
     """An array of a model that is being put together.
 
+    Python's arithmetic operators, indexing and the primitives of `minicnn.ops` make a further one of it.
+
     Attributes:
-        shape: Shape with the batch axis None.
+        shape: Shape; None for the batch axis, and for lengths that are known only where there are data.
         dtype: Element type.
         name: Name, for inputs.
         source: The call that makes it; None for inputs.
         index: Which of the call's results it is.
+        trials: Shapes of one sample for two values of the lengths that are not known; empty if all are.
     """
 
     shape: Shape
@@ -52,28 +76,59 @@ class SymbolicTensor:
     name: str | None = None
     source: Call | None = None
     index: int = 0
+    trials: Trials = ()
 
     @property
-    def sample_shape(self) -> tuple[int, ...]:
-        """Shape of one sample."""
-        return tuple(n for n in self.shape[1:] if n is not None)
+    def key(self) -> Any:
+        """What tensors have in common that stand for the same array."""
+        return id(self) if self.source is None else (id(self.source), self.index)
+
+    @property
+    def sample_shape(self) -> Shape:
+        """Shape of one sample; None for lengths that are not known."""
+        return self.shape[1:]
+
+    def trial(self, number: int = 0) -> tuple[int, ...]:
+        """Shape of one sample, of two that stand for all if lengths are not known."""
+        return self.trials[number] if self.trials else tuple(n for n in self.shape[1:] if n is not None)
 
     def connect(self, layer: Layer, inputs: Tensors, training: bool | None) -> Any:
         """Result tensors of a layer that is called on inputs of which this is one."""
         return connect(layer, inputs, training)
+
+    def apply_primitive(self, op: str, arguments: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
+        """Result of a primitive that is called on this tensor, and perhaps on others, numbers and arrays."""
+        return apply(op, arguments, attrs)
+
+    def __getitem__(self, key: Any) -> Any:
+        return apply("getitem", [self], {"key": key if isinstance(key, tuple) else (key,)})
+
+    def __iter__(self) -> Iterator[Any]:
+        message = f"{self!r} stands for an array, and is no sequence. Index it with static slices instead."
+        raise TypeError(message)
+
+    def __bool__(self) -> bool:
+        message = (
+            f"The elements of {self!r} are not known while a model is put together, so it has no truth value. Use "
+            "ops.where for an elementwise choice."
+        )
+        raise TypeError(message)
 
     def __repr__(self) -> str:
         return f"<SymbolicTensor{f' {self.name}' if self.name else ''}: {self.dtype}, shape {self.shape}>"
 
 
 Tensors = SymbolicTensor | Sequence[SymbolicTensor]
+Trials = tuple[tuple[int, ...], ...]
 
 
-def Input(shape: Sequence[int], *, dtype: str = "float32", name: str | None = None) -> SymbolicTensor:  # noqa: N802
+def Input(shape: Sequence[int | None], *, dtype: str = "float32", name: str | None = None) -> SymbolicTensor:  # noqa: N802
     """Start of a model: a symbolic tensor.
 
     Args:
-        shape: Shape of one sample, such as (28, 28, 1), without the batch axis.
+        shape: Shape of one sample, such as (28, 28, 1), without the batch axis. None is for a length that is known only
+            where there are data, as in (None, None, 3): weights must not depend on it, and each size of images has a
+            Program of its own.
         dtype: Element type of the arrays that the model will be given; integer images are
             converted to floating point inside the model.
         name: Name, for models with several inputs.
@@ -85,40 +140,64 @@ def Input(shape: Sequence[int], *, dtype: str = "float32", name: str | None = No
         >>> x = Input((28, 28, 1))
     """
     try:
-        lengths = tuple(operator.index(n) for n in shape)
+        lengths = tuple(None if n is None else operator.index(n) for n in shape)
     except TypeError:
         lengths = (0,)
-    if any(n < 1 for n in lengths):
+    if any(n is not None and n < 1 for n in lengths):
         message = (
-            f"Input takes the shape of one sample as positive integers. Received: {shape!r}. Leave out the batch axis."
+            "Input takes the shape of one sample as positive integers, or None where a length is not known. Received: "
+            f"{shape!r}. Leave out the batch axis."
         )
         raise ValueError(message)
     if dtype not in ITEMSIZE:
         message = f"dtype is one of {', '.join(ITEMSIZE)}. Received: dtype={dtype!r}."
         raise ValueError(message)
-    return SymbolicTensor((None, *lengths), dtype, name)
+    trials = tuple(tuple(size if n is None else n for n in lengths) for size in _TRIALS) if None in lengths else ()
+    return SymbolicTensor((None, *lengths), dtype, name, trials=trials)
 
 
 def connect(layer: Layer, inputs: Tensors, training: bool | None, most_nodes: int = MOST_NODES) -> Any:
     """Result tensors of a layer; their shapes are found by tracing it, which may take so many nodes."""
     as_list = not isinstance(inputs, SymbolicTensor)
     tensors = list(inputs) if not isinstance(inputs, SymbolicTensor) else [inputs]
+    call = Call(layer, tensors, as_list, training)
+    built = layer.built
+    found = [_traced(call, 0, most_nodes)]
+    if any(t.trials for t in tensors):
+        try:
+            found.append(_traced(call, 1, most_nodes))
+        except (TypeError, ValueError) as error:
+            layer.built = built  # for one size only
+            one, other = (tensors[0].trial(number) for number in range(2))
+            message = (
+                f"Where a length of the input is not known no weight depends on it. Received: {layer!r}, which takes "
+                f"samples of shape {one}, but then none of {other} ({error}). Put GlobalAveragePooling2D before it, or "
+                "give Input the length."
+            )
+            raise ValueError(message) from error
+    for several in zip(*found, strict=True):
+        trials = tuple(tuple(v.shape[1:]) for v in several)
+        shape = tuple(lengths[0] if len(set(lengths)) == 1 else None for lengths in zip(*trials, strict=True))
+        call.made.append(((None, *shape), several[0].dtype, trials if None in shape else ()))
+    return call.result
+
+
+def _traced(call: Call, number: int, most_nodes: int) -> list[Value]:
+    """The results of a call for samples of the trial shape of that number; says in the call what it takes."""
     trace = Trace(Program("shapes", most_nodes=most_nodes))
-    values = [trace.program.input(f"x{i}", (_BATCH, *t.sample_shape), t.dtype) for i, t in enumerate(tensors)]
+    values = [trace.program.input(f"x{i}", (_BATCH, *t.trial(number)), t.dtype) for i, t in enumerate(call.inputs)]
     # A model converts what it is given to floating point.
-    values = [as_float(v, trace.dtype) if t.source is None else v for v, t in zip(values, tensors, strict=True)]
-    name = layer.name or snake_case(type(layer).__name__)
-    made = layer.trace_call(trace, name, values if as_list else values[0], training)
-    results = list(made) if isinstance(made, list | tuple) else [made]
+    values = [as_float(v, trace.dtype) if t.source is None else v for v, t in zip(values, call.inputs, strict=True)]
+    made = call.layer.trace_call(trace, call.layer.name, values if call.as_list else values[0], call.training)
+    call.several = isinstance(made, list | tuple)
+    results = list(made) if call.several else [made]
     for value in results:
         if not isinstance(value, Value) or value.shape[:1] != (_BATCH,):
             message = (
                 "A layer returns a Value, or a list of them, whose first axis is the batch. "
-                f"Received from {layer!r}: {value!r} for a batch of {_BATCH}."
+                f"Received from {call.layer!r}: {value!r} for a batch of {_BATCH}."
             )
             raise ValueError(message)
-    effort = len(trace.program.nodes) + trace.program.constant_bytes // 4096
-    call = Call(layer, tensors, as_list, training, effort)
+    call.effort = len(trace.program.nodes) + trace.program.constant_bytes // 4096
     trace.program.nodes.clear()  # else its constants would live until Python looks for cycles
-    tensors = [SymbolicTensor((None, *v.shape[1:]), v.dtype, None, call, i) for i, v in enumerate(results)]
-    return tensors if isinstance(made, list | tuple) else tensors[0]
+    return results

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from minicnn.backends.base import Array, Backend
+from minicnn.layers.layer import Shape
 from minicnn.loop.tracing import Feed, input_names
 from minicnn.losses import Loss
 from minicnn.losses.base import extremes
@@ -44,8 +45,8 @@ def by_place(what: str, given: Mapping[str, Any], names: Sequence[str]) -> list[
     """
     if set(given) != set(names):
         message = (
-            f"Several {what} by name have the names of the model's, {', '.join(map(repr, names))}. Received: "
-            f"{', '.join(map(repr, given))}."
+            f"Given by name, {what} have the model's names: {', '.join(repr(n) if n else 'none' for n in names)}. "
+            f"Received: {', '.join(map(repr, given))}. Give them in the model's order, or name its layers."
         )
         raise ValueError(message)
     return [given[name] for name in names]
@@ -67,6 +68,8 @@ def as_data(x: Any) -> Any:
 
     A list is a loader if it holds batches, which are tuples of arrays.
     """
+    if isinstance(x, Batches):
+        return x
     if isinstance(x, list):
         distinct = {id(batch): batch for batch in x}.values()  # one batch may be there many times
         loads = bool(x) and all(isinstance(batch, tuple) and _holds_arrays(batch) for batch in distinct)
@@ -126,6 +129,12 @@ def numeric(data: Any, what: str) -> Any:
         TypeError: If it does not hold numbers, or nested lists have no common shape.
     """
     array = data
+    if isinstance(data, np.ma.MaskedArray):
+        message = (
+            f"{what} are arrays without a mask, which would be ignored. Received: a masked array. Call filled(value), "
+            "and give sample_weight 0 where a sample is not to count."
+        )
+        raise TypeError(message)
     if not (hasattr(data, "__dlpack__") or _on_device(data)):  # numbers and lists; h5py, pandas and the like
         try:
             array = np.asarray(data)
@@ -188,7 +197,7 @@ class Standardizer:
     Attributes:
         backend: Where arrays go.
         dtype: Floating-point type of the model.
-        inputs: Shape of one sample of each input.
+        inputs: Shape of one sample of each input; None for a length that is not known.
         outputs: Shape of one sample of each output.
         losses: Loss of each output; empty where only predictions are made.
         class_weight: Weight of each class number, or None.
@@ -198,8 +207,8 @@ class Standardizer:
 
     backend: Backend
     dtype: str
-    inputs: Sequence[tuple[int, ...]]
-    outputs: Sequence[tuple[int, ...]]
+    inputs: Sequence[Shape]
+    outputs: Sequence[Shape]
     losses: Sequence[Loss] = ()
     class_weight: Mapping[int, float] | None = None
     parts: bool = False
@@ -236,15 +245,20 @@ class Standardizer:
             result.append(array)
         return result
 
-    def _class_numbers(self, labels: Any, shape: tuple[int, ...]) -> Array:
+    def _class_numbers(self, labels: Any, shape: Shape) -> Array:
         if len(labels.shape) == len(shape) + 1 and labels.shape[-1] == 1:  # a column of labels, as Keras allows
             labels = labels[..., 0]
+        classes = shape[-1] or 0
         values = self.backend.to_numpy(labels) if self.backend.owns(labels) else host(labels, str(self.backend))
-        if values.size and (values.dtype.kind not in "iub" or values.min() < 0 or values.max() >= shape[-1]):
+        if values.size and (values.dtype.kind not in "iub" or values.min() < 0 or values.max() >= classes):
+            remedy = "Relabel the data, or give the last layer more units"
+            if tuple(labels.shape[1:]) == shape:
+                remedy = "One-hot labels take the loss 'categorical_crossentropy', or y.argmax(-1)"
+            elif values.dtype.kind not in "iub":
+                remedy += "; whole numbers take y.astype(int)"
             message = (
-                f"Labels of a sparse loss are integers from 0 to {shape[-1] - 1}, one class for each output unit. "
-                f"Received: {values.dtype} from {values.min()} to {values.max()}. Relabel the data, or give the last "
-                "layer more units."
+                f"Labels of a sparse loss are integers from 0 to {classes - 1}, one class for each output unit. "
+                f"Received: {values.dtype} from {values.min()} to {values.max()}. {remedy}."
             )
             raise ValueError(message)
         return on_backend(labels, self.backend, "int32")
@@ -256,7 +270,7 @@ class Standardizer:
                 f"{', '.join(map(str, self.outputs))}. Use sample_weight."
             )
             raise ValueError(message)
-        classes = max(self.outputs[0][0], 2)  # a single unit tells two classes apart
+        classes = max(self.outputs[0][0] or 0, 2)  # a single unit tells two classes apart
         table = np.ones(classes, self.dtype)
         given = class_weight.items() if isinstance(class_weight, Mapping) else [(None, class_weight)]
         for label, weight in given:
@@ -313,7 +327,7 @@ class Standardizer:
         return Feed(samples, *specs, weighted=weights is not None), named
 
 
-def checked_inputs(data: Any, shapes: Sequence[tuple[int, ...]]) -> list[Any]:
+def checked_inputs(data: Any, shapes: Sequence[Shape]) -> list[Any]:
     """Input arrays, one for each of the shapes of a sample, wherever they are.
 
     Raises:
@@ -328,14 +342,26 @@ def checked_inputs(data: Any, shapes: Sequence[tuple[int, ...]]) -> list[Any]:
         )
         raise ValueError(message)
     for array, shape in zip(arrays, shapes, strict=True):
-        if not array.shape or tuple(array.shape[1:]) != shape:
+        sample = tuple(array.shape[1:])
+        if not array.shape or not _fits(sample, shape):
+            turned = _fits((*sample[1:], *sample[:1]), shape)
+            remedy = (
+                "Channels are the last axis: np.transpose(x, (0, 2, 3, 1)) moves them there"
+                if turned and len(shape) == 3
+                else "Reshape the data, e.g. x[..., None] adds a channel axis"
+            )
             message = (
                 f"The model takes inputs of shape ({', '.join(map(str, ('N', *shape)))}). Received: "
-                f"{tuple(array.shape)}. Reshape the data, e.g. x[..., None] adds a channel axis."
+                f"{tuple(array.shape)}. {remedy}."
             )
             raise ValueError(message)
     same_length("inputs", *arrays)
     return arrays
+
+
+def _fits(sample: tuple[int, ...], shape: Shape) -> bool:
+    """Whether a sample has a shape, of which lengths that are not known are None."""
+    return len(sample) == len(shape) and all(n in (None, m) for n, m in zip(shape, sample, strict=True))
 
 
 def same_length(what: str, *arrays: Any, samples: int | None = None) -> int:

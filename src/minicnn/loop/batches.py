@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import count as numbers
 from itertools import groupby, islice
 from typing import Any
 
@@ -93,21 +94,33 @@ class ArraySource:
 
 
 class LoaderSource:
-    """Batches as a loader gives them: an iterable of (x, y) or (x, y, sample_weight), with a length."""
+    """Batches as a loader gives them: (x, y) or (x, y, sample_weight).
 
-    def __init__(self, standardizer: Standardizer, loader: Any) -> None:
+    Args:
+        standardizer: What the batches are for.
+        loader: An iterable, such as a list or an iterator; or a `minicnn.data.PyDataset`, or one of Keras, whose
+            batches may be shuffled.
+        steps: Batches of an epoch, if each is to go on where the one before has ended; None for all that it has.
+        again: Whether it is iterated over again and again: then it has a length, or there are `steps`.
+    """
+
+    def __init__(self, standardizer: Standardizer, loader: Any, steps: int | None = None, again: bool = True) -> None:
         self._standardizer, self._loader = replace(standardizer, parts=True), loader
         self._stages: dict[Any, Stage] = {}
-        if not hasattr(loader, "__len__") or len(loader) < 1:
+        self._indexed = hasattr(loader, "__getitem__") and hasattr(loader, "on_epoch_end")
+        self._steps = steps
+        self._stream: Iterator[Any] = iter(())
+        self._at = -1  # number of the batch that the stream gives next
+        if again and steps is None and (not hasattr(loader, "__len__") or len(loader) < 1):
             message = (
                 "A loader can be iterated over again and again, and has a length, the number of its batches, of at "
                 f"least 1. Received: {type(loader).__name__}{' of length 0' * hasattr(loader, '__len__')}. A list of "
-                "batches is one."
+                "batches is one; for a generator say how many batches to take: steps_per_epoch, validation_steps."
             )
             raise ValueError(message)
 
     def __len__(self) -> int:
-        return len(self._loader)
+        return len(self._loader) if self._steps is None else self._steps
 
     def epoch(self, *, shuffle: bool, seed: int, epoch: int, skip: int = 0) -> Iterator[Batch]:
         """Batches of one epoch, the first `skip` left out; the loader itself decides on their order."""
@@ -116,43 +129,86 @@ class LoaderSource:
 
     def runs(self, *, shuffle: bool, seed: int, epoch: int, skip: int = 0, longest: int = 1) -> Iterator[Run]:
         """The same batches, up to `longest` of one size at a time."""
-        if hasattr(self._loader, "set_epoch"):
-            self._loader.set_epoch(epoch)
+        given = self._given(skip, shuffle, seed, epoch)
         if longest > 1:
-            yield from staged(self._items(skip, longest), self._standardizer.backend, self._stages)
+            yield from staged(self._items(given, longest), self._standardizer.backend, self._stages)
         else:
-            for number, batch, count in self._given(skip):
+            for number, batch, count in given:
                 feed, arrays = _checked(self._standardizer, batch, number)
                 for _ in range(count):
                     yield Run(feed, arrays)
+        if self._indexed:
+            self._loader.on_epoch_end()
 
-    def _given(self, skip: int) -> Iterator[tuple[int, Any, int]]:
+    def _given(self, skip: int, shuffle: bool, seed: int, epoch: int) -> Iterator[tuple[int, Any, int]]:
         """Number of each batch, batch, how many times a list has it in a row; the first `skip` left out."""
-        batches = self._loader
+        wanted = None
+        if self._steps is not None:
+            wanted, skip = self._steps - skip, 0
+            batches: Any = islice(self._from(epoch * self._steps + self._steps - wanted), wanted)
+        elif self._indexed:
+            order = epoch_order(len(self._loader), shuffle=shuffle, seed=seed, epoch=epoch)
+            batches = (self._loader[int(i)] if n >= skip else () for n, i in enumerate(order))
+        else:
+            batches = self._once(epoch)
         # Objects in a list are alive, so that equal ids are one object.
         groups = groupby(batches, key=id) if isinstance(batches, list) else (((), [batch]) for batch in batches)
         given = 0
         for _, same in groups:
-            count = 0
+            times = 0
             for batch in same:  # noqa: B007  # the last is all of them
-                given, count = given + 1, count + (given >= skip)
+                given, times = given + 1, times + (given >= skip)
+            if not times:
+                continue
             if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
                 message = f"A loader gives (x, y) or (x, y, sample_weight). Received: {_describe(batch)}."
                 raise ValueError(message)
-            if count:
-                yield given - count, batch, count
+            yield given - times, batch, times
+        if wanted is not None and given < wanted:
+            message = (
+                f"An epoch of a generator has as many batches as it is to have. Received: {given} of {wanted}, and no "
+                "more. Let it begin anew at its end, or take fewer steps, or fewer epochs."
+            )
+            raise ValueError(message)
         if not given:
             message = "A loader gives at least one batch whenever it is iterated over. Received: none."
             raise ValueError(message)
 
-    def _items(self, skip: int, longest: int) -> Iterator[Run | Chunk]:
+    def _once(self, epoch: int) -> Any:
+        if hasattr(self._loader, "set_epoch"):
+            self._loader.set_epoch(epoch)
+        return self._loader
+
+    def _from(self, at: int) -> Iterator[Any]:
+        """The batches from that number on, the loader being gone through again and again; an iterator just goes on."""
+        if isinstance(self._loader, Iterator):
+            return self._loader
+        if at != self._at:  # as where training resumes
+            number, first = divmod(at, len(self._loader)) if hasattr(self._loader, "__len__") else (0, at)
+            self._stream, self._at = islice(self._endless(number), first, None), at
+        return self._counted()
+
+    def _endless(self, epoch: int) -> Iterator[Any]:
+        for number in numbers(epoch):
+            given = 0
+            for given, batch in enumerate(self._once(number), 1):  # noqa: B007
+                yield batch
+            if not given:
+                return
+
+    def _counted(self) -> Iterator[Any]:
+        for batch in self._stream:
+            self._at += 1
+            yield batch
+
+    def _items(self, batches: Iterable[tuple[int, Any, int]], longest: int) -> Iterator[Run | Chunk]:
         """Batches as runs if they are on the device or come again and again, else as chunks."""
         standardizer, backend = self._standardizer, self._standardizer.backend
         hosted = on_host(standardizer)
         parts: list[dict[str, HostArray]] = []
         last: Feed | None = None
         steps = 1
-        for number, batch, count in self._given(skip):
+        for number, batch, count in batches:
             here = backend.stage_bytes and count == 1 and not _on_device(batch, backend)
             feed, arrays = _checked(hosted if here else standardizer, batch, number)
             if last is not None and (not here or feed != last or len(parts) == steps):
@@ -167,9 +223,6 @@ class LoaderSource:
                     yield Run(feed, arrays, min(longest, count - at))
         if last is not None:
             yield _chunk(last, parts, steps)
-
-
-Source = ArraySource | LoaderSource
 
 
 def _checked(standardizer: Standardizer, batch: tuple[Any, ...], number: int) -> Batch:

@@ -148,10 +148,21 @@ class Engine:
                 totals = self._keep(step, step.run(self._given(step, given, totals)))
             return totals
 
-    def predict(self, feed: Feed, arrays: Mapping[str, Array], index: HostArray | None = None) -> list[Array]:
-        """The outputs for one batch, or for all batches whose rows an index has."""
+    def predict(
+        self, feed: Feed, arrays: Mapping[str, Array], index: HostArray | None = None, draw: int = 0
+    ) -> list[Array]:
+        """The outputs for one batch, or for all batches whose rows an index has.
+
+        Args:
+            feed: What each step is given.
+            arrays: The arrays.
+            index: Row numbers of each step, int32 (steps, batch); None if the arrays are one batch.
+            draw: For another number layers that draw numbers in predictions, too, draw others.
+        """
         with self._turn:
             step = self._step("predict", feed)
+            if step.draws:  # training counts from 0 on, so that predictions count from the other end
+                arrays = {**arrays, "step": self.backend.asarray(np.asarray(2**31 - 1 - draw % 2**30, np.int32))}
             if index is None or step.many is None:
                 made = step.run({**self.state(), **arrays})
                 return [made[name] for name in step.outputs]
@@ -180,7 +191,8 @@ class Engine:
             compiled = self.backend.compile(program)
             carried = [n for n in program.updates if n not in zeros]
             many = compiled.many if isinstance(compiled, ManySteps) else None
-            step = _Step(_given_inputs(program, compiled), many, carried, list(program.outputs), zeros)
+            draws = any(v.kind == "counter" for v in program.inputs)
+            step = _Step(_given_inputs(program, compiled), many, carried, list(program.outputs), zeros, draws)
             # Carried state that is not there yet starts at zero.
             new = [v for v in program.inputs if v.kind in ("optimizer", "counter") and v.name not in self._cells]
             self.set({v.name: np.zeros(v.shape, v.dtype) for v in new})
@@ -217,6 +229,7 @@ class _Step:
         carried: Names of the state that it replaces.
         outputs: Names of its outputs in order; a backend may return them in another order.
         zeros: Initial values of the metric totals.
+        draws: Whether it takes the number of the step, by which numbers are drawn.
     """
 
     run: Executable
@@ -224,6 +237,7 @@ class _Step:
     carried: list[str]
     outputs: list[str]
     zeros: dict[str, HostArray]
+    draws: bool
 
 
 def _given_inputs(program: Program, run: Executable) -> Executable:

@@ -10,7 +10,8 @@ from typing import Literal
 
 from minicnn import ops
 from minicnn.layers.graph import Graph
-from minicnn.layers.layer import Trace, Weight
+from minicnn.layers.layer import Trace
+from minicnn.layers.weight import Weight
 from minicnn.loop.objective import PREFIX, Objective
 from minicnn.losses import Loss
 from minicnn.optimizers import Optimizer
@@ -34,6 +35,7 @@ class Feed:
         y: Specs of the label arrays, likewise; empty for predictions.
         weighted: Whether there is a weight for each sample.
         gathered: Whether each step picks its rows from whole arrays by an index.
+        training: Whether the layers of a prediction act as in training.
     """
 
     batch: int
@@ -41,6 +43,7 @@ class Feed:
     y: tuple[Spec, ...] = ()
     weighted: bool = False
     gathered: bool = False
+    training: bool = False
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,7 @@ def trace_step(
         The Program after the passes that run for every backend, and the weights by path.
     """
     program = Program(kind)
-    training, trainable = kind == "train", graph.trainable
+    training, trainable = kind == "train" or feed.training, graph.trainable
     trace = Trace(program, training=training, seed=seed, dtype=precision.dtype, trainable=trainable, paths=paths)
     x, y, weight = _data(program, feed, precision.dtype)
     outputs = graph.trace_graph(trace, x)
@@ -160,6 +163,12 @@ def _loss(
 def _of_samples(loss: Loss, target: Value, output: Value, weight: Value | None) -> Value:
     """Weighted loss of each sample, shape (N,)."""
     each = loss.call(target, output)
+    if not isinstance(each, Value):
+        message = (
+            f"A loss composes a Value of primitives. Received: {each!r:.80} from {type(loss).__name__}. Return what "
+            "they give, with the samples along the first axis."
+        )
+        raise TypeError(message)
     if each.shape[:1] != output.shape[:1]:
         message = (
             f"A loss gives one number, or several, for each of the {output.shape[0]} samples. Received: {each.spec} "

@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
-import array_api_compat
 import numpy as np
 
-from minicnn.backends import get_backend, infer_backend, refuse_after_fork
-from minicnn.backends.base import Array, Backend
+from minicnn.backends.base import Backend
 from minicnn.callbacks import Callback, Callbacks, History, progress
+from minicnn.data.order import LastBatch
 from minicnn.description import check_model_state
-from minicnn.loop.adapters import Batches, Standardizer, as_data, by_place, samples_of
-from minicnn.loop.batches import ArraySource, LoaderSource, Source, prediction_runs, split_off
+from minicnn.loop.adapters import Batches, as_data
+from minicnn.loop.batches import split_off
 from minicnn.loop.executor import Totals
-from minicnn.loop.objective import LazyLogs, Objective
+from minicnn.loop.objective import LazyLogs
 from minicnn.loop.prefetch import Run
-from minicnn.loop.tracing import PRECISIONS
-from minicnn.models.network import Network, check_counts, check_seed
-from minicnn.optimizers import Optimizer, get_optimizer
+from minicnn.loop.sources import Source
+from minicnn.models.compiled import CompiledNetwork, _as_asked
+from minicnn.models.network import check_counts, check_seed
 from minicnn.schedules import Schedule
 
-LastBatch = Literal["keep", "drop", "pad"]
 Path = str | os.PathLike[str]
 
 
-class Model(Network):
+class Model(CompiledNetwork):
     """A network between symbolic inputs and outputs, with weights, that can be trained.
 
     Args:
@@ -86,54 +86,7 @@ class Model(Network):
         """Training steps so far."""
         return self._engine.steps_taken
 
-    def _prepare(self, *data: Any) -> None:
-        """Choose the backend by the data, unless it is chosen; build a model whose input shape is not known yet."""
-        if not self._engine.decided:
-            arrays = [a for d in data if d is not None for a in samples_of(d)]
-            backend = infer_backend(arrays) or get_backend(None)
-            _check_precision(self.precision, backend)
-            self._engine.backend = backend
-        refuse_after_fork(self.backend)
-
     # Training -----------------------------------------------------------------------------------
-
-    def compile(
-        self,
-        optimizer: str | Optimizer = "sgd",
-        loss: Any = "sparse_categorical_crossentropy",
-        metrics: Any = (),
-        *,
-        loss_weights: Sequence[float] | Mapping[str, float] | None = None,
-        precision: str = "float32",
-    ) -> None:
-        """Say what to train for and how.
-
-        Args:
-            optimizer: Name or Optimizer.
-            loss: Name, Loss or function of (y_true, y_pred); or a list, or a dictionary by `output_names`, of these.
-            metrics: Names, Metrics or functions; for several outputs perhaps a list, or a dictionary by name, of such
-                lists. A loss stands for its mean. Sample weights weigh metrics too: Keras calls these weighted
-                metrics.
-            loss_weights: Weight of each output's loss in the sum, as a list or a dictionary.
-            precision: "float32", "float64", or "mixed_bfloat16" and "mixed_float16" (products of shorter operands,
-                all else in float32).
-
-        Raises:
-            ValueError: If a name is unknown, a number of entries is wrong, or the backend lacks the precision. The
-                model stays as it was.
-        """
-        if precision not in PRECISIONS:
-            message = f"precision is one of {', '.join(PRECISIONS)}. Received: {precision!r}."
-            raise ValueError(message)
-        if self._engine.decided:
-            _check_precision(precision, self.backend)
-        objective = Objective.of(loss, metrics, loss_weights, self.output_names)
-        self.optimizer, self._objective = get_optimizer(optimizer), objective
-        self.precision = precision
-        self._engine.reset(PRECISIONS[precision].dtype, self._weights if self.built else {})
-        self._noted.clear()
-        self._note_trainable()
-        self._position = (0, 0)
 
     def fit(
         self,
@@ -142,13 +95,17 @@ class Model(Network):
         batch_size: int = 32,
         epochs: int = 1,
         verbose: str | int = "auto",
-        callbacks: Sequence[Callback] = (),
+        callbacks: Callback | Sequence[Callback] | None = None,
         validation_split: float = 0.0,
         validation_data: Any = None,
         shuffle: bool = True,
         class_weight: Mapping[int, float] | None = None,
         sample_weight: Any = None,
         initial_epoch: int = 0,
+        steps_per_epoch: int | None = None,
+        validation_steps: int | None = None,
+        validation_batch_size: int | None = None,
+        validation_freq: int | Collection[int] = 1,
         *,
         last_batch: LastBatch = "keep",
         seed: int | None = None,
@@ -156,19 +113,26 @@ class Model(Network):
         """Train.
 
         Args:
-            x: Inputs, shape (N, ...), of any array library; a list for several inputs; or a loader, an
-                iterable of (x, y) or (x, y, sample_weight) batches with a length, such as a list of tuples.
+            x: Inputs, shape (N, ...), of any array library; a list for several inputs; or a loader, an iterable of
+                (x, y) or (x, y, sample_weight) batches with a length, such as a list of tuples or a
+                `minicnn.data.PyDataset`; or a generator of such batches, with `steps_per_epoch`.
             y: Labels; None with a loader.
             batch_size: Samples in a step; a loader has its own.
             epochs: Number of the last epoch, counted from 1.
             verbose: 0 is silent, 1 shows progress bars, 2 one line an epoch; "auto" is 1 on a terminal, else 2.
-            callbacks: Callbacks.
+            callbacks: A callback, or several.
             validation_split: Share of the samples, the last ones, that are kept for validation.
             validation_data: (x, y), (x, y, sample_weight) or a loader to evaluate after each epoch.
-            shuffle: Whether the order changes from epoch to epoch.
+            shuffle: Whether the order changes from epoch to epoch: that of samples, of a PyDataset that of batches.
             class_weight: Weight of each class number in the loss of the training; 1 for those not named.
             sample_weight: Weight of each sample in the loss, shape (N,).
             initial_epoch: Epochs already done.
+            steps_per_epoch: Batches of an epoch; None for all of the data. Each epoch goes on where the one before has
+                ended; data that are not a generator begin anew at their end.
+            validation_steps: Batches to validate on; None for all.
+            validation_batch_size: Samples in a step of the validation; those of the training if None.
+            validation_freq: Epochs from one validation to the next; or the numbers, counted from 1, of those that end
+                with one.
             last_batch: What happens to a last batch that is not full: "keep", "drop", or "pad" by repeating
                 samples from the start of the epoch's order.
             seed: Seed of the shuffles; the model's if None.
@@ -182,10 +146,60 @@ class Model(Network):
             TypeError: If data do not hold numbers, or are on another device than the model.
         """
         self._compiled()
-        check_counts(batch_size=batch_size)
         check_counts(0, epochs=epochs, initial_epoch=initial_epoch)
+        counts = {
+            "batch_size": batch_size, "steps_per_epoch": steps_per_epoch, "validation_steps": validation_steps,
+            "validation_batch_size": validation_batch_size,
+        }  # fmt: skip
+        check_counts(**{name: given for name, given in counts.items() if given is not None})
+        validated = _validated(validation_freq)
         seed = self.seed if seed is None else seed
         check_seed(seed)
+        given = [] if callbacks is None else [callbacks] if isinstance(callbacks, Callback) else list(callbacks)
+        with self._alone():
+            self._check_trainable()
+            x, y = self._ordered(x, y)
+            if validation_split and (isinstance(x, Batches) or validation_data is not None):
+                message = (
+                    "validation_split cuts arrays. Received: a loader, or validation_data as well. Use validation_data."
+                )
+                raise ValueError(message)
+            self._prepare(x, y)
+            if validation_split and y is not None:
+                (x, y, sample_weight), validation_data = split_off(
+                    x, y, sample_weight, validation_split, len(self._inputs), len(self._outputs)
+                )
+            source = self._source(
+                x, y, sample_weight, batch_size, last_batch, class_weight, steps=steps_per_epoch, again=True,
+                onwards=True,
+            )  # fmt: skip
+            validation = None
+            if validation_data is not None:
+                size = batch_size if validation_batch_size is None else validation_batch_size
+                validation = self._validation(validation_data, size, validation_steps)
+            history = History()
+            params: dict[str, Any] = {
+                "epochs": epochs, "steps": len(source), "verbose": verbose, "shuffle": shuffle,
+                "batch_size": None if isinstance(x, Batches) else batch_size, "last_batch": last_batch,
+                "seed": seed,
+            }  # fmt: skip
+            self.stop_training = False
+            self._position = (initial_epoch, 0)
+            with Callbacks([*given, history, *progress(verbose)], self, params) as everyone:
+                everyone("on_train_begin")
+                # Training that was stopped within an epoch and then resumed still has to end that epoch.
+                while self._position[0] < epochs and (self._position[1] or not self.stop_training):
+                    due = validation if validated(self._position[0] + 1) else None
+                    self._train_epoch(source, due, everyone, shuffle, seed)
+                everyone("on_train_end")
+        return history
+
+    def _validation(self, data: Any, batch_size: int, steps: int | None = None) -> Source:
+        return self._source(*_with_labels(data), batch_size, steps=steps, again=True)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Context manager: a training, if no other is under way."""
         if not self._fitting.acquire(blocking=False):
             message = (
                 "A model is in one fit at a time. Received: fit of a model in training, from another thread or a "
@@ -193,47 +207,9 @@ class Model(Network):
             )
             raise RuntimeError(message)
         try:
-            return self._fit(
-                x, y, batch_size, epochs, verbose, callbacks, validation_split, validation_data, shuffle, class_weight,
-                sample_weight, initial_epoch, last_batch, seed,
-            )  # fmt: skip
+            yield
         finally:
             self._fitting.release()
-
-    def _fit(
-        self, x: Any, y: Any, batch_size: int, epochs: int, verbose: str | int, callbacks: Sequence[Callback],
-        validation_split: float, validation_data: Any, shuffle: bool, class_weight: Mapping[int, float] | None,
-        sample_weight: Any, initial_epoch: int, last_batch: LastBatch, seed: int,
-    ) -> History:  # fmt: skip
-        self._check_trainable()
-        x, y = self._ordered(x, y)
-        if validation_split and (isinstance(x, Batches) or validation_data is not None):
-            message = (
-                "validation_split cuts arrays. Received: a loader, or validation_data as well. Use validation_data."
-            )
-            raise ValueError(message)
-        self._prepare(x, y)
-        if validation_split and y is not None:
-            (x, y, sample_weight), validation_data = split_off(
-                x, y, sample_weight, validation_split, len(self._inputs), len(self._outputs)
-            )
-        source = self._source(x, y, sample_weight, batch_size, last_batch, class_weight)
-        validation = None if validation_data is None else self._validation(validation_data, batch_size)
-        history = History()
-        params: dict[str, Any] = {
-            "epochs": epochs, "steps": len(source), "verbose": verbose, "shuffle": shuffle,
-            "batch_size": None if isinstance(x, Batches) else batch_size, "last_batch": last_batch,
-            "seed": seed,
-        }  # fmt: skip
-        self.stop_training = False
-        self._position = (initial_epoch, 0)
-        with Callbacks([*callbacks, history, *progress(verbose)], self, params) as everyone:
-            everyone("on_train_begin")
-            # Training that was stopped within an epoch and then resumed still has to end that epoch.
-            while self._position[0] < epochs and (self._position[1] or not self.stop_training):
-                self._train_epoch(source, validation, everyone, shuffle, seed)
-            everyone("on_train_end")
-        return history
 
     def _train_epoch(
         self, source: Source, validation: Source | None, callbacks: Callbacks, shuffle: bool, seed: int
@@ -272,141 +248,17 @@ class Model(Network):
         rates = [optimizer.rate(taken + k) for k in range(run.steps)]
         return self._engine.train_many(run.feed, run.arrays, totals, run.index, rates)
 
-    def train_on_batch(self, x: Any, y: Any, sample_weight: Any = None) -> dict[str, Any]:
-        """One training step; returns the logs of this batch, as they were before the step."""
+    def train_on_batch(
+        self, x: Any, y: Any, sample_weight: Any = None, class_weight: Mapping[int, float] | None = None, *,
+        return_dict: bool = False,
+    ) -> Any:  # fmt: skip
+        """One training step; returns loss and metrics of this batch before the step, as `evaluate` gives them."""
         objective, _ = self._compiled()
         self._check_trainable()
         x, y = self._ordered(x, y)
         self._prepare(x, y)
-        feed, arrays = self._standardizer(objective).batch(x, y, sample_weight)
-        return self._logs(self._train_run(Run(feed, arrays), {}))
-
-    def evaluate(
-        self, x: Any, y: Any = None, batch_size: int = 32, sample_weight: Any = None, *, verbose: int = 0,
-        return_dict: bool = False, callbacks: Sequence[Callback] = (),
-    ) -> Any:  # fmt: skip
-        """Loss and metrics on given data.
-
-        Args:
-            x: Inputs or a loader, as in `fit`.
-            y: Labels; None with a loader.
-            batch_size: Samples in a step.
-            sample_weight: Weight of each sample.
-            verbose: 1 prints the result.
-            return_dict: Whether the result is a dictionary by name, such as {"loss": 0.3, "accuracy": 0.9}.
-            callbacks: Callbacks, whose methods that begin with `on_test` are called.
-
-        Returns:
-            As in Keras: the loss, or a list [loss, metric, ...] if there are metrics, in the order in which `fit`
-            logs them, or the dictionary.
-        """
-        self._compiled()
-        check_counts(batch_size=batch_size)
-        x, y = self._ordered(x, y)
-        self._prepare(x, y)
-        source = self._source(x, y, sample_weight, batch_size, "keep")
-        with Callbacks(callbacks, self, {"steps": len(source), "verbose": verbose}) as everyone:
-            logs = self._evaluate(source, everyone)
-        if verbose:
-            print(" - ".join(f"{k}: {v:.4f}" for k, v in logs.items() if isinstance(v, float)))
-        values = list(logs.values())
-        return logs if return_dict else values if len(values) > 1 else values[0]
-
-    def _evaluate(self, source: Source, callbacks: Callbacks) -> dict[str, Any]:
-        callbacks("on_test_begin")
-        totals: Totals = {}
-        at_once = 1 if callbacks.watch("test") else self.backend.steps_at_once
-        for batch, run in enumerate(source.runs(shuffle=False, seed=0, epoch=0, longest=at_once)):
-            callbacks("on_test_batch_begin", batch)
-            totals = self._engine.evaluate_many(run.feed, run.arrays, totals, run.index, run.steps)
-            if callbacks.watch("test"):  # the next step may overwrite the totals
-                callbacks("on_test_batch_end", batch, self._logs(totals))
-        logs = self._logs(totals)
-        callbacks("on_test_end", logs)
-        return logs
-
-    def predict(self, x: Any, batch_size: int = 32, *, callbacks: Sequence[Callback] = ()) -> Any:
-        """Outputs for given inputs, batch by batch.
-
-        Args:
-            x: Inputs, or a loader: an iterable of inputs, or of tuples (x, y) of which y is not used. It keeps the
-                order of the data: one that is known to shuffle is refused.
-            batch_size: Samples in a step; a loader has its own.
-            callbacks: Callbacks, whose methods that begin with `on_predict` are called.
-
-        Returns:
-            Array of the kind that x is, NumPy for lists; a list of them for several outputs.
-        """
-        check_counts(batch_size=batch_size)
-        x, _ = self._ordered(x)
-        self._prepare(x)
-        standardizer, backend = self._standardizer(), self.backend
-        parts: list[list[Array]] = [[] for _ in self._outputs]
-        first: Any = None
-        with Callbacks(callbacks, self, {"batch_size": batch_size}) as everyone:
-            everyone("on_predict_begin")
-            for batch, (given, run) in enumerate(prediction_runs(x, standardizer, batch_size)):
-                first = given[0] if first is None else first
-                everyone("on_predict_batch_begin", batch)
-                outputs = self._engine.predict(run.feed, run.arrays, run.index)
-                for part, made in zip(parts, outputs, strict=True):
-                    part.append(made if backend.owns(first) else backend.to_numpy(made))
-                everyone("on_predict_batch_end", batch, {"outputs": [part[-1] for part in parts]})
-            everyone("on_predict_end")
-        if first is None:
-            message = "There is at least one batch to predict. Received: an empty loader."
-            raise ValueError(message)
-        xp = backend.xp if backend.owns(first) else np
-        joined = [xp.concat(part, axis=0) for part in parts]  # new arrays, even of a single part
-        if not backend.owns(first) and array_api_compat.is_array_api_obj(first):
-            joined = [array_api_compat.array_namespace(first).asarray(array) for array in joined]
-        return joined[0] if self._one_output else joined
-
-    # Data and logs ------------------------------------------------------------------------------
-
-    def _ordered(self, x: Any, y: Any = None) -> tuple[Any, Any]:
-        """Inputs and labels by place, if they are given by name; loaders as such."""
-        if isinstance(x, Mapping):
-            x = by_place("inputs", x, [t.name or "" for t in self._inputs])
-        return as_data(x), by_place("labels", y, self.output_names) if isinstance(y, Mapping) else y
-
-    def _standardizer(
-        self, objective: Objective | None = None, class_weight: Mapping[int, float] | None = None
-    ) -> Standardizer:
-        inputs, outputs = ([t.sample_shape for t in tensors] for tensors in (self._inputs, self._outputs))
-        losses, metrics = ((), ()) if objective is None else (objective.losses, objective.metrics)
-        return Standardizer(self.backend, self._engine.dtype, inputs, outputs, losses, class_weight, metrics=metrics)
-
-    def _source(
-        self, x: Any, y: Any, weight: Any, batch_size: int, last_batch: LastBatch,
-        class_weight: Mapping[int, float] | None = None,
-    ) -> Source:  # fmt: skip
-        objective, _ = self._compiled()
-        standardizer = self._standardizer(objective, class_weight)
-        if isinstance(x, Batches):
-            if y is not None or weight is not None:
-                message = "A loader gives labels and sample weights itself. Received: a loader, and y or sample_weight."
-                raise ValueError(message)
-            return LoaderSource(standardizer, x.loader)
-        if y is None:
-            message = "Arrays come with labels: pass y as well, or a loader of (x, y). Received: y=None."
-            raise ValueError(message)
-        return ArraySource(standardizer, x, y, weight, batch_size=batch_size, last_batch=last_batch)
-
-    def _validation(self, data: Any, batch_size: int) -> Source:
-        data = as_data(data)
-        if isinstance(data, Batches):
-            return self._source(data, None, None, batch_size, "keep")
-        if not isinstance(data, tuple | list) or len(data) not in (2, 3):
-            message = f"validation_data is (x, y), (x, y, sample_weight) or a loader. Received: {type(data).__name__}."
-            raise ValueError(message)
-        x, y, weight = (*data, None)[:3]
-        return self._source(*self._ordered(x, y), weight, batch_size, "keep")
-
-    def _logs(self, totals: Mapping[str, Array]) -> dict[str, Any]:
-        """Metric values from their totals; waits for the device."""
-        objective, _ = self._compiled()
-        return objective.logs({name: self.backend.to_numpy(total) for name, total in totals.items()})
+        feed, arrays = self._standardizer(objective, class_weight).batch(x, y, sample_weight)
+        return _as_asked(self._logs(self._train_run(Run(feed, arrays), {})), return_dict)
 
     # Saving and resuming ------------------------------------------------------------------------
 
@@ -449,11 +301,11 @@ class Model(Network):
 
         save_weights(self, path)
 
-    def load_weights(self, path: Path) -> None:
+    def load_weights(self, path: Path, skip_mismatch: bool = False) -> None:
         """Read weights that `save_weights` or `save` wrote; see `minicnn.saving`."""
         from minicnn.saving import load_weights
 
-        load_weights(self, path)
+        load_weights(self, path, skip_mismatch)
 
     @classmethod
     def load(
@@ -469,15 +321,39 @@ class Model(Network):
         return load_model(path, backend=backend, custom_objects=custom_objects)
 
 
+def clone_model(model: Model) -> Model:
+    """A model of the same structure, with layers of its own and first weights; not compiled.
+
+    `copy.deepcopy(model)` keeps weights, optimizer and what was compiled.
+
+    Args:
+        model: The model, which stays as it is.
+    """
+    made = copy.deepcopy(model)
+    made._forget()
+    return made
+
+
+def _with_labels(data: Any) -> tuple[Any, Any, Any]:
+    """Inputs or a loader, labels and sample weights of `validation_data`."""
+    data = as_data(data)
+    if isinstance(data, Batches):
+        return data, None, None
+    if not isinstance(data, tuple | list) or len(data) not in (2, 3):
+        message = f"validation_data is (x, y), (x, y, sample_weight) or a loader. Received: {type(data).__name__}."
+        raise ValueError(message)
+    x, y, weight = (*data, None)[:3]
+    return x, y, weight
+
+
+def _validated(frequency: Any) -> Callable[[int], bool]:
+    """Whether an epoch, counted from 1, ends with a validation, by its number."""
+    if isinstance(frequency, Collection) and not isinstance(frequency, str):
+        epochs = set(frequency)
+        return lambda epoch: epoch in epochs
+    check_counts(validation_freq=frequency)
+    return lambda epoch: epoch % frequency == 0
+
+
 def _none() -> None:
     """No logs."""
-
-
-def _check_precision(precision: str, backend: Backend) -> None:
-    if precision not in backend.precisions:
-        message = (
-            f"The {backend.name} backend computes in {', '.join(backend.precisions)}. Received: "
-            f"precision={precision!r}. Choose one of them, or another backend."
-        )
-        raise ValueError(message)
-    backend.asarray(np.zeros(()), PRECISIONS[precision].dtype)  # JAX refuses float64 unless its 64-bit mode is on

@@ -14,8 +14,9 @@ import numpy as np
 from minicnn.backends.base import Backend
 from minicnn.initializers import Initializer, generator
 from minicnn.layers.graph import Graph
-from minicnn.layers.layer import Layer, Shape, Weight
+from minicnn.layers.layer import Layer, Shape
 from minicnn.layers.symbolic import SymbolicTensor
+from minicnn.layers.weight import Weight
 from minicnn.loop.adapters import host, numeric
 from minicnn.loop.executor import Engine
 from minicnn.loop.objective import Objective
@@ -39,8 +40,9 @@ class Network(Graph):
         seed: int = 0,
         name: str | None = None,
     ) -> None:
+        Layer.__init__(self, name=name)
         self._set_up(backend, seed)
-        self._connect(inputs, outputs, name)
+        self._connect(inputs, outputs)
 
     def _set_up(self, backend: str | Backend | None, seed: int) -> None:
         """Set what does not depend on the layers."""
@@ -49,6 +51,7 @@ class Network(Graph):
         self.optimizer: Optimizer | None = None
         self.precision = "float32"
         self._objective: Objective | None = None
+        self._draws = 0  # predictions so far
         self._engine = self._new_engine(backend)
         self._paths: dict[Weight, str] = {}
         # Whether each layer was trainable when the model was compiled; None is the model, which else would hold itself.
@@ -58,13 +61,15 @@ class Network(Graph):
         known = weakref.ref(self)  # else the model would live, with its memory, until Python looks for cycles
         return Engine(lambda kind, feed: cast(Network, known())._program_of(kind, feed)[0], backend)
 
-    def _connect(self, inputs: Any, outputs: Any, name: str | None) -> None:
-        super().__init__(inputs, outputs, name=name)
+    def _connect(self, inputs: Any, outputs: Any) -> None:
+        self._wire(inputs, outputs)
         self._weights: dict[str, Weight]
+        self._paths.clear()
         _, self._weights = self._program_of("predict", self._feed(1))
         for path, weight in self._weights.items():
             if weight.cell.value is None:  # else another model made of the layer has numbers for it
                 weight.cell.put(partial(_first, weight.initializer, weight.shape, self.seed, path))
+        self._engine.reset(self._engine.dtype, ())  # of a Sequential that had fewer or more layers
         self._engine.adopt({path: weight.cell for path, weight in self._weights.items()})
         self.built = True
         if self._objective is not None:
@@ -108,17 +113,20 @@ class Network(Graph):
         return shapes[0] if self._one_output else shapes
 
     def count_params(self, *, trainable: bool | None = None) -> int:
-        """Number of weights: all, or those that are (not) trainable; those of frozen layers are not."""
+        """Number of weights: all, or those that are (not) trainable; those of frozen layers are not.
+
+        Raises:
+            RuntimeError: If the model is not built.
+        """
         trained = self._trainable_paths() if trainable is not None else []
         return sum(math.prod(w.shape) for p, w in self._weights.items() if trainable in (None, p in trained))
 
     def _trainable_paths(self) -> list[str]:
         """Paths of the weights that training changes, once the model is compiled as it is now."""
-        self.layers  # noqa: B018  # a model that is not built has none, and says so
         return [v.name for v in self._program_of("predict", self._feed(1))[0].inputs if v.kind == "parameter"]
 
     def get_weights(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Copies of all weights by path, such as "conv2d/kernel"."""
+        """Copies of all weights by path, such as "conv2d/kernel"; `set_weights` takes them."""
         return {path: self._engine.get(path) for path in self._weights}
 
     def set_weights(self, weights: Mapping[str, Any]) -> None:
@@ -126,8 +134,16 @@ class Network(Graph):
 
         Raises:
             ValueError: If a path is unknown or a shape differs; then nothing is changed.
-            TypeError: If an array is on another device or does not hold numbers; then nothing is changed.
+            TypeError: If it is no mapping, or an array is on another device or does not hold numbers; then nothing is
+                changed.
         """
+        if not isinstance(weights, Mapping):
+            message = (
+                "set_weights of a model takes a dictionary of arrays by path, as get_weights gives it. Received: "
+                f"{type(weights).__name__}. dict(zip(model.get_weights(), arrays)) makes one of arrays in the model's "
+                "order; a layer's set_weights takes a list."
+            )
+            raise TypeError(message)
         new = {path: self._host(numeric(array, "Weights")) for path, array in weights.items()}
         for path, array in new.items():
             if path not in self._weights or array.shape != self._weights[path].shape:
@@ -144,15 +160,25 @@ class Network(Graph):
         own = self._engine.decided and self.backend.owns(array)
         return (self.backend.to_numpy(array) if own else host(array)).astype(self._engine.dtype)
 
+    def _forget(self) -> None:
+        """Begin anew: with first weights, as if nothing had been compiled or trained."""
+        self.optimizer, self._objective = None, None
+        self._noted.clear()
+        weights: dict[str, Weight] = vars(self).get("_weights", {})
+        self._engine.reset("float32", weights)
+        self.precision = "float32"
+        for path, weight in weights.items():
+            weight.cell.put(partial(_first, weight.initializer, weight.shape, self.seed, path))
+
     # Programs -----------------------------------------------------------------------------------
 
     def _feed(self, batch: int) -> Feed:
-        x = tuple(Spec((batch, *t.sample_shape), t.dtype) for t in self._inputs)
+        x = tuple(Spec((batch, *t.trial()), t.dtype) for t in self._inputs)
         y: tuple[Spec, ...] = ()
         if self._objective is not None:
             y = tuple(
-                Spec((batch, *t.sample_shape[:-1]), "int32") if loss.integer_labels
-                else Spec((batch, *t.sample_shape), self._engine.dtype)
+                Spec((batch, *t.trial()[:-1]), "int32") if loss.integer_labels
+                else Spec((batch, *t.trial()), self._engine.dtype)
                 for t, loss in zip(self._outputs, self._objective.losses, strict=True)
             )  # fmt: skip
         return Feed(batch, x, y)

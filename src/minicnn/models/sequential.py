@@ -39,8 +39,8 @@ class Sequential(Model):
         seed: int = 0,
         name: str | None = None,
     ) -> None:
-        self._set_up(backend, seed)
         Layer.__init__(self, name=name)
+        self._set_up(backend, seed)
         given = list(layers) if isinstance(layers, Iterable) else [layers, None]
         self._stack = [layer for layer in given if isinstance(layer, Layer)]
         starts = given[:1] if given and isinstance(given[0], SymbolicTensor) else []
@@ -50,8 +50,55 @@ class Sequential(Model):
                 f"{', '.join(type(v).__name__ for v in given) if isinstance(layers, Iterable) else layers!r}."
             )
             raise TypeError(message)
-        if starts:
-            self._chain(starts[0])
+        self._begin(*(t for t in starts if isinstance(t, SymbolicTensor)))
+
+    def _begin(self, start: SymbolicTensor | None = None) -> None:
+        """Build, if it is known of what: of the tensor, or of what a model in the first place takes."""
+        first = self._stack[0] if self._stack else None
+        if start is None and isinstance(first, Graph) and first.built and len(first.inputs) == 1:
+            start = Input(first.inputs[0].sample_shape, dtype=first.inputs[0].dtype)
+        if start is not None:
+            self._chain(start)
+
+    @property
+    def layers(self) -> list[Layer]:
+        """The layers, in the order in which they run."""
+        return list(dict.fromkeys(self._stack))
+
+    def add(self, layer: Layer | SymbolicTensor) -> None:
+        """Put a layer at the end; the first may be `Input(...)`. A compiled model begins with new optimizer state.
+
+        Raises:
+            TypeError: If it is something else.
+            ValueError: If it does not fit what is there, or it is an Input that is not the first; nothing is changed.
+        """
+        if isinstance(layer, SymbolicTensor) and not self._stack and not self.built:
+            self._chain(layer)
+            return
+        if not isinstance(layer, Layer):
+            message = f"add takes a layer, or first of all Input(...). Received: {layer!r}."
+            raise TypeError(message)
+        if self.built:
+            self._connect(self._inputs[0], layer(self._outputs[0]))
+            self._stack.append(layer)
+        else:
+            self._stack.append(layer)
+            if len(self._stack) == 1:
+                self._begin()
+
+    def pop(self) -> Layer:
+        """Take the last layer away, and return it. A compiled model begins with new optimizer state.
+
+        Raises:
+            ValueError: If there is none.
+        """
+        if not self._stack:
+            message = "pop takes a layer away. Received: pop of a Sequential without layers. Add one first."
+            raise ValueError(message)
+        layer = self._stack.pop()
+        if self.built:
+            self._connect(self._inputs[0], self._calls[-1].inputs[0])
+        return layer
 
     @property
     def output_names(self) -> list[str]:
@@ -97,7 +144,7 @@ class Sequential(Model):
         try:
             for layer in self._stack:
                 end = layer(end)
-            self._connect(start, end, self.name)
+            self._connect(start, end)
         except Exception:  # another shape may fit: what this one has built must not stand in its way
             for layer, before in zip(self._stack, built, strict=True):
                 layer.built = before

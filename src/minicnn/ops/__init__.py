@@ -58,7 +58,7 @@ from minicnn.ops.reduction import argmax, broadcast_to, max, max_gradient, mean,
 from minicnn.ops.shapes import reshape
 from minicnn.ops.strategies import unrolled as unrolled  # it states what convolutions cost
 from minicnn.ops.updates import adam_update, momentum_update, rmsprop_update, sgd_update
-from minicnn.program.graph import OPERATORS as _OPERATORS
+from minicnn.program.operators import OPERATORS as _OPERATORS
 
 __all__ = [
     "REGISTRY", "Body", "Cost", "Primitive", "Step", "abs", "adam_update", "add", "argmax", "as_float",

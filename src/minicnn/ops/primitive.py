@@ -111,6 +111,9 @@ class Primitive:
                 f"Received: {sorted(attrs)} (unknown: {unknown}, missing: {missing})."
             )
             raise TypeError(message)
+        symbolic = next((a for a in args if hasattr(a, "apply_primitive")), None)
+        if symbolic is not None:
+            return symbolic.apply_primitive(self.name, args, attrs)
         program = next((a.program for a in args if isinstance(a, Value)), None)
         if program is None:
             message = (

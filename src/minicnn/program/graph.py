@@ -12,6 +12,7 @@ import numpy as np
 
 from minicnn.program.drawing import dot, mermaid
 from minicnn.program.memory import MemoryPlan, plan
+from minicnn.program.operators import Operators
 from minicnn.program.printing import table
 
 if TYPE_CHECKING:
@@ -30,9 +31,6 @@ ITEMSIZE = {
 # More nodes than this are a mistake, such as a pooling to an output of 300,000 places: ResNet-152 trains with 3,000.
 MOST_NODES = 50_000
 MOST_CONSTANT_BYTES = 1 << 28  # of all constants together
-
-# What Python's operators on Values emit, by the names of the primitives: `minicnn.ops` enters them.
-OPERATORS: dict[str, Callable[..., Value]] = {}
 
 # What a node's results are, by the phase that computes them.
 _KIND_OF_PHASE: dict[Phase, Kind] = {"forward": "activation", "backward": "gradient", "update": "update"}
@@ -64,7 +62,7 @@ class Spec:
         return f"{self.dtype}[{','.join(map(str, self.shape))}]"
 
 
-class Value:
+class Value(Operators):
     """One array of a Program: an input, a constant, or a result of a node.
 
     Values support Python's arithmetic operators and static indexing; each emits a node into the
@@ -72,7 +70,6 @@ class Value:
     """
 
     __slots__ = ("data", "kind", "name", "node", "program", "spec")
-    __array_ufunc__ = None  # numpy_array * value asks Value.__rmul__ instead of looping over elements
 
     def __init__(
         self,
@@ -128,42 +125,6 @@ class Value:
             "Use ops.where for an elementwise choice."
         )
         raise TypeError(message)
-
-    def __add__(self, other: Any) -> Value:
-        return OPERATORS["add"](self, other)
-
-    def __radd__(self, other: Any) -> Value:
-        return OPERATORS["add"](other, self)
-
-    def __sub__(self, other: Any) -> Value:
-        return OPERATORS["subtract"](self, other)
-
-    def __rsub__(self, other: Any) -> Value:
-        return OPERATORS["subtract"](other, self)
-
-    def __mul__(self, other: Any) -> Value:
-        return OPERATORS["multiply"](self, other)
-
-    def __rmul__(self, other: Any) -> Value:
-        return OPERATORS["multiply"](other, self)
-
-    def __truediv__(self, other: Any) -> Value:
-        return OPERATORS["divide"](self, other)
-
-    def __rtruediv__(self, other: Any) -> Value:
-        return OPERATORS["divide"](other, self)
-
-    def __pow__(self, other: Any) -> Value:
-        return OPERATORS["power"](self, other)
-
-    def __neg__(self) -> Value:
-        return OPERATORS["negative"](self)
-
-    def __matmul__(self, other: Any) -> Value:
-        return OPERATORS["matmul"](self, other)
-
-    def __getitem__(self, key: Any) -> Value:
-        return OPERATORS["getitem"](self, key)
 
 
 @dataclass(eq=False)

@@ -45,7 +45,7 @@ def inverted_residual(x: SymbolicTensor, filters: int, strides: int, expansion: 
     """1x1 expansion, depthwise 3x3, 1x1 projection without activation; plus x where the shape is the same."""
     y = x
     if expansion != 1:
-        hidden = x.sample_shape[-1] * expansion
+        hidden = x.trial()[-1] * expansion
         y = conv_norm(x, hidden, 1, activation="relu6", name=f"{name}_expand")
     depthwise = DepthwiseConv2D(
         3, strides, 1, use_bias=False, depthwise_initializer=HE_DEPTHWISE, name=f"{name}_depthwise"

@@ -46,7 +46,7 @@ def bottleneck(x: SymbolicTensor, filters: int, strides: int, name: str) -> Symb
 def _join(y: SymbolicTensor, x: SymbolicTensor, strides: int, name: str) -> SymbolicTensor:
     """ReLU of the sum; a 1x1 convolution brings x to the shape of y where it must."""
     if x.shape != y.shape:
-        x = conv_norm(x, y.sample_shape[-1], 1, strides=strides, activation=None, name=f"{name}_shortcut")
+        x = conv_norm(x, y.trial()[-1], 1, strides=strides, activation=None, name=f"{name}_shortcut")
     y = Add(name=f"{name}_add")([y, x])
     return Activation("relu", name=f"{name}_relu")(y)
 

@@ -53,7 +53,7 @@ def worst_difference(model: Model, oracle: Model) -> tuple[float, str]:
         x = (rng.integers(0, 100, (BATCH, *shape)) + 30 * y[:, None, None, None]).astype("uint8")
         before, state = oracle.get_weights(), oracle.get_state()
         model.set_state(state)
-        found, expected = (m.train_on_batch(x, y)["loss"] for m in (model, oracle))
+        found, expected = (m.train_on_batch(x, y, return_dict=True)["loss"] for m in (model, oracle))
         worst = max(worst, (abs(found - expected) / (1e-3 * abs(expected) + 1e-6), f"loss of step {step}"))
         if step % 5:
             continue

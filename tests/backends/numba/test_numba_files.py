@@ -168,7 +168,7 @@ PROGRAM = """
 
     model = Sequential([Input((5,)), Dense(3, "tanh")], backend=backend_class("numba")(threads=1), seed=1)
     model.compile("sgd", "mse")
-    print([float(model.train_on_batch(np.ones((17, 5)), np.ones((17, 3)))["loss"]) for _ in range(3)])
+    print([float(model.train_on_batch(np.ones((17, 5)), np.ones((17, 3)), return_dict=True)["loss"]) for _ in range(3)])
 """
 
 
@@ -205,7 +205,9 @@ def test_with_the_jit_switched_off(tmp_path: Path) -> None:
     losses = [float(n) for n in out.strip(" []\n").split(",")]
     model = Sequential([Input((5,)), Dense(3, "tanh")], backend="numpy", seed=1)
     model.compile("sgd", "mse")
-    expected = [float(model.train_on_batch(np.ones((17, 5)), np.ones((17, 3)))["loss"]) for _ in range(3)]
+    expected = [
+        float(model.train_on_batch(np.ones((17, 5)), np.ones((17, 3)), return_dict=True)["loss"]) for _ in range(3)
+    ]
     assert losses == pytest.approx(expected, rel=1e-5)
 
 

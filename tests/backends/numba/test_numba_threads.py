@@ -30,7 +30,7 @@ def backend(threads: int) -> Any:
 
 def train(model: Any, steps: int) -> list[float]:
     x, y = digits(40)
-    return [float(np.asarray(model.train_on_batch(x, y)["loss"])) for _ in range(steps)]
+    return [float(np.asarray(model.train_on_batch(x, y, return_dict=True)["loss"])) for _ in range(steps)]
 
 
 # How many -----------------------------------------------------------------------------------------

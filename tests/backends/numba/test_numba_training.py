@@ -23,7 +23,7 @@ def backend(threads: int) -> Any:
 
 def train(model: Model, steps: int) -> list[float]:
     x, y = digits(23)
-    return [float(np.asarray(model.train_on_batch(x, y)["loss"])) for _ in range(steps)]
+    return [float(np.asarray(model.train_on_batch(x, y, return_dict=True)["loss"])) for _ in range(steps)]
 
 
 def test_a_hundred_steps_agree_with_numpy() -> None:

@@ -100,7 +100,7 @@ class Layers:
         if self._peer:
             loss, _ = self._torch()
             return float(loss(*self._torch_batch()).detach())
-        return float(self._model.train_on_batch(self._x, self._y)["loss"])
+        return float(self._model.train_on_batch(self._x, self._y, return_dict=True)["loss"])
 
     def parts(self, iterations: int) -> tuple[Seconds, str]:
         """Seconds of each iteration by phase and part, and what was timed: "nodes", "merged" ones, or each "apart"."""

@@ -159,7 +159,7 @@ class Runner:
     def _step(self) -> float:
         x, y = self._batch
         if not self._peer:
-            return float(self._model.train_on_batch(x, y)["loss"])
+            return float(self._model.train_on_batch(x, y, return_dict=True)["loss"])
         import torch
 
         self._optimizer.zero_grad()

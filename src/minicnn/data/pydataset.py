@@ -1,0 +1,39 @@
+"""PyDataset: batches by number, as in Keras."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+
+class PyDataset:
+    """Base class of data sets that give whole batches by number; the name and the methods are Keras's.
+
+    A subclass says in `__len__` how many batches there are, and gives each in `__getitem__` as (x, y) or
+    (x, y, sample_weight). `fit` shuffles the order of the batches, by its seed and the same on every backend, unless
+    shuffle=False. For batches that background threads make ready see `Loader`.
+
+    Example:
+        >>> class Squares(PyDataset):
+        ...     def __len__(self):
+        ...         return 2
+        ...     def __getitem__(self, index):
+        ...         return [[index]], [[index**2]]
+        >>> list(Squares())
+        [([[0]], [[0]]), ([[1]], [[1]])]
+    """
+
+    def __len__(self) -> int:
+        """Number of batches."""
+        raise NotImplementedError
+
+    def __getitem__(self, index: int) -> Any:
+        """The batch of a number, from 0."""
+        raise NotImplementedError
+
+    def on_epoch_end(self) -> None:
+        """After an epoch, when all batches have been given."""
+
+    def __iter__(self) -> Iterator[Any]:
+        """The batches in their order."""
+        return (self[i] for i in range(len(self)))

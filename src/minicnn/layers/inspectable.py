@@ -1,0 +1,149 @@
+"""What can be asked of a layer: its name, its weights and their numbers, and what it was called on."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from minicnn.layers.configured import Configured
+from minicnn.layers.weight import Weight
+from minicnn.names import snake_case
+
+HostArray = np.ndarray[Any, Any]
+
+
+class Inspectable(Configured):
+    """A layer as far as it is asked, not computed with; see `Layer`."""
+
+    _name: str | None = None  # as given
+    _found_as: str | None = None  # in the first model made of it
+    _callers: tuple[weakref.ref[Any], ...] = ()  # its calls on symbolic tensors
+
+    @property
+    def name(self) -> str:
+        """The name that was given, else that in the first model made of the layer, else that of its class.
+
+        Models number layers of one class each for itself: see `Graph.layer_name`.
+        """
+        return self._name or self._found_as or self._default_name
+
+    @name.setter
+    def name(self, name: str | None) -> None:
+        self._name = name
+
+    @property
+    def _default_name(self) -> str:
+        """What models call a layer without a name, with a number from the second on."""
+        return snake_case(type(self).__name__)
+
+    # Weights ------------------------------------------------------------------------------------
+
+    @property
+    def weights(self) -> list[Weight]:
+        """The weights of the layer, then those of the layers within; those of a layer that train come first."""
+        return list(self._weights_within(self._trainable))
+
+    @property
+    def trainable_weights(self) -> list[Weight]:
+        """The weights that training changes."""
+        return [weight for weight, trained in self._weights_within(self._trainable).items() if trained]
+
+    @property
+    def non_trainable_weights(self) -> list[Weight]:
+        """The weights that training does not change, or that the layer assigns itself."""
+        return [weight for weight, trained in self._weights_within(self._trainable).items() if not trained]
+
+    def _weights_within(self, trainable: bool) -> dict[Weight, bool]:
+        """Each weight, and whether training changes it."""
+        held = list(_flat(self._held()))
+        own = [part for part in held if isinstance(part, Weight)]
+        found = {weight: trainable and weight.trainable for weight in sorted(own, key=lambda w: not w.trainable)}
+        for layer in held:
+            if isinstance(layer, Inspectable):
+                for weight, trained in layer._weights_within(trainable and layer._trainable).items():
+                    found[weight] = found.get(weight, False) or trained
+        return found
+
+    def _held(self) -> list[Any]:
+        """Where sublayers and weights may be."""
+        return list(vars(self).values())
+
+    def count_params(self) -> int:
+        """Number of weights."""
+        return sum(math.prod(weight.shape) for weight in self.weights)
+
+    def get_weights(self) -> Any:
+        """Copies of the numbers of all `weights`, in their order, as in Keras; a model gives them by path."""
+        return [weight.numpy() for weight in self.weights]
+
+    def set_weights(self, weights: Any) -> None:
+        """Replace the numbers of all `weights`, in their order, in every model made of the layer.
+
+        Raises:
+            TypeError: If it is no list of arrays.
+            ValueError: If their number or a shape differs; then nothing is changed.
+        """
+        if not isinstance(weights, Sequence) or isinstance(weights, str):
+            message = (
+                "set_weights of a layer takes a list of arrays, in the order of its weights. Received: "
+                f"{type(weights).__name__}. A model takes a dictionary by path."
+            )
+            raise TypeError(message)
+        arrays, own = [np.asarray(array) for array in weights], self.weights
+        if [array.shape for array in arrays] != [weight.shape for weight in own]:
+            message = (
+                f"set_weights of a layer takes an array of each weight's shape: "
+                f"{', '.join(f'{w.name} {w.shape}' for w in own) or 'none, as it has no weights yet'}. Received: "
+                f"{', '.join(str(array.shape) for array in arrays) or 'none'}."
+            )
+            raise ValueError(message)
+        for weight, array in zip(own, arrays, strict=True):
+            weight.put(array)
+
+    # Calls --------------------------------------------------------------------------------------
+
+    @property
+    def input(self) -> Any:
+        """The symbolic tensor, or the list of them, that the layer was called on.
+
+        Raises:
+            AttributeError: If it was called on none, or more than once.
+        """
+        call = self._only_call("input")
+        return call.inputs if call.as_list else call.inputs[0]
+
+    @property
+    def output(self) -> Any:
+        """The symbolic tensor that the layer made, or the list of them: where other layers may go on.
+
+        Raises:
+            AttributeError: If it was called on none, or more than once.
+        """
+        return self._only_call("output").result
+
+    def _only_call(self, what: str) -> Any:
+        calls = [call for call in (known() for known in self._callers) if call is not None]
+        if len(calls) != 1:
+            message = (
+                f"{what} is that of the one call of a layer on symbolic tensors. Received: {len(calls)} calls of "
+                f"{self.name!r}. Keep the tensor that the call gives."
+            )
+            raise AttributeError(message)
+        return calls[0]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For `copy.deepcopy` and pickle: calls belong to the models that were made of them."""
+        return {key: value for key, value in vars(self).items() if key != "_callers"}
+
+
+def _flat(held: Any) -> Iterator[Any]:
+    """What is in lists, tuples and dictionaries, at any depth."""
+    for part in held.values() if isinstance(held, Mapping) else held:
+        if isinstance(part, list | tuple | dict):
+            yield from _flat(part)
+        else:
+            yield part
