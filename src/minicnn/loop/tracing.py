@@ -16,7 +16,7 @@ from minicnn.losses import Loss
 from minicnn.optimizers import Optimizer
 from minicnn.program.autodiff import gradients
 from minicnn.program.graph import Program, Spec, Value
-from minicnn.program.passes import lower_precision, optimize, pool_before_relu
+from minicnn.program.passes import lower_precision, optimize, pool_before_relu, shorten_images
 
 StepKind = Literal["train", "evaluate", "predict"]
 
@@ -106,6 +106,7 @@ def trace_step(
         if kind == "train" and optimizer is not None:
             _train(program, trace, loss, optimizer)
     if precision.products:
+        shorten_images(program, precision.products)
         lower_precision(program, precision.products, keep=METRICS)  # counts stay exact
     return optimize(program), trace.declared
 
