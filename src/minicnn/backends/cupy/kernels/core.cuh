@@ -114,10 +114,25 @@ template <bool aligned, class T, class U> DEVICE void load_four(const Widened<U>
   load_four<aligned>(Plain<U>{x.p}, i, v);
 }
 
+// Whether elements of an array lie in memory as numbers of type U, and where element i does.
+template <class U, class F> struct InMemory { static constexpr bool value = false; };
+template <class U> struct InMemory<U, const Widened<U>> {
+  static constexpr bool value = true;
+  static DEVICE const U* at(const Widened<U>& x, uint32 i) { return x.p + i; }
+};
+
 // An array as rows of COLUMNS elements.
 template <int COLUMNS, class F> struct Matrix {
+  // Whether eight neighbours, from a multiple of 8 on, are in memory as numbers of type U.
+  template <class U> static constexpr bool eights() { return COLUMNS % 8 == 0 && InMemory<U, F>::value; }
+  template <class U> DEVICE const U* at(uint32 r, uint32 c) const { return InMemory<U, F>::at(x, r * COLUMNS + c); }
   F x;
   DEVICE auto operator()(uint32 r, uint32 c) const { return x(r * COLUMNS + c); }
+};
+
+template <class U, class M> struct MatrixEights { static constexpr bool value = false; };
+template <class U, int COLUMNS, class F> struct MatrixEights<U, Matrix<COLUMNS, F>> {
+  static constexpr bool value = Matrix<COLUMNS, F>::template eights<U>();
 };
 
 // Columns c .. c + 3 of row r; by one load, if c and the number of columns are multiples of 4 and they lie in memory.
