@@ -83,13 +83,14 @@ class Plan:
         if reason is not None:
             self._add(FusionGroup([node], reference=reason))
             return
-        # What is stored in 16 bits is widened by whoever reads it.
-        if self.fuse and not widens(node) and self._append(node):
+        # What is stored in 16 bits is widened by whoever reads it, and terms of a sum are made where they are added.
+        late = widens(node) or self._only_summed(node)
+        if self.fuse and not late and self._append(node):
             return
         if self.fuse and self._is_virtual(node):
             self.virtual.add(id(node.outputs[0]))
             return
-        if self.fuse and widens(node) and self._append(node):
+        if self.fuse and late and self._append(node):
             return
         group = FusionGroup([node])
         if self.tiled and node.op.name in TILED:
@@ -103,6 +104,14 @@ class Plan:
         for node in group.nodes:
             for value in node.outputs:
                 self._group_of[id(value)] = len(self.groups) - 1
+
+    def _only_summed(self, node: Node) -> bool:
+        """Whether a sum alone reads a node, and others read what the node does, so that it is in memory anyway."""
+        y = node.outputs[0]
+        readers = self._readers.get(id(y), [])
+        if len(readers) != 1 or readers[0].op.name != "reduce_partial_sums" or not node.op.elementwise:
+            return False
+        return all(len(self._readers.get(id(self.root(v)), [])) > 1 for v in node.inputs if v.size == y.size)
 
     def _is_virtual(self, node: Node) -> bool:
         y = node.outputs[0]
