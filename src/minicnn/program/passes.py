@@ -91,7 +91,7 @@ _SUMS = frozenset({"sum", "mean", "conv2d_weight_gradient", "depthwise_conv2d_we
 
 
 def shorten_images(program: Program, dtype: str) -> int:
-    """Store images, which are activations of four axes that depend on the data, and their gradients in a shorter format.
+    """Store images and their gradients in a shorter format: what has four axes and depends on the data, but no sums.
 
     They are rounded where they would be stored anyway: not if all that reads them is one elementwise operation, which
     computes on what it is given, or a max-pooling whose windows do not overlap, of which the result is rounded.
@@ -131,9 +131,7 @@ def _is_elementwise(node: Node, x: Value) -> bool:
 
 def _pools_apart(node: Node) -> bool:
     attrs = node.attrs
-    return (
-        node.op.name == "max_pool2d" and attrs["kernel"] == attrs["strides"] and attrs["padding"] == ((0, 0), (0, 0))
-    )
+    return node.op.name == "max_pool2d" and attrs["kernel"] == attrs["strides"] and attrs["padding"] == ((0, 0), (0, 0))
 
 
 def lower_precision(program: Program, dtype: str, *, keep: str | None = None) -> int:

@@ -190,7 +190,10 @@ class Plan:
         widened = [
             r.node
             for key, r in inputs.items()
-            if key in self.virtual and key in direct and r.node is not None and widens(r.node)
+            if key in self.virtual
+            and key in direct
+            and r.node is not None
+            and widens(r.node)
             and id(r.node.inputs[0]) in own
         ]
         direct |= {id(n.inputs[0]) for n in widened}
