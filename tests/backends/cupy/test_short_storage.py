@@ -11,7 +11,7 @@ from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from backends.cupy.emulated import EmulatedBackend
-from backends.cupy.emulator import Emulated
+from backends.cupy.emulator import Emulated, needs_gxx
 from minicnn import Model, Sequential, layers, ops
 from minicnn.backends import get_backend
 from minicnn.backends._gpu.device import H200
@@ -22,6 +22,7 @@ from minicnn.optimizers import SGD
 from minicnn.program import Program, gradients
 from minicnn.program.passes import lower_precision, shorten_images
 
+pytestmark = needs_gxx
 Array = np.ndarray[Any, Any]
 
 
