@@ -151,7 +151,7 @@ def measure(
     batch, samples, steps = SIZES[study] if deep is None else (deep.batch, 20 * deep.batch, 64)
     if dry:
         batch = min(batch, 8)
-        samples, steps = 2 * batch, 2
+        samples, steps = 2 * batch, 16  # as a graph has
     rng, case = np.random.default_rng(0), deep or Case(())
     x = rng.integers(0, 256, (samples, *case.image)).astype("uint8")
     y = rng.integers(0, case.classes, samples).astype("int32")

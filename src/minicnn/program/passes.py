@@ -94,7 +94,8 @@ def shorten_images(program: Program, dtype: str) -> int:
     """Store images and their gradients in a shorter format: what has four axes and depends on the data, but no sums.
 
     They are rounded where they would be stored anyway: not if all that reads them is one elementwise operation, which
-    computes on what it is given, or a max-pooling whose windows do not overlap, of which the result is rounded.
+    computes on what it is given, a max-pooling whose windows do not overlap, of which the result is rounded, or what
+    flattens them for a dense layer.
 
     Args:
         program: Program in float32, with its backward nodes.
@@ -111,8 +112,10 @@ def shorten_images(program: Program, dtype: str) -> int:
         if node.phase == "update" or node.op.name in _SUMS or not any(id(v) in images for v in node.inputs):
             continue
         images.add(id(y))
+        if _scatters(node):
+            continue
         read = [n for n in readers.of(y) if n.op.name != "max_pool2d_gradient"]
-        passed_on = len(read) == 1 and (_is_elementwise(read[0], y) or _pools_apart(read[0]))
+        passed_on = len(read) == 1 and (_is_elementwise(read[0], y) or _pools_apart(read[0]) or _flattens(read[0]))
         if y.ndim == 4 and y.dtype == "float32" and read and not passed_on and id(y) not in needed:
             chosen |= {id(y)} if all(n.phase != "update" for n in read) else set()
 
@@ -127,6 +130,10 @@ def shorten_images(program: Program, dtype: str) -> int:
 
 def _is_elementwise(node: Node, x: Value) -> bool:
     return node.op.elementwise and node.outputs[0].shape == x.shape
+
+
+def _flattens(node: Node) -> bool:
+    return node.op.name == "reshape" and node.outputs[0].ndim != 4
 
 
 def _pools_apart(node: Node) -> bool:
