@@ -137,8 +137,16 @@ def _flattens(node: Node) -> bool:
 
 
 def _pools_apart(node: Node) -> bool:
-    attrs = node.attrs
-    return node.op.name == "max_pool2d" and attrs["kernel"] == attrs["strides"] and attrs["padding"] == ((0, 0), (0, 0))
+    return node.op.name == "max_pool2d" and _are_apart(node)
+
+
+def _scatters(node: Node) -> bool:
+    """Whether all elements of a gradient are such of dy, which are rounded already, or zeros."""
+    return node.op.name == "max_pool2d_gradient" and _are_apart(node)
+
+
+def _are_apart(node: Node) -> bool:
+    return bool(node.attrs["kernel"] == node.attrs["strides"] and node.attrs["padding"] == ((0, 0), (0, 0)))
 
 
 def lower_precision(program: Program, dtype: str, *, keep: str | None = None) -> int:
