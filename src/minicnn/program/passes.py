@@ -112,7 +112,7 @@ def shorten_images(program: Program, dtype: str) -> int:
         if node.phase == "update" or node.op.name in _SUMS or not any(id(v) in images for v in node.inputs):
             continue
         images.add(id(y))
-        if _scatters(node):
+        if scatters(node):
             continue
         read = [n for n in readers.of(y) if n.op.name != "max_pool2d_gradient"]
         passed_on = len(read) == 1 and (_is_elementwise(read[0], y) or _pools_apart(read[0]) or _flattens(read[0]))
@@ -140,7 +140,7 @@ def _pools_apart(node: Node) -> bool:
     return node.op.name == "max_pool2d" and _are_apart(node)
 
 
-def _scatters(node: Node) -> bool:
+def scatters(node: Node) -> bool:
     """Whether all elements of a gradient are such of dy, which are rounded already, or zeros."""
     return node.op.name == "max_pool2d_gradient" and _are_apart(node)
 

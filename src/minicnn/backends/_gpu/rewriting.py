@@ -16,7 +16,7 @@ from minicnn.ops.decompositions import decompose as decomposed
 from minicnn.ops.primitive import Array, Namespace, Primitive
 from minicnn.ops.windows import Axes
 from minicnn.program.graph import Node, Program, Spec, Value
-from minicnn.program.passes import PRODUCTS, remove_dead_nodes
+from minicnn.program.passes import PRODUCTS, remove_dead_nodes, scatters
 from minicnn.program.readers import Readers
 
 # Operations of this backend ---------------------------------------------------------------------------------
@@ -118,7 +118,8 @@ def _as_float32(operand: Value) -> Value:
     if made is None or made.op.name != "cast" or made.inputs[0].dtype != "float32":
         return ops.cast(operand, dtype="float32")
     before = made.inputs[0]
-    return ops.cast(operand, dtype="float32") if operand.ndim == 4 and before.node is not None else before
+    image = operand.ndim == 4 and before.node is not None and not scatters(before.node)
+    return ops.cast(operand, dtype="float32") if image else before
 
 
 def remember_maxima(program: Program) -> Program:
