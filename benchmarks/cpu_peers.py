@@ -76,6 +76,7 @@ CASES = {
     "mobilenet_v2": Case((), batch=128, **_DEEP),
     "squeezenet1_1": Case((), batch=64, **_DEEP),
 }
+DROPOUT = ("mobilenet_v2", "squeezenet1_1", "vgg11")  # networks that have some
 CANDIDATES = ("minicnn", "torch", "torch channels-last", "torch channels-last, tuned malloc", "jax")
 
 
@@ -164,26 +165,28 @@ def jax_loss(case: Case) -> Callable[[list[Any], Any, Any], Any]:
     return loss_of
 
 
+def deep(name: str, case: Case, backend: Any = None) -> Any:
+    """A network of the zoo in minicnn for the images of a case, without dropout, not compiled."""
+    from minicnn import layers, zoo
+
+    return zoo.get_model(
+        name,
+        num_classes=case.classes,
+        input_shape=case.image,
+        backend=backend,
+        preprocessing=[layers.Rescaling(1 / 255)],
+        input_dtype="uint8",
+        **({"dropout": 0.0} if name in DROPOUT else {}),
+    )
+
+
 def model_of(name: str, backend: Any = None) -> Any:
     """The network in minicnn, compiled."""
-    from minicnn import layers, zoo
     from minicnn.losses import SparseCategoricalCrossentropy
     from minicnn.optimizers import SGD
 
     case = CASES[name]
-    if case.layers:
-        model = sequential(case, backend)
-    else:
-        extra = {"dropout": 0.0} if name in ("mobilenet_v2", "squeezenet1_1") else {}
-        model = zoo.get_model(
-            name,
-            num_classes=case.classes,
-            input_shape=case.image,
-            backend=backend,
-            preprocessing=[layers.Rescaling(1 / 255)],
-            input_dtype="uint8",
-            **extra,
-        )
+    model = sequential(case, backend) if case.layers else deep(name, case, backend)
     loss = SparseCategoricalCrossentropy(from_logits=True)
     model.compile(SGD(case.rate, momentum=case.momentum), loss)
     return model

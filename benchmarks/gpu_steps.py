@@ -1,11 +1,19 @@
-"""Time of the training steps of the reference studies on one GPU, kernel by kernel, beside the whole.
+"""Time of training steps on one GPU: kernel by kernel beside its roof, by layer, the whole, and the host's work.
 
     python benchmarks/gpu_steps.py [--backend cupy|numba_cuda ...] [--precision NAME ...] [--shared KB] [--json FILE]
-                                   [study ...]
+                                   [--image N] [--classes N] [--batch N] [--dry] [NETWORK ...]
+
+Networks are the reference studies (mlp, platforms, kernels) and the deep ones of `gpu_peers.py` (resnet18, resnet50,
+mobilenet_v2, squeezenet1_1, vgg11), whose sizes can be chosen.
 
 Data are random uint8 images, which take the same time as real ones; `mlp_float` is `mlp` on images in float32, as its
 study has them. Times are medians, synchronised, on CUDA graphs. With --shared, blocks have at most so much shared
 memory, as they do on other GPUs: 99 KB on an RTX 30, 40 or 50.
+
+The roof of a kernel is the time that its bytes or its FLOPs take at the GPU's peaks. The host's work is how long a call
+that runs one step takes while the GPU is idle, and nothing is read. Results are written after each network.
+
+With --dry, kernels run on the CPU (tests/backends/cupy/emulated.py): to see that it works.
 """
 
 from __future__ import annotations
@@ -13,22 +21,33 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import cpu_peers
 import numpy as np
+from cpu_peers import Case
 
 from minicnn import Sequential, get_backend, layers
 from minicnn.backends._gpu.device import KB
+from minicnn.backends._gpu.planning import planned_launch
+from minicnn.backends._gpu.source import Source
 from minicnn.loop.adapters import as_data
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.optimizers import SGD
 
 
-def build(study: str, backend: Any, precision: str = "float32") -> Sequential:
-    """The network of a study, compiled."""
+def build(study: str, backend: Any, precision: str = "float32", deep: Case | None = None) -> Any:
+    """A network, compiled; a deep one for the images of a case."""
+    if deep is not None:
+        made = cpu_peers.deep(study, deep, backend)
+        loss = SparseCategoricalCrossentropy(from_logits=True)
+        made.compile(SGD(0.01, momentum=0.9), loss, ["accuracy"], precision=precision)
+        return made
     conv, dense, pool = layers.Conv2D, layers.Dense, layers.MaxPooling2D
     floats, scaled = [layers.Input((28, 28, 1))], [layers.Input((28, 28, 1), dtype="uint8"), layers.Rescaling(1 / 255)]
     mlp = [layers.Flatten(), dense(10, "relu"), dense(10)], SGD(0.1)
@@ -53,6 +72,40 @@ SIZES = {
     "mlp": (59_000, 59_000, 500), "mlp_float": (59_000, 59_000, 500), "platforms": (512, 60_000, 118),
     "kernels": (64, 60_000, 938),
 }  # fmt: skip
+DEEP = ("resnet18", "resnet50", "mobilenet_v2", "squeezenet1_1", "vgg11")
+
+
+def network(name: str, *, dry: bool) -> Any:
+    """The backend of a name; one that runs kernels on the CPU in a dry run."""
+    if not dry:
+        return get_backend(name, strict=True)
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+    from backends.cupy.emulated import EmulatedBackend
+
+    return EmulatedBackend(strict=True)
+
+
+def by_layer(rows: list[dict[str, Any]]) -> list[tuple[str, float, float]]:
+    """Microseconds and roof of each layer, the longest first; of a kernel for several layers, the first has all."""
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        one = found.setdefault(row["layers"][0] if row["layers"] else "", [0.0, 0.0])
+        one[0], one[1] = one[0] + row["us"], one[1] + row["roof_us"]
+    return sorted(((name, us, roof) for name, (us, roof) in found.items()), key=lambda r: -r[1])
+
+
+def host_seconds(engine: Any, feed: Any, arrays: Any, index: Any, synchronize: Callable[[], None]) -> float:
+    """Median time of a call that runs one step: of two calls after the GPU was idle, so that none waits for it."""
+    times: list[float] = []
+    totals: dict[str, Any] = {}
+    for _ in range(10):
+        synchronize()
+        for _ in range(2):
+            start = time.perf_counter()
+            totals = engine.train_many(feed, arrays, totals, None if index is None else index[:1], [1e-4])
+            times.append(time.perf_counter() - start)
+    synchronize()
+    return statistics.median(times[2:])
 
 
 def seconds(backend: Any, run: Callable[[], Any], repeats: int = 5) -> float:
@@ -85,21 +138,32 @@ def orders(rng: np.random.Generator, samples: int, batch: int, steps: int) -> np
 
 
 def measure(
-    study: str, name: str, precision: str = "float32", shared: int | None = None, repeats: int = 50
+    study: str,
+    name: str,
+    precision: str = "float32",
+    shared: int | None = None,
+    repeats: int = 50,
+    *,
+    deep: Case | None = None,
+    dry: bool = False,
 ) -> dict[str, Any]:
-    """All figures of one study on one backend."""
-    batch, samples, steps = SIZES[study]
-    rng = np.random.default_rng(0)
-    x, y = rng.integers(0, 256, (samples, 28, 28, 1)).astype("uint8"), rng.integers(0, 10, samples).astype("int32")
+    """All figures of one network on one backend."""
+    batch, samples, steps = SIZES[study] if deep is None else (deep.batch, 20 * deep.batch, 64)
+    if dry:
+        batch = min(batch, 8)
+        samples, steps = 2 * batch, 16  # as a graph has
+    rng, case = np.random.default_rng(0), deep or Case(())
+    x = rng.integers(0, 256, (samples, *case.image)).astype("uint8")
+    y = rng.integers(0, case.classes, samples).astype("int32")
     given: tuple[Any, Any] = x, y
     index: np.ndarray[Any, Any] | None = orders(rng, samples, batch, steps)
     if study == "mlp_float":  # as its study does: each step takes the arrays as they are
         given, index = (as_data([((x / 255).astype("float32"), y)]), None), None
     start = time.perf_counter()
-    backend: Any = get_backend(name, strict=True)
+    backend = network(name, dry=dry)
     if shared:
         backend.tiles = replace(backend.tiles, gpu=replace(backend.tiles.gpu, shared_block=shared * KB))
-    model = build(study, backend, precision)
+    model = build(study, backend, precision, deep)
     source = model._source(*given, None, batch, "pad")
     feed, arrays = next(iter(source.epoch(shuffle=False, seed=0, epoch=0)))
     engine = model._engine
@@ -112,49 +176,82 @@ def measure(
         engine.train_many(feed, arrays, {}, index, rates)
 
     run()
-    whole = seconds(backend, run)
+    whole = seconds(backend, run, 1 if dry else 5)
     executable = engine._steps["train", feed].many.__self__
     state = engine.state()
     bound = {v.name: {**state, **arrays}[v.name] for v in executable._bound} | executable._static
     *each, graph = graphs(executable, bound, repeats)
     rows = []
-    for one, launch in zip(executable._sources, each, strict=True):
+    for one, groups, launch in zip(executable._sources, executable._plan.launches, each, strict=True):
         launch()
-        us = seconds(backend, launch) / repeats * 1e6
-        rows.append((f"{one.title[:70]} [{one.blocks} x {one.threads}]", us))
+        us = seconds(backend, launch, 1 if dry else 5) / repeats * 1e6
+        known = planned_launch(executable._plan, groups, lambda one=one: one) if isinstance(one, Source) else None
+        rows.append(
+            {
+                "title": f"{one.title[:70]} [{one.blocks} x {one.threads}]",
+                "layers": list(dict.fromkeys(n.scope for n in known.nodes)) if known else [],
+                "us": us,
+                "roof_us": known.roof * 1e6 if known else 0.0,
+                "modelled_us": known.seconds * 1e6 if known else 0.0,
+                "bytes": known.nbytes if known else 0,
+                "flops": known.flops if known else 0,
+            }
+        )
 
     def graph_only() -> None:
-        for _ in range(steps // 16):
+        for _ in range(max(1, steps // 16)):
             graph()
 
-    alone = seconds(backend, graph_only) / (steps // 16 * 16) * steps
-    print(f"\n{study} on {name} in {precision}: {whole * 1e3:.2f} ms, {steps} steps of {whole / steps * 1e6:.1f} us;")
-    print(f"  first step {first:.2f} s, {len(rows)} kernels, sum {sum(t for _, t in rows):.1f} us")
-    for title, us in rows:
-        print(f"  {us:8.2f} us  {title}")
+    alone = seconds(backend, graph_only, 1 if dry else 5) / (max(1, steps // 16) * 16) * steps
+    host = host_seconds(engine, feed, arrays, index, backend.synchronize)
+    print(f"\n{study} on {name} in {precision}: {whole * 1e3:.2f} ms, {steps} steps of {whole / steps * 1e6:.1f} us,")
+    print(f"  {batch * steps / whole:,.0f} samples a second; {alone / steps * 1e6:.1f} us a step in a graph of 16;")
+    print(f"  host's work in a step {host * 1e6:.0f} us; first step {first:.2f} s;")
+    totals = [sum(row[key] for row in rows) for key in ("us", "roof_us", "modelled_us")]
+    print(f"  {len(rows)} kernels, sum {totals[0]:.1f} us, roofs {totals[1]:.1f}, model {totals[2]:.1f}")
+    print("  us, roof, model, kernel, layer")
+    for row in rows:
+        layer = row["layers"][0] if row["layers"] else ""
+        print(f"  {row['us']:8.2f} {row['roof_us']:8.2f} {row['modelled_us']:8.2f}  {row['title']}  {layer}")
+    if deep:
+        print("  by layer: us, roof")
+        for layer, us, roof in by_layer(rows):
+            print(f"  {us:8.2f} {roof:8.2f}  {layer}")
     return {
         "study": study,
         "backend": name,
         "precision": precision,
+        "batch": batch,
         "ms": whole * 1e3,
         "graph_ms": alone * 1e3,
+        "host_us": host * 1e6,
         "steps": steps,
         "first_s": first,
+        "arena_bytes": executable.arena_bytes,
         "kernels": rows,
     }
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("studies", nargs="*", default=[])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("networks", nargs="*", metavar="NETWORK", help=", ".join((*SIZES, *DEEP)))
     parser.add_argument("--backend", action="append", choices=["cupy", "numba_cuda"])
     parser.add_argument("--precision", action="append", choices=["float32", "mixed_bfloat16", "mixed_float16"])
     parser.add_argument("--shared", type=int, metavar="KB")
-    parser.add_argument("--json")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--dry", action="store_true")
+    for size, default in (("image", 64), ("classes", 200), ("batch", 128)):
+        parser.add_argument(f"--{size}", type=int, default=default, help="of deep networks")
     chosen = parser.parse_args()
-    studies, names = chosen.studies or ["platforms", "kernels", "mlp"], chosen.backend or ["cupy"]
-    precisions = chosen.precision or ["float32"]
-    results = [measure(s, name, p, chosen.shared) for s in studies for name in names for p in precisions]
-    if chosen.json:
-        with open(chosen.json, "w", encoding="utf-8") as file:
-            json.dump(results, file, indent=1)
+    case = Case((), image=(chosen.image, chosen.image, 3), classes=chosen.classes, batch=chosen.batch)
+    results = []
+    if unknown := set(chosen.networks) - {*SIZES, *DEEP}:
+        parser.error(f"the networks are {', '.join((*SIZES, *DEEP))}. Received: {', '.join(sorted(unknown))}.")
+    for study in chosen.networks or ["platforms", "kernels", "mlp"]:
+        for precision in chosen.precision or ["float32"]:
+            for name in chosen.backend or ["cupy"]:
+                deep, repeats = (case, 20) if study in DEEP else (None, 50)
+                repeats = 1 if chosen.dry else repeats
+                results.append(measure(study, name, precision, chosen.shared, repeats, deep=deep, dry=chosen.dry))
+                if chosen.json:
+                    chosen.json.write_text(json.dumps(results, indent=1) + "\n", "utf-8")

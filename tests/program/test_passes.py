@@ -11,7 +11,7 @@ from hypothesis import given
 from minicnn import ops
 from minicnn.ops import primitive
 from minicnn.program import Program, Spec, fold_constants, gradients, optimize, remove_dead_nodes
-from minicnn.program.passes import FOLD_LIMIT_BYTES, lower_precision
+from minicnn.program.passes import FOLD_LIMIT_BYTES, lower_precision, shorten_images
 from minicnn.program.readers import Readers
 from support.gradcheck import run_checked
 from support.strategies import normal, seeds
@@ -210,3 +210,24 @@ def test_readers() -> None:
     assert not readers.outside(x, {id(add), id(multiply)})
     assert readers.outside(x, {id(add)})
     assert readers.outside(z, {id(n) for n in program.nodes})
+
+
+def test_images_are_shortened_where_they_are_stored() -> None:
+    program = Program()
+    x, b = program.input("x", (2, 4, 4, 3)), program.input("b", (3,), kind="parameter")
+    w = program.input("w", (1, 1, 3, 3), kind="parameter")
+    y = ops.conv2d(ops.relu(x), w)  # relu is read by a convolution: stored
+    active = ops.relu(y + b)  # y + b is read by one elementwise operation alone: not stored
+    total = ops.sum(active, axes=(0, 1, 2))
+    program.outputs["loss"] = loss = ops.sum(total) + ops.sum(ops.square(w))
+    for name, value in zip(("w", "b"), gradients(program, loss, [w, b]), strict=True):
+        program.outputs[f"d{name}"] = value
+    remove_dead_nodes(program)
+    made = shorten_images(program, "bfloat16")
+    rounded = [n.inputs[0].node for n in program.nodes if n.op.name == "cast" and n.attrs["dtype"] == "bfloat16"]
+    names = [(n.op.name, n.phase) for n in rounded if n is not None]
+    assert len(names) == made
+    assert names[:2] == [("relu", "forward"), ("relu", "forward")]
+    assert ("relu_gradient", "backward") in names
+    assert not {n for n, _ in names} & {"sum", "add", "conv2d", "conv2d_weight_gradient", "square"}
+    assert all(v.dtype == "float32" for v in program.results)

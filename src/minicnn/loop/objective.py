@@ -14,6 +14,7 @@ from minicnn.metrics import Accuracy, Metric, get_metric
 
 # Program inputs that sum up a metric are called "metric/<log>/<key>".
 PREFIX = "metric/"
+SKIPPED = "skipped_steps"  # log of the steps that changed no weight, because a gradient was not finite in float16
 
 
 @dataclass
@@ -95,7 +96,8 @@ class Objective:
         for name, value in totals.items():
             log, _, key = name.removeprefix(PREFIX).rpartition("/")
             sums.setdefault(log, {})[key] = value
-        return {log: read(sums[log]) for log, read in self._readers() if log in sums}
+        readers = [*self._readers(), (SKIPPED, _count)]
+        return {log: read(sums[log]) for log, read in readers if log in sums}
 
 
 class LazyLogs(Mapping[str, Any]):
@@ -144,6 +146,10 @@ def _each(what: str, given: Any, outputs: Sequence[str], otherwise: Any = None) 
 
 def _mean(totals: Mapping[str, Any]) -> float:
     return float(totals["total"]) / float(totals["count"])
+
+
+def _count(totals: Mapping[str, Any]) -> int:
+    return round(float(totals["total"]))
 
 
 def _metric(given: Any, loss: Loss) -> Metric:

@@ -12,17 +12,19 @@ from minicnn import ops
 from minicnn.layers.graph import Graph
 from minicnn.layers.layer import Trace
 from minicnn.layers.weight import Weight
-from minicnn.loop.objective import PREFIX, Objective
+from minicnn.loop.objective import PREFIX, SKIPPED, Objective
 from minicnn.losses import Loss
 from minicnn.optimizers import Optimizer
 from minicnn.program.autodiff import gradients
 from minicnn.program.graph import Program, Spec, Value
-from minicnn.program.passes import lower_precision, optimize, pool_before_relu
+from minicnn.program.passes import lower_precision, optimize, pool_before_relu, shorten_images
 
 StepKind = Literal["train", "evaluate", "predict"]
 
 # Scope of the nodes that measure how good the predictions are.
 METRICS = "metrics"
+# The factor by which losses are multiplied in float16: at first, and after how many finite steps it doubles.
+FIRST_SCALE, GROWTH_STEPS = 2.0**15, 2000
 
 
 @dataclass(frozen=True)
@@ -107,8 +109,9 @@ def trace_step(
             penalties = trace.penalties()
         loss = _loss(program, objective, outputs, y, weight, penalties)
         if kind == "train" and optimizer is not None:
-            _train(program, trace, loss, optimizer)
+            _train(program, trace, loss, optimizer, scaled=precision.products == "float16")
     if precision.products:
+        shorten_images(program, precision.products)
         lower_precision(program, precision.products, keep=METRICS)  # counts stay exact
     return optimize(program), trace.declared
 
@@ -186,7 +189,7 @@ def _accumulate(program: Program, log: str, totals: dict[str, Value]) -> None:
         program.updates[name] = program.input(name, value.shape, value.dtype, kind="metric") + value
 
 
-def _train(program: Program, trace: Trace, loss: Value, optimizer: Optimizer) -> None:
+def _train(program: Program, trace: Trace, loss: Value, optimizer: Optimizer, *, scaled: bool) -> None:
     parameters = {p: v for p, v in trace.weights.items() if v.kind == "parameter"}
     if not parameters:
         message = (
@@ -194,8 +197,13 @@ def _train(program: Program, trace: Trace, loss: Value, optimizer: Optimizer) ->
             "set trainable=True on one and compile again."
         )
         raise ValueError(message)
-    found = gradients(program, loss, list(parameters.values()))
+    scale = _loss_scale(program) if scaled else None
+    found = gradients(program, loss if scale is None else loss * scale, list(parameters.values()))
     step = trace.step()
+    finite = None
+    if scale is not None:
+        found, finite = _unscaled(program, found, scale)
+    measured = set(program.updates)
     optimizer.apply(program, parameters, found, step)
     for path, value in trace.updates.items():
         program.updates[path] = value
@@ -205,3 +213,40 @@ def _train(program: Program, trace: Trace, loss: Value, optimizer: Optimizer) ->
             if constraint is not None:
                 program.updates[path] = constraint(program.updates[path])
         program.updates["step"] = step + 1
+    if scale is not None and finite is not None:
+        _skip_unless(program, finite, scale, measured)
+
+
+# Loss scaling: gradients in float16 need it, because what is below 2^-24 is zero there. As in P. Micikevicius et al.,
+# Mixed precision training, arXiv:1710.03740, and Keras's LossScaleOptimizer.
+
+
+def _loss_scale(program: Program) -> Value:
+    """The factor of the loss, carried from step to step; state begins at zero, which stands for the first factor."""
+    with program.scope("loss"):
+        carried = program.input("loss_scale/factor", (), "float32", kind="optimizer")
+        return ops.where(ops.equal(carried, 0.0), FIRST_SCALE, carried)
+
+
+def _unscaled(program: Program, found: Sequence[Value], scale: Value) -> tuple[list[Value], Value]:
+    """The gradients of the loss itself, and whether all of them are finite."""
+    with program.scope("loss_scale", "update"):
+        # Zero times infinity or NaN is NaN, anything else zero.
+        zero = reduce(operator.add, (ops.sum(g * 0.0) for g in found))
+        inverse = 1.0 / scale
+        return [g * inverse for g in found], ops.equal(zero, 0.0)
+
+
+def _skip_unless(program: Program, finite: Value, scale: Value, measured: set[str]) -> None:
+    """A step whose gradients are not finite changes nothing but the scale, which is halved, and is counted."""
+    with program.scope("loss_scale", "update"):
+        for name in [n for n in program.updates if n not in measured]:
+            program.updates[name] = ops.where(finite, program.updates[name], program.value(name))
+        steps = program.input("loss_scale/steps", (), "int32", kind="counter")
+        grown = ops.greater_equal(steps, GROWTH_STEPS - 1)
+        zero = program.constant(0, "int32")
+        program.updates["loss_scale/steps"] = ops.where(finite, ops.where(grown, zero, steps + 1), zero)
+        larger = ops.where(grown, scale * 2.0, scale)
+        program.updates["loss_scale/factor"] = ops.where(finite, larger, ops.maximum(scale * 0.5, 1.0))
+    with program.scope(METRICS, "update"):
+        _accumulate(program, SKIPPED, {"total": 1.0 - ops.cast(finite, dtype="float32")})

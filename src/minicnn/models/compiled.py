@@ -76,8 +76,9 @@ class CompiledNetwork(Network):
                 lists. A loss stands for its mean. Sample weights weigh metrics too: Keras calls these weighted
                 metrics.
             loss_weights: Weight of each output's loss in the sum, as a list or a dictionary.
-            precision: "float32", "float64", or "mixed_bfloat16" and "mixed_float16" (products of shorter operands,
-                all else in float32).
+            precision: "float32", "float64", or "mixed_bfloat16" and "mixed_float16": products of shorter operands,
+                images stored in 16 bits, weights, optimizer and sums in float32. In float16 the loss is scaled, and
+                the log "skipped_steps" counts the steps whose gradients were not finite, which change no weight.
 
         Raises:
             ValueError: If a name is unknown, a number of entries is wrong, or the backend lacks the precision. The

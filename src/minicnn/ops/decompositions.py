@@ -73,6 +73,13 @@ def _(node: Node) -> Sequence[Value]:
     axes = node.attrs["axes"]
     inverse = 1.0 / sqrt(variance + node.attrs["epsilon"])
     u = (x - average) * inverse
+    kept = (1,) * (x.ndim - scale.ndim) + scale.shape
+    if all(kept[a] == 1 for a in normalize_axes("normalize_gradient", axes, x.ndim)):
+        # The scale is a factor of whole sums: two sums of what is there anyway are all that is needed.
+        sums = sum(dy * u, axes=axes, keepdims=True), sum(dy, axes=axes, keepdims=True)
+        second, first = (one / (x.size / (one.size or 1)) for one in sums)
+        dx = (dy - first - u * second) * (scale * inverse)
+        return [dx, *(sum_to_shape(one, scale.shape) for one in sums)]
     g = dy * scale
     first, second = mean(g, axes=axes, keepdims=True), mean(g * u, axes=axes, keepdims=True)
     dx = (g - first - u * second) * inverse

@@ -86,6 +86,69 @@ def pool_before_relu(program: Program, results: Sequence[Value]) -> int:
 PRODUCTS = frozenset({"matmul", "conv2d", "conv2d_input_gradient", "conv2d_weight_gradient"})
 
 
+# Operations whose results are no images: sums, which keep their precision, and gradients of weights.
+_SUMS = frozenset({"sum", "mean", "conv2d_weight_gradient", "depthwise_conv2d_weight_gradient"})
+
+
+def shorten_images(program: Program, dtype: str) -> int:
+    """Store images and their gradients in a shorter format: what has four axes and depends on the data, but no sums.
+
+    They are rounded where they would be stored anyway: not if all that reads them is one elementwise operation, which
+    computes on what it is given, a max-pooling whose windows do not overlap, of which the result is rounded, or what
+    flattens them for a dense layer.
+
+    Args:
+        program: Program in float32, with its backward nodes.
+        dtype: "bfloat16" or "float16".
+
+    Returns:
+        Number of images.
+    """
+    readers, needed = Readers(program), {id(v) for v in program.results}
+    images = {id(v) for v in program.inputs if v.kind == "input"}
+    chosen: set[int] = set()
+    for node in program.nodes:
+        y = node.outputs[0]
+        if node.phase == "update" or node.op.name in _SUMS or not any(id(v) in images for v in node.inputs):
+            continue
+        images.add(id(y))
+        if scatters(node):
+            continue
+        read = [n for n in readers.of(y) if n.op.name != "max_pool2d_gradient"]
+        passed_on = len(read) == 1 and (_is_elementwise(read[0], y) or _pools_apart(read[0]) or _flattens(read[0]))
+        if y.ndim == 4 and y.dtype == "float32" and read and not passed_on and id(y) not in needed:
+            chosen |= {id(y)} if all(n.phase != "update" for n in read) else set()
+
+    def rule(node: Node) -> list[Value] | None:
+        if id(node.outputs[0]) not in chosen:
+            return None
+        first, *others = program.emit(node.op, node.inputs, node.attrs).outputs
+        return [ops.cast(ops.cast(first, dtype=dtype), dtype=first.dtype), *others]
+
+    return program.replace(rule)
+
+
+def _is_elementwise(node: Node, x: Value) -> bool:
+    return node.op.elementwise and node.outputs[0].shape == x.shape
+
+
+def _flattens(node: Node) -> bool:
+    return node.op.name == "reshape" and node.outputs[0].ndim != 4
+
+
+def _pools_apart(node: Node) -> bool:
+    return node.op.name == "max_pool2d" and _are_apart(node)
+
+
+def scatters(node: Node) -> bool:
+    """Whether all elements of a gradient are such of dy, which are rounded already, or zeros."""
+    return node.op.name == "max_pool2d_gradient" and _are_apart(node)
+
+
+def _are_apart(node: Node) -> bool:
+    return bool(node.attrs["kernel"] == node.attrs["strides"] and node.attrs["padding"] == ((0, 0), (0, 0)))
+
+
 def lower_precision(program: Program, dtype: str, *, keep: str | None = None) -> int:
     """Compute products in a shorter format: their inputs are rounded to it, their results widened again.
 
@@ -104,7 +167,9 @@ def lower_precision(program: Program, dtype: str, *, keep: str | None = None) ->
             return None
         for value in node.inputs:
             if id(value) not in rounded:
-                rounded[id(value)] = ops.cast(value, dtype=dtype)
+                stored = value.node.inputs[0] if value.node is not None and value.node.op.name == "cast" else None
+                is_short = stored is not None and stored.dtype == dtype
+                rounded[id(value)] = stored if stored is not None and is_short else ops.cast(value, dtype=dtype)
         (made,) = program.emit(node.op, [rounded[id(v)] for v in node.inputs], node.attrs).outputs
         return [ops.cast(made, dtype="float32")]
 

@@ -178,6 +178,7 @@ class EmulatedBackend(GpuBackend):
 
     name = "emulated"
     xp = xp
+    precisions = ("float32", "float64", "mixed_bfloat16", "mixed_float16")
     generate = staticmethod(generate)
     runtime: EmulatedRuntime
 

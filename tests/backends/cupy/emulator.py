@@ -179,14 +179,14 @@ static inline uint32_t largest_of_warp(uint32_t x) {
   w.all.wait();
   return x;
 }
-static inline uint32_t bfloat16(float x) {
+static inline uint32_t to_bfloat16(float x) {
   uint32_t r;
   memcpy(&r, &x, 4);
   return (x != x ? 0x7fff0000u : r + 0x7fff + (r >> 16 & 1)) >> 16;
 }
-static inline uint32_t float16(float x) { _Float16 h = x; uint16_t b; memcpy(&b, &h, 2); return b; }
-static inline uint32_t pack_bfloat16(float low, float high) { return bfloat16(low) | bfloat16(high) << 16; }
-static inline uint32_t pack_float16(float low, float high) { return float16(low) | float16(high) << 16; }
+static inline uint32_t to_float16(float x) { _Float16 h = x; uint16_t b; memcpy(&b, &h, 2); return b; }
+static inline uint32_t pack_bfloat16(float low, float high) { return to_bfloat16(low) | to_bfloat16(high) << 16; }
+static inline uint32_t pack_float16(float low, float high) { return to_float16(low) | to_float16(high) << 16; }
 constexpr int AT_ONCE = 8, EXTRA_BITS = 1;  // capability 8.x, whose sums lose most; 9.0 has 16 and 2
 using FragmentA = const uint32_t[4];
 using FragmentB = const uint32_t[2];
@@ -369,7 +369,8 @@ class Emulated:
             value = self.placement.in_place.get(id(value), value)
             if id(value) in self.placement.offsets:
                 start = self.placement.offsets[id(value)]
-                return arena[start : start + value.spec.nbytes].view("bool" if value.dtype == "bool" else value.dtype)
+                dtype = "uint16" if value.dtype == "bfloat16" else value.dtype
+                return arena[start : start + value.spec.nbytes].view(dtype)
             if value.kind == "constant":
                 return constants.setdefault(id(value), np.array(value.data, value.dtype))
             return arrays[value.name]

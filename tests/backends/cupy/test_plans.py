@@ -15,7 +15,9 @@ from minicnn.backends._gpu.tensor_tiling import TensorTiles
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.backends._gpu.trees import I
 from minicnn.backends.cupy.cpp import Cpp
+from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.program import Node, Program
+from minicnn.zoo import get_model
 from support.plans import plan_of
 
 
@@ -137,3 +139,17 @@ def test_an_engine_with_fewer_kernels_says_so_itself() -> None:
     assert [g.anchor.op.name for g in planned(Tiles(H200)).groups] == ["row_region"]
     groups = planned(Fewer(H200)).groups
     assert [g.reference for g in groups if g.reference] == ["there is no softmax here"]
+
+
+def test_images_in_16_bits_take_less_memory() -> None:
+    model = get_model("resnet18", num_classes=10, input_shape=(64, 64, 3))
+    arenas = []
+    for precision in ("float32", "mixed_bfloat16"):
+        model.compile("sgd", SparseCategoricalCrossentropy(from_logits=True), precision=precision)
+        tiles = TensorTiles(H200, precision=precision.removeprefix("mixed_"))
+        plan = plan_of(model.program("train", batch_size=128), tiles)
+        arenas.append(place(plan).nbytes)
+    assert arenas[1] < 0.85 * arenas[0]
+    stored = [v for group in plan.groups for v in group.stored if v.ndim == 4 and v.shape[0] == 128]
+    short = [v for v in stored if v.dtype == "bfloat16"]
+    assert sum(v.nbytes for v in short) > 0.7 * sum(v.nbytes for v in stored)

@@ -38,21 +38,31 @@ from minicnn.program.graph import Node, Value
 DTYPES = frozenset(
     ("float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool")
 )
+SHORT = ("bfloat16", "float16")  # values may be stored as such, but are float32 wherever anything is computed
 MOST_ELEMENTS = 2**31 - 1  # places are 32 bits wide, but for those of rows that are gathered from more
 
 
-def unsupported(node: Node) -> str | None:
-    """Why there is no kernel for a node, if so."""
+def unsupported(node: Node, *, short: bool = True) -> str | None:
+    """Why there is no kernel for a node, if so; `short`: whether it may cast float32 from and to 16 bits."""
     if node.op.name not in ELEMENTS:
         return f"there is no kernel for {node.op.name} yet"
     for value in (*node.inputs, *node.outputs):
-        if value.dtype not in DTYPES:
+        if value.dtype not in DTYPES and not (short and _shortens_or_widens(node)):
             return f"kernels have no {value.dtype} yet"
         if value.size > MOST_ELEMENTS and not (node.op.name == "take" and value is node.inputs[0]):
             return "arrays of kernels have at most 2^31 - 1 elements, but for those that rows are gathered from"
     if any(value.size == 0 for value in (*node.inputs, *node.outputs)):
         return "kernels take no empty arrays"
     return None
+
+
+def _shortens_or_widens(node: Node) -> bool:
+    return node.op.name == "cast" and {node.inputs[0].dtype, node.outputs[0].dtype} <= {"float32", *SHORT}
+
+
+def widens(node: Node | None) -> bool:
+    """Whether a node makes float32 of numbers that are stored in 16 bits."""
+    return node is not None and node.op.name == "cast" and node.inputs[0].dtype in SHORT
 
 
 def element(node: Node, result: int) -> Expr:

@@ -217,16 +217,17 @@ class StepExecutable:
         """The array of a value, in the shape that it has in the Program; of a queue its first row."""
         root = self._plan.root(value)
         root = self._placement.in_place.get(id(root), root)
+        dtype = "uint16" if value.dtype == "bfloat16" else value.dtype  # which arrays do not know
         offset = self._placement.offsets.get(id(root))
         if offset is not None:
-            return self._runtime.view(self._arena.memory, offset, value.shape, value.dtype)
+            return self._runtime.view(self._arena.memory, offset, value.shape, dtype)
         if root.kind == "constant":
             if id(root) not in self._constants:
                 self._constants[id(root)] = self._backend.asarray(root.data, root.dtype)
             found = self._constants[id(root)]
         else:
             found = self._queue[root.name] if root.name in self._queue else arrays[root.name]
-        return self._runtime.view(found, 0, value.shape, value.dtype)
+        return self._runtime.view(found, 0, value.shape, dtype)
 
     # Launching ----------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minicnn.backends._gpu.elements import same_index
+from minicnn.backends._gpu.elements import same_index, widens
 from minicnn.backends._gpu.fusion_groups import PARTIAL_SUMS, FusionGroup, adds_partial_sums
 from minicnn.backends._gpu.launches import launches
 from minicnn.backends._gpu.tiles import Tiles
@@ -83,10 +83,14 @@ class Plan:
         if reason is not None:
             self._add(FusionGroup([node], reference=reason))
             return
-        if self.fuse and self._append(node):
+        # What is stored in 16 bits is widened by whoever reads it, and terms of a sum are made where they are added.
+        late = widens(node) or self._only_summed(node)
+        if self.fuse and not late and self._append(node):
             return
         if self.fuse and self._is_virtual(node):
             self.virtual.add(id(node.outputs[0]))
+            return
+        if self.fuse and late and self._append(node):
             return
         group = FusionGroup([node])
         if self.tiled and node.op.name in TILED:
@@ -100,6 +104,14 @@ class Plan:
         for node in group.nodes:
             for value in node.outputs:
                 self._group_of[id(value)] = len(self.groups) - 1
+
+    def _only_summed(self, node: Node) -> bool:
+        """Whether a sum alone reads a node, and others read what the node does, so that it is in memory anyway."""
+        y = node.outputs[0]
+        readers = self._readers.get(id(y), [])
+        if len(readers) != 1 or readers[0].op.name != "reduce_partial_sums" or not node.op.elementwise:
+            return False
+        return all(len(self._readers.get(id(self.root(v)), [])) > 1 for v in node.inputs if v.size == y.size)
 
     def _is_virtual(self, node: Node) -> bool:
         y = node.outputs[0]
@@ -173,6 +185,19 @@ class Plan:
             return False
         own = {id(v) for n in group.nodes for v in n.outputs}
         direct = {id(self.root(v)) for v in node.inputs if same_index(node, v)}
+        # What this group makes in 16 bits, and the node reads at its own element, is widened on the spot.
+        inputs = {id(r): r for r in map(self.root, node.inputs)}
+        widened = [
+            r.node
+            for key, r in inputs.items()
+            if key in self.virtual
+            and key in direct
+            and r.node is not None
+            and widens(r.node)
+            and id(r.node.inputs[0]) in own
+        ]
+        direct |= {id(n.inputs[0]) for n in widened}
+        beside = {id(n.outputs[0]) for n in widened}
         index_node = node.op.name == "max_pool2d_index"  # follows y, and reads x as its pooling does
         for value in leaves:
             if id(value) in own and not (id(value) in direct or (index_node and value is self.root(node.inputs[1]))):
@@ -181,6 +206,7 @@ class Plan:
         for value in map(self.root, node.inputs):
             if (
                 id(value) in self.virtual
+                and id(value) not in beside
                 and value.node is not None
                 and any(id(v) in own for v in self.leaves(value.node))
             ):
@@ -190,6 +216,7 @@ class Plan:
             for v in node.inputs
         ):
             return False
+        group.nodes += [n for n in widened if n not in group.nodes]
         group.nodes.append(node)
         for value in node.outputs:
             self._group_of[id(value)] = at

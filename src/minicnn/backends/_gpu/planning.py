@@ -117,13 +117,16 @@ def planned(program: Program, gpu: Gpu, generate: Generate, options: Options | N
     fuse, tiled = options.fused, options.tiled
     plan = Plan(rewrite(program, fuse=fuse, tiled=tiled, tiles=tiles), fuse=fuse, tiled=tiled, tiles=tiles)
     queued = {id(v) for v in program.inputs if v.name in EACH_STEP}
-    made = [_launch(plan, launch, partial(generate, plan, launch, queued, options.block)) for launch in plan.launches]
+    made = [
+        planned_launch(plan, launch, partial(generate, plan, launch, queued, options.block)) for launch in plan.launches
+    ]
     carried = sum(v.nbytes for v in (*inputs.bound, *inputs.totals)) + sum(v.nbytes for v in program.constants)
     given = sum(v.nbytes for v in (*inputs.queued, *inputs.copied))
     return PlannedStep(gpu, made, flops, carried, given, place(plan).nbytes)
 
 
-def _launch(plan: Plan, launch: Sequence[FusionGroup], write: Callable[[], Source]) -> PlannedLaunch:
+def planned_launch(plan: Plan, launch: Sequence[FusionGroup], write: Callable[[], Source]) -> PlannedLaunch:
+    """One launch of a plan; `write` makes its kernel, unless a reference runs."""
     gpu, reference = plan.tiles.gpu, launch[0].reference is not None
     arrays = {id(v): v for u in launch for v in (*plan.reads(u), *u.stored)}
     nbytes = sum(v.nbytes for v in arrays.values())

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-from minicnn.backends._gpu.elements import images, window
+from minicnn.backends._gpu.elements import SHORT, images, window
 from minicnn.backends._gpu.scalars import T
 from minicnn.backends._gpu.trees import Binary, Element, Expr, Image, Name, Negative, Window
 from minicnn.program.graph import Node
@@ -49,7 +49,7 @@ class Printer:
         kind = cls.types[dtype]
         if dtype == "bool":
             return cls.special[str(bool(number))]
-        if dtype not in ("float32", "float64", T):
+        if dtype not in ("float32", "float64", T, *SHORT):
             return f"{kind}({int(number)})"
         number = float(number)
         if math.isfinite(number):

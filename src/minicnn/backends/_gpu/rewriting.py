@@ -8,6 +8,7 @@ from functools import partial
 
 from minicnn import ops
 from minicnn.backends._gpu import row_regions
+from minicnn.backends._gpu.elements import SHORT
 from minicnn.backends._gpu.region_layout import RowRegion
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.ops.checks import normalize_axes
@@ -15,7 +16,7 @@ from minicnn.ops.decompositions import decompose as decomposed
 from minicnn.ops.primitive import Array, Namespace, Primitive
 from minicnn.ops.windows import Axes
 from minicnn.program.graph import Node, Program, Spec, Value
-from minicnn.program.passes import PRODUCTS, remove_dead_nodes
+from minicnn.program.passes import PRODUCTS, remove_dead_nodes, scatters
 from minicnn.program.readers import Readers
 
 # Operations of this backend ---------------------------------------------------------------------------------
@@ -91,15 +92,18 @@ def _decomposed(names: Sequence[str], node: Node) -> Sequence[Value] | None:
 def products_in(program: Program) -> str | None:
     """The shorter format that `lower_precision` gave a Program's products, if it did."""
     found = {v.dtype for node in program.nodes if node.op.name in PRODUCTS for v in node.inputs}
-    return next((name for name in SHORTER if name in found), None)
+    return next((name for name in SHORT if name in found), None)
 
 
 def widen_products(program: Program) -> Program:
-    """Products of float32 in place of those in a shorter format: tensor cores round operands where they load them."""
+    """Products of float32 in place of those in a shorter format: tensor cores round operands where they load them.
+
+    Images are stored in that format.
+    """
 
     def rule(node: Node) -> Sequence[Value] | None:
-        if node.op.name in PRODUCTS and node.inputs[0].dtype in SHORTER:
-            return program.emit(node.op, [_before_rounding(v) for v in node.inputs], node.attrs).outputs
+        if node.op.name in PRODUCTS and node.inputs[0].dtype in SHORT:
+            return program.emit(node.op, [_as_float32(v) for v in node.inputs], node.attrs).outputs
         if node.op.name == "cast" and node.inputs[0].dtype == node.attrs["dtype"]:
             return node.inputs
         return None
@@ -108,11 +112,14 @@ def widen_products(program: Program) -> Program:
     return program
 
 
-def _before_rounding(value: Value) -> Value:
-    return value.node.inputs[0] if value.node is not None and value.node.op.name == "cast" else value
-
-
-SHORTER = ("bfloat16", "float16")
+def _as_float32(operand: Value) -> Value:
+    """An operand of a product as it was before it was rounded, if that was float32 and it is no image."""
+    made = operand.node
+    if made is None or made.op.name != "cast" or made.inputs[0].dtype != "float32":
+        return ops.cast(operand, dtype="float32")
+    before = made.inputs[0]
+    image = operand.ndim == 4 and before.node is not None and not scatters(before.node)
+    return ops.cast(operand, dtype="float32") if image else before
 
 
 def remember_maxima(program: Program) -> Program:

@@ -29,6 +29,7 @@ class Tiles:
         reads_scattered: Whether the gradient of a max-pooling is scattered where it is read, however often that is.
         side_by_side: Whether short operations share a launch with others that have larger blocks.
         most_together: Groups that a launch may have.
+        stores_short: Whether values may be stored in 16 bits.
     """
 
     gpu: Gpu
@@ -40,10 +41,11 @@ class Tiles:
     reads_scattered: ClassVar[bool] = False
     side_by_side: ClassVar[bool] = False
     most_together: ClassVar[float] = math.inf
+    stores_short: ClassVar[bool] = True
 
     def unsupported(self, node: Node) -> str | None:
         """Why there is no kernel for a node, if so; where there is none, its reference runs."""
-        return elements.unsupported(node)
+        return elements.unsupported(node, short=self.stores_short)
 
     def convolution(self, node: Node, pool: tuple[int, int] | None = None) -> Tile | None:
         """Tile of conv2d or conv2d_input_gradient, with max-pooling by this window behind it; None if nothing fits."""

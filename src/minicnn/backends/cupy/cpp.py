@@ -13,7 +13,7 @@ from minicnn.program.graph import Value
 C_TYPES = {
     "float32": "float", "float64": "double", "int32": "int", T: T, "bool": "bool",
     "place": "uint32", "wide_place": "uint64",
-    **{name: name for name in ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int64")},
+    **{name: name for name in ("bfloat16", "float16", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int64")},
 }  # fmt: skip
 
 # Functions of `core.cuh` whose names in C++ are others.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from minicnn.backends._gpu.elements import images, reduced_place
+from minicnn.backends._gpu.elements import images, reduced_place, widens
 from minicnn.backends._gpu.fusing import SCATTER, Plan
 from minicnn.backends._gpu.fusion_groups import FusionGroup, named
 from minicnn.backends._gpu.source import Source
@@ -105,10 +105,25 @@ class CppWriter(Writer):
             inputs = [self.function(v) for v in node.inputs]
             types = ", ".join([c_type(root), Cpp.geometry(node), *(f"decltype({x})" for x in inputs)])
             return self.define(f"const Scattered<{types}> {{name}} = {{{', '.join(inputs)}}};")
+        short = self._stored_short(root)
+        if self._wide_loads and short is not None:
+            return self.define(f"const Widened<{c_type(short)}> {{name}} = {{{self.parameter(short)}}};")
         in_memory = node is None and self.number(root) is None and id(root) not in self.queued
         if self._wide_loads and in_memory:
             return self.define(f"const Plain<{c_type(root)}> {{name}} = {{{self.parameter(root)}}};")
         return super().define_elements(root)
+
+    def _stored_short(self, root: Value) -> Value | None:
+        """The numbers of 16 bits in memory that a value is made of, if that is all that is done to them."""
+        node = self.inlined(root)
+        short = self.plan.root(node.inputs[0]) if node is not None and widens(node) else None
+        return short if short is not None and self.inlined(short) is None else None
+
+    def matrix(self, value: Value, columns: int) -> str:
+        """See `Writer.matrix`; what is stored in 16 bits is loaded as it is."""
+        if self._stored_short(self.plan.root(value)) is not None:
+            return self.define_plain_matrix(value, columns)
+        return super().matrix(value, columns)
 
     def define_plain_matrix(self, value: Value, columns: int) -> str:
         """See `Writer.define_plain_matrix`; templates load several columns at once."""

@@ -39,6 +39,7 @@ class NumbaTiles(Tiles):
     simulated: bool = SIMULATED
     layout: ClassVar[type[Layout]] = NumbaLayout
     most_together: ClassVar[float] = 20  # each sum declares shared memory of its own
+    stores_short: ClassVar[bool] = False
 
     def convolution(self, node: Node, pool: tuple[int, int] | None = None) -> Tile | None:
         """See `Tiles.convolution`; gradients of strided convolutions have zeros between the elements of dy."""

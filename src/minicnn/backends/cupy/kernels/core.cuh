@@ -39,6 +39,38 @@ DEVICE void let_next_begin() {
 DEVICE bool spare(int threads) { return threadIdx.x >= threads; }
 #endif
 
+// Numbers of 16 bits: arrays have them, but nothing is computed in them. Made of float32, to nearest.
+struct bfloat16 {
+  uint16 bits;
+  bfloat16() = default;
+  explicit DEVICE bfloat16(float x) {
+#ifdef MINICNN_EMULATED
+    bits = to_bfloat16(x);
+#elif __CUDA_ARCH__ >= 800
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+#else
+    const uint32 u = uint32(__float_as_int(x));
+    bits = uint16(x == x ? (u + 0x7fffu + (u >> 16 & 1u)) >> 16 : 0x7fffu);
+#endif
+  }
+  DEVICE operator float() const { return __int_as_float(int(uint32(bits) << 16)); }
+};
+struct float16 {
+  uint16 bits;
+  float16() = default;
+#ifdef MINICNN_EMULATED
+  explicit float16(float x) : bits(to_float16(x)) {}
+  operator float() const { return from_float16(bits); }
+#else
+  explicit DEVICE float16(float x) { asm("{.reg .f16 h; cvt.rn.f16.f32 h, %1; mov.b16 %0, h;}" : "=h"(bits) : "f"(x)); }
+  DEVICE operator float() const {
+    float x;
+    asm("{.reg .f16 h; mov.b16 h, %1; cvt.f32.f16 %0, h;}" : "=f"(x) : "h"(bits));
+    return x;
+  }
+#endif
+};
+
 template <class T> struct Limits;
 template <> struct Limits<float> {
   static DEVICE float infinity() { return __int_as_float(0x7f800000); }
@@ -55,6 +87,11 @@ template <class T, int n> struct alignas(sizeof(T) * n > 16 ? 16 : sizeof(T) * n
 template <class T> struct Plain {
   const T* p;
   DEVICE T operator()(uint32 i) const { return p[i]; }
+};
+// The same of numbers of 16 bits, as float32.
+template <class T> struct Widened {
+  const T* p;
+  DEVICE float operator()(uint32 i) const { return p[i]; }
 };
 
 // Elements i .. i + 3 of x; by one load, if i is a multiple of 4 and they lie in memory.
@@ -73,10 +110,29 @@ template <bool aligned, class T, class U> DEVICE void load_four(const Plain<U>& 
   }
 }
 
+template <bool aligned, class T, class U> DEVICE void load_four(const Widened<U>& x, uint32 i, T (&v)[4]) {
+  load_four<aligned>(Plain<U>{x.p}, i, v);
+}
+
+// Whether elements of an array lie in memory as numbers of type U, and where element i does.
+template <class U, class F> struct InMemory { static constexpr bool value = false; };
+template <class U> struct InMemory<U, const Widened<U>> {
+  static constexpr bool value = true;
+  static DEVICE const U* at(const Widened<U>& x, uint32 i) { return x.p + i; }
+};
+
 // An array as rows of COLUMNS elements.
 template <int COLUMNS, class F> struct Matrix {
+  // Whether eight neighbours, from a multiple of 8 on, are in memory as numbers of type U.
+  template <class U> static constexpr bool eights() { return COLUMNS % 8 == 0 && InMemory<U, F>::value; }
+  template <class U> DEVICE const U* at(uint32 r, uint32 c) const { return InMemory<U, F>::at(x, r * COLUMNS + c); }
   F x;
   DEVICE auto operator()(uint32 r, uint32 c) const { return x(r * COLUMNS + c); }
+};
+
+template <class U, class M> struct MatrixEights { static constexpr bool value = false; };
+template <class U, int COLUMNS, class F> struct MatrixEights<U, Matrix<COLUMNS, F>> {
+  static constexpr bool value = Matrix<COLUMNS, F>::template eights<U>();
 };
 
 // Columns c .. c + 3 of row r; by one load, if c and the number of columns are multiples of 4 and they lie in memory.

@@ -114,8 +114,15 @@ DEVICE void mma_bytes(int (&c)[4], const uint32 (&a)[4], const uint32 (&b)[2]) {
 // How float32 operands are written for tensor cores: as PARTS numbers, the largest first, two neighbours in a register; and
 // which parts are multiplied, the smallest products first. If SCALED, operands are multiplied by a power of two that brings
 // the largest of a tile close below 2^15.
+// RUN is what a thread keeps of eight elements on their way to shared memory: themselves, or the 16 bytes that are stored there. Of
+// the latter, the elements may be NUMBERs in memory, which are stored as they are.
+struct alignas(16) Packed {
+  uint32 v[4];
+};
 struct Float32 {  // two float16, which hold 22 of 24 bits, and 2^-39 of the largest at least
   static constexpr int PARTS = 2, PRODUCTS = 3;
+  using Run = float[8];
+  using Number = void;
   static constexpr bool SCALED = true;
   static constexpr DEVICE int left(int k) { return k == 0; }
   static constexpr DEVICE int right(int k) { return k == 1; }
@@ -127,6 +134,8 @@ struct Float32 {  // two float16, which hold 22 of 24 bits, and 2^-39 of the lar
 };
 struct Bfloat16 {
   static constexpr int PARTS = 1, PRODUCTS = 1;
+  using Run = Packed;
+  using Number = bfloat16;
   static constexpr bool SCALED = false;
   static constexpr DEVICE int left(int) { return 0; }
   static constexpr DEVICE int right(int) { return 0; }
@@ -135,6 +144,8 @@ struct Bfloat16 {
 };
 struct Float16 {
   static constexpr int PARTS = 1, PRODUCTS = 1;
+  using Run = float[8];
+  using Number = void;
   static constexpr bool SCALED = true;
   static constexpr DEVICE int left(int) { return 0; }
   static constexpr DEVICE int right(int) { return 0; }

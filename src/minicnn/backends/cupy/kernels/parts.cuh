@@ -19,6 +19,10 @@ template <class P, int PLANE> DEVICE void store_run(uint32* place, const float (
   for (int p = 0; p < P::PARTS; p++) *reinterpret_cast<Pack<uint32, 4>*>(place + p * (PLANE / 2)) = planes[p];
 }
 
+template <class P, int PLANE> DEVICE void store_run(uint32* place, const Packed& run) {
+  *reinterpret_cast<Pack<uint32, 4>*>(place) = {run.v[0], run.v[1], run.v[2], run.v[3]};
+}
+
 // 2^n, for n from -126 to 127.
 DEVICE float two_to_the(int n) { return __int_as_float((n + 127) << 23); }
 
@@ -56,22 +60,25 @@ DEVICE uint32 larger_magnitude(uint32 bits, float x) {
   return own > bits ? own : bits;
 }
 
-// How a part of shared memory is filled: store(k, v) with eight numbers v from load(k, v), for each k below TOTAL; if STAGED, all
+// How a part of shared memory is filled: store(k, run) with eight elements from load(k, run), for each k below TOTAL; if STAGED, all
 // threads call stage() first, which brings what is loaded into shared memory.
 struct Nothing {
   DEVICE void operator()() const {}
 };
-template <int TOTAL_, bool staged, class Load, class Store, class Stage> struct Filling {
+template <class P, int TOTAL_, bool staged, class Load, class Store, class Stage> struct Filling {
+  using Run = typename P::Run;
+  static constexpr bool SCALED = P::SCALED;
   static constexpr int TOTAL = TOTAL_;
   static constexpr bool STAGED = staged;
   Load load;
   Store store;
   Stage stage;
 };
-template <int TOTAL, class Load, class Store> DEVICE Filling<TOTAL, false, Load, Store, Nothing> filling(Load load, Store store) {
+template <class P, int TOTAL, class Load, class Store> DEVICE Filling<P, TOTAL, false, Load, Store, Nothing> filling(Load load, Store store) {
   return {load, store, {}};
 }
-template <int TOTAL, class Load, class Store, class Stage> DEVICE Filling<TOTAL, true, Load, Store, Stage> filling(Load load, Store store, Stage stage) {
+template <class P, int TOTAL, class Load, class Store, class Stage>
+DEVICE Filling<P, TOTAL, true, Load, Store, Stage> filling(Load load, Store store, Stage stage) {
   return {load, store, stage};
 }
 
@@ -79,7 +86,7 @@ template <int TOTAL, class Load, class Store, class Stage> DEVICE Filling<TOTAL,
 template <class F, int THREADS, int MOST> struct Share {
   static constexpr int STEPS = quotient(F::TOTAL, THREADS), RUN = STEPS < MOST ? STEPS : MOST;
   const F& f;
-  float v[RUN][8];
+  typename F::Run v[RUN];
   DEVICE explicit Share(const F& filling) : f(filling) {}
   DEVICE void load(int step) {
 #pragma unroll
@@ -117,8 +124,10 @@ template <class F, int THREADS, int MOST> struct Share {
 #pragma unroll
       for (int u = 0; u < RUN; u++) {
         const int k = int(threadIdx.x) + (step + u) * THREADS;
+        if constexpr (F::SCALED) {
 #pragma unroll
-        for (int e = 0; e < 8; e++) v[u][e] *= factor;
+          for (int e = 0; e < 8; e++) v[u][e] *= factor;
+        }
         if (k < F::TOTAL) f.store(k, v[u]);
       }
     }
@@ -143,7 +152,7 @@ template <class P, int THREADS, class E, class FA, class FB> DEVICE int fill_bot
   fa.stage();
   if (!early) a.load(0);
   int na = 0, nb = 0;
-  if (P::SCALED) {
+  if constexpr (P::SCALED) {
     uint32 bits[2] = {a.largest(), b.largest()};
     largest_of_block(bits, THREADS);
     na = exponent_of_scale(bits[0], LARGEST_SCALE), nb = exponent_of_scale(bits[1], most - na);
@@ -154,8 +163,8 @@ template <class P, int THREADS, class E, class FA, class FB> DEVICE int fill_bot
 
 // Elements `first` to `first` + 7 of a row, zeros from `end` on, from one(e) or, four at a time where that saves loads, from
 // four(e, v); element 0 is read in place of those that are not there.
-template <bool fours, class One, class Four> DEVICE void gather_run(int first, int end, float (&v)[8], One one, Four four) {
-  if (fours) {
+template <class P, bool fours, class One, class Four> DEVICE void gather_run(int first, int end, float (&v)[8], One one, Four four) {
+  if constexpr (fours) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
       const int e = first + 4 * half;
@@ -174,17 +183,37 @@ template <bool fours, class One, class Four> DEVICE void gather_run(int first, i
   }
 }
 
+template <class P, bool fours, class One, class Four> DEVICE void gather_run(int first, int end, Packed& run, One one, Four four) {
+  float v[8];
+  gather_run<P, fours>(first, end, v, one, four);
+#pragma unroll
+  for (int k = 0; k < 4; k++) {
+    uint32 part[1];
+    P::split(part, v[2 * k], v[2 * k + 1]);
+    run.v[k] = part[0];
+  }
+}
+
+// The eight numbers of 16 bits at a place, which is a multiple of 16 bytes; zeros, if they are not `real`.
+template <class U> DEVICE void load_eight(bool real, const U* place, Packed& run) {
+  const Packed found = *reinterpret_cast<const Packed*>(place);
+#pragma unroll
+  for (int k = 0; k < 4; k++) run.v[k] = real ? found.v[k] : 0u;
+}
+
 // Rows k below ROWS of COLUMNS elements, ROW elements apart, in planes. Element (k, f) is one(k, f), elements f .. f + 3 of a row
-// four(k, f, v), the first `real` of a row count. `down`: neighbours in memory are below each other.
-template <class P, int ROWS, int COLUMNS, int ROW, bool fours, bool down, class One, class Four>
-DEVICE auto matrix_rows(uint32* place, int real, One one, Four four) {
+// four(k, f, v), the first `real` of a row count; if `eights`, eight(k, f, run) brings f .. f + 7, of which all or none count.
+// `down`: neighbours in memory are below each other.
+template <class P, int ROWS, int COLUMNS, int ROW, bool fours, bool down, bool eights, class One, class Four, class EightOf>
+DEVICE auto matrix_rows(uint32* place, int real, One one, Four four, EightOf eight) {
   constexpr int RUNS = COLUMNS / 8;
-  return filling<ROWS * RUNS>(
-    [=](int i, float (&v)[8]) {
+  return filling<P, ROWS * RUNS>(
+    [=](int i, typename P::Run& v) {
       const int k = down ? i % ROWS : i / RUNS, f = (down ? i / ROWS : i % RUNS) * 8;
-      gather_run<fours>(f, real, v, [&](int e) { return one(k, e); }, [&](int e, float (&part)[4]) { four(k, e, part); });
+      if constexpr (eights) eight(k, f, v);
+      else gather_run<P, fours>(f, real, v, [&](int e) { return one(k, e); }, [&](int e, float (&part)[4]) { four(k, e, part); });
     },
-    [=](int i, const float (&v)[8]) {
+    [=](int i, const typename P::Run& v) {
       const int k = down ? i % ROWS : i / RUNS, f = (down ? i / ROWS : i % RUNS) * 8;
       store_run<P, ROWS * ROW>(place + (k * ROW + f) / 2, v);
     });

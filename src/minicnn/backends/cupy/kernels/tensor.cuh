@@ -25,31 +25,33 @@ template <class S, int C, bool wide> struct Record {
 // Records of NB x IH x IW positions from channels c0 .. C - 1 of `in`, in planes of PLANE elements.
 template <class P, class R, int C, int PLANE, int NB, int IH, int IW, class In>
 DEVICE auto records(uint32* xs, int n0, int h0, int w0, int c0, const In& in) {
-  return filling<NB * IH * IW * R::RUNS>(
-    [=](int k, float (&v)[8]) {
+  return filling<P, NB * IH * IW * R::RUNS>(
+    [=](int k, typename P::Run& v) {
       const int e = k % R::RUNS * 8, q = k / R::RUNS % IW, h = h0 + k / R::RUNS / IW % IH, n = n0 + k / R::RUNS / IW / IH;
-      gather_run<C % 4 == 0>(
-        e, R::LENGTH % 8 == 0 && C % R::LENGTH == 0 ? e + 8 : min(R::LENGTH, C - c0), v,
-        [&](int c) { return in(n, h, w0 + q, c0 + c); },
-        [&](int c, float (&four)[4]) { in.template four<C % 4 == 0>(n, h, w0 + q, c0 + c, four); });
+      if constexpr (C % 8 == 0 && In::template eights<typename P::Number>()) in.eight(n, h, w0 + q, c0 + e, c0 + e < C, v);
+      else
+        gather_run<P, C % 4 == 0>(
+          e, R::LENGTH % 8 == 0 && C % R::LENGTH == 0 ? e + 8 : min(R::LENGTH, C - c0), v,
+          [&](int c) { return in(n, h, w0 + q, c0 + c); },
+          [&](int c, float (&four)[4]) { in.template four<C % 4 == 0>(n, h, w0 + q, c0 + c, four); });
     },
-    [=](int k, const float (&v)[8]) { store_run<P, PLANE>(xs + (k / R::RUNS * R::SIZE + k % R::RUNS * 8) / 2, v); });
+    [=](int k, const typename P::Run& v) { store_run<P, PLANE>(xs + (k / R::RUNS * R::SIZE + k % R::RUNS * 8) / 2, v); });
 }
 
 // Wide records, from `stage`, where each element of the image is put first.
 template <class P, class S, class R, int C, int PLANE, int NB, int IH, int IW, int THREADS, class In>
 DEVICE auto wide_records(uint32* xs, float* stage, int n0, int h0, int w0, const In& in) {
   constexpr int COLUMNS = (IW - 1) * S::SW + (S::KW - 1) * S::DW + 1;
-  return filling<NB * IH * IW * R::RUNS>(
-    [=](int k, float (&v)[8]) {
+  return filling<P, NB * IH * IW * R::RUNS>(
+    [=](int k, typename P::Run& v) {
       const int run = k % R::RUNS * 8, q = k / R::RUNS;
-#pragma unroll
-      for (int i = 0; i < 8; i++) {
+      const auto staged = [&](int i) {
         const int e = R::RUNS == 1 ? i : run + i;
-        v[i] = e < R::LENGTH ? stage[(q / IW * COLUMNS + q % IW * S::SW + e / C * S::DW) * C + e % C] : 0.0f;
-      }
+        return e < R::LENGTH ? stage[(q / IW * COLUMNS + q % IW * S::SW + e / C * S::DW) * C + e % C] : 0.0f;
+      };
+      gather_run<P, false>(0, 8, v, staged, Nothing());
     },
-    [=](int k, const float (&v)[8]) { store_run<P, PLANE>(xs + (k / R::RUNS * R::SIZE + k % R::RUNS * 8) / 2, v); },
+    [=](int k, const typename P::Run& v) { store_run<P, PLANE>(xs + (k / R::RUNS * R::SIZE + k % R::RUNS * 8) / 2, v); },
     [=]() {
       fill<float, NB * IH * COLUMNS * C, THREADS>(
         [&](int k) { return in(n0 + k / C / COLUMNS / IH, h0 + k / C / COLUMNS % IH, w0 + k / C % COLUMNS, k % C); },
@@ -119,7 +121,7 @@ template <class T, class A, class E, class In, class W, class Out> DEVICE void t
       const bool real = q < R::CHUNKS && e < R::LENGTH && (A::C % A::CC == 0 || c < A::C);
       use(real, real ? tap / R::KW : 0, real ? b : 0, real ? c : 0);
     };
-    const auto filters = matrix_rows<P, A::STEPS * 16, A::FB, A::ROW, A::F % 4 == 0, W::BACK>(
+    const auto filters = matrix_rows<P, A::STEPS * 16, A::FB, A::ROW, A::F % 4 == 0, W::BACK, W::template eights<typename P::Number>()>(
       ws, A::F - f0,
       [=](int k, int f) {
         float value;
@@ -132,6 +134,10 @@ template <class T, class A, class E, class In, class W, class Out> DEVICE void t
 #pragma unroll
           for (int i = 0; i < 4; i++) v[i] = real ? v[i] : 0.0f;
         });
+      },
+      [=](int k, int f, auto& run) {
+        if constexpr (W::template eights<typename P::Number>())
+          filter(k, [&](bool real, int a, int b, int c) { weight.eight(a, b, c, f0 + f, real, run); });
       });
     const int top = h0 * S::SH - S::PT, edge = w0 * S::SW - S::PL;
     int own_scale;
@@ -229,7 +235,8 @@ DEVICE void tensor_correlate(int block, FX x, FDY gradient, Finish finish, Store
       const int n = A::REAL % 16 == 0 || k < A::REAL ? n0 + k / Y::W / A::TH : Y::N;
       use(n, h0 + k / Y::W % A::TH, k % Y::W);
     };
-    const auto gradients = matrix_rows<P, A::STEPS * 16, A::FB, A::ROW, A::F % 4 == 0, Y::FORMAT != NHWC>(
+    constexpr bool eights = A::F % 8 == 0 && Padded<T, Y, FDY>::template eights<typename P::Number>();
+    const auto gradients = matrix_rows<P, A::STEPS * 16, A::FB, A::ROW, A::F % 4 == 0, Y::FORMAT != NHWC, eights>(
       ds, A::F - f0,
       [=](int k, int f) {
         float value;
@@ -238,6 +245,9 @@ DEVICE void tensor_correlate(int block, FX x, FDY gradient, Finish finish, Store
       },
       [=](int k, int f, float (&v)[4]) {
         position(k, [&](int n, int h, int w) { dy.template four<A::F % 4 == 0>(n, h, w, f0 + f, v); });
+      },
+      [=](int k, int f, auto& run) {
+        if constexpr (eights) position(k, [&](int n, int h, int w) { dy.eight(n, h, w, f0 + f, f0 + f < A::F, run); });
       });
     int own_scale;
     if constexpr (A::WIDE) {

@@ -18,7 +18,8 @@ struct TensorProductTile {
 // Rows and columns from (r0, c0) of a matrix as it is stored, of which `rows` and `columns` are real.
 template <class P, int ROWS, int COLUMNS, int ROW, bool fours, class F>
 DEVICE auto matrix_part(uint32* place, const F& matrix, int r0, int c0, int rows, int columns) {
-  return matrix_rows<P, ROWS, COLUMNS, ROW, fours, false>(
+  constexpr bool eights = MatrixEights<typename P::Number, F>::value;
+  return matrix_rows<P, ROWS, COLUMNS, ROW, fours, false, eights>(
     place, columns - c0,
     [=](int r, int c) {
       const bool real = r0 + r < rows;
@@ -30,6 +31,12 @@ DEVICE auto matrix_part(uint32* place, const F& matrix, int r0, int c0, int rows
       load_four_columns<fours>(matrix, real ? r0 + r : 0, c0 + c, v);
 #pragma unroll
       for (int k = 0; k < 4; k++) v[k] = real ? v[k] : 0.0f;
+    },
+    [=](int r, int c, auto& run) {
+      if constexpr (eights) {
+        const bool real = r0 + r < rows && c0 + c < columns;
+        load_eight(real, matrix.template at<typename P::Number>(real ? r0 + r : 0, real ? c0 + c : 0), run);
+      }
     });
 }
 

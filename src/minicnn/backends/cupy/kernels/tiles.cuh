@@ -53,6 +53,12 @@ template <class T, class X, int SH, int SW, class F> struct Spread {
 #pragma unroll
     for (int k = 0; k < 4; k++) v[k] = there ? v[k] : T(0);
   }
+  // Channels c .. c + 7, from a multiple of 8 on, if they are numbers of type U in memory; zeros, if they are not `wanted`.
+  template <class U> static constexpr bool eights() { return X::FORMAT == NHWC && X::C % 8 == 0 && InMemory<U, F>::value; }
+  template <class Run> DEVICE void eight(int n, int h, int w, int c, bool wanted, Run& run) const {
+    const bool there = wanted && real(n, h, w);
+    load_eight(there, x.p + (there ? X::at(n, h / SH, w / SW, first + c) : 0u), run);
+  }
 };
 
 // An image with zeros around it.
@@ -63,6 +69,11 @@ template <class T, int KW, int C, int F, int GROUPS, class W> struct Filters {
   W w;
   int group;
   static constexpr bool BACK = false;
+  template <class U> static constexpr bool eights() { return F % 8 == 0 && InMemory<U, W>::value; }
+  template <class Run> DEVICE void eight(int a, int b, int c, int f, bool real, Run& run) const {
+    real = real && f < F;
+    load_eight(real, w.p + (real ? at(a, b, c, f) : 0u), run);
+  }
   DEVICE uint32 at(int a, int b, int c, int f) const { return ((a * KW + b) * C + c) * (F * GROUPS) + group * F + f; }
   DEVICE T operator()(int a, int b, int c, int f) const { return T(w(at(a, b, c, f))); }
   // Filters f .. f + 3, which begin at a multiple of 4 if `aligned`.
@@ -78,6 +89,7 @@ template <class T, class S, int KH, int KW, int C, int F, int GROUPS, int SH, in
   W w;
   int group;
   static constexpr bool BACK = true;
+  template <class U> static constexpr bool eights() { return false; }
   static constexpr int DOWN = (PT + SH * S::PT) / S::DH, RIGHT = (PL + SW * S::PL) / S::DW;  // the tap of phase 0 that comes first
   DEVICE T operator()(int a, int b, int c, int f) const {
     const int phase = SH * SW == 1 ? 0 : f / F, i = phase / SW + DOWN - SH * a, j = phase % SW + RIGHT - SW * b;
