@@ -88,12 +88,12 @@ class NumbaTiles(Tiles):
     def _byte_tiles(self, n: int, k: int, m: int) -> Iterator[ByteTile]:
         """Tiles of a product of n rows of k bytes with m columns that may fit, the best first.
 
-        The more rows the better, while there is work for all multiprocessors; best four and more of them for a thread,
-        which read each weight once, else two, whose sums take less shared memory.
+        The more rows the better, while there is work for all multiprocessors; of as many, best four and more for a
+        thread, which read each weight once, else two, whose sums take less shared memory.
         """
         rows = [8] if self.simulated else [8, *(r for r in (16, 32, 64) if -(-2 * n // r) > self.gpu.multiprocessors)]
-        for few in (False, True):
-            for r in reversed(rows):
+        for r in reversed(rows):
+            for few in (False, True):
                 tile = ByteTile(n, k, m, r, r // 2 if few else min(LANES, r // 4), self.limits.reduction)
                 held = self.simulated or 4 * tile.own * m <= MOST_SUMS
                 if held and tile.nbytes + BESIDE_ROW * r <= self.gpu.shared_block:
