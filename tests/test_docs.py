@@ -27,7 +27,7 @@ from minicnn.cli import cli
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
-PAGES = [page for page in PAGES if "_build" not in page.parts]
+PAGES = [page for page in PAGES if not {"_build", "notes"} & set(page.parts)]  # notes are put into pages
 
 FENCE = re.compile(r"^(?:<!-- needs: (\w+) -->\n)?```(\w+)\n(.*?)^```\n(?:\n```text\n(.*?)^```$)?", re.M | re.S)
 
@@ -141,7 +141,7 @@ def classes_of(names: dict[str, Any]) -> list[str]:
 NAMED = {
     "docs/layers.md": [
         *layers.__all__, *classes_of(losses.LOSSES), *classes_of(metrics.METRICS), *classes_of(optimizers.OPTIMIZERS),
-        *(c.__name__ for c in schedules.Schedule.__subclasses__()),
+        *(c.__name__ for c in schedules.Schedule.__subclasses__() if c.__module__ == schedules.__name__),
         *(n for n in callbacks.__all__ if n not in ("Callbacks", "progress")),
     ],
     "docs/data.md": data.names(),

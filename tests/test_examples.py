@@ -109,4 +109,5 @@ def test_all_examples_are_here() -> None:
         "fashion_mnist.py",
         "mnist.py",
         "mnist_99.py",
+        "transfer_learning.py",
     }
