@@ -16,7 +16,8 @@ from minicnn.cli import study as command
 from support.command_line import error_of, minicnn
 
 SMALL = ("--data", "synthetic_digits", "--set", "samples=130")
-MLP = ("study", "mlp", *SMALL, "--set", "iterations=10", "--set", "hold_out=20", "--set", "repeats=2", "--out", "out")
+SIZES = ("--set", "iterations=9", "--set", "per_round=3", "--set", "hold_out=20", "--set", "repeats=2")
+MLP = ("study", "mlp", *SMALL, *SIZES, "--out", "out")
 PLATFORMS = ("study", "platforms", *SMALL, "--set", "epochs=2", "--out", "out", "--backends", "numpy,cupy")
 KERNELS = (
     "study",

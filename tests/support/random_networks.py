@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from minicnn import Model, get_backend, layers, losses, optimizers
+from minicnn import Model, get_backend, layers, losses, ops, optimizers
 from minicnn.layers import Input
 from minicnn.tolerance import EPSILON, tolerance
 
@@ -95,12 +95,34 @@ def _other(draw: Draw) -> layers.Layer:
         layers.AdaptiveAveragePooling2D(draw.pair(1, 4)),
         layers.Permute(draw.one((1, 2, 3), (2, 1, 3), (3, 1, 2))),
         layers.Rescaling(draw.share(0.5, 2), draw.share(-1, 1)),
+        layers.Normalization(mean=draw.share(-1, 1), variance=draw.share(0.5, 2)),
+        layers.PReLU(shared_axes=draw.one(None, (1, 2))),
+        layers.GaussianNoise(draw.share(0, 0.5)),
+        layers.Identity(),
+        layers.Lambda(ops.tanh),
+    )
+
+
+def _augmentation(draw: Draw, image: tuple[int, int]) -> layers.Layer:
+    """Layers that move or change images, by random numbers or not; positions between pixels are interpolated."""
+    smaller = tuple(draw.number(max(1, side - 2), side) for side in image)
+    fill = draw.one("constant", "nearest", "reflect", "wrap")
+    return draw.one(
+        layers.RandomFlip(draw.one("horizontal", "vertical", "horizontal_and_vertical")),
+        layers.RandomCrop(*smaller),
+        layers.RandomTranslation(draw.share(0, 0.4), draw.share(0, 0.4), fill),
+        layers.RandomRotation(draw.share(0, 0.5), fill),
+        layers.RandomZoom(draw.share(0, 0.4), draw.share(0, 0.4), fill),
+        layers.RandomBrightness(draw.share(0, 0.5), value_range=(-4, 4)),
+        layers.RandomContrast(draw.share(0, 0.5), value_range=(-4, 4)),
+        layers.Resizing(*draw.pair(2, 9)),
+        layers.CenterCrop(*smaller),
     )
 
 
 def _in_format(layer: layers.Layer, first: bool) -> layers.Layer:
     """The layer for the order of the axes that the network has."""
-    if not first:
+    if not first or isinstance(layer, layers.Lambda):
         return layer
     config = layer.get_config()
     if "data_format" in config:
@@ -116,6 +138,8 @@ def network(seed: int, backend: Any) -> tuple[Model, Draw]:
     first = draw.one(True, False, False)
     channels, image = draw.number(1, 4), draw.pair(4, 9)
     inputs = x = Input((channels, *image) if first else (*image, channels))
+    if draw.number(0, 2) == 0:  # it has no gradient with regard to images
+        x = _in_format(_augmentation(draw, image), first)(x)
     for _ in range(draw.number(2, 6)):
         channels = x.shape[1 if first else 3]
         layer = draw.one(
@@ -133,11 +157,29 @@ def network(seed: int, backend: Any) -> tuple[Model, Draw]:
         elif made.shape[1:3] == x.shape[1:3] and not first and draw.one(True, False):
             made = layers.Concatenate()([made, x])
         x = made
+    if draw.number(0, 3) == 0:  # what is left of the image as a sequence
+        for layer in _sequence(draw, x.shape):
+            x = layer(x)
+        return Model(inputs, _head(draw)(x), backend=backend, seed=seed), draw
     pool = draw.one(layers.Flatten, layers.Flatten, layers.GlobalAveragePooling2D, layers.GlobalMaxPooling2D)
     x = pool("channels_first" if first else "channels_last")(x)
     if draw.one(True, False):
         x = layers.Dense(draw.number(1, 6), draw.one(*ACTIVATIONS))(x)
     return Model(inputs, _head(draw)(x), backend=backend, seed=seed), draw
+
+
+def _sequence(draw: Draw, shape: tuple[int, ...]) -> list[layers.Layer]:
+    """Layers of sequences for an image, the first of which makes it one."""
+    length, channels = shape[1] * shape[2], shape[3]
+    options: dict[str, Any] = draw.one({"strides": draw.number(1, 2)}, {"dilation_rate": draw.number(1, 2)})
+    sequence: list[layers.Layer] = [layers.Reshape((length, channels))]
+    sequence.append(
+        layers.Conv1D(draw.number(1, 4), draw.number(1, 3), padding=draw.one("same", "causal"),
+                      activation=draw.one(*ACTIVATIONS), **options)
+    )  # fmt: skip
+    pool = draw.one(layers.MaxPooling1D, layers.AveragePooling1D)
+    sequence.append(pool(draw.number(1, 3), padding="same"))
+    return [*sequence, draw.one(layers.GlobalAveragePooling1D, layers.GlobalMaxPooling1D)()]
 
 
 def _head(draw: Draw) -> layers.Dense:

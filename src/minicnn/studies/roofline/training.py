@@ -189,7 +189,7 @@ class Runner:
         """Accuracy on the last batch of training, normalised by its own statistics; it takes one step more."""
         x, y = self._batch
         if not self._peer:
-            return float(self._model.train_on_batch(x, y)["accuracy"])
+            return float(self._model.train_on_batch(x, y, return_dict=True)["accuracy"])
         import torch
 
         with torch.no_grad():
