@@ -138,7 +138,7 @@ class SeparableConv2D(Layer):
         bias_initializer: First values of the bias (filters,).
         name: Name in the model.
         trainable: See `Layer`.
-        limits: See `Layer`: regularizers and constraints that begin with depthwise_, pointwise_ and bias_.
+        limits: See `Layer`: regularizers and constraints that begin with ``depthwise_``, ``pointwise_`` and ``bias_``.
 
     Input shape:
         (N, H, W, C), or (N, C, H, W) for "channels_first".
