@@ -46,6 +46,7 @@ CASES = {
     "vgg11": Case((32, 64, 3), 2, 1e-4, options=NARROW, theirs={"units": (24, 16)}),
     "vgg16": Case((32, 64, 3), 2, 1e-4, options=NARROW, theirs={"units": (24, 16)}),
     "googlenet": Case((40, 52, 3), options={"dropout": 0.0}),
+    "resnet9": Case((36, 68, 3), rate=1e-3, theirs={"features": 768}),
     "resnet18": Case((36, 52, 3), rate=1e-3),
     "resnet34": Case((36, 52, 3), rate=1e-3),
     "resnet50": Case((36, 52, 3), rate=1e-4),

@@ -102,7 +102,7 @@ def build(name: str, image: tuple[int, ...], classes: int, weights: Mapping[str,
     options: dict[str, Any] = {}
     if name in ("alexnet", "overfeat", "vgg11", "vgg16"):
         options["units"] = (widths[0][1], widths[1][1])
-    if name == "overfeat":
+    if name in ("overfeat", "resnet9"):
         options["features"] = widths[0][0]
     network = globals()[name](c, classes, **options)
     load(network, weights, image_before_dense(network, torch.zeros(1, c, h, w)))
@@ -142,10 +142,11 @@ def conv(c: int, f: int, k: int, stride: int = 1, padding: int = 0) -> list[nn.M
 
 
 def conv_bn(
-    c: int, f: int, k: int, stride: int = 1, *, groups: int = 1, eps: float = 1e-5, after: Any = nn.ReLU
-) -> nn.Sequential:
-    """Convolution without bias, batch normalisation, and an activation if there is one."""
-    layers = [nn.Conv2d(c, f, k, stride, k // 2, groups=groups, bias=False), nn.BatchNorm2d(f, eps)]
+    c: int, f: int, k: int, stride: int = 1, *, groups: int = 1, eps: float = 1e-5, after: Any = nn.ReLU,
+    bias: bool = False,
+) -> nn.Sequential:  # fmt: skip
+    """Convolution, without bias unless told otherwise, batch normalisation, and an activation if there is one."""
+    layers = [nn.Conv2d(c, f, k, stride, k // 2, groups=groups, bias=bias), nn.BatchNorm2d(f, eps)]
     return nn.Sequential(*layers, *([after()] if after else []))
 
 
@@ -258,6 +259,22 @@ def resnet(block: Block, depths: list[int], c: int, classes: int) -> nn.Module:
             layers.append(Residual(main, shortcut, nn.ReLU()))
             c = made
     return nn.Sequential(*layers, *pooled(), nn.Linear(c, classes))
+
+
+def resnet9(c: int, classes: int, features: int = 128) -> nn.Module:
+    """resnet9 of the zoo: channels c of the images, the number of classes, and that of features that are flattened."""
+
+    def conv(c: int, f: int, k: int, stride: int) -> nn.Module:
+        return conv_bn(c, f, k, stride, bias=True)
+
+    def residual(f: int) -> nn.Module:
+        return Residual(nn.Sequential(conv(f, f, 3, 1), conv(f, f, 3, 1)), nn.Identity(), nn.Identity())
+
+    return nn.Sequential(
+        conv(c, 16, 7, 4), conv(16, 32, 3, 2), residual(32),
+        conv(32, 64, 3, 2), conv(64, 128, 3, 2), residual(128),
+        nn.Flatten(), *dense([features, 128, classes]),
+    )  # fmt: skip
 
 
 def resnet18(c: int, classes: int) -> nn.Module:

@@ -23,7 +23,7 @@ from minicnn.models import Model
 from minicnn.zoo.classic import alexnet, lenet5, overfeat
 from minicnn.zoo.googlenet import googlenet
 from minicnn.zoo.mobilenet import mobilenet_v2
-from minicnn.zoo.resnet import resnet18, resnet34, resnet50
+from minicnn.zoo.resnet import resnet9, resnet18, resnet34, resnet50
 from minicnn.zoo.squeezenet import squeezenet1_1
 from minicnn.zoo.studies import kernels, mlp, platforms
 from minicnn.zoo.vgg import vgg11, vgg16
@@ -46,7 +46,7 @@ class Network:
     num_classes: int = 1000
 
 
-DIGITS = (28, 28, 1)
+DIGITS, SMALL = (28, 28, 1), (32, 32, 3)
 
 NETWORKS = {
     "mlp": Network(mlp, DIGITS, 10),
@@ -58,6 +58,7 @@ NETWORKS = {
     "vgg11": Network(vgg11),
     "vgg16": Network(vgg16),
     "googlenet": Network(googlenet),
+    "resnet9": Network(resnet9, SMALL, 10),
     "resnet18": Network(resnet18),
     "resnet34": Network(resnet34),
     "resnet50": Network(resnet50),
@@ -86,9 +87,9 @@ def get_model(
 
     Args:
         name: One of `names()`.
-        num_classes: Number of classes; 10 for the networks of digits, 1000 for the others if None.
-        input_shape: Shape of one sample (H, W, C); (28, 28, 1), (224, 224, 3), or for overfeat (231, 231, 3)
-            if None.
+        num_classes: Number of classes; 10 for the networks of digits and resnet9, 1000 for the others if None.
+        input_shape: Shape of one sample (H, W, C); (28, 28, 1), (224, 224, 3), for resnet9 (32, 32, 3), or for overfeat
+            (231, 231, 3) if None.
         backend: See `Model`.
         seed: See `Model`.
         preprocessing: Layers to put in front, such as [Rescaling(1 / 255)].

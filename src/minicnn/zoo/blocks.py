@@ -23,14 +23,15 @@ def conv_norm(
     strides: int = 1,
     activation: str | None = "relu",
     epsilon: float = 1e-5,
+    use_bias: bool = False,
     name: str,
 ) -> SymbolicTensor:
     """Convolution that keeps the size (at stride 1), batch normalisation, and an activation if named.
 
-    The convolution has no bias, because beta of the normalisation takes its place.
+    The convolution has no bias unless told otherwise, because beta of the normalisation takes its place.
     """
     x = Conv2D(
-        filters, kernel_size, strides, kernel_size // 2, use_bias=False, kernel_initializer="he_normal", name=name
+        filters, kernel_size, strides, kernel_size // 2, use_bias=use_bias, kernel_initializer="he_normal", name=name
     )(x)
     return norm(x, activation=activation, epsilon=epsilon, name=name)
 

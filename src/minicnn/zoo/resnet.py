@@ -1,16 +1,35 @@
-"""Residual networks (K. He et al., arXiv:1512.03385)."""
+"""Residual networks (K. He et al., arXiv:1512.03385), and the small one of the course DLSys."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from minicnn.layers import Activation, Add, GlobalAveragePooling2D, MaxPooling2D
+from minicnn.layers import Activation, Add, Dense, Flatten, GlobalAveragePooling2D, MaxPooling2D
 from minicnn.layers.symbolic import SymbolicTensor
 from minicnn.zoo.blocks import classifier, conv_norm
 
 Block = Callable[[SymbolicTensor, int, int, str], SymbolicTensor]
 
 FILTERS = (64, 128, 256, 512)
+
+
+def resnet9(x: SymbolicTensor, num_classes: int) -> SymbolicTensor:
+    """ResNet9 for CIFAR-10 of the course Deep Learning Systems (dlsyscourse.org, homework 4): 431,946 parameters.
+
+    Convolutions have a bias although batch normalisation follows, and no ReLU follows the sum of a residual block.
+    """
+
+    def conv(x: SymbolicTensor, filters: int, kernel_size: int, strides: int, name: str) -> SymbolicTensor:
+        return conv_norm(x, filters, kernel_size, strides=strides, use_bias=True, name=name)
+
+    def residual(x: SymbolicTensor, filters: int, name: str) -> SymbolicTensor:
+        y = conv(conv(x, filters, 3, 1, f"{name}_conv1"), filters, 3, 1, f"{name}_conv2")
+        return Add(name=f"{name}_add")([y, x])
+
+    x = residual(conv(conv(x, 16, 7, 4, "conv1"), 32, 3, 2, "conv2"), 32, "block1")
+    x = residual(conv(conv(x, 64, 3, 2, "conv3"), 128, 3, 2, "conv4"), 128, "block2")
+    x = Dense(128, activation="relu", kernel_initializer="he_normal", name="hidden")(Flatten(name="flatten")(x))
+    return classifier(x, num_classes)
 
 
 def resnet18(x: SymbolicTensor, num_classes: int) -> SymbolicTensor:
