@@ -26,9 +26,13 @@ class ThreadRanks:
         self.sent = [0] * size  # bytes that went from each rank to others
 
     def run(self, work: Callable[[Any], Any]) -> list[Any]:
-        """`work(communicator)` on every rank at once; the results by rank."""
+        """`work(communicator)` on every rank at once; the results by rank, or the error of the one that failed."""
         with ThreadPoolExecutor(self.size) as pool:
             futures = [pool.submit(work, _ThreadCommunicator(self, rank)) for rank in range(self.size)]
+            errors = [future.exception() for future in futures]
+            for error in errors:
+                if error is not None and not isinstance(error, threading.BrokenBarrierError):
+                    raise error
             return [future.result() for future in futures]
 
 

@@ -1,6 +1,9 @@
-"""Training on several processes: shards of a batch, and the Programs of several shards as one."""
+"""Training on several processes: shards of a batch, the passes that sum over them, and what moves arrays."""
 
+from minicnn.distribution.communicators import MPICommunicator, OneProcess, RankError
+from minicnn.distribution.data_parallel import DataParallel
 from minicnn.distribution.merging import merge
+from minicnn.distribution.passes import Shard
 from minicnn.ops.groups import Communicator, Group
 
-__all__ = ["Communicator", "Group", "merge"]
+__all__ = ["Communicator", "DataParallel", "Group", "MPICommunicator", "OneProcess", "RankError", "Shard", "merge"]

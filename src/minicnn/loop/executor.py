@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from minicnn.backends import get_backend
 from minicnn.backends.base import Array, Backend, Executable, ManySteps
+from minicnn.distribution import DataParallel
 from minicnn.layers.cell import Cell, Place, fresh_lock
 from minicnn.loop.tracing import Feed, StepKind
 from minicnn.program.graph import Program
@@ -27,7 +29,7 @@ class Engine:
         steps_taken: Training steps so far.
     """
 
-    def __init__(self, trace: Callable[[StepKind, Feed], Program], backend: str | Backend | None) -> None:
+    def __init__(self, trace: Callable[..., Program], backend: str | Backend | None) -> None:
         self._trace = trace
         self._backend = None if backend is None else get_backend(backend)
         self.dtype = "float32"
@@ -37,6 +39,7 @@ class Engine:
         self._place: Place | None = None
         self._turn = Turn()
         self._steps: dict[tuple[StepKind, Feed], _Step] = {}
+        self.distribution: DataParallel | None = None  # of training and evaluation
 
     @property
     def decided(self) -> bool:
@@ -188,11 +191,16 @@ class Engine:
                 del self._steps[next(iter(self._steps))]
             program = self._trace(kind, feed)
             zeros = {v.name: np.zeros(v.shape, v.dtype) for v in program.inputs if v.kind == "metric"}
-            compiled = self.backend.compile(program)
+            many: Callable[..., dict[str, Array]] | None = None
+            run: Executable
+            if self.distribution is None or kind == "predict":
+                compiled = self.backend.compile(program)
+                run, many = _given_inputs(program, compiled), compiled.many if isinstance(compiled, ManySteps) else None
+            else:
+                run = self.distribution.compile(partial(self._trace, kind), feed, self.backend)
             carried = [n for n in program.updates if n not in zeros]
-            many = compiled.many if isinstance(compiled, ManySteps) else None
             draws = any(v.kind == "counter" for v in program.inputs)
-            step = _Step(_given_inputs(program, compiled), many, carried, list(program.outputs), zeros, draws)
+            step = _Step(run, many, carried, list(program.outputs), zeros, draws)
             # Carried state that is not there yet starts at zero.
             new = [v for v in program.inputs if v.kind in ("optimizer", "counter") and v.name not in self._cells]
             self.set({v.name: np.zeros(v.shape, v.dtype) for v in new})

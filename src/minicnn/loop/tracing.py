@@ -9,6 +9,7 @@ from functools import reduce
 from typing import Literal
 
 from minicnn import ops
+from minicnn.distribution.passes import Shard, reduce_totals, synchronize
 from minicnn.layers.graph import Graph
 from minicnn.layers.layer import Trace
 from minicnn.layers.weight import Weight
@@ -79,6 +80,7 @@ def trace_step(
     precision: Precision = PRECISIONS["float32"],
     objective: Objective | None = None,
     optimizer: Optimizer | None = None,
+    shard: Shard | None = None,
 ) -> tuple[Program, dict[str, Weight]]:
     """Trace a model into the Program of one step.
 
@@ -91,6 +93,8 @@ def trace_step(
         precision: Precision policy.
         objective: Losses and metrics, unless only predictions are made.
         optimizer: Optimizer, for training.
+        shard: The shard of a larger batch that the step is for; then what all shards have in common is summed over
+            them, by collectives.
 
     Returns:
         The Program after the passes that run for every backend, and the weights by path.
@@ -98,8 +102,12 @@ def trace_step(
     program = Program(kind)
     training, trainable = kind == "train" or feed.training, graph.trainable
     trace = Trace(program, training=training, seed=seed, dtype=precision.dtype, trainable=trainable, paths=paths)
+    if shard is not None:
+        trace.batch, trace.samples = shard.batch, shard.samples
     x, y, weight = _data(program, feed, precision.dtype)
     outputs = graph.trace_graph(trace, x)
+    if shard is not None:
+        outputs = _synchronized(program, shard, outputs, trace)
     pool_before_relu(program, [*outputs, *trace.updates.values()])
     if objective is None or kind == "predict":
         for name, value in zip(input_names("output", len(outputs)), outputs, strict=True):
@@ -109,7 +117,9 @@ def trace_step(
             penalties = trace.penalties()
         loss = _loss(program, objective, outputs, y, weight, penalties)
         if kind == "train" and optimizer is not None:
-            _train(program, trace, loss, optimizer, scaled=precision.products == "float16")
+            _train(program, trace, loss, optimizer, shard, scaled=precision.products == "float16")
+        elif shard is not None:
+            reduce_totals(program, shard, _sum_of(loss), [])
     if precision.products:
         shorten_images(program, precision.products)
         lower_precision(program, precision.products, keep=METRICS)  # counts stay exact
@@ -189,7 +199,24 @@ def _accumulate(program: Program, log: str, totals: dict[str, Value]) -> None:
         program.updates[name] = program.input(name, value.shape, value.dtype, kind="metric") + value
 
 
-def _train(program: Program, trace: Trace, loss: Value, optimizer: Optimizer, *, scaled: bool) -> None:
+def _synchronized(program: Program, shard: Shard, outputs: Sequence[Value], trace: Trace) -> list[Value]:
+    """Normalise over all shards; the model's outputs are other Values then, and so are the layers' updates."""
+    program.outputs = {str(i): v for i, v in enumerate(outputs)}
+    program.updates = trace.updates
+    synchronize(program, shard)
+    outputs, trace.updates = list(program.outputs.values()), program.updates
+    program.outputs, program.updates = {}, {}
+    return outputs
+
+
+def _sum_of(mean: Value) -> Value:
+    """The sum that a mean was made of by a factor."""
+    return mean if mean.node is None else mean.node.inputs[0]
+
+
+def _train(
+    program: Program, trace: Trace, loss: Value, optimizer: Optimizer, shard: Shard | None, *, scaled: bool
+) -> None:
     parameters = {p: v for p, v in trace.weights.items() if v.kind == "parameter"}
     if not parameters:
         message = (
@@ -198,7 +225,10 @@ def _train(program: Program, trace: Trace, loss: Value, optimizer: Optimizer, *,
         )
         raise ValueError(message)
     scale = _loss_scale(program) if scaled else None
-    found = gradients(program, loss if scale is None else loss * scale, list(parameters.values()))
+    summed = loss if shard is None else _sum_of(loss)
+    found = gradients(program, summed if scale is None else summed * scale, list(parameters.values()))
+    if shard is not None:
+        found = reduce_totals(program, shard, summed, found)
     step = trace.step()
     finite = None
     if scale is not None:

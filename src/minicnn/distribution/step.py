@@ -1,0 +1,174 @@
+"""A step on the shards of one rank: part by part, and between them what the ranks compute together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from minicnn.distribution.passes import Shard
+from minicnn.distribution.segments import Segments
+from minicnn.ops.groups import Group, Span
+from minicnn.program.graph import Node, Program, Value
+
+if TYPE_CHECKING:
+    from minicnn.backends.base import Backend
+
+Array = Any
+Arrays = dict[str, Array]
+
+
+class ShardedStep:
+    """An Executable that is given the arrays of a whole batch, and computes this rank's shards of it.
+
+    Args:
+        programs: For each number of samples that a shard of the batch has, on whatever rank, its Program.
+        shards: The shards of this rank.
+        group: Who has which shards.
+        data: Names of the inputs that belong to a shard.
+        cut: Of them those of which each shard is given its rows.
+        backend: What runs the parts.
+
+    Raises:
+        ValueError: If shards of different sizes do not compute alike.
+    """
+
+    def __init__(
+        self, programs: Mapping[int, Program], shards: Sequence[Shard], group: Group, data: Iterable[str],
+        cut: Iterable[str], backend: Backend,
+    ) -> None:  # fmt: skip
+        self._shards, self._group, self._cut, self._backend = shards, group, frozenset(cut), backend
+        every = {n: Segments(p, frozenset(data), n, group.shards) for n, p in programs.items()}
+        first = next(iter(every.values()))
+        for other in every.values():
+            different = first.differs(other)
+            if different is not None:
+                message = (
+                    "Shards of any size compute the same with what they have in common. Received: layers that do "
+                    f"otherwise for {first.samples} than for {other.samples} samples: {different:.200}. Choose a batch "
+                    "size that the number of shards divides, and last_batch='drop'."
+                )
+                raise ValueError(message)
+        held = {shard.samples for shard in shards}
+        parts = {n: segments.parts() for n, segments in every.items() if n in held}
+        shared, _ = next(iter(parts.values()))
+        self._common = [_Part.of(program, backend) for program in shared]
+        self._own = {n: [_Part.of(program, backend) for program in own] for n, (_, own) in parts.items()}
+        self._collectives = [_Sums(level, every, group, backend) for level in range(len(shared))]
+        self._results = [(name, first.names[id(v)]) for name, v in first.program.outputs.items()]
+        self._updates = [(name, first.names[id(v)]) for name, v in first.program.updates.items()]
+
+    def __call__(self, arrays: Mapping[str, Array]) -> Arrays:
+        """Outputs and updates by name; inputs that are updated are donated."""
+        known: Arrays = {name: array for name, array in arrays.items() if name not in self._cut}
+        found: list[Arrays] = [self._given(shard, arrays) for shard in self._shards]
+        if self._group.shards == 1:  # what it is given is the same for all there are
+            known |= found[0]
+        updated: Arrays = {}
+        for level, common in enumerate(self._common):
+            made = common.run(known)
+            for name in common.updates:
+                updated[name] = made.pop(name)
+            known |= made
+            sums = self._collectives[level]
+            partial = sums.begin()
+            for shard, own in zip(self._shards, found, strict=True):
+                part = self._own[shard.samples][level]
+                own |= part.run(known | own)
+                partial.add(shard.number, sums.given(shard.samples, known, own))
+            known |= partial.total()
+        made = {name: known[key] for name, key in self._results}
+        return made | {name: updated[name] if name in updated else known[key] for name, key in self._updates}
+
+    def _given(self, shard: Shard, arrays: Mapping[str, Array]) -> Arrays:
+        rows = slice(shard.start, shard.start + shard.samples)
+        given = {name: arrays[name][rows, ...] for name in self._cut if name in arrays}
+        if "rows" in self._cut:
+            xp = self._backend.xp
+            given["rows"] = xp.arange(shard.start, shard.start + shard.samples, dtype=xp.int32)
+        return given
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A compiled part of a step.
+
+    Attributes:
+        compiled: The Executable; None if there is nothing to do.
+        inputs: Names of what it reads.
+        updates: Names of what it may overwrite.
+    """
+
+    compiled: Callable[[Mapping[str, Array]], Arrays] | None
+    inputs: list[str]
+    updates: list[str]
+
+    @classmethod
+    def of(cls, program: Program, backend: Backend) -> _Part:
+        compiled = backend.compile(program) if program.nodes else None
+        return cls(compiled, [v.name for v in program.inputs], list(program.updates))
+
+    def run(self, arrays: Mapping[str, Array]) -> Arrays:
+        return {} if self.compiled is None else dict(self.compiled({name: arrays[name] for name in self.inputs}))
+
+
+class _Sums:
+    """The collectives that end a level."""
+
+    def __init__(self, level: int, every: Mapping[int, Segments], group: Group, backend: Backend) -> None:
+        self.group, self.backend = group, backend
+        self._given: dict[int, list[str | Array]] = {}  # for each size names of what is summed, or a constant
+        self._nodes: list[Node] = []
+        for samples, segments in every.items():
+            nodes = segments.collectives[level]
+            others = sorted({n.op.name for n in nodes} - {"all_reduce"})
+            if others:
+                message = f"A step on shards has sums over them. Received: {', '.join(others)}."
+                raise ValueError(message)
+            values = [v for node in nodes for v in node.inputs]
+            self._given[samples] = [self._source(v, segments) for v in values]
+            names = [segments.names[id(v)] for node in nodes for v in node.outputs]
+            self.names = names
+            self._nodes = nodes
+        self._whole = {parts: span for span, parts in group.tree.items()}
+
+    def _source(self, value: Value, segments: Segments) -> str | Array:
+        if value.data is not None:
+            return self.backend.asarray(value.data, value.dtype)
+        return segments.names[id(value)]
+
+    def given(self, samples: int, known: Arrays, own: Arrays) -> list[Array]:
+        """What a shard adds."""
+        found = []
+        for source in self._given[samples]:
+            named = isinstance(source, str)
+            found.append((own[source] if source in own else known[source]) if named else source)
+        return found
+
+    def begin(self) -> _Partial:
+        return _Partial(self)
+
+
+class _Partial:
+    """Sums under way: of shards that come one after the other, each taken as soon as both summands are there."""
+
+    def __init__(self, sums: _Sums) -> None:
+        self._sums = sums
+        self._found: list[tuple[Span, list[Array]]] = []
+
+    def add(self, shard: int, arrays: list[Array]) -> None:
+        self._found.append(((shard, shard + 1), arrays))
+        whole = self._sums._whole
+        while len(self._found) > 1 and (self._found[-2][0], self._found[-1][0]) in whole:
+            (left, a), (right, b) = self._found[-2:]
+            self._found[-2:] = [(whole[left, right], [x + y for x, y in zip(a, b, strict=True)])]
+
+    def total(self) -> Arrays:
+        sums, group = self._sums, self._sums.group
+        if not sums.names:
+            return {}
+        totals = [a for _, arrays in self._found for a in arrays]
+        if group.ranks > 1:
+            made = sums._nodes[0].op.reference(*totals, group=group, xp=sums.backend.xp)
+            totals = list(made) if isinstance(made, tuple) else [made]
+        return dict(zip(sums.names, totals, strict=True))

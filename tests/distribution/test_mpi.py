@@ -1,0 +1,87 @@
+"""Ranks that are processes: started by mpiexec, where mpi4py and an MPI library are installed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minicnn.distribution import DataParallel
+from support.distributed import MODELS, data, digest, normalized, trained
+
+pytest.importorskip("mpi4py", reason="mpi4py is not installed: the extra mpi")
+
+TESTS = Path(__file__).parent.parent
+BESIDE = Path(sys.executable).with_name("mpiexec")  # the wheels put it there
+MPIEXEC = str(BESIDE) if BESIDE.exists() else shutil.which("mpiexec")
+if MPIEXEC is None:
+    pytest.skip("mpi4py is installed, but there is no mpiexec", allow_module_level=True)
+
+
+def mpiexec(ranks: int, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    version = subprocess.run([MPIEXEC, "--version"], capture_output=True, text=True, check=False)
+    openmpi = "Open MPI" in version.stdout
+    extra = ["--allow-run-as-root", "--oversubscribe"] if openmpi else []
+    path = os.pathsep.join([str(TESTS), *(p for p in sys.path if p)])
+    settings = {"MINICNN_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **environment}
+    return subprocess.run(
+        [MPIEXEC, *extra, "-n", str(ranks), sys.executable, "-m", "support.mpi_training", *arguments],
+        capture_output=True, text=True, check=False, timeout=100, env={**os.environ, **settings},
+    )  # fmt: skip
+
+
+def results(ranks: int, *arguments: str) -> Any:
+    done = mpiexec(ranks, "train", *arguments)
+    assert done.returncode == 0, done.stderr
+    count, made = json.loads(done.stdout)
+    assert count == ranks
+    return made
+
+
+def test_weights_are_the_same_bits_on_any_number_of_ranks() -> None:
+    """After 50 steps, with two ranks that share the shards evenly and three that do not."""
+    alone = {"normalized": trained("normalized", "numpy", DataParallel(8), 10)}
+    for ranks in (2, 3):
+        assert results(ranks, "numpy", "10", "normalized") == alone
+
+
+def test_other_models_on_four_ranks() -> None:
+    names = [name for name in MODELS if name != "normalized"]
+    assert results(4, "numpy", "1", *names) == {name: trained(name, "numpy", DataParallel(8)) for name in names}
+
+
+def test_numba_on_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("numba")
+    monkeypatch.setenv("MINICNN_THREADS", "1")
+    assert results(2, "numba", "2", "plain") == {"plain": trained("plain", "numba", DataParallel(8), 2)}
+
+
+def test_a_rank_that_fails_ends_the_others() -> None:
+    done = mpiexec(3, "raise", "4")
+    assert done.returncode != 0
+    assert "OSError: the disk is gone" in done.stderr
+
+
+def test_a_rank_that_hangs_is_named_at_the_deadline() -> None:
+    start = time.monotonic()
+    done = mpiexec(3, "hang", "4", TIMEOUT="1.5")
+    assert done.returncode != 0
+    assert "within timeout=1.5 seconds. Received by rank" in done.stderr
+    assert "no answer from rank 2" in done.stderr
+    assert time.monotonic() - start < 30
+
+
+def test_a_killed_training_goes_on_with_another_number_of_ranks(tmp_path: Path) -> None:
+    for ranks, step in ((3, 4), (2, 9)):
+        assert mpiexec(ranks, "kill", str(step), str(tmp_path / "backup")).returncode != 0
+    done = mpiexec(4, "end", "0", str(tmp_path / "backup"))
+    undisturbed = normalized("numpy", DataParallel(8))
+    undisturbed.fit(*data(), 12, 3, verbose=0)
+    assert done.stdout.split() == [digest(undisturbed)], done.stderr
