@@ -26,7 +26,16 @@ _ASK, _HERE, _FAILED = b"?", b"!", b"F"
 
 
 class RankError(RuntimeError):
-    """Another rank failed, or did not answer in time; the message names it."""
+    """Another rank failed, or did not answer in time; the message names it.
+
+    Args:
+        message: What happened.
+        reported: Whether another rank raises the same error, or its cause.
+    """
+
+    def __init__(self, message: str, *, reported: bool = False) -> None:
+        super().__init__(message)
+        self.reported = reported
 
 
 class OneProcess:
@@ -137,7 +146,7 @@ class MPICommunicator:
                 here.add(rank)
             else:
                 self._end_at_exit(_FOLLOW)
-                raise RankError(message[len(_FAILED) :].decode())
+                raise RankError(message[len(_FAILED) :].decode(), reported=True)
         return here
 
     def _ask(self) -> None:
