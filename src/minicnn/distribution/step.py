@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from minicnn.distribution.passes import Shard
 from minicnn.distribution.segments import Segments
 from minicnn.ops.groups import Group, Span
@@ -84,8 +86,8 @@ class ShardedStep:
         rows = slice(shard.start, shard.start + shard.samples)
         given = {name: arrays[name][rows, ...] for name in self._cut if name in arrays}
         if "rows" in self._cut:
-            xp = self._backend.xp
-            given["rows"] = xp.arange(shard.start, shard.start + shard.samples, dtype=xp.int32)
+            numbers = np.arange(shard.start, shard.start + shard.samples, dtype=np.int32)
+            given["rows"] = self._backend.asarray(numbers)
         return given
 
 
