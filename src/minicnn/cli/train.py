@@ -61,7 +61,7 @@ def _train(settings: Settings, backend: str, place: Path, overwrite: bool, distr
     with RunFolder(place, FILES, overwrite=overwrite) if chief else nullcontext(place) as folder:
         samples = job.load_samples(settings)
         settings = job.concrete(settings, samples)
-        model = job.make_model(settings, samples, device, distribution)
+        model = job.make_model(settings, samples, device, distribution=distribution)
         if chief:
             shared = f", {distribution.shards} shards on {distribution.ranks} rank(s)" if distribution else ""
             click.echo(

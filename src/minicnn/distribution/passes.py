@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from minicnn import ops
+from minicnn.ops.checks import normalize_axes
 from minicnn.ops.groups import Group
 from minicnn.program.graph import Node, Program, Value
 
@@ -63,6 +64,29 @@ def synchronize(program: Program, shard: Shard) -> int:
         return y, mean, variance
 
     return program.replace(rule)
+
+
+def check_loss(nodes: Sequence[Node], shard: Shard, name: str) -> None:
+    """Raise a ValueError if a loss sums over samples itself, of which a shard has only some.
+
+    Args:
+        nodes: The nodes of the loss.
+        shard: The shard.
+        name: What the loss is called.
+    """
+    if shard.count == 1:
+        return
+    for node in nodes:
+        if node.op.name not in ("sum", "mean", "max", "normalize"):
+            continue
+        x, *_ = node.inputs
+        if x.shape[:1] == (shard.samples,) and 0 in normalize_axes(node.op.name, node.attrs["axes"], x.ndim):
+            message = (
+                f"With several shards the loss of a sample depends on no other sample. Received: {name}, in which "
+                f"{node.op.name} goes over the samples. Let it go over the other axes alone, as in Dice(axis=(1, 2, 3))"
+                ", or train without shards."
+            )
+            raise ValueError(message)
 
 
 def reduce_totals(program: Program, shard: Shard, loss: Value, gradients: Sequence[Value]) -> list[Value]:

@@ -37,7 +37,7 @@ class Segments:
     def __init__(self, program: Program, data: Collection[str], samples: int, shards: int) -> None:
         self.program, self.samples = program, samples
         # Ids of values of this shard alone; of a single one all others know as much.
-        self._own = {id(v) for v in program.inputs if v.name in data} if shards > 1 else set[int]()
+        self._own = self._of_shard({id(v) for v in program.inputs if v.name in data}) if shards > 1 else set[int]()
         self._level = {id(v): 0 for v in (*program.inputs, *program.constants)}
         self.common, self.own, self.collectives = ([list[Node]()] for _ in range(3))
         self.names: Names = {id(v): v.name for v in program.inputs}
@@ -57,9 +57,8 @@ class Segments:
         made = node.outputs
         if node.op.name in COLLECTIVES:
             place, kind, after = self.collectives, "r", level + 1
-        elif self._is_own(node):
+        elif id(made[0]) in self._own:
             place, kind, after = self.own, "", level
-            self._own.update(map(id, made))
         else:
             place, kind, after = self.common, "c", level
         while len(self.common) <= after:
@@ -71,14 +70,31 @@ class Segments:
             self.names[id(value)] = f"{kind}{level}.{len(place[level])}.{i}#" if kind else f"{value.name}#"
         place[level].append(node)
 
-    def _is_own(self, node: Node) -> bool:
-        if any(id(v) in self._own for v in node.inputs):
-            return True
-        if not self._own or node.phase == "update":
-            return False
-        # What is repeated for each sample belongs to those who read it, and so does what no weight goes into.
-        repeated = node.op.name == "broadcast_to" and node.outputs[0].shape[:1] == (self.samples,)
-        return repeated or all(v.kind == "constant" for v in node.inputs)
+    def _of_shard(self, own: set[int]) -> set[int]:
+        """Ids of the values that depend on what has the given ids, and of those that only such values read.
+
+        The others are the same for all shards but for their size: repeated for each sample, or made of constants.
+        """
+        undecided: set[int] = set()
+        for node in self.program.nodes:
+            if node.op.name in COLLECTIVES:
+                continue
+            repeated = node.op.name == "broadcast_to" and node.outputs[0].shape[:1] == (self.samples,)
+            if any(id(v) in own for v in node.inputs):
+                own.update(map(id, node.outputs))
+            elif (
+                repeated
+                or any(id(v) in undecided for v in node.inputs)
+                or all(v.kind == "constant" for v in node.inputs)
+            ):
+                undecided.update(map(id, node.outputs))
+        shared = {id(v) for v in self.program.results}
+        for node in reversed(self.program.nodes):
+            if id(node.outputs[0]) in undecided and not any(id(v) in shared for v in node.outputs):
+                own.update(map(id, node.outputs))
+            elif node.op.name not in COLLECTIVES and id(node.outputs[0]) not in own:
+                shared.update(map(id, node.inputs))
+        return own
 
     def differs(self, other: Segments) -> str | None:
         """What two shards do not have in common although they should, in words."""
@@ -86,7 +102,9 @@ class Segments:
             if len(ours) != len(theirs):
                 return f"{len(ours)} and {len(theirs)} levels"
             for left, right in zip(ours, theirs, strict=True):
-                a, b = ([(n.op.name, [v.spec for v in n.outputs]) for n in nodes] for nodes in (left, right))
+                a, b = (
+                    [(n.op.name, [v.spec for v in n.outputs], _numbers(n)) for n in nodes] for nodes in (left, right)
+                )
                 if a != b:
                     return f"{a} and {b}"
         return None
@@ -137,3 +155,10 @@ class Segments:
             return program.constant(old.data, old.dtype)
         kind = old.kind if old.node is None else "input" if id(old) in self._own else "statistic"
         return program.input(self.names[id(old)], old.shape, old.dtype, kind=kind)
+
+
+def _numbers(node: Node) -> list[object]:
+    """What a node is made with that another size may make otherwise: constants; collectives are given their own."""
+    if node.op.name in COLLECTIVES:
+        return []
+    return [(v.data.shape, v.data.tobytes()) for v in node.inputs if v.data is not None]

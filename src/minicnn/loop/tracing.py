@@ -9,7 +9,7 @@ from functools import reduce
 from typing import Literal
 
 from minicnn import ops
-from minicnn.distribution.passes import Shard, reduce_totals, synchronize
+from minicnn.distribution.passes import Shard, check_loss, reduce_totals, synchronize
 from minicnn.layers.graph import Graph
 from minicnn.layers.layer import Trace
 from minicnn.layers.weight import Weight
@@ -115,11 +115,13 @@ def trace_step(
     else:
         with program.scope("loss"):
             penalties = trace.penalties()
-        loss = _loss(program, objective, outputs, y, weight, penalties)
+        # Penalties are no sums over samples: with shards they come after the sum over these.
+        loss = _loss(program, objective, outputs, y, weight, penalties if shard is None else (), shard)
         if kind == "train" and optimizer is not None:
-            _train(program, trace, loss, optimizer, shard, scaled=precision.products == "float16")
+            _train(program, trace, loss, optimizer, shard, penalties, scaled=precision.products == "float16")
         elif shard is not None:
             reduce_totals(program, shard, _sum_of(loss), [])
+            _penalize(program, shard, penalties)
     if precision.products:
         shorten_images(program, precision.products)
         lower_precision(program, precision.products, keep=METRICS)  # counts stay exact
@@ -145,7 +147,7 @@ def _data(program: Program, feed: Feed, dtype: str) -> tuple[list[Value], list[V
 
 def _loss(
     program: Program, objective: Objective, outputs: Sequence[Value], y: Sequence[Value], weight: Value | None,
-    penalties: Sequence[Value],
+    penalties: Sequence[Value], shard: Shard | None,
 ) -> Value:  # fmt: skip
     """Mean loss of the batch, with penalties; sums for the logs become updates of "metric/..." inputs."""
     batch, dtype = outputs[0].shape[0], outputs[0].dtype
@@ -157,7 +159,11 @@ def _loss(
         outputs, y, objective.losses, objective.loss_weights, objective.metrics, objective.names, strict=True
     ):
         with program.scope("loss"):
-            weighted = ops.sum(_of_samples(loss, target, output, weight))
+            first = len(program.nodes)
+            each = _of_samples(loss, target, output, weight)
+            if shard is not None:
+                check_loss(program.nodes[first:], shard, type(loss).__name__)
+            weighted = ops.sum(each)
             parts.append(weighted if share == 1.0 else weighted * share)
         with program.scope(METRICS):
             if len(outputs) > 1:
@@ -214,9 +220,23 @@ def _sum_of(mean: Value) -> Value:
     return mean if mean.node is None else mean.node.inputs[0]
 
 
+def _penalize(program: Program, shard: Shard, penalties: Sequence[Value]) -> Value | None:
+    """The sum of the penalties, if there are any, added to the loss that all shards have."""
+    if not penalties:
+        return None
+    with program.scope("loss"):
+        penalty = reduce(operator.add, penalties)
+        program.outputs["loss"] = program.outputs["loss"] + penalty
+    with program.scope(METRICS):
+        total = f"{PREFIX}loss/total"
+        program.updates[total] = program.updates[total] + penalty * float(shard.batch)
+    return penalty
+
+
 def _train(
-    program: Program, trace: Trace, loss: Value, optimizer: Optimizer, shard: Shard | None, *, scaled: bool
-) -> None:
+    program: Program, trace: Trace, loss: Value, optimizer: Optimizer, shard: Shard | None,
+    penalties: Sequence[Value], *, scaled: bool,
+) -> None:  # fmt: skip
     parameters = {p: v for p, v in trace.weights.items() if v.kind == "parameter"}
     if not parameters:
         message = (
@@ -225,14 +245,25 @@ def _train(
         )
         raise ValueError(message)
     scale = _loss_scale(program) if scaled else None
+    factor = scale  # of the gradients; a shard differentiates the sum, whose gradients are as large as the mean's so
+    if scale is not None and shard is not None:
+        factor = scale * (1.0 / shard.batch)
     summed = loss if shard is None else _sum_of(loss)
-    found = gradients(program, summed if scale is None else summed * scale, list(parameters.values()))
+    found = gradients(program, summed if factor is None else summed * factor, list(parameters.values()))
     if shard is not None:
         found = reduce_totals(program, shard, summed, found)
+        limited = [i for i, path in enumerate(parameters) if trace.declared[path].regularizer is not None]
+        penalty = _penalize(program, shard, penalties)
+        if penalty is not None:
+            penalty = penalty if factor is None else penalty * factor
+            more = gradients(program, penalty, [list(parameters.values())[i] for i in limited])
+            with program.scope("shards", "backward"):
+                for i, gradient in zip(limited, more, strict=True):
+                    found[i] = found[i] + gradient
     step = trace.step()
     finite = None
-    if scale is not None:
-        found, finite = _unscaled(program, found, scale)
+    if factor is not None:
+        found, finite = _unscaled(program, found, factor)
     measured = set(program.updates)
     optimizer.apply(program, parameters, found, step)
     for path, value in trace.updates.items():
