@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from itertools import zip_longest
 
 from minicnn.distribution.merging import COLLECTIVES
 from minicnn.program.graph import Node, Program, Value
@@ -102,11 +103,9 @@ class Segments:
             if len(ours) != len(theirs):
                 return f"{len(ours)} and {len(theirs)} levels"
             for left, right in zip(ours, theirs, strict=True):
-                a, b = (
-                    [(n.op.name, [v.spec for v in n.outputs], _numbers(n)) for n in nodes] for nodes in (left, right)
-                )
-                if a != b:
-                    return f"{a} and {b}"
+                for a, b in zip_longest(left, right):
+                    if a is None or b is None or _described(a) != _described(b):
+                        return f"{(a or b).op.name} in {(a or b).scope or self.program.name!r}"
         return None
 
     # Parts as Programs --------------------------------------------------------------------------
@@ -157,8 +156,7 @@ class Segments:
         return program.input(self.names[id(old)], old.shape, old.dtype, kind=kind)
 
 
-def _numbers(node: Node) -> list[object]:
-    """What a node is made with that another size may make otherwise: constants; collectives are given their own."""
-    if node.op.name in COLLECTIVES:
-        return []
-    return [(v.data.shape, v.data.tobytes()) for v in node.inputs if v.data is not None]
+def _described(node: Node) -> tuple[object, ...]:
+    """What a node gives, and the constants that it reads, unless it is a collective: these are given each its own."""
+    numbers = [] if node.op.name in COLLECTIVES else [v.data.tobytes() for v in node.inputs if v.data is not None]
+    return node.op.name, [v.spec for v in node.outputs], numbers
