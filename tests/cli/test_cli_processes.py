@@ -56,7 +56,7 @@ def test_what_is_started_is_the_same_command(monkeypatch: pytest.MonkeyPatch) ->
 def test_processes_of_one_machine_share_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "cores", lambda: 12)
     monkeypatch.setattr(os, "cpu_count", lambda: 12)
-    for name in ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE"):
+    for name in ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "LOCAL_WORLD_SIZE"):
         environ = {name: "4", "OMP_NUM_THREADS": "5"}
         machine.share_cores(environ)
         assert environ == {name: "4", "OMP_NUM_THREADS": "5", "MINICNN_THREADS": "3"}

@@ -51,6 +51,24 @@ def test_numba_on_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
         assert set(on_ranks(count, work)) == {alone}
 
 
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+def test_other_backends_on_ranks(backend: str) -> None:
+    pytest.importorskip(backend)
+    x, y = data()
+
+    def work(distribution: DataParallel) -> str:
+        layers = [Flatten(), BatchNormalization(), Dropout(0.3), Dense(CLASSES, activation="softmax")]
+        model = Sequential([Input(SHAPE), *layers], backend=backend)
+        model.compile("adam", distribution=distribution)
+        for start in (0, 12):
+            model.train_on_batch(x[start : start + 12], y[start : start + 12])
+        return digest(model)
+
+    alone = work(DataParallel(SHARDS))
+    for count in (2, 3):
+        assert set(on_ranks(count, work)) == {alone}
+
+
 @pytest.mark.parametrize(("name", "backend"), [*((name, "numpy") for name in MODELS), ("plain", "torch")])
 def test_shards_compute_what_the_whole_batch_does(name: str, backend: str) -> None:
     """But for rounding: dropout, batch normalisation, clipping and metrics do not see the cut."""
@@ -182,7 +200,7 @@ def test_a_program_shows_its_collectives() -> None:
 
 
 class Counting(Layer):
-    """Remembers the mean of what it last saw."""
+    """Remembers something of the first sample that it saw."""
 
     def build(self, input_shape: Any) -> None:
         self.seen = self.add_weight("seen", (), "zeros", trainable=False)
@@ -191,8 +209,17 @@ class Counting(Layer):
         from minicnn import ops
 
         if training:
-            self.assign("seen", ops.mean(inputs))
+            self.assign("seen", ops.sum(inputs[:1]))
         return inputs
+
+
+class Centred(Layer):
+    """Takes away the mean over the batch by itself."""
+
+    def call(self, inputs: Any) -> Any:
+        from minicnn import ops
+
+        return inputs - ops.mean(inputs, axes=0, keepdims=True)
 
 
 class Noise(Layer):
@@ -216,6 +243,8 @@ def test_what_depends_on_a_shard_is_refused() -> None:
     x, y = data()
     with pytest.raises(ValueError, match=r"Received: 'counting/seen', which depends on the samples of a shard"):
         _with(Counting()).train_on_batch(x, y)
+    with pytest.raises(ValueError, match=r"Received: 'centred', in which mean goes over the samples"):
+        _with(Centred()).train_on_batch(x, y)
     with pytest.raises(ValueError, match=r"its samples along the first axis.*Give per_sample=False"):
         _with(Noise(True)).train_on_batch(x, y)
     _with(Noise(False)).train_on_batch(x, y)
@@ -254,9 +283,9 @@ def test_arguments() -> None:
 
 
 def test_other_backends_are_refused_with_several_ranks() -> None:
-    pytest.importorskip("torch")
-    with pytest.raises(ValueError, match=r"backends numpy and numba so far\. Received: torch"):
-        on_ranks(2, lambda d: plain("torch", d))
+    on_cupy = DataParallel(2, communicator=ThreadRanks(2).communicator(0))
+    with pytest.raises(ValueError, match=r"backends numpy, numba, torch, jax so far\. Received: cupy"):
+        on_cupy.check_backend("cupy")
 
 
 def test_copies_and_pickles_are_distributed_likewise() -> None:
@@ -268,5 +297,9 @@ def test_copies_and_pickles_are_distributed_likewise() -> None:
 def test_launchers_are_recognised_by_what_they_tell_a_process() -> None:
     assert isinstance(found_by.find(1.0, {}), OneProcess)
     assert isinstance(found_by.find(1.0, {"PMI_SIZE": "1"}), OneProcess)
-    with pytest.raises(RuntimeError, match="Start them with mpiexec"):
-        found_by.find(1.0, {"WORLD_SIZE": "2"})
+    for environment, launcher in (
+        ({"RANK": "0", "WORLD_SIZE": "1"}, ("", 0, 1)), ({"RANK": "1", "WORLD_SIZE": "3"}, ("torchrun", 1, 3)),
+        ({"PMI_RANK": "2", "PMI_SIZE": "4", "RANK": "0", "WORLD_SIZE": "2"}, ("mpi", 2, 4)),
+        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}, ("mpi", 0, 2)),
+    ):  # fmt: skip
+        assert found_by.launched(environment) == launcher

@@ -2,65 +2,42 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from minicnn.distribution import DataParallel
 from support.distributed import MODELS, data, digest, normalized, trained
+from support.launchers import MPIEXEC, mpiexec, results
 
 pytest.importorskip("mpi4py", reason="mpi4py is not installed: the extra mpi")
-
-TESTS = Path(__file__).parent.parent
-BESIDE = Path(sys.executable).with_name("mpiexec")  # the wheels put it there
-MPIEXEC = str(BESIDE) if BESIDE.exists() else shutil.which("mpiexec")
 if MPIEXEC is None:
     pytest.skip("mpi4py is installed, but there is no mpiexec", allow_module_level=True)
-
-
-def mpiexec(ranks: int, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    version = subprocess.run([MPIEXEC, "--version"], capture_output=True, text=True, check=False)
-    openmpi = "Open MPI" in version.stdout
-    extra = ["--allow-run-as-root", "--oversubscribe"] if openmpi else []
-    path = os.pathsep.join([str(TESTS), *(p for p in sys.path if p)])
-    settings = {"MINICNN_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **environment}
-    return subprocess.run(
-        [MPIEXEC, *extra, "-n", str(ranks), sys.executable, "-m", "support.mpi_training", *arguments],
-        capture_output=True, text=True, check=False, timeout=100, env={**os.environ, **settings},
-    )  # fmt: skip
-
-
-def results(ranks: int, *arguments: str) -> Any:
-    done = mpiexec(ranks, "train", *arguments)
-    assert done.returncode == 0, done.stderr
-    count, made = json.loads(done.stdout)
-    assert count == ranks
-    return made
 
 
 def test_weights_are_the_same_bits_on_any_number_of_ranks() -> None:
     """After 50 steps, with two ranks that share the shards evenly and three that do not."""
     alone = {"normalized": trained("normalized", "numpy", DataParallel(8), 10)}
     for ranks in (2, 3):
-        assert results(ranks, "numpy", "10", "normalized") == alone
+        assert results(mpiexec(ranks, "train", "numpy", "10", "normalized"), ranks) == alone
 
 
 def test_other_models_on_four_ranks() -> None:
     names = [name for name in MODELS if name != "normalized"]
-    assert results(4, "numpy", "1", *names) == {name: trained(name, "numpy", DataParallel(8)) for name in names}
+    alone = {name: trained(name, "numpy", DataParallel(8)) for name in names}
+    assert results(mpiexec(4, "train", "numpy", "1", *names), 4) == alone
 
 
-def test_numba_on_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("numba")
+@pytest.mark.parametrize("backend", ["numba", "jax"])
+def test_other_backends_on_ranks(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip(backend)
     monkeypatch.setenv("MINICNN_THREADS", "1")
-    assert results(2, "numba", "2", "plain") == {"plain": trained("plain", "numba", DataParallel(8), 2)}
+    alone = {"dense": trained("dense", backend, DataParallel(8), 2)}
+    assert results(mpiexec(2, "train", backend, "2", "dense"), 2) == alone
 
 
 def test_a_rank_that_fails_ends_the_others() -> None:

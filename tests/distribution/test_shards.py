@@ -209,7 +209,9 @@ def test_a_loss_over_the_whole_batch_is_refused() -> None:
     targets = np.eye(CLASSES, dtype="float32")[y]
     made(loss=Dice()).train_on_batch(x, targets)
     for call in ("train_on_batch", "evaluate"):
-        with pytest.raises(ValueError, match=r"depends on no other sample\. Received: Dice, in which sum goes over"):
+        with pytest.raises(
+            ValueError, match=r"depends on no other sample, .* Received: 'Dice', in which sum goes over"
+        ):
             getattr(made(loss=Dice(), accumulate=CUT), call)(x, targets)
     models = [made(loss=Dice(axis=-1)), made(loss=Dice(axis=-1), accumulate=CUT)]
     for model in models:

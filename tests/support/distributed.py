@@ -60,7 +60,15 @@ def branched(backend: str, distribution: Any, **extra: Any) -> Model:
     return model
 
 
-MODELS: dict[str, Callable[..., Model]] = {f.__name__: f for f in (plain, normalized, branched)}
+def dense(backend: str, distribution: Any, **extra: Any) -> Model:
+    """One layer, which is soon compiled."""
+    layers = [nn.Flatten(), nn.Dropout(0.3), nn.Dense(CLASSES, activation="softmax")]
+    model = Sequential([nn.Input(SHAPE), *layers], backend=backend)
+    model.compile(SGD(0.05, momentum=0.9), metrics=["accuracy"], distribution=distribution, **extra)
+    return model
+
+
+MODELS: dict[str, Callable[..., Model]] = {f.__name__: f for f in (dense, plain, normalized, branched)}
 
 
 def targets(name: str, y: np.ndarray[Any, Any]) -> Any:

@@ -25,10 +25,14 @@ class ThreadRanks:
         self.barrier = threading.Barrier(size, timeout=60)
         self.sent = [0] * size  # bytes that went from each rank to others
 
+    def communicator(self, rank: int) -> Any:
+        """That of one rank."""
+        return _ThreadCommunicator(self, rank)
+
     def run(self, work: Callable[[Any], Any]) -> list[Any]:
         """`work(communicator)` on every rank at once; the results by rank, or the error of the one that failed."""
         with ThreadPoolExecutor(self.size) as pool:
-            futures = [pool.submit(work, _ThreadCommunicator(self, rank)) for rank in range(self.size)]
+            futures = [pool.submit(work, self.communicator(rank)) for rank in range(self.size)]
             errors = [future.exception() for future in futures]
             for error in errors:
                 if error is not None and not isinstance(error, threading.BrokenBarrierError):

@@ -115,9 +115,10 @@ class BackupAndRestore(Callback):
             optimizer["learning_rate"] = None  # callbacks may set it: it is a part of the state
         order = {k: self.params[k] for k in ("steps", "batch_size", "shuffle", "seed", "last_batch")}
         cut = self.model.distribution
-        return {**about, "fit": order, **({} if cut is None else {"shards": cut.shards})}
+        return {**about, "fit": order, **({} if cut is None else cut.describe())}
 
     def _save(self) -> None:
+        self.model.join()
         if not self.chief:
             return
         tensors: Tensors = {}

@@ -1,9 +1,15 @@
 """Training on several processes: shards of a batch, the passes that sum over them, and what moves arrays."""
 
-from minicnn.distribution.communicators import MPICommunicator, OneProcess, RankError
+from minicnn.distribution.communicators import OneProcess, RankError
 from minicnn.distribution.data_parallel import DataParallel
+from minicnn.distribution.gloo import TorchCommunicator
 from minicnn.distribution.merging import merge
+from minicnn.distribution.model_parallel import ModelParallel
+from minicnn.distribution.mpi import MPICommunicator
 from minicnn.distribution.passes import Shard
 from minicnn.ops.groups import Communicator, Group
 
-__all__ = ["Communicator", "DataParallel", "Group", "MPICommunicator", "OneProcess", "RankError", "Shard", "merge"]
+__all__ = [
+    "Communicator", "DataParallel", "Group", "MPICommunicator", "ModelParallel", "OneProcess", "RankError", "Shard",
+    "TorchCommunicator", "merge",
+]  # fmt: skip

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from minicnn.loop.tracing import Feed
 
 Array = Any
-BACKENDS = ("numpy", "numba")  # whose arrays the communicators can move
+BACKENDS = ("numpy", "numba", "torch", "jax")  # with which several ranks have been tried
 
 
 class DataParallel:
@@ -40,12 +40,15 @@ class DataParallel:
 
     Raises:
         ValueError: If an argument is out of range.
-        ImportError: If a launcher of MPI has started the process, and mpi4py is missing.
+        ImportError: If a launcher has started the process, and what connects its processes is missing: mpi4py, for
+            torchrun PyTorch.
 
     Example:
         >>> DataParallel(shards=8).ranks
         1
     """
+
+    layout: tuple[str, ...] = ()  # of kernels that are split
 
     def __init__(self, shards: int, *, timeout: float = 300.0, communicator: Communicator | None = None) -> None:
         if isinstance(shards, bool) or not isinstance(shards, int) or shards < 1:
@@ -80,11 +83,15 @@ class DataParallel:
         """For pickle: made anew, where it is loaded."""
         return partial(DataParallel, self.shards, timeout=self.timeout), ()
 
+    def describe(self) -> dict[str, Any]:
+        """What decides about the bits of a training, as plain data."""
+        return {"shards": self.shards, **({"layout": list(self.layout)} if self.layout else {})}
+
     def check_backend(self, name: str) -> None:
         """Raise a ValueError unless several ranks can compute with a backend."""
         if self.ranks > 1 and name not in BACKENDS:
             message = (
-                f"Several processes compute with the backends {' and '.join(BACKENDS)} so far. Received: {name}. Use "
+                f"Several processes compute with the backends {', '.join(BACKENDS)} so far. Received: {name}. Use "
                 "one of them, or one process."
             )
             raise ValueError(message)
@@ -99,7 +106,7 @@ class DataParallel:
         """Those of this rank; where there is none for it, it does what the first one needs, and nobody counts it."""
         group = self._group(batch)
         cuts = [(s, rows(batch, group.shards, s)) for s in group.held() or (0,)]
-        return [Shard(s, group.shards, cut.start, len(cut), batch) for s, cut in cuts]
+        return [Shard(s, group.shards, cut.start, len(cut), batch, self.layout) for s, cut in cuts]
 
     def part(self, feed: Feed) -> tuple[Feed, Shard]:
         """What the step on this rank's first shard is given, and that shard."""
@@ -118,7 +125,7 @@ class DataParallel:
         for number in range(group.shards):
             cut = rows(feed.batch, group.shards, number)
             if len(cut) not in programs:
-                shard = Shard(number, group.shards, cut.start, len(cut), feed.batch)
+                shard = Shard(number, group.shards, cut.start, len(cut), feed.batch, self.layout)
                 programs[len(cut)] = trace(_part(feed, len(cut)), shard)
         inputs = {v.name for p in programs.values() for v in p.inputs}
         data = inputs & {*_names(feed), "index", "rows"}

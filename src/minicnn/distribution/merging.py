@@ -10,6 +10,7 @@ from minicnn.ops.groups import Group, Span
 from minicnn.program.graph import Node, Program, Value
 
 COLLECTIVES = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"})
+EACH_ITS_OWN = frozenset({"reduce_scatter", "all_to_all"})  # the others give all shards the same
 
 
 def merge(programs: Sequence[Program], group: Group, cut: Collection[str] = ()) -> Program:
@@ -139,7 +140,7 @@ class _Merge:
                 raise ValueError(message)
         for new, old, values in zip(self.new, nodes, made, strict=True):
             new |= {id(a): b for a, b in zip(old.outputs, values, strict=True)}
-        if node.op.name in ("reduce_scatter", "all_to_all"):  # the others give all shards the same
+        if node.op.name in EACH_ITS_OWN:
             self.own.update(id(v) for values in made for v in values)
 
     def _result(self, results: str, name: str) -> Value:

@@ -10,6 +10,8 @@ from minicnn.ops.checks import normalize_axes
 from minicnn.ops.groups import Group
 from minicnn.program.graph import Node, Program, Value
 
+_REDUCTIONS = ("sum", "mean", "max", "normalize")
+
 
 @dataclass(frozen=True)
 class Shard:
@@ -21,6 +23,7 @@ class Shard:
         start: Its first sample in the batch.
         samples: Its samples.
         batch: Samples of the batch.
+        layout: Regular expressions of the paths of kernels that are split between the shards.
     """
 
     number: int
@@ -28,6 +31,7 @@ class Shard:
     start: int
     samples: int
     batch: int
+    layout: tuple[str, ...] = ()
 
     @property
     def group(self) -> Group:
@@ -66,30 +70,38 @@ def synchronize(program: Program, shard: Shard) -> int:
     return program.replace(rule)
 
 
-def check_loss(nodes: Sequence[Node], shard: Shard, name: str) -> None:
-    """Raise a ValueError if a loss sums over samples itself, of which a shard has only some.
+def check_samples(nodes: Sequence[Node], shard: Shard, name: str | None = None) -> None:
+    """Raise a ValueError if layers or a loss reduce over the samples themselves, of which a shard has only some.
 
     Args:
-        nodes: The nodes of the loss.
+        nodes: The nodes of the layers, before `synchronize`, or those of the loss.
         shard: The shard.
-        name: What the loss is called.
+        name: What the loss is called; None for layers.
     """
     if shard.count == 1:
         return
+    own: set[int] = set()  # ids of Values that depend on samples
     for node in nodes:
-        if node.op.name not in ("sum", "mean", "max", "normalize"):
+        kinds = {v.kind for v in node.inputs if v.node is None}
+        if name is not None or "input" in kinds or any(id(v) in own for v in node.inputs):
+            own.update(map(id, node.outputs))
+        elif node.op.name not in _REDUCTIONS:
             continue
-        x, *_ = node.inputs
+        if node.op.name not in _REDUCTIONS or (node.op.name == "normalize" and name is None):
+            continue
+        x = node.inputs[0]
         if x.shape[:1] == (shard.samples,) and 0 in normalize_axes(node.op.name, node.attrs["axes"], x.ndim):
             message = (
-                f"With several shards the loss of a sample depends on no other sample. Received: {name}, in which "
-                f"{node.op.name} goes over the samples. Let it go over the other axes alone, as in Dice(axis=(1, 2, 3))"
-                ", or train without shards."
+                "With several shards what is computed of a sample depends on no other sample, but in ops.normalize of "
+                f"layers. Received: {name or node.scope!r}, in which {node.op.name} goes over the samples. Let it go "
+                "over the other axes alone, as in Dice(axis=(1, 2, 3)), or train without shards."
             )
             raise ValueError(message)
 
 
-def reduce_totals(program: Program, shard: Shard, loss: Value, gradients: Sequence[Value]) -> list[Value]:
+def reduce_totals(
+    program: Program, shard: Shard, loss: Value, gradients: Sequence[Value], split: Sequence[bool] = ()
+) -> list[Value]:
     """Sum what the shards have to say: the loss, the totals of the metrics, and the gradients, in one collective.
 
     Args:
@@ -97,16 +109,18 @@ def reduce_totals(program: Program, shard: Shard, loss: Value, gradients: Sequen
         shard: The shard.
         loss: Sum of the losses of the shard's samples; the batch's mean becomes the output "loss".
         gradients: Gradients of that sum.
+        split: For each gradient whether it is that of a shard's part of a kernel, with nothing to be summed.
 
     Returns:
         Gradients of the mean over the batch.
     """
     added = {name: value.node.inputs for name, value in program.updates.items() if value.node is not None}
     with program.scope("shards", "backward" if gradients else "forward"):
-        made = ops.all_reduce(loss, *(new for _, new in added.values()), *gradients, group=shard.group)
+        common = [g for g, own in zip(gradients, split, strict=True) if not own]
+        made = ops.all_reduce(loss, *(new for _, new in added.values()), *common, group=shard.group)
         reduced = iter(made if isinstance(made, tuple) else (made,))
         scale = 1.0 / shard.batch
         program.outputs["loss"] = next(reduced) * scale
         for name, (old, _) in added.items():
             program.updates[name] = old + next(reduced)
-        return [total * scale for total in reduced]
+        return [(g if own else next(reduced)) * scale for g, own in zip(gradients, split, strict=True)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from itertools import zip_longest
 
-from minicnn.distribution.merging import COLLECTIVES
+from minicnn.distribution.merging import COLLECTIVES, EACH_ITS_OWN
 from minicnn.program.graph import Node, Program, Value
 
 Names = dict[int, str]  # of Values that are handed from one part to another, by id
@@ -38,14 +38,15 @@ class Segments:
     def __init__(self, program: Program, data: Collection[str], samples: int, shards: int) -> None:
         self.program, self.samples = program, samples
         # Ids of values of this shard alone; of a single one all others know as much.
-        self._own = self._of_shard({id(v) for v in program.inputs if v.name in data}) if shards > 1 else set[int]()
+        mine = {*data, *program.parts}
+        self._own = self._of_shard({id(v) for v in program.inputs if v.name in mine}) if shards > 1 else set[int]()
         self._level = {id(v): 0 for v in (*program.inputs, *program.constants)}
         self.common, self.own, self.collectives = ([list[Node]()] for _ in range(3))
         self.names: Names = {id(v): v.name for v in program.inputs}
         for node in program.nodes:
             self._place(node)
         for name, value in (program.outputs | program.updates).items():
-            if id(value) in self._own:
+            if id(value) in self._own and name not in program.parts:
                 message = (
                     f"What a step on several shards hands back is the same for all of them. Received: {name!r}, which "
                     "depends on the samples of a shard. Layers may assign what all samples have in common, such as the "
@@ -58,6 +59,8 @@ class Segments:
         made = node.outputs
         if node.op.name in COLLECTIVES:
             place, kind, after = self.collectives, "r", level + 1
+            if node.op.name in EACH_ITS_OWN:
+                kind = ""
         elif id(made[0]) in self._own:
             place, kind, after = self.own, "", level
         else:
@@ -78,6 +81,8 @@ class Segments:
         """
         undecided: set[int] = set()
         for node in self.program.nodes:
+            if node.op.name in EACH_ITS_OWN:
+                own.update(map(id, node.outputs))
             if node.op.name in COLLECTIVES:
                 continue
             repeated = node.op.name == "broadcast_to" and node.outputs[0].shape[:1] == (self.samples,)

@@ -14,7 +14,7 @@ from minicnn.backends.base import Array, Backend, Executable, ManySteps
 from minicnn.distribution import DataParallel
 from minicnn.layers.cell import Cell, Place, fresh_lock
 from minicnn.loop.tracing import Feed, StepKind
-from minicnn.program.graph import Program
+from minicnn.program.graph import Program, Value
 
 Totals = dict[str, Array]
 HostArray = np.ndarray[Any, Any]
@@ -75,6 +75,12 @@ class Engine:
         """A copy of one state array on the host."""
         with self._turn:
             return self._cells[name].host(self.dtype)
+
+    def join(self) -> None:
+        """Put together the arrays of which each rank has a part; all ranks do so at the same time."""
+        with self._turn:
+            for cell in self._cells.values():
+                cell.join()
 
     def names(self) -> list[str]:
         """Names of all state arrays."""
@@ -162,6 +168,7 @@ class Engine:
             index: Row numbers of each step, int32 (steps, batch); None if the arrays are one batch.
             draw: For another number layers that draw numbers in predictions, too, draw others.
         """
+        self.join()
         with self._turn:
             step = self._step("predict", feed)
             if step.draws:  # training counts from 0 on, so that predictions count from the other end
@@ -203,9 +210,16 @@ class Engine:
             step = _Step(run, many, carried, list(program.outputs), zeros, draws)
             # Carried state that is not there yet starts at zero.
             new = [v for v in program.inputs if v.kind in ("optimizer", "counter") and v.name not in self._cells]
-            self.set({v.name: np.zeros(v.shape, v.dtype) for v in new})
+            self.set({v.name: np.zeros(_whole(v, program), v.dtype) for v in new})
             self._steps[kind, feed] = step
         return self._steps[kind, feed]
+
+
+def _whole(value: Value, program: Program) -> tuple[int, ...]:
+    """Shape of the array of which a Program has a part."""
+    return (
+        (*value.shape[:-1], value.shape[-1] * program.parts[value.name]) if value.name in program.parts else value.shape
+    )
 
 
 class Turn:

@@ -9,7 +9,8 @@ from functools import reduce
 from typing import Literal
 
 from minicnn import ops
-from minicnn.distribution.passes import Shard, check_loss, reduce_totals, synchronize
+from minicnn.distribution.passes import Shard, check_samples, reduce_totals, synchronize
+from minicnn.distribution.split import split_kernels, sum_parts
 from minicnn.layers.graph import Graph
 from minicnn.layers.layer import Trace
 from minicnn.layers.weight import Weight
@@ -162,7 +163,7 @@ def _loss(
             first = len(program.nodes)
             each = _of_samples(loss, target, output, weight)
             if shard is not None:
-                check_loss(program.nodes[first:], shard, type(loss).__name__)
+                check_samples(program.nodes[first:], shard, type(loss).__name__)
             weighted = ops.sum(each)
             parts.append(weighted if share == 1.0 else weighted * share)
         with program.scope(METRICS):
@@ -209,6 +210,12 @@ def _synchronized(program: Program, shard: Shard, outputs: Sequence[Value], trac
     """Normalise over all shards; the model's outputs are other Values then, and so are the layers' updates."""
     program.outputs = {str(i): v for i, v in enumerate(outputs)}
     program.updates = trace.updates
+    check_samples(program.nodes, shard)
+    free = [
+        path for path, value in trace.weights.items()
+        if value.kind == "parameter" and trace.declared[path].regularizer is trace.declared[path].constraint is None
+    ]  # fmt: skip
+    split_kernels(program, shard, free)
     synchronize(program, shard)
     outputs, trace.updates = list(program.outputs.values()), program.updates
     program.outputs, program.updates = {}, {}
@@ -251,7 +258,7 @@ def _train(
     summed = loss if shard is None else _sum_of(loss)
     found = gradients(program, summed if factor is None else summed * factor, list(parameters.values()))
     if shard is not None:
-        found = reduce_totals(program, shard, summed, found)
+        found = reduce_totals(program, shard, summed, found, [path in program.parts for path in parameters])
         limited = [i for i, path in enumerate(parameters) if trace.declared[path].regularizer is not None]
         penalty = _penalize(program, shard, penalties)
         if penalty is not None:
@@ -260,7 +267,7 @@ def _train(
             with program.scope("shards", "backward"):
                 for i, gradient in zip(limited, more, strict=True):
                     found[i] = found[i] + gradient
-    step = trace.step()
+    step, reduced = trace.step(), found
     finite = None
     if factor is not None:
         found, finite = _unscaled(program, found, factor)
@@ -276,6 +283,13 @@ def _train(
         program.updates["step"] = step + 1
     if scale is not None and finite is not None:
         _skip_unless(program, finite, scale, measured)
+    if shard is not None and program.parts:
+        own = [gradient for path, gradient in zip(parameters, reduced, strict=True) if path in program.parts]
+        for path in list(program.parts):
+            for name in (path, *optimizer.state_names(path, parameters[path].shape)):
+                program.parts[name] = shard.count
+                own.append(program.value(name))
+        sum_parts(program, shard, own)
 
 
 # Loss scaling: gradients in float16 need it, because what is below 2^-24 is zero there. As in P. Micikevicius et al.,

@@ -314,6 +314,7 @@ class Model(CompiledNetwork):
         """
         from minicnn.saving import save_model
 
+        self.join()
         if self.chief:
             save_model(self, path)
 
@@ -321,6 +322,7 @@ class Model(CompiledNetwork):
         """Write the weights to one safetensors file; see `minicnn.saving`. Of several ranks the first writes it."""
         from minicnn.saving import save_weights
 
+        self.join()
         if self.chief:
             save_weights(self, path)
 

@@ -112,6 +112,13 @@ class Network(Graph):
         """Whether this process prints, logs and writes files: of several ranks only the first does."""
         return self.distribution is None or self.distribution.rank == 0
 
+    def join(self) -> None:
+        """Put together the kernels of which each rank has a part: all ranks call it at the same time.
+
+        What reads weights does it by itself; where one rank alone is to read them, all call this before.
+        """
+        self._engine.join()
+
     @property
     def input_shape(self) -> Shape | list[Shape]:
         """Shape of the input, its batch axis None; a list for several."""

@@ -95,11 +95,17 @@ class Group:
 
     def total(self, found: Mapping[Span, Summand], add: Callable[[Summand, Summand], Summand]) -> Summand:
         """The sum over all shards from sums of some, in the order of the tree."""
+        return self.total_of((0, self.shards), found, add)
 
-        def of(span: Span) -> Summand:
-            return found[span] if span in found else add(*map(of, self.tree[span]))
+    def total_of(
+        self, span: Span, found: Mapping[Span, Summand], add: Callable[[Summand, Summand], Summand]
+    ) -> Summand:
+        """Likewise the sum over the shards of one part of the tree."""
 
-        return of((0, self.shards))
+        def of(part: Span) -> Summand:
+            return found[part] if part in found else add(*map(of, self.tree[part]))
+
+        return of(span)
 
     def __str__(self) -> str:
         return f"rank {self.rank} of {self.ranks}, {self.shards} shards"

@@ -169,6 +169,8 @@ class Program:
             counter): the value that replaces it. Keys are names of inputs.
         constant_bytes: Bytes of all constants that were made.
         samples: Samples of the batch, where no input says so: of a part of a step.
+        parts: Names of carried inputs that are one of several parts of an array, cut along the last axis, and how many
+            there are.
     """
 
     def __init__(self, name: str = "program", *, most_nodes: int = MOST_NODES) -> None:
@@ -183,6 +185,7 @@ class Program:
         self._phase: Phase = "forward"
         self._count = self.constant_bytes = 0
         self.samples: int | None = None
+        self.parts: dict[str, int] = {}
 
     # Building -----------------------------------------------------------------------------------
 
@@ -261,7 +264,7 @@ class Program:
     def copy(self) -> Program:
         """The same nodes on values of a Program of its own, which can be changed without changing this one."""
         made, new = Program(self.name), dict[int, Value]()
-        made._count, made.samples = self._count, self.samples
+        made._count, made.samples, made.parts = self._count, self.samples, dict(self.parts)
 
         def value(old: Value) -> Value:
             if id(old) not in new:  # a constant; all else was made before it is read

@@ -1,4 +1,4 @@
-"""Run by mpiexec on each rank: a training that ends well, or as its first argument says."""
+"""Run by a launcher on each rank: a training that ends well, or as its first argument says."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from typing import Any
 
@@ -23,18 +24,25 @@ def main(how: str, *arguments: str) -> None:
             print(json.dumps([distribution.ranks, made]))
         return
     step, backup = int(arguments[0]), arguments[1:]
+    if how == "time":  # killed at any moment: which rank, and after how many milliseconds of a training with slow steps
+        rank, backup = int(arguments[1]), arguments[2:]
+        if distribution.rank == rank:
+            threading.Timer(step / 1000, os.kill, (os.getpid(), signal.SIGKILL)).start()
 
     def fail(batch: int, logs: Any) -> None:
-        if model.steps_taken != step or distribution.rank != distribution.ranks - 1:
-            return
-        if how == "raise":
+        if how == "time":
+            time.sleep(0.02)
+        elif model.steps_taken != step or distribution.rank != distribution.ranks - 1 or restarted:
+            pass
+        elif how == "raise":
             message = "the disk is gone"
             raise OSError(message)
-        if how == "hang":
+        elif how == "hang":
             time.sleep(600)
-        if how == "kill":
+        elif how == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
 
+    restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
     model = normalized("numpy", distribution)
     callbacks = [LambdaCallback(on_train_batch_end=fail), *(BackupAndRestore(b, save_freq=1) for b in backup)]
     model.fit(*data(), 12, 3, verbose=0, callbacks=callbacks)
