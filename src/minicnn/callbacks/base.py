@@ -39,7 +39,7 @@ class Callback:
     @property
     def chief(self) -> bool:
         """Whether this process prints, logs and writes files: of several ranks only the first does."""
-        return not hasattr(self, "model") or self.model.chief
+        return bool(getattr(getattr(self, "model", None), "chief", True))
 
     def set_params(self, params: dict[str, Any]) -> None:
         """Called before training, evaluation or prediction, with what it was asked for."""

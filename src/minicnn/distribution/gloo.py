@@ -43,7 +43,8 @@ class TorchCommunicator(Ranks):
         try:
             store, rank, size = next(iter(dist.rendezvous(where, timeout=deadline)))
             super().__init__(rank, size, timeout)
-            self._store = dist.PrefixStore("minicnn", store)
+            attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # keys outlive a restart
+            self._store = dist.PrefixStore(f"minicnn/{attempt}", store)
             if not dist.is_initialized():
                 # Its own deadline only comes after ours, which names who is missing.
                 dist.init_process_group(

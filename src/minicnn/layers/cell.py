@@ -61,6 +61,7 @@ class Cell:
     def on(self, place: Place) -> Array:
         """The array for a backend and a floating-point type; it moves there if it is elsewhere."""
         if self.place is not place:
+            self.join()
             if self.place is None or not _alike(self.place, place):
                 self.value = place[0].asarray(self.host(place[1]))
             self.place = place

@@ -168,7 +168,8 @@ class Engine:
             index: Row numbers of each step, int32 (steps, batch); None if the arrays are one batch.
             draw: For another number layers that draw numbers in predictions, too, draw others.
         """
-        self.join()
+        if self.distribution is not None:
+            self.join()
         with self._turn:
             step = self._step("predict", feed)
             if step.draws:  # training counts from 0 on, so that predictions count from the other end
