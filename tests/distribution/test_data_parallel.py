@@ -14,7 +14,8 @@ import pytest
 from minicnn import Sequential
 from minicnn.callbacks import BackupAndRestore, CSVLogger, LambdaCallback, ModelCheckpoint
 from minicnn.distribution import DataParallel, OneProcess
-from minicnn.distribution import communicators as found_by
+from minicnn.distribution.data_parallel import find
+from minicnn.distribution.launchers import launched
 from minicnn.layers import BatchNormalization, Dense, Dropout, Flatten, Input, Layer
 from support.distributed import CLASSES, MODELS, SAMPLES, SHAPE, data, digest, normalized, plain, targets, trained
 from support.ranks import ThreadRanks
@@ -295,11 +296,11 @@ def test_copies_and_pickles_are_distributed_likewise() -> None:
 
 
 def test_launchers_are_recognised_by_what_they_tell_a_process() -> None:
-    assert isinstance(found_by.find(1.0, {}), OneProcess)
-    assert isinstance(found_by.find(1.0, {"PMI_SIZE": "1"}), OneProcess)
+    assert isinstance(find(1.0, {}), OneProcess)
+    assert isinstance(find(1.0, {"PMI_SIZE": "1"}), OneProcess)
     for environment, launcher in (
         ({"RANK": "0", "WORLD_SIZE": "1"}, ("", 0, 1)), ({"RANK": "1", "WORLD_SIZE": "3"}, ("torchrun", 1, 3)),
         ({"PMI_RANK": "2", "PMI_SIZE": "4", "RANK": "0", "WORLD_SIZE": "2"}, ("mpi", 2, 4)),
         ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}, ("mpi", 0, 2)),
     ):  # fmt: skip
-        assert found_by.launched(environment) == launcher
+        assert launched(environment) == launcher

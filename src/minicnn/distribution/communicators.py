@@ -6,21 +6,12 @@ import atexit
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
 
-from minicnn.ops.groups import Communicator
-
 Host = np.ndarray[Any, Any]
-
-# What launchers tell a process: names of its number and of how many there are. MPICH and others have PMI, Open MPI its
-# own names; torchrun comes last, because its names are also set by hand.
-_LAUNCHED = {
-    "mpi": (("PMI_RANK", "PMI_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")),
-    "torchrun": (("RANK", "WORLD_SIZE"),),
-}
 
 _SPIN = 1e-3  # seconds of looking again and again, before sleeping in between
 _LISTEN = 0.05  # seconds between two looks at what others report
@@ -156,31 +147,3 @@ class Ranks(ABC):
     def _leave(self, after: float) -> None:
         time.sleep(after)
         self.abort()
-
-
-def launched(environment: Mapping[str, str] = os.environ) -> tuple[str, int, int]:
-    """What has started this process, "mpi", "torchrun" or nothing, the process's number, and how many there are."""
-    for launcher, names in _LAUNCHED.items():
-        for rank, size in names:
-            if int(environment.get(size) or "1") > 1 and rank in environment:
-                return launcher, int(environment[rank]), int(environment[size])
-    # srun sets names of SLURM in whatever it starts: that it speaks for MPI, PMIx says.
-    return ("mpi", -1, -1) if "PMIX_RANK" in environment else ("", 0, 1)
-
-
-def find(timeout: float, environment: Mapping[str, str] = os.environ) -> Communicator:
-    """The communicator of the launcher that has started this process; without one, that of one process.
-
-    Raises:
-        ImportError: If a launcher has started it, and mpi4py, or for torchrun PyTorch, is missing.
-    """
-    launcher, _, _ = launched(environment)
-    if launcher == "mpi":
-        from minicnn.distribution.mpi import MPICommunicator
-
-        return MPICommunicator(timeout)
-    if launcher == "torchrun":
-        from minicnn.distribution.gloo import TorchCommunicator
-
-        return TorchCommunicator(timeout)
-    return OneProcess()

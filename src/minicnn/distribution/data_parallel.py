@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from minicnn.distribution import communicators
+from minicnn.distribution.communicators import OneProcess
+from minicnn.distribution.gloo import TorchCommunicator
+from minicnn.distribution.launchers import launched
+from minicnn.distribution.mpi import MPICommunicator
 from minicnn.distribution.passes import Shard
 from minicnn.distribution.step import ShardedStep
 from minicnn.ops.groups import Communicator, Group, rows
@@ -58,7 +62,7 @@ class DataParallel:
             message = f"timeout is a number of seconds above 0. Received: timeout={timeout!r}."
             raise ValueError(message)
         self.shards, self.timeout = shards, timeout
-        self.communicator = communicators.find(timeout) if communicator is None else communicator
+        self.communicator = find(timeout) if communicator is None else communicator
         if self.ranks > shards:
             message = (
                 f"Every rank computes at least one shard. Received: shards={shards} for {self.ranks} ranks. Give more "
@@ -166,6 +170,20 @@ class DataParallel:
 
     def __repr__(self) -> str:
         return f"DataParallel(shards={self.shards}, timeout={self.timeout:g})"
+
+
+def find(timeout: float, environment: Mapping[str, str] = os.environ) -> Communicator:
+    """The communicator of the launcher that has started this process; without one, that of one process.
+
+    Raises:
+        ImportError: If a launcher has started it, and mpi4py, or for torchrun PyTorch, is missing.
+    """
+    launcher, _, _ = launched(environment)
+    if launcher == "mpi":
+        return MPICommunicator(timeout)
+    if launcher == "torchrun":
+        return TorchCommunicator(timeout)
+    return OneProcess()
 
 
 def _names(feed: Feed) -> list[str]:

@@ -11,7 +11,8 @@ from datetime import timedelta
 
 import numpy as np
 
-from minicnn.distribution.communicators import FOLLOW, Host, RankError, Ranks, launched
+from minicnn.distribution.communicators import FOLLOW, Host, RankError, Ranks
+from minicnn.distribution.launchers import launched
 from minicnn.extras import install
 
 
