@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import queue
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -23,6 +25,7 @@ class ThreadRanks:
         self.size = size
         self.given: list[Any] = [None] * size
         self.barrier = threading.Barrier(size, timeout=60)
+        self.mail: dict[Any, queue.Queue[Host]] = defaultdict(queue.Queue)
         self.sent = [0] * size  # bytes that went from each rank to others
 
     def communicator(self, rank: int) -> Any:
@@ -63,6 +66,21 @@ class _ThreadCommunicator:
         everyone = list(self._ranks.given)
         self._ranks.barrier.wait()
         return everyone
+
+    def send(self, array: Host, rank: int, tag: int) -> None:
+        assert array.ndim == 1
+        self._ranks.sent[self.rank] += array.nbytes
+        self._ranks.mail[self.rank, rank, tag].put(array.copy())
+
+    def receive(self, array: Host, rank: int, tag: int) -> None:
+        while True:
+            try:
+                array[...] = self._ranks.mail[rank, self.rank, tag].get(timeout=0.2)
+            except queue.Empty:
+                if self._ranks.barrier.broken:
+                    raise threading.BrokenBarrierError from None
+            else:
+                return
 
     def fail(self, error: BaseException) -> None:
         self._ranks.barrier.abort()

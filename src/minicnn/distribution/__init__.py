@@ -7,9 +7,10 @@ from minicnn.distribution.merging import merge
 from minicnn.distribution.model_parallel import ModelParallel
 from minicnn.distribution.mpi import MPICommunicator
 from minicnn.distribution.passes import Shard
+from minicnn.distribution.pipeline import Pipeline
 from minicnn.ops.groups import Communicator, Group
 
 __all__ = [
-    "Communicator", "DataParallel", "Group", "MPICommunicator", "ModelParallel", "OneProcess", "RankError", "Shard",
-    "TorchCommunicator", "merge",
+    "Communicator", "DataParallel", "Group", "MPICommunicator", "ModelParallel", "OneProcess", "Pipeline", "RankError",
+    "Shard", "TorchCommunicator", "merge",
 ]  # fmt: skip

@@ -48,6 +48,12 @@ class OneProcess:
         """See `Communicator`."""
         return [data]
 
+    def send(self, array: Host, rank: int, tag: int) -> None:
+        """See `Communicator`; there is nobody to send to."""
+
+    def receive(self, array: Host, rank: int, tag: int) -> None:
+        """See `Communicator`."""
+
     def fail(self, error: BaseException) -> None:
         """Tell the others, and end the job when this process ends."""
 
@@ -67,6 +73,14 @@ class Ranks(ABC):
 
     @abstractmethod
     def exchange(self, given: Sequence[Host], taken: Sequence[Host]) -> None:
+        """See `Communicator`."""
+
+    @abstractmethod
+    def send(self, array: Host, rank: int, tag: int) -> None:
+        """See `Communicator`."""
+
+    @abstractmethod
+    def receive(self, array: Host, rank: int, tag: int) -> None:
         """See `Communicator`."""
 
     @abstractmethod

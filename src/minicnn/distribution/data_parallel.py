@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -20,7 +20,7 @@ from minicnn.ops.groups import Communicator, Group, rows
 from minicnn.program.graph import Program, Spec
 
 if TYPE_CHECKING:
-    from minicnn.backends.base import Backend
+    from minicnn.backends.base import Backend, Executable
     from minicnn.loop.tracing import Feed
 
 Array = Any
@@ -63,10 +63,13 @@ class DataParallel:
             raise ValueError(message)
         self.shards, self.timeout = shards, timeout
         self.communicator = find(timeout) if communicator is None else communicator
-        if self.ranks > shards:
+        self._check_ranks()
+
+    def _check_ranks(self) -> None:
+        if self.ranks > self.shards:
             message = (
-                f"Every rank computes at least one shard. Received: shards={shards} for {self.ranks} ranks. Give more "
-                "shards, or start fewer processes."
+                f"Every rank computes at least one shard. Received: shards={self.shards} for {self.ranks} ranks. Give "
+                "more shards, or start fewer processes."
             )
             raise ValueError(message)
 
@@ -117,7 +120,7 @@ class DataParallel:
         shard = self._shards(feed.batch)[0]
         return _part(feed, shard.samples), shard
 
-    def compile(self, trace: Callable[[Feed, Shard], Program], feed: Feed, backend: Backend) -> ShardedStep:
+    def compile(self, trace: Callable[[Feed, Shard], Program], feed: Feed, backend: Backend) -> Executable:
         """The step of this rank.
 
         Args:
@@ -135,7 +138,12 @@ class DataParallel:
         data = inputs & {*_names(feed), "index", "rows"}
         cut_names = data & {"index", "rows"} if feed.gathered else data
         shared = data - cut_names  # whole arrays of which each shard picks rows
-        return ShardedStep(programs, self._shards(feed.batch), group, data - shared, cut_names, backend)
+        return self._step(programs, feed, data - shared, cut_names, backend)
+
+    def _step(
+        self, programs: Mapping[int, Program], feed: Feed, data: Collection[str], cut: Collection[str], backend: Backend
+    ) -> Executable:
+        return ShardedStep(programs, self._shards(feed.batch), self._group(feed.batch), data, cut, backend)
 
     # Ranks together -----------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
+from typing import Any
 
 import numpy as np
 
@@ -61,6 +62,7 @@ class TorchCommunicator(Ranks):
             )
             raise RuntimeError(message) from error
         self._torch, self._dist = torch, dist
+        self._given: list[Any] = []  # what others may not have taken yet
 
     def exchange(self, given: Sequence[Host], taken: Sequence[Host]) -> None:
         """See `Communicator`."""
@@ -80,6 +82,20 @@ class TorchCommunicator(Ranks):
         for array in taken:
             _bytes(array)[...] = received[start : start + array.nbytes]
             start += array.nbytes
+
+    def send(self, array: Host, rank: int, tag: int) -> None:
+        """See `Communicator`."""
+        if len(self._given) > 1000:  # the others have long taken the first
+            del self._given[:500]
+        self._given.append((self._dist.isend(self._torch.from_numpy(_bytes(array)), rank, tag=tag), array))
+
+    def receive(self, array: Host, rank: int, tag: int) -> None:
+        """See `Communicator`."""
+        try:
+            work = self._dist.irecv(self._torch.from_numpy(_bytes(array)), rank, tag=tag)
+            work.wait(timedelta(seconds=self.timeout))
+        except RuntimeError as error:
+            raise (self.late() if "imed out" in str(error) else self._lost()) from error
 
     def _lost(self) -> RankError:
         """What to raise when a connection is lost: what the other has said, or who it is."""

@@ -38,7 +38,8 @@ class MPICommunicator(Ranks):
         world = MPI.COMM_WORLD if comm is None else comm
         self._comm, self._control = world.Dup(), world.Dup()
         super().__init__(self._comm.rank, self._comm.size, timeout)
-        self._sent: list[Any] = []  # what others may not have taken yet
+        self._sent: list[Any] = []  # messages that others may not have taken yet, and arrays
+        self._given: list[Any] = []
         self._here: set[int] = set()  # who has said that it is there
 
     def exchange(self, given: Sequence[Host], taken: Sequence[Host]) -> None:
@@ -48,6 +49,15 @@ class MPICommunicator(Ranks):
         requests += [self._comm.Isend(_bytes(given[r]), r) for r in others if given[r].size]
         taken[self.rank][...] = given[self.rank]
         self.wait(lambda: self._mpi.Request.Testall(requests))
+
+    def send(self, array: Host, rank: int, tag: int) -> None:
+        """See `Communicator`."""
+        self._given = [kept for kept in self._given if not kept[0].Test()]
+        self._given.append((self._comm.Isend(_bytes(array), rank, tag), array))
+
+    def receive(self, array: Host, rank: int, tag: int) -> None:
+        """See `Communicator`."""
+        self.wait(self._comm.Irecv(_bytes(array), rank, tag).Test)
 
     def _send(self, rank: int, message: bytes) -> None:
         self._sent = [kept for kept in self._sent if not kept[0].Test()]

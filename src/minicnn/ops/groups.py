@@ -40,6 +40,20 @@ class Communicator(Protocol):
         """A few bytes of every rank, for every rank."""
         ...
 
+    def send(self, array: Array, rank: int, tag: int) -> None:
+        """Give an array to one rank, without waiting until it takes it; it is not changed before that.
+
+        Args:
+            array: Contiguous NumPy array with one axis.
+            rank: Who gets it.
+            tag: Number from 1 on, by which the other asks for it.
+        """
+        ...
+
+    def receive(self, array: Array, rank: int, tag: int) -> None:
+        """Fill an array with what a rank sends with that tag."""
+        ...
+
     def fail(self, error: BaseException) -> None:
         """Tell the others that this rank cannot go on; they end, too."""
         ...
