@@ -53,7 +53,8 @@ def check_model_state(model: Model, state: Any) -> None:
     batch = _batch(state)
     metrics = {}
     if batch is not None and (batch or state.get("totals")):
-        inputs = model.program("evaluate", batch_size=2).inputs
+        shards = 1 if model.distribution is None else model.distribution.shards
+        inputs = model.program("evaluate", batch_size=max(2, shards)).inputs
         metrics = {v.name: (v.shape, v.dtype) for v in inputs if v.kind == "metric"}
     optimizer = model.optimizer
     arrays = arrays_like(expected_arrays(model), frozenset(model._weights))

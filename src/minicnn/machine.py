@@ -69,11 +69,28 @@ def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> Processor:
 def prepare(environ: MutableMapping[str, str] = os.environ) -> None:
     """Make the settings that make NumPy and PyTorch fast on this machine; call it before NumPy is imported.
 
-    It sets what `choose_openblas_kernels` and `keep_freed_memory` describe, each only if the user has not.
+    It sets what `choose_openblas_kernels`, `keep_freed_memory` and `share_cores` describe, each only if
+    the user has not.
     """
     global set_by_us
     set_by_us = choose_openblas_kernels(environ)
     keep_freed_memory(environ)
+    share_cores(environ)
+
+
+def share_cores(environ: MutableMapping[str, str] = os.environ) -> None:
+    """Give each of several processes that a launcher has started on this machine its share of the cores."""
+    local = (
+        environ.get("MPI_LOCALNRANKS")
+        or environ.get("OMPI_COMM_WORLD_LOCAL_SIZE")
+        or environ.get("LOCAL_WORLD_SIZE")
+        or "1"
+    )
+    if local.isdecimal() and int(local) > 1:
+        # A launcher that binds each process to its cores has shared them out already.
+        share = cores() if cores() < (os.cpu_count() or 1) else max(1, cores() // int(local))
+        for name in ("MINICNN_THREADS", "OMP_NUM_THREADS"):
+            environ.setdefault(name, str(share))
 
 
 def choose_openblas_kernels(environ: MutableMapping[str, str] = os.environ) -> bool:

@@ -18,7 +18,7 @@ from support.numerics import assert_close
 from support.op_cases import Case
 from support.strategies import normal, seeds
 
-CASES = [c for c in op_cases.CASES if c.op.name != "fused"]
+CASES = [c for c in op_cases.CASES if c.op.name not in {"fused", *op_cases.COLLECTIVES}]
 
 
 def case_program(case: Case, dtype: str) -> tuple[Program, dict[str, Any]]:

@@ -270,4 +270,21 @@ def _others() -> list[Case]:
     ]  # fmt: skip
 
 
-CASES = [*_elementwise(), *_activations(), *_reductions(), *_manipulations(), *_windows(), *_fused(), *_others()]
+COLLECTIVES = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"})  # never kernels
+
+
+def _collectives() -> list[Case]:
+    """Of one rank: of several they are in tests/ops/test_collectives.py."""
+    x, group = _normal(4, 3), ops.Group()
+    return [
+        Case(ops.all_reduce, (x, _normal(2)), {"group": group}, (0, 1)),
+        Case(ops.all_reduce, (x,), {"group": ops.Group(8)}, (0,)),
+        Case(ops.all_gather, (x,), {"axis": 1, "group": group}, (0,)),
+        Case(ops.reduce_scatter, (x,), {"axis": -1, "group": group}, (0,)),
+        Case(ops.all_to_all, (x,), {"split": 0, "join": 1, "group": group}, (0,)),
+        Case(ops.broadcast, (x,), {"root": 0, "group": group}, (0,)),
+    ]
+
+
+CASES = [*_elementwise(), *_activations(), *_reductions(), *_manipulations(), *_windows(), *_fused(), *_others(),
+         *_collectives()]  # fmt: skip

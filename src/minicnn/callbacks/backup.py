@@ -92,7 +92,7 @@ class BackupAndRestore(Callback):
 
     def on_train_end(self, logs: Logs) -> None:
         """See `Callback`; deletes the back-up if asked to, and the folder if nothing else is in it."""
-        if not self.delete_checkpoint or not os.path.exists(self.backup_dir):
+        if not self.chief or not self.delete_checkpoint or not os.path.exists(self.backup_dir):
             return
         try:
             for name in os.listdir(self.backup_dir):
@@ -114,9 +114,13 @@ class BackupAndRestore(Callback):
         if not isinstance(optimizer.get("learning_rate"), dict):
             optimizer["learning_rate"] = None  # callbacks may set it: it is a part of the state
         order = {k: self.params[k] for k in ("steps", "batch_size", "shuffle", "seed", "last_batch")}
-        return {**about, "fit": order}
+        cut = self.model.distribution
+        return {**about, "fit": order, **({} if cut is None else cut.describe())}
 
     def _save(self) -> None:
+        self.model.join()
+        if not self.chief:
+            return
         tensors: Tensors = {}
         state = {"model": self.model.get_state(), "callbacks": self.group.get_state()}
         packed = _pack(state, "", tensors)

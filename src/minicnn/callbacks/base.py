@@ -36,6 +36,11 @@ class Callback:
     runs_last = False
     every_batch = True
 
+    @property
+    def chief(self) -> bool:
+        """Whether this process prints, logs and writes files: of several ranks only the first does."""
+        return bool(getattr(getattr(self, "model", None), "chief", True))
+
     def set_params(self, params: dict[str, Any]) -> None:
         """Called before training, evaluation or prediction, with what it was asked for."""
         self.params = params

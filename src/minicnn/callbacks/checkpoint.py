@@ -67,7 +67,8 @@ class ModelCheckpoint(Callback):
 
     def on_train_begin(self, logs: Logs) -> None:
         """See `Callback`; what cannot be saved, or saved there, is refused before anything is computed."""
-        check_folder(self._fixed())
+        if self.chief:
+            check_folder(self._fixed())
         if not self.save_weights_only:
             describe(self.model)
 
@@ -100,7 +101,7 @@ class ModelCheckpoint(Callback):
             self.model.save_weights(path)
         else:
             self.model.save(path)
-        if self.verbose:
+        if self.verbose and self.chief:
             print(f"Epoch {fields['epoch']}: saved {path}.")
 
     def _fixed(self) -> str:

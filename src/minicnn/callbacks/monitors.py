@@ -136,7 +136,7 @@ class EarlyStopping(Callback):
 
     def on_train_end(self, logs: Logs) -> None:
         """See `Callback`."""
-        if self.verbose and self.stopped_epoch:
+        if self.verbose and self.chief and self.stopped_epoch:
             print(f"Epoch {self.stopped_epoch + 1}: stopped early; {self._monitor.name} was best, "
                   f"{self.best:.5g}, in epoch {self.best_epoch + 1}.")  # fmt: skip
         if self._best_weights is not None:
@@ -171,5 +171,6 @@ class TerminateOnNaN(Callback):
         """See `Callback`."""
         loss = logs["loss"]
         if not math.isfinite(loss):
-            print(f"Batch {batch}: the loss is {loss}, training is stopped.")
+            if self.chief:
+                print(f"Batch {batch}: the loss is {loss}, training is stopped.")
             self.model.stop_training = True

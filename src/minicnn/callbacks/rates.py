@@ -88,7 +88,7 @@ class LearningRateScheduler(_RateCallback):
             )
             raise ValueError(message)
         self.rate = rate
-        if self.verbose:
+        if self.verbose and self.chief:
             print(f"Epoch {epoch + 1}: the learning rate is {rate:.5g}.")
 
 
@@ -153,7 +153,7 @@ class ReduceLROnPlateau(_RateCallback):
             if self.wait >= self.patience and self.rate > self.min_lr:
                 self.rate = max(self.rate * self.factor, self.min_lr)
                 self.cooldown_counter, self.wait = self.cooldown, 0
-                if self.verbose:
+                if self.verbose and self.chief:
                     print(f"Epoch {epoch + 1}: the learning rate is lowered to {self.rate:.5g}.")
 
     def get_state(self) -> dict[str, Any]:

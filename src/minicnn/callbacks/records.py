@@ -83,8 +83,9 @@ class CSVLogger(Callback):
     def on_train_begin(self, logs: Any) -> None:
         """See `Callback`; a place where the file cannot be written is refused before anything is computed."""
         self._columns, self._size = [], None
-        with self._opened():
-            pass
+        if self.chief:
+            with self._opened():
+                pass
 
     @contextmanager
     def _opened(self) -> Iterator[BinaryIO]:
@@ -96,6 +97,8 @@ class CSVLogger(Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
         """See `Callback`."""
+        if not self.chief:
+            return
         keep = self._size
         if keep is None and self.append and os.path.exists(self.filename):
             keep = os.path.getsize(self.filename)

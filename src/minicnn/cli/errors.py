@@ -44,7 +44,8 @@ class Commands(click.Group):
         except Exception as error:
             if os.environ.get(DEBUG, "0") not in ("", "0"):
                 raise
-            _say(describe(error))
+            if not getattr(error, "reported", False):  # by the rank that failed
+                _say(describe(error))
             sys.exit(FAILURE)
         sys.exit(code if isinstance(code, int) else 0)
 

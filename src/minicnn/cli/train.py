@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import sys
+from contextlib import nullcontext
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
 
 from minicnn import machine
 from minicnn.cli import figures
+from minicnn.cli import processes as launching
 from minicnn.cli.options import BACKEND, EPILOG, run_folder, training_options
 from minicnn.cli.runs import RunFolder, require
+from minicnn.distribution import DataParallel
 from minicnn.jobs import job
 from minicnn.jobs.settings import Settings
 
@@ -28,33 +33,52 @@ FILES = ("model.safetensors", "history.csv", "curves.png", "run.json")
     "--out", type=click.Path(file_okay=False), metavar="DIR",
     help="Folder of the results. Default: runs/NETWORK-DATA-BACKEND.",
 )  # fmt: skip
-def train(backend: str, out: str | None, overwrite: bool, **options: Any) -> None:
+@launching.options
+def train(
+    backend: str, out: str | None, overwrite: bool, distribute: str | None, shards: int, timeout: float,
+    processes: int | None, **options: Any,
+) -> int | None:  # fmt: skip
     """Train NETWORK, by its name in the zoo.
 
     Writes the model, the history of the epochs (losses in nats, accuracies as shares of 1, times in
     seconds), its curves, and the settings with the machine that they ran on.
     """
+    if processes is not None:
+        return launching.start(processes, sys.argv[1:])
     require("matplotlib", "safetensors")  # rather now than after the training
     settings = Settings.resolve(**options)
+    distribution = launching.distribution(distribute, shards, timeout)
+    with nullcontext() if distribution is None else distribution.together():
+        _train(settings, backend, run_folder(out, settings.network, settings.data, backend), overwrite, distribution)
+    return None
+
+
+def _train(settings: Settings, backend: str, place: Path, overwrite: bool, distribution: DataParallel | None) -> None:
+    chief = distribution is None or distribution.rank == 0
     device = job.open_backend(backend, settings.precision)
-    for note in machine.warnings():
+    for note in machine.warnings() if chief else ():
         click.echo(f"note: {note}", err=True)
-    place = run_folder(out, settings.network, settings.data, backend)
-    with RunFolder(place, FILES, overwrite=overwrite) as folder:
+    with RunFolder(place, FILES, overwrite=overwrite) if chief else nullcontext(place) as folder:
         samples = job.load_samples(settings)
         settings = job.concrete(settings, samples)
-        model = job.make_model(settings, samples, device)
-        click.echo(
-            f"{settings.network}, {model.count_params():,} weights, on {settings.data}: {samples}; "
-            f"{device.name}:{device.device}, {settings.precision}, batch {settings.batch_size}, "
-            f"lr {settings.learning_rate:g}, momentum {settings.momentum:g}"
-        )
+        model = job.make_model(settings, samples, device, distribution=distribution)
+        if chief:
+            shared = f", {distribution.shards} shards on {distribution.ranks} rank(s)" if distribution else ""
+            click.echo(
+                f"{settings.network}, {model.count_params():,} weights, on {settings.data}: {samples}; "
+                f"{device.name}:{device.device}, {settings.precision}, batch {settings.batch_size}, "
+                f"lr {settings.learning_rate:g}, momentum {settings.momentum:g}{shared}"
+            )
         rows = job.fit(model, settings, samples)
         test = job.judge(model, settings, samples, rows)
+        if not chief:
+            return
         model.save(folder / "model.safetensors")
         job.write_history(folder / "history.csv", rows)
         title = f"{settings.network} on {settings.data}, {backend}, {settings.precision}"
         figures.curves(folder / "curves.png", rows, title, validation="held out" if samples.held_out else "test")
         record = {"settings": asdict(settings), "backend": backend, "test": test, "machine": machine.facts()}
+        if distribution is not None:
+            record["distribution"] = {"shards": distribution.shards, "processes": distribution.ranks}
         (folder / "run.json").write_text(json.dumps(record, indent=2) + "\n", "utf-8")
     click.echo(f"test accuracy {test['accuracy']:.2%}, loss {test['loss']:.4f}; {place}: {', '.join(FILES)}")

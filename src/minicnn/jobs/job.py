@@ -15,6 +15,7 @@ from minicnn import data, zoo
 from minicnn.backends import get_backend
 from minicnn.backends.base import Backend
 from minicnn.callbacks import Callback, Timer
+from minicnn.distribution import DataParallel
 from minicnn.jobs.settings import Settings
 from minicnn.layers import Rescaling
 from minicnn.losses import SparseCategoricalCrossentropy
@@ -136,7 +137,10 @@ def open_backend(name: str | None, precision: str) -> Backend:
     return backend
 
 
-def make_model(settings: Settings, samples: Samples, backend: Backend, metrics: Sequence[str] = ("accuracy",)) -> Model:
+def make_model(
+    settings: Settings, samples: Samples, backend: Backend, metrics: Sequence[str] = ("accuracy",),
+    distribution: DataParallel | None = None,
+) -> Model:  # fmt: skip
     """The network, compiled: SGD on the mean cross-entropy of logits."""
     kind = samples["x_train"].dtype.name
     model = zoo.get_model(
@@ -145,7 +149,7 @@ def make_model(settings: Settings, samples: Samples, backend: Backend, metrics: 
     )  # fmt: skip
     model.compile(
         SGD(settings.learning_rate, momentum=settings.momentum), SparseCategoricalCrossentropy(from_logits=True),
-        list(metrics), precision=settings.precision,
+        list(metrics), precision=settings.precision, distribution=distribution,
     )  # fmt: skip
     return model
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,14 @@ from minicnn.backends.base import Array, Backend
 
 HostArray = np.ndarray[Any, Any]
 Place = tuple[Backend, str]  # and the floating-point type
+
+
+class Parts(ABC):
+    """An array of which each of several ranks has some parts."""
+
+    @abstractmethod
+    def whole(self) -> HostArray:
+        """The array, in the host's memory; all ranks ask for it at the same time."""
 
 
 class Cell:
@@ -40,12 +49,19 @@ class Cell:
         """A copy in the host's memory, floating-point numbers in the given type."""
         if callable(self.value):
             self.value = self.value()
+        self.join()
         array: Any = self.value if self.place is None else self.place[0].to_numpy(self.value)
         return np.array(array, dtype if array.dtype.kind == "f" else None)
+
+    def join(self) -> None:
+        """Put together what is in parts on several ranks, which do so at the same time."""
+        if isinstance(self.value, Parts):
+            self.put(self.value.whole())
 
     def on(self, place: Place) -> Array:
         """The array for a backend and a floating-point type; it moves there if it is elsewhere."""
         if self.place is not place:
+            self.join()
             if self.place is None or not _alike(self.place, place):
                 self.value = place[0].asarray(self.host(place[1]))
             self.place = place
@@ -53,6 +69,7 @@ class Cell:
 
     def __getstate__(self) -> Any:
         """For `copy.deepcopy` and pickle: the numbers, wherever they are."""
+        self.join()
         if self.place is None or self.value is None:
             return self.value
         return np.array(self.place[0].to_numpy(self.value))

@@ -12,7 +12,7 @@ from minicnn.initializers import Initializer, get_initializer
 from minicnn.layers.configured import checked_bool
 from minicnn.layers.inspectable import Inspectable
 from minicnn.layers.weight import Weight
-from minicnn.ops import random_uniform
+from minicnn.ops import random_uniform, take
 from minicnn.program.graph import Program, Value
 from minicnn.regularizers import Limit, Limits, get_constraint, get_regularizer
 
@@ -33,6 +33,8 @@ class Trace:
         weights: Values of the weights met so far, by path.
         declared: The declarations behind `weights`.
         updates: New values of weights that layers assign, by path.
+        batch: Samples of the whole batch, where the step is for a part of one: see `rows`.
+        samples: Samples of the part.
     """
 
     program: Program
@@ -45,6 +47,8 @@ class Trace:
     declared: dict[str, Weight] = field(default_factory=dict)
     updates: dict[str, Value] = field(default_factory=dict)
     streams: dict[str, int] = field(default_factory=dict)
+    batch: int | None = None
+    samples: int = 0
 
     def value(self, weight: Weight, path: str) -> Value:
         """The Program's input for a weight, declared when first met, or what was assigned to it since."""
@@ -71,6 +75,13 @@ class Trace:
         """What the regularizers of the weights that are trained add to the loss."""
         weights = ((self.declared[path], value) for path, value in self.weights.items() if value.kind == "parameter")
         return [weight.regularizer(value) for weight, value in weights if weight.regularizer is not None]
+
+    def rows(self) -> Value:
+        """Which samples of the whole batch the step is for, int32 (samples,)."""
+        try:
+            return self.program.value("rows")
+        except KeyError:
+            return self.program.input("rows", (self.samples,), "int32")
 
     def stream(self, path: str) -> int:
         """A number for the random draws of one layer, the same in every trace."""
@@ -232,22 +243,37 @@ class Layer(Inspectable):
             raise ValueError(message)
         trace.updates[trace.paths[declared]] = value
 
-    def random_uniform(self, shape: Sequence[int], *, seed: int | None = None) -> Value:
+    def random_uniform(self, shape: Sequence[int], *, seed: int | None = None, per_sample: bool = True) -> Value:
         """Uniform numbers from [0, 1), new at every step, the same on every backend.
 
         Args:
             shape: Shape.
             seed: Seed; the model's if None.
+            per_sample: Whether the first axis counts samples. A part of a batch then gets its part of the numbers, else
+                all of them.
+
+        Raises:
+            ValueError: If the first axis does not count samples where it should.
         """
-        trace = self._tracing()
+        trace, first = self._tracing(), tuple(shape[:1])
+        part = trace.batch is not None and per_sample
+        if part and first != (trace.samples,):
+            message = (
+                "Numbers that are drawn for a part of a batch have its samples along the first axis. Received: shape "
+                f"{tuple(shape)} for {trace.samples} samples. Give per_sample=False if all samples share the numbers."
+            )
+            raise ValueError(message)
         value: Value = random_uniform(
             trace.step(),
-            shape=tuple(shape),
+            shape=(trace.batch, *shape[1:]) if part else tuple(shape),
             seed=trace.seed if seed is None else seed,
             stream=trace.stream(self._path),
             dtype=trace.dtype,
         )
-        return value
+        if not part:
+            return value
+        rows: Value = take(value, trace.rows())
+        return rows
 
     # Calling ------------------------------------------------------------------------------------
 

@@ -20,9 +20,9 @@ def _rate(value: Any) -> float:
     return rate
 
 
-def _drop(layer: Dropout | SpatialDropout2D, x: Value, shape: Sequence[int]) -> Value:
+def _drop(layer: Dropout | SpatialDropout2D, x: Value, shape: Sequence[int], *, per_sample: bool = True) -> Value:
     """x / (1 - rate) where a uniform number is at least the rate, 0 elsewhere; numbers have `shape`."""
-    keep = ops.greater_equal(layer.random_uniform(shape, seed=layer.seed), layer.rate)
+    keep = ops.greater_equal(layer.random_uniform(shape, seed=layer.seed, per_sample=per_sample), layer.rate)
     y: Value = ops.where(keep, x * (1.0 / (1.0 - layer.rate)), 0.0)
     return y
 
@@ -86,7 +86,7 @@ class Dropout(Layer):
                 f"noise_shape={given} for input shape {inputs.shape}."
             )
             raise ValueError(message)
-        return _drop(self, inputs, shape)
+        return _drop(self, inputs, shape, per_sample=given[0] != 1)
 
 
 class GaussianNoise(Layer):

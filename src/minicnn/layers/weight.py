@@ -50,6 +50,7 @@ class Weight:
             )
             raise RuntimeError(message)
         with cell.lock or nullcontext():
+            cell.join()
             given = "float32" if callable(cell.value) else str(cell.value.dtype)
             return cell.host(given if cell.place is None else cell.place[1])
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from minicnn.backends import get_backend
 from minicnn.backends.base import Array, Backend, Executable, ManySteps
+from minicnn.distribution import DataParallel
 from minicnn.layers.cell import Cell, Place, fresh_lock
 from minicnn.loop.tracing import Feed, StepKind
-from minicnn.program.graph import Program
+from minicnn.program.graph import Program, Value
 
 Totals = dict[str, Array]
 HostArray = np.ndarray[Any, Any]
@@ -27,7 +29,7 @@ class Engine:
         steps_taken: Training steps so far.
     """
 
-    def __init__(self, trace: Callable[[StepKind, Feed], Program], backend: str | Backend | None) -> None:
+    def __init__(self, trace: Callable[..., Program], backend: str | Backend | None) -> None:
         self._trace = trace
         self._backend = None if backend is None else get_backend(backend)
         self.dtype = "float32"
@@ -37,6 +39,7 @@ class Engine:
         self._place: Place | None = None
         self._turn = Turn()
         self._steps: dict[tuple[StepKind, Feed], _Step] = {}
+        self.distribution: DataParallel | None = None  # of training and evaluation
 
     @property
     def decided(self) -> bool:
@@ -72,6 +75,12 @@ class Engine:
         """A copy of one state array on the host."""
         with self._turn:
             return self._cells[name].host(self.dtype)
+
+    def join(self) -> None:
+        """Put together the arrays of which each rank has a part; all ranks do so at the same time."""
+        with self._turn:
+            for cell in self._cells.values():
+                cell.join()
 
     def names(self) -> list[str]:
         """Names of all state arrays."""
@@ -159,6 +168,8 @@ class Engine:
             index: Row numbers of each step, int32 (steps, batch); None if the arrays are one batch.
             draw: For another number layers that draw numbers in predictions, too, draw others.
         """
+        if self.distribution is not None:
+            self.join()
         with self._turn:
             step = self._step("predict", feed)
             if step.draws:  # training counts from 0 on, so that predictions count from the other end
@@ -188,16 +199,28 @@ class Engine:
                 del self._steps[next(iter(self._steps))]
             program = self._trace(kind, feed)
             zeros = {v.name: np.zeros(v.shape, v.dtype) for v in program.inputs if v.kind == "metric"}
-            compiled = self.backend.compile(program)
+            many: Callable[..., dict[str, Array]] | None = None
+            run: Executable
+            if self.distribution is None or kind == "predict":
+                compiled = self.backend.compile(program)
+                run, many = _given_inputs(program, compiled), compiled.many if isinstance(compiled, ManySteps) else None
+            else:
+                run = self.distribution.compile(partial(self._trace, kind), feed, self.backend)
             carried = [n for n in program.updates if n not in zeros]
-            many = compiled.many if isinstance(compiled, ManySteps) else None
             draws = any(v.kind == "counter" for v in program.inputs)
-            step = _Step(_given_inputs(program, compiled), many, carried, list(program.outputs), zeros, draws)
+            step = _Step(run, many, carried, list(program.outputs), zeros, draws)
             # Carried state that is not there yet starts at zero.
             new = [v for v in program.inputs if v.kind in ("optimizer", "counter") and v.name not in self._cells]
-            self.set({v.name: np.zeros(v.shape, v.dtype) for v in new})
+            self.set({v.name: np.zeros(_whole(v, program), v.dtype) for v in new})
             self._steps[kind, feed] = step
         return self._steps[kind, feed]
+
+
+def _whole(value: Value, program: Program) -> tuple[int, ...]:
+    """Shape of the array of which a Program has a part."""
+    return (
+        (*value.shape[:-1], value.shape[-1] * program.parts[value.name]) if value.name in program.parts else value.shape
+    )
 
 
 class Turn:

@@ -9,6 +9,8 @@ from functools import reduce
 from typing import Literal
 
 from minicnn import ops
+from minicnn.distribution.passes import Shard, check_samples, reduce_totals, synchronize
+from minicnn.distribution.split import split_kernels, sum_parts
 from minicnn.layers.graph import Graph
 from minicnn.layers.layer import Trace
 from minicnn.layers.weight import Weight
@@ -79,6 +81,7 @@ def trace_step(
     precision: Precision = PRECISIONS["float32"],
     objective: Objective | None = None,
     optimizer: Optimizer | None = None,
+    shard: Shard | None = None,
 ) -> tuple[Program, dict[str, Weight]]:
     """Trace a model into the Program of one step.
 
@@ -91,6 +94,8 @@ def trace_step(
         precision: Precision policy.
         objective: Losses and metrics, unless only predictions are made.
         optimizer: Optimizer, for training.
+        shard: The shard of a larger batch that the step is for; then what all shards have in common is summed over
+            them, by collectives.
 
     Returns:
         The Program after the passes that run for every backend, and the weights by path.
@@ -98,8 +103,12 @@ def trace_step(
     program = Program(kind)
     training, trainable = kind == "train" or feed.training, graph.trainable
     trace = Trace(program, training=training, seed=seed, dtype=precision.dtype, trainable=trainable, paths=paths)
+    if shard is not None:
+        trace.batch, trace.samples = shard.batch, shard.samples
     x, y, weight = _data(program, feed, precision.dtype)
     outputs = graph.trace_graph(trace, x)
+    if shard is not None:
+        outputs = _synchronized(program, shard, outputs, trace)
     pool_before_relu(program, [*outputs, *trace.updates.values()])
     if objective is None or kind == "predict":
         for name, value in zip(input_names("output", len(outputs)), outputs, strict=True):
@@ -107,9 +116,13 @@ def trace_step(
     else:
         with program.scope("loss"):
             penalties = trace.penalties()
-        loss = _loss(program, objective, outputs, y, weight, penalties)
+        # Penalties are no sums over samples: with shards they come after the sum over these.
+        loss = _loss(program, objective, outputs, y, weight, penalties if shard is None else (), shard)
         if kind == "train" and optimizer is not None:
-            _train(program, trace, loss, optimizer, scaled=precision.products == "float16")
+            _train(program, trace, loss, optimizer, shard, penalties, scaled=precision.products == "float16")
+        elif shard is not None:
+            reduce_totals(program, shard, _sum_of(loss), [])
+            _penalize(program, shard, penalties)
     if precision.products:
         shorten_images(program, precision.products)
         lower_precision(program, precision.products, keep=METRICS)  # counts stay exact
@@ -135,7 +148,7 @@ def _data(program: Program, feed: Feed, dtype: str) -> tuple[list[Value], list[V
 
 def _loss(
     program: Program, objective: Objective, outputs: Sequence[Value], y: Sequence[Value], weight: Value | None,
-    penalties: Sequence[Value],
+    penalties: Sequence[Value], shard: Shard | None,
 ) -> Value:  # fmt: skip
     """Mean loss of the batch, with penalties; sums for the logs become updates of "metric/..." inputs."""
     batch, dtype = outputs[0].shape[0], outputs[0].dtype
@@ -147,7 +160,11 @@ def _loss(
         outputs, y, objective.losses, objective.loss_weights, objective.metrics, objective.names, strict=True
     ):
         with program.scope("loss"):
-            weighted = ops.sum(_of_samples(loss, target, output, weight))
+            first = len(program.nodes)
+            each = _of_samples(loss, target, output, weight)
+            if shard is not None:
+                check_samples(program.nodes[first:], shard, type(loss).__name__)
+            weighted = ops.sum(each)
             parts.append(weighted if share == 1.0 else weighted * share)
         with program.scope(METRICS):
             if len(outputs) > 1:
@@ -189,7 +206,44 @@ def _accumulate(program: Program, log: str, totals: dict[str, Value]) -> None:
         program.updates[name] = program.input(name, value.shape, value.dtype, kind="metric") + value
 
 
-def _train(program: Program, trace: Trace, loss: Value, optimizer: Optimizer, *, scaled: bool) -> None:
+def _synchronized(program: Program, shard: Shard, outputs: Sequence[Value], trace: Trace) -> list[Value]:
+    """Normalise over all shards; the model's outputs are other Values then, and so are the layers' updates."""
+    program.outputs = {str(i): v for i, v in enumerate(outputs)}
+    program.updates = trace.updates
+    check_samples(program.nodes, shard)
+    free = [
+        path for path, value in trace.weights.items()
+        if value.kind == "parameter" and trace.declared[path].regularizer is trace.declared[path].constraint is None
+    ]  # fmt: skip
+    split_kernels(program, shard, free)
+    synchronize(program, shard)
+    outputs, trace.updates = list(program.outputs.values()), program.updates
+    program.outputs, program.updates = {}, {}
+    return outputs
+
+
+def _sum_of(mean: Value) -> Value:
+    """The sum that a mean was made of by a factor."""
+    return mean if mean.node is None else mean.node.inputs[0]
+
+
+def _penalize(program: Program, shard: Shard, penalties: Sequence[Value]) -> Value | None:
+    """The sum of the penalties, if there are any, added to the loss that all shards have."""
+    if not penalties:
+        return None
+    with program.scope("loss"):
+        penalty = reduce(operator.add, penalties)
+        program.outputs["loss"] = program.outputs["loss"] + penalty
+    with program.scope(METRICS):
+        total = f"{PREFIX}loss/total"
+        program.updates[total] = program.updates[total] + penalty * float(shard.batch)
+    return penalty
+
+
+def _train(
+    program: Program, trace: Trace, loss: Value, optimizer: Optimizer, shard: Shard | None,
+    penalties: Sequence[Value], *, scaled: bool,
+) -> None:  # fmt: skip
     parameters = {p: v for p, v in trace.weights.items() if v.kind == "parameter"}
     if not parameters:
         message = (
@@ -198,11 +252,25 @@ def _train(program: Program, trace: Trace, loss: Value, optimizer: Optimizer, *,
         )
         raise ValueError(message)
     scale = _loss_scale(program) if scaled else None
-    found = gradients(program, loss if scale is None else loss * scale, list(parameters.values()))
-    step = trace.step()
+    factor = scale  # of the gradients; a shard differentiates the sum, whose gradients are as large as the mean's so
+    if scale is not None and shard is not None:
+        factor = scale * (1.0 / shard.batch)
+    summed = loss if shard is None else _sum_of(loss)
+    found = gradients(program, summed if factor is None else summed * factor, list(parameters.values()))
+    if shard is not None:
+        found = reduce_totals(program, shard, summed, found, [path in program.parts for path in parameters])
+        limited = [i for i, path in enumerate(parameters) if trace.declared[path].regularizer is not None]
+        penalty = _penalize(program, shard, penalties)
+        if penalty is not None:
+            penalty = penalty if factor is None else penalty * factor
+            more = gradients(program, penalty, [list(parameters.values())[i] for i in limited])
+            with program.scope("shards", "backward"):
+                for i, gradient in zip(limited, more, strict=True):
+                    found[i] = found[i] + gradient
+    step, reduced = trace.step(), found
     finite = None
-    if scale is not None:
-        found, finite = _unscaled(program, found, scale)
+    if factor is not None:
+        found, finite = _unscaled(program, found, factor)
     measured = set(program.updates)
     optimizer.apply(program, parameters, found, step)
     for path, value in trace.updates.items():
@@ -215,6 +283,13 @@ def _train(program: Program, trace: Trace, loss: Value, optimizer: Optimizer, *,
         program.updates["step"] = step + 1
     if scale is not None and finite is not None:
         _skip_unless(program, finite, scale, measured)
+    if shard is not None and program.parts:
+        own = [gradient for path, gradient in zip(parameters, reduced, strict=True) if path in program.parts]
+        for path in list(program.parts):
+            for name in (path, *optimizer.state_names(path, parameters[path].shape)):
+                program.parts[name] = shard.count
+                own.append(program.value(name))
+        sum_parts(program, shard, own)
 
 
 # Loss scaling: gradients in float16 need it, because what is below 2^-24 is zero there. As in P. Micikevicius et al.,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
@@ -15,6 +16,7 @@ from minicnn.backends import get_backend, infer_backend, refuse_after_fork
 from minicnn.backends.base import Array, Backend
 from minicnn.callbacks import Callback, Callbacks, progress
 from minicnn.data.order import LastBatch
+from minicnn.distribution import DataParallel, OneProcess
 from minicnn.layers.symbolic import SymbolicTensor
 from minicnn.loop.adapters import Batches, Standardizer, as_data, by_place, checked_inputs, samples_of
 from minicnn.loop.batches import prediction_runs
@@ -55,6 +57,8 @@ class CompiledNetwork(Network):
             arrays = [a for d in data if d is not None for a in samples_of(d)]
             backend = infer_backend(arrays) or get_backend(None)
             _check_precision(self.precision, backend)
+            if self.distribution is not None:
+                self.distribution.check_backend(backend.name)
             self._engine.backend = backend
         refuse_after_fork(self.backend)
 
@@ -66,6 +70,8 @@ class CompiledNetwork(Network):
         *,
         loss_weights: Sequence[float] | Mapping[str, float] | None = None,
         precision: str = "float32",
+        distribution: DataParallel | None = None,
+        accumulate: int = 1,
     ) -> None:
         """Say what to train for and how.
 
@@ -79,6 +85,9 @@ class CompiledNetwork(Network):
             precision: "float32", "float64", or "mixed_bfloat16" and "mixed_float16": products of shorter operands,
                 images stored in 16 bits, weights, optimizer and sums in float32. In float16 the loss is scaled, and
                 the log "skipped_steps" counts the steps whose gradients were not finite, which change no weight.
+            distribution: How training and evaluation are shared out between processes, and cut into shards.
+            accumulate: Parts that each batch is cut into, whose gradients are summed one after the other: less memory,
+                the bits of `DataParallel(shards=accumulate)`. A distribution has shards of its own.
 
         Raises:
             ValueError: If a name is unknown, a number of entries is wrong, or the backend lacks the precision. The
@@ -87,12 +96,16 @@ class CompiledNetwork(Network):
         if precision not in PRECISIONS:
             message = f"precision is one of {', '.join(PRECISIONS)}. Received: {precision!r}."
             raise ValueError(message)
+        distribution = _distribution(distribution, accumulate)
         if self._engine.decided:
             _check_precision(precision, self.backend)
+            if distribution is not None:
+                distribution.check_backend(self.backend.name)
         objective = Objective.of(loss, metrics, loss_weights, self.output_names)
         self.optimizer, self._objective = get_optimizer(optimizer), objective
         self.precision = precision
         self._engine.reset(PRECISIONS[precision].dtype, self._weights if self.built else {})
+        self._engine.distribution = distribution
         self._noted.clear()
         self._note_trainable()
         self._position = (0, 0)
@@ -119,20 +132,22 @@ class CompiledNetwork(Network):
         """
         progress(verbose)  # which refuses what is none
         check_counts(**({} if steps is None else {"steps": steps}))
-        source = self._source(x, y, sample_weight, batch_size, steps=steps)
-        with Callbacks(callbacks, self._model(), {"steps": _length(source), "verbose": verbose}) as everyone:
-            logs = self._evaluate(source, everyone)
-        if verbose:
+        with self._together():
+            source = self._source(x, y, sample_weight, batch_size, steps=steps)
+            with Callbacks(callbacks, self._model(), {"steps": _length(source), "verbose": verbose}) as everyone:
+                logs = self._evaluate(source, everyone)
+        if verbose and self.chief:
             print(" - ".join(f"{k}: {v:.4f}" for k, v in logs.items() if isinstance(v, float)))
         return _as_asked(logs, return_dict)
 
     def test_on_batch(self, x: Any, y: Any, sample_weight: Any = None, *, return_dict: bool = False) -> Any:
         """Loss and metrics on one batch, as `evaluate` gives them."""
         objective, _ = self._compiled()
-        x, y = self._ordered(x, y)
-        self._prepare(x, y)
-        feed, arrays = self._standardizer(objective).batch(x, y, sample_weight)
-        return _as_asked(self._logs(self._engine.evaluate_many(feed, arrays, {}, None, 1)), return_dict)
+        with self._together():
+            x, y = self._ordered(x, y)
+            self._prepare(x, y)
+            feed, arrays = self._standardizer(objective).batch(x, y, sample_weight)
+            return _as_asked(self._logs(self._engine.evaluate_many(feed, arrays, {}, None, 1)), return_dict)
 
     def _evaluate(self, source: Source, callbacks: Callbacks) -> dict[str, Any]:
         callbacks("on_test_begin")
@@ -188,7 +203,7 @@ class CompiledNetwork(Network):
             message = "There is at least one batch to predict. Received: an empty loader."
             raise ValueError(message)
         made = self._as_given(first, parts)
-        if verbose:
+        if verbose and self.chief:
             count, seconds = sum(len(part) for part in parts[0]), time.perf_counter() - start
             print(f"{count} samples predicted - {seconds:.1f} s")
         return made
@@ -210,6 +225,10 @@ class CompiledNetwork(Network):
     def _model(self) -> Model:
         """Itself, as callbacks know it: there is no other compiled network."""
         return cast("Model", self)
+
+    def _together(self) -> AbstractContextManager[None]:
+        """What all ranks do at once, if there are several."""
+        return nullcontext() if self.distribution is None else self.distribution.together()
 
     def _next_draw(self) -> int:
         """How many predictions there were before: layers that are to draw numbers in predictions draw anew."""
@@ -274,6 +293,22 @@ def _length(source: Source) -> int | None:
         return len(source)
     except TypeError:
         return None
+
+
+def _distribution(given: DataParallel | None, accumulate: int) -> DataParallel | None:
+    check_counts(accumulate=accumulate)
+    if given is None:
+        return DataParallel(accumulate, communicator=OneProcess()) if accumulate > 1 else None
+    if not isinstance(given, DataParallel):
+        message = f"distribution is a DataParallel. Received: {given!r:.60}."
+        raise TypeError(message)
+    if accumulate > 1:
+        message = (
+            f"A distribution cuts the batch into its own shards. Received: {given!r} and accumulate={accumulate}. "
+            "Leave accumulate out: a rank takes its shards one after the other."
+        )
+        raise ValueError(message)
+    return given
 
 
 def _check_precision(precision: str, backend: Backend) -> None:

@@ -6,6 +6,7 @@ import copy
 import os
 import threading
 import weakref
+import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from minicnn import __version__
 from minicnn.backends.base import Backend
 from minicnn.callbacks import Callback, Callbacks, History, progress
 from minicnn.data.order import LastBatch
@@ -156,7 +158,7 @@ class Model(CompiledNetwork):
         seed = self.seed if seed is None else seed
         check_seed(seed)
         given = [] if callbacks is None else [callbacks] if isinstance(callbacks, Callback) else list(callbacks)
-        with self._alone():
+        with self._alone(), self._together():
             self._check_trainable()
             x, y = self._ordered(x, y)
             if validation_split and (isinstance(x, Batches) or validation_data is not None):
@@ -185,14 +187,29 @@ class Model(CompiledNetwork):
             }  # fmt: skip
             self.stop_training = False
             self._position = (initial_epoch, 0)
-            with Callbacks([*given, history, *progress(verbose)], self, params) as everyone:
+            with Callbacks([*given, history, *progress(verbose if self.chief else 0)], self, params) as everyone:
                 everyone("on_train_begin")
+                self._agree("training", params | {"validation_freq": repr(validation_freq)})
                 # Training that was stopped within an epoch and then resumed still has to end that epoch.
                 while self._position[0] < epochs and (self._position[1] or not self.stop_training):
                     due = validation if validated(self._position[0] + 1) else None
                     self._train_epoch(source, due, everyone, shuffle, seed)
                 everyone("on_train_end")
+                self._agree("end of the training", params)
         return history
+
+    def _agree(self, when: str, params: Mapping[str, Any]) -> None:
+        """Wait for the other ranks, which are to be at the same point of the same training."""
+        if self.distribution is None or self.distribution.ranks == 1:
+            return
+        weights = {path: zlib.crc32(array.tobytes()) for path, array in self.get_weights().items()}
+        about = {
+            "call of fit": when, "versions": f"minicnn {__version__}, NumPy {np.__version__}",
+            "backend": repr(self.backend), "distribution": repr(self.distribution), "seed": self.seed,
+            **{k: v for k, v in params.items() if k != "verbose"}, "position in the data": list(self._position),
+            "steps taken": self.steps_taken, **weights,
+        }  # fmt: skip
+        self.distribution.agree(about)
 
     def _validation(self, data: Any, batch_size: int, steps: int | None = None) -> Source:
         return self._source(*_with_labels(data), batch_size, steps=steps, again=True)
@@ -255,10 +272,11 @@ class Model(CompiledNetwork):
         """One training step; returns loss and metrics of this batch before the step, as `evaluate` gives them."""
         objective, _ = self._compiled()
         self._check_trainable()
-        x, y = self._ordered(x, y)
-        self._prepare(x, y)
-        feed, arrays = self._standardizer(objective, class_weight).batch(x, y, sample_weight)
-        return _as_asked(self._logs(self._train_run(Run(feed, arrays), {})), return_dict)
+        with self._together():
+            x, y = self._ordered(x, y)
+            self._prepare(x, y)
+            feed, arrays = self._standardizer(objective, class_weight).batch(x, y, sample_weight)
+            return _as_asked(self._logs(self._train_run(Run(feed, arrays), {})), return_dict)
 
     # Saving and resuming ------------------------------------------------------------------------
 
@@ -290,16 +308,23 @@ class Model(CompiledNetwork):
             self.optimizer.learning_rate = state["learning_rate"]
 
     def save(self, path: Path) -> None:
-        """Write architecture, weights and optimizer state to one safetensors file; see `minicnn.saving`."""
+        """Write architecture, weights and optimizer state to one safetensors file; see `minicnn.saving`.
+
+        Of several ranks the first writes it.
+        """
         from minicnn.saving import save_model
 
-        save_model(self, path)
+        self.join()
+        if self.chief:
+            save_model(self, path)
 
     def save_weights(self, path: Path) -> None:
-        """Write the weights to one safetensors file; see `minicnn.saving`."""
+        """Write the weights to one safetensors file; see `minicnn.saving`. Of several ranks the first writes it."""
         from minicnn.saving import save_weights
 
-        save_weights(self, path)
+        self.join()
+        if self.chief:
+            save_weights(self, path)
 
     def load_weights(self, path: Path, skip_mismatch: bool = False) -> None:
         """Read weights that `save_weights` or `save` wrote; see `minicnn.saving`."""

@@ -12,6 +12,7 @@ from typing import Any, cast, get_args
 import numpy as np
 
 from minicnn.backends.base import Backend
+from minicnn.distribution import DataParallel, Shard
 from minicnn.initializers import Initializer, generator
 from minicnn.layers.graph import Graph
 from minicnn.layers.layer import Layer, Shape
@@ -59,7 +60,7 @@ class Network(Graph):
 
     def _new_engine(self, backend: str | Backend | None) -> Engine:
         known = weakref.ref(self)  # else the model would live, with its memory, until Python looks for cycles
-        return Engine(lambda kind, feed: cast(Network, known())._program_of(kind, feed)[0], backend)
+        return Engine(lambda *step: cast(Network, known())._program_of(*step)[0], backend)
 
     def _connect(self, inputs: Any, outputs: Any) -> None:
         self._wire(inputs, outputs)
@@ -82,13 +83,14 @@ class Network(Graph):
         weights, engine = vars(self).get("_weights", {}), self._engine
         own = {name: engine.get(name) for name in engine.names() if name not in weights}
         backend = engine.backend if engine.decided else None
-        return super().__getstate__() | {"_engine": (backend, engine.dtype, engine.steps_taken, own)}
+        kept = backend, engine.dtype, engine.steps_taken, own, engine.distribution
+        return super().__getstate__() | {"_engine": kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        backend, dtype, steps_taken, own = state.pop("_engine")
+        backend, dtype, steps_taken, own, distribution = state.pop("_engine")
         super().__setstate__(state)
         self._engine = self._new_engine(backend)
-        self._engine.dtype, self._engine.steps_taken = dtype, steps_taken
+        self._engine.dtype, self._engine.steps_taken, self._engine.distribution = dtype, steps_taken, distribution
         if "_weights" in state:
             self._engine.adopt({path: weight.cell for path, weight in self._weights.items()})
         self._engine.set(own)
@@ -99,6 +101,23 @@ class Network(Graph):
     def backend(self) -> Backend:
         """The backend; decided when first needed."""
         return self._engine.backend
+
+    @property
+    def distribution(self) -> DataParallel | None:
+        """How training and evaluation are shared out; see `compile`."""
+        return self._engine.distribution
+
+    @property
+    def chief(self) -> bool:
+        """Whether this process prints, logs and writes files: of several ranks only the first does."""
+        return self.distribution is None or self.distribution.rank == 0
+
+    def join(self) -> None:
+        """Put together the kernels of which each rank has a part: all ranks call it at the same time.
+
+        What reads weights does it by itself; where one rank alone is to read them, all call this before.
+        """
+        self._engine.join()
 
     @property
     def input_shape(self) -> Shape | list[Shape]:
@@ -200,10 +219,12 @@ class Network(Graph):
             )
             raise RuntimeError(message)
 
-    def _program_of(self, kind: StepKind, feed: Feed) -> tuple[Program, dict[str, Weight]]:
+    def _program_of(self, kind: StepKind, feed: Feed, shard: Shard | None = None) -> tuple[Program, dict[str, Weight]]:
+        if shard is None and self.distribution is not None and kind != "predict":
+            feed, shard = self.distribution.part(feed)
         return trace_step(
             kind, self, feed, paths=self._paths, seed=self.seed, precision=PRECISIONS[self.precision],
-            objective=None if kind == "predict" else self._compiled()[0], optimizer=self.optimizer,
+            objective=None if kind == "predict" else self._compiled()[0], optimizer=self.optimizer, shard=shard,
         )  # fmt: skip
 
     def program(self, kind: StepKind | None = None, *, batch_size: int = 32) -> Program:

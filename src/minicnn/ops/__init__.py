@@ -14,6 +14,7 @@ from minicnn.ops.activations import (
     softmax,
     tanh,
 )  # fmt: skip
+from minicnn.ops.collectives import all_gather, all_reduce, all_to_all, broadcast, reduce_scatter
 from minicnn.ops.convolution import conv2d, conv2d_input_gradient, conv2d_weight_gradient
 from minicnn.ops.depthwise import (
     depthwise_conv2d,
@@ -47,6 +48,7 @@ from minicnn.ops.elementwise import (
     where,
 )  # fmt: skip
 from minicnn.ops.fused import Body, Step, fused
+from minicnn.ops.groups import Group
 from minicnn.ops.linalg import matmul
 from minicnn.ops.losses import softmax_cross_entropy, softmax_cross_entropy_gradient
 from minicnn.ops.manipulation import concat, getitem, one_hot, pad, permute, repeat, slice_, take
@@ -61,17 +63,16 @@ from minicnn.ops.updates import adam_update, momentum_update, rmsprop_update, sg
 from minicnn.program.operators import OPERATORS as _OPERATORS
 
 __all__ = [
-    "REGISTRY", "Body", "Cost", "Primitive", "Step", "abs", "adam_update", "add", "argmax", "as_float",
-    "average_pool2d", "average_pool2d_gradient", "broadcast_to", "cast", "concat", "conv2d", "conv2d_input_gradient",
-    "conv2d_weight_gradient", "depthwise_conv2d", "depthwise_conv2d_input_gradient",
-    "depthwise_conv2d_weight_gradient", "divide", "elu", "equal", "erf", "exp", "expm1", "fused", "gelu", "getitem",
-    "greater", "greater_equal", "leaky_relu", "less", "less_equal", "log", "log1p", "log_softmax", "matmul", "max",
-    "max_gradient", "max_pool2d", "max_pool2d_gradient", "maximum", "mean", "minimum", "momentum_update", "multiply",
-    "negative",
-    "normalize", "normalize_gradient", "one_hot", "pad", "permute", "power", "primitive", "random_uniform", "relu",
-    "relu6", "relu_gradient", "repeat", "reshape", "rmsprop_update", "sgd_update", "sigmoid", "sign", "silu",
-    "slice_", "softmax", "softmax_cross_entropy", "softmax_cross_entropy_gradient", "sqrt", "square", "subtract",
-    "sum", "sum_to_shape", "take", "tanh", "where",
+    "REGISTRY", "Body", "Cost", "Group", "Primitive", "Step", "abs", "adam_update", "add", "all_gather", "all_reduce",
+    "all_to_all", "argmax", "as_float", "average_pool2d", "average_pool2d_gradient", "broadcast", "broadcast_to",
+    "cast", "concat", "conv2d", "conv2d_input_gradient", "conv2d_weight_gradient", "depthwise_conv2d",
+    "depthwise_conv2d_input_gradient", "depthwise_conv2d_weight_gradient", "divide", "elu", "equal", "erf", "exp",
+    "expm1", "fused", "gelu", "getitem", "greater", "greater_equal", "leaky_relu", "less", "less_equal", "log", "log1p",
+    "log_softmax", "matmul", "max", "max_gradient", "max_pool2d", "max_pool2d_gradient", "maximum", "mean", "minimum",
+    "momentum_update", "multiply", "negative", "normalize", "normalize_gradient", "one_hot", "pad", "permute", "power",
+    "primitive", "random_uniform", "reduce_scatter", "relu", "relu6", "relu_gradient", "repeat", "reshape",
+    "rmsprop_update", "sgd_update", "sigmoid", "sign", "silu", "slice_", "softmax", "softmax_cross_entropy",
+    "softmax_cross_entropy_gradient", "sqrt", "square", "subtract", "sum", "sum_to_shape", "take", "tanh", "where",
 ]  # fmt: skip
 
 _OPERATORS |= {

@@ -28,11 +28,13 @@ class Cost:
         flops: Floating-point operations; a multiply-add counts as two.
         bytes: Bytes read and written, each input and output once.
         workspace: Scratch bytes that the reference needs beside inputs and outputs.
+        sent: Bytes sent to other ranks.
     """
 
     flops: int
     bytes: int
     workspace: int = 0
+    sent: int = 0
 
 
 class Primitive:

@@ -168,6 +168,9 @@ class Program:
         updates: For an input that is carried from step to step (a parameter, a running statistic, a
             counter): the value that replaces it. Keys are names of inputs.
         constant_bytes: Bytes of all constants that were made.
+        samples: Samples of the batch, where no input says so: of a part of a step.
+        parts: Names of carried inputs that are one of several parts of an array, cut along the last axis, and how many
+            there are.
     """
 
     def __init__(self, name: str = "program", *, most_nodes: int = MOST_NODES) -> None:
@@ -181,6 +184,8 @@ class Program:
         self._scope: tuple[str, ...] = ()
         self._phase: Phase = "forward"
         self._count = self.constant_bytes = 0
+        self.samples: int | None = None
+        self.parts: dict[str, int] = {}
 
     # Building -----------------------------------------------------------------------------------
 
@@ -259,7 +264,7 @@ class Program:
     def copy(self) -> Program:
         """The same nodes on values of a Program of its own, which can be changed without changing this one."""
         made, new = Program(self.name), dict[int, Value]()
-        made._count = self._count
+        made._count, made.samples, made.parts = self._count, self.samples, dict(self.parts)
 
         def value(old: Value) -> Value:
             if id(old) not in new:  # a constant; all else was made before it is read
@@ -346,6 +351,11 @@ class Program:
     def bytes_moved(self) -> int:
         """Bytes that all nodes read and write in one run, if nothing stays in a cache."""
         return sum(node.cost.bytes for node in self.nodes)
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes that this rank sends to others in one run."""
+        return sum(node.cost.sent for node in self.nodes)
 
     def memory(self) -> MemoryPlan:
         """The memory plan: see `minicnn.program.memory.plan`."""

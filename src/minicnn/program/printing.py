@@ -33,8 +33,9 @@ def table(program: Program) -> str:
         lines.append("  ".join(cells).rstrip())
     lines += [f"  output {name} = {value.name}" for name, value in program.outputs.items()]
     lines += [f"  update {name} <- {value.name}" for name, value in program.updates.items()]
+    sent = f", {engineering(program.bytes_sent)}B sent" if program.bytes_sent else ""
     lines.append(
-        f"{len(program.nodes)} nodes, {engineering(program.flops)}FLOP, {engineering(program.bytes_moved)}B moved"
+        f"{len(program.nodes)} nodes, {engineering(program.flops)}FLOP, {engineering(program.bytes_moved)}B moved{sent}"
     )
     return "\n".join(lines)
 

@@ -252,6 +252,8 @@ def constant_key(value: Value) -> Key:
 
 def _samples(program: Program) -> int:
     """N: the length of the index of a gathered batch, or of the first input array."""
+    if program.samples is not None:
+        return program.samples
     for name in ("index", "x", "x0"):
         for value in program.inputs:
             if value.name == name and value.ndim:

@@ -1,0 +1,88 @@
+"""Several processes for one command: their options, and how they are started."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from minicnn.distribution import DataParallel
+from minicnn.extras import install
+
+# So that Open MPI starts more processes than there are cores, as MPICH does.
+_OPEN_MPI = {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
+
+
+def options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorator: adds the options of a distributed training."""
+    given = (
+        click.option(
+            "--distribute", type=click.Choice(["data"]),
+            help="Share each batch out between the processes that mpiexec has started; with one, they come one "
+            "after the other.",
+        ),
+        click.option(
+            "--shards", type=click.IntRange(min=1), default=8, show_default=True, metavar="N",
+            help="With --distribute: parts of each batch, at least as many as processes. The results depend on them, "
+            "and not on the number of processes.",
+        ),
+        click.option(
+            "--timeout", type=click.FloatRange(min=0, min_open=True), default=300.0, show_default=True, metavar="S",
+            help="With --distribute: seconds that a process waits for the others before all end.",
+        ),
+        click.option(
+            "--processes", type=click.IntRange(min=1), metavar="N",
+            help="Start N processes on this machine by mpiexec, as with --distribute data.",
+        ),
+    )  # fmt: skip
+    for option in reversed(given):
+        function = option(function)
+    return function
+
+
+def distribution(distribute: str | None, shards: int, timeout: float) -> DataParallel | None:
+    """What the options say; None where nothing is shared out."""
+    return DataParallel(shards, timeout=timeout) if distribute else None
+
+
+def start(processes: int, arguments: Sequence[str]) -> int:
+    """Run the command on several processes; returns the exit code.
+
+    Args:
+        processes: How many.
+        arguments: Arguments of the command, `--processes` among them.
+
+    Raises:
+        ImportError: If mpi4py or mpiexec is missing.
+    """
+    beside = Path(sys.executable).with_name("mpiexec")  # the wheels put it there
+    launcher = str(beside) if beside.exists() else shutil.which("mpiexec")
+    if launcher is None or importlib.util.find_spec("mpi4py") is None:
+        message = f"--processes starts processes by mpiexec, which talk through mpi4py: {install('mpi')}."
+        raise ImportError(message, name="mpi4py")
+    command = [launcher, "-n", str(processes), sys.executable, "-m", "minicnn", *without_processes(arguments)]
+    return subprocess.run([*command, "--distribute", "data"], env={**_OPEN_MPI, **os.environ}, check=False).returncode
+
+
+def without_processes(arguments: Sequence[str]) -> list[str]:
+    """Arguments of a command without the option `--processes` and its value.
+
+    Example:
+        >>> without_processes(["train", "lenet5", "--processes", "4", "--shards", "8"])
+        ['train', 'lenet5', '--shards', '8']
+    """
+    kept: list[str] = []
+    rest = iter(arguments)
+    for argument in rest:
+        if argument == "--processes":
+            next(rest, None)
+        elif not argument.startswith("--processes="):
+            kept.append(argument)
+    return kept

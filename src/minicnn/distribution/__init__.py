@@ -1,0 +1,16 @@
+"""Training on several processes: shards of a batch, the passes that sum over them, and what moves arrays."""
+
+from minicnn.distribution.communicators import OneProcess, RankError
+from minicnn.distribution.data_parallel import DataParallel
+from minicnn.distribution.gloo import TorchCommunicator
+from minicnn.distribution.merging import merge
+from minicnn.distribution.model_parallel import ModelParallel
+from minicnn.distribution.mpi import MPICommunicator
+from minicnn.distribution.passes import Shard
+from minicnn.distribution.pipeline import Pipeline
+from minicnn.ops.groups import Communicator, Group
+
+__all__ = [
+    "Communicator", "DataParallel", "Group", "MPICommunicator", "ModelParallel", "OneProcess", "Pipeline", "RankError",
+    "Shard", "TorchCommunicator", "merge",
+]  # fmt: skip

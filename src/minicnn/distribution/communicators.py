@@ -1,0 +1,163 @@
+"""Who else computes: one process alone, or the ranks of a job; what the engines that connect them have in common."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import numpy as np
+
+Host = np.ndarray[Any, Any]
+
+_SPIN = 1e-3  # seconds of looking again and again, before sleeping in between
+_LISTEN = 0.05  # seconds between two looks at what others report
+FOLLOW = 1.0  # seconds that whoever failed has to say so, before others end the job
+
+
+class RankError(RuntimeError):
+    """Another rank failed, or did not answer in time; the message names it.
+
+    Args:
+        message: What happened.
+        reported: Whether another rank raises the same error, or its cause.
+    """
+
+    def __init__(self, message: str, *, reported: bool = False) -> None:
+        super().__init__(message)
+        self.reported = reported
+
+
+class OneProcess:
+    """A communicator of one rank: there is nobody to talk to."""
+
+    rank, size = 0, 1
+
+    def exchange(self, given: Sequence[Host], taken: Sequence[Host]) -> None:
+        """See `Communicator`."""
+        taken[0][...] = given[0]
+
+    def gather(self, given: Host, taken: Sequence[Host]) -> None:
+        """See `Communicator`."""
+        taken[0][...] = given
+
+    def share(self, data: bytes) -> list[bytes]:
+        """See `Communicator`."""
+        return [data]
+
+    def send(self, array: Host, rank: int, tag: int) -> None:
+        """See `Communicator`; there is nobody to send to."""
+
+    def receive(self, array: Host, rank: int, tag: int) -> None:
+        """See `Communicator`."""
+
+    def fail(self, error: BaseException) -> None:
+        """Tell the others, and end the job when this process ends."""
+
+
+class Ranks(ABC):
+    """Several processes, as far as it does not matter what connects them.
+
+    Args:
+        rank: Number of this process.
+        size: Number of processes.
+        timeout: Seconds after which a rank that waits asks the others, and ends the job.
+    """
+
+    def __init__(self, rank: int, size: int, timeout: float) -> None:
+        self.rank, self.size, self.timeout = rank, size, timeout
+        self._ending = False
+
+    @abstractmethod
+    def exchange(self, given: Sequence[Host], taken: Sequence[Host]) -> None:
+        """See `Communicator`."""
+
+    @abstractmethod
+    def send(self, array: Host, rank: int, tag: int) -> None:
+        """See `Communicator`."""
+
+    @abstractmethod
+    def receive(self, array: Host, rank: int, tag: int) -> None:
+        """See `Communicator`."""
+
+    @abstractmethod
+    def listen(self) -> None:
+        """Look at what the others report.
+
+        Raises:
+            RankError: If one reports a failure.
+        """
+
+    @abstractmethod
+    def missing(self, wait: float) -> Collection[int]:
+        """The ranks that do not answer within some seconds."""
+
+    @abstractmethod
+    def tell(self, text: str) -> None:
+        """Report to the others that this rank cannot go on."""
+
+    @abstractmethod
+    def abort(self) -> None:
+        """End the job."""
+
+    def gather(self, given: Host, taken: Sequence[Host]) -> None:
+        """See `Communicator`."""
+        self.exchange([given] * self.size, taken)
+
+    def share(self, data: bytes) -> list[bytes]:
+        """See `Communicator`."""
+        lengths = [np.zeros(1, np.int64) for _ in range(self.size)]
+        self.gather(np.array([len(data)], np.int64), lengths)
+        taken = [np.empty(int(n[0]), np.uint8) for n in lengths]
+        self.gather(np.frombuffer(data, np.uint8), taken)
+        return [t.tobytes() for t in taken]
+
+    def wait(self, done: Callable[[], Any]) -> None:
+        """Wait until something is done, but not beyond the deadline."""
+        start = heard = time.monotonic()
+        while not done():
+            now = time.monotonic()
+            if now - heard > _LISTEN:
+                heard = now
+                self.listen()
+            if now - start > self.timeout:
+                raise self.late()
+            if now - start > _SPIN:
+                time.sleep(_SPIN / 20)
+            elif hasattr(os, "sched_yield"):  # the rank that is waited for may need this core
+                os.sched_yield()
+
+    def late(self) -> RankError:
+        """What to raise when the deadline has passed: it names who is missing."""
+        missing = self.missing(min(5.0, max(0.5, self.timeout / 10)))
+        if missing:
+            who = f"no answer from rank {', '.join(map(str, sorted(missing)))}"
+            remedy = "Look at what that rank printed last, and whether its machine and the link to it are up"
+        else:
+            who = "all ranks answer, but do not compute the same"
+            remedy = "Let every rank call the same methods with the same arguments"
+        return RankError(
+            f"All ranks come to each collective within timeout={self.timeout:g} seconds. Received by rank {self.rank}: "
+            f"{who}. {remedy}; resume from the last back-up, with as many ranks as there are, or give a longer timeout."
+        )
+
+    def fail(self, error: BaseException) -> None:
+        """Tell the others that this rank cannot go on, and end the job when this process ends."""
+        if self._ending:  # another has said so
+            return
+        known = isinstance(error, RankError)
+        self.tell(str(error) if known else f"Rank {self.rank} failed: {type(error).__name__}: {error}")
+        self.end_at_exit(0.0)
+
+    def end_at_exit(self, after: float) -> None:
+        """Leave the job without waiting for ranks that may never come."""
+        if not self._ending:
+            self._ending = True
+            atexit.register(self._leave, after)
+
+    def _leave(self, after: float) -> None:
+        time.sleep(after)
+        self.abort()

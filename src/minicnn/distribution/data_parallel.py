@@ -1,0 +1,208 @@
+"""DataParallel: each rank computes some of the shards of every batch."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from minicnn.distribution.communicators import OneProcess
+from minicnn.distribution.gloo import TorchCommunicator
+from minicnn.distribution.launchers import launched
+from minicnn.distribution.mpi import MPICommunicator
+from minicnn.distribution.passes import Shard
+from minicnn.distribution.step import ShardedStep
+from minicnn.ops.groups import Communicator, Group, rows
+from minicnn.program.graph import Program, Spec
+
+if TYPE_CHECKING:
+    from minicnn.backends.base import Backend, Executable
+    from minicnn.loop.tracing import Feed
+
+Array = Any
+BACKENDS = ("numpy", "numba", "torch", "jax")  # with which several ranks have been tried
+
+
+class DataParallel:
+    """Training in which every batch is cut into shards, whose gradients are summed in one fixed order.
+
+    The ranks of a job share the shards. Since the bits depend on the shards alone, weights are the same with any number
+    of ranks, from one to as many as there are shards; a training may be resumed with another number. Without a launcher
+    it is one rank that takes all shards one after the other, which is gradient accumulation.
+
+    Bits also depend on the number of threads of a rank, as they do in one process: see the page "Train on several
+    machines".
+
+    Args:
+        shards: Parts of each batch, at least as many as ranks. A multiple of the number of ranks shares them evenly.
+        timeout: Seconds that a rank waits for the others before it ends the job with an error.
+        communicator: What moves the arrays; that of the launcher which started the process if None.
+
+    Raises:
+        ValueError: If an argument is out of range.
+        ImportError: If a launcher has started the process, and what connects its processes is missing: mpi4py, for
+            torchrun PyTorch.
+
+    Example:
+        >>> DataParallel(shards=8).ranks
+        1
+    """
+
+    layout: tuple[str, ...] = ()  # of kernels that are split
+
+    def __init__(self, shards: int, *, timeout: float = 300.0, communicator: Communicator | None = None) -> None:
+        if isinstance(shards, bool) or not isinstance(shards, int) or shards < 1:
+            message = f"shards is an integer of at least 1. Received: shards={shards!r}."
+            raise ValueError(message)
+        if not timeout > 0:
+            message = f"timeout is a number of seconds above 0. Received: timeout={timeout!r}."
+            raise ValueError(message)
+        self.shards, self.timeout = shards, timeout
+        self.communicator = find(timeout) if communicator is None else communicator
+        self._check_ranks()
+
+    def _check_ranks(self) -> None:
+        if self.ranks > self.shards:
+            message = (
+                f"Every rank computes at least one shard. Received: shards={self.shards} for {self.ranks} ranks. Give "
+                "more shards, or start fewer processes."
+            )
+            raise ValueError(message)
+
+    @property
+    def rank(self) -> int:
+        """Number of this process."""
+        return self.communicator.rank
+
+    @property
+    def ranks(self) -> int:
+        """Number of processes."""
+        return self.communicator.size
+
+    def __deepcopy__(self, memo: Any) -> DataParallel:
+        return self  # it holds nothing of a model
+
+    def __reduce__(self) -> Any:
+        """For pickle: made anew, where it is loaded."""
+        return partial(DataParallel, self.shards, timeout=self.timeout), ()
+
+    def describe(self) -> dict[str, Any]:
+        """What decides about the bits of a training, as plain data."""
+        return {"shards": self.shards, **({"layout": list(self.layout)} if self.layout else {})}
+
+    def check_backend(self, name: str) -> None:
+        """Raise a ValueError unless several ranks can compute with a backend."""
+        if self.ranks > 1 and name not in BACKENDS:
+            message = (
+                f"Several processes compute with the backends {', '.join(BACKENDS)} so far. Received: {name}. Use "
+                "one of them, or one process."
+            )
+            raise ValueError(message)
+
+    # Shards -------------------------------------------------------------------------------------
+
+    def _group(self, batch: int) -> Group:
+        """Who has which shards of a batch; a batch of fewer samples has fewer shards."""
+        return Group(min(self.shards, batch), self.rank, self.ranks, self.communicator)
+
+    def _shards(self, batch: int) -> list[Shard]:
+        """Those of this rank; where there is none for it, it does what the first one needs, and nobody counts it."""
+        group = self._group(batch)
+        cuts = [(s, rows(batch, group.shards, s)) for s in group.held() or (0,)]
+        return [Shard(s, group.shards, cut.start, len(cut), batch, self.layout) for s, cut in cuts]
+
+    def part(self, feed: Feed) -> tuple[Feed, Shard]:
+        """What the step on this rank's first shard is given, and that shard."""
+        shard = self._shards(feed.batch)[0]
+        return _part(feed, shard.samples), shard
+
+    def compile(self, trace: Callable[[Feed, Shard], Program], feed: Feed, backend: Backend) -> Executable:
+        """The step of this rank.
+
+        Args:
+            trace: Gives the Program of a shard from what it is given.
+            feed: What the whole step is given.
+            backend: What runs it.
+        """
+        group, programs = self._group(feed.batch), dict[int, Program]()
+        for number in range(group.shards):
+            cut = rows(feed.batch, group.shards, number)
+            if len(cut) not in programs:
+                shard = Shard(number, group.shards, cut.start, len(cut), feed.batch, self.layout)
+                programs[len(cut)] = trace(_part(feed, len(cut)), shard)
+        inputs = {v.name for p in programs.values() for v in p.inputs}
+        data = inputs & {*_names(feed), "index", "rows"}
+        cut_names = data & {"index", "rows"} if feed.gathered else data
+        shared = data - cut_names  # whole arrays of which each shard picks rows
+        return self._step(programs, feed, data - shared, cut_names, backend)
+
+    def _step(
+        self, programs: Mapping[int, Program], feed: Feed, data: Collection[str], cut: Collection[str], backend: Backend
+    ) -> Executable:
+        return ShardedStep(programs, self._shards(feed.batch), self._group(feed.batch), data, cut, backend)
+
+    # Ranks together -----------------------------------------------------------------------------
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """What all ranks do at once: where one fails, the others end too."""
+        try:
+            yield
+        except BaseException as error:
+            self.communicator.fail(error)
+            raise
+
+    def agree(self, about: Mapping[str, Any]) -> None:
+        """Wait for all ranks, and check that they are about to do the same.
+
+        Raises:
+            ValueError: If they are not; names what differs.
+        """
+        if self.ranks == 1:
+            return
+        everyone = [json.loads(text) for text in self.communicator.share(json.dumps(dict(about)).encode())]
+        for what, value in everyone[0].items():
+            different = [str(r) for r, other in enumerate(everyone) if other.get(what) != value]
+            if different:
+                other = everyone[int(different[0])].get(what)
+                message = (
+                    f"All ranks begin with the same {what}. Received: {value!r:.60} on rank 0, {other!r:.60} on rank "
+                    f"{', '.join(different)}. Run the same program with the same arguments and versions on all ranks, "
+                    "and keep data and back-ups in folders that all of them see."
+                )
+                raise ValueError(message)
+
+    def __repr__(self) -> str:
+        return f"DataParallel(shards={self.shards}, timeout={self.timeout:g})"
+
+
+def find(timeout: float, environment: Mapping[str, str] = os.environ) -> Communicator:
+    """The communicator of the launcher that has started this process; without one, that of one process.
+
+    Raises:
+        ImportError: If a launcher has started it, and mpi4py, or for torchrun PyTorch, is missing.
+    """
+    launcher, _, _ = launched(environment)
+    if launcher == "mpi":
+        return MPICommunicator(timeout)
+    if launcher == "torchrun":
+        return TorchCommunicator(timeout)
+    return OneProcess()
+
+
+def _names(feed: Feed) -> list[str]:
+    from minicnn.loop.tracing import input_names
+
+    return [*input_names("x", len(feed.x)), *input_names("y", len(feed.y)), "sample_weight"]
+
+
+def _part(feed: Feed, samples: int) -> Feed:
+    """What a step on a part of the batch is given."""
+    if feed.gathered:
+        return replace(feed, batch=samples)
+    x, y = (tuple(Spec((samples, *s.shape[1:]), s.dtype) for s in part) for part in (feed.x, feed.y))
+    return replace(feed, batch=samples, x=x, y=y)

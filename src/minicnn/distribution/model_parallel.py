@@ -1,0 +1,76 @@
+"""ModelParallel: each rank has some columns of the kernels."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from minicnn.distribution.data_parallel import DataParallel
+from minicnn.ops.groups import Communicator, Group
+
+_COLUMNS = "model"  # Keras's usual name of the axis of a device mesh
+
+
+class ModelParallel(DataParallel):
+    """Training in which kernels are split by their columns: each shard has some units or filters.
+
+    A shard gathers the samples of all others before a layer whose kernel is split, computes its units or filters of
+    all of them, and gives each shard back those of its samples. So a rank keeps, updates and multiplies its columns of
+    the kernel alone, and their gradients are not exchanged. All else is computed as by `DataParallel`. With the dense
+    kernels alone in the layout this is hybrid parallelism: convolutions by data, dense layers by model (A. Krizhevsky,
+    One weird trick for parallelizing convolutional neural networks, arXiv:1404.5997).
+
+    Weights have the same bits with any number of ranks. They are put together where they are read or saved: let all
+    ranks call `get_weights`, `save` and `predict` at the same time.
+
+    Args:
+        shards: Parts of each batch and of each kernel, at least as many as ranks.
+        layout_map: As Keras's: from regular expressions of weights' paths to the names of the axes of a mesh along
+            which they are split, of which the last is "model" and the others are None: {"dense.*kernel": (None,
+            "model")}. None stands for all kernels. Split are those of dense and convolutional layers whose number of
+            columns is a multiple of the shards, and that have neither regularizer nor constraint.
+        timeout: See `DataParallel`.
+        communicator: See `DataParallel`.
+
+    Raises:
+        ValueError: If an argument is out of range; in training, if a batch has fewer samples than there are shards,
+            or the optimizer mixes elements of a kernel otherwise than by sums over all of them.
+
+    Example:
+        >>> ModelParallel(4, layout_map={"dense.*kernel": (None, "model")})
+        ModelParallel(shards=4, layout=['dense.*kernel'], timeout=300)
+    """
+
+    def __init__(
+        self, shards: int, *, layout_map: Mapping[str, tuple[str | None, ...]] | None = None, timeout: float = 300.0,
+        communicator: Communicator | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(shards, timeout=timeout, communicator=communicator)
+        layout_map = {"kernel$": (None, _COLUMNS)} if layout_map is None else layout_map
+        for pattern, axes in layout_map.items():
+            if not axes or axes[-1] != _COLUMNS or any(axis is not None for axis in axes[:-1]):
+                message = (
+                    f"Kernels are split along their last axis, which a layout names {_COLUMNS!r}, the others None. "
+                    f"Received: {pattern!r}: {axes!r}."
+                )
+                raise ValueError(message)
+            re.compile(pattern)
+        self._map = dict(layout_map)
+        self.layout = tuple(layout_map)
+
+    def __reduce__(self) -> Any:
+        return partial(ModelParallel, self.shards, layout_map=self._map, timeout=self.timeout), ()
+
+    def _group(self, batch: int) -> Group:
+        if batch < self.shards:
+            message = (
+                f"Where kernels are split a batch has at least as many samples as there are shards. Received: {batch} "
+                f"samples for {self.shards} shards. Choose another batch size, or last_batch='drop' or 'pad'."
+            )
+            raise ValueError(message)
+        return super()._group(batch)
+
+    def __repr__(self) -> str:
+        return f"ModelParallel(shards={self.shards}, layout={list(self.layout)}, timeout={self.timeout:g})"

@@ -1,0 +1,126 @@
+"""Passes over the Program of one shard, which put collectives where shards have something in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from minicnn import ops
+from minicnn.ops.checks import normalize_axes
+from minicnn.ops.groups import Group
+from minicnn.program.graph import Node, Program, Value
+
+_REDUCTIONS = ("sum", "mean", "max", "normalize")
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One shard of a batch.
+
+    Attributes:
+        number: Which.
+        count: Of how many.
+        start: Its first sample in the batch.
+        samples: Its samples.
+        batch: Samples of the batch.
+        layout: Regular expressions of the paths of kernels that are split between the shards.
+    """
+
+    number: int
+    count: int
+    start: int
+    samples: int
+    batch: int
+    layout: tuple[str, ...] = ()
+
+    @property
+    def group(self) -> Group:
+        """The shards, as if each had a process of its own."""
+        return Group(self.count, self.number, self.count)
+
+
+def synchronize(program: Program, shard: Shard) -> int:
+    """Take mean and variance over the samples of all shards wherever they are taken over the batch.
+
+    Args:
+        program: Program of a shard, with its forward nodes only.
+        shard: The shard.
+
+    Returns:
+        How many normalisations were changed.
+    """
+    if shard.count == 1:
+        return 0
+
+    def rule(node: Node) -> Sequence[Value] | None:
+        if node.op.name != "normalize" or not {0, -node.inputs[0].ndim} & set(node.attrs["axes"]):
+            return None
+        x, scale, offset = node.inputs
+        axes, each = node.attrs["axes"], 1.0 / (x.size // node.outputs[1].size * shard.batch // shard.samples)
+
+        def mean_of(value: Value) -> Value:
+            return ops.all_reduce(ops.sum(value, axes=axes, keepdims=True), group=shard.group) * each
+
+        mean = mean_of(x)
+        centred = x - mean
+        variance = mean_of(ops.square(centred))
+        y = centred * (scale / ops.sqrt(variance + node.attrs["epsilon"])) + offset
+        return y, mean, variance
+
+    return program.replace(rule)
+
+
+def check_samples(nodes: Sequence[Node], shard: Shard, name: str | None = None) -> None:
+    """Raise a ValueError if layers or a loss reduce over the samples themselves, of which a shard has only some.
+
+    Args:
+        nodes: The nodes of the layers, before `synchronize`, or those of the loss.
+        shard: The shard.
+        name: What the loss is called; None for layers.
+    """
+    if shard.count == 1:
+        return
+    own: set[int] = set()  # ids of Values that depend on samples
+    for node in nodes:
+        kinds = {v.kind for v in node.inputs if v.node is None}
+        if name is not None or "input" in kinds or any(id(v) in own for v in node.inputs):
+            own.update(map(id, node.outputs))
+        elif node.op.name not in _REDUCTIONS:
+            continue
+        if node.op.name not in _REDUCTIONS or (node.op.name == "normalize" and name is None):
+            continue
+        x = node.inputs[0]
+        if x.shape[:1] == (shard.samples,) and 0 in normalize_axes(node.op.name, node.attrs["axes"], x.ndim):
+            message = (
+                "With several shards what is computed of a sample depends on no other sample, but in ops.normalize of "
+                f"layers. Received: {name or node.scope!r}, in which {node.op.name} goes over the samples. Let it go "
+                "over the other axes alone, as in Dice(axis=(1, 2, 3)), or train without shards."
+            )
+            raise ValueError(message)
+
+
+def reduce_totals(
+    program: Program, shard: Shard, loss: Value, gradients: Sequence[Value], split: Sequence[bool] = ()
+) -> list[Value]:
+    """Sum what the shards have to say: the loss, the totals of the metrics, and the gradients, in one collective.
+
+    Args:
+        program: Program of a shard, whose updates are sums of metrics, each an input plus what the shard adds.
+        shard: The shard.
+        loss: Sum of the losses of the shard's samples; the batch's mean becomes the output "loss".
+        gradients: Gradients of that sum.
+        split: For each gradient whether it is that of a shard's part of a kernel, with nothing to be summed.
+
+    Returns:
+        Gradients of the mean over the batch.
+    """
+    added = {name: value.node.inputs for name, value in program.updates.items() if value.node is not None}
+    with program.scope("shards", "backward" if gradients else "forward"):
+        common = [g for g, own in zip(gradients, split, strict=True) if not own]
+        made = ops.all_reduce(loss, *(new for _, new in added.values()), *common, group=shard.group)
+        reduced = iter(made if isinstance(made, tuple) else (made,))
+        scale = 1.0 / shard.batch
+        program.outputs["loss"] = next(reduced) * scale
+        for name, (old, _) in added.items():
+            program.updates[name] = old + next(reduced)
+        return [(g if own else next(reduced)) * scale for g, own in zip(gradients, split, strict=True)]

@@ -1,0 +1,167 @@
+"""The Program of a shard, cut where shards compute together: what each does alone, and what is the same for all."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from itertools import zip_longest
+
+from minicnn.distribution.merging import COLLECTIVES, EACH_ITS_OWN
+from minicnn.program.graph import Node, Program, Value
+
+Names = dict[int, str]  # of Values that are handed from one part to another, by id
+
+
+class Segments:
+    """One shard's Program, cut into parts.
+
+    A level ends with collectives. On each level come nodes that are the same for all shards, since they depend on
+    weights, counters and results of collectives alone, and then nodes of the shard. The first are computed once, and
+    the others, which are the same Program for all shards of one size, once for each shard.
+
+    Args:
+        program: Program of a shard.
+        data: Names of the inputs that belong to the shard.
+        samples: Samples of the shard.
+        shards: Shards of the batch.
+
+    Attributes:
+        common: Nodes of each level that are the same for all shards.
+        own: Nodes of each level that are not.
+        collectives: What ends each level; the last level has none.
+        names: What values are called that parts hand to each other: in Programs of other sizes likewise, if they are
+            the same for all shards.
+
+    Raises:
+        ValueError: If a result differs from shard to shard.
+    """
+
+    def __init__(self, program: Program, data: Collection[str], samples: int, shards: int) -> None:
+        self.program, self.samples = program, samples
+        # Ids of values of this shard alone; of a single one all others know as much.
+        mine = {*data, *program.parts}
+        self._own = self._of_shard({id(v) for v in program.inputs if v.name in mine}) if shards > 1 else set[int]()
+        self._level = {id(v): 0 for v in (*program.inputs, *program.constants)}
+        self.common, self.own, self.collectives = ([list[Node]()] for _ in range(3))
+        self.names: Names = {id(v): v.name for v in program.inputs}
+        for node in program.nodes:
+            self._place(node)
+        for name, value in (program.outputs | program.updates).items():
+            if id(value) in self._own and name not in program.parts:
+                message = (
+                    f"What a step on several shards hands back is the same for all of them. Received: {name!r}, which "
+                    "depends on the samples of a shard. Layers may assign what all samples have in common, such as the "
+                    "statistics of BatchNormalization, and what does not depend on samples."
+                )
+                raise ValueError(message)
+
+    def _place(self, node: Node) -> None:
+        level = max((self._level[id(v)] for v in node.inputs), default=0)
+        made = node.outputs
+        if node.op.name in COLLECTIVES:
+            place, kind, after = self.collectives, "r", level + 1
+            if node.op.name in EACH_ITS_OWN:
+                kind = ""
+        elif id(made[0]) in self._own:
+            place, kind, after = self.own, "", level
+        else:
+            place, kind, after = self.common, "c", level
+        while len(self.common) <= after:
+            for part in (self.common, self.own, self.collectives):
+                part.append([])
+        for i, value in enumerate(made):
+            self._level[id(value)] = after
+            # Names of inputs have no "#".
+            self.names[id(value)] = f"{kind}{level}.{len(place[level])}.{i}#" if kind else f"{value.name}#"
+        place[level].append(node)
+
+    def _of_shard(self, own: set[int]) -> set[int]:
+        """Ids of the values that depend on what has the given ids, and of those that only such values read.
+
+        The others are the same for all shards but for their size: repeated for each sample, or made of constants.
+        """
+        undecided: set[int] = set()
+        for node in self.program.nodes:
+            if node.op.name in EACH_ITS_OWN:
+                own.update(map(id, node.outputs))
+            if node.op.name in COLLECTIVES:
+                continue
+            repeated = node.op.name == "broadcast_to" and node.outputs[0].shape[:1] == (self.samples,)
+            if any(id(v) in own for v in node.inputs):
+                own.update(map(id, node.outputs))
+            elif (
+                repeated
+                or any(id(v) in undecided for v in node.inputs)
+                or all(v.kind == "constant" for v in node.inputs)
+            ):
+                undecided.update(map(id, node.outputs))
+        shared = {id(v) for v in self.program.results}
+        for node in reversed(self.program.nodes):
+            if id(node.outputs[0]) in undecided and not any(id(v) in shared for v in node.outputs):
+                own.update(map(id, node.outputs))
+            elif node.op.name not in COLLECTIVES and id(node.outputs[0]) not in own:
+                shared.update(map(id, node.inputs))
+        return own
+
+    def differs(self, other: Segments) -> str | None:
+        """What two shards do not have in common although they should, in words."""
+        for ours, theirs in ((self.common, other.common), (self.collectives, other.collectives)):
+            if len(ours) != len(theirs):
+                return f"{len(ours)} and {len(theirs)} levels"
+            for left, right in zip(ours, theirs, strict=True):
+                for a, b in zip_longest(left, right):
+                    if a is None or b is None or _described(a) != _described(b):
+                        return f"{(a or b).op.name} in {(a or b).scope or self.program.name!r}"
+        return None
+
+    # Parts as Programs --------------------------------------------------------------------------
+
+    def parts(self) -> tuple[list[Program], list[Program]]:
+        """The Programs of all levels: of what is the same for all shards, and of the shard's own nodes."""
+        order = [nodes for level in zip(self.common, self.own, self.collectives, strict=True) for nodes in level]
+        results = {name: id(v) for name, v in self.program.updates.items()}
+        read_after: list[set[int]] = []  # ids of values that are read after each part
+        read = {id(v) for v in self.program.outputs.values()} | set(results.values())
+        for nodes in reversed(order):
+            read_after.append(set(read))
+            read |= {id(v) for n in nodes for v in n.inputs}
+        made = [self._part(nodes, read) for nodes, read in zip(order, reversed(read_after), strict=True)]
+        return made[0::3], made[1::3]
+
+    def _part(self, nodes: Sequence[Node], read_after: Collection[int]) -> Program:
+        """Some nodes as a Program: inputs are what others made, outputs what others read.
+
+        The update of an input that is not read any more stays one, so that it may be done in place.
+        """
+        program = Program(self.program.name)
+        program.samples = self.samples
+        new: dict[int, Value] = {}
+        for node in nodes:
+            for old in node.inputs:
+                if id(old) not in new:
+                    new[id(old)] = self._input(program, old)
+            with program.scope_of(node, node.phase):
+                outputs = program.append(
+                    node.op, [new[id(v)] for v in node.inputs], [v.spec for v in node.outputs], node.attrs
+                ).outputs
+            new |= {id(a): b for a, b in zip(node.outputs, outputs, strict=True)}
+        made = {id(v) for n in nodes for v in n.outputs}
+        for name, value in self.program.updates.items():
+            old = self.program.value(name)
+            last = id(old) in new and id(old) not in read_after
+            if id(value) in made and last and name not in program.updates:
+                program.updates[name] = new[id(value)]
+        for key in made & set(read_after):
+            program.outputs[self.names[key]] = new[key]
+        return program
+
+    def _input(self, program: Program, old: Value) -> Value:
+        if old.data is not None:
+            return program.constant(old.data, old.dtype)
+        kind = old.kind if old.node is None else "input" if id(old) in self._own else "statistic"
+        return program.input(self.names[id(old)], old.shape, old.dtype, kind=kind)
+
+
+def _described(node: Node) -> tuple[object, ...]:
+    """What a node gives, and the constants that it reads, unless it is a collective: these are given each its own."""
+    numbers = [] if node.op.name in COLLECTIVES else [v.data.tobytes() for v in node.inputs if v.data is not None]
+    return node.op.name, [v.spec for v in node.outputs], numbers

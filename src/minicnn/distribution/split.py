@@ -1,0 +1,96 @@
+"""Passes that split kernels by columns: each shard has some units or filters, and computes them of all samples."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+
+from minicnn import ops
+from minicnn.distribution.passes import Shard
+from minicnn.ops.windows import Axes
+from minicnn.program.graph import Node, Program, Value
+from minicnn.program.readers import Readers
+
+
+def split_kernels(program: Program, shard: Shard, paths: Collection[str]) -> list[str]:
+    """Give a shard its columns of kernels, which it multiplies with the samples of all shards.
+
+    Samples are gathered from all shards, and of the products each shard gets back those of its own samples:
+
+        y = all_to_all(all_gather(x) @ kernel[:, columns of the shard])
+
+    Shards of fewer samples than others are filled up with zeros, which add nothing to any gradient.
+
+    Args:
+        program: Program of a shard, with its forward nodes only.
+        shard: The shard, whose `layout` says which kernels are meant.
+        paths: Names of the parameters that may be split.
+
+    Returns:
+        Names of the kernels that were split: those whose columns the number of shards divides, and that one dense or
+        convolutional layer reads.
+    """
+    count, readers, found = shard.count, Readers(program), list[str]()
+    if count == 1:
+        return []
+    most = -(-shard.batch // count)
+
+    def rule(node: Node) -> Sequence[Value] | None:
+        if node.op.name == "conv2d" and node.attrs["groups"] == 1:
+            axes = Axes.of(node.attrs["data_format"])
+            first, channels = axes.n, axes.c
+        elif node.op.name == "matmul" and not (node.attrs["transpose_a"] or node.attrs["transpose_b"]):
+            first, channels = 0, 1
+        else:
+            return None
+        x, kernel = node.inputs
+        meant = kernel.name in paths and any(re.search(pattern, kernel.name) for pattern in shard.layout)
+        rows, rest = divmod(x.shape[first] * most, shard.samples)
+        if not meant or len(readers.of(kernel)) != 1 or kernel.shape[-1] % count or rest:
+            return None
+        # Nothing else has read its shape.
+        kernel.spec = type(kernel.spec)((*kernel.shape[:-1], kernel.shape[-1] // count), kernel.dtype)
+        found.append(kernel.name)
+        if rows > x.shape[first]:
+            frame = [(0, rows - x.shape[first] if axis == first else 0) for axis in range(x.ndim)]
+            x = ops.pad(x, widths=tuple(frame))
+        whole = ops.all_gather(x, axis=first, group=shard.group)
+        y = node.op(whole, kernel, **node.attrs)
+        y = ops.all_to_all(y, split=first, join=channels, group=shard.group)
+        own = node.outputs[0].shape[first]
+        return [y[(*[slice(None)] * first, slice(0, own), ...)] if own < rows else y]
+
+    program.replace(rule)
+    program.parts = dict.fromkeys(found, count)
+    return found
+
+
+def sum_parts(program: Program, shard: Shard, given: Collection[Value]) -> None:
+    """Make sums over all elements of a split gradient, as for its norm, sums over all shards.
+
+    Args:
+        program: Program with the nodes of the update.
+        shard: The shard.
+        given: Split kernels, their state and their gradients.
+
+    Raises:
+        ValueError: If the update of an element depends on other elements otherwise.
+    """
+    own = {id(v) for v in given}
+
+    def rule(node: Node) -> Sequence[Value] | None:
+        if node.phase != "update" or not any(id(v) in own for v in node.inputs):
+            return None
+        if node.op.name == "sum" and node.outputs[0].size == 1:
+            return [ops.all_reduce(node.op(*node.inputs, **node.attrs), group=shard.group)]
+        if not node.op.elementwise:
+            message = (
+                "With split kernels the update of an element depends on others by sums over all of them alone. "
+                f"Received: {node.scope}, in which {node.op.name} mixes elements. Choose an optimizer such as SGD or "
+                "Adam, or DataParallel."
+            )
+            raise ValueError(message)
+        own.update(map(id, node.outputs))
+        return None
+
+    program.replace(rule)

@@ -1,0 +1,149 @@
+"""A Program cut into stages: which stage computes each node, and in which order pieces of stages come."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from minicnn.distribution.merging import COLLECTIVES
+from minicnn.distribution.segments import Segments
+from minicnn.program.graph import Node, Program, Value
+
+CARRIED = ("parameter", "statistic", "optimizer")
+FREE = -1  # the stage of what depends on counters and data alone: every rank computes it
+
+
+@dataclass
+class Piece:
+    """Nodes of one stage that come one after the other.
+
+    Attributes:
+        level: Level, as of `Segments`.
+        shared: Whether all shards have these nodes in common.
+        wave: How many changes of the stage lie before it on its level.
+        stage: The stage.
+        nodes: The nodes.
+        program: They as a Program.
+    """
+
+    level: int
+    shared: bool
+    wave: int
+    stage: int
+    nodes: list[Node] = field(default_factory=list)
+    program: Program = field(default_factory=Program)
+
+    @property
+    def order(self) -> tuple[int, bool, int, int]:
+        """Pieces are computed in this order."""
+        return self.level, not self.shared, self.wave, self.stage
+
+
+class Stages:
+    """The Program of a shard, each node of which belongs to a stage.
+
+    Layers belong to stages by their order; what follows from them, such as gradients, updates and losses, belongs to
+    the last stage that it needs something of.
+
+    Args:
+        segments: The Program, cut where shards compute together.
+        cuts: Names of the layers with which a new stage begins, in order.
+
+    Attributes:
+        stage: Stage of each value, by its id.
+        pieces: The pieces in their order.
+        readers: Stages that read each value, by its id.
+
+    Raises:
+        ValueError: If there is no layer of such a name where the stage could begin.
+    """
+
+    def __init__(self, segments: Segments, cuts: Sequence[str]) -> None:
+        self.segments, program = segments, segments.program
+        layers = _layers(program, cuts)
+        self.stage = {id(v): FREE for v in (*program.constants, *program.inputs)}
+        unknown = {id(v) for v in program.inputs if v.kind in CARRIED}
+        self.readers: dict[int, set[int]] = {}
+        pieces: dict[tuple[int, bool, int, int], Piece] = {}
+        wave: dict[int, tuple[int, bool, int]] = {}  # of each value the level, whether it is shared, and the wave
+        for level, shared, node in _placed(segments):
+            stage = self._where_most_is(node, unknown)
+            if node.phase != "update" and node.op.name not in COLLECTIVES:
+                stage = layers.get(node.scope.split("/")[0], stage)
+            if stage == FREE and any(id(v) in unknown for v in node.inputs):
+                stage = 0
+            for value in node.inputs:
+                if id(value) in unknown:
+                    self.stage[id(value)] = stage
+                    unknown.discard(id(value))
+                if node.op.name not in COLLECTIVES:
+                    self.readers.setdefault(id(value), set()).add(stage)
+            if node.op.name in COLLECTIVES:  # each sum belongs to what it is a sum of
+                self.stage |= {id(o): self.stage[id(v)] for v, o in zip(node.inputs, node.outputs, strict=True)}
+                continue
+            self.stage |= {id(v): stage for v in node.outputs}
+            before = 0
+            for value in node.inputs:
+                at = wave.get(id(value))
+                if at is not None and at[:2] == (level, shared) and self.stage[id(value)] != FREE:
+                    before = max(before, at[2] + (self.stage[id(value)] != stage))
+            made = Piece(level, shared, FREE if stage == FREE else before, stage)
+            pieces.setdefault(made.order, made).nodes.append(node)
+            wave |= {id(v): (level, shared, before) for v in node.outputs}
+        self.pieces = [pieces[order] for order in sorted(pieces)]
+        read = {id(v) for v in program.results} | {
+            id(v) for n in program.nodes if n.op.name in COLLECTIVES for v in n.inputs
+        }
+        for piece in reversed(self.pieces):
+            piece.program = segments._part(piece.nodes, read)
+            read |= {id(v) for n in piece.nodes for v in n.inputs}
+
+        self._check()
+
+    def _where_most_is(self, node: Node, unknown: Collection[int]) -> int:
+        """The stage of the largest array that a node reads: gradients stay where they are, numbers come to them."""
+        known = [v for v in node.inputs if id(v) not in unknown and self.stage[id(v)] != FREE]
+        return max(((v.ndim, v.size, self.stage[id(v)]) for v in known), default=(0, 0, FREE))[2]
+
+    def _check(self) -> None:
+        program = self.segments.program
+        for name, value in program.updates.items():
+            old = program.value(name)
+            if old.kind in CARRIED and self.stage[id(value)] not in (self.stage[id(old)], FREE):
+                message = (
+                    f"A weight is updated in the stage that reads it. Received: {name!r}, which is read in stage "
+                    f"{self.stage[id(old)]} and updated in stage {self.stage[id(value)]}. Begin the stages elsewhere."
+                )
+                raise ValueError(message)
+
+
+def _placed(segments: Segments) -> Iterator[tuple[int, bool, Node]]:
+    """All nodes in an order in which they can be computed, with their level and whether all shards share them."""
+    for level, parts in enumerate(zip(segments.common, segments.own, segments.collectives, strict=True)):
+        for shared, nodes in zip((True, False, True), parts, strict=True):
+            for node in nodes:
+                yield level, shared, node
+
+
+def _layers(program: Program, cuts: Sequence[str]) -> dict[str, int]:
+    """The stage of each layer, by its name."""
+    found: dict[str, int] = {}
+    stage = 0
+    for node in program.nodes:
+        name = node.scope.split("/")[0]
+        if node.phase != "forward" or name in found or not _is_layer(name, program.inputs):
+            continue
+        if stage < len(cuts) and name == cuts[stage]:
+            stage += 1
+        found[name] = stage
+    if stage < len(cuts):
+        message = (
+            "A stage begins with a layer of the model, and stages come in the order of the layers. Received: "
+            f"{cuts[stage]!r}. Layers that compute: {', '.join(found)}."
+        )
+        raise ValueError(message)
+    return found
+
+
+def _is_layer(name: str, inputs: Collection[Value]) -> bool:
+    return name not in ("", "data", "loss", "metrics", "shards", "loss_scale")

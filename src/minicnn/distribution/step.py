@@ -1,0 +1,263 @@
+"""A step on the shards of one rank: part by part, and between them what the ranks compute together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from minicnn.distribution.communicators import OneProcess
+from minicnn.distribution.exchanges import all_gather, exchange
+from minicnn.distribution.passes import Shard
+from minicnn.distribution.segments import Segments
+from minicnn.layers.cell import Parts
+from minicnn.ops.groups import Group, Span
+from minicnn.program.graph import Node, Program, Value
+
+if TYPE_CHECKING:
+    from minicnn.backends.base import Backend
+
+Array = Any
+Arrays = dict[str, Array]
+
+
+class ShardedStep:
+    """An Executable that is given the arrays of a whole batch, and computes this rank's shards of it.
+
+    Args:
+        programs: For each number of samples that a shard of the batch has, on whatever rank, its Program.
+        shards: The shards of this rank.
+        group: Who has which shards.
+        data: Names of the inputs that belong to a shard.
+        cut: Of them those of which each shard is given its rows.
+        backend: What runs the parts.
+
+    Raises:
+        ValueError: If shards of different sizes do not compute alike.
+    """
+
+    def __init__(
+        self, programs: Mapping[int, Program], shards: Sequence[Shard], group: Group, data: Iterable[str],
+        cut: Iterable[str], backend: Backend,
+    ) -> None:  # fmt: skip
+        self._shards, self._group, self._cut, self._backend = shards, group, frozenset(cut), backend
+        every = {n: Segments(p, frozenset(data), n, group.shards) for n, p in programs.items()}
+        first = next(iter(every.values()))
+        for other in every.values():
+            different = first.differs(other)
+            if different is not None:
+                message = (
+                    "Shards of any size compute the same with what they have in common. Received: layers that do "
+                    f"otherwise for {first.samples} than for {other.samples} samples: {different:.200}. Choose a batch "
+                    "size that the number of shards divides, and last_batch='drop'."
+                )
+                raise ValueError(message)
+        held = {shard.samples for shard in shards}
+        parts = {n: segments.parts() for n, segments in every.items() if n in held}
+        shared, _ = next(iter(parts.values()))
+        self._common = [_Part.of(program, backend) for program in shared]
+        self._own = {n: [_Part.of(program, backend) for program in own] for n, (_, own) in parts.items()}
+        self._collectives = [
+            (_Sums(level, every, group, backend), _exchanges(level, every, group, backend))
+            for level in range(len(shared))
+        ]
+        self._parts = list(first.program.parts)
+        # Under which name a shard of each size finds what is to be kept of its parts.
+        self._kept = {
+            name: {n: self._key(name, n, every[n]) for n in held}
+            for name in self._parts if name in first.program.updates
+        }  # fmt: skip
+        self._results = [(name, first.names[id(v)]) for name, v in first.program.outputs.items()]
+        self._updates = [
+            (name, first.names[id(v)]) for name, v in first.program.updates.items() if name not in self._kept
+        ]
+
+    def _key(self, name: str, samples: int, segments: Segments) -> str:
+        in_place = any(name in part.updates for part in self._own[samples])
+        return name if in_place else segments.names[id(segments.program.updates[name])]
+
+    def __call__(self, arrays: Mapping[str, Array]) -> Arrays:
+        """Outputs and updates by name; inputs that are updated are donated."""
+        not_shared = {*self._cut, *self._parts}
+        known: Arrays = {name: array for name, array in arrays.items() if name not in not_shared}
+        found: list[Arrays] = [self._given(shard, arrays) for shard in self._shards]
+        if self._group.shards == 1:  # what it is given is the same for all there are
+            known |= found[0]
+        updated: Arrays = {}
+        for level, common in enumerate(self._common):
+            made = common.run(known)
+            for name in common.updates:
+                updated[name] = made.pop(name)
+            known |= made
+            sums, exchanges = self._collectives[level]
+            partial = sums.begin()
+            for shard, own in zip(self._shards, found, strict=True):
+                part = self._own[shard.samples][level]
+                own |= part.run(known | own)
+                partial.add(shard.number, sums.given(shard.samples, known, own))
+            known |= partial.total()
+            for one in exchanges:
+                one.run(self._shards, known, found)
+        made = {name: known[key] for name, key in self._results}
+        made |= {name: updated[name] if name in updated else known[key] for name, key in self._updates}
+        for name, keys in self._kept.items():
+            parts = [own[keys[shard.samples]] for shard, own in zip(self._shards, found, strict=True)]
+            made[name] = KernelParts(parts, self._group, self._backend)
+        return made
+
+    def _given(self, shard: Shard, arrays: Mapping[str, Array]) -> Arrays:
+        rows = slice(shard.start, shard.start + shard.samples)
+        given = {name: arrays[name][rows, ...] for name in self._cut if name in arrays}
+        if "rows" in self._cut:
+            numbers = np.arange(shard.start, shard.start + shard.samples, dtype=np.int32)
+            given["rows"] = self._backend.asarray(numbers)
+        held = self._group.held()
+        for name in self._parts:
+            array = arrays[name]
+            if isinstance(array, KernelParts):
+                given[name] = array.arrays[shard.number - held.start]
+            else:
+                columns = array.shape[-1] // self._group.shards
+                own = slice(shard.number * columns, (shard.number + 1) * columns)
+                given[name] = self._backend.asarray(self._backend.to_numpy(array)[..., own].copy())
+        return given
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A compiled part of a step.
+
+    Attributes:
+        compiled: The Executable; None if there is nothing to do.
+        inputs: Names of what it reads.
+        updates: Names of what it may overwrite.
+    """
+
+    compiled: Callable[[Mapping[str, Array]], Arrays] | None
+    inputs: list[str]
+    updates: list[str]
+
+    @classmethod
+    def of(cls, program: Program, backend: Backend) -> _Part:
+        compiled = backend.compile(program) if program.nodes else None
+        return cls(compiled, [v.name for v in program.inputs], list(program.updates))
+
+    def run(self, arrays: Mapping[str, Array]) -> Arrays:
+        return {} if self.compiled is None else dict(self.compiled({name: arrays[name] for name in self.inputs}))
+
+
+class KernelParts(Parts):
+    """Parts of a kernel, or of what an optimizer keeps of it: those of this rank's shards, cut along the last axis.
+
+    Args:
+        arrays: The part of each shard.
+        group: Who has which shards.
+        backend: Whose arrays they are.
+    """
+
+    def __init__(self, arrays: Sequence[Array], group: Group, backend: Backend) -> None:
+        self.arrays, self._group, self._backend = arrays, group, backend
+
+    def whole(self) -> np.ndarray[Any, Any]:
+        """See `Parts`."""
+        host = [self._backend.to_numpy(array) for array in self.arrays]
+        return all_gather(host, self._group, self._group.communicator or OneProcess(), axis=host[0].ndim - 1)[0]
+
+
+class _Exchange:
+    """A collective that is no sum: what shards gather, or give each other.
+
+    Args:
+        nodes: The collective in the Program of a shard, by the shard's number of samples.
+        every: These Programs.
+        group: Who has which shards.
+        backend: What runs the parts.
+    """
+
+    def __init__(
+        self, nodes: Mapping[int, Node], every: Mapping[int, Segments], group: Group, backend: Backend
+    ) -> None:
+        self._nodes, self._group, self._backend = nodes, group, backend
+        self._names = {n: [every[n].names[id(v)] for v in (node.inputs[0], *node.outputs)] for n, node in nodes.items()}
+
+    def run(self, shards: Sequence[Shard], known: Arrays, found: Sequence[Arrays]) -> None:
+        """Add what it gives to what all shards know, or to what each has found."""
+        backend, given = self._backend, []
+        for shard, own in zip(shards, found, strict=True):
+            name, _ = self._names[shard.samples]
+            given.append(backend.to_numpy(own[name] if name in own else known[name]))
+        node = self._nodes[shards[0].samples]
+        made = exchange(node, given, self._group)
+        if node.op.name == "all_gather":
+            known[self._names[shards[0].samples][1]] = backend.asarray(made[0])
+            return
+        for shard, own, array in zip(shards, found, made, strict=True):
+            own[self._names[shard.samples][1]] = backend.asarray(array)
+
+
+def _exchanges(level: int, every: Mapping[int, Segments], group: Group, backend: Backend) -> list[_Exchange]:
+    """The collectives of a level but the sums."""
+    nodes = {n: [c for c in s.collectives[level] if c.op.name != "all_reduce"] for n, s in every.items()}
+    count = len(next(iter(nodes.values())))
+    return [_Exchange({n: each[i] for n, each in nodes.items()}, every, group, backend) for i in range(count)]
+
+
+class _Sums:
+    """The sums that end a level."""
+
+    def __init__(self, level: int, every: Mapping[int, Segments], group: Group, backend: Backend) -> None:
+        self.group, self.backend = group, backend
+        self._given: dict[int, list[str | Array]] = {}  # for each size names of what is summed, or a constant
+        self._nodes: list[Node] = []
+        for samples, segments in every.items():
+            nodes = [node for node in segments.collectives[level] if node.op.name == "all_reduce"]
+            values = [v for node in nodes for v in node.inputs]
+            self._given[samples] = [self._source(v, segments) for v in values]
+            names = [segments.names[id(v)] for node in nodes for v in node.outputs]
+            self.names = names
+            self._nodes = nodes
+        self._whole = {parts: span for span, parts in group.tree.items()}
+
+    def _source(self, value: Value, segments: Segments) -> str | Array:
+        if value.data is not None:
+            return self.backend.asarray(value.data, value.dtype)
+        return segments.names[id(value)]
+
+    def given(self, samples: int, known: Arrays, own: Arrays) -> list[Array]:
+        """What a shard adds."""
+        found = []
+        for source in self._given[samples]:
+            named = isinstance(source, str)
+            found.append((own[source] if source in own else known[source]) if named else source)
+        return found
+
+    def begin(self) -> _Partial:
+        return _Partial(self)
+
+
+class _Partial:
+    """Sums under way: of shards that come one after the other, each taken as soon as both summands are there."""
+
+    def __init__(self, sums: _Sums) -> None:
+        self._sums = sums
+        self._found: list[tuple[Span, list[Array]]] = []
+
+    def add(self, shard: int, arrays: list[Array]) -> None:
+        self._found.append(((shard, shard + 1), arrays))
+        whole = self._sums._whole
+        while len(self._found) > 1 and (self._found[-2][0], self._found[-1][0]) in whole:
+            (left, a), (right, b) = self._found[-2:]
+            self._found[-2:] = [(whole[left, right], [x + y for x, y in zip(a, b, strict=True)])]
+
+    def total(self) -> Arrays:
+        sums, group = self._sums, self._sums.group
+        if not sums.names:
+            return {}
+        totals = [a for _, arrays in self._found for a in arrays]
+        if group.ranks > 1:  # communicators move arrays of the host
+            host = [sums.backend.to_numpy(a) for a in totals]
+            made = sums._nodes[0].op.reference(*host, group=group, xp=np)
+            totals = [sums.backend.asarray(a) for a in (made if isinstance(made, tuple) else (made,))]
+        return dict(zip(sums.names, totals, strict=True))

@@ -1,0 +1,283 @@
+"""Collectives: what the ranks of a group compute together.
+
+Every rank has a Program of its own, with the same collectives in the same order. A collective takes this rank's arrays
+and gives this rank's results; `cost` states the bytes that the rank sends. With one rank each is what it is for one
+process; the Programs of several shards become one by `minicnn.distribution.merge`, in which collectives are the sums,
+joins and slices that they stand for: that is how they are tested, and how one process computes what several do.
+Names are MPI's and NCCL's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from minicnn.ops.arrays import copy_of
+from minicnn.ops.checks import normalize_axis, same_dtype
+from minicnn.ops.elementwise import multiply
+from minicnn.ops.groups import Communicator, Group, Span, rows
+from minicnn.ops.primitive import Array, Cost, Namespace, primitive
+from minicnn.program.graph import Node, Spec, Value
+
+Host = np.ndarray[Any, Any]
+
+
+def engine(name: str, group: Group) -> Communicator:
+    """The communicator of a group of several ranks.
+
+    Raises:
+        RuntimeError: If it has none.
+    """
+    if group.communicator is None:
+        message = (
+            f"Ranks compute together through a communicator. Received: {name} of {group}, without one. Compile with "
+            "distribution=DataParallel(...) under a launcher, or put the Programs of all shards together with "
+            "minicnn.distribution.merge."
+        )
+        raise RuntimeError(message)
+    return group.communicator
+
+
+@primitive
+def all_reduce(*arrays: Array, group: Group, xp: Namespace) -> Array | tuple[Array, ...]:
+    """Sums over all shards, in one fixed tree, so that their bits do not depend on who holds which shard.
+
+    Each rank reduces its share of the elements, and all gather the results.
+
+    Args:
+        arrays: The arrays to be summed, of the first of the group's spans, then of the next, and so on: see
+            `Group.spans`. All have one dtype.
+        group: The group.
+        xp: Namespace of the arrays.
+
+    Returns:
+        The sum of each array.
+    """
+    if group.ranks == 1:
+        made = [copy_of(a, xp) for a in arrays]
+    else:
+        communicator, count = engine("all_reduce", group), len(arrays) // group.parts
+        given = [np.ravel(np.asarray(a)) for a in arrays]
+        flat = [np.concatenate(given[i : i + count]) for i in range(0, len(given), count)]
+        total = _reduced(flat if group.held() else [], flat[0], group, communicator)
+        sizes = [math.prod(a.shape) for a in arrays[:count]]
+        pieces = np.split(total, np.cumsum(sizes)[:-1])
+        made = [_back(p.reshape(a.shape), a, xp) for p, a in zip(pieces, arrays, strict=False)]
+    return tuple(made) if len(made) > 1 else made[0]
+
+
+def _reduced(parts: Sequence[Host], like: Host, group: Group, communicator: Communicator) -> Host:
+    """Total over all ranks of arrays with one axis."""
+    size = like.size
+    shares = [rows(size, group.ranks, r) for r in range(group.ranks)]
+    own = shares[group.rank]
+    given = [np.concatenate([p[s.start : s.stop] for p in parts]) if parts else like[:0] for s in shares]
+    taken = [np.empty(len(group.spans(r)) * len(own), like.dtype) for r in range(group.ranks)]
+    communicator.exchange(given, taken)
+    found: dict[Span, Host] = {}
+    for r, array in enumerate(taken):
+        spans = group.spans(r)
+        found |= dict(zip(spans, array.reshape(len(spans), len(own)), strict=True))
+    total = np.empty(size, like.dtype)
+    reduced = np.ascontiguousarray(group.total(found, np.add))
+    communicator.gather(reduced, [total[s.start : s.stop] for s in shares])
+    return total
+
+
+def _back(array: Host, like: Array, xp: Namespace) -> Array:
+    return array if isinstance(like, np.ndarray) else xp.asarray(array)
+
+
+@all_reduce.shape
+def _(*specs: Spec, group: Group) -> tuple[Spec, ...]:
+    count, rest = divmod(len(specs), group.parts)
+    first = specs[:count]
+    if rest or not count or any(s != first[i % count] for i, s in enumerate(specs)):
+        message = (
+            f"all_reduce takes the same arrays of each of the {group.parts} sums that this rank holds. Received: "
+            f"{', '.join(map(str, specs))}."
+        )
+        raise ValueError(message)
+    same_dtype("all_reduce", *specs)
+    return first
+
+
+@all_reduce.gradient
+def _(node: Node, *gradients: Value | None) -> list[Value | None]:
+    # Every shard reads the sum, so that its gradient is the sum of theirs; and it is that of each summand.
+    group, count = node.attrs["group"], len(node.outputs)
+    given = [g for g in gradients if g is not None]
+    if group.parts > 1 and group.ranks > 1:
+        message = (
+            "all_reduce is differentiated in the Program of one shard. Received: several shards in one Program. "
+            "Differentiate first, then put the Programs together."
+        )
+        raise TypeError(message)
+    made = all_reduce(*given, group=group)
+    reduced = iter(made if isinstance(made, tuple) else (made,))
+    return [None if g is None else next(reduced) for g in gradients[:count]]
+
+
+@all_reduce.cost
+def _(node: Node) -> Cost:
+    group: Group = node.attrs["group"]
+    moved = sum(v.nbytes for v in (*node.inputs, *node.outputs))
+    if group.ranks == 1:
+        return Cost(0, moved)
+    elements = sum(v.size for v in node.outputs)
+    width = node.outputs[0].nbytes // max(1, node.outputs[0].size)
+    own = len(rows(elements, group.ranks, group.rank))
+    given = len(group.spans()) * (elements - own)  # its sums of what others reduce
+    sums = sum(len(group.spans(r)) for r in range(group.ranks))
+    sent = (given + own * (group.ranks - 1)) * width
+    return Cost(own * (sums - 1), moved, (elements + own * sums) * width, sent)
+
+
+def _alike(name: str, x: Spec, axis: int, group: Group) -> int:
+    """The axis, along which a group's ranks cut an array into equal parts."""
+    at = normalize_axis(name, axis, x.ndim)
+    if x.shape[at] % group.ranks:
+        message = (
+            f"{name} cuts an axis into equal parts, one for each rank. Received: {x.shape[at]} along axis {at} of {x} "
+            f"for {group.ranks} ranks."
+        )
+        raise ValueError(message)
+    return at
+
+
+def _cut(x: Host, axis: int, ranks: int) -> list[Host]:
+    return [np.ravel(p) for p in np.split(x, ranks, axis=axis)]
+
+
+@primitive
+def all_gather(x: Array, *, axis: int = 0, group: Group, xp: Namespace) -> Array:
+    """The arrays of all ranks, joined along an axis in the order of the ranks; all have one shape."""
+    if group.ranks == 1:
+        return copy_of(x, xp)
+    host = np.ascontiguousarray(np.asarray(x))
+    taken = np.empty((group.ranks, *host.shape), host.dtype)
+    engine("all_gather", group).gather(np.ravel(host), [np.ravel(t) for t in taken])
+    return _back(np.concatenate(list(taken), axis=axis), x, xp)
+
+
+@all_gather.shape
+def _(x: Spec, *, axis: int, group: Group) -> Spec:
+    at = normalize_axis("all_gather", axis, x.ndim)
+    return Spec(tuple(n * group.ranks if a == at else n for a, n in enumerate(x.shape)), x.dtype)
+
+
+@all_gather.gradient
+def _(node: Node, dy: Value) -> Value:
+    made: Value = reduce_scatter(dy, **node.attrs)
+    return made
+
+
+@all_gather.cost
+def _(node: Node) -> Cost:
+    x, y = node.inputs[0], node.outputs[0]
+    return Cost(0, x.nbytes + y.nbytes, y.nbytes, x.nbytes * (node.attrs["group"].ranks - 1))
+
+
+@primitive
+def reduce_scatter(x: Array, *, axis: int = 0, group: Group, xp: Namespace) -> Array:
+    """The sum over all ranks, in the tree of as many shards; each rank gets its part of it along an axis."""
+    if group.ranks == 1:
+        return copy_of(x, xp)
+    pieces = _cut(np.asarray(x), axis, group.ranks)
+    taken = [np.empty_like(pieces[group.rank]) for _ in pieces]
+    engine("reduce_scatter", group).exchange(pieces, taken)
+    tree = Group(group.ranks)
+    total = tree.total({(r, r + 1): t for r, t in enumerate(taken)}, np.add)
+    shape = list(x.shape)
+    shape[axis] //= group.ranks
+    return _back(total.reshape(shape), x, xp)
+
+
+@reduce_scatter.shape
+def _(x: Spec, *, axis: int, group: Group) -> Spec:
+    at = _alike("reduce_scatter", x, axis, group)
+    return Spec(tuple(n // group.ranks if a == at else n for a, n in enumerate(x.shape)), x.dtype)
+
+
+@reduce_scatter.gradient
+def _(node: Node, dy: Value) -> Value:
+    made: Value = all_gather(dy, **node.attrs)
+    return made
+
+
+@reduce_scatter.cost
+def _(node: Node) -> Cost:
+    x, y, others = node.inputs[0], node.outputs[0], node.attrs["group"].ranks - 1
+    return Cost(y.size * others, x.nbytes + y.nbytes, x.nbytes, y.nbytes * others)
+
+
+@primitive
+def all_to_all(x: Array, *, split: int, join: int, group: Group, xp: Namespace) -> Array:
+    """Each rank cuts its array along one axis and gives a part to each; what a rank gets is joined along another."""
+    if group.ranks == 1:
+        return copy_of(x, xp)
+    pieces = np.split(np.asarray(x), group.ranks, axis=split)
+    taken = [np.empty(p.size, p.dtype) for p in pieces]
+    engine("all_to_all", group).exchange([np.ravel(p) for p in pieces], taken)
+    return _back(np.concatenate([t.reshape(pieces[0].shape) for t in taken], axis=join), x, xp)
+
+
+@all_to_all.shape
+def _(x: Spec, *, split: int, join: int, group: Group) -> Spec:
+    cut, along = _alike("all_to_all", x, split, group), normalize_axis("all_to_all", join, x.ndim)
+    shape = list(x.shape)
+    shape[cut] //= group.ranks
+    shape[along] *= group.ranks
+    return Spec(tuple(shape), x.dtype)
+
+
+@all_to_all.gradient
+def _(node: Node, dy: Value) -> Value:
+    attrs = node.attrs
+    made: Value = all_to_all(dy, split=attrs["join"], join=attrs["split"], group=attrs["group"])
+    return made
+
+
+@all_to_all.cost
+def _(node: Node) -> Cost:
+    x, group = node.inputs[0], node.attrs["group"]
+    return Cost(0, 2 * x.nbytes, 2 * x.nbytes, x.nbytes // group.ranks * (group.ranks - 1))
+
+
+@primitive
+def broadcast(x: Array, *, root: int = 0, group: Group, xp: Namespace) -> Array:
+    """The array of one rank, for all; those of the others give the shape alone."""
+    if group.ranks == 1:
+        return copy_of(x, xp)
+    host = np.ravel(np.asarray(x))
+    made, nothing = np.empty_like(host), host[:0]
+    taken = [made if r == root else nothing.copy() for r in range(group.ranks)]
+    given = [host if group.rank == root else nothing] * group.ranks
+    engine("broadcast", group).exchange(given, taken)
+    return _back(made.reshape(x.shape), x, xp)
+
+
+@broadcast.shape
+def _(x: Spec, *, root: int, group: Group) -> Spec:
+    if not 0 <= root < group.ranks:
+        message = f"broadcast takes the array of one of the ranks. Received: root={root} of {group.ranks}."
+        raise ValueError(message)
+    return x
+
+
+@broadcast.gradient
+def _(node: Node, dy: Value) -> Value:
+    group = node.attrs["group"]
+    total: Value = all_reduce(dy, group=Group(group.ranks, group.rank, group.ranks, group.communicator))
+    made: Value = total if group.rank == node.attrs["root"] else multiply(total, 0.0)
+    return made
+
+
+@broadcast.cost
+def _(node: Node) -> Cost:
+    x, group = node.inputs[0], node.attrs["group"]
+    sent = x.nbytes * (group.ranks - 1) if group.rank == node.attrs["root"] else 0
+    return Cost(0, 2 * x.nbytes, 0, sent)

@@ -1,0 +1,146 @@
+"""Shards, ranks, and the one tree in which what belongs together is summed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol, TypeVar
+
+Array = Any
+Span = tuple[int, int]  # shards from the first to before the second
+Summand = TypeVar("Summand")
+
+
+class Communicator(Protocol):
+    """What moves arrays between ranks. Nothing waits without a deadline; every rank calls the same in the same order.
+
+    Attributes:
+        rank: Number of this process, from 0.
+        size: Number of processes.
+    """
+
+    rank: int
+    size: int
+
+    def exchange(self, given: Sequence[Array], taken: Sequence[Array]) -> None:
+        """All to all: `given[r]` goes to rank r, `taken[r]` is filled with what rank r gives this one.
+
+        Args:
+            given: Contiguous NumPy arrays with one axis and of one dtype, one for each rank.
+            taken: Likewise; each as long as what that rank gives.
+        """
+        ...
+
+    def gather(self, given: Array, taken: Sequence[Array]) -> None:
+        """`taken[r]` is filled with the array that rank r gives; lengths may differ."""
+        ...
+
+    def share(self, data: bytes) -> list[bytes]:
+        """A few bytes of every rank, for every rank."""
+        ...
+
+    def send(self, array: Array, rank: int, tag: int) -> None:
+        """Give an array to one rank, without waiting until it takes it; it is not changed before that.
+
+        Args:
+            array: Contiguous NumPy array with one axis.
+            rank: Who gets it.
+            tag: Number from 1 on, by which the other asks for it.
+        """
+        ...
+
+    def receive(self, array: Array, rank: int, tag: int) -> None:
+        """Fill an array with what a rank sends with that tag."""
+        ...
+
+    def fail(self, error: BaseException) -> None:
+        """Tell the others that this rank cannot go on; they end, too."""
+        ...
+
+
+@dataclass(frozen=True)
+class Group:
+    """Which of the shards of a batch a Program is for.
+
+    Attributes:
+        shards: Parts of the batch.
+        rank: Number of the process.
+        ranks: Number of processes, which share the shards.
+        communicator: Moves the arrays; None in a Program that is only looked at, or put together with the others.
+    """
+
+    shards: int = 1
+    rank: int = 0
+    ranks: int = 1
+    communicator: Communicator | None = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.shards < 1 or not 0 <= self.rank < self.ranks:
+            message = f"A group has at least one shard, and ranks from 0 on. Received: {self!r}."
+            raise ValueError(message)
+
+    def held(self, rank: int | None = None) -> range:
+        """Shards of a rank, this one if None; none if there are more ranks than shards and it is idle."""
+        rank = self.rank if rank is None else rank
+        return range(rank * self.shards // self.ranks, (rank + 1) * self.shards // self.ranks)
+
+    def spans(self, rank: int | None = None) -> list[Span]:
+        """The sums that a rank makes by itself: the largest parts of the tree that lie within its shards."""
+        held = self.held(rank)
+        return _cover((0, self.shards), (held.start, held.stop)) if held else []
+
+    @property
+    def parts(self) -> int:
+        """How many sums this rank gives; an idle one gives one that nobody counts."""
+        return max(1, len(self.spans()))
+
+    @cached_property
+    def tree(self) -> dict[Span, tuple[Span, Span]]:
+        """The two parts of every sum of at least two shards."""
+        found: dict[Span, tuple[Span, Span]] = {}
+        waiting = [(0, self.shards)]
+        while waiting:
+            span = waiting.pop()
+            if span[1] - span[0] > 1:
+                found[span] = _halves(span)
+                waiting += found[span]
+        return found
+
+    def total(self, found: Mapping[Span, Summand], add: Callable[[Summand, Summand], Summand]) -> Summand:
+        """The sum over all shards from sums of some, in the order of the tree."""
+        return self.total_of((0, self.shards), found, add)
+
+    def total_of(
+        self, span: Span, found: Mapping[Span, Summand], add: Callable[[Summand, Summand], Summand]
+    ) -> Summand:
+        """Likewise the sum over the shards of one part of the tree."""
+
+        def of(part: Span) -> Summand:
+            return found[part] if part in found else add(*map(of, self.tree[part]))
+
+        return of(span)
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} of {self.ranks}, {self.shards} shards"
+
+
+def _halves(span: Span) -> tuple[Span, Span]:
+    """A sum cut at the largest power of two, so that ranks that are a power of two hold whole sums."""
+    first, stop = span
+    middle = first + (1 << (stop - first - 1).bit_length() - 1)
+    return (first, middle), (middle, stop)
+
+
+def _cover(span: Span, held: Span) -> list[Span]:
+    if held[0] <= span[0] and span[1] <= held[1]:
+        return [span]
+    if span[1] <= held[0] or held[1] <= span[0]:
+        return []
+    left, right = _halves(span)
+    return _cover(left, held) + _cover(right, held)
+
+
+def rows(count: int, parts: int, part: int) -> range:
+    """Rows of one of several parts of an axis, as equal as can be."""
+    return range(part * count // parts, (part + 1) * count // parts)

@@ -1,0 +1,196 @@
+"""Kernels split by columns: the same bits on any number of ranks, the same numbers as whole ones but for rounding."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minicnn import Model, Sequential
+from minicnn import layers as nn
+from minicnn.callbacks import BackupAndRestore, EarlyStopping, ModelCheckpoint
+from minicnn.distribution import DataParallel, ModelParallel
+from minicnn.distribution.exchanges import exchange
+from minicnn.ops import all_gather, all_to_all, reduce_scatter
+from minicnn.ops.groups import Group
+from minicnn.optimizers import SGD, Adam, Muon
+from minicnn.program.graph import Program
+from support.distributed import data, digest
+from support.ranks import ThreadRanks
+
+SHAPE, CLASSES, SHARDS = (8, 8, 3), 5, 4
+DENSE = {"dense.*kernel": (None, "model")}
+
+
+def made(distribution: Any, backend: str = "numpy", optimizer: Any = None, **about: Any) -> Model:
+    """Two convolutions, one of them strided, batch normalisation, dropout, and dense layers of 8 and 5 units."""
+    layers = [
+        nn.Conv2D(4, 3, strides=2, padding="same"), nn.BatchNormalization(), nn.ReLU(), nn.Conv2D(8, 3, use_bias=False),
+        nn.Flatten(), nn.Dropout(0.3), nn.Dense(8, activation="relu"), nn.Dense(CLASSES, activation="softmax"),
+    ]  # fmt: skip
+    model = Sequential([nn.Input(SHAPE), *layers], backend=backend, seed=1)
+    optimizer = Adam(0.01, global_clipnorm=0.5) if optimizer is None else optimizer
+    model.compile(optimizer, metrics=["accuracy"], distribution=distribution, **about)
+    return model
+
+
+def trained(model: Model, epochs: int = 1, **about: Any) -> list[Any]:
+    """The hash of all weights, the logs, an evaluation and predictions; batches of 15 and 5."""
+    x, y = data()
+    logs = model.fit(x, y, 15, epochs, verbose=0, **about).history
+    found = model.evaluate(x, y, 15, return_dict=True)
+    return [digest(model), logs, found, model.predict(x[:3]).tobytes()]
+
+
+def on_ranks(count: int, work: Any, **about: Any) -> list[Any]:
+    return ThreadRanks(count).run(lambda c: work(ModelParallel(SHARDS, communicator=c, **about)))
+
+
+def close(split: Model, whole: Model) -> None:
+    for path, array in whole.get_weights().items():
+        np.testing.assert_allclose(split.get_weights()[path], array, rtol=2e-3, atol=2e-5, err_msg=path)
+
+
+@pytest.mark.parametrize("layout_map", [None, DENSE])
+def test_any_number_of_ranks_computes_the_same_bits(layout_map: Any) -> None:
+    (alone,) = on_ranks(1, lambda d: trained(made(d)), layout_map=layout_map)
+    for count in (2, 3, 4):
+        assert on_ranks(count, lambda d: trained(made(d)), layout_map=layout_map) == [alone] * count
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+def test_split_kernels_learn_what_whole_ones_do(backend: str) -> None:
+    pytest.importorskip(backend)
+    x, y = data()
+    models = [made(d, backend, SGD(0.05, momentum=0.9)) for d in (None, ModelParallel(SHARDS))]
+    for model in models:
+        for size in (15, 14):  # shards of 4 and 3 samples
+            model.train_on_batch(x[:size], y[:size])
+    close(models[1], models[0])
+
+
+@pytest.mark.parametrize("backend", ["numba", "jax"])
+def test_compiled_steps_with_split_kernels(backend: str) -> None:
+    pytest.importorskip(backend)
+    x, y = data()
+    models = []
+    for distribution in (None, ModelParallel(2)):
+        models.append(Sequential([nn.Input(SHAPE), nn.Flatten(), nn.Dense(4, activation="softmax")], backend=backend))
+        models[-1].compile(SGD(0.05, momentum=0.9), distribution=distribution)
+        for _ in range(2):
+            models[-1].train_on_batch(x[:8], y[:8] % 4)
+    close(models[1], models[0])
+
+
+@pytest.mark.parametrize("clip", [{"clipnorm": 0.05}, {"global_clipnorm": 0.1}, {"clipvalue": 0.01}])
+def test_norms_are_those_of_whole_gradients(clip: dict[str, float]) -> None:
+    x, y = data()
+    models = [made(d, optimizer=SGD(0.5, **clip)) for d in (None, ModelParallel(SHARDS))]  # type: ignore[arg-type]
+    for model in models:
+        model.train_on_batch(x[:16], y[:16])
+    close(models[1], models[0])
+
+
+def test_a_program_shows_what_is_split() -> None:
+    model = made(ModelParallel(SHARDS))
+    program = model.program(batch_size=16)
+    assert program.value("conv2d_1/kernel").shape == (3, 3, 4, 2)
+    assert program.value("dense/kernel").shape == (32, 2)
+    assert program.value("dense_1/kernel").shape == (8, CLASSES)  # 5 columns are not 4 parts
+    text = str(program)
+    assert text.count(" all_to_all(") == 3 + 3  # forward and backward
+    assert text.count(" reduce_scatter(") == 2  # the gradients of the samples; nobody wants that of the images
+    hybrid = made(ModelParallel(SHARDS, layout_map=DENSE)).program(batch_size=16)
+    assert hybrid.value("conv2d_1/kernel").shape == (3, 3, 4, 8)
+    assert hybrid.value("dense/kernel").shape == (32, 2)
+    summed = {v.shape for n in hybrid.nodes if n.op.name == "all_reduce" and n.phase == "backward" for v in n.inputs}
+    assert (3, 3, 4, 8) in summed
+    assert (32, 2) not in summed
+
+
+def test_a_rank_keeps_its_columns_alone() -> None:
+    def work(distribution: Any) -> Any:
+        model = made(distribution)
+        model.train_on_batch(*(a[:16] for a in data()))
+        return [a.shape for a in model._engine._cells["dense/kernel"].value.arrays]
+
+    assert on_ranks(2, work) == [[(32, 2)] * 2] * 2
+    assert on_ranks(4, work) == [[(32, 2)]] * 4
+
+
+def test_limited_kernels_are_not_split() -> None:
+    model = Sequential([nn.Input((4,)), nn.Dense(4, kernel_regularizer="l2"), nn.Dense(4, kernel_constraint="non_neg")])
+    model.compile("sgd", "mse", distribution=ModelParallel(2))
+    assert "all_gather" not in str(model.program(batch_size=4))
+
+
+def test_a_training_resumes_with_another_number_of_ranks(tmp_path: Path) -> None:
+    def work(distribution: Any, epochs: int) -> Any:
+        backup = BackupAndRestore(tmp_path / "backup", save_freq=1, delete_checkpoint=False)
+        checkpoint = ModelCheckpoint(tmp_path / "{epoch}.safetensors", save_freq=2)
+        stopping = EarlyStopping("loss", patience=9, restore_best_weights=True)
+        return trained(made(distribution), epochs, callbacks=[backup, checkpoint, stopping])
+
+    (undisturbed,) = on_ranks(1, lambda d: trained(made(d), 3))
+    for count, epochs in ((4, 1), (1, 2), (3, 3)):
+        found = on_ranks(count, lambda d, epochs=epochs: work(d, epochs))
+    assert [each[0] for each in found] == [undisturbed[0]] * 3
+    assert digest(Model.load(tmp_path / "3.safetensors", backend="numpy")) == undisturbed[0]
+    with pytest.raises(ValueError, match="layout"):
+        on_ranks(2, lambda d: work(d, 4), layout_map=DENSE)
+
+
+def test_what_does_not_go_is_refused() -> None:
+    x, y = data()
+    with pytest.raises(ValueError, match=r"at least as many samples as there are shards. Received: 3 samples for 4"):
+        made(ModelParallel(SHARDS)).train_on_batch(x[:3], y[:3])
+    with pytest.raises(ValueError, match=r"Received: muon, in which matmul mixes elements"):
+        made(ModelParallel(SHARDS), optimizer=Muon(0.01)).train_on_batch(x, y)
+    with pytest.raises(ValueError, match="Kernels are split along their last axis"):
+        ModelParallel(2, layout_map={"kernel": ("model", None)})
+
+
+def test_copies_and_pickles_are_distributed_likewise() -> None:
+    x, y = data()
+    model = made(ModelParallel(SHARDS, layout_map=DENSE, timeout=7))
+    model.train_on_batch(x, y)
+    for same in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert repr(same.distribution) == "ModelParallel(shards=4, layout=['dense.*kernel'], timeout=7)"
+        assert digest(same) == digest(model)
+
+
+def test_one_shard_is_the_whole() -> None:
+    x, y = data()
+    digests = []
+    for distribution in (DataParallel(1), ModelParallel(1)):
+        model = made(distribution)
+        model.train_on_batch(x, y)
+        digests.append(digest(model))
+    assert digests[0] == digests[1]
+
+
+@pytest.mark.parametrize("op", [all_gather, all_to_all, reduce_scatter], ids=lambda op: op.name)
+@pytest.mark.parametrize("ranks", [1, 2, 3, 6])
+def test_collectives_of_several_shards_in_a_rank(op: Any, ranks: int) -> None:
+    """What they are with a rank for each shard, whoever has which shards."""
+    shards, rng = 6, np.random.default_rng(0)
+    given = list(rng.standard_normal((shards, 6, 12)).astype("float32"))
+    attrs = {"split": 0, "join": 1} if op is all_to_all else {"axis": 1}
+
+    def alone(communicator: Any) -> Any:
+        rank = communicator.rank
+        return op.reference(given[rank], **attrs, group=Group(shards, rank, shards, communicator), xp=np)
+
+    def several(communicator: Any) -> Any:
+        group, program = Group(shards, communicator.rank, ranks, communicator), Program()
+        op(program.input("x", given[0].shape), **attrs, group=Group(shards, 0, shards))
+        return exchange(program.nodes[0], [given[s] for s in group.held()], group)
+
+    expected = ThreadRanks(shards).run(alone)
+    found = [array for each in ThreadRanks(ranks).run(several) for array in each]
+    for a, b in zip(expected, found, strict=True):
+        np.testing.assert_array_equal(a, b)

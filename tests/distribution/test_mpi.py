@@ -1,0 +1,83 @@
+"""Ranks that are processes: started by mpiexec, where mpi4py and an MPI library are installed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from minicnn.distribution import DataParallel
+from support.distributed import MODELS, data, digest, normalized, trained
+from support.launchers import MPIEXEC, mpiexec, results
+
+pytest.importorskip("mpi4py", reason="mpi4py is not installed: the extra mpi")
+if MPIEXEC is None:
+    pytest.skip("mpi4py is installed, but there is no mpiexec", allow_module_level=True)
+
+
+def test_weights_are_the_same_bits_on_any_number_of_ranks() -> None:
+    """After 50 steps, with two ranks that share the shards evenly and three that do not."""
+    alone = {"normalized": trained("normalized", "numpy", DataParallel(8), 10)}
+    for ranks in (2, 3):
+        assert results(mpiexec(ranks, "train", "numpy", "10", "normalized"), ranks) == alone
+
+
+def test_other_models_on_four_ranks() -> None:
+    names = [name for name in MODELS if name != "normalized"]
+    alone = {name: trained(name, "numpy", DataParallel(8)) for name in names}
+    assert results(mpiexec(4, "train", "numpy", "1", *names), 4) == alone
+
+
+@pytest.mark.parametrize("backend", ["numba", "jax"])
+def test_other_backends_on_ranks(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip(backend)
+    monkeypatch.setenv("MINICNN_THREADS", "1")
+    alone = {"dense": trained("dense", backend, DataParallel(8), 2)}
+    assert results(mpiexec(2, "train", backend, "2", "dense"), 2) == alone
+
+
+def test_a_rank_that_fails_ends_the_others() -> None:
+    done = mpiexec(3, "raise", "4")
+    assert done.returncode != 0
+    assert "OSError: the disk is gone" in done.stderr
+
+
+def test_a_rank_that_hangs_is_named_at_the_deadline() -> None:
+    start = time.monotonic()
+    done = mpiexec(3, "hang", "4", TIMEOUT="1.5")
+    assert done.returncode != 0
+    assert "within timeout=1.5 seconds. Received by rank" in done.stderr
+    assert "no answer from rank 2" in done.stderr
+    assert time.monotonic() - start < 30
+
+
+def test_a_killed_training_goes_on_with_another_number_of_ranks(tmp_path: Path) -> None:
+    for ranks, step in ((3, 4), (2, 9)):
+        assert mpiexec(ranks, "kill", str(step), str(tmp_path / "backup")).returncode != 0
+    done = mpiexec(4, "end", "0", str(tmp_path / "backup"))
+    undisturbed = normalized("numpy", DataParallel(8))
+    undisturbed.fit(*data(), 12, 3, verbose=0)
+    assert done.stdout.split() == [digest(undisturbed)], done.stderr
+
+
+def test_the_command_trains_the_same_model_on_any_number_of_processes(tmp_path: Path) -> None:
+    pytest.importorskip("click")
+    pytest.importorskip("matplotlib")
+    small = ("--samples", "100", "--epochs", "1", "--batch-size", "50", "--data", "synthetic_digits")
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    made = set()
+    for extra in (("--distribute", "data"), ("--processes", "2")):
+        out = tmp_path / extra[-1]
+        done = subprocess.run(
+            [sys.executable, "-m", "minicnn", "train", "lenet5", *small, *extra, "--out", str(out)],
+            capture_output=True, text=True, check=False, timeout=100,
+            env={**os.environ, "MINICNN_THREADS": "1", "OMP_NUM_THREADS": "1", **root},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count("test accuracy") == 1
+        made.add((out / "model.safetensors").read_bytes())
+    assert len(made) == 1

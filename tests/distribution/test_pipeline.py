@@ -1,0 +1,134 @@
+"""Layers on different ranks: the same bits on any number of them, and the numbers of a training in one piece."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minicnn import Model, Sequential
+from minicnn import layers as nn
+from minicnn.callbacks import BackupAndRestore
+from minicnn.distribution import Pipeline
+from minicnn.optimizers import SGD, Adam
+from support.distributed import CLASSES, SHAPE, branched, data, digest, targets
+from support.ranks import ThreadRanks
+
+CUTS, SHARDS = ["conv2d_1", "flatten", "dense_1"], 5
+
+
+def made(distribution: Any, backend: str = "numpy", optimizer: Any = None, **about: Any) -> Model:
+    """Two convolutions, batch normalisation, dropout, a penalty, and dense layers."""
+    layers = [
+        nn.Conv2D(4, 3, kernel_regularizer="l2"), nn.BatchNormalization(), nn.ReLU(), nn.Conv2D(8, 3, use_bias=False),
+        nn.Flatten(), nn.Dropout(0.3), nn.Dense(8, activation="relu"), nn.Dense(CLASSES, activation="softmax"),
+    ]  # fmt: skip
+    model = Sequential([nn.Input(SHAPE), *layers], backend=backend, seed=1)
+    optimizer = Adam(0.01, global_clipnorm=0.5) if optimizer is None else optimizer
+    model.compile(optimizer, metrics=["accuracy"], distribution=distribution, **about)
+    return model
+
+
+def trained(model: Model, epochs: int = 1, **about: Any) -> list[Any]:
+    """The hash of all weights, the logs, an evaluation and predictions; batches of 12 and 2."""
+    x, y = data()
+    logs = model.fit(x, y, 12, epochs, verbose=0, **about).history
+    found = model.evaluate(x, y, 20, return_dict=True)
+    return [digest(model), logs, found, model.predict(x[:3]).tobytes()]
+
+
+def on_ranks(count: int, work: Any, cuts: Any = CUTS) -> list[Any]:
+    return ThreadRanks(count).run(lambda c: work(Pipeline(cuts, shards=SHARDS, communicator=c)))
+
+
+@pytest.mark.parametrize("optimizer", [SGD(0.05, momentum=0.9), Adam(0.01, global_clipnorm=0.5)], ids=["sgd", "adam"])
+def test_any_number_of_ranks_computes_the_same_bits(optimizer: Any) -> None:
+    (alone,) = on_ranks(1, lambda d: trained(made(d, optimizer=copy.deepcopy(optimizer))))
+    for count in (2, 3, 4):
+        found = on_ranks(count, lambda d: trained(made(d, optimizer=copy.deepcopy(optimizer))))
+        assert found == [alone] * count
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+def test_stages_learn_what_the_whole_does(backend: str) -> None:
+    pytest.importorskip(backend)
+    x, y = data()
+    whole, cut = (made(d, backend, SGD(0.05, momentum=0.9)) for d in (None, Pipeline(CUTS, shards=SHARDS)))
+    for model in (whole, cut):
+        for size in (15, 14):
+            model.train_on_batch(x[:size], y[:size])
+    for path, array in whole.get_weights().items():
+        np.testing.assert_allclose(cut.get_weights()[path], array, rtol=2e-3, atol=2e-5, err_msg=path)
+
+
+def test_branches_that_are_joined_in_another_stage() -> None:
+    def work(distribution: Any) -> Any:
+        model, (x, y) = branched("numpy", distribution), data()
+        logs = model.fit(x, targets("branched", y), 12, 1, verbose=0).history
+        return digest(model), logs
+
+    (alone,) = on_ranks(1, work, ["add", "max_pooling2d"])
+    for count in (2, 3):
+        assert on_ranks(count, work, ["add", "max_pooling2d"]) == [alone] * count
+
+
+def test_a_rank_has_the_weights_of_its_layers_alone() -> None:
+    def work(distribution: Any) -> Any:
+        model = made(distribution)
+        model.train_on_batch(*(a[:15] for a in data()))
+        return [path for path in model._weights if model._engine._cells[path].value.array is not None]
+
+    first, second = on_ranks(2, work)
+    assert {path.split("/")[0] for path in first} == {"conv2d", "batch_normalization", "conv2d_1"}
+    assert {path.split("/")[0] for path in second} == {"dense", "dense_1"}
+
+
+def test_ranks_send_what_crosses_between_their_stages() -> None:
+    """Images between two layers and their gradients, and some numbers."""
+    ranks = ThreadRanks(2)
+    x, y = data()
+
+    def work(communicator: Any) -> None:
+        layers = [nn.Dense(6), nn.Dense(5), nn.Dense(CLASSES, activation="softmax")]
+        model = Sequential([nn.Input(SHAPE), nn.Flatten(), *layers])
+        model.compile(SGD(0.1), distribution=Pipeline(["dense_1"], shards=2, communicator=communicator))
+        model.train_on_batch(x[:16], y[:16])
+
+    ranks.run(work)
+    assert all(letters.empty() for letters in ranks.mail.values())
+    crossing = 16 * 6 * 4  # bytes of what the first layer gives
+    assert [crossing <= sent <= crossing + 2000 for sent in ranks.sent] == [True, True], ranks.sent
+
+
+def test_a_training_resumes_with_another_number_of_ranks(tmp_path: Path) -> None:
+    def work(distribution: Any, epochs: int) -> Any:
+        backup = BackupAndRestore(tmp_path / "backup", save_freq=1, delete_checkpoint=False)
+        return trained(made(distribution), epochs, callbacks=[backup])
+
+    (undisturbed,) = on_ranks(1, lambda d: trained(made(d), 3))
+    for count, epochs in ((4, 1), (1, 2), (3, 3)):
+        found = on_ranks(count, lambda d, epochs=epochs: work(d, epochs))
+    assert [each[0] for each in found] == [undisturbed[0]] * 3
+
+
+def test_what_does_not_go_is_refused() -> None:
+    x, y = data()
+    for cuts in (["dense_7"], ["dense", "conv2d_1"]):
+        with pytest.raises(
+            ValueError, match=r"stages come in the order of the layers\. Received: '(dense_7|conv2d_1)'"
+        ):
+            made(Pipeline(cuts, shards=2)).train_on_batch(x, y)
+    with pytest.raises(ValueError, match=r"which are 2, for 3 ranks\. Name more layers"):
+        ThreadRanks(3).run(lambda c: Pipeline(["dense"], shards=8, communicator=c))
+
+
+def test_copies_and_pickles_are_distributed_likewise() -> None:
+    model = made(Pipeline(CUTS, shards=SHARDS, timeout=7))
+    model.train_on_batch(*data())
+    for same in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert repr(same.distribution) == f"Pipeline({CUTS}, shards=5, timeout=7)"
+        assert digest(same) == digest(model)

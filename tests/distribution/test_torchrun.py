@@ -1,0 +1,56 @@
+"""Ranks that torchrun has started, which talk through torch.distributed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from minicnn.distribution import DataParallel
+from support.campaign import FULL
+from support.distributed import data, digest, normalized, trained
+from support.launchers import results, torchrun
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.no_cover
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """One thread here, as each rank has: bits depend on it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_weights_are_the_same_bits_on_any_number_of_ranks() -> None:
+    names = ("plain", "normalized")
+    alone = {name: trained(name, "torch", DataParallel(8), 2) for name in names}
+    for ranks in (2, 3, 4) if FULL else (3,):
+        assert results(torchrun(ranks, "train", "torch", "2", *names), ranks) == alone
+
+
+def test_a_rank_that_fails_ends_the_others() -> None:
+    done = torchrun(2, "raise", "4")
+    assert done.returncode != 0
+    assert "OSError: the disk is gone" in done.stderr
+
+
+def test_a_rank_that_hangs_is_named_at_the_deadline() -> None:
+    start = time.monotonic()
+    done = torchrun(3, "hang", "4", TIMEOUT="4")
+    assert done.returncode != 0
+    assert "within timeout=4 seconds. Received by rank" in done.stderr
+    assert "no answer from rank 2" in done.stderr
+    assert time.monotonic() - start < 45
+
+
+def test_a_restart_by_the_launcher_resumes_the_training(tmp_path: Path) -> None:
+    """The killed rank kills itself at one step, to which the resumed training does not come back."""
+    done = torchrun(2, "kill", "4", str(tmp_path / "backup"), restarts=1)
+    undisturbed = normalized("numpy", DataParallel(8))
+    undisturbed.fit(*data(), 12, 3, verbose=0)
+    assert done.stdout.split() == [digest(undisturbed)], done.stderr

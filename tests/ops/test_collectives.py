@@ -1,0 +1,176 @@
+"""Collectives: several shards in one process as the reference, ranks beside it, gradients, and the bytes they state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minicnn import ops
+from minicnn.backends import get_backend
+from minicnn.distribution import merge
+from minicnn.ops import Group
+from minicnn.ops.groups import rows
+from minicnn.program import Program, Value
+from minicnn.program.autodiff import gradients
+from support.ranks import ThreadRanks
+
+Host = np.ndarray[Any, Any]
+
+CALLS: dict[str, dict[str, Any]] = {
+    "all_reduce": {}, "all_gather": {"axis": 1}, "reduce_scatter": {"axis": 0}, "all_to_all": {"split": 0, "join": 1},
+    "broadcast": {"root": 1},
+}  # fmt: skip
+
+
+def _oracle(name: str, xs: list[Host], rank: int) -> Host:
+    count = len(xs)
+    return {
+        "all_reduce": lambda: np.sum(xs, axis=0, dtype="float64"),
+        "all_gather": lambda: np.concatenate(xs, axis=1),
+        "reduce_scatter": lambda: np.split(np.sum(xs, axis=0, dtype="float64"), count)[rank],
+        "all_to_all": lambda: np.concatenate([np.split(x, count)[rank] for x in xs], axis=1),
+        "broadcast": lambda: xs[1],
+    }[name]()
+
+
+def _data(count: int) -> list[Host]:
+    rng = np.random.default_rng(count)
+    return [rng.standard_normal((12, 2)).astype("float32") for _ in range(count)]
+
+
+def _shard(name: str, group: Group) -> Program:
+    program = Program(name)
+    program.outputs["y"] = getattr(ops, name)(program.input("x", (12, 2)), group=group, **CALLS[name])
+    return program
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+@pytest.mark.parametrize("name", CALLS)
+def test_ranks_and_shards_of_one_process_agree_with_numpy(name: str, count: int) -> None:
+    xs = _data(count)
+    ranks = ThreadRanks(count)
+
+    def work(communicator: Any) -> Host:
+        group = Group(count, communicator.rank, count, communicator)
+        return getattr(ops, name).reference(xs[group.rank], xp=np, group=group, **CALLS[name])
+
+    made = ranks.run(work)
+    for rank in range(count):
+        np.testing.assert_allclose(made[rank], _oracle(name, xs, rank), rtol=1e-6, atol=1e-6)
+    shards = [_shard(name, Group(count, r, count)) for r in range(count)]
+    assert ranks.sent == [p.bytes_sent for p in shards]
+    for program in shards:  # what each gets, where the result differs from shard to shard
+        y = program.outputs.pop("y")
+        program.outputs["all"] = ops.all_gather(
+            ops.reshape(y, shape=(1, *y.shape)), group=Group(count, shards.index(program), count)
+        )
+    together = get_backend("numpy").compile(merge(shards, Group(count), {"x"}))({"x": np.concatenate(xs)})
+    assert all(np.array_equal(a, b) for a, b in zip(made, together["all"], strict=True))
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_gradient_of_each_shard_is_that_of_the_whole(name: str) -> None:
+    """By the rules, shard by shard; and through the sums and slices that the collectives are in one process."""
+    count = 3
+
+    def shard(rank: int, weigh: Callable[[Program, Value], None]) -> Program:
+        program = _shard(name, Group(count, rank, count))
+        y = program.outputs.pop("y")
+        weigh(program, ops.sum(y * program.input("w", y.shape)))
+        return program
+
+    def by_rule(program: Program, loss: Value) -> None:
+        (found,) = gradients(program, loss, [program.value("x")])
+        group = Group(count, program_rank[id(program)], count)
+        program.outputs["dx"] = ops.all_gather(found, axis=0, group=group)
+
+    def of_the_sum(program: Program, loss: Value) -> None:
+        program.outputs["loss"] = ops.all_reduce(loss, group=Group(count, program_rank[id(program)], count))
+
+    program_rank: dict[int, int] = {}
+
+    def merged(weigh: Callable[[Program, Value], None]) -> Program:
+        made = []
+        for rank in range(count):
+            made.append(shard(rank, lambda p, loss, r=rank: (program_rank.update({id(p): r}), weigh(p, loss))[1]))  # type: ignore[misc]
+        return merge(made, Group(count), {"x", "w"})
+
+    ruled, whole = merged(by_rule), merged(of_the_sum)
+    (whole.outputs["dx"],) = gradients(whole, whole.outputs["loss"], [whole.value("x")])
+    backend = get_backend("numpy")
+    given = {"x": np.concatenate(_data(3)), "w": np.random.default_rng(0).standard_normal(ruled.value("w").shape)}
+    given = {k: a.astype("float32") for k, a in given.items()}
+    a, b = (backend.compile(p)(given)["dx"] for p in (ruled, whole))
+    np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("shards", [1, 2, 3, 5, 8, 12, 13])
+def test_the_sum_has_the_same_bits_whoever_holds_which_shard(shards: int) -> None:
+    xs = [np.random.default_rng(s).standard_normal(7).astype("float32") for s in range(shards)]
+    whole = Group(shards).total({(s, s + 1): x for s, x in enumerate(xs)}, np.add)
+    for count in (1, 2, 3, 4, 7):
+        ranks = ThreadRanks(count)
+
+        def work(communicator: Any, count: int = count) -> Host:
+            group = Group(shards, communicator.rank, count, communicator)
+            found = {(s, s + 1): xs[s] for s in range(shards)}
+            parts = [_sum(group, span, found) for span in group.spans()] or [xs[0]]  # an idle rank's does not count
+            return ops.all_reduce.reference(*parts, xp=np, group=group)
+
+        assert all(np.array_equal(made, whole) for made in ranks.run(work))
+
+
+def _sum(group: Group, span: tuple[int, int], found: dict[tuple[int, int], Host]) -> Host:
+    if span in found:
+        return found[span]
+    left, right = group.tree[span]
+    return _sum(group, left, found) + _sum(group, right, found)
+
+
+def test_who_holds_what() -> None:
+    assert [list(Group(8, r, 3).held()) for r in range(3)] == [[0, 1], [2, 3, 4], [5, 6, 7]]
+    assert Group(8, 1, 3).spans() == [(2, 4), (4, 5)]
+    assert [Group(8, r, 4).spans() for r in range(4)] == [[(0, 2)], [(2, 4)], [(4, 6)], [(6, 8)]]
+    assert [len(Group(2, r, 4).spans()) for r in range(4)] == [0, 1, 0, 1]
+    assert Group(12).tree[0, 12] == ((0, 8), (8, 12))
+    assert [list(rows(10, 4, p)) for p in range(4)] == [[0, 1], [2, 3, 4], [5, 6], [7, 8, 9]]
+
+
+def test_one_part_a_rank_costs_as_much_as_a_ring() -> None:
+    program = Program()
+    ops.all_reduce(program.input("x", (1000,)), group=Group(4, 0, 4))
+    assert program.bytes_sent == 2 * 1000 * 4 * 3 // 4
+    assert "all_reduce(x, group=rank0of4,4shards)" in str(program)
+
+
+def test_errors_name_the_rule_and_the_remedy() -> None:
+    group = Group(4, 1, 2)
+    with pytest.raises(RuntimeError, match=r"without one\. Compile with distribution=DataParallel"):
+        ops.all_reduce.reference(np.ones(3), xp=np, group=group)
+    program = Program()
+    x = program.input("x", (3, 2))
+    with pytest.raises(ValueError, match=r"equal parts, one for each rank\. Received: 3 along axis 0"):
+        ops.reduce_scatter(x, group=group)
+    with pytest.raises(ValueError, match=r"one of the ranks\. Received: root=2 of 2"):
+        ops.broadcast(x, root=2, group=group)
+    with pytest.raises(ValueError, match=r"of each of the 2 sums that this rank holds\. Received: float32\[3,2\]"):
+        ops.all_reduce(x, group=Group(8, 0, 3, None) if Group(8, 0, 3).parts == 2 else Group(8, 1, 3))
+    with pytest.raises(ValueError, match="at least one shard, and ranks from 0 on"):
+        Group(4, 2, 2)
+
+
+def test_shards_with_other_collectives_are_refused() -> None:
+    a, b = _shard("all_reduce", Group(2, 0, 2)), _shard("all_gather", Group(2, 1, 2))
+    with pytest.raises(ValueError, match="the same collectives in the same order"):
+        merge([a, b], Group(2), {"x"})
+
+
+def test_a_result_of_one_shard_is_refused() -> None:
+    program = Program()
+    program.outputs["y"] = ops.exp(program.input("x", (2,)))
+    other = program.copy()
+    with pytest.raises(ValueError, match="'y', which depends on the samples of a shard"):
+        merge([program, other], Group(2), {"x"})

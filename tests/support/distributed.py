@@ -1,0 +1,89 @@
+"""Small trainings that are the same on any number of ranks, and what is left of them to compare."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from minicnn import Model, Sequential
+from minicnn import layers as nn
+from minicnn.distribution import DataParallel
+from minicnn.optimizers import SGD, Adam
+
+SHAPE, CLASSES = (8, 8, 3), 5
+SAMPLES = 50  # in batches of 12 the last has 2, fewer than there are shards
+
+
+def data() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    rng = np.random.default_rng(0)
+    return rng.standard_normal((SAMPLES, *SHAPE)).astype("float32"), rng.integers(0, CLASSES, SAMPLES)
+
+
+def plain(backend: str, distribution: Any, **extra: Any) -> Model:
+    """A convolution, with momentum and each gradient clipped."""
+    layers = [nn.Conv2D(4, 3), nn.ReLU(), nn.MaxPooling2D(), nn.Flatten(), nn.Dense(CLASSES, activation="softmax")]
+    model = Sequential([nn.Input(SHAPE), *layers], backend=backend)
+    model.compile(SGD(0.05, momentum=0.9, clipnorm=0.5), metrics=["accuracy"], distribution=distribution, **extra)
+    return model
+
+
+def normalized(backend: str, distribution: Any, **extra: Any) -> Model:
+    """Batch normalisation, dropouts, Adam, all gradients clipped together."""
+    layers = [
+        nn.Conv2D(4, 3, use_bias=False), nn.BatchNormalization(), nn.ReLU(), nn.SpatialDropout2D(0.2),
+        nn.Conv2D(4, 3, padding="same", use_bias=False),
+        nn.BatchNormalization(scale=False), nn.ReLU(), nn.Flatten(), nn.Dropout(0.3),
+        nn.Dense(CLASSES, activation="softmax"),
+    ]  # fmt: skip
+    model = Sequential([nn.Input(SHAPE), *layers], backend=backend)
+    model.compile(Adam(0.01, global_clipnorm=0.5), metrics=["accuracy"], distribution=distribution, **extra)
+    return model
+
+
+def branched(backend: str, distribution: Any, **extra: Any) -> Model:
+    """Two outputs with losses of their own."""
+    x = nn.Input(SHAPE)
+    first = nn.Conv2D(4, 3, padding="same", activation="relu")(x)
+    h = nn.Add()([first, nn.Conv2D(4, 1)(first)])
+    outputs = [
+        nn.Dense(CLASSES, activation="softmax")(nn.Flatten()(h)),
+        nn.Dense(1)(nn.Flatten()(nn.MaxPooling2D()(h))),
+    ]
+    model = Model(x, outputs, backend=backend)
+    model.compile(
+        SGD(0.02, clipvalue=0.1), ["sparse_categorical_crossentropy", "mse"], [["accuracy"], []],
+        loss_weights=[1.0, 0.1], distribution=distribution, **extra,
+    )  # fmt: skip
+    return model
+
+
+def dense(backend: str, distribution: Any, **extra: Any) -> Model:
+    """One layer, which is soon compiled."""
+    layers = [nn.Flatten(), nn.Dropout(0.3), nn.Dense(CLASSES, activation="softmax")]
+    model = Sequential([nn.Input(SHAPE), *layers], backend=backend)
+    model.compile(SGD(0.05, momentum=0.9), metrics=["accuracy"], distribution=distribution, **extra)
+    return model
+
+
+MODELS: dict[str, Callable[..., Model]] = {f.__name__: f for f in (dense, plain, normalized, branched)}
+
+
+def targets(name: str, y: np.ndarray[Any, Any]) -> Any:
+    return [y, y.astype("float32")] if name == "branched" else y
+
+
+def trained(name: str, backend: str, distribution: DataParallel | None, epochs: int = 1, **extra: Any) -> list[Any]:
+    """The hash of all weights, the logs of the last epoch, and those of an evaluation."""
+    x, y = data()
+    model = MODELS[name](backend, distribution, **extra)
+    weight = np.linspace(0.5, 1.5, SAMPLES).astype("float32") if name == "plain" else None
+    logs = model.fit(x, targets(name, y), 12, epochs, verbose=0, sample_weight=weight).history
+    found = model.evaluate(x, targets(name, y), 20, return_dict=True)
+    return [digest(model), {k: v[-1] for k, v in logs.items()}, found]
+
+
+def digest(model: Model) -> str:
+    return hashlib.sha256(b"".join(a.tobytes() for a in model.get_weights().values())).hexdigest()[:16]

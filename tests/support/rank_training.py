@@ -1,0 +1,54 @@
+"""Run by a launcher on each rank: a training that ends well, or as its first argument says."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from typing import Any
+
+from minicnn.callbacks import BackupAndRestore, LambdaCallback
+from minicnn.distribution import DataParallel
+from support.distributed import data, digest, normalized, trained
+
+
+def main(how: str, *arguments: str) -> None:
+    distribution = DataParallel(8, timeout=float(os.environ.get("TIMEOUT", "60")))
+    if how == "train":
+        backend, epochs, *names = arguments
+        made = {name: trained(name, backend, distribution, int(epochs)) for name in names}
+        if distribution.rank == 0:
+            print(json.dumps([distribution.ranks, made]))
+        return
+    step, backup = int(arguments[0]), arguments[1:]
+    if how == "time":  # killed at any moment: which rank, and after how many milliseconds of a training with slow steps
+        rank, backup = int(arguments[1]), arguments[2:]
+        if distribution.rank == rank:
+            threading.Timer(step / 1000, os.kill, (os.getpid(), signal.SIGKILL)).start()
+
+    def fail(batch: int, logs: Any) -> None:
+        if how == "time":
+            time.sleep(0.02)
+        elif model.steps_taken != step or distribution.rank != distribution.ranks - 1 or restarted:
+            pass
+        elif how == "raise":
+            message = "the disk is gone"
+            raise OSError(message)
+        elif how == "hang":
+            time.sleep(600)
+        elif how == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+    model = normalized("numpy", distribution)
+    callbacks = [LambdaCallback(on_train_batch_end=fail), *(BackupAndRestore(b, save_freq=1) for b in backup)]
+    model.fit(*data(), 12, 3, verbose=0, callbacks=callbacks)
+    if model.chief:
+        print(digest(model))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
