@@ -70,4 +70,4 @@ def test_the_readme_s_commands_need_no_framework_and_the_gate_installs_both_befo
     assert len(commands) == 2
     assert not re.search("torch|jax", " ".join(commands))
     gate = (ROOT / ".ci/run").read_text("utf-8")
-    assert 0 < gate.index('".[test,torch,jax]"') < gate.index('bash -ec "${commands[1]}"')
+    assert 0 < gate.index('".[test,torch,jax,mpi]"') < gate.index('bash -ec "${commands[1]}"')
