@@ -12,6 +12,7 @@ import pytest
 
 from minicnn import machine
 from minicnn.cli import processes
+from minicnn.distribution import ModelParallel
 from support.command_line import error_of, minicnn
 
 SMALL = ("--samples", "100", "--epochs", "1", "--batch-size", "50")
@@ -22,6 +23,13 @@ def test_one_process_takes_all_shards_and_says_so() -> None:
     assert result.exit_code == 0, result.output
     assert "4 shards on 1 rank(s)" in result.stdout
     assert json.loads(Path("out/run.json").read_text())["distribution"] == {"shards": 4, "processes": 1}
+
+
+def test_kernels_are_split_on_demand() -> None:
+    for kind, axes in (("model", {2, 4}), ("hybrid", {2})):
+        made = processes.distribution(kind, 4, 300.0)
+        assert isinstance(made, ModelParallel)
+        assert {count for _, count in made.layout} == axes
 
 
 def test_processes_need_a_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,6 +59,8 @@ def test_what_is_started_is_the_same_command(monkeypatch: pytest.MonkeyPatch) ->
     for command in started:
         assert command[1:3] == ["-n", "4"]
         assert command[4:] == ["-m", "minicnn", "train", "lenet5", "--lr", "1", "--distribute", "data"]
+    processes.start(2, ["train", "lenet5", "--processes", "2", "--distribute", "hybrid"])
+    assert started[-1][4:] == ["-m", "minicnn", "train", "lenet5", "--distribute", "hybrid"]
 
 
 def test_processes_of_one_machine_share_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:

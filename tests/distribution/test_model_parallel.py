@@ -159,7 +159,7 @@ def test_copies_and_pickles_are_distributed_likewise() -> None:
     model = made(ModelParallel(SHARDS, layout_map=DENSE, timeout=7))
     model.train_on_batch(x, y)
     for same in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        assert repr(same.distribution) == "ModelParallel(shards=4, layout=['dense.*kernel'], timeout=7)"
+        assert repr(same.distribution) == "ModelParallel(shards=4, layout=[('dense.*kernel', 2)], timeout=7)"
         assert digest(same) == digest(model)
 
 

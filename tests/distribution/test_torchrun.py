@@ -33,12 +33,6 @@ def test_weights_are_the_same_bits_on_any_number_of_ranks() -> None:
         assert results(torchrun(ranks, "train", "torch", "2", *names), ranks) == alone
 
 
-def test_a_rank_that_fails_ends_the_others() -> None:
-    done = torchrun(2, "raise", "4")
-    assert done.returncode != 0
-    assert "OSError: the disk is gone" in done.stderr
-
-
 def test_a_rank_that_hangs_is_named_at_the_deadline() -> None:
     start = time.monotonic()
     done = torchrun(3, "hang", "4", TIMEOUT="4")
@@ -48,9 +42,12 @@ def test_a_rank_that_hangs_is_named_at_the_deadline() -> None:
     assert time.monotonic() - start < 45
 
 
-def test_a_restart_by_the_launcher_resumes_the_training(tmp_path: Path) -> None:
-    """The killed rank kills itself at one step, to which the resumed training does not come back."""
-    done = torchrun(2, "kill", "4", str(tmp_path / "backup"), restarts=1)
+@pytest.mark.parametrize("how", ["raise", "kill"] if FULL else ["raise"])
+def test_a_restart_by_the_launcher_resumes_the_training(how: str, tmp_path: Path) -> None:
+    """One rank fails at one step of the first attempt; the others end, and all are started again."""
+    done = torchrun(2, how, "4", str(tmp_path / "backup"), restarts=1)
     undisturbed = normalized("numpy", DataParallel(8))
     undisturbed.fit(*data(), 12, 3, verbose=0)
     assert done.stdout.split() == [digest(undisturbed)], done.stderr
+    if how == "raise":
+        assert "OSError: the disk is gone" in done.stderr

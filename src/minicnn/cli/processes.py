@@ -13,20 +13,23 @@ from typing import Any
 
 import click
 
-from minicnn.distribution import DataParallel
+from minicnn.distribution import DataParallel, ModelParallel
 from minicnn.extras import install
 
 # So that Open MPI starts more processes than there are cores, as MPICH does.
 _OPEN_MPI = {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
+
+# Convolutions by data, dense layers by model.
+HYBRID = {"kernel": (None, "model")}
 
 
 def options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Decorator: adds the options of a distributed training."""
     given = (
         click.option(
-            "--distribute", type=click.Choice(["data"]),
-            help="Share each batch out between the processes that mpiexec has started; with one, they come one "
-            "after the other.",
+            "--distribute", type=click.Choice(["data", "model", "hybrid"]),
+            help="Share each batch out between the processes that mpiexec or torchrun has started; with one, its parts "
+            "come one after the other. With model each also has a part of every kernel, with hybrid of dense ones.",
         ),
         click.option(
             "--shards", type=click.IntRange(min=1), default=8, show_default=True, metavar="N",
@@ -39,7 +42,7 @@ def options(function: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option(
             "--processes", type=click.IntRange(min=1), metavar="N",
-            help="Start N processes on this machine by mpiexec, as with --distribute data.",
+            help="Start N processes on this machine by mpiexec, with --distribute data unless another is given.",
         ),
     )  # fmt: skip
     for option in reversed(given):
@@ -49,6 +52,8 @@ def options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def distribution(distribute: str | None, shards: int, timeout: float) -> DataParallel | None:
     """What the options say; None where nothing is shared out."""
+    if distribute in ("model", "hybrid"):
+        return ModelParallel(shards, layout_map=None if distribute == "model" else HYBRID, timeout=timeout)
     return DataParallel(shards, timeout=timeout) if distribute else None
 
 
@@ -68,7 +73,8 @@ def start(processes: int, arguments: Sequence[str]) -> int:
         message = f"--processes starts processes by mpiexec, which talk through mpi4py: {install('mpi')}."
         raise ImportError(message, name="mpi4py")
     command = [launcher, "-n", str(processes), sys.executable, "-m", "minicnn", *without_processes(arguments)]
-    return subprocess.run([*command, "--distribute", "data"], env={**_OPEN_MPI, **os.environ}, check=False).returncode
+    kind = [] if any(argument.split("=")[0] == "--distribute" for argument in arguments) else ["--distribute", "data"]
+    return subprocess.run([*command, *kind], env={**_OPEN_MPI, **os.environ}, check=False).returncode
 
 
 def without_processes(arguments: Sequence[str]) -> list[str]:

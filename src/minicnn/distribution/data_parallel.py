@@ -14,7 +14,7 @@ from minicnn.distribution.communicators import OneProcess
 from minicnn.distribution.gloo import TorchCommunicator
 from minicnn.distribution.launchers import launched
 from minicnn.distribution.mpi import MPICommunicator
-from minicnn.distribution.passes import Shard
+from minicnn.distribution.passes import Layout, Shard
 from minicnn.distribution.step import ShardedStep
 from minicnn.ops.groups import Communicator, Group, rows
 from minicnn.program.graph import Program, Spec
@@ -52,7 +52,7 @@ class DataParallel:
         1
     """
 
-    layout: tuple[str, ...] = ()  # of kernels that are split
+    layout: Layout = ()  # of kernels that are split
 
     def __init__(self, shards: int, *, timeout: float = 300.0, communicator: Communicator | None = None) -> None:
         if isinstance(shards, bool) or not isinstance(shards, int) or shards < 1:
@@ -92,7 +92,7 @@ class DataParallel:
 
     def describe(self) -> dict[str, Any]:
         """What decides about the bits of a training, as plain data."""
-        return {"shards": self.shards, **({"layout": list(self.layout)} if self.layout else {})}
+        return {"shards": self.shards, **({"layout": [list(entry) for entry in self.layout]} if self.layout else {})}
 
     def check_backend(self, name: str) -> None:
         """Raise a ValueError unless several ranks can compute with a backend."""

@@ -11,6 +11,7 @@ from minicnn.distribution.data_parallel import DataParallel
 from minicnn.ops.groups import Communicator, Group
 
 _COLUMNS = "model"  # Keras's usual name of the axis of a device mesh
+_ALL = (("kernel", 2), ("kernel", 4))
 
 
 class ModelParallel(DataParallel):
@@ -27,10 +28,11 @@ class ModelParallel(DataParallel):
 
     Args:
         shards: Parts of each batch and of each kernel, at least as many as ranks.
-        layout_map: As Keras's: from regular expressions of weights' paths to the names of the axes of a mesh along
-            which they are split, of which the last is "model" and the others are None: {"dense.*kernel": (None,
-            "model")}. None stands for all kernels. Split are those of dense and convolutional layers whose number of
-            columns is a multiple of the shards, and that have neither regularizer nor constraint.
+        layout_map: As Keras's: from regular expressions of weights' paths to what their axes are split along, of which
+            the last is "model" and the others are None. {"kernel": (None, "model")} stands for the kernels with two
+            axes, which are the dense ones; four axes have those of convolutions. None stands for both. Split are those
+            of dense and convolutional layers whose number of columns is a multiple of the shards, and that have neither
+            regularizer nor constraint.
         timeout: See `DataParallel`.
         communicator: See `DataParallel`.
 
@@ -39,8 +41,8 @@ class ModelParallel(DataParallel):
             or the optimizer mixes elements of a kernel otherwise than by sums over all of them.
 
     Example:
-        >>> ModelParallel(4, layout_map={"dense.*kernel": (None, "model")})
-        ModelParallel(shards=4, layout=['dense.*kernel'], timeout=300)
+        >>> ModelParallel(4, layout_map={"kernel": (None, "model")})
+        ModelParallel(shards=4, layout=[('kernel', 2)], timeout=300)
     """
 
     def __init__(
@@ -48,8 +50,7 @@ class ModelParallel(DataParallel):
         communicator: Communicator | None = None,
     ) -> None:  # fmt: skip
         super().__init__(shards, timeout=timeout, communicator=communicator)
-        layout_map = {"kernel$": (None, _COLUMNS)} if layout_map is None else layout_map
-        for pattern, axes in layout_map.items():
+        for pattern, axes in (layout_map or {}).items():
             if not axes or axes[-1] != _COLUMNS or any(axis is not None for axis in axes[:-1]):
                 message = (
                     f"Kernels are split along their last axis, which a layout names {_COLUMNS!r}, the others None. "
@@ -57,8 +58,9 @@ class ModelParallel(DataParallel):
                 )
                 raise ValueError(message)
             re.compile(pattern)
-        self._map = dict(layout_map)
-        self.layout = tuple(layout_map)
+        self._map = layout_map
+        entries = _ALL if layout_map is None else [(pattern, len(axes)) for pattern, axes in layout_map.items()]
+        self.layout = tuple(entries)
 
     def __reduce__(self) -> Any:
         return partial(ModelParallel, self.shards, layout_map=self._map, timeout=self.timeout), ()

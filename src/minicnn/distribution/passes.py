@@ -10,6 +10,8 @@ from minicnn.ops.checks import normalize_axes
 from minicnn.ops.groups import Group
 from minicnn.program.graph import Node, Program, Value
 
+Layout = tuple[tuple[str, int], ...]
+
 _REDUCTIONS = ("sum", "mean", "max", "normalize")
 
 
@@ -23,7 +25,8 @@ class Shard:
         start: Its first sample in the batch.
         samples: Its samples.
         batch: Samples of the batch.
-        layout: Regular expressions of the paths of kernels that are split between the shards.
+        layout: Regular expressions of the paths of kernels that are split between the shards, and how many axes these
+            have.
     """
 
     number: int
@@ -31,7 +34,7 @@ class Shard:
     start: int
     samples: int
     batch: int
-    layout: tuple[str, ...] = ()
+    layout: Layout = ()
 
     @property
     def group(self) -> Group:

@@ -37,14 +37,15 @@ def split_kernels(program: Program, shard: Shard, paths: Collection[str]) -> lis
 
     def rule(node: Node) -> Sequence[Value] | None:
         if node.op.name == "conv2d" and node.attrs["groups"] == 1:
-            axes = Axes.of(node.attrs["data_format"])
-            first, channels = axes.n, axes.c
+            image = Axes.of(node.attrs["data_format"])
+            first, channels = image.n, image.c
         elif node.op.name == "matmul" and not (node.attrs["transpose_a"] or node.attrs["transpose_b"]):
             first, channels = 0, 1
         else:
             return None
         x, kernel = node.inputs
-        meant = kernel.name in paths and any(re.search(pattern, kernel.name) for pattern in shard.layout)
+        named = any(kernel.ndim == axes and re.search(pattern, kernel.name) for pattern, axes in shard.layout)
+        meant = named and kernel.name in paths
         rows, rest = divmod(x.shape[first] * most, shard.samples)
         if not meant or len(readers.of(kernel)) != 1 or kernel.shape[-1] % count or rest:
             return None
