@@ -20,11 +20,11 @@ _FUNCTIONS = {
     "sin": (math.sin, np.sin), "sinh": (math.sinh, np.sinh), "sqrt": (math.sqrt, np.sqrt), "tan": (math.tan, np.tan),
     "tanh": (math.tanh, np.tanh),
 }  # fmt: skip
-# Rounding keeps the type only in libdevice, whose float32 functions end in f.
-_ROUNDING = {"ceil": np.ceil, "floor": np.floor, "rint": np.rint, "trunc": np.trunc}
+# These keep the type only in libdevice, whose float32 functions end in f.
+_TYPED = {"ceil": np.ceil, "floor": np.floor, "nextafter": np.nextafter, "rint": np.rint, "trunc": np.trunc}
 
 NAMES: dict[str, Any] = {name: pair[1 if SIMULATED else 0] for name, pair in _FUNCTIONS.items()}
-for _name, _numpy in _ROUNDING.items():
+for _name, _numpy in _TYPED.items():
     for _type, _ending in (("float32", "f"), ("float64", "")):
         NAMES[f"{_name}_{_type}"] = _numpy if SIMULATED else getattr(cuda.libdevice, _name + _ending)
 
