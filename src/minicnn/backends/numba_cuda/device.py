@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 
 from minicnn.backends._gpu.device import Gpu, from_attributes
-from minicnn.backends._gpu.errors import explanation
+from minicnn.backends._gpu.errors import explained, explanation
 from minicnn.backends._gpu.loading import check
 from minicnn.backends._gpu.runtime import HostArray, Launch, check_number
 from minicnn.backends.numba_cuda.compiling import EARLY, Signature, compile_side_by_side, machine_code, python_function
-from minicnn.backends.numba_cuda.errors import explained
 from minicnn.backends.numba_cuda.shim import SIMULATED, cuda
 from minicnn.backends.numba_cuda.simulator import simulate
 
