@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 from llvmlite import ir
@@ -109,8 +108,9 @@ bload = _operation("bload", _v, [_a], lambda b, p: _splat(b, b.load(_pointer(b, 
 for _letter, _type, _kind in (
     ("f", _f, _FLOAT), ("i", _i, ir.IntType(32)), ("u", types.uint8, ir.IntType(8)), ("a", _a, ir.IntType(64)),
 ):  # fmt: skip
-    globals()[f"{_letter}load"] = _operation(f"{_letter}load", _type, [_a], partial(_load, kind=_kind))
-    globals()[f"{_letter}store"] = _operation(f"{_letter}store", types.void, [_a, _type], partial(_store, kind=_kind))
+    _read, _write = (lambda b, p, k=_kind: _load(b, p, k)), (lambda b, p, x, k=_kind: _store(b, p, x, k))
+    globals()[f"{_letter}load"] = _operation(f"{_letter}load", _type, [_a], _read)
+    globals()[f"{_letter}store"] = _operation(f"{_letter}store", types.void, [_a, _type], _write)
 # A float from its bits, which are a number of a kernel.
 fbits = _operation("fbits", _f, [_a], lambda b, n: b.bitcast(b.trunc(n, ir.IntType(32)), _FLOAT))
 
