@@ -131,7 +131,7 @@ class _Text(Schedule):
             if id(node) in region.sums and (product is None or node is not product.gradient):
                 text += f"    {sums_type(layout, node)} sum{k};\n"
         if product is not None:
-            rows = self.writer.plan.root(product.rows)
+            rows = self.writer.plan.root(product.stored)
             offset = ""
             if id(rows) in self.writer.queued:
                 self.writer.reads_queue = True
