@@ -13,20 +13,18 @@ from minicnn.backends._strides import collapse, row_major
 from minicnn.backends.numba.kernel import Lines, Source
 from minicnn.backends.numba.printer import Vectors
 from minicnn.backends.numba.vector import BYTES, LANES
+from minicnn.ops import REGISTRY
 from minicnn.program.graph import Spec
 
 CHUNK = 64  # vectors of an item of a plain kernel
 
 
-_FLOATS = (
-    "add", "subtract", "multiply", "divide", "power", "maximum", "minimum", "negative", "abs", "sign", "square", "sqrt",
-    "exp", "expm1", "log", "log1p", "tanh", "erf", "sigmoid", "silu", "gelu", "relu", "relu6", "leaky_relu", "elu",
-    "relu_gradient", "where", "reshape",
-)  # fmt: skip
 _INTEGERS = frozenset(
     ("add", "subtract", "multiply", "greater", "greater_equal", "less", "less_equal", "equal", "broadcast_to")
 )
-OPERATIONS = _INTEGERS.union(_FLOATS)  # that there is code for, beside casts
+# What there is code for, beside casts and updates.
+_NAMES = (name for name, op in REGISTRY.items() if op.elementwise and name in ELEMENTS)
+OPERATIONS = {name for name in _NAMES if name != "cast" and not name.endswith("_update")} | {"broadcast_to", "reshape"}
 
 _AS_FLOAT = ("float32", "bool", "uint8")  # what is a float in a register
 DTYPES = (*_AS_FLOAT, "int32")
