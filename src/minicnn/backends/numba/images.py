@@ -143,9 +143,7 @@ def _weight_sum(
     shape = filter_lanes.Shape(row, column, channels, filters // groups, groups, x.shape[0])
     if not filter_lanes.worth_it(shape):
         parts = to.parts(node, "parts", dw.size)
-        source = weights.weight_gradient(
-            row, column, channels=channels, filters=filters, groups=groups, parts=to.threads, blocks=blocks_of(x)
-        )
+        source = weights.weight_gradient(shape, to.threads)
         to.add(node, source, [to.clean(dy), to.clean(x)], [parts], to.threads)
         to.join(node, to.buffer(dw, PLAIN), dw.size, parts)
         return
