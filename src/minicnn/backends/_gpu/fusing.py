@@ -187,35 +187,18 @@ class Plan:
         direct = {id(self.root(v)) for v in node.inputs if same_index(node, v)}
         # What this group makes in 16 bits, and the node reads at its own element, is widened on the spot.
         inputs = {id(r): r for r in map(self.root, node.inputs)}
-        widened = [
-            r.node
-            for key, r in inputs.items()
-            if key in self.virtual
-            and key in direct
-            and r.node is not None
-            and widens(r.node)
-            and id(r.node.inputs[0]) in own
-        ]
-        direct |= {id(n.inputs[0]) for n in widened}
+        casts = [r.node for key, r in inputs.items() if key in self.virtual & direct and r.node is not None]
+        widened = [n for n in casts if widens(n) and id(n.inputs[0]) in own]
+        # Through another virtual node, or at another place, an element of this group may not be read.
         beside = {id(n.outputs[0]) for n in widened}
         index_node = node.op.name == "max_pool2d_index"  # follows y, and reads x as its pooling does
-        for value in leaves:
-            if id(value) in own and not (id(value) in direct or (index_node and value is self.root(node.inputs[1]))):
+        for value in node.inputs:
+            root = self.root(value)
+            if id(root) in own and not (same_index(node, value) or (index_node and value is node.inputs[1])):
                 return False
-        # Through a virtual node, or at another place, an element of this group may not be read.
-        for value in map(self.root, node.inputs):
-            if (
-                id(value) in self.virtual
-                and id(value) not in beside
-                and value.node is not None
-                and any(id(v) in own for v in self.leaves(value.node))
-            ):
+            made = root.node if id(root) in self.virtual and id(root) not in beside else None
+            if made is not None and any(id(v) in own for v in self.leaves(made)):
                 return False
-        if any(
-            id(self.root(v)) in own and not (same_index(node, v) or (index_node and v is node.inputs[1]))
-            for v in node.inputs
-        ):
-            return False
         group.nodes += [n for n in widened if n not in group.nodes]
         group.nodes.append(node)
         for value in node.outputs:

@@ -172,7 +172,7 @@ class Layout:
             if product is not None and node is product.node:
                 at = 0
             elif node.op.name in SOFTMAX:
-                x = node.inputs[node.op.name == "softmax_cross_entropy_gradient"]
+                x = logits(node)
                 before = level.get(id(x), -1) + 1
                 if id(x) not in known:
                     known.add(id(x))
@@ -268,6 +268,11 @@ class Layout:
                 self.scratch[id(node)] = left
                 left += self._left(node)
         self.shared = max(self.shared, left)
+
+
+def logits(node: Node) -> Value:
+    """The matrix whose rows have a softmax."""
+    return node.inputs[node.op.name == "softmax_cross_entropy_gradient"]
 
 
 def adds_product_sums(node: Node) -> bool:

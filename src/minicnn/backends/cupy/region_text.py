@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from minicnn.backends._gpu.elements import element
-from minicnn.backends._gpu.region_layout import SOFTMAX, Layout, Loop, adds_product_sums
+from minicnn.backends._gpu.region_layout import SOFTMAX, Layout, Loop, adds_product_sums, logits
 from minicnn.backends._gpu.region_schedule import (
     C,
     OfRows,
     Schedule,
     SharedSum,
     Statistic,
-    logits,
     row_element,
     softmax_element,
 )
