@@ -10,6 +10,7 @@ from typing import NoReturn
 from minicnn.backends.numba import movement, weights
 from minicnn.backends.numba.kernel import Source
 from minicnn.backends.numba.vector import BYTES, LANES
+from minicnn.ops.checks import normalize_axes
 from minicnn.program.graph import ITEMSIZE, Node, Program, Value
 
 PLAIN, BLOCKED = "plain", "blocked"
@@ -280,9 +281,8 @@ def _joins_samples(node: Node) -> bool:
     if node.op.name == "matmul":
         return bool(node.attrs["transpose_a"])
     if node.op.name in ("sum", "mean", "max", "argmax"):
-        axes = node.attrs["axis"] if node.op.name == "argmax" else node.attrs["axes"]
-        ndim = node.inputs[0].ndim
-        return axes is None or 0 in (a % ndim for a in ((axes,) if isinstance(axes, int) else axes))
+        axes = node.attrs["axis" if node.op.name == "argmax" else "axes"]
+        return 0 in normalize_axes(node.op.name, axes, node.inputs[0].ndim)
     if node.op.name == "permute":
         return node.attrs["axes"][0] != 0
     if node.op.name == "reshape":

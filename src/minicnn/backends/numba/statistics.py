@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 
 from minicnn.backends._strides import row_major
 from minicnn.backends.numba import elementwise, reduction
@@ -19,11 +21,8 @@ def _reduce(to: Lowering, node: Node) -> None:
     x, y = node.inputs[0], node.outputs[0]
     if x.dtype != "float32":
         to.refuse(f"kernels reduce float32, not {x.dtype}")
-    given = node.attrs["axes"]
-    axes = (
-        set(range(x.ndim)) if given is None else {a % x.ndim for a in ((given,) if isinstance(given, int) else given)}
-    )
     kind = node.op.name
+    axes = set(normalize_axes(kind, node.attrs["axes"], x.ndim))
     if not to.is_blocked(x) or (0 in axes and kind == "max"):
         sizes, reduced = _merged(x.shape, [a in axes for a in range(x.ndim)])
         source, items = reduction.of_plain(kind, sizes, reduced)
@@ -67,15 +66,8 @@ def _max_gradient(to: Lowering, node: Node) -> None:
 
 def _merged(shape: tuple[int, ...], reduced: list[bool]) -> tuple[list[int], list[bool]]:
     """Neighbouring axes of one kind as one."""
-    sizes: list[int] = []
-    kinds: list[bool] = []
-    for n, kind in zip(shape, reduced, strict=True):
-        if kinds and kinds[-1] == kind:
-            sizes[-1] *= n
-        else:
-            sizes.append(n)
-            kinds.append(kind)
-    return sizes, kinds
+    runs = [(kind, [n for n, _ in run]) for kind, run in groupby(zip(shape, reduced, strict=True), itemgetter(1))]
+    return [math.prod(run) for _, run in runs], [kind for kind, _ in runs]
 
 
 def _sum_batch(to: Lowering, node: Node, key: Key, positions: int, channels: int, *, divisor: int) -> None:
