@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from minicnn.backends._strides import collapse, row_major
-from minicnn.backends.numba import elementwise, movement
+from minicnn.backends.numba import movement
 from minicnn.backends.numba.elementwise import Group, Operand
+from minicnn.backends.numba.grouping import run
 from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Key, Lowering, Rule, blocks_of
 from minicnn.backends.numba.vector import BYTES
 from minicnn.program.graph import ITEMSIZE, Node, Value
@@ -63,13 +63,9 @@ def _slice(to: Lowering, node: Node) -> None:
 def _pad(to: Lowering, node: Node) -> None:
     x, y, value = node.inputs[0], node.outputs[0], node.attrs["value"]
     form = _form(to, node)
+    group = Group((("broadcast_to", (0,), {"shape": y.shape}),), (1,), (y.dtype, y.dtype))
+    run(to, node, group, [Operand("constant", y.dtype, value=value)], form == BLOCKED)
     key, shape, target = to.buffer(y, form), _sizes(x, form), row_major(_sizes(y, form))
-    if form == BLOCKED:
-        to.add(node, movement.fill(elements=math.prod(y.shape[1:]), value=float(value)), [], [key])
-    else:
-        group = Group((("broadcast_to", (0,), {"shape": y.shape}),), (1,), (y.dtype, y.dtype))
-        source, items = elementwise.plain(group, [Operand("constant", y.dtype, value=value)], y.shape)
-        to.add(node, source, [], [key], items)
     first = _offset([before for before, _ in node.attrs["widths"]], target)
     _copy(to, node, x, key, form, shape, row_major(shape), target, (0, first))
 
