@@ -49,11 +49,9 @@ class Strategic(Backend):
         return result
 
     def rewrite(self, program: Program) -> Program:
-        """See `Backend.rewrite`."""
         return program if self.strategy.keeps_order else super().rewrite(program)
 
     def explain(self, program: Program) -> list[tuple[Node, str]]:
-        """See `Backend.explain`."""
         rows = []
         for node in self.rewrite(program).nodes:
             chosen = self._choose(node)
@@ -63,7 +61,6 @@ class Strategic(Backend):
         return rows
 
     def compile(self, program: Program) -> Executable:
-        """See `Backend.compile`."""
         kind: type[Backend] = type(self).__bases__[1]
         # A backend that explains itself compiles its own kernels; here nodes run one by one instead.
         return Backend.compile(self, program) if kind.explain is not Backend.explain else super().compile(program)

@@ -37,7 +37,6 @@ class JaxBackend(Backend):
             raise RuntimeError(message) from error
 
     def asarray(self, data: Any, dtype: str | None = None) -> Array:
-        """See `Backend.asarray`."""
         wanted = np.dtype(dtype) if dtype else None  # JAX has taught NumPy the name bfloat16
         if wanted == np.float64 and not jax.config.jax_enable_x64:
             message = (
@@ -51,11 +50,9 @@ class JaxBackend(Backend):
         return jax.device_put(np.array(data, dtype=wanted), self._device)
 
     def to_numpy(self, array: Array) -> np.ndarray[Any, Any]:
-        """See `Backend.to_numpy`."""
         return np.asarray(array.astype(np.float32) if array.dtype == xp.bfloat16 else array)
 
     def owns(self, array: Any) -> bool:
-        """See `Backend.owns`."""
         return isinstance(array, jax.Array)
 
     def synchronize(self) -> None:
@@ -89,5 +86,4 @@ class JaxBackend(Backend):
 
     @classmethod
     def describe(cls) -> dict[str, str]:
-        """See `Backend.describe`."""
         return {"jax": jax.__version__, "devices": ", ".join(str(d) for d in jax.devices())}

@@ -23,18 +23,14 @@ class NumpyBackend(Backend):
         return batch_last(program)
 
     def asarray(self, data: Any, dtype: str | None = None) -> Array:
-        """See `Backend.asarray`."""
         return np.asarray(data, dtype=dtype)
 
     def to_numpy(self, array: Array) -> np.ndarray[Any, Any]:
-        """See `Backend.to_numpy`."""
         return np.asarray(array)
 
     def owns(self, array: Any) -> bool:
-        """See `Backend.owns`."""
         return isinstance(array, np.ndarray)
 
     @classmethod
     def describe(cls) -> dict[str, str]:
-        """See `Backend.describe`."""
         return {"numpy": np.__version__}

@@ -38,7 +38,6 @@ class TorchBackend(Backend):
         return batch_last(program) if self.device == "cpu" else program
 
     def asarray(self, data: Any, dtype: str | None = None) -> Array:
-        """See `Backend.asarray`."""
         wanted = getattr(torch, dtype) if dtype else None
         if isinstance(data, torch.Tensor):
             if data.device != torch.empty(0, device=self.device).device:
@@ -52,17 +51,14 @@ class TorchBackend(Backend):
         return torch.tensor(np.asarray(data, order="C"), dtype=wanted, device=self.device)
 
     def to_numpy(self, array: Array) -> np.ndarray[Any, Any]:
-        """See `Backend.to_numpy`."""
         host = array.detach().cpu()
         result: np.ndarray[Any, Any] = (host.float() if host.dtype == torch.bfloat16 else host).numpy()
         return result
 
     def owns(self, array: Any) -> bool:
-        """See `Backend.owns`."""
         return isinstance(array, torch.Tensor)
 
     def synchronize(self) -> None:
-        """See `Backend.synchronize`."""
         if self.device.startswith("cuda"):
             torch.cuda.synchronize(self.device)
         elif self.device == "mps":
@@ -79,12 +75,10 @@ class TorchBackend(Backend):
         return without_tape
 
     def memory(self) -> int | None:
-        """See `Backend.memory`."""
         return int(torch.cuda.max_memory_allocated(self.device)) if self.device.startswith("cuda") else None
 
     @classmethod
     def describe(cls) -> dict[str, str]:
-        """See `Backend.describe`."""
         facts = {"torch": torch.__version__, "threads": str(torch.get_num_threads())}
         if torch.cuda.is_available():
             facts["cuda"] = torch.cuda.get_device_name(0)

@@ -194,7 +194,7 @@ def test_a_block_takes_several_tiles(
     made = step(dense_network(width, [hidden], 5, dtype=dtype), batch, width, 5)
     (region,) = found(check(made, TensorTiles(ONE)))
     assert region.product is not None
-    assert region.product.rows.dtype == dtype
+    assert region.product.stored.dtype == dtype
     assert region.tiles == 5
     assert Layout(region).narrow == (hidden <= 16)
 

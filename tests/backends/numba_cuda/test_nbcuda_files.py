@@ -117,7 +117,7 @@ def test_without_a_gpu_the_simulator_is_offered() -> None:
 
 
 def test_errors_of_cuda_say_what_to_do() -> None:
-    from minicnn.backends.numba_cuda.errors import explained
+    from minicnn.backends._gpu.errors import explained
 
     class CoreError(Exception):
         """An error of cuda.core."""

@@ -115,11 +115,9 @@ class GpuBackend(Backend, ABC):
         return self.options.resident and nbytes <= (limit or 0)
 
     def stage(self, specs: Mapping[str, Spec], rows: int) -> Stage:
-        """See `Backend.stage`."""
         return GpuStage(self.runtime, specs, rows, pinned=self.options.pinned)
 
     def synchronize(self) -> None:
-        """See `Backend.synchronize`."""
         with self.runtime.active():
             self.runtime.synchronize()
 

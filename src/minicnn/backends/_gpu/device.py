@@ -87,10 +87,13 @@ class Gpu:
         return 2.0 * lanes * self.multiprocessors * self.clock
 
 
-# By capability: shared memory of a block and of a multiprocessor (KB), what is reserved of it (KB), threads and
-# blocks of a multiprocessor, multiply-adds a cycle of float32, float64 and of 16 bits on tensor cores.
+# By capability: shared memory of a block and of a multiprocessor, and what is reserved of it, in KB; then the rest.
 # CUDA C++ Programming Guide, "Compute Capabilities"; for the last three "Arithmetic Instructions" and, for tensor
 # cores with sums in float32, the white papers of the architectures.
+_FIGURES = (
+    "shared_block", "shared_multiprocessor", "shared_reserved", "threads_multiprocessor", "blocks_multiprocessor",
+    "lanes32", "lanes64", "tensor",
+)  # fmt: skip
 _ARCHITECTURES: Mapping[tuple[int, int], tuple[int, ...]] = MappingProxyType({
     (7, 5): (64, 64, 0, 1024, 16, 64, 2, 512),
     (8, 0): (163, 164, 1, 2048, 32, 64, 32, 1024),
@@ -125,32 +128,14 @@ def gpu_of(
         )
         raise RuntimeError(message)
     nearest = max(known for known in _ARCHITECTURES if known <= capability)
-    block, multiprocessor, reserved, threads, blocks, lanes32, lanes64, tensor = _ARCHITECTURES[nearest]
-    figures = {
-        "shared_unasked": 48 * KB,
-        "shared_block": block * KB,
-        "shared_multiprocessor": multiprocessor * KB,
-        "shared_reserved": reserved * KB,
-        "registers": 64 * KB,
-        "registers_thread": 255,
-        "threads_block": 1024,
-        "threads_multiprocessor": threads,
-        "blocks_multiprocessor": blocks,
-    }
+    figures = dict(zip(_FIGURES, _ARCHITECTURES[nearest], strict=True))
+    figures |= {key: figures[key] * KB for key in _FIGURES[:3]}
+    figures |= {"shared_unasked": 48 * KB, "registers": 64 * KB, "registers_thread": 255, "threads_block": 1024} | found
+    formats = ("float16", "bfloat16") if capability >= (8, 0) else ("float16",)
     return Gpu(
-        name=name,
-        capability=capability,
-        multiprocessors=multiprocessors,
-        **figures | found,
-        lanes32=lanes32,
-        lanes64=lanes64,
-        tensor=tensor,
-        tensor_formats=("float16", "bfloat16") if capability >= (8, 0) else ("float16",),
-        clock=clock,
-        bandwidth=bandwidth,
-        l2=l2,
+        name, capability, multiprocessors, **figures, tensor_formats=formats, clock=clock, bandwidth=bandwidth, l2=l2,
         memory=memory,
-    )
+    )  # fmt: skip
 
 
 # What CUDA calls the figures of a block and of a multiprocessor, without underscores.

@@ -1,7 +1,7 @@
-"""What one element of each primitive's result is: the one table of it, for every engine on a GPU.
+"""What one element of each primitive's result is: the one table of it, for every engine that writes kernels.
 
 `element(node, result)` is an expression tree in `i`, the place of the element, in terms of elements of the node's
-inputs. To add a kernel for a primitive, add its tree here.
+inputs. To add a kernel for a primitive, add its tree here. The CPU engine takes the elementwise ones.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from minicnn.extras import install
 
 
@@ -72,3 +75,27 @@ def explanation(received: str, kernel: str = "", *, backend: str = "cupy") -> Ex
     kind, rule, remedy = next(causes, _OTHER)
     where = f" in {kernel}" if kernel else ""
     return kind(f"{rule.format(backend=backend)} Received: {received.rstrip('. ')}{where}. {remedy}")
+
+
+_LIBRARIES = frozenset(("cuda", "cupy", "cupy_backends", "numba", "numba_cuda", "numba_cuda_mlir"))
+
+
+@contextmanager
+def explained(kernel: str = "") -> Iterator[None]:
+    """Turns errors of CUDA and of its libraries into ones that name the rule, what was received and the remedy.
+
+    Args:
+        kernel: The kernel that is launched, if one is.
+
+    Raises:
+        MemoryError: If the device has too little memory.
+        RuntimeError: If there is no driver, an old one, no device, or a kernel failed.
+    """
+    try:
+        yield
+    except Exception as error:
+        library = type(error).__module__.partition(".")[0]
+        if library not in _LIBRARIES:
+            raise
+        backend = "cupy" if library.startswith("cupy") else "numba_cuda"
+        raise explanation(" ".join(str(error).split()), kernel, backend=backend) from error

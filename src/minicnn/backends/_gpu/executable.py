@@ -74,25 +74,21 @@ class StepExecutable:
 
     @property
     def arena_bytes(self) -> int:
-        """See `PlannedMemory`."""
         return self._placement.nbytes
 
     @property
     def launched(self) -> int:
-        """See `PlannedMemory`."""
         return len(self._sources)
 
     # Running ------------------------------------------------------------------------------------
 
     def __call__(self, arrays: Mapping[str, Any]) -> dict[str, Array]:
-        """See `Executable`."""
         with self._runtime.active(), self._arena.lock:
             self._fill(arrays, {}, 1)
             made = self._run(arrays, 1)
             return {name: array[0] for name, array in made.items()} if self._collected else made
 
     def many(self, arrays: Mapping[str, Any], rows: Mapping[str, Any], steps: int) -> dict[str, Array]:
-        """See `ManySteps`."""
         with self._runtime.active(), self._arena.lock:
             self._grow(steps)
             self._fill(arrays, rows, steps)

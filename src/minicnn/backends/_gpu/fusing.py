@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from minicnn.backends._gpu.elements import same_index, widens
 from minicnn.backends._gpu.fusion_groups import PARTIAL_SUMS, FusionGroup, adds_partial_sums
 from minicnn.backends._gpu.launches import launches
@@ -187,39 +189,26 @@ class Plan:
         direct = {id(self.root(v)) for v in node.inputs if same_index(node, v)}
         # What this group makes in 16 bits, and the node reads at its own element, is widened on the spot.
         inputs = {id(r): r for r in map(self.root, node.inputs)}
-        widened = [
-            r.node
-            for key, r in inputs.items()
-            if key in self.virtual
-            and key in direct
-            and r.node is not None
-            and widens(r.node)
-            and id(r.node.inputs[0]) in own
-        ]
-        direct |= {id(n.inputs[0]) for n in widened}
-        beside = {id(n.outputs[0]) for n in widened}
-        index_node = node.op.name == "max_pool2d_index"  # follows y, and reads x as its pooling does
-        for value in leaves:
-            if id(value) in own and not (id(value) in direct or (index_node and value is self.root(node.inputs[1]))):
-                return False
-        # Through a virtual node, or at another place, an element of this group may not be read.
-        for value in map(self.root, node.inputs):
-            if (
-                id(value) in self.virtual
-                and id(value) not in beside
-                and value.node is not None
-                and any(id(v) in own for v in self.leaves(value.node))
-            ):
-                return False
-        if any(
-            id(self.root(v)) in own and not (same_index(node, v) or (index_node and v is node.inputs[1]))
-            for v in node.inputs
-        ):
+        casts = [r.node for key, r in inputs.items() if key in self.virtual & direct and r.node is not None]
+        widened = [n for n in casts if widens(n) and id(n.inputs[0]) in own]
+        if not self._reads_here(node, own, {id(n.outputs[0]) for n in widened}):
             return False
         group.nodes += [n for n in widened if n not in group.nodes]
         group.nodes.append(node)
         for value in node.outputs:
             self._group_of[id(value)] = at
+        return True
+
+    def _reads_here(self, node: Node, values: Set[int], beside: Set[int] = frozenset()) -> bool:
+        """Whether a node reads, of some values, the element at its own place alone; `beside`: virtual ones that do."""
+        for value in node.inputs:
+            root = self.root(value)
+            follows = node.op.name == "max_pool2d_index" and value is node.inputs[1]  # and reads x as its pooling does
+            if id(root) in values and not (follows or same_index(node, value)):
+                return False
+            made = root.node if id(root) in self.virtual and id(root) not in beside else None
+            if made is not None and any(id(v) in values for v in self.leaves(made)):
+                return False
         return True
 
     def _fuse_pooling(self) -> None:
@@ -294,14 +283,7 @@ class Plan:
         """Whether a group reads an element of an input where it makes the element that replaces it, if at all."""
         if group.pool is not None or group.reference or id(old) in self._results:
             return False
-        for node in group.every:
-            for value in node.inputs:
-                if self.root(value) is old and not same_index(node, value):
-                    return False
-                made = self.root(value)
-                if id(made) in self.virtual and made.node is not None and any(v is old for v in self.leaves(made.node)):
-                    return False
-        return True
+        return all(self._reads_here(node, {id(old)}) for node in group.every)
 
     def is_early(self, value: Value, launch: int) -> bool:
         """Whether a value is there before the launch ahead of one has ended.

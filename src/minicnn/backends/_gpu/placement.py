@@ -44,7 +44,7 @@ def place(plan: Plan) -> Placement:
     last |= {id(plan.root(v)): end for v in program.results}
     names = {key: str(k) for k, key in enumerate(stored) if key not in in_place}
     buffers = assign([Buffer(name, "", stored[key].nbytes, first[key], last[key]) for key, name in names.items()])
-    offsets = {name: b.offset for b in buffers for name in [b.name]}
+    offsets = {b.name: b.offset for b in buffers}
     size = max((b.offset + -(-b.nbytes // ALIGNMENT) * ALIGNMENT for b in buffers), default=0)
     copies = [
         (program.value(name), value)

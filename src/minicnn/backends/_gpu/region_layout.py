@@ -16,22 +16,31 @@ SOFTMAX = frozenset({"softmax", "log_softmax", "softmax_cross_entropy", "softmax
 
 
 @dataclass(frozen=True)
-class RowProduct:
-    """A product whose left side is rows in memory; bytes are converted, and multiplied by `scale`, where they are read.
+class Rows:
+    """A matrix that consists of rows in memory.
+
+    Attributes:
+        stored: All rows in memory, uint8 or float32.
+        index: Which of them the matrix has, if not all.
+        scale: What they are multiplied by.
+    """
+
+    stored: Value
+    index: Value | None
+    scale: float
+
+
+@dataclass(frozen=True)
+class RowProduct(Rows):
+    """A product whose left side is rows in memory; bytes are converted, and scaled, where they are read.
 
     Attributes:
         node: The product with the weights.
         gradient: That of the transposed rows with the gradient, if the region takes it.
-        rows: All rows in memory, uint8 or float32.
-        index: Which of them a batch has, if not all.
-        scale: What the rows are multiplied by.
     """
 
     node: Node
     gradient: Node | None
-    rows: Value
-    index: Value | None
-    scale: float
 
 
 @dataclass(eq=False)
@@ -78,7 +87,7 @@ class RowRegion:
         """The product with rows in memory, in its tile."""
         product = cast(RowProduct, self.product)
         (_, m), k = product.node.outputs[0].shape, product.node.inputs[0].shape[1]
-        kind = ByteSizes if product.rows.dtype == "uint8" else FloatSizes
+        kind = ByteSizes if product.stored.dtype == "uint8" else FloatSizes
         return kind(k, m, self.rows, self.threads, self.stages, self.slices, product.gradient is not None)
 
 
@@ -163,7 +172,7 @@ class Layout:
             if product is not None and node is product.node:
                 at = 0
             elif node.op.name in SOFTMAX:
-                x = node.inputs[node.op.name == "softmax_cross_entropy_gradient"]
+                x = logits(node)
                 before = level.get(id(x), -1) + 1
                 if id(x) not in known:
                     known.add(id(x))
@@ -259,6 +268,11 @@ class Layout:
                 self.scratch[id(node)] = left
                 left += self._left(node)
         self.shared = max(self.shared, left)
+
+
+def logits(node: Node) -> Value:
+    """The matrix whose rows have a softmax."""
+    return node.inputs[node.op.name == "softmax_cross_entropy_gradient"]
 
 
 def adds_product_sums(node: Node) -> bool:

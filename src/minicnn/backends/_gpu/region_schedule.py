@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from minicnn.backends._gpu.elements import element
-from minicnn.backends._gpu.region_layout import SOFTMAX, Layout, Loop, RowRegion, adds_product_sums
+from minicnn.backends._gpu.region_layout import SOFTMAX, Layout, Loop, RowRegion, adds_product_sums, logits
 from minicnn.backends._gpu.trees import Call, Cast, Element, Expr, I, Name, Number, OfRow, R, Select, both
 from minicnn.backends._gpu.writer import Writer
 from minicnn.ops.checks import normalize_axes
@@ -120,15 +120,6 @@ class Schedule(ABC):
         return 1, Element(0, (FIRST_ROW + R) * columns + O)
 
 
-def logits(node: Node) -> Value:
-    """The matrix whose rows have a softmax."""
-    return node.inputs[_logits(node)]
-
-
-def _logits(node: Node) -> int:
-    return 1 if node.op.name == "softmax_cross_entropy_gradient" else 0
-
-
 def row_element(region: RowRegion, node: Node, row: Expr, of_rows: Expr, lanes: int) -> Expr:
     """What an element in column c of a row of the batch is, where it is none of a softmax.
 
@@ -161,7 +152,8 @@ def softmax_element(node: Node, row: Expr, top: Expr, total: Expr, inverse: Expr
         total: The sum of the exponentials of what lies below it.
         inverse: One divided by that, if a thread has all of the row in registers, where no number chooses an element.
     """
-    name, k, dtype = node.op.name, _logits(node), node.outputs[0].dtype
+    name, dtype = node.op.name, node.outputs[0].dtype
+    k = int(name == "softmax_cross_entropy_gradient")
     classes = node.inputs[k].shape[1]
     share: Expr = Call("exp", (Element(k, I) - top,), dtype)
     share = share / total if inverse is None else share * inverse

@@ -10,58 +10,22 @@ from minicnn import ops
 from minicnn.backends._gpu import row_regions
 from minicnn.backends._gpu.elements import SHORT
 from minicnn.backends._gpu.region_layout import RowRegion
+from minicnn.backends._gpu.row_regions import kernel_only
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.ops.checks import normalize_axes
 from minicnn.ops.decompositions import decompose as decomposed
-from minicnn.ops.primitive import Array, Namespace, Primitive
 from minicnn.ops.windows import Axes
 from minicnn.program.graph import Node, Program, Spec, Value
 from minicnn.program.passes import PRODUCTS, remove_dead_nodes, scatters
 from minicnn.program.readers import Readers
 
-# Operations of this backend ---------------------------------------------------------------------------------
-
-
-def _split(whole: Array, attrs: dict[str, object], xp: Namespace) -> Array:
-    """The sum as the first of the partial sums, zeros as the others: what any split adds up to."""
-    splits = attrs["splits"]
-    return xp.stack([whole, *[xp.zeros_like(whole)] * (int(str(splits)) - 1)], axis=0)
-
-
-def _partial_sums_of(op: Primitive) -> Primitive:
-    """An operation's partial sums along a new first axis: their sum is its result."""
-
-    def partial_sums(a: Array, b: Array, *, xp: Namespace, **attrs: object) -> Array:
-        rest = {k: v for k, v in attrs.items() if k not in ("splits", "tile")}
-        return _split(op.reference(a, b, xp=xp, **rest), attrs, xp)
-
-    partial_sums.__name__ = f"{op.name}_partial_sums"
-    return Primitive(partial_sums)
-
-
-def reduce_partial_sums(x: Array, *, xp: Namespace, **attrs: object) -> Array:
-    """Parts of a sum or maximum along a new first axis, the results flat."""
-    op = {"sum": ops.sum, "max": ops.max}[str(attrs["join"])]
-    whole = xp.reshape(op.reference(x, axes=attrs["axes"], keepdims=False, xp=xp), (-1,))
-    return xp.stack([whole] * int(str(attrs["splits"])), axis=0) if op is ops.max else _split(whole, attrs, xp)
-
-
-def max_pool2d_index(x: Array, y: Array, *, xp: Namespace, **attrs: object) -> Array:
-    """Number of the tap that holds the maximum of each window, as uint8."""
-    raise NotImplementedError
-
-
-def max_pool2d_scatter(dy: Array, index: Array, *, xp: Namespace, **attrs: object) -> Array:
-    """max_pool2d_gradient from such numbers."""
-    raise NotImplementedError
-
-
-WEIGHT_GRADIENT_PARTIAL_SUMS = _partial_sums_of(ops.conv2d_weight_gradient)
-DEPTHWISE_WEIGHT_GRADIENT_PARTIAL_SUMS = _partial_sums_of(ops.depthwise_conv2d_weight_gradient)
-MATMUL_PARTIAL_SUMS = _partial_sums_of(ops.matmul)
-REDUCE_PARTIAL_SUMS = Primitive(reduce_partial_sums)
-POOL_INDEX = Primitive(max_pool2d_index)
-POOL_SCATTER = Primitive(max_pool2d_scatter)
+# Partial sums of an operation along a new first axis, one of each block; of `reduce` the results are flat.
+WEIGHT_GRADIENT_PARTIAL_SUMS = kernel_only("conv2d_weight_gradient_partial_sums")
+DEPTHWISE_WEIGHT_GRADIENT_PARTIAL_SUMS = kernel_only("depthwise_conv2d_weight_gradient_partial_sums")
+MATMUL_PARTIAL_SUMS = kernel_only("matmul_partial_sums")
+REDUCE_PARTIAL_SUMS = kernel_only("reduce_partial_sums")
+POOL_INDEX = kernel_only("max_pool2d_index")  # number of the tap that holds the maximum of each window, as uint8
+POOL_SCATTER = kernel_only("max_pool2d_scatter")  # max_pool2d_gradient from such numbers
 
 
 # Rules ------------------------------------------------------------------------------------------------------

@@ -4,30 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from minicnn.backends._gpu.costs import costs_on
 from minicnn.backends._gpu.device import Gpu
-from minicnn.backends._gpu.region_layout import Layout, RowProduct, RowRegion
+from minicnn.backends._gpu.region_layout import Layout, RowProduct, RowRegion, Rows
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.program.graph import Program, Value
 
 ROWS = (16, 32, 48, 64, 80, 96, 112, 128)  # that a block takes at a time
-
-
-@dataclass(frozen=True)
-class Rows:
-    """A matrix that consists of rows in memory.
-
-    Attributes:
-        stored: All rows in memory, uint8 or float32.
-        index: Which of them the matrix has, if not all.
-        scale: What they are multiplied by.
-    """
-
-    stored: Value
-    index: Value | None
-    scale: float
 
 
 def stored_rows(value: Value) -> Rows | None:
@@ -87,9 +72,8 @@ def find(program: Program, tiles: Tiles) -> dict[int, Rows]:
     for node, rows in products:
         if node.attrs["transpose_a"] or node.attrs["transpose_b"] or not tiles.takes_rows(node, rows.stored):
             continue
-        one = RowRegion(
-            node.outputs[0].shape[0], [node], set(), RowProduct(node, node, rows.stored, rows.index, rows.scale)
-        )
+        product = RowProduct(rows.stored, rows.index, rows.scale, node, node)
+        one = RowRegion(node.outputs[0].shape[0], [node], set(), product)
         enough = rows.stored.dtype == "uint8" or one.batch >= ROWS[0] * gpu.multiprocessors
         if enough and tile(one, gpu) is not None:
             found[id(node)] = rows
@@ -112,7 +96,7 @@ def begin(one: RowRegion, streams: Mapping[int, Rows]) -> bool:
         if len(transposed) > 1 or any(n.outputs[0].shape[1] != width for n in transposed):
             return False
         rows = streams[id(node)]
-        one.product = RowProduct(node, transposed[0] if transposed else None, rows.stored, rows.index, rows.scale)
+        one.product = RowProduct(rows.stored, rows.index, rows.scale, node, transposed[0] if transposed else None)
     return len(products) <= 1
 
 

@@ -9,8 +9,7 @@ from typing import Any
 from minicnn import ops
 from minicnn.backends._gpu import row_products
 from minicnn.backends._gpu.device import Gpu
-from minicnn.backends._gpu.region_layout import SOFTMAX, Layout, RowRegion, adds_product_sums
-from minicnn.backends._gpu.row_products import Rows
+from minicnn.backends._gpu.region_layout import SOFTMAX, Layout, RowRegion, Rows, adds_product_sums
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.backends._gpu.tiling import Tile
 from minicnn.ops.checks import normalize_axes, normalize_axis
@@ -26,12 +25,18 @@ SHORT_ROW = 64  # terms of a sum within a row
 ROW_BYTES = 24 * 1024  # of shared memory for what a region keeps of its rows, where the batch leaves a choice
 
 
-def row_region(*inputs: Array, xp: Namespace, **attrs: Any) -> Array:
-    """A row-wise region: some of its values, and partial sums along a new first axis."""
-    raise NotImplementedError
+def kernel_only(name: str) -> Primitive:
+    """An operation that rewriting makes where there is a kernel for it: no reference of it ever runs."""
+
+    def reference(*inputs: Array, xp: Namespace, **attrs: Any) -> Array:
+        raise NotImplementedError(name)
+
+    reference.__name__ = name
+    return Primitive(reference)
 
 
-ROW_REGION = Primitive(row_region)
+# A row-wise region: some of its values, and partial sums along a new first axis.
+ROW_REGION = kernel_only("row_region")
 
 
 def every_node(program: Program) -> Iterator[Node]:
@@ -311,7 +316,7 @@ def _read(node: Node, one: RowRegion) -> Sequence[Value]:
     """What a node of a region reads: of rows in memory, these and their index."""
     product = one.product
     if product is not None and node in (product.node, product.gradient):
-        return [product.rows, *([product.index] if product.index is not None else []), node.inputs[1]]
+        return [product.stored, *([product.index] if product.index is not None else []), node.inputs[1]]
     return node.inputs
 
 

@@ -75,7 +75,6 @@ class GpuStage(Stage):
                 runtime.record(event)
 
     def fill(self, slot: int, rows: int, write: Callable[[Mapping[str, HostArray]], None]) -> None:
-        """See `Stage.fill`."""
         host, runtime, first = self._host[slot], self._runtime, slot * self.rows
         with runtime.active():
             runtime.synchronize(self._copied[slot])  # the last copy from this memory is done
@@ -86,17 +85,14 @@ class GpuStage(Stage):
             runtime.record(self._copied[slot], self._stream)
 
     def begin(self, slot: int) -> None:
-        """See `Stage.begin`."""
         with self._runtime.active():
             self._runtime.wait(self._copied[slot])
 
     def end(self, slot: int) -> None:
-        """See `Stage.end`."""
         with self._runtime.active():
             self._runtime.record(self._read[slot])
 
     def close(self) -> None:
-        """See `Stage.close`."""
         with self._runtime.active():
             for event in self._copied:
                 self._runtime.synchronize(event)

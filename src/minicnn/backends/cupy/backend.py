@@ -9,11 +9,11 @@ import cupy
 import numpy as np
 
 from minicnn.backends._gpu.backend import GpuBackend
+from minicnn.backends._gpu.errors import explained
 from minicnn.backends._gpu.planning import tiles_on
 from minicnn.backends._gpu.runtime import ALIGNMENT
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.backends.base import Array
-from minicnn.backends.cupy.errors import explained
 from minicnn.backends.cupy.generation import generate
 from minicnn.backends.cupy.runtime import CupyRuntime
 
@@ -28,7 +28,6 @@ class CupyBackend(GpuBackend):
     runtime: CupyRuntime
 
     def open(self, number: int) -> tuple[CupyRuntime, Tiles]:
-        """See `GpuBackend.open`."""
         runtime = CupyRuntime(number)
         return runtime, tiles_on(runtime.gpu, self.options)
 
@@ -49,19 +48,16 @@ class CupyBackend(GpuBackend):
             return cupy.array(np.asarray(data), dtype=dtype, order="C")
 
     def to_numpy(self, array: Array) -> np.ndarray[Any, Any]:
-        """See `Backend.to_numpy`."""
         with explained():
             return cupy.asnumpy(array)
 
     def owns(self, array: Any) -> bool:
-        """See `Backend.owns`."""
         return isinstance(array, cupy.ndarray)
 
     # Machine ------------------------------------------------------------------------------------
 
     @classmethod
     def describe(cls) -> dict[str, str]:
-        """See `Backend.describe`."""
         facts = {"cupy": cupy.__version__}
         with explained():
             facts["cuda"] = _version(cupy.cuda.runtime.runtimeGetVersion())

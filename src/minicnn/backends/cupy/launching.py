@@ -10,8 +10,8 @@ from typing import Any
 
 import cupy
 
+from minicnn.backends._gpu.errors import explained
 from minicnn.backends._gpu.runtime import Launch
-from minicnn.backends.cupy.errors import explained
 
 _MOST_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _OVERLAPS = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from minicnn.backends._gpu.elements import element
-from minicnn.backends._gpu.region_layout import SOFTMAX, Layout, Loop, adds_product_sums
+from minicnn.backends._gpu.region_layout import SOFTMAX, Layout, Loop, adds_product_sums, logits
 from minicnn.backends._gpu.region_schedule import (
     C,
     OfRows,
     Schedule,
     SharedSum,
     Statistic,
-    logits,
     row_element,
     softmax_element,
 )
@@ -131,7 +130,7 @@ class _Text(Schedule):
             if id(node) in region.sums and (product is None or node is not product.gradient):
                 text += f"    {sums_type(layout, node)} sum{k};\n"
         if product is not None:
-            rows = self.writer.plan.root(product.rows)
+            rows = self.writer.plan.root(product.stored)
             offset = ""
             if id(rows) in self.writer.queued:
                 self.writer.reads_queue = True

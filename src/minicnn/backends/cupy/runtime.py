@@ -11,11 +11,11 @@ import cupy
 import numpy as np
 
 from minicnn.backends._gpu.device import from_attributes
+from minicnn.backends._gpu.errors import explained
 from minicnn.backends._gpu.loading import check
 from minicnn.backends._gpu.runtime import Event, HostArray, KernelText, Launch, Stream, check_number
 from minicnn.backends.base import Array
 from minicnn.backends.cupy.compiler import compile_all
-from minicnn.backends.cupy.errors import explained
 from minicnn.backends.cupy.launching import Kernel
 from minicnn.backends.cupy.queue_text import ADVANCE, COLLECT
 
@@ -42,18 +42,15 @@ class CupyRuntime:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """See `Runtime.active`."""
         with explained(), self._device:
             yield
 
     def synchronize(self, event: Event | None = None) -> None:
-        """See `Runtime.synchronize`."""
         (self._device if event is None else event).synchronize()
 
     # Memory -------------------------------------------------------------------------------------
 
     def free(self) -> int:
-        """See `Runtime.free`."""
         return int(cupy.cuda.runtime.memGetInfo()[0] + cupy.get_default_memory_pool().free_bytes())
 
     def used(self) -> int:
@@ -61,31 +58,25 @@ class CupyRuntime:
         return int(cupy.get_default_memory_pool().used_bytes())
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Array:
-        """See `Runtime.empty`."""
         return cupy.empty(shape, dtype)
 
     def view(self, array: Array, offset: int, shape: tuple[int, ...], dtype: str) -> Array:
-        """See `Runtime.view`."""
         return cupy.ndarray(shape, dtype, array.data + offset)
 
     def address(self, array: Any) -> int | None:
-        """See `Runtime.address`."""
         if isinstance(array, cupy.ndarray) and array.flags.c_contiguous and array.data.device_id == self.number:
             return int(array.data.ptr)
         return None
 
     def clear(self, array: Array) -> None:
-        """See `Runtime.clear`."""
         array.fill(0)
 
     def copy(self, source: Array, target: Array) -> None:
-        """See `Runtime.copy`."""
         if target.nbytes:
             stream = cupy.cuda.get_current_stream()
             cupy.cuda.runtime.memcpyAsync(target.data.ptr, source.data.ptr, target.nbytes, 3, stream.ptr)
 
     def host(self, shape: tuple[int, ...], dtype: Any, *, pinned: bool) -> HostArray:
-        """See `Runtime.host`."""
         if not pinned:
             return np.empty(shape, dtype)
         count = int(np.prod(shape))
@@ -93,35 +84,28 @@ class CupyRuntime:
         return np.frombuffer(memory, dtype, count).reshape(shape)
 
     def send(self, source: HostArray, target: Array, stream: Stream = None) -> None:
-        """See `Runtime.send`."""
         target.data.copy_from_host_async(source.ctypes.data, source.nbytes, stream)
 
     # Order --------------------------------------------------------------------------------------
 
     def stream(self) -> Stream:
-        """See `Runtime.stream`."""
         return cupy.cuda.Stream(non_blocking=True)
 
     def event(self, *, timed: bool = False) -> Event:
-        """See `Runtime.event`."""
         return cupy.cuda.Event(disable_timing=not timed)
 
     def record(self, event: Event, stream: Stream = None) -> None:
-        """See `Runtime.record`."""
         event.record(cupy.cuda.get_current_stream() if stream is None else stream)
 
     def wait(self, event: Event, stream: Stream = None) -> None:
-        """See `Runtime.wait`."""
         (cupy.cuda.get_current_stream() if stream is None else stream).wait_event(event)
 
     def seconds(self, start: Event, end: Event) -> float:
-        """See `Runtime.seconds`."""
         return float(cupy.cuda.get_elapsed_time(start, end)) * 1e-3
 
     # Launching ----------------------------------------------------------------------------------
 
     def load(self, texts: Sequence[KernelText]) -> list[Kernel]:
-        """See `Runtime.load`."""
         made = compile_all([t.text for t in texts], self.gpu.architecture)
         for text, code in zip(texts, made, strict=True):
             check(self.gpu, text.title, text.threads, text.shared, code)
@@ -129,11 +113,9 @@ class CupyRuntime:
         return [kernel(code, t.threads, t.shared, t.title) for t, code in zip(texts, made, strict=True)]
 
     def prepare(self, kernel: Kernel, blocks: int, arguments: Sequence[Array | int]) -> Launch:
-        """See `Runtime.prepare`."""
         return kernel.prepared(blocks, arguments)
 
     def capture(self, launches: Sequence[Launch]) -> Launch:
-        """See `Runtime.capture`."""
         stream = self.stream()
         with stream:
             stream.begin_capture()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 
 from minicnn.backends._gpu.region_layout import Layout, RowRegion
 from minicnn.backends._gpu.tiling import Geometry, Tile
@@ -47,22 +46,20 @@ def _reduction(node: Node) -> tuple[str, tuple[str | int, ...]]:
     return "", ("Largest" if node.attrs.get("join") == "max" else "Plus",)
 
 
-_FIXED: Mapping[str, Callable[[Node], tuple[str, tuple[str | int, ...]]]] = MappingProxyType(
-    {
-        "conv2d": _convolution,
-        "conv2d_input_gradient": _convolution,
-        "conv2d_weight_gradient_partial_sums": _weight_gradient,
-        "depthwise_conv2d_weight_gradient_partial_sums": _reduction,
-        "matmul": _product,
-        "matmul_partial_sums": _product,
-        "reduce_partial_sums": _reduction,
-    }
-)
+_FIXED: Mapping[str, Callable[[Node], tuple[str, tuple[str | int, ...]]]] = {
+    "conv2d": _convolution,
+    "conv2d_input_gradient": _convolution,
+    "conv2d_weight_gradient_partial_sums": _weight_gradient,
+    "depthwise_conv2d_weight_gradient_partial_sums": _reduction,
+    "matmul": _product,
+    "matmul_partial_sums": _product,
+    "reduce_partial_sums": _reduction,
+}
 
 
 def rows_type(region: RowRegion, what: str) -> str:
     """How the types of the product with rows in memory begin, with which a region begins: with rows of bytes or not."""
-    stored = region.product.rows.dtype if region.product is not None else ""
+    stored = region.product.stored.dtype if region.product is not None else ""
     return f"{'Byte' if stored == 'uint8' else 'Float'}{what}"
 
 

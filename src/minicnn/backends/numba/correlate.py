@@ -132,11 +132,11 @@ def correlate(
     with out.pieces(pieces(_tiles(o) if o.single else max(row.count for row in rows))):
         out(f"xb = x + block * {x_block}", f"yb = y + block * {y_block}")
         for i, row in enumerate(rows):
-            r = _numbers(out, f"r{i}_", row)
+            r = _numbers(out, f"r{i}", row)
             with out.block(f"for r in {'range(1)' if o.single else out.rounds(r['count'])}:"):
                 out(f"yr = yb + ({r['start']} + r * {r['out_step']}) * {y_row}")
                 for j, column in enumerate(columns):
-                    _columns(out, row, column, r, _numbers(out, f"c{j}_", column), o)
+                    _columns(out, row, column, r, _numbers(out, f"c{j}", column), o)
     extra = [*(["bias"] if o.bias else []), *(["mask"] if o.finish == "mask" else [])]
     return out.source(name, "x", "w", *extra, "y")
 
@@ -146,10 +146,14 @@ def _tiles(o: Operands) -> int:
     return -(-o.filters // even_tile(o.filters, 2 * FILTERS))
 
 
+def line_numbers(out: Lines, prefix: str, line: Line, **more: int) -> dict[str, str]:
+    """How the code writes the numbers of a geometry, by their names."""
+    return {name: out.number(f"{prefix}_{name}", value) for name, value in (vars(line) | more).items()}
+
+
 def _numbers(out: Lines, prefix: str, line: Line) -> dict[str, str]:
-    made = {name: out.number(prefix + name, value) for name, value in vars(line).items()}
     low, high = line.inside
-    return made | {"low": out.number(prefix + "low", low), "high": out.number(prefix + "high", high)}
+    return line_numbers(out, prefix, line, low=low, high=high)
 
 
 def _columns(out: Lines, row: Line, column: Line, r: dict[str, str], c: dict[str, str], o: Operands) -> None:

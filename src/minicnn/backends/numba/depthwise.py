@@ -6,16 +6,12 @@ so memory bounds the speed, not the multiply-adds.
 
 from __future__ import annotations
 
-from minicnn.backends.numba.correlate import Line
+from minicnn.backends.numba.correlate import Line, line_numbers
 from minicnn.backends.numba.kernel import Lines, Source, even_tile
 from minicnn.backends.numba.vector import BYTES
 from minicnn.backends.numba.weights import lanes_apart, part_bytes
 
 CHANNELS = 8
-
-
-def _numbers(out: Lines, prefix: str, line: Line) -> dict[str, str]:
-    return {name: out.number(f"{prefix}_{name}", value) for name, value in vars(line).items()}
 
 
 def depthwise(name: str, rows: list[Line], columns: list[Line], *, channels: int, multiplier: int, kernel_width: int,
@@ -41,9 +37,9 @@ def depthwise(name: str, rows: list[Line], columns: list[Line], *, channels: int
     out_h, out_w, kw = out.all_numbers(out_h=out_size[0], out_w=out_size[1], kernel_width=kernel_width)
     with out.pieces(pieces):
         for i, row in enumerate(rows):
-            r = _numbers(out, f"r{i}", row)
+            r = line_numbers(out, f"r{i}", row)
             for j, column in enumerate(columns):
-                t = _numbers(out, f"c{j}", column)
+                t = line_numbers(out, f"c{j}", column)
                 with (
                     out.block(f"for r in {out.rounds(r['count'])}:"),
                     out.block(f"for t in range({t['count']}):"),
@@ -84,7 +80,7 @@ def weight_gradient(row: Line, column: Line, *, channels: int, multiplier: int, 
     width, apart = even_tile(channels, CHANNELS), lanes_apart(size)
     c, m, p, b = out.all_numbers(channels=channels, multiplier=multiplier, parts_=parts, blocks=blocks)
     nbytes = out.number("part_bytes", part_bytes(size))
-    r, t = _numbers(out, "r", row), _numbers(out, "c", column)
+    r, t = line_numbers(out, "r", row), line_numbers(out, "c", column)
     step = BYTES if apart else 4
     with out.block("for part in range(start, stop):"):
         out(f"sums = parts + part * {nbytes}")

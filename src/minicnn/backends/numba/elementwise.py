@@ -1,92 +1,33 @@
-"""Elementwise kernels, one for each group of nodes: values pass from operation to operation in registers.
-
-In registers bool and uint8 are floats, and int32 is itself in the same 16 lanes.
-"""
+"""Elementwise kernels, one for each group of nodes: values pass from operation to operation in registers."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
+from minicnn.backends._gpu.elements import ELEMENTS
 from minicnn.backends._strides import collapse, row_major
 from minicnn.backends.numba.kernel import Lines, Source
+from minicnn.backends.numba.printer import Vectors
 from minicnn.backends.numba.vector import BYTES, LANES
+from minicnn.ops import REGISTRY
+from minicnn.program.graph import Spec
 
 CHUNK = 64  # vectors of an item of a plain kernel
 
 
-def splat(value: float) -> str:
-    """A number in all lanes."""
-    return f"splat(float32({float(value)!r}))"
-
-
-_ZERO, _ONE = splat(0), splat(1)
-
-
-def _where(mask: str, a: str = _ONE, b: str = _ZERO) -> str:
-    return f"vselect({mask}, {a}, {b})"
-
-
-def _gelu(x: str, approximate: bool) -> str:
-    if approximate:
-        cube = f"vmul({x}, vmul({x}, {x}))"
-        inner = f"vmul({splat(math.sqrt(2 / math.pi))}, vfma({splat(0.044715)}, {cube}, {x}))"
-        return f"vmul(vmul({splat(0.5)}, {x}), vadd({_ONE}, vtanh({inner})))"
-    return f"vmul(vmul({splat(0.5)}, {x}), vadd({_ONE}, verf(vmul({x}, {splat(math.sqrt(0.5))}))))"
-
-
-def _test(function: str) -> Callable[..., str]:
-    return lambda a, b: _where(f"{function}({a}, {b})")
-
-
-_UNARY = ("abs", "sqrt", "exp", "expm1", "log", "log1p", "tanh", "sigmoid", "erf")
-_BINARY = {
-    "add": "vadd", "subtract": "vsub", "multiply": "vmul", "divide": "vdiv", "power": "vpow", "maximum": "vmax",
-    "minimum": "vmin",
-}  # fmt: skip
-_TESTS = {"greater": "gt", "greater_equal": "ge", "less": "lt", "less_equal": "le", "equal": "eq"}
-
-# Code of each operation on float vectors; bool is 0 or 1.
-OPERATIONS: dict[str, Callable[..., str]] = {
-    **{name: f"v{name}({{}})".format for name in _UNARY},
-    **{name: f"{function}({{}}, {{}})".format for name, function in _BINARY.items()},
-    "negative": lambda x: f"vsub({splat(-0.0)}, {x})",
-    "sign": lambda x: _where(f"vgt({x}, {_ZERO})", _ONE, _where(f"vlt({x}, {_ZERO})", splat(-1), x)),
-    "square": "vmul({0}, {0})".format,
-    "silu": "vmul({0}, vsigmoid({0}))".format,
-    "gelu": _gelu,
-    "relu": f"vmax({{}}, {_ZERO})".format,
-    "relu6": f"vmin(vmax({{}}, {_ZERO}), {splat(6)})".format,
-    "leaky_relu": lambda x, negative_slope: _where(f"vgt({x}, {_ZERO})", x, f"vmul({x}, {splat(negative_slope)})"),
-    "elu": lambda x, alpha: _where(f"vgt({x}, {_ZERO})", x, f"vmul(vexpm1({x}), {splat(alpha)})"),
-    "relu_gradient": lambda dy, y: _where(f"vgt({y}, {_ZERO})", dy),
-    **{name: _test(f"v{test}") for name, test in _TESTS.items()},
-    "where": lambda c, a, b: _where(f"vgt({c}, {_ZERO})", a, b),
-    "broadcast_to": lambda x, shape: str(x),
-    "reshape": lambda x, shape: str(x),
-}
-
-# The same for int32.
-_INTEGER: dict[str, Callable[..., str]] = {
-    "add": "iadd({}, {})".format,
-    "subtract": "isub({}, {})".format,
-    "multiply": "imul({}, {})".format,
-    **{name: _test(f"i{test}") for name, test in _TESTS.items()},
-    "broadcast_to": lambda x, shape: str(x),
-}
+_INTEGERS = frozenset(
+    ("add", "subtract", "multiply", "greater", "greater_equal", "less", "less_equal", "equal", "broadcast_to")
+)
+# What there is code for, beside casts and updates.
+_NAMES = (name for name, op in REGISTRY.items() if op.elementwise and name in ELEMENTS)
+OPERATIONS = {name for name in _NAMES if name != "cast" and not name.endswith("_update")} | {"broadcast_to", "reshape"}
 
 _AS_FLOAT = ("float32", "bool", "uint8")  # what is a float in a register
 DTYPES = (*_AS_FLOAT, "int32")
-
-
-def _cast(x: str, source: str, target: str) -> str:
-    if target == "bool":
-        return _where(f"ieq({x}, isplat(int32(0)))" if source == "int32" else f"veq({x}, {_ZERO})", _ZERO, _ONE)
-    if source == "int32":
-        return f"int_to_float({x})" if target == "float32" else x
-    return f"float_to_int({x})" if target == "int32" else x
 
 
 def supported(name: str, inputs: Sequence[str], result: str) -> bool:
@@ -96,16 +37,16 @@ def supported(name: str, inputs: Sequence[str], result: str) -> bool:
     if name == "cast":
         return (inputs[0], result) not in (("int32", "uint8"), ("float32", "uint8"))
     if "int32" in inputs:
-        return name in _INTEGER and set(inputs) == {"int32"}
+        return name in _INTEGERS and set(inputs) == {"int32"}
     arithmetic = result in ("float32", "bool") and "uint8" not in inputs
     return name in OPERATIONS and arithmetic
 
 
-def code(name: str, arguments: Sequence[str], dtypes: Sequence[str], attrs: Mapping[str, Any]) -> str:
-    """Code of an operation on registers."""
-    if name == "cast":
-        return _cast(arguments[0], dtypes[0], attrs["dtype"])
-    return (_INTEGER if "int32" in dtypes else OPERATIONS)[name](*arguments, **attrs)
+def code(name: str, registers: Sequence[str], dtypes: Sequence[str], attrs: Mapping[str, Any]) -> str:
+    """Code of an operation on registers, whose inputs have those dtypes."""
+    specs = [Spec((), d) for d in (*dtypes, attrs.get("dtype", "float32"))]
+    node: Any = SimpleNamespace(inputs=specs[:-1], outputs=specs[-1:], attrs=attrs)
+    return Vectors(registers, dtypes).text(ELEMENTS[name](node, 0))
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from minicnn.backends.numba.correlate import Line
 from minicnn.backends.numba.kernel import Lines, Source, even_tile
 from minicnn.backends.numba.panels import SCRATCH
 from minicnn.backends.numba.vector import BYTES, LANES
-from minicnn.backends.numba.weights import lanes_apart
+from minicnn.backends.numba.weights import Gradient, lanes_apart
 
 ROWS = 24  # accumulators
 
@@ -23,34 +22,8 @@ _PLACE = "(((block - block0) * strip_rows + {r} - r0) * strip_columns + {t} - t0
 
 
 @dataclass(frozen=True)
-class Shape:
-    """Sizes of a weight gradient.
-
-    Attributes:
-        row: Forward geometry along the rows.
-        column: The same along the columns.
-        channels: C of one group.
-        filters: F of one group.
-        groups: Groups of channels that do not see each other.
-        samples: N.
-    """
-
-    row: Line
-    column: Line
-    channels: int
-    filters: int
-    groups: int
-    samples: int
-
-    @property
-    def size(self) -> int:
-        """Number of weights."""
-        return self.row.taps * self.column.taps * self.channels * self.filters * self.groups
-
-    @property
-    def blocks(self) -> int:
-        """Number of blocks of 16 samples."""
-        return -(-self.samples // LANES)
+class Shape(Gradient):
+    """Sizes of a weight gradient, and of its panels."""
 
     @property
     def vectors(self) -> int:

@@ -151,7 +151,7 @@ def _strides(shape: tuple[int, ...], result: tuple[int, ...]) -> tuple[int, ...]
     return tuple(s if n == m else 0 for s, n, m in zip(row_major(shape), shape, result, strict=True))
 
 
-def chain(to: Lowering, node: Node) -> str | None:
+def chain(to: Lowering, node: Node) -> None:
     """Lower a group of elementwise nodes, or one of them."""
     count = len(node.inputs)
     if node.op.name == "fused":
@@ -162,14 +162,13 @@ def chain(to: Lowering, node: Node) -> str | None:
         steps, outputs = ((node.op.name, tuple(range(count)), node.attrs),), (count,)
         dtypes = (*(v.dtype for v in node.inputs), node.outputs[0].dtype)
         if node.op.name not in _NAMES or not elementwise.supported(node.op.name, dtypes[:-1], dtypes[-1]):
-            return f"no kernel for {node.op.name} of {', '.join(dtypes[:-1])}"
+            to.refuse(f"no kernel for {node.op.name} of {', '.join(dtypes[:-1])}")
     result = node.outputs[0]
     blocked = to.is_blocked(result)
     operands = _operands(to, node, blocked)
     if operands is None:  # one of them cannot be read next to blocked ones
         blocked, operands = False, _operands(to, node, False)
     run(to, node, Group(steps, outputs, dtypes), operands or [], blocked)
-    return None
 
 
 def _operands(to: Lowering, node: Node, blocked: bool) -> list[Operand] | None:

@@ -28,8 +28,11 @@ def _lines(node: Node, x: Value, kernel: tuple[int, int]) -> tuple[Line, Line]:
     return rows, columns
 
 
-def _gradient_lines(node: Node, w: Value, dy: Value, dx: Value) -> list[list[Line]]:
-    a = node.attrs
+def _all_lines(node: Node) -> list[list[Line]]:
+    """Geometries along rows and columns of a convolution, or of its input gradient."""
+    (dy, w), dx, a = node.inputs, node.outputs[0], node.attrs
+    if not node.op.name.endswith("gradient"):
+        return [[line] for line in _lines(node, dy, (w.shape[0], w.shape[1]))]
     return [
         gradient_lines(
             dx.shape[1 + i], w.shape[i], a["strides"][i], a["dilation"][i], a["padding"][i][0], dy.shape[1 + i]
@@ -62,23 +65,24 @@ def _ends(to: Lowering, ending: Ending) -> list[Key]:
     return bias + ([] if ending.mask is None else [to.need(ending.mask, BLOCKED)])
 
 
-def _conv2d(to: Lowering, node: Node, ending: Ending = _NOTHING) -> str | None:
-    if to.convolution == "unrolled":
-        to.unrolled(node)
-        return None
-    x, w = node.inputs
-    y, groups = node.outputs[0], node.attrs["groups"]
-    row, column = _lines(node, x, (w.shape[0], w.shape[1]))
-    if winograd.chosen(to.convolution, row, column, w.shape[2], w.shape[3], groups, blocks_of(x), to.threads):
-        _winograd(to, node, x, to.need(w, PLAIN), w.shape[2:], (row, column), ending)
-        return None
+def _conv2d(to: Lowering, node: Node, ending: Ending = _NOTHING) -> None:
+    """A convolution, or its input gradient: that of dy with the weights turned around."""
+    (x, w), y, groups = node.inputs, node.outputs[0], node.attrs["groups"]
+    kh, kw, channels, filters = w.shape
+    rows, columns = _all_lines(node)
+    back, lines = node.op.name.endswith("gradient"), (rows[0], columns[0])
+    sizes = (filters, channels) if back else (channels, filters)
+    if winograd.chosen(to.convolution, *lines, *sizes, groups, blocks_of(x), to.threads):
+        key = _transposed(to, node, w, 9, channels, filters, 1) if back else to.need(w, PLAIN)
+        _winograd(to, node, x, key, sizes, lines, ending)
+        return
     operands = Operands(
-        x.shape[2], y.shape[1], y.shape[2], w.shape[2], w.shape[3] // groups, w.shape[1], groups,
-        ending.bias is not None, finish=ending.finish,
+        x.shape[2], y.shape[1], y.shape[2], sizes[0] // groups if back else channels,
+        channels if back else filters // groups, kw, groups, ending.bias is not None, back, ending.finish,
     )  # fmt: skip
-    source = correlate("conv2d", [row], [column], operands, partial(to.pieces, y))
-    to.add(node, source, [to.need(x, BLOCKED), to.need(w, PLAIN), *_ends(to, ending)], [to.buffer(y, BLOCKED)])
-    return None
+    source = correlate(node.op.name, rows, columns, operands, partial(to.pieces, y))
+    key = _transposed(to, node, w, kh * kw, channels, filters // groups, groups) if back else to.need(w, PLAIN)
+    to.add(node, source, [to.need(x, BLOCKED), key, *_ends(to, ending)], [to.buffer(y, BLOCKED)])
 
 
 def _winograd(
@@ -97,7 +101,7 @@ def _winograd(
     to.add(node, source, reads, [parts, to.buffer(y, BLOCKED)], to.threads)
 
 
-def product(to: Lowering, node: Node) -> str | None:
+def product(to: Lowering, node: Node) -> None:
     """Lower a product with what follows it; see `grouping`."""
     steps = node.attrs["body"].steps
     first, ending = steps[0], Ending()
@@ -111,12 +115,10 @@ def product(to: Lowering, node: Node) -> str | None:
             ending = replace(ending, finish=step.op.name)
     inputs = tuple(node.inputs[i] for i in first.inputs)
     inner = Node(first.op, inputs, node.outputs, first.attrs, node.scope, node.phase)
-    rule = {"conv2d": _conv2d, "matmul": _matmul, "conv2d_input_gradient": _conv2d_input_gradient}[first.op.name]
-    reason = rule(to, inner, ending)
+    (_matmul if first.op.name == "matmul" else _conv2d)(to, inner, ending)
     to.how[id(node)] = " + ".join(
         [to.how.pop(id(inner)), *("bias" if s.op.name == "add" else s.op.name for s in steps[1:])]
     )
-    return reason
 
 
 def _transposed(to: Lowering, node: Node, w: Value, taps: int, channels: int, filters: int, groups: int) -> Key:
@@ -127,39 +129,11 @@ def _transposed(to: Lowering, node: Node, w: Value, taps: int, channels: int, fi
     return key
 
 
-def _conv2d_input_gradient(to: Lowering, node: Node, ending: Ending = _NOTHING) -> str | None:
-    if to.convolution == "unrolled":
-        to.unrolled(node)
-        return None
-    dy, w = node.inputs
-    dx, groups = node.outputs[0], node.attrs["groups"]
-    rows, columns = _gradient_lines(node, w, dy, dx)
-    kh, kw, channels, filters = w.shape
-    lines = (rows[0], columns[0])
-    if winograd.chosen(to.convolution, *lines, filters, channels, groups, blocks_of(dy), to.threads):
-        turned = _transposed(to, node, w, 9, channels, filters, 1)
-        _winograd(to, node, dy, turned, (filters, channels), lines, ending)
-        return None
-    operands = Operands(
-        dy.shape[2], dx.shape[1], dx.shape[2], filters // groups, channels, kw, groups, flipped=True,
-        finish=ending.finish,
-    )  # fmt: skip
-    source = correlate("conv2d_input_gradient", rows, columns, operands, partial(to.pieces, dx))
-    weights_key = _transposed(to, node, w, kh * kw, channels, filters // groups, groups)
-    reads = [to.need(dy, BLOCKED), weights_key, *_ends(to, ending)]
-    to.add(node, source, reads, [to.buffer(dx, BLOCKED)])
-    return None
-
-
-def _conv2d_weight_gradient(to: Lowering, node: Node) -> str | None:
-    if to.convolution == "unrolled":
-        to.unrolled(node)
-        return None
+def _conv2d_weight_gradient(to: Lowering, node: Node) -> None:
     dy, x = node.inputs
     groups = node.attrs["groups"]
     row, column = _lines(node, x, node.attrs["kernel"])
     _weight_sum(to, node, dy, x, row, column, x.shape[3] // groups, dy.shape[3], groups)
-    return None
 
 
 def _weight_sum(
@@ -169,9 +143,7 @@ def _weight_sum(
     shape = filter_lanes.Shape(row, column, channels, filters // groups, groups, x.shape[0])
     if not filter_lanes.worth_it(shape):
         parts = to.parts(node, "parts", dw.size)
-        source = weights.weight_gradient(
-            row, column, channels=channels, filters=filters, groups=groups, parts=to.threads, blocks=blocks_of(x)
-        )
+        source = weights.weight_gradient(shape, to.threads)
         to.add(node, source, [to.clean(dy), to.clean(x)], [parts], to.threads)
         to.join(node, to.buffer(dw, PLAIN), dw.size, parts)
         return
@@ -186,7 +158,7 @@ def _weight_sum(
     to.tasks.append(Task(node, [parts], [to.buffer(dw, PLAIN)], source, -(-dw.size // weights.CHUNK)))
 
 
-def _matmul(to: Lowering, node: Node, ending: Ending = _NOTHING) -> str | None:
+def _matmul(to: Lowering, node: Node, ending: Ending = _NOTHING) -> None:
     a, b = node.inputs
     y = node.outputs[0]
     rows = to.rows(a)
@@ -197,7 +169,7 @@ def _matmul(to: Lowering, node: Node, ending: Ending = _NOTHING) -> str | None:
         and row_products.worth_it(a.shape[1], y.shape[-1])
     ):
         (_row_gradient if node.attrs["transpose_a"] else _row_product)(to, node, rows, ending)
-        return None
+        return
     if node.attrs["transpose_a"]:
         if few_samples.weight_gradient_worth_it(b.shape[0], b.shape[1], to.threads):
             source = few_samples.weight_gradient(b.shape[0], a.shape[1], b.shape[1])
@@ -205,13 +177,13 @@ def _matmul(to: Lowering, node: Node, ending: Ending = _NOTHING) -> str | None:
             to.add(node, source, reads, [to.buffer(y, PLAIN)], few_samples.items(a.shape[1]))
         else:
             _weight_sum(to, node, b, a, _POINT, _POINT, a.shape[1], b.shape[1])
-        return None
+        return
     plain = ending.bias is None and ending.finish in ("", "mask")
     if node.attrs["transpose_b"] and plain and few_samples.input_gradient_worth_it(a.shape[0], a.shape[1]):
         source = few_samples.input_gradient(y.shape[0], y.shape[1], a.shape[1], masked=ending.mask is not None)
         reads = [to.need(a, PLAIN), to.need(b, PLAIN), *_ends(to, ending)]
         to.add(node, source, reads, [to.buffer(y, BLOCKED)], few_samples.items(y.shape[1]))
-        return None
+        return
     flipped = bool(node.attrs["transpose_b"])
     operands = Operands(
         1, 1, 1, a.shape[1], y.shape[1], 1, bias=ending.bias is not None, flipped=flipped, finish=ending.finish
@@ -219,7 +191,6 @@ def _matmul(to: Lowering, node: Node, ending: Ending = _NOTHING) -> str | None:
     source = correlate("matmul", [_POINT], [_POINT], operands, partial(to.pieces, y))
     key = _transposed(to, node, b, 1, b.shape[0], b.shape[1], 1) if flipped else to.need(b, PLAIN)
     to.add(node, source, [to.need(a, BLOCKED), key, *_ends(to, ending)], [to.buffer(y, BLOCKED)])
-    return None
 
 
 def _row_reads(to: Lowering, rows: Rows) -> list[Key]:
@@ -251,22 +222,18 @@ def _row_gradient(to: Lowering, node: Node, rows: Rows, _: Ending) -> None:
     to.tasks.append(Task(node, [parts], [to.buffer(dw, PLAIN)], join, shape.padded // LANES))
 
 
-def _depthwise(to: Lowering, node: Node) -> str | None:
+def _depthwise(to: Lowering, node: Node) -> None:
     x, w = node.inputs
-    y = node.outputs[0]
-    gradient = node.op.name.endswith("gradient")
-    rows, columns = (
-        _gradient_lines(node, w, x, y) if gradient else [[line] for line in _lines(node, x, (w.shape[0], w.shape[1]))]
-    )
+    y, (rows, columns) = node.outputs[0], _all_lines(node)
     source = depthwise.depthwise(
         node.op.name, rows, columns, channels=w.shape[2], multiplier=w.shape[3], kernel_width=w.shape[1],
-        out_size=(y.shape[1], y.shape[2]), gradient=gradient, pieces=to.pieces(y, max(row.count for row in rows)),
+        out_size=(y.shape[1], y.shape[2]), gradient=node.op.name.endswith("gradient"),
+        pieces=to.pieces(y, max(row.count for row in rows)),
     )  # fmt: skip
     to.add(node, source, [to.need(x, BLOCKED), to.need(w, PLAIN)], [to.buffer(y, BLOCKED)])
-    return None
 
 
-def _depthwise_weight_gradient(to: Lowering, node: Node) -> str | None:
+def _depthwise_weight_gradient(to: Lowering, node: Node) -> None:
     dy, x = node.inputs
     dw = node.outputs[0]
     row, column = _lines(node, x, node.attrs["kernel"])
@@ -276,10 +243,9 @@ def _depthwise_weight_gradient(to: Lowering, node: Node) -> str | None:
     )
     to.add(node, source, [to.clean(dy), to.clean(x)], [parts], to.threads)
     to.join(node, to.buffer(dw, PLAIN), dw.size, parts)
-    return None
 
 
-def _pool(to: Lowering, node: Node, *, rectified: bool = False) -> str | None:
+def _pool(to: Lowering, node: Node, *, rectified: bool = False) -> None:
     gradient = node.op.name.endswith("gradient")
     image = node.outputs[0] if gradient else node.inputs[0]
     row, column = _lines(node, image, node.attrs["kernel"])
@@ -291,10 +257,9 @@ def _pool(to: Lowering, node: Node, *, rectified: bool = False) -> str | None:
         average = pooling.average_pool_gradient if gradient else pooling.average_pool
         source = average(row, column, **sizes, count_padding=node.attrs["count_padding"])
     to.add(node, source, [to.need(v, BLOCKED) for v in node.inputs], [to.buffer(node.outputs[0], BLOCKED)])
-    return None
 
 
-def pool_and_relu(to: Lowering, node: Node) -> str | None:
+def pool_and_relu(to: Lowering, node: Node) -> None:
     """Lower max-pooling and the relu that follows, or the gradients of both: dx from dy, relu's result and x."""
     steps = node.attrs["body"].steps
     step = next(s for s in steps if s.op.name != "relu" and s.op.name != "relu_gradient")
@@ -304,14 +269,13 @@ def pool_and_relu(to: Lowering, node: Node) -> str | None:
         dy, positive = (node.inputs[i] for i in steps[0].inputs)
         inputs = (dy, node.inputs[step.inputs[1]], positive)
     inner = Node(step.op, inputs, node.outputs, step.attrs, node.scope, node.phase)
-    reason = _pool(to, inner, rectified=True)
+    _pool(to, inner, rectified=True)
     to.how[id(node)] = " + ".join(s.op.name for s in steps)
-    return reason
 
 
 IMAGE_RULES: dict[str, Rule] = {
     "conv2d": _conv2d,
-    "conv2d_input_gradient": _conv2d_input_gradient,
+    "conv2d_input_gradient": _conv2d,
     "conv2d_weight_gradient": _conv2d_weight_gradient,
     "matmul": _matmul,
     "depthwise_conv2d": _depthwise,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import operator
 import threading
 from collections.abc import Callable
 from functools import cache
@@ -166,33 +167,23 @@ def _atomic_add(_: str, pointer: Any, value: int, __: str) -> int:
 
 
 _INSTRUCTIONS: dict[str, Callable[..., Any]] = {
-    "add": lambda x, y: x + y,
-    "sub": lambda x, y: x - y,
-    "mul": lambda x, y: x * y,
-    "fadd": lambda x, y: x + y,
-    "fsub": lambda x, y: x - y,
-    "fmul": lambda x, y: x * y,
-    "fdiv": lambda x, y: x / y,
-    "shl": lambda x, y: x << y,
-    "ashr": lambda x, y: x >> y,
-    "and_": lambda x, y: x & y,
-    "or_": lambda x, y: x | y,
-    "not_": lambda x: ~x,
+    **dict.fromkeys(("add", "fadd"), operator.add),
+    **dict.fromkeys(("sub", "fsub"), operator.sub),
+    **dict.fromkeys(("mul", "fmul"), operator.mul),
+    "fdiv": operator.truediv,
+    "shl": operator.lshift,
+    "ashr": operator.rshift,
+    "and_": operator.and_,
+    "or_": operator.or_,
+    "not_": operator.invert,
     "icmp_signed": lambda sign, x, y: _COMPARE[sign](x, y),
     "fcmp_ordered": _ordered,
     "fcmp_unordered": lambda _, x, y: np.isnan(x) | np.isnan(y),
     "select": lambda which, x, y: np.where(which, x, y) if np.ndim(which) else (x if which else y),
     "bitcast": _bitcast,
-    "trunc": _convert,
-    "fptosi": _convert,
-    "sitofp": _convert,
-    "uitofp": _convert,
-    "fpext": _convert,
-    "fptrunc": _convert,
-    "insert_element": _with,
-    "insert_value": _with,
-    "extract_element": lambda x, place: x[place],
-    "extract_value": lambda x, place: x[place],
+    **dict.fromkeys(("trunc", "fptosi", "sitofp", "uitofp", "fpext", "fptrunc"), _convert),
+    **dict.fromkeys(("insert_element", "insert_value"), _with),
+    **dict.fromkeys(("extract_element", "extract_value"), operator.getitem),
     "shuffle_vector": lambda x, y, places: np.concatenate([x, y])[places],
     "inttoptr": lambda address, pointer: (address, pointer.pointee),
     "load": lambda pointer: _load(*pointer),

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 from minicnn.backends.numba import movement, weights
 from minicnn.backends.numba.kernel import Source
 from minicnn.backends.numba.vector import BYTES, LANES
+from minicnn.ops.checks import normalize_axes
 from minicnn.program.graph import ITEMSIZE, Node, Program, Value
 
 PLAIN, BLOCKED = "plain", "blocked"
@@ -56,7 +58,11 @@ class Rows:
     scale: float = 1.0
 
 
-Rule = Callable[["Lowering", Node], "str | None"]
+class NoKernelError(Exception):
+    """Why a node runs its reference."""
+
+
+Rule = Callable[["Lowering", Node], None]  # adds what computes a node, or refuses it
 
 
 class Lowering:
@@ -97,9 +103,14 @@ class Lowering:
     def run(self, rules: Mapping[str, Rule]) -> Lowering:
         """Lower all nodes, by the names of their primitives."""
         for node in self.program.nodes:
-            rule = rules.get(node.op.name)
-            reason = "no kernel yet" if rule is None else self._reason(node) or rule(self, node)
-            if reason:
+            try:
+                if node.op.name not in rules:
+                    self.refuse("no kernel yet")
+                for value in (*node.inputs, *node.outputs):
+                    if value.dtype not in _DTYPES:
+                        self.refuse(f"kernels are for {', '.join(_DTYPES)}, not {value.dtype}")
+                rules[node.op.name](self, node)
+            except NoKernelError as reason:
                 self._reference(node, str(reason))
         for value in self.program.results:
             self.need(value, PLAIN)
@@ -123,11 +134,9 @@ class Lowering:
         """Whether a value has the blocked form: one entry a sample, of floats or bools."""
         return id(value) in self.carries and value.ndim > 1 and value.dtype in ("float32", "bool")
 
-    def _reason(self, node: Node) -> str | None:
-        for value in (*node.inputs, *node.outputs):
-            if value.dtype not in _DTYPES:
-                return f"kernels are for {', '.join(_DTYPES)}, not {value.dtype}"
-        return None
+    def refuse(self, reason: str) -> NoReturn:
+        """Have a node's reference run, before anything was added for it."""
+        raise NoKernelError(reason)
 
     # Buffers ------------------------------------------------------------------------------------
 
@@ -272,9 +281,8 @@ def _joins_samples(node: Node) -> bool:
     if node.op.name == "matmul":
         return bool(node.attrs["transpose_a"])
     if node.op.name in ("sum", "mean", "max", "argmax"):
-        axes = node.attrs["axis"] if node.op.name == "argmax" else node.attrs["axes"]
-        ndim = node.inputs[0].ndim
-        return axes is None or 0 in (a % ndim for a in ((axes,) if isinstance(axes, int) else axes))
+        axes = node.attrs["axis" if node.op.name == "argmax" else "axes"]
+        return 0 in normalize_axes(node.op.name, axes, node.inputs[0].ndim)
     if node.op.name == "permute":
         return node.attrs["axes"][0] != 0
     if node.op.name == "reshape":

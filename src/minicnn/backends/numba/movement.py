@@ -105,15 +105,6 @@ def copy(shape: Sequence[int], source: Sequence[int], target: Sequence[int], fir
     return out.source("copy", "x", "y")
 
 
-def fill(*, elements: int, value: float) -> Source:
-    """One value everywhere in a blocked array; one item a block."""
-    out = Lines()
-    size = out.number("elements", elements)
-    with out.block("for block in range(start, stop):"), out.block(f"for e in range({size}):"):
-        out(f"vstore(y + (block * {size} + e) * {BYTES}, splat(float32({value!r})))")
-    return out.source("fill", "y")
-
-
 def one_hot(*, classes: int, labels: str, dtype: str) -> Source:
     """1 at each label along K of a plain array (.., K), 0 elsewhere; one item a label."""
     out = Lines()

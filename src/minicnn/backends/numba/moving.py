@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from minicnn.backends._strides import collapse, row_major
-from minicnn.backends.numba import elementwise, movement
+from minicnn.backends.numba import movement
 from minicnn.backends.numba.elementwise import Group, Operand
+from minicnn.backends.numba.grouping import run
 from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Key, Lowering, Rule, blocks_of
 from minicnn.backends.numba.vector import BYTES
 from minicnn.program.graph import ITEMSIZE, Node, Value
@@ -34,15 +34,14 @@ def _copy(to: Lowering, node: Node, value: Value, key: Key, form: str, shape: Se
     to.add(node, made, [to.need(value, form)], [key], box[0][0], name=node.op.name.rstrip("_"))
 
 
-def _permute(to: Lowering, node: Node) -> str | None:
+def _permute(to: Lowering, node: Node) -> None:
     x, y, axes = node.inputs[0], node.outputs[0], node.attrs["axes"]
     form = _form(to, node, along=None if not axes or axes[0] == 0 else 0)
     source, shape = row_major(_sizes(x, form)), _sizes(y, form)
     _copy(to, node, x, to.buffer(y, form), form, shape, [source[a] for a in axes], row_major(shape))
-    return None
 
 
-def _concat(to: Lowering, node: Node) -> str | None:
+def _concat(to: Lowering, node: Node) -> None:
     y = node.outputs[0]
     axis = node.attrs["axis"] % y.ndim
     form = _form(to, node, along=axis)
@@ -51,38 +50,31 @@ def _concat(to: Lowering, node: Node) -> str | None:
         shape = _sizes(value, form)
         _copy(to, node, value, key, form, shape, row_major(shape), target, (0, start * target[axis]))
         start += value.shape[axis]
-    return None
 
 
-def _slice(to: Lowering, node: Node) -> str | None:
+def _slice(to: Lowering, node: Node) -> None:
     x, y = node.inputs[0], node.outputs[0]
     form = _form(to, node)
     source, shape = row_major(_sizes(x, form)), _sizes(y, form)
     first = _offset([start for start, _ in node.attrs["bounds"]], source)
     _copy(to, node, x, to.buffer(y, form), form, shape, source, row_major(shape), (first, 0))
-    return None
 
 
-def _pad(to: Lowering, node: Node) -> str | None:
+def _pad(to: Lowering, node: Node) -> None:
     x, y, value = node.inputs[0], node.outputs[0], node.attrs["value"]
     form = _form(to, node)
+    group = Group((("broadcast_to", (0,), {"shape": y.shape}),), (1,), (y.dtype, y.dtype))
+    run(to, node, group, [Operand("constant", y.dtype, value=value)], form == BLOCKED)
     key, shape, target = to.buffer(y, form), _sizes(x, form), row_major(_sizes(y, form))
-    if form == BLOCKED:
-        to.add(node, movement.fill(elements=math.prod(y.shape[1:]), value=float(value)), [], [key])
-    else:
-        group = Group((("broadcast_to", (0,), {"shape": y.shape}),), (1,), (y.dtype, y.dtype))
-        source, items = elementwise.plain(group, [Operand("constant", y.dtype, value=value)], y.shape)
-        to.add(node, source, [], [key], items)
     first = _offset([before for before, _ in node.attrs["widths"]], target)
     _copy(to, node, x, key, form, shape, row_major(shape), target, (0, first))
-    return None
 
 
 def _offset(starts: Sequence[int], strides: Sequence[int]) -> int:
     return sum(a * s for a, s in zip(starts, strides, strict=True))
 
 
-def _repeat(to: Lowering, node: Node) -> str | None:
+def _repeat(to: Lowering, node: Node) -> None:
     x, y, times = node.inputs[0], node.outputs[0], node.attrs["repeats"]
     axis = node.attrs["axis"] % x.ndim
     form = _form(to, node, along=axis)
@@ -92,16 +84,14 @@ def _repeat(to: Lowering, node: Node) -> str | None:
     source = (*source[: axis + 1], 0, *source[axis + 1 :])
     target = (*target[:axis], target[axis] * times, target[axis], *target[axis + 1 :])
     _copy(to, node, x, to.buffer(y, form), form, shape, source, target)
-    return None
 
 
-def _one_hot(to: Lowering, node: Node) -> str | None:
+def _one_hot(to: Lowering, node: Node) -> None:
     labels, y = node.inputs[0], node.outputs[0]
     if labels.dtype not in ("int32", "uint8"):
-        return f"kernels take labels in int32 or uint8, not {labels.dtype}"
+        to.refuse(f"kernels take labels in int32 or uint8, not {labels.dtype}")
     source = movement.one_hot(classes=y.shape[-1], labels=labels.dtype, dtype=y.dtype)
     to.add(node, source, [to.need(labels, PLAIN)], [to.buffer(y, PLAIN)], labels.size)
-    return None
 
 
 MOVING_RULES: dict[str, Rule] = {

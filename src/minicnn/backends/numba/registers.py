@@ -23,6 +23,7 @@ from minicnn.backends.numba.vector import (
     LANES,
     _extremum,
     _filled,
+    _fma,
     _load,
     _load_bytes,
     _load_some,
@@ -70,11 +71,6 @@ def _elements(builder: Any, kind: str, address: Any, left: Any = None) -> Any:
     if left is not None:
         return _load_bytes(builder, address, left)
     return builder.uitofp(builder.load(_pointer(builder, address, _BYTES), align=1), _VECTOR)
-
-
-def _fma(builder: Any, x: Any, y: Any, z: Any) -> Any:
-    kind = ir.FunctionType(_VECTOR, [_VECTOR] * 3)
-    return builder.call(cgutils.get_or_insert_function(builder.module, kind, "llvm.fma.v16f32"), [x, y, z])
 
 
 def _looped(builder: Any, sums: list[Any], count: Any, addresses: list[Any], steps: list[Any],
@@ -148,14 +144,18 @@ def operations(rows: int, columns: int) -> dict[str, Any]:
         values = [_broadcast(builder, _plus(builder, b, 4 * c)) for c in range(columns)]
         return joined(builder, [values[c] for _, c, _ in cells])
 
+    def multiplied(builder: Any, sums: list[Any], inputs: list[Any], of: Callable[[int], Any]) -> list[Any]:
+        """The sums, and the inputs of all rows times what `of` gives for each column."""
+        for c in range(columns):
+            value = of(c)
+            for r in range(rows):
+                sums[r * columns + c] = _fma(builder, inputs[r], value, sums[r * columns + c])
+        return sums
+
     def correlate(builder: Any, a: Any, x: Any, w: Any, count: Any, x_step: Any, w_step: Any) -> Any:
         def body(sums: list[Any], at: list[Any]) -> list[Any]:
             inputs = [_load(builder, _at(builder, at[0], x_step, r)) for r in range(rows)]
-            for c in range(columns):
-                weight = _broadcast(builder, _plus(builder, at[1], 4 * c))
-                for r in range(rows):
-                    sums[r * columns + c] = _fma(builder, weight, inputs[r], sums[r * columns + c])
-            return sums
+            return multiplied(builder, sums, inputs, lambda c: _broadcast(builder, _plus(builder, at[1], 4 * c)))
 
         steps = [ir.Constant(_INT, BYTES), w_step]
         return joined(builder, _looped(builder, apart(builder, a), count, [x, w], steps, body))
@@ -163,11 +163,7 @@ def operations(rows: int, columns: int) -> dict[str, Any]:
     def outer(builder: Any, a: Any, x: Any, y: Any, count: Any, x_step: Any, y_step: Any) -> Any:
         def body(sums: list[Any], at: list[Any]) -> list[Any]:
             inputs = [_load(builder, _plus(builder, at[0], r * BYTES)) for r in range(rows)]
-            for c in range(columns):
-                gradient = _load(builder, _plus(builder, at[1], c * BYTES))
-                for r in range(rows):
-                    sums[r * columns + c] = _fma(builder, inputs[r], gradient, sums[r * columns + c])
-            return sums
+            return multiplied(builder, sums, inputs, lambda c: _load(builder, _plus(builder, at[1], c * BYTES)))
 
         return joined(builder, _looped(builder, apart(builder, a), count, [x, y], [x_step, y_step], body))
 
@@ -205,11 +201,7 @@ def operations(rows: int, columns: int) -> dict[str, Any]:
         def emit(builder: Any, a: Any, x: Any, w: Any, count: Any, w_step: Any) -> Any:
             def body(sums: list[Any], at: list[Any], rest: Any = None) -> list[Any]:
                 inputs = [_elements(builder, kind, address, rest) for address in at[:-1]]
-                for c in range(columns):
-                    weights = _load(builder, _at(builder, at[-1], w_step, c))
-                    for r in range(rows):
-                        sums[r * columns + c] = _fma(builder, inputs[r], weights, sums[r * columns + c])
-                return sums
+                return multiplied(builder, sums, inputs, lambda c: _load(builder, _at(builder, at[-1], w_step, c)))
 
             starts = [builder.load(_pointer(builder, _plus(builder, x, 8 * r), _INT)) for r in range(rows)]
             steps = [ir.Constant(_INT, LANES * _SIZE[kind])] * rows + [ir.Constant(_INT, BYTES)]
@@ -235,11 +227,9 @@ def operations(rows: int, columns: int) -> dict[str, Any]:
                     )
                     for r in range(rows)
                 ]  # fmt: skip
-                for c in range(columns):
-                    value = _broadcast(builder, _plus(builder, at[1], c * BYTES))
-                    for r in range(rows):
-                        sums[r * columns + c] = _fma(builder, inputs[r], value, sums[r * columns + c])
-                return sums
+                return multiplied(
+                    builder, sums, inputs, lambda c: _broadcast(builder, _plus(builder, at[1], c * BYTES))
+                )
 
             steps = [ir.Constant(_INT, 8), ir.Constant(_INT, 4)]
             return joined(builder, _looped(builder, apart(builder, a), count, [x, y], steps, body))

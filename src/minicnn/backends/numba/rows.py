@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from minicnn.backends.numba.elementwise import OPERATIONS
+from minicnn.backends.numba.elementwise import code
 from minicnn.backends.numba.kernel import Lines, Source, even_tile
 from minicnn.backends.numba.panels import SCRATCH
 from minicnn.backends.numba.vector import BYTES, LANES
@@ -110,7 +110,8 @@ def forward(shape: Shape, *, bias: bool, finish: str = "") -> Source:
             with out.block(f"for c in range({width}):"):
                 start = "bload(bias + (f + c) * 4)" if bias else "splat(float32(0))"
                 value = f"vfma(sums(panel + c * {BYTES}, {width * BYTES}), splat(float32({shape.scale!r})), {start})"
-                out(f"vstore(y + (block * units + f + c) * {BYTES}, {OPERATIONS[finish](value) if finish else value})")
+                ended = code(finish, [value], ["float32"], {}) if finish else value
+                out(f"vstore(y + (block * units + f + c) * {BYTES}, {ended})")
     names = ("x", *(("index",) if shape.gathered else ()), "w", *(("bias",) if bias else ()), "y")
     return out.source("matmul of rows", *names)
 

@@ -16,14 +16,14 @@ from minicnn.program.graph import ITEMSIZE, Node, Program, Value
 from minicnn.program.layout import channels_last
 from minicnn.program.readers import Readers
 
-_BYTES = ("uint8", "bool")
+_CONVOLUTIONS = ("conv2d", "conv2d_input_gradient", "conv2d_weight_gradient")
 
 
-def _take(to: Lowering, node: Node) -> str | None:
+def _take(to: Lowering, node: Node) -> None:
     x, index = node.inputs
     y = node.outputs[0]
     if index.kind != "input":
-        return "only indices that are checked before the step"
+        to.refuse("only indices that are checked before the step")
     to.indices.append((index, x.shape[0]))
     reader = Readers(to.program).only(y)
     if x.dtype == "uint8" and reader is not None and _casts(reader) and to.is_blocked(reader.outputs[0]):
@@ -34,7 +34,6 @@ def _take(to: Lowering, node: Node) -> str | None:
         nbytes = math.prod(x.shape[1:]) * ITEMSIZE[x.dtype]
         source = movement.gather_rows(nbytes=nbytes)
         to.add(node, source, [to.need(x, PLAIN), to.need(index, PLAIN)], [to.buffer(y, PLAIN)], y.shape[0])
-    return None
 
 
 def _casts(node: Node) -> bool:
@@ -57,12 +56,12 @@ def _enter(to: Lowering, node: Node, x: Value, index: Value | None, scale: float
     to.later(y, Rows(x, index, scale), make)
 
 
-def _cast(to: Lowering, node: Node) -> str | None:
+def _cast(to: Lowering, node: Node) -> None:
     (x,) = node.inputs
     if x.dtype != "uint8" or not to.is_blocked(node.outputs[0]):
-        return chain(to, node)
-    _enter_bytes(to, node, x, 1.0)
-    return None
+        chain(to, node)
+    else:
+        _enter_bytes(to, node, x, 1.0)
 
 
 def _enter_bytes(to: Lowering, node: Node, x: Value, scale: float) -> None:
@@ -73,20 +72,18 @@ def _enter_bytes(to: Lowering, node: Node, x: Value, scale: float) -> None:
         _enter(to, node, x, None, scale)
 
 
-def _fused(to: Lowering, node: Node) -> str | None:
+def _fused(to: Lowering, node: Node) -> None:
     body = node.attrs["body"]
-    if body.name in (PRODUCT, POOL):
-        return (product if body.name == PRODUCT else pool_and_relu)(to, node)
     if body.name == NORMALIZE:
-        return normalize(to, node, body.steps[1].op.name)
-    if body.name == SCALED:
+        normalize(to, node, body.steps[1].op.name)
+    elif body.name == SCALED:
         factor = node.inputs[1].data
         _enter_bytes(to, node, node.inputs[0], 1.0 if factor is None else float(factor.item()))
-        return None
-    return chain(to, node)
+    else:
+        {PRODUCT: product, POOL: pool_and_relu}.get(body.name, chain)(to, node)
 
 
-def _reshape(to: Lowering, node: Node) -> str | None:
+def _reshape(to: Lowering, node: Node) -> None:
     x, y = node.inputs[0], node.outputs[0]
     # (B, ..., 16) has the same bytes for any shape of a sample; so has any plain array.
     rows = to.rows(x)
@@ -97,21 +94,19 @@ def _reshape(to: Lowering, node: Node) -> str | None:
     else:
         to.alias(y, to.need(x, PLAIN))
     to.how[id(node)] = "no work"
-    return None
 
 
-def _softmax(to: Lowering, node: Node) -> str | None:
+def _softmax(to: Lowering, node: Node) -> None:
     x, axis = node.inputs[0], node.attrs["axis"] % node.inputs[0].ndim
     outer, inner = math.prod(x.shape[1:axis]), math.prod(x.shape[axis + 1 :])
     source = loss.softmax(classes=x.shape[axis], outer=outer, inner=inner, log=node.op.name == "log_softmax")
     to.add(node, source, [to.need(x, BLOCKED)], [to.buffer(node.outputs[0], BLOCKED)])
-    return None
 
 
-def _cross_entropy(to: Lowering, node: Node) -> str | None:
+def _cross_entropy(to: Lowering, node: Node) -> None:
     *gradient, logits, labels = node.inputs
     if labels.dtype not in ("int32", "uint8"):
-        return f"kernels take labels in int32 or uint8, not {labels.dtype}"
+        to.refuse(f"kernels take labels in int32 or uint8, not {labels.dtype}")
     make = loss.cross_entropy_gradient if gradient else loss.cross_entropy
     places = math.prod(logits.shape[1:-1])
     vector = PLAIN if logits.ndim == 2 else BLOCKED  # losses (N,) or (N, ...)
@@ -120,10 +115,9 @@ def _cross_entropy(to: Lowering, node: Node) -> str | None:
     reads = [*(to.need(v, vector) for v in gradient), to.need(logits, BLOCKED), to.need(labels, PLAIN)]
     writes = [to.buffer(node.outputs[0], BLOCKED if gradient else vector)]
     to.add(node, source, reads, writes)
-    return None
 
 
-def _random_uniform(to: Lowering, node: Node) -> str | None:
+def _random_uniform(to: Lowering, node: Node) -> None:
     y, a = node.outputs[0], node.attrs
     step = to.need(node.inputs[0], PLAIN)
     if to.is_blocked(y):
@@ -133,7 +127,6 @@ def _random_uniform(to: Lowering, node: Node) -> str | None:
     else:
         source = random.uniform(seed=a["seed"], stream=a["stream"], size=y.size)
         to.add(node, source, [step], [to.buffer(y, PLAIN)], -(-y.size // 64))
-    return None
 
 
 RULES: dict[str, Rule] = {
@@ -168,4 +161,5 @@ def lower(program: Program, threads: int, convolution: str | None = None) -> Low
     lowering.mark()
     group(lowering)
     lowering.mark()
-    return lowering.run(RULES)
+    unrolled = _CONVOLUTIONS if convolution == "unrolled" else ()
+    return lowering.run(RULES | dict.fromkeys(unrolled, Lowering.unrolled))

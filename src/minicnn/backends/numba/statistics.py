@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 
 from minicnn.backends._strides import row_major
 from minicnn.backends.numba import elementwise, reduction
-from minicnn.backends.numba.elementwise import Group, Operand, Steps, splat
+from minicnn.backends.numba.elementwise import Group, Operand, Steps
 from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Key, Lowering, Rule, blocks_of
+from minicnn.backends.numba.printer import splat
 from minicnn.backends.numba.vector import BYTES
 from minicnn.ops.checks import normalize_axes
 from minicnn.program.graph import Node, Value
 
 
-def _reduce(to: Lowering, node: Node) -> str | None:
+def _reduce(to: Lowering, node: Node) -> None:
     x, y = node.inputs[0], node.outputs[0]
     if x.dtype != "float32":
-        return f"kernels reduce float32, not {x.dtype}"
-    given = node.attrs["axes"]
-    axes = (
-        set(range(x.ndim)) if given is None else {a % x.ndim for a in ((given,) if isinstance(given, int) else given)}
-    )
+        to.refuse(f"kernels reduce float32, not {x.dtype}")
     kind = node.op.name
+    axes = set(normalize_axes(kind, node.attrs["axes"], x.ndim))
     if not to.is_blocked(x) or (0 in axes and kind == "max"):
         sizes, reduced = _merged(x.shape, [a in axes for a in range(x.ndim)])
         source, items = reduction.of_plain(kind, sizes, reduced)
         to.add(node, source, [to.need(x, PLAIN)], [to.buffer(y, PLAIN)], items)
-        return None
+        return
     sizes, reduced = _merged(x.shape[1:], [a in axes for a in range(1, x.ndim)])
     if 0 in axes:
         key, channels = to.clean(x), math.prod(x.shape[1:])
@@ -41,42 +41,33 @@ def _reduce(to: Lowering, node: Node) -> str | None:
             channels //= sizes[0]
         positions = math.prod(x.shape[1:]) // channels if reduced else 1
         _sum_batch(to, node, key, positions, channels, divisor=x.size // channels if kind == "mean" else 1)
-        return None
+        return
     vector = y.ndim == 1
     source = reduction.of_samples(kind, sizes, reduced, samples=x.shape[0], vector=vector)
     to.add(node, source, [to.need(x, BLOCKED)], [to.buffer(y, PLAIN if vector else BLOCKED)])
-    return None
 
 
-def _max_gradient(to: Lowering, node: Node) -> str | None:
+def _max_gradient(to: Lowering, node: Node) -> None:
     dy, x, y = node.inputs
     axes = normalize_axes("max_gradient", node.attrs["axes"], x.ndim)
     if x.dtype != "float32":
-        return f"kernels reduce float32, not {x.dtype}"
+        to.refuse(f"kernels reduce float32, not {x.dtype}")
     if not to.is_blocked(x) or 0 in axes:
         source, items = reduction.max_gradient_plain(*_merged(x.shape, [a in axes for a in range(x.ndim)]))
         reads = [to.need(v, PLAIN) for v in node.inputs]
         to.add(node, source, reads, [to.buffer(node.outputs[0], PLAIN)], items)
-        return None
+        return
     sizes, reduced = _merged(x.shape[1:], [a in axes for a in range(1, x.ndim)])
     vector = y.ndim == 1
     source = reduction.max_gradient(sizes, reduced, samples=x.shape[0], vector=vector)
     dys, ys = (to.need(v, PLAIN if vector else BLOCKED) for v in (dy, y))
     to.add(node, source, [dys, to.need(x, BLOCKED), ys], [to.buffer(node.outputs[0], BLOCKED)])
-    return None
 
 
 def _merged(shape: tuple[int, ...], reduced: list[bool]) -> tuple[list[int], list[bool]]:
     """Neighbouring axes of one kind as one."""
-    sizes: list[int] = []
-    kinds: list[bool] = []
-    for n, kind in zip(shape, reduced, strict=True):
-        if kinds and kinds[-1] == kind:
-            sizes[-1] *= n
-        else:
-            sizes.append(n)
-            kinds.append(kind)
-    return sizes, kinds
+    runs = [(kind, [n for n, _ in run]) for kind, run in groupby(zip(shape, reduced, strict=True), itemgetter(1))]
+    return [math.prod(run) for _, run in runs], [kind for kind, _ in runs]
 
 
 def _sum_batch(to: Lowering, node: Node, key: Key, positions: int, channels: int, *, divisor: int) -> None:
@@ -90,16 +81,15 @@ def _sum_batch(to: Lowering, node: Node, key: Key, positions: int, channels: int
     to.join(node, to.buffer(y, PLAIN), channels, parts, divisor=divisor)
 
 
-def _argmax(to: Lowering, node: Node) -> str | None:
+def _argmax(to: Lowering, node: Node) -> None:
     x, y = node.inputs[0], node.outputs[0]
     axis = node.attrs["axis"] % x.ndim
     if to.is_blocked(x) and x.ndim == 2 and axis == 1:
         source = reduction.argmax(samples=x.shape[0], classes=x.shape[1])
         to.add(node, source, [to.need(x, BLOCKED)], [to.buffer(y, PLAIN)])
-        return None
+        return
     source = reduction.argmax_plain(classes=x.shape[axis], inner=math.prod(x.shape[axis + 1 :]), dtype=x.dtype)
     to.add(node, source, [to.need(x, PLAIN)], [to.buffer(y, PLAIN)], math.prod(x.shape[:axis]))
-    return None
 
 
 def _apply(
@@ -116,7 +106,7 @@ def _apply(
     to.add(node, source, reads, [to.buffer(result, BLOCKED)], blocks_of(result) * source.pieces, name=name)
 
 
-def normalize(to: Lowering, node: Node, activation: str = "") -> str | None:
+def normalize(to: Lowering, node: Node, activation: str = "") -> None:
     """Lower a batch normalisation, with an activation at its end."""
     x, scale, offset = node.inputs
     attrs, made = node.attrs, dict(enumerate(node.outputs))
@@ -126,7 +116,7 @@ def normalize(to: Lowering, node: Node, activation: str = "") -> str | None:
         made = {places[p]: v for p, v in zip(body.outputs, node.outputs, strict=True)}
     y, mean, variance = (made.get(i) for i in range(3))
     if y is None:
-        return "nobody reads the image"
+        to.refuse("nobody reads the image")
     c = x.shape[-1]
     sizes = {"samples": x.shape[0], "positions": math.prod(x.shape[1:-1]), "channels": c}
     pixels = x.shape[0] * sizes["positions"]
@@ -152,10 +142,9 @@ def normalize(to: Lowering, node: Node, activation: str = "") -> str | None:
     group = Group(steps, (count - 1,), ("float32",) * count)
     name = f"normalize + {activation}" if activation else "normalize"
     _apply(to, node, name, group, [x], [means, factor, to.need(offset, PLAIN)], y)
-    return None
 
 
-def _normalize_gradient(to: Lowering, node: Node) -> str | None:
+def _normalize_gradient(to: Lowering, node: Node) -> None:
     dy, x, scale, mean, variance = node.inputs
     dx, dscale, doffset = node.outputs
     c = x.shape[-1]
@@ -188,7 +177,6 @@ def _normalize_gradient(to: Lowering, node: Node) -> str | None:
         ("subtract", (9, 7), {}),
     )  # fmt: skip
     _apply(to, node, node.op.name, Group(steps, (10,), ("float32",) * 11), [dy, x], [means, a, b, d], dx)
-    return None
 
 
 STATISTIC_RULES: dict[str, Rule] = {

@@ -72,12 +72,12 @@ def _operation(name: str, result: Any, arguments: Sequence[Any], emit: Callable[
     return made
 
 
-def _load(builder: Any, address: Any) -> Any:
-    return builder.load(_pointer(builder, address, _VECTOR), align=4)
+def _load(builder: Any, address: Any, kind: Any = _VECTOR) -> Any:
+    return builder.load(_pointer(builder, address, kind), align=4 if kind is _VECTOR else None)
 
 
-def _store(builder: Any, address: Any, value: Any) -> None:
-    builder.store(value, _pointer(builder, address, _VECTOR), align=4)
+def _store(builder: Any, address: Any, value: Any, kind: Any = _VECTOR) -> None:
+    builder.store(value, _pointer(builder, address, kind), align=4 if kind is _VECTOR else None)
 
 
 def _call(name: str, result: Any, count: int) -> Callable[..., Any]:
@@ -98,24 +98,19 @@ def _halves(builder: Any, value: Any, join: Callable[..., Any]) -> Any:
     return builder.extract_element(value, _FIRST)
 
 
-def _compare(sign: str) -> Callable[..., Any]:
-    return lambda b, x, y: b.fcmp_ordered(sign, x, y)
-
-
 _v, _a, _f, _i = vector, types.int64, types.float32, types.int32
 
 vload = _operation("vload", _v, [_a], _load)
 vstore = _operation("vstore", types.void, [_a, _v], _store)
 splat = _operation("splat", _v, [_f], _splat)
 bload = _operation("bload", _v, [_a], lambda b, p: _splat(b, b.load(_pointer(b, p, _FLOAT))))
-fload = _operation("fload", _f, [_a], lambda b, p: b.load(_pointer(b, p, _FLOAT)))
-fstore = _operation("fstore", types.void, [_a, _f], lambda b, p, x: b.store(x, _pointer(b, p, _FLOAT)))
-iload = _operation("iload", _i, [_a], lambda b, p: b.load(_pointer(b, p, ir.IntType(32))))
-istore = _operation("istore", types.void, [_a, _i], lambda b, p, x: b.store(x, _pointer(b, p, ir.IntType(32))))
-uload = _operation("uload", types.uint8, [_a], lambda b, p: b.load(_pointer(b, p, ir.IntType(8))))
-ustore = _operation("ustore", types.void, [_a, types.uint8], lambda b, p, x: b.store(x, _pointer(b, p, ir.IntType(8))))
-astore = _operation("astore", types.void, [_a, _a], lambda b, p, x: b.store(x, _pointer(b, p, ir.IntType(64))))
-aload = _operation("aload", _a, [_a], lambda b, p: b.load(_pointer(b, p, ir.IntType(64))))
+# fload, fstore ...: one float, int32, uint8 or address.
+for _letter, _type, _kind in (
+    ("f", _f, _FLOAT), ("i", _i, ir.IntType(32)), ("u", types.uint8, ir.IntType(8)), ("a", _a, ir.IntType(64)),
+):  # fmt: skip
+    _read, _write = (lambda b, p, k=_kind: _load(b, p, k)), (lambda b, p, x, k=_kind: _store(b, p, x, k))
+    globals()[f"{_letter}load"] = _operation(f"{_letter}load", _type, [_a], _read)
+    globals()[f"{_letter}store"] = _operation(f"{_letter}store", types.void, [_a, _type], _write)
 # A float from its bits, which are a number of a kernel.
 fbits = _operation("fbits", _f, [_a], lambda b, n: b.bitcast(b.trunc(n, ir.IntType(32)), _FLOAT))
 
@@ -168,22 +163,13 @@ vstore_some = _operation("vstore_some", types.void, [_a, _v, _a], _store_some)
 bytes_load_some = _operation("bytes_load_some", _v, [_a, _a], _load_bytes)
 bytes_store_some = _operation("bytes_store_some", types.void, [_a, _v, _a], _store_bytes)
 
-vfma = _operation("vfma", _v, [_v, _v, _v], _call("llvm.fma.v16f32", _VECTOR, 3))
+_fma = _call("llvm.fma.v16f32", _VECTOR, 3)
+vfma = _operation("vfma", _v, [_v, _v, _v], _fma)
 vsqrt = _operation("vsqrt", _v, [_v], _call("llvm.sqrt.v16f32", _VECTOR, 1))
 vabs = _operation("vabs", _v, [_v], _call("llvm.fabs.v16f32", _VECTOR, 1))
-vadd = _operation("vadd", _v, [_v, _v], lambda b, x, y: b.fadd(x, y))
-vsub = _operation("vsub", _v, [_v, _v], lambda b, x, y: b.fsub(x, y))
-vmul = _operation("vmul", _v, [_v, _v], lambda b, x, y: b.fmul(x, y))
-vdiv = _operation("vdiv", _v, [_v, _v], lambda b, x, y: b.fdiv(x, y))
 vlane = _operation("vlane", _f, [_v, _a], lambda b, x, i: b.extract_element(x, b.trunc(i, ir.IntType(32))))
 vsum = _operation("vsum", _f, [_v], lambda b, x: _halves(b, x, lambda b, x, y: b.fadd(x, y)))
-vrint = _operation("vrint", _v, [_v], _call("llvm.rint.v16f32", _VECTOR, 1))
 
-vgt = _operation("vgt", mask, [_v, _v], _compare(">"))
-vge = _operation("vge", mask, [_v, _v], _compare(">="))
-vlt = _operation("vlt", mask, [_v, _v], _compare("<"))
-vle = _operation("vle", mask, [_v, _v], _compare("<="))
-veq = _operation("veq", mask, [_v, _v], _compare("=="))
 mand = _operation("mand", mask, [mask, mask], lambda b, x, y: b.and_(x, y))
 mor = _operation("mor", mask, [mask, mask], lambda b, x, y: b.or_(x, y))
 mnot = _operation("mnot", mask, [mask], lambda b, x: b.not_(x))
@@ -195,6 +181,10 @@ vselect = _operation("vselect", _v, [mask, _v, _v], lambda b, m, x, y: b.select(
 # Integers: the same registers, their bits taken as int32.
 
 
+def _instruction(name: str, *given: str) -> Callable[..., Any]:
+    return lambda builder, *values: getattr(builder, name)(*given, *values)
+
+
 def _integers(emit: Callable[..., Any], *, compares: bool = False) -> Callable[..., Any]:
     def whole(builder: Any, *values: Any) -> Any:
         made = emit(builder, *(builder.bitcast(v, _INTS) for v in values))
@@ -203,23 +193,20 @@ def _integers(emit: Callable[..., Any], *, compares: bool = False) -> Callable[.
     return whole
 
 
-def _compare_integers(sign: str) -> Any:
-    return _integers(lambda b, x, y: b.icmp_signed(sign, x, y), compares=True)
-
-
 def _int_splat(builder: Any, scalar: Any) -> Any:
     return _splat(builder, builder.bitcast(scalar, _FLOAT))
 
 
 isplat = _operation("isplat", _v, [_i], _int_splat)
-iadd = _operation("iadd", _v, [_v, _v], _integers(lambda b, x, y: b.add(x, y)))
-isub = _operation("isub", _v, [_v, _v], _integers(lambda b, x, y: b.sub(x, y)))
-imul = _operation("imul", _v, [_v, _v], _integers(lambda b, x, y: b.mul(x, y)))
-ieq = _operation("ieq", mask, [_v, _v], _compare_integers("=="))
-igt = _operation("igt", mask, [_v, _v], _compare_integers(">"))
-ige = _operation("ige", mask, [_v, _v], _compare_integers(">="))
-ilt = _operation("ilt", mask, [_v, _v], _compare_integers("<"))
-ile = _operation("ile", mask, [_v, _v], _compare_integers("<="))
+# vadd, vgt ... of floats, iadd, igt ... of integers.
+for _name in ("add", "sub", "mul", "div"):
+    globals()[f"v{_name}"] = _operation(f"v{_name}", _v, [_v, _v], _instruction(f"f{_name}"))
+    if _name != "div":
+        globals()[f"i{_name}"] = _operation(f"i{_name}", _v, [_v, _v], _integers(_instruction(_name)))
+for _name, _sign in (("gt", ">"), ("ge", ">="), ("lt", "<"), ("le", "<="), ("eq", "==")):
+    _floats, _ints = _instruction("fcmp_ordered", _sign), _instruction("icmp_signed", _sign)
+    globals()[f"v{_name}"] = _operation(f"v{_name}", mask, [_v, _v], _floats)
+    globals()[f"i{_name}"] = _operation(f"i{_name}", mask, [_v, _v], _integers(_ints, compares=True))
 int_to_float = _operation("int_to_float", _v, [_v], lambda b, x: b.sitofp(b.bitcast(x, _INTS), _VECTOR))
 float_to_int = _operation("float_to_int", _v, [_v], lambda b, x: b.bitcast(b.fptosi(x, _INTS), _VECTOR))
 

@@ -7,6 +7,8 @@ the last sample must be 0: see `movement.clear`.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from minicnn.backends.numba.correlate import SHORT, Line
 from minicnn.backends.numba.kernel import Lines, Source, even_tile, tiles
 from minicnn.backends.numba.vector import BYTES, LANES
@@ -38,37 +40,59 @@ def _tile(length: int, filters: int) -> tuple[int, int]:
     return min(shapes, key=lambda shape: (cost(shape), -shape[0] * shape[1]))
 
 
-def weight_gradient(
-    row: Line, column: Line, *, channels: int, filters: int, groups: int, parts: int, blocks: int
-) -> Source:
-    """Part of dw (KH, KW, C, F) from x (B, H, W, groups * C, 16) and dy (B, OH, OW, F, 16); one item a part.
+@dataclass(frozen=True)
+class Gradient:
+    """Sizes of a weight gradient.
 
-    Args:
+    Attributes:
         row: Forward geometry along the rows.
         column: The same along the columns.
         channels: C of one group.
-        filters: F of all groups.
+        filters: F of one group.
         groups: Groups of channels that do not see each other.
-        parts: Number of parts.
-        blocks: B.
+        samples: N.
     """
-    out = Lines(bake=column.taps * channels <= SHORT)
-    size = row.taps * column.taps * channels * filters
+
+    row: Line
+    column: Line
+    channels: int
+    filters: int
+    groups: int
+    samples: int
+
+    @property
+    def size(self) -> int:
+        """Number of weights."""
+        return self.row.taps * self.column.taps * self.channels * self.filters * self.groups
+
+    @property
+    def blocks(self) -> int:
+        """Number of blocks of 16 samples."""
+        return -(-self.samples // LANES)
+
+
+def weight_gradient(shape: Gradient, parts: int) -> Source:
+    """Part of dw (KH, KW, C, groups * F) from x (B, H, W, groups * C, 16) and dy (B, OH, OW, groups * F, 16).
+
+    One item a part.
+    """
+    row, column, channels, groups = shape.row, shape.column, shape.channels, shape.groups
+    out, filters = Lines(bake=column.taps * channels <= SHORT), shape.filters * groups
     strip = even_tile(row.count, max(1, -(-PIXELS // column.count)))
     padded = column.inside != (0, column.count)
     joined = column.joined and not padded and groups == 1
     length = column.taps * channels if joined else channels
-    rows, columns = _tile(length, filters // groups)
+    rows, columns = _tile(length, shape.filters)
     numbers = {
-        "part_bytes": size * BYTES, "kh_": row.taps, "kw_": column.taps,
+        "part_bytes": shape.size * BYTES, "kh_": row.taps, "kw_": column.taps,
         "lines": 1 if joined else column.taps, "strip": strip, "oh": row.count, "ow": column.count, "h": row.size,
-        "w": column.size, "channels": channels, "filters": filters, "per_group": filters // groups, "length": length,
+        "w": column.size, "channels": channels, "filters": filters, "per_group": shape.filters, "length": length,
         "x_pixel": channels * groups * BYTES, "y_pixel": filters * BYTES, "r_step": row.in_step,
         "r_offset": row.offset, "r_taps": row.offset_step, "c_step": column.in_step, "c_offset": column.offset,
         "c_taps": column.offset_step,
     }  # fmt: skip
     n = {name: out.number(name, value) for name, value in numbers.items()}
-    n |= {name: out.varying(name, value) for name, value in (("parts_", parts), ("blocks", blocks))}
+    n |= {name: out.varying(name, value) for name, value in (("parts_", parts), ("blocks", shape.blocks))}
     with out.block("for part in range(start, stop):"):
         out(f"sums = parts + part * {n['part_bytes']}")
         with out.block(f"for k in range({n['part_bytes']} // 4):"):
@@ -84,7 +108,7 @@ def weight_gradient(
                 out.block(f"for r0 in range(ya, yz, {n['strip']}):"),
                 out.block(f"for g in range({out.number('groups', groups) if groups > 1 else 1}):"),
             ):
-                for f_size, f_range in _ranges(n["per_group"], filters // groups, columns):
+                for f_size, f_range in _ranges(n["per_group"], shape.filters, columns):
                     with (
                         out.block(f"for f in range({f_range}):"),
                         out.block(f"for kh in range({n['kh_']}):"),

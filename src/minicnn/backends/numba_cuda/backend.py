@@ -30,7 +30,6 @@ class NumbaCudaBackend(GpuBackend):
     runtime: NumbaCudaRuntime
 
     def open(self, number: int) -> tuple[NumbaCudaRuntime, Tiles]:
-        """See `GpuBackend.open`."""
         runtime = NumbaCudaRuntime(get_device(number))
         return runtime, tiling.NumbaTiles(runtime.gpu or tiling.SIMULATOR)
 
@@ -59,19 +58,16 @@ class NumbaCudaBackend(GpuBackend):
         return from_numpy(np.ascontiguousarray(host, dtype).reshape(host.shape), self.runtime.device)
 
     def to_numpy(self, array: AnyArray) -> np.ndarray[Any, Any]:
-        """See `Backend.to_numpy`."""
         made: np.ndarray[Any, Any] = array.numpy()
         return made
 
     def owns(self, array: Any) -> bool:
-        """See `Backend.owns`."""
         return isinstance(array, Array)
 
     # Machine ------------------------------------------------------------------------------------
 
     @classmethod
     def describe(cls) -> dict[str, str]:
-        """See `Backend.describe`."""
         facts = {LIBRARY: VERSION}
         if SIMULATED:
             return facts | {"cuda": "simulator"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -101,19 +101,15 @@ def ones(shape: Any, *, dtype: Any = None, device: Any = None) -> Array:
     return full(shape, 1, dtype=dtype or "float64", device=device)
 
 
-def empty_like(x: Array, /, *, dtype: Any = None, device: Any = None) -> Array:
-    """Like x, with whatever the memory holds."""
-    return empty(x.shape, dtype=dtype or x.dtype, device=device or x.device)
+def _like(make: Callable[..., Array]) -> Callable[..., Array]:
+    def made(x: Array, /, *, dtype: Any = None, device: Any = None) -> Array:
+        return make(x.shape, dtype=dtype or x.dtype, device=device or x.device)
+
+    made.__name__, made.__doc__ = f"{make.__name__}_like", f"Like x: {make.__doc__}"
+    return made
 
 
-def zeros_like(x: Array, /, *, dtype: Any = None, device: Any = None) -> Array:
-    """Like x, zeros."""
-    return full(x.shape, 0, dtype=dtype or x.dtype, device=device or x.device)
-
-
-def ones_like(x: Array, /, *, dtype: Any = None, device: Any = None) -> Array:
-    """Like x, ones."""
-    return full(x.shape, 1, dtype=dtype or x.dtype, device=device or x.device)
+empty_like, zeros_like, ones_like = map(_like, (empty, zeros, ones))
 
 
 def full_like(x: Array, /, fill_value: bool | int | float, *, dtype: Any = None, device: Any = None) -> Array:
@@ -177,11 +173,8 @@ def meshgrid(*arrays: Array, indexing: str = "xy") -> tuple[Array, ...]:
         message = f"indexing is 'xy' or 'ij'. Received: {indexing!r}."
         raise ValueError(message)
     count = len(arrays)
-    views = []
-    for k, vector in enumerate(arrays):
-        shape = tuple(vector.size if k == j else 1 for j in range(count))
-        views.append(vector.view(shape, tuple(vector.steps[0] if k == j else 0 for j in range(count))))
-    made: Sequence[Array] = broadcast_arrays(*views)
+    along = ([slice(None) if k == j else None for j in range(count)] for k in range(count))
+    made: Sequence[Array] = broadcast_arrays(*(x[tuple(key)] for x, key in zip(arrays, along, strict=True)))
     if indexing == "xy" and count > 1:
         made = [permute_dims(a, (1, 0, *range(2, count))) for a in made]
     return tuple(contiguous(a, copy=True) for a in made)

@@ -5,18 +5,17 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
 from minicnn.backends._gpu.device import Gpu, from_attributes
-from minicnn.backends._gpu.errors import explanation
+from minicnn.backends._gpu.errors import explained, explanation
 from minicnn.backends._gpu.loading import check
-from minicnn.backends._gpu.runtime import HostArray, Launch, check_number
+from minicnn.backends._gpu.runtime import HostArray, KernelText, Launch, check_number
 from minicnn.backends.numba_cuda.compiling import EARLY, Signature, compile_side_by_side, machine_code, python_function
-from minicnn.backends.numba_cuda.errors import explained
 from minicnn.backends.numba_cuda.shim import SIMULATED, cuda
 from minicnn.backends.numba_cuda.simulator import simulate
 
@@ -103,20 +102,14 @@ class Pointer:
     dtype: np.dtype[Any]
 
 
-class Kernel:
-    """A kernel from its text, compiled for a device when it is first launched there.
+@dataclass(frozen=True, eq=False)
+class Kernel(KernelText):
+    """A kernel that is compiled for a device when it is first launched there.
 
-    Args:
-        text: Python that defines a function `kernel`; see `minicnn.backends.numba_cuda.kernels.names` for what it sees.
-        signature: Types of its arguments.
-        threads: Most threads of a block.
-        shared: Bytes of shared memory that a block needs, beside what the text declares.
-        title: What it does, for errors.
+    Its text is Python that defines a function `kernel`; `kernels/names.py` says what it sees.
     """
 
-    def __init__(self, text: str, signature: Signature, threads: int, shared: int = 0, title: str = "") -> None:
-        self.text, self.signature, self.threads, self.shared, self.title = text, signature, threads, shared, title
-        self._compiled: dict[int, Any] = {}
+    _compiled: dict[int, Any] = field(default_factory=dict)
 
     def on(self, device: Device) -> Any:
         """What the device launches."""

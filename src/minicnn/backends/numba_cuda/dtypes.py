@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -96,23 +96,11 @@ def can_cast(from_: Any, to: Any) -> bool:
         return False
 
 
-@dataclass(frozen=True)
-class FloatLimits:
-    """What `finfo` tells, as Python numbers."""
-
-    bits: int
-    eps: float
-    max: float
-    min: float
-    smallest_normal: float
-    dtype: DType
-
-
-def finfo(type: Any, /) -> FloatLimits:  # noqa: A002
-    """Limits of a floating-point type, or of an array's."""
+def finfo(type: Any, /) -> SimpleNamespace:  # noqa: A002
+    """Limits of a floating-point type, or of an array's, as Python numbers."""
     found = np.finfo(dtype(getattr(type, "dtype", type)))
-    eps, largest, lowest, normal = (float(n) for n in (found.eps, found.max, found.min, found.smallest_normal))
-    return FloatLimits(found.bits, eps, largest, lowest, normal, found.dtype)
+    numbers = {name: float(getattr(found, name)) for name in ("eps", "max", "min", "smallest_normal")}
+    return SimpleNamespace(bits=found.bits, dtype=found.dtype, **numbers)
 
 
 iinfo = np.iinfo

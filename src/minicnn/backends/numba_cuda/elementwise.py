@@ -64,6 +64,7 @@ OPERATIONS: dict[str, tuple[str, str, bool]] = {
     **{name: (text, "b", True) for name, text in _LOGIC.items()},
     **{name: (text, "f" if name == "signbit" else "if", True) for name, text in _NATURE.items()},
     "round": ("rint_{t}({0})", "if", False),
+    "nextafter": ("nextafter_{t}({0}, {1})", "f", False),
 }
 _SPECIAL = {
     ("b", "bitwise_invert"): "not {0}", ("u", "abs"): "{0}", ("u", "sign"): "1 if {0} != 0 else 0",
@@ -110,14 +111,10 @@ def apply(template: str, operands: Sequence[Any], kind: DType, result: DType) ->
     """
     arrays = [o for o in operands if isinstance(o, Array)]
     numbers = [o for o in operands if not isinstance(o, Array)]
-    device, names, at = same_device(arrays), [], [0, 0]
-    for operand in operands:
-        which = 0 if isinstance(operand, Array) else 1
-        names.append(f"{'xa'[which]}{at[which]}")
-        at[which] += 1
+    letters = ["x" if isinstance(o, Array) else "a" for o in operands]
     convert = "bool" if kind.kind == "b" else f"np.{kind.name}"
-    parts = [f"{convert}({name})" for name in names]
-    made = empty(np.broadcast_shapes(*(a.shape for a in arrays)), result, device)
+    parts = [f"{convert}({one}{letters[:k].count(one)})" for k, one in enumerate(letters)]
+    made = empty(np.broadcast_shapes(*(a.shape for a in arrays)), result, same_device(arrays))
     compute(template.format(*parts, T=f"np.{kind.name}", t=kind.name), made, arrays, numbers)
     return made
 
@@ -139,69 +136,51 @@ def same_device(arrays: Sequence[Array]) -> Device:
 
 
 def compute(
-    text: str, made: Array, arrays: Sequence[Array], numbers: Sequence[Number] = (), *, whole: bool = False
+    text: str, made: Array, arrays: Sequence[Array], numbers: Sequence[Number] = (), whole: Sequence[Array] = ()
 ) -> None:
     """Write elements into an array.
 
     Args:
-        text: Python for one element in terms of x0, x1 ... (elements of the arrays), a0, a1 ... (the numbers) and i,
-            the element's number in row-major order.
+        text: Python for one element in terms of x0, x1 ... (elements of the arrays), a0, a1 ... (the numbers), w0[..],
+            w1[..] ... (elements of whole arrays, by number) and i, the element's number in row-major order.
         made: Where the result goes; any strides.
-        arrays: Arrays that broadcast to its shape; contiguous ones of any shape if `whole`.
+        arrays: Arrays that broadcast to its shape.
         numbers: Numbers.
-        whole: Whether x0, x1 ... stand for whole arrays, from which the text takes elements by number.
+        whole: Contiguous arrays.
     """
     if not made.size:
         return
-    operands = [made] if whole else [made, *arrays]
+    operands = [made, *arrays]
     shape, steps = collapse(made.shape, [_steps(a, made.shape) for a in operands])
-    signature, header, places = ["int64"], ["n"], list[str]()
-    arguments: list[Any] = [made.size]
-    strided = [s for s in steps if s != (1,) and any(s)]
-    for k in range(1, len(shape)) if strided else ():
-        header.append(f"m{k}")
-        signature.append("int64")
-        arguments.append(shape[k])
+    axes = range(len(shape))
+    given: list[tuple[str, str, Any]] = [("n", "int64", made.size)]  # name, type and value of each argument
+    given += [(f"m{k}", "int64", shape[k]) for k in axes[1:]]
+    places = []
     for j, (array, step) in enumerate(zip(operands, steps, strict=True)):
-        place = "i"
-        if not any(step):
-            place = "0"
-        elif step != (1,) and step != row_major(shape):
-            names = [f"s{j}{k}" for k in range(len(shape))]
-            place = " + ".join([f"o{j}", *(f"k{k} * {name}" for k, name in enumerate(names))])
-            header += [f"o{j}", *names]
-            signature += ["int64"] * (len(names) + 1)
+        place = "i" if any(step) else "0"
+        if any(step) and step != row_major(shape):
+            place = " + ".join([f"o{j}", *(f"k{k} * s{j}{k}" for k in axes)])
             # Pointers are to the element that comes first in memory.
-            arguments += [-sum((n - 1) * s for n, s in zip(shape, step, strict=True) if s < 0), *step]
+            given.append((f"o{j}", "int64", -sum((n - 1) * s for n, s in zip(shape, step, strict=True) if s < 0)))
+            given += [(f"s{j}{k}", "int64", step[k]) for k in axes]
         places.append(place)
-        header.append(f"p{j}")
-        signature.append(f"{array.dtype.name}*")
-        arguments.append(array.pointer)
-    for j, array in enumerate(arrays if whole else (), 1):
-        header.append(f"x{j - 1}")
-        signature.append(f"{array.dtype.name}*")
-        arguments.append(array.pointer)
-    for j, number in enumerate(numbers):
-        header.append(f"a{j}")
-        signature.append("float64" if isinstance(number, float) else "int64")
-        arguments.append(number)
-    lines = [f"def kernel({', '.join(header)}):", "    for i in range(cuda.grid(1), n, cuda.gridsize(1)):"]
+        given.append((f"p{j}", f"{array.dtype.name}*", array.pointer))
+    given += [(f"w{j}", f"{array.dtype.name}*", array.pointer) for j, array in enumerate(whole)]
+    given += [(f"a{j}", "float64" if isinstance(v, float) else "int64", v) for j, v in enumerate(numbers)]
+    names, signature, arguments = zip(*given, strict=True)
+    lines = [f"def kernel({', '.join(names)}):", "    for i in range(cuda.grid(1), n, cuda.gridsize(1)):"]
     if any("k0" in place for place in places):
         lines.append("        r0 = i")
-        for k in range(len(shape) - 1, 0, -1):
+        for k in axes[:0:-1]:
             lines.append(f"        k{k} = r{len(shape) - 1 - k} % m{k}")
             lines.append(f"        r{len(shape) - k} = r{len(shape) - 1 - k} // m{k}")
         lines.append(f"        k0 = r{len(shape) - 1}")
-    for j, array in enumerate(() if whole else arrays, 1):
-        test = " != 0" if array.dtype.kind == "b" else ""
-        lines.append(f"        x{j - 1} = p{j}[{places[j]}]{test}")
+    for j, array in enumerate(arrays):
+        lines.append(f"        x{j} = p{j + 1}[{places[j + 1]}]{' != 0' if array.dtype.kind == 'b' else ''}")
     value = f"1 if {text} else 0" if made.dtype.kind == "b" else f"np.{made.dtype.name}({text})"
     lines.append(f"        p0[{places[0]}] = {value}")
-    if whole:
-        value = text if made.dtype.kind == "b" else value
-        lines[-1] = f"        p0[{places[0]}] = {value}"
     blocks = max(1, min(made.device.most_blocks, -(-made.size // THREADS)))
-    made.device.launch(kernel("\n".join(lines) + "\n", tuple(signature)), blocks, THREADS, arguments)
+    made.device.launch(kernel("\n".join(lines) + "\n", signature), blocks, THREADS, arguments)
 
 
 def _steps(array: Array, shape: Shape) -> Shape:
@@ -260,19 +239,7 @@ def where(condition: Array, x1: Any, x2: Any, /) -> Array:
     if not isinstance(condition, Array) or condition.dtype.kind != "b":
         message = "where takes a bool array first. Compare, or convert it with astype."
         raise TypeError(message)
-    convert = f"np.{kind.name}" if kind.kind != "b" else "bool"
-    operands: list[str] = []
-    arrays, numbers = [condition], list[Number]()
-    for x in (x1, x2):
-        if isinstance(x, Array):
-            operands.append(f"{convert}(x{len(arrays)})")
-            arrays.append(x)
-        else:
-            operands.append(f"{convert}(a{len(numbers)})")
-            numbers.append(x)
-    made = empty(np.broadcast_shapes(*(a.shape for a in arrays)), kind, same_device(arrays))
-    compute(f"({operands[0]} if x0 else {operands[1]})", made, arrays, numbers)
-    return made
+    return apply("({1} if x0 else {2})", (condition, x1, x2), kind, kind)
 
 
 def clip(x: Array, /, min: Any = None, max: Any = None) -> Array:  # noqa: A002
@@ -282,37 +249,7 @@ def clip(x: Array, /, min: Any = None, max: Any = None) -> Array:  # noqa: A002
     return contiguous(made, copy=True) if made is x else astype(made, x.dtype, copy=False)
 
 
-def nextafter(x1: Any, x2: Any, /) -> Array:
-    """The number next to x1 in the direction of x2: as integers the bits of neighbours differ by one."""
-    kind = dtypes.result_type(x1, x2)
-    if kind.kind != "f":
-        message = f"nextafter is for floats. Received: {kind}. Convert with astype."
-        raise TypeError(message)
-    device = same_device([x for x in (x1, x2) if isinstance(x, Array)])
-    numbers = [_as_array(x, kind, device) for x in (x1, x2)]
-    bits = [_bits(x) for x in numbers]
-    made = empty(np.broadcast_shapes(*(x.shape for x in numbers)), bits[0].dtype, device)
-    lowest, nan = np.iinfo(made.dtype).min, int(np.asarray(np.nan, kind).view(made.dtype))
-    away = "x2 + 1 if (x1 > x0) == (x0 > 0) else x2 - 1"
-    from_zero = f"1 if x1 > 0 else {lowest + 1}"  # the smallest numbers
-    text = f"({nan} if x0 != x0 or x1 != x1 else x3 if x0 == x1 else ({from_zero}) if x0 == 0 else ({away}))"
-    compute(text, made, (*numbers, *bits))
-    return Array(made.memory, made.shape, made.steps, 0, kind)
-
-
-def _as_array(x: Any, kind: DType, device: Device) -> Array:
-    if isinstance(x, Array):
-        return astype(x, kind, copy=False)
-    made = empty((), kind, device)
-    compute("a0", made, (), (float(x),))
-    return made
-
-
-def _bits(x: Array) -> Array:
-    return Array(x.memory, x.shape, x.steps, x.start, np.dtype(f"int{8 * x.itemsize}"))
-
-
 FUNCTIONS: dict[str, Callable[..., Array]] = {name: _function(name) for name in OPERATIONS}
 
 
-__all__ = ["astype", "clip", "nextafter", "where"]  # and FUNCTIONS
+__all__ = ["astype", "clip", "where"]  # and FUNCTIONS

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections import namedtuple
+from typing import Any
 
 from minicnn.backends.numba_cuda import dtypes
 from minicnn.backends.numba_cuda.arrays import Array
@@ -43,27 +44,9 @@ def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool 
     return take_along_axis(x, argsort(x, axis=axis, descending=descending), axis=axis)
 
 
-class UniqueAll(NamedTuple):
-    """What `unique_all` gives."""
-
-    values: Array
-    indices: Array
-    inverse_indices: Array
-    counts: Array
-
-
-class UniqueCounts(NamedTuple):
-    """What `unique_counts` gives."""
-
-    values: Array
-    counts: Array
-
-
-class UniqueInverse(NamedTuple):
-    """What `unique_inverse` gives."""
-
-    values: Array
-    inverse_indices: Array
+UniqueAll = namedtuple("UniqueAll", "values indices inverse_indices counts")
+UniqueCounts = namedtuple("UniqueCounts", "values counts")
+UniqueInverse = namedtuple("UniqueInverse", "values inverse_indices")
 
 
 class _Groups:

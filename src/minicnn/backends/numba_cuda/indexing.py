@@ -153,20 +153,12 @@ def take(x: Array, indices: Array, /, *, axis: int | None = None) -> Array:
         )
         raise ValueError(message)
     at = 0 if axis is None else axis_of(axis, x.ndim)
-    outer, n, inner = math.prod(x.shape[:at]), x.shape[at], math.prod(x.shape[at + 1 :])
-    if not n and indices.size:
+    if not x.shape[at] and indices.size:
         message = f"take needs elements along axis {at}. Received: an array of shape {x.shape}."
         raise IndexError(message)
-    shape = (*x.shape[:at], indices.size, *x.shape[at + 1 :])
-    source, made = contiguous(x), empty(shape, x.dtype, x.device)
-    rows = contiguous(indices)
-    place = "x1[i // a1 % a0]"
-    row = f"({place} + a2 if {place} < 0 else {place})"
-    text = f"x0[(i // a3) * a4 + {row} * a1 + i % a1]"
-    numbers = (indices.size, inner, n, indices.size * inner, n * inner)
-    if outer and made.size:
-        compute(text, made, (source, rows), numbers, whole=True)
-    return made
+    behind = x.ndim - at - 1
+    rows = indices.view((indices.size, *[1] * behind), (*indices.steps, *[0] * behind))
+    return _gathered(x, rows, at, (*x.shape[:at], indices.size, *x.shape[at + 1 :]))
 
 
 def take_along_axis(x: Array, indices: Array, /, *, axis: int = -1) -> Array:
@@ -175,18 +167,18 @@ def take_along_axis(x: Array, indices: Array, /, *, axis: int = -1) -> Array:
     if indices.ndim != x.ndim:
         message = f"indices has as many axes as x. Received: {indices.ndim} and {x.ndim}."
         raise ValueError(message)
-    shape = list(
-        broadcast_shapes((*x.shape[:at], 1, *x.shape[at + 1 :]), (*indices.shape[:at], 1, *indices.shape[at + 1 :]))
-    )
-    n, m = x.shape[at], indices.shape[at]
-    whole = contiguous(broadcast_to(x, (*shape[:at], n, *shape[at + 1 :])))
-    rows = contiguous(broadcast_to(indices, (*shape[:at], m, *shape[at + 1 :])))
-    inner = math.prod(shape[at + 1 :])
-    made = empty((*shape[:at], m, *shape[at + 1 :]), x.dtype, x.device)
-    row = "(x1[i] + a1 if x1[i] < 0 else x1[i])"
-    compute(
-        f"x0[(i // a2) * a3 + {row} * a0 + i % a0]", made, (whole, rows), (inner, n, m * inner, n * inner), whole=True
-    )
+    whole = list(broadcast_shapes(*((*a.shape[:at], 1, *a.shape[at + 1 :]) for a in (x, indices))))
+    whole[at] = x.shape[at]
+    source = broadcast_to(x, whole)
+    whole[at] = indices.shape[at]
+    return _gathered(source, indices, at, tuple(whole))
+
+
+def _gathered(x: Array, rows: Array, axis: int, shape: tuple[int, ...]) -> Array:
+    """An array of some shape whose elements are taken along an axis, from places that broadcast to that shape."""
+    n, inner, made = x.shape[axis], math.prod(shape[axis + 1 :]), empty(shape, x.dtype, same_device((x, rows)))
+    text = "w0[i // a2 * a3 + (x0 + a1 if x0 < 0 else x0) * a0 + i % a0]"
+    compute(text, made, (rows,), (inner, n, shape[axis] * inner, n * inner), (contiguous(x),))
     return made
 
 

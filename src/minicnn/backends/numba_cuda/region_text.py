@@ -157,7 +157,7 @@ class _Text(Schedule):
         product, writer = self.region.product, self.writer
         if product is None:
             return
-        rows, m = writer.plan.root(product.rows), tile.M
+        rows, m = writer.plan.root(product.stored), tile.M
         first = "index(0)"
         if id(rows) in writer.queued:
             writer.reads_queue = True

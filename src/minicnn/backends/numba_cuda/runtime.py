@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from minicnn.backends._gpu.errors import explained
 from minicnn.backends._gpu.runtime import Event, HostArray, KernelText, Launch, Stream
 from minicnn.backends.numba_cuda.arrays import Array, empty
 from minicnn.backends.numba_cuda.creation import wrap
 from minicnn.backends.numba_cuda.device import THREADS, Device, Kernel, prepare_all
-from minicnn.backends.numba_cuda.errors import explained
 from minicnn.backends.numba_cuda.shim import SIMULATED, cuda
 
 ADVANCE = "def kernel(cursor, steps):\n    cursor[0] = cursor[0] + steps\n"
@@ -44,12 +44,10 @@ class NumbaCudaRuntime:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """See `Runtime.active`."""
         with explained(), self.device.active():
             yield
 
     def synchronize(self, event: Event | None = None) -> None:
-        """See `Runtime.synchronize`."""
         if event is None:
             self.device.synchronize()
         elif not SIMULATED:
@@ -58,52 +56,41 @@ class NumbaCudaRuntime:
     # Memory -------------------------------------------------------------------------------------
 
     def free(self) -> int:
-        """See `Runtime.free`."""
         return self.device.free
 
     def used(self) -> int:
-        """See `Runtime.used`."""
         return self.device.used
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Array:
-        """See `Runtime.empty`."""
         return empty(shape, np.dtype(dtype), self.device)
 
     def view(self, array: Array, offset: int, shape: tuple[int, ...], dtype: str) -> Array:
-        """See `Runtime.view`."""
         return wrap(array.memory, array.start * array.itemsize + offset, shape, dtype)
 
     def address(self, array: Any) -> int | None:
-        """See `Runtime.address`."""
         here = isinstance(array, Array) and array.device is self.device and array.contiguous
         return array.address if here else None
 
     def clear(self, array: Array) -> None:
-        """See `Runtime.clear`."""
         array.memory.clear()
 
     def copy(self, source: Array, target: Array) -> None:
-        """See `Runtime.copy`."""
         places = target.start * target.itemsize, source.memory, source.start * source.itemsize
         target.memory.copy(*places, target.nbytes)
 
     def host(self, shape: tuple[int, ...], dtype: Any, *, pinned: bool) -> HostArray:
-        """See `Runtime.host`."""
         made: HostArray = cuda.pinned_array(shape, dtype) if pinned and 0 not in shape else np.empty(shape, dtype)
         return made
 
     def send(self, source: HostArray, target: Array, stream: Stream = None) -> None:
-        """See `Runtime.send`."""
         target.memory.send(target.start * target.itemsize, source, stream)
 
     # Order --------------------------------------------------------------------------------------
 
     def stream(self) -> Stream:
-        """See `Runtime.stream`."""
         return None if SIMULATED else self.device.core.create_stream()
 
     def event(self, *, timed: bool = False) -> Event:
-        """See `Runtime.event`."""
         if SIMULATED:
             return [0.0]
         from cuda.core import EventOptions
@@ -111,34 +98,28 @@ class NumbaCudaRuntime:
         return self.device.core.create_event(EventOptions(timing_enabled=timed))
 
     def record(self, event: Event, stream: Stream = None) -> None:
-        """See `Runtime.record`."""
         if SIMULATED:
             event[0] = time.perf_counter()
         else:
             (stream or self.device.core.default_stream).record(event)
 
     def wait(self, event: Event, stream: Stream = None) -> None:
-        """See `Runtime.wait`."""
         if not SIMULATED:
             (stream or self.device.core.default_stream).wait(event)
 
     def seconds(self, start: Event, end: Event) -> float:
-        """See `Runtime.seconds`."""
         return float(end[0] - start[0] if SIMULATED else (end - start) * 1e-3)
 
     # Launching ----------------------------------------------------------------------------------
 
     def load(self, texts: Sequence[KernelText]) -> list[Kernel]:
-        """See `Runtime.load`."""
         made = [Kernel(t.text, t.signature, t.threads, t.shared, t.title) for t in texts]
         prepare_all(made, self.device)
         return made
 
     def prepare(self, kernel: Kernel, blocks: int, arguments: Sequence[Array | int]) -> Launch:
-        """See `Runtime.prepare`."""
         given = [a.pointer if isinstance(a, Array) else a for a in arguments]
         return self.device.prepare(kernel, blocks, kernel.threads, given)
 
     def capture(self, launches: Sequence[Launch]) -> Launch:
-        """See `Runtime.capture`."""
         return self.device.capture(launches)

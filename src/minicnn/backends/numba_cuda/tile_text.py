@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from minicnn.backends._gpu.elements import images, reduced_place
@@ -146,14 +145,12 @@ def _loads(writer: PythonWriter, value: Value) -> bool:
     )
 
 
-_TEXTS: Mapping[str, Callable[[PythonWriter, FusionGroup], str]] = MappingProxyType(
-    {
-        "conv2d": _convolution,
-        "conv2d_input_gradient": _convolution,
-        "conv2d_weight_gradient_partial_sums": _weight_gradient,
-        "depthwise_conv2d_weight_gradient_partial_sums": _depthwise_weight_gradient,
-        "matmul": _product,
-        "matmul_partial_sums": _product,
-        "reduce_partial_sums": _reduction,
-    }
-)
+_TEXTS: Mapping[str, Callable[[PythonWriter, FusionGroup], str]] = {
+    "conv2d": _convolution,
+    "conv2d_input_gradient": _convolution,
+    "conv2d_weight_gradient_partial_sums": _weight_gradient,
+    "depthwise_conv2d_weight_gradient_partial_sums": _depthwise_weight_gradient,
+    "matmul": _product,
+    "matmul_partial_sums": _product,
+    "reduce_partial_sums": _reduction,
+}

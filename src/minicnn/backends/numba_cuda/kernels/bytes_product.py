@@ -26,7 +26,7 @@ from minicnn.backends.numba_cuda.kernels.decorators import (
     slot,
     unrolled,
 )
-from minicnn.backends.numba_cuda.kernels.filling import fill
+from minicnn.backends.numba_cuda.kernels.filling import fill, keeping
 from minicnn.backends.numba_cuda.kernels.regions import clearing
 from minicnn.backends.numba_cuda.shim import cuda
 
@@ -147,26 +147,22 @@ def byte_rows(tile: ByteTile, x: Function, where: Function, weight: Function, dy
     # Bytes --------------------------------------------------------------------------------------
 
     @device
-    def four_words(found: Any, u: Any, bytes_: Any, at: Any, left: Any) -> None:
-        a, b, c, d = read_words(bytes_, at)
-        found[slot(u * 4)] = a
-        found[slot(u * 4 + 1)] = b
-        found[slot(u * 4 + 2)] = c
-        found[slot(u * 4 + 3)] = d
+    def four_words(bytes_: Any, at: Any, left: Any) -> Any:
+        return read_words(bytes_, at)
 
     @device
-    def one_word(found: Any, u: Any, bytes_: Any, at: Any, left: Any) -> None:
-        found[slot(u)] = read_word(bytes_, at)
+    def one_word(bytes_: Any, at: Any, left: Any) -> Any:
+        return (read_word(bytes_, at),)
 
     @device
-    def single_bytes(found: Any, u: Any, bytes_: Any, at: Any, left: Any) -> None:
+    def single_bytes(bytes_: Any, at: Any, left: Any) -> Any:
         word = index(read(bytes_, at))
         word |= index(read(bytes_, index(at + choose(left > 1, 1, 0)))) << index(8)
         word |= index(read(bytes_, index(at + choose(left > 2, 2, 0)))) << index(16)
         word |= index(read(bytes_, index(at + choose(left > 3, 3, 0)))) << index(24)
-        found[slot(u)] = word
+        return (word,)
 
-    keep = four_words if WIDTH == 4 else one_word if K % 4 == 0 else single_bytes
+    take, keep = four_words if WIDTH == 4 else one_word if K % 4 == 0 else single_bytes, keeping(WIDTH)
 
     @device
     def load_one(u: Any, s: Any) -> None:
@@ -176,7 +172,7 @@ def byte_rows(tile: ByteTile, x: Function, where: Function, weight: Function, dy
         r, w = index(tile * ROWS + e // RUN), e % RUN * WIDTH
         row = where(p, choose(r < N, r, index(N - 1)))
         bytes_, first = x(p)
-        keep(found, u, bytes_, index(first + row * K + w * 4), K - w * 4)
+        keep(found, u, take(bytes_, index(first + row * K + w * 4), K - w * 4))
 
     @device
     def store_one(u: Any, s: Any) -> None:
@@ -187,15 +183,8 @@ def byte_rows(tile: ByteTile, x: Function, where: Function, weight: Function, dy
             for k in range(WIDTH):
                 words[slot(start + k)] = found[slot(u * WIDTH + k)]
 
-    load_all, store_all = unrolled(LOADS, load_one), unrolled(LOADS, store_one)
-
-    @device
-    def load(p: Any, found: Any, thread: Any, tile: Any) -> None:
-        load_all((p, found, thread, tile))
-
-    @device
-    def store(found: Any, words: Any, thread: Any) -> None:
-        store_all((found, words, thread))
+    load = unrolled(LOADS, load_one, "p, found, thread, tile")
+    store = unrolled(LOADS, store_one, "found, words, thread")
 
     # Forward ------------------------------------------------------------------------------------
 
@@ -281,10 +270,5 @@ def byte_rows(tile: ByteTile, x: Function, where: Function, weight: Function, dy
                 for m in range(M):
                     out(p, number, index((w * 4 + j) * M + m), totals[slot((own * 4 + j) * M + m)])
 
-    finish_all = unrolled(OWN, finish_one)
-
-    @device
-    def finish(p: Any, totals: Any, thread: Any, number: Any) -> None:
-        finish_all((p, totals, thread, number))
-
+    finish = unrolled(OWN, finish_one, "p, totals, thread, number")
     return ByteRows(begin, load, store, multiply, product, clearing(T, TOTALS), accumulate, finish)

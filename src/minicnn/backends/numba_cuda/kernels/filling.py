@@ -11,6 +11,23 @@ AT_ONCE = 16  # loads under way before the first is stored
 WIDE_AT_ONCE = 6  # the same where each brings four elements
 
 
+def keeping(width: int) -> Function:
+    """Function keep(values, u, found): put a tuple of so many elements, 1 or 4, into registers, the u-th of such."""
+
+    @device
+    def one(values: Any, u: Any, found: Any) -> None:
+        values[slot(u)] = found[0]
+
+    @device
+    def four(values: Any, u: Any, found: Any) -> None:
+        values[slot(u * 4)] = found[0]
+        values[slot(u * 4 + 1)] = found[1]
+        values[slot(u * 4 + 2)] = found[2]
+        values[slot(u * 4 + 3)] = found[3]
+
+    return four if width == 4 else one
+
+
 def fill(T: Any, total: int, threads: int, load: Function, place: Function, width: int = 1, step: int = 1) -> Function:
     """Function filled(p, at, shared, thread) that all threads call to fill shared memory.
 
@@ -27,20 +44,7 @@ def fill(T: Any, total: int, threads: int, load: Function, place: Function, widt
     """
     steps = -(-total // threads)
     run = min(AT_ONCE if width == 1 else WIDE_AT_ONCE, steps)
-    load, place, zero, count = device(load), device(place), index(0), run * width
-
-    @device
-    def keep_one(values: Any, u: Any, found: Any) -> None:
-        values[u] = found[0]
-
-    @device
-    def keep_four(values: Any, u: Any, found: Any) -> None:
-        values[slot(u * 4)] = found[0]
-        values[slot(u * 4 + 1)] = found[1]
-        values[slot(u * 4 + 2)] = found[2]
-        values[slot(u * 4 + 3)] = found[3]
-
-    keep = keep_four if width == 4 else keep_one
+    load, place, keep, zero, count = device(load), device(place), keeping(width), index(0), run * width
 
     @device
     def load_one(u: Any, s: Any) -> None:

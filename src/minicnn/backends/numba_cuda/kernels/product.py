@@ -20,6 +20,8 @@ from minicnn.backends.numba_cuda.kernels.decorators import (
     slot,
     unrolled,
 )
+from minicnn.backends.numba_cuda.kernels.filling import keeping
+from minicnn.backends.numba_cuda.kernels.geometry import masked
 from minicnn.backends.numba_cuda.shim import cuda
 
 SLAB = 16  # terms whose products are written out one after the other
@@ -90,8 +92,8 @@ def side(
     LOADS, RUN = BK * SIZE // W, (SIZE if ALONG else BK) // W
     EACH, STEP, SLOTS = -(-LOADS // THREADS), 1 if ALONG else ROW, 1 if unpack else W
     WHOLE, ALL = LIMIT % SIZE == 0, LOADS % THREADS == 0
-    zero, nothing, start = T(0), index(0), index(0)
-    kind = index if unpack else T
+    zero, start, kind = T(0), index(0), index if unpack else T
+    keep, mask = keeping(SLOTS), masked(kind, SLOTS)
 
     @device
     def place(e: Any) -> Any:
@@ -107,24 +109,7 @@ def side(
         m, k = index(first + at), index(k0 + term)
         real = (WHOLE | (m < LIMIT)) & (k < last) & (ALL | (e < LOADS))
         row, column = (k, m) if ALONG else (m, k)
-        keep(found, u, real, get(p, choose(real, row, start), choose(real, column, start)))
-
-    @device
-    def keep_word(found: Any, u: Any, real: Any, values: Any) -> None:
-        found[slot(u)] = choose(real, values[0], nothing)
-
-    @device
-    def keep_one(found: Any, u: Any, real: Any, values: Any) -> None:
-        found[slot(u)] = choose(real, T(values[0]), zero)
-
-    @device
-    def keep_four(found: Any, u: Any, real: Any, values: Any) -> None:
-        found[slot(u * 4)] = choose(real, T(values[0]), zero)
-        found[slot(u * 4 + 1)] = choose(real, T(values[1]), zero)
-        found[slot(u * 4 + 2)] = choose(real, T(values[2]), zero)
-        found[slot(u * 4 + 3)] = choose(real, T(values[3]), zero)
-
-    keep = keep_word if unpack else keep_four if W == 4 else keep_one
+        keep(found, u, mask(real, get(p, choose(real, row, start), choose(real, column, start))))
 
     @device
     def loaded(found: Any, u: Any, w: Any, inside: Any) -> Any:

@@ -217,14 +217,6 @@ def row_sums(T: Any, O: int, MOST: int, FOLD: int, THREADS: int, AT: int, term: 
                     total += p[-3][slot(AT + k * COLUMNS + thread)]
             out(p, number, o, total)
 
-    add_all, finish_all = unrolled(EACH, add_one), unrolled(EACH, finish_one)
-
-    @device
-    def add(p: Any, totals: Any, thread: Any, rows: Any) -> None:
-        add_all((p, totals, thread, rows))
-
-    @device
-    def finish(p: Any, totals: Any, thread: Any, number: Any) -> None:
-        finish_all((p, totals, thread, number))
-
+    add = unrolled(EACH, add_one, "p, totals, thread, rows")
+    finish = unrolled(EACH, finish_one, "p, totals, thread, number")
     return RowSums(EACH, clearing(T, EACH), add, share, finish)

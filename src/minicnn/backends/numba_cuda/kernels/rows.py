@@ -37,28 +37,22 @@ def _total(T: Any, k: int, row: Function) -> Function:
     return total
 
 
-def softmax(T: Any, k: int, row: Function) -> Function:
-    """Function element(p, i, at): element `at` of the softmax of a row."""
+def softmax(T: Any, k: int, row: Function, logarithm: bool = False) -> Function:
+    """Function element(p, i, at): element `at` of the softmax of a row, or its logarithm."""
     largest, total = _largest(T, k, row), _total(T, k, row)
 
     @device
     def element(p: Any, i: Any, at: Any) -> Any:
         top = largest(p, i)
-        return exp(T(row(p, i, at)) - top) / total(p, i, top)
+        below, sum_ = T(row(p, i, at)) - top, total(p, i, top)
+        return below - log(sum_) if logarithm else exp(below) / sum_
 
     return element
 
 
 def log_softmax(T: Any, k: int, row: Function) -> Function:
-    """Function element(p, i, at): its logarithm."""
-    largest, total = _largest(T, k, row), _total(T, k, row)
-
-    @device
-    def element(p: Any, i: Any, at: Any) -> Any:
-        top = largest(p, i)
-        return T(row(p, i, at)) - top - log(total(p, i, top))
-
-    return element
+    """Function element(p, i, at): the logarithm of the softmax."""
+    return softmax(T, k, row, logarithm=True)
 
 
 def softmax_cross_entropy(T: Any, k: int, row: Function) -> Function:
