@@ -18,7 +18,7 @@ import click
 from minicnn import machine
 from minicnn.cli import agreement, candidates, figures
 from minicnn.cli.candidates import Result
-from minicnn.cli.options import BACKEND, EPILOG, run_folder, training_options
+from minicnn.cli.options import EPILOG, named_backends, run_folder, training_options
 from minicnn.cli.runs import RunFolder, require
 from minicnn.cli.tables import console, table
 from minicnn.data.order import num_batches
@@ -58,7 +58,7 @@ def compare(
     if backends is None:
         names, notes = candidates.found(settings, with_peer=with_peer)
     else:
-        names, notes = _named(ctx, backends), []
+        names, notes = named_backends(ctx, backends), []
         names += candidates.peers(names, settings) if with_peer else []
     for note in (*notes, *machine.warnings()):
         click.echo(f"note: {note}", err=True)
@@ -78,15 +78,6 @@ def compare(
     if bad:
         message = f"Every candidate computes the same. Received: {', '.join(bad)} failed or differed; see above."
         raise click.ClickException(message)
-
-
-def _named(ctx: click.Context, text: str) -> list[str]:
-    parameter = next(p for p in ctx.command.params if p.name == "backends")
-    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-    if not names:
-        message = "--backends names at least one backend. Received: none."
-        raise click.UsageError(message, ctx)
-    return [BACKEND.convert(name, parameter, ctx) for name in names]
 
 
 def _run(names: list[str], settings: Settings, samples: job.Samples) -> list[Result]:

@@ -110,6 +110,16 @@ def training_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+def named_backends(ctx: click.Context, text: str) -> list[str]:
+    """The backends that an option --backends names, between commas."""
+    parameter = next(p for p in ctx.command.params if p.name == "backends")
+    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not names:
+        message = "--backends names at least one backend. Received: none."
+        raise click.UsageError(message, ctx)
+    return [BACKEND.convert(name, parameter, ctx) for name in names]
+
+
 def run_folder(out: str | None, *parts: str) -> Path:
     """The folder that is named, or else one in `runs` made of parts."""
     return Path(out).expanduser() if out else Path("runs") / "-".join(part.replace(":", "_") for part in parts)
