@@ -1,5 +1,7 @@
 """The pages tell the truth: their code runs and prints what they show, and what they name exists.
 
+Those of the ten steps run as notebooks: see tests/test_notebooks.py.
+
 A `python` block runs after the blocks above it on the same page, in an empty folder. A `text` block right below it is
 what it prints; "..." there stands for anything. `<!-- needs: torch -->` above a block skips the rest of the page
 where that library is missing.
@@ -59,7 +61,7 @@ def pages_with(language: str) -> list[Path]:
 
 
 @pytest.mark.usefixtures("registry")
-@pytest.mark.parametrize("page", pages_with("python"), ids=name_of)
+@pytest.mark.parametrize("page", [p for p in pages_with("python") if p.parent.name != "steps"], ids=name_of)
 def test_python_blocks_run_and_print_what_the_page_shows(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

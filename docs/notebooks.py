@@ -1,0 +1,116 @@
+"""Make the notebooks of the ten steps from their pages: examples/notebooks/*.ipynb.
+
+    python docs/notebooks.py          # write the notebooks
+    python docs/notebooks.py --run    # run the pages first, and write anew what they print where it has changed
+
+A `python` block of a page is a cell of code, a `text` block right below it what the cell prints, and all else is text.
+A test compares notebooks and pages, and runs the cells. In what is printed "..." stands for anything, as times differ.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import doctest
+import io
+import json
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).resolve().parent
+PAGES = sorted((DOCS / "steps").glob("*.md"))
+NOTEBOOKS = DOCS.parent / "examples" / "notebooks"
+
+BLOCK = re.compile(r"(?:^<!-- needs: ([\w, ]+) -->\n)?^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.M | re.S)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a notebook: text, or code with what it prints and the packages that it needs."""
+
+    text: str
+    code: bool = False
+    prints: str = ""
+    needs: tuple[str, ...] = ()
+
+
+def cells(page: str) -> Iterator[Cell]:
+    """The cells of a page."""
+    done = 0
+    for match in BLOCK.finditer(page):
+        if page[done : match.start()].strip():
+            yield Cell(page[done : match.start()].strip())
+        needs, code, prints = match.groups()
+        yield Cell(code.strip("\n"), True, prints or "", tuple(re.findall(r"\w+", needs or "")))
+        done = match.end()
+    yield Cell(page[done:].strip())
+
+
+def notebook(page: Path) -> str:
+    """The notebook of a page, as JSON (nbformat 4.5)."""
+    made: list[dict[str, Any]] = []
+    for number, cell in enumerate(cells(page.read_text("utf-8")), 1):
+        common = {"id": f"cell-{number}", "metadata": {"needs": cell.needs} if cell.needs else {}}
+        if cell.code:
+            stream = {"output_type": "stream", "name": "stdout", "text": lines(cell.prints)}
+            outputs = [stream] if cell.prints else []
+            code = {"cell_type": "code", "execution_count": None, "outputs": outputs, "source": lines(cell.text)}
+            made.append(common | code)
+        else:
+            made.append(common | {"cell_type": "markdown", "source": lines(relinked(cell.text))})
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
+    whole = {"cells": made, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
+    return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
+
+
+def lines(text: str) -> list[str]:
+    """Text as notebooks hold it."""
+    return text.splitlines(keepends=True)
+
+
+def relinked(text: str) -> str:
+    """Links from the folder of the pages as links from that of the notebooks, which is as deep."""
+    text = re.sub(r"\]\((\d\d-[\w-]+)\.md\)", r"](\1.ipynb)", text)
+    return re.sub(r"\]\(\.\./(?!\.\./)", "](../../docs/", text)
+
+
+def run(cell: Cell, namespace: dict[str, Any], name: str) -> str:
+    """What a cell of code prints."""
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(compile(cell.text, name, "exec"), namespace)  # the page is ours
+    return "".join(f"{line.rstrip()}\n" for line in printed.getvalue().rstrip().splitlines())
+
+
+def same(printed: str, expected: str) -> bool:
+    """Whether a cell prints what is expected of it."""
+    return doctest.OutputChecker().check_output(expected, printed, doctest.ELLIPSIS)
+
+
+def refresh(page: Path) -> None:
+    """Run a page, and write anew what it prints where that has changed."""
+    namespace: dict[str, Any] = {"__name__": page.stem}
+
+    def rerun(match: re.Match[str]) -> str:
+        printed = run(Cell(match[2]), namespace, page.name)
+        if same(printed, match[3] or ""):
+            return match[0]
+        head = match[0].partition("\n\n```text\n")[0].rstrip("\n")
+        return f"{head}\n\n```text\n{printed}```\n" if printed else f"{head}\n"
+
+    page.write_text(BLOCK.sub(rerun, page.read_text("utf-8")), "utf-8")
+
+
+def main() -> None:
+    """See the module."""
+    for page in PAGES:
+        if "--run" in sys.argv:
+            refresh(page)
+        (NOTEBOOKS / f"{page.stem}.ipynb").write_text(notebook(page), "utf-8")
+
+
+if __name__ == "__main__":
+    main()
