@@ -1,9 +1,19 @@
 """Settings of the documentation; build it with `sphinx-build -W -b html docs docs/_build`."""
 
 import re
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+from docutils import nodes
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import PythonLexer
+from sphinx import addnodes
+
 import minicnn
+
+ROOT = Path(__file__).resolve().parents[1]
 
 project = "minicnn"
 author = "The minicnn developers"
@@ -29,6 +39,34 @@ def plain_text(app: Any, what: str, name: str, thing: Any, options: Any, lines: 
             lines[i] = re.sub(r"(`[^`]*`)|([*|])", lambda m: m[1] or "\\" + m[2], line)
 
 
+def source_page(path: Path) -> str:
+    """Name of the page that shows a Python file of the repository."""
+    return f"source/{path.relative_to(ROOT).with_suffix('').as_posix()}"
+
+
+def link_to_source_pages(app: Any, doctree: Any, docname: str) -> None:
+    """Links to Python files, which would be downloads, lead to pages that show them, at the name that is their text."""
+    for node in list(doctree.findall(addnodes.download_reference)):
+        path = (Path(app.env.doc2path(docname)).parent / node["reftarget"]).resolve()
+        if path.suffix == ".py":
+            text = path.read_text("utf-8")
+            found = re.search(rf"^(?:class |def )?{re.escape(node.astext())}\b", text, re.M)
+            line = text.count("\n", 0, found.start()) + 1 if found else 1
+            uri = f"{app.builder.get_relative_uri(docname, source_page(path))}#line-{line}"
+            node.replace_self(nodes.reference("", "", *node.children, internal=True, refuri=uri))
+
+
+def source_pages(app: Any) -> Iterator[tuple[str, dict[str, str], str]]:
+    """Those pages, of all Python files to which there is a link."""
+    for path in sorted((ROOT / "docs" / name).resolve() for name in app.env.dlfiles):
+        if path.suffix == ".py":
+            title = path.relative_to(ROOT).as_posix()
+            code = highlight(path.read_text("utf-8"), PythonLexer(), HtmlFormatter(lineanchors="line"))
+            yield source_page(path), {"title": title, "body": f"<h1>{title}</h1>{code}"}, "page.html"
+
+
 def setup(app: Any) -> None:
     """Called by Sphinx."""
     app.connect("autodoc-process-docstring", plain_text, priority=400)  # before napoleon, which writes markup
+    app.connect("doctree-resolved", link_to_source_pages)
+    app.connect("html-collect-pages", source_pages)
