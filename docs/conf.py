@@ -62,7 +62,7 @@ def source_pages(app: Any) -> Iterator[tuple[str, dict[str, str], str]]:
         if path.suffix == ".py":
             title = path.relative_to(ROOT).as_posix()
             code = highlight(path.read_text("utf-8"), PythonLexer(), HtmlFormatter(lineanchors="line"))
-            yield source_page(path), {"title": title, "body": f"<h1>{title}</h1>{code}"}, "page.html"
+            yield source_page(path), {"title": title, "body": f"<h2>{title}</h2>{code}"}, "page.html"
 
 
 def setup(app: Any) -> None:

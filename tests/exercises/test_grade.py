@@ -12,6 +12,7 @@ import pytest
 from minicnn.exercises.__main__ import judged, load
 from minicnn.exercises.exercise import skeleton
 from minicnn.exercises.table import EXERCISES
+from minicnn.extras import install
 from support.command_line import error_of, minicnn
 
 SOLUTIONS = Path(__file__).parent / "solutions"
@@ -194,7 +195,7 @@ def test_the_exercises_are_listed() -> None:
 def test_a_missing_package_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("bias_relu.py").touch()
     monkeypatch.setattr("minicnn.exercises.grading.find_spec", lambda name: None)
-    assert "needs numba: pip install" in error_of(minicnn("grade", "bias_relu", "bias_relu.py"), 1)
+    assert f"needs numba: {install('numba')}" in error_of(minicnn("grade", "bias_relu", "bias_relu.py"), 1)
 
 
 # Kernels ------------------------------------------------------------------------------------------------
