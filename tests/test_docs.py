@@ -26,6 +26,7 @@ from click.testing import CliRunner
 import minicnn
 from minicnn import backends, callbacks, data, layers, losses, metrics, ops, optimizers, schedules, zoo
 from minicnn.cli import cli
+from minicnn.exercises.table import EXERCISES
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
@@ -152,6 +153,7 @@ NAMED = {
     "docs/data.md": data.names(),
     "docs/backends.md": backends.names(),
     "docs/getting-started.md": zoo.names(),
+    "docs/exercises.md": list(EXERCISES),
     "docs/api/ops.md": [n for n in ops.__all__ if isinstance(getattr(ops, n), ops.Primitive)],
 }  # fmt: skip
 
