@@ -81,13 +81,13 @@ def test_a_device_is_described_by_what_it_says(style: str) -> None:
 
 
 def test_a_newer_architecture_has_the_figures_of_the_newest_known_before_it() -> None:
-    gpu = gpu_of("new", (12, 1), 10, 1e9, 1e9, 1, 1)
+    gpu = gpu_of("new", (12, 1), multiprocessors=10, clock=1e9, bandwidth=1e9, l2=1, memory=1)
     assert (gpu.shared_block, gpu.architecture) == (99 * KB, "sm_121")
 
 
 def test_an_old_gpu_is_refused_in_one_line() -> None:
     with pytest.raises(RuntimeError, match=r"7\.5 or later.*Received: Tesla V100 with 7\.0\. Use another GPU") as error:
-        gpu_of("Tesla V100", (7, 0), 80, 1.4e9, 900e9, 1, 1)
+        gpu_of("Tesla V100", (7, 0))
     assert "\n" not in str(error.value)
 
 

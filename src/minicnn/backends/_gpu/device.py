@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 KB = 1024
 LEAST = (7, 5)  # the least compute capability that kernels are compiled for
@@ -29,7 +30,6 @@ class Gpu:
     lanes32: int  # multiply-adds of float32 that a multiprocessor starts in a cycle
     lanes64: int  # the same for float64
     tensor: int  # multiply-adds of 16 bits that its tensor cores do in a cycle, with sums in float32
-    tensor_formats: tuple[str, ...]  # formats of 16 bits that the tensor cores of a multiprocessor know
     clock: float  # cycles (boost)
     bandwidth: float  # bytes between the memory and the GPU
     l2: int  # size of the L2 cache
@@ -42,8 +42,8 @@ class Gpu:
 
     @property
     def has_tensor_cores(self) -> bool:
-        """Whether its tensor cores know all formats that kernels for them use."""
-        return {"bfloat16", "float16"} <= set(self.tensor_formats)
+        """Whether its tensor cores know all formats that kernels for them use, bfloat16 among them."""
+        return self.capability >= (8, 0)
 
     @property
     def overlaps(self) -> bool:
@@ -106,17 +106,13 @@ _ARCHITECTURES: Mapping[tuple[int, int], tuple[int, ...]] = MappingProxyType({
 })  # fmt: skip
 
 
-def gpu_of(
-    name: str,
-    capability: tuple[int, int],
-    multiprocessors: int,
-    clock: float,
-    bandwidth: float,
-    l2: int,
-    memory: int,
-    **found: int,
-) -> Gpu:
+def gpu_of(name: str, capability: tuple[int, int], **found: Any) -> Gpu:
     """A GPU with the figures of its architecture, or of the newest older one that is known, unless others are found.
+
+    Args:
+        name: Its name.
+        capability: Compute capability.
+        found: What is found of it, by the names of `Gpu`; what no architecture says has to be among it.
 
     Raises:
         RuntimeError: If its compute capability is below the least that kernels are compiled for.
@@ -131,15 +127,12 @@ def gpu_of(
     figures = dict(zip(_FIGURES, _ARCHITECTURES[nearest], strict=True))
     figures |= {key: figures[key] * KB for key in _FIGURES[:3]}
     figures |= {"shared_unasked": 48 * KB, "registers": 64 * KB, "registers_thread": 255, "threads_block": 1024} | found
-    formats = ("float16", "bfloat16") if capability >= (8, 0) else ("float16",)
-    return Gpu(
-        name, capability, multiprocessors, **figures, tensor_formats=formats, clock=clock, bandwidth=bandwidth, l2=l2,
-        memory=memory,
-    )  # fmt: skip
+    return Gpu(name, capability, **figures)
 
 
 # What CUDA calls the figures of a block and of a multiprocessor, without underscores.
 _ATTRIBUTES = MappingProxyType({
+    "multiprocessors": "multiprocessorcount",
     "shared_unasked": "maxsharedmemoryperblock",
     "shared_block": "maxsharedmemoryperblockoptin",
     "shared_multiprocessor": "maxsharedmemorypermultiprocessor",
@@ -169,11 +162,10 @@ def from_attributes(name: str, capability: tuple[int, int], memory: int, attribu
     return gpu_of(
         name,
         capability,
-        said["multiprocessorcount"],
-        1e3 * said.get("clockrate", 0) or (known.clock if known else 1.5e9),
-        rate or (known.bandwidth if known else 300e9),
-        said.get("l2cachesize", 0) or (known.l2 if known else 4 * KB * KB),
-        memory,
+        clock=1e3 * said.get("clockrate", 0) or (known.clock if known else 1.5e9),
+        bandwidth=rate or (known.bandwidth if known else 300e9),
+        l2=said.get("l2cachesize", 0) or (known.l2 if known else 4 * KB * KB),
+        memory=memory,
         **{field: said[key] for field, key in _ATTRIBUTES.items() if said.get(key)},
     )
 
@@ -190,7 +182,8 @@ _DEVICES = (
     ("rtx5090", "RTX 5090", (12, 0), 170, 2.407, 1792, 96, 32),
 )
 KNOWN: Mapping[str, Gpu] = MappingProxyType({
-    key: gpu_of(name, capability, count, clock * 1e9, rate * 1e9, l2 * KB * KB, memory * 10**9)
+    key: gpu_of(name, capability, multiprocessors=count, clock=clock * 1e9, bandwidth=rate * 1e9, l2=l2 * KB * KB,
+                memory=memory * 10**9)
     for key, name, capability, count, clock, rate, l2, memory in _DEVICES
 })  # fmt: skip
 H200 = KNOWN["h200"]

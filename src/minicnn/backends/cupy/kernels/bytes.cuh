@@ -59,7 +59,7 @@ template <int N_, int K_, int M_, int ROWS_, int THREADS_, int STAGES_, int PART
   static constexpr int BUFFER = ROWS * PITCH + 16, WEIGHTS = STEPS * FRAGMENTS * 256;
   static constexpr int LEFT = quotient(PARTS * ROWS * M, 4) * 16, GRADIENT = BACK ? ROW_STEPS * FRAGMENTS * 256 : 0;
   static constexpr int MATRIX = quotient(K * M, 4) * 16, BESIDE = WEIGHTS + (LEFT > GRADIENT ? LEFT : GRADIENT);
-  static constexpr int SHARED_WEIGHTS = STAGES * BUFFER, SHARED_SUMS = SHARED_WEIGHTS + WEIGHTS;
+  static constexpr int SHARED_WEIGHTS = STAGES * BUFFER, SHARED_SUMS = SHARED_WEIGHTS + WEIGHTS, SHARED_GRADIENT = SHARED_WEIGHTS;
   static constexpr int SHARED_TOPS = SHARED_WEIGHTS + (MATRIX > BESIDE ? MATRIX : BESIDE);
   static constexpr int SHARED_FACTORS = SHARED_TOPS + 4 * M, SHARED_UNDO = SHARED_FACTORS + 4 * M;
   static constexpr int SHARED_FOUND = SHARED_UNDO + 4 * M, BYTES = SHARED_FOUND + STAGES * 4 * ROWS;
@@ -121,12 +121,7 @@ template <class A> struct ByteRows : RowStream<A, uint8> {
   // Notes a number of a column: atomically, but the largest is the same in any order.
   DEVICE void note(int c, float x) { atomicMax(tops() + c, uint32(__float_as_int(x)) & 0x7fffffffu); }
 
-  // Copies the weights w(k * M + c) into shared memory as they are. Behind a barrier begin() writes them there as digits, and
-  // ends with a barrier.
-  template <class W> DEVICE void copy_weights(W w) {
-    float* raw = reinterpret_cast<float*>(memory + A::SHARED_WEIGHTS);
-    fill<float, A::K * A::M, A::THREADS>(w, [&](int i, float x) { raw[i] = x; });
-  }
+  // Behind a barrier writes the copied weights as digits, and ends with a barrier.
   DEVICE void begin() {
     const int thread = threadIdx.x, warp = thread / 32, t = thread % 4;
     const float* raw = reinterpret_cast<const float*>(memory + A::SHARED_WEIGHTS);
@@ -323,7 +318,7 @@ template <class A> struct ByteRows : RowStream<A, uint8> {
   }
   // Leaves the sums of products with the gradient in shared memory, where the weights were.
   DEVICE void leave() {
-    float* out = reinterpret_cast<float*>(memory + A::SHARED_WEIGHTS);
+    float* out = reinterpret_cast<float*>(memory + A::SHARED_GRADIENT);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
 #pragma unroll
     for (int own = 0; own < A::OWN; own++) {
@@ -338,11 +333,5 @@ template <class A> struct ByteRows : RowStream<A, uint8> {
         if (k + t / 2 < A::K && A::GROUPS * 8 + t % 2 < A::M) out[(k + t / 2) * A::M + A::GROUPS * 8 + t % 2] = sum;
       }
     }
-  }
-  // Calls out(k * M + c, sum) for each of these sums, once all threads have left theirs.
-  template <class Out> DEVICE void finish(Out out) {
-    const float* sums = reinterpret_cast<const float*>(memory + A::SHARED_WEIGHTS);
-#pragma unroll 4
-    for (int i = threadIdx.x; i < A::K * A::M; i += A::THREADS) out(uint32(i), sums[i]);
   }
 };

@@ -38,7 +38,7 @@ template <int N_, int K_, int M_, int ROWS_, int THREADS_, int STAGES_, int PART
   // Places in shared memory. What the product leaves and the gradient share one.
   static constexpr int BUFFER = ROWS * PITCH, SHARED_SUMS = STAGES * BUFFER, GRADIENT_FLOATS = 8 * odd(GROUPS);
   static constexpr int LEFT = quotient(PARTS * ROWS * M, 4) * 16, GRADIENT = BACK ? ROWS * GRADIENT_FLOATS * 4 : 0;
-  static constexpr int SHARED_WEIGHTS = SHARED_SUMS - BUFFER, MATRIX = quotient(K * M, 4) * 16;  // to begin with
+  static constexpr int SHARED_GRADIENT = 0, SHARED_WEIGHTS = SHARED_SUMS - BUFFER, MATRIX = quotient(K * M, 4) * 16;  // to begin with
   static constexpr int BESIDE = BUFFER + (LEFT > GRADIENT ? LEFT : GRADIENT);
   static constexpr int SHARED_FOUND = SHARED_WEIGHTS + (MATRIX > BESIDE ? MATRIX : BESIDE);
   static constexpr int BYTES = SHARED_FOUND + STAGES * 4 * ROWS;
@@ -66,12 +66,7 @@ template <class A> struct FloatRows : RowStream<A, float> {
   // A sum with what the smaller part gave, which is four columns further, beyond the last.
   static DEVICE float whole(float sum, int s) { return joined(s) ? sum + __shfl_xor_sync(0xffffffffu, sum, 2) : sum; }
 
-  // Copies the weights w(k * M + c) into shared memory. Behind a barrier begin() takes each thread's from there, and ends with a
-  // barrier.
-  template <class W> DEVICE void copy_weights(W w) {
-    float* raw = reinterpret_cast<float*>(memory + A::SHARED_WEIGHTS);  // no rows are on their way to there yet
-    fill<float, A::K * A::M, A::THREADS>(w, [&](int i, float x) { raw[i] = x; });
-  }
+  // Behind a barrier takes each thread's part of the copied weights, and ends with a barrier.
   DEVICE void begin() {
     const int lane = threadIdx.x % 32, part = threadIdx.x / 32 % A::PARTS, t = lane % 4;
     const float* raw = reinterpret_cast<const float*>(memory + A::SHARED_WEIGHTS);
@@ -229,11 +224,5 @@ template <class A> struct FloatRows : RowStream<A, float> {
           const float sum = whole(total[own][s][r], s);
           if (k < A::K && c < A::M) out[k * A::M + c] = sum;
         }
-  }
-  // Calls out(k * M + c, sum) for each of these sums, once all threads have left theirs.
-  template <class Out> DEVICE void finish(Out out) {
-    const float* sums = reinterpret_cast<const float*>(memory);
-#pragma unroll 4
-    for (int i = threadIdx.x; i < A::K * A::M; i += A::THREADS) out(uint32(i), sums[i]);
   }
 };

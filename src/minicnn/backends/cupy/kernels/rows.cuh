@@ -69,6 +69,18 @@ template <class A, class T> struct RowStream {
     }
   }
 
+  // Copies the weights w(k * M + c) into shared memory as they are, where no rows are on their way to yet.
+  template <class W> DEVICE void copy_weights(W w) {
+    float* raw = reinterpret_cast<float*>(memory + A::SHARED_WEIGHTS);
+    fill<float, A::K * A::M, A::THREADS>(w, [&](int i, float x) { raw[i] = x; });
+  }
+  // Calls out(k * M + c, sum) for each sum of products with the gradient, once all threads have left theirs.
+  template <class Out> DEVICE void finish(Out out) {
+    const float* sums = reinterpret_cast<const float*>(memory + A::SHARED_GRADIENT);
+#pragma unroll 4
+    for (int i = threadIdx.x; i < A::K * A::M; i += A::THREADS) out(uint32(i), sums[i]);
+  }
+
   // Element of the product, counted within the tile.
   DEVICE float product(uint32 e) {
     const float* parts = reinterpret_cast<const float*>(memory + A::SHARED_SUMS) + e;
