@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from minicnn.distribution import DataParallel
-from support.distributed import MODELS, data, digest, normalized, trained
+from minicnn.distribution import DataParallel, ModelParallel, Pipeline
+from support.distributed import MODELS, STAGES, data, digest, normalized, trained
 from support.launchers import MPIEXEC, mpiexec, results
 
 pytest.importorskip("mpi4py", reason="mpi4py is not installed: the extra mpi")
@@ -30,6 +30,12 @@ def test_other_models_on_four_ranks() -> None:
     names = [name for name in MODELS if name != "normalized"]
     alone = {name: trained(name, "numpy", DataParallel(8)) for name in names}
     assert results(mpiexec(4, "train", "numpy", "1", *names), 4) == alone
+
+
+def test_kernels_and_layers_on_three_ranks() -> None:
+    given = {"split": ModelParallel(4), "staged": Pipeline(STAGES, shards=4)}
+    alone = {name: trained(name, "numpy", distribution, 2) for name, distribution in given.items()}
+    assert results(mpiexec(3, "train", "numpy", "2", *given), 3) == alone
 
 
 @pytest.mark.parametrize("backend", ["numba", "jax"])

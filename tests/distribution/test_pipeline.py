@@ -15,7 +15,7 @@ from minicnn import layers as nn
 from minicnn.callbacks import BackupAndRestore
 from minicnn.distribution import Pipeline
 from minicnn.optimizers import SGD, Adam
-from support.distributed import CLASSES, SHAPE, branched, data, digest, targets
+from support.distributed import CLASSES, SHAPE, HalfBackend, branched, data, digest, targets
 from support.ranks import ThreadRanks
 
 CUTS, SHARDS = ["conv2d_1", "flatten", "dense_1"], 5
@@ -63,6 +63,37 @@ def test_stages_learn_what_the_whole_does(backend: str) -> None:
             model.train_on_batch(x[:size], y[:size])
     for path, array in whole.get_weights().items():
         np.testing.assert_allclose(cut.get_weights()[path], array, rtol=2e-3, atol=2e-5, err_msg=path)
+
+
+def test_what_crosses_in_mixed_precision() -> None:
+    pytest.importorskip("torch")
+    x, y = data()
+
+    def work(distribution: Any) -> str:
+        model = made(distribution, "torch", precision="mixed_bfloat16")
+        model.train_on_batch(x[:15], y[:15])
+        return digest(model)
+
+    (alone,) = on_ranks(1, work)
+    assert on_ranks(3, work) == [alone] * 3
+
+
+def test_a_step_that_is_skipped_is_skipped_in_all_stages() -> None:
+    x, y = data()
+    x[2] = 1e6  # more than float16 holds
+
+    def work(distribution: Any) -> Any:
+        model = made(distribution, HalfBackend(), SGD(0.1), precision="mixed_float16")  # type: ignore[arg-type]
+        before = digest(model)
+        with np.errstate(all="ignore"):
+            logs = model.train_on_batch(x[:15], y[:15], return_dict=True)
+        assert logs["skipped_steps"] == 1
+        assert digest(model) == before
+        model.train_on_batch(x[15:30], y[15:30])
+        return digest(model)
+
+    (alone,) = on_ranks(1, work)
+    assert on_ranks(3, work) == [alone] * 3
 
 
 def test_branches_that_are_joined_in_another_stage() -> None:

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from minicnn import Sequential, layers, metrics, ops
-from minicnn.backends.numpy import NumpyBackend
 from minicnn.callbacks import (
     Callback,
     EarlyStopping,
@@ -25,7 +24,7 @@ from minicnn.losses import Dice
 from minicnn.optimizers import OPTIMIZERS, SGD
 from minicnn.program.graph import Value
 from minicnn.regularizers import L1, L1L2, L2, MaxNorm, MinMaxNorm, OrthogonalRegularizer, UnitNorm
-from support.distributed import digest
+from support.distributed import HalfBackend, digest
 from support.ranks import ThreadRanks
 
 SHAPE, CLASSES, BATCH = (6, 5, 3), 4, 12
@@ -237,12 +236,6 @@ def test_optimizers_see_the_gradients_of_the_whole_batch(name: str, clip: dict[s
 
 
 # Loss scaling -------------------------------------------------------------------------------------------------------
-
-
-class HalfBackend(NumpyBackend):
-    """NumPy with products in float16, which it has no need of outside tests."""
-
-    precisions = (*NumpyBackend.precisions, "mixed_float16")
 
 
 def scaled(**about: Any) -> Any:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from minicnn.distribution import DataParallel
+from minicnn.distribution import DataParallel, ModelParallel, Pipeline
 from support.campaign import FULL
-from support.distributed import data, digest, normalized, trained
+from support.distributed import STAGES, data, digest, normalized, trained
 from support.launchers import results, torchrun
 
 torch = pytest.importorskip("torch")
@@ -27,10 +27,13 @@ def one_thread() -> Iterator[None]:
 
 
 def test_weights_are_the_same_bits_on_any_number_of_ranks() -> None:
-    names = ("plain", "normalized")
-    alone = {name: trained(name, "torch", DataParallel(8), 2) for name in names}
-    for ranks in (2, 3, 4) if FULL else (3,):
-        assert results(torchrun(ranks, "train", "torch", "2", *names), ranks) == alone
+    given = {
+        "plain": DataParallel(8), "normalized": DataParallel(8), "split": ModelParallel(4),
+        "staged": Pipeline(STAGES, shards=4),
+    }  # fmt: skip
+    alone = {name: trained(name, "torch", distribution, 2) for name, distribution in given.items()}
+    for ranks in (2, 3) if FULL else (3,):
+        assert results(torchrun(ranks, "train", "torch", "2", *given), ranks) == alone
 
 
 def test_a_rank_that_hangs_is_named_at_the_deadline() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from minicnn.distribution.data_parallel import DataParallel
 from minicnn.distribution.passes import Shard
 from minicnn.distribution.segments import Segments
-from minicnn.distribution.stages import CARRIED, FREE, Piece, Stages
+from minicnn.distribution.stages import FREE, Piece, Stages, stays
 from minicnn.layers.cell import Parts
 from minicnn.ops.groups import Communicator, Group, Span, rows
 from minicnn.program.graph import Program, Value
@@ -117,7 +117,7 @@ class PipelineStep:
                 "numbers of samples. Choose a batch size that the number of shards divides, and last_batch='drop'."
             )
             raise ValueError(message)
-        self._carried = {v.name: v for v in self._first.program.inputs if v.kind in CARRIED}
+        self._carried = {v.name: v for v in self._first.program.inputs if stays(v)}
 
     def _mine(self, stage: int) -> bool:
         return stage == FREE or self._holders[stage] == self._rank
@@ -199,13 +199,13 @@ class PipelineStep:
     def _receive(self, plan: _Plan, name: str, made: Arrays, number: int) -> None:
         key = plan.ids[name]
         value = plan.values[key]
-        host = np.empty(value.size, value.dtype)
+        host = np.empty(value.size, "float32" if value.dtype == "bfloat16" else value.dtype)  # NumPy has no bfloat16
         if name in plan.shared:
             tag = self._tag(self._first, self._first.ids[name], 0)
         else:
             tag = self._tag(plan, key, number)
         self._communicator.receive(host, self._holders[plan.stage[key]], tag)
-        made[name] = self._backend.asarray(host.reshape(value.shape))
+        made[name] = self._backend.asarray(host.reshape(value.shape), value.dtype)
 
     def _results(self, known: Arrays, updated: Arrays) -> Arrays:
         """Outputs and updates: weights stay where they are, all else is told to all."""

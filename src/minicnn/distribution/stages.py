@@ -9,8 +9,12 @@ from minicnn.distribution.merging import COLLECTIVES
 from minicnn.distribution.segments import Segments
 from minicnn.program.graph import Node, Program, Value
 
-CARRIED = ("parameter", "statistic", "optimizer")
 FREE = -1  # the stage of what depends on counters and data alone: every rank computes it
+
+
+def stays(value: Value) -> bool:
+    """Whether an input stays with one stage: a weight, or an optimizer's state; single numbers all ranks have."""
+    return value.kind in ("parameter", "statistic", "optimizer") and value.ndim > 0
 
 
 @dataclass
@@ -62,7 +66,7 @@ class Stages:
         self.segments, program = segments, segments.program
         layers = _layers(program, cuts)
         self.stage = {id(v): FREE for v in (*program.constants, *program.inputs)}
-        unknown = {id(v) for v in program.inputs if v.kind in CARRIED}
+        unknown = {id(v) for v in program.inputs if stays(v)}
         self.readers: dict[int, set[int]] = {}
         pieces: dict[tuple[int, bool, int, int], Piece] = {}
         wave: dict[int, tuple[int, bool, int]] = {}  # of each value the level, whether it is shared, and the wave
@@ -109,7 +113,7 @@ class Stages:
         program = self.segments.program
         for name, value in program.updates.items():
             old = program.value(name)
-            if old.kind in CARRIED and self.stage[id(value)] not in (self.stage[id(old)], FREE):
+            if stays(old) and self.stage[id(value)] not in (self.stage[id(old)], FREE):
                 message = (
                     f"A weight is updated in the stage that reads it. Received: {name!r}, which is read in stage "
                     f"{self.stage[id(old)]} and updated in stage {self.stage[id(value)]}. Begin the stages elsewhere."

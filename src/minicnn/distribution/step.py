@@ -191,10 +191,10 @@ class _Exchange:
         node = self._nodes[shards[0].samples]
         made = exchange(node, given, self._group)
         if node.op.name == "all_gather":
-            known[self._names[shards[0].samples][1]] = backend.asarray(made[0])
+            known[self._names[shards[0].samples][1]] = backend.asarray(made[0], node.outputs[0].dtype)
             return
         for shard, own, array in zip(shards, found, made, strict=True):
-            own[self._names[shard.samples][1]] = backend.asarray(array)
+            own[self._names[shard.samples][1]] = backend.asarray(array, node.outputs[0].dtype)
 
 
 def _exchanges(level: int, every: Mapping[int, Segments], group: Group, backend: Backend) -> list[_Exchange]:
