@@ -16,7 +16,10 @@ networks=${NETWORKS:-"resnet18 resnet50 mobilenet_v2 squeezenet1_1 vgg11"}
 for network in $networks; do
   if [ "$what" = steps ]; then
     for precision in float32 mixed_bfloat16 mixed_float16; do
-      timeout 100 "${PYTHON:-python}" "$here/gpu_steps.py" "$network" --precision "$precision" \
+      ablated="--ablate pipelined"
+      [ "$precision" = float32 ] && ablated=""
+      # shellcheck disable=SC2086  # several words, or none
+      timeout 150 "${PYTHON:-python}" "$here/gpu_steps.py" "$network" --precision "$precision" $ablated \
         --json "$out/steps-$network-$precision.json" "$@" 2>&1 | tee "$out/steps-$network-$precision.txt" | head -n 6
     done
   elif [ -s "$out/peers-$network.json" ]; then

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 
-from minicnn.backends._gpu.elements import same_index, widens
+from minicnn.backends._gpu.elements import SHORT, same_index, widens
 from minicnn.backends._gpu.fusion_groups import PARTIAL_SUMS, FusionGroup, adds_partial_sums
 from minicnn.backends._gpu.launches import launches
 from minicnn.backends._gpu.tiles import Tiles
@@ -120,6 +120,8 @@ class Plan:
         if len(node.outputs) > 1 or id(y) in self._results or node.phase == "update":
             return False
         readers = self._readers.get(id(y), [])
+        if self.tiles.pipelined and y.dtype in SHORT:
+            return False  # so that copies bring it as it is
         if any(r.op.name not in PARTIAL_SUMS and self.tiles.unsupported(r) for r in readers):
             return False  # a reference reads memory
         if self._is_light(node):
@@ -220,6 +222,8 @@ class Plan:
             source = self.root(pool.inputs[0])
             maker = self.groups[self._group_of[id(source)]] if id(source) in self._group_of else None
             if maker is None or maker.anchor.op.name != "conv2d" or maker.tile is None or maker.pool is not None:
+                continue
+            if maker.tile.stages:
                 continue
             made = {id(v) for n in maker.nodes for v in n.outputs}
             inside = {id(n) for n in (*maker.nodes, *group.nodes)}

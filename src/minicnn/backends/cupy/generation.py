@@ -191,6 +191,8 @@ class CppWriter(Writer):
     # Tiles --------------------------------------------------------------------------------------
 
     def _conv2d(self, group: FusionGroup) -> str:
+        if group.tile is not None and group.tile.stages:
+            return self._pipelined(group, "convolve", group.anchor.inputs, "block % A::BLOCKS, block / A::BLOCKS")
         node = group.anchor
         attrs, kind, one = node.attrs, c_type(node.outputs[0]), Geometry.of(node, phased=False)
         c, f, kh, kw, groups = one.c, one.f, one.kh, one.kw, one.groups
@@ -233,6 +235,8 @@ class CppWriter(Writer):
 
     def _conv2d_weight_gradient_partial_sums(self, group: FusionGroup) -> str:
         dy, x = group.anchor.inputs
+        if group.tile is not None and group.tile.stages:
+            return self._pipelined(group, "correlate", (x, dy), "block")
         return self._summed(group, "correlate", (x, dy), [self.function(v) for v in (x, dy)])
 
     def _matmul(self, group: FusionGroup) -> str:
@@ -240,6 +244,12 @@ class CppWriter(Writer):
         return self._summed(group, "multiply", operands, [self.matrix(v, v.shape[1]) for v in operands])
 
     _matmul_partial_sums = _matmul
+
+    def _pipelined(self, group: FusionGroup, name: str, operands: Sequence[Value], block: str) -> str:
+        """The template `name` of `pipelined.cuh` for two operands that are in memory in 16 bits."""
+        places = ", ".join(f"{self.function(v)}.p" for v in operands)
+        tile = f"    using A = {_tile_type(group)};\n"
+        return f"{tile}{self._finish_and_store(group)}    pipelined_{name}<A>({block}, {places}, finish, store);\n"
 
     def _summed(self, group: FusionGroup, name: str, operands: Sequence[Value], given: Sequence[str]) -> str:
         """The template `name` for the two operands of a group, of which function objects are given."""
