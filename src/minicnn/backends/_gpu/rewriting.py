@@ -59,15 +59,15 @@ def products_in(program: Program) -> str | None:
     return next((name for name in SHORT if name in found), None)
 
 
-def widen_products(program: Program, *, filters: bool = False) -> Program:
+def widen_products(program: Program, *, every: bool = False) -> Program:
     """Products of float32 in place of those in a shorter format: tensor cores round operands where they load them.
 
-    Images are stored in that format; so are filters, if it says so: as if they were read as images are.
+    Images are stored in that format; if `every`, filters and scattered gradients as well.
     """
 
     def rule(node: Node) -> Sequence[Value] | None:
         if node.op.name in PRODUCTS and node.inputs[0].dtype in SHORT:
-            return program.emit(node.op, [_as_float32(v, filters) for v in node.inputs], node.attrs).outputs
+            return program.emit(node.op, [_as_float32(v, every) for v in node.inputs], node.attrs).outputs
         if node.op.name == "cast" and node.inputs[0].dtype == node.attrs["dtype"]:
             return node.inputs
         return None
@@ -76,13 +76,13 @@ def widen_products(program: Program, *, filters: bool = False) -> Program:
     return program
 
 
-def _as_float32(operand: Value, filters: bool) -> Value:
+def _as_float32(operand: Value, every: bool) -> Value:
     """An operand of a product as it was before it was rounded, if that was float32 and it is not stored so."""
     made = operand.node
     if made is None or made.op.name != "cast" or made.inputs[0].dtype != "float32":
         return ops.cast(operand, dtype="float32")
     before = made.inputs[0]
-    stored = filters if before.node is None else not scatters(before.node)
+    stored = every or (before.node is not None and not scatters(before.node))
     return ops.cast(operand, dtype="float32") if operand.ndim == 4 and stored else before
 
 
@@ -208,7 +208,7 @@ def rewrite(program: Program, *, fuse: bool, tiled: bool, tiles: Tiles) -> Progr
         tiles: Where tiles come from.
     """
     if products_in(program):
-        remove_dead_nodes(widen_products(program, filters=tiles.pipelined and fuse))
+        remove_dead_nodes(widen_products(program, every=tiles.pipelined and fuse))
     decompose(program)
     if fuse:
         remember_maxima(program)
