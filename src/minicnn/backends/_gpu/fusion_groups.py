@@ -28,6 +28,7 @@ class FusionGroup:
         nodes: The nodes in order. The first, `anchor`, may have a tile; the others follow it element by element.
         tile: Tile of the anchor, if it has one.
         pool: Max-pooling that the anchor's tile does on its way out, with the nodes before it in `before`.
+        sums: Sums over all positions of what the group makes, of which each block leaves its own.
         reference: Why the anchor runs as its reference, if so.
         stored: Values that go to memory.
     """
@@ -36,6 +37,7 @@ class FusionGroup:
     tile: Tile | None = None
     pool: Node | None = None
     before: list[Node] = field(default_factory=list)
+    sums: list[Node] = field(default_factory=list)
     reference: str | None = None
     stored: list[Value] = field(default_factory=list)
 
@@ -56,8 +58,8 @@ class FusionGroup:
 
     @property
     def every(self) -> list[Node]:
-        """All nodes that are computed at their own element."""
-        return [*self.before, *self.nodes]
+        """All nodes that it computes, at their own element but for `sums`."""
+        return [*self.before, *self.nodes, *self.sums]
 
     @property
     def is_plain(self) -> bool:

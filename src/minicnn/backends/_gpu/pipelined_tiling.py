@@ -88,6 +88,12 @@ def convolution(node: Node, gpu: Gpu, precision: str) -> Tile | None:
     return best
 
 
+def row_blocks(node: Node, tile: Tile) -> int:
+    """Blocks of the tile of a convolution that make the same channels."""
+    groups = node.attrs["groups"]
+    return tile.blocks // (quotient(node.outputs[0].shape[3] // groups, tile.sizes[1]) * groups)
+
+
 def weight_gradient(node: Node, gpu: Gpu, precision: str) -> Tile | None:
     """The best tile of conv2d_weight_gradient, its score the cycles that it takes; None if there is none."""
     attrs, axes = node.attrs, Axes.of(node.attrs["data_format"])
@@ -96,7 +102,8 @@ def weight_gradient(node: Node, gpu: Gpu, precision: str) -> Tile | None:
     if attrs["data_format"] != "NHWC" or c % 8 or f % 8:
         return None
     elements, positions = kh * kw * c, y[axes.n] * y[axes.h] * y[axes.w]
-    launches, best = costs_on(gpu).launches, None
+    launches = costs_on(gpu).launches
+    best: Tile | None = None
     for sizes, threads, shared, busy, alone in _pipelines(gpu, across=(True, True)):
         bm, bn, bk, *rest = sizes
         if (bm > 64 and bm >= 2 * elements) or (bn > 16 and bn >= 2 * f):

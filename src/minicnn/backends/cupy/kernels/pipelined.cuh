@@ -102,13 +102,53 @@ template <class A, class Bring> DEVICE void pipelined_sums(float (&sums)[A::MT][
   __syncthreads();
 }
 
+// N sums over the rows of what a block makes, for each column: of term(s, made); store(s, column, sum) gets them.
+struct NoColumnSums {
+  static constexpr int N = 0;
+};
+template <int N_, class Term, class Store> struct ColumnSums {
+  static constexpr int N = N_;
+  Term term;
+  Store store;
+};
+template <int N, class Term, class Store> DEVICE ColumnSums<N, Term, Store> column_sums(Term term, Store store) { return {term, store}; }
+
+// The lanes' own sums of eight columns become those of a warp, then of the block; the order is always the same.
+template <class A, class Columns> DEVICE void sum_columns(float (&own)[Columns::N][8], const Columns& columns) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+#pragma unroll
+  for (int s = 0; s < Columns::N; s++)
+#pragma unroll
+    for (int e = 0; e < 8; e++)
+#pragma unroll
+      for (int apart = A::NT; apart < 32; apart *= 2) own[s][e] += __shfl_xor_sync(0xffffffffu, own[s][e], apart);
+  __syncthreads();
+  float* const shared = reinterpret_cast<float*>(dynamic_shared());
+#pragma unroll
+  for (int s = 0; s < Columns::N; s++)
+#pragma unroll
+    for (int e = 0; e < 8; e++)
+      if (lane < A::NT) shared[(s * A::WM + warp % A::WM) * A::BN + (warp / A::WM * A::NT + lane) * 8 + e] = own[s][e];
+  __syncthreads();
+#pragma unroll
+  for (int s = 0; s < Columns::N; s++)
+    for (int column = threadIdx.x; column < A::BN; column += A::THREADS) {
+      float total = shared[s * A::WM * A::BN + column];
+#pragma unroll
+      for (int w = 1; w < A::WM; w++) total += shared[(s * A::WM + w) * A::BN + column];
+      columns.store(s, column, total);
+    }
+}
+
 // The sums of a block on their way out, eight neighbours of a row at a time: place(row, column, i) says whether there are such, and
 // which element i the first of them is. A warp hands its sums around in shared memory, 16 rows at a time.
-template <class A, class Place, class Finish, class Store>
-DEVICE void store_runs(const float (&sums)[A::MT][A::NT][4], Place place, Finish finish, Store store) {
+template <class A, class Place, class Finish, class Store, class Columns>
+DEVICE void store_runs(const float (&sums)[A::MT][A::NT][4], Place place, Finish finish, Store store, const Columns& columns) {
   constexpr int ROW = A::NT * 8 + (40 - A::NT * 8 % 32) % 32, ITEMS = A::NT / 2;  // rows begin 8 banks apart
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   float* const own = reinterpret_cast<float*>(dynamic_shared()) + warp * 16 * ROW;
+  static_assert(32 % A::NT == 0, "a lane has the same columns in all rows");
+  float added[Columns::N > 0 ? Columns::N : 1][8] = {};
 #pragma unroll 1
   for (int m = 0; m < A::MT; m++) {
 #pragma unroll
@@ -132,9 +172,18 @@ DEVICE void store_runs(const float (&sums)[A::MT][A::NT][4], Place place, Finish
         const int item = lane + k / 8 * 32;
         return own[item / A::NT * ROW + item % A::NT * 8 + k % 8];
       },
-      finish, store);
+      finish,
+      [&](uint32 i, const auto* made, auto width) {
+        store(i, made, width);
+#pragma unroll
+        for (int s = 0; s < Columns::N; s++)
+#pragma unroll
+          for (int e = 0; e < 8; e++)
+            if constexpr (Columns::N > 0) added[s][e] += columns.term(s, made[e]);
+      });
     warp_barrier();
   }
+  if constexpr (Columns::N > 0) sum_columns<A>(added, columns);
 }
 
 // Convolution, or with BACK the gradient for its input: Y is the result, X what is summed over, S the window of the convolution. An
@@ -162,8 +211,10 @@ template <bool back, int K, int STRIDE, int BEFORE> DEVICE Taps taps_of(int phas
   return {first, STRIDE, first < K ? (K - first + STRIDE - 1) / STRIDE : 0, (phase + BEFORE - first) / STRIDE};
 }
 
-template <class A, class U, class Finish, class Store>
-DEVICE void pipelined_convolve(int block, int group, const U* x, const U* weight, Finish finish, Store store) {
+// Of each channel, the sum of term(s, made) over the positions of a block goes to total(s, i, sum), for s < SUMS; i is the element of
+// an array with a row for each block of positions.
+template <class A, int SUMS, class U, class Finish, class Store, class Term, class Total>
+DEVICE void pipelined_convolve(int block, int group, const U* x, const U* weight, Finish finish, Store store, Term term, Total total) {
   using X = typename A::X;
   using Y = typename A::Y;
   using S = typename A::S;
@@ -171,7 +222,7 @@ DEVICE void pipelined_convolve(int block, int group, const U* x, const U* weight
   using Filters = Runs<A::B_ROWS, A::B_COLUMNS, A::B_ROW, A::THREADS>;
   const int f0 = block % A::FILTER_PARTS * A::BN;
   block /= A::FILTER_PARTS;
-  const int phase = block % (A::ROWS * A::COLUMNS), m0 = block / (A::ROWS * A::COLUMNS) * A::BM;
+  const int part = block, phase = block % (A::ROWS * A::COLUMNS), m0 = block / (A::ROWS * A::COLUMNS) * A::BM;
   const int phase_row = phase / A::COLUMNS, phase_column = phase % A::COLUMNS;
   const Taps down = taps_of<A::BACK, S::KH, A::ROWS, S::PT>(phase_row), right = taps_of<A::BACK, S::KW, A::COLUMNS, S::PL>(phase_column);
   // From tap to tap, X is gone through forwards or, for a gradient, backwards.
@@ -207,6 +258,10 @@ DEVICE void pipelined_convolve(int block, int group, const U* x, const U* weight
   float sums[A::MT][A::NT][4] = {};
   pipelined_sums<A>(sums, quotient(A::C, A::BK) * down.count * right.count, bring);
   let_next_begin();
+  const auto columns = column_sums<SUMS>(term, [=](int s, int column, float sum) {
+    if constexpr (SUMS > 0)
+      if (A::F % A::BN == 0 || f0 + column < A::F) total(s, uint32(part) * Y::C + group * A::F + f0 + column, sum);
+  });
   store_runs<A>(
     sums,
     [=](int row, int column, uint32& to) {
@@ -215,7 +270,7 @@ DEVICE void pipelined_convolve(int block, int group, const U* x, const U* weight
       to = A::ROWS * A::COLUMNS == 1 ? uint32(at) * Y::C + group * A::F + f : Y::at(n, y, z, group * A::F + f);
       return at < A::POSITIONS && (A::F % A::BN == 0 || f < A::F) && (Y::H % A::ROWS == 0 || y < Y::H) && (Y::W % A::COLUMNS == 0 || z < Y::W);
     },
-    finish, store);
+    finish, store, columns);
 }
 
 // Weight gradient: BM elements (tap, channel) of the filters x BN filters, from every PARTS-th part of the positions of dy.
@@ -268,5 +323,5 @@ DEVICE void pipelined_correlate(int block, const U* x, const U* dy, Finish finis
       to = uint32(part * A::ELEMENTS + m0 + row) * Y::C + group * A::F + f0 + column;
       return (A::ELEMENTS % A::BM == 0 || m0 + row < A::ELEMENTS) && (A::F % A::BN == 0 || f0 + column < A::F);
     },
-    finish, store);
+    finish, store, NoColumnSums());
 }
