@@ -122,7 +122,7 @@ class Plan:
         if len(node.outputs) > 1 or id(y) in self._results or node.phase == "update":
             return False
         readers = self._readers.get(id(y), [])
-        if self.tiles.pipelined and y.dtype in SHORT and y.shape[-1] % 8 == 0:
+        if self.tiles.pipelined and y.dtype in SHORT and y.shape[-1] % 8 == 0 and any(map(self._is_multiplied, readers)):
             return False  # so that copies bring it as it is
         if any(r.op.name not in PARTIAL_SUMS and self.tiles.unsupported(r) for r in readers):
             return False  # a reference reads memory
@@ -134,6 +134,11 @@ class Plan:
         reader = readers[0]
         once = reader.op.name in ONCE and self.root(reader.inputs[0]) is y and not adds_partial_sums(reader)
         return once and (reader.op.name != "broadcast_to" or self._is_light(node))
+
+    def _is_multiplied(self, node: Node) -> bool:
+        """Whether a node widens what a convolution reads."""
+        readers = self._readers.get(id(node.outputs[0]), [])
+        return widens(node) and any(r.op.name in CONVOLUTIONS for r in readers)
 
     def _is_light(self, node: Node) -> bool:
         """Whether reading what the node reads costs no more than reading its result."""
