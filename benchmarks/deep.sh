@@ -4,6 +4,7 @@
 #     sh benchmarks/deep.sh steps FOLDER    # each kernel beside its roof, whole steps, the host's work, by precision; in 16
 #                                           # bits with pipelined convolutions and without, one right after the other
 #     sh benchmarks/deep.sh peers FOLDER    # beside PyTorch and JAX, losses compared first
+#     sh benchmarks/deep.sh tiles FOLDER    # convolutions alone: today's tile beside pipelined ones
 #     sh benchmarks/deep.sh recipe FOLDER   # CIFAR-10 by examples/cifar10_94.py
 #
 # Results are written as they come, so that nothing is lost of a call that is ended; a further call goes on where the last
@@ -15,6 +16,10 @@ here=$(dirname "$0")
 mkdir -p "$out"
 export PYTHONPATH="$here/../src:$here${PYTHONPATH:+:$PYTHONPATH}"
 networks=${NETWORKS:-"resnet18 resnet50 mobilenet_v2 squeezenet1_1 vgg11"}
+if [ "$what" = tiles ]; then
+  "${PYTHON:-python}" "$here/pipelined_tiles.py" --out "$out/pipelined-tiles.json" "$@" 2>&1 | tee "$out/pipelined-tiles.txt"
+  exit
+fi
 if [ "$what" = recipe ]; then
   "${PYTHON:-python}" "$here/../examples/cifar10_94.py" --backend cupy --precision mixed_bfloat16 --runs 5 "$@" 2>&1 |
     tee "$out/cifar10.txt"

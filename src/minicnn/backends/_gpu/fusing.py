@@ -122,7 +122,12 @@ class Plan:
         if len(node.outputs) > 1 or id(y) in self._results or node.phase == "update":
             return False
         readers = self._readers.get(id(y), [])
-        if self.tiles.pipelined and y.dtype in SHORT and y.shape[-1] % 8 == 0 and any(map(self._is_multiplied, readers)):
+        if (
+            self.tiles.pipelined
+            and y.dtype in SHORT
+            and y.shape[-1] % 8 == 0
+            and any(map(self._is_multiplied, readers))
+        ):
             return False  # so that copies bring it as it is
         if any(r.op.name not in PARTIAL_SUMS and self.tiles.unsupported(r) for r in readers):
             return False  # a reference reads memory

@@ -66,26 +66,17 @@ def _cycles(
 
 
 def convolution(node: Node, gpu: Gpu, precision: str) -> Tile | None:
-    """The best tile of conv2d or conv2d_input_gradient, its score the cycles that it takes; None if there is none."""
-    g, back = Geometry.of(node, phased=False), node.op.name == "conv2d_input_gradient"
-    strides, dilation = node.attrs["strides"], node.attrs["dilation"]
-    uneven = back and any(s > 1 and d > 1 for s, d in zip(strides, dilation, strict=True))
-    if g.image.data_format != "NHWC" or g.c % 8 or g.f % 8 or uneven:
-        return None
-    rows, columns = phases(node)
-    kh, kw = node.inputs[1].shape[:2]
-    positions = g.n * quotient(g.oh, rows) * quotient(g.ow, columns)
-    best: Tile | None = None
-    for sizes, threads, shared, busy, alone in _pipelines(gpu, across=(False, not back)):
-        bm, bn, bk, *_ = sizes
-        if bm >= 2 * positions + 64 or (bn > 16 and bn >= 2 * g.f) or (bk > 16 and bk >= 2 * g.c):
-            continue
-        blocks = quotient(positions, bm) * quotient(g.f, bn) * g.groups * rows * columns
-        steps = quotient(g.c, bk) * kh * kw / (rows * columns)  # of a phase, on average
-        cycles = _cycles(gpu, sizes, threads, shared, blocks, steps * busy, steps * alone)
-        if cycles < math.inf and (best is None or cycles < best.score):
-            best = Tile(sizes, blocks, threads, 1, precision, shared, stages=sizes[-1], score=cycles)
-    return best
+    """The best tile of conv2d or conv2d_input_gradient; None if there is none."""
+    return min(convolutions(node, gpu, precision), key=_score, default=None)
+
+
+def weight_gradient(node: Node, gpu: Gpu, precision: str) -> Tile | None:
+    """The best tile of conv2d_weight_gradient; None if there is none."""
+    return min(weight_gradients(node, gpu, precision), key=_score, default=None)
+
+
+def _score(tile: Tile) -> float:
+    return tile.score
 
 
 def row_blocks(node: Node, tile: Tile) -> int:
@@ -94,16 +85,35 @@ def row_blocks(node: Node, tile: Tile) -> int:
     return tile.blocks // (quotient(node.outputs[0].shape[3] // groups, tile.sizes[1]) * groups)
 
 
-def weight_gradient(node: Node, gpu: Gpu, precision: str) -> Tile | None:
-    """The best tile of conv2d_weight_gradient, its score the cycles that it takes; None if there is none."""
+def convolutions(node: Node, gpu: Gpu, precision: str) -> Iterator[Tile]:
+    """Tiles that fit of conv2d or conv2d_input_gradient, their scores the cycles that they take."""
+    g, back = Geometry.of(node, phased=False), node.op.name == "conv2d_input_gradient"
+    strides, dilation = node.attrs["strides"], node.attrs["dilation"]
+    uneven = back and any(s > 1 and d > 1 for s, d in zip(strides, dilation, strict=True))
+    if g.image.data_format != "NHWC" or g.c % 8 or g.f % 8 or uneven:
+        return
+    rows, columns = phases(node)
+    kh, kw = node.inputs[1].shape[:2]
+    positions = g.n * quotient(g.oh, rows) * quotient(g.ow, columns)
+    for sizes, threads, shared, busy, alone in _pipelines(gpu, across=(False, not back)):
+        bm, bn, bk, *_ = sizes
+        if bm >= 2 * positions + 64 or (bn > 16 and bn >= 2 * g.f) or (bk > 16 and bk >= 2 * g.c):
+            continue
+        blocks = quotient(positions, bm) * quotient(g.f, bn) * g.groups * rows * columns
+        steps = quotient(g.c, bk) * kh * kw / (rows * columns)  # of a phase, on average
+        cycles = _cycles(gpu, sizes, threads, shared, blocks, steps * busy, steps * alone)
+        if cycles < math.inf:
+            yield Tile(sizes, blocks, threads, 1, precision, shared, stages=sizes[-1], score=cycles)
+
+
+def weight_gradients(node: Node, gpu: Gpu, precision: str) -> Iterator[Tile]:
+    """Tiles that fit of conv2d_weight_gradient, their scores the cycles that they take."""
     attrs, axes = node.attrs, Axes.of(node.attrs["data_format"])
     (y, x), groups = (v.shape for v in node.inputs), attrs["groups"]
     f, c, (kh, kw) = y[axes.c] // groups, x[axes.c] // groups, attrs["kernel"]
     if attrs["data_format"] != "NHWC" or c % 8 or f % 8:
-        return None
-    elements, positions = kh * kw * c, y[axes.n] * y[axes.h] * y[axes.w]
-    launches = costs_on(gpu).launches
-    best: Tile | None = None
+        return
+    elements, positions, launches = kh * kw * c, y[axes.n] * y[axes.h] * y[axes.w], costs_on(gpu).launches
     for sizes, threads, shared, busy, alone in _pipelines(gpu, across=(True, True)):
         bm, bn, bk, *rest = sizes
         if (bm > 64 and bm >= 2 * elements) or (bn > 16 and bn >= 2 * f):
@@ -114,7 +124,6 @@ def weight_gradient(node: Node, gpu: Gpu, precision: str) -> Tile | None:
             splits = quotient(steps, each)
             cycles = _cycles(gpu, sizes, threads, shared, tiles * splits, each * busy, each * alone)
             cycles += splits * elements * f * groups / launches.gradients
-            if cycles < math.inf and (best is None or cycles < best.score):
+            if cycles < math.inf:
                 numbers = (bm, bn, bk, *rest, splits)
-                best = Tile(numbers, tiles * splits, threads, splits, precision, shared, stages=rest[-1], score=cycles)
-    return best
+                yield Tile(numbers, tiles * splits, threads, splits, precision, shared, stages=rest[-1], score=cycles)

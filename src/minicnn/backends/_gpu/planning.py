@@ -28,7 +28,7 @@ from minicnn.program.graph import Node, Program, Spec, Value
 def tiles_on(gpu: Gpu, options: Options) -> Tiles:
     """Where tiles for a GPU come from: on tensor cores, if it has such and the options do not forbid it."""
     if options.tensor_cores and options.tiled and gpu.has_tensor_cores:
-        return TensorTiles(gpu, options.products, pipelined=options.pipelined)
+        return TensorTiles(gpu, options.products, pipelined=options.pipelined and options.fused)
     return Tiles(gpu, byte_products=options.tensor_cores)
 
 
