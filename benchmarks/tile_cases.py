@@ -185,7 +185,7 @@ class One(TensorTiles):
 
 def kernel_of(case: Case, gpu: Gpu, tile: Tile) -> Source:
     """The kernel of a case with a tile, without that which adds up its partial sums."""
-    tiles = One(gpu, case.precision, tile=tile)
+    tiles = One(gpu, case.precision, tile=tile, pipelined=tile.stages > 0)
     plan = Plan(rewrite(case.program(), tiles=tiles, fuse=True, tiled=True), tiles=tiles, fuse=True, tiled=True)
     source = generate(plan, plan.launches[0], set())
     if source.blocks != tile.blocks or source.shared != tile.shared:

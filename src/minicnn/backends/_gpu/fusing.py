@@ -358,5 +358,6 @@ class Plan:
         return launch > 0 and written != launch - 1
 
 
-CONVOLUTIONS = frozenset({"conv2d", "conv2d_input_gradient", "conv2d_weight_gradient_partial_sums"})
+_WHOLE = {"conv2d", "conv2d_input_gradient"}
+CONVOLUTIONS = frozenset({*_WHOLE, *(f"{name}_partial_sums" for name in (*_WHOLE, "conv2d_weight_gradient"))})
 _ROWS = frozenset({"softmax_cross_entropy", "softmax_cross_entropy_gradient", "argmax"})

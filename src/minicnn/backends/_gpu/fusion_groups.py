@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from minicnn import ops
 from minicnn.backends._gpu.tiling import Tile
-from minicnn.program.graph import Node, Value
+from minicnn.program.graph import Node, Spec, Value
 
 # Operations whose result is partial sums, one of each block or split.
 PARTIAL_SUMS = frozenset(
     {
+        "conv2d_partial_sums",
+        "conv2d_input_gradient_partial_sums",
         "conv2d_weight_gradient_partial_sums",
         "depthwise_conv2d_weight_gradient_partial_sums",
         "matmul_partial_sums",
@@ -82,6 +85,17 @@ class FusionGroup:
     def is_product(self) -> bool:
         """Whether it is a matrix product by tiles."""
         return self.tile is not None and self.anchor.op.name in ("matmul", "matmul_partial_sums")
+
+
+def whole(node: Node) -> Node:
+    """The operation whose partial sums a node makes; the node itself, if it makes none."""
+    op = ops.REGISTRY.get(node.op.name.removesuffix("_partial_sums"))
+    if op is None or op is node.op:
+        return node
+    y, attrs = node.outputs[0], {k: v for k, v in node.attrs.items() if k not in ("splits", "tile")}
+    model = Node(op, node.inputs, (), attrs)
+    model.outputs = (Value(y.program, y.name, Spec(y.shape[1:], y.dtype), y.kind, model),)
+    return model
 
 
 def adds_partial_sums(node: Node) -> bool:

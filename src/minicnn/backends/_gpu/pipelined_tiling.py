@@ -94,16 +94,22 @@ def convolutions(node: Node, gpu: Gpu, precision: str) -> Iterator[Tile]:
         return
     rows, columns = phases(node)
     kh, kw = node.inputs[1].shape[:2]
-    positions = g.n * quotient(g.oh, rows) * quotient(g.ow, columns)
+    positions, launches = g.n * quotient(g.oh, rows) * quotient(g.ow, columns), costs_on(gpu).launches
     for sizes, threads, shared, busy, alone in _pipelines(gpu, across=(False, not back)):
         bm, bn, bk, *_ = sizes
         if bm >= 2 * positions + 64 or (bn > 16 and bn >= 2 * g.f) or (bk > 16 and bk >= 2 * g.c):
             continue
         blocks = quotient(positions, bm) * quotient(g.f, bn) * g.groups * rows * columns
         steps = quotient(g.c, bk) * kh * kw / (rows * columns)  # of a phase, on average
-        cycles = _cycles(gpu, sizes, threads, shared, blocks, steps * busy, steps * alone)
-        if cycles < math.inf:
-            yield Tile(sizes, blocks, threads, 1, precision, shared, stages=sizes[-1], score=cycles)
+        for splits in (1, 2, 4, 8):
+            if splits > 1 and (steps < 8 * splits or blocks * splits > 2 * gpu.multiprocessors):
+                break
+            each = steps if splits == 1 else quotient(steps, splits)
+            cycles = _cycles(gpu, sizes, threads, shared, blocks * splits, each * busy, each * alone)
+            cycles += (launches.more + splits * node.outputs[0].size / launches.results) * (splits > 1)
+            if cycles < math.inf:
+                numbers = (*sizes, splits)
+                yield Tile(numbers, blocks * splits, threads, splits, precision, shared, stages=sizes[-1], score=cycles)
 
 
 def weight_gradients(node: Node, gpu: Gpu, precision: str) -> Iterator[Tile]:

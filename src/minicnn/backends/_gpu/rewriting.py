@@ -20,6 +20,7 @@ from minicnn.program.passes import PRODUCTS, remove_dead_nodes, scatters
 from minicnn.program.readers import Readers
 
 # Partial sums of an operation along a new first axis, one of each block; of `reduce` the results are flat.
+CONV_PARTIAL_SUMS = {name: kernel_only(f"{name}_partial_sums") for name in ("conv2d", "conv2d_input_gradient")}
 WEIGHT_GRADIENT_PARTIAL_SUMS = kernel_only("conv2d_weight_gradient_partial_sums")
 DEPTHWISE_WEIGHT_GRADIENT_PARTIAL_SUMS = kernel_only("depthwise_conv2d_weight_gradient_partial_sums")
 MATMUL_PARTIAL_SUMS = kernel_only("matmul_partial_sums")
@@ -162,6 +163,10 @@ def share_sums(program: Program, node: Node, tiles: Tiles, *, joined: bool = Fal
         tile = tiles.weight_gradient(node)
         op = WEIGHT_GRADIENT_PARTIAL_SUMS
         if tile is None:
+            return None
+    elif name in CONV_PARTIAL_SUMS and tiles.pipelined:
+        tile, op = tiles.convolution(node), CONV_PARTIAL_SUMS[name]
+        if tile is None or tile.splits == 1:
             return None
     elif name == "depthwise_conv2d_weight_gradient":
         dy, axes = node.inputs[0], Axes.of(node.attrs["data_format"])

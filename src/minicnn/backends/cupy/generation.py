@@ -234,7 +234,7 @@ class CppWriter(Writer):
             f"      {out}(n, h, w, group * {f}, {given}, finish, store);\n    }});\n"
         )
 
-    _conv2d_input_gradient = _conv2d
+    _conv2d_input_gradient = _conv2d_partial_sums = _conv2d_input_gradient_partial_sums = _conv2d
 
     def _conv2d_weight_gradient_partial_sums(self, group: FusionGroup) -> str:
         dy, x = group.anchor.inputs

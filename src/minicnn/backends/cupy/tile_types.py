@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from minicnn.backends._gpu.elements import images, window
+from minicnn.backends._gpu.fusion_groups import whole
 from minicnn.backends._gpu.region_layout import Layout, RowRegion
 from minicnn.backends._gpu.tiling import Geometry, Tile
 from minicnn.backends.cupy.cpp import Cpp
@@ -17,6 +18,8 @@ _OPERANDS = {"float32": "Float32", "bfloat16": "Bfloat16", "float16": "Float16"}
 
 def tile_type(node: Node, tile: Tile) -> str:
     """The type of a node's tile; of reductions, whose template has no such type, its arguments."""
+    if node.op.name.startswith(("conv2d_partial", "conv2d_input_gradient_partial")):
+        node = whole(node)
     template, fixed = _FIXED[node.op.name](node)
     if tile.stages and tile.precision is not None:
         back = node.op.name == "conv2d_input_gradient"

@@ -187,18 +187,19 @@ DEVICE void store_runs(const float (&sums)[A::MT][A::NT][4], Place place, Finish
 }
 
 // Convolution, or with BACK the gradient for its input: Y is the result, X what is summed over, S the window of the convolution. An
-// input gradient of strides SH x SW has as many *phases*, whose positions see the same taps: each block makes positions of one.
-template <class P_, class X_, class Y_, class S_, int C_, int F_, bool back, int BM, int BN, int BK, int MT, int NT, int STAGES>
+// input gradient of strides SH x SW has as many *phases*, whose positions see the same taps: each block makes positions of one, and
+// every PARTS-th part of their sums.
+template <class P_, class X_, class Y_, class S_, int C_, int F_, bool back, int BM, int BN, int BK, int MT, int NT, int STAGES, int PARTS_>
 struct PipelinedConvTile : Pipeline<P_, BM, BN, BK, MT, NT, STAGES, false, back> {
   using X = X_;
   using Y = Y_;
   using S = S_;
-  static constexpr int C = C_, F = F_, GROUPS = Y::C / F;
+  static constexpr int C = C_, F = F_, GROUPS = Y::C / F, PARTS = PARTS_;
   static constexpr bool BACK = back;
   static constexpr int ROWS = back ? S::SH : 1, COLUMNS = back ? S::SW : 1;  // of phases
   static_assert((ROWS == 1 || S::DH == 1) && (COLUMNS == 1 || S::DW == 1), "phases see the same taps");
   static constexpr int H = quotient(Y::H, ROWS), W = quotient(Y::W, COLUMNS), POSITIONS = Y::N * H * W;
-  static constexpr int FILTER_PARTS = quotient(F, BN), BLOCKS = FILTER_PARTS * quotient(POSITIONS, BM) * ROWS * COLUMNS;
+  static constexpr int FILTER_PARTS = quotient(F, BN), BLOCKS = FILTER_PARTS * quotient(POSITIONS, BM) * ROWS * COLUMNS * PARTS;
 };
 
 // Taps along an axis: `count` from `first` on, every `step`-th, and the element of X that the first of them meets for position 0.
@@ -222,6 +223,8 @@ DEVICE void pipelined_convolve(int block, int group, const U* x, const U* weight
   using Filters = Runs<A::B_ROWS, A::B_COLUMNS, A::B_ROW, A::THREADS>;
   const int f0 = block % A::FILTER_PARTS * A::BN;
   block /= A::FILTER_PARTS;
+  const int split = block % A::PARTS;
+  block /= A::PARTS;
   const int part = block, phase = block % (A::ROWS * A::COLUMNS), m0 = block / (A::ROWS * A::COLUMNS) * A::BM;
   const int phase_row = phase / A::COLUMNS, phase_column = phase % A::COLUMNS;
   const Taps down = taps_of<A::BACK, S::KH, A::ROWS, S::PT>(phase_row), right = taps_of<A::BACK, S::KW, A::COLUMNS, S::PL>(phase_column);
@@ -236,7 +239,11 @@ DEVICE void pipelined_convolve(int block, int group, const U* x, const U* weight
     place[k] = ((n * X::H + h[k]) * X::W + w[k]) * X::C + group * A::C + Image::column();
     if (n >= Y::N) h[k] = -(1 << 24);
   }
-  int c0 = 0, i = 0, j = 0;  // the channels and the tap of the step that is sent for
+  const int taps = down.count * right.count, steps = quotient(A::C, A::BK) * taps;
+  const int first = A::PARTS > 1 ? quotient(steps, A::PARTS) * split : 0, own = A::PARTS > 1 ? min(quotient(steps, A::PARTS), steps - first) : steps;
+  // The channels and the tap of the step that is sent for.
+  int c0 = 0, i = 0, j = 0;
+  if (A::PARTS > 1 && taps) c0 = first / taps * A::BK, i = first % taps / right.count, j = first % taps % right.count;
   const auto bring = [&](int, uint16* a, uint16* b) {
     const int dh = i * DOWN, dw = j * RIGHT, offset = (dh * X::W + dw) * X::C + c0;
     Image::send(a, x, [&](int k, int& from) {
@@ -256,7 +263,7 @@ DEVICE void pipelined_convolve(int block, int group, const U* x, const U* weight
   };
   wait_for_previous();
   float sums[A::MT][A::NT][4] = {};
-  pipelined_sums<A>(sums, quotient(A::C, A::BK) * down.count * right.count, bring);
+  pipelined_sums<A>(sums, own, bring);
   let_next_begin();
   const auto columns = column_sums<SUMS>(term, [=](int s, int column, float sum) {
     if constexpr (SUMS > 0)
@@ -268,6 +275,7 @@ DEVICE void pipelined_convolve(int block, int group, const U* x, const U* weight
       const int at = m0 + row, f = f0 + column, n = at / A::W / A::H;
       const int y = at / A::W % A::H * A::ROWS + phase_row, z = at % A::W * A::COLUMNS + phase_column;
       to = A::ROWS * A::COLUMNS == 1 ? uint32(at) * Y::C + group * A::F + f : Y::at(n, y, z, group * A::F + f);
+      to += uint32(split) * (Y::N * Y::H * Y::W * Y::C);
       return at < A::POSITIONS && (A::F % A::BN == 0 || f < A::F) && (Y::H % A::ROWS == 0 || y < Y::H) && (Y::W % A::COLUMNS == 0 || z < Y::W);
     },
     finish, store, columns);
