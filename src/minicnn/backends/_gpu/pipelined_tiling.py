@@ -106,7 +106,8 @@ def convolutions(node: Node, gpu: Gpu, precision: str) -> Iterator[Tile]:
                 break
             each = steps if splits == 1 else quotient(steps, splits)
             cycles = _cycles(gpu, sizes, threads, shared, blocks * splits, each * busy, each * alone)
-            cycles += (launches.more + splits * node.outputs[0].size / launches.results) * (splits > 1)
+            if splits > 1:  # a launch adds them up, and what could have followed the sums needs another
+                cycles += 2 * launches.more + splits * node.outputs[0].size / launches.results
             if cycles < math.inf:
                 numbers = (*sizes, splits)
                 yield Tile(numbers, blocks * splits, threads, splits, precision, shared, stages=sizes[-1], score=cycles)
