@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Set
 
 from minicnn.backends._gpu import pipelined_tiling
+from minicnn.backends._gpu.costs import costs_on
 from minicnn.backends._gpu.elements import SHORT, same_index, widens
 from minicnn.backends._gpu.fusion_groups import PARTIAL_SUMS, FusionGroup, adds_partial_sums
 from minicnn.backends._gpu.launches import launches
@@ -235,8 +236,6 @@ class Plan:
             maker = self.groups[self._group_of[id(source)]] if id(source) in self._group_of else None
             if maker is None or maker.anchor.op.name != "conv2d" or maker.tile is None or maker.pool is not None:
                 continue
-            if maker.tile.stages:
-                continue
             made = {id(v) for n in maker.nodes for v in n.outputs}
             inside = {id(n) for n in (*maker.nodes, *group.nodes)}
             others = [
@@ -250,9 +249,13 @@ class Plan:
             read = [self._group_of.get(id(v), -1) for n in group.nodes for v in self.leaves(n) if id(v) not in made]
             if any(first < maker_of_it != last for maker_of_it in read):
                 continue
-            tile = self.tiles.convolution(maker.anchor, attrs["kernel"])
+            tile, gpu = self.tiles.convolution(maker.anchor, attrs["kernel"]), self.tiles.gpu
             if tile is None:
                 continue
+            if maker.tile.stages:  # what it takes to store the image for a pooling by itself
+                apart = costs_on(gpu).launches.launch + 2 * source.nbytes / gpu.bandwidth * gpu.clock
+                if not tile.precision or tile.score > maker.tile.score + apart:
+                    continue
             maker.before, maker.nodes, maker.pool, maker.tile = maker.nodes, group.nodes, pool, tile
             self.groups.remove(group)
             self._group_of = {id(v): k for k, u in enumerate(self.groups) for n in u.every for v in n.outputs}
