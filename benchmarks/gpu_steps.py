@@ -1,7 +1,7 @@
 """Time of training steps on one GPU: kernel by kernel beside its roof, by layer, the whole, and the host's work.
 
     python benchmarks/gpu_steps.py [--backend cupy|numba_cuda ...] [--precision NAME ...] [--shared KB] [--json FILE]
-                                   [--image N] [--classes N] [--batch N] [--dry] [NETWORK ...]
+                                   [--ablate OPTION ...] [--image N] [--classes N] [--batch N] [--dry] [NETWORK ...]
 
 Networks are the reference studies (mlp, platforms, kernels) and the deep ones of `gpu_peers.py` (resnet18, resnet50,
 mobilenet_v2, squeezenet1_1, vgg11), whose sizes can be chosen.
@@ -9,6 +9,9 @@ mobilenet_v2, squeezenet1_1, vgg11), whose sizes can be chosen.
 Data are random uint8 images, which take the same time as real ones; `mlp_float` is `mlp` on images in float32, as its
 study has them. Times are medians, synchronised, on CUDA graphs. With --shared, blocks have at most so much shared
 memory, as they do on other GPUs: 99 KB on an RTX 30, 40 or 50.
+
+With --ablate, each network is measured again with a field of `Options` the other way round, right after the first
+measurement: `--ablate pipelined`.
 
 The roof of a kernel is the time that its bytes or its FLOPs take at the GPU's peaks. The host's work is how long a call
 that runs one step takes while the GPU is idle, and nothing is read. Results are written after each network.
@@ -24,7 +27,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +37,7 @@ from cpu_peers import Case
 
 from minicnn import Sequential, get_backend, layers
 from minicnn.backends._gpu.device import KB
+from minicnn.backends._gpu.options import Options
 from minicnn.backends._gpu.planning import planned_launch
 from minicnn.backends._gpu.source import Source
 from minicnn.loop.adapters import as_data
@@ -75,14 +79,14 @@ SIZES = {
 DEEP = ("resnet18", "resnet50", "mobilenet_v2", "squeezenet1_1", "vgg11")
 
 
-def network(name: str, *, dry: bool) -> Any:
+def network(name: str, options: Options, *, dry: bool) -> Any:
     """The backend of a name; one that runs kernels on the CPU in a dry run."""
     if not dry:
-        return get_backend(name, strict=True)
+        return get_backend(name, strict=True, options=options)
     sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
     from backends.cupy.emulated import EmulatedBackend
 
-    return EmulatedBackend(strict=True)
+    return EmulatedBackend(strict=True, options=options)
 
 
 def by_layer(rows: list[dict[str, Any]]) -> list[tuple[str, float, float]]:
@@ -146,8 +150,9 @@ def measure(
     *,
     deep: Case | None = None,
     dry: bool = False,
+    other: str | None = None,
 ) -> dict[str, Any]:
-    """All figures of one network on one backend."""
+    """All figures of one network on one backend, one of whose options is `other` than usual."""
     batch, samples, steps = SIZES[study] if deep is None else (deep.batch, 20 * deep.batch, 64)
     if dry:
         batch = min(batch, 8)
@@ -160,7 +165,8 @@ def measure(
     if study == "mlp_float":  # as its study does: each step takes the arrays as they are
         given, index = (as_data([((x / 255).astype("float32"), y)]), None), None
     start = time.perf_counter()
-    backend = network(name, dry=dry)
+    usual = Options()
+    backend = network(name, replace(usual, **{other: not getattr(usual, other)}) if other else usual, dry=dry)
     if shared:
         backend.tiles = replace(backend.tiles, gpu=replace(backend.tiles.gpu, shared_block=shared * KB))
     model = build(study, backend, precision, deep)
@@ -204,7 +210,9 @@ def measure(
 
     alone = seconds(backend, graph_only, 1 if dry else 5) / (max(1, steps // 16) * 16) * steps
     host = host_seconds(engine, feed, arrays, index, backend.synchronize)
-    print(f"\n{study} on {name} in {precision}: {whole * 1e3:.2f} ms, {steps} steps of {whole / steps * 1e6:.1f} us,")
+    changed = f" with the other {other}" if other else ""
+    print(f"\n{study} on {name} in {precision}{changed}: {whole * 1e3:.2f} ms,")
+    print(f"  {steps} steps of {whole / steps * 1e6:.1f} us,")
     print(f"  {batch * steps / whole:,.0f} samples a second; {alone / steps * 1e6:.1f} us a step in a graph of 16;")
     print(f"  host's work in a step {host * 1e6:.0f} us; first step {first:.2f} s;")
     totals = [sum(row[key] for row in rows) for key in ("us", "roof_us", "modelled_us")]
@@ -221,6 +229,7 @@ def measure(
         "study": study,
         "backend": name,
         "precision": precision,
+        "ablated": other,
         "batch": batch,
         "ms": whole * 1e3,
         "graph_ms": alone * 1e3,
@@ -237,6 +246,8 @@ if __name__ == "__main__":
     parser.add_argument("networks", nargs="*", metavar="NETWORK", help=", ".join((*SIZES, *DEEP)))
     parser.add_argument("--backend", action="append", choices=["cupy", "numba_cuda"])
     parser.add_argument("--precision", action="append", choices=["float32", "mixed_bfloat16", "mixed_float16"])
+    switches = [one.name for one in fields(Options) if isinstance(one.default, bool)]
+    parser.add_argument("--ablate", action="append", choices=switches, default=[])
     parser.add_argument("--shared", type=int, metavar="KB")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--dry", action="store_true")
@@ -252,6 +263,8 @@ if __name__ == "__main__":
             for name in chosen.backend or ["cupy"]:
                 deep, repeats = (case, 20) if study in DEEP else (None, 50)
                 repeats = 1 if chosen.dry else repeats
-                results.append(measure(study, name, precision, chosen.shared, repeats, deep=deep, dry=chosen.dry))
+                for other in (None, *chosen.ablate):
+                    sizes = (precision, chosen.shared, repeats)
+                    results.append(measure(study, name, *sizes, deep=deep, dry=chosen.dry, other=other))
                 if chosen.json:
                     chosen.json.write_text(json.dumps(results, indent=1) + "\n", "utf-8")

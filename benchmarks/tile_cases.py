@@ -34,12 +34,14 @@ class Case:
         precision: In which operands are multiplied.
         sizes: Of a product rows, columns, terms and whether either operand is transposed; else images, their rows and
             columns, channels, filters, taps along an axis, stride, padding and window of the max-pooling behind.
+        stored: In which format a convolution's operands are in memory.
     """
 
     kind: str
     op: str
     precision: str
     sizes: tuple[int, ...]
+    stored: str = "float32"
 
     def program(self) -> Program:
         """The operation alone, on arrays that begin where an engine places them."""
@@ -55,7 +57,9 @@ class Case:
         attrs: dict[str, Any] = {**plain, "strides": (stride, stride), "padding": ((pad, pad), (pad, pad))}
         x = (n, image, image, c) if self.op != "conv2d_input_gradient" else (n, out, out, f)
         w = (kernel, kernel, c, f) if self.kind == "convolution" else (n, out, out, f)
-        a, b = program.input("a", x, kind="parameter"), program.input("b", w, kind="parameter")
+        a, b = (program.input(name, s, self.stored, kind="parameter") for name, s in (("a", x), ("b", w)))
+        if self.stored != "float32":
+            a, b = (ops.cast(v, dtype="float32") for v in (a, b))
         if self.op == "conv2d":
             y = ops.conv2d(a, b, **attrs)
             window: dict[str, Any] = {"kernel": (pool, pool), "strides": (pool, pool), "padding": ((0, 0), (0, 0))}
@@ -181,7 +185,7 @@ class One(TensorTiles):
 
 def kernel_of(case: Case, gpu: Gpu, tile: Tile) -> Source:
     """The kernel of a case with a tile, without that which adds up its partial sums."""
-    tiles = One(gpu, case.precision, tile=tile)
+    tiles = One(gpu, case.precision, tile=tile, pipelined=tile.stages > 0)
     plan = Plan(rewrite(case.program(), tiles=tiles, fuse=True, tiled=True), tiles=tiles, fuse=True, tiled=True)
     source = generate(plan, plan.launches[0], set())
     if source.blocks != tile.blocks or source.shared != tile.shared:

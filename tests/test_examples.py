@@ -12,6 +12,10 @@ import numpy as np
 import pytest
 
 from minicnn import data
+from minicnn.backends._gpu.device import H200
+from minicnn.backends._gpu.planning import planned
+from minicnn.backends.cupy.generation import generate
+from minicnn.losses import SparseCategoricalCrossentropy
 from support.datafiles import idx_bytes, write_idx
 
 pytestmark = pytest.mark.no_cover
@@ -77,6 +81,25 @@ def test_the_recipe_for_99_percent_learns(folder: Path) -> None:
     assert accuracy_in(output) > 5
 
 
+def test_the_recipe_for_cifar10_on_made_images() -> None:
+    arguments = ["--made", "400", "--epochs", "3", "--batch-size", "50", "--widths", "8", "8", "8"]
+    output = run("cifar10_94.py", *arguments)
+    assert "the accuracy says nothing" in output
+    (percent,) = re.findall(r"seed 0: accuracy on made images (\d+\.\d\d)%", output)
+    assert float(percent) > 25  # ten would be guessing
+
+
+def test_a_step_of_the_recipe_for_cifar10_is_kernels_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    import cifar10_94
+
+    images = cifar10_94.padded(cifar10_94.made_images(50)[0])
+    model = cifar10_94.network(images, None, 0, (8, 8, 8))
+    model.compile("sgd", SparseCategoricalCrossentropy(from_logits=True), precision="mixed_bfloat16")
+    step = planned(model.program("train", batch_size=50), H200, generate)
+    assert all(launch.source is not None for launch in step.launches)  # so that it is captured in a graph
+
+
 def test_transfer_learning(folder: Path) -> None:
     arguments = ["--data-dir", str(folder), "--clothes", "200", "--digits", "40", "--epochs", "3"]
     output = run("transfer_learning.py", *arguments)
@@ -104,6 +127,7 @@ def test_a_custom_primitive() -> None:
 
 def test_all_examples_are_here() -> None:
     assert {path.name for path in EXAMPLES.glob("*.py")} == {
+        "cifar10_94.py",
         "custom_layer.py",
         "custom_primitive.py",
         "fashion_mnist.py",

@@ -94,6 +94,10 @@ struct Warp {
 };
 static Barrier everyone;
 static Warp warps[32];
+// Copies of a thread that nobody has waited for.
+struct Copy { void* to; const void* from; bool real; int group; };
+struct Copies { Copy waiting[512]; int count, group; };
+static Copies copies[1024];
 static void (*called)(void**);
 static void** arguments;
 static void in_a_thread() {
@@ -103,6 +107,25 @@ static void in_a_thread() {
 }
 template <int k, class... A> auto argument(void (*)(A...)) -> std::tuple_element_t<k, std::tuple<A...>>;
 static inline void __syncthreads() { everyone.wait(); }
+static inline void warp_barrier() { warps[threadIdx.x / 32].all.wait(); }
+// Copies arrive as late as they may; what they overwrite is gone at once.
+struct alignas(16) Sixteen { uint32_t v[4]; };
+static inline void copy_or_clear(void* to, const void* from, bool real) {
+  Copies& own = copies[threadIdx.x];
+  *(Sixteen*)to = {~0u, ~0u, ~0u, ~0u};
+  own.waiting[own.count++] = {to, from, real, own.group};
+}
+static inline void close_copies() { copies[threadIdx.x].group++; }
+template <int N> static inline void wait_for_copies() {
+  Copies& own = copies[threadIdx.x];
+  int kept = 0;
+  for (int k = 0; k < own.count; k++) {
+    const Copy c = own.waiting[k];
+    if (c.group >= own.group - N) own.waiting[kept++] = c;
+    else *(Sixteen*)c.to = c.real ? *(const Sixteen*)c.from : Sixteen();
+  }
+  own.count = kept;
+}
 static inline void wait_for_previous() {}
 static inline void let_next_begin() {}
 static inline bool spare(int threads) {
@@ -135,6 +158,7 @@ UNCHECKED static const char* in_blocks(
     for (unsigned i = 0; i < count; i++) {
       Thread& t = threads[i];
       t.ended = false;
+      copies[i].count = copies[i].group = 0;
       getcontext(&t.state);
       t.state.uc_stack.ss_sp = stacks[i], t.state.uc_stack.ss_size = STACK;
       makecontext(&t.state, in_a_thread, 0);

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minicnn import Model, zoo
+from minicnn import Model, get_backend, zoo
+from minicnn.backends._gpu.options import Options
 from minicnn.layers import Rescaling
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.optimizers import SGD
@@ -22,7 +23,7 @@ STEPS, BATCH, CLASSES = 100, 8, 5
 RATE = 1e-3
 
 
-def model_of(name: str, backend: Any) -> Model:
+def model_of(name: str, backend: Any, precision: str = "float32") -> Model:
     """A network of the zoo for small images, ready to be trained."""
     size, channels = SIZES.get(name, 64), 1 if name in ("mlp", "platforms", "kernels", "lenet5") else 3
     options = {"hidden_units": (48, 40)} if name in ("alexnet", "overfeat", "vgg11", "vgg16") else {}
@@ -35,7 +36,8 @@ def model_of(name: str, backend: Any) -> Model:
         input_dtype="uint8",
         **options,
     )
-    model.compile(SGD(RATE, momentum=0.9), SparseCategoricalCrossentropy(from_logits=True), ["accuracy"])
+    loss = SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(SGD(RATE, momentum=0.9), loss, ["accuracy"], precision=precision)
     return model
 
 
@@ -71,3 +73,21 @@ def worst_difference(model: Model, oracle: Model) -> tuple[float, str]:
 def test_a_hundred_steps_are_those_of_numpy(name: str) -> None:
     worst, where = worst_difference(model_of(name, "cupy"), model_of(name, "numpy"))
     assert worst <= 1, where
+
+
+@pytest.mark.parametrize("precision", ["mixed_bfloat16", "mixed_float16"])
+@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2", "squeezenet1_1", "vgg11"])
+def test_a_step_of_pipelined_convolutions_is_that_of_the_usual_ones(name: str, precision: str) -> None:
+    options = Options(pipelined=True)
+    models = [model_of(name, "cupy", precision)]
+    models += [model_of(name, get_backend("cupy", strict=True, options=options), precision) for _ in range(2)]
+    rng, start, found = np.random.default_rng(0), models[0].get_weights(), []
+    y = rng.integers(0, CLASSES, 4 * BATCH).astype("int32")
+    x = (rng.integers(0, 100, (y.size, *models[0].input_shape[1:])) + 30 * y[:, None, None, None]).astype("uint8")
+    for model in models:
+        model.set_weights(start)
+        model.train_on_batch(x, y)
+        found.append(np.concatenate([w.ravel() - start[key].ravel() for key, w in model.get_weights().items()]))
+    usual, ahead, again = found
+    assert np.array_equal(ahead, again)
+    assert np.linalg.norm(ahead - usual) < 0.1 * np.linalg.norm(usual)

@@ -170,3 +170,13 @@ def test_tiles_that_fit_are_timed_and_must_compute_the_same(
     assert all(one["us"] == pytest.approx([3.0] * timed) for one in stored["timed"])
     assert len(stored["wrong"]) == bool(wrong)
     assert json.loads((tmp_path / "times.json").read_text())["wrong"] == stored["wrong"]
+
+
+def test_pipelined_tiles_are_timed_beside_that_of_today(harness: Any) -> None:
+    timed = importlib.import_module("pipelined_tiles")
+    for case in [case for _, case in zip(range(3), timed.cases(), strict=False)]:
+        today, *ahead = timed.tiles_of(case, H200, 2)
+        assert today.stages == 0
+        assert [tile.stages > 0 for tile in ahead] == [True, True]
+        for tile in (today, *ahead):
+            assert ("pipelined_" in timed.kernel_of(case, H200, tile).text) == (tile.stages > 0)

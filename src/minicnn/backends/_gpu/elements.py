@@ -60,9 +60,9 @@ def _shortens_or_widens(node: Node) -> bool:
     return node.op.name == "cast" and {node.inputs[0].dtype, node.outputs[0].dtype} <= {"float32", *SHORT}
 
 
-def widens(node: Node | None) -> bool:
-    """Whether a node makes float32 of numbers that are stored in 16 bits."""
-    return node is not None and node.op.name == "cast" and node.inputs[0].dtype in SHORT
+def widens(node: Node | None, *formats: str) -> bool:
+    """Whether a node makes float32 of numbers that are stored in 16 bits, in one of some formats."""
+    return node is not None and node.op.name == "cast" and node.inputs[0].dtype in (formats or SHORT)
 
 
 def element(node: Node, result: int) -> Expr:

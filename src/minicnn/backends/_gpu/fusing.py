@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Set
 
-from minicnn.backends._gpu.elements import same_index, widens
+from minicnn.backends._gpu import pipelined_tiling
+from minicnn.backends._gpu.costs import costs_on
+from minicnn.backends._gpu.elements import SHORT, same_index, widens
 from minicnn.backends._gpu.fusion_groups import PARTIAL_SUMS, FusionGroup, adds_partial_sums
 from minicnn.backends._gpu.launches import launches
 from minicnn.backends._gpu.tiles import Tiles
-from minicnn.program.graph import ITEMSIZE, Node, Program, Value
+from minicnn.program.graph import ITEMSIZE, Node, Program, Spec, Value
 
 # Operations whose result element is one element of an input, or none.
 MOVES = frozenset({"take", "broadcast_to", "permute", "slice_", "pad", "concat", "repeat", "one_hot"})
@@ -61,6 +63,7 @@ class Plan:
                 self._place(node)
         if fuse and tiled:
             self._fuse_pooling()
+            self._fuse_sums()
         self._reads: dict[int, list[Value]] = {}  # by group, once groups do not change any more
         self._store()
         self._carried = self._in_place()
@@ -120,6 +123,13 @@ class Plan:
         if len(node.outputs) > 1 or id(y) in self._results or node.phase == "update":
             return False
         readers = self._readers.get(id(y), [])
+        if (
+            self.tiles.pipelined
+            and y.dtype in SHORT
+            and y.shape[-1] % 8 == 0
+            and any(map(self._is_multiplied, readers))
+        ):
+            return False  # so that copies bring it as it is
         if any(r.op.name not in PARTIAL_SUMS and self.tiles.unsupported(r) for r in readers):
             return False  # a reference reads memory
         if self._is_light(node):
@@ -130,6 +140,11 @@ class Plan:
         reader = readers[0]
         once = reader.op.name in ONCE and self.root(reader.inputs[0]) is y and not adds_partial_sums(reader)
         return once and (reader.op.name != "broadcast_to" or self._is_light(node))
+
+    def _is_multiplied(self, node: Node) -> bool:
+        """Whether a node widens what a convolution reads."""
+        readers = self._readers.get(id(node.outputs[0]), [])
+        return widens(node) and any(r.op.name in CONVOLUTIONS for r in readers)
 
     def _is_light(self, node: Node) -> bool:
         """Whether reading what the node reads costs no more than reading its result."""
@@ -234,12 +249,58 @@ class Plan:
             read = [self._group_of.get(id(v), -1) for n in group.nodes for v in self.leaves(n) if id(v) not in made]
             if any(first < maker_of_it != last for maker_of_it in read):
                 continue
-            tile = self.tiles.convolution(maker.anchor, attrs["kernel"])
+            tile, gpu = self.tiles.convolution(maker.anchor, attrs["kernel"]), self.tiles.gpu
             if tile is None:
                 continue
+            if maker.tile.stages:  # what it takes to store the image for a pooling by itself
+                apart = costs_on(gpu).launches.launch + 2 * source.nbytes / gpu.bandwidth * gpu.clock
+                if not tile.precision or tile.score > maker.tile.score + apart:
+                    continue
             maker.before, maker.nodes, maker.pool, maker.tile = maker.nodes, group.nodes, pool, tile
             self.groups.remove(group)
             self._group_of = {id(v): k for k, u in enumerate(self.groups) for n in u.every for v in n.outputs}
+
+    def _fuse_sums(self) -> None:
+        """Let a convolution's tile take sums over all positions of what it makes: `pipelined.cuh`."""
+        for group in list(self.groups):
+            node = group.anchor
+            if node.op.name != "reduce_partial_sums" or node.attrs["join"] != "sum" or node.outputs[0].shape[0] == 1:
+                continue
+            at = max((self._group_of.get(id(v), -1) for v in self.leaves(node)), default=-1)
+            maker = self.groups[at] if at >= 0 else group
+            if maker.tile is None or not maker.tile.stages or maker.anchor.op.name not in TILED:
+                continue
+            y, own = maker.anchor.outputs[0], {id(v) for n in maker.nodes for v in n.outputs}
+            terms = self._terms(node.inputs[0], own)
+            if (
+                node.attrs["axes"] != (0, 1, 2)
+                or node.inputs[0].shape != y.shape
+                or terms is None
+                or group.nodes != [node]
+            ):
+                continue
+            maker.nodes += [n for n in terms if n not in maker.nodes]
+            maker.sums.append(node)
+            parts = pipelined_tiling.row_blocks(maker.anchor, maker.tile)
+            node.outputs[0].spec = Spec((parts, y.shape[3]), node.outputs[0].dtype)
+            self.groups.remove(group)
+            self._group_of = {id(v): k for k, u in enumerate(self.groups) for n in u.every for v in n.outputs}
+
+    def _terms(self, value: Value, own: set[int]) -> list[Node] | None:
+        """Virtual nodes that make element i of a value of element i of what a group makes; None if it needs others."""
+        root = self.root(value)
+        node = root.node
+        if id(root) in own or id(root) not in self.virtual or node is None:
+            return []
+        if all(id(v) not in own for v in self.leaves(node)):
+            return []  # made where it is read
+        found: list[Node] = []
+        for v in node.inputs:
+            made = self._terms(v, own)
+            if made is None or (not same_index(node, v) and (made or id(self.root(v)) in own)):
+                return None
+            found += [n for n in made if n not in found]
+        return [*found, node] if node.op.elementwise else None
 
     # Memory and order ---------------------------------------------------------------------------
 
@@ -300,5 +361,6 @@ class Plan:
         return launch > 0 and written != launch - 1
 
 
-CONVOLUTIONS = frozenset({"conv2d", "conv2d_input_gradient", "conv2d_weight_gradient_partial_sums"})
+_WHOLE = {"conv2d", "conv2d_input_gradient"}
+CONVOLUTIONS = frozenset({*_WHOLE, *(f"{name}_partial_sums" for name in (*_WHOLE, "conv2d_weight_gradient"))})
 _ROWS = frozenset({"softmax_cross_entropy", "softmax_cross_entropy_gradient", "argmax"})

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from minicnn import ops
 from minicnn.backends._gpu.tiling import Tile
-from minicnn.program.graph import Node, Value
+from minicnn.program.graph import Node, Spec, Value
 
 # Operations whose result is partial sums, one of each block or split.
 PARTIAL_SUMS = frozenset(
     {
+        "conv2d_partial_sums",
+        "conv2d_input_gradient_partial_sums",
         "conv2d_weight_gradient_partial_sums",
         "depthwise_conv2d_weight_gradient_partial_sums",
         "matmul_partial_sums",
@@ -28,6 +31,7 @@ class FusionGroup:
         nodes: The nodes in order. The first, `anchor`, may have a tile; the others follow it element by element.
         tile: Tile of the anchor, if it has one.
         pool: Max-pooling that the anchor's tile does on its way out, with the nodes before it in `before`.
+        sums: Sums over all positions of what the group makes, of which each block leaves its own.
         reference: Why the anchor runs as its reference, if so.
         stored: Values that go to memory.
     """
@@ -36,6 +40,7 @@ class FusionGroup:
     tile: Tile | None = None
     pool: Node | None = None
     before: list[Node] = field(default_factory=list)
+    sums: list[Node] = field(default_factory=list)
     reference: str | None = None
     stored: list[Value] = field(default_factory=list)
 
@@ -56,8 +61,8 @@ class FusionGroup:
 
     @property
     def every(self) -> list[Node]:
-        """All nodes that are computed at their own element."""
-        return [*self.before, *self.nodes]
+        """All nodes that it computes, at their own element but for `sums`."""
+        return [*self.before, *self.nodes, *self.sums]
 
     @property
     def is_plain(self) -> bool:
@@ -80,6 +85,17 @@ class FusionGroup:
     def is_product(self) -> bool:
         """Whether it is a matrix product by tiles."""
         return self.tile is not None and self.anchor.op.name in ("matmul", "matmul_partial_sums")
+
+
+def whole(node: Node) -> Node:
+    """The operation whose partial sums a node makes; the node itself, if it makes none."""
+    op = ops.REGISTRY.get(node.op.name.removesuffix("_partial_sums"))
+    if op is None or op is node.op:
+        return node
+    y, attrs = node.outputs[0], {k: v for k, v in node.attrs.items() if k not in ("splits", "tile")}
+    model = Node(op, node.inputs, (), attrs)
+    model.outputs = (Value(y.program, y.name, Spec(y.shape[1:], y.dtype), y.kind, model),)
+    return model
 
 
 def adds_partial_sums(node: Node) -> bool:

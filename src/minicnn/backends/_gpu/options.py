@@ -22,6 +22,8 @@ class Options:
             begin with rows in memory. numba_cuda has no kernels that use them.
         products: Precision in which tensor cores multiply, unless the model's policy says: "float32", "bfloat16" or
             "float16". Sums are float32. Refused where products are not on tensor cores, if it is not "float32".
+        pipelined: In mixed precision, convolutions of operands that are stored in 16 bits bring them to shared memory
+            some steps ahead (cp.async), and filters are rounded once a step. Not measured yet, so not the default.
         graph: Whole steps, and many at once, captured in CUDA graphs.
         block: Threads of a block of the kernels without tiles.
         resident: Data sets stay on the device if they fit; otherwise batches come from the host, copied while earlier
@@ -34,6 +36,7 @@ class Options:
     tiled: bool = True
     tensor_cores: bool = True
     products: str = "float32"
+    pipelined: bool = False
     graph: bool = True
     block: int = 256
     resident: bool = True

@@ -6,12 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from minicnn import ops
 from minicnn.backends._gpu.costs import costs_on
 from minicnn.backends._gpu.cubin import Resources
 from minicnn.backends._gpu.device import Gpu
 from minicnn.backends._gpu.fusing import CONVOLUTIONS, Plan
-from minicnn.backends._gpu.fusion_groups import FusionGroup
+from minicnn.backends._gpu.fusion_groups import FusionGroup, whole
 from minicnn.backends._gpu.inputs import Inputs
 from minicnn.backends._gpu.options import Options
 from minicnn.backends._gpu.placement import place
@@ -22,13 +21,13 @@ from minicnn.backends._gpu.tensor_tiling import TensorTiles, without_tensor_core
 from minicnn.backends._gpu.tile_times import PRECISIONS
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.backends.base import EACH_STEP
-from minicnn.program.graph import Node, Program, Spec, Value
+from minicnn.program.graph import Node, Program
 
 
 def tiles_on(gpu: Gpu, options: Options) -> Tiles:
     """Where tiles for a GPU come from: on tensor cores, if it has such and the options do not forbid it."""
     if options.tensor_cores and options.tiled and gpu.has_tensor_cores:
-        return TensorTiles(gpu, options.products)
+        return TensorTiles(gpu, options.products, pipelined=options.pipelined and options.fused)
     return Tiles(gpu, byte_products=options.tensor_cores)
 
 
@@ -166,11 +165,4 @@ def _flops(node: Node) -> int:
     """Floating-point operations of a node of a plan; parts of a sum have those of the whole."""
     if "region" in node.attrs:
         return sum(_flops(n) for n in node.attrs["region"].nodes)
-    whole = ops.REGISTRY.get(node.op.name.removesuffix("_partial_sums"))
-    if whole is None or whole is node.op:
-        return node.inputs[0].size if node.op.name == "reduce_partial_sums" else node.cost.flops
-    attrs = {k: v for k, v in node.attrs.items() if k not in ("splits", "tile")}
-    y = node.outputs[0]
-    model = Node(whole, node.inputs, (), attrs)
-    model.outputs = (Value(y.program, y.name, Spec(y.shape[1:], y.dtype), y.kind, model),)
-    return model.cost.flops
+    return node.inputs[0].size if node.op.name == "reduce_partial_sums" else whole(node).cost.flops

@@ -8,7 +8,7 @@ from functools import partial
 
 from minicnn import ops
 from minicnn.backends._gpu import row_regions
-from minicnn.backends._gpu.elements import SHORT
+from minicnn.backends._gpu.elements import SHORT, widens
 from minicnn.backends._gpu.region_layout import RowRegion
 from minicnn.backends._gpu.row_regions import kernel_only
 from minicnn.backends._gpu.tiles import Tiles
@@ -20,6 +20,7 @@ from minicnn.program.passes import PRODUCTS, remove_dead_nodes, scatters
 from minicnn.program.readers import Readers
 
 # Partial sums of an operation along a new first axis, one of each block; of `reduce` the results are flat.
+CONV_PARTIAL_SUMS = {name: kernel_only(f"{name}_partial_sums") for name in ("conv2d", "conv2d_input_gradient")}
 WEIGHT_GRADIENT_PARTIAL_SUMS = kernel_only("conv2d_weight_gradient_partial_sums")
 DEPTHWISE_WEIGHT_GRADIENT_PARTIAL_SUMS = kernel_only("depthwise_conv2d_weight_gradient_partial_sums")
 MATMUL_PARTIAL_SUMS = kernel_only("matmul_partial_sums")
@@ -31,8 +32,16 @@ POOL_SCATTER = kernel_only("max_pool2d_scatter")  # max_pool2d_gradient from suc
 # Rules ------------------------------------------------------------------------------------------------------
 
 
-def decompose(program: Program) -> Program:
-    """Normalisation, gradients of maxima, long rows of softmax as reductions and elementwise operations, which fuse."""
+def decompose(program: Program, *, one_pass: bool = False) -> Program:
+    """Normalisation, gradients of maxima, long rows of softmax as reductions and elementwise operations, which fuse.
+
+    Args:
+        program: The Program.
+        one_pass: Whether the variance of what is stored in 16 bits comes from the sum of squares, which does not wait
+            for the mean. What float32 loses there, some 2^-24 of the squared mean, is less than what storing lost.
+    """
+    if one_pass:
+        program.replace(_normalized_in_one_pass)
     for names in (_COMPOSITE, ("mean",)):  # of which composite ones consist
         program.replace(partial(_decomposed, names))
     return program
@@ -53,21 +62,31 @@ def _decomposed(names: Sequence[str], node: Node) -> Sequence[Value] | None:
     return decomposed(node) if long else None
 
 
+def _normalized_in_one_pass(node: Node) -> Sequence[Value] | None:
+    x = node.inputs[0] if node.inputs else None
+    if node.op.name != "normalize" or x is None or not widens(x.node):
+        return None
+    _, scale, offset = node.inputs
+    average, squares = (ops.mean(one, axes=node.attrs["axes"], keepdims=True) for one in (x, ops.square(x)))
+    variance = ops.maximum(squares - ops.square(average), 0.0)
+    return [(x - average) * (scale / ops.sqrt(variance + node.attrs["epsilon"])) + offset, average, variance]
+
+
 def products_in(program: Program) -> str | None:
     """The shorter format that `lower_precision` gave a Program's products, if it did."""
     found = {v.dtype for node in program.nodes if node.op.name in PRODUCTS for v in node.inputs}
     return next((name for name in SHORT if name in found), None)
 
 
-def widen_products(program: Program) -> Program:
+def widen_products(program: Program, *, every: bool = False) -> Program:
     """Products of float32 in place of those in a shorter format: tensor cores round operands where they load them.
 
-    Images are stored in that format.
+    Images are stored in that format; if `every`, so are filters and scattered gradients with multiples of 8 channels.
     """
 
     def rule(node: Node) -> Sequence[Value] | None:
         if node.op.name in PRODUCTS and node.inputs[0].dtype in SHORT:
-            return program.emit(node.op, [_as_float32(v) for v in node.inputs], node.attrs).outputs
+            return program.emit(node.op, [_as_float32(v, every) for v in node.inputs], node.attrs).outputs
         if node.op.name == "cast" and node.inputs[0].dtype == node.attrs["dtype"]:
             return node.inputs
         return None
@@ -76,14 +95,18 @@ def widen_products(program: Program) -> Program:
     return program
 
 
-def _as_float32(operand: Value) -> Value:
-    """An operand of a product as it was before it was rounded, if that was float32 and it is no image."""
+def _as_float32(operand: Value, every: bool) -> Value:
+    """An operand of a product as it was before it was rounded, if that was float32 and it is not stored so."""
     made = operand.node
     if made is None or made.op.name != "cast" or made.inputs[0].dtype != "float32":
         return ops.cast(operand, dtype="float32")
     before = made.inputs[0]
-    image = operand.ndim == 4 and before.node is not None and not scatters(before.node)
-    return ops.cast(operand, dtype="float32") if image else before
+    if operand.ndim != 4:
+        return before
+    channels = operand.shape[2:] if before.node is None else operand.shape[3:]
+    ahead = every and all(n % 8 == 0 for n in channels)
+    stored = ahead or (before.node is not None and not scatters(before.node))
+    return ops.cast(operand, dtype="float32") if stored else before
 
 
 def remember_maxima(program: Program) -> Program:
@@ -140,6 +163,10 @@ def share_sums(program: Program, node: Node, tiles: Tiles, *, joined: bool = Fal
         tile = tiles.weight_gradient(node)
         op = WEIGHT_GRADIENT_PARTIAL_SUMS
         if tile is None:
+            return None
+    elif name in CONV_PARTIAL_SUMS and tiles.pipelined:
+        tile, op = tiles.convolution(node), CONV_PARTIAL_SUMS[name]
+        if tile is None or tile.splits == 1:
             return None
     elif name == "depthwise_conv2d_weight_gradient":
         dy, axes = node.inputs[0], Axes.of(node.attrs["data_format"])
@@ -208,8 +235,8 @@ def rewrite(program: Program, *, fuse: bool, tiled: bool, tiles: Tiles) -> Progr
         tiles: Where tiles come from.
     """
     if products_in(program):
-        remove_dead_nodes(widen_products(program))
-    decompose(program)
+        remove_dead_nodes(widen_products(program, every=tiles.pipelined and fuse))
+    decompose(program, one_pass=tiles.pipelined and fuse)
     if fuse:
         remember_maxima(program)
     remove_dead_nodes(program)  # regions store what any other node reads

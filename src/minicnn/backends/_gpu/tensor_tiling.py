@@ -9,8 +9,10 @@ from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 
+from minicnn.backends._gpu import pipelined_tiling
 from minicnn.backends._gpu.costs import Costs, costs_on
 from minicnn.backends._gpu.device import Gpu
+from minicnn.backends._gpu.elements import widens
 from minicnn.backends._gpu.tile_times import PRECISIONS, Blocks, Candidates, Numbers, quotient
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.backends._gpu.tiling import Geometry, Tile
@@ -36,8 +38,7 @@ class TensorTiles(Tiles):
 
     def weight_gradient(self, node: Node) -> Tile | None:
         """See `Tiles.weight_gradient`."""
-        plain = super().weight_gradient
-        return self._once(node, None, lambda: weight_gradient(node, self.gpu, self.precision) or plain(node))
+        return self._once(node, None, lambda: self._weight_gradient(node))
 
     def product(self, node: Node, *, joined: bool = False) -> Tile:
         """See `Tiles.product`."""
@@ -52,14 +53,27 @@ class TensorTiles(Tiles):
 
     def _convolution(self, node: Node, pool: tuple[int, int] | None) -> Tile | None:
         made, plain = convolution(node, pool, self.gpu, self.precision), super().convolution(node, pool)
+        ahead = pipelined_tiling.convolution(node, self.gpu, self.precision) if self._pipelines(node, pool) else None
         if made is None or (plain is not None and without_tensor_cores(node, plain, self.gpu) < made.score):
-            return plain
-        return made
+            return ahead or plain
+        return ahead if ahead is not None and ahead.score < made.score else made
+
+    def _weight_gradient(self, node: Node) -> Tile | None:
+        made = weight_gradient(node, self.gpu, self.precision)
+        ahead = pipelined_tiling.weight_gradient(node, self.gpu, self.precision) if self._pipelines(node) else None
+        if ahead is not None and (made is None or ahead.score < made.score):
+            return ahead
+        return made or super().weight_gradient(node)
+
+    def _pipelines(self, node: Node, pool: tuple[int, int] | None = None) -> bool:
+        """Whether a convolution's operands are all in memory in the format of products."""
+        stored = (v.node for v in node.inputs)
+        return self.pipelined and pool is None and all(widens(n, self.precision) for n in stored)
 
     def _once(self, node: Node, more: tuple[int, int] | bool | None, choose: Callable[[], _T]) -> _T:
         """What was chosen for such a node before; else it is chosen now."""
         shapes = tuple(v.spec for v in (*node.inputs, *node.outputs))
-        key = (self, node.op.name, shapes, str(sorted(node.attrs.items())), more)
+        key = (self, node.op.name, shapes, str(sorted(node.attrs.items())), more, self._pipelines(node))
         if key not in _chosen:
             _chosen[key] = choose()
         return cast(_T, _chosen[key])

@@ -37,6 +37,7 @@ class Tile:
         precision: In which operands are multiplied on tensor cores; None if they are not, but in their own.
         shared: Bytes of `dynamic_shared()` that a block needs, beside what its text declares.
         resident: Blocks of a multiprocessor that the compiler leaves registers for.
+        stages: Steps of a sum that shared memory holds, ahead of the tensor cores; 0: it is filled for each.
         score: By which it was chosen: the less, the faster; comparable with others of its kind.
     """
 
@@ -47,6 +48,7 @@ class Tile:
     precision: str | None = None
     shared: int = 0
     resident: int = 1
+    stages: int = 0
     score: float = 0.0
 
 

@@ -170,14 +170,17 @@ class CppWriter(Writer):
         else:
             text, stored = self._late(lambda: self.compute(group.nodes, group, "sum.top", "uint8(sum.tap)"))
             kind = f"Pooled<{kind}>"
-        fields = "".join(f" {c_type(value)} {local};" for value, local in stored)
+        made = {local: c_type(value) for value, local in stored}
+        for one in (n.inputs[0] for n in group.sums):
+            made[self.locals[id(self.plan.root(one))]] = c_type(one)
+        fields = "".join(f" {kept} {local};" for local, kept in made.items())
         stores = ""
         for value, local in stored:
             given = f"{self.parameter(value)} + i, [=](int e) {{ return made[e].{local}; }}"
             stores += f"      store_neighbours<decltype(width)::N>({given});\n"
         return (
             f"    struct Made {{{fields} }};\n    const auto finish = [&](uint32 i, {kind} sum) {{\n{text}"
-            f"      return Made{{{', '.join(local for _, local in stored)}}};\n    }};\n"
+            f"      return Made{{{', '.join(made)}}};\n    }};\n"
             f"    const auto store = [&](uint32 i, const Made* made, auto width) {{\n{stores}    }};\n"
         )
 
@@ -191,6 +194,8 @@ class CppWriter(Writer):
     # Tiles --------------------------------------------------------------------------------------
 
     def _conv2d(self, group: FusionGroup) -> str:
+        if group.tile is not None and group.tile.stages:
+            return self._pipelined_convolution(group)
         node = group.anchor
         attrs, kind, one = node.attrs, c_type(node.outputs[0]), Geometry.of(node, phased=False)
         c, f, kh, kw, groups = one.c, one.f, one.kh, one.kw, one.groups
@@ -229,10 +234,13 @@ class CppWriter(Writer):
             f"      {out}(n, h, w, group * {f}, {given}, finish, store);\n    }});\n"
         )
 
-    _conv2d_input_gradient = _conv2d
+    _conv2d_input_gradient = _conv2d_partial_sums = _conv2d_input_gradient_partial_sums = _conv2d
 
     def _conv2d_weight_gradient_partial_sums(self, group: FusionGroup) -> str:
         dy, x = group.anchor.inputs
+        if group.tile is not None and group.tile.stages:
+            given = f"block, {self.function(x)}.p, {self.function(dy)}.p, finish, store"
+            return f"{self._tile(group)}{self._finish_and_store(group)}    pipelined_correlate<A>({given});\n"
         return self._summed(group, "correlate", (x, dy), [self.function(v) for v in (x, dy)])
 
     def _matmul(self, group: FusionGroup) -> str:
@@ -241,11 +249,35 @@ class CppWriter(Writer):
 
     _matmul_partial_sums = _matmul
 
+    def _pipelined_convolution(self, group: FusionGroup) -> str:
+        """The template for operands that are in memory in 16 bits; sums over positions are taken of what is stored."""
+        x, w = (f"{self.function(v)}.p" for v in group.anchor.inputs)
+        ends = self._finish_and_store(group)
+        terms = [f"made.{self.locals[id(self.plan.root(n.inputs[0]))]}" for n in group.sums]
+        places = [self.parameter(n.outputs[0]) for n in group.sums]
+        term, place = (
+            " : ".join([*(f"s == {k} ? {x}" for k, x in enumerate(some[:-1])), *some[-1:]]) for some in (terms, places)
+        )
+        functions = "0, 0"
+        if group.sums:
+            functions = (
+                f"[&](int s, const Made& made) {{ return {term}; }},\n"
+                f"      [&](int s, uint32 i, float sum) {{ ({place})[i] = sum; }}"
+            )
+        return (
+            f"{self._tile(group)}{ends}    pipelined_convolve<A, {len(group.sums)}>(\n"
+            f"      block % A::BLOCKS, block / A::BLOCKS, {x}, {w}, finish, store, {functions});\n"
+        )
+
     def _summed(self, group: FusionGroup, name: str, operands: Sequence[Value], given: Sequence[str]) -> str:
         """The template `name` for the two operands of a group, of which function objects are given."""
-        tile = f"    using A = {_tile_type(group)};\n"
         call = self._template(group, name, *operands)
-        return f"{tile}{self._finish_and_store(group)}    {call}(block, {', '.join(given)}, finish, store);\n"
+        return (
+            f"{self._tile(group)}{self._finish_and_store(group)}    {call}(block, {', '.join(given)}, finish, store);\n"
+        )
+
+    def _tile(self, group: FusionGroup) -> str:
+        return f"    using A = {_tile_type(group)};\n"
 
     def _template(self, group: FusionGroup, name: str, left: Value, right: Value) -> str:
         """The template for a group's tile, on tensor cores or not, and its arguments."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from minicnn.backends._gpu.elements import images, window
+from minicnn.backends._gpu.fusion_groups import whole
 from minicnn.backends._gpu.region_layout import Layout, RowRegion
 from minicnn.backends._gpu.tiling import Geometry, Tile
 from minicnn.backends.cupy.cpp import Cpp
@@ -16,8 +18,16 @@ _OPERANDS = {"float32": "Float32", "bfloat16": "Bfloat16", "float16": "Float16"}
 
 def tile_type(node: Node, tile: Tile) -> str:
     """The type of a node's tile; of reductions, whose template has no such type, its arguments."""
+    if node.op.name.startswith(("conv2d_partial", "conv2d_input_gradient_partial")):
+        node = whole(node)
     template, fixed = _FIXED[node.op.name](node)
-    if tile.precision is not None:
+    if tile.stages and tile.precision is not None:
+        back = node.op.name == "conv2d_input_gradient"
+        if template == "ConvTile":
+            one, (x, y) = Geometry.of(node, phased=False), map(Cpp.image, images(node))
+            fixed = (*((y, x) if back else (x, y)), Cpp.window(window(node)), one.c, one.f, back)
+        template, fixed = f"Pipelined{template}", (_OPERANDS[tile.precision], *fixed)
+    elif tile.precision is not None:
         template, fixed = f"Tensor{template}", (_OPERANDS[tile.precision], *fixed)
     arguments = ", ".join(map(_argument, (*fixed, *tile.sizes)))
     return f"{template}<{arguments}>" if template else arguments

@@ -1,5 +1,6 @@
 // All kernels but the regions.
 #pragma once
+#include "pipelined.cuh"
 #include "products.cuh"
 #include "tensor.cuh"
 #include "tensor_products.cuh"

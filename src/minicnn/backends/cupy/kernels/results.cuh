@@ -7,9 +7,9 @@ template <int n> struct Width {
   static constexpr int N = n;
 };
 
-// N neighbours in memory, by one store if they are 2 or 4: the first is at a multiple of N elements.
+// N neighbours in memory, by one store of up to 16 bytes if they are 2, 4 or 8: the first is at a multiple of N elements.
 template <int N, class T, class Value> DEVICE void store_neighbours(T* place, Value value) {
-  if constexpr (N == 2 || N == 4) {
+  if constexpr (N == 2 || N == 4 || N == 8) {
     Pack<T, N> pack;
 #pragma unroll
     for (int e = 0; e < N; e++) pack.v[e] = value(e);

@@ -1,0 +1,106 @@
+"""Times convolutions of deep networks on the GPU of this machine: the tile of today beside pipelined ones.
+
+    python benchmarks/pipelined_tiles.py [--seconds N] [--tiles N] [--out FILE]
+    python benchmarks/pipelined_tiles.py --dry    # says what would be timed, and compiles some; no GPU is needed
+
+For each shape, whose operands are in memory in bfloat16: the tile that is chosen without `Options(pipelined=True)`, the
+pipelined one that the model chooses, and the next best ones by the model. All must compute the same. Times are medians
+in CUDA graphs, in microseconds; the model's are printed beside them. Results are written after each shape.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from fit_tiles import Timer
+from tile_cases import Case, kernel_of
+
+from minicnn.backends._gpu import pipelined_tiling
+from minicnn.backends._gpu.cubin import resources
+from minicnn.backends._gpu.device import H200, Gpu
+from minicnn.backends._gpu.tensor_tiling import convolution, weight_gradient
+from minicnn.backends._gpu.tiling import Tile
+from minicnn.backends.cupy.compiler import compile_all
+
+# Images, rows, channels, filters, taps along an axis, stride, padding, pooling: of ResNet-18 and -50, MobileNetV2,
+# SqueezeNet and airbench94.
+SHAPES = (
+    (128, 16, 64, 64, 3, 1, 1, 1), (128, 8, 128, 128, 3, 1, 1, 1), (128, 4, 256, 256, 3, 1, 1, 1),
+    (128, 2, 512, 512, 3, 1, 1, 1), (128, 16, 64, 128, 3, 2, 1, 1), (128, 16, 64, 128, 1, 2, 0, 1),
+    (128, 16, 64, 256, 1, 1, 0, 1), (128, 16, 256, 64, 1, 1, 0, 1), (128, 4, 1024, 256, 1, 1, 0, 1),
+    (128, 2, 512, 2048, 1, 1, 0, 1), (128, 16, 24, 144, 1, 1, 0, 1), (128, 16, 144, 24, 1, 1, 0, 1),
+    (128, 4, 96, 576, 1, 1, 0, 1), (64, 15, 64, 16, 1, 1, 0, 1), (64, 15, 16, 64, 3, 1, 1, 1),
+    (1024, 31, 24, 64, 3, 1, 1, 1), (1024, 15, 64, 256, 3, 1, 1, 1), (1024, 7, 256, 256, 3, 1, 1, 1),
+)  # fmt: skip
+
+
+def cases() -> Iterator[Case]:
+    """All that is timed."""
+    for shape in SHAPES:
+        for op in ("conv2d", "conv2d_input_gradient"):
+            yield Case("convolution", op, "bfloat16", shape, "bfloat16")
+        yield Case("weight_gradient", "conv2d_weight_gradient", "bfloat16", shape, "bfloat16")
+
+
+def tiles_of(case: Case, gpu: Gpu, count: int) -> list[Tile]:
+    """The tile of today, then the best pipelined ones by the model."""
+    node = next(n for n in case.program().nodes if n.op.name == case.op)
+    if case.kind == "convolution":
+        today, others = convolution(node, None, gpu, "bfloat16"), pipelined_tiling.convolutions(node, gpu, "bfloat16")
+    else:
+        today, others = weight_gradient(node, gpu, "bfloat16"), pipelined_tiling.weight_gradients(node, gpu, "bfloat16")
+    best: dict[tuple[int, ...], Tile] = {}
+    for tile in sorted(others, key=lambda tile: tile.score):
+        best.setdefault(tile.sizes, tile)
+    return [*([today] if today else []), *list(best.values())[:count]]
+
+
+def said(case: Case, tiles: Sequence[Tile], us: Sequence[float], gpu: Gpu) -> str:
+    """A line for people: today's, the chosen one, and the best."""
+    one = min(range(1, len(us)), key=lambda k: us[k])
+    modelled = [tile.score / gpu.clock * 1e6 for tile in tiles]
+    texts = [f"{us[k]:.1f} ({modelled[k]:.1f}) {tiles[k].sizes}" for k in (0, 1, one)]
+    return f"{case.op} {case.sizes}: today {texts[0]}, chosen {texts[1]}, best {texts[2]}"
+
+
+def main() -> None:
+    """Time all cases, as long as there is time."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=540)
+    parser.add_argument("--tiles", type=int, default=12, help="pipelined tiles of each shape")
+    parser.add_argument("--out", type=Path, default=Path("pipelined_tiles.json"))
+    parser.add_argument("--dry", action="store_true")
+    chosen = parser.parse_args()
+    if chosen.dry:
+        for case in cases():
+            tiles = tiles_of(case, H200, chosen.tiles)
+            print(said(case, tiles, [tile.score / H200.clock * 1e6 for tile in tiles], H200))
+        sources = [kernel_of(case, H200, tile) for tile in tiles[:3]]
+        for code in compile_all([source.text for source in sources], H200.architecture):
+            print(resources(code))
+        return
+    from minicnn.backends.cupy.backend import CupyBackend
+
+    backend, stored, end = CupyBackend(), [], time.perf_counter() + chosen.seconds
+    timer, gpu = Timer(backend), backend.gpu
+    for case in cases():
+        try:
+            found = list(timer(case, tiles_of(case, gpu, chosen.tiles)))
+        except ArithmeticError as error:
+            print(f"WRONG: {error}", flush=True)
+            continue
+        if len(found) > 1:
+            print(said(case, *zip(*found, strict=True), gpu), flush=True)
+        stored.append(asdict(case) | {"tiles": [asdict(tile) for tile, _ in found], "us": [us for _, us in found]})
+        chosen.out.write_text(json.dumps(stored), "utf-8")
+        if time.perf_counter() > end:
+            break
+
+
+if __name__ == "__main__":
+    main()

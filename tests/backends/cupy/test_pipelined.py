@@ -1,0 +1,140 @@
+"""Convolutions whose operands are brought ahead of the tensor cores compute what their reference does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import Phase, example, given, settings
+from hypothesis import strategies as st
+
+from backends.cupy.emulator import Emulated, needs_gxx
+from backends.cupy.test_short_storage import by_numpy, distance, rounded, steps
+from minicnn import Model, layers, ops
+from minicnn.backends import get_backend
+from minicnn.backends._gpu import pipelined_tiling, tensor_tiling
+from minicnn.backends._gpu.cubin import resources
+from minicnn.backends._gpu.device import H200, KNOWN
+from minicnn.backends._gpu.options import Options
+from minicnn.backends._gpu.planning import tiles_on
+from minicnn.backends._gpu.tensor_tiling import TensorTiles
+from minicnn.backends.cupy import compiler, nvrtc
+from minicnn.backends.cupy.generation import generate
+from minicnn.program import Program, gradients
+from minicnn.program.passes import lower_precision, shorten_images
+from support.plans import plan_of
+
+NAMES = ("conv2d", "conv2d_input_gradient", "conv2d_weight_gradient")
+
+
+def convolution(
+    dtype: str, n: int, c: int, f: int, kernel: int, strides: int, dilation: int, groups: int, size: int
+) -> Program:
+    """A convolution of an image in 16 bits, and its gradients."""
+    program = Program("convolution")
+    x = program.input("x", (n, size, size, c * groups))
+    weight = program.input("weight", (kernel, kernel, c, f * groups), kind="parameter")
+    side = dilation * (kernel - 1) // 2
+    attrs: dict[str, Any] = {
+        "strides": (strides, strides), "padding": ((side, side), (side, side)), "dilation": (dilation, dilation),
+        "groups": groups, "data_format": "NHWC",
+    }  # fmt: skip
+    y = ops.conv2d(ops.relu(x), weight, **attrs)
+    program.outputs["loss"] = loss = ops.sum(ops.square(y) * ops.cast(y, dtype="float32"))
+    for name, value in zip(("dx", "dweight"), gradients(program, loss, [x, weight]), strict=True):
+        program.outputs[name] = value * 1.0
+    assert shorten_images(program, dtype)
+    assert lower_precision(program, dtype)
+    return program
+
+
+def tiled_ahead(plan: Any) -> set[str]:
+    """The operations whose operands are brought ahead, sums that are split by their own names."""
+    made = {u.anchor.op.name for u in plan.groups if u.tile is not None and u.tile.stages}
+    return {name.removesuffix("_partial_sums") for name in made}
+
+
+@pytest.fixture
+def ahead_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other tiles on tensor cores, so that these are taken where they are slower, too."""
+    take_only_these(monkeypatch)
+
+
+def take_only_these(patch: pytest.MonkeyPatch) -> None:
+    """See `ahead_only`."""
+    patch.setattr(tensor_tiling, "_chosen", {})
+    for other in ("convolution", "weight_gradient"):
+        patch.setattr(tensor_tiling, other, lambda *_: None)
+
+
+@needs_gxx
+@settings(max_examples=1, deadline=None, phases=[Phase.explicit, Phase.generate])
+@example("bfloat16", 2, 72, 40, 3, 2, 1, 2, 5, "rtx4060", 4)
+@example("float16", 97, 40, 8, 1, 2, 1, 1, 3, "h200", 1)
+@example("bfloat16", 1, 8, 8, 7, 1, 2, 1, 13, "a100", 2)
+@given(
+    dtype=st.sampled_from(["bfloat16", "float16"]), n=st.sampled_from([1, 5, 9]), c=st.sampled_from([8, 24, 72]),
+    f=st.sampled_from([8, 40, 136]), kernel=st.sampled_from([1, 2, 3, 7]), strides=st.sampled_from([1, 2, 3]),
+    dilation=st.sampled_from([1, 2]), groups=st.sampled_from([1, 2]), size=st.sampled_from([4, 7, 8]),
+    gpu=st.sampled_from(["h200", "rtx3060"]), splits=st.sampled_from([1, 2, 8]),
+)  # fmt: skip
+def test_convolutions_and_their_gradients(
+    dtype: str, n: int, c: int, f: int, kernel: int, strides: int, dilation: int, groups: int, size: int, gpu: str,
+    splits: int,
+) -> None:  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        take_only_these(patch)
+        patch.setattr(pipelined_tiling, "_score", lambda tile: (tile.splits != splits, tile.score))  # if it can be
+        program = convolution(dtype, n, c, f, kernel, strides, dilation, groups, size)
+        rng = np.random.default_rng(0)
+        sizes = {"x": 1.0, "weight": 1 / (kernel * c**0.5)}  # results of size 1, which are cubed
+        arrays = {
+            v.name: rounded((sizes[v.name] * rng.standard_normal(v.shape)).astype("float32"), dtype)
+            for v in program.inputs
+        }
+        expected = by_numpy(program, arrays)
+        emulated = Emulated(program, tiles=TensorTiles(KNOWN[gpu], precision=dtype, pipelined=True))
+        assert strides > 1 < dilation or tiled_ahead(emulated.plan)
+        assert distance(emulated(arrays), expected) < 1e-3
+
+
+@needs_gxx
+@pytest.mark.usefixtures("ahead_only")
+def test_a_step_rounds_where_the_program_says_and_sums_what_it_stores() -> None:
+    x = layers.Input((8, 8, 3), dtype="uint8")
+    y = layers.ReLU()(layers.BatchNormalization()(layers.Conv2D(8, 3, use_bias=False)(layers.Rescaling(1 / 255)(x))))
+    y = layers.BatchNormalization()(layers.Conv2D(16, 3, padding="same", use_bias=False)(y))
+    y = layers.Conv2D(16, 3, strides=2, padding="same", activation="relu")(layers.ReLU()(y))
+    model = Model(x, layers.Dense(5)(layers.GlobalAveragePooling2D()(y)))
+    plain, short, arrays = steps(model, 32, "bfloat16")
+    expected = by_numpy(short, arrays)
+    exact = get_backend("numpy").compile(plain)(arrays)
+    emulated = Emulated(short, tiles=TensorTiles(H200, precision="bfloat16", pipelined=True))
+    assert tiled_ahead(emulated.plan) == set(NAMES)
+    # The second normalisation's mean and sum of squares, and the two sums of its gradient.
+    assert [len(u.sums) for u in emulated.plan.groups if u.sums] == [2, 2]
+    assert distance(emulated(arrays), expected) < 0.05 * distance(exact, expected)
+
+
+@pytest.mark.usefixtures("ahead_only")
+@pytest.mark.parametrize("name", ["a100", "rtx4060", "h200", "rtx5090"])
+def test_kernels_fit_and_compile_without_local_memory(name: str) -> None:
+    try:
+        nvrtc.version()
+    except ImportError as missing:
+        pytest.skip(str(missing))
+    gpu = KNOWN[name]
+    for dtype, c, f, strides in (("bfloat16", 128, 128, 1), ("float16", 64, 256, 2)):
+        program = convolution(dtype, 64, c, f, 3, strides, 1, 1, 16 // strides)
+        plan = plan_of(program, TensorTiles(gpu, precision=dtype, pipelined=True))
+        assert tiled_ahead(plan) == set(NAMES)
+        for launch in (one for one in plan.launches if any(u.tile and u.tile.stages for u in one)):
+            source = generate(plan, launch, set())
+            found = resources(compiler.compile_kernel(source.text, gpu.architecture))
+            assert found.stack == 0
+            assert gpu.misfit(source.threads, found.registers, found.shared + source.shared) is None
+
+
+def test_a_gpu_without_tensor_cores_for_both_formats_has_no_such_kernels() -> None:
+    assert not tiles_on(KNOWN["t4"], Options(pipelined=True)).pipelined
