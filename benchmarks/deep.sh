@@ -26,7 +26,7 @@ if [ "$what" = recipe ]; then
   exit
 fi
 if [ "$what" = steps ]; then
-  for precision in mixed_bfloat16 mixed_float16 float32; do
+  for precision in ${PRECISIONS:-mixed_bfloat16 mixed_float16 float32}; do
     ablated="--ablate pipelined"
     [ "$precision" = float32 ] && ablated=""
     for network in $networks; do

@@ -35,7 +35,8 @@ import cpu_peers
 import numpy as np
 from cpu_peers import Case
 
-from minicnn import Sequential, get_backend, layers
+from minicnn import Sequential, layers
+from minicnn.backends import backend_class
 from minicnn.backends._gpu.device import KB
 from minicnn.backends._gpu.options import Options
 from minicnn.backends._gpu.planning import planned_launch
@@ -82,7 +83,7 @@ DEEP = ("resnet18", "resnet50", "mobilenet_v2", "squeezenet1_1", "vgg11")
 def network(name: str, options: Options, *, dry: bool) -> Any:
     """The backend of a name; one that runs kernels on the CPU in a dry run."""
     if not dry:
-        return get_backend(name, strict=True, options=options)
+        return backend_class(name)(strict=True, options=options)
     sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
     from backends.cupy.emulated import EmulatedBackend
 

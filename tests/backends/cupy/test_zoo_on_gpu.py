@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minicnn import Model, get_backend, zoo
+from minicnn import Model, zoo
 from minicnn.backends._gpu.options import Options
 from minicnn.layers import Rescaling
 from minicnn.losses import SparseCategoricalCrossentropy
@@ -15,6 +15,8 @@ from minicnn.optimizers import SGD
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("cupy")
+
+from minicnn.backends.cupy.backend import CupyBackend  # noqa: E402
 
 SIZES = {
     "mlp": 28, "platforms": 12, "kernels": 8, "lenet5": 12, "alexnet": 63, "overfeat": 71, "vgg11": 32, "vgg16": 32,
@@ -80,7 +82,7 @@ def test_a_hundred_steps_are_those_of_numpy(name: str) -> None:
 def test_a_step_of_pipelined_convolutions_is_that_of_the_usual_ones(name: str, precision: str) -> None:
     options = Options(pipelined=True)
     models = [model_of(name, "cupy", precision)]
-    models += [model_of(name, get_backend("cupy", strict=True, options=options), precision) for _ in range(2)]
+    models += [model_of(name, CupyBackend(strict=True, options=options), precision) for _ in range(2)]
     rng, start, found = np.random.default_rng(0), models[0].get_weights(), []
     y = rng.integers(0, CLASSES, 4 * BATCH).astype("int32")
     x = (rng.integers(0, 100, (y.size, *models[0].input_shape[1:])) + 30 * y[:, None, None, None]).astype("uint8")
