@@ -1,0 +1,174 @@
+"""What ranks on this machine take: steps by themselves but all at once, all-reduces, and steps together.
+
+`measure` starts the ranks by mpiexec; each is this module, run as a program.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from minicnn import machine, zoo
+from minicnn.distribution import DataParallel, MPICommunicator, OneProcess
+from minicnn.losses import SparseCategoricalCrossentropy
+from minicnn.models import Model
+from minicnn.ops.collectives import all_reduce
+from minicnn.ops.groups import Communicator, Group
+from minicnn.optimizers import SGD
+from minicnn.program.graph import Program
+
+SIZES = (54_000, 215_000, 2_000_000, 25_000_000)  # bytes of all-reduces
+LEAST, MOST = 5, 60  # steps of a kind
+DEADLINE_S = 300.0  # beside the budget, for starting and compiling
+Run = Mapping[str, Any]
+
+
+def trace(run: Run, batch: int) -> Program:
+    """The Program of a training step of what a run trains: its "network", "image" and "classes"."""
+    return _model(run).program("train", batch_size=batch)
+
+
+def _model(run: Run, distribution: DataParallel | None = None) -> Model:
+    given = {"num_classes": run.get("classes"), "input_shape": run.get("image"), "backend": run.get("backend")}
+    model = zoo.get_model(run["network"], **{k: v for k, v in given.items() if v is not None})
+    model.compile(SGD(0.01, momentum=0.9), SparseCategoricalCrossentropy(from_logits=True), distribution=distribution)
+    return model
+
+
+def measure(runs: Sequence[Run], *, ranks: int = 0, budget_s: float = 30.0) -> dict[str, Any]:
+    """Measure on this machine; in some `budget_s` seconds, beside what starting and compiling takes.
+
+    Without MPI one process is measured, and no all-reduce.
+
+    Args:
+        runs: What is trained: "network", "image", "classes", "backend", and "batch", of all ranks together.
+        ranks: Local ranks; two to four, as there are cores, if 0.
+        budget_s: Seconds.
+
+    Returns:
+        "machine", its name; "facts" of it; "ranks"; "steps" that each rank takes by itself while the others do, of its
+        share of the batch and of a quarter of that; "all_reduce"; "training", of steps together; "missing", why some
+        were not measured, or None.
+    """
+    found: dict[str, Any] = {"machine": name(), "facts": machine.facts(), "missing": None}
+    ranks = ranks or min(max(2, machine.cores()), 4)
+    launcher = mpiexec()
+    if launcher is None:
+        ranks = 1
+        found["missing"] = "no all-reduce was measured: that takes the extra mpi"
+    wanted = json.dumps({"runs": [dict(r) for r in runs], "budget_s": budget_s, "mpi": launcher is not None})
+    command = [*([launcher, "-n", str(ranks)] if launcher else []), sys.executable, "-m", __name__, wanted]
+    threads = {"MINICNN_THREADS": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    path = os.pathsep.join(p for p in sys.path if p)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=budget_s + DEADLINE_S,
+        env={**os.environ, **threads, "PYTHONPATH": path},
+    )  # fmt: skip
+    if done.returncode:
+        message = (
+            f"{ranks} ranks on this machine train and sum. Received: exit code {done.returncode}: "
+            f"{done.stderr.strip()[-400:]} Mend that, or predict for a GPU."
+        )
+        raise RuntimeError(message)
+    return {**found, "ranks": ranks, **json.loads(done.stdout.strip().splitlines()[-1])}
+
+
+def name() -> str:
+    """The machine in a few words."""
+    return f"{machine.processor().model}, {machine.cores()} cores"
+
+
+def mpiexec() -> str | None:
+    """What starts ranks; None without MPI."""
+    if importlib.util.find_spec("mpi4py") is None:
+        return None
+    beside = Path(sys.executable).with_name("mpiexec")  # the wheels put it there
+    return str(beside) if beside.exists() else shutil.which("mpiexec")
+
+
+# A rank ------------------------------------------------------------------------------------------
+
+
+class Together:
+    """What ranks agree on: when to begin, and how long the slowest took."""
+
+    def __init__(self, communicator: Communicator | None) -> None:
+        self.communicator = communicator
+
+    def share(self, value: float) -> list[float]:
+        """Everybody's number."""
+        if self.communicator is None:
+            return [value]
+        return [json.loads(text) for text in self.communicator.share(json.dumps(value).encode())]
+
+    def timed(self, call: Callable[[], object]) -> list[float]:
+        """Seconds of a call on each rank, begun at the same time."""
+        self.share(0.0)
+        start = time.perf_counter()
+        call()
+        return self.share(time.perf_counter() - start)
+
+    def repeated(self, call: Callable[[], object], seconds: float) -> list[list[float]]:
+        """Seconds on each rank of a call that is made again and again, for so long."""
+        for _ in range(2):  # what is compiled or allocated at first
+            call()
+        found: list[list[float]] = []
+        while len(found) < LEAST or (len(found) < MOST and sum(map(max, found)) < seconds):  # alike on all ranks
+            found.append(self.timed(call))
+        return found
+
+
+def _rank(wanted: Mapping[str, Any], communicator: Communicator | None) -> dict[str, Any]:
+    """What this rank and the others take; see `measure`."""
+    together, ranks, runs = Together(communicator), communicator.size if communicator else 1, wanted["runs"]
+    each = wanted["budget_s"] / (3 * len(runs) + len(SIZES))
+    found: dict[str, Any] = {"steps": [], "all_reduce": [], "training": []}
+    for run in runs:
+        own = run["batch"] // ranks
+        for batch in dict.fromkeys((own, max(1, own // 4))):
+            taken = together.repeated(_step(run, batch, None), each)
+            found["steps"].append({**run, "batch": batch, "seconds": [s for step in taken for s in step]})
+    if communicator is None:
+        return found
+    group = Group(ranks, communicator.rank, ranks, communicator)
+    for nbytes in SIZES:
+        x = np.ones(nbytes // 4, np.float32)
+        taken = together.repeated(partial(all_reduce.reference, x, group=group, xp=np), each)
+        found["all_reduce"].append({"bytes": nbytes, "seconds": [max(t) for t in taken]})
+    for run in runs:
+        step = _step(run, run["batch"], DataParallel(ranks, communicator=communicator))
+        found["training"].append({**run, "seconds": [max(t) for t in together.repeated(step, each)]})
+    return found
+
+
+def _step(run: Run, batch: int, distribution: DataParallel | None) -> Callable[[], object]:
+    """A function that trains on one batch."""
+    model = _model(run, distribution or DataParallel(1, communicator=OneProcess()))  # a step in the same parts
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((batch, *run["image"]), np.float32)
+    y = rng.integers(0, run["classes"], batch).astype(np.int32)
+    return lambda: model.train_on_batch(x, y)
+
+
+def _main(text: str) -> None:
+    wanted = json.loads(text)
+    communicator = MPICommunicator(DEADLINE_S) if wanted["mpi"] else None
+    made = _rank(wanted, communicator)
+    if communicator is None or communicator.rank == 0:
+        print(json.dumps(made))
+
+
+if __name__ == "__main__":
+    machine.prepare()
+    _main(sys.argv[1])

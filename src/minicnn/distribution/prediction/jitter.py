@@ -1,0 +1,50 @@
+"""Stragglers: ranks that wait for each other take as long as the slowest of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import NormalDist, fmean
+
+import numpy as np
+
+QUANTILES = 16384  # by which a normal distribution stands in for measured steps
+
+
+def normal(variation: float) -> list[float]:
+    """Step times with mean 1 that are normally distributed.
+
+    Args:
+        variation: Standard deviation.
+
+    Raises:
+        ValueError: If it is not from 0 to below 1/4.
+    """
+    if not 0 <= variation < 0.25:
+        message = (
+            "The variation of step times is a standard deviation relative to the mean, from 0 to below 0.25. "
+            f"Received: {variation!r}."
+        )
+        raise ValueError(message)
+    if not variation:
+        return [1.0]
+    of = NormalDist(1.0, variation)
+    return [of.inv_cdf((i + 0.5) / QUANTILES) for i in range(QUANTILES)]
+
+
+def relative(seconds: Sequence[float]) -> list[float]:
+    """Measured step times, relative to their mean."""
+    mean = fmean(seconds)
+    return [s / mean for s in seconds]
+
+
+def expected_maximum(times: Sequence[float], ranks: int) -> float:
+    """Mean of the largest of so many independent draws from some values.
+
+    The i-th smallest of n values is the largest drawn with the probability (i / n)^R - ((i - 1) / n)^R.
+
+    Args:
+        times: The values.
+        ranks: Draws.
+    """
+    at_most = np.linspace(0.0, 1.0, len(times) + 1) ** ranks
+    return float(np.sort(np.asarray(times)) @ np.diff(at_most))
