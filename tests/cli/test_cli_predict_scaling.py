@@ -76,7 +76,9 @@ def test_strategies_side_by_side(stored: Path) -> None:
 
 
 def test_a_gpu_that_is_not_there_and_nothing_measured() -> None:
-    found = predicted("platforms", "--device", "rtx4090", "--ranks", "1,4", "--network", "infiniband")
+    found = predicted(
+        "platforms", "--device", "rtx4090", "--ranks", "1,4", "--network", "infiniband", "--batch-size", "4096"
+    )
     said = " ".join(found["notes"])
     assert "Nothing was measured on this machine" in said
     assert "No all-reduce was measured on infiniband" in said
