@@ -139,6 +139,18 @@ def test_a_ring_crosses_the_link_of_a_host_once_and_the_fixed_tree_as_often_as_i
     assert twice.all_reduce(1e6, 64, "fixed") == pytest.approx(2 * alone.all_reduce(1e6, 64), rel=0.1)
 
 
+def test_ranks_of_a_host_that_sum_with_those_of_others_share_its_link() -> None:
+    """Four ranks of each of two hosts: each sums with its like on the other host, all at once."""
+    shared = Network("", 0.0, 1e9, ranks_per_host=4, within="nvlink")
+    alone = Network("", 0.0, 1e9).all_reduce(1e9, 2)
+    for algorithm in ("ring", "fixed"):
+        assert shared.all_reduce(1e9, 2, algorithm, stride=4) == pytest.approx(4 * alone, rel=1e-3)
+        assert shared.all_reduce(1e9, 2, algorithm, stride=2) < alone / 50, "both are on one host"
+    assert shared.all_reduce(1e9, 4, "fixed", stride=2) == pytest.approx(4 * alone, rel=1e-3), (
+        "of four, 3/4 of two n each, 2/3 of it away"
+    )
+
+
 def test_latency_makes_a_tree_the_fastest_for_few_bytes_and_many_ranks() -> None:
     net = Network("", 1e-5, 1e9)
     assert net.all_reduce(100, 1024, "tree") < net.all_reduce(100, 1024, "ring") / 50

@@ -73,17 +73,20 @@ class Network:
         host = self.bandwidth * self.links_per_host / self.oversubscription / sharing
         return max(near.latency, self.latency), min(near.bandwidth, host)
 
-    def spread(self, sent: float, ranks: int) -> float:
-        """Seconds in which each rank sends so many bytes, the same number to every other one, without latencies."""
-        here = min(self.ranks_per_host, ranks)
+    def spread(self, sent: float, ranks: int, stride: int = 1) -> float:
+        """Seconds in which each rank sends so many bytes, the same number to every other one, without latencies.
+
+        Arguments as for `all_reduce`.
+        """
+        here = min(max(1, self.ranks_per_host // stride), ranks)
         far = (ranks - here) / max(1, ranks - 1)
-        host = self.bandwidth * self.links_per_host / self.oversubscription
+        host = self.bandwidth * self.links_per_host / self.oversubscription / min(stride, self.ranks_per_host)
         return max(sent * (1 - far) / self.link(1)[1], here * sent * far / host)
 
     # Collectives --------------------------------------------------------------------------------
 
     def all_reduce(
-        self, nbytes: float, ranks: int, algorithm: str = "ring", *, sums: int = 1, span: int = 0, sharing: int = 1
+        self, nbytes: float, ranks: int, algorithm: str = "ring", *, sums: int = 1, stride: int = 1
     ) -> float:
         """Seconds of an all-reduce.
 
@@ -94,27 +97,26 @@ class Network:
                 or "fixed", in which each rank gets all others' sums of its share, finishes the fixed tree, and all
                 gather the results.
             sums: With "fixed": sums that each rank gives, of shards that are not a whole part of the tree.
-            span: See `link`; as many as there are ranks if 0.
-            sharing: See `link`.
+            stride: Every so many-th rank takes part, and those between do the same with each other, at the same time.
         """
         if ranks == 1 or not nbytes:
             return 0.0
-        latency, bandwidth = self.link(span or ranks, sharing)
+        latency, bandwidth = self.link(ranks * stride, min(stride, self.ranks_per_host))
         if algorithm == "tree":
             return 2 * math.ceil(math.log2(ranks)) * (latency + nbytes / bandwidth)
         steps = 2 * (ranks - 1) * latency
         if algorithm == "ring":
             return steps + sent(nbytes, ranks) / bandwidth
-        return steps + sharing * self.spread(sent(nbytes, ranks, sums), ranks)
+        return steps + self.spread(sent(nbytes, ranks, sums), ranks, stride)
 
-    def all_gather(self, nbytes: float, ranks: int, *, sharing: int = 1) -> float:
+    def all_gather(self, nbytes: float, ranks: int) -> float:
         """Seconds in which each of some consecutive ranks gets `nbytes`, of which it has its share; in a ring.
 
         A reduce-scatter takes as long.
         """
         if ranks == 1:
             return 0.0
-        latency, bandwidth = self.link(ranks, sharing)
+        latency, bandwidth = self.link(ranks)
         return (ranks - 1) * (latency + nbytes / ranks / bandwidth)
 
 

@@ -86,7 +86,7 @@ class _Timeline:
     at: float = 0.0
     free: float = 0.0
     talked: float = 0.0
-    waiting: dict[tuple[int, int, int], float] = field(default_factory=dict)  # bytes by ranks, span and sharing
+    waiting: dict[tuple[int, int], float] = field(default_factory=dict)  # bytes by ranks and stride
     sums: int = 1
 
     def wait(self, seconds: float) -> None:
@@ -95,19 +95,20 @@ class _Timeline:
             self.at = self.free = max(self.at, self.free) + seconds
             self.talked += seconds
 
-    def add(self, nbytes: float, ranks: int, span: int, sharing: int = 1) -> None:
-        """Gradients are there, to be summed over some ranks."""
-        key = ranks, span, sharing
+    def add(self, nbytes: float, ranks: int, stride: int = 1) -> None:
+        """Gradients are there, to be summed over some ranks: see `Network.all_reduce`."""
+        key = ranks, stride
         self.waiting[key] = self.waiting.get(key, 0.0) + nbytes
         if self.conditions.bucket and self.waiting[key] >= self.conditions.bucket:
             self.flush(key)
 
-    def flush(self, key: tuple[int, int, int]) -> None:
+    def flush(self, key: tuple[int, int]) -> None:
         """Begin to sum what waits."""
-        ranks, span, sharing = key
-        network, sums = self.conditions.network, self.sums if ranks == span else 1
-        algorithm = self.conditions.algorithm
-        seconds = network.all_reduce(self.waiting.pop(key), ranks, algorithm, sums=sums, span=span, sharing=sharing)
+        (ranks, stride), conditions = key, self.conditions
+        sums = self.sums if stride == 1 else 1
+        seconds = conditions.network.all_reduce(
+            self.waiting.pop(key), ranks, conditions.algorithm, sums=sums, stride=stride
+        )
         self.free = max(self.at, self.free) + seconds
         self.talked += seconds
 
@@ -183,7 +184,7 @@ def _group(work: Workload, ranks: int, batch: int, conditions: Conditions, strat
     if conditions.shards and conditions.algorithm == "fixed" and size == 1:
         shards = min(conditions.shards, batch)
         runs, part, line.sums = -(-shards // ranks), -(-batch // shards), sums_of(shards, ranks)
-    sharing = min(size, network.ranks_per_host) if ranks > network.ranks_per_host else 1
+    ways = ("fixed",) if conditions.algorithm == "fixed" else ("ring", "tree")  # libraries choose for few bytes
     split = [size > 1 and layer.dense for layer in work.layers]
     compute = 0.0
 
@@ -199,7 +200,7 @@ def _group(work: Workload, ranks: int, batch: int, conditions: Conditions, strat
             line.wait(network.all_gather(own * size * layer.given, size))
 
     def normalize(layer: Layer) -> None:  # two sums over all shards, of x and of the squares around its mean
-        line.wait(2 * network.all_reduce(layer.normalized, ranks, conditions.algorithm))
+        line.wait(2 * min(network.all_reduce(layer.normalized, ranks, way) for way in ways))
 
     for number in range(runs):
         for layer, cut in zip(work.layers, split, strict=True):
@@ -213,9 +214,9 @@ def _group(work: Workload, ranks: int, batch: int, conditions: Conditions, strat
             spend(layer, "backward", cut)
             gather(layer, cut)
             if number == runs - 1 and cut:
-                line.add(layer.weights / size, ranks // size, ranks, sharing)
+                line.add(layer.weights / size, ranks // size, size)
             elif number == runs - 1:
-                line.add(layer.weights, ranks, ranks)
+                line.add(layer.weights, ranks)
     late = line.end()
     line.at += late
     moved = memory = 0.0
@@ -282,7 +283,7 @@ def _piped(
 ) -> Prediction:
     network, slow, copies = conditions.network, _slowest(conditions, ranks), ranks // stages
     part = own / micro
-    latency, bandwidth = network.link(ranks)
+    latency, bandwidth = network.link(stages)
     layers = work.layers
     cost = [sum(work.seconds(layer, p, part) for p in ("forward", "backward")) for layer in layers]
     ends = _cut(cost, stages)
@@ -299,7 +300,7 @@ def _piped(
         weights = sum(layer.weights for layer in held)
         bare.append(slow * sum(cost[start:end]))
         slots.append(bare[-1] + sum(latency + e * part / bandwidth for e in edges))
-        sums.append(network.all_reduce(weights, copies, conditions.algorithm, span=ranks))
+        sums.append(network.all_reduce(weights, copies, conditions.algorithm, stride=stages))
         sends.append(sum(e * own for e in edges) + sent(weights, copies))
         updates.append(slow * sum(work.seconds(layer, "update", 1) for layer in held))
         memory.append(sum(2 * layer.weights + layer.state + layer.saved * own for layer in held))
