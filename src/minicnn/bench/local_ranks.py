@@ -28,7 +28,7 @@ from minicnn.ops.groups import Communicator, Group
 from minicnn.optimizers import SGD
 from minicnn.program.graph import Program
 
-SIZES = (54_000, 215_000, 2_000_000, 25_000_000)  # bytes of all-reduces
+SIZES = (54_000, 2_000_000, 25_000_000)  # bytes of all-reduces, beside those of gradients
 LEAST, MOST = 5, 60  # steps of a kind
 DEADLINE_S = 300.0  # beside the budget, for starting and compiling
 Run = Mapping[str, Any]
@@ -132,7 +132,8 @@ class Together:
 def _rank(wanted: Mapping[str, Any], communicator: Communicator | None) -> dict[str, Any]:
     """What this rank and the others take; see `measure`."""
     together, ranks, runs = Together(communicator), communicator.size if communicator else 1, wanted["runs"]
-    each = wanted["budget_s"] / (3 * len(runs) + len(SIZES))
+    sizes = sorted({*SIZES, *(_weights(run) for run in runs)})
+    each = wanted["budget_s"] / (3 * len(runs) + len(sizes))
     found: dict[str, Any] = {"steps": [], "all_reduce": [], "training": []}
     for run in runs:
         own = run["batch"] // ranks
@@ -142,7 +143,7 @@ def _rank(wanted: Mapping[str, Any], communicator: Communicator | None) -> dict[
     if communicator is None:
         return found
     group = Group(ranks, communicator.rank, ranks, communicator)
-    for nbytes in SIZES:
+    for nbytes in sizes:
         x = np.ones(nbytes // 4, np.float32)
         taken = together.repeated(partial(all_reduce.reference, x, group=group, xp=np), each)
         found["all_reduce"].append({"bytes": nbytes, "seconds": [max(t) for t in taken]})
@@ -150,6 +151,11 @@ def _rank(wanted: Mapping[str, Any], communicator: Communicator | None) -> dict[
         step = _step(run, run["batch"], DataParallel(ranks, communicator=communicator))
         found["training"].append({**run, "seconds": [max(t) for t in together.repeated(step, each)]})
     return found
+
+
+def _weights(run: Run) -> int:
+    """Bytes of the gradients of what a run trains."""
+    return 4 * int(_model(run).count_params(trainable=True))
 
 
 def _step(run: Run, batch: int, distribution: DataParallel | None) -> Callable[[], object]:

@@ -81,7 +81,7 @@ def fit(steps: Sequence[tuple[Sequence[float], float]]) -> Rates:
         kept.pop(int(np.argmin(found)))
     per = dict(zip(kept, np.abs(found) / scale[kept], strict=True))
     flops, bandwidth = (1 / per[k] if k in per else float(np.finfo(float).max) for k in (0, 1))
-    return Rates(flops, bandwidth, float(per.get(2, 0.0)))
+    return Rates(float(flops), float(bandwidth), float(per.get(2, 0.0)))
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 
 from minicnn.distribution.prediction.devices import Rates, fit, work
-from minicnn.distribution.prediction.jitter import relative
+from minicnn.distribution.prediction.jitter import relative, typical
 from minicnn.distribution.prediction.links import Network, sent
 from minicnn.distribution.prediction.strategies import Conditions, predict
 from minicnn.distribution.prediction.workload import Workload, workload
@@ -61,7 +61,7 @@ class Calibration:
         rates: Of one of them.
         factors: By what a network's steps took longer than the rates say, by its name.
         network: Between the ranks; None if no all-reduce was measured.
-        jitter: Step times of a rank, relative to their mean.
+        jitter: Step times of a rank, relative to the typical one.
         points: What was measured, beside the model.
     """
 
@@ -86,42 +86,37 @@ def calibrate(found: Measured, trace: Callable[[Run, int], Program]) -> Calibrat
         trace: Gives the Program of a step of what was trained on so many samples.
     """
     machine, ranks, steps = found["machine"], found["ranks"], found["steps"]
-    done = [(work(trace(step, step["batch"])), median(step["seconds"])) for step in steps]
+    done = [(work(trace(step, step["batch"])), typical(step["seconds"])) for step in steps]
     rates = fit(done)
     ratios: dict[str, list[float]] = {}
     for step, (what, seconds) in zip(steps, done, strict=True):
         ratios.setdefault(step["network"], []).append(math.log(seconds / rates.seconds(what)))
     factors = {name: math.exp(fmean(logs)) for name, logs in ratios.items()}
-    jitter = sorted(t for step in steps for t in relative(_undisturbed(step["seconds"])))
+    jitter = sorted(t for step in steps for t in relative(step["seconds"]))
     points = [
         Point(f"{_named(step)}, by itself", seconds, factors[step["network"]] * rates.seconds(what), "s", machine, True)
         for step, (what, seconds) in zip(steps, done, strict=True)
     ]
     if not found["all_reduce"]:
         return Calibration(machine, ranks, rates, factors, None, jitter, points)
-    sums = [(one["bytes"], median(one["seconds"])) for one in found["all_reduce"]]
+    sums = [(one["bytes"], typical(one["seconds"])) for one in found["all_reduce"]]
     network = fit_network(f"this machine's memory, {ranks} ranks", sums, ranks)
     points += [
         Point(f"all-reduce of {n / 1e3:,.0f} kB, {ranks} ranks", s, network.all_reduce(n, ranks), "s", machine, True)
         for n, s in sums
     ]
     made = Calibration(machine, ranks, rates, factors, network, jitter, [])
-    conditions = Conditions(network, jitter, bucket=0.0)  # as it is: sums come after the backward pass
+    conditions = Conditions(network, bucket=0.0)  # as it is: sums come after the backward pass
     for run in found["training"]:
         clock, own = made.clock(run["network"]), run["batch"] // ranks
         layers = workload(partial(trace, run), clock.batches(own), clock)
         predicted = predict(layers, "data", ranks, run["batch"], conditions).seconds
-        points.append(Point(f"{_named(run)}, {ranks} ranks", median(run["seconds"]), predicted, "s", machine, False))
+        points.append(Point(f"{_named(run)}, {ranks} ranks", typical(run["seconds"]), predicted, "s", machine, False))
     return replace(made, points=points)
 
 
 def _named(run: Run) -> str:
     return f"step of {run['network']} on {run['batch']} of {'x'.join(map(str, run['image']))}"
-
-
-def _undisturbed(seconds: Sequence[float]) -> list[float]:
-    """Without those that something else on the machine made long."""
-    return [s for s in seconds if s < 2 * median(seconds)]
 
 
 def fit_network(name: str, sums: Sequence[tuple[float, float]], ranks: int) -> Network:

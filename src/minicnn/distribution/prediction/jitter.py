@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import NormalDist, fmean
+from statistics import NormalDist
 
 import numpy as np
 
@@ -31,10 +31,15 @@ def normal(variation: float) -> list[float]:
     return [of.inv_cdf((i + 0.5) / QUANTILES) for i in range(QUANTILES)]
 
 
+def typical(seconds: Sequence[float]) -> float:
+    """The lower quartile: what else runs on a machine only adds to times."""
+    return float(np.quantile(seconds, 0.25))
+
+
 def relative(seconds: Sequence[float]) -> list[float]:
-    """Measured step times, relative to their mean."""
-    mean = fmean(seconds)
-    return [s / mean for s in seconds]
+    """Measured step times, relative to the typical one; without those that something else made twice as long."""
+    usual = typical(seconds)
+    return [s / usual for s in seconds if s < 2 * usual]
 
 
 def expected_maximum(times: Sequence[float], ranks: int) -> float:

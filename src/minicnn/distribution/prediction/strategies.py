@@ -20,7 +20,7 @@ class Conditions:
 
     Attributes:
         network: What connects them.
-        jitter: Step times of a rank, relative to their mean.
+        jitter: Step times of a rank, relative to the typical one.
         algorithm: How gradients are summed: see `Network.all_reduce`.
         shards: Parts of each batch that a fixed tree sums; one a rank if None.
         bucket: Bytes of gradients that are summed at once while the backward pass goes on; 0 for all after it.

@@ -161,8 +161,9 @@ def _errors(page: Page, runs: Sequence[Run]) -> None:
                Column("error", "error of the model"), Column("source", "measured by")]  # fmt: skip
     page.table(
         "model-errors", "The model of times against what was measured", columns, rows,
-        "Times are medians. Fitted: the model's constants come from these points. Of the published ones the first "
-        "gives the ratio of computing to links; Yadan et al. had other ones, which are not known.",
+        "Times are lower quartiles, since what else runs on a machine only adds to them. Fitted: the model's constants "
+        "come from these points. Of the published ones the first gives the ratio of computing to links; Yadan et al. "
+        "had other ones, which are not known.",
     )  # fmt: skip
 
 
