@@ -26,7 +26,7 @@ def stored(here: Path) -> Path:
     path = here / "made.json"
     found = {
         "machine": local_ranks.name(), "ranks": 2, "missing": None,
-        "steps": [{**NETWORK, "batch": n, "seconds": [1e-3 + 1e-4 * n, 1.2e-3 + 1e-4 * n]} for n in (64, 256)],
+        "alone": [{**NETWORK, "batch": n, "seconds": [1e-3 + 1e-4 * n, 1.2e-3 + 1e-4 * n]} for n in (64, 256)],
         "all_reduce": [{"bytes": n, "seconds": [1e-5 + n / 1e9]} for n in (54_000, 25_000_000)],
         "training": [{**NETWORK, "batch": 512, "seconds": [0.03]}],
     }  # fmt: skip

@@ -336,7 +336,7 @@ def measured(rates: Rates, net: Network) -> dict[str, Any]:
     together = predict(work, "data", 2, 64, Conditions(net, bucket=0.0)).seconds
     return {
         "machine": "a machine", "ranks": 2, "missing": None,
-        "steps": [step(run, 8), step(run, 32), step(other, 32), step(other, 128)],
+        "alone": [step(run, 8), step(run, 32), step(other, 32), step(other, 128)],
         "all_reduce": [{"bytes": n, "seconds": [net.all_reduce(n, 2)] * 3} for n in (54_000, 215_000, 25_000_000)],
         "training": [{**run, "batch": 64, "seconds": [together] * 3}],
     }  # fmt: skip
@@ -355,7 +355,7 @@ def test_calibration_finds_what_was_measured() -> None:
 
 def test_a_network_slower_than_the_rates_is_slower_in_the_prediction() -> None:
     given = measured(Rates(2e10, 5e9, 3e-6), Network("", 4e-6, 5e9))
-    for step in given["steps"][2:]:
+    for step in given["alone"][2:]:
         step["seconds"] = [2 * s for s in step["seconds"]]
     found = prediction.calibrate(given, local_ranks.trace)
     assert found.factors["platforms"] > 1.2 * found.factors["lenet5"]
@@ -374,6 +374,6 @@ def test_one_process_measures_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     found = local_ranks.measure([run], budget_s=0.1)
     assert found["ranks"] == 1
     assert "extra mpi" in found["missing"]
-    assert [step["batch"] for step in found["steps"]] == [8, 2]
-    assert all(s > 0 for step in found["steps"] for s in step["seconds"])
+    assert [step["batch"] for step in found["alone"]] == [8, 2]
+    assert all(s > 0 for step in found["alone"] for s in step["seconds"])
     assert not found["all_reduce"]

@@ -57,7 +57,7 @@ def measure(runs: Sequence[Run], *, ranks: int = 0, budget_s: float = 30.0) -> d
         budget_s: Seconds.
 
     Returns:
-        "machine", its name; "facts" of it; "ranks"; "steps" that each rank takes by itself while the others do, of its
+        "machine", its name; "facts" of it; "ranks"; "alone" that each rank takes by itself while the others do, of its
         share of the batch and of a quarter of that; "all_reduce"; "training", of steps together; "missing", why some
         were not measured, or None.
     """
@@ -134,12 +134,12 @@ def _rank(wanted: Mapping[str, Any], communicator: Communicator | None) -> dict[
     together, ranks, runs = Together(communicator), communicator.size if communicator else 1, wanted["runs"]
     sizes = sorted({*SIZES, *(_weights(run) for run in runs)})
     each = wanted["budget_s"] / (3 * len(runs) + len(sizes))
-    found: dict[str, Any] = {"steps": [], "all_reduce": [], "training": []}
+    found: dict[str, Any] = {"alone": [], "all_reduce": [], "training": []}
     for run in runs:
         own = run["batch"] // ranks
         for batch in dict.fromkeys((own, max(1, own // 4))):
             taken = together.repeated(_step(run, batch, None), each)
-            found["steps"].append({**run, "batch": batch, "seconds": [s for step in taken for s in step]})
+            found["alone"].append({**run, "batch": batch, "seconds": [s for step in taken for s in step]})
     if communicator is None:
         return found
     group = Group(ranks, communicator.rank, ranks, communicator)

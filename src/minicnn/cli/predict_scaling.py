@@ -122,7 +122,7 @@ def _measured(path: Path, run: Mapping[str, Any], *, anew: bool, needed: bool) -
     stored = None
     if path.exists():
         stored = read_json(path)
-        if not isinstance(stored, dict) or not {"machine", "ranks", "steps", "all_reduce", "training"} <= stored.keys():
+        if not isinstance(stored, dict) or not {"machine", "ranks", "alone", "all_reduce", "training"} <= stored.keys():
             message = (
                 f"A calibration is what --calibrate has measured. Received: {path}. Measure anew with --calibrate."
             )

@@ -85,7 +85,7 @@ def calibrate(found: Measured, trace: Callable[[Run, int], Program]) -> Calibrat
         found: The measurements, of `minicnn.bench.local_ranks.measure`.
         trace: Gives the Program of a step of what was trained on so many samples.
     """
-    machine, ranks, steps = found["machine"], found["ranks"], found["steps"]
+    machine, ranks, steps = found["machine"], found["ranks"], found["alone"]
     done = [(work(trace(step, step["batch"])), typical(step["seconds"])) for step in steps]
     rates = fit(done)
     ratios: dict[str, list[float]] = {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -16,7 +15,7 @@ from minicnn.distribution import prediction
 from minicnn.distribution.prediction.evidence import PUBLISHED as SPEEDUPS
 
 NETWORKS = ("alexnet", "vgg16", "resnet50", "platforms")
-GPU, HOSTS = "h200", "infiniband,ranks_per_host=8,within=nvlink"
+GPU, HOSTS = "h200", "infiniband,ranks_per_host=8,links_per_host=8,within=nvlink"
 RANKS = (1, 2, 4, 8, 16, 32, 64)
 STRONG, WEAK = 1024, 128  # samples of all ranks together, and of each
 VARIATION = 0.03  # of step times, relative to their mean: assumed
@@ -28,6 +27,7 @@ MEASURED = (
 )
 BUDGET_S = 30.0
 PREDICTED, RANKED = "parallelism", "ranks"  # names of measurements
+KEPT = ("seconds", "exposed", "hidden", "idle", "sent", "memory")
 TONES = dict(zip((*prediction.STRATEGIES, RING), PALETTE, strict=False))
 
 
@@ -68,10 +68,15 @@ def _row(kind: str, row: prediction.Row, ring: prediction.Row) -> dict[str, Any]
     every = {p.strategy: (p, s) for p, s in zip(row.predictions, row.speedups, strict=True)}
     every[RING] = ring.predictions[0], ring.speedups[0]
     ways = {
-        name: None if p.impossible else {**{k: v for k, v in asdict(p).items() if k != "impossible"}, "speedup": s}
+        name: None if p.impossible else {"how": p.how, "speedup": _short(s), **{k: _short(getattr(p, k)) for k in KEPT}}
         for name, (p, s) in every.items()
     }
     return {"kind": kind, "ranks": row.ranks, "chosen": row.chosen, "why": row.why, "ways": ways}
+
+
+def _short(value: float) -> float:
+    """Five digits of a number."""
+    return float(f"{value:.5g}")
 
 
 def measure() -> dict[str, Any]:
@@ -106,7 +111,7 @@ def present(page: Page, runs: Sequence[Run]) -> None:
     ]  # fmt: skip
     page.words(
         f"No figure of this section was measured, but those that are said to be. Predicted for {KNOWN[GPU].name}s by "
-        f"the plan of each step in float32, in hosts of 8 with NVLink, an InfiniBand port of 100 Gbit/s a host; strong "
+        f"the plan of each step in float32, in hosts of 8 with NVLink and 8 InfiniBand ports of 100 Gbit/s; strong "
         f"scaling of a batch of {STRONG:,}, weak scaling with {WEAK} samples a rank; step times vary by "
         f"{100 * VARIATION:.0f} % (assumed). Gradients are summed in the fixed tree of shards, or in a ring as "
         "libraries do it; `minicnn predict-scaling` does likewise for other devices and networks."
@@ -114,19 +119,16 @@ def present(page: Page, runs: Sequence[Run]) -> None:
     last = max(row["ranks"] for one in found.values() for row in one["rows"])
     page.figure(
         "parallelism", "Speed-up by strategy, predicted",
-        [Panel(_title(name, one, last), partial(_draw, name=name, rows=one["rows"]), 0) for name, one in found.items()],
+        [Panel(_title(name, one), partial(_draw, name=name, rows=one["rows"]), 0) for name, one in found.items()],
         f"Predicted speed-up over one GPU, strong scaling of a batch of {STRONG:,}; hollow: published for AlexNet on "
-        "other GPUs by hybrid parallelism (Krizhevsky 2014 on 4 and 8, Yadan et al. 2013 on 4), weak scaling.",
+        "other GPUs by hybrid parallelism (Krizhevsky 2014 on 4 and 8, 128 samples a GPU; Yadan et al. 2013 on 4).",
     )  # fmt: skip
-    choices: list[dict[str, Cell]] = []
-    for name, one in found.items():
-        for row in one["rows"]:
-            if row["ranks"] == last and row["chosen"]:
-                cells = _cells(row, row["chosen"])
-                choices.append({"network": name, **cells, "why": row["why"]})
+    choices = [
+        {"network": name, **_cells(row, row["chosen"])}
+        for name, one in found.items() for row in one["rows"] if row["ranks"] == last and row["chosen"]
+    ]  # fmt: skip
     columns = _columns()
-    page.table("choices", f"What the model would choose on {last} GPUs (predicted)",
-               [*columns, Column("why", "why")], choices)  # fmt: skip
+    page.table("choices", f"What the model would choose on {last} GPUs (predicted)", columns, choices)
     until: list[dict[str, Cell]] = [
         {"network": name, "weights": one["weights"] / 1e6, "dense": one["dense"] / 1e6,
          "until": math.floor(one["until"])}
@@ -195,12 +197,14 @@ def _way(found: Mapping[str, Any], kind: str, ranks: int, name: str) -> Any:
     return next((r["ways"][name] for r in found["rows"] if (r["kind"], r["ranks"]) == (kind, ranks)), None)
 
 
-def _title(name: str, found: Mapping[str, Any], ranks: int) -> str:
-    """The finding: the fastest on the most ranks."""
-    row = next(r for r in found["rows"] if (r["kind"], r["ranks"]) == ("strong", ranks))
-    if not row["chosen"]:
+def _title(name: str, found: Mapping[str, Any]) -> str:
+    """The finding: the largest speed-up, and on how few GPUs."""
+    strong = [r for r in found["rows"] if r["kind"] == "strong" and r["chosen"]]
+    best = max(strong, key=lambda r: (r["ways"][r["chosen"]]["speedup"], -r["ranks"]), default=None)
+    if best is None:
         return f"{name}: nothing fits"
-    return f"{name}: {row['ways'][row['chosen']]['speedup']:.0f} times by {row['chosen']} (predicted)"
+    way = best["ways"][best["chosen"]]
+    return f"{name}: {way['speedup']:.2g} times on {best['ranks']}, by {best['chosen']}"
 
 
 def _draw(axes: Any, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -211,9 +215,10 @@ def _draw(axes: Any, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
         if points:
             series[way] = ([x for x, _ in points], [y for _, y in points], tone)
     figures.paths(axes, series, "GPUs", "speed-up (predicted)", log="xy", say=lambda value: f"{value:g}")
-    ticks = [row["ranks"] for row in strong]
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_ticks(ticks, [str(n) for n in ticks])
+    ticks, (low, high) = [row["ranks"] for row in strong], axes.get_ylim()
+    axes.set_xticks(ticks, [str(n) for n in ticks])
+    powers = [2.0**k for k in range(-12, 13, 2) if low <= 2.0**k <= high]
+    axes.set_yticks(powers, [f"{p:g}" for p in powers])
     axes.minorticks_off()
     axes.set_xlim(ticks[0] / 1.1, ticks[-1] * 3)  # room for names
     if name == "alexnet":
