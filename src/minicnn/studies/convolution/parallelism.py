@@ -89,8 +89,8 @@ def measure() -> dict[str, Any]:
 
 def claim(runs: Sequence[Run]) -> Claim:
     """The survey's claim on hybrid parallelism."""
-    found = _predicted(runs)
-    way = found and _way(found["alexnet"], "strong", 4, "hybrid")
+    alexnet = _predicted(runs).get("alexnet")
+    way = alexnet and _way(alexnet, "strong", 4, "hybrid")
     ours = f"{way['speedup']:.1f} times, predicted for {KNOWN[GPU].name}" if way else None
     return Claim(
         "Hybrid parallelism on 4 GPUs halves the training time", "after Yadan et al. 2013, arXiv:1312.5853", "2 times",
