@@ -377,3 +377,17 @@ def test_one_process_measures_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [step["batch"] for step in found["alone"]] == [8, 2]
     assert all(s > 0 for step in found["alone"] for s in step["seconds"])
     assert not found["all_reduce"]
+
+
+def test_two_processes_measure_each_other() -> None:
+    pytest.importorskip("mpi4py", reason="mpi4py is not installed: the extra mpi")
+    run = {"network": "lenet5", "image": (28, 28, 1), "classes": 10, "batch": 16}
+    found = local_ranks.measure([run], ranks=2, budget_s=0.5)
+    assert found["missing"] is None
+    assert [(step["batch"], len(step["seconds"]) % 2) for step in found["alone"]] == [(8, 0), (2, 0)]
+    weights = local_ranks.trace(run, 1)
+    assert sum(v.nbytes for v in weights.inputs if v.kind == "parameter") in [s["bytes"] for s in found["all_reduce"]]
+    made = prediction.calibrate(found, local_ranks.trace)
+    assert made.network is not None
+    assert [p.fitted for p in made.points][-1] is False
+    assert made.points[-1].measured > 0

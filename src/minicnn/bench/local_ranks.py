@@ -5,22 +5,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from minicnn import machine, zoo
 from minicnn.distribution import DataParallel, MPICommunicator, OneProcess
+from minicnn.distribution.launchers import OPEN_MPI, mpiexec
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.models import Model
 from minicnn.ops.collectives import all_reduce
@@ -73,7 +71,7 @@ def measure(runs: Sequence[Run], *, ranks: int = 0, budget_s: float = 30.0) -> d
     path = os.pathsep.join(p for p in sys.path if p)
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, timeout=budget_s + DEADLINE_S,
-        env={**os.environ, **threads, "PYTHONPATH": path},
+        env={**OPEN_MPI, **os.environ, **threads, "PYTHONPATH": path},
     )  # fmt: skip
     if done.returncode:
         message = (
@@ -87,14 +85,6 @@ def measure(runs: Sequence[Run], *, ranks: int = 0, budget_s: float = 30.0) -> d
 def name() -> str:
     """The machine in a few words."""
     return f"{machine.processor().model}, {machine.cores()} cores"
-
-
-def mpiexec() -> str | None:
-    """What starts ranks; None without MPI."""
-    if importlib.util.find_spec("mpi4py") is None:
-        return None
-    beside = Path(sys.executable).with_name("mpiexec")  # the wheels put it there
-    return str(beside) if beside.exists() else shutil.which("mpiexec")
 
 
 # A rank ------------------------------------------------------------------------------------------

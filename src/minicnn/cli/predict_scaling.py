@@ -176,6 +176,10 @@ def _predicted(
         notes.append(f"How far step times vary was not measured there: {VARIATION} of their mean is assumed.")
     conditions = prediction.Conditions(net, jitter, algorithm, shards, 1e6 * bucket, None, memory)
     work = prediction.counted(partial(local_ranks.trace, run), clock, run["batch"])
+    if bucket:
+        notes.append(
+            "Gradients are summed while the backward pass goes on; today's training does so after it: --bucket 0."
+        )
     alexnet = prediction.workload(partial(local_ranks.trace, {"network": "alexnet"}), [1])
     points = [*(measured.points if measured else ()), *prediction.published(alexnet)]
     if measured is None:
