@@ -297,6 +297,13 @@ def test_what_does_not_fit_is_not_chosen() -> None:
     assert row.why.startswith("None fits: ")
 
 
+def test_it_says_when_one_rank_is_faster() -> None:
+    work = made(layer("a", 1.0, 8.0, given=1.0))
+    for latency, said in ((1e3, True), (0.0, False)):
+        (row,) = prediction.scaling(work, [2], 4, Conditions(Network("", latency, 1e9)))
+        assert row.why.endswith("One rank by itself is faster.") == said
+
+
 def test_weak_scaling_gives_each_rank_the_batch() -> None:
     work = made(layer("a", 1.0, 1.0))
     rows = prediction.scaling(work, [1, 4], 3, Conditions(FREE), "weak")

@@ -84,7 +84,11 @@ def scaling(
         whole = batch * (count if kind == "weak" else 1)
         found = [predict(work, strategy, count, whole, conditions) for strategy in STRATEGIES]
         speedups = [alone * whole / p.seconds for p in found]
-        rows.append(Row(count, whole, found, speedups, *_choice(found)))
+        chosen, why = _choice(found)
+        best = next((s for p, s in zip(found, speedups, strict=True) if p.strategy == chosen), 1.0)
+        rows.append(
+            Row(count, whole, found, speedups, chosen, why + " One rank by itself is faster." * (best < 1 / ALIKE))
+        )
     return rows
 
 
