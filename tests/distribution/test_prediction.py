@@ -386,6 +386,13 @@ def test_one_process_measures_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not found["all_reduce"]
 
 
+def test_what_takes_too_long_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_ranks, "DEADLINE_S", 0.05)
+    run = {"network": "mlp", "image": (28, 28, 1), "classes": 10, "batch": 8}
+    with pytest.raises(RuntimeError, match=r"Received: mlp, which takes longer. Measure smaller batches or images."):
+        local_ranks.measure([run], budget_s=0.05)
+
+
 def test_two_processes_measure_each_other() -> None:
     pytest.importorskip("mpi4py", reason="mpi4py is not installed: the extra mpi")
     run = {"network": "lenet5", "image": (28, 28, 1), "classes": 10, "batch": 16}

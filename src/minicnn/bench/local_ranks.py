@@ -27,7 +27,7 @@ from minicnn.optimizers import SGD
 from minicnn.program.graph import Program
 
 SIZES = (54_000, 2_000_000, 25_000_000)  # bytes of all-reduces, beside those of gradients
-LEAST, MOST = 5, 60  # steps of a kind
+LEAST, MOST = 3, 60  # rounds
 DEADLINE_S = 300.0  # beside the budget, for starting and compiling
 Run = Mapping[str, Any]
 
@@ -69,10 +69,17 @@ def measure(runs: Sequence[Run], *, ranks: int = 0, budget_s: float = 30.0) -> d
     command = [*([launcher, "-n", str(ranks)] if launcher else []), sys.executable, "-m", __name__, wanted]
     threads = {"MINICNN_THREADS": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     path = os.pathsep.join(p for p in sys.path if p)
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=budget_s + DEADLINE_S,
-        env={**OPEN_MPI, **os.environ, **threads, "PYTHONPATH": path},
-    )  # fmt: skip
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=budget_s + DEADLINE_S,
+            env={**OPEN_MPI, **os.environ, **threads, "PYTHONPATH": path},
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        message = (
+            f"Ranks on this machine measure steps within {budget_s + DEADLINE_S:g} seconds. Received: "
+            f"{', '.join(str(r['network']) for r in runs)}, which takes longer. Measure smaller batches or images."
+        )
+        raise RuntimeError(message) from error
     if done.returncode:
         message = (
             f"{ranks} ranks on this machine train and sum. Received: exit code {done.returncode}: "
@@ -109,37 +116,46 @@ class Together:
         call()
         return self.share(time.perf_counter() - start)
 
-    def repeated(self, call: Callable[[], object], seconds: float) -> list[list[float]]:
-        """Seconds on each rank of a call that is made again and again, for so long."""
-        for _ in range(2):  # what is compiled or allocated at first
-            call()
-        found: list[list[float]] = []
-        while len(found) < LEAST or (len(found) < MOST and sum(map(max, found)) < seconds):  # alike on all ranks
-            found.append(self.timed(call))
+    def interleaved(self, calls: Sequence[Callable[[], object]], seconds: float) -> list[list[list[float]]]:
+        """Seconds on each rank of calls that are made in turns for so long: what disturbs one disturbs all.
+
+        There are three rounds at least, unless these took twice as long. All ranks make the same number.
+        """
+        first = sum(max(self.timed(call)) for call in calls)  # compiles and allocates
+        found: list[list[list[float]]] = [[] for _ in calls]
+        rounds, spent = 0, 0.0
+        while rounds == 0 or (rounds < LEAST and spent + first < 2 * seconds) or (rounds < MOST and spent < seconds):
+            for times, call in zip(found, calls, strict=True):
+                times.append(self.timed(call))
+                spent += max(times[-1])
+            rounds += 1
         return found
 
 
 def _rank(wanted: Mapping[str, Any], communicator: Communicator | None) -> dict[str, Any]:
     """What this rank and the others take; see `measure`."""
     together, ranks, runs = Together(communicator), communicator.size if communicator else 1, wanted["runs"]
-    sizes = sorted({*SIZES, *(_weights(run) for run in runs)})
-    each = wanted["budget_s"] / (3 * len(runs) + len(sizes))
     found: dict[str, Any] = {"alone": [], "all_reduce": [], "training": []}
+    calls: list[Callable[[], object]] = []
     for run in runs:
         own = run["batch"] // ranks
+        step = _trainer(run, DataParallel(1, communicator=OneProcess()))  # in the same parts as with several ranks
         for batch in dict.fromkeys((own, max(1, own // 4))):
-            taken = together.repeated(_step(run, batch, None), each)
-            found["alone"].append({**run, "batch": batch, "seconds": [s for step in taken for s in step]})
-    if communicator is None:
-        return found
-    group = Group(ranks, communicator.rank, ranks, communicator)
-    for nbytes in sizes:
-        x = np.ones(nbytes // 4, np.float32)
-        taken = together.repeated(partial(all_reduce.reference, x, group=group, xp=np), each)
-        found["all_reduce"].append({"bytes": nbytes, "seconds": [max(t) for t in taken]})
-    for run in runs:
-        step = _step(run, run["batch"], DataParallel(ranks, communicator=communicator))
-        found["training"].append({**run, "seconds": [max(t) for t in together.repeated(step, each)]})
+            found["alone"].append({**run, "batch": batch})
+            calls.append(step(batch))
+    if communicator is not None:
+        group = Group(ranks, communicator.rank, ranks, communicator)
+        for nbytes in sorted({*SIZES, *(_weights(run) for run in runs)}):
+            found["all_reduce"].append({"bytes": nbytes})
+            calls.append(partial(all_reduce.reference, np.ones(nbytes // 4, np.float32), group=group, xp=np))
+        for run in runs:
+            found["training"].append(dict(run))
+            calls.append(_trainer(run, DataParallel(ranks, communicator=communicator))(run["batch"]))
+    taken = together.interleaved(calls, wanted["budget_s"])
+    every = [one for kind in found.values() for one in kind]
+    for one, times in zip(every, taken, strict=True):
+        # Of steps by themselves those of each rank count, of what ranks do together the slowest.
+        one["seconds"] = [s for t in times for s in t] if one in found["alone"] else [max(t) for t in times]
     return found
 
 
@@ -148,13 +164,16 @@ def _weights(run: Run) -> int:
     return 4 * int(_model(run).count_params(trainable=True))
 
 
-def _step(run: Run, batch: int, distribution: DataParallel | None) -> Callable[[], object]:
-    """A function that trains on one batch."""
-    model = _model(run, distribution or DataParallel(1, communicator=OneProcess()))  # a step in the same parts
-    rng = np.random.default_rng(0)
-    x = rng.standard_normal((batch, *run["image"]), np.float32)
-    y = rng.integers(0, run["classes"], batch).astype(np.int32)
-    return lambda: model.train_on_batch(x, y)
+def _trainer(run: Run, distribution: DataParallel) -> Callable[[int], Callable[[], object]]:
+    """Gives for a batch a function that trains a model on it."""
+    model, rng = _model(run, distribution), np.random.default_rng(0)
+
+    def step(batch: int) -> Callable[[], object]:
+        x = rng.standard_normal((batch, *run["image"]), np.float32)
+        y = rng.integers(0, run["classes"], batch).astype(np.int32)
+        return lambda: model.train_on_batch(x, y)
+
+    return step
 
 
 def _main(text: str) -> None:
