@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ def test_what_is_started_is_the_same_command(monkeypatch: pytest.MonkeyPatch) ->
         return Done()
 
     monkeypatch.setattr(processes.subprocess, "run", run)
-    monkeypatch.setattr(processes.shutil, "which", lambda name: "mpiexec")
+    monkeypatch.setattr(shutil, "which", lambda name: "mpiexec")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
     for given in (
         ["train", "lenet5", "--processes", "4", "--lr", "1"],

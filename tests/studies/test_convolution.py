@@ -16,7 +16,7 @@ from minicnn.bench import CandidateError, Setting
 from minicnn.layers import Conv2D
 from minicnn.ops.strategies import DIRECTIONS, STRATEGIES, Problem
 from minicnn.studies import convolution
-from minicnn.studies.convolution import breakdown, strategy_pages, sweeps
+from minicnn.studies.convolution import breakdown, parallelism, strategy_pages, sweeps
 from support import oracles
 from support.command_line import minicnn
 
@@ -151,6 +151,16 @@ def test_both_candidates_have_the_same_loss() -> None:
 
 def test_the_study_from_end_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(convolution, "NETWORKS", {"squeezenet1_1": 48})
+    monkeypatch.setattr(parallelism, "NETWORKS", ("platforms",))
+    monkeypatch.setattr(parallelism, "RANKS", (1, 4, 16))
+    lenet = {"network": "lenet5", "image": [28, 28, 1], "classes": 10}
+    measured = {
+        "machine": "a machine", "ranks": 2, "missing": None,
+        "alone": [{**lenet, "batch": n, "seconds": [0.01 + 1e-3 * n]} for n in (8, 32)],
+        "all_reduce": [{"bytes": n, "seconds": [1e-5 + n / 1e9]} for n in (1000, 10**6)],
+        "training": [{**lenet, "batch": 64, "seconds": [0.05]}],
+    }  # fmt: skip
+    monkeypatch.setattr(parallelism, "measure", lambda: measured)
     sizes = {
         "batch": 2, "image": 6, "channels": 3, "kernels": "1,3", "channel_counts": "2,3", "images": "6,8",
         "batches": "1,2", "rounds": 3, "network_batch": 2, "iterations": 2, "network_image": 0,
@@ -173,7 +183,20 @@ def test_the_study_from_end_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
     assert float(row["step_ms"]) > 0
     assert sum(float(row[part]) for part in breakdown.PARTS) == pytest.approx(100)
     assert len(list(Path("out/convolution").glob("strategies-*.svg"))) == 1
-    assert "of the time of layers on" in Path("out/report.html").read_text("utf-8")
+    report = Path("out/report.html").read_text("utf-8")
+    assert "of the time of layers on" in report
+    predicted = table("scaling")
+    assert {(row["kind"], row["ranks"]) for row in predicted} == {
+        (k, n) for k in ("strong", "weak") for n in ("1", "4", "16")
+    }
+    assert {row["way"] for row in predicted} == {"data", "model", "hybrid", "pipeline", "data, ring"}
+    errors = {row["what"]: row["error"] for row in table("model-errors")}
+    assert errors["step of lenet5 on 64 of 28x28x1, 2 ranks"].endswith(" %"), "measured, and not fitted"
+    assert "speed-up of AlexNet by hybrid parallelism, 8 GPUs" in errors
+    assert report.index("The model of times against what was measured") < report.index(
+        "Speed-up by strategy, predicted"
+    )
+    assert [row["until"] for row in table("hybrid")] == ["99"]
 
 
 def test_the_point_that_all_sweeps_go_through_is_measured_once_and_shown_in_each() -> None:

@@ -14,8 +14,8 @@ from minicnn.backends.base import Array, Backend, Executable, Kernel, TimedLaunc
 from minicnn.bench.timing import stopwatch
 from minicnn.models import Model
 from minicnn.program.graph import Node, Program, Value
+from minicnn.program.shares import shares
 
-RIDGE = 10  # FLOP that take as long as moving a byte; from 8 to 20 on a CPU and on a GPU in float32
 IN_A_ROW_S = 0.002  # for which an operation on a GPU is launched again and again
 
 
@@ -109,13 +109,10 @@ def step_times(
 
 
 def _split(nodes: Sequence[Node], seconds: Sequence[float]) -> list[NodeTime]:
-    """The time of a kernel divided among its nodes, by what each would take at a roof with its ridge at `RIDGE`."""
-    costs = [node.cost for node in nodes]
-    weights = [max(cost.flops, RIDGE * cost.bytes) for cost in costs]
-    shares = [w / sum(weights) if any(weights) else 1 / len(nodes) for w in weights]
+    """The time of a kernel divided among its nodes."""
     return [
-        NodeTime(n.op.name, n.scope, n.phase, cost.flops, cost.bytes, tuple(share * s for s in seconds))
-        for n, cost, share in zip(nodes, costs, shares, strict=True)
+        NodeTime(n.op.name, n.scope, n.phase, n.cost.flops, n.cost.bytes, tuple(share * s for s in seconds))
+        for n, share in zip(nodes, shares(nodes), strict=True)
     ]
 
 

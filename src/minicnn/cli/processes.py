@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import click
 
 from minicnn.distribution import DataParallel, ModelParallel
+from minicnn.distribution.launchers import OPEN_MPI, mpiexec
 from minicnn.extras import install
-
-# So that Open MPI starts more processes than there are cores, as MPICH does.
-_OPEN_MPI = {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
 
 # Convolutions by data, dense layers by model.
 HYBRID = {"kernel": (None, "model")}
@@ -67,14 +62,13 @@ def start(processes: int, arguments: Sequence[str]) -> int:
     Raises:
         ImportError: If mpi4py or mpiexec is missing.
     """
-    beside = Path(sys.executable).with_name("mpiexec")  # the wheels put it there
-    launcher = str(beside) if beside.exists() else shutil.which("mpiexec")
-    if launcher is None or importlib.util.find_spec("mpi4py") is None:
+    launcher = mpiexec()
+    if launcher is None:
         message = f"--processes starts processes by mpiexec, which talk through mpi4py: {install('mpi')}."
         raise ImportError(message, name="mpi4py")
     command = [launcher, "-n", str(processes), sys.executable, "-m", "minicnn", *without_processes(arguments)]
     kind = [] if any(argument.split("=")[0] == "--distribute" for argument in arguments) else ["--distribute", "data"]
-    return subprocess.run([*command, *kind], env={**_OPEN_MPI, **os.environ}, check=False).returncode
+    return subprocess.run([*command, *kind], env={**OPEN_MPI, **os.environ}, check=False).returncode
 
 
 def without_processes(arguments: Sequence[str]) -> list[str]:

@@ -1,9 +1,13 @@
-"""Which launcher has started this process, and with how many others."""
+"""Which launcher has started this process, and with how many others; and what starts processes on this machine."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import shutil
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 # What launchers tell a process: names of its number and of how many there are. MPICH and others have PMI, Open MPI its
 # own names; torchrun comes last, because its names are also set by hand.
@@ -11,6 +15,17 @@ _LAUNCHED = {
     "mpi": (("PMI_RANK", "PMI_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")),
     "torchrun": (("RANK", "WORLD_SIZE"),),
 }
+
+# So that Open MPI starts more processes than there are cores, as MPICH does.
+OPEN_MPI = {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
+
+
+def mpiexec() -> str | None:
+    """The command that starts processes which talk through mpi4py; None without either."""
+    if importlib.util.find_spec("mpi4py") is None:
+        return None
+    beside = Path(sys.executable).with_name("mpiexec")  # the wheels put it there
+    return str(beside) if beside.exists() else shutil.which("mpiexec")
 
 
 def launched(environment: Mapping[str, str] = os.environ) -> tuple[str, int, int]:

@@ -1,4 +1,4 @@
-"""Study `convolution`: which convolution strategy wins where, and which layers cost.
+"""Study `convolution`: which convolution strategy wins where, which layers cost, and which parallelism scales.
 
 F. Knitz, A Guide to CNNs and GPUs, 2017-01-13, after X. Li et al., Performance Analysis of GPU-based Convolutional
 Neural Networks, ICPP 2016.
@@ -14,7 +14,7 @@ from typing import Any
 from minicnn.bench import Measurement, Setting, Study
 from minicnn.bench.candidates import PEERS
 from minicnn.ops.strategies import Problem
-from minicnn.studies.convolution import breakdown, pages, strategy_pages, sweeps
+from minicnn.studies.convolution import breakdown, pages, parallelism, strategy_pages, sweeps
 
 NETWORKS = {"alexnet": 224, "overfeat": 231, "vgg16": 224, "googlenet": 224}  # with the sides of their images
 CLASSES = 1000
@@ -97,7 +97,7 @@ def backends_of(setting: Setting) -> tuple[str, ...]:
 
 
 def measurements(setting: Setting) -> Iterator[Measurement]:
-    """All strategies at one point, the other points of a sweep of each size, and the layers of the networks."""
+    """All strategies at one point, other points of a sweep of each size, layers of the networks, and several ranks."""
     sizes: Sizes = setting.sizes
     everyone = backends_of(setting)
     some = tuple(name for name in everyone if name.partition(":")[0] not in sizes.not_in_sweeps)
@@ -118,13 +118,16 @@ def measurements(setting: Setting) -> Iterator[Measurement]:
             breakdown.measure, names, name, image, sizes.network_batch, sizes.iterations, CLASSES, LOSS_RTOL
         )  # fmt: skip
         yield Measurement(f"layers-{name}", {**given, "iterations": sizes.iterations}, run)
+    yield Measurement(parallelism.PREDICTED, parallelism.given(), parallelism.predict)
+    measured = {"candidates": (), "runs": parallelism.MEASURED, "budget_s": parallelism.BUDGET_S}
+    yield Measurement(parallelism.RANKED, measured, parallelism.measure)
 
 
 STUDY = Study(
-    title="Convolution: which strategy wins where, and which layers cost",
+    title="Convolution: which strategy wins where, which layers cost, which parallelism scales",
     question=(
         "Which way to compute a convolution is the fastest for which kernel size, number of channels, image and batch? "
-        "What share of a training step do convolutions take?"
+        "What share of a training step do convolutions take? By which parallelism does it scale?"
     ),
     source=(
         "F. Knitz, A Guide to CNNs and GPUs, 2017, after X. Li et al., Performance Analysis of GPU-based Convolutional "

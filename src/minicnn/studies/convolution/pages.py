@@ -1,4 +1,7 @@
-"""Answer, claims and layers of whole networks of the study `convolution`; its strategies are in `strategy_pages`."""
+"""Answer, claims and layers of whole networks of the study `convolution`.
+
+Its strategies are in `strategy_pages`, its part on several ranks in `parallelism`.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from minicnn.bench import Column, Page, Panel, Run, Spread, figures
 from minicnn.bench.candidates import on_gpu
 from minicnn.bench.figures import Mark, duration, family
 from minicnn.bench.page import Cell, Claim, span
+from minicnn.studies.convolution import parallelism
 from minicnn.studies.convolution.breakdown import PARTS, PHASES
 from minicnn.studies.convolution.strategy_pages import strategies, winners
 from minicnn.studies.convolution.sweeps import OWN
@@ -69,13 +73,14 @@ def present(page: Page, runs: Sequence[Run]) -> None:
             [Panel("A training step of whole networks", partial(figures.dots, marks=marks), len(marks))],
             f"Medians of steps as they train, without clocks within; lines are quartiles. {_sizes(runs)}",
         )  # fmt: skip
-    page.claims(claims(every))
+    page.claims([*claims(every), parallelism.claim(runs)])
     for run in runs:
         for name, result in run.results.items():
             if name.startswith(LAYERS):
                 page.refused(result["refused"])
     _layers(page, runs, every)
     strategies(page, runs)
+    parallelism.present(page, runs)
 
 
 def _sizes(runs: Sequence[Run]) -> str:
@@ -128,8 +133,6 @@ def claims(every: Sequence[Step]) -> list[Claim]:
         Claim("Which strategy wins depends on kernel size, channels and batch", "comparison of strategies",
               "figures of others", "see the figures below" if every else None, True if every else None,
               "FFT gains with the kernel, Winograd at 3x3, products at 1x1; libraries' own kernels lead most of them"),
-        Claim("Hybrid parallelism on 4 GPUs halves the training time", "after Yadan et al. 2013, arXiv:1312.5853",
-              "2 times", None, None, "needs several GPUs; it is the subject of work on several processes"),
     ]  # fmt: skip
 
 

@@ -1,0 +1,262 @@
+"""`minicnn predict-scaling`: how a training would scale over ranks that need not be there."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from minicnn import zoo
+from minicnn.backends._gpu.costs import FITTED, unfitted
+from minicnn.backends._gpu.device import KNOWN
+from minicnn.bench import local_ranks
+from minicnn.cli.options import Name, Number
+from minicnn.cli.plan import Image
+from minicnn.cli.tables import console, table
+from minicnn.distribution import prediction
+from minicnn.distribution.prediction import side_by_side as rows
+from minicnn.files import read_json, write_file
+from minicnn.jobs.settings import DEFAULT, RECIPES
+
+CPU, THIS = "cpu", "this"
+VARIATION = 0.03  # of step times, where none were measured
+CALIBRATED = ("platforms", (28, 28, 1), 10, 256)  # is measured beside what is asked for: network, image, classes, batch
+
+
+class Counts(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
+    """Numbers of ranks."""
+
+    name = "ranks"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[int]:
+        """See `click.ParamType.convert`."""
+        if isinstance(value, list):
+            return value
+        parts = [p.strip() for p in str(value).split(",")]
+        found: list[int] = []
+        for part in parts:
+            if part == "..." and len(found) >= 2 and found[-1] % found[-2] == 0 and found[-1] > found[-2]:
+                last, factor = parts[parts.index("...") + 1 :], found[-1] // found[-2]
+                stop = int(last[0]) if last and last[0].isdigit() else 0
+                while found[-1] * factor < stop:
+                    found.append(found[-1] * factor)
+            elif part.isdigit() and int(part) > 0:
+                found.append(int(part))
+            else:
+                self.fail(f"Ranks are positive numbers, such as 1,2,4,...,1024. Received: {value!r}.", param, ctx)
+        return list(dict.fromkeys(found))
+
+
+@click.command("predict-scaling")
+@click.argument("network", type=Name("A network", zoo.names))
+@click.option(
+    "--ranks", type=Counts(), default="1,2,4,...,1024", show_default=True, metavar="A,B,..", help="Numbers of ranks."
+)
+@click.option(
+    "--network", "link", default="ethernet-10g", show_default=True, metavar="NAME[,KEY=VALUE..]",
+    help=f"What connects ranks: {', '.join(prediction.known())}; {THIS}, as measured between local ranks; or such as "
+    '"latency=50e-6,bandwidth=1.25e8". Keys: latency (s), bandwidth (bytes/s of a link), ranks_per_host, '
+    "links_per_host, oversubscription, within (a network inside a host), most_ranks.",
+)  # fmt: skip
+@click.option(
+    "--device", type=Name("A device", lambda: [CPU, *KNOWN]), default=CPU, show_default=True, metavar="NAME",
+    help=f"What a rank computes with: {CPU}, one core of this machine as measured; or a GPU: {', '.join(KNOWN)}.",
+)  # fmt: skip
+@click.option(
+    "--batch-size", type=click.IntRange(min=1), metavar="N",
+    help="Samples in a step: of all ranks (strong scaling) and of each (weak scaling).",
+)  # fmt: skip
+@click.option("--classes", type=click.IntRange(min=1), metavar="N", help="Classes; by default the network's own.")
+@click.option("--image", type=Image(), metavar="H,W,C", help="Size of an image; by default the network's own.")
+@click.option(
+    "--all-reduce", "algorithm", type=click.Choice(prediction.ALGORITHMS), default="fixed", show_default=True,
+    help="How gradients are summed: in the fixed tree of shards, in a ring, or in a binary tree of ranks.",
+)  # fmt: skip
+@click.option("--shards", type=click.IntRange(min=1), metavar="N", help="Shards of a batch; one a rank by default.")
+@click.option(
+    "--bucket", type=Number(min=0), default=25.0, show_default=True, metavar="MB",
+    help="Gradients that are summed at once, while the backward pass goes on; 0: all of them after it.",
+)  # fmt: skip
+@click.option(
+    "--variation", type=Number(min=0, max=0.25, max_open=True), metavar="X",
+    help=f"Standard deviation of a rank's step times, relative to their mean; as measured, or else {VARIATION}.",
+)  # fmt: skip
+@click.option("--calibrate", is_flag=True, help="Measure this machine anew; takes a minute.")
+@click.option(
+    "--calibration", "path", type=click.Path(dir_okay=False, path_type=Path), default=Path("runs/calibration.json"),
+    show_default=True, metavar="FILE", help="Where what was measured is kept.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def predict_scaling(
+    network: str, ranks: list[int], link: str, device: str, batch_size: int | None, classes: int | None,
+    image: tuple[int, ...] | None, algorithm: str, shards: int | None, bucket: float, variation: float | None,
+    calibrate: bool, path: Path, as_json: bool,
+) -> None:  # fmt: skip
+    """Predict how the training of NETWORK scales over ranks, which need not be there.
+
+    By data, model, hybrid and pipeline parallelism: the time of a step, what of it is communication and waiting, bytes
+    that a rank sends, and its memory. First come the model's own errors: against this machine, where it was measured,
+    and against published figures.
+    """
+    known = zoo.NETWORKS[network]
+    run = {
+        "network": network, "image": image or known.input_shape, "classes": classes or known.num_classes,
+        "batch": batch_size or RECIPES.get(network, DEFAULT).batch_size or DEFAULT.batch_size or 64,
+    }  # fmt: skip
+    measured = _measured(path, run, anew=calibrate, needed=device == CPU or link == THIS)
+    found = _predicted(run, ranks, link, device, measured, algorithm, shards, bucket, variation)
+    if as_json:
+        click.echo(json.dumps(_finite(found), indent=2))
+    else:
+        _show(found)
+
+
+def _measured(path: Path, run: Mapping[str, Any], *, anew: bool, needed: bool) -> prediction.Calibration | None:
+    """What was measured on this machine: kept from before, or measured now if it is needed."""
+    stored = None
+    if path.exists():
+        stored = read_json(path)
+        if not isinstance(stored, dict) or not {"machine", "ranks", "alone", "all_reduce", "training"} <= stored.keys():
+            message = (
+                f"A calibration is what --calibrate has measured. Received: {path}. Measure anew with --calibrate."
+            )
+            raise click.ClickException(message)
+        if stored["machine"] != local_ranks.name():
+            stored = None
+    if anew or (needed and stored is None):
+        click.echo("measuring this machine, for about a minute ...", err=True)
+        network, image, classes, batch = CALIBRATED
+        other = {"network": network, "image": image, "classes": classes, "batch": batch}
+        stored = local_ranks.measure([run, other] if run["network"] != network else [run])
+        write_file(path, (json.dumps(stored, indent=1) + "\n").encode(), folders=True)
+    return None if stored is None else prediction.calibrate(stored, local_ranks.trace)
+
+
+def _predicted(
+    run: Mapping[str, Any], ranks: Sequence[int], link: str, device: str, measured: prediction.Calibration | None,
+    algorithm: str, shards: int | None, bucket: float, variation: float | None,
+) -> dict[str, Any]:  # fmt: skip
+    notes = []
+    if link == THIS:
+        if measured is None or measured.network is None:
+            message = (
+                f"--network {THIS} is what all-reduces between local ranks took. Received: none was measured. Install "
+                f"the extra mpi and give --calibrate, or name one: {', '.join(prediction.known())}."
+            )
+            raise click.ClickException(message)
+        net = measured.network
+    else:
+        net = prediction.network(link)
+        notes.append(
+            f"No all-reduce was measured on {net.name}: its latency and bandwidth are those of its description."
+        )
+    clock: prediction.Rates | prediction.PlannedGpu
+    memory = None
+    if device == CPU and measured is not None:
+        clock = measured.clock(run["network"])
+        if run["network"] not in measured.factors:
+            notes.append(f"No step of {run['network']} was measured: give --calibrate to measure one.")
+    else:
+        gpu = KNOWN[device]
+        clock, memory = prediction.PlannedGpu(gpu), float(gpu.memory)
+        fitted = f"the model of tile times was fitted to an {FITTED.name}, not to it" if unfitted(gpu) else ""
+        notes.append(
+            f"No step was measured on {gpu.name} here: times are those of its plan{', and ' * bool(fitted)}{fitted}."
+        )
+    jitter: Sequence[float] = prediction.normal(VARIATION if variation is None else variation)
+    if variation is None and measured is not None and device == CPU:
+        jitter = measured.jitter
+    elif variation is None:
+        notes.append(f"How far step times vary was not measured there: {VARIATION} of their mean is assumed.")
+    conditions = prediction.Conditions(net, jitter, algorithm, shards, 1e6 * bucket, None, memory)
+    work = prediction.counted(partial(local_ranks.trace, run), clock, run["batch"])
+    if bucket:
+        notes.append(
+            "Gradients are summed while the backward pass goes on; today's training does so after it: --bucket 0."
+        )
+    alexnet = prediction.workload(partial(local_ranks.trace, {"network": "alexnet"}), [1])
+    points = [*(measured.points if measured else ()), *prediction.published(alexnet)]
+    if measured is None:
+        notes.insert(0, "Nothing was measured on this machine: give --calibrate to compare the model with it.")
+    elif measured.network is None:
+        notes.insert(0, "No all-reduce was measured on this machine: that takes the extra mpi.")
+    until = work.hybrid_until
+    return {
+        "network": run["network"], "image": list(run["image"]), "classes": run["classes"], "batch": run["batch"],
+        "device": device, "link": asdict(net), "all_reduce": algorithm,
+        "errors": [{**asdict(p), "error": p.error} for p in points],
+        "notes": notes,
+        "hybrid_until_batch": math.floor(until) if math.isfinite(until) else None,
+        **{
+            kind: [
+                {**asdict(row), "predictions": [asdict(p) for p in row.predictions]}
+                for row in prediction.scaling(work, ranks, run["batch"], conditions, kind)
+            ]
+            for kind in ("strong", "weak")
+        },
+    }  # fmt: skip
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity: what is impossible takes null."""
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _show(found: dict[str, Any]) -> None:
+    out = console()
+    out.print(table("The model against what was measured", ["what", "measured", "model", "error", "measured by"],
+                    [_point(p) for p in found["errors"]]))  # fmt: skip
+    for note in found["notes"]:
+        out.print(f"Note: {note}")
+    image = "x".join(map(str, found["image"]))
+    device = "one core of this machine" if found["device"] == CPU else KNOWN[found["device"]].name
+    for kind, says in (("strong", "of all ranks together"), ("weak", "of each rank")):
+        out.print()
+        title = (
+            f"Predicted, {kind} scaling: {found['network']} on {image}, {found['batch']} samples {says}, on {device}"
+        )
+        columns = [
+            "ranks", "strategy", "step", "speed-up", "computes", "idle", "waits", "hidden", "sends", "memory", "how",
+        ]  # fmt: skip
+        cells = [_cells(row, i) for row in found[kind] for i in range(len(row["predictions"]))]
+        out.print(table(f"{title}, {found['link']['name']}", columns, cells))
+        out.print(f"Choice: {found[kind][-1]['why']}")
+    if found["hybrid_until_batch"] is not None:
+        out.print()
+        out.print(
+            f"Hybrid parallelism sends fewer bytes than data parallelism while a group's batch is at most "
+            f"{found['hybrid_until_batch']:,}."
+        )
+
+
+def _point(point: Mapping[str, Any]) -> list[str]:
+    write = rows.time if point["unit"] == "s" else "{:.2f} times".format
+    fitted = " (fitted)" if point["fitted"] else ""
+    return [
+        point["what"], write(point["measured"]), write(point["predicted"]), f"{100 * point['error']:+.0f} %{fitted}",
+        point["source"],
+    ]  # fmt: skip
+
+
+def _cells(row: Mapping[str, Any], place: int) -> list[str]:
+    p, speedup = row["predictions"][place], row["speedups"][place]
+    mark = " *" if p["strategy"] == row["chosen"] else ""
+    first = [f"{row['ranks']:,}", p["strategy"] + mark]
+    if p["impossible"] is not None:
+        return [*first, *"-" * 8, f"impossible: {p['impossible']}"]
+    times = [rows.time(p[key]) if p[key] else "-" for key in ("compute", "idle", "exposed", "hidden")]
+    fits = "" if p["fits"] else ", does not fit"
+    return [
+        *first, rows.time(p["seconds"]), f"{speedup:.3g}", *times, rows.amount(p["sent"]),
+        rows.amount(p["memory"]) + fits, p["how"],
+    ]  # fmt: skip

@@ -1,0 +1,15 @@
+"""How a training would scale over ranks that need not be there: a model of times, bytes and memory, with its error."""
+
+from minicnn.distribution.prediction.devices import PlannedGpu, Rates
+from minicnn.distribution.prediction.evidence import Calibration, Point, calibrate, published
+from minicnn.distribution.prediction.jitter import expected_maximum, normal
+from minicnn.distribution.prediction.links import ALGORITHMS, Network, known, network
+from minicnn.distribution.prediction.side_by_side import Row, counted, predict_scaling, scaling
+from minicnn.distribution.prediction.strategies import STRATEGIES, Conditions, Prediction, predict
+from minicnn.distribution.prediction.workload import Layer, Workload, workload
+
+__all__ = [
+    "ALGORITHMS", "STRATEGIES", "Calibration", "Conditions", "Layer", "Network", "PlannedGpu", "Point", "Prediction",
+    "Rates", "Row", "Workload", "calibrate", "counted", "expected_maximum", "known", "network", "normal", "predict",
+    "predict_scaling", "published", "scaling", "workload",
+]  # fmt: skip
