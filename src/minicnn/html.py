@@ -145,9 +145,13 @@ def _panel(title: str, x: Sequence[float], lines: Mapping[str, Sequence[Any]], w
         if len(line) == 1:
             x_only, y_only = where.split(",")
             drawn.append(f'<circle cx="{x_only}" cy="{y_only}" r="3" fill="{colour}"/>')
-        drawn.append(f'<text x="{key}" y="23" fill="{colour}">{escape(name)}</text>')
-        key += 12 + 6 * len(name)
+        drawn.append(_key(key, 23, name, colour))
+        key += 24 + 6 * len(name)
     return "".join(drawn)
+
+
+def _key(x: int, y: int, name: str, colour: str) -> str:
+    return f'<text x="{x}" y="{y}"><tspan fill="{colour}">\N{BLACK SQUARE}</tspan> {escape(name)}</text>'
 
 
 def strip(title: str, amounts: Sequence[Mapping[str, int]], unit: str, width: int = 600, height: int = 70) -> Drawing:
@@ -169,7 +173,7 @@ def strip(title: str, amounts: Sequence[Mapping[str, int]], unit: str, width: in
         upper = "".join(f"V{16 + height - y:.1f}H{(i + 1) * step:.1f}" for i, y in enumerate(above))
         lower = "".join(f"V{16 + height - y:.1f}H{i * step:.1f}" for i, y in reversed(list(enumerate(below))))
         drawn.append(f'<path d="M0 {16 + height}{upper}{lower}Z" fill="{colour}"/>')
-        drawn.append(f'<text x="{key}" y="11" fill="{colour}">{escape(kind)}</text>')
-        key, below = key + 14 + 6 * len(kind), above
+        drawn.append(_key(key, 11, kind, colour))
+        key, below = key + 24 + 6 * len(kind), above
     drawn.append(f'<text x="{width}" y="11" text-anchor="end">at most {most:,} {escape(unit)}</text>')
     return Drawing(title, width, height + 20, "".join(drawn))

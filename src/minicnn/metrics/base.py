@@ -11,11 +11,12 @@ import numpy as np
 from minicnn import ops
 from minicnn.backends.base import Array, Backend
 from minicnn.program.graph import Value
+from minicnn.setting import Setting
 
 HostArray = np.ndarray[Any, Any]
 
 
-class Metric:
+class Metric(Setting):
     """Base class: `totals` emits what one batch adds, `result` turns the sums into a number.
 
     Args:
