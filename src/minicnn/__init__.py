@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         optimizers,
         regularizers,
         schedules,
+        utils,
         zoo,
     )
     from minicnn.backends import get_backend
@@ -28,7 +29,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Input", "Layer", "Model", "Sequential", "callbacks", "data", "get_backend", "initializers", "layers", "losses",
-    "metrics", "ops", "optimizers", "regularizers", "schedules", "zoo",
+    "metrics", "ops", "optimizers", "regularizers", "schedules", "utils", "zoo",
 ]  # fmt: skip
 
 _HOME = {

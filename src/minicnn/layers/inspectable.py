@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from minicnn import html
 from minicnn.layers.configured import Configured
 from minicnn.layers.weight import Weight
 from minicnn.names import snake_case
@@ -134,6 +135,15 @@ class Inspectable(Configured):
             )
             raise AttributeError(message)
         return calls[0]
+
+    def _repr_html_(self) -> str:
+        try:
+            config = self.get_config()
+        except (AttributeError, TypeError):  # of a layer that cannot be saved
+            config = {}
+        rows = [(name, value) for name, value in config.items() if value is not None]
+        rows += [(f"weight {w.name}", w.shape) for w in self.weights]
+        return html.block(f"{type(self).__name__} {self.name!r}", html.table(("argument", "value"), rows))
 
     def __getstate__(self) -> dict[str, Any]:
         """For `copy.deepcopy` and pickle: calls belong to the models that were made of them."""
