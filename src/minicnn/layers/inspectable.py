@@ -94,6 +94,9 @@ class Inspectable(Configured):
                 f"{type(weights).__name__}. A model takes a dictionary by path."
             )
             raise TypeError(message)
+        if any(isinstance(array, np.ma.MaskedArray) for array in weights):
+            message = "Weights are arrays without a mask. Received: a masked array. Call filled(value)."
+            raise TypeError(message)
         arrays, own = [np.asarray(array) for array in weights], self.weights
         if [array.shape for array in arrays] != [weight.shape for weight in own]:
             message = (

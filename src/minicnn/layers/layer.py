@@ -6,7 +6,7 @@ import inspect
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from minicnn.initializers import Initializer, get_initializer
 from minicnn.layers.configured import checked_bool
@@ -175,6 +175,14 @@ class Layer(Inspectable):
             elif isinstance(held, dict):
                 waiting += reversed(held.values())
         return list(found)
+
+    if not TYPE_CHECKING:  # which would take any name for an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            if name in _OF_EVERY_LAYER:
+                _check_constructed(self)
+            message = f"{type(self).__name__!r} object has no attribute {name!r}"
+            raise AttributeError(message)
 
     # For subclasses -----------------------------------------------------------------------------
 
@@ -363,11 +371,15 @@ def _bound(held: Any, attribute: str, trace: Trace, path: str) -> Any:
     return held
 
 
+# What `Layer.__init__` sets.
+_OF_EVERY_LAYER = frozenset({"built", "_trainable", "_trace", "_path", "_origin"})
+
+
 def _check_constructed(layer: Layer) -> None:
     if "built" not in vars(layer):
         message = (
             "A layer calls super().__init__(name=name) in its constructor. "
-            f"Received: a {type(layer).__name__} that does not."
+            f"Received: a {type(layer).__name__} that does not. Make it the first line of __init__."
         )
         raise RuntimeError(message)
 

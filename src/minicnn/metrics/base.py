@@ -54,6 +54,12 @@ class Mean(Metric):
     def totals(self, y_true: Value, y_pred: Value, weight: Value) -> dict[str, Value]:
         """See `Metric.totals`."""
         each = self.each(y_true, y_pred)
+        if not isinstance(each, Value):
+            message = (
+                f"A metric composes a Value of primitives. Received: {each!r:.80} from {self.name!r}. Return what they "
+                "give: a number for each prediction."
+            )
+            raise TypeError(message)
         if each.ndim > 1:  # several predictions a sample
             each = ops.mean(each, axes=tuple(range(1, each.ndim)))
         return {"total": ops.sum(each * weight), "count": ops.sum(weight)}

@@ -78,5 +78,6 @@ __all__ = [
 
 _OPERATORS |= {
     "add": add, "subtract": subtract, "multiply": multiply, "divide": divide, "power": power, "negative": negative,
-    "matmul": matmul, "getitem": getitem,
+    "matmul": matmul, "getitem": getitem, "greater": greater, "greater_equal": greater_equal, "less": less,
+    "less_equal": less_equal,
 }  # fmt: skip
