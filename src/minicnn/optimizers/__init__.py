@@ -21,5 +21,5 @@ def get_optimizer(given: str | Optimizer) -> Optimizer:
     if isinstance(given, Optimizer):
         return given
     if isinstance(given, type) and issubclass(given, Optimizer):
-        return given()  # type: ignore[call-arg]  # each has defaults
+        return given()
     return look_up("An optimizer", OPTIMIZERS, given, "an Optimizer")()  # type: ignore[call-arg]  # each has defaults
