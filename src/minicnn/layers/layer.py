@@ -202,8 +202,8 @@ class Layer(Inspectable):
 
     def add_weight(
         self,
-        name: str,
-        shape: Sequence[int],
+        name: str | None = None,
+        shape: Sequence[int] = (),
         initializer: str | Initializer = "glorot_uniform",
         *,
         trainable: bool = True,
@@ -213,7 +213,7 @@ class Layer(Inspectable):
         """Declare a weight, in `build` or the constructor; assign the result to an attribute.
 
         Args:
-            name: Name within the layer.
+            name: Name within the layer; made from its number if None.
             shape: Shape.
             initializer: Initialiser or its name.
             trainable: False for statistics that the layer updates with `assign`.
@@ -226,6 +226,9 @@ class Layer(Inspectable):
                 "Move it there."
             )
             raise RuntimeError(message)
+        if name is None:
+            count = sum(isinstance(held, Weight) for held in vars(self).values())
+            name = f"weight_{count}" if count else "weight"
         for word in (word for weight, word in self.limited if weight == name):
             regularizer = regularizer or getattr(self, f"{word}_regularizer")
             constraint = constraint or getattr(self, f"{word}_constraint")
