@@ -177,6 +177,12 @@ def test_a_prediction_needs_no_compile() -> None:
         model.trace(X, Y)
 
 
+def test_a_batch_that_training_cuts_into_shards() -> None:
+    model = network(accumulate=2)
+    model.fit(X[:4], Y[:4], 4, verbose=0)
+    assert model.trace(X[:4], Y[:4])["conv2d/relu"].array.shape[0] == 4
+
+
 def test_unknown_names() -> None:
     with pytest.raises(KeyError, match=r"Received: 'conv2d'\. Paths: x, y, "):
         network().trace(X, Y)["conv2d"]

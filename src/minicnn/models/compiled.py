@@ -153,7 +153,7 @@ class CompiledNetwork(Network):
     def trace(self, x: Any, y: Any = None, sample_weight: Any = None, *, kernels: bool = False) -> StepTrace:
         """Every value of one step on one batch, by name: what the next training step would compute. Nothing changes.
 
-        All values are kept on the host, so the batch is better a small one.
+        All values are kept on the host, so the batch is better a small one. It is not cut into shards.
 
         Args:
             x: Inputs of one batch, shape (N, ...).
@@ -174,7 +174,7 @@ class CompiledNetwork(Network):
             self._check_trainable()
             given["learning_rate"] = np.asarray(optimizer.rate(self._engine.steps_taken))
         feed, arrays = self._standardizer(objective).batch(x, y, sample_weight)
-        program, _ = self._program_of("predict" if y is None else "train", feed)
+        program, _ = self._traced("predict" if y is None else "train", feed)
         given |= {name: self._engine.get(name) for name in self._engine.names()}
         given |= {name: self.backend.to_numpy(array) for name, array in arrays.items()}
         inputs = {v.name: given.get(v.name, np.zeros(v.shape)) for v in program.inputs}

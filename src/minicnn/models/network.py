@@ -222,6 +222,10 @@ class Network(Graph):
     def _program_of(self, kind: StepKind, feed: Feed, shard: Shard | None = None) -> tuple[Program, dict[str, Weight]]:
         if shard is None and self.distribution is not None and kind != "predict":
             feed, shard = self.distribution.part(feed)
+        return self._traced(kind, feed, shard)
+
+    def _traced(self, kind: StepKind, feed: Feed, shard: Shard | None = None) -> tuple[Program, dict[str, Weight]]:
+        """The Program of a shard; without one that of a batch which nobody shares."""
         return trace_step(
             kind, self, feed, paths=self._paths, seed=self.seed, precision=PRECISIONS[self.precision],
             objective=None if kind == "predict" else self._compiled()[0], optimizer=self.optimizer, shard=shard,
