@@ -24,7 +24,7 @@ def test_names_of_minicnn() -> None:
     assert minicnn.__all__ == sorted(minicnn.__all__)
     assert set(minicnn.__all__) == {
         "Input", "Layer", "Model", "Sequential", "callbacks", "data", "get_backend", "initializers", "layers", "losses",
-        "metrics", "ops", "optimizers", "regularizers", "schedules", "zoo",
+        "metrics", "models", "ops", "optimizers", "regularizers", "saving", "schedules", "utils", "zoo",
     }  # fmt: skip
     for name, value in public(minicnn).items():
         home = f"minicnn.{name}"

@@ -14,10 +14,13 @@ if TYPE_CHECKING:
         layers,
         losses,
         metrics,
+        models,
         ops,
         optimizers,
         regularizers,
+        saving,
         schedules,
+        utils,
         zoo,
     )
     from minicnn.backends import get_backend
@@ -28,7 +31,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Input", "Layer", "Model", "Sequential", "callbacks", "data", "get_backend", "initializers", "layers", "losses",
-    "metrics", "ops", "optimizers", "regularizers", "schedules", "zoo",
+    "metrics", "models", "ops", "optimizers", "regularizers", "saving", "schedules", "utils", "zoo",
 ]  # fmt: skip
 
 _HOME = {

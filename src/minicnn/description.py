@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +9,6 @@ import numpy as np
 
 from minicnn.layers.configured import encode
 from minicnn.layers.serialization import check_size, graph_to_config
-from minicnn.losses import Loss
-from minicnn.metrics import Metric
 from minicnn.optimizers import Optimizer
 from minicnn.schedules import Schedule
 from minicnn.states import arrays_like, check_state, count, duration, flag
@@ -29,9 +26,9 @@ def describe(model: Model) -> dict[str, Any]:
     """
     objective = model._objective
     compiled = None if objective is None or model.optimizer is None else {
-        "optimizer": _to_config(model.optimizer),
-        "losses": [_to_config(loss) for loss in objective.losses],
-        "metrics": [[_to_config(metric) for metric in metrics] for metrics in objective.metrics],
+        "optimizer": encode(model.optimizer),
+        "losses": [encode(loss) for loss in objective.losses],
+        "metrics": [[encode(metric) for metric in metrics] for metrics in objective.metrics],
         "loss_weights": list(objective.loss_weights),
         "precision": model.precision,
     }  # fmt: skip
@@ -90,22 +87,6 @@ def _rate(optimizer: Optimizer, step: int) -> Any:
         return optimizer.rate(step)
     except ArithmeticError:  # a schedule that grows without end
         return None
-
-
-def _to_config(value: Any) -> Any:
-    """The class and the constructor's arguments, which are attributes of the same names."""
-    if not isinstance(value, Optimizer | Loss | Metric | Schedule):
-        return encode(value)
-    config = {}
-    for name in inspect.signature(type(value)).parameters:
-        if not hasattr(value, name):
-            message = (
-                "What is saved keeps each argument of its constructor as an attribute of the same name. "
-                f"Received: {type(value).__name__} without {name!r}. Set self.{name}."
-            )
-            raise TypeError(message)
-        config[name] = _to_config(getattr(value, name))
-    return {"class": type(value).__name__, "config": config}
 
 
 def expected_arrays(model: Model) -> dict[str, tuple[tuple[int, ...], str]]:

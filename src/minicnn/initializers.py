@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
 
 from minicnn.names import look_up
+from minicnn.setting import Setting
 
 # Standard deviation of a standard normal distribution cut off at +-2.
 _TRUNCATED_STDDEV = 0.87962566103423978
@@ -20,22 +21,8 @@ Mode = Literal["fan_in", "fan_out", "fan_avg"]
 Distribution = Literal["truncated_normal", "uniform", "untruncated_normal"]
 
 
-class Setting:
-    """What an argument of a layer may be besides plain data; as a dataclass it can be saved."""
-
-    def get_config(self) -> dict[str, Any]:
-        """Arguments of the constructor, as plain data: the fields of a dataclass."""
-        if not is_dataclass(self):
-            message = (
-                "An initializer, regularizer or constraint that is saved is a dataclass or overrides get_config. "
-                f"Received: {type(self).__name__}. Decorate it with @dataclass(frozen=True)."
-            )
-            raise TypeError(message)
-        return {f.name: getattr(self, f.name) for f in fields(self)}
-
-
 class Initializer(Setting):
-    """Gives the first values of a weight; a subclass that is a dataclass can be saved with its layer."""
+    """Gives the first values of a weight; a subclass that keeps its arguments can be saved with its layer."""
 
     def __call__(self, shape: Sequence[int], rng: np.random.Generator) -> np.ndarray[Any, Any]:
         """Values of the given shape, in float64.

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 from minicnn import ops
-from minicnn.initializers import Setting
 from minicnn.names import look_up
 from minicnn.program.graph import Value
+from minicnn.setting import Setting
 
 _EPSILON = 1e-7  # as in Keras
 
 
 class Regularizer(Setting):
-    """Gives a number that is added to the loss; a subclass that is a dataclass can be saved with its layer."""
+    """Gives a number that is added to the loss; a subclass that keeps its arguments can be saved with its layer."""
 
     def __call__(self, w: Value) -> Value:
         """A scalar from a weight.
@@ -116,7 +116,7 @@ class OrthogonalRegularizer(Regularizer):
 
 
 class Constraint(Setting):
-    """Gives what a weight becomes after a step; a subclass that is a dataclass can be saved with its layer."""
+    """Gives what a weight becomes after a step; a subclass that keeps its arguments can be saved with its layer."""
 
     def __call__(self, w: Value) -> Value:
         """The weight as it is allowed, of the same shape.

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any, cast
 
+from minicnn.setting import Setting
+
 MOST = 3.4e38  # of float32, which rates become
 
 
-class Schedule:
+class Schedule(Setting):
     """A learning rate that depends on the number of steps taken."""
 
     def __call__(self, step: int) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from minicnn import html
 from minicnn.program.graph import Node
 from minicnn.program.printing import engineering
 
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from minicnn.models.network import Network
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Explanation:
     """Which kernel runs each node of a Program, or why its reference does; print it."""
 
@@ -22,6 +23,18 @@ class Explanation:
         width = max((len(repr(node)) for node, _ in self.rows), default=0)
         return "\n".join(f"{node!r:<{width}}  {node.scope:<24}  {how}" for node, how in self.rows)
 
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        kernels = sum(how.startswith("kernel") for _, how in self.rows)
+        rows = [
+            (node, ", ".join(str(v.spec) for v in node.outputs), engineering(node.cost.flops),
+             engineering(node.cost.bytes), node.phase, node.scope, how)
+            for node, how in self.rows
+        ]  # fmt: skip
+        header = ("node", "shape", "FLOPs", "bytes", "phase", "scope", "run by")
+        return html.block(f"{len(rows)} nodes, {kernels} of them by kernels", html.table(header, rows))
+
 
 def summary(model: Network, batch_size: int) -> str:
     """Table of the layers: name, class and whether it is frozen, output shape, weights, FLOPs of the forward pass.
@@ -30,6 +43,26 @@ def summary(model: Network, batch_size: int) -> str:
         model: The model.
         batch_size: Samples that the FLOPs are for.
     """
+    rows, foot = _layers(model, batch_size)
+    widths = [max(len(row[i]) for row in rows) for i in range(4)]
+    lines = [
+        "  ".join([f"{a:<{widths[0]}}", f"{b:<{widths[1]}}", f"{c:>{widths[2]}}", f"{d:>{widths[3]}}"])
+        for a, b, c, d in rows
+    ]
+    rule = "-" * len(lines[0])
+    return "\n".join([lines[0], rule, *lines[1:], rule, foot])
+
+
+def page(model: Network) -> str:
+    """The same as HTML, for a batch of one; of a model that is not built its layers."""
+    if not model.built:
+        return html.block(repr(model).strip("<>"), html.table(("layer",), [(layer,) for layer in model.layers]))
+    (header, *rows), foot = _layers(model, 1)
+    return html.block(repr(model).strip("<>"), html.table(header, rows), html.paragraph(foot))
+
+
+def _layers(model: Network, batch_size: int) -> tuple[list[tuple[str, str, str, str]], str]:
+    """Titles and rows of the table, and the line below."""
     program = model.program("predict", batch_size=batch_size)
     params: dict[str, int] = {}
     for value in program.inputs:
@@ -52,19 +85,11 @@ def summary(model: Network, batch_size: int) -> str:
                 engineering(flops.get(name, 0)).strip(),
             )
         )  # fmt: skip
-    widths = [max(len(row[i]) for row in rows) for i in range(4)]
-    lines = [
-        "  ".join([f"{a:<{widths[0]}}", f"{b:<{widths[1]}}", f"{c:>{widths[2]}}", f"{d:>{widths[3]}}"])
-        for a, b, c, d in rows
-    ]
-    lines.insert(1, "-" * len(lines[0]))
     trainable, rest = model.count_params(trainable=True), model.count_params(trainable=False)
-    lines += [
-        "-" * len(lines[0]),
+    return rows, (
         f"{trainable + rest:,} weights, {trainable:,} of them trainable; "
-        f"{engineering(program.flops)}FLOP forward for a batch of {batch_size}{_trial(model)}",
-    ]
-    return "\n".join(lines)
+        f"{engineering(program.flops)}FLOP forward for a batch of {batch_size}{_trial(model)}"
+    )
 
 
 def _trial(model: Network) -> str:

@@ -10,7 +10,10 @@ import pytest
 from minicnn import Sequential
 from minicnn.layers import (
     CenterCrop,
+    Dense,
+    GlobalAveragePooling2D,
     Input,
+    Layer,
     RandomBrightness,
     RandomContrast,
     RandomCrop,
@@ -22,6 +25,7 @@ from minicnn.layers import (
 )
 from minicnn.layers.augmentation import _sine_and_cosine
 from minicnn.layers.resampling import FILL_MODES
+from minicnn.optimizers import SGD
 from support.layer_check import assert_formats_agree, check_config, run, run_layer, run_layer_check
 from support.model_cases import FAST
 from support.model_cases import run as run_ops
@@ -168,6 +172,38 @@ def test_channels_first(make: Any) -> None:
             return make(name="layer", **options)
 
     assert_formats_agree(Named, normal((3, 5, 6, 2), 0), training=True)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("layer", RANDOM, ids=lambda layer: type(layer).__name__)
+def test_gradients_of_a_layer_before_it(layer: Any) -> None:
+    """By a difference quotient; a bias, so that the loss is linear in it but for clipping."""
+
+    def model() -> Sequential:
+        made = Sequential([Input((5, 6, 2)), Bias(), layer, GlobalAveragePooling2D(), Dense(1)], backend="numpy")
+        made.compile(SGD(0.0), "mae", precision="float64")
+        return made
+
+    x, y, step = X[:4], np.full((4, 1), 1e4), 1e-3
+    weights = model().get_weights()
+    found = model().trace(x, y).gradients["bias/bias"].array
+    for channel in range(2):
+        losses = []
+        for sign in (1, -1):
+            nudged, moved = model(), weights["bias/bias"].copy()
+            moved[channel] += sign * step
+            nudged.set_weights({"bias/bias": moved})
+            losses.append(nudged.train_on_batch(x, y))
+        assert found[channel] == pytest.approx((losses[0] - losses[1]) / (2 * step), rel=1e-4, abs=1e-6)
+
+
+class Bias(Layer):
+    """Adds a number to each channel."""
+
+    def build(self, input_shape: Any) -> None:
+        self.bias = self.add_weight("bias", input_shape[-1:], "zeros")
+
+    def call(self, inputs: Any) -> Any:
+        return inputs + self.bias
 
 
 def test_in_training_alone() -> None:

@@ -563,5 +563,6 @@ def test_data_that_are_no_number_are_no_error() -> None:
     x = X.copy()
     x[3, 0] = np.nan
     model = network()
-    history = model.fit(x, Y, 8, 1, 0).history
+    with pytest.warns(UserWarning, match=r"Inputs are finite numbers.*Received: NaN or infinity"):
+        history = model.fit(x, Y, 8, 1, 0).history
     assert np.isnan(history["loss"][0])

@@ -153,7 +153,10 @@ def _manipulations() -> list[Case]:
         Case(ops.repeat, (x,), {"repeats": 3, "axis": 1}, (0,)),
         Case(ops.repeat, (x,), {"repeats": 1, "axis": -1}, (0,)),
         Case(ops.take, (_ints(6, 2, 2, below=256, dtype="uint8"), np.asarray([4, 0, 0, 5], "int32"))),
-        Case(ops.take, (x, np.asarray([1, 1, 0], "int32"))),
+        Case(ops.take, (x, np.asarray([1, 1, 0], "int32")), {}, (0,)),
+        Case(
+            ops.take_gradient, (_normal(7, 3), np.asarray([4, 1, 1, 0, 4, 1, 1], "int32")), {"rows": 6}, (0,), terms=4
+        ),
         Case(ops.one_hot, (_ints(4, below=3),), {"classes": 3}),
         Case(ops.one_hot, (_ints(4, 2, below=3, dtype="uint8"),), {"classes": 300, "dtype": "float64"}),
         Case(ops.matmul, (_normal(3, 4), _normal(4, 5)), {}, (0, 1), terms=4),

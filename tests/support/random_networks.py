@@ -19,6 +19,7 @@ from minicnn.tolerance import EPSILON, tolerance
 
 Array = np.ndarray[Any, Any]
 STEPS = 5
+BETWEEN = 28  # seed of the augmentation layers within networks
 ACTIVATIONS = [None, "relu", "relu6", "leaky_relu", "elu", "gelu", "silu", "sigmoid", "tanh"]
 MERGING = [layers.Add, layers.Average, layers.Maximum, layers.Minimum, layers.Multiply, layers.Subtract]
 
@@ -26,7 +27,7 @@ MERGING = [layers.Add, layers.Average, layers.Maximum, layers.Minimum, layers.Mu
 class Draw:
     """Choices that follow from a seed."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int | list[int]) -> None:
         self.rng = np.random.default_rng(seed)
 
     def one(self, *choices: Any) -> Any:
@@ -138,10 +139,13 @@ def network(seed: int, backend: Any) -> tuple[Model, Draw]:
     first = draw.one(True, False, False)
     channels, image = draw.number(1, 4), draw.pair(4, 9)
     inputs = x = Input((channels, *image) if first else (*image, channels))
-    if draw.number(0, 2) == 0:  # it has no gradient with regard to images
+    if draw.number(0, 2) == 0:
         x = _in_format(_augmentation(draw, image), first)(x)
+    between = Draw([seed, BETWEEN])  # of its own, so that the networks without such a layer stay what they were
     for _ in range(draw.number(2, 6)):
         channels = x.shape[1 if first else 3]
+        if between.number(0, 9) == 0:
+            x = _in_format(_augmentation(between, x.shape[2:] if first else x.shape[1:3]), first)(x)
         layer = draw.one(
             _convolution(draw, channels), _convolution(draw, channels), _pooling(draw),
             _normalization(draw, channels), _other(draw),

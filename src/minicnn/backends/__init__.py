@@ -22,22 +22,32 @@ def names() -> list[str]:
     return sorted(name for name in found if name != "base" and not name.startswith("_"))
 
 
-def backend_class(name: str) -> type[Backend]:
+def remedy(name: str) -> str:
+    """What somebody may have meant by a name that no backend has: a sentence, or nothing."""
+    wanted = name.lower() in ("cuda", "gpu", "nvidia")
+    return " On a GPU of NVIDIA run cupy, numba_cuda, torch:cuda and jax:gpu." if wanted else ""
+
+
+def backend_class(name: str, source: str = "") -> type[Backend]:
     """The class of a backend.
+
+    Args:
+        name: Its name.
+        source: Where the name comes from, for the error message.
 
     Raises:
         ValueError: If there is no backend of that name.
         ImportError: If its library is missing; says what to install.
     """
     if name not in names():
-        message = f"A backend is one of {', '.join(names())}. Received: {name!r}."
+        message = f"A backend is one of {', '.join(names())}. Received: {name!r}{source}.{remedy(name)}"
         raise ValueError(message)
     found = importlib.util.find_spec(f"{__name__}.{name}")
     home = f"{__name__}.{name}.backend" if found and found.submodule_search_locations else f"{__name__}.{name}"
     try:
         module = importlib.import_module(home)
     except ImportError as error:
-        message = f"Backend {name!r} needs {error.name or error}: {install(_EXTRAS.get(name, name))}."
+        message = f"Backend {name!r}{source} needs {error.name or error}: {install(_EXTRAS.get(name, name))}."
         raise ImportError(message, name=error.name) from error
     classes = [c for c in vars(module).values() if isinstance(c, type) and issubclass(c, Backend)]
     return next(c for c in classes if c.__module__ == module.__name__)
@@ -75,7 +85,7 @@ def get_backend(
         return name
     full = name or os.environ.get("MINICNN_BACKEND") or "numpy"
     base, _, device = full.partition(":")
-    kind = backend_class(base)
+    kind = backend_class(base, "" if name else " from the environment variable MINICNN_BACKEND")
     if convolution is not None:
         from minicnn.backends._strategic import strategic
         from minicnn.ops.strategies import get_strategy

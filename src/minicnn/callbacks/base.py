@@ -6,6 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from minicnn import html
 from minicnn.states import anything, check_state, count, dict_of, list_of
 
 if TYPE_CHECKING:
@@ -40,6 +43,9 @@ class Callback:
     def chief(self) -> bool:
         """Whether this process prints, logs and writes files: of several ranks only the first does."""
         return bool(getattr(getattr(self, "model", None), "chief", True))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}>"
 
     def set_params(self, params: dict[str, Any]) -> None:
         """Called before training, evaluation or prediction, with what it was asked for."""
@@ -204,6 +210,29 @@ class History(Callback):
         for key, value in logs.items():
             self.history.setdefault(key, []).append(value)
 
+    def plot(self) -> html.Drawing:
+        """Curves of all logs that are numbers, those of the validation beside those of the training.
+
+        Returns:
+            A drawing, which a notebook shows and `save("history.svg")` writes.
+        """
+        numbers = {k: v for k, v in self.history.items() if all(map(is_number, v))}
+        panels: dict[str, dict[str, list[Any]]] = {}
+        for name, values in numbers.items():
+            line = "validation" if name.startswith("val_") else "training"
+            panels.setdefault(name.removeprefix("val_"), {})[line] = values
+        return html.curves("the training by epoch", [epoch + 1 for epoch in self.epoch], panels)
+
+    def _repr_html_(self) -> str:
+        rows = [(epoch + 1, *(_short(v[i]) if i < len(v) else "" for v in self.history.values()))
+                for i, epoch in enumerate(self.epoch)]  # fmt: skip
+        values = html.folded("numbers", html.table(("epoch", *self.history), rows))
+        return html.block(repr(self).strip("<>"), "<br>", self.plot()._repr_html_(), values)
+
+    def __repr__(self) -> str:
+        last = ", ".join(f"{k} {_short(v[-1])}" for k, v in self.history.items())
+        return f"<History of {len(self.epoch)} epochs{f', the last with {last}' if last else ''}>"
+
     def get_state(self) -> dict[str, Any]:
         """See `Callback`."""
         return {"epoch": self.epoch, "history": self.history}
@@ -212,6 +241,15 @@ class History(Callback):
         """See `Callback`."""
         check_state(self, state, epoch=list_of(count), history=dict_of(list_of(anything)))
         self.epoch, self.history = list(state["epoch"]), {k: list(v) for k, v in state["history"].items()}
+
+
+def is_number(value: Any) -> bool:
+    """Whether a log is a number, as opposed to an array or a text."""
+    return not isinstance(value, str | bytes | None) and np.ndim(value) == 0
+
+
+def _short(value: Any) -> str:
+    return f"{float(value):.4g}" if is_number(value) else str(value) if isinstance(value, str) else type(value).__name__
 
 
 class LambdaCallback(Callback):

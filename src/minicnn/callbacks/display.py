@@ -1,14 +1,14 @@
-"""Showing progress: a bar on a terminal, one line an epoch elsewhere."""
+"""Showing progress: a bar on a terminal or in a notebook, one line an epoch elsewhere."""
 
 from __future__ import annotations
 
 import sys
 import time
+from abc import abstractmethod
 from typing import Any
 
-import numpy as np
-
-from minicnn.callbacks.base import Callback, Logs
+from minicnn import html
+from minicnn.callbacks.base import Callback, Logs, is_number
 
 # Shortest time between two looks at the logs, in seconds: reading them waits for the device.
 _INTERVAL = 0.2
@@ -18,8 +18,8 @@ def progress(verbose: str | int) -> list[Callback]:
     """The callback that shows progress, if any.
 
     Args:
-        verbose: 0 for nothing; 1 for a bar on a terminal, where rich is installed, and one line an epoch; 2
-            for the lines alone; "auto" is 1.
+        verbose: 0 for nothing; 1 for a bar, in a notebook or on a terminal where rich is installed, and one line an
+            epoch; 2 for the lines alone; "auto" is 1.
 
     Raises:
         ValueError: If it is something else.
@@ -29,9 +29,11 @@ def progress(verbose: str | int) -> list[Callback]:
         raise ValueError(message)
     if verbose == 0:
         return []
+    if verbose != 2 and _in_notebook():
+        return [_NotebookBar()]
     if verbose != 2 and sys.stdout is not None and sys.stdout.isatty():  # None: no console, as under pythonw
         try:
-            return [_Bar()]
+            return [_TerminalBar()]
         except ImportError:
             pass
     return [_Lines()]
@@ -59,12 +61,7 @@ class _Bar(_Lines):
     """A bar while an epoch runs, which its line then replaces."""
 
     every_batch = False
-
-    def __init__(self) -> None:
-        import rich.progress
-
-        self._rich = rich.progress
-        self._bar: Any = None
+    _bar: Any = None
 
     def on_epoch_begin(self, epoch: int, logs: Logs) -> None:
         super().on_epoch_begin(epoch, logs)
@@ -84,21 +81,40 @@ class _Bar(_Lines):
         if self._bar is not None or self._time > _INTERVAL:
             self._show(self.params["steps"], "validation")
 
+    @property
+    def _name(self) -> str:
+        return f"Epoch {self._epoch + 1}/{self.params['epochs']}"
+
+    @abstractmethod
+    def _draw(self, completed: int, text: str) -> None:
+        """Draw the bar; short epochs have none."""
+
     def _show(self, completed: int, text: str) -> None:
-        if self._bar is None:  # short epochs have none
-            bar = (self._rich.BarColumn(), self._rich.MofNCompleteColumn())
-            columns = ("{task.description}", *bar, "{task.fields[logs]}")
-            # No thread of its own: it is drawn when there is something new.
-            self._bar = self._rich.Progress(*columns, auto_refresh=False, transient=True)
-            name = f"Epoch {self._epoch + 1}/{self.params['epochs']}"
-            self._bar.add_task(name, total=self.params["steps"], logs="")
-            self._bar.start()
-        self._bar.update(0, completed=completed, logs=text, refresh=True)
+        self._draw(completed, text)
         self._shown = time.perf_counter()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
         self.close()
         super().on_epoch_end(epoch, logs)
+
+
+class _TerminalBar(_Bar):
+    """The bar by rich."""
+
+    def __init__(self) -> None:
+        import rich.progress
+
+        self._rich = rich.progress
+
+    def _draw(self, completed: int, text: str) -> None:
+        if self._bar is None:
+            bar = (self._rich.BarColumn(), self._rich.MofNCompleteColumn())
+            columns = ("{task.description}", *bar, "{task.fields[logs]}")
+            # No thread of its own: it is drawn when there is something new.
+            self._bar = self._rich.Progress(*columns, auto_refresh=False, transient=True)
+            self._bar.add_task(self._name, total=self.params["steps"], logs="")
+            self._bar.start()
+        self._bar.update(0, completed=completed, logs=text, refresh=True)
 
     def close(self) -> None:
         if self._bar is not None:
@@ -106,9 +122,44 @@ class _Bar(_Lines):
             self._bar = None
 
 
+class _NotebookBar(_Bar):
+    """The bar as an output of the cell, each time in the place of the last; lines come below it, as text."""
+
+    _output: Any = None
+
+    def _draw(self, completed: int, text: str) -> None:
+        self._bar, total = True, self.params["steps"]
+        bar = f'<progress value="{completed}" max="{total}"></progress>'
+        self._put(
+            f"{self._name} - {completed}/{total} - {text}",
+            f"{self._name} {bar} {completed}/{total} {html.escape(text)}",
+        )
+
+    def _put(self, text: str, shown: str) -> None:
+        from IPython.display import display
+
+        data = {"text/plain": text, "text/html": shown}
+        if self._output is None:
+            self._output = display(data, raw=True, display_id=True)
+        else:
+            self._output.update(data, raw=True)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._put("", "")
+            self._bar = None
+
+
+def _in_notebook() -> bool:
+    """Whether cells are run whose output can be replaced: Jupyter's, or those of an editor."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return getattr(shell, "kernel", None) is not None
+
+
 def _text(logs: Logs) -> str:
     """Logs that are numbers, as in "loss: 0.1234 - accuracy: 0.9876"."""
-    return " - ".join(f"{k}: {_number(float(v))}" for k, v in logs.items() if np.ndim(v) == 0)
+    return " - ".join(f"{k}: {_number(float(v))}" for k, v in logs.items() if is_number(v))
 
 
 def _number(value: float) -> str:

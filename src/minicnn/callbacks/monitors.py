@@ -6,9 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
-import numpy as np
-
-from minicnn.callbacks.base import Callback, Logs
+from minicnn.callbacks.base import Callback, Logs, is_number
 from minicnn.states import arrays_like, check_state, count, number, optional
 
 _MORE = ("acc", "auc", "precision", "recall", "score", "io_u")  # in the names of metrics of which more is better
@@ -53,7 +51,7 @@ class Monitor:
         Raises:
             ValueError: If there is no such log, or it is not a number.
         """
-        available = {k: v for k, v in logs.items() if np.ndim(v) == 0}
+        available = {k: v for k, v in logs.items() if is_number(v)}
         if self.name not in available:
             message = (
                 f"What is monitored is a number among the logs. Received: {self.name!r}; there are: "

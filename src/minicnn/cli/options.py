@@ -20,8 +20,10 @@ class Name(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4
 
     name = "name"
 
-    def __init__(self, what: str, known: Callable[[], Sequence[str]], part: str = "") -> None:
-        self._what, self._known, self._part = what, known, part
+    def __init__(
+        self, what: str, known: Callable[[], Sequence[str]], part: str = "", remedy: Callable[[str], str] | None = None
+    ) -> None:
+        self._what, self._known, self._part, self._remedy = what, known, part, remedy
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """See `click.ParamType.convert`."""
@@ -30,9 +32,8 @@ class Name(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4
         known = self._known()
         if name not in known:
             near = difflib.get_close_matches(name, known, 1, cutoff=0)
-            self.fail(
-                f"{self._what} is one of {', '.join(known)}. Received: {text!r}. Did you mean {near[0]!r}?", param, ctx
-            )
+            meant = (self._remedy(name) if self._remedy else "") or f" Did you mean {near[0]!r}?"
+            self.fail(f"{self._what} is one of {', '.join(known)}. Received: {text!r}.{meant}", param, ctx)
         return text
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
@@ -55,7 +56,7 @@ class Number(click.FloatRange):
         return number
 
 
-BACKEND = Name("A backend", backends.names, part=":")
+BACKEND = Name("A backend", backends.names, part=":", remedy=backends.remedy)
 
 _OPTIONS = (
     click.argument("network", type=Name("A network", zoo.names)),

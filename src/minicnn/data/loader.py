@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from minicnn import html
 from minicnn.data.augment import Transform
 from minicnn.data.order import Indices, LastBatch, batch_indices, epoch_order, num_batches, philox
 
@@ -104,6 +105,15 @@ class Loader:
         if self._workers == 0:
             return (self._make(epoch, number, indices) for number, indices in enumerate(batches))
         return self._threaded(epoch, batches)
+
+    def _repr_html_(self) -> str:
+        rows = [(name, a.shape, a.dtype) for name, a in zip(("x", "y", "sample_weight"), self._arrays, strict=False)]
+        return html.block(repr(self).strip("<>"), html.table(("array", "shape", "dtype"), rows))
+
+    def __repr__(self) -> str:
+        how = f"{'' if self.shuffle else 'not '}shuffled, {self._workers} workers"
+        samples = f"{self.num_samples:,} samples {self._arrays[0].shape[1:]}"
+        return f"<Loader: {samples} in {len(self):,} batches of {self.batch_size}, {how}>"
 
     def _threaded(self, epoch: int, batches: list[Indices]) -> Iterator[tuple[Array, ...]]:
         from concurrent.futures import Future, ThreadPoolExecutor

@@ -21,7 +21,22 @@ from minicnn.layers.features import CategoryEncoding, Normalization
 from minicnn.layers.graph import Graph as _Graph
 from minicnn.layers.layer import Layer
 from minicnn.layers.local_response import LocalResponseNormalization
-from minicnn.layers.merging import Add, Average, Concatenate, Maximum, Minimum, Multiply, Subtract
+from minicnn.layers.merging import (
+    Add,
+    Average,
+    Concatenate,
+    Maximum,
+    Minimum,
+    Multiply,
+    Subtract,
+    add,
+    average,
+    concatenate,
+    maximum,
+    minimum,
+    multiply,
+    subtract,
+)
 from minicnn.layers.normalization import BatchNormalization, GroupNormalization, LayerNormalization
 from minicnn.layers.one_dimensional import (
     AveragePooling1D,
@@ -106,8 +121,17 @@ __all__ = [
     "Subtract",
     "UpSampling2D",
     "ZeroPadding2D",
+    "add",
+    "average",
+    "concatenate",
+    "maximum",
+    "minimum",
+    "multiply",
+    "subtract",
 ]
 
 # What plain data may name.
-_LAYERS = [value for name, value in globals().items() if name in __all__ and name not in ("Input", "Layer")]
+_LAYERS = [
+    value for name, value in globals().items() if name in __all__ and isinstance(value, type) and name != "Layer"
+]
 _CLASSES.update({layer.__name__: layer for layer in (_Graph, _Operation, *_LAYERS)})

@@ -94,6 +94,12 @@ def get_activation(given: ActivationArgument) -> Callable[[Any], Any]:
     """An activation by name (None is "linear"), or the function or layer given."""
     if given is None:
         return _linear
+    if isinstance(given, type):
+        message = (
+            f"An activation is a name, a function of a Value, or a layer. Received: the class {given.__name__}. Make a "
+            f"layer of it: {given.__name__}()."
+        )
+        raise TypeError(message)
     if callable(given):
         return given
     return look_up("An activation", ACTIVATIONS, given, "a function of a Value")

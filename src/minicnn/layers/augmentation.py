@@ -1,8 +1,7 @@
 """Images changed at random in training, and cut or resized: preprocessing as a part of the model.
 
 What is drawn depends on the seed, the layer's path in the model, the number of the training step and the place of the
-sample in the batch, as the masks of `Dropout` do: it is the same on every backend. No gradient goes through the layers
-that move pixels at random: they come first in a model.
+sample in the batch, as the masks of `Dropout` do: it is the same on every backend.
 """
 
 from __future__ import annotations

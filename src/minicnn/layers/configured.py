@@ -12,9 +12,10 @@ from typing import Any, Self
 
 import numpy as np
 
-from minicnn.initializers import INITIALIZER_CLASSES, Setting
+from minicnn.initializers import INITIALIZER_CLASSES
 from minicnn.layers.activations import ACTIVATIONS
 from minicnn.regularizers import CONSTRAINTS, REGULARIZERS
+from minicnn.setting import Setting
 
 Config = dict[str, Any]
 CustomObjects = Mapping[str, Any] | None

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from minicnn import html
 from minicnn.layers.configured import Configured
 from minicnn.layers.weight import Weight
 from minicnn.names import snake_case
@@ -93,6 +94,9 @@ class Inspectable(Configured):
                 f"{type(weights).__name__}. A model takes a dictionary by path."
             )
             raise TypeError(message)
+        if any(isinstance(array, np.ma.MaskedArray) for array in weights):
+            message = "Weights are arrays without a mask. Received: a masked array. Call filled(value)."
+            raise TypeError(message)
         arrays, own = [np.asarray(array) for array in weights], self.weights
         if [array.shape for array in arrays] != [weight.shape for weight in own]:
             message = (
@@ -134,6 +138,15 @@ class Inspectable(Configured):
             )
             raise AttributeError(message)
         return calls[0]
+
+    def _repr_html_(self) -> str:
+        try:
+            config = self.get_config()
+        except (AttributeError, TypeError):  # of a layer that cannot be saved
+            config = {}
+        rows = [(name, value) for name, value in config.items() if value is not None]
+        rows += [(f"weight {w.name}", w.shape) for w in self.weights]
+        return html.block(f"{type(self).__name__} {self.name!r}", html.table(("argument", "value"), rows))
 
     def __getstate__(self) -> dict[str, Any]:
         """For `copy.deepcopy` and pickle: calls belong to the models that were made of them."""

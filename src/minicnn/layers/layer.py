@@ -6,7 +6,7 @@ import inspect
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from minicnn.initializers import Initializer, get_initializer
 from minicnn.layers.configured import checked_bool
@@ -176,6 +176,14 @@ class Layer(Inspectable):
                 waiting += reversed(held.values())
         return list(found)
 
+    if not TYPE_CHECKING:  # which would take any name for an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            if name in _OF_EVERY_LAYER:
+                _check_constructed(self)
+            message = f"{type(self).__name__!r} object has no attribute {name!r}"
+            raise AttributeError(message)
+
     # For subclasses -----------------------------------------------------------------------------
 
     def build(self, input_shape: Any) -> None:
@@ -194,8 +202,8 @@ class Layer(Inspectable):
 
     def add_weight(
         self,
-        name: str,
-        shape: Sequence[int],
+        name: str | None = None,
+        shape: Sequence[int] = (),
         initializer: str | Initializer = "glorot_uniform",
         *,
         trainable: bool = True,
@@ -205,7 +213,7 @@ class Layer(Inspectable):
         """Declare a weight, in `build` or the constructor; assign the result to an attribute.
 
         Args:
-            name: Name within the layer.
+            name: Name within the layer; made from its number if None.
             shape: Shape.
             initializer: Initialiser or its name.
             trainable: False for statistics that the layer updates with `assign`.
@@ -218,6 +226,9 @@ class Layer(Inspectable):
                 "Move it there."
             )
             raise RuntimeError(message)
+        if name is None:
+            count = sum(isinstance(held, Weight) for held in vars(self).values())
+            name = f"weight_{count}" if count else "weight"
         for word in (word for weight, word in self.limited if weight == name):
             regularizer = regularizer or getattr(self, f"{word}_regularizer")
             constraint = constraint or getattr(self, f"{word}_constraint")
@@ -363,11 +374,15 @@ def _bound(held: Any, attribute: str, trace: Trace, path: str) -> Any:
     return held
 
 
+# What `Layer.__init__` sets.
+_OF_EVERY_LAYER = frozenset({"built", "_trainable", "_trace", "_path", "_origin"})
+
+
 def _check_constructed(layer: Layer) -> None:
     if "built" not in vars(layer):
         message = (
             "A layer calls super().__init__(name=name) in its constructor. "
-            f"Received: a {type(layer).__name__} that does not."
+            f"Received: a {type(layer).__name__} that does not. Make it the first line of __init__."
         )
         raise RuntimeError(message)
 

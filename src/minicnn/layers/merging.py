@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
@@ -176,3 +177,19 @@ class Concatenate(Layer):
             )
             raise ValueError(message)
         return ops.concat(*values, axis=axis)
+
+
+def _function(kind: type[Layer]) -> Callable[..., Any]:
+    """The layer as a function of its inputs, as in Keras."""
+
+    def merged(inputs: Any, **options: Any) -> Any:
+        return kind(**options)(inputs)
+
+    merged.__name__ = merged.__qualname__ = kind.__name__.lower()
+    merged.__doc__ = f"`{kind.__name__}(**options)(inputs)`, as in Keras: a tensor of a list of them."
+    return merged
+
+
+add, average, concatenate, maximum, minimum, multiply, subtract = map(
+    _function, (Add, Average, Concatenate, Maximum, Minimum, Multiply, Subtract)
+)

@@ -14,7 +14,7 @@ from minicnn.layers.cell import Cell
 from minicnn.program.graph import Value
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Weight:
     """Declaration of an array that a layer owns; all models made of the layer share its numbers.
 
@@ -35,6 +35,9 @@ class Weight:
     regularizer: Callable[[Value], Value] | None = None
     constraint: Callable[[Value], Value] | None = None
     cell: Cell = field(default_factory=Cell)
+
+    def __repr__(self) -> str:
+        return f"<Weight {self.name!r}: {self.shape}{'' if self.trainable else ', not trainable'}>"
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """A copy of the numbers.

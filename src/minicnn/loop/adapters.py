@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
@@ -220,7 +221,26 @@ class Standardizer:
     def x(self, data: Any) -> list[Array]:
         """Input arrays: uint8 stays, everything else becomes the model's floating-point type."""
         arrays = checked_inputs(data, self.inputs)
+        for array in arrays if self.losses else ():
+            if not self._finite(array):
+                warnings.warn(
+                    "Inputs are finite numbers, or what depends on them is NaN: the loss, then all weights. Received: "
+                    f"NaN or infinity in inputs of shape {tuple(array.shape)}. Leave out such samples, or replace the "
+                    "numbers, as by np.nan_to_num(x).",
+                    stacklevel=2,
+                )
         return [on_backend(a, self.backend, None if dtype_name(a) == "uint8" else self.dtype) for a in arrays]
+
+    def _finite(self, array: Any) -> bool:
+        """Whether all elements are finite; those of a loader that are on a device are not waited for."""
+        own = self.backend.owns(array)
+        if "float" not in dtype_name(array) or (self.parts and own and not isinstance(array, np.ndarray)):
+            return True
+        if own and not isinstance(array, np.ndarray):
+            return all(map(math.isfinite, extremes(array, self.backend)))
+        there = host(array, str(self.backend))
+        with np.errstate(all="ignore"):  # the sum of squares is one pass, but may be too large
+            return bool(np.isfinite(np.vdot(there, there)) or np.isfinite(there).all())
 
     def y(self, data: Any, samples: int) -> list[Array]:
         """Label arrays: int32 class numbers for sparse losses, floating point for the others."""
@@ -236,10 +256,17 @@ class Standardizer:
             if loss.integer_labels:
                 result.append(self._class_numbers(array, shape))
                 continue
+            sound = self._finite(array)
             array = on_backend(array, self.backend, self.dtype)
             if shape[-1:] == (1,) and array.ndim == len(shape):  # as Keras: one target for a single output
                 array = self.backend.xp.reshape(array, (*array.shape, 1))
-            loss.check_targets(array, self.backend)
+            loss.check_targets(array, self.backend)  # which says more, where it knows a domain
+            if not sound:
+                message = (
+                    f"Targets are finite numbers. Received: NaN or infinity in targets of shape {tuple(array.shape)}. "
+                    "Leave out such samples."
+                )
+                raise ValueError(message)
             for metric in metrics:
                 metric.check_targets(array, self.backend)
             result.append(array)

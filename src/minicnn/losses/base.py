@@ -7,6 +7,7 @@ from collections.abc import Callable
 from minicnn.backends.base import Array, Backend
 from minicnn.names import snake_case
 from minicnn.program.graph import Value
+from minicnn.setting import Setting
 
 # Probabilities are kept this far from 0 and 1 before their logarithm is taken, as in Keras.
 EPSILON = 1e-7
@@ -15,7 +16,7 @@ EPSILON = 1e-7
 _SUM_TOLERANCE = 1e-2
 
 
-class Loss:
+class Loss(Setting):
     """Base class: a subclass emits the loss of each sample; the Model takes the mean over the batch."""
 
     # Whether labels are class numbers (int32) rather than floating-point targets.

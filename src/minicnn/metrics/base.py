@@ -11,11 +11,12 @@ import numpy as np
 from minicnn import ops
 from minicnn.backends.base import Array, Backend
 from minicnn.program.graph import Value
+from minicnn.setting import Setting
 
 HostArray = np.ndarray[Any, Any]
 
 
-class Metric:
+class Metric(Setting):
     """Base class: `totals` emits what one batch adds, `result` turns the sums into a number.
 
     Args:
@@ -53,6 +54,12 @@ class Mean(Metric):
     def totals(self, y_true: Value, y_pred: Value, weight: Value) -> dict[str, Value]:
         """See `Metric.totals`."""
         each = self.each(y_true, y_pred)
+        if not isinstance(each, Value):
+            message = (
+                f"A metric composes a Value of primitives. Received: {each!r:.80} from {self.name!r}. Return what they "
+                "give: a number for each prediction."
+            )
+            raise TypeError(message)
         if each.ndim > 1:  # several predictions a sample
             each = ops.mean(each, axes=tuple(range(1, each.ndim)))
         return {"total": ops.sum(each * weight), "count": ops.sum(weight)}

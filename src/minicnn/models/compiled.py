@@ -27,6 +27,7 @@ from minicnn.loop.tracing import PRECISIONS
 from minicnn.models.network import Network, check_counts
 from minicnn.optimizers import Optimizer, get_optimizer
 from minicnn.program.graph import Value
+from minicnn.trace import StepTrace, traced
 
 if TYPE_CHECKING:
     from minicnn.models.model import Model
@@ -148,6 +149,36 @@ class CompiledNetwork(Network):
             self._prepare(x, y)
             feed, arrays = self._standardizer(objective).batch(x, y, sample_weight)
             return _as_asked(self._logs(self._engine.evaluate_many(feed, arrays, {}, None, 1)), return_dict)
+
+    def trace(self, x: Any, y: Any = None, sample_weight: Any = None, *, kernels: bool = False) -> StepTrace:
+        """Every value of one step on one batch, by name: what the next training step would compute. Nothing changes.
+
+        All values are kept on the host, so the batch is better a small one. It is not cut into shards.
+
+        Args:
+            x: Inputs of one batch, shape (N, ...).
+            y: Labels; without them it is a prediction.
+            sample_weight: Weight of each sample.
+            kernels: The backend's kernels compute it, with every result among those to be stored; otherwise the
+                references do, node by node on the backend's arrays, also where the backend would merge nodes. On
+                backends without kernels it is the same.
+
+        Raises:
+            RuntimeError: If there are labels and the model is not compiled.
+        """
+        x, y = self._ordered(x, y)
+        self._prepare(x, y)
+        objective, given = None, {}
+        if y is not None:
+            objective, optimizer = self._compiled()
+            self._check_trainable()
+            given["learning_rate"] = np.asarray(optimizer.rate(self._engine.steps_taken))
+        feed, arrays = self._standardizer(objective).batch(x, y, sample_weight)
+        program, _ = self._traced("predict" if y is None else "train", feed)
+        given |= {name: self._engine.get(name) for name in self._engine.names()}
+        given |= {name: self.backend.to_numpy(array) for name, array in arrays.items()}
+        inputs = {v.name: given.get(v.name, np.zeros(v.shape)) for v in program.inputs}
+        return traced(program, self.backend, inputs, kernels=kernels)
 
     def _evaluate(self, source: Source, callbacks: Callbacks) -> dict[str, Any]:
         callbacks("on_test_begin")

@@ -24,7 +24,7 @@ from minicnn.loop.objective import Objective
 from minicnn.loop.tracing import PRECISIONS, Feed, StepKind, trace_step
 from minicnn.optimizers import Optimizer
 from minicnn.program.graph import Program, Spec
-from minicnn.summary import Explanation, summary
+from minicnn.summary import Explanation, page, summary
 
 
 class Network(Graph):
@@ -222,6 +222,10 @@ class Network(Graph):
     def _program_of(self, kind: StepKind, feed: Feed, shard: Shard | None = None) -> tuple[Program, dict[str, Weight]]:
         if shard is None and self.distribution is not None and kind != "predict":
             feed, shard = self.distribution.part(feed)
+        return self._traced(kind, feed, shard)
+
+    def _traced(self, kind: StepKind, feed: Feed, shard: Shard | None = None) -> tuple[Program, dict[str, Weight]]:
+        """The Program of a shard; without one that of a batch which nobody shares."""
         return trace_step(
             kind, self, feed, paths=self._paths, seed=self.seed, precision=PRECISIONS[self.precision],
             objective=None if kind == "predict" else self._compiled()[0], optimizer=self.optimizer, shard=shard,
@@ -249,17 +253,25 @@ class Network(Graph):
         """Which kernel of the backend runs each node, or why its reference does."""
         return Explanation(self.backend.explain(self.program(kind, batch_size=batch_size)))
 
-    def summary(self, print_fn: Callable[[str], Any] | None = print, *, batch_size: int = 1) -> str:
+    def summary(self, print_fn: Callable[[str], Any] | None = print, *, batch_size: int = 1) -> str | None:
         """Table of the layers: output shape, weights, FLOPs of the forward pass for a batch.
 
         Args:
-            print_fn: Takes the text; None only returns it.
+            print_fn: Takes the text; if None it is returned.
             batch_size: Samples that the FLOPs are for.
         """
         text = summary(self, batch_size)
-        if print_fn is not None:
-            print_fn(text)
-        return text
+        if print_fn is None:
+            return text
+        print_fn(text)  # and nothing is returned, which a notebook would show once more
+        return None
+
+    def _repr_html_(self) -> str:
+        return page(self)
+
+    def __repr__(self) -> str:
+        known = f"{len(self.layers)} layers, {self.count_params():,} weights" if self.built else "not built yet"
+        return f"<{type(self).__name__} {self.name!r}: {known}>"
 
     @property
     def output_names(self) -> list[str]:

@@ -51,7 +51,7 @@ from minicnn.ops.fused import Body, Step, fused
 from minicnn.ops.groups import Group
 from minicnn.ops.linalg import matmul
 from minicnn.ops.losses import softmax_cross_entropy, softmax_cross_entropy_gradient
-from minicnn.ops.manipulation import concat, getitem, one_hot, pad, permute, repeat, slice_, take
+from minicnn.ops.manipulation import concat, getitem, one_hot, pad, permute, repeat, slice_, take, take_gradient
 from minicnn.ops.normalization import normalize, normalize_gradient
 from minicnn.ops.pooling import average_pool2d, average_pool2d_gradient, max_pool2d, max_pool2d_gradient
 from minicnn.ops.primitive import REGISTRY, Cost, Primitive, primitive
@@ -72,10 +72,12 @@ __all__ = [
     "momentum_update", "multiply", "negative", "normalize", "normalize_gradient", "one_hot", "pad", "permute", "power",
     "primitive", "random_uniform", "reduce_scatter", "relu", "relu6", "relu_gradient", "repeat", "reshape",
     "rmsprop_update", "sgd_update", "sigmoid", "sign", "silu", "slice_", "softmax", "softmax_cross_entropy",
-    "softmax_cross_entropy_gradient", "sqrt", "square", "subtract", "sum", "sum_to_shape", "take", "tanh", "where",
+    "softmax_cross_entropy_gradient", "sqrt", "square", "subtract", "sum", "sum_to_shape", "take", "take_gradient",
+    "tanh", "where",
 ]  # fmt: skip
 
 _OPERATORS |= {
     "add": add, "subtract": subtract, "multiply": multiply, "divide": divide, "power": power, "negative": negative,
-    "matmul": matmul, "getitem": getitem,
+    "matmul": matmul, "getitem": getitem, "greater": greater, "greater_equal": greater_equal, "less": less,
+    "less_equal": less_equal,
 }  # fmt: skip

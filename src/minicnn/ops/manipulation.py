@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from minicnn.ops.arrays import arange, copy_of, extend
+from minicnn.ops.arrays import arange, copy_of, extend, zeros
 from minicnn.ops.checks import normalize_axis, same_dtype
 from minicnn.ops.primitive import Array, Cost, Namespace, primitive
 from minicnn.ops.reduction import sum
@@ -188,6 +188,60 @@ def _(x: Spec, index: Spec) -> Spec:
 def _(node: Node) -> Cost:
     index, y = node.inputs[1], node.outputs[0]
     return Cost(0, index.nbytes + 2 * y.nbytes)  # only the rows taken are read
+
+
+@take.gradient
+def _(node: Node, dy: Value) -> list[Value | None]:
+    x, index = node.inputs
+    return [take_gradient(dy, index, rows=x.shape[0]), None]
+
+
+@primitive
+def take_gradient(dy: Array, index: Array, *, rows: int, xp: Namespace) -> Array:
+    """Gradient of `take`: row i is the sum of the rows of dy whose index is i.
+
+    Rows are sorted by their index, in their order where it is equal, and those of one index are summed by a segmented
+    scan (W. D. Hillis, G. L. Steele, Data parallel algorithms, doi:10.1145/7902.7903): in log2(n) steps, in an order
+    that depends on the index alone.
+    """
+    n = index.shape[0]
+    if n == 0:
+        return zeros((rows, *dy.shape[1:]), dy, xp)
+    order = xp.argsort(index, stable=True)
+    at = xp.take(index, order, axis=0)
+    y = xp.take(dy, order, axis=0)
+    ones = (1,) * (dy.ndim - 1)
+    zero = zeros((1,) * dy.ndim, dy, xp)
+    distance = 1
+    while distance < n:
+        same = xp.reshape(at[distance:] == at[:-distance], (n - distance, *ones))
+        y = xp.concat([y[:distance, ...], y[distance:, ...] + xp.where(same, y[:-distance, ...], zero)], axis=0)
+        distance *= 2
+    every = arange(rows, index, xp)
+    last = xp.searchsorted(at, every, side="right") - 1  # where the sum of the row is, if it has one
+    last = xp.where(last < 0, zeros((1,), last, xp), last)
+    there = xp.reshape(xp.take(at, last, axis=0) == every, (rows, *ones))
+    return xp.where(there, xp.take(y, last, axis=0), zero)
+
+
+@take_gradient.shape
+def _(dy: Spec, index: Spec, *, rows: int) -> Spec:
+    if index.ndim != 1 or index.dtype != "int32" or dy.shape[:1] != index.shape:
+        message = f"take_gradient takes a row for each entry of an int32 index. Received: {dy} and {index}."
+        raise ValueError(message)
+    return Spec((rows, *dy.shape[1:]), dy.dtype)
+
+
+@take_gradient.gradient
+def _(node: Node, dx: Value) -> list[Value | None]:
+    return [take(dx, node.inputs[1]), None]
+
+
+@take_gradient.cost
+def _(node: Node) -> Cost:
+    dy, index = node.inputs
+    x = node.outputs[0]
+    return Cost(dy.size, dy.nbytes + index.nbytes + x.nbytes, 2 * dy.nbytes)
 
 
 @primitive

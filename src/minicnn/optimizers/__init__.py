@@ -17,7 +17,9 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {"sgd": SGD, "adam": Adam, "adamw": Ada
 
 
 def get_optimizer(given: str | Optimizer) -> Optimizer:
-    """An optimizer by name with its defaults, or the one given."""
+    """An optimizer by name or class with its defaults, or the one given."""
     if isinstance(given, Optimizer):
         return given
+    if isinstance(given, type) and issubclass(given, Optimizer):
+        return given()
     return look_up("An optimizer", OPTIMIZERS, given, "an Optimizer")()  # type: ignore[call-arg]  # each has defaults

@@ -9,9 +9,10 @@ from numbers import Real
 from minicnn import ops
 from minicnn.program.graph import Program, Value
 from minicnn.schedules import Schedule, is_rate
+from minicnn.setting import Setting
 
 
-class Optimizer:
+class Optimizer(Setting):
     """Base class: clipping, decay and the learning rate; a subclass emits the update of one parameter.
 
     Args:

@@ -13,7 +13,7 @@ import numpy as np
 from minicnn.program.drawing import dot, mermaid
 from minicnn.program.memory import MemoryPlan, plan
 from minicnn.program.operators import Operators
-from minicnn.program.printing import table
+from minicnn.program.printing import page, table
 
 if TYPE_CHECKING:
     from minicnn.ops.primitive import Cost, Primitive
@@ -371,6 +371,9 @@ class Program:
 
     def __str__(self) -> str:
         return table(self)
+
+    def _repr_html_(self) -> str:
+        return page(self)
 
     def __repr__(self) -> str:
         return f"<Program {self.name!r}: {len(self.inputs)} inputs, {len(self.nodes)} nodes>"

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TYPE_CHECKING
+
+from minicnn import html
 
 if TYPE_CHECKING:
     from minicnn.program.graph import Program, Value
@@ -62,6 +65,26 @@ class MemoryPlan:
         )
         rows.append(f"{'peak':<22}{self.peak_bytes / 1e6:>12.3f} MB")
         return "\n".join(rows)
+
+    __repr__ = __str__
+
+    def strip(self) -> html.Drawing:
+        """Bytes that live while each node runs, by kind: a drawing."""
+        nodes = max((b.last for b in self.buffers), default=0) + 1
+        change = {kind: [0] * (nodes + 1) for kind in (*TEMPORARY.values(), "workspace")}
+        for b in self.buffers:
+            kind = TEMPORARY.get(b.kind, "workspace")
+            change[kind][b.first] += b.nbytes
+            change[kind][b.last + 1] -= b.nbytes
+        live = {kind: list(accumulate(changes)) for kind, changes in change.items() if any(changes)}
+        moments = [{kind: amounts[i] for kind, amounts in live.items()} for i in range(nodes)]
+        return html.strip("memory while each node runs", moments, "bytes")
+
+    def _repr_html_(self) -> str:
+        rows = [(kind, f"{n / 1e6:.3f} MB") for kind, n in self.by_kind.items() if n]
+        rows += [("arena", f"{self.arena_bytes / 1e6:.3f} MB"), ("peak", f"{self.peak_bytes / 1e6:.3f} MB")]
+        title = "Memory plan: bytes by kind when most live, and from node to node"
+        return html.block(title, html.table(("kind", "memory"), rows), self.strip()._repr_html_())
 
 
 def plan(program: Program, *, in_place: bool = True) -> MemoryPlan:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from numbers import Number
 from typing import Any
 
 # What they emit, by the names of the primitives: `minicnn.ops` enters them.
@@ -10,7 +11,7 @@ OPERATORS: dict[str, Callable[..., Any]] = {}
 
 
 class Operators:
-    """Arithmetic and static indexing by primitives."""
+    """Arithmetic, comparisons and static indexing by primitives."""
 
     __slots__ = ()
     __array_ufunc__ = None  # numpy_array * value asks value.__rmul__ instead of looping over elements
@@ -48,5 +49,35 @@ class Operators:
     def __matmul__(self, other: Any) -> Any:
         return OPERATORS["matmul"](self, other)
 
+    def __lt__(self, other: Any) -> Any:
+        return OPERATORS["less"](self, other)
+
+    def __le__(self, other: Any) -> Any:
+        return OPERATORS["less_equal"](self, other)
+
+    def __gt__(self, other: Any) -> Any:
+        return OPERATORS["greater"](self, other)
+
+    def __ge__(self, other: Any) -> Any:
+        return OPERATORS["greater_equal"](self, other)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Number):
+            message = (
+                f"== asks whether two names stand for the same array of a Program. Received: {self!r} and {other!r}. "
+                "Use ops.equal to compare elements."
+            )
+            raise TypeError(message)
+        return self is other
+
+    __hash__ = object.__hash__
+
     def __getitem__(self, key: Any) -> Any:
         return OPERATORS["getitem"](self, key)
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        message = (
+            f"NumPy computes on elements, which are not known while a Program is traced. Received: {self!r}. Use the "
+            "function of that name in minicnn.ops."
+        )
+        raise TypeError(message)

@@ -4,26 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from minicnn import html
+
 if TYPE_CHECKING:
     from minicnn.program.graph import Node, Program, Value
 
 
 def table(program: Program) -> str:
     """One line for each node: result, operation with its inputs, shape, dtype, FLOPs, bytes, phase and scope."""
-    rows = [("result", "operation", "shape", "FLOPs", "bytes", "phase", "scope")]
-    for node in program.nodes:
-        cost = node.cost
-        rows.append(
-            (
-                ", ".join(v.name for v in node.outputs),
-                operation(node),
-                ", ".join(str(v.spec) for v in node.outputs),
-                engineering(cost.flops),
-                engineering(cost.bytes),
-                node.phase,
-                node.scope,
-            )
-        )
+    rows = [_HEADER, *(_row(node) for node in program.nodes)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     right = {3, 4}
     lines = [f"Program {program.name!r}"]
@@ -33,11 +22,38 @@ def table(program: Program) -> str:
         lines.append("  ".join(cells).rstrip())
     lines += [f"  output {name} = {value.name}" for name, value in program.outputs.items()]
     lines += [f"  update {name} <- {value.name}" for name, value in program.updates.items()]
+    return "\n".join([*lines, counts(program)])
+
+
+_HEADER = ("result", "operation", "shape", "FLOPs", "bytes", "phase", "scope")
+
+
+def _row(node: Node) -> tuple[str, ...]:
+    cost = node.cost
+    return (
+        ", ".join(v.name for v in node.outputs), operation(node), ", ".join(str(v.spec) for v in node.outputs),
+        engineering(cost.flops), engineering(cost.bytes), node.phase, node.scope,
+    )  # fmt: skip
+
+
+def counts(program: Program) -> str:
+    """How many nodes and operations a Program has, and the bytes that it moves."""
     sent = f", {engineering(program.bytes_sent)}B sent" if program.bytes_sent else ""
-    lines.append(
-        f"{len(program.nodes)} nodes, {engineering(program.flops)}FLOP, {engineering(program.bytes_moved)}B moved{sent}"
+    flops, moved = engineering(program.flops), engineering(program.bytes_moved)
+    return f"{len(program.nodes)} nodes, {flops}FLOP, {moved}B moved{sent}"
+
+
+def page(program: Program) -> str:
+    """HTML: counts, memory from node to node, and the tables of inputs and nodes to unfold."""
+    inputs: list[tuple[Any, ...]] = [(v.name, v.kind, v.spec) for v in program.inputs]
+    results = [(f"{what} {name}", v.name, v.spec) for what, given in (("output", program.outputs),
+               ("update", program.updates)) for name, v in given.items()]  # fmt: skip
+    return html.block(
+        f"Program {program.name!r}: {counts(program)}",
+        program.memory().strip()._repr_html_(),
+        html.folded("inputs and results", html.table(("name", "kind", "shape"), inputs + results)),
+        html.folded("nodes", html.table(_HEADER, [_row(node) for node in program.nodes])),
     )
-    return "\n".join(lines)
 
 
 def operation(node: Node) -> str:

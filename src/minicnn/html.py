@@ -1,0 +1,179 @@
+"""What a notebook shows: tables, curves and strips as HTML and SVG, in the colours of a light or a dark page.
+
+Letters and lines have the colour of the text around them; areas have middle tones that can be seen on both. Everything
+that comes from outside is escaped, and nothing is run.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from minicnn.files import write_file
+
+# M. Okabe, K. Ito, Color Universal Design, 2008: colours that people with any colour vision can tell apart.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+
+# A file has no text around it: it follows the reader's setting.
+_ALONE = (
+    "<style>svg{color:#1c1d21;background:#fdfdfe}"
+    "@media(prefers-color-scheme:dark){svg{color:#e6e7ea;background:#15171b}}</style>"
+)
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure as SVG, which a notebook shows.
+
+    Attributes:
+        title: What it shows.
+        width: Width in pixels.
+        height: Height in pixels.
+        body: The elements.
+    """
+
+    title: str
+    width: int
+    height: int
+    body: str
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write an SVG file.
+
+        Raises:
+            ValueError: If the path has another ending.
+            OSError: If it cannot be written.
+        """
+        if not os.fspath(path).endswith(".svg"):
+            message = f"A drawing is written as SVG. Received: {os.fspath(path)!r}. Name a file that ends in .svg."
+            raise ValueError(message)
+        write_file(path, self._svg(_ALONE).encode())
+
+    def _svg(self, style: str = "") -> str:
+        size = f'viewBox="0 0 {self.width} {self.height}" width="{self.width}" height="{self.height}"'
+        font = 'font-family="sans-serif" font-size="11" fill="currentColor" role="img"'
+        title = f"<title>{escape(self.title)}</title>"
+        return f'<svg xmlns="http://www.w3.org/2000/svg" {size} {font}>{title}{style}{self.body}</svg>'
+
+    def _repr_html_(self) -> str:
+        return self._svg()
+
+    def __repr__(self) -> str:
+        return f"<Drawing of {self.title}, {self.width} x {self.height}: save('figure.svg') writes it>"
+
+
+def escape(text: Any) -> str:
+    """Text as it stands between tags and within quotes."""
+    return html.escape(str(text))
+
+
+def block(title: str, *parts: str) -> str:
+    """A title and parts that are HTML already."""
+    return f"<div><b>{escape(title)}</b>{''.join(parts)}</div>"
+
+
+def table(header: Sequence[Any], rows: Sequence[Sequence[Any]], most: int = 500) -> str:
+    """A table; numbers, and columns of them, are on the right.
+
+    Args:
+        header: Titles of the columns.
+        rows: Cells; text is escaped.
+        most: Rows that are shown.
+    """
+    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows[:most])
+    rest = f"<tr><td colspan={len(header)}>and {len(rows) - most} more</td></tr>" if len(rows) > most else ""
+    titles = "".join(f"<th>{escape(title)}</th>" for title in header)
+    return f"<table><thead><tr>{titles}</tr></thead><tbody>{body}{rest}</tbody></table>"
+
+
+def paragraph(text: str) -> str:
+    """A line of text below a table."""
+    return f"<p>{escape(text)}</p>"
+
+
+def folded(title: str, inside: str) -> str:
+    """Something that is seen when one clicks at its title."""
+    return f"<details><summary>{escape(title)}</summary>{inside}</details>"
+
+
+def _cell(value: Any) -> str:
+    text = escape(value)
+    side = "right" if text[:1].isdigit() or text[:1] == "-" else "left"
+    return f'<td style="text-align:{side}">{text}</td>'
+
+
+def curves(title: str, x: Sequence[float], panels: Mapping[str, Mapping[str, Sequence[Any]]]) -> Drawing:
+    """Lines over x, a panel for each group of them.
+
+    Args:
+        title: What they show.
+        x: Places of the points.
+        panels: By title, lines by name; what is no finite number is left out.
+    """
+    width, height = 300, 170
+    parts = [
+        f'<g transform="translate({width * i + 8} 8)">{_panel(name, x, lines, width - 24, height - 24)}</g>'
+        for i, (name, lines) in enumerate(panels.items())
+    ]
+    return Drawing(title, max(width * len(panels), 60), height, "".join(parts))
+
+
+def _panel(title: str, x: Sequence[float], lines: Mapping[str, Sequence[Any]], width: int, height: int) -> str:
+    points = {n: [(at, float(v)) for at, v in zip(x, ys, strict=False) if math.isfinite(v)] for n, ys in lines.items()}
+    known = [p for line in points.values() for p in line] or [(0.0, 0.0)]
+    (left, right), (low, high) = ((min(side), max(side)) for side in zip(*known, strict=True))
+    down, across = (high - low) or 1.0, (right - left) or 1.0
+    top, inner, start = 28, height - 44, 44
+
+    def place(at: float, value: float) -> str:
+        return f"{start + (at - left) / across * (width - start - 6):.1f},{top + (high - value) / down * inner:.1f}"
+
+    drawn = [f'<path d="M{start} {top}v{inner}h{width - start}" fill="none" stroke="currentColor" opacity="0.4"/>']
+    drawn.append(f'<text x="0" y="10" font-weight="bold">{escape(title)}</text>')
+    for y, value in ((top + 4, high), (top + inner, low)):
+        drawn.append(f'<text x="{start - 4}" y="{y}" text-anchor="end">{value:.3g}</text>')
+    for x_pixel, value in ((start, left), (width - 6, right)):
+        drawn.append(f'<text x="{x_pixel}" y="{height - 2}" text-anchor="middle">{value:g}</text>')
+    key = start
+    for (name, line), colour in zip(points.items(), COLOURS * (len(points) // len(COLOURS) + 1), strict=False):
+        where = " ".join(place(*p) for p in line)
+        drawn.append(f'<polyline points="{where}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
+        if len(line) == 1:
+            x_only, y_only = where.split(",")
+            drawn.append(f'<circle cx="{x_only}" cy="{y_only}" r="3" fill="{colour}"/>')
+        drawn.append(_key(key, 23, name, colour))
+        key += 24 + 6 * len(name)
+    return "".join(drawn)
+
+
+def _key(x: int, y: int, name: str, colour: str) -> str:
+    return f'<text x="{x}" y="{y}"><tspan fill="{colour}">\N{BLACK SQUARE}</tspan> {escape(name)}</text>'
+
+
+def strip(title: str, amounts: Sequence[Mapping[str, int]], unit: str, width: int = 600, height: int = 70) -> Drawing:
+    """Stacked amounts by kind over a row of moments.
+
+    Args:
+        title: What it shows.
+        amounts: For each moment the amounts by kind, of which all have the same kinds.
+        unit: What is counted.
+        width: Width in pixels.
+        height: Height in pixels.
+    """
+    most = max((sum(a.values()) for a in amounts), default=0) or 1
+    step = width / max(len(amounts), 1)
+    drawn, key = [], 0
+    below = [0.0] * len(amounts)
+    for kind, colour in zip(amounts[0] if amounts else (), COLOURS, strict=False):
+        above = [b + a[kind] * height / most for a, b in zip(amounts, below, strict=True)]
+        upper = "".join(f"V{16 + height - y:.1f}H{(i + 1) * step:.1f}" for i, y in enumerate(above))
+        lower = "".join(f"V{16 + height - y:.1f}H{i * step:.1f}" for i, y in reversed(list(enumerate(below))))
+        drawn.append(f'<path d="M0 {16 + height}{upper}{lower}Z" fill="{colour}"/>')
+        drawn.append(_key(key, 11, kind, colour))
+        key, below = key + 24 + 6 * len(kind), above
+    drawn.append(f'<text x="{width}" y="11" text-anchor="end">at most {most:,} {escape(unit)}</text>')
+    return Drawing(title, width, height + 20, "".join(drawn))

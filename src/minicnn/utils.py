@@ -1,0 +1,129 @@
+"""What scripts need besides models and data: one-hot labels, and a drawing of a model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from minicnn.html import Drawing, escape
+from minicnn.program.graph import Node, Program
+from minicnn.program.printing import engineering
+
+if TYPE_CHECKING:
+    from minicnn.models.network import Network
+
+__all__ = ["plot_model", "to_categorical"]
+
+WIDTH, HEIGHT, GAP = 190, 46, 24  # pixels of a box, and between two
+
+
+def to_categorical(x: Any, num_classes: int | None = None) -> np.ndarray[Any, Any]:
+    """Class numbers as one-hot rows.
+
+    Args:
+        x: Class numbers, shape (...,) or (..., 1).
+        num_classes: Number of classes; the largest class number and one if None.
+
+    Returns:
+        float32 (..., num_classes).
+
+    Raises:
+        ValueError: If they are no integers from 0 to num_classes - 1.
+
+    Example:
+        >>> to_categorical([0, 2])
+        array([[1., 0., 0.],
+               [0., 0., 1.]], dtype=float32)
+    """
+    labels = np.asarray(x)
+    labels = labels[..., 0] if labels.ndim > 1 and labels.shape[-1] == 1 else labels
+    whole = labels.size > 0 and (labels.dtype.kind in "iub" or bool(np.all(labels == np.round(labels))))
+    classes = num_classes if num_classes is not None else int(labels.max()) + 1 if whole else 1
+    if not whole or labels.min() < 0 or labels.max() >= classes:
+        message = (
+            f"to_categorical takes class numbers from 0 to {max(classes, 1) - 1}. Received: {labels.dtype} "
+            f"{f'from {labels.min()} to {labels.max()}' if labels.size else 'none'}. Relabel them, or give num_classes."
+        )
+        raise ValueError(message)
+    rows: np.ndarray[Any, Any] = np.eye(classes, dtype=np.float32)[labels.astype(np.int64)]
+    return rows
+
+
+def plot_model(model: Network, to_file: str | os.PathLike[str] | None = None, show_shapes: bool = True) -> Drawing:
+    """A model as boxes, one for each layer that computes something, with arrows between them.
+
+    Args:
+        model: The model, built.
+        to_file: File to write, which ends in ".svg"; None for none.
+        show_shapes: Whether boxes name shapes and FLOPs for one sample.
+
+    Returns:
+        The drawing, which a notebook shows.
+    """
+    drawing = _drawing(model.program("predict", batch_size=1), f"the model {model.name!r}", show_shapes)
+    if to_file is not None:
+        drawing.save(to_file)
+    return drawing
+
+
+def _drawing(program: Program, title: str, show_shapes: bool) -> Drawing:
+    """Nodes of one layer as one box, each below those that it reads."""
+    read = {id(v) for node in program.nodes for v in node.inputs}
+    given = [v for v in program.inputs if v.kind == "input" and id(v) in read]
+    owner, lines = {id(v): v.name for v in given}, {v.name: [v.name, str(v.spec)] for v in given}
+    edges: dict[tuple[str, str], None] = {}
+    flops: dict[str, int] = {}
+    for node in program.nodes:
+        name = _box_of(node, [owner[id(v)] for v in node.inputs if id(v) in owner], list(lines))
+        edges |= {(owner[id(v)], name): None for v in node.inputs if owner.get(id(v), name) != name}
+        owner |= {id(v): name for v in node.outputs}
+        flops[name] = flops.get(name, 0) + node.cost.flops
+        lines[name] = [name, f"{node.outputs[0].spec}  {engineering(flops[name])}FLOP"]
+    row: dict[str, int] = {}
+    for name in lines:  # in the Program's order, so that what is read has its row already
+        row[name] = 1 + max((row.get(a, -1) for a, b in edges if b == name), default=-1)
+    rows: dict[int, list[str]] = {}
+    for name, at in row.items():
+        rows.setdefault(at, []).append(name)
+    width = max(map(len, rows.values())) * (WIDTH + GAP) + GAP
+    place = {
+        name: ((width - len(names) * (WIDTH + GAP) + GAP) // 2 + i * (WIDTH + GAP), GAP + at * (HEIGHT + GAP))
+        for at, names in rows.items()
+        for i, name in enumerate(names)
+    }
+    parts = [_arrow(place[a], place[b], GAP * (row[b] - row[a] > 1)) for a, b in edges]
+    parts += [_box(*place[name], lines[name][: 1 + show_shapes]) for name in lines]
+    head = '<marker id="to" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8" orient="auto">'
+    arrow_head = f'<defs>{head}<path d="M0 0L8 4L0 8z" fill="currentColor"/></marker></defs>'
+    return Drawing(title, width, GAP + len(rows) * (HEIGHT + GAP), arrow_head + "".join(parts))
+
+
+def _box_of(node: Node, read: Sequence[str], boxes: Sequence[str]) -> str:
+    """The box of a node: that of its layer, unless it reads boxes after that one, so that no arrow goes back."""
+    name = node.scope.split("/")[0] or node.op.name
+    newest = max((boxes.index(box) for box in read), default=-1)
+    if name not in boxes or newest <= boxes.index(name):
+        return name
+    again = f"{name}, call "
+    if node.op.name == "relu" or boxes[newest].startswith(again):  # which a pass has put behind the pooling
+        return boxes[newest]
+    return f"{again}{2 + sum(box.startswith(again) for box in boxes)}"
+
+
+def _box(x: int, y: int, lines: list[str]) -> str:
+    outline = f'<rect x="{x}" y="{y}" width="{WIDTH}" height="{HEIGHT}" rx="5" fill="none" stroke="currentColor"/>'
+    where = f'x="{x + WIDTH // 2}" text-anchor="middle"'
+    bold = f'<text {where} y="{y + (20 if len(lines) > 1 else 28)}" font-weight="bold">{escape(lines[0])}</text>'
+    return outline + bold + "".join(f'<text {where} y="{y + 36}">{escape(line)}</text>' for line in lines[1:])
+
+
+def _arrow(start: tuple[int, int], end: tuple[int, int], aside: int) -> str:
+    """From the lower edge of a box to the upper edge of another, past the boxes in between."""
+    x, y = start[0] + WIDTH // 2, start[1] + HEIGHT
+    u, v = end[0] + WIDTH // 2, end[1]
+    out = (WIDTH // 2 + aside) if aside else 0
+    path = f"M{x} {y}C{x + out} {y + GAP},{u + out} {v - GAP},{u} {v}"
+    return f'<path d="{path}" fill="none" stroke="currentColor" opacity="0.7" marker-end="url(#to)"/>'
