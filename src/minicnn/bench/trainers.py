@@ -364,6 +364,6 @@ class JaxPeer(Trainer):
         return self.peer.train_whole(steps)
 
 
-def first_weights(settings: Settings, samples: job.Samples, work: Work) -> Weights:
+def first_weights(settings: Settings, samples: job.Samples, work: Work = USUAL) -> Weights:
     """The weights that every candidate starts from."""
     return job.make_model(settings, samples, get_backend("numpy"), **work.network).get_weights()
