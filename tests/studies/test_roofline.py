@@ -361,6 +361,13 @@ def run_with(results: dict[str, Any], *, gpu: bool = False) -> Run:
     return Run(setting, results, {"cores": 2, "devices": {"cupy cuda:0": "NVIDIA H200"} if gpu else {}})
 
 
+def test_squeezenet_takes_its_epoch_in_batches_of_64_as_published() -> None:
+    given = {m.name: m.given for m in roofline.measurements(Setting(roofline.Sizes(), ("numpy",), {}, ("synthetic",)))}
+    assert [given[f"training-{name}"]["epoch_batch"] for name in counting.NETWORKS] == [128, 128, 128, 64]
+    assert given["training-resnet18"]["batches"] == (32, 64, 128, 256)
+    assert (given["diverging"]["candidate"], given["diverging"]["batches"]) == ("numpy", (64, 128))
+
+
 @pytest.mark.parametrize(("lost", "verdict"), [({(128, 0.1)}, "confirmed"), ({(64, 0.1), (128, 0.1)}, "refuted")])
 def test_the_published_nan_is_judged_by_learning_rates_at_which_only_the_larger_batch_diverges(
     lost: set[tuple[int, float]], verdict: str

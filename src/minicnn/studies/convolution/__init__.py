@@ -65,7 +65,7 @@ class Sizes:
 QUICK = Sizes(
     batch=32, image=16, channels=32, kernels=(1, 3, 5, 7, 11), channel_counts=(4, 8, 32, 128), images=(8, 16, 32, 64),
     batches=(1, 8, 32, 128), rounds=5, budget_s=1.0, not_in_sweeps=("jax",), not_in_layers=("torch", "jax"),
-    network_image=80, network_batch=4, lanes=(31, 32, 33),
+    network_image=80, network_batch=4, lanes=(32, 33),
 )  # fmt: skip
 
 

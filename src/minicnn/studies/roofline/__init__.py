@@ -14,6 +14,7 @@ from typing import Any
 
 from minicnn.bench import Measurement, Setting, Study
 from minicnn.bench.candidates import PEERS
+from minicnn.jobs.settings import RECIPES
 from minicnn.studies.roofline import ceilings, counting, images, pages, training
 from minicnn.studies.roofline.counting import NETWORKS
 
@@ -32,7 +33,7 @@ class Sizes:
         budget_s: Seconds after which no round of a batch size starts, once each candidate has had three.
         samples: Training images of an epoch.
         tests: Test images.
-        epoch_batch: Batch size of the epoch.
+        epoch_batch: Batch size of the epoch, at most: SqueezeNet's is 64, as the source has it.
         account_batch: Batch size at which planned and measured memory are compared.
         copies: Bytes of the arrays that are copied.
         side: Rows of the matrices that are multiplied on a CPU; four times as many on a GPU.
@@ -84,13 +85,14 @@ def measurements(setting: Setting) -> Iterator[Measurement]:
     yield Measurement("accounts", given, partial(_accounts, sizes.account_batch, image))
     some = tuple(c for c in setting.candidates if c.partition(":")[0] not in sizes.left_out) or setting.candidates
     for name in NETWORKS:
-        batches = sizes.batches if name in sizes.swept else (sizes.epoch_batch,)
+        whole = min(sizes.epoch_batch, RECIPES[name].batch_size or sizes.epoch_batch)
+        batches = sizes.batches if name in sizes.swept else (whole,)
         given = {
             "candidates": some, "batches": batches, "rounds": sizes.rounds, "budget_s": sizes.budget_s,
             "data": data,
-            "samples": sizes.samples, "tests": sizes.tests, "epoch_batch": sizes.epoch_batch, "image": image,
+            "samples": sizes.samples, "tests": sizes.tests, "epoch_batch": whole, "image": image,
         }  # fmt: skip
-        yield Measurement(f"training-{name}", given, partial(_train, sizes, data, setting, some, name, batches))
+        yield Measurement(f"training-{name}", given, partial(_train, sizes, data, setting, some, name, batches, whole))
     own = [name for name in some if name.partition(":")[0] not in PEERS]
     for one in [name for name in ENGINES if name in own][:1] or own[:1]:
         given = {
@@ -113,13 +115,13 @@ def _accounts(batch: int, image: tuple[int, ...]) -> dict[str, Any]:
 
 
 def _train(
-    sizes: Sizes, data: str, setting: Setting, names: tuple[str, ...], name: str, batches: tuple[int, ...]
+    sizes: Sizes, data: str, setting: Setting, names: tuple[str, ...], name: str, batches: tuple[int, ...], whole: int
 ) -> dict[str, Any]:
     image = (sizes.image, sizes.image, 3)
     with tempfile.TemporaryDirectory(prefix="minicnn-") as folder:
         note, classes = images.prepare(Path(folder), data, setting.data_dir, sizes.samples, sizes.tests, image)
-        found = training.measure(names, name, Path(folder), batches, sizes.rounds, sizes.budget_s, sizes.epoch_batch)
-    return {**found, "data": note, "classes": classes}
+        found = training.measure(names, name, Path(folder), batches, sizes.rounds, sizes.budget_s, whole)
+    return {**found, "data": note, "classes": classes, "epoch_batch": whole}
 
 
 def _diverging(sizes: Sizes, data: str, setting: Setting, candidate: str) -> dict[str, Any]:

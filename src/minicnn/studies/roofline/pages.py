@@ -13,7 +13,7 @@ from minicnn.bench.page import Cell, Claim, span
 from minicnn.studies.roofline import tables, trained
 from minicnn.studies.roofline.ceilings import bandwidth, peaks, way_of
 from minicnn.studies.roofline.counting import NETWORKS
-from minicnn.studies.roofline.steps import TITLES, Step, best_of, epochs_of, largest, steps, verdict_of
+from minicnn.studies.roofline.steps import TITLES, Step, best_of, epoch_batch, epochs_of, largest, steps, verdict_of
 from minicnn.studies.roofline.verdict import NAMES, NONE, Kernel, near
 
 HIGH = 12  # rows as high as which a roofline is drawn
@@ -166,7 +166,7 @@ def _verdicts(page: Page, every: Sequence[Step]) -> None:
             "largest": NAMES[verdict.largest], "share": 100 * verdict.share,
             "bottleneck": NAMES.get(verdict.bottleneck, "none of them"),
         }  # fmt: skip
-        shares = _kernels(step) if step.batch == step.run.setting.sizes.epoch_batch else None
+        shares = _kernels(step) if step.batch == epoch_batch(step.run, step.network) else None
         rows.append(row | {name: 100 * share for name, share in (shares or {}).items()})
     note = (
         "More than 100 % of the time: merged operations move less than is counted operation by operation, and "

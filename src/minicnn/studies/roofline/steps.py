@@ -98,6 +98,11 @@ def verdict_of(step: Step) -> Verdict | None:
     return judge(step.time.median + step.input_s, floor(nodes, peak, moved, launches, step.input_s))
 
 
+def epoch_batch(run: Run, network: str) -> int:
+    """Batch size of a network's epoch."""
+    return int(run.results[f"training-{network}"].get("epoch_batch", run.setting.sizes.epoch_batch))
+
+
 def epochs_of(run: Run) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
     """Network, candidate and what came out of each epoch."""
     for name in NETWORKS:

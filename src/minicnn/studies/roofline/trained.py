@@ -10,7 +10,7 @@ from minicnn.bench.candidates import on_gpu
 from minicnn.bench.figures import FAMILIES, TORCH, Mark, family, quantity
 from minicnn.bench.page import Cell, Claim
 from minicnn.studies.roofline.counting import CLASSES, NETWORKS
-from minicnn.studies.roofline.steps import TITLES, Step, epochs_of, largest, verdict_of
+from minicnn.studies.roofline.steps import TITLES, Step, epoch_batch, epochs_of, largest, verdict_of
 from minicnn.studies.roofline.verdict import NAMES
 
 # Images per second by PyTorch compiled, bfloat16, channels last, measured by itself on an H200.
@@ -136,7 +136,7 @@ def _epochs(page: Page, runs: Sequence[Run]) -> None:
             shares = ("batch_top1", "top1", "top5", "cpu", "gpu", "gpu_memory")
             rows.append({
                 "network": TITLES[name], "candidate": run.label(candidate), "images": run.setting.sizes.samples,
-                "batch": run.setting.sizes.epoch_batch, "seconds": epoch["seconds"], "rate": epoch["images_per_s"],
+                "batch": epoch_batch(run, name), "seconds": epoch["seconds"], "rate": epoch["images_per_s"],
                 "loss": epoch["loss"], "chance": 100 / run.results[f"training-{name}"].get("classes", CLASSES),
                 **{key: 100 * epoch[key] for key in shares if epoch.get(key) is not None},
             })  # fmt: skip
