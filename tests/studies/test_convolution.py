@@ -12,7 +12,7 @@ import array_api_compat.numpy as numpy_xp
 import numpy as np
 import pytest
 
-from minicnn.bench import CandidateError, Page, Run, Setting
+from minicnn.bench import CandidateError, Run, Setting
 from minicnn.layers import Conv2D
 from minicnn.ops.strategies import DIRECTIONS, STRATEGIES, Problem
 from minicnn.studies import convolution
@@ -163,7 +163,7 @@ def test_the_study_from_end_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallelism, "measure", lambda: measured)
     sizes = {
         "batch": 2, "image": 6, "channels": 3, "kernels": "1,3", "channel_counts": "2,3", "images": "6,8",
-        "batches": "1,2", "rounds": 3, "network_batch": 2, "iterations": 2, "network_image": 0, "lanes": 3,
+        "batches": "1,2", "rounds": 3, "network_batch": 2, "iterations": 2, "network_image": 0, "lanes": "2,3",
     }  # fmt: skip
     args = [part for name, value in sizes.items() for part in ("--set", f"{name}={value}")]
     result = minicnn("study", "convolution", "--quick", "--backends", "numpy", *args, "--out", "out")
@@ -197,6 +197,12 @@ def test_the_study_from_end_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
         "Speed-up by strategy, predicted"
     )
     assert [row["until"] for row in table("hybrid")] == ["99"]
+    cores = table("cores")
+    assert [int(row["cores"]) for row in cores] == list(lanes.core_counts())
+    assert float(cores[0]["gain"]) == 1
+    assert [(row["varied"], row["n"]) for row in table("lanes")] == [
+        (varied, n) for varied in lanes.VARIED.values() for n in ("2", "3")
+    ]  # fmt: skip
 
 
 def test_the_point_that_all_sweeps_go_through_is_measured_once_and_shown_in_each() -> None:
@@ -240,25 +246,6 @@ def test_time_that_a_gpu_waits_is_in_no_part_of_pytorchs_profile() -> None:
     }  # fmt: skip
     on_cpu = breakdown.torch_seconds(events[:1], "forward", 0.006)
     assert on_cpu["other"] == pytest.approx(0.001)
-
-
-def test_cores_and_lanes_are_measured_and_judged() -> None:
-    problem = replace(PROBLEM, batch=2, image=(6, 6))
-    found = {
-        "cores": lanes.measure_cores(["numpy"], problem, (1, 2), 1, 1.0),
-        "lanes": lanes.measure_lanes(["numpy"], problem, (2, 3), 1, 1.0),
-    }
-    setting = Setting(convolution.QUICK, ("numpy",), {}, ("synthetic",))
-    run = Run(setting, found, {"cores": 2, "devices": {}})
-    assert {name: set(times) for name, times in lanes.on_cores(run).items()} == {"numpy": {1, 2}}
-    assert set(lanes.on_lanes(run, "filters")["numpy"]) == set(lanes.on_lanes(run, "batch")["numpy"]) == {2, 3}
-    page = Page()
-    lanes.present(page, [run])
-    assert [table.name for table in page.tables] == ["cores", "lanes"]
-    assert [row["cores"] for row in page.tables[0].rows] == [1, 2]
-    assert page.tables[0].rows[0]["gain"] == 1.0
-    assert [row["n"] for row in page.tables[1].rows] == [2, 3, 2, 3]
-    assert len(page.figures[0].panels) == 2
 
 
 def test_claims_on_cores_and_lanes_follow_from_ratios() -> None:
