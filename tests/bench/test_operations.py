@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -238,3 +239,17 @@ def test_waiting_for_a_gpu_is_no_part_of_an_operation() -> None:
     backend: Any = LikeAGpu()
     small = [min(n.seconds) for n in apart(backend, program, arrays, repeats=2) if n.bytes_moved < 10_000]
     assert np.median(small) < 0.0003
+
+
+def test_frozen_layers_keep_their_weights_and_normalised_pixels_have_mean_0_and_deviation_1() -> None:
+    settings = settings_of("platforms", "synthetic_digits", samples=64, epochs=1, batch_size=32)
+    samples, backend = job.load_samples(settings), get_backend("numpy")
+    model = job.make_model(settings, samples, backend, frozen="conv", normalised=True)
+    pixels = samples["x_train"].astype(np.float64) / 255
+    scaled = ((samples["x_test"] / 255 - pixels.mean()) / pixels.std()).astype(np.float32)
+    plain = job.make_model(settings, replace(samples, arrays={**samples.arrays, "x_train": scaled}), backend)
+    np.testing.assert_allclose(model.predict(samples["x_test"]), plain.predict(scaled), rtol=1e-4, atol=1e-5)
+    before = model.get_weights()
+    model.fit(samples["x_train"], samples["y_train"], 32, 1, 0)
+    changed = {path for path, weight in model.get_weights().items() if (weight != before[path]).any()}
+    assert {path.split("/")[0] for path in changed} == {"hidden", "logits"}

@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 import subprocess
+from html import unescape
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -156,6 +157,24 @@ def drawn(draw: Any) -> Any:
     return axes
 
 
+def test_marks_answer_with_value_spread_and_ratio_to_the_best() -> None:
+    (panel_of_lines, dots, stacked), figure = chapter().page.figures[0].panels, chapter().page.figures[0]
+    svg, spots = figures.drawing_of(figure, [dots])
+    assert [spot.text for spot in spots] == ["b: 1 s", "a: 2 s, quartiles 1 s and 3 s of 9; 2 times the best"]
+    assert all((spot.left, spot.width) == (0, 1) for spot in spots), "a row answers over all its width"
+    first, second = spots
+    assert first.top + first.height == pytest.approx(second.top, abs=1e-6), "rows meet, and are as high as drawn"
+    assert 0 < first.top < second.top + second.height < 1
+    assert svg.startswith("<svg")
+    texts = {spot.text: spot for spot in figures.drawing_of(figure, [panel_of_lines])[1]}
+    assert "numpy at 2: 2; 1.33 times the best" in texts
+    assert texts["numpy at 1: 1"].left < texts["numpy at 3: 4"].left
+    assert all(spot.left >= 0 and spot.left + spot.width <= 1 and spot.top >= 0 for spot in texts.values())
+    assert [spot.text for spot in figures.drawing_of(figure, [stacked])[1]] == [
+        "a, x: 1 of 3, time (s)", "a, y: 2 of 3, time (s)", "b, y: 1 of 1, time (s)"
+    ]  # fmt: skip
+
+
 def test_dots_are_sorted_on_a_logarithmic_axis_where_they_span_decades() -> None:
     marks = [Mark("slow", 2.0, figures.TORCH), Mark("fast", Spread(0.002, 0.001, 0.003, 5), figures.KERNELS)]
     axes = drawn(lambda axes: figures.dots(axes, marks))
@@ -244,21 +263,38 @@ def test_a_page_of_the_documentation() -> None:
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 BROWSER = next(filter(None, map(shutil.which, NAMES)), None)
 
-# The report in a frame as wide as a screen; what a reader would see is written down when it has loaded.
-FRAME = """<!doctype html><iframe id=f width=%d height=900 srcdoc="%s"></iframe><script>
-f.onload = () => { const d = f.contentDocument; document.body.dataset.seen = JSON.stringify({
-  width: d.documentElement.scrollWidth,
-  broken: [...d.images].filter(i => !i.complete || !i.naturalWidth).length,
-  images: d.images.length,
-  columns: new Set([...d.images].map(i => i.getBoundingClientRect().left)).size,
-  paper: f.contentWindow.getComputedStyle(d.body).backgroundColor,
-  letters: parseFloat(f.contentWindow.getComputedStyle(d.body).fontSize)})}</script>"""
+# The report in frames as wide as screens; what a reader would see of each is written down when all have loaded. Spots
+# get the focus, for which the same rules of style hold as for a pointer that is on what lies on top there.
+FRAME = """<!doctype html><body><script>
+addEventListener('load', async () => { const frames = [...document.querySelectorAll('iframe')], all = [];
+for (const f of frames) { const d = f.contentDocument, w = f.contentWindow, tips = [...d.querySelectorAll('.tip')];
+  const shown = () => tips.filter(t => w.getComputedStyle(t).opacity === '1'), before = shown().length;
+  const spots = [...d.querySelectorAll('.spot')], wrong = [], said = [];
+  for (const s of spots) {
+    s.scrollIntoView({block: 'center'}); s.focus();
+    const box = s.getBoundingClientRect();
+    const hit = d.elementFromPoint(box.left + box.width / 2, box.top + box.height / 2);
+    const now = shown(), tip = now[0] && now[0].getBoundingClientRect();
+    if (!hit || !hit.matches('.spot') || now.length !== 1 || tip.left < 0 || tip.right > d.documentElement.clientWidth)
+      wrong.push(s.nextSibling.textContent);
+    else said.push(now[0].textContent) }
+  const images = [...d.images];
+  all.push({
+  width: d.documentElement.scrollWidth, before, wrong, said,
+  broken: images.filter(i => !i.complete || !i.naturalWidth).length, images: images.length,
+  columns: new Set(images.map(i => i.getBoundingClientRect().left)).size,
+  tip: w.getComputedStyle(tips[0]).backgroundColor,
+  paper: w.getComputedStyle(d.body).backgroundColor,
+  letters: parseFloat(w.getComputedStyle(d.body).fontSize)}) }
+document.body.dataset.seen = JSON.stringify(all)})</script>%s"""
+WIDTHS = {360: 1, 1200: 2}  # of screens in pixels, with the panels that stand side by side
 
 
-def seen(tmp_path: Path, width: int, *, dark: bool) -> dict[str, Any]:
-    """What a browser makes of the report on a screen of some width."""
+def seen(tmp_path: Path, *, dark: bool) -> list[dict[str, Any]]:
+    """What a browser makes of the report on screens of these widths."""
     text = to_html_page([chapter()]).replace("&", "&amp;").replace('"', "&quot;")
-    (tmp_path / "frame.html").write_text(FRAME % (width, text), "utf-8")
+    frames = "".join(f'<iframe width={width} height=900 srcdoc="{text}"></iframe>' for width in WIDTHS)
+    (tmp_path / "frame.html").write_text(FRAME % frames, "utf-8")
     command = [
         str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}",
         f"--blink-settings=preferredColorScheme={0 if dark else 1}", "--virtual-time-budget=5000", "--dump-dom",
@@ -267,17 +303,22 @@ def seen(tmp_path: Path, width: int, *, dark: bool) -> dict[str, Any]:
     dom = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
     found = re.search(r'data-seen="(.*?)"', dom)
     assert found, dom[-2000:]
-    result: dict[str, Any] = json.loads(found[1].replace("&quot;", '"'))
+    result: list[dict[str, Any]] = json.loads(unescape(found[1]))
     return result
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine")
-@pytest.mark.parametrize(("width", "columns", "dark"), [(360, 1, True), (1200, 2, False)])
-def test_the_report_in_a_browser(tmp_path: Path, width: int, columns: int, dark: bool) -> None:
-    found = seen(tmp_path, width, dark=dark)
-    assert found["broken"] == 0
-    assert found["images"] == 3
-    assert found["width"] <= width, "nothing sticks out to the right"
-    assert found["columns"] == columns, "panels stand side by side, on a phone one below the other"
-    assert found["paper"] == ("rgb(21, 23, 27)" if dark else "rgb(253, 253, 254)")
-    assert found["letters"] >= 16
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_the_report_in_a_browser(tmp_path: Path, dark: bool) -> None:
+    for (width, columns), found in zip(WIDTHS.items(), seen(tmp_path, dark=dark), strict=True):
+        assert found["broken"] == 0
+        assert found["images"] == 3
+        assert found["width"] <= width, "nothing sticks out to the right"
+        assert found["columns"] == columns, "panels stand side by side, on a phone one below the other"
+        assert found["paper"] == ("rgb(21, 23, 27)" if dark else "rgb(253, 253, 254)")
+        assert found["tip"] == ("rgb(31, 34, 40)" if dark else "rgb(243, 244, 246)")
+        assert found["letters"] >= 16
+        assert found["before"] == 0, "no answer before one asks"
+        assert found["wrong"] == [], "each mark can be pointed at, and shows its answer alone and within the screen"
+        assert "a: 2 s, quartiles 1 s and 3 s of 9; 2 times the best" in found["said"]
+        assert len(found["said"]) == 6 + 2 + 3

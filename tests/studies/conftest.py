@@ -28,11 +28,11 @@ def same_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, field: Field) 
 @pytest.fixture(autouse=True)
 def figures_are_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole as SVG: `tests/bench/test_report.py` draws single panels and PNG, and each drawing takes a second."""
-    render, drawn = figures._render, dict[str, bytes]()
+    render, drawn = figures._render, dict[str, tuple[bytes, list[figures.Spot]]]()
 
-    def once(figure: figures.Figure, _: Sequence[figures.Panel], form: str) -> bytes:
+    def once(figure: figures.Figure, _: Sequence[figures.Panel], form: str) -> tuple[bytes, list[figures.Spot]]:
         if figure.name not in drawn:
             drawn[figure.name] = render(figure, figure.panels, "svg")
-        return drawn[figure.name] if form == "svg" else b"\x89PNG"
+        return drawn[figure.name] if form == "svg" else (b"\x89PNG", [])
 
     monkeypatch.setattr(figures, "_render", once)

@@ -5,18 +5,26 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 import pytest
 
+from minicnn import data
 from minicnn.bench import comparison
+from minicnn.bench.trainers import Work, settings_of, trainer
 from minicnn.cli import study as command
+from minicnn.jobs import job
+from minicnn.studies import get_study
 from support.command_line import error_of, minicnn
 
 SMALL = ("--data", "synthetic_digits", "--set", "samples=130")
-SIZES = ("--set", "iterations=9", "--set", "per_round=3", "--set", "hold_out=20", "--set", "repeats=2")
+SWEEP = ("--set", "hidden=16", "--set", "counts=130", "--set", "rounds=1")
+SIZES = ("--set", "iterations=9", "--set", "per_round=3", "--set", "hold_out=20", "--set", "repeats=2", *SWEEP)
 MLP = ("study", "mlp", *SMALL, *SIZES, "--out", "out")
 PLATFORMS = ("study", "platforms", *SMALL, "--set", "epochs=2", "--out", "out", "--backends", "numpy,cupy")
 KERNELS = (
@@ -67,13 +75,14 @@ def test_mlp_fills_its_three_tables_for_torch_and_its_peer() -> None:
     done(*MLP, "--backends", "numpy,torch:cpu")
     assert_complete(
         "mlp",
-        {"claims", "totals-synthetic_digits", "operations-synthetic_digits", "memory-synthetic_digits"},
+        {"claims", *(f"{t}-synthetic_digits" for t in ("totals", "operations", "speedups", "sweep", "memory"))},
         {"iterations-synthetic_digits", "accuracy-synthetic_digits"},
     )
     totals = cells("mlp/totals-synthetic_digits.json")
     names = {name.partition(",")[0]: row for name, row in totals.items()}
-    assert list(names) == ["numpy", "torch", "PyTorch modules", "published: NumPy", "published: CuPy"]
-    for row in [row for name, row in names.items() if not name.startswith("published")]:
+    ours = ["numpy", "torch", "PyTorch modules"]
+    assert list(names)[:5] == [*ours, "published: NumPy", "published: CuPy"]
+    for row in [names[name] for name in ours]:
         spread = row["iteration_ms"]
         assert spread["count"] + spread["outliers"] == 2  # of three rounds, less the first
         assert row["total_s"] > row["first_s"] > 0
@@ -91,6 +100,9 @@ def test_mlp_fills_its_three_tables_for_torch_and_its_peer() -> None:
         whole = memory["total of the process"][name]
         stages = [row[name] for row in memory.values() if isinstance(row[name], float)][:-1]
         assert whole == pytest.approx(sum(stages))
+    swept = table("mlp/sweep-synthetic_digits.csv")
+    assert [row["units"] for row in swept] == ["16"] * 3, "other hidden units, the same gradients"
+    assert all(float(row["ms"]) > 0 for row in swept)
     verdicts = [row["verdict"] for row in cells("mlp/claims.json").values()]
     assert "not measured" in verdicts, "there is no GPU"
     assert set(verdicts) <= {"confirmed", "refuted", "not comparable", "not measured"}
@@ -101,12 +113,40 @@ def by_library(row: dict[str, Any]) -> dict[str, Any]:
     return {key.partition(",")[0]: cell for key, cell in row.items()}
 
 
-def test_platforms_goes_on_after_an_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_of_kaggle_is_offered_to_the_study(tmp_path: Path) -> None:
+    digits = data.load("synthetic_digits", n_train=1150, n_test=10)
+    rows = np.concatenate([digits.y_train[:, None], digits.x_train.reshape(1150, -1)], 1)
+    header = ",".join(["label", *(f"pixel{i}" for i in range(784))])
+    np.savetxt(tmp_path / "train.csv", rows, "%d", ",", header=header, comments="")
+    samples = job.load_samples(settings_of("mlp", "kaggle_digits", str(tmp_path), hold_out=50))
+    assert "kaggle_digits" in get_study("mlp").others
+    assert [len(samples[f"x_{part}"]) for part in ("train", "val", "test")] == [100, 50, 1000]
+    settings = settings_of("mlp", "kaggle_digits", str(tmp_path), hold_out=50)
+    assert trainer("numpy", settings, work=Work(rows=True)).train_whole(2)["loss"] > 0
+
+
+@pytest.fixture(scope="module")
+def kept() -> Iterator[Path]:
+    """A folder for what one test has measured and another needs."""
+    with tempfile.TemporaryDirectory(prefix="minicnn-test-") as folder:
+        yield Path(folder) / "out"
+
+
+def carry_out_platforms(kept: Path) -> str:
+    """Carry out `PLATFORMS` in the working folder, unless a test has done so."""
+    if kept.exists():
+        shutil.copytree(kept, "out")
     output = done(*PLATFORMS)
+    shutil.copytree("out", kept, dirs_exist_ok=True)
+    return output
+
+
+def test_platforms_goes_on_after_an_interruption(monkeypatch: pytest.MonkeyPatch, kept: Path) -> None:
+    output = carry_out_platforms(kept)
     assert "without cupy: " in output
     assert_complete(
         "platforms",
-        {"claims", "summary-synthetic_digits", "epochs-synthetic_digits"},
+        {"claims", *(f"{t}-synthetic_digits" for t in ("summary", "variants", "epochs"))},
         {"epochs-synthetic_digits", "memory-synthetic_digits", "accuracy-synthetic_digits"},
     )
     rows = table("platforms/epochs-synthetic_digits.csv")
@@ -124,7 +164,7 @@ def test_platforms_goes_on_after_an_interruption(monkeypatch: pytest.MonkeyPatch
         raise AssertionError
 
     monkeypatch.setattr(comparison.Comparison, "__enter__", never)
-    assert "1/1 training-synthetic_digits: kept" in done(*PLATFORMS)
+    assert "1/3 training-synthetic_digits: kept" in done(*PLATFORMS)
     assert Path("out/platforms/summary-synthetic_digits.csv").read_bytes() == before
     monkeypatch.setattr(command, "find", never)
     done("study", "platforms", "--stored", "--out", "out", "--docs", "docs")
@@ -147,13 +187,13 @@ def test_kernels_shows_levels_and_loaders(monkeypatch: pytest.MonkeyPatch) -> No
     name = "synthetic_digits"
     assert_complete(
         "kernels",
-        {"claims", *(f"{t}-{name}" for t in ("training", "ablation", "loaders"))},
+        {"claims", "training", "ablation", "optimisations", "loaders"},
         {f"{f}-{name}" for f in ("epochs", "ablation", "loaders")},
     )
-    ablation = cells(f"kernels/ablation-{name}.json")
-    assert next(r for n, r in ablation.items() if n.endswith("fused kernels, all threads"))["speedup"] > 0
-    assert next(r for n, r in ablation.items() if n.startswith("numpy, "))["speedup"] == 1.0
-    losses = {row["loss"] for row in cells(f"kernels/loaders-{name}.json").values()}
+    ablation = cells("kernels/ablation.json")
+    assert next(r for n, r in ablation.items() if n.endswith("fused kernels, all threads"))[f"{name}_speedup"] > 0
+    assert next(r for n, r in ablation.items() if n.startswith("numpy, "))[f"{name}_speedup"] == 1.0
+    losses = {row[f"{name}_loss"] for row in cells("kernels/loaders.json").values()}
     assert max(losses) == pytest.approx(min(losses), rel=1e-4), "loaders give the same batches as arrays"
 
 
@@ -183,8 +223,8 @@ def test_several_studies_each_with_sizes_of_its_own(monkeypatch: pytest.MonkeyPa
     assert (carried_out["kernels"].epochs, carried_out["kernels"].samples) == (2, 7)
 
 
-def test_who_was_refused_is_named_and_the_code_is_1() -> None:
-    done(*PLATFORMS)
+def test_who_was_refused_is_named_and_the_code_is_1(kept: Path) -> None:
+    carry_out_platforms(kept)
     path = Path("out/results/platforms/training-synthetic_digits.json")
     record = json.loads(path.read_text())
     rows = record["result"]["history"].pop("numpy")
@@ -204,9 +244,9 @@ def test_who_was_refused_is_named_and_the_code_is_1() -> None:
     [
         (("study", "mpl"), 2, "A study is one of mlp, platforms"),
         (("study", "mlp", "--backends", "numpi"), 2, "Did you mean 'numpy'?"),
-        (("study", "mlp", "--set", "epochs"), 2, "--set takes SIZE=VALUE with a size among hold_out, "),
+        (("study", "mlp", "--set", "epochs"), 2, "--set takes SIZE=VALUE with a size among counts, hidden, hold"),
         (("study", "mlp", "--set", "mpl.epochs=2"), 2, "with the name of a study. Received: 'mpl.epochs=2'."),
-        (("study", "mlp", "--set", "mlp.epochs=2"), 2, "with a size among hold_out, input, iterations, "),
+        (("study", "mlp", "--set", "mlp.epochs=2"), 2, "with a size among counts, hidden, hold_out, input, "),
         (("study", "mlp", "--measure-only", "--stored"), 2, "--measure-only presents nothing."),
         (("study", "mlp", "mpl"), 2, "A study is one of mlp, platforms"),
         (("study", "mlp", "--set", "iterations=many"), 2, "iterations is like 500. Received: 'many'."),

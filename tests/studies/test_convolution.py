@@ -12,11 +12,11 @@ import array_api_compat.numpy as numpy_xp
 import numpy as np
 import pytest
 
-from minicnn.bench import CandidateError, Setting
+from minicnn.bench import CandidateError, Run, Setting
 from minicnn.layers import Conv2D
 from minicnn.ops.strategies import DIRECTIONS, STRATEGIES, Problem
 from minicnn.studies import convolution
-from minicnn.studies.convolution import breakdown, parallelism, strategy_pages, sweeps
+from minicnn.studies.convolution import breakdown, lanes, parallelism, strategy_pages, sweeps
 from support import oracles
 from support.command_line import minicnn
 
@@ -99,7 +99,7 @@ class Inside:
 @pytest.mark.parametrize("method", ["begin", "facts"])
 def test_who_fails_at_a_point_is_named_and_the_others_go_on(method: str) -> None:
     workers: dict[str, Any] = {"numpy": Inside("numpy"), "torch:cpu": Inside("torch:cpu", method)}
-    found = sweeps._point(workers, PROBLEM, 1, 1.0)["candidates"]
+    found = sweeps.point_of(workers, PROBLEM, 1, 1.0)["candidates"]
     assert found["torch:cpu"]["failure"] == "no memory"
     assert not found["torch:cpu"]["times"]
     assert set(found["numpy"]["times"]) == set(STRATEGIES) - {"vendor"}
@@ -163,7 +163,7 @@ def test_the_study_from_end_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallelism, "measure", lambda: measured)
     sizes = {
         "batch": 2, "image": 6, "channels": 3, "kernels": "1,3", "channel_counts": "2,3", "images": "6,8",
-        "batches": "1,2", "rounds": 3, "network_batch": 2, "iterations": 2, "network_image": 0,
+        "batches": "1,2", "rounds": 3, "network_batch": 2, "iterations": 2, "network_image": 0, "lanes": "2,3",
     }  # fmt: skip
     args = [part for name, value in sizes.items() for part in ("--set", f"{name}={value}")]
     result = minicnn("study", "convolution", "--quick", "--backends", "numpy", *args, "--out", "out")
@@ -197,6 +197,12 @@ def test_the_study_from_end_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
         "Speed-up by strategy, predicted"
     )
     assert [row["until"] for row in table("hybrid")] == ["99"]
+    cores = table("cores")
+    assert [int(row["cores"]) for row in cores] == list(lanes.core_counts())
+    assert float(cores[0]["gain"]) == 1
+    assert [(row["varied"], row["n"]) for row in table("lanes")] == [
+        (varied, n) for varied in lanes.VARIED.values() for n in ("2", "3")
+    ]  # fmt: skip
 
 
 def test_the_point_that_all_sweeps_go_through_is_measured_once_and_shown_in_each() -> None:
@@ -240,6 +246,22 @@ def test_time_that_a_gpu_waits_is_in_no_part_of_pytorchs_profile() -> None:
     }  # fmt: skip
     on_cpu = breakdown.torch_seconds(events[:1], "forward", 0.006)
     assert on_cpu["other"] == pytest.approx(0.001)
+
+
+def test_claims_on_cores_and_lanes_follow_from_ratios() -> None:
+    def point(seconds: dict[str, float], **problem: int) -> dict[str, Any]:
+        candidates = {name: {"times": {"own kernel": {"forward": [s]}}} for name, s in seconds.items()}
+        return {"problem": problem, "candidates": candidates}
+
+    results = {
+        "cores": {"points": [point({"numba / 1": 4.0, "numba / 2": 2.1})]},
+        "lanes": {"points": [point({"cupy": s}, filters=n, batch=n) for n, s in ((32, 1.0), (33, 1.1)) * 2]},
+    }
+    setting = Setting(convolution.QUICK, ("numba", "cupy"), {}, ("synthetic",))
+    cores, tasks = lanes.claims([Run(setting, results, {"cores": 2, "devices": {"cupy cuda:0": "NVIDIA H200"}})])
+    assert (cores.ours, cores.verdict) == ("numba, 2 cores: 1.9 times on 2", "confirmed")
+    assert (tasks.ours, tasks.verdict) == ("cupy, H200: 1.10 times", "refuted")
+    assert [claim.verdict for claim in lanes.claims([])] == ["not measured"] * 2
 
 
 @pytest.mark.parametrize(

@@ -72,16 +72,39 @@ def test_platforms_says_what_the_loader_costs_and_leaves_the_first_epoch_out() -
     ]  # fmt: skip
     assert summary[0]["time_s"].median == 4.0  # type: ignore[union-attr]
     assert summary[0]["first_s"] == 40.0
-    assert [row["time_s"] for row in summary][-3] == 11.27
+    published = {str(row["candidate"]): row for row in summary}
+    cuda = published["published: PyTorch CUDA, RTX 4060"]
+    assert (cuda["total_s"], cuda["accuracy"], cuda["process_mb"], cuda["device_mb"]) == (87.2, 98.5, 1363.5, 16.9)
+    assert published["the study's Numba, dense layers only, 2 cores"]["time_s"] == 14.0
+    assert "variants-mnist" not in [table.name for table in page.tables], "what was not measured has no table"
     verdicts = {str(row["claim"]): row["verdict"] for row in page.tables[0].rows}
     assert verdicts["Numba CUDA is the fastest of the five (epoch times)"] == "confirmed"
     assert verdicts["Numba on a CPU is faster than PyTorch on a GPU (epoch times)"] == "refuted"
     assert verdicts["MPS (M4 Pro) takes as long as CUDA (epoch times)"] == "not measured"
 
 
+def test_platforms_shows_what_frozen_convolutions_cost_by_one_candidate_for_all() -> None:
+    setting = Setting(platforms.Sizes(3), ("numpy", "torch.nn:cpu", "numba"), {}, ("mnist",))
+    assert platforms.standing(setting) == ("numba",)
+    assert platforms.standing(replace(setting, candidates=("torch.nn:cpu",))) == ()
+    given = {m.name: m.given for m in platforms.measurements(setting)}
+    assert given["frozen-mnist"]["network"] == {"frozen": "conv"}
+    assert given["frozen-mnist"]["settings"] == given["training-mnist"]["settings"]
+    results = {"training-mnist": result(numpy=4.0, numba=1.0)}
+    for name, accuracy in (("normalised", 0.98), ("frozen", 0.93)):
+        results[f"{name}-mnist"] = {"history": {"numba": rows(0.9, accuracy=accuracy)}, "out": {}}
+    page = presented("platforms", (setting, results))
+    variants = next(table for table in page.tables if table.name == "variants-mnist").rows
+    assert [(row["variant"], row["accuracy"]) for row in variants] == [
+        ("as it is", 97.0), ("pixels normalised by mean and deviation", 98.0), ("convolutions frozen", 93.0)
+    ]  # fmt: skip
+    why = next(row["why"] for row in page.tables[0].rows if str(row["claim"]).startswith("PyTorch reaches"))
+    assert str(why).endswith("with frozen convolutions ours reach 93.00 %")
+
+
 def test_kernels_draws_the_ablation_and_the_block_sizes_of_gpus() -> None:
     engines = [e for e in ("cupy", "numba_cuda") if e in backends.names()]
-    setting = Setting(kernels.Sizes(), ("numpy", *engines, "torch.nn:cuda"), {}, ("mnist",))
+    setting = Setting(kernels.Sizes(), ("numpy", *engines, "torch.nn:cuda"), {}, ("mnist", "fashion_mnist"))
     ablation, blocks, loaders = kernels.ablation(setting), kernels.blocks(setting), kernels.loaders(setting)
     assert ablation[0] == "numpy"
     assert f"{engines[0]} / graph alone" in ablation
@@ -90,21 +113,48 @@ def test_kernels_draws_the_ablation_and_the_block_sizes_of_gpus() -> None:
     halves = {name: 1 / (i + 1) for i, name in enumerate(ablation)}
     results = {
         "training-mnist": result(numpy=1.0, **{engines[0]: 0.5, "torch.nn:cuda": 0.4}),
+        "training-fashion_mnist": result(**{engines[0]: 0.25}),
         "ablation-mnist": result(**halves),
+        "ablation-fashion_mnist": result(**halves),
         "blocks-mnist": result(**dict.fromkeys(blocks[:-1], 1.0)),
     }
     results["blocks-mnist"]["out"] = {blocks[-1]: "failed: too many resources requested"}
     page = presented("kernels", (setting, results))
-    assert [f.name for f in page.figures] == ["epochs-mnist", "ablation-mnist", "blocks-mnist"]
+    assert [f.name for f in page.figures] == ["epochs-mnist", "cumulative-mnist", "ablation-mnist", "blocks-mnist"]
+    time, loss = page.figures[-1].panels
+    assert (time.title, loss.title) == ("Time of an epoch", "Training loss")
     by_name = {table.name: table for table in page.tables}
-    assert "loaders-mnist" not in by_name, "what was not measured has no table"
-    assert [row["speedup"] for row in by_name["ablation-mnist"].rows][:3] == pytest.approx([1, 2, 3])
+    assert "loaders" not in by_name, "what was not measured has no table"
+    for data in setting.data:
+        assert [row[f"{data}_speedup"] for row in by_name["ablation"].rows][:3] == pytest.approx([1, 2, 3])
+    trained = {str(row["candidate"]).partition(",")[0]: row for row in by_name["training"].rows}
+    assert trained[engines[0]]["mnist_epoch_s"].median == 0.5  # type: ignore[union-attr]
+    assert trained[engines[0]]["fashion_mnist_epoch_s"].median == 0.25  # type: ignore[union-attr]
+    assert "fashion_mnist_epoch_s" not in trained["numpy"]
+    own = next(row for row in by_name["training"].rows if row["candidate"] == "the study's CUDA, naive, H200")
+    assert own["mnist_total_s"] == pytest.approx(24.35)
     assert f"`{blocks[-1]}` has no figures here: failed: too many resources requested" in text_of(page)
-    published = [row for row in by_name["training-mnist"].rows if str(row["candidate"]).startswith("published")]
-    assert published[0]["total_s"] == "155 to 185"
+    published = [row for row in by_name["training"].rows if str(row["candidate"]).startswith("published")]
+    assert (published[0]["mnist_total_s"], published[0]["fashion_mnist_accuracy"]) == ("155 to 185", 74.91)
     verdicts = {str(row["claim"]): row["verdict"] for row in by_name["claims"].rows}
     assert verdicts["Its own optimised CUDA is faster than PyTorch on the GPU (training times)"] == "refuted"
     assert verdicts["More workers and pinned memory make loading faster (data loaders)"] == "not measured"
+
+
+def test_kernels_says_what_each_optimisation_brings_alone_and_last() -> None:
+    levels = {
+        "naive": 12.0, "fusion alone": 8.0, "tiling alone": 4.0, "graph alone": 12.0, "all but fusion": 2.0,
+        "fusion, tiling and graph": 1.0,
+        "all, with tensor cores": 0.5, "all, products in bfloat16": 0.25,
+    }  # fmt: skip
+    setting = Setting(kernels.Sizes(), ("cupy",), {}, ("mnist",))
+    ablation = result(**{f"cupy / {level}": seconds for level, seconds in levels.items()})
+    page = presented("kernels", (setting, {"ablation-mnist": ablation}))
+    table = next(table for table in page.tables if table.name == "optimisations")
+    assert {row["what"]: (row.get("mnist_alone"), row.get("mnist_last")) for row in table.rows} == {
+        "fusion": (1.5, 2.0), "tiling": (3.0, None), "graph": (1.0, None), "tensor cores": (None, 2.0),
+        "products in bfloat16": (None, 2.0),
+    }  # fmt: skip
 
 
 def test_loaders_take_whole_epochs_unless_told_otherwise() -> None:
@@ -148,7 +198,10 @@ def test_mlp_tells_operations_apart_and_explains_the_memory() -> None:
     }  # fmt: skip
     setting = Setting(mlp.Sizes(20), ("numpy", "jax:cpu", "torch:cpu"), {}, ("mnist",))
     page = presented("mlp", (setting, {"training-mnist": found}))
-    totals, operations, memory = page.tables[1:]
+    totals, operations, speedups, memory = page.tables[1:]
+    assert totals.rows[-1]["iteration_ms"] == 0.465, "the study's own way of writing it"
+    assert next(r for r in speedups.rows if r["operation"] == "ReLU")["jax, 2 cores"] == 1.0
+    assert "numpy, 2 cores" not in [c.head for c in speedups.columns]
     assert totals.rows[0]["total_s"] == 3.5
     assert totals.rows[0]["first_s"] == 3.0
     assert totals.rows[0]["iteration_ms"].median == pytest.approx(45), "less 1 ms of input and 4 ms of accuracy"
@@ -169,3 +222,34 @@ def test_mlp_tells_operations_apart_and_explains_the_memory() -> None:
     assert "Of NumPy's iteration on 2 cores matrix products are 65%" in text_of(page)
     anew = presented("mlp", (setting, {"training-mnist": found | {"work": {"accuracy": False}}}))
     assert anew.tables[1].rows[0]["iteration_ms"].median == pytest.approx(50)  # type: ignore[union-attr]
+
+
+def test_mlp_judges_its_hypothesis_by_the_sweeps_over_hidden_units_and_samples() -> None:
+    sizes = mlp.Sizes(20, hidden=(10, 64), counts=(100, 1000, 70_000), samples=1000)
+    assert mlp.sweeps.points(sizes) == [(10, 1000), (64, 1000), (10, 100)]
+    setting = Setting(sizes, ("numpy", "cupy"), {}, ("mnist",))
+    given = {m.name: m.given for m in mlp.measurements(setting)}
+    assert given["sweep-mnist-64-units-1000-samples"]["hidden"] == 64
+    assert given["sweep-mnist-10-units-100-samples"]["settings"]["samples"] == 100
+    assert not {"hidden", "counts"} & given["training-mnist"]["sizes"].keys(), "the training does not depend on them"
+
+    def verdict(**seconds: tuple[float, float]) -> tuple[Any, Page]:
+        swept = {
+            f"sweep-mnist-{units}-units-{count}-samples": {"seconds": {"numpy": [slow], "cupy": [fast] * 3}, "out": {}}
+            for (units, count), (slow, fast) in zip(mlp.sweeps.points(sizes), seconds.values(), strict=True)
+        }
+        page = Page()
+        run = Run(setting, swept, {"cores": 2, "devices": {"cupy cuda:0": "NVIDIA H200"}})
+        mlp.sweeps.present(page, "mnist", [run])
+        for figure in page.figures:
+            to_svg(figure)
+        return mlp.sweeps.lead("mnist", [run]), page
+
+    lead, page = verdict(middle=(10.0, 1.0), most=(100.0, 1.0), least=(2.0, 1.0))
+    assert lead.grows
+    assert str(lead).startswith("`cupy` leads NumPy 2 times at the fewest")
+    assert [panel.title for panel in page.figures[0].panels] == ["1,000 samples", "10 hidden units"]
+    assert [row["speedup"] for row in page.tables[0].rows if str(row["candidate"]).startswith("cupy")] == [10, 100, 2]
+    lead, _ = verdict(middle=(10.0, 1.0), most=(9.0, 1.0), least=(2.0, 1.0))
+    assert not lead.grows, "it grows with the samples alone"
+    assert mlp.sweeps.lead("mnist", []) is None

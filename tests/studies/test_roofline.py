@@ -17,7 +17,7 @@ from minicnn.bench import Page, Run, Setting
 from minicnn.data import DataError
 from minicnn.program import Program
 from minicnn.studies import roofline
-from minicnn.studies.roofline import ceilings, counting, pages, tables, training
+from minicnn.studies.roofline import ceilings, counting, images, pages, steps, tables, trained, training
 from minicnn.studies.roofline.verdict import Floor, Kernel, Verdict, floor, judge, near
 from support.command_line import minicnn
 
@@ -206,8 +206,8 @@ def test_launches_while_a_library_starts_do_not_count(monkeypatch: pytest.Monkey
 
 
 def test_synthetic_images_have_classes_that_can_be_told_apart() -> None:
-    x, y = training.synthetic(400, SMALL, 1)
-    again, labels = training.synthetic(400, SMALL, 2)
+    x, y = images.synthetic(400, SMALL, 1)
+    again, labels = images.synthetic(400, SMALL, 2)
     assert (x.shape, x.dtype, y.dtype) == ((400, *SMALL), np.uint8, np.int32)
     assert 0 <= y.min() <= y.max() < counting.CLASSES
     shared = next(c for c in y if c in labels)
@@ -219,15 +219,16 @@ def test_synthetic_images_have_classes_that_can_be_told_apart() -> None:
 def test_tiny_imagenet_is_replaced_by_images_that_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MINICNN_DATA", raising=False)
     with pytest.raises(DataError, match="tiny_imagenet needs"):  # where the folder was named, it is an error
-        training.prepare(tmp_path, "tiny_imagenet", str(tmp_path), 4, 2, SMALL)
-    note = training.prepare(tmp_path, "tiny_imagenet", None, 4, 2, SMALL)
-    assert note.startswith("synthetic images of 48x48, because Tiny-ImageNet is not there")
+        images.prepare(tmp_path, "tiny_imagenet", str(tmp_path), 4, 2, SMALL)
+    note, classes = images.prepare(tmp_path, "tiny_imagenet", None, 4, 2, SMALL)
+    assert note.startswith("synthetic images of 48x48 in 2 classes, because Tiny-ImageNet is not there")
+    assert classes == 2, "as many as leave some images for each"
     assert np.load(tmp_path / "x_test.npy").shape == (2, *SMALL)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> str:
-    training.prepare(tmp_path, "synthetic", None, 8, 4, SMALL)
+    images.prepare(tmp_path, "synthetic", None, 8, 4, SMALL)
     return str(tmp_path)
 
 
@@ -241,10 +242,35 @@ def test_the_peer_trains_the_same(folder: str) -> None:
         assert runner.time() > 0
         assert runner.input(2) > 0
         found = runner.epoch(4)
-        assert 0 <= found["top1"] <= 1
+        assert 0 <= found["top1"] <= found["top5"] <= 1
+        assert 0 < found["cpu"] <= 1.1
         assert found["images_per_s"] > 0
         assert runner.memory()["peak_mb"]  # type: ignore[truthy-bool]
     assert peer.account(2) is None
+
+
+def test_losses_are_kept_up_to_the_first_that_is_no_number(folder: str) -> None:
+    runner = training.Runner("numpy", "squeezenet1_1", folder)
+    usual = runner.diverging(2, counting.LEARNING_RATE, 3)
+    assert len(usual) == 3
+    assert usual == runner.diverging(2, counting.LEARNING_RATE, 3), "each begins with the first weights"
+    with np.errstate(all="ignore"):
+        gone = runner.diverging(2, 1e10, 5)
+    assert 0 < len(gone) < 5
+    assert gone[0] == usual[0]
+    assert np.isfinite(gone).all()
+
+
+def test_top_is_among_the_largest_logits() -> None:
+    logits = np.array([[3.0, 2.0, 1.0], [1.0, 2.0, 3.0], [1.0, 3.0, 2.0]])
+    labels = np.array([1, 0, 1])
+    assert [training.top(k, logits, labels) for k in (1, 2, 3)] == pytest.approx([1 / 3, 2 / 3, 1])
+    assert training.top(2, np.full((1, 3), np.nan), np.array([2])) == 0, "no numbers are no answer"
+
+
+def test_made_images_have_as_many_classes_as_there_are_images_to_learn_them_from() -> None:
+    assert [images.classes_of(n) for n in (8, 512, 3840, 100_000)] == [2, 8, 60, 200]
+    assert set(images.synthetic(100, SMALL, 1, 4)[1]) == {0, 1, 2, 3}
 
 
 def test_operations_that_the_peer_launches_are_counted(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,11 +297,12 @@ def test_the_plan_is_within_ten_percent_of_the_memory_measured(folder: str) -> N
 
 def test_the_study_from_end_to_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("MINICNN_DATA", str(tmp_path))
-    for module in (roofline, counting, pages, tables):
+    for module in (roofline, counting, pages, steps, tables, trained):
         monkeypatch.setattr(module, "NETWORKS", ("squeezenet1_1",))
     sizes = {
         "image": 48, "batches": "2,4", "rounds": 1, "samples": 8, "tests": 4, "epoch_batch": 4, "account_batch": 2,
-        "copies": "8192,65536", "side": 64, "repeats": 2,
+        "copies": "8192,65536", "side": 64, "repeats": 2, "diverging_batches": "2", "diverging_rates": "0.01",
+        "diverging_steps": 2,
     }  # fmt: skip
     args = [part for name, value in sizes.items() for part in ("--set", f"{name}={value}")]
     result = minicnn("study", "roofline", "--quick", "--backends", "numpy", *args, "--out", "out")
@@ -289,6 +316,10 @@ def test_the_study_from_end_to_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     held = {"compute", "memory", "launching operations", "the input", "none of them"}
     assert {row["bottleneck"] for row in table("verdicts")} <= held
     assert 0 <= float(table("epochs")[0]["batch_top1"]) <= 100
+    assert float(table("epochs")[0]["chance"]) == 50
+    (diverging,) = table("diverging")
+    assert float(diverging["rate_0.01"]) > 0
+    assert float(table("machines")[0]["cpu_rate"]) > 0
     assert (
         int(table("counts")[0]["parameters"])
         == zoo.get_model("squeezenet1_1", num_classes=200, input_shape=SMALL).count_params()
@@ -323,3 +354,46 @@ def test_a_candidate_without_ceilings_has_no_place_under_the_roofline() -> None:
     pages.present(page, [Run(setting, found, {"cores": 2, "devices": {}})])
     assert [figure.name for figure in page.figures] == ["rates"]
     assert any("has ceilings" in getattr(block, "text", "") for block in page.blocks)
+
+
+def run_with(results: dict[str, Any], *, gpu: bool = False) -> Run:
+    setting = Setting(roofline.Sizes(), ("numba", "cupy"), {}, ("tiny_imagenet",))
+    return Run(setting, results, {"cores": 2, "devices": {"cupy cuda:0": "NVIDIA H200"} if gpu else {}})
+
+
+def test_squeezenet_takes_its_epoch_in_batches_of_64_as_published() -> None:
+    given = {m.name: m.given for m in roofline.measurements(Setting(roofline.Sizes(), ("numpy",), {}, ("synthetic",)))}
+    assert [given[f"training-{name}"]["epoch_batch"] for name in counting.NETWORKS] == [128, 128, 128, 64]
+    assert given["training-resnet18"]["batches"] == (32, 64, 128, 256)
+    assert (given["diverging"]["candidate"], given["diverging"]["batches"]) == ("numpy", (64, 128))
+
+
+@pytest.mark.parametrize(("lost", "verdict"), [({(128, 0.1)}, "confirmed"), ({(64, 0.1), (128, 0.1)}, "refuted")])
+def test_the_published_nan_is_judged_by_learning_rates_at_which_only_the_larger_batch_diverges(
+    lost: set[tuple[int, float]], verdict: str
+) -> None:
+    tried = [(batch, rate) for batch in (64, 128) for rate in (0.01, 0.1)]
+    runs = [{"batch": b, "rate": r, "losses": [5.3] * (2 if (b, r) in lost else 9)} for b, r in tried]
+    claim = trained.diverging_claim([run_with({"diverging": {"candidate": "numba", "steps": 9, "runs": runs}})])
+    assert claim.verdict == verdict
+    assert str(claim.ours).endswith("batch 128: NaN from a learning rate of 0.1")
+    assert trained.diverging_claim([run_with({})]).verdict == "not measured"
+    page = Page()
+    trained._diverging(page, [run_with({"diverging": {"candidate": "numba", "steps": 9, "runs": runs}})])
+    large = page.tables[0].rows[1]
+    assert (large["rate_0.01"], large["rate_0.1"]) == ("5.300", "no number after step 2")
+
+
+def test_one_table_has_the_best_of_the_cpu_beside_that_of_the_gpu() -> None:
+    counted = counting.count("squeezenet1_1", (2, 3), SMALL)
+    seconds = {"32": {"numba": [1.0], "cupy": [0.01]}, "64": {"numba": [1.6], "cupy": [0.01]}}
+    inputs = {batch: {name: [0.0] for name in times} for batch, times in seconds.items()}
+    run = run_with({"counts-resnet18": counted, "training-resnet18": {"steps": seconds, "inputs": inputs}}, gpu=True)
+    page = Page()
+    every = list(steps.steps([run]))
+    trained._machines(page, every)
+    trained._sweep(page, every)
+    row = page.tables[0].rows[0]
+    assert (row["cpu"], row["cpu_batch"], row["gpu"], row["gpu_batch"]) == ("numba, 2 cores", 64, "cupy, H200", 64)
+    assert row["ratio"] == pytest.approx(160)
+    assert [panel.title for panel in page.figures[0].panels] == ["ResNet-18"]

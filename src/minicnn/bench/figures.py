@@ -41,6 +41,9 @@ DECADE = 8.0  # from this ratio of the largest to the smallest on the axis is lo
 LINE = 1.5  # points of every line
 LETTERS = 10.5  # points from one line of letters to the next
 FEW = 25  # points up to which each is marked
+TICKS = 7  # places up to which each has a tick
+POINTER = 14.0  # points that a pointer can hit, at least
+SPOTS = "minicnn_spots"  # where axes keep what `answer` has told them
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,25 @@ class Mark:
     def spread(self) -> Spread:
         """The value with its quartiles."""
         return self.value if isinstance(self.value, Spread) else Spread(self.value, self.value, self.value, 1)
+
+
+@dataclass(frozen=True)
+class Spot:
+    """A place of a drawing that answers to the pointer.
+
+    Attributes:
+        left: Share of the drawing's width that is left of it.
+        top: Share of its height that is above it.
+        width: Its width, as a share.
+        height: Its height, as a share.
+        text: What it answers.
+    """
+
+    left: float
+    top: float
+    width: float
+    height: float
+    text: str
 
 
 def _library(name: str) -> str:
@@ -86,6 +108,26 @@ def quantity(unit: str) -> Callable[[float], str]:
     return lambda value: (f"{value:,.0f}" if value >= 100 else f"{value:.3g}") + (f" {unit}" if unit else "")
 
 
+def answer(axes: Any, text: str, xs: tuple[float, float] | None, ys: tuple[float, float]) -> None:
+    """Have a place of the axes answer to the pointer, where the drawing is shown in a report.
+
+    Args:
+        axes: The axes.
+        text: The answer.
+        xs: From where to where it goes to the right, in the axes' units; None for the whole drawing.
+        ys: From where to where it goes upwards.
+    """
+    vars(axes).setdefault(SPOTS, []).append((text, xs, ys))
+
+
+def said(spread: Spread, best: Spread, say: Callable[[float], str]) -> str:
+    """A value with its spread and its ratio to the best, in words."""
+    text = say(spread.median)
+    if spread.count > 1:
+        text += f", quartiles {say(spread.low)} and {say(spread.high)} of {spread.count}"
+    return text if spread == best or not best.median else f"{text}; {spread.median / best.median:,.3g} times the best"
+
+
 def dots(
     axes: Any, marks: Sequence[Mark], say: Callable[[float], str] = duration, *, more_is_better: bool = False
 ) -> None:
@@ -106,6 +148,7 @@ def dots(
         axes.plot(s.median, i, "o", markersize=7, color=tone, markeredgewidth=1.6,
                   markerfacecolor=PAPER if mark.family == PUBLISHED else tone)  # fmt: skip
         axes.annotate(say(s.median), (s.high, i), (8, 0), textcoords="offset points", va="center")
+        answer(axes, f"{mark.label}: {said(s, rows[0].spread, say)}", None, (i - 0.5, i + 0.5))
     axes.set_yticks(range(len(rows)), [mark.label for mark in rows])
     axes.set_ylim(len(rows) - 0.4, -0.6)
     low, high = min(m.spread.low for m in rows), max(m.spread.high for m in rows)
@@ -133,9 +176,11 @@ def dots(
 
 def paths(
     axes: Any, series: Mapping[str, tuple[Sequence[float], Sequence[float], str]], xlabel: str, ylabel: str, *,
-    log: str = "", say: Callable[[float], str] | None = None,
+    log: str = "", say: Callable[[float], str] | None = None, more_is_better: bool = False,
 ) -> None:  # fmt: skip
     """Draw a line for each name, with the name at its end; names that would lie on each other move apart.
+
+    A point answers to the pointer with its value, and its ratio to the best where the line of the best has a point.
 
     Args:
         axes: Where to draw.
@@ -144,14 +189,26 @@ def paths(
         ylabel: What runs upwards, with its unit.
         log: Which axes are logarithmic: "", "x", "y" or "xy".
         say: Writes the ticks of the upward axis, if not as numbers.
+        more_is_better: Whether the largest is the best.
     """
+    pick = max if more_is_better else min
+    best: dict[float, float] = {}
+    for xs, ys, _ in series.values():
+        for x, y in zip(xs, ys, strict=True):
+            best[x] = pick(y, best.get(x, y))
     for name, (xs, ys, tone) in series.items():
         axes.plot(xs, ys, color=tone, linewidth=LINE, marker="o" if len(xs) <= FEW else "", markersize=4, label=name)
+        for x, y in list(zip(xs, ys, strict=True))[:: -(-len(xs) // FEW) or 1]:
+            value, first = (Spread(v, v, v, 1) for v in (y, best[x]))
+            answer(axes, f"{name} at {x:,g}: {said(value, first, say or quantity(''))}", (x, x), (y, y))
     for letter in log:
         getattr(axes, f"set_{letter}scale")("log")
     style(axes, xlabel, ylabel)
     if not series:
         return
+    if len(best) <= TICKS:
+        axes.set_xticks(sorted(best), [f"{x:,g}" for x in sorted(best)])
+        axes.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
     if say is not None:
         axes.yaxis.set_major_formatter(lambda value, _: say(value))
         axes.minorticks_off()
@@ -196,6 +253,10 @@ def stacked(axes: Any, values: Mapping[str, Mapping[str, float]], label: str, te
             list(values), lengths, left=list(starts.values()), color=PALETTE[i % len(PALETTE)], height=0.62, label=part,
             edgecolor=PAPER, linewidth=0.5,
         )  # fmt: skip
+        for row, (bar, length) in enumerate(zip(values, lengths, strict=True)):
+            if length:
+                words = f"{bar}, {part}: {length:.3g} of {sum(values[bar].values()):.3g}, {label}"
+                answer(axes, words, (starts[bar], starts[bar] + length), (row - 0.31, row + 0.31))
         starts = {bar: starts[bar] + n for bar, n in zip(values, lengths, strict=True)}
     for i, total in enumerate(starts.values()):
         axes.annotate(template.format(total), (total, i), (5, 0), textcoords="offset points", va="center", size=8)
@@ -212,24 +273,48 @@ def stacked(axes: Any, values: Mapping[str, Mapping[str, float]], label: str, te
 # Files --------------------------------------------------------------------------------------------
 
 
-def to_svg(figure: Figure, panels: Sequence[Panel] | None = None) -> str:
-    """SVG of a figure, or of some of its panels, whose colours follow the reader's light or dark setting."""
-    text = _render(figure, panels or figure.panels, "svg").decode()
+def to_svg(figure: Figure) -> str:
+    """SVG of a figure, whose colours follow the reader's light or dark setting."""
+    return drawing_of(figure, figure.panels)[0]
+
+
+def drawing_of(figure: Figure, panels: Sequence[Panel]) -> tuple[str, list[Spot]]:
+    """SVG of some panels of a figure, and the places in it that answer to the pointer."""
+    data, spots = _render(figure, panels, "svg")
+    text = data.decode()
     for tone, name in NAMES.items():
         text = text.replace(tone, f"var({name}, {tone})")
     light = "".join(f"{name}:{tone};" for tone, name in NAMES.items())
     dark = "".join(f"{NAMES[tone]}:{other};" for tone, other in DARK.items())
     rules = f"<style>:root{{{light}}}@media(prefers-color-scheme:dark){{:root{{{dark}}}}}</style>"
     start = text.index("<svg")
-    return text[start:].replace("<defs>", f"{rules}<defs>", 1)
+    return text[start:].replace("<defs>", f"{rules}<defs>", 1), spots
 
 
 def to_png(figure: Figure) -> bytes:
     """PNG of a figure, on light paper."""
-    return _render(figure, figure.panels, "png")
+    return _render(figure, figure.panels, "png")[0]
 
 
-def _render(figure: Figure, panels: Sequence[Panel], form: str) -> bytes:
+def _spots(drawing: Any) -> list[Spot]:
+    """What `answer` has told the axes of a drawing, as shares of it; small ones are as large as `POINTER`."""
+    box, least = drawing.bbox, POINTER / 72 * drawing.dpi
+    found = []
+    for axes in drawing.axes:
+        for text, xs, ys in vars(axes).get(SPOTS, ()):
+            ends = axes.transData.transform(list(zip(xs or axes.get_xlim(), ys, strict=True)))
+            (left, bottom), (right, top) = ends.min(0), ends.max(0)
+            if xs is None:
+                left, right = 0.0, box.width
+            wide, high = max(right - left, least), max(top - bottom, least)
+            left, top = (left + right - wide) / 2, (top + bottom + high) / 2
+            found.append(
+                Spot(float(left / box.width), float(1 - top / box.height), wide / box.width, high / box.height, text)
+            )
+    return found
+
+
+def _render(figure: Figure, panels: Sequence[Panel], form: str) -> tuple[bytes, list[Spot]]:
     try:
         import matplotlib
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -258,4 +343,4 @@ def _render(figure: Figure, panels: Sequence[Panel], form: str) -> bytes:
             drawing.suptitle(panels[0].title, x=0.01, ha="left", weight="bold", size=10.5)
         file = io.BytesIO()
         drawing.savefig(file, format=form, metadata={"Date": None} if form == "svg" else None)
-    return file.getvalue()
+        return file.getvalue(), _spots(drawing)

@@ -29,9 +29,9 @@ def to_page(
         lines += [text, ""]
     lines += ["## Machines", ""]
     for run in chapter.runs:
-        facts = [f"- {name}: {value}" for name, value in machine_facts(run.machine).items()]
-        facts += [f"- GPU at the start: {clocks}" for clocks in run.setting.clocks]
-        lines += [_folded(f"{run.gpu or run.cpu}", _escaped("\n".join(facts))), ""]
+        facts = [f"{name}: {value}" for name, value in machine_facts(run.machine).items()]
+        facts += [f"GPU at the start: {clocks}" for clocks in run.setting.clocks]
+        lines += [_folded(f"{run.gpu or run.cpu}", _escaped("; ".join(facts) + ".")), ""]
     missing = [f"- `{name}`: {why}" for name, why in absent(chapter.runs).items()]
     lines += [_folded("Not on these machines", _escaped("\n".join(missing)))] if missing else []
     return "\n".join(lines).rstrip() + "\n"

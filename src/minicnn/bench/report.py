@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from minicnn.bench.figures import to_svg
+from minicnn.bench.figures import Spot, drawing_of
 from minicnn.bench.page import Block, Figure, Page, Repeat, Section, Table, Words
 from minicnn.bench.study import Run, Setting, Study
 from minicnn.bench.tables import to_html, words
@@ -39,7 +39,11 @@ td:first-child{white-space:nowrap}
 figure{margin:1.5rem 0}.panels{display:grid;gap:.6rem;
 grid-template-columns:repeat(auto-fit,minmax(min(100%,21rem),1fr))}
 summary{cursor:pointer;font-weight:600}
-.panels img{width:100%;max-width:46rem;height:auto;display:block}
+.chart{position:relative;max-width:46rem}.chart img{width:100%;height:auto;display:block}
+.spot{position:absolute;border-radius:.3rem}.spot:focus{outline:2px solid var(--link)}
+.tip{position:absolute;left:0;right:0;z-index:1;margin:.2rem auto;width:fit-content;max-width:100%;padding:.2rem .6rem;
+font-size:.85rem;background:var(--card);border:1px solid var(--line);border-radius:.3rem;opacity:0;pointer-events:none}
+.spot:is(:hover,:focus)+.tip{opacity:1}
 dl{display:grid;grid-template-columns:max-content 1fr;gap:.1rem 1rem;font-size:.9rem}dt{color:var(--soft)}
 dd{margin:0;overflow-wrap:anywhere}
 @media(max-width:30rem){dl{grid-template-columns:1fr}dd{margin-bottom:.4rem}}
@@ -178,10 +182,23 @@ def _block(block: Block) -> str:
 
 
 def _figure(figure: Figure) -> str:
-    images = ""
+    charts = ""
     for panel in figure.panels:
-        data = base64.b64encode(to_svg(figure, [panel]).encode()).decode()
+        svg, spots = drawing_of(figure, [panel])
+        data = base64.b64encode(svg.encode()).decode()
         label = html.escape(f"{figure.title}: {panel.title}", quote=True)
-        images += f'<img alt="{label}" src="data:image/svg+xml;base64,{data}">'
+        answers = "".join(map(_spot, spots))
+        charts += f'<div class=chart><img alt="{label}" src="data:image/svg+xml;base64,{data}">{answers}</div>'
     caption = words(figure.caption)
-    return f"<figure><div class=panels>{images}</div><figcaption>{caption}</figcaption></figure>"
+    return f"<figure><div class=panels>{charts}</div><figcaption>{caption}</figcaption></figure>"
+
+
+def _spot(spot: Spot) -> str:
+    """A place that shows its answer below itself while the pointer or the focus is there."""
+    left, top, width, height = (f"{100 * share:.2f}%" for share in (spot.left, spot.top, spot.width, spot.height))
+    place = f"left:{left};top:{top};width:{width};height:{height}"
+    below = f"{100 * (spot.top + spot.height):.2f}%"
+    return (
+        f'<span class=spot tabindex=0 style="{place}"></span>'
+        f'<span class=tip role=tooltip style="top:{below}">{html.escape(spot.text)}</span>'
+    )

@@ -69,19 +69,21 @@ def takes_part(settings: Settings) -> bool:
     return settings.network in NETWORKS and settings.precision in PRECISIONS
 
 
-def network(name: str, input_shape: tuple[int, ...], num_classes: int) -> Any:
+def network(name: str, input_shape: tuple[int, ...], num_classes: int, hidden_units: int = 10) -> Any:
     """One of `NETWORKS` as a `torch.nn.Sequential` that takes images (N, C, H, W) and returns logits.
 
     Args:
         name: Name of the network.
         input_shape: Shape (H, W, C) of an image.
         num_classes: Number of classes.
+        hidden_units: Hidden units of `mlp`.
     """
     from torch import nn
 
     H, W, C = input_shape
     if name == "mlp":
-        return nn.Sequential(nn.Flatten(), nn.Linear(H * W * C, 10), nn.ReLU(), nn.Linear(10, num_classes))
+        hidden, last = nn.Linear(H * W * C, hidden_units), nn.Linear(hidden_units, num_classes)
+        return nn.Sequential(nn.Flatten(), hidden, nn.ReLU(), last)
     if name == "platforms":
         features = 16 * (((H - 2) // 2 - 2) // 2) * (((W - 2) // 2 - 2) // 2)
         return nn.Sequential(
@@ -115,7 +117,8 @@ class TorchTrainer:
         self._accuracy = accuracy
         self.settings, self.samples, self.device = settings, samples, torch.device(device)
         self._dtype = getattr(torch, settings.precision)
-        model = network(settings.network, samples.input_shape, samples.num_classes)
+        units = next(iter(weights.values())).shape[-1]  # of the first layer
+        model = network(settings.network, samples.input_shape, samples.num_classes, units)
         self._layers, self._paths = _layers(model, samples.input_shape), list(weights)
         model = model.to(dtype=self._dtype)
         _set(self._layers, weights)

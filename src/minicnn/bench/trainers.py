@@ -7,7 +7,7 @@ same batches.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
@@ -28,7 +28,8 @@ from minicnn.jobs.settings import Settings
 from minicnn.machine import PeakMemory
 from minicnn.tolerance import EPSILON, tolerance
 
-PASSES_S, MOST_PASSES = 0.1, 100  # forward passes are timed together up to so many seconds, and so many of them
+# Forward passes, or steps, are timed together up to so many seconds, and so many of them.
+PASSES_S, MOST_PASSES, MOST_STEPS = 0.1, 100, 1000
 
 Weights = dict[str, np.ndarray[Any, Any]]
 Row = dict[str, Any]
@@ -41,10 +42,10 @@ def settings_of(network: str, data: str, data_dir: str | None = None, **given: A
     return Settings.resolve(network, data=data, data_dir=data_dir, **rest)
 
 
-def gradient_tolerance(settings: Settings) -> float:
+def gradient_tolerance(settings: Settings, work: Work | None = None) -> float:
     """How far two correct gradients may differ: by the rounding of the longest sum of a training step."""
     samples = job.load_samples(settings)
-    model = job.make_model(settings, samples, get_backend("numpy"))
+    model = job.make_model(settings, samples, get_backend("numpy"), **(work or USUAL).network)
     program = model.program("train", batch_size=settings.batch_size or len(samples["x_train"]))
     longest = max(int(n.cost.flops // (2 * sum(v.size for v in n.outputs))) for n in program.nodes)
     return tolerance(settings.precision, longest)[0]
@@ -59,11 +60,14 @@ class Work:
         rows: Whether images are rows of numbers before the training. In a step minicnn's models copy them, as no
             operation returns a view; PyTorch and JAX need no copy.
         accuracy: Whether steps, and the forward pass by itself, compute the accuracy beside the loss.
+        network: Further arguments of `minicnn.jobs.job.make_model`, such as `hidden_units`, the only one that peers
+            heed.
     """
 
     scaled: bool = False
     rows: bool = False
     accuracy: bool = True
+    network: Mapping[str, Any] = field(default_factory=dict)
 
 
 USUAL = Work()
@@ -109,7 +113,7 @@ class Trainer:
         self.settings = job.concrete(settings, self.samples)
         self.epoch = 0
         self._tested = ""  # what was evaluated last
-        self._passes = 0
+        self._passes = self._steps = 0
         self.samples_mb = resident() / MB
         self.peak = PeakMemory()
 
@@ -152,6 +156,15 @@ class Trainer:
             self._passes = max(1, min(MOST_PASSES, int(PASSES_S / once)))
         self._awaken()
         return stopwatch(lambda: self._forward(self._passes), self.backend.synchronize) / self._passes
+
+    def iteration(self) -> float:
+        """Seconds of a step on the whole training set; short ones in a row."""
+        if not self._steps:
+            self._whole(1)
+            self._steps = max(1, min(MOST_STEPS, int(PASSES_S / self._whole(1)["time_s"])))
+            self._whole(self._steps)
+        self._awaken()
+        return float(self._whole(self._steps)["time_s"]) / self._steps
 
     def nodes(self, repeats: int) -> dict[str, Any] | None:
         """Time of each node of a step on the whole training set; None if the candidate has no Program.
@@ -209,7 +222,7 @@ class ModelTrainer(Trainer):
         super().__init__(name, settings, options, work)
         self.samples = self.samples.in_rows() if work.rows else self.samples
         metrics = ("accuracy",) if work.accuracy else ()
-        self.model = job.make_model(self.settings, self.samples, self.backend, metrics)
+        self.model = job.make_model(self.settings, self.samples, self.backend, metrics, **work.network)
         self.x, self.y = self.samples["x_train"], self.samples["y_train"]
         if self.backend.keeps(self.x.nbytes + self.y.nbytes):  # on the device once and for all
             self.x, self.y = self.backend.asarray(self.x), self.backend.asarray(self.y)
@@ -303,7 +316,7 @@ class TorchPeer(Trainer):
         from minicnn.bench.torch_peer import LoaderTrainer, TorchTrainer
 
         kind = LoaderTrainer if name.startswith("torch.nn-loader") else TorchTrainer
-        self.peer = kind(self.settings, self.samples, first_weights(self.settings, self.samples),
+        self.peer = kind(self.settings, self.samples, first_weights(self.settings, self.samples, work),
                          self.backend.device, accuracy=work.accuracy, **self.options)  # fmt: skip
 
     def probe(self, epoch: int = 0) -> Probe:
@@ -331,7 +344,7 @@ class JaxPeer(Trainer):
         super().__init__(name, settings, options, work)
         from minicnn.bench.jax_peer import JaxTrainer
 
-        weights = first_weights(self.settings, self.samples)
+        weights = first_weights(self.settings, self.samples, work)
         self.peer = JaxTrainer(self.settings, self.samples, weights, self.backend.device, accuracy=work.accuracy)
 
     def probe(self, epoch: int = 0) -> Probe:
@@ -351,6 +364,6 @@ class JaxPeer(Trainer):
         return self.peer.train_whole(steps)
 
 
-def first_weights(settings: Settings, samples: job.Samples) -> Weights:
+def first_weights(settings: Settings, samples: job.Samples, work: Work = USUAL) -> Weights:
     """The weights that every candidate starts from."""
-    return job.make_model(settings, samples, get_backend("numpy")).get_weights()
+    return job.make_model(settings, samples, get_backend("numpy"), **work.network).get_weights()

@@ -17,7 +17,7 @@ from minicnn.backends.base import Backend
 from minicnn.callbacks import Callback, Timer
 from minicnn.distribution import DataParallel
 from minicnn.jobs.settings import Settings
-from minicnn.layers import Rescaling
+from minicnn.layers import Layer, Normalization, Rescaling
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.models import Model
 from minicnn.optimizers import SGD
@@ -139,14 +139,33 @@ def open_backend(name: str | None, precision: str) -> Backend:
 
 def make_model(
     settings: Settings, samples: Samples, backend: Backend, metrics: Sequence[str] = ("accuracy",),
-    distribution: DataParallel | None = None,
+    distribution: DataParallel | None = None, *, normalised: bool = False, frozen: str = "", **options: Any,
 ) -> Model:  # fmt: skip
-    """The network, compiled: SGD on the mean cross-entropy of logits."""
+    """The network, compiled: SGD on the mean cross-entropy of logits.
+
+    Args:
+        settings: What is trained and how.
+        samples: The samples.
+        backend: The backend.
+        metrics: Metrics beside the loss.
+        distribution: How it is trained by several processes, if it is.
+        normalised: Whether pixels are normalised by the mean and deviation of the training set's.
+        frozen: Layers whose names begin so are not trained; none if empty.
+        options: Of the network.
+    """
     kind = samples["x_train"].dtype.name
+    scale = 255 if kind == "uint8" else 1
+    first: list[Layer] = [Rescaling(1 / scale)] if scale > 1 else []
+    if normalised:
+        x = samples["x_train"]
+        first.append(Normalization(None, x.mean(dtype=np.float64) / scale, x.var(dtype=np.float64) / scale**2))
     model = zoo.get_model(
         settings.network, num_classes=samples.num_classes, input_shape=samples.input_shape, backend=backend,
-        seed=settings.seed, preprocessing=[Rescaling(1 / 255)] if kind == "uint8" else [], input_dtype=kind,
+        seed=settings.seed, preprocessing=first, input_dtype=kind, **options,
     )  # fmt: skip
+    for layer in model.layers:
+        if frozen and model.layer_name(layer).startswith(frozen):
+            layer.trainable = False
     model.compile(
         SGD(settings.learning_rate, momentum=settings.momentum), SparseCategoricalCrossentropy(from_logits=True),
         list(metrics), precision=settings.precision, distribution=distribution,

@@ -12,9 +12,9 @@ from functools import partial
 from typing import Any
 
 from minicnn.bench import Measurement, Setting, Study
-from minicnn.bench.candidates import PEERS
+from minicnn.bench.candidates import PEERS, on_gpu
 from minicnn.ops.strategies import Problem
-from minicnn.studies.convolution import breakdown, pages, parallelism, strategy_pages, sweeps
+from minicnn.studies.convolution import breakdown, lanes, pages, parallelism, strategy_pages, sweeps
 
 NETWORKS = {"alexnet": 224, "overfeat": 231, "vgg16": 224, "googlenet": 224}  # with the sides of their images
 CLASSES = 1000
@@ -41,6 +41,7 @@ class Sizes:
         network_image: Height and width of the networks' images; 0 for their own.
         network_batch: Images in a step of the networks.
         iterations: Training iterations of the networks.
+        lanes: Filters, and images in a batch, around the widths of vectors and of warps.
     """
 
     batch: int = 64
@@ -58,12 +59,13 @@ class Sizes:
     network_image: int = 0
     network_batch: int = 32
     iterations: int = 10
+    lanes: tuple[int, ...] = (15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64, 65)
 
 
 QUICK = Sizes(
     batch=32, image=16, channels=32, kernels=(1, 3, 5, 7, 11), channel_counts=(4, 8, 32, 128), images=(8, 16, 32, 64),
     batches=(1, 8, 32, 128), rounds=5, budget_s=1.0, not_in_sweeps=("jax",), not_in_layers=("torch", "jax"),
-    network_image=80, network_batch=4,
+    network_image=80, network_batch=4, lanes=(32, 33),
 )  # fmt: skip
 
 
@@ -97,7 +99,7 @@ def backends_of(setting: Setting) -> tuple[str, ...]:
 
 
 def measurements(setting: Setting) -> Iterator[Measurement]:
-    """All strategies at one point, other points of a sweep of each size, layers of the networks, and several ranks."""
+    """All strategies at one point, the other points of sweeps, cores and lanes, the networks, and several ranks."""
     sizes: Sizes = setting.sizes
     everyone = backends_of(setting)
     some = tuple(name for name in everyone if name.partition(":")[0] not in sizes.not_in_sweeps)
@@ -110,6 +112,14 @@ def measurements(setting: Setting) -> Iterator[Measurement]:
         }  # fmt: skip
         run = partial(sweeps.measure, names, problems, sizes.rounds, sizes.budget_s)
         yield Measurement(f"strategies-{name}", given, run)
+    given = {"problem": asdict(base(sizes)), "rounds": sizes.rounds, "budget_s": sizes.budget_s}
+    on_cores = tuple(name for name in everyone if not on_gpu(name) and name.partition(":")[0] != "jax")
+    counts = lanes.core_counts()
+    run = partial(lanes.measure_cores, on_cores, base(sizes), counts, sizes.rounds, sizes.budget_s)
+    if on_cores:
+        yield Measurement("cores", {**given, "candidates": on_cores, "cores": counts}, run)
+    run = partial(lanes.measure_lanes, some, base(sizes), sizes.lanes, sizes.rounds, sizes.budget_s)
+    yield Measurement("lanes", {**given, "candidates": some, "lanes": sizes.lanes}, run)
     names = tuple(name for name in setting.candidates if name.partition(":")[0] not in sizes.not_in_layers)
     for name, side in NETWORKS.items():
         image = sizes.network_image or side

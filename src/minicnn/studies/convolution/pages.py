@@ -13,7 +13,7 @@ from minicnn.bench import Column, Page, Panel, Run, Spread, figures
 from minicnn.bench.candidates import on_gpu
 from minicnn.bench.figures import Mark, duration, family
 from minicnn.bench.page import Cell, Claim, span
-from minicnn.studies.convolution import parallelism
+from minicnn.studies.convolution import lanes, parallelism
 from minicnn.studies.convolution.breakdown import PARTS, PHASES
 from minicnn.studies.convolution.strategy_pages import strategies, winners
 from minicnn.studies.convolution.sweeps import OWN
@@ -73,13 +73,14 @@ def present(page: Page, runs: Sequence[Run]) -> None:
             [Panel("A training step of whole networks", partial(figures.dots, marks=marks), len(marks))],
             f"Medians of steps as they train, without clocks within; lines are quartiles. {_sizes(runs)}",
         )  # fmt: skip
-    page.claims([*claims(every), parallelism.claim(runs)])
+    page.claims([*claims(every), *lanes.claims(runs), parallelism.claim(runs)])
     for run in runs:
         for name, result in run.results.items():
             if name.startswith(LAYERS):
                 page.refused(result["refused"])
     _layers(page, runs, every)
     strategies(page, runs)
+    lanes.present(page, runs)
     parallelism.present(page, runs)
 
 

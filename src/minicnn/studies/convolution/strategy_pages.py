@@ -150,8 +150,6 @@ def _draw(axes: Any, run: Run, name: str, backend: str) -> None:
             elif way == OWN:
                 add(f"kernel, {of}", x, spread.median, figures.FAMILIES[figures.KERNELS])
     figures.paths(axes, series, "", "", log="xy", say=lambda ms: figures.duration(ms / 1e3))
-    ticks = sorted({varied(p["problem"]) for p in points_of(run.results, name)})
-    axes.set_xticks(ticks, [str(n) for n in ticks])
 
 
 def _points(run: Run, name: str) -> list[dict[str, Cell]]:

@@ -98,10 +98,11 @@ class Convolver:
 
     Args:
         name: Name of the backend.
+        ways: Strategies that take part, with the library's own in either order of axes, and the backend's own kernel.
     """
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, ways: Sequence[str] = (*STRATEGIES, CHANNELS_FIRST, OWN)) -> None:
+        self.name, self._ways = name, ways
         self.backend = get_backend(name)
         if self.backend.name == "torch":
             torch_peer.at_its_best()
@@ -120,7 +121,7 @@ class Convolver:
         start = time.monotonic()
         refusals: dict[str, str] = {}
         arrays = operands(problem)
-        for way in (*STRATEGIES, CHANNELS_FIRST, OWN):
+        for way in self._ways:
             reason = self._add(way, problem, arrays)
             if reason is not None:
                 refusals[way] = reason
@@ -245,7 +246,7 @@ def measure(names: Sequence[str], problems: Sequence[Problem], rounds: int, budg
         "points", one a problem, and "out": why backends could not take part.
     """
     with together({name: Worker(name, Convolver, name) for name in names}) as (workers, out):
-        return {"points": [_point(workers, p, rounds, budget_s) for p in problems], "out": out}
+        return {"points": [point_of(workers, p, rounds, budget_s) for p in problems], "out": out}
 
 
 def _answers(workers: Mapping[str, Worker], failed: dict[str, str]) -> dict[str, Any]:
@@ -288,7 +289,8 @@ def _asked(workers: Mapping[str, Worker], failed: dict[str, str], right: Mapping
     return _answers(workers, failed)
 
 
-def _point(workers: Mapping[str, Worker], problem: Problem, rounds: int, budget_s: float) -> dict[str, Any]:
+def point_of(workers: Mapping[str, Worker], problem: Problem, rounds: int, budget_s: float) -> dict[str, Any]:
+    """A problem on all workers, which hold a `Convolver`: see `measure`."""
     failed: dict[str, str] = {}
     skipped, facts = _begun(workers, failed, problem)
     candidates: dict[str, dict[str, Any]] = {}

@@ -21,6 +21,8 @@ CUDA_LEVELS: dict[str, dict[str, Any]] = {
     "tiling alone": {"options": Options(fused=False, tiled=True, tensor_cores=False, graph=False)},
     "graph alone": {"options": Options(fused=False, tiled=False, graph=True)},
     "fusion and tiling": {"options": Options(tensor_cores=False, graph=False)},
+    "all but fusion": {"options": Options(fused=False, tensor_cores=False)},
+    "all but tiling": {"options": Options(tiled=False)},
     "fusion, tiling and graph": {"options": Options(tensor_cores=False)},
 }
 CUPY_LEVELS = {
@@ -35,6 +37,20 @@ LEVELS = {
     "numba_cuda": CUDA_LEVELS,
     "numba": {"fused kernels, one thread": {"threads": 1}, "fused kernels, all threads": {}},
 }
+
+
+# For each optimisation the levels with and without it: from the naive one, and as the last one of all.
+OPTIMISATIONS: dict[str, tuple[tuple[str, str] | None, tuple[str, str]]] = {
+    "fusion": (("fusion alone", "naive"), ("fusion, tiling and graph", "all but fusion")),
+    "tiling": (("tiling alone", "naive"), ("fusion, tiling and graph", "all but tiling")),
+    "graph": (("graph alone", "naive"), ("fusion, tiling and graph", "fusion and tiling")),
+    "tensor cores": (None, ("all, with tensor cores", "fusion, tiling and graph")),
+    "products in bfloat16": (None, ("all, products in bfloat16", "all, with tensor cores")),
+    "overlap of copies, pinned memory": (
+        None, ("all, data from the host, copies overlapped", "all, data from the host")
+    ),
+    "all threads": (None, ("fused kernels, all threads", "fused kernels, one thread")),
+}  # fmt: skip
 
 
 def ablation(setting: Setting) -> tuple[str, ...]:

@@ -6,14 +6,16 @@ A. Sapra, Performance Benchmarking of CNN Implementation: CPU vs. CUDA, Thapar I
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
 from minicnn.bench import Comparison, Measurement, Setting, Study
 from minicnn.bench.trainers import Work, gradient_tolerance, settings_of, trainer
 from minicnn.jobs.settings import Settings
-from minicnn.studies.mlp import pages
+from minicnn.studies.mlp import pages, sweeps
+
+SWEPT = ("hidden", "counts", "rounds")  # sizes of the sweeps alone
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,9 @@ class Sizes:
         repeats: How often the forward pass and each operation are timed.
         samples: The most samples that are used; 0 for all.
         input: Whether images are scaled beforehand, as in the study ("float32"), or in each step ("uint8").
+        hidden: Hidden units of the sweep over models, on the most samples.
+        counts: Samples of the sweep over data, with the fewest hidden units.
+        rounds: How often an iteration of the sweeps is measured.
     """
 
     iterations: int = 500
@@ -35,25 +40,48 @@ class Sizes:
     repeats: int = 20
     samples: int = 0
     input: str = "float32"
+    hidden: tuple[int, ...] = (10, 32, 128, 512, 2048)
+    counts: tuple[int, ...] = (1000, 4000, 16_000, 59_000)
+    rounds: int = 5
 
 
 def measurements(setting: Setting) -> Iterator[Measurement]:
-    """The training on each data set, all candidates in one run."""
+    """On each data set the training, all candidates in one run, and the points of the sweeps."""
     sizes = setting.sizes
     for data in setting.data:
         settings = settings_of(
             "mlp", data, setting.data_dir, epochs=sizes.iterations, hold_out=sizes.hold_out,
             samples=sizes.samples or None,
         )  # fmt: skip
-        given = {"settings": asdict(settings), "sizes": asdict(sizes), "candidates": setting.candidates}
+        own = {key: value for key, value in asdict(sizes).items() if key not in SWEPT}
+        given: dict[str, Any] = {"settings": asdict(settings), "sizes": own, "candidates": setting.candidates}
         yield Measurement(f"training-{data}", given, partial(_train, settings, sizes, setting.candidates))
+        for units, count in sweeps.points(sizes):
+            few = replace(settings, samples=count)
+            given = {"settings": asdict(few), "hidden": units, "rounds": sizes.rounds, "input": sizes.input}
+            given |= {"candidates": setting.candidates}
+            run = partial(_time, few, replace(_work(sizes), network={"hidden_units": units}), sizes.rounds)
+            yield Measurement(sweeps.sweep_name(data, units, count), given, partial(run, setting.candidates))
+
+
+def _work(sizes: Sizes) -> Work:
+    """What a step does: what the study's does."""
+    return Work(scaled=sizes.input == "float32", rows=True, accuracy=False)
+
+
+def _time(settings: Settings, work: Work, rounds: int, candidates: Sequence[str]) -> dict[str, Any]:
+    """Seconds of an iteration by candidate, interleaved; why others are out."""
+    with Comparison(candidates, partial(trainer, work=work), settings) as comparison:
+        comparison.check(gradient_tolerance(settings, work))
+        seconds = comparison.time("iteration", rounds=rounds)
+        return {"seconds": seconds, "out": comparison.out}
 
 
 def _train(settings: Settings, sizes: Sizes, candidates: Sequence[str]) -> dict[str, Any]:
     """Interleaved rounds of iterations, then interleaved forward passes, single operations, and memory."""
     rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in candidates}
     tolerance = gradient_tolerance(settings)
-    work = Work(scaled=sizes.input == "float32", rows=True, accuracy=False)  # a step does what the study's does
+    work = _work(sizes)
     with Comparison(candidates, partial(trainer, work=work), settings) as comparison:
         comparison.check(tolerance)
         for method, given in (("evaluate", "val"), ("nodes", 1)):
@@ -80,7 +108,7 @@ STUDY = Study(
     question="What does each operation of a small network cost on a CPU and on a GPU?",
     source="A. Sapra, Performance Benchmarking of CNN Implementation: CPU vs. CUDA, Thapar Institute, May 2025.",
     full=Sizes(),
-    quick=Sizes(iterations=100, repeats=5),
+    quick=Sizes(iterations=100, repeats=5, hidden=(10, 256), counts=(1000, 10_000), rounds=3),
     data=("mnist",),
     others=("fashion_mnist", "kaggle_digits", "synthetic_digits"),
     measurements=measurements,

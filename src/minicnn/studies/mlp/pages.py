@@ -10,21 +10,23 @@ from minicnn.bench import Column, Page, Panel, Run, Spread, figures
 from minicnn.bench.candidates import on_gpu
 from minicnn.bench.figures import OWN, PUBLISHED, Mark, duration, family
 from minicnn.bench.page import Cell, Claim
+from minicnn.studies.mlp import by_operation, sweeps
+from minicnn.studies.mlp.by_operation import OPERATIONS_MS, WITHOUT, operations
 
 # What was published for NumPy and for CuPy.
 TOTAL_S = (42.3, 15.1)
 ITERATION_MS = {"iteration": (84.6, 30.2), "forward": (36.7, 11.9), "backward": (47.9, 18.3)}
-OPERATIONS_MS = {
-    "matrix products": (42.3, 6.7), "ReLU": (3.1, 1.8), "softmax and loss": (5.6, 2.9), "other gradients": (33.6, 18.8),
-}  # fmt: skip
 MEMORY_MB = {
     "parameters": (7.9, 7.9), "input": (47.1, 47.1), "activations": (26.3, 26.3), "gradients": (34.2, 34.2),
     "framework": (12.5, 158.6), "total": (128.0, 274.1),
 }  # fmt: skip
 PUBLISHED_ITERATIONS = 500
-# Iterations of programs written as the study describes its own, float64 on the CPU, measured by themselves.
-OWN_MS = {"as the study writes it: NumPy, 2 cores": 65.6, "as the study writes it: CuPy, H200": 0.465}
-WITHOUT = ("input", "running loss and accuracy")  # operations that the study's iteration does not have
+# Iterations of programs written as the study describes its own, measured by themselves.
+OWN_MS = {
+    "as the study writes it: NumPy in float64, 2 cores": 65.6,
+    "as the study writes it: NumPy in float32, 2 cores": 33.0,
+    "as the study writes it: CuPy, H200": 0.465,
+}
 
 Result = Mapping[str, Any]
 
@@ -41,7 +43,7 @@ def present(page: Page, runs: Sequence[Run]) -> None:
         ]
         marks += [Mark(f"published: {name}", ITERATION_MS["iteration"][i] / 1e3, PUBLISHED)
                   for i, name in enumerate(("NumPy", "CuPy"))]  # fmt: skip
-        marks += [Mark(name, ms / 1e3, OWN) for name, ms in OWN_MS.items()] if len(found) > 1 else []
+        marks += [Mark(name, ms / 1e3, OWN) for name, ms in OWN_MS.items()]
         page.figure(
             f"iterations-{data}", f"Time of an iteration on {data}",
             [Panel(_title(found), partial(figures.dots, marks=marks), len(marks))],
@@ -49,12 +51,13 @@ def present(page: Page, runs: Sequence[Run]) -> None:
             "after the first, lines are quartiles; hollow: published, on machines that are not named. What is written "
             "as the study writes it (float64 on the CPU) was measured by itself.",
         )  # fmt: skip
-        page.claims(claims(found))
+        page.claims(claims(found, sweeps.lead(data, runs)))
         for _, result in found:
             page.refused(result["out"])
         _times(page, data, found)
         _accuracy(page, data, found)
-        _operations(page, data, found)
+        by_operation.present(page, data, found)
+        sweeps.present(page, data, runs)
         _memory(page, data, found)
 
 
@@ -81,32 +84,6 @@ def forward(result: Result, name: str) -> Spread:
     more = Spread.after_first([r["time_s"] / r["steps"] for r in result["rounds"][name]]).median
     more -= iteration(result, name).median
     return spread.less(more)
-
-
-def operation(node: Mapping[str, Any]) -> str:
-    """Which of the study's operations a node belongs to."""
-    if node["scope"].startswith("metrics"):
-        return "running loss and accuracy"
-    if node["phase"] == "update":
-        return "update"
-    if node["op"] == "matmul":
-        return "matrix products"
-    if node["phase"] == "backward":
-        return "other gradients"
-    if node["op"] == "relu":
-        return "ReLU"
-    if node["scope"].startswith("loss"):
-        return "softmax and loss"
-    return "biases" if node["op"] == "add" else "input"
-
-
-def operations(nodes: Sequence[Mapping[str, Any]]) -> dict[str, Spread]:
-    """Seconds of each of the study's operations: sums over the nodes, of each run."""
-    samples: dict[str, list[float]] = {}
-    for node in nodes:
-        sums = samples.setdefault(operation(node), [0.0] * len(node["seconds"]))
-        samples[operation(node)] = [a + b for a, b in zip(sums, node["seconds"], strict=True)]
-    return {name: Spread.of(found) for name, found in samples.items()}
 
 
 def components_mb(account: Mapping[str, Any]) -> dict[str, float | None]:
@@ -184,8 +161,8 @@ def _share(result: Result, name: str) -> float:
     return forward(result, name).median / iteration(result, name).median
 
 
-def claims(found: Found) -> list[Claim]:
-    """Each claim of the source, judged."""
+def claims(found: Found, growth: sweeps.Lead | None = None) -> list[Claim]:
+    """Each claim of the source, judged; the growth of the GPU's lead from the sweeps, if they were measured."""
     pair = _pair(found)
     made: list[Claim] = []
     result, cpu, gpu = pair if pair else (None, "", "")
@@ -238,8 +215,9 @@ def claims(found: Found) -> list[Claim]:
         "are 185 MB, not 47.1",
     ))  # fmt: skip
     made.append(Claim(
-        "The GPU's lead grows with the model and with the data", "hypothesis", "no figures", None, None,
-        "needs the sweep over hidden units and samples, which this study does not have yet",
+        "The GPU's lead grows with the model and with the data", "hypothesis", "no figures",
+        str(growth) if growth else None, bool(growth and growth.grows),
+        "a small network on few samples is a few launches, whatever the GPU could do",
     ))  # fmt: skip
     made.append(Claim(
         "The network is a CNN", "title", "784-10-10", "no convolution", False, "it is a multilayer perceptron",
@@ -285,6 +263,9 @@ def _times(page: Page, data: str, found: Found) -> None:
         "may still compile; it counts for the total alone. Forward is the loss of the training set without gradients; "
         "backward and update is the rest of an iteration, a dash where the forward pass by itself takes no less."
     )
+    for name, own in OWN_MS.items():
+        rows.append({"candidate": name, "iterations": PUBLISHED_ITERATIONS, "iteration_ms": own,
+                     "total_s": PUBLISHED_ITERATIONS * own / 1e3})  # fmt: skip
     page.table(f"totals-{data}", f"Times on {data}", columns, rows, note)
 
 
@@ -307,40 +288,6 @@ def _accuracy(page: Page, data: str, found: Found) -> None:
                lambda axes: figures.paths(axes, series, "iteration", "held-out accuracy (%)"))],
         "Accuracy on the samples that are held out; one line for all candidates of a machine.",
     )  # fmt: skip
-
-
-def _operations(page: Page, data: str, found: Found) -> None:
-    page.section("By operation")
-    columns = [Column("operation", "operation (ms)"), Column("published_cpu", "published: CPU", "{:.1f}"),
-               Column("published_gpu", "published: GPU", "{:.1f}")]  # fmt: skip
-    cells: dict[str, dict[str, Cell]] = {}
-    for run, result in found:
-        for name, kept in result["nodes"].items():
-            if kept:
-                head = f"{run.label(name)}{', apart' if kept['apart'] else ''}"
-                columns.append(Column(head, head, "{:.3g}"))
-                own = operations(kept["nodes"])
-                cells[head] = {kind: s.scaled(1e3) for kind, s in own.items()}
-                cells[head]["sum"] = 1e3 * sum(s.median for s in own.values())
-                rounds = [row["time_s"] / row["steps"] for row in result["rounds"][name]]
-                cells[head]["iteration"] = Spread.after_first(rounds, 1e3)
-    kinds = dict.fromkeys([*OPERATIONS_MS, *(kind for own in cells.values() for kind in own)])
-    order = [k for k in kinds if k not in ("sum", "iteration")]
-    names = {"sum": "sum of the operations", "iteration": "an iteration, as trained"}
-    rows: list[dict[str, Cell]] = []
-    for kind in (*order, *names):
-        published = OPERATIONS_MS.get(kind, ITERATION_MS["iteration"] if kind in names else (None, None))
-        row: dict[str, Cell] = {"operation": names.get(kind, kind), "published_cpu": published[0],
-                                "published_gpu": published[1]}  # fmt: skip
-        rows.append(row | {head: own.get(kind) for head, own in cells.items()})
-    note = (
-        "Each node of the training step is timed by itself while the backend runs the step. Apart: the backend merges "
-        "nodes into kernels, compiles the step as a whole or computes on a GPU, so each operation is compiled by "
-        "itself for this table, on a GPU launched many times in a row; what the sum takes longer than an iteration is "
-        "what merging saves. Matrix products are those of both passes; other gradients are all else of the backward "
-        "pass. PyTorch's and JAX's own modules are no Programs, so they have no nodes."
-    )
-    page.table(f"operations-{data}", f"Time by operation on {data}", columns, rows, note)
 
 
 def _memory(page: Page, data: str, found: Found) -> None:

@@ -11,9 +11,13 @@ from functools import partial
 from typing import Any
 
 from minicnn.bench import Comparison, Measurement, Setting, Study
-from minicnn.bench.trainers import gradient_tolerance, settings_of, trainer
+from minicnn.bench.candidates import PEERS
+from minicnn.bench.trainers import USUAL, Work, gradient_tolerance, settings_of, trainer
 from minicnn.jobs.settings import Settings
 from minicnn.studies.platforms import pages
+from minicnn.studies.platforms.variants import VARIANTS
+
+ENGINES = ("cupy", "numba_cuda", "numba")
 
 
 @dataclass(frozen=True)
@@ -30,20 +34,30 @@ class Sizes:
 
 
 def measurements(setting: Setting) -> Iterator[Measurement]:
-    """The training on each data set: all candidates in one run, epochs interleaved."""
+    """The training on each data set: all candidates in one run, epochs interleaved; then each variant, by one."""
     for data in setting.data:
         settings = settings_of(
             "platforms", data, setting.data_dir, epochs=setting.sizes.epochs, samples=setting.sizes.samples or None
         )
         given = {"settings": asdict(settings), "candidates": setting.candidates}
-        yield Measurement(f"training-{data}", given, partial(_train, settings, setting.candidates))
+        yield Measurement(f"training-{data}", given, partial(_train, settings, setting.candidates, USUAL))
+        for name, variant in VARIANTS.items() if standing(setting) else ():
+            given = {"settings": asdict(settings), "candidates": standing(setting), "network": variant.network}
+            run = partial(_train, settings, standing(setting), Work(network=variant.network))
+            yield Measurement(f"{name}-{data}", given, run)
 
 
-def _train(settings: Settings, candidates: Sequence[str]) -> dict[str, Any]:
+def standing(setting: Setting) -> tuple[str, ...]:
+    """The candidate that stands for all where accuracies are asked for: the fastest kernels there are."""
+    backends = [name for name in setting.candidates if name.partition(":")[0] not in PEERS]
+    return tuple([name for name in ENGINES if name in backends] or backends)[:1]
+
+
+def _train(settings: Settings, candidates: Sequence[str], work: Work) -> dict[str, Any]:
     """Rows of the epochs by candidate; why others are out."""
     history: dict[str, list[dict[str, Any]]] = {name: [] for name in candidates}
-    tolerance = gradient_tolerance(settings)
-    with Comparison(candidates, trainer, settings) as comparison:
+    tolerance = gradient_tolerance(settings, work)
+    with Comparison(candidates, partial(trainer, work=work), settings) as comparison:
         comparison.check(tolerance)
         comparison.prepare("evaluate")  # compiles it
         for _ in range(settings.epochs):

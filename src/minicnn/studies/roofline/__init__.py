@@ -13,8 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from minicnn.bench import Measurement, Setting, Study
-from minicnn.studies.roofline import ceilings, counting, pages, training
+from minicnn.bench.candidates import PEERS
+from minicnn.jobs.settings import RECIPES
+from minicnn.studies.roofline import ceilings, counting, images, pages, training
 from minicnn.studies.roofline.counting import NETWORKS
+
+ENGINES = ("cupy", "numba_cuda", "numba")  # the fastest first
 
 
 @dataclass(frozen=True)
@@ -29,12 +33,15 @@ class Sizes:
         budget_s: Seconds after which no round of a batch size starts, once each candidate has had three.
         samples: Training images of an epoch.
         tests: Test images.
-        epoch_batch: Batch size of the epoch.
+        epoch_batch: Batch size of the epoch, at most: SqueezeNet's is 64, as the source has it.
         account_batch: Batch size at which planned and measured memory are compared.
         copies: Bytes of the arrays that are copied.
         side: Rows of the matrices that are multiplied on a CPU; four times as many on a GPU.
         repeats: Samples of each ceiling.
         left_out: Candidates that do not train the networks, being slow.
+        diverging_batches: Batch sizes at which SqueezeNet is looked at for losses that are no numbers.
+        diverging_rates: Learning rates of these.
+        diverging_steps: Their steps.
     """
 
     image: int = 64
@@ -50,11 +57,14 @@ class Sizes:
     side: int = 2048
     repeats: int = 10
     left_out: tuple[str, ...] = ("",)
+    diverging_batches: tuple[int, ...] = (64, 128)
+    diverging_rates: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3)
+    diverging_steps: int = 100
 
 
 QUICK = Sizes(
     rounds=2, samples=512, tests=256, epoch_batch=64, account_batch=8, copies=tuple(2**k for k in range(13, 28, 2)),
-    side=1536, repeats=5, left_out=("numpy", "torch", "jax"),
+    side=1536, repeats=5, left_out=("numpy", "torch", "jax"), diverging_steps=20,
 )  # fmt: skip
 
 
@@ -75,13 +85,21 @@ def measurements(setting: Setting) -> Iterator[Measurement]:
     yield Measurement("accounts", given, partial(_accounts, sizes.account_batch, image))
     some = tuple(c for c in setting.candidates if c.partition(":")[0] not in sizes.left_out) or setting.candidates
     for name in NETWORKS:
-        batches = sizes.batches if name in sizes.swept else (sizes.epoch_batch,)
+        whole = min(sizes.epoch_batch, RECIPES[name].batch_size or sizes.epoch_batch)
+        batches = sizes.batches if name in sizes.swept else (whole,)
         given = {
             "candidates": some, "batches": batches, "rounds": sizes.rounds, "budget_s": sizes.budget_s,
             "data": data,
-            "samples": sizes.samples, "tests": sizes.tests, "epoch_batch": sizes.epoch_batch, "image": image,
+            "samples": sizes.samples, "tests": sizes.tests, "epoch_batch": whole, "image": image,
         }  # fmt: skip
-        yield Measurement(f"training-{name}", given, partial(_train, sizes, data, setting, some, name, batches))
+        yield Measurement(f"training-{name}", given, partial(_train, sizes, data, setting, some, name, batches, whole))
+    own = [name for name in some if name.partition(":")[0] not in PEERS]
+    for one in [name for name in ENGINES if name in own][:1] or own[:1]:
+        given = {
+            "candidate": one, "batches": sizes.diverging_batches, "rates": sizes.diverging_rates,
+            "steps": sizes.diverging_steps, "data": data, "samples": sizes.samples, "image": image,
+        }  # fmt: skip
+        yield Measurement("diverging", given, partial(_diverging, sizes, data, setting, one))
 
 
 def _counts(candidates: tuple[str, ...], name: str, batches: tuple[int, int], image: tuple[int, ...]) -> dict[str, Any]:
@@ -92,18 +110,26 @@ def _counts(candidates: tuple[str, ...], name: str, batches: tuple[int, int], im
 
 def _accounts(batch: int, image: tuple[int, ...]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="minicnn-") as folder:
-        training.prepare(Path(folder), "synthetic", None, batch, 1, image)
+        images.prepare(Path(folder), "synthetic", None, batch, 1, image)
         return training.accounts(Path(folder), batch)
 
 
 def _train(
-    sizes: Sizes, data: str, setting: Setting, names: tuple[str, ...], name: str, batches: tuple[int, ...]
+    sizes: Sizes, data: str, setting: Setting, names: tuple[str, ...], name: str, batches: tuple[int, ...], whole: int
 ) -> dict[str, Any]:
     image = (sizes.image, sizes.image, 3)
     with tempfile.TemporaryDirectory(prefix="minicnn-") as folder:
-        note = training.prepare(Path(folder), data, setting.data_dir, sizes.samples, sizes.tests, image)
-        found = training.measure(names, name, Path(folder), batches, sizes.rounds, sizes.budget_s, sizes.epoch_batch)
-    return {**found, "data": note}
+        note, classes = images.prepare(Path(folder), data, setting.data_dir, sizes.samples, sizes.tests, image)
+        found = training.measure(names, name, Path(folder), batches, sizes.rounds, sizes.budget_s, whole)
+    return {**found, "data": note, "classes": classes, "epoch_batch": whole}
+
+
+def _diverging(sizes: Sizes, data: str, setting: Setting, candidate: str) -> dict[str, Any]:
+    image = (sizes.image, sizes.image, 3)
+    with tempfile.TemporaryDirectory(prefix="minicnn-") as folder:
+        images.prepare(Path(folder), data, setting.data_dir, sizes.samples, 1, image)
+        looked_at = sizes.diverging_batches, sizes.diverging_rates, sizes.diverging_steps
+        return training.diverging(candidate, "squeezenet1_1", Path(folder), *looked_at)
 
 
 STUDY = Study(

@@ -2,74 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from minicnn.bench import Column, Page, Panel, Run, Spread, figures
+from minicnn.bench import Column, Page, Panel, Run, figures
 from minicnn.bench.candidates import on_gpu
-from minicnn.bench.figures import TORCH, Mark, family, quantity
+from minicnn.bench.figures import quantity
 from minicnn.bench.page import Cell, Claim, span
-from minicnn.studies.roofline import tables
-from minicnn.studies.roofline.ceilings import bandwidth, launch_s, peaks, way_of
-from minicnn.studies.roofline.counting import NETWORKS, at_batch
-from minicnn.studies.roofline.tables import whole
-from minicnn.studies.roofline.verdict import NAMES, NONE, Kernel, Verdict, floor, judge, near
+from minicnn.studies.roofline import tables, trained
+from minicnn.studies.roofline.ceilings import bandwidth, peaks, way_of
+from minicnn.studies.roofline.counting import NETWORKS
+from minicnn.studies.roofline.steps import TITLES, Step, best_of, epoch_batch, epochs_of, largest, steps, verdict_of
+from minicnn.studies.roofline.verdict import NAMES, NONE, Kernel, near
 
-TITLES = {
-    "resnet18": "ResNet-18",
-    "mobilenet_v2": "MobileNetV2",
-    "resnet50": "ResNet-50",
-    "squeezenet1_1": "SqueezeNet 1.1",
-}
-CHANCE = 0.5  # % of 200 classes
 HIGH = 12  # rows as high as which a roofline is drawn
-# Images per second by PyTorch compiled, bfloat16, channels last, measured by itself on an H200.
-COMPILED = {"resnet18": 78_300, "mobilenet_v2": 43_500, "resnet50": 34_800, "squeezenet1_1": 46_400}
-
-
-@dataclass(frozen=True)
-class Step:
-    """A training step of a network on a candidate, as measured.
-
-    Attributes:
-        run: On which machine.
-        network: Name of the network.
-        candidate: Name of the candidate.
-        batch: Images.
-        time: Seconds, without its input.
-        input_s: Seconds of making its input.
-    """
-
-    run: Run
-    network: str
-    candidate: str
-    batch: int
-    time: Spread
-    input_s: float
-
-    @property
-    def rate(self) -> float:
-        """Images per second."""
-        return self.batch / self.time.median
-
-    @property
-    def place(self) -> tuple[float, float]:
-        """FLOP per byte and FLOP per second, by the Program's count."""
-        flops, moved = whole(self.run.results[f"counts-{self.network}"], self.batch)
-        return flops / moved, flops / self.time.median
-
-
-def steps(runs: Sequence[Run]) -> Iterator[Step]:
-    """All steps that were timed."""
-    for run in runs:
-        for name in NETWORKS:
-            result = run.results.get(f"training-{name}", {"steps": {}})
-            for batch, times in result["steps"].items():
-                for candidate, samples in times.items():
-                    given = Spread.of(result["inputs"][batch][candidate]).median
-                    yield Step(run, name, candidate, int(batch), Spread.of(samples), given)
 
 
 def present(page: Page, runs: Sequence[Run]) -> None:
@@ -90,7 +37,7 @@ def present(page: Page, runs: Sequence[Run]) -> None:
             refused = run.results.get(f"training-{name}", {"refused": {}})["refused"]
             page.refused({f"{c} ({name})": why for c, why in refused.items()})
     _verdicts(page, every)
-    _trained(page, runs, every)
+    trained.present(page, runs, every)
     tables.ceilings(page, runs)
     tables.counts(page, {n: runs[-1].results[f"counts-{n}"] for n in NETWORKS if f"counts-{n}" in runs[-1].results})
     tables.memory(page, runs)
@@ -99,27 +46,9 @@ def present(page: Page, runs: Sequence[Run]) -> None:
 # Under the roofline -------------------------------------------------------------------------------
 
 
-def _largest(every: Sequence[Step], candidate: str) -> dict[str, Step]:
-    """The steps of a candidate by network, at the batch size that all networks have."""
-    found: dict[str, Step] = {}
-    own = [s for s in every if s.candidate == candidate]
-    common = [b for b in {s.batch for s in own} if {s.network for s in own if s.batch == b} == {s.network for s in own}]
-    for step in own:
-        if step.batch == max(common, default=step.batch):
-            found[step.network] = step
-    return found
-
-
-def _best(every: Sequence[Step]) -> str | None:
-    """The candidate that is the fastest on most networks."""
-    fastest = {s.network: s.candidate for s in sorted(every, key=lambda s: s.rate)}
-    names = list(fastest.values())
-    return max(names, key=names.count) if names else None
-
-
 def _roofline(page: Page, run: Run, gpu: bool, own: Sequence[Step]) -> None:
     found = run.results["ceilings"]
-    rates, moved, best = peaks(found, gpu), bandwidth(found, gpu), _best(own)
+    rates, moved, best = peaks(found, gpu), bandwidth(found, gpu), best_of(own)
     where = (run.gpu or "GPU") if gpu else run.cpu
     if not rates or not moved or best is None:
         page.words(f"On {where} no candidate that trained has ceilings: NumPy, PyTorch, JAX or CuPy measure them.")
@@ -157,6 +86,9 @@ def _draw(axes: Any, rates: Mapping[str, float], moved: float, own: Sequence[Ste
                   textcoords="offset points", color=grey)  # fmt: skip
     for name, path in points.items():
         axes.plot(*zip(*path, strict=True), color=blue, linewidth=figures.LINE, marker="o", markersize=5)
+        for x, y in path:
+            words = f"{_rate(y)}, {y / min(moved * x, top):.1%} of the roof over {x:.1f} FLOP per byte"
+            figures.answer(axes, f"{name}: {words}", (x, x), (y, y))
         (x, y), others = path[-1], [at for other, way in points.items() if other != name for at in way]
         taken = any(x < u < 6 * x and max(y, v) < 1.7 * min(y, v) for u, v in others)
         if not taken:
@@ -190,22 +122,6 @@ def _distinct(rates: Mapping[str, float]) -> list[tuple[list[str], float]]:
 # What limits a step -------------------------------------------------------------------------------
 
 
-def verdict_of(step: Step) -> Verdict | None:
-    """The verdict on a step, from its operations at the ceilings of the way in which its candidate computes."""
-    found, gpu = step.run.results["ceilings"], on_gpu(step.candidate)
-    rates, moved = peaks(found, gpu), bandwidth(found, gpu)
-    if not rates or not moved:
-        return None
-    result = step.run.results[f"training-{step.network}"]
-    nodes = at_batch(step.run.results[f"counts-{step.network}"], step.batch)
-    launched = result["accounts"].get(step.candidate, {}).get("launches")
-    launched = result.get("launched", {}).get(step.candidate, launched)
-    launch = launch_s(found, step.candidate)
-    launches = (len(nodes) if launched is None else launched) * (launch.median if launch else 0.0)
-    peak = rates.get(way_of(step.candidate)) or next(iter(rates.values()))
-    return judge(step.time.median + step.input_s, floor(nodes, peak, moved, launches, step.input_s))
-
-
 def _kernels(step: Step) -> dict[str, float] | None:
     """Shares of a step by what its kernels are near; None where they were not timed."""
     kept = step.run.results[f"training-{step.network}"].get("kernels", {}).get(step.candidate)
@@ -236,7 +152,7 @@ def _verdicts(page: Page, every: Sequence[Step]) -> None:
     ]  # fmt: skip
     rows: list[dict[str, Cell]] = []
     shown = [s for run in dict.fromkeys(s.run.cpu for s in every) for c in dict.fromkeys(s.candidate for s in every)
-             for s in _largest([o for o in every if o.run.cpu == run], c).values()]  # fmt: skip
+             for s in largest([o for o in every if o.run.cpu == run], c).values()]  # fmt: skip
     for step in shown:
         verdict = verdict_of(step)
         if verdict is None:
@@ -250,7 +166,7 @@ def _verdicts(page: Page, every: Sequence[Step]) -> None:
             "largest": NAMES[verdict.largest], "share": 100 * verdict.share,
             "bottleneck": NAMES.get(verdict.bottleneck, "none of them"),
         }  # fmt: skip
-        shares = _kernels(step) if step.batch == step.run.setting.sizes.epoch_batch else None
+        shares = _kernels(step) if step.batch == epoch_batch(step.run, step.network) else None
         rows.append(row | {name: 100 * share for name, share in (shares or {}).items()})
     note = (
         "More than 100 % of the time: merged operations move less than is counted operation by operation, and "
@@ -267,15 +183,15 @@ def _answer(every: Sequence[Step]) -> str:
         return "No candidate could be measured."
     gpu = any(on_gpu(s.candidate) for s in every)
     own = [s for s in every if on_gpu(s.candidate) == gpu]
-    best = _best(own) or ""
-    found = _largest(own, best)
+    best = best_of(own) or ""
+    found = largest(own, best)
     run = next(iter(found.values())).run
     rates = peaks(run.results["ceilings"], gpu)
     listed = ", ".join(f"{TITLES[n]} {s.rate:,.0f}" for n, s in found.items())
     text = f"`{best}` on {run.where(best)} trains, in images of 64x64 per second, {listed}"
     rest = [s for s in every if not on_gpu(s.candidate)] if gpu else []
     if rest:
-        slow = _largest(rest, _best(rest) or "")
+        slow = largest(rest, best_of(rest) or "")
         ratios = [found[n].rate / slow[n].rate for n in found if n in slow]
         cpu = next(iter(slow.values()))
         text += f", {span(ratios, '{:.0f}')} times what {cpu.run.label(cpu.candidate)} manage"
@@ -300,20 +216,14 @@ def _answer(every: Sequence[Step]) -> str:
 def claims(every: Sequence[Step]) -> list[Claim]:
     """Each claim of the source, judged: it left its tables empty."""
     runs = list({id(s.run): s.run for s in every}.values())
-    squeezed = [s for s in every if s.network == "squeezenet1_1"]
-    losses = [loss for r in runs for pair in r.results["training-squeezenet1_1"]["losses"].values() for loss in pair]
-    ends = [e["loss"] for r in runs for e in r.results["training-squeezenet1_1"]["epochs"].values()]
     best = {gpu: max((s.rate for s in every if s.network == "resnet18" and on_gpu(s.candidate) == gpu), default=None)
             for gpu in (False, True)}  # fmt: skip
     cpu, gpu = best[False], best[True]
-    tops = [100 * e["top1"] for r in runs for *_, e in _epochs(r)]
+    tops = [100 * e["top1"] for r in runs for *_, e in epochs_of(r)]
     return [
         Claim("Parameters, FLOPs, times, GFLOP/s, utilisation and memory of four networks", "all tables", "left empty",
               "filled in below" if every else None, None, "nothing was published to compare with"),
-        Claim("SqueezeNet 1.1 gives NaN at batch 128, and needs 64", "set-up", "NaN",
-              f"losses of {span([*losses, *ends])}, batches of {span([s.batch for s in squeezed], '{:d}')}"
-              if squeezed else None, False,
-              "with He initialisation, learning rate 0.01 and momentum 0.9 no loss is NaN here, on made images"),
+        trained.diverging_claim(runs),
         Claim("A GPU trains these networks faster than a CPU", "hypothesis", "left empty",
               f"ResNet-18: {gpu:,.0f} and {cpu:,.0f} images per s" if cpu and gpu else None,
               bool(cpu and gpu and gpu > cpu),
@@ -322,82 +232,3 @@ def claims(every: Sequence[Step]) -> list[Claim]:
               f"{span(tops, '{:.1f}')} % on made images" if tops else None, None,
               "made images, few of them: see below why some networks do not get beyond chance in so few steps"),
     ]  # fmt: skip
-
-
-def _epochs(run: Run) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-    """Network, candidate and what came out of each epoch."""
-    for name in NETWORKS:
-        for candidate, epoch in run.results.get(f"training-{name}", {"epochs": {}})["epochs"].items():
-            yield name, candidate, epoch
-
-
-# Steps and epochs ---------------------------------------------------------------------------------
-
-
-def _trained(page: Page, runs: Sequence[Run], every: Sequence[Step]) -> None:
-    page.section("Training")
-    page.words(
-        "SGD with learning rate 0.01 and momentum 0.9, float32, no dropout, 200 classes. All candidates start from the "
-        "same weights, and the losses before and after their first step were compared before anything was timed. "
-        + " ".join(dict.fromkeys(
-            f"Data on {run.gpu or run.cpu}: {run.results[f'training-{n}']['data']}."
-            for run in runs for n in NETWORKS if f"training-{n}" in run.results
-        ))
-    )  # fmt: skip
-    marks = []
-    for run in runs:
-        for name in dict.fromkeys(s.candidate for s in every if s.run is run):
-            found = _largest([s for s in every if s.run is run], name)
-            marks += [Mark(f"{TITLES[n]}, {run.label(name)}", s.rate, family(name)) for n, s in found.items()]
-    if any(run.gpu for run in runs):
-        marks += [Mark(f"{TITLES[n]}, PyTorch compiled, bfloat16, H200", float(r), TORCH) for n, r in COMPILED.items()]
-    page.figure(
-        "rates", "Images per second",
-        [Panel("Images of 64x64 per second in training",
-               partial(figures.dots, marks=marks, say=quantity("/s"), more_is_better=True), len(marks))],
-        "Steps without their input, float32, at the largest batch size that all networks were trained with; compiled "
-        "PyTorch in bfloat16 was measured by itself.",
-    )  # fmt: skip
-    columns = [
-        Column("network", "network"), Column("candidate", "candidate"), Column("batch", "batch", "{:d}"),
-        Column("ms", "time of a batch (ms)", "{:,.1f}"), Column("rate", "images per s", "{:,.0f}"),
-        Column("input_ms", "input of a batch (ms)", "{:.2f}"), Column("epoch_s", "100,000 images (s)", "{:,.0f}"),
-        Column("peak_mb", "process memory (MB)", "{:,.0f}"), Column("device_mb", "device memory (MB)", "{:,.0f}"),
-        Column("bottleneck", "held back by"), Column("share", "for this share of its time (%)", "{:.0f}"),
-    ]  # fmt: skip
-    rows: list[dict[str, Cell]] = []
-    for step in sorted(every, key=lambda s: (NETWORKS.index(s.network), not on_gpu(s.candidate))):
-        verdict = verdict_of(step)
-        kept = step.run.results[f"training-{step.network}"]["memory"][str(step.batch)].get(step.candidate, {})
-        rows.append({
-            "network": TITLES[step.network], "candidate": step.run.label(step.candidate), "batch": step.batch,
-            "ms": step.time.scaled(1e3), "rate": step.rate, "input_ms": 1e3 * step.input_s,
-            "epoch_s": 1e5 / step.batch * (step.time.median + step.input_s), "peak_mb": kept.get("peak_mb"),
-            "device_mb": kept.get("device_mb"),
-            "bottleneck": NAMES.get(verdict.bottleneck, "none") if verdict else None,
-            "share": 100 * verdict.share if verdict else None,
-        })  # fmt: skip
-    page.table(
-        "steps", "Training steps", columns, rows, "The batch is on the device already; its input is timed apart."
-    )
-    columns = [Column("network", "network"), Column("candidate", "candidate"), Column("images", "images", "{:,d}")]
-    columns += [Column("batch", "batch"), Column("seconds", "time (s)", "{:.3g}")]
-    columns += [Column("rate", "images per s", "{:,.0f}"), Column("loss", "last loss (nats)", "{:.3f}")]
-    columns += [
-        Column("batch_top1", "top-1 on its batch (%)", "{:.1f}"),
-        Column("top1", "top-1 on test images (%)", "{:.1f}"),
-    ]
-    rows = [
-        {"network": TITLES[n], "candidate": run.label(c), "images": run.setting.sizes.samples,
-         "batch": run.setting.sizes.epoch_batch, "seconds": e["seconds"], "rate": e["images_per_s"], "loss": e["loss"],
-         "top1": 100 * e["top1"], "batch_top1": 100 * e["batch_top1"] if "batch_top1" in e else None}
-        for run in runs for n, c, e in _epochs(run)
-    ]  # fmt: skip
-    page.table(
-        "epochs", "An epoch", columns, rows,
-        f"Chance is {CHANCE} %. The last batch is normalised by its own mean and variance, test images by moving ones, "
-        "which lag behind weights that change quickly: after 30 steps ResNet-50, with 53 normalisations one after "
-        "the other, classifies 87 % of its last batch and 0.4 % of the test images (loss 1.3 and 547, measured with "
-        "`numba`), where ResNet-18, with 20, is at 98 %. MobileNetV2 and SqueezeNet have not begun to learn in so few "
-        "steps.",
-    )  # fmt: skip

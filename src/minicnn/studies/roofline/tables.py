@@ -13,7 +13,6 @@ from minicnn.studies.roofline.ceilings import call_s, launch_s, level_of, peaks
 from minicnn.studies.roofline.counting import NETWORKS, at_batch
 
 Found = Mapping[str, Any]
-EQUAL = 5e-4  # %: counts that differ by less read the same
 
 
 def ceilings(page: Page, runs: Sequence[Run]) -> None:
@@ -89,7 +88,6 @@ def counts(page: Page, found: Mapping[str, Found]) -> None:
         Column("off", "largest difference (%)", "{:.3f}"),
     ]
     rows: list[dict[str, Cell]] = []
-    worst = 0.0
     for name, counted in found.items():
         batch = counted["batches"][1]
         flops, moved = whole(counted, batch)
@@ -103,7 +101,6 @@ def counts(page: Page, found: Mapping[str, Found]) -> None:
             row |= dict.fromkeys(("forward_torch", "backward_torch", "grouped", "off"), Missing("PyTorch is not there"))
         else:
             off = 100 * differs(counted)
-            worst = max(worst, off)
             row |= {
                 "forward_torch": theirs["forward"] / 1e6, "backward_torch": theirs["backward"] / 1e6,
                 "grouped": theirs["backward_grouped"] / 1e6, "off": off,
@@ -115,12 +112,6 @@ def counts(page: Page, found: Mapping[str, Found]) -> None:
         "Counted from the Program: each operation's arithmetic, and its inputs and outputs once. PyTorch's counter "
         "counts convolutions and matrix products only, and ignores groups in their backward pass; with them it agrees.",
     )  # fmt: skip
-    if any(c["torch"] for c in found.values()):
-        how = "as" if worst < EQUAL else f"within {worst:.3f} % of how"
-        page.words(
-            f"Convolutions and matrix products are counted {how} PyTorch's counter counts them, "
-            "once it heeds the groups of the depthwise convolutions of `mobilenet_v2`."
-        )
     columns = [Column("layer", "layer"), Column("kind", "kind"), Column("parameters", "parameters", "{:,d}")]
     columns += [Column(f"{p}_{k}", f"{p} ({u})", "{:,.1f}") for p in ("forward", "backward")
                 for k, u in (("flops", "MFLOP"), ("bytes", "MB"))]  # fmt: skip

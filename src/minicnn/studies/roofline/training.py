@@ -14,65 +14,18 @@ from minicnn.bench import CandidateError, Comparison, Worker, awaken, stopwatch,
 from minicnn.bench.candidates import PEERS, backend_of, on_gpu
 from minicnn.bench.memory import MB, allocated, footprint
 from minicnn.bench.operations import step_inputs
+from minicnn.bench.utilisation import utilisation
 from minicnn.bench.worker import together
-from minicnn.data import DataError, batch_indices, epoch_order, load
+from minicnn.data import batch_indices, epoch_order
 from minicnn.machine import PeakMemory
 from minicnn.program.graph import Node
 from minicnn.program.memory import plan
 from minicnn.studies.roofline import counting
+from minicnn.studies.roofline.images import ARRAYS
 
-ARRAYS = ("x", "y", "x_test", "y_test")
 # How far losses of the first steps may differ: the first by rounding; the second, which shows that the gradients are
 # the same, by what batch normalisation over few pixels makes of rounding.
 RTOLS = (1e-4, 2e-2)
-
-
-def synthetic(count: int, image: Sequence[int], seed: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Images in the format of Tiny-ImageNet that a network can learn: a coarse pattern a class, and noise.
-
-    Args:
-        count: Images.
-        image: (H, W, C).
-        seed: Seed of labels and noise; the patterns are always the same.
-
-    Returns:
-        Images uint8 (count, H, W, C), and labels int32 (count,).
-    """
-    h, w, c = image
-    patterns = np.random.default_rng(0).integers(0, 160, (counting.CLASSES, 8, 8, c), np.uint8)
-    rng = np.random.default_rng(seed)
-    labels = rng.integers(0, counting.CLASSES, count).astype(np.int32)
-    rows, columns = np.arange(h) * 8 // h, np.arange(w) * 8 // w
-    images = rng.integers(0, 96, (count, h, w, c), np.uint8)
-    images += patterns[labels][:, rows[:, None], columns]
-    return images, labels
-
-
-def prepare(folder: Path, data: str, data_dir: str | None, samples: int, tests: int, image: Sequence[int]) -> str:
-    """Write samples where workers read them; returns what they are."""
-    note = ""
-    if data != "synthetic":
-        try:
-            found = load(data, data_dir, download=False)
-            order = epoch_order(len(found.x_train), shuffle=True, seed=0, epoch=0)[:samples]
-            x, y, x_test, y_test = (
-                found.x_train[order],
-                found.y_train[order],
-                found.x_test[:tests],
-                found.y_test[:tests],
-            )
-        except DataError:
-            if data_dir is not None:
-                raise
-            data = "synthetic"
-    if data == "synthetic":
-        (x, y), (x_test, y_test) = synthetic(samples, image, 1), synthetic(tests, image, 2)
-        size = f"{image[0]}x{image[1]}"
-        note = f"synthetic images of {size}, because Tiny-ImageNet is not there (name its folder by `--data-dir`)"
-    arrays: tuple[np.ndarray[Any, Any], ...] = (x, y, x_test, y_test)
-    for name, array in zip(ARRAYS, arrays, strict=True):
-        np.save(folder / f"{name}.npy", array)
-    return note or data
 
 
 class Runner:
@@ -128,7 +81,7 @@ class Runner:
         """Memory of the process and the device in MB."""
         return footprint(self.peak, self._model.backend)
 
-    def epoch(self, batch: int) -> dict[str, float]:
+    def epoch(self, batch: int) -> dict[str, float | None]:
         """One epoch from the first weights, its input included, and the accuracy on the test images after it."""
         self.begin(batch)
         order = epoch_order(len(self._arrays["x"]), shuffle=True, seed=0, epoch=0)
@@ -140,11 +93,29 @@ class Runner:
                 self._batch = self._given(rows)
                 last[0] = self._step()
 
-        seconds = stopwatch(train, self._model.backend.synchronize)
+        with utilisation() as used:
+            seconds = stopwatch(train, self._model.backend.synchronize)
+        logits = self._logits(batch)
         return {
-            "seconds": seconds, "images_per_s": len(batches) * batch / seconds, "loss": last[0],
-            "top1": self._accuracy(batch), "steps": len(batches), "batch_top1": self._batch_accuracy(),
+            "seconds": seconds, "images_per_s": len(batches) * batch / seconds, "steps": len(batches),
+            "loss": last[0] if np.isfinite(last[0]) else None, "batch_top1": self._batch_accuracy(),
+            "top1": top(1, logits, self._arrays["y_test"]), "top5": top(5, logits, self._arrays["y_test"]), **used,
         }  # fmt: skip
+
+    def diverging(self, batch: int, rate: float, steps: int) -> list[float]:
+        """Losses of steps from the first weights with a learning rate, up to the first that is no finite number."""
+        self.begin(batch)
+        optimizer: Any = self._model.optimizer
+        usual, optimizer.learning_rate = optimizer.learning_rate, rate
+        losses: list[float] = []
+        for step in range(steps):
+            self._batch = self._given(np.arange(step * batch, (step + 1) * batch) % len(self._arrays["x"]))
+            loss = self._step()
+            if not np.isfinite(loss):
+                break
+            losses.append(loss)
+        optimizer.learning_rate = usual
+        return losses
 
     def _given(self, rows: np.ndarray[Any, Any]) -> tuple[Any, Any]:
         x, y = self._arrays["x"][rows], self._arrays["y"][rows]
@@ -168,22 +139,19 @@ class Runner:
         self._optimizer.step()
         return float(loss.detach())
 
-    def _accuracy(self, batch: int) -> float:
-        x, y = self._arrays["x_test"], self._arrays["y_test"]
+    def _logits(self, batch: int) -> np.ndarray[Any, Any]:
+        """What the network makes of the test images."""
+        x = self._arrays["x_test"]
         if not self._peer:
-            return float(self._model.evaluate(x, y, batch, return_dict=True)["accuracy"])
+            return np.asarray(self._model.predict(x, batch))
         import torch
 
         self._module.eval()
-        hits = 0
         with torch.no_grad():
-            for first in range(0, len(x), batch):
-                images = torch.from_numpy(x[first : first + batch]).permute(0, 3, 1, 2).to(self._device)
-                hits += int(
-                    (self._module(images.float() / 255).argmax(1).cpu().numpy() == y[first : first + batch]).sum()
-                )
+            images = torch.from_numpy(x).permute(0, 3, 1, 2)
+            found = [self._module(part.to(self._device).float() / 255).cpu() for part in images.split(batch)]
         self._module.train()
-        return hits / len(y)
+        return torch.cat(found).numpy()
 
     def _batch_accuracy(self) -> float:
         """Accuracy on the last batch of training, normalised by its own statistics; it takes one step more."""
@@ -268,6 +236,28 @@ class Runner:
         if not isinstance(run, TimedLaunches):
             return None
         return account_of(run.launch_times(arrays, repeats))
+
+
+def top(k: int, logits: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> float:
+    """Share of samples whose class is among the k largest logits."""
+    return float((np.argsort(-logits, axis=1)[:, :k] == y[:, None]).any(1).mean())
+
+
+def diverging(
+    candidate: str, name: str, folder: Path, batches: Sequence[int], rates: Sequence[float], steps: int
+) -> dict[str, Any]:
+    """Losses of a network's first steps at each batch size and learning rate: see `Runner.diverging`.
+
+    Returns:
+        "candidate", "steps", and "runs": batch, rate and losses; fewer than steps where one was no finite number.
+    """
+    with Worker(candidate, Runner, candidate, name, str(folder)) as worker:
+        runs = [
+            {"batch": batch, "rate": rate, "losses": worker.call("diverging", batch, rate, steps)}
+            for batch in batches
+            for rate in rates
+        ]
+    return {"candidate": candidate, "steps": steps, "runs": runs}
 
 
 def account_of(launches: Sequence[tuple[Sequence[Node], Sequence[float]]]) -> list[dict[str, float]]:

@@ -1,0 +1,179 @@
+"""A convolution on 1 to all cores, and with filters and batches around the widths of vectors and of warps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from minicnn.bench import Column, Page, Panel, Run, Spread, Worker, figures
+from minicnn.bench.candidates import on_gpu
+from minicnn.bench.page import Cell, Claim
+from minicnn.bench.worker import together
+from minicnn.machine import cores
+from minicnn.ops.strategies import Problem
+from minicnn.studies.convolution.sweeps import CHANNELS_FIRST, OWN, VENDOR, Convolver, point_of
+
+WAYS = ("unrolled", VENDOR, CHANNELS_FIRST, OWN)
+# Variables that say how many threads a library takes: OpenMP and BLAS, and the backend `numba`.
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "MINICNN_THREADS")
+VARIED = {"filters": "filters", "batch": "images in a batch"}
+WARP = 32  # lanes
+NEAR = 0.8  # of n times as fast on n cores, from which that is said to hold
+
+
+def core_counts() -> tuple[int, ...]:
+    """Powers of two, and all cores."""
+    return tuple(sorted({*(2**k for k in range(cores().bit_length()) if 2**k <= cores()), cores()}))
+
+
+def measure_cores(
+    names: Sequence[str], problem: Problem, counts: Sequence[int], rounds: int, budget_s: float
+) -> dict[str, Any]:
+    """The problem on each number of cores, each in processes of its own, interleaved."""
+    made = {
+        f"{name} / {n}": Worker(name, Convolver, name, WAYS, environment=dict.fromkeys(THREADS, str(n)))
+        for name in names
+        for n in counts
+    }
+    with together(made) as (workers, out):
+        return {"points": [point_of(workers, problem, rounds, budget_s)], "out": out}
+
+
+def measure_lanes(
+    names: Sequence[str], problem: Problem, counts: Sequence[int], rounds: int, budget_s: float
+) -> dict[str, Any]:
+    """The problem with these numbers of filters, and with these of images."""
+    with together({name: Worker(name, Convolver, name, WAYS) for name in names}) as (workers, out):
+        problems = [replace(problem, filters=n) for n in counts] + [replace(problem, batch=n) for n in counts]
+        return {"points": [point_of(workers, p, rounds, budget_s) for p in problems], "out": out}
+
+
+def fastest(found: Mapping[str, Any]) -> tuple[str, Spread] | None:
+    """The fastest way of a candidate at a point in the forward pass, and its seconds; None without any."""
+    ways = {way: Spread.of(times["forward"]) for way, times in found["times"].items() if times.get("forward")}
+    return min(ways.items(), key=lambda item: item[1].median, default=None)
+
+
+def on_cores(run: Run) -> dict[str, dict[int, tuple[str, Spread]]]:
+    """Fastest way and seconds by candidate and number of cores."""
+    found: dict[str, dict[int, tuple[str, Spread]]] = {}
+    for point in run.results.get("cores", {"points": ()})["points"]:
+        for key, kept in point["candidates"].items():
+            if best := fastest(kept):
+                name, _, count = key.partition(" / ")
+                found.setdefault(name, {})[int(count)] = best
+    return found
+
+
+def on_lanes(run: Run, what: str) -> dict[str, dict[int, tuple[str, Spread]]]:
+    """Fastest way and seconds by candidate and number of filters, or of images."""
+    found: dict[str, dict[int, tuple[str, Spread]]] = {}
+    points = run.results.get("lanes", {"points": ()})["points"]
+    half = len(points) // 2  # filters come first
+    for point in points[:half] if what == "filters" else points[half:]:
+        for name, kept in point["candidates"].items():
+            if best := fastest(kept):
+                found.setdefault(name, {})[int(point["problem"][what])] = best
+    return found
+
+
+def gains(runs: Sequence[Run]) -> Iterator[tuple[str, int, float]]:
+    """Label of a candidate, the number of all cores, and how many times as fast as on one it is there."""
+    for run in runs:
+        for name, times in on_cores(run).items():
+            most = max(times)
+            if 1 in times and most > 1:
+                yield f"{name}, {run.cpu}", most, times[1][1].median / times[most][1].median
+
+
+def one_more(runs: Sequence[Run]) -> Iterator[tuple[str, float]]:
+    """Label of a candidate, and how many times as long as 32 filters 33 take."""
+    for run in runs:
+        for name, times in on_lanes(run, "filters").items():
+            if WARP in times and WARP + 1 in times:
+                yield run.label(name), times[WARP + 1][1].median / times[WARP][1].median
+
+
+def claims(runs: Sequence[Run]) -> list[Claim]:
+    """What is said of cores and lanes, judged."""
+    grown, more = list(gains(runs)), dict(one_more(runs))
+    gpu = {label: ratio for run in runs for label, ratio in more.items() if label.endswith(run.gpu or " none")}
+    return [
+        Claim("n cores compute n times as fast", "parallelism", "n times",
+              ", ".join(f"{label}: {times:.1f} times on {n}" for label, n, times in grown) or None,
+              bool(grown) and all(times > NEAR * n for _, n, times in grown),
+              "cores share caches, the bandwidth of the memory and often the clock"),
+        Claim("33 tasks on 32 lanes take as long as 64", "lanes of a warp", "2 times 32 tasks",
+              ", ".join(f"{label}: {ratio:.2f} times" for label, ratio in (gpu or more).items()) or None,
+              any(ratio > 1.8 for ratio in (gpu or more).values()),
+              "33 filters against 32 of a convolution: kernels take tiles of several filters and pixels, so that a "
+              "part of the last tile is idle, not half of the machine"),
+    ]  # fmt: skip
+
+
+def present(page: Page, runs: Sequence[Run]) -> None:
+    """Times on 1 to all cores, and around the widths of vectors and warps."""
+    _cores(page, runs)
+    _lanes(page, runs)
+
+
+def _cores(page: Page, runs: Sequence[Run]) -> None:
+    rows: list[dict[str, Cell]] = []
+    for run in runs:
+        for name, times in on_cores(run).items():
+            for n, (way, spread) in sorted(times.items()):
+                gain = times[1][1].median / spread.median if 1 in times else None
+                rows.append({
+                    "candidate": f"{name}, {run.cpu}", "way": way, "cores": n, "ms": spread.scaled(1e3), "gain": gain,
+                    "share": 100 * gain / n if gain else None,
+                })  # fmt: skip
+    if not rows:
+        return
+    page.section("One to all cores")
+    columns = [Column("candidate", "candidate"), Column("way", "fastest strategy"), Column("cores", "threads"),
+               Column("ms", "forward (ms)", "{:.3g}"), Column("gain", "times as fast as one", "{:.2f}"),
+               Column("share", "of n times (%)", "{:.0f}")]  # fmt: skip
+    page.table("cores", "A convolution on 1 to all cores", columns, rows,
+               "The problem that all sweeps go through; as many threads as cores, in processes of their own, measured "
+               "interleaved. JAX is left out, as it takes its number of threads from the machine.")  # fmt: skip
+
+
+def _lanes(page: Page, runs: Sequence[Run]) -> None:
+    rows: list[dict[str, Cell]] = []
+    panels = []
+    for run in runs:
+        for what, label in VARIED.items():
+            found = on_lanes(run, what)
+            for name, times in found.items():
+                for n, (way, spread) in times.items():
+                    below = times.get(n - 1)
+                    rows.append({
+                        "varied": label, "n": n, "candidate": run.label(name), "way": way, "us": spread.scaled(1e6),
+                        "each": 1e6 * spread.median / n,
+                        "more": 100 * (spread.median / below[1].median - 1) if below else None,
+                    })  # fmt: skip
+            for gpu in (False, True):
+                series = {
+                    run.label(name): (list(times), [s.median / n for n, (_, s) in times.items()],
+                                      figures.FAMILIES[figures.family(name)])
+                    for name, times in found.items() if on_gpu(name) == gpu
+                }  # fmt: skip
+                if series:
+                    where = run.label(next(n for n in found if on_gpu(n) == gpu)).rpartition(", ")[2]
+                    panels.append(Panel(f"{label}, {where}", partial(
+                        figures.paths, series=series, xlabel=label, ylabel="", log="y", say=figures.duration
+                    )))  # fmt: skip
+    if not rows:
+        return
+    page.section("Around the widths of vectors and warps")
+    columns = [Column("varied", "varied"), Column("n", "of them"), Column("candidate", "candidate"),
+               Column("way", "fastest strategy"), Column("us", "forward (us)", "{:.3g}"),
+               Column("each", "for each (us)", "{:.3g}"),
+               Column("more", "more than one less (%)", "{:+.1f}")]  # fmt: skip
+    page.table("lanes", "Times around the widths of vectors and warps", columns, rows,
+               "A vector has 8 or 16 lanes of float32 on a CPU, a warp 32 on a GPU: one task more than a multiple of "
+               "them leaves lanes idle.")  # fmt: skip
+    page.figure("lanes", "Around the widths of vectors and warps", panels,
+                "Time of the forward pass for each filter, or for each image; the fastest strategy.")  # fmt: skip

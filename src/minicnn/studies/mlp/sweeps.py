@@ -1,0 +1,118 @@
+"""The sweeps of the study `mlp`: an iteration against hidden units and against samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from minicnn.bench import Column, Page, Panel, Run, Spread, figures
+from minicnn.bench.candidates import on_gpu
+from minicnn.bench.page import Cell
+
+SAME = 0.1  # a lead that is larger by less has not grown
+
+Point = tuple[int, int]  # hidden units, samples
+Found = Mapping[Point, Mapping[str, Spread]]
+
+
+def sweep_name(data: str, units: int, count: int) -> str:
+    """Name of the measurement of a point."""
+    return f"sweep-{data}-{units}-units-{count}-samples"
+
+
+def points(sizes: Any) -> list[Point]:
+    """Hidden units and samples of each point of the sweeps, which meet in one."""
+    counts = sorted({min(n, sizes.samples or n) for n in sizes.counts})
+    return [*((units, counts[-1]) for units in sizes.hidden), *((sizes.hidden[0], n) for n in counts[:-1])]
+
+
+@dataclass(frozen=True)
+class Lead:
+    """How many times as fast as NumPy a candidate on a GPU is at the ends of the sweeps.
+
+    Attributes:
+        candidate: The candidate.
+        least: With the fewest samples and hidden units.
+        middle: With the most samples, and the fewest hidden units.
+        most: With the most of both.
+    """
+
+    candidate: str
+    least: float
+    middle: float
+    most: float
+
+    @property
+    def grows(self) -> bool:
+        """Whether it grows with the data and with the model."""
+        return self.middle > (1 + SAME) * self.least and self.most > (1 + SAME) * self.middle
+
+    def __str__(self) -> str:
+        return (
+            f"`{self.candidate}` leads NumPy {self.least:,.0f} times at the fewest samples and hidden units, "
+            f"{self.middle:,.0f} times at all samples, {self.most:,.0f} times with the most hidden units, too"
+        )
+
+
+def measured(data: str, run: Run) -> dict[Point, dict[str, Spread]]:
+    """Seconds of an iteration by point and candidate, as far as they were measured."""
+    found = {at: run.results.get(sweep_name(data, *at)) for at in points(run.setting.sizes)}
+    return {at: {n: Spread.of(s) for n, s in kept["seconds"].items()} for at, kept in found.items() if kept}
+
+
+def lead(data: str, runs: Sequence[Run]) -> Lead | None:
+    """The lead of the fastest candidate on a GPU; None where NumPy and a GPU were not swept side by side."""
+    for run in runs:
+        found, every = measured(data, run), points(run.setting.sizes)
+        ends = min(every), min(every, key=lambda at: (at[0], -at[1])), max(every, key=lambda at: (at[1], at[0]))
+        everywhere = set.intersection(*(set(found.get(at, {})) for at in ends))
+        there = [name for name in everywhere if on_gpu(name)]
+        if there and "numpy" in everywhere:
+            best = min(there, key=lambda name: found[ends[-1]][name].median)
+            return Lead(best, *(found[at]["numpy"].median / found[at][best].median for at in ends))
+    return None
+
+
+def present(page: Page, data: str, runs: Sequence[Run]) -> None:
+    """Time of an iteration against hidden units and samples, and how many times as fast as NumPy it is."""
+    swept = [(run, found) for run in runs if (found := measured(data, run))]
+    if not swept:
+        return
+    page.section("More hidden units, more samples")
+    columns = [Column("machine", "machine"), Column("units", "hidden units", "{:,d}"),
+               Column("samples", "samples", "{:,d}"), Column("candidate", "candidate"),
+               Column("ms", "iteration (ms)", "{:.3g}"),
+               Column("speedup", "times NumPy's rate", "{:,.3g}")]  # fmt: skip
+    rows: list[dict[str, Cell]] = []
+    for run, found in swept:
+        for (units, count), times in found.items():
+            for name, spread in times.items():
+                base = times["numpy"].median / spread.median if "numpy" in times else None
+                rows.append({"machine": run.gpu or run.cpu, "units": units, "samples": count,
+                             "candidate": run.label(name), "ms": spread.scaled(1e3), "speedup": base})  # fmt: skip
+    page.table(
+        f"sweep-{data}", f"An iteration against hidden units and samples of {data}", columns, rows,
+        "Steps on all samples at once, many in a row, candidates interleaved; gradients compared at each point.",
+    )  # fmt: skip
+    run, found = swept[-1]
+    most, least = max(count for _, count in found), min(units for units, _ in found)
+    panels = []
+    for title, label, axis in ((f"{most:,} samples", "hidden units", 0), (f"{least:,} hidden units", "samples", 1)):
+        along = sorted(at for at in found if at[1 - axis] == (most, least)[axis])
+        if len(along) > 1:
+            series = {
+                run.label(name): (
+                    [at[axis] for at in along if name in found[at]],
+                    [found[at][name].median for at in along if name in found[at]],
+                    figures.FAMILIES[figures.family(name)],
+                )
+                for name in found[along[-1]]
+            }
+            panels.append(Panel(title, partial(
+                figures.paths, series=series, xlabel=label, ylabel="", log="xy", say=figures.duration
+            )))  # fmt: skip
+    if panels:
+        page.figure(f"sweep-{data}", "Time of an iteration against hidden units and samples", panels,
+                    f"Medians, on the machine with {run.gpu or run.cpu}.")  # fmt: skip

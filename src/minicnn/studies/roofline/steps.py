@@ -1,0 +1,110 @@
+"""Steps of the study `roofline` as they were timed, and what limits each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from minicnn.bench import Run, Spread
+from minicnn.bench.candidates import on_gpu
+from minicnn.studies.roofline.ceilings import bandwidth, launch_s, peaks, way_of
+from minicnn.studies.roofline.counting import NETWORKS, at_batch
+from minicnn.studies.roofline.tables import whole
+from minicnn.studies.roofline.verdict import Verdict, floor, judge
+
+TITLES = {
+    "resnet18": "ResNet-18",
+    "mobilenet_v2": "MobileNetV2",
+    "resnet50": "ResNet-50",
+    "squeezenet1_1": "SqueezeNet 1.1",
+}
+
+
+@dataclass(frozen=True)
+class Step:
+    """A training step of a network on a candidate, as measured.
+
+    Attributes:
+        run: On which machine.
+        network: Name of the network.
+        candidate: Name of the candidate.
+        batch: Images.
+        time: Seconds, without its input.
+        input_s: Seconds of making its input.
+    """
+
+    run: Run
+    network: str
+    candidate: str
+    batch: int
+    time: Spread
+    input_s: float
+
+    @property
+    def rate(self) -> float:
+        """Images per second."""
+        return self.batch / self.time.median
+
+    @property
+    def place(self) -> tuple[float, float]:
+        """FLOP per byte and FLOP per second, by the Program's count."""
+        flops, moved = whole(self.run.results[f"counts-{self.network}"], self.batch)
+        return flops / moved, flops / self.time.median
+
+
+def steps(runs: Sequence[Run]) -> Iterator[Step]:
+    """All steps that were timed."""
+    for run in runs:
+        for name in NETWORKS:
+            result = run.results.get(f"training-{name}", {"steps": {}})
+            for batch, times in result["steps"].items():
+                for candidate, samples in times.items():
+                    given = Spread.of(result["inputs"][batch][candidate]).median
+                    yield Step(run, name, candidate, int(batch), Spread.of(samples), given)
+
+
+def largest(every: Sequence[Step], candidate: str) -> dict[str, Step]:
+    """The steps of a candidate by network, at the batch size that all networks have."""
+    found: dict[str, Step] = {}
+    own = [s for s in every if s.candidate == candidate]
+    common = [b for b in {s.batch for s in own} if {s.network for s in own if s.batch == b} == {s.network for s in own}]
+    for step in own:
+        if step.batch == max(common, default=step.batch):
+            found[step.network] = step
+    return found
+
+
+def best_of(every: Sequence[Step]) -> str | None:
+    """The candidate that is the fastest on most networks."""
+    fastest = {s.network: s.candidate for s in sorted(every, key=lambda s: s.rate)}
+    names = list(fastest.values())
+    return max(names, key=names.count) if names else None
+
+
+def verdict_of(step: Step) -> Verdict | None:
+    """The verdict on a step, from its operations at the ceilings of the way in which its candidate computes."""
+    found, gpu = step.run.results["ceilings"], on_gpu(step.candidate)
+    rates, moved = peaks(found, gpu), bandwidth(found, gpu)
+    if not rates or not moved:
+        return None
+    result = step.run.results[f"training-{step.network}"]
+    nodes = at_batch(step.run.results[f"counts-{step.network}"], step.batch)
+    launched = result["accounts"].get(step.candidate, {}).get("launches")
+    launched = result.get("launched", {}).get(step.candidate, launched)
+    launch = launch_s(found, step.candidate)
+    launches = (len(nodes) if launched is None else launched) * (launch.median if launch else 0.0)
+    peak = rates.get(way_of(step.candidate)) or next(iter(rates.values()))
+    return judge(step.time.median + step.input_s, floor(nodes, peak, moved, launches, step.input_s))
+
+
+def epoch_batch(run: Run, network: str) -> int:
+    """Batch size of a network's epoch."""
+    return int(run.results[f"training-{network}"].get("epoch_batch", run.setting.sizes.epoch_batch))
+
+
+def epochs_of(run: Run) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """Network, candidate and what came out of each epoch."""
+    for name in NETWORKS:
+        for candidate, epoch in run.results.get(f"training-{name}", {"epochs": {}})["epochs"].items():
+            yield name, candidate, epoch
