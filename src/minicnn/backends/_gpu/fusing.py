@@ -245,6 +245,9 @@ class Plan:
             overlap = attrs["kernel"] != attrs["strides"] or attrs["padding"] != ((0, 0), (0, 0))
             if others or made & self._results or overlap or attrs["data_format"] != maker.anchor.attrs["data_format"]:
                 continue
+            rest = [n for n in group.nodes if not n.op.name.startswith("max_pool2d")]  # know the maximum alone
+            if any(id(v) in made for n in rest for v in self.leaves(n)):
+                continue
             first, last = self.groups.index(maker), self.groups.index(group)
             read = [self._group_of.get(id(v), -1) for n in group.nodes for v in self.leaves(n) if id(v) not in made]
             if any(first < maker_of_it != last for maker_of_it in read):
