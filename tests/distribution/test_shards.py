@@ -352,6 +352,7 @@ def test_other_epochs_with_a_validation_are_named() -> None:
         ThreadRanks(2).run(work)
 
 
+@pytest.mark.filterwarnings("ignore:Inputs are finite numbers")
 def test_callbacks_print_on_the_first_rank(capsys: pytest.CaptureFixture[str]) -> None:
     x, y = data()
 

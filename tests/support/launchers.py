@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -23,15 +24,41 @@ def _open_mpi() -> bool:
     return "Open MPI" in version.stdout
 
 
+def _settings(environment: dict[str, str]) -> dict[str, str]:
+    path = os.pathsep.join([str(TESTS), *(p for p in sys.path if p)])
+    return {**os.environ, "MINICNN_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **environment}
+
+
 def _run(
     command: Sequence[str], arguments: Sequence[str], environment: dict[str, str]
 ) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join([str(TESTS), *(p for p in sys.path if p)])
-    settings = {"MINICNN_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **environment}
     return subprocess.run(
         [*command, "-m", "support.rank_training", *arguments],
-        capture_output=True, text=True, check=False, timeout=100, env={**os.environ, **settings},
+        capture_output=True, text=True, check=False, timeout=100, env=_settings(environment),
     )  # fmt: skip
+
+
+def jax_processes(ranks: int, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run it on that many ranks that jax.distributed connects; no launcher is needed. Errors are those of all."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        place = f"127.0.0.1:{free.getsockname()[1]}"
+    command = [sys.executable, "-m", "support.rank_training", *arguments]
+    settings = {"JAX_COORDINATOR_ADDRESS": place, "JAX_NUM_PROCESSES": str(ranks), "JAX_PLATFORMS": "cpu",
+                "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false"}  # fmt: skip
+    started = [
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=_settings({**settings, **environment, "JAX_PROCESS_ID": str(rank)}),
+        ) for rank in range(ranks)
+    ]  # fmt: skip
+    try:
+        ends = [process.communicate(timeout=100) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    codes = [process.returncode for process in started]
+    return subprocess.CompletedProcess(command, max(map(abs, codes)), ends[0][0], "".join(e for _, e in ends))
 
 
 def mpiexec(ranks: int, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -49,6 +76,6 @@ def torchrun(ranks: int, *arguments: str, restarts: int = 0, **environment: str)
 def results(done: subprocess.CompletedProcess[str], ranks: int) -> Any:
     """What the first rank has printed of its trainings."""
     assert done.returncode == 0, done.stderr
-    count, made = json.loads(done.stdout)
+    count, made = json.loads(done.stdout.splitlines()[-1])  # gloo prints, too
     assert count == ranks
     return made

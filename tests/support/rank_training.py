@@ -16,7 +16,8 @@ from support.distributed import STAGES, data, digest, normalized, trained
 
 
 def main(how: str, *arguments: str) -> None:
-    distribution = DataParallel(8, timeout=float(os.environ.get("TIMEOUT", "60")))
+    shards, timeout = int(os.environ.get("SHARDS", "8")), float(os.environ.get("TIMEOUT", "60"))
+    distribution = DataParallel(shards, timeout=timeout)
     if how == "train":
         backend, epochs, *names = arguments
         given = {"split": ModelParallel(4), "staged": Pipeline(STAGES, shards=4)}  # names of models that have these

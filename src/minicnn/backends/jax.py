@@ -27,7 +27,7 @@ class JaxBackend(Backend):
         super().__init__(kind, reference_only=reference_only, strict=strict)
         platform, _, index = self.device.partition(":")
         try:
-            self._device = jax.devices(platform)[int(index or 0)]
+            self._device = jax.local_devices(backend=platform)[int(index or 0)]
         except (RuntimeError, IndexError) as error:
             found = sorted({d.platform for d in jax.devices()} | {"cpu"})
             message = (

@@ -3,6 +3,7 @@
 from minicnn.distribution.communicators import OneProcess, RankError
 from minicnn.distribution.data_parallel import DataParallel
 from minicnn.distribution.gloo import TorchCommunicator
+from minicnn.distribution.jax import JaxCommunicator
 from minicnn.distribution.merging import merge
 from minicnn.distribution.model_parallel import ModelParallel
 from minicnn.distribution.mpi import MPICommunicator
@@ -11,6 +12,6 @@ from minicnn.distribution.pipeline import Pipeline
 from minicnn.ops.groups import Communicator, Group
 
 __all__ = [
-    "Communicator", "DataParallel", "Group", "MPICommunicator", "ModelParallel", "OneProcess", "Pipeline", "RankError",
-    "Shard", "TorchCommunicator", "merge",
+    "Communicator", "DataParallel", "Group", "JaxCommunicator", "MPICommunicator", "ModelParallel", "OneProcess",
+    "Pipeline", "RankError", "Shard", "TorchCommunicator", "merge",
 ]  # fmt: skip

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -161,3 +163,63 @@ class Ranks(ABC):
     def _leave(self, after: float) -> None:
         time.sleep(after)
         self.abort()
+
+
+class StoreRanks(Ranks):
+    """Ranks that have met at a store of names and bytes, in the process of rank 0, and tell through it what fails."""
+
+    @abstractmethod
+    def _set(self, key: str, value: bytes) -> None:
+        """Put something into the store; a RuntimeError if it has gone."""
+
+    @abstractmethod
+    def _get(self, key: str) -> bytes | None:
+        """What is in the store, without waiting; None if nothing is."""
+
+    def lost(self) -> RankError:
+        """What to raise when a connection is lost: what the other has said, or who it is."""
+        time.sleep(FOLLOW / 10)
+        try:
+            self.listen()
+        except RankError as error:
+            return error
+        except RuntimeError:  # the process with the store has gone
+            pass
+        missing = ", ".join(map(str, sorted(self.missing(FOLLOW)))) or "unknown"
+        return RankError(
+            f"Every rank goes on to the end. Received by rank {self.rank}: the connection to a rank that has ended, "
+            f"{missing}. Look at what that rank printed last; resume from the last back-up, with as many ranks as "
+            "there are."
+        )
+
+    def listen(self) -> None:
+        """See `Ranks`."""
+        reported = self._get("failed")
+        if reported is not None:
+            self.end_at_exit(FOLLOW)
+            raise RankError(reported.decode(), reported=True)
+
+    def missing(self, wait: float) -> set[int]:
+        """See `Ranks`: those that do not ask the same."""
+        others, until = set(range(self.size)) - {self.rank}, time.monotonic() + wait
+        try:
+            self._set(f"waiting/{self.rank}", b"1")
+            while others and time.monotonic() < until:
+                others = {rank for rank in others if self._get(f"waiting/{rank}") is None}
+                time.sleep(1e-2)
+        except RuntimeError:  # the process with the store has gone
+            return {0}
+        return others
+
+    def tell(self, text: str) -> None:
+        """See `Ranks`."""
+        with suppress(RuntimeError):
+            self._set("failed", text.encode())
+
+    def abort(self) -> None:
+        """See `Ranks`: nothing is waited for that threads of the engine still wait for."""
+        if self.rank == 0:  # it has the store, in which the others read
+            time.sleep(FOLLOW)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from minicnn.distribution.communicators import OneProcess
 from minicnn.distribution.gloo import TorchCommunicator
+from minicnn.distribution.jax import JaxCommunicator
 from minicnn.distribution.launchers import launched
 from minicnn.distribution.mpi import MPICommunicator
 from minicnn.distribution.passes import Layout, Shard
@@ -143,7 +144,13 @@ class DataParallel:
     def _step(
         self, programs: Mapping[int, Program], feed: Feed, data: Collection[str], cut: Collection[str], backend: Backend
     ) -> Executable:
-        return ShardedStep(programs, self._shards(feed.batch), self._group(feed.batch), data, cut, backend)
+        shards, group = self._shards(feed.batch), self._group(feed.batch)
+        if backend.name == "jax" and isinstance(self.communicator, JaxCommunicator):
+            from minicnn.distribution.jitted import JittedStep, fits
+
+            if fits(programs, group):
+                return JittedStep(programs, shards, group, data, cut, backend, self.communicator)
+        return ShardedStep(programs, shards, group, data, cut, backend)
 
     # Ranks together -----------------------------------------------------------------------------
 
@@ -187,6 +194,8 @@ def find(timeout: float, environment: Mapping[str, str] = os.environ) -> Communi
         ImportError: If a launcher has started it, and mpi4py, or for torchrun PyTorch, is missing.
     """
     launcher, _, _ = launched(environment)
+    if launcher and "JAX_COORDINATOR_ADDRESS" in environment:
+        return JaxCommunicator(timeout)
     if launcher == "mpi":
         return MPICommunicator(timeout)
     if launcher == "torchrun":

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import os
-import sys
-import time
 from collections.abc import Sequence
-from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
 import numpy as np
 
-from minicnn.distribution.communicators import FOLLOW, Host, RankError, Ranks
+from minicnn.distribution.communicators import Host, RankError, StoreRanks
 from minicnn.distribution.launchers import launched
 from minicnn.extras import install
 
 
-class TorchCommunicator(Ranks):
+class TorchCommunicator(StoreRanks):
     """Ranks that torch.distributed connects, by gloo.
 
     They meet at the address in the environment variables MASTER_ADDR and MASTER_PORT, which torchrun sets; without them
@@ -77,7 +74,7 @@ class TorchCommunicator(Ranks):
         except RankError:
             raise
         except RuntimeError as error:  # a connection that another has closed
-            raise self._lost() from error
+            raise self.lost() from error
         start = 0
         for array in taken:
             _bytes(array)[...] = received[start : start + array.nbytes]
@@ -95,52 +92,13 @@ class TorchCommunicator(Ranks):
             work = self._dist.irecv(self._torch.from_numpy(_bytes(array)), rank, tag=tag)
             work.wait(timedelta(seconds=self.timeout))
         except RuntimeError as error:
-            raise (self.late() if "imed out" in str(error) else self._lost()) from error
+            raise (self.late() if "imed out" in str(error) else self.lost()) from error
 
-    def _lost(self) -> RankError:
-        """What to raise when a connection is lost: what the other has said, or who it is."""
-        time.sleep(FOLLOW / 10)
-        try:
-            self.listen()
-        except RankError as error:
-            return error
-        missing = ", ".join(map(str, sorted(self.missing(FOLLOW)))) or "unknown"
-        return RankError(
-            f"Every rank goes on to the end. Received by rank {self.rank}: the connection to a rank that has ended, "
-            f"{missing}. Look at what that rank printed last; resume from the last back-up, with as many ranks as "
-            "there are."
-        )
+    def _set(self, key: str, value: bytes) -> None:
+        self._store.set(key, value)
 
-    def listen(self) -> None:
-        """See `Ranks`."""
-        if self._store.check(["failed"]):
-            self.end_at_exit(FOLLOW)
-            raise RankError(self._store.get("failed").decode(), reported=True)
-
-    def missing(self, wait: float) -> set[int]:
-        """See `Ranks`: those that do not ask the same."""
-        others, until = set(range(self.size)) - {self.rank}, time.monotonic() + wait
-        try:
-            self._store.set(f"waiting/{self.rank}", b"")
-            while others and time.monotonic() < until:
-                others = {rank for rank in others if not self._store.check([f"waiting/{rank}"])}
-                time.sleep(1e-2)
-        except RuntimeError:  # the process with the store has gone
-            return {0}
-        return others
-
-    def tell(self, text: str) -> None:
-        """See `Ranks`."""
-        with suppress(RuntimeError):
-            self._store.set("failed", text.encode())
-
-    def abort(self) -> None:
-        """See `Ranks`: nothing is waited for that threads of gloo still wait for."""
-        if self.rank == 0:  # it may have the store, in which the others read
-            time.sleep(FOLLOW)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(1)
+    def _get(self, key: str) -> bytes | None:
+        return bytes(self._store.get(key)) if self._store.check([key]) else None
 
 
 def _bytes(array: Host) -> Host:

@@ -14,6 +14,7 @@ from pathlib import Path
 _LAUNCHED = {
     "mpi": (("PMI_RANK", "PMI_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")),
     "torchrun": (("RANK", "WORLD_SIZE"),),
+    "jax": (("JAX_PROCESS_ID", "JAX_NUM_PROCESSES"),),
 }
 
 # So that Open MPI starts more processes than there are cores, as MPICH does.
@@ -29,7 +30,7 @@ def mpiexec() -> str | None:
 
 
 def launched(environment: Mapping[str, str] = os.environ) -> tuple[str, int, int]:
-    """What has started this process, "mpi", "torchrun" or nothing, the process's number, and how many there are."""
+    """What has started this process, "mpi", "torchrun", "jax" or nothing; its number, and how many there are."""
     for launcher, names in _LAUNCHED.items():
         for rank, size in names:
             if int(environment.get(size) or "1") > 1 and rank in environment:

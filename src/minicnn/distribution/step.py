@@ -87,7 +87,7 @@ class ShardedStep:
             known |= found[0]
         updated: Arrays = {}
         for level, common in enumerate(self._common):
-            made = common.run(known)
+            made = self._run(common, known)
             for name in common.updates:
                 updated[name] = made.pop(name)
             known |= made
@@ -95,9 +95,9 @@ class ShardedStep:
             partial = sums.begin()
             for shard, own in zip(self._shards, found, strict=True):
                 part = self._own[shard.samples][level]
-                own |= part.run(known | own)
+                own |= self._run(part, known | own)
                 partial.add(shard.number, sums.given(shard.samples, known, own))
-            known |= partial.total()
+            known |= self._total(partial)
             for one in exchanges:
                 one.run(self._shards, known, found)
         made = {name: known[key] for name, key in self._results}
@@ -107,10 +107,16 @@ class ShardedStep:
             made[name] = KernelParts(parts, self._group, self._backend)
         return made
 
+    def _run(self, part: _Part, arrays: Arrays) -> Arrays:
+        return part.run(arrays)
+
+    def _total(self, partial: _Partial) -> Arrays:
+        return partial.total()
+
     def _given(self, shard: Shard, arrays: Mapping[str, Array]) -> Arrays:
         rows = slice(shard.start, shard.start + shard.samples)
         given = {name: arrays[name][rows, ...] for name in self._cut if name in arrays}
-        if "rows" in self._cut:
+        if "rows" in self._cut - given.keys():
             numbers = np.arange(shard.start, shard.start + shard.samples, dtype=np.int32)
             given["rows"] = self._backend.asarray(numbers)
         held = self._group.held()
@@ -218,7 +224,7 @@ class _Sums:
             names = [segments.names[id(v)] for node in nodes for v in node.outputs]
             self.names = names
             self._nodes = nodes
-        self._whole = {parts: span for span, parts in group.tree.items()}
+        self.whole = {parts: span for span, parts in group.tree.items()}
 
     def _source(self, value: Value, segments: Segments) -> str | Array:
         if value.data is not None:
@@ -238,24 +244,29 @@ class _Sums:
 
 
 class _Partial:
-    """Sums under way: of shards that come one after the other, each taken as soon as both summands are there."""
+    """Sums under way: of shards that come one after the other, each taken as soon as both summands are there.
+
+    Attributes:
+        names: What the totals are called.
+        found: The sums so far, each with the shards that it is over.
+    """
 
     def __init__(self, sums: _Sums) -> None:
-        self._sums = sums
-        self._found: list[tuple[Span, list[Array]]] = []
+        self._sums, self.names = sums, sums.names
+        self.found: list[tuple[Span, list[Array]]] = []
 
     def add(self, shard: int, arrays: list[Array]) -> None:
-        self._found.append(((shard, shard + 1), arrays))
-        whole = self._sums._whole
-        while len(self._found) > 1 and (self._found[-2][0], self._found[-1][0]) in whole:
-            (left, a), (right, b) = self._found[-2:]
-            self._found[-2:] = [(whole[left, right], [x + y for x, y in zip(a, b, strict=True)])]
+        found, whole = self.found, self._sums.whole
+        found.append(((shard, shard + 1), arrays))
+        while len(found) > 1 and (found[-2][0], found[-1][0]) in whole:
+            (left, a), (right, b) = found[-2:]
+            found[-2:] = [(whole[left, right], [x + y for x, y in zip(a, b, strict=True)])]
 
     def total(self) -> Arrays:
         sums, group = self._sums, self._sums.group
         if not sums.names:
             return {}
-        totals = [a for _, arrays in self._found for a in arrays]
+        totals = [a for _, arrays in self.found for a in arrays]
         if group.ranks > 1:  # communicators move arrays of the host
             host = [sums.backend.to_numpy(a) for a in totals]
             made = sums._nodes[0].op.reference(*host, group=group, xp=np)

@@ -1,0 +1,108 @@
+"""A step of all ranks as one function that JAX compiles, with the collectives inside."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental.layout import Layout, with_layout_constraint
+
+from minicnn.backends.base import Backend
+from minicnn.distribution.jax import AXIS, JaxCommunicator
+from minicnn.distribution.passes import Shard
+from minicnn.distribution.step import Arrays, ShardedStep, _Part, _Partial
+from minicnn.ops.groups import Group
+from minicnn.program.graph import Program
+
+Array = Any
+
+
+def fits(programs: Mapping[int, Program], group: Group) -> bool:
+    """Whether every rank computes the same on arrays of the same shapes, which is what XLA compiles.
+
+    All shards are of one size, each rank makes one sum by itself, of as many shards, and there are sums alone.
+    """
+    alike = {(len(group.held(r)), len(group.spans(r))) for r in range(group.ranks)}
+    sums = {"all_reduce"} >= {n.op.name for p in programs.values() for n in p.nodes if "group" in n.attrs}
+    return len(programs) == 1 and sums and len(alike) == 1 and alike.pop()[1] == 1
+
+
+class JittedStep(ShardedStep):
+    """A `ShardedStep` in one jit, mapped over the ranks by `shard_map`.
+
+    Sums go all to all, through the tree, and back to all, as between the parts of a `ShardedStep`. Barriers keep XLA
+    from fusing the parts with each other, since bits would then depend on how many shards a rank has.
+
+    Args:
+        programs: For the one number of samples that shards have, the Program.
+        shards: The shards of this rank.
+        group: Who has which shards.
+        data: Names of the inputs that belong to a shard.
+        cut: Of them those of which each shard is given its rows.
+        backend: That of JAX.
+        communicator: Connects the ranks.
+    """
+
+    def __init__(
+        self, programs: Mapping[int, Program], shards: Sequence[Shard], group: Group, data: Iterable[str],
+        cut: Collection[str], backend: Backend, communicator: JaxCommunicator,
+    ) -> None:  # fmt: skip
+        self._start, self._rows = shards[0].start, sum(shard.samples for shard in shards)
+        own = [replace(shard, start=shard.start - self._start) for shard in shards]
+        super().__init__(programs, own, group, data, cut, backend)
+        program = next(iter(programs.values()))
+        self._inputs, self._carried = {v.name for v in program.inputs}, set(program.updates)
+        self._communicator = communicator
+        specs = (communicator.same.spec, communicator.same.spec, communicator.cut.spec)
+        mapped = jax.shard_map(
+            lambda *given: super(JittedStep, self).__call__(given[0] | given[1] | given[2]),
+            mesh=communicator.mesh, in_specs=specs, out_specs=communicator.same.spec, check_vma=False,
+        )  # fmt: skip
+        self._jitted = jax.jit(mapped, donate_argnums=0)
+        self._compiled: Any = None
+
+    def __call__(self, arrays: Mapping[str, Array]) -> Arrays:
+        """See `ShardedStep`."""
+        rows = slice(self._start, self._start + self._rows)
+        given = {name: arrays[name] for name in self._inputs if name in arrays}
+        cut = {name: array[rows] for name, array in given.items() if name in self._cut}
+        if "rows" in self._cut:
+            cut["rows"] = self._backend.asarray(np.arange(rows.start, rows.stop, dtype=np.int32))
+        spread = self._communicator.spread
+        groups: list[Arrays] = [{}, {}, {n: spread(a, cut=True) for n, a in cut.items()}]
+        for name in given.keys() - cut.keys():
+            groups[name not in self._carried][name] = spread(given[name], cut=False)
+        if self._compiled is None:
+            self._compiled = self._jitted.lower(*groups).compile()
+        made = self._communicator.run(self._compiled, *groups)
+        return {name: array.addressable_data(0) for name, array in made.items()}
+
+    def _run(self, part: _Part, arrays: Arrays) -> Arrays:
+        return _apart(part.run(_apart({name: arrays[name] for name in part.inputs})))
+
+    def _total(self, partial: _Partial) -> Arrays:
+        names, group = partial.names, self._group
+        if not names:
+            return {}
+        ((_, totals),) = partial.found
+        flat = jnp.concatenate([jnp.ravel(a) for a in totals])
+        pieces = jnp.pad(flat, (0, -flat.size % group.ranks)).reshape(group.ranks, -1)
+        taken = jax.lax.all_to_all(pieces, AXIS, 0, 0)
+        own = group.total({group.spans(r)[0]: taken[r] for r in range(group.ranks)}, jnp.add)
+        whole = jax.lax.all_gather(own, AXIS, tiled=True)
+        made, start = {}, 0
+        for name, array in zip(names, totals, strict=True):
+            made[name] = whole[start : start + array.size].reshape(array.shape)
+            start += array.size
+        return made
+
+
+def _apart(arrays: Arrays) -> Arrays:
+    """The arrays at a place over which XLA fuses nothing, in row-major order, as they are between two jits."""
+    rows = {n: with_layout_constraint(a, Layout(tuple(range(a.ndim)))) for n, a in arrays.items()}
+    kept: Arrays = jax.lax.optimization_barrier(rows)
+    return kept
