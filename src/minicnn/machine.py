@@ -93,6 +93,12 @@ def share_cores(environ: MutableMapping[str, str] = os.environ) -> None:
             environ.setdefault(name, str(share))
 
 
+def local_rank(environ: Mapping[str, str] = os.environ) -> int:
+    """Number of this process among those that a launcher has started on this machine, from 0."""
+    names = ("MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "LOCAL_RANK", "SLURM_LOCALID")
+    return int(next((environ[name] for name in names if name in environ), "0"))
+
+
 def choose_openblas_kernels(environ: MutableMapping[str, str] = os.environ) -> bool:
     """Set OPENBLAS_CORETYPE=SKYLAKEX where OpenBLAS would run AVX2 kernels on an AVX-512 CPU of AMD's.
 

@@ -7,11 +7,12 @@ from minicnn.distribution.jax import JaxCommunicator
 from minicnn.distribution.merging import merge
 from minicnn.distribution.model_parallel import ModelParallel
 from minicnn.distribution.mpi import MPICommunicator
+from minicnn.distribution.nccl import NcclCommunicator
 from minicnn.distribution.passes import Shard
 from minicnn.distribution.pipeline import Pipeline
 from minicnn.ops.groups import Communicator, Group
 
 __all__ = [
-    "Communicator", "DataParallel", "Group", "JaxCommunicator", "MPICommunicator", "ModelParallel", "OneProcess",
-    "Pipeline", "RankError", "Shard", "TorchCommunicator", "merge",
+    "Communicator", "DataParallel", "Group", "JaxCommunicator", "MPICommunicator", "ModelParallel",
+    "NcclCommunicator", "OneProcess", "Pipeline", "RankError", "Shard", "TorchCommunicator", "merge",
 ]  # fmt: skip

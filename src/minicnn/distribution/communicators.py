@@ -46,6 +46,9 @@ class OneProcess:
         """See `Communicator`."""
         taken[0][...] = given
 
+    def add(self, array: Host) -> None:
+        """See `Communicator`."""
+
     def share(self, data: bytes) -> list[bytes]:
         """See `Communicator`."""
         return [data]
@@ -75,6 +78,10 @@ class Ranks(ABC):
 
     @abstractmethod
     def exchange(self, given: Sequence[Host], taken: Sequence[Host]) -> None:
+        """See `Communicator`."""
+
+    @abstractmethod
+    def add(self, array: Host) -> None:
         """See `Communicator`."""
 
     @abstractmethod

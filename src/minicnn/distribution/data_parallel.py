@@ -15,6 +15,7 @@ from minicnn.distribution.gloo import TorchCommunicator
 from minicnn.distribution.jax import JaxCommunicator
 from minicnn.distribution.launchers import launched
 from minicnn.distribution.mpi import MPICommunicator
+from minicnn.distribution.nccl import NcclCommunicator
 from minicnn.distribution.passes import Layout, Shard
 from minicnn.distribution.step import ShardedStep
 from minicnn.ops.groups import Communicator, Group, rows
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
     from minicnn.loop.tracing import Feed
 
 Array = Any
-BACKENDS = ("numpy", "numba", "torch", "jax")  # with which several ranks have been tried
+GPUS = ("cupy", "numba_cuda")  # backends whose ranks NCCL connects
+BACKENDS = ("numpy", "numba", "torch", "jax", *GPUS)
 
 
 class DataParallel:
@@ -42,6 +44,8 @@ class DataParallel:
         shards: Parts of each batch, at least as many as ranks. A multiple of the number of ranks shares them evenly.
         timeout: Seconds that a rank waits for the others before it ends the job with an error.
         communicator: What moves the arrays; that of the launcher which started the process if None.
+        deterministic: Whether sums are taken in the fixed tree. If False the engine's own all-reduce takes them, which
+            is faster: with one shard a rank nothing else is computed. Bits then depend on the number of ranks.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -55,14 +59,17 @@ class DataParallel:
 
     layout: Layout = ()  # of kernels that are split
 
-    def __init__(self, shards: int, *, timeout: float = 300.0, communicator: Communicator | None = None) -> None:
+    def __init__(
+        self, shards: int, *, timeout: float = 300.0, communicator: Communicator | None = None,
+        deterministic: bool = True,
+    ) -> None:  # fmt: skip
         if isinstance(shards, bool) or not isinstance(shards, int) or shards < 1:
             message = f"shards is an integer of at least 1. Received: shards={shards!r}."
             raise ValueError(message)
         if not timeout > 0:
             message = f"timeout is a number of seconds above 0. Received: timeout={timeout!r}."
             raise ValueError(message)
-        self.shards, self.timeout = shards, timeout
+        self.shards, self.timeout, self.deterministic = shards, timeout, deterministic
         self.communicator = find(timeout) if communicator is None else communicator
         self._check_ranks()
 
@@ -89,17 +96,23 @@ class DataParallel:
 
     def __reduce__(self) -> Any:
         """For pickle: made anew, where it is loaded."""
-        return partial(DataParallel, self.shards, timeout=self.timeout), ()
+        return partial(DataParallel, self.shards, timeout=self.timeout, deterministic=self.deterministic), ()
 
     def describe(self) -> dict[str, Any]:
         """What decides about the bits of a training, as plain data."""
         return {"shards": self.shards, **({"layout": [list(entry) for entry in self.layout]} if self.layout else {})}
 
     def check_backend(self, name: str) -> None:
-        """Raise a ValueError unless several ranks can compute with a backend."""
+        """Raise a ValueError unless several ranks can compute with a backend; with one of GPUs, connect these.
+
+        Raises:
+            ImportError: If they are connected by NCCL, and nccl4py is missing.
+        """
+        if self.ranks > 1 and name in GPUS and not isinstance(self.communicator, NcclCommunicator):
+            self.communicator = NcclCommunicator(self.communicator)
         if self.ranks > 1 and name not in BACKENDS:
             message = (
-                f"Several processes compute with the backends {', '.join(BACKENDS)} so far. Received: {name}. Use "
+                f"Several processes compute with the backends {', '.join(BACKENDS)}. Received: {name}. Use "
                 "one of them, or one process."
             )
             raise ValueError(message)
@@ -108,7 +121,7 @@ class DataParallel:
 
     def _group(self, batch: int) -> Group:
         """Who has which shards of a batch; a batch of fewer samples has fewer shards."""
-        return Group(min(self.shards, batch), self.rank, self.ranks, self.communicator)
+        return Group(min(self.shards, batch), self.rank, self.ranks, self.communicator, self.deterministic)
 
     def _shards(self, batch: int) -> list[Shard]:
         """Those of this rank; where there is none for it, it does what the first one needs, and nobody counts it."""
@@ -150,6 +163,17 @@ class DataParallel:
 
             if fits(programs, group):
                 return JittedStep(programs, shards, group, data, cut, backend, self.communicator)
+        if isinstance(self.communicator, NcclCommunicator) and not backend.reference_only:
+            from minicnn.backends._gpu.backend import GpuBackend
+            from minicnn.distribution import on_device
+
+            assert isinstance(backend, GpuBackend)
+            alone = self.shards == self.ranks == group.shards and not self.layout
+            if alone and not self.deterministic:
+                program = programs[shards[0].samples]
+                return on_device.WholeStep(program, shards[0], group, cut, backend, self.communicator)
+            if on_device.fits(group):
+                return on_device.DeviceStep(programs, shards, group, data, cut, backend, self.communicator)
         return ShardedStep(programs, shards, group, data, cut, backend)
 
     # Ranks together -----------------------------------------------------------------------------
@@ -184,7 +208,8 @@ class DataParallel:
                 raise ValueError(message)
 
     def __repr__(self) -> str:
-        return f"DataParallel(shards={self.shards}, timeout={self.timeout:g})"
+        mode = "" if self.deterministic else ", deterministic=False"
+        return f"DataParallel(shards={self.shards}, timeout={self.timeout:g}{mode})"
 
 
 def find(timeout: float, environment: Mapping[str, str] = os.environ) -> Communicator:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -67,18 +67,25 @@ class TorchCommunicator(StoreRanks):
         sent = np.concatenate([_bytes(array) for array in given])
         received = np.empty(sum(array.nbytes for array in taken), np.uint8)
         lengths = [[array.nbytes for array in arrays] for arrays in (taken, given)]
+        self._done(self._dist.all_to_all_single, tensor(received), tensor(sent), *lengths, self._group)
+        start = 0
+        for array in taken:
+            _bytes(array)[...] = received[start : start + array.nbytes]
+            start += array.nbytes
+
+    def add(self, array: Host) -> None:
+        """See `Communicator`."""
+        self._done(self._dist.all_reduce, self._torch.from_numpy(array), self._dist.ReduceOp.SUM, self._group)
+
+    def _done(self, collective: Callable[..., Any], *arguments: Any) -> None:
         try:
-            work = self._dist.all_to_all_single(tensor(received), tensor(sent), *lengths, self._group, async_op=True)
+            work = collective(*arguments, async_op=True)
             self.wait(work.is_completed)
             work.wait()
         except RankError:
             raise
         except RuntimeError as error:  # a connection that another has closed
             raise self.lost() from error
-        start = 0
-        for array in taken:
-            _bytes(array)[...] = received[start : start + array.nbytes]
-            start += array.nbytes
 
     def send(self, array: Host, rank: int, tag: int) -> None:
         """See `Communicator`."""

@@ -53,6 +53,7 @@ class JaxCommunicator(StoreRanks):
         self.cut, self.same = (NamedSharding(self.mesh, PartitionSpec(*axes)) for axes in ((AXIS,), ()))
         self._worker = Worker()
         self._gather = self._compiled(lambda x: jax.lax.all_gather(x[0], AXIS)[None])
+        self._sum = self._compiled(lambda x: jax.lax.psum(x, AXIS))
         self._exchange = self._compiled(lambda x: jax.lax.all_to_all(x[0], AXIS, 0, 0)[None])
 
     def _meet(self, jax: Any, rank: int, size: int) -> None:
@@ -117,6 +118,10 @@ class JaxCommunicator(StoreRanks):
         block = np.zeros(self._longest(max(a.nbytes for a in taken)), np.uint8)
         block[: given.nbytes] = given.view(np.uint8)
         self._take(self._moved(self._gather, block), taken)
+
+    def add(self, array: Host) -> None:
+        """See `Communicator`."""
+        array[...] = self._moved(self._sum, array)
 
     def _take(self, block: Host, taken: Sequence[Host]) -> None:
         for row, array in zip(block, taken, strict=True):

@@ -90,10 +90,13 @@ class JittedStep(ShardedStep):
             return {}
         ((_, totals),) = partial.found
         flat = jnp.concatenate([jnp.ravel(a) for a in totals])
-        pieces = jnp.pad(flat, (0, -flat.size % group.ranks)).reshape(group.ranks, -1)
-        taken = jax.lax.all_to_all(pieces, AXIS, 0, 0)
-        own = group.total({group.spans(r)[0]: taken[r] for r in range(group.ranks)}, jnp.add)
-        whole = jax.lax.all_gather(own, AXIS, tiled=True)
+        if group.deterministic:
+            pieces = jnp.pad(flat, (0, -flat.size % group.ranks)).reshape(group.ranks, -1)
+            taken = jax.lax.all_to_all(pieces, AXIS, 0, 0)
+            own = group.total({group.spans(r)[0]: taken[r] for r in range(group.ranks)}, jnp.add)
+            whole = jax.lax.all_gather(own, AXIS, tiled=True)
+        else:
+            whole = jax.lax.psum(flat, AXIS)
         made, start = {}, 0
         for name, array in zip(names, totals, strict=True):
             made[name] = whole[start : start + array.size].reshape(array.shape)

@@ -50,6 +50,10 @@ class MPICommunicator(Ranks):
         taken[self.rank][...] = given[self.rank]
         self.wait(lambda: self._mpi.Request.Testall(requests))
 
+    def add(self, array: Host) -> None:
+        """See `Communicator`."""
+        self.wait(self._comm.Iallreduce(self._mpi.IN_PLACE, array).Test)
+
     def send(self, array: Host, rank: int, tag: int) -> None:
         """See `Communicator`."""
         self._given = [kept for kept in self._given if not kept[0].Test()]

@@ -222,7 +222,7 @@ class _Sums:
             values = [v for node in nodes for v in node.inputs]
             self._given[samples] = [self._source(v, segments) for v in values]
             names = [segments.names[id(v)] for node in nodes for v in node.outputs]
-            self.names = names
+            self.names, self.specs = names, [v.spec for v in values]
             self._nodes = nodes
         self.whole = {parts: span for span, parts in group.tree.items()}
 
@@ -248,11 +248,12 @@ class _Partial:
 
     Attributes:
         names: What the totals are called.
+        specs: Their shapes and dtypes.
         found: The sums so far, each with the shards that it is over.
     """
 
     def __init__(self, sums: _Sums) -> None:
-        self._sums, self.names = sums, sums.names
+        self._sums, self.names, self.specs = sums, sums.names, sums.specs
         self.found: list[tuple[Span, list[Array]]] = []
 
     def add(self, shard: int, arrays: list[Array]) -> None:

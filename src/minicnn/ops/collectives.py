@@ -62,7 +62,9 @@ def all_reduce(*arrays: Array, group: Group, xp: Namespace) -> Array | tuple[Arr
         communicator, count = engine("all_reduce", group), len(arrays) // group.parts
         given = [np.ravel(np.asarray(a)) for a in arrays]
         flat = [np.concatenate(given[i : i + count]) for i in range(0, len(given), count)]
-        total = _reduced(flat if group.held() else [], flat[0], group, communicator)
+        total = (_reduced if group.deterministic else _added)(
+            flat if group.held() else [], flat[0], group, communicator
+        )
         sizes = [math.prod(a.shape) for a in arrays[:count]]
         pieces = np.split(total, np.cumsum(sizes)[:-1])
         made = [_back(p.reshape(a.shape), a, xp) for p, a in zip(pieces, arrays, strict=False)]
@@ -84,6 +86,13 @@ def _reduced(parts: Sequence[Host], like: Host, group: Group, communicator: Comm
     total = np.empty(size, like.dtype)
     reduced = np.ascontiguousarray(group.total(found, np.add))
     communicator.gather(reduced, [total[s.start : s.stop] for s in shares])
+    return total
+
+
+def _added(parts: Sequence[Host], like: Host, group: Group, communicator: Communicator) -> Host:
+    """Likewise, in whatever order the engine takes."""
+    total = sum(parts[1:], start=parts[0].copy()) if parts else np.zeros_like(like)
+    communicator.add(total)
     return total
 
 
@@ -130,6 +139,9 @@ def _(node: Node) -> Cost:
     elements = sum(v.size for v in node.outputs)
     width = node.outputs[0].nbytes // max(1, node.outputs[0].size)
     own = len(rows(elements, group.ranks, group.rank))
+    if not group.deterministic:  # a ring
+        others = group.ranks - 1
+        return Cost(own * others, moved, elements * width, 2 * elements * others // group.ranks * width)
     given = len(group.spans()) * (elements - own)  # its sums of what others reduce
     sums = sum(len(group.spans(r)) for r in range(group.ranks))
     sent = (given + own * (group.ranks - 1)) * width

@@ -36,6 +36,10 @@ class Communicator(Protocol):
         """`taken[r]` is filled with the array that rank r gives; lengths may differ."""
         ...
 
+    def add(self, array: Array) -> None:
+        """Sum a contiguous NumPy array with one axis over all ranks, in place, as the engine likes to."""
+        ...
+
     def share(self, data: bytes) -> list[bytes]:
         """A few bytes of every rank, for every rank."""
         ...
@@ -68,12 +72,14 @@ class Group:
         rank: Number of the process.
         ranks: Number of processes, which share the shards.
         communicator: Moves the arrays; None in a Program that is only looked at, or put together with the others.
+        deterministic: Whether sums are taken in the tree; else the engine takes them as it likes to.
     """
 
     shards: int = 1
     rank: int = 0
     ranks: int = 1
     communicator: Communicator | None = field(default=None, compare=False, repr=False)
+    deterministic: bool = True
 
     def __post_init__(self) -> None:
         if self.shards < 1 or not 0 <= self.rank < self.ranks:

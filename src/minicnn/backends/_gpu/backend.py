@@ -23,6 +23,7 @@ from minicnn.backends._gpu.staging import STAGE_BYTES, GpuStage
 from minicnn.backends._gpu.tensor_tiling import TensorTiles
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.backends.base import Array, Backend, Executable, Stage
+from minicnn.machine import local_rank
 from minicnn.program.graph import Node, Program, Spec
 
 
@@ -58,7 +59,7 @@ class GpuBackend(Backend, ABC):
     ) -> None:
         super().__init__(device, reference_only=reference_only, strict=strict)
         self.options = options or Options()
-        self.runtime, self.tiles = self.open(int(self.device.partition(":")[2] or 0))
+        self.runtime, self.tiles = self.open(int(self.device.partition(":")[2] or local_rank()))
         self._check_options()
         if reference_only or not isinstance(self.tiles, TensorTiles):
             self.precisions = Backend.precisions  # mixed ones are for tensor cores

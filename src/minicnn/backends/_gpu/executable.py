@@ -17,6 +17,7 @@ from minicnn.backends._gpu.runtime import ALIGNMENT, KernelText, Launch
 from minicnn.backends._gpu.source import Source
 from minicnn.backends._gpu.staging import Upload
 from minicnn.backends.base import EACH_STEP, Array
+from minicnn.ops.groups import Group
 from minicnn.program.graph import Node, Program, Value
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class StepExecutable:
         self._kernels = [next(made) if isinstance(s, Source) else None for s in self._sources]
         self._advance = next(made)
         self._collect = [(text.threads, next(made)) for text in collect]
-        self._captures = backend.captures and all(isinstance(s, Source) for s in self._sources)
+        self._captures = backend.captures and all(isinstance(s, Source) or _collective(s.anchor) for s in self._sources)
 
         self._arena = backend.arena()
         self._arena.reserve(self._placement.nbytes)
@@ -260,8 +261,11 @@ class StepExecutable:
         return made
 
     def _called(self, node: Node, arrays: Mapping[str, Array]) -> Launch:
-        """What computes a node that has no kernel: its reference."""
+        """What computes a node that has no kernel: the communicator of a collective, else the node's reference."""
         inputs, outputs = ([self._array(v, arrays) for v in values] for values in (node.inputs, node.outputs))
+        communicator = _collective(node)
+        if communicator is not None:
+            return partial(communicator.enqueue, node.op.name, inputs[0], outputs[0], self._runtime)
         queued = {v.name for v in self._queued}
         inputs = [
             self._queue.get(v.name, a) if v.name in queued else a for v, a in zip(node.inputs, inputs, strict=True)
@@ -269,6 +273,13 @@ class StepExecutable:
         at = [k for k, v in enumerate(node.inputs) if v.name in queued]
         function = partial(node.op.reference, xp=self._backend.xp, **node.attrs)
         return partial(_reference, function, inputs, at, self._cursor, outputs)
+
+
+def _collective(node: Node) -> Any:
+    """The communicator that puts a node into the stream, if it is a collective between GPUs."""
+    group = node.attrs.get("group")
+    communicator = group.communicator if isinstance(group, Group) else None
+    return communicator if hasattr(communicator, "enqueue") else None
 
 
 def _one_by_one(launches: Sequence[Launch]) -> None:

@@ -107,6 +107,12 @@ class Runtime(Protocol):
     def wait(self, event: Event, stream: Stream = None) -> None:
         """Have what the stream is given from here on wait for an event."""
 
+    def done(self, event: Event) -> bool:
+        """Whether an event has come."""
+
+    def current(self) -> int:
+        """The driver's handle of the stream that work goes to now: while a graph is captured, of its own."""
+
     def seconds(self, start: Event, end: Event) -> float:
         """Time between two timed events that have come."""
 

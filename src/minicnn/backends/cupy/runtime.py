@@ -100,6 +100,12 @@ class CupyRuntime:
     def wait(self, event: Event, stream: Stream = None) -> None:
         (cupy.cuda.get_current_stream() if stream is None else stream).wait_event(event)
 
+    def done(self, event: Event) -> bool:
+        return bool(event.done)
+
+    def current(self) -> int:
+        return int(cupy.cuda.get_current_stream().ptr)
+
     def seconds(self, start: Event, end: Event) -> float:
         return float(cupy.cuda.get_elapsed_time(start, end)) * 1e-3
 

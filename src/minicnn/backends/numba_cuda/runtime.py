@@ -107,6 +107,12 @@ class NumbaCudaRuntime:
         if not SIMULATED:
             (stream or self.device.core.default_stream).wait(event)
 
+    def done(self, event: Event) -> bool:
+        return SIMULATED or bool(event.is_done)
+
+    def current(self) -> int:
+        return 0 if SIMULATED else int(self.device.stream)
+
     def seconds(self, start: Event, end: Event) -> float:
         return float(end[0] - start[0] if SIMULATED else (end - start) * 1e-3)
 

@@ -1,0 +1,95 @@
+"""Ranks with a GPU each, through NCCL, which takes arrays where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from minicnn.distribution.communicators import RankError, Ranks
+from minicnn.extras import install
+from minicnn.ops.groups import Communicator
+
+if TYPE_CHECKING:
+    from minicnn.backends._gpu.runtime import Runtime
+
+Array = Any
+
+
+class NcclCommunicator:
+    """Ranks of the backends `cupy` and `numba_cuda`: NCCL for arrays on the GPU, another communicator for all else.
+
+    Collectives go into the stream that computes, so that CUDA graphs capture them. The ranks find each other through
+    the other communicator, which also tells what fails.
+
+    Args:
+        host: The other communicator, such as that of MPI. Its number of ranks may be one.
+        nccl: The module `nccl.core` of nccl4py, or one like it.
+
+    Raises:
+        ImportError: If nccl4py or NCCL is missing.
+    """
+
+    def __init__(self, host: Communicator, nccl: Any = None) -> None:
+        if nccl is None:
+            try:
+                import nccl.core as nccl  # type: ignore[import-not-found,no-redef]
+            except (ImportError, RuntimeError) as error:
+                message = (
+                    f"GPUs of several processes compute together through nccl4py and NCCL: {install('nccl')}. {error}"
+                )
+                raise ImportError(message, name="nccl") from error
+        self.host, self.rank, self.size = host, host.rank, host.size
+        # Arrays of the host are the other's business.
+        self.exchange, self.gather, self.add, self.share = host.exchange, host.gather, host.add, host.share
+        self.send, self.receive, self.fail = host.send, host.receive, host.fail
+        self._nccl = nccl
+        self._connected: Any = None
+
+    def enqueue(self, collective: str, given: Array, made: Array, runtime: Runtime) -> None:
+        """Put a collective into the stream that computes; can be captured.
+
+        Args:
+            collective: "all_reduce", which is NCCL's own sum, "all_gather" along the first axis, or "all_to_all", which
+                gives each rank a row.
+            given: Contiguous array on the device.
+            made: Likewise, for the result.
+            runtime: The device.
+        """
+        connected, stream = self._connection(), runtime.current()
+        if collective == "all_reduce":
+            connected.allreduce(given, made, self._nccl.SUM, stream=stream)
+        elif collective == "all_gather":
+            connected.allgather(given, made, stream=stream)
+        else:
+            connected.alltoall(given, made, stream=stream)
+
+    def prepare(self, arrays: Sequence[Array], runtime: Runtime) -> None:
+        """Connect the ranks, which cannot be captured: sum something small between two arrays.
+
+        Args:
+            arrays: Two arrays of as many elements as there are ranks.
+            runtime: The device.
+        """
+        for collective in ("all_reduce", "all_to_all"):
+            self.enqueue(collective, arrays[0], arrays[1], runtime)
+        self.finish(runtime)
+
+    def _connection(self) -> Any:
+        if self._connected is None:
+            own = self._nccl.get_unique_id()
+            first = self.share(bytes(own))[0]
+            name = own if self.rank == 0 else self._nccl.UniqueId.from_bytes(first)
+            self._connected = self._nccl.Communicator.init(self.size, self.rank, name)
+        return self._connected
+
+    def finish(self, runtime: Runtime) -> None:
+        """Wait for the device, but not beyond the deadline: then the collectives under way are given up."""
+        if not isinstance(self.host, Ranks):
+            return
+        event = runtime.event()
+        runtime.record(event)
+        try:
+            self.host.wait(lambda: runtime.done(event))
+        except RankError:
+            self._connection().abort()
+            raise
