@@ -24,7 +24,7 @@ from minicnn.layers import (
     Resizing,
 )
 from minicnn.layers.augmentation import _sine_and_cosine
-from minicnn.layers.resampling import FILL_MODES
+from minicnn.ops.transforms import FILL_MODES
 from minicnn.optimizers import SGD
 from support.layer_check import assert_formats_agree, check_config, run, run_layer, run_layer_check
 from support.model_cases import FAST

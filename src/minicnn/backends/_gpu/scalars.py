@@ -1,7 +1,7 @@
 """Functions of numbers that are made of simpler ones: each once, as an expression tree, for every language.
 
-`exp`, `expm1`, `log`, `log1p`, `sqrt`, `tanh`, `erf`, `power`, `abs`, `sign`, `maximum`, `minimum` (NaN wins) and
-`random_uniform` are each language's own.
+`exp`, `expm1`, `floor`, `log`, `log1p`, `sqrt`, `tanh`, `erf`, `power`, `abs`, `sign`, `maximum`, `minimum` (NaN wins)
+and `random_uniform` are each language's own.
 """
 
 from __future__ import annotations
@@ -67,6 +67,13 @@ FUNCTIONS: dict[str, Function] = {
     "rmsprop_step": _function(
         lambda spread, u, g, rate, momentum, epsilon: momentum * u + rate * g / _call("sqrt", spread + epsilon),
         "spread", "u", "g", "rate", "momentum", "epsilon",
+    ),
+    # Which of n pixels stand for those at whole numbers: see `affine_transform`.
+    "clipped": _function(lambda x, last: Select(x > ZERO, Select(x < last, x, last), ZERO), "x", "last"),
+    "wrapped": _function(lambda x, n: x - _call("floor", x / n) * n, "x", "n"),
+    "reflected": _function(
+        lambda x, n, at: Select(at < n, at, n + n - ONE - at), "x", "n",
+        at=_X - _call("floor", _X / (Name("n") + Name("n"))) * (Name("n") + Name("n")),
     ),
     "spread": _function(lambda v, a: _call("maximum", v - a * a, ZERO), "v", "a"),  # a variance
 }  # fmt: skip

@@ -9,7 +9,7 @@ On CPUs with narrower registers LLVM splits each vector into several.
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from llvmlite import ir
@@ -165,6 +165,7 @@ bytes_store_some = _operation("bytes_store_some", types.void, [_a, _v, _a], _sto
 
 _fma = _call("llvm.fma.v16f32", _VECTOR, 3)
 vfma = _operation("vfma", _v, [_v, _v, _v], _fma)
+vfloor = _operation("vfloor", _v, [_v], _call("llvm.floor.v16f32", _VECTOR, 1))
 vsqrt = _operation("vsqrt", _v, [_v], _call("llvm.sqrt.v16f32", _VECTOR, 1))
 vabs = _operation("vabs", _v, [_v], _call("llvm.fabs.v16f32", _VECTOR, 1))
 vlane = _operation("vlane", _f, [_v, _a], lambda b, x, i: b.extract_element(x, b.trunc(i, ir.IntType(32))))
@@ -176,6 +177,36 @@ mnot = _operation("mnot", mask, [mask], lambda b, x: b.not_(x))
 mnan = _operation("mnan", mask, [_v], lambda b, x: b.fcmp_unordered("uno", x, x))
 msome = _operation("msome", mask, [_a], lambda b, n: _some(b, n))
 vselect = _operation("vselect", _v, [mask, _v, _v], lambda b, m, x, y: b.select(m, x, y))
+
+
+def _lane_addresses(builder: Any, address: Any, places: Any, width: Any) -> Iterator[tuple[Any, Any]]:
+    """For each lane its number and the address of its float in the vector at a place, in steps of `width` vectors."""
+    step = builder.insert_element(ir.Constant(_INTS, ir.Undefined), builder.trunc(width, ir.IntType(32)), _FIRST)
+    step = builder.shuffle_vector(step, ir.Constant(_INTS, ir.Undefined), _ALL_FIRST)
+    floats = builder.mul(builder.mul(builder.bitcast(places, _INTS), step), _filled(_INTS, LANES))
+    floats = builder.add(floats, ir.Constant(_INTS, list(range(LANES))))
+    for i in range(LANES):
+        lane = ir.Constant(ir.IntType(32), i)
+        place = builder.sext(builder.extract_element(floats, lane), ir.IntType(64))
+        yield lane, builder.add(address, builder.mul(place, ir.Constant(ir.IntType(64), 4)))
+
+
+def _gather(builder: Any, address: Any, places: Any, width: Any) -> Any:
+    found = _UNDEFINED
+    for lane, at in _lane_addresses(builder, address, places, width):
+        found = builder.insert_element(found, _load(builder, at, _FLOAT), lane)
+    return found
+
+
+def _scatter_add(builder: Any, address: Any, places: Any, width: Any, value: Any) -> None:
+    for lane, at in _lane_addresses(builder, address, places, width):
+        total = builder.fadd(_load(builder, at, _FLOAT), builder.extract_element(value, lane))
+        _store(builder, at, total, _FLOAT)
+
+
+# Each lane of a vector of its own; int32 places count vectors, in steps of some width.
+vgather = _operation("vgather", _v, [_a, _v, _a], _gather)
+vscatter_add = _operation("vscatter_add", types.void, [_a, _v, _a, _v], _scatter_add)
 
 
 # Integers: the same registers, their bits taken as int32.
