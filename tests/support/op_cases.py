@@ -9,7 +9,7 @@ import numpy as np
 
 from minicnn import ops
 from minicnn.ops.primitive import Primitive
-from minicnn.ops.transforms import FILL_MODES, INTERPOLATIONS
+from minicnn.ops.transforms import FILL_MODES
 from minicnn.program import Value
 
 Array = np.ndarray[Any, Any]
@@ -173,14 +173,14 @@ def _transforms() -> list[Case]:
     # Turned, enlarged and shifted far: nothing comes from a place between two nearest pixels.
     matrix = np.asarray([1, 0, 0, 0, 1, 0]) + 0.3 * _normal(3, 6) + np.asarray([0, 0, 2.1, 0, 0, -1.3])
     cases = []
-    for mode in FILL_MODES:
-        for interpolation in INTERPOLATIONS:
-            how = {"interpolation": interpolation, "fill_mode": mode}
-            given = {**how, "size": (3, 6), "fill_value": 0.7}
-            cases.append(Case(ops.affine_transform, (x, matrix), given, (0,), terms=8))
-            dy = _normal(3, 3, 6, 2)
-            gradient = ops.affine_transform_gradient
-            cases.append(Case(gradient, (dy, matrix), {**how, "image": (4, 5)}, (0,), terms=40))
+    ways = [*(("bilinear", mode) for mode in FILL_MODES), ("nearest", "wrap"), ("nearest", "constant")]
+    for k, (interpolation, mode) in enumerate(ways):
+        how = {"interpolation": interpolation, "fill_mode": mode}
+        given = {**how, "size": (3, 6), "fill_value": 0.7}
+        cases.append(Case(ops.affine_transform, (x, matrix), given, (0,), terms=8))
+        if k % 2:
+            attrs = {**how, "image": (4, 5)}
+            cases.append(Case(ops.affine_transform_gradient, (_normal(3, 3, 6, 2), matrix), attrs, (0,), terms=40))
     return cases
 
 

@@ -63,8 +63,7 @@ class _Images(Layer):
 
     def _draws(self, x: Value, count: int) -> list[Value]:
         """Uniform numbers (N, 1), `count` for each sample."""
-        drawn = self.random_uniform((x.shape[0], count), seed=self.seed)
-        return [drawn[:, i : i + 1] for i in range(count)]
+        return [self.random_uniform((x.shape[0], 1), seed=self.seed) for _ in range(count)]
 
 
 def _between(u: Value, bounds: tuple[float, float]) -> Value:

@@ -54,7 +54,8 @@ def _corners(
     (h, w), n = image, matrix.shape[0]
     a, b, c, d, e, f = (xp.reshape(matrix[:, k], (n, 1, 1)) for k in range(6))
     i, j = xp.reshape(arange(size[0], matrix, xp), (1, -1, 1)), xp.reshape(arange(size[1], matrix, xp), (1, 1, -1))
-    rows, columns = d * j + (e * i + f), a * j + (b * i + c)
+    rows = _folded(d * j + (e * i + f), h, fill_mode, xp)
+    columns = _folded(a * j + (b * i + c), w, fill_mode, xp)
     first = xp.reshape(arange(n, matrix, xp, dtype=xp.int32), (n, 1, 1)) * (h * w)
     if interpolation == "nearest":
         corners = [(xp.floor(rows + 0.5), xp.floor(columns + 0.5), None)]
@@ -69,13 +70,20 @@ def _corners(
         yield xp.reshape(index, (-1,)), None if weight is None else xp.expand_dims(weight, axis=-1), inside
 
 
-def _within(at: Array, n: int, fill_mode: str, xp: Namespace) -> Array:
-    """Which of n pixels stand for those at whole numbers."""
+def _folded(at: Array, n: int, fill_mode: str, xp: Namespace) -> Array:
+    """Places that stand for those beyond n pixels, no more than half a pixel outside, or a whole one to wrap."""
     if fill_mode == "wrap":
-        at = at - xp.floor(at / n) * n
-    elif fill_mode == "reflect":
-        at = at - xp.floor(at / (2 * n)) * (2 * n)
-        at = xp.where(at < n, at, 2 * n - 1 - at)
+        return at - xp.floor(at * (1 / n)) * n
+    if fill_mode == "reflect":
+        rest = at + 0.5 - xp.floor((at + 0.5) * (0.5 / n)) * (2 * n)
+        return xp.where(rest < n, rest, 2 * n - rest) - 0.5
+    return at
+
+
+def _within(at: Array, n: int, fill_mode: str, xp: Namespace) -> Array:
+    """Pixels that stand for those at whole numbers."""
+    if fill_mode == "wrap":
+        at = xp.where(at < n, at, at - n)
     return xp.where(at > 0, xp.where(at < n - 1, at, full((), n - 1, at, xp)), zeros((), at, xp))
 
 

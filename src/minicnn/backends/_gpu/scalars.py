@@ -32,7 +32,7 @@ def _function(make: Callable[..., Expr], *parameters: str, **first: Expr) -> Fun
     return Function(parameters, first, make(*map(Name, (*parameters, *first))))
 
 
-_X, _HALF = Name("x"), Number(0.5)
+_X, _N, _HALF = Name("x"), Name("n"), Number(0.5)
 
 FUNCTIONS: dict[str, Function] = {
     "square": _function(lambda x: x * x, "x"),
@@ -68,12 +68,13 @@ FUNCTIONS: dict[str, Function] = {
         lambda spread, u, g, rate, momentum, epsilon: momentum * u + rate * g / _call("sqrt", spread + epsilon),
         "spread", "u", "g", "rate", "momentum", "epsilon",
     ),
-    # Which of n pixels stand for those at whole numbers: see `affine_transform`.
-    "clipped": _function(lambda x, last: Select(x > ZERO, Select(x < last, x, last), ZERO), "x", "last"),
-    "wrapped": _function(lambda x, n: x - _call("floor", x / n) * n, "x", "n"),
+    # Places between pixels that stand for others, and whole numbers within an image: see `affine_transform`.
+    "wrapped": _function(lambda x, n: x - _call("floor", x * (ONE / n)) * n, "x", "n"),
     "reflected": _function(
-        lambda x, n, at: Select(at < n, at, n + n - ONE - at), "x", "n",
-        at=_X - _call("floor", _X / (Name("n") + Name("n"))) * (Name("n") + Name("n")),
+        lambda x, n, rest: Select(rest < n, rest, n + n - rest) - _HALF, "x", "n",
+        rest=_X + _HALF - _call("floor", (_X + _HALF) * (ONE / (_N + _N))) * (_N + _N),
     ),
+    "again": _function(lambda x, n: Select(x < n, x, x - n), "x", "n"),
+    "clipped": _function(lambda x, last: Select(x > ZERO, Select(x < last, x, last), ZERO), "x", "last"),
     "spread": _function(lambda v, a: _call("maximum", v - a * a, ZERO), "v", "a"),  # a variance
 }  # fmt: skip

@@ -9,10 +9,10 @@ from minicnn.backends._gpu.trees import Call, Name
 from minicnn.backends.numba.kernel import Lines, Source
 from minicnn.backends.numba.lowering import BLOCKED, Lowering
 from minicnn.backends.numba.printer import Vectors
-from minicnn.backends.numba.vector import BYTES, LANES
+from minicnn.backends.numba.vector import BYTES
 from minicnn.program.graph import Node
 
-_MOST_ELEMENTS = 2**31 // LANES - 1  # places in a block of 16 images are 32 bits wide
+_MOST_ELEMENTS = 2**31 // BYTES - 1  # places in a block of 16 images, in bytes, are 32 bits wide
 
 
 class _Places(Lines):
@@ -33,6 +33,8 @@ class _Places(Lines):
         )
         self(*(f"m{k} = vload(matrix + (block * 6 + {k}) * {BYTES})" for k in range(6)))
         self(*(f"n_{n}, last_{n} = splat(float32({n})), splat(float32({n} - 1))" for n in "hw"))
+        self(f"step_w = isplat(int32({self.c} * {BYTES}))", f"step_h = imul(isplat(int32({self.w})), step_w)")
+        self("own = lanes()")
         with self.nest(f"for i in {rounds}:"):
             self("at = splat(float32(i))", "row_i, column_i = vadd(vmul(m4, at), m5), vadd(vmul(m1, at), m2)")
             with self.nest(f"for j in range({self.ow}):"):
@@ -43,25 +45,30 @@ class _Places(Lines):
 
     def _corners(self) -> None:
         """Names pN, wN and, for "constant", inN of each corner: where it is, its weight, whether it exists."""
-        nearest = self.how["interpolation"] == "nearest"
-        shift = "vfloor(vadd({0}, half))" if nearest else "vfloor({0})"
+        mode, nearest = self.how["fill_mode"], self.corners == 1
+        fold = {"wrap": "wrapped", "reflect": "reflected"}.get(mode)
         for name, n in (("row", "h"), ("column", "w")):
-            self(f"{name}0 = {shift.format(name)}")
+            if fold:
+                self(f"{name} = {_text(fold, name, f'n_{n}')}")
+            self(f"{name}0 = vfloor(vadd({name}, half))" if nearest else f"{name}0 = vfloor({name})")
             if not nearest:
                 self(f"{name}_w1 = vsub({name}, {name}0)", f"{name}_w0 = vsub(one, {name}_w1)")
                 self(f"{name}1 = vadd({name}0, one)")
             for k in range(1 if nearest else 2):
-                fold = {"wrap": "wrapped", "reflect": "reflected"}.get(self.how["fill_mode"])
-                at = Call(fold, (Name(f"{name}{k}"), Name(f"n_{n}")), "float32") if fold else Name(f"{name}{k}")
-                at = Call("clipped", (at, Name(f"last_{n}")), "float32")
-                self(f"{name}_p{k} = {Vectors((), ()).text(at)}")
+                if mode == "wrap":
+                    self(f"{name}{k} = {_text('again', f'{name}{k}', f'n_{n}')}")
+                self(f"{name}_c{k} = {_text('clipped', f'{name}{k}', f'last_{n}')}")
+                self(f"{name}_p{k} = imul(float_to_int({name}_c{k}), step_{n})")
+        if not nearest:
+            self("row_p1 = iadd(row_p1, own)")
+        self("row_p0 = iadd(row_p0, own)")
         for k in range(self.corners):
             u, v = divmod(k, 2)
-            self(f"p{k} = float_to_int(vadd(vmul(row_p{u}, n_w), column_p{v}))")
+            self(f"p{k} = iadd(row_p{u}, column_p{v})")
             if not nearest:
                 self(f"w{k} = vmul(row_w{u}, column_w{v})")
-            if self.how["fill_mode"] == "constant":
-                self(f"in{k} = mand(veq(row_p{u}, row{u}), veq(column_p{v}, column{v}))")
+            if mode == "constant":
+                self(f"in{k} = mand(veq(row_c{u}, row{u}), veq(column_c{v}, column{v}))")
 
     @property
     def corners(self) -> int:
@@ -75,12 +82,16 @@ class _Places(Lines):
         return value if self.corners == 1 else f"vmul({value}, w{k})"
 
 
+def _text(function: str, *arguments: str) -> str:
+    return Vectors((), ()).text(Call(function, tuple(map(Name, arguments)), "float32"))
+
+
 def _forward(node: Node, pieces: int) -> Source:
     out = _Places(node, node.inputs[0].shape, node.outputs[0].shape)
     with out.pieces(pieces):
         out(f"fill = splat({out.constant('beyond', node.attrs['fill_value'])})")
         with out.pixels(out.rounds(out.oh)), out.nest(f"for c_ in range({out.c}):"):
-            parts = [out.weighted(k, f"vgather(xb + c_ * {BYTES}, p{k}, {out.c})", "fill") for k in range(out.corners)]
+            parts = [out.weighted(k, f"vgather(xb + c_ * {BYTES}, p{k})", "fill") for k in range(out.corners)]
             out(f"v = {parts[0]}", *(f"v = vadd(v, {part})" for part in parts[1:]), f"vstore(yi + c_ * {BYTES}, v)")
     return out.source(node.op.name, "x", "matrix", "y")
 
@@ -94,9 +105,9 @@ def _backward(node: Node) -> Source:
             out(f"vstore(x + (block * {out.h} * {out.w} * {out.c} + e) * {BYTES}, zero)")
         with out.pixels(f"range({out.oh})"), out.nest(f"for c_ in range({out.c}):"):
             out(f"dy = vload(yi + c_ * {BYTES})")
-            parts = (f"vscatter_add(xb + c_ * {BYTES}, p{k}, {out.c}, {out.weighted(k, 'dy', 'zero')})"
-                     for k in range(out.corners))  # fmt: skip
-            out(*parts)
+            for k in range(out.corners):  # which may be one pixel
+                out(f"total = vadd(vgather(xb + c_ * {BYTES}, p{k}), {out.weighted(k, 'dy', 'zero')})")
+                out(f"vscatter(xb + c_ * {BYTES}, p{k}, total)")
     return out.source(node.op.name, "y", "matrix", "x")
 
 

@@ -9,7 +9,7 @@ On CPUs with narrower registers LLVM splits each vector into several.
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
@@ -179,34 +179,35 @@ msome = _operation("msome", mask, [_a], lambda b, n: _some(b, n))
 vselect = _operation("vselect", _v, [mask, _v, _v], lambda b, m, x, y: b.select(m, x, y))
 
 
-def _lane_addresses(builder: Any, address: Any, places: Any, width: Any) -> Iterator[tuple[Any, Any]]:
-    """For each lane its number and the address of its float in the vector at a place, in steps of `width` vectors."""
-    step = builder.insert_element(ir.Constant(_INTS, ir.Undefined), builder.trunc(width, ir.IntType(32)), _FIRST)
-    step = builder.shuffle_vector(step, ir.Constant(_INTS, ir.Undefined), _ALL_FIRST)
-    floats = builder.mul(builder.mul(builder.bitcast(places, _INTS), step), _filled(_INTS, LANES))
-    floats = builder.add(floats, ir.Constant(_INTS, list(range(LANES))))
-    for i in range(LANES):
-        lane = ir.Constant(ir.IntType(32), i)
-        place = builder.sext(builder.extract_element(floats, lane), ir.IntType(64))
-        yield lane, builder.add(address, builder.mul(place, ir.Constant(ir.IntType(64), 4)))
+_LONGS = ir.VectorType(ir.IntType(64), LANES)
+_PLACES = ir.VectorType(_FLOAT.as_pointer(), LANES)
 
 
-def _gather(builder: Any, address: Any, places: Any, width: Any) -> Any:
-    found = _UNDEFINED
-    for lane, at in _lane_addresses(builder, address, places, width):
-        found = builder.insert_element(found, _load(builder, at, _FLOAT), lane)
-    return found
+def _lanes_at(builder: Any, address: Any, offsets: Any) -> Any:
+    """Addresses of lanes, some bytes (int32) after one."""
+    base = builder.insert_element(ir.Constant(_LONGS, ir.Undefined), address, _FIRST)
+    base = builder.shuffle_vector(base, ir.Constant(_LONGS, ir.Undefined), _ALL_FIRST)
+    return builder.inttoptr(builder.add(base, builder.sext(builder.bitcast(offsets, _INTS), _LONGS)), _PLACES)
 
 
-def _scatter_add(builder: Any, address: Any, places: Any, width: Any, value: Any) -> None:
-    for lane, at in _lane_addresses(builder, address, places, width):
-        total = builder.fadd(_load(builder, at, _FLOAT), builder.extract_element(value, lane))
-        _store(builder, at, total, _FLOAT)
+def _gather(builder: Any, address: Any, offsets: Any) -> Any:
+    kind = ir.FunctionType(_VECTOR, [_PLACES, ir.IntType(32), _MASK, _VECTOR])
+    read = cgutils.get_or_insert_function(builder.module, kind, "llvm.masked.gather.v16f32.v16p0")
+    given = (_lanes_at(builder, address, offsets), ir.Constant(ir.IntType(32), 4), _filled(_MASK, 1), _UNDEFINED)
+    return builder.call(read, given)
 
 
-# Each lane of a vector of its own; int32 places count vectors, in steps of some width.
-vgather = _operation("vgather", _v, [_a, _v, _a], _gather)
-vscatter_add = _operation("vscatter_add", types.void, [_a, _v, _a, _v], _scatter_add)
+def _scatter(builder: Any, address: Any, offsets: Any, value: Any) -> None:
+    kind = ir.FunctionType(ir.VoidType(), [_VECTOR, _PLACES, ir.IntType(32), _MASK])
+    write = cgutils.get_or_insert_function(builder.module, kind, "llvm.masked.scatter.v16f32.v16p0")
+    given = (value, _lanes_at(builder, address, offsets), ir.Constant(ir.IntType(32), 4), _filled(_MASK, 1))
+    builder.call(write, given)
+
+
+# Each lane from or to a place of its own.
+vgather = _operation("vgather", _v, [_a, _v], _gather)
+vscatter = _operation("vscatter", types.void, [_a, _v, _v], _scatter)
+lanes = _operation("lanes", _v, [], lambda b: b.bitcast(ir.Constant(_INTS, list(range(0, BYTES, 4))), _VECTOR))
 
 
 # Integers: the same registers, their bits taken as int32.
