@@ -24,11 +24,12 @@ from minicnn.layers import (
     Resizing,
 )
 from minicnn.layers.augmentation import _sine_and_cosine
-from minicnn.layers.resampling import FILL_MODES
+from minicnn.ops.transforms import FILL_MODES
 from minicnn.optimizers import SGD
 from support.layer_check import assert_formats_agree, check_config, run, run_layer, run_layer_check
 from support.model_cases import FAST
 from support.model_cases import run as run_ops
+from support.plans import plan_of
 from support.strategies import normal
 
 X = (np.random.default_rng(0).random((40, 5, 6, 2)) * 255).astype("float32")
@@ -65,6 +66,22 @@ def test_backends_draw_and_move_alike(backend: str) -> None:
 
         made.append(Model(x, y, backend=name).predict(X))
     np.testing.assert_allclose(made[1], made[0], atol=0.05)  # of 255: pixels are found by rounded places
+
+
+@pytest.mark.parametrize("layer", RANDOM, ids=lambda layer: type(layer).__name__)
+def test_engines_have_kernels_for_all_of_it(layer: Any) -> None:
+    pytest.importorskip("numba")
+    from minicnn.backends import backend_class
+
+    strict = backend_class("numba")(strict=True, threads=1)  # type: ignore[call-arg]
+    made = []
+    for backend in (strict, "numpy"):
+        model = Sequential([Input((5, 6, 2)), layer, GlobalAveragePooling2D(), Dense(1)], backend=backend)
+        model.compile(SGD(0.0), "mae")
+        made.append(model.train_on_batch(X, np.zeros((len(X), 1))))
+    assert made[0] == pytest.approx(made[1], rel=1e-3)
+    plan = plan_of(model.program("train", batch_size=len(X)))
+    assert not [group for group in plan.groups if group.reference]
 
 
 def test_flips_are_one_of_four() -> None:

@@ -22,7 +22,7 @@ from support.op_cases import Case
 NOT_DIFFERENTIABLE = {
     "adam_update", "argmax", "equal", "fused", "greater", "greater_equal", "less", "less_equal", "max_gradient",
     "max_pool2d_gradient", "momentum_update", "normalize_gradient", "one_hot", "random_uniform", "rmsprop_update",
-    "sgd_update", "softmax_cross_entropy_gradient", "take",
+    "sgd_update", "softmax_cross_entropy_gradient",
 }  # fmt: skip
 ZERO_DERIVATIVE = {"sign"}
 

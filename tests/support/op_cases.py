@@ -9,6 +9,7 @@ import numpy as np
 
 from minicnn import ops
 from minicnn.ops.primitive import Primitive
+from minicnn.ops.transforms import FILL_MODES
 from minicnn.program import Value
 
 Array = np.ndarray[Any, Any]
@@ -159,11 +160,28 @@ def _manipulations() -> list[Case]:
         ),
         Case(ops.one_hot, (_ints(4, below=3),), {"classes": 3}),
         Case(ops.one_hot, (_ints(4, 2, below=3, dtype="uint8"),), {"classes": 300, "dtype": "float64"}),
+        *_transforms(),
         Case(ops.matmul, (_normal(3, 4), _normal(4, 5)), {}, (0, 1), terms=4),
         Case(ops.matmul, (_normal(4, 3), _normal(4, 5)), {"transpose_a": True}, (0, 1), terms=4),
         Case(ops.matmul, (_normal(3, 4), _normal(5, 4)), {"transpose_b": True}, (0, 1), terms=4),
         Case(ops.matmul, (_normal(4, 3), _normal(5, 4)), {"transpose_a": True, "transpose_b": True}, (0, 1), terms=4),
     ]
+
+
+def _transforms() -> list[Case]:
+    x = _normal(3, 4, 5, 2)
+    # Turned, enlarged and shifted far: nothing comes from a place between two nearest pixels.
+    matrix = np.asarray([1, 0, 0, 0, 1, 0]) + 0.3 * _normal(3, 6) + np.asarray([0, 0, 2.1, 0, 0, -1.3])
+    cases = []
+    ways = [*(("bilinear", mode) for mode in FILL_MODES), ("nearest", "wrap"), ("nearest", "constant")]
+    for k, (interpolation, mode) in enumerate(ways):
+        how = {"interpolation": interpolation, "fill_mode": mode}
+        given = {**how, "size": (3, 6), "fill_value": 0.7}
+        cases.append(Case(ops.affine_transform, (x, matrix), given, (0,), terms=8))
+        if k % 2:
+            attrs = {**how, "image": (4, 5)}
+            cases.append(Case(ops.affine_transform_gradient, (_normal(3, 3, 6, 2), matrix), attrs, (0,), terms=40))
+    return cases
 
 
 def _image(data_format: str, n: int, h: int, w: int, c: int) -> tuple[int, ...]:

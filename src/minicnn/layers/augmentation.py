@@ -15,10 +15,12 @@ import numpy as np
 from minicnn import ops
 from minicnn.layers.arguments import image_axes, layout, number, positive
 from minicnn.layers.layer import Layer
-from minicnn.layers.resampling import FILL_MODES, INTERPOLATIONS, floor, pixels, resize, sample
+from minicnn.layers.resampling import resize
+from minicnn.ops.transforms import FILL_MODES, INTERPOLATIONS
 from minicnn.program.graph import Value
 
 Factor = float | Sequence[float]
+_Map = tuple[float, float, float, float, float, float]  # see `ops.affine_transform`
 
 
 def _range(name: str, given: Any, least: float = -math.inf) -> tuple[float, float]:
@@ -60,20 +62,29 @@ class _Images(Layer):
         raise NotImplementedError
 
     def _draws(self, x: Value, count: int) -> list[Value]:
-        """Uniform numbers (N, 1, 1), `count` for each sample."""
-        drawn = self.random_uniform((x.shape[0], count), seed=self.seed)
-        return [ops.reshape(drawn[:, i], shape=(x.shape[0], 1, 1)) for i in range(count)]
+        """Uniform numbers (N, 1), `count` for each sample."""
+        return [self.random_uniform((x.shape[0], 1), seed=self.seed) for _ in range(count)]
 
 
 def _between(u: Value, bounds: tuple[float, float]) -> Value:
     return u * (bounds[1] - bounds[0]) + bounds[0]
 
 
-def _grid(x: Value) -> tuple[Value, Value]:
-    """Row numbers (1, H, 1) and column numbers (1, 1, W)."""
-    _, h, w, _ = x.shape
-    rows, columns = np.arange(h).reshape(1, h, 1), np.arange(w).reshape(1, 1, w)
-    return x.program.constant(rows, x.dtype), x.program.constant(columns, x.dtype)
+_Terms = list[tuple[Value, _Map]]
+_SAME: _Map = (1, 0, 0, 0, 1, 0)
+
+
+def _read(x: Value, by: _Terms, base: _Map = _SAME, size: Sequence[int] | None = None,
+          interpolation: str = "nearest", fill_mode: str = "nearest", fill_value: float = 0.0) -> Value:  # fmt: skip
+    """Images at the places of an affine map: `base`, and a map times a number (N, 1) for each of `by`."""
+    matrix = by[0][0] * np.asarray([by[0][1]], by[0][0].dtype) + np.asarray([base], by[0][0].dtype)
+    for factor, change in by[1:]:
+        matrix = matrix + factor * np.asarray([change], factor.dtype)
+    y: Value = ops.affine_transform(
+        x, matrix, size=tuple(size or x.shape[1:3]), interpolation=interpolation, fill_mode=fill_mode,
+        fill_value=fill_value,
+    )  # fmt: skip
+    return y
 
 
 class RandomFlip(_Images):
@@ -107,12 +118,10 @@ class RandomFlip(_Images):
         self.mode = mode
 
     def _changed(self, x: Value, training: bool) -> Value:
-        places = list(_grid(x))
-        for axis, (word, u) in enumerate(zip(("vertical", "horizontal"), self._draws(x, 2), strict=True)):
-            if word in self.mode:
-                back = float(x.shape[axis + 1] - 1) - places[axis]
-                places[axis] = ops.where(ops.less(u, 0.5), back, places[axis])
-        return pixels(x, *places)
+        h, w = x.shape[1:3]
+        maps: list[_Map] = [(0, 0, 0, 0, -2, h - 1), (-2, 0, w - 1, 0, 0, 0)]
+        turned = zip(self._draws(x, 2), maps, ("vertical", "horizontal"), strict=True)
+        return _read(x, [(ops.cast(ops.less(u, 0.5), dtype=u.dtype), m) for u, m, word in turned if word in self.mode])
 
 
 class RandomCrop(_Images):
@@ -158,13 +167,13 @@ class RandomCrop(_Images):
         if not training:
             top, left = spare[0] // 2, spare[1] // 2
             return x[:, top : top + self.height, left : left + self.width, :]
-        places = [
-            floor(u * float(n + 1)) + at[:, : shape[0], : shape[1]]
-            for u, n, at, shape in zip(
-                self._draws(x, 2), spare, _grid(x), ((self.height, 1), (1, self.width)), strict=True
-            )
-        ]
-        return pixels(x, *places)
+        down, right = (_whole(u * float(n + 1)) for u, n in zip(self._draws(x, 2), spare, strict=True))
+        return _read(x, [(down, (0, 0, 0, 0, 0, 1)), (right, (0, 0, 1, 0, 0, 0))], size=(self.height, self.width))
+
+
+def _whole(x: Value) -> Value:
+    y: Value = ops.cast(ops.cast(x, dtype="int32"), dtype=x.dtype)
+    return y
 
 
 class CenterCrop(RandomCrop):
@@ -250,10 +259,11 @@ class _Moved(_Images):
         self.fill_value = number("fill_value", fill_value)
 
     def _changed(self, x: Value, training: bool) -> Value:
-        return sample(x, *self._places(x), self.interpolation, self.fill_mode, self.fill_value)
+        by, base = self._map(x)
+        return _read(x, by, base, None, self.interpolation, self.fill_mode, self.fill_value)
 
-    def _places(self, x: Value) -> tuple[Value, Value]:
-        """Where the rows and columns of each result come from; they broadcast to (N, H, W)."""
+    def _map(self, x: Value) -> tuple[_Terms, _Map]:
+        """What the results come from: see `_read`."""
         raise NotImplementedError
 
 
@@ -290,10 +300,10 @@ class RandomTranslation(_Moved):
         self.height_factor = _range("height_factor", height_factor)
         self.width_factor = _range("width_factor", width_factor)
 
-    def _places(self, x: Value) -> tuple[Value, Value]:
-        (rows, columns), (u, v) = _grid(x), self._draws(x, 2)
+    def _map(self, x: Value) -> tuple[_Terms, _Map]:
+        (u, v), (_, h, w, _) = self._draws(x, 2), x.shape
         down, right = _between(u, self.height_factor), _between(v, self.width_factor)
-        return rows - down * float(x.shape[1]), columns - right * float(x.shape[2])
+        return [(down, (0, 0, 0, 0, 0, -h)), (right, (0, 0, -w, 0, 0, 0))], _SAME
 
 
 class RandomZoom(_Moved):
@@ -329,13 +339,15 @@ class RandomZoom(_Moved):
         self.height_factor = _range("height_factor", height_factor, -1)
         self.width_factor = None if width_factor is None else _range("width_factor", width_factor, -1)
 
-    def _places(self, x: Value) -> tuple[Value, Value]:
-        u, v = self._draws(x, 2)
-        factors = [_between(u, self.height_factor)]
-        factors.append(factors[0] if self.width_factor is None else _between(v, self.width_factor))
-        middles = [(n - 1) / 2 for n in x.shape[1:3]]
-        rows, columns = ((at - m) * (f + 1.0) + m for at, m, f in zip(_grid(x), middles, factors, strict=True))
-        return rows, columns
+    def _map(self, x: Value) -> tuple[_Terms, _Map]:
+        (u, v), (row, column) = self._draws(x, 2), _middle(x)
+        down = _between(u, self.height_factor)
+        beside = down if self.width_factor is None else _between(v, self.width_factor)
+        return [(down, (0, 0, 0, 0, 1, -row)), (beside, (1, 0, -column, 0, 0, 0))], _SAME
+
+
+def _middle(x: Value) -> tuple[float, float]:
+    return (x.shape[1] - 1) / 2, (x.shape[2] - 1) / 2
 
 
 class RandomRotation(_Moved):
@@ -372,13 +384,11 @@ class RandomRotation(_Moved):
             message = f"factor is a share of a full turn, from -1 to 1. Received: factor={factor!r}."
             raise ValueError(message)
 
-    def _places(self, x: Value) -> tuple[Value, Value]:
-        (u,) = self._draws(x, 1)
+    def _map(self, x: Value) -> tuple[_Terms, _Map]:
+        (u,), (row, column) = self._draws(x, 1), _middle(x)
         sine, cosine = _sine_and_cosine(_between(u, self.factor))
-        middle_row, middle_column = ((n - 1) / 2 for n in x.shape[1:3])
-        rows, columns = _grid(x)
-        down, right = rows - middle_row, columns - middle_column
-        return sine * right + cosine * down + middle_row, cosine * right - sine * down + middle_column
+        turned: _Terms = [(cosine, (1, 0, -column, 0, 1, -row)), (sine, (0, -1, row, 1, 0, -column))]
+        return turned, (0, 0, column, 0, 0, row)
 
 
 def _sine_and_cosine(turns: Value) -> tuple[Value, Value]:

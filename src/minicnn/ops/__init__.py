@@ -59,11 +59,13 @@ from minicnn.ops.random import random_uniform
 from minicnn.ops.reduction import argmax, broadcast_to, max, max_gradient, mean, sum, sum_to_shape
 from minicnn.ops.shapes import reshape
 from minicnn.ops.strategies import unrolled as unrolled  # it states what convolutions cost
+from minicnn.ops.transforms import affine_transform, affine_transform_gradient
 from minicnn.ops.updates import adam_update, momentum_update, rmsprop_update, sgd_update
 from minicnn.program.operators import OPERATORS as _OPERATORS
 
 __all__ = [
-    "REGISTRY", "Body", "Cost", "Group", "Primitive", "Step", "abs", "adam_update", "add", "all_gather", "all_reduce",
+    "REGISTRY", "Body", "Cost", "Group", "Primitive", "Step", "abs", "adam_update", "add", "affine_transform",
+    "affine_transform_gradient", "all_gather", "all_reduce",
     "all_to_all", "argmax", "as_float", "average_pool2d", "average_pool2d_gradient", "broadcast", "broadcast_to",
     "cast", "concat", "conv2d", "conv2d_input_gradient", "conv2d_weight_gradient", "depthwise_conv2d",
     "depthwise_conv2d_input_gradient", "depthwise_conv2d_weight_gradient", "divide", "elu", "equal", "erf", "exp",

@@ -214,3 +214,21 @@ def test_gathers_check_the_index() -> None:
     assert_alike(made, expected)
     with pytest.raises(IndexError, match="rows from 0 to 8"):
         get_backend("numba").compile(program)(arrays | {"index": np.asarray([0, 1, 2, 3, 9], "int32")})
+
+
+@pytest.mark.usefixtures("either")
+@pytest.mark.parametrize("dtype", ["float32", "uint8"])
+def test_rows_by_an_index_that_the_step_makes(dtype: str) -> None:
+    """In a kernel, with its gradient; an index outside reads the nearest row rather than memory that is not there."""
+    program = Program()
+    x, at = program.input("x", (6, 3), dtype, kind="parameter"), program.input("at", (4, 1))
+    index = ops.reshape(ops.cast(at, dtype="int32"), shape=(4,))
+    program.outputs["y"] = y = ops.take(x, index)
+    arrays = {"x": np.arange(18).reshape(6, 3).astype(dtype), "at": np.asarray([[5], [1], [-3], [99]], "float32")}
+    if dtype == "float32":
+        program.outputs["dx"] = ops.take_gradient(y, index, rows=6)
+    made = backend_class("numba")(strict=True, threads=2).compile(program)(arrays)  # type: ignore[call-arg]
+    np.testing.assert_array_equal(made["y"], arrays["x"][[5, 1, 0, 5]])
+    if dtype == "float32":
+        np.testing.assert_array_equal(made["dx"][[1, 5]], arrays["x"][[1, 5]])
+        assert made["dx"].sum() == arrays["x"][[1, 5]].sum()

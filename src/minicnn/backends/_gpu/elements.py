@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from minicnn.backends._gpu.transforms import affine_transform
 from minicnn.backends._gpu.trees import (
     ZERO,
     Binary,
@@ -390,7 +391,8 @@ ELEMENTS: dict[str, Rule] = {
     "cast": _cast, "gelu": _gelu, "sgd_update": _sgd, "momentum_update": _momentum, "adam_update": _adam,
     "rmsprop_update": _rmsprop, "reshape": lambda node, result: Element(0, I),
     "broadcast_to": lambda node, result: _at(node, 0), "permute": _permute, "slice_": _slice, "pad": _pad,
-    "concat": _concat, "repeat": _repeat, "take": _take, "one_hot": _one_hot, "random_uniform": _random,
+    "concat": _concat, "repeat": _repeat, "take": _take, "affine_transform": affine_transform,
+    "one_hot": _one_hot, "random_uniform": _random,
     "sum": _reduction, "mean": _reduction, "max": _reduction, "softmax": _softmax, "log_softmax": _softmax,
     "argmax": _argmax, "softmax_cross_entropy": _cross_entropy,
     "softmax_cross_entropy_gradient": _cross_entropy_gradient, "matmul": _matmul,

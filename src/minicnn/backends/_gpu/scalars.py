@@ -1,7 +1,7 @@
 """Functions of numbers that are made of simpler ones: each once, as an expression tree, for every language.
 
-`exp`, `expm1`, `log`, `log1p`, `sqrt`, `tanh`, `erf`, `power`, `abs`, `sign`, `maximum`, `minimum` (NaN wins) and
-`random_uniform` are each language's own.
+`exp`, `expm1`, `floor`, `log`, `log1p`, `sqrt`, `tanh`, `erf`, `power`, `abs`, `sign`, `maximum`, `minimum` (NaN wins)
+and `random_uniform` are each language's own.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _function(make: Callable[..., Expr], *parameters: str, **first: Expr) -> Fun
     return Function(parameters, first, make(*map(Name, (*parameters, *first))))
 
 
-_X, _HALF = Name("x"), Number(0.5)
+_X, _N, _HALF = Name("x"), Name("n"), Number(0.5)
 
 FUNCTIONS: dict[str, Function] = {
     "square": _function(lambda x: x * x, "x"),
@@ -68,5 +68,13 @@ FUNCTIONS: dict[str, Function] = {
         lambda spread, u, g, rate, momentum, epsilon: momentum * u + rate * g / _call("sqrt", spread + epsilon),
         "spread", "u", "g", "rate", "momentum", "epsilon",
     ),
+    # Places between pixels that stand for others, and whole numbers within an image: see `affine_transform`.
+    "wrapped": _function(lambda x, n: x - _call("floor", x * (ONE / n)) * n, "x", "n"),
+    "reflected": _function(
+        lambda x, n, rest: Select(rest < n, rest, n + n - rest) - _HALF, "x", "n",
+        rest=_X + _HALF - _call("floor", (_X + _HALF) * (ONE / (_N + _N))) * (_N + _N),
+    ),
+    "again": _function(lambda x, n: Select(x < n, x, x - n), "x", "n"),
+    "clipped": _function(lambda x, last: Select(x > ZERO, Select(x < last, x, last), ZERO), "x", "last"),
     "spread": _function(lambda v, a: _call("maximum", v - a * a, ZERO), "v", "a"),  # a variance
 }  # fmt: skip

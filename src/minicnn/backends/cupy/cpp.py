@@ -20,6 +20,7 @@ C_TYPES = {
 _NAMES = {
     "exp": "exponential", "expm1": "exponential_m1", "log": "logarithm", "log1p": "logarithm_1p", "sqrt": "root",
     "abs": "absolute", "tanh": "hyperbolic_tangent", "erf": "error_function", "argmax": "argmax_of",
+    "floor": "round_down",
 }  # fmt: skip
 
 

@@ -97,6 +97,15 @@ def _masked_store(value: Any, pointer: Any, _: Any, mask: Any) -> None:
     ctypes.memmove(pointer[0], data, len(data))
 
 
+def _gather(places: Any, *_: Any) -> Any:
+    return np.array([_load(int(place), ir.FloatType()) for place in places[0]], "float32")
+
+
+def _scatter(value: Any, places: Any, *_: Any) -> None:
+    for one, place in zip(value, places[0], strict=True):
+        _store(int(place), one, ir.FloatType())
+
+
 def _fma(x: Any, y: Any, z: Any) -> Any:
     return (x.astype("float64") * y + z).astype("float32")
 
@@ -106,8 +115,11 @@ _CALLS: dict[str, Callable[..., Any]] = {
     "llvm.fma": _fma,
     "llvm.sqrt": np.sqrt,
     "llvm.fabs": np.abs,
+    "llvm.floor": np.floor,
     "llvm.rint": np.rint,
     "llvm.copysign": np.copysign,
+    "llvm.masked.gather": _gather,
+    "llvm.masked.scatter": _scatter,
     "llvm.masked.load": _masked_load,
     "llvm.masked.store": _masked_store,
     "llvm.prefetch": lambda *_: None,
@@ -181,11 +193,11 @@ _INSTRUCTIONS: dict[str, Callable[..., Any]] = {
     "fcmp_unordered": lambda _, x, y: np.isnan(x) | np.isnan(y),
     "select": lambda which, x, y: np.where(which, x, y) if np.ndim(which) else (x if which else y),
     "bitcast": _bitcast,
-    **dict.fromkeys(("trunc", "fptosi", "sitofp", "uitofp", "fpext", "fptrunc"), _convert),
+    **dict.fromkeys(("trunc", "fptosi", "sitofp", "uitofp", "fpext", "fptrunc", "sext"), _convert),
     **dict.fromkeys(("insert_element", "insert_value"), _with),
     **dict.fromkeys(("extract_element", "extract_value"), operator.getitem),
     "shuffle_vector": lambda x, y, places: np.concatenate([x, y])[places],
-    "inttoptr": lambda address, pointer: (address, pointer.pointee),
+    "inttoptr": lambda address, kind: (address, getattr(kind, "pointee", kind)),
     "load": lambda pointer: _load(*pointer),
     "store": lambda value, pointer: _store(pointer[0], value, pointer[1]),
     "load_atomic": lambda pointer, *_: _load(*pointer),

@@ -56,16 +56,38 @@ def clear(*, samples: int, elements: int) -> Source:
     return out.source("clear", "x")
 
 
-def gather_rows(*, nbytes: int) -> Source:
-    """Rows of a plain array by index, `nbytes` each; one item a row."""
+def gather_rows(*, nbytes: int, rows: int | None) -> Source:
+    """Rows of a plain array by index, `nbytes` each; one item a row.
+
+    Given how many rows there are, an index outside takes the nearest; else it is checked before the step.
+    """
     out = Lines()
     size = out.number("nbytes", nbytes)
     step, load, store = (4, "iload", "istore") if nbytes % 4 == 0 else (1, "uload", "ustore")
     with out.block("for n in range(start, stop):"):
-        out(f"row = x + int64(iload(index + n * 4)) * {size}")
+        out("at = int64(iload(index + n * 4))")
+        if rows is not None:
+            out(f"at = max(min(at, {out.number('rows', rows)} - 1), 0)")
+        out(f"row = x + at * {size}")
         with out.block(f"for e in range(0, {size}, {step}):"):
             out(f"{store}(y + n * {size} + e, {load}(row + e))")
     return out.source("gather", "x", "index", "y")
+
+
+def add_rows(*, count: int, rows: int, elements: int, width: int) -> Source:
+    """Row i of y is the sum of the rows of x, `count` of them, whose index is i; one item `width` columns."""
+    out = Lines()
+    count_, rows_, size, step = out.all_numbers(count=count, rows=rows, size=elements, step=width)
+    with out.block("for item in range(start, stop):"):
+        out(f"first, last = item * {step}, min((item + 1) * {step}, {size})")
+        with out.nest(f"for row in range({rows_}):", "for e in range(first, last):"):
+            out(f"fstore(y + (row * {size} + e) * 4, float32(0))")
+        with out.block(f"for n in range({count_}):"):
+            out("row = int64(iload(index + n * 4))")
+            with out.nest(f"if 0 <= row < {rows_}:", "for e in range(first, last):"):
+                out(f"at = y + (row * {size} + e) * 4")
+                out(f"fstore(at, fload(at) + fload(x + (n * {size} + e) * 4))")
+    return out.source("add_rows", "x", "index", "y")
 
 
 def copy(shape: Sequence[int], source: Sequence[int], target: Sequence[int], first: tuple[int, int] = (0, 0), *,

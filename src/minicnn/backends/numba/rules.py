@@ -12,6 +12,7 @@ from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Lowering, Rows, Rule
 from minicnn.backends.numba.moving import MOVING_RULES
 from minicnn.backends.numba.optimizing import UPDATE_RULES
 from minicnn.backends.numba.statistics import STATISTIC_RULES, normalize
+from minicnn.backends.numba.transforms import transform
 from minicnn.program.graph import ITEMSIZE, Node, Program, Value
 from minicnn.program.layout import channels_last
 from minicnn.program.readers import Readers
@@ -22,18 +23,34 @@ _CONVOLUTIONS = ("conv2d", "conv2d_input_gradient", "conv2d_weight_gradient")
 def _take(to: Lowering, node: Node) -> None:
     x, index = node.inputs
     y = node.outputs[0]
-    if index.kind != "input":
-        to.refuse("only indices that are checked before the step")
-    to.indices.append((index, x.shape[0]))
+    checked = index.kind == "input"  # before the step
+    if checked:
+        to.indices.append((index, x.shape[0]))
     reader = Readers(to.program).only(y)
-    if x.dtype == "uint8" and reader is not None and _casts(reader) and to.is_blocked(reader.outputs[0]):
+    if not checked:
+        _gather(to, node, x.shape[0])
+    elif x.dtype == "uint8" and reader is not None and _casts(reader) and to.is_blocked(reader.outputs[0]):
         to.how[id(node)] = "gather (with the cast that follows)"
     elif to.is_blocked(y) and x.dtype == "float32":
         _enter(to, node, x, index)
     else:
-        nbytes = math.prod(x.shape[1:]) * ITEMSIZE[x.dtype]
-        source = movement.gather_rows(nbytes=nbytes)
-        to.add(node, source, [to.need(x, PLAIN), to.need(index, PLAIN)], [to.buffer(y, PLAIN)], y.shape[0])
+        _gather(to, node)
+
+
+def _gather(to: Lowering, node: Node, rows: int | None = None) -> None:
+    x, y = node.inputs[0], node.outputs[0]
+    source = movement.gather_rows(nbytes=math.prod(x.shape[1:]) * ITEMSIZE[x.dtype], rows=rows)
+    to.add(node, source, [to.need(v, PLAIN) for v in node.inputs], [to.buffer(y, PLAIN)], y.shape[0])
+
+
+def _take_gradient(to: Lowering, node: Node) -> None:
+    dy, dx = node.inputs[0], node.outputs[0]
+    if dx.dtype != "float32":
+        to.refuse(f"kernels add rows of float32, not {dx.dtype}")
+    elements = math.prod(dx.shape[1:])
+    width = -(-elements // to.threads)
+    source = movement.add_rows(count=dy.shape[0], rows=dx.shape[0], elements=elements, width=width)
+    to.add(node, source, [to.need(v, PLAIN) for v in node.inputs], [to.buffer(dx, PLAIN)], -(-elements // width))
 
 
 def _casts(node: Node) -> bool:
@@ -133,6 +150,7 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(elementwise.OPERATIONS, chain),
     "fused": _fused,
     "take": _take,
+    "take_gradient": _take_gradient,
     "cast": _cast,
     "reshape": _reshape,
     "softmax": _softmax,
@@ -140,6 +158,8 @@ RULES: dict[str, Rule] = {
     "softmax_cross_entropy": _cross_entropy,
     "softmax_cross_entropy_gradient": _cross_entropy,
     "random_uniform": _random_uniform,
+    "affine_transform": transform,
+    "affine_transform_gradient": transform,
     **IMAGE_RULES,
     **MOVING_RULES,
     **STATISTIC_RULES,

@@ -165,6 +165,7 @@ bytes_store_some = _operation("bytes_store_some", types.void, [_a, _v, _a], _sto
 
 _fma = _call("llvm.fma.v16f32", _VECTOR, 3)
 vfma = _operation("vfma", _v, [_v, _v, _v], _fma)
+vfloor = _operation("vfloor", _v, [_v], _call("llvm.floor.v16f32", _VECTOR, 1))
 vsqrt = _operation("vsqrt", _v, [_v], _call("llvm.sqrt.v16f32", _VECTOR, 1))
 vabs = _operation("vabs", _v, [_v], _call("llvm.fabs.v16f32", _VECTOR, 1))
 vlane = _operation("vlane", _f, [_v, _a], lambda b, x, i: b.extract_element(x, b.trunc(i, ir.IntType(32))))
@@ -176,6 +177,37 @@ mnot = _operation("mnot", mask, [mask], lambda b, x: b.not_(x))
 mnan = _operation("mnan", mask, [_v], lambda b, x: b.fcmp_unordered("uno", x, x))
 msome = _operation("msome", mask, [_a], lambda b, n: _some(b, n))
 vselect = _operation("vselect", _v, [mask, _v, _v], lambda b, m, x, y: b.select(m, x, y))
+
+
+_LONGS = ir.VectorType(ir.IntType(64), LANES)
+_PLACES = ir.VectorType(_FLOAT.as_pointer(), LANES)
+
+
+def _lanes_at(builder: Any, address: Any, offsets: Any) -> Any:
+    """Addresses of lanes, some bytes (int32) after one."""
+    base = builder.insert_element(ir.Constant(_LONGS, ir.Undefined), address, _FIRST)
+    base = builder.shuffle_vector(base, ir.Constant(_LONGS, ir.Undefined), _ALL_FIRST)
+    return builder.inttoptr(builder.add(base, builder.sext(builder.bitcast(offsets, _INTS), _LONGS)), _PLACES)
+
+
+def _gather(builder: Any, address: Any, offsets: Any) -> Any:
+    kind = ir.FunctionType(_VECTOR, [_PLACES, ir.IntType(32), _MASK, _VECTOR])
+    read = cgutils.get_or_insert_function(builder.module, kind, "llvm.masked.gather.v16f32.v16p0")
+    given = (_lanes_at(builder, address, offsets), ir.Constant(ir.IntType(32), 4), _filled(_MASK, 1), _UNDEFINED)
+    return builder.call(read, given)
+
+
+def _scatter(builder: Any, address: Any, offsets: Any, value: Any) -> None:
+    kind = ir.FunctionType(ir.VoidType(), [_VECTOR, _PLACES, ir.IntType(32), _MASK])
+    write = cgutils.get_or_insert_function(builder.module, kind, "llvm.masked.scatter.v16f32.v16p0")
+    given = (value, _lanes_at(builder, address, offsets), ir.Constant(ir.IntType(32), 4), _filled(_MASK, 1))
+    builder.call(write, given)
+
+
+# Each lane from or to a place of its own.
+vgather = _operation("vgather", _v, [_a, _v], _gather)
+vscatter = _operation("vscatter", types.void, [_a, _v, _v], _scatter)
+lanes = _operation("lanes", _v, [], lambda b: b.bitcast(ir.Constant(_INTS, list(range(0, BYTES, 4))), _VECTOR))
 
 
 # Integers: the same registers, their bits taken as int32.

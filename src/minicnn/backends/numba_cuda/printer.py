@@ -26,8 +26,15 @@ from minicnn.backends._gpu.writer import NodeOperands
 from minicnn.program.graph import Value
 
 # Functions of `kernels/` whose names are others; those in whose names a type stands.
-_NAMES = {"maximum": "larger", "minimum": "smaller", "power": "pow_", "abs": "absolute", "sign": "signum"}
-_TYPED = frozenset((*FUNCTIONS, "erf", "random_uniform"))
+_NAMES = {
+    "maximum": "larger",
+    "minimum": "smaller",
+    "power": "pow_",
+    "abs": "absolute",
+    "sign": "signum",
+    "floor": "floor_",
+}
+_TYPED = frozenset((*FUNCTIONS, "erf", "floor", "random_uniform"))
 
 
 TYPES = {**{dtype: f"np.{dtype}" for dtype in DTYPES}, "bool": "bool", "wide_place": "np.int64", T: T}

@@ -161,6 +161,8 @@ template <class T> DEVICE T sign(T x) { return x != x ? x : T(x > T(0)) - T(x < 
 
 DEVICE float power(float a, float b) { return powf(a, b); }
 DEVICE double power(double a, double b) { return pow(a, b); }
+DEVICE float round_down(float x) { return floorf(x); }
+DEVICE double round_down(double x) { return floor(x); }
 DEVICE float root(float x) { return sqrtf(x); }
 DEVICE double root(double x) { return sqrt(x); }
 DEVICE float exponential(float x) { return expf(x); }

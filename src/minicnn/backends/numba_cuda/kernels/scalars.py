@@ -62,6 +62,10 @@ def typed(T: Any) -> dict[str, Function]:
         return T(math.erf(x))
 
     @device
+    def floor_(x: Any) -> Any:
+        return T(math.floor(x))
+
+    @device
     def random_uniform(i: Any, step: Any, stream: Any, key0: Any, key1: Any) -> Any:
         """Element i of Philox4x32-10 with the counter (i / 4, 0, step, stream), a multiple of 2^-24 from 0 to 1.
 
@@ -83,9 +87,17 @@ def typed(T: Any) -> dict[str, Function]:
         chosen = c0 if at == 0 else c1 if at == 1 else c2 if at == 2 else c3
         return T(chosen >> np.uint64(8)) * unit
 
-    sees = {"T": T, "choose": choose, "erf": erf, "larger": larger, "smaller": smaller, "absolute": absolute}
+    sees = {
+        "T": T,
+        "choose": choose,
+        "erf": erf,
+        "floor_": floor_,
+        "larger": larger,
+        "smaller": smaller,
+        "absolute": absolute,
+    }
     made = scalar_functions(device, {**sees, "exp": exp, "expm1": expm1, "sqrt": sqrt, "tanh": tanh})
-    made |= {"erf": erf, "random_uniform": random_uniform}
+    made |= {"erf": erf, "floor_": floor_, "random_uniform": random_uniform}
     return {f"{name}_{np.dtype(T).name}": function for name, function in made.items()}
 
 
