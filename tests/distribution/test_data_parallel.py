@@ -13,7 +13,7 @@ import pytest
 
 from minicnn import Sequential
 from minicnn.callbacks import BackupAndRestore, CSVLogger, LambdaCallback, ModelCheckpoint
-from minicnn.distribution import DataParallel, OneProcess
+from minicnn.distribution import DataParallel, OneProcess, passes
 from minicnn.distribution.data_parallel import find
 from minicnn.distribution.launchers import launched
 from minicnn.layers import BatchNormalization, Dense, Dropout, Flatten, Input, Layer
@@ -304,3 +304,38 @@ def test_launchers_are_recognised_by_what_they_tell_a_process() -> None:
         ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}, ("mpi", 0, 2)),
     ):  # fmt: skip
         assert launched(environment) == launcher
+
+
+@pytest.mark.parametrize("name", ["normalized", "branched"])
+def test_sums_that_go_while_gradients_are_made_have_the_same_bits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = trained(name, "numpy", DataParallel(4))
+    monkeypatch.setattr(passes, "BUCKET", 500)  # bytes, so that there are several
+    beside: set[bool] = set()
+
+    def work(communicator: Any) -> Any:
+        thread, exchange = threading.get_ident(), communicator.exchange
+
+        def noted(*arrays: Any) -> None:
+            beside.add(threading.get_ident() != thread)
+            exchange(*arrays)
+
+        communicator.exchange = noted
+        return trained(name, "numpy", DataParallel(4, communicator=communicator))
+
+    assert trained(name, "numpy", DataParallel(4)) == alone
+    for ranks in (2, 3):
+        assert ThreadRanks(ranks).run(work) == [alone] * ranks
+    assert True in beside
+
+
+def test_an_error_beside_the_backward_pass_ends_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passes, "BUCKET", 500)
+
+    def work(communicator: Any) -> None:
+        model = normalized("numpy", DataParallel(4, communicator=communicator))
+        model.fit(*data(), 12, verbose=0)
+        communicator.exchange = lambda *_: 1 / 0
+        model.fit(*data(), 12, verbose=0)
+
+    with pytest.raises(ZeroDivisionError):
+        ThreadRanks(2).run(work)

@@ -24,7 +24,7 @@ def _open_mpi() -> bool:
     return "Open MPI" in version.stdout
 
 
-def _settings(environment: dict[str, str]) -> dict[str, str]:
+def settings(environment: dict[str, str]) -> dict[str, str]:
     path = os.pathsep.join([str(TESTS), *(p for p in sys.path if p)])
     return {**os.environ, "MINICNN_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **environment}
 
@@ -34,7 +34,7 @@ def _run(
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*command, "-m", "support.rank_training", *arguments],
-        capture_output=True, text=True, check=False, timeout=100, env=_settings(environment),
+        capture_output=True, text=True, check=False, timeout=100, env=settings(environment),
     )  # fmt: skip
 
 
@@ -44,12 +44,12 @@ def jax_processes(ranks: int, *arguments: str, **environment: str) -> subprocess
         free.bind(("127.0.0.1", 0))
         place = f"127.0.0.1:{free.getsockname()[1]}"
     command = [sys.executable, "-m", "support.rank_training", *arguments]
-    settings = {"JAX_COORDINATOR_ADDRESS": place, "JAX_NUM_PROCESSES": str(ranks), "JAX_PLATFORMS": "cpu",
-                "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false"}  # fmt: skip
+    given = {"JAX_COORDINATOR_ADDRESS": place, "JAX_NUM_PROCESSES": str(ranks), "JAX_PLATFORMS": "cpu",
+             "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false"}  # fmt: skip
     started = [
         subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env=_settings({**settings, **environment, "JAX_PROCESS_ID": str(rank)}),
+            env=settings({**given, **environment, "JAX_PROCESS_ID": str(rank)}),
         ) for rank in range(ranks)
     ]  # fmt: skip
     try:

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from minicnn.distribution.worker import Worker
+
 Host = np.ndarray[Any, Any]
 
 _SPIN = 1e-3  # seconds of looking again and again, before sleeping in between
@@ -173,7 +175,22 @@ class Ranks(ABC):
 
 
 class StoreRanks(Ranks):
-    """Ranks that have met at a store of names and bytes, in the process of rank 0, and tell through it what fails."""
+    """Ranks that have met at a store of names and bytes, in the process of rank 0, and tell through it what fails.
+
+    A store that cannot be reached may not say so for minutes: it is asked in a thread, and not waited for.
+    """
+
+    def __init__(self, rank: int, size: int, timeout: float) -> None:
+        super().__init__(rank, size, timeout)
+        self._asker = Worker()
+
+    def _ask(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        """What the store says; a RuntimeError if it says nothing for some time."""
+        try:
+            return self._asker.begin(lambda: call(*arguments)).result(min(5.0, max(1.0, self.timeout / 10)))
+        except TimeoutError as error:
+            message = "the process of rank 0, which has the store, does not answer"
+            raise RuntimeError(message) from error
 
     @abstractmethod
     def _set(self, key: str, value: bytes) -> None:
@@ -190,8 +207,6 @@ class StoreRanks(Ranks):
             self.listen()
         except RankError as error:
             return error
-        except RuntimeError:  # the process with the store has gone
-            pass
         missing = ", ".join(map(str, sorted(self.missing(FOLLOW)))) or "unknown"
         return RankError(
             f"Every rank goes on to the end. Received by rank {self.rank}: the connection to a rank that has ended, "
@@ -201,7 +216,10 @@ class StoreRanks(Ranks):
 
     def listen(self) -> None:
         """See `Ranks`."""
-        reported = self._get("failed")
+        try:
+            reported = self._ask(self._get, "failed")
+        except RuntimeError:  # the deadline says so, and names it
+            return
         if reported is not None:
             self.end_at_exit(FOLLOW)
             raise RankError(reported.decode(), reported=True)
@@ -210,9 +228,9 @@ class StoreRanks(Ranks):
         """See `Ranks`: those that do not ask the same."""
         others, until = set(range(self.size)) - {self.rank}, time.monotonic() + wait
         try:
-            self._set(f"waiting/{self.rank}", b"1")
+            self._ask(self._set, f"waiting/{self.rank}", b"1")
             while others and time.monotonic() < until:
-                others = {rank for rank in others if self._get(f"waiting/{rank}") is None}
+                others = {rank for rank in others if self._ask(self._get, f"waiting/{rank}") is None}
                 time.sleep(1e-2)
         except RuntimeError:  # the process with the store has gone
             return {0}
@@ -221,7 +239,7 @@ class StoreRanks(Ranks):
     def tell(self, text: str) -> None:
         """See `Ranks`."""
         with suppress(RuntimeError):
-            self._set("failed", text.encode())
+            self._ask(self._set, "failed", text.encode())
 
     def abort(self) -> None:
         """See `Ranks`: nothing is waited for that threads of the engine still wait for."""

@@ -164,16 +164,9 @@ class DataParallel:
             if fits(programs, group):
                 return JittedStep(programs, shards, group, data, cut, backend, self.communicator)
         if isinstance(self.communicator, NcclCommunicator) and not backend.reference_only:
-            from minicnn.backends._gpu.backend import GpuBackend
             from minicnn.distribution import on_device
 
-            assert isinstance(backend, GpuBackend)
-            alone = self.shards == self.ranks == group.shards and not self.layout
-            if alone and not self.deterministic:
-                program = programs[shards[0].samples]
-                return on_device.WholeStep(program, shards[0], group, cut, backend, self.communicator)
-            if on_device.fits(group):
-                return on_device.DeviceStep(programs, shards, group, data, cut, backend, self.communicator)
+            return on_device.step(programs, shards, group, data, cut, backend, self.communicator)
         return ShardedStep(programs, shards, group, data, cut, backend)
 
     # Ranks together -----------------------------------------------------------------------------

@@ -47,6 +47,8 @@ class JittedStep(ShardedStep):
         communicator: Connects the ranks.
     """
 
+    overlaps = False  # but for what XLA does by itself
+
     def __init__(
         self, programs: Mapping[int, Program], shards: Sequence[Shard], group: Group, data: Iterable[str],
         cut: Collection[str], backend: Backend, communicator: JaxCommunicator,

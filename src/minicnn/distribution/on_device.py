@@ -61,6 +61,8 @@ def lower(program: Program, group: Group) -> None:
 class DeviceStep(ShardedStep):
     """A `ShardedStep` whose sums are Programs of the GPU, with their collectives; see there for the arguments."""
 
+    overlaps = False  # a GPU does what it is given in one order
+
     def __init__(
         self, programs: Mapping[int, Program], shards: Sequence[Shard], group: Group, data: Iterable[str],
         cut: Iterable[str], backend: GpuBackend, communicator: NcclCommunicator,
@@ -122,6 +124,19 @@ class WholeStep:
         with self._runtime.active():
             self._communicator.finish(self._runtime)
         return made
+
+
+def step(
+    programs: Mapping[int, Program], shards: Sequence[Shard], group: Group, data: Collection[str], cut: Collection[str],
+    backend: Any, communicator: NcclCommunicator,
+) -> ShardedStep | WholeStep:  # fmt: skip
+    """The step of a rank, as much of it on the GPU as can be: see `ShardedStep` for the arguments."""
+    program = programs[shards[0].samples]
+    if group.shards == group.ranks and not group.deterministic and not program.parts:
+        return WholeStep(program, shards[0], group, cut, backend, communicator)
+    if fits(group):
+        return DeviceStep(programs, shards, group, data, cut, backend, communicator)
+    return ShardedStep(programs, shards, group, data, cut, backend)
 
 
 def connect(communicator: NcclCommunicator, backend: GpuBackend) -> None:

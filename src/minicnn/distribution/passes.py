@@ -12,6 +12,7 @@ from minicnn.program.graph import Node, Program, Value
 
 Layout = tuple[tuple[str, int], ...]
 
+BUCKET = 8_000_000  # bytes of gradients that are worth a collective of their own, beside the rest of the backward pass
 _REDUCTIONS = ("sum", "mean", "max", "normalize")
 
 
@@ -102,10 +103,26 @@ def check_samples(nodes: Sequence[Node], shard: Shard, name: str | None = None) 
             raise ValueError(message)
 
 
+def _in_buckets(program: Program, shard: Shard, values: Sequence[Value]) -> list[Value]:
+    """Sums over all shards, in the order in which a step makes the summands: the first may go while it makes others."""
+    place = {id(v): i for i, node in enumerate(program.nodes) for v in node.outputs}
+    waiting, found = list[Value](), dict[int, Value]()
+    ordered = sorted(values, key=lambda v: place.get(id(v), -1))
+    for value in ordered:
+        waiting.append(value)
+        if value is ordered[-1] or sum(v.nbytes for v in waiting) >= BUCKET:
+            made = ops.all_reduce(*waiting, group=shard.group)
+            found |= zip(map(id, waiting), made if isinstance(made, tuple) else (made,), strict=True)
+            waiting.clear()
+    return [found[id(v)] for v in values]
+
+
 def reduce_totals(
     program: Program, shard: Shard, loss: Value, gradients: Sequence[Value], split: Sequence[bool] = ()
 ) -> list[Value]:
-    """Sum what the shards have to say: the loss, the totals of the metrics, and the gradients, in one collective.
+    """Sum what the shards have to say: the loss, the totals of the metrics, and the gradients.
+
+    They are in one collective, or in several of at least `BUCKET` bytes.
 
     Args:
         program: Program of a shard, whose updates are sums of metrics, each an input plus what the shard adds.
@@ -120,8 +137,7 @@ def reduce_totals(
     added = {name: value.node.inputs for name, value in program.updates.items() if value.node is not None}
     with program.scope("shards", "backward" if gradients else "forward"):
         common = [g for g, own in zip(gradients, split, strict=True) if not own]
-        made = ops.all_reduce(loss, *(new for _, new in added.values()), *common, group=shard.group)
-        reduced = iter(made if isinstance(made, tuple) else (made,))
+        reduced = iter(_in_buckets(program, shard, [loss, *(new for _, new in added.values()), *common]))
         scale = 1.0 / shard.batch
         program.outputs["loss"] = next(reduced) * scale
         for name, (old, _) in added.items():

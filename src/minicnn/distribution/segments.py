@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from itertools import zip_longest
 
+from minicnn.distribution import passes
 from minicnn.distribution.merging import COLLECTIVES, EACH_ITS_OWN
 from minicnn.program.graph import Node, Program, Value
 
@@ -45,6 +46,11 @@ class Segments:
         self.names: Names = {id(v): v.name for v in program.inputs}
         for node in program.nodes:
             self._place(node)
+        self._delay()
+        self._read: dict[int, int] = {}  # first level that reads a Value, by id
+        for level, lists in enumerate(zip(self.common, self.own, self.collectives, strict=True)):
+            for node in (n for nodes in lists for n in nodes):
+                self._read |= {id(v): level for v in node.inputs if id(v) not in self._read}
         for name, value in (program.outputs | program.updates).items():
             if id(value) in self._own and name not in program.parts:
                 message = (
@@ -73,6 +79,20 @@ class Segments:
             # Names of inputs have no "#".
             self.names[id(value)] = f"{kind}{level}.{len(place[level])}.{i}#" if kind else f"{value.name}#"
         place[level].append(node)
+
+    def _delay(self) -> None:
+        """Leave what shards do not wait for, such as the update, to the last level: sums for it may be under way."""
+        alike = {id(node) for nodes in self.common for node in nodes}
+        awaited: set[int] = set()
+        late: list[Node] = []
+        for node in reversed(self.program.nodes):
+            if id(node) not in alike or any(id(v) in awaited for v in node.outputs):
+                awaited.update(map(id, node.inputs))
+            else:
+                late.append(node)
+        delayed = set(map(id, late))
+        self.common = [[node for node in nodes if id(node) not in delayed] for nodes in self.common]
+        self.common[-1] += reversed(late)
 
     def _of_shard(self, own: set[int]) -> set[int]:
         """Ids of the values that depend on what has the given ids, and of those that only such values read.
@@ -115,17 +135,52 @@ class Segments:
 
     # Parts as Programs --------------------------------------------------------------------------
 
-    def parts(self) -> tuple[list[Program], list[Program]]:
-        """The Programs of all levels: of what is the same for all shards, and of the shard's own nodes."""
-        order = [nodes for level in zip(self.common, self.own, self.collectives, strict=True) for nodes in level]
+    def needed(self, bucket: Collection[Node]) -> int:
+        """The first level that reads one of some sums."""
+        return min((self._read.get(id(v), len(self.common)) for node in bucket for v in node.outputs), default=0)
+
+    def buckets(self, level: int) -> list[list[Node]]:
+        """The sums of a level in groups that are read on one level, and of some size.
+
+        Those of a group begin when the shard's nodes have made them.
+        """
+        found: list[list[Node]] = [[]]
+        for node in self.collectives[level]:
+            if node.op.name == "all_reduce":
+                full = sum(v.nbytes for n in found[-1] for v in n.outputs) >= passes.BUCKET
+                if found[-1] and (full or self.needed([node]) != self.needed(found[-1])):
+                    found.append([])
+                found[-1].append(node)
+        return found
+
+    def _pieces(self, level: int) -> list[list[Node]]:
+        """The shard's own nodes of a level, cut where the sums of each bucket can begin."""
+        nodes, start, found = self.own[level], 0, list[list[Node]]()
+        place = {id(v): i + 1 for i, node in enumerate(nodes) for v in node.outputs}
+        for bucket in self.buckets(level)[:-1]:
+            stop = max((place.get(id(v), 0) for node in bucket for v in node.inputs), default=0)
+            found.append(nodes[start : max(start, stop)])
+            start = max(start, stop)
+        return [*found, nodes[start:]]
+
+    def parts(self) -> tuple[list[Program], list[list[Program]]]:
+        """The Programs of all levels: of what is the same for all shards, and of pieces of the shard's own nodes."""
+        pieces = [self._pieces(level) for level in range(len(self.own))]
+        levels = zip(self.common, pieces, self.collectives, strict=True)
+        order = [nodes for common, own, collectives in levels for nodes in (common, *own, collectives)]
         results = {name: id(v) for name, v in self.program.updates.items()}
         read_after: list[set[int]] = []  # ids of values that are read after each part
         read = {id(v) for v in self.program.outputs.values()} | set(results.values())
         for nodes in reversed(order):
             read_after.append(set(read))
             read |= {id(v) for n in nodes for v in n.inputs}
-        made = [self._part(nodes, read) for nodes, read in zip(order, reversed(read_after), strict=True)]
-        return made[0::3], made[1::3]
+        made = iter([self._part(nodes, read) for nodes, read in zip(order, reversed(read_after), strict=True)])
+        common, own = list[Program](), list[list[Program]]()
+        for each in pieces:
+            common.append(next(made))
+            own.append([next(made) for _ in each])
+            next(made)
+        return common, own
 
     def _part(self, nodes: Sequence[Node], read_after: Collection[int]) -> Program:
         """Some nodes as a Program: inputs are what others made, outputs what others read.

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +15,9 @@ from minicnn.distribution.communicators import OneProcess
 from minicnn.distribution.exchanges import all_gather, exchange
 from minicnn.distribution.passes import Shard
 from minicnn.distribution.segments import Segments
+from minicnn.distribution.worker import Worker
 from minicnn.layers.cell import Parts
+from minicnn.ops.collectives import all_reduce
 from minicnn.ops.groups import Group, Span
 from minicnn.program.graph import Node, Program, Value
 
@@ -38,6 +43,8 @@ class ShardedStep:
         ValueError: If shards of different sizes do not compute alike.
     """
 
+    overlaps = True  # sums between ranks, with what a rank has still to compute
+
     def __init__(
         self, programs: Mapping[int, Program], shards: Sequence[Shard], group: Group, data: Iterable[str],
         cut: Iterable[str], backend: Backend,
@@ -58,11 +65,16 @@ class ShardedStep:
         parts = {n: segments.parts() for n, segments in every.items() if n in held}
         shared, _ = next(iter(parts.values()))
         self._common = [_Part.of(program, backend) for program in shared]
-        self._own = {n: [_Part.of(program, backend) for program in own] for n, (_, own) in parts.items()}
+        self._own = {
+            n: [[_Part.of(program, backend) for program in pieces] for pieces in own] for n, (_, own) in parts.items()
+        }
         self._collectives = [
-            (_Sums(level, every, group, backend), _exchanges(level, every, group, backend))
+            (_sums(level, every, group, backend), _exchanges(level, every, group, backend))
             for level in range(len(shared))
         ]
+        # While a rank goes on with its last shard, this adds up what is there.
+        beside = any(len(sums) > 1 or sums[0].needed > level + 1 for level, (sums, _) in enumerate(self._collectives))
+        self._worker = Worker() if self.overlaps and beside and group.ranks > 1 else None
         self._parts = list(first.program.parts)
         # Under which name a shard of each size finds what is to be kept of its parts.
         self._kept = {
@@ -75,7 +87,7 @@ class ShardedStep:
         ]
 
     def _key(self, name: str, samples: int, segments: Segments) -> str:
-        in_place = any(name in part.updates for part in self._own[samples])
+        in_place = any(name in part.updates for pieces in self._own[samples] for part in pieces)
         return name if in_place else segments.names[id(segments.program.updates[name])]
 
     def __call__(self, arrays: Mapping[str, Array]) -> Arrays:
@@ -86,25 +98,40 @@ class ShardedStep:
         if self._group.shards == 1:  # what it is given is the same for all there are
             known |= found[0]
         updated: Arrays = {}
+        pending: list[_Partial] = []
         for level, common in enumerate(self._common):
+            known |= self._finished(pending, level)
             made = self._run(common, known)
             for name in common.updates:
                 updated[name] = made.pop(name)
             known |= made
             sums, exchanges = self._collectives[level]
-            partial = sums.begin()
+            buckets = [_Partial(each) for each in sums]
             for shard, own in zip(self._shards, found, strict=True):
-                part = self._own[shard.samples][level]
-                own |= self._run(part, known | own)
-                partial.add(shard.number, sums.given(shard.samples, known, own))
-            known |= self._total(partial)
+                for part, bucket in zip(self._own[shard.samples][level], buckets, strict=True):
+                    own |= self._run(part, known | own)
+                    bucket.add(shard.number, bucket.sums.given(shard.samples, known, own))
+                    if shard is self._shards[-1] and self._worker is not None:
+                        bucket.begin(self._worker)
+            pending += buckets
+            if self._worker is None or exchanges:
+                known |= self._finished(pending)
             for one in exchanges:
                 one.run(self._shards, known, found)
+        known |= self._finished(pending)
         made = {name: known[key] for name, key in self._results}
         made |= {name: updated[name] if name in updated else known[key] for name, key in self._updates}
         for name, keys in self._kept.items():
             parts = [own[keys[shard.samples]] for shard, own in zip(self._shards, found, strict=True)]
             made[name] = KernelParts(parts, self._group, self._backend)
+        return made
+
+    def _finished(self, pending: list[_Partial], level: float = math.inf) -> Arrays:
+        """The sums under way that a level needs, which are waited for."""
+        made: Arrays = {}
+        for bucket in [bucket for bucket in pending if bucket.sums.needed <= level]:
+            pending.remove(bucket)
+            made |= self._total(bucket)
         return made
 
     def _run(self, part: _Part, arrays: Arrays) -> Arrays:
@@ -211,19 +238,18 @@ def _exchanges(level: int, every: Mapping[int, Segments], group: Group, backend:
 
 
 class _Sums:
-    """The sums that end a level."""
+    """Sums that end a level: those of one bucket."""
 
-    def __init__(self, level: int, every: Mapping[int, Segments], group: Group, backend: Backend) -> None:
+    def __init__(self, level: int, bucket: int, every: Mapping[int, Segments], group: Group, backend: Backend) -> None:
         self.group, self.backend = group, backend
         self._given: dict[int, list[str | Array]] = {}  # for each size names of what is summed, or a constant
-        self._nodes: list[Node] = []
         for samples, segments in every.items():
-            nodes = [node for node in segments.collectives[level] if node.op.name == "all_reduce"]
+            nodes = segments.buckets(level)[bucket]
+            self.needed = segments.needed(nodes)
             values = [v for node in nodes for v in node.inputs]
             self._given[samples] = [self._source(v, segments) for v in values]
             names = [segments.names[id(v)] for node in nodes for v in node.outputs]
             self.names, self.specs = names, [v.spec for v in values]
-            self._nodes = nodes
         self.whole = {parts: span for span, parts in group.tree.items()}
 
     def _source(self, value: Value, segments: Segments) -> str | Array:
@@ -239,8 +265,10 @@ class _Sums:
             found.append((own[source] if source in own else known[source]) if named else source)
         return found
 
-    def begin(self) -> _Partial:
-        return _Partial(self)
+
+def _sums(level: int, every: Mapping[int, Segments], group: Group, backend: Backend) -> list[_Sums]:
+    count = len(next(iter(every.values())).buckets(level))
+    return [_Sums(level, bucket, every, group, backend) for bucket in range(count)]
 
 
 class _Partial:
@@ -253,23 +281,33 @@ class _Partial:
     """
 
     def __init__(self, sums: _Sums) -> None:
-        self._sums, self.names, self.specs = sums, sums.names, sums.specs
+        self.sums, self.names, self.specs = sums, sums.names, sums.specs
+        self._done: Future[Any] | None = None
         self.found: list[tuple[Span, list[Array]]] = []
 
     def add(self, shard: int, arrays: list[Array]) -> None:
-        found, whole = self.found, self._sums.whole
+        found, whole = self.found, self.sums.whole
         found.append(((shard, shard + 1), arrays))
         while len(found) > 1 and (found[-2][0], found[-1][0]) in whole:
             (left, a), (right, b) = found[-2:]
             found[-2:] = [(whole[left, right], [x + y for x, y in zip(a, b, strict=True)])]
 
+    def begin(self, worker: Worker) -> None:
+        """Sum over ranks, when the ones before have been, while this thread goes on."""
+        if self.names:
+            self._done = worker.begin(self._between_ranks())
+
     def total(self) -> Arrays:
-        sums, group = self._sums, self._sums.group
-        if not sums.names:
+        """The sums over all shards, by name."""
+        if not self.names:
             return {}
         totals = [a for _, arrays in self.found for a in arrays]
-        if group.ranks > 1:  # communicators move arrays of the host
-            host = [sums.backend.to_numpy(a) for a in totals]
-            made = sums._nodes[0].op.reference(*host, group=group, xp=np)
-            totals = [sums.backend.asarray(a) for a in (made if isinstance(made, tuple) else (made,))]
-        return dict(zip(sums.names, totals, strict=True))
+        if self.sums.group.ranks > 1:
+            made = self._between_ranks()() if self._done is None else self._done.result()
+            totals = [self.sums.backend.asarray(a) for a in (made if isinstance(made, tuple) else (made,))]
+        return dict(zip(self.names, totals, strict=True))
+
+    def _between_ranks(self) -> Callable[[], Any]:
+        """What sums over ranks; communicators move arrays of the host."""
+        host = [self.sums.backend.to_numpy(a) for _, arrays in self.found for a in arrays]
+        return partial(all_reduce.reference, *host, group=self.sums.group, xp=np)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
@@ -13,8 +14,9 @@ class Worker:
     """A thread that does one thing after the other; the process ends without waiting for it."""
 
     def __init__(self) -> None:
-        self._waiting: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = queue.SimpleQueue()
-        threading.Thread(target=self._work, daemon=True).start()
+        self._waiting: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
+        threading.Thread(target=_work, args=(self._waiting,), daemon=True).start()
+        weakref.finalize(self, self._waiting.put, None)
 
     def begin(self, work: Callable[[], Any]) -> Future[Any]:
         """Do something after what was begun before; its result or error comes with the Future."""
@@ -22,11 +24,12 @@ class Worker:
         self._waiting.put((work, done))
         return done
 
-    def _work(self) -> None:
-        while True:
-            work, done = self._waiting.get()
-            try:
-                done.set_result(work())
-            except BaseException as error:  # whoever waits for it gets it
-                done.set_exception(error)
-            del work, done  # which would keep their arrays
+
+def _work(waiting: queue.SimpleQueue[Any]) -> None:
+    while (given := waiting.get()) is not None:
+        work, done = given
+        try:
+            done.set_result(work())
+        except BaseException as error:  # whoever waits for it gets it
+            done.set_exception(error)
+        del given, work, done  # which would keep their arrays
