@@ -16,7 +16,8 @@ from minicnn.program.graph import Node
 # Cycles: to load four matrices, 512 bytes of shared memory at 128 a cycle; to begin a step and to wait for others after
 # it; of a step in flight, from memory to shared memory; of 8 results on their way out, through shared memory. Registers
 # of a thread beside fragments and sums, as compiled kernels have them.
-_LOAD, _STEP, _LATENCY, _RESULTS, _REGISTERS = 4.0, 100, 900, 1.2, 44
+_LOAD, _STEP, _LATENCY, _RESULTS, _REGISTERS = 4.0, 100, 900, 1.2, 48
+_COPIED = 16  # runs that a thread sends for in a step, at most
 _SIZES = (16, 32, 64, 128, 256)
 
 
@@ -36,7 +37,7 @@ def _pipelines(gpu: Gpu, *, across: tuple[bool, bool]) -> Iterator[tuple[tuple[i
         if not 2 <= warps <= 8 or bn // 8 % nt or any(threads % (columns // 8) for _, columns in rows):
             continue
         copied = sum(quotient(count, threads // (columns // 8)) for count, columns in rows)
-        if copied > 12 or 4 * mt * nt + 4 * mt + 2 * nt + _REGISTERS + 3 * copied > gpu.registers_thread - 15:
+        if copied > _COPIED or _registers(mt, nt) > gpu.registers_thread - 15:
             continue
         multiplied = bm // 16 * (bn // 8) * (bk // 16) * costs.mma
         loaded = warps * (bk // 16) * (mt + nt / 2) * _LOAD
@@ -49,13 +50,17 @@ def _pipelines(gpu: Gpu, *, across: tuple[bool, bool]) -> Iterator[tuple[tuple[i
             yield (bm, bn, bk, mt, nt, stages), threads, shared, max(multiplied, loaded, filled), alone
 
 
+def _registers(mt: int, nt: int) -> int:
+    """Registers of a thread: sums, the fragments that are multiplied and those that are loaded, and what else there is."""
+    return 4 * mt * nt + 2 * (4 * mt + 2 * nt) + _REGISTERS
+
+
 def _cycles(
     gpu: Gpu, sizes: tuple[int, ...], threads: int, shared: int, blocks: int, busy: float, alone: float
 ) -> float:
     """Cycles of a launch, given those of all steps of a block; infinity if it does not fit."""
     bm, bn, _, mt, nt, _ = sizes
-    registers = 4 * mt * nt + 4 * mt + 2 * nt + _REGISTERS
-    resident = gpu.resident(threads, min(registers, gpu.registers_thread), shared)
+    resident = gpu.resident(threads, _registers(mt, nt), shared)
     if not resident:
         return math.inf
     each, ending = quotient(blocks, gpu.multiprocessors), bm * bn / 8 * _RESULTS
