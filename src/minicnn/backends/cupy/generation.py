@@ -15,9 +15,12 @@ from minicnn.backends._gpu.writer import Writer
 from minicnn.backends.cupy.cpp import Cpp, c_type
 from minicnn.backends.cupy.region_text import region_text
 from minicnn.backends.cupy.tile_types import tile_type
-from minicnn.program.graph import Value
+from minicnn.program.graph import ITEMSIZE, Value
 
 LANES = 32
+_IN_A_ROW = 8  # groups of a launch that are looked through one after the other
+_FEW_SUMS = 32  # partial sums that one thread adds up
+_THREADS = 256  # of a multiprocessor, which a launch has at least before they make several neighbours
 
 _T = TypeVar("_T")
 
@@ -32,31 +35,44 @@ def generate(plan: Plan, launch: Sequence[FusionGroup], queued: set[int], thread
         threads: Threads of a block, unless a tile says otherwise.
     """
     writer = CppWriter(plan, launch, queued)
-    bodies, blocks = [], 0
-    sizes = [_blocks(group, threads) for group in launch]
+    bodies, starts, blocks = list[str](), list[int](), 0
+    sizes = [_blocks(group, threads, writer.width(group)) for group in launch]
     threads = max(own for _, own in sizes)
     for group, (count, own) in zip(launch, sizes, strict=True):
         body = writer.group(group, own)
-        guard = f"if (blockIdx.x < {blocks + count}u) " if len(launch) > 1 else ""
         if not group.on_tensor_cores:  # those templates load before they wait
             body = f"    wait_for_previous();\n{body}"
         spare = f"    if (spare({own})) return;\n" if own < threads else ""
-        bodies.append(f"  {guard}{{\n{spare}    const int block = blockIdx.x - {blocks};\n{body}    return;\n  }}\n")
+        bodies.append(f"{{\n{spare}    const int block = blockIdx.x - {blocks};\n{body}    return;\n  }}\n")
+        starts.append(blocks)
         blocks += count
     resident = max(group.tile.resident if group.tile else 1 for group in launch)
     bounds = f"{threads}, {resident}" if resident > 1 else f"{threads}"
     text = (
         f'#include "{"regions" if any(u.anchor.op.name == "row_region" for u in launch) else "kernels"}.cuh"\n\n'
         f'extern "C" __global__ void __launch_bounds__({bounds}) kernel({", ".join(writer.parameters())}) {{\n'
-        f"{writer.prologue()}{''.join(bodies)}}}\n"
+        f"{writer.prologue()}{_dispatch(bodies, [*starts, blocks])}}}\n"
     )
     shared = max(group.tile.shared if group.tile else 0 for group in launch)
     return Source(text, tuple(writer.values), writer.reads_queue, blocks, threads, named(launch), shared)
 
 
-def _blocks(group: FusionGroup, threads: int) -> tuple[int, int]:
+def _dispatch(bodies: Sequence[str], starts: Sequence[int]) -> str:
+    """Statements that lead a block to its body, by halves if there are many: body k is for blocks from starts[k] on."""
+    if len(bodies) == 1:
+        return f"  {bodies[0]}"
+    if len(bodies) <= _IN_A_ROW:
+        return "".join(f"  if (blockIdx.x < {end}u) {body}" for body, end in zip(bodies, starts[1:], strict=True))
+    half = len(bodies) // 2
+    first, rest = _dispatch(bodies[:half], starts[: half + 1]), _dispatch(bodies[half:], starts[half:])
+    return f"  if (blockIdx.x < {starts[half]}u) {{\n{first}  }} else {{\n{rest}  }}\n"
+
+
+def _blocks(group: FusionGroup, threads: int, width: int) -> tuple[int, int]:
     if group.tile is not None:
         return group.tile.blocks, group.tile.threads
+    if width > 1:
+        return -(-group.size // (threads * width)), threads
     if group.slices > 1:
         return -(-group.size // LANES), LANES * group.slices
     return -(-group.size // threads), threads
@@ -77,6 +93,10 @@ class CppWriter(Writer):
         self.read_late: set[int] = set()  # when sums are finished
         self._lines: list[str] = []
         self._wide_loads = False
+        self._group, self._width = launch[0], 1  # whose elements are written, and how many of them a thread makes
+        self._before: list[str] = []  # statements that the next one needs
+        self._loads = ""
+        self._beside: dict[int, str] = {}  # what holds element e of a run, or of a value that nobody stores
 
     def parameters(self) -> list[str]:
         """Declarations of the parameters."""
@@ -100,6 +120,13 @@ class CppWriter(Writer):
 
     def define_elements(self, root: Value) -> str:
         """See `Writer.define_elements`; templates load several elements at once of what they see is in memory."""
+        width, self._width = self._width, 1  # a function's places are its own
+        try:
+            return self._define_elements(root)
+        finally:
+            self._width = width
+
+    def _define_elements(self, root: Value) -> str:
         node = self.inlined(root)
         if node is not None and node.op.name == SCATTER:
             inputs = [self.function(v) for v in node.inputs]
@@ -144,7 +171,72 @@ class CppWriter(Writer):
 
     # Elementwise groups --------------------------------------------------------------------------
 
+    def width(self, group: FusionGroup) -> int:
+        """How many neighbours a thread makes: where values are stored in 16 bits, up to 16 bytes of each."""
+        tiles, total = self.plan.tiles, group.anchor
+        alone = group.slices > 1 and total.inputs[0].shape[0] > _FEW_SUMS
+        if not tiles.pipelined or group.tile is not None or group.reference or alone:
+            return 1
+        arrays = [v for v in (*self.plan.reads(group), *group.stored) if v.size >= group.size]
+        work = sum(u.size for u in self.plan.launches[self.launch] if u.tile is None)
+        width = 16 // max(2, min(ITEMSIZE[v.dtype] for v in arrays))
+        while width > 1 and (group.size % width or work < width * tiles.gpu.multiprocessors * _THREADS):
+            width //= 2
+        return width
+
+    def at(self, value: Value, place: str) -> str:
+        """See `Writer.at`; of neighbours, those that lie at their own place in memory have been loaded together."""
+        root, size = self.plan.root(value), self._group.size
+        if self._width == 1 or id(root) in self.locals or self.number(root) is not None:
+            return super().at(value, place)
+        node, own = self.inlined(root), place == "i" and root.size == size
+        row = place == f"i % {root.size}u" and root.size % self._width == 0
+        if id(root) not in self._beside:
+            if node is None and (own or row) and id(root) not in self.queued:
+                run = self.new("n")
+                start = "first" if own else f"first % {root.size}u"
+                self._loads += f"      const auto {run} = load_run<{self._width}>({self.parameter(root)} + {start});\n"
+                self._beside[id(root)] = f"{run}.v[e]"
+            elif node is not None and own and node.op.elementwise:
+                line, self._beside[id(root)] = self.let(root, self.typed(root, self.expression(node)))
+                self._before.append(line)
+            else:
+                return super().at(value, place)
+        return self._beside[id(root)] if own or row else super().at(value, place)
+
+    def let(self, value: Value, text: str) -> tuple[str, str]:
+        """See `Writer.let`."""
+        line, name = super().let(value, text)
+        before, self._before = "".join(self._before), []
+        return before + line, name
+
+    def _neighbours(self, group: FusionGroup, threads: int, width: int) -> str:
+        """Statements for neighbours, which come from memory and go there together."""
+        self._group, self._width, self._loads, self._beside = group, width, "", {}
+        total, given, head = group.anchor, None, ""
+        source = self.plan.root(total.inputs[0]) if total.inputs else None
+        if total.op.name == "sum" and source is not None and total.attrs["axes"] in (0, (0,)):
+            if self.inlined(source) is None and id(source) not in self.queued:
+                given, count = "total.v[e]", source.size // group.size
+                place = f"{self.parameter(source)} + first, {group.size}u"
+                head = f"      const auto total = sum_of_runs<{count}, {width}>({place});\n"
+        text, stored = self.compute(group.nodes, group, given)
+        self._width = 1
+        made = [(self.new("n"), value, name) for value, name in stored]
+        return (
+            f"    const uint32 first = (block * {threads}u + threadIdx.x) * {width}u;\n"
+            f"    if (first < {group.size}u) {{\n{self._loads}{head}"
+            + "".join(f"      Pack<{c_type(value)}, {width}> {run};\n" for run, value, _ in made)
+            + f"#pragma unroll\n      for (int e = 0; e < {width}; e++) {{\n      const uint32 i = first + e;\n{text}"
+            + "".join(f"      {run}.v[e] = {name};\n" for run, _, name in made)
+            + "      }\n"
+            + "".join(f"      store_run({self.parameter(value)} + first, {run});\n" for run, value, _ in made)
+            + "    }\n"
+        )
+
     def _elements(self, group: FusionGroup, threads: int) -> str:
+        if (width := self.width(group)) > 1:
+            return self._neighbours(group, threads, width)
         if group.slices == 1:
             inner = self.follow(group.nodes, group)
             place = f"    const uint32 i = block * {threads}u + threadIdx.x;\n"

@@ -83,6 +83,21 @@ template <> struct Limits<double> {
 
 template <class T, int n> struct alignas(sizeof(T) * n > 16 ? 16 : sizeof(T) * n) Pack { T v[n]; };
 
+// N neighbours in memory, of which the first is at a multiple of N elements, and arrays begin at multiples of 16 bytes.
+template <int N, class T> DEVICE Pack<T, N> load_run(const T* place) { return *reinterpret_cast<const Pack<T, N>*>(place); }
+template <int N, class T> DEVICE void store_run(T* place, const Pack<T, N>& run) { *reinterpret_cast<Pack<T, N>*>(place) = run; }
+// Sums of n such runs, `step` elements apart.
+template <uint32 n, int N, class T> DEVICE Pack<T, N> sum_of_runs(const T* place, uint32 step) {
+  Pack<T, N> total = {};
+#pragma unroll 8
+  for (uint32 r = 0; r < n; r++) {
+    const Pack<T, N> run = load_run<N>(place + r * step);
+#pragma unroll
+    for (int e = 0; e < N; e++) total.v[e] += run.v[e];
+  }
+  return total;
+}
+
 // Elements of an array whose first is at a multiple of 16 bytes.
 template <class T> struct Plain {
   const T* p;
