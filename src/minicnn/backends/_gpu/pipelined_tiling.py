@@ -28,7 +28,8 @@ class Work:
     blocks: Numbers  # how many
     resident: Numbers  # that a multiprocessor has at a time
     stages: Numbers  # steps in shared memory
-    steps: Numbers  # of a block
+    steps: Numbers  # of a block, on average
+    longest: Numbers  # the same of the block that has most
     products: Numbers  # of fragments, in a step
     loads: Numbers  # of four matrices each, in a step
     runs: Numbers  # of eight elements, that a step brings
@@ -47,7 +48,7 @@ class Work:
         alone = np.maximum(alone, costs.latency / (self.stages - 1))
         ending = self.results * costs.result
         together = each * (self.steps * busy + ending)
-        apart = quotient(each, self.resident) * (self.steps * np.maximum(busy, alone) + costs.latency + ending)
+        apart = quotient(each, self.resident) * (self.longest * np.maximum(busy, alone) + costs.latency + ending)
         return np.maximum(together, apart) + costs.launch + self.beside
 
 
@@ -62,11 +63,11 @@ class _Pipeline:
     loads: int
     lines: float
 
-    def work(self, blocks: int, steps: float, beside: float) -> Work:
+    def work(self, blocks: int, steps: float, longest: int, beside: float) -> Work:
         bm, bn, bk, mt, nt, stages = self.sizes
         return Work(
-            blocks, self.resident, stages, steps, bm * bn * bk // 2048, self.loads, (bm + bn) * bk // 8, self.lines,
-            bk // 16, mt * nt, bm * bn // 8, beside,
+            blocks, self.resident, stages, steps, longest, bm * bn * bk // 2048, self.loads, (bm + bn) * bk // 8,
+            self.lines, bk // 16, mt * nt, bm * bn // 8, beside,
         )  # fmt: skip
 
 
@@ -154,13 +155,14 @@ def convolution_work(node: Node, gpu: Gpu) -> Iterator[tuple[_Pipeline, int, Wor
             continue
         blocks = quotient(positions, bm) * quotient(g.f, bn) * g.groups * rows * columns
         steps = quotient(g.c, bk) * kh * kw / (rows * columns)  # of a phase, on average
-        yield block, 1, block.work(blocks, steps, 0.0)
+        longest = quotient(g.c, bk) * quotient(kh, rows) * quotient(kw, columns)
+        yield block, 1, block.work(blocks, steps, longest, 0.0)
         for splits in (2, 4, 8):
             if steps * bk < 128 * splits or blocks * splits > 2 * gpu.multiprocessors:
                 break
             # A launch adds them up, and what could have followed the sums needs another.
             beside = 2 * launches.more + splits * node.outputs[0].size / launches.results
-            yield block, splits, block.work(blocks * splits, quotient(steps, splits), beside)
+            yield block, splits, block.work(blocks * splits, quotient(steps, splits), quotient(longest, splits), beside)
 
 
 def weight_gradient_work(node: Node, gpu: Gpu) -> Iterator[tuple[_Pipeline, int, Work]]:
@@ -180,4 +182,4 @@ def weight_gradient_work(node: Node, gpu: Gpu) -> Iterator[tuple[_Pipeline, int,
             each = quotient(steps, max(1, goal * gpu.multiprocessors // tiles))
             splits = quotient(steps, each)
             beside = splits * elements * f * groups / launches.gradients
-            yield block, splits, block.work(tiles * splits, each, beside)
+            yield block, splits, block.work(tiles * splits, each, each, beside)

@@ -7,20 +7,19 @@ from typing import TypeVar
 
 from minicnn.backends._gpu.elements import images, reduced_place, widens
 from minicnn.backends._gpu.fusing import SCATTER, Plan
-from minicnn.backends._gpu.fusion_groups import FusionGroup, named
+from minicnn.backends._gpu.fusion_groups import FusionGroup, adds_partial_sums, named
+from minicnn.backends._gpu.printing import Operands
 from minicnn.backends._gpu.source import Source
 from minicnn.backends._gpu.tiling import Geometry, phases
 from minicnn.backends._gpu.trees import Image, Name, R
-from minicnn.backends._gpu.writer import Writer
 from minicnn.backends.cupy.cpp import Cpp, c_type
+from minicnn.backends.cupy.neighbours import NeighbourWriter
 from minicnn.backends.cupy.region_text import region_text
 from minicnn.backends.cupy.tile_types import tile_type
-from minicnn.program.graph import ITEMSIZE, Value
+from minicnn.program.graph import Node, Value
 
 LANES = 32
 _IN_A_ROW = 8  # groups of a launch that are looked through one after the other
-_FEW_SUMS = 32  # partial sums that one thread adds up
-_THREADS = 256  # of a multiprocessor, which a launch has at least before they make several neighbours
 
 _T = TypeVar("_T")
 
@@ -78,7 +77,7 @@ def _blocks(group: FusionGroup, threads: int, width: int) -> tuple[int, int]:
     return -(-group.size // threads), threads
 
 
-class CppWriter(Writer):
+class CppWriter(NeighbourWriter):
     """Text of one kernel in C++: its parameters are p0, p1 ..., its functions objects in the scope of their group."""
 
     printer = Cpp
@@ -89,14 +88,10 @@ class CppWriter(Writer):
 
     def __init__(self, plan: Plan, launch: Sequence[FusionGroup], queued: set[int]) -> None:
         super().__init__(plan, launch, queued)
-        self.launch = next(k for k, other in enumerate(plan.launches) if other is launch)
         self.read_late: set[int] = set()  # when sums are finished
         self._lines: list[str] = []
         self._wide_loads = False
-        self._group, self._width = launch[0], 1  # whose elements are written, and how many of them a thread makes
-        self._before: list[str] = []  # statements that the next one needs
-        self._loads = ""
-        self._beside: dict[int, str] = {}  # what holds element e of a run, or of a value that nobody stores
+        self._totals: dict[int, str] = {}  # what holds the sums of partial sums, by their nodes
 
     def parameters(self) -> list[str]:
         """Declarations of the parameters."""
@@ -120,13 +115,6 @@ class CppWriter(Writer):
 
     def define_elements(self, root: Value) -> str:
         """See `Writer.define_elements`; templates load several elements at once of what they see is in memory."""
-        width, self._width = self._width, 1  # a function's places are its own
-        try:
-            return self._define_elements(root)
-        finally:
-            self._width = width
-
-    def _define_elements(self, root: Value) -> str:
         node = self.inlined(root)
         if node is not None and node.op.name == SCATTER:
             inputs = [self.function(v) for v in node.inputs]
@@ -157,6 +145,10 @@ class CppWriter(Writer):
         array = self.function(value)
         return self.define(f"const Matrix<{columns}, decltype({array})> {{name}} = {{{array}}};")
 
+    def expression(self, node: Node, result: int = 0, operands: Operands | None = None) -> str:
+        """See `Writer.expression`."""
+        return self._totals.get(id(node)) or super().expression(node, result, operands)
+
     def group(self, group: FusionGroup, threads: int) -> str:
         """Statements of one group, which see `block` and threadIdx.x."""
         self.functions, self.locals, self._lines = {}, {}, []
@@ -171,85 +163,23 @@ class CppWriter(Writer):
 
     # Elementwise groups --------------------------------------------------------------------------
 
-    def width(self, group: FusionGroup) -> int:
-        """How many neighbours a thread makes: where values are stored in 16 bits, up to 16 bytes of each."""
-        tiles, total = self.plan.tiles, group.anchor
-        alone = group.slices > 1 and total.inputs[0].shape[0] > _FEW_SUMS
-        if not tiles.pipelined or group.tile is not None or group.reference or alone:
-            return 1
-        arrays = [v for v in (*self.plan.reads(group), *group.stored) if v.size >= group.size]
-        work = sum(u.size for u in self.plan.launches[self.launch] if u.tile is None)
-        width = 16 // max(2, min(ITEMSIZE[v.dtype] for v in arrays))
-        while width > 1 and (group.size % width or work < width * tiles.gpu.multiprocessors * _THREADS):
-            width //= 2
-        return width
-
-    def at(self, value: Value, place: str) -> str:
-        """See `Writer.at`; of neighbours, those that lie at their own place in memory have been loaded together."""
-        root, size = self.plan.root(value), self._group.size
-        if self._width == 1 or id(root) in self.locals or self.number(root) is not None:
-            return super().at(value, place)
-        node, own = self.inlined(root), place == "i" and root.size == size
-        row = place == f"i % {root.size}u" and root.size % self._width == 0
-        if id(root) not in self._beside:
-            if node is None and (own or row) and id(root) not in self.queued:
-                run = self.new("n")
-                start = "first" if own else f"first % {root.size}u"
-                self._loads += f"      const auto {run} = load_run<{self._width}>({self.parameter(root)} + {start});\n"
-                self._beside[id(root)] = f"{run}.v[e]"
-            elif node is not None and own and node.op.elementwise:
-                line, self._beside[id(root)] = self.let(root, self.typed(root, self.expression(node)))
-                self._before.append(line)
-            else:
-                return super().at(value, place)
-        return self._beside[id(root)] if own or row else super().at(value, place)
-
-    def let(self, value: Value, text: str) -> tuple[str, str]:
-        """See `Writer.let`."""
-        line, name = super().let(value, text)
-        before, self._before = "".join(self._before), []
-        return before + line, name
-
-    def _neighbours(self, group: FusionGroup, threads: int, width: int) -> str:
-        """Statements for neighbours, which come from memory and go there together."""
-        self._group, self._width, self._loads, self._beside = group, width, "", {}
-        total, given, head = group.anchor, None, ""
-        source = self.plan.root(total.inputs[0]) if total.inputs else None
-        if total.op.name == "sum" and source is not None and total.attrs["axes"] in (0, (0,)):
-            if self.inlined(source) is None and id(source) not in self.queued:
-                given, count = "total.v[e]", source.size // group.size
-                place = f"{self.parameter(source)} + first, {group.size}u"
-                head = f"      const auto total = sum_of_runs<{count}, {width}>({place});\n"
-        text, stored = self.compute(group.nodes, group, given)
-        self._width = 1
-        made = [(self.new("n"), value, name) for value, name in stored]
-        return (
-            f"    const uint32 first = (block * {threads}u + threadIdx.x) * {width}u;\n"
-            f"    if (first < {group.size}u) {{\n{self._loads}{head}"
-            + "".join(f"      Pack<{c_type(value)}, {width}> {run};\n" for run, value, _ in made)
-            + f"#pragma unroll\n      for (int e = 0; e < {width}; e++) {{\n      const uint32 i = first + e;\n{text}"
-            + "".join(f"      {run}.v[e] = {name};\n" for run, _, name in made)
-            + "      }\n"
-            + "".join(f"      store_run({self.parameter(value)} + first, {run});\n" for run, value, _ in made)
-            + "    }\n"
-        )
-
     def _elements(self, group: FusionGroup, threads: int) -> str:
         if (width := self.width(group)) > 1:
-            return self._neighbours(group, threads, width)
+            return self.neighbours(group, threads, width)
         if group.slices == 1:
             inner = self.follow(group.nodes, group)
             place = f"    const uint32 i = block * {threads}u + threadIdx.x;\n"
             return f"{place}    if (i < {group.size}u) {{\n{inner}    }}\n"
-        total, parts = group.anchor, group.anchor.inputs[0].shape[0]
-        source, kind = self.function(total.inputs[0]), c_type(total.outputs[0])
-        term = f"[&](uint32 r) {{ return i < {group.size}u ? {source}(r * {group.size}u + i) : {kind}(0); }}"
         head = (
             f"    const uint32 lane = threadIdx.x % {LANES}u, slice = threadIdx.x / {LANES}u;\n"
             f"    const uint32 i = block * {LANES}u + lane;\n"
-            f"    const {kind} total = sliced_sum<{kind}, {parts}, {group.slices}>(lane, slice, {term});\n"
         )
-        inner = self.follow(group.nodes, group, given="total")
+        for k, total in enumerate(n for n in group.nodes if adds_partial_sums(n)):
+            source, kind, parts = self.function(total.inputs[0]), c_type(total.outputs[0]), total.inputs[0].shape[0]
+            term = f"[&](uint32 r) {{ return i < {group.size}u ? {source}(r * {group.size}u + i) : {kind}(0); }}"
+            self._totals[id(total)] = name = f"total{k or ''}"
+            head += f"    const {kind} {name} = sliced_sum<{kind}, {parts}, {group.slices}>(lane, slice, {term});\n"
+        inner = self.follow(group.nodes, group)
         return f"{head}    if (slice == 0 && i < {group.size}u) {{\n{inner}    }}\n"
 
     def _finish_and_store(self, group: FusionGroup) -> str:
