@@ -14,15 +14,20 @@ import argparse
 import json
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from fit_tiles import Timer
 from tile_cases import Case, kernel_of
+from tile_fit import NEARBY, descended
 
 from minicnn.backends._gpu import pipelined_tiling
+from minicnn.backends._gpu.costs import Pipelined, costs_on
 from minicnn.backends._gpu.cubin import resources
 from minicnn.backends._gpu.device import H200, Gpu
+from minicnn.backends._gpu.pipelined_tiling import Work, convolution_work, weight_gradient_work
 from minicnn.backends._gpu.tensor_tiling import convolution, weight_gradient
 from minicnn.backends._gpu.tiling import Tile
 from minicnn.backends.cupy.compiler import compile_all
@@ -35,7 +40,7 @@ SHAPES = (
     (128, 16, 64, 256, 1, 1, 0, 1), (128, 16, 256, 64, 1, 1, 0, 1), (128, 4, 1024, 256, 1, 1, 0, 1),
     (128, 2, 512, 2048, 1, 1, 0, 1), (128, 16, 24, 144, 1, 1, 0, 1), (128, 16, 144, 24, 1, 1, 0, 1),
     (128, 4, 96, 576, 1, 1, 0, 1), (64, 15, 64, 16, 1, 1, 0, 1), (64, 15, 16, 64, 3, 1, 1, 1),
-    (512, 31, 24, 64, 3, 1, 1, 1), (512, 15, 64, 256, 3, 1, 1, 1), (1024, 7, 256, 256, 3, 1, 1, 1),
+    (512, 31, 24, 64, 3, 1, 1, 1), (512, 15, 64, 256, 3, 1, 1, 1), (512, 7, 256, 256, 3, 1, 1, 1),
 )  # fmt: skip
 
 
@@ -48,7 +53,7 @@ def cases() -> Iterator[Case]:
 
 
 def tiles_of(case: Case, gpu: Gpu, count: int) -> list[Tile]:
-    """The tile of today, then the best pipelined ones by the model."""
+    """The tile of today, then pipelined ones: the best by the model first, and of the others the more the better."""
     node = next(n for n in case.program().nodes if n.op.name == case.op)
     if case.kind == "convolution":
         today, others = convolution(node, None, gpu, "bfloat16"), pipelined_tiling.convolutions(node, gpu, "bfloat16")
@@ -57,7 +62,10 @@ def tiles_of(case: Case, gpu: Gpu, count: int) -> list[Tile]:
     best: dict[tuple[int, ...], Tile] = {}
     for tile in sorted(others, key=lambda tile: tile.score):
         best.setdefault(tile.sizes, tile)
-    return [*([today] if today else []), *list(best.values())[:count]]
+    ahead = list(best.values())
+    ranks = np.exp(np.random.default_rng(0).uniform(0, np.log(max(2, len(ahead))), 20 * count)).astype(int) - 1
+    places = list(dict.fromkeys([*range(min(len(ahead), -(-count // 3))), *ranks.tolist()]))[:count]
+    return [*([today] if today else []), *(ahead[k] for k in places)]
 
 
 def said(case: Case, tiles: Sequence[Tile], us: Sequence[float], gpu: Gpu) -> str:
@@ -68,6 +76,53 @@ def said(case: Case, tiles: Sequence[Tile], us: Sequence[float], gpu: Gpu) -> st
     return f"{case.op} {case.sizes}: today {texts[0]}, chosen {texts[1]}, best {texts[2]}"
 
 
+def fitted(stored: Sequence[dict[str, Any]], gpu: Gpu, restarts: int = 8) -> Pipelined:
+    """Constants that fit times best; every fourth shape is left out, and only judged."""
+    groups: list[tuple[bool, Work, np.ndarray[Any, Any]]] = []
+    for one in stored:
+        case = Case(one["kind"], one["op"], one["precision"], tuple(one["sizes"]))
+        node = next(n for n in case.program().nodes if n.op.name == case.op)
+        every = convolution_work(node, gpu) if case.kind == "convolution" else weight_gradient_work(node, gpu)
+        known = {(*block.sizes, splits): work for block, splits, work in every}
+        timed = [(known[sizes], us) for tile, us in zip(one["tiles"], one["us"], strict=True)
+                 if tile["stages"] and (sizes := tuple(tile["sizes"])) in known]  # fmt: skip
+        works, us = zip(*timed, strict=True)
+        joined = Work(*(np.array([getattr(work, field.name) for work in works], float) for field in fields(Work)))
+        groups.append((SHAPES.index(case.sizes) % 4 == 3, joined, np.array(us) * 1e-6 * gpu.clock))
+    today = costs_on(gpu).pipelined
+    names = [field.name for field in fields(Pipelined)]
+
+    def costs(moves: np.ndarray[Any, Any]) -> Pipelined:
+        factors = zip(names, np.exp(moves).tolist(), strict=True)
+        return Pipelined(**{name: float(f"{getattr(today, name) * by:.3g}") for name, by in factors})
+
+    def loss(moves: np.ndarray[Any, Any]) -> float:
+        total, now = 0.0, costs(moves)
+        for left_out, work, cycles in groups:
+            if not left_out:
+                off = np.abs(np.log((work.cycles(gpu, now) - work.beside) / cycles))
+                weights = (cycles.min() / cycles) ** 2
+                total += np.average(np.where(off < 0.2, off * off / 2, 0.2 * (off - 0.1)), weights=weights)
+        return total / len(groups) + NEARBY * float((moves**2).mean())
+
+    def judged(now: Pipelined) -> str:
+        ratios: dict[bool, list[float]] = {False: [], True: []}
+        for left_out, work, cycles in groups:
+            whole = cycles + work.beside
+            ratios[left_out].append(float(whole[np.argmin(work.cycles(gpu, now))] / whole.min()))
+        return ", ".join(f"{np.mean(found):.3f} ({len(found)})" for found in ratios.values())
+
+    rng, best = np.random.default_rng(0), np.zeros(len(names))
+    least = loss(best)
+    for restart in range(restarts + 1):
+        moves, value = descended(loss, best + rng.normal(0, 0.4, len(names)) * (restart > 0))
+        if value < least:
+            best, least = moves, value
+    print(f"chosen by best, shapes fitted to and left out: {judged(today)}; now {judged(costs(best))}")
+    print(json.dumps(asdict(costs(best))))
+    return costs(best)
+
+
 def main() -> None:
     """Time all cases, as long as there is time."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -75,7 +130,16 @@ def main() -> None:
     parser.add_argument("--tiles", type=int, default=12, help="pipelined tiles of each shape")
     parser.add_argument("--out", type=Path, default=Path("pipelined_tiles.json"))
     parser.add_argument("--dry", action="store_true")
+    parser.add_argument("--fit", type=Path, help="fit the constants of the model to stored times; no GPU is needed")
+    parser.add_argument("--compile", action="store_true", help="compile all kernels and leave them in MINICNN_CACHE")
     chosen = parser.parse_args()
+    if chosen.fit:
+        fitted(json.loads(chosen.fit.read_text("utf-8")), H200)
+        return
+    if chosen.compile:
+        sources = [kernel_of(case, H200, tile) for case in cases() for tile in tiles_of(case, H200, chosen.tiles)]
+        compile_all([source.text for source in sources], H200.architecture)
+        return
     if chosen.dry:
         for case in cases():
             tiles = tiles_of(case, H200, chosen.tiles)

@@ -109,13 +109,13 @@ def fit(timed: Sequence[Timed], gpu: Gpu, today: Costs, restarts: int, seed: int
     least = loss(best)
     for restart in range(restarts + 1):
         start = best + rng.normal(0, 0.4, len(names)) * (restart > 0)
-        moves, value = _descended(loss, np.clip(start, -FARTHEST, FARTHEST))
+        moves, value = descended(loss, np.clip(start, -FARTHEST, FARTHEST))
         if value < least:
             best, least = moves, value
     return costs(best)
 
 
-def _descended(loss: Callable[[Array], float], at: Array) -> tuple[Array, float]:
+def descended(loss: Callable[[Array], float], at: Array) -> tuple[Array, float]:
     """Where steps along single coordinates, shorter and shorter ones, do not lead further down; and the loss there."""
     value = loss(at)
     for step in (0.5, 0.25, 0.1, 0.05, 0.02):

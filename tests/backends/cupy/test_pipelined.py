@@ -10,7 +10,7 @@ from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from backends.cupy.emulator import Emulated, needs_gxx
-from backends.cupy.test_short_storage import by_numpy, distance, rounded, steps
+from backends.cupy.test_short_storage import by_numpy, distance, residual, rounded, steps
 from minicnn import Model, layers, ops
 from minicnn.backends import get_backend
 from minicnn.backends._gpu import pipelined_tiling, tensor_tiling
@@ -19,7 +19,7 @@ from minicnn.backends._gpu.device import H200, KNOWN
 from minicnn.backends._gpu.options import Options
 from minicnn.backends._gpu.planning import tiles_on
 from minicnn.backends._gpu.tensor_tiling import TensorTiles
-from minicnn.backends.cupy import compiler, nvrtc
+from minicnn.backends.cupy import compiler, neighbours, nvrtc
 from minicnn.backends.cupy.generation import generate
 from minicnn.program import Program, gradients
 from minicnn.program.passes import lower_precision, shorten_images
@@ -138,3 +138,36 @@ def test_kernels_fit_and_compile_without_local_memory(name: str) -> None:
 
 def test_a_gpu_without_tensor_cores_for_both_formats_has_no_such_kernels() -> None:
     assert not tiles_on(KNOWN["t4"], Options(pipelined=True)).pipelined
+
+
+@needs_gxx
+@pytest.mark.parametrize(("channels", "dtype"), [(8, "bfloat16"), (12, "float16")])
+def test_threads_make_neighbours_of_what_is_stored_in_16_bits(
+    channels: int, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(neighbours, "_THREADS", 0)  # which few elements do not keep busy
+    plain, short, arrays = steps(residual(channels, 2, overlapping=True, depthwise=True), 10, dtype)
+    expected = by_numpy(short, arrays)
+    exact = get_backend("numpy").compile(plain)(arrays)
+    emulated = Emulated(short, tiles=TensorTiles(H200, precision=dtype, pipelined=True))
+    widths = {wide for u in emulated.plan.groups for wide in (8, 4, 2) if u.tile is None and u.size % wide == 0}
+    assert widths == {8, 4, 2}
+    assert distance(emulated(arrays), expected) < 0.05 * distance(exact, expected)
+
+
+@needs_gxx
+@pytest.mark.parametrize("channels", [16, 20])  # eight channels at once, or as many as go into both: four
+def test_windows_slide_over_neighbouring_channels(channels: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neighbours, "_THREADS", 0)
+    x = layers.Input((11, 11, 3), dtype="uint8")
+    y = layers.Conv2D(channels, 3, padding="same", use_bias=False)(layers.Rescaling(1 / 255)(x))
+    y = layers.ReLU(6.0)(layers.BatchNormalization()(y))
+    y = layers.DepthwiseConv2D(3, strides=2, padding="same", use_bias=False)(y)
+    y = layers.AveragePooling2D(3, 1, padding="same")(layers.ReLU()(layers.BatchNormalization()(y)))
+    y = layers.MaxPooling2D(2)(layers.ReLU()(layers.DepthwiseConv2D(5, padding="same", use_bias=False)(y)))
+    model = Model(x, layers.Dense(5)(layers.GlobalAveragePooling2D()(y)))
+    plain, short, arrays = steps(model, 8, "bfloat16")
+    expected = by_numpy(short, arrays)
+    exact = get_backend("numpy").compile(plain)(arrays)
+    emulated = Emulated(short, tiles=TensorTiles(H200, precision="bfloat16", pipelined=True))
+    assert distance(emulated(arrays), expected) < 0.05 * distance(exact, expected)

@@ -97,6 +97,22 @@ class PlainProduct:
 
 
 @dataclass(frozen=True)
+class Pipelined:
+    """Cycles of tiles whose operands come ahead; of a multiprocessor unless they are said to pass alone."""
+
+    mma: float  # a product of fragments
+    load: float  # loading four matrices
+    run: float  # eight elements on their way to shared memory
+    line: float  # each 128 bytes of memory that they touch
+    step: float  # alone, to wait for others and to send for what comes
+    fragment: float  # alone, of a product of fragments
+    fragments: float  # the same, for each of several that do not depend on each other
+    latency: float  # alone, from memory to shared memory
+    result: float  # eight results on their way out
+    launch: float  # alone, before and after all blocks
+
+
+@dataclass(frozen=True)
 class ByteRows:
     """Cycles of a tile of rows of bytes."""
 
@@ -144,6 +160,7 @@ class Models:
     convolution: Costs  # of convolutions and input gradients on tensor cores
     weight_gradient: Costs  # of weight gradients on tensor cores
     product: Costs  # of matrix products on tensor cores
+    pipelined: Pipelined  # of convolutions of 16-bit operands
     launches: Launches
     plain_convolution: PlainConvolution  # of convolutions with multiply-adds
     plain_weight_gradient: PlainWeightGradient  # of weight gradients with multiply-adds
@@ -176,7 +193,7 @@ def costs_on(gpu: Gpu) -> Models:
     kinds = get_type_hints(Models)
     for name in (field.name for field in fields(Models)):
         one = kinds[name](**own.get(name, _stored()[FITTED.name][name])["constants"])
-        if isinstance(one, Costs) and name not in own:
+        if isinstance(one, Costs | Pipelined) and name not in own:
             one = replace(one, mma=one.mma * slower, fragments=one.fragments * max(1.0, slower))
         made[name] = one
     return Models(**made)

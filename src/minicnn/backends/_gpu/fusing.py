@@ -64,6 +64,8 @@ class Plan:
         if fuse and tiled:
             self._fuse_pooling()
             self._fuse_sums()
+            if tiles.pipelined:
+                self._join_sums()
         self._reads: dict[int, list[Value]] = {}  # by group, once groups do not change any more
         self._store()
         self._carried = self._in_place()
@@ -260,8 +262,7 @@ class Plan:
                 if not tile.precision or tile.score > maker.tile.score + apart:
                     continue
             maker.before, maker.nodes, maker.pool, maker.tile = maker.nodes, group.nodes, pool, tile
-            self.groups.remove(group)
-            self._group_of = {id(v): k for k, u in enumerate(self.groups) for n in u.every for v in n.outputs}
+            self._remove(group)
 
     def _fuse_sums(self) -> None:
         """Let a convolution's tile take sums over all positions of what it makes: `pipelined.cuh`."""
@@ -286,8 +287,34 @@ class Plan:
             maker.sums.append(node)
             parts = pipelined_tiling.row_blocks(maker.anchor, maker.tile)
             node.outputs[0].spec = Spec((parts, y.shape[3]), node.outputs[0].dtype)
-            self.groups.remove(group)
-            self._group_of = {id(v): k for k, u in enumerate(self.groups) for n in u.every for v in n.outputs}
+            self._remove(group)
+
+    def _join_sums(self) -> None:
+        """Let one group add up all partial sums that a tile left, and go on with all of them."""
+        for second in list(self.groups):
+            own = {id(v) for n in second.nodes for v in n.outputs}
+            needed = [v for n in second.nodes for v in self.leaves(n) if id(v) not in own]
+            for at, first in enumerate(self.groups[: self.groups.index(second)]):
+                made = {id(v) for n in first.nodes for v in n.outputs}
+                if (
+                    1 not in (first.slices, second.slices)
+                    and first.anchor.inputs[0].shape == second.anchor.inputs[0].shape
+                    and self._made_in(first.anchor.inputs[0]) == self._made_in(second.anchor.inputs[0])
+                    and all(self._made_in(v) < at or id(v) in made for v in needed)
+                    and all(self._reads_here(n, made) for n in second.nodes)
+                ):
+                    first.nodes += second.nodes
+                    self._remove(second)
+                    break
+
+    def _made_in(self, value: Value) -> int:
+        """Number of the group that makes a value; -1 if none does."""
+        return self._group_of.get(id(self.root(value)), -1)
+
+    def _remove(self, group: FusionGroup) -> None:
+        """Take away a group whose nodes are now another's."""
+        self.groups.remove(group)
+        self._group_of = {id(v): k for k, u in enumerate(self.groups) for n in u.every for v in n.outputs}
 
     def _terms(self, value: Value, own: set[int]) -> list[Node] | None:
         """Virtual nodes that make element i of a value of element i of what a group makes; None if it needs others."""

@@ -1,68 +1,104 @@
-"""Sizes of the tiles of `pipelined.cuh`: those that take the least time, by a model not yet fitted to times."""
+"""Sizes of the tiles of `pipelined.cuh`: those that take the least time, by a model fitted to times."""
 
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from minicnn.backends._gpu.costs import costs_on
+import numpy as np
+
+from minicnn.backends._gpu.costs import Pipelined, costs_on
 from minicnn.backends._gpu.device import Gpu
-from minicnn.backends._gpu.tile_times import quotient
+from minicnn.backends._gpu.tile_times import Numbers, quotient
 from minicnn.backends._gpu.tiling import Geometry, Tile, phases
 from minicnn.ops.windows import Axes
 from minicnn.program.graph import Node
 
-# Cycles: to load four matrices, 512 bytes of shared memory at 128 a cycle; to begin a step and to wait for others after
-# it; of a step in flight, from memory to shared memory; of 8 results on their way out, through shared memory. Registers
-# of a thread beside fragments and sums, as compiled kernels have them.
-_LOAD, _STEP, _LATENCY, _RESULTS, _REGISTERS = 4.0, 100, 900, 1.2, 44
+_REGISTERS = 48  # of a thread, beside its sums, the fragments that are multiplied and those that are loaded
+_COPIED = 16, 12  # runs that a thread sends for in a step at most, of convolutions and of weight gradients
+_MOST_TAPS = 15  # along an axis, which are bits of a mask
 _SIZES = (16, 32, 64, 128, 256)
 
 
-def _pipelines(gpu: Gpu, *, across: tuple[bool, bool]) -> Iterator[tuple[tuple[int, ...], int, int, float, float]]:
-    """Sizes (BM, BN, BK, MT, NT, STAGES), threads, shared memory; cycles of a step: of a multiprocessor, and alone.
+@dataclass(frozen=True)
+class Work:
+    """What the blocks of a launch do."""
+
+    blocks: Numbers  # how many
+    resident: Numbers  # that a multiprocessor has at a time
+    stages: Numbers  # steps in shared memory
+    steps: Numbers  # of a block, on average
+    longest: Numbers  # the same of the block that has most
+    products: Numbers  # of fragments, in a step
+    loads: Numbers  # of four matrices each, in a step
+    runs: Numbers  # of eight elements, that a step brings
+    lines: Numbers  # of 128 bytes, or less, in which they lie
+    pieces: Numbers  # of a step, of 16 terms each
+    chain: Numbers  # products of fragments of a warp in a piece
+    results: Numbers  # runs of eight results of a block
+    beside: Numbers  # cycles of adding up partial sums
+
+    def cycles(self, gpu: Gpu, costs: Pipelined) -> Numbers:
+        """Cycles of the launch, and of what it leaves to do."""
+        each = quotient(self.blocks, gpu.multiprocessors)
+        brought = self.runs * costs.run + self.lines * costs.line
+        busy = np.maximum(self.products * costs.mma, self.loads * costs.load + brought)
+        alone = costs.step + self.pieces * np.maximum(costs.fragment, self.chain * costs.fragments) + brought
+        alone = np.maximum(alone, costs.latency / (self.stages - 1))
+        ending = self.results * costs.result
+        together = each * (self.steps * busy + ending)
+        apart = quotient(each, self.resident) * (self.longest * np.maximum(busy, alone) + costs.latency + ending)
+        return np.maximum(together, apart) + costs.launch + self.beside
+
+
+@dataclass(frozen=True)
+class _Pipeline:
+    """What a block is: sizes BM, BN, BK, MT, NT, STAGES; threads and bytes of shared memory; what it does in a step."""
+
+    sizes: tuple[int, ...]
+    threads: int
+    shared: int
+    resident: int
+    loads: int
+    lines: float
+
+    def work(self, blocks: int, steps: float, longest: int, beside: float) -> Work:
+        bm, bn, bk, mt, nt, stages = self.sizes
+        return Work(
+            blocks, self.resident, stages, steps, longest, bm * bn * bk // 2048, self.loads, (bm + bn) * bk // 8,
+            self.lines, bk // 16, mt * nt, bm * bn // 8, beside,
+        )  # fmt: skip
+
+
+def _pipelines(gpu: Gpu, *, across: tuple[bool, bool], copied: int) -> Iterator[_Pipeline]:
+    """Blocks that fit.
 
     Args:
         gpu: The GPU.
         across: Whether operands are stored with their terms down, as `Pipeline` says.
+        copied: How many runs a thread sends for at most.
     """
-    costs = costs_on(gpu).product
     a_across, b_across = across
     for bm, bn, bk, mt, nt in itertools.product(_SIZES[2:], _SIZES, (16, 32, 64), (1, 2, 4), (2, 4, 8)):
         warps = bm // 16 // mt * (bn // 8 // nt)
         rows = ((bk, bm) if a_across else (bm, bk)), ((bk, bn) if b_across else (bn, bk))
-        threads = 32 * warps
+        threads, registers = 32 * warps, 4 * mt * nt + 2 * (4 * mt + 2 * nt) + _REGISTERS
         if not 2 <= warps <= 8 or bn // 8 % nt or any(threads % (columns // 8) for _, columns in rows):
             continue
-        copied = sum(quotient(count, threads // (columns // 8)) for count, columns in rows)
-        if copied > 12 or 4 * mt * nt + 4 * mt + 2 * nt + _REGISTERS + 3 * copied > gpu.registers_thread - 15:
+        if registers > gpu.registers_thread - 15:
             continue
-        multiplied = bm // 16 * (bn // 8) * (bk // 16) * costs.mma
-        loaded = warps * (bk // 16) * (mt + nt / 2) * _LOAD
-        filled = (bm + bn) * bk / 8 * costs.run
-        depth = bk // 16 * max(costs.fragment, mt * nt * costs.fragments) + _STEP
+        if sum(quotient(count, threads // (columns // 8)) for count, columns in rows) > copied:
+            continue
+        loads, lines = (
+            warps * bk // 16 * (2 * mt + nt) // 2,
+            sum(count * max(1, columns / 64) for count, columns in rows),
+        )
         for stages in (3, 4):
             shared = stages * 2 * sum(count * (columns // 8 | 1) * 8 for count, columns in rows)
             shared = max(shared, warps * 16 * (nt * 8 + (40 - nt * 8 % 32) % 32) * 4)
-            alone = max(depth, _LATENCY / (stages - 1))
-            yield (bm, bn, bk, mt, nt, stages), threads, shared, max(multiplied, loaded, filled), alone
-
-
-def _cycles(
-    gpu: Gpu, sizes: tuple[int, ...], threads: int, shared: int, blocks: int, busy: float, alone: float
-) -> float:
-    """Cycles of a launch, given those of all steps of a block; infinity if it does not fit."""
-    bm, bn, _, mt, nt, _ = sizes
-    registers = 4 * mt * nt + 4 * mt + 2 * nt + _REGISTERS
-    resident = gpu.resident(threads, min(registers, gpu.registers_thread), shared)
-    if not resident:
-        return math.inf
-    each, ending = quotient(blocks, gpu.multiprocessors), bm * bn / 8 * _RESULTS
-    costs = costs_on(gpu).product
-    return float(
-        max(each * (busy + ending), quotient(each, resident) * (alone + _LATENCY + ending)) + _LATENCY + costs.launch
-    )
+            if resident := gpu.resident(threads, registers, shared):
+                yield _Pipeline((bm, bn, bk, mt, nt, stages), threads, shared, resident, loads, lines)
 
 
 def convolution(node: Node, gpu: Gpu, precision: str) -> Tile | None:
@@ -79,6 +115,13 @@ def _score(tile: Tile) -> float:
     return tile.score
 
 
+def _tile(block: _Pipeline, splits: int, work: Work, gpu: Gpu, precision: str) -> Tile:
+    return Tile(
+        (*block.sizes, splits), int(work.blocks), block.threads, splits, precision, block.shared,
+        stages=block.sizes[-1], score=float(work.cycles(gpu, costs_on(gpu).pipelined)),
+    )  # fmt: skip
+
+
 def row_blocks(node: Node, tile: Tile) -> int:
     """Blocks of the tile of a convolution that make the same channels."""
     groups = node.attrs["groups"]
@@ -87,50 +130,56 @@ def row_blocks(node: Node, tile: Tile) -> int:
 
 def convolutions(node: Node, gpu: Gpu, precision: str) -> Iterator[Tile]:
     """Tiles that fit of conv2d or conv2d_input_gradient, their scores the cycles that they take."""
-    g, back = Geometry.of(node, phased=False), node.op.name == "conv2d_input_gradient"
-    strides, dilation = node.attrs["strides"], node.attrs["dilation"]
-    uneven = back and any(s > 1 and d > 1 for s, d in zip(strides, dilation, strict=True))
-    if g.image.data_format != "NHWC" or g.c % 8 or g.f % 8 or uneven:
-        return
-    rows, columns = phases(node)
-    kh, kw = node.inputs[1].shape[:2]
-    positions, launches = g.n * quotient(g.oh, rows) * quotient(g.ow, columns), costs_on(gpu).launches
-    for sizes, threads, shared, busy, alone in _pipelines(gpu, across=(False, not back)):
-        bm, bn, bk, *_ = sizes
-        if bm >= 2 * positions + 64 or (bn > 16 and bn >= 2 * g.f) or (bk > 16 and bk >= 2 * g.c):
-            continue
-        blocks = quotient(positions, bm) * quotient(g.f, bn) * g.groups * rows * columns
-        steps = quotient(g.c, bk) * kh * kw / (rows * columns)  # of a phase, on average
-        for splits in (1, 2, 4, 8):
-            if splits > 1 and (steps < 8 * splits or blocks * splits > 2 * gpu.multiprocessors):
-                break
-            each = steps if splits == 1 else quotient(steps, splits)
-            cycles = _cycles(gpu, sizes, threads, shared, blocks * splits, each * busy, each * alone)
-            if splits > 1:  # a launch adds them up, and what could have followed the sums needs another
-                cycles += 2 * launches.more + splits * node.outputs[0].size / launches.results
-            if cycles < math.inf:
-                numbers = (*sizes, splits)
-                yield Tile(numbers, blocks * splits, threads, splits, precision, shared, stages=sizes[-1], score=cycles)
+    for block, splits, work in convolution_work(node, gpu):
+        yield _tile(block, splits, work, gpu, precision)
 
 
 def weight_gradients(node: Node, gpu: Gpu, precision: str) -> Iterator[Tile]:
     """Tiles that fit of conv2d_weight_gradient, their scores the cycles that they take."""
+    for block, splits, work in weight_gradient_work(node, gpu):
+        yield _tile(block, splits, work, gpu, precision)
+
+
+def convolution_work(node: Node, gpu: Gpu) -> Iterator[tuple[_Pipeline, int, Work]]:
+    """Blocks, splits and work of each tile of conv2d or conv2d_input_gradient that fits."""
+    g, back = Geometry.of(node, phased=False), node.op.name == "conv2d_input_gradient"
+    strides, dilation, (kh, kw) = node.attrs["strides"], node.attrs["dilation"], node.inputs[1].shape[:2]
+    uneven = back and any(s > 1 and d > 1 for s, d in zip(strides, dilation, strict=True))
+    if g.image.data_format != "NHWC" or g.c % 8 or g.f % 8 or uneven or max(kh, kw) > _MOST_TAPS:
+        return
+    rows, columns = phases(node)
+    positions, launches = g.n * quotient(g.oh, rows) * quotient(g.ow, columns), costs_on(gpu).launches
+    for block in _pipelines(gpu, across=(False, not back), copied=_COPIED[0]):
+        bm, bn, bk, *_ = block.sizes
+        if bm >= 2 * positions + 64 or (bn > 16 and bn >= 2 * g.f) or (bk > 16 and bk >= 2 * g.c):
+            continue
+        blocks = quotient(positions, bm) * quotient(g.f, bn) * g.groups * rows * columns
+        steps = quotient(g.c, bk) * kh * kw / (rows * columns)  # of a phase, on average
+        longest = quotient(g.c, bk) * quotient(kh, rows) * quotient(kw, columns)
+        yield block, 1, block.work(blocks, steps, longest, 0.0)
+        for splits in (2, 4, 8):
+            if steps * bk < 128 * splits or blocks * splits > 2 * gpu.multiprocessors:
+                break
+            # A launch adds them up, and what could have followed the sums needs another.
+            beside = 2 * launches.more + splits * node.outputs[0].size / launches.results
+            yield block, splits, block.work(blocks * splits, quotient(steps, splits), quotient(longest, splits), beside)
+
+
+def weight_gradient_work(node: Node, gpu: Gpu) -> Iterator[tuple[_Pipeline, int, Work]]:
+    """Blocks, splits and work of each tile of conv2d_weight_gradient that fits."""
     attrs, axes = node.attrs, Axes.of(node.attrs["data_format"])
     (y, x), groups = (v.shape for v in node.inputs), attrs["groups"]
     f, c, (kh, kw) = y[axes.c] // groups, x[axes.c] // groups, attrs["kernel"]
     if attrs["data_format"] != "NHWC" or c % 8 or f % 8:
         return
     elements, positions, launches = kh * kw * c, y[axes.n] * y[axes.h] * y[axes.w], costs_on(gpu).launches
-    for sizes, threads, shared, busy, alone in _pipelines(gpu, across=(True, True)):
-        bm, bn, bk, *rest = sizes
+    for block in _pipelines(gpu, across=(True, True), copied=_COPIED[1]):
+        bm, bn, bk, *_ = block.sizes
         if (bm > 64 and bm >= 2 * elements) or (bn > 16 and bn >= 2 * f):
             continue
         tiles, steps = quotient(elements, bm) * quotient(f, bn) * groups, quotient(positions, bk)
         for goal in (1, 2, 3, 4):
             each = quotient(steps, max(1, goal * gpu.multiprocessors // tiles))
             splits = quotient(steps, each)
-            cycles = _cycles(gpu, sizes, threads, shared, tiles * splits, each * busy, each * alone)
-            cycles += splits * elements * f * groups / launches.gradients
-            if cycles < math.inf:
-                numbers = (bm, bn, bk, *rest, splits)
-                yield Tile(numbers, tiles * splits, threads, splits, precision, shared, stages=rest[-1], score=cycles)
+            beside = splits * elements * f * groups / launches.gradients
+            yield block, splits, block.work(tiles * splits, each, each, beside)

@@ -34,7 +34,7 @@ def tiles_on(gpu: Gpu, options: Options) -> Tiles:
 def tiles_of(program: Program, tiles: Tiles) -> Tiles:
     """Where a Program's tiles come from, which is in the precision that its products have."""
     products = products_in(program)
-    return replace(tiles, precision=products) if products else tiles
+    return replace(tiles, precision=products) if products else replace(tiles, pipelined=False)
 
 
 @dataclass(frozen=True)

@@ -7,17 +7,19 @@ from typing import TypeVar
 
 from minicnn.backends._gpu.elements import images, reduced_place, widens
 from minicnn.backends._gpu.fusing import SCATTER, Plan
-from minicnn.backends._gpu.fusion_groups import FusionGroup, named
+from minicnn.backends._gpu.fusion_groups import FusionGroup, adds_partial_sums, named
+from minicnn.backends._gpu.printing import Operands
 from minicnn.backends._gpu.source import Source
 from minicnn.backends._gpu.tiling import Geometry, phases
 from minicnn.backends._gpu.trees import Image, Name, R
-from minicnn.backends._gpu.writer import Writer
 from minicnn.backends.cupy.cpp import Cpp, c_type
+from minicnn.backends.cupy.neighbours import NeighbourWriter
 from minicnn.backends.cupy.region_text import region_text
 from minicnn.backends.cupy.tile_types import tile_type
-from minicnn.program.graph import Value
+from minicnn.program.graph import Node, Value
 
 LANES = 32
+_IN_A_ROW = 8  # groups of a launch that are looked through one after the other
 
 _T = TypeVar("_T")
 
@@ -32,37 +34,50 @@ def generate(plan: Plan, launch: Sequence[FusionGroup], queued: set[int], thread
         threads: Threads of a block, unless a tile says otherwise.
     """
     writer = CppWriter(plan, launch, queued)
-    bodies, blocks = [], 0
-    sizes = [_blocks(group, threads) for group in launch]
+    bodies, starts, blocks = list[str](), list[int](), 0
+    sizes = [_blocks(group, threads, writer.width(group)) for group in launch]
     threads = max(own for _, own in sizes)
     for group, (count, own) in zip(launch, sizes, strict=True):
         body = writer.group(group, own)
-        guard = f"if (blockIdx.x < {blocks + count}u) " if len(launch) > 1 else ""
         if not group.on_tensor_cores:  # those templates load before they wait
             body = f"    wait_for_previous();\n{body}"
         spare = f"    if (spare({own})) return;\n" if own < threads else ""
-        bodies.append(f"  {guard}{{\n{spare}    const int block = blockIdx.x - {blocks};\n{body}    return;\n  }}\n")
+        bodies.append(f"{{\n{spare}    const int block = blockIdx.x - {blocks};\n{body}    return;\n  }}\n")
+        starts.append(blocks)
         blocks += count
     resident = max(group.tile.resident if group.tile else 1 for group in launch)
     bounds = f"{threads}, {resident}" if resident > 1 else f"{threads}"
     text = (
         f'#include "{"regions" if any(u.anchor.op.name == "row_region" for u in launch) else "kernels"}.cuh"\n\n'
         f'extern "C" __global__ void __launch_bounds__({bounds}) kernel({", ".join(writer.parameters())}) {{\n'
-        f"{writer.prologue()}{''.join(bodies)}}}\n"
+        f"{writer.prologue()}{_dispatch(bodies, [*starts, blocks])}}}\n"
     )
     shared = max(group.tile.shared if group.tile else 0 for group in launch)
     return Source(text, tuple(writer.values), writer.reads_queue, blocks, threads, named(launch), shared)
 
 
-def _blocks(group: FusionGroup, threads: int) -> tuple[int, int]:
+def _dispatch(bodies: Sequence[str], starts: Sequence[int]) -> str:
+    """Statements that lead a block to its body, by halves if there are many: body k is for blocks from starts[k] on."""
+    if len(bodies) == 1:
+        return f"  {bodies[0]}"
+    if len(bodies) <= _IN_A_ROW:
+        return "".join(f"  if (blockIdx.x < {end}u) {body}" for body, end in zip(bodies, starts[1:], strict=True))
+    half = len(bodies) // 2
+    first, rest = _dispatch(bodies[:half], starts[: half + 1]), _dispatch(bodies[half:], starts[half:])
+    return f"  if (blockIdx.x < {starts[half]}u) {{\n{first}  }} else {{\n{rest}  }}\n"
+
+
+def _blocks(group: FusionGroup, threads: int, width: int) -> tuple[int, int]:
     if group.tile is not None:
         return group.tile.blocks, group.tile.threads
+    if width > 1:
+        return -(-group.size // (threads * width)), threads
     if group.slices > 1:
         return -(-group.size // LANES), LANES * group.slices
     return -(-group.size // threads), threads
 
 
-class CppWriter(Writer):
+class CppWriter(NeighbourWriter):
     """Text of one kernel in C++: its parameters are p0, p1 ..., its functions objects in the scope of their group."""
 
     printer = Cpp
@@ -73,10 +88,10 @@ class CppWriter(Writer):
 
     def __init__(self, plan: Plan, launch: Sequence[FusionGroup], queued: set[int]) -> None:
         super().__init__(plan, launch, queued)
-        self.launch = next(k for k, other in enumerate(plan.launches) if other is launch)
         self.read_late: set[int] = set()  # when sums are finished
         self._lines: list[str] = []
         self._wide_loads = False
+        self._totals: dict[int, str] = {}  # what holds the sums of partial sums, by their nodes
 
     def parameters(self) -> list[str]:
         """Declarations of the parameters."""
@@ -130,6 +145,10 @@ class CppWriter(Writer):
         array = self.function(value)
         return self.define(f"const Matrix<{columns}, decltype({array})> {{name}} = {{{array}}};")
 
+    def expression(self, node: Node, result: int = 0, operands: Operands | None = None) -> str:
+        """See `Writer.expression`."""
+        return self._totals.get(id(node)) or super().expression(node, result, operands)
+
     def group(self, group: FusionGroup, threads: int) -> str:
         """Statements of one group, which see `block` and threadIdx.x."""
         self.functions, self.locals, self._lines = {}, {}, []
@@ -145,19 +164,22 @@ class CppWriter(Writer):
     # Elementwise groups --------------------------------------------------------------------------
 
     def _elements(self, group: FusionGroup, threads: int) -> str:
+        if (width := self.width(group)) > 1:
+            return self.neighbours(group, threads, width)
         if group.slices == 1:
             inner = self.follow(group.nodes, group)
             place = f"    const uint32 i = block * {threads}u + threadIdx.x;\n"
             return f"{place}    if (i < {group.size}u) {{\n{inner}    }}\n"
-        total, parts = group.anchor, group.anchor.inputs[0].shape[0]
-        source, kind = self.function(total.inputs[0]), c_type(total.outputs[0])
-        term = f"[&](uint32 r) {{ return i < {group.size}u ? {source}(r * {group.size}u + i) : {kind}(0); }}"
         head = (
             f"    const uint32 lane = threadIdx.x % {LANES}u, slice = threadIdx.x / {LANES}u;\n"
             f"    const uint32 i = block * {LANES}u + lane;\n"
-            f"    const {kind} total = sliced_sum<{kind}, {parts}, {group.slices}>(lane, slice, {term});\n"
         )
-        inner = self.follow(group.nodes, group, given="total")
+        for k, total in enumerate(n for n in group.nodes if adds_partial_sums(n)):
+            source, kind, parts = self.function(total.inputs[0]), c_type(total.outputs[0]), total.inputs[0].shape[0]
+            term = f"[&](uint32 r) {{ return i < {group.size}u ? {source}(r * {group.size}u + i) : {kind}(0); }}"
+            self._totals[id(total)] = name = f"total{k or ''}"
+            head += f"    const {kind} {name} = sliced_sum<{kind}, {parts}, {group.slices}>(lane, slice, {term});\n"
+        inner = self.follow(group.nodes, group)
         return f"{head}    if (slice == 0 && i < {group.size}u) {{\n{inner}    }}\n"
 
     def _finish_and_store(self, group: FusionGroup) -> str:

@@ -83,6 +83,61 @@ template <> struct Limits<double> {
 
 template <class T, int n> struct alignas(sizeof(T) * n > 16 ? 16 : sizeof(T) * n) Pack { T v[n]; };
 
+// N neighbours in memory, of which the first is at a multiple of N elements, and arrays begin at multiples of 16 bytes.
+template <int N, class T> DEVICE Pack<T, N> load_run(const T* place) { return *reinterpret_cast<const Pack<T, N>*>(place); }
+template <int N, class T> DEVICE void store_run(T* place, const Pack<T, N>& run) { *reinterpret_cast<Pack<T, N>*>(place) = run; }
+// N neighbours as one number: what computes one element of an image computes those of N channels.
+template <class T, int N> struct Lanes : Pack<T, N> {
+  using Pack<T, N>::v;
+  DEVICE Lanes(T x) {
+#pragma unroll
+    for (int e = 0; e < N; e++) v[e] = x;
+  }
+  template <class U> DEVICE explicit Lanes(const Pack<U, N>& x) {
+#pragma unroll
+    for (int e = 0; e < N; e++) v[e] = T(x.v[e]);
+  }
+  template <class F> static DEVICE Lanes of(F f) {
+    Lanes made(T(0));
+#pragma unroll
+    for (int e = 0; e < N; e++) made.v[e] = f(e);
+    return made;
+  }
+  DEVICE Lanes operator-() const {
+    return of([&](int e) { return -v[e]; });
+  }
+  DEVICE Lanes operator*(const Lanes& x) const {
+    return of([&](int e) { return v[e] * x.v[e]; });
+  }
+  DEVICE Lanes operator/(const Lanes& x) const {
+    return of([&](int e) { return v[e] / x.v[e]; });
+  }
+  DEVICE void operator+=(const Lanes& x) {
+#pragma unroll
+    for (int e = 0; e < N; e++) v[e] += x.v[e];
+  }
+};
+template <class T, int N> struct Limits<Lanes<T, N>> {
+  static DEVICE Lanes<T, N> infinity() { return Limits<T>::infinity(); }
+};
+template <class T> struct AreLanes {
+  static constexpr bool YES = false;
+};
+template <class T, int N> struct AreLanes<Lanes<T, N>> {
+  static constexpr bool YES = true;
+};
+// Sums of n such runs, `step` elements apart.
+template <uint32 n, int N, class T> DEVICE Pack<T, N> sum_of_runs(const T* place, uint32 step) {
+  Pack<T, N> total = {};
+#pragma unroll 8
+  for (uint32 r = 0; r < n; r++) {
+    const Pack<T, N> run = load_run<N>(place + r * step);
+#pragma unroll
+    for (int e = 0; e < N; e++) total.v[e] += run.v[e];
+  }
+  return total;
+}
+
 // Elements of an array whose first is at a multiple of 16 bytes.
 template <class T> struct Plain {
   const T* p;
@@ -156,6 +211,9 @@ DEVICE float maximum(float a, float b) {
   return x;
 }
 #endif
+template <class T, int N> DEVICE Lanes<T, N> maximum(const Lanes<T, N>& a, const Lanes<T, N>& b) {
+  return Lanes<T, N>::of([&](int e) { return maximum(a.v[e], b.v[e]); });
+}
 template <class T> DEVICE T minimum(T a, T b) { return (a < b || a != a) ? a : b; }
 template <class T> DEVICE T sign(T x) { return x != x ? x : T(x > T(0)) - T(x < T(0)); }
 

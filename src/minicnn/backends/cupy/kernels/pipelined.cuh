@@ -49,21 +49,28 @@ template <int ROWS, int COLUMNS, int ROW, int THREADS> struct Runs {
   static_assert(THREADS % (COLUMNS / 8) == 0, "a thread has one column of runs");
   static DEVICE int column() { return threadIdx.x % (COLUMNS / 8) * 8; }
   static DEVICE int row(int k) { return threadIdx.x / (COLUMNS / 8) + k * STEP; }
-  // Sends for the runs of a stage: from(k, place, real) says which elements of `memory` run k is.
-  template <class U, class From> static DEVICE void send(uint16* stage, const U* memory, From from) {
+  // Sends for a share of the runs of a stage: from(k, real) says where run k is in memory, if it is `real`.
+  template <class From> static DEVICE void send(uint16* stage, int share, int shares, From from) {
 #pragma unroll
     for (int k = 0; k < COUNT; k++) {
-      if (ROWS % STEP && row(k) >= ROWS) continue;
-      int place = 0;
-      const bool real = from(k, place);
-      copy_or_clear(stage + row(k) * ROW + column(), memory + (real ? place : 0), real);
+      if (k * shares / COUNT != share || (ROWS % STEP && row(k) >= ROWS)) continue;
+      bool real = false;
+      const auto* const place = from(k, real);
+      copy_or_clear(stage + row(k) * ROW + column(), place, real);
     }
   }
 };
 
-// The sums of `steps` steps; bring(step, a, b) sends for the operands of a step. At the end, shared memory is free.
+// The operands of 16 terms of a warp's sums.
+template <class A> struct Fragments {
+  uint32 rows[A::MT][1][4], columns[A::NT][1][2];
+};
+
+// The sums of `steps` steps; bring(a, b, share, shares) sends for a share of the next step's operands, zeros or any others
+// behind the last. At the end, shared memory is free. While tensor cores multiply, the fragments of the next 16 terms are loaded, those of the next step as well.
 template <class A, class Bring> DEVICE void pipelined_sums(float (&sums)[A::MT][A::NT][4], int steps, Bring bring) {
   using P = typename A::P;
+  constexpr int PIECES = A::BK / 16, SHARES = PIECES > 1 ? PIECES - 1 : 1;  // copies are sent for before the last piece
   uint16* const memory = reinterpret_cast<uint16*>(dynamic_shared());
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = lane % 8, matrix = lane / 8;
   const int wm = warp % A::WM * A::MT * 16, wn = warp / A::WM * A::NT * 8, lower = matrix % 2 * 8, upper = matrix / 2 * 8;
@@ -71,32 +78,47 @@ template <class A, class Bring> DEVICE void pipelined_sums(float (&sums)[A::MT][
     shared_address(memory) + (A::TA ? (upper + row) * A::A_ROW + wm + lower : (wm + lower + row) * A::A_ROW + upper) * 2;
   const SharedAddress right = shared_address(memory) +
     (A::A_SIZE + (A::TB ? (wn + upper + row) * A::B_ROW + lower : (lower + row) * A::B_ROW + wn + upper)) * 2;
-  const auto send = [&](int step, int stage) {
-    if (step < steps) bring(step, memory + stage * A::STAGE, memory + stage * A::STAGE + A::A_SIZE);
-    close_copies();
+  const auto send = [&](int stage, int share, int shares) {
+    bring(memory + stage * A::STAGE, memory + stage * A::STAGE + A::A_SIZE, share, shares);
+  };
+  const auto load = [&](Fragments<A>& f, int stage, int piece) {
+    const int at = stage * A::STAGE * 2;
+    load_columns<P, A::NT, 0, A::TB ? 8 * A::B_ROW * 2 : 16, A::TB>(f.columns, right + at + piece * 16 * (A::TB ? 1 : A::B_ROW) * 2);
+#pragma unroll
+    for (int m = 0; m < A::MT; m++) {
+      const SharedAddress place = left + at + (piece * 16 * (A::TA ? A::A_ROW : 1) + m * 16 * (A::TA ? 1 : A::A_ROW)) * 2;
+      if (A::TA) load_transposed(f.rows[m][0], place);
+      else load_matrices(f.rows[m][0], place);
+    }
   };
 #pragma unroll
-  for (int s = 0; s < A::STAGES - 1; s++) send(s, s);
+  for (int s = 0; s < A::STAGES - 1; s++) {
+    send(s, 0, 1);
+    close_copies();
+  }
+  wait_for_copies<A::STAGES - 2>();
+  __syncthreads();
+  Fragments<A> f[2];
+  load(f[0], 0, 0);
   int stage = 0, next = A::STAGES - 1;
 #pragma unroll 1
   for (int step = 0; step < steps; step++) {
-    wait_for_copies<A::STAGES - 2>();
-    __syncthreads();  // all that arrived is there for all, and nobody reads the stage of the last step any more
-    send(step + A::STAGES - 1, next);
-    const int at = stage * A::STAGE * 2;
+    const int following = stage + 1 == A::STAGES ? 0 : stage + 1;
 #pragma unroll
-    for (int s = 0; s < A::BK / 16; s++) {
-      uint32 rows[A::MT][1][4], columns[A::NT][1][2];
-      load_columns<P, A::NT, 0, A::TB ? 8 * A::B_ROW * 2 : 16, A::TB>(columns, right + at + s * 16 * (A::TB ? 1 : A::B_ROW) * 2);
-#pragma unroll
-      for (int m = 0; m < A::MT; m++) {
-        const SharedAddress place = left + at + (s * 16 * (A::TA ? A::A_ROW : 1) + m * 16 * (A::TA ? 1 : A::A_ROW)) * 2;
-        if (A::TA) load_transposed(rows[m][0], place);
-        else load_matrices(rows[m][0], place);
+    for (int piece = 0; piece < PIECES; piece++) {
+      Fragments<A>& loaded = f[(piece + 1) % 2];
+      if (piece + 1 < PIECES) load(loaded, stage, piece + 1);
+      if (piece < SHARES) send(next, piece, SHARES);
+      if (piece + 1 == SHARES) close_copies();
+      if (piece + 1 == PIECES) {
+        wait_for_copies<A::STAGES - 2>();
+        __syncthreads();  // the next step's operands are there for all, and nobody reads this step's stage any more
+        load(loaded, following, 0);
       }
-      multiply_fragments<P, A::MT, A::NT>(sums, rows, columns);
+      multiply_fragments<P, A::MT, A::NT>(sums, f[piece % 2].rows, f[piece % 2].columns);
     }
-    stage = stage + 1 == A::STAGES ? 0 : stage + 1, next = next + 1 == A::STAGES ? 0 : next + 1;
+    if (PIECES % 2) f[0] = f[1];
+    stage = following, next = next + 1 == A::STAGES ? 0 : next + 1;
   }
   wait_for_copies<0>();
   __syncthreads();
@@ -231,31 +253,44 @@ DEVICE void pipelined_convolve(int block, int group, const U* x, const U* weight
   // From tap to tap, X is gone through forwards or, for a gradient, backwards.
   constexpr int DOWN = !A::BACK ? S::DH : A::ROWS > 1 ? -1 : -S::DH, RIGHT = !A::BACK ? S::DW : A::COLUMNS > 1 ? -1 : -S::DW;
 
-  int place[Image::COUNT], h[Image::COUNT], w[Image::COUNT];  // of the pixel that the first tap meets
+  // Of each run, the pixel that the first tap meets; and, as bits, which taps down (0 .. 14) and right (16 .. 30) are inside of X.
+  int place[Image::COUNT];
+  uint32 seen[Image::COUNT];
 #pragma unroll
   for (int k = 0; k < Image::COUNT; k++) {
     const int at = m0 + Image::row(k), n = at / A::W / A::H;
-    h[k] = at / A::W % A::H * (A::BACK ? 1 : S::SH) + down.start, w[k] = at % A::W * (A::BACK ? 1 : S::SW) + right.start;
-    place[k] = ((n * X::H + h[k]) * X::W + w[k]) * X::C + group * A::C + Image::column();
-    if (n >= Y::N) h[k] = -(1 << 24);
+    const int h = at / A::W % A::H * (A::BACK ? 1 : S::SH) + down.start, w = at % A::W * (A::BACK ? 1 : S::SW) + right.start;
+    place[k] = ((n * X::H + h) * X::W + w) * X::C + group * A::C + Image::column();
+    seen[k] = 0;
+#pragma unroll
+    for (int t = 0; t < S::KH; t++) seen[k] |= uint32(n < Y::N && inside<X::H>(h + t * DOWN)) << t;
+#pragma unroll
+    for (int t = 0; t < S::KW; t++) seen[k] |= uint32(inside<X::W>(w + t * RIGHT)) << (16 + t);
   }
   const int taps = down.count * right.count, steps = quotient(A::C, A::BK) * taps;
   const int first = A::PARTS > 1 ? quotient(steps, A::PARTS) * split : 0, own = A::PARTS > 1 ? min(quotient(steps, A::PARTS), steps - first) : steps;
-  // The channels and the tap of the step that is sent for.
+  // The channels and the tap of the step that is sent for; there are no channels from C on.
   int c0 = 0, i = 0, j = 0;
-  if (A::PARTS > 1 && taps) c0 = first / taps * A::BK, i = first % taps / right.count, j = first % taps % right.count;
-  const auto bring = [&](int, uint16* a, uint16* b) {
-    const int dh = i * DOWN, dw = j * RIGHT, offset = (dh * X::W + dw) * X::C + c0;
-    Image::send(a, x, [&](int k, int& from) {
-      from = place[k] + offset;
-      return inside<X::H>(h[k] + dh) && inside<X::W>(w[k] + dw) && (A::C % A::BK == 0 || c0 + Image::column() < A::C);
+  if (!taps) c0 = A::C;
+  else if (A::PARTS > 1) c0 = first / taps * A::BK, i = first % taps / right.count, j = first % taps % right.count;
+  constexpr int ROW = (A::BACK ? A::C : A::F) * A::GROUPS;  // of the filters, from one to the next
+  const int column = Filters::column(), row = Filters::row(0);
+  const U* const filters = weight + (A::BACK ? (f0 + row) * ROW + group * A::C + column : row * ROW + group * A::F + f0 + column);
+  const auto bring = [&](uint16* a, uint16* b, int share, int shares) {
+    const U* const image = x + (i * DOWN * X::W + j * RIGHT) * X::C + c0;
+    const uint32 needed = 1u << i | 1u << (16 + j) | uint32((A::C % A::BK ? c0 + Image::column() : c0) >= A::C) << 15;
+    Image::send(a, share, shares, [&](int k, bool& real) {
+      real = (needed & ~seen[k]) == 0;
+      return image + place[k];
     });
     const int tap = (down.first + i * down.step) * S::KW + right.first + j * right.step;
-    Filters::send(b, weight, [&](int k, int& from) {
-      const int row = Filters::row(k), column = Filters::column(), c = c0 + (A::BACK ? column : row), f = f0 + (A::BACK ? row : column);
-      from = A::BACK ? (tap * A::F + f) * (A::C * A::GROUPS) + group * A::C + c : (tap * A::C + c) * (A::F * A::GROUPS) + group * A::F + f;
-      return (A::C % A::BK == 0 || c < A::C) && (A::F % A::BN == 0 || f < A::F);
+    const U* const those = filters + tap * (A::BACK ? A::F : A::C) * ROW + c0 * (A::BACK ? 1 : ROW);
+    Filters::send(b, share, shares, [&](int k, bool& real) {
+      const int c = c0 + (A::BACK ? column : row + k * Filters::STEP), f = f0 + (A::BACK ? row + k * Filters::STEP : column);
+      real = (A::C % A::BK ? c : c0) < A::C && (A::F % A::BN == 0 || f < A::F);
+      return those + k * Filters::STEP * ROW;
     });
+    if (share + 1 < shares) return;
     if (++j == right.count) {
       j = 0;
       if (++i == down.count) i = 0, c0 += A::BK;
@@ -308,18 +343,31 @@ DEVICE void pipelined_correlate(int block, const U* x, const U* dy, Finish finis
   const int last = min(first + A::STEPS * A::BK, A::POSITIONS);
   const int element = m0 + Image::column(), tap = element / A::C, c = group * A::C + element % A::C, f = f0 + Gradient::column();
   const int down = tap / S::KW * S::DH - S::PT, right = tap % S::KW * S::DW - S::PL;
-  const auto bring = [&](int step, uint16* a, uint16* b) {
-    const int p0 = first + step * A::BK;
-    Image::send(a, x, [&](int k, int& from) {
-      const int p = p0 + Image::row(k), h = p / Y::W % Y::H * S::SH + down, w = p % Y::W * S::SW + right;
-      from = ((p / Y::W / Y::H * X::H + h) * X::W + w) * X::C + c;
-      return p < last && inside<X::H>(h) && inside<X::W>(w) && (A::ELEMENTS % A::BM == 0 || element < A::ELEMENTS);
+  // Of each run, the pixel that its tap meets; a step is BK positions of dy further.
+  int place[Image::COUNT], h[Image::COUNT], w[Image::COUNT];
+#pragma unroll
+  for (int k = 0; k < Image::COUNT; k++) {
+    const int p = first + Image::row(k);
+    h[k] = p / Y::W % Y::H * S::SH + down, w[k] = p % Y::W * S::SW + right;
+    place[k] = ((p / Y::W / Y::H * X::H + h[k]) * X::W + w[k]) * X::C + c;
+  }
+  constexpr int BK_W = A::BK % Y::W, BK_H = A::BK / Y::W % Y::H, BK_N = A::BK / Y::W / Y::H;
+  const U* gradient = dy + (first + Gradient::row(0)) * Y::C + group * A::F + f;
+  int remaining = last - first;
+  const auto bring = [&](uint16* a, uint16* b, int share, int shares) {
+    Image::send(a, share, shares, [&](int k, bool& real) {
+      real = Image::row(k) < remaining && inside<X::H>(h[k]) && inside<X::W>(w[k]) && (A::ELEMENTS % A::BM == 0 || element < A::ELEMENTS);
+      const U* const from = x + place[k];
+      place[k] += ((BK_N * X::H + BK_H * S::SH) * X::W + BK_W * S::SW) * X::C, h[k] += BK_H * S::SH, w[k] += BK_W * S::SW;
+      if (BK_W && w[k] >= Y::W * S::SW + right) w[k] -= Y::W * S::SW, h[k] += S::SH, place[k] += (S::SH * X::W - Y::W * S::SW) * X::C;
+      if (BK_W + BK_H && h[k] >= Y::H * S::SH + down) h[k] -= Y::H * S::SH, place[k] += (X::H - Y::H * S::SH) * X::W * X::C;
+      return from;
     });
-    Gradient::send(b, dy, [&](int k, int& from) {
-      const int p = p0 + Gradient::row(k);
-      from = p * Y::C + group * A::F + f;
-      return p < last && (A::F % A::BN == 0 || f < A::F);
+    Gradient::send(b, share, shares, [&](int k, bool& real) {
+      real = Gradient::row(k) < remaining && (A::F % A::BN == 0 || f < A::F);
+      return gradient + k * Gradient::STEP * Y::C;
     });
+    if (share + 1 == shares) remaining -= A::BK, gradient += A::BK * Y::C;
   };
   wait_for_previous();
   float sums[A::MT][A::NT][4] = {};

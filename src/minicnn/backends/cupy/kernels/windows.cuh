@@ -137,17 +137,31 @@ template <class T, class X, class Y, class S, class FX> DEVICE T max_pool2d(FX x
   return best;
 }
 
-// Number of the tap that holds the maximum: the first in row-major order; beside a NaN the last tap. Elements are compared with each
-// other, never with a maximum that was computed elsewhere: x may be computed anew wherever it is read, with other roundings.
-template <class T, class X, class S, class FX> DEVICE int hit(FX x, int n, int p, int q, int c) {
-  int found = 0;
-  T best = tap<T, X, S>(x, n, p, q, c, 0, 0);
-#pragma unroll
-  for (int t = 1; t < S::KH * S::KW; t++) {
-    const T value = tap<T, X, S>(x, n, p, q, c, t / S::KW, t % S::KW);
+// The largest element so far, and the number of the first tap that holds it.
+template <class T> struct Highest {
+  T best;
+  int found;
+  DEVICE void meet(T value, int t) {
     if (!(value <= best)) best = value, found = t;
   }
-  return found;
+};
+template <class T, int N> struct Highest<Lanes<T, N>> {
+  Lanes<T, N> best;
+  Lanes<uint8, N> found;
+  DEVICE void meet(const Lanes<T, N>& value, int t) {
+#pragma unroll
+    for (int e = 0; e < N; e++)
+      if (!(value.v[e] <= best.v[e])) best.v[e] = value.v[e], found.v[e] = uint8(t);
+  }
+};
+
+// Number of the tap that holds the maximum: the first in row-major order; beside a NaN the last tap. Elements are compared with each
+// other, never with a maximum that was computed elsewhere: x may be computed anew wherever it is read, with other roundings.
+template <class T, class X, class S, class FX> DEVICE auto hit(FX x, int n, int p, int q, int c) {
+  Highest<T> highest = {tap<T, X, S>(x, n, p, q, c, 0, 0), 0};
+#pragma unroll
+  for (int t = 1; t < S::KH * S::KW; t++) highest.meet(tap<T, X, S>(x, n, p, q, c, t / S::KW, t % S::KW), t);
+  return highest.found;
 }
 
 // Calls f(p, q, tap) for each window (p, q) that covers position (h, w), in row-major order of the taps.
@@ -176,28 +190,39 @@ template <class T, class X, class Y, class S, class FDY, class FX> DEVICE T max_
 }
 
 // Number of the tap that holds the maximum of window i.
-template <class T, class X, class Y, class S, class FX> DEVICE uint8 max_pool2d_index(FX x, uint32 i) {
+template <class T, class X, class Y, class S, class FX> DEVICE auto max_pool2d_index(FX x, uint32 i) {
   const Y at(i);
-  return uint8(hit<T, X, S>(x, at.n, at.h, at.w, at.c));
+  if constexpr (AreLanes<T>::YES) return hit<T, X, S>(x, at.n, at.h, at.w, at.c);
+  else return uint8(hit<T, X, S>(x, at.n, at.h, at.w, at.c));
+}
+
+// Adds what comes from the tap that holds a window's maximum.
+template <class T> DEVICE void add_from(T& total, int index, int t, T value) {
+  if (index == t) total += value;
+}
+template <class T, int N> DEVICE void add_from(Lanes<T, N>& total, const Lanes<uint8, N>& index, int t, const Lanes<T, N>& value) {
+#pragma unroll
+  for (int e = 0; e < N; e++) total.v[e] += index.v[e] == t ? value.v[e] : T(0);
 }
 
 // The same from the number of the tap that holds the maximum of each window.
 template <class T, class X, class Y, class S, class FDY, class FI>
 DEVICE T max_pool2d_scatter(FDY dy, FI index, uint32 i) {
   const X at(i);
-  if (S::KH == S::SH && S::KW == S::SW && S::PT == 0 && S::PL == 0) {  // no overlap: one window, and no branches
+  if constexpr (!AreLanes<T>::YES && S::KH == S::SH && S::KW == S::SW && S::PT == 0 && S::PL == 0) {  // no overlap: one window, and no branches
     const int p = at.h / S::KH, q = at.w / S::KW, t = at.h % S::KH * S::KW + at.w % S::KW;
     const bool real = (X::H / S::KH * S::KH == X::H || p < Y::H) && (X::W / S::KW * S::KW == X::W || q < Y::W);
     const uint32 j = real ? Y::at(at.n, p, q, at.c) : 0u;
     const T value = dy(j);
     return real && int(index(j)) == t ? value : T(0);
+  } else {
+    T total = T(0);
+    covering<Y, S>(at.h, at.w, [&](int p, int q, int t) {
+      const uint32 j = Y::at(at.n, p, q, at.c);
+      add_from(total, index(j), t, T(dy(j)));
+    });
+    return total;
   }
-  T total = T(0);
-  covering<Y, S>(at.h, at.w, [&](int p, int q, int t) {
-    const uint32 j = Y::at(at.n, p, q, at.c);
-    if (int(index(j)) == t) total += T(dy(j));
-  });
-  return total;
 }
 
 // The scattered gradient as an array.

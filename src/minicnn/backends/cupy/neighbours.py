@@ -1,0 +1,153 @@
+"""C++ of threads that make several neighbouring elements, which come from memory and go there together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, cast
+
+from minicnn.backends._gpu.elements import element, images
+from minicnn.backends._gpu.fusing import Plan
+from minicnn.backends._gpu.fusion_groups import FusionGroup
+from minicnn.backends._gpu.printing import Operands, Printer
+from minicnn.backends._gpu.trees import OfWindows
+from minicnn.backends._gpu.writer import Writer
+from minicnn.backends.cupy.cpp import C_TYPES, Cpp, c_type
+from minicnn.program.graph import ITEMSIZE, Node, Value
+
+_SLIDING = frozenset(
+    f"{name}{more}"
+    for name, some in {
+        "depthwise_conv2d": ("", "_input_gradient"), "max_pool2d": ("", "_index", "_scatter"),
+        "average_pool2d": ("", "_gradient"),
+    }.items()
+    for more in some
+)  # fmt: skip
+_FEW_SUMS = 32  # partial sums that one thread adds up
+_THREADS = 256  # of a multiprocessor, which a launch has at least before they make several neighbours
+
+
+class NeighbourWriter(Writer):
+    """Text of groups of elements; where a thread makes neighbours, that of element e of each."""
+
+    printer: ClassVar[type[Printer]] = Cpp
+
+    def __init__(self, plan: Plan, launch: Sequence[FusionGroup], queued: set[int]) -> None:
+        super().__init__(plan, launch, queued)
+        self.launch = next(k for k, other in enumerate(plan.launches) if other is launch)
+        self._size, self._width = 0, 1  # of the values whose elements are written; how many of them a thread makes
+        self._before: list[str] = []  # statements that the next one needs
+        self._loads = self._rows = ""  # statements that load runs of such values, and of one row for all of them
+        self._beside: dict[int, str] = {}  # what holds element e of such a run, or of a value that nobody stores
+        self._channels = 0  # of the image whose runs a function gives; rows of channels are the same for all of them
+
+    def function(self, value: Value) -> str:
+        """See `Writer.function`; its places are its own."""
+        width, self._width = self._width, 1
+        try:
+            return super().function(value)
+        finally:
+            self._width = width
+
+    def width(self, group: FusionGroup) -> int:
+        """How many neighbours a thread makes: where values are stored in 16 bits, up to 16 bytes of each."""
+        tiles, total = self.plan.tiles, group.anchor
+        alone = group.slices > 1 and total.inputs[0].shape[0] > _FEW_SUMS
+        if not tiles.pipelined or group.tile is not None or group.reference or alone:
+            return 1
+        arrays = [v for v in (*self.plan.reads(group), *group.stored) if v.size >= group.size]
+        work = sum(u.size for u in self.plan.launches[self.launch] if u.tile is None)
+        width = 16 // max(2, min(ITEMSIZE[v.dtype] for v in arrays))
+        while width > 1 and (group.size % width or work < width * tiles.gpu.multiprocessors * _THREADS):
+            width //= 2
+        return width
+
+    def at(self, value: Value, place: str) -> str:
+        """See `Writer.at`; of neighbours, those that lie at their own place in memory have been loaded together."""
+        root = self.plan.root(value)
+        if self._width == 1 or id(root) in self.locals or self.number(root) is not None:
+            return super().at(value, place)
+        node, own = self.inlined(root), place == "i" and root.size == self._size
+        row = place == f"i % {root.size}u" and root.size % self._width == 0 and self._channels in (0, root.size)
+        if not own and not row:
+            return super().at(value, place)
+        if id(root) not in self._beside:
+            if node is None and id(root) not in self.queued:
+                run = self.new("n")
+                start = "first" if own else f"first % {root.size}u"
+                load = f"      const auto {run} = load_run<{self._width}>({self.parameter(root)} + {start});\n"
+                self._loads, self._rows = self._loads + load * own, self._rows + load * (not own)
+                self._beside[id(root)] = f"{run}.v[e]"
+            elif node is not None and own and (node.op.elementwise or self._slides(node)):
+                line, self._beside[id(root)] = self.let(root, self.typed(root, self.expression(node)))
+                self._before.append(line)
+            else:
+                return super().at(value, place)
+        return self._beside[id(root)]
+
+    def expression(self, node: Node, result: int = 0, operands: Operands | None = None) -> str:
+        """See `Writer.expression`; windows slide over neighbouring channels together."""
+        if self._width == 1 or operands is not None or not self._slides(node):
+            return super().expression(node, result, operands)
+        tree = cast(OfWindows, element(node, result))
+        given = ", ".join(self._runs(node.inputs[k], tree.y.c) for k in tree.inputs)
+        types = f"Lanes<{C_TYPES[tree.dtype]}, {self._width}>, {Cpp.geometry(node)}"
+        flags = "".join(f", {Cpp.literal(f, 'bool')}" for f in tree.flags)
+        run = self.new("n")
+        self._loads += f"      const auto {run} = {tree.function}<{types}{flags}>({given}, first);\n"
+        return f"{run}.v[e]"
+
+    def _slides(self, node: Node) -> bool:
+        """Whether a node's windows see each channel by itself, and channels are neighbours in memory."""
+        if node.op.name not in _SLIDING or node.attrs["data_format"] != "NHWC":
+            return False
+        x, y = images(node)
+        return x.c == y.c and y.c % self._width == 0
+
+    def _runs(self, value: Value, channels: int) -> str:
+        """Name of a new function that gives runs of a value from `first` on."""
+        root, name = self.plan.root(value), self.new()
+        outer = self._loads, self._before, self._beside, self._size, self._channels
+        self._loads, self._before, self._size, self._channels = "", [], root.size, channels
+        self._beside = {key: one for key, one in self._beside.items() if f"{one.split('.')[0]} =" in self._rows}
+        if self.inlined(root) is None and id(root) not in self.queued:
+            run = f"load_run<{self._width}>({self.parameter(root)} + first)"
+            made = f"        return Lanes<{c_type(root)}, {self._width}>({run});\n"
+        else:
+            last = self.at(root, "i")
+            made = (
+                f"{self._loads}        return Lanes<{c_type(root)}, {self._width}>::of([&](int e) {{\n"
+                f"        const uint32 i = first + e;\n{''.join(self._before)}        return {last};\n        }});\n"
+            )
+        self._loads, self._before, self._beside, self._size, self._channels = outer
+        self._loads += f"      const auto {name} = [&](uint32 first) {{\n{made}      }};\n"
+        return name
+
+    def let(self, value: Value, text: str) -> tuple[str, str]:
+        """See `Writer.let`."""
+        line, name = super().let(value, text)
+        before, self._before = "".join(self._before), []
+        return before + line, name
+
+    def neighbours(self, group: FusionGroup, threads: int, width: int) -> str:
+        """Statements for neighbours, which come from memory and go there together."""
+        self._size, self._width, self._loads, self._rows, self._beside = group.size, width, "", "", {}
+        total, given, head = group.anchor, None, ""
+        rows = total.op.name == "sum" and total.attrs["axes"] in (0, (0,))
+        source = self.plan.root(total.inputs[0]) if rows else None
+        if source is not None and self.inlined(source) is None and id(source) not in self.queued:
+            given, count = "total.v[e]", source.size // group.size
+            place = f"{self.parameter(source)} + first, {group.size}u"
+            head = f"      const auto total = sum_of_runs<{count}, {width}>({place});\n"
+        text, stored = self.compute(group.nodes, group, given)
+        self._width = 1
+        made = [(self.new("n"), value, name) for value, name in stored]
+        return (
+            f"    const uint32 first = (block * {threads}u + threadIdx.x) * {width}u;\n"
+            f"    if (first < {group.size}u) {{\n{self._rows}{self._loads}{head}"
+            + "".join(f"      Pack<{c_type(value)}, {width}> {run};\n" for run, value, _ in made)
+            + f"#pragma unroll\n      for (int e = 0; e < {width}; e++) {{\n      const uint32 i = first + e;\n{text}"
+            + "".join(f"      {run}.v[e] = {name};\n" for run, _, name in made)
+            + "      }\n"
+            + "".join(f"      store_run({self.parameter(value)} + first, {run});\n" for run, value, _ in made)
+            + "    }\n"
+        )
