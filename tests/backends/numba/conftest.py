@@ -13,7 +13,8 @@ from importlib.util import find_spec
 
 import pytest
 
-NIGHT = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
+from support.campaign import NIGHT
+
 COMPILED = pytest.param("compiled", marks=pytest.mark.no_cover)
 
 

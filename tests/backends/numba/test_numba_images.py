@@ -92,7 +92,7 @@ def test_conv2d_and_its_gradients(case: Case) -> None:
 
 
 @NOT_COUNTED
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(st.integers(1, 40), st.integers(3, 9), st.integers(0, 2), seeds)
 def test_one_compiled_convolution_serves_many_shapes(n: int, h: int, top: int, seed: int) -> None:
     check_conv2d(Case(n, (h, 6), 12, 8, (3, 3), padding=((top, 1), (1, 1))), seed)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -17,11 +16,11 @@ from minicnn.losses import Loss, SparseCategoricalCrossentropy
 from minicnn.optimizers import Optimizer
 from minicnn.program import Program
 from minicnn.tolerance import tolerance
+from support.campaign import NIGHT
 from support.channels_first import channels_first, program_of
 
 pytest.importorskip("numba")
 
-NIGHT = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 KINDS: tuple[StepKind, ...] = ("train", "evaluate", "predict")
 IMAGES = ("mlp", "platforms", "kernels", "lenet5")  # small networks with a size of images of their own
 SMALL: dict[str, dict[str, Any]] = {"alexnet": {"hidden_units": (64, 64)}, "overfeat": {"hidden_units": (64, 64)}}
