@@ -67,7 +67,7 @@ def test_backends_and_pytorchs_own_modules_agree() -> None:
     pytest.importorskip("jax")
     result = minicnn(
         "compare",
-        "platforms",
+        "mlp",
         "--samples",
         "300",
         "--batch-size",

@@ -20,13 +20,14 @@ if MPIEXEC is None:
 
 
 def test_weights_are_the_same_bits_on_any_number_of_ranks() -> None:
-    """After 50 steps, with two ranks that share the shards evenly and three that do not."""
-    alone = {"normalized": trained("normalized", "numpy", DataParallel(8), 10)}
-    for ranks in (2, 3):
-        made = results(mpiexec(ranks, "train", "numpy", "10", "normalized", "fast"), ranks)
+    """After 50 steps, with two ranks that share the shards evenly, and three; on three also parts of layers."""
+    given = {"normalized": DataParallel(8), "split": ModelParallel(4), "staged": Pipeline(STAGES, shards=4)}
+    alone = {name: trained(name, "numpy", distribution, 10) for name, distribution in given.items()}
+    for ranks, names in ((2, ["normalized"]), (3, list(given))):
+        made = results(mpiexec(ranks, "train", "numpy", "10", *names, "fast"), ranks)
         # The engine's own sums, which are in no tree.
         assert made.pop("fast")[1] == pytest.approx(trained("fast", "numpy", DataParallel(ranks), 10)[1])
-        assert made == alone
+        assert made == {name: alone[name] for name in names}
 
 
 def test_other_models_on_four_ranks() -> None:
@@ -35,18 +36,12 @@ def test_other_models_on_four_ranks() -> None:
     assert results(mpiexec(4, "train", "numpy", "1", *names), 4) == alone
 
 
-def test_kernels_and_layers_on_three_ranks() -> None:
-    given = {"split": ModelParallel(4), "staged": Pipeline(STAGES, shards=4)}
-    alone = {name: trained(name, "numpy", distribution, 2) for name, distribution in given.items()}
-    assert results(mpiexec(3, "train", "numpy", "2", *given), 3) == alone
-
-
-@pytest.mark.parametrize("backend", ["numba", "jax"])
-def test_other_backends_on_ranks(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip(backend)
+def test_another_backend_on_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """JAX's ranks are in test_jax_ranks.py, PyTorch's in test_torchrun.py."""
+    pytest.importorskip("numba")
     monkeypatch.setenv("MINICNN_THREADS", "1")
-    alone = {"dense": trained("dense", backend, DataParallel(8), 2)}
-    assert results(mpiexec(2, "train", backend, "2", "dense"), 2) == alone
+    alone = {"dense": trained("dense", "numba", DataParallel(8), 2)}
+    assert results(mpiexec(2, "train", "numba", "2", "dense"), 2) == alone
 
 
 def test_a_rank_that_fails_ends_the_others() -> None:

@@ -41,10 +41,10 @@ def test_weights_are_the_same_bits_on_any_number_of_ranks() -> None:
 
 def test_a_rank_that_hangs_is_named_at_the_deadline() -> None:
     start = time.monotonic()
-    done = torchrun(3, "hang", "4", TIMEOUT="4")
+    done = torchrun(2, "hang", "4", TIMEOUT="4")
     assert done.returncode != 0
     assert "within timeout=4 seconds. Received by rank" in done.stderr
-    assert "no answer from rank 2" in done.stderr
+    assert "no answer from rank 1" in done.stderr
     assert time.monotonic() - start < 45
 
 

@@ -141,7 +141,8 @@ def test_slow_code_loses_the_points_of_speed_and_one_that_hangs_is_stopped() -> 
     assert {name for name, (points, _) in checks.items() if not points} == {"speed"}
     assert "times as long as the library, of at most 3" in checks["speed"][1]
     start = time.monotonic()
-    hangs = slow.replace("range(60)", "iter(lambda: x.size < 1000, True)")  # on the large arrays only
+    waits = "x.size < 1000 or __import__('time').sleep(0.1)"  # on the large arrays only
+    hangs = slow.replace("range(60)", f"iter(lambda: {waits}, True)")
     code, checks, _ = graded("normalization", hangs, "--limit", "5")
     assert time.monotonic() - start < 30
     assert code == 1

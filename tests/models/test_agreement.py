@@ -97,10 +97,10 @@ def assert_agree(found: Array, wanted: Array, terms: int) -> None:
         assert abs(a - b) <= atol + rtol * abs(b), (step, a, b)
 
 
-# Those that compile take the two networks that have most kinds of operations.
+# Those that compile take the two networks that have most kinds of operations between them.
 TRAINED = [(name, "torch") for name in sorted(NETWORKS)] + [
     pytest.param(name, backend, marks=pytest.mark.no_cover)
-    for name in ("normalized", "platforms") for backend in ("numba", "jax")
+    for name in ("normalized", "kernels") for backend in ("numba", "jax")
 ]  # fmt: skip
 
 

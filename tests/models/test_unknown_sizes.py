@@ -38,7 +38,7 @@ def test_every_size_is_computed_as_by_a_model_of_that_size(backend: str) -> None
     model = classifier(None, backend)
     assert model.input_shape == (None, None, None, 2)
     assert model.output_shape == (None, 3)
-    for size in (8, 11):
+    for size in (8,) if backend in ("jax", "numba") else (8, 11):  # these compile for seconds; below is another size
         x, y = images(6, size), RNG.integers(0, 3, 6)
         fixed = classifier(size, backend)
         fixed.set_weights(model.get_weights())

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from minicnn import machine
 from minicnn.bench import figures
 from minicnn.bench.candidates import Field, find
+from minicnn.bench.worker import CandidateError, Worker, describe
 from minicnn.cli import study
 
 
@@ -36,3 +38,30 @@ def figures_are_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return drawn[figure.name] if form == "svg" else (b"\x89PNG", [])
 
     monkeypatch.setattr(figures, "_render", once)
+
+
+@pytest.fixture
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Candidates without processes of their own, each of which would load its library for seconds."""
+
+    def start(self: Any) -> None:
+        self._process, self._made = None, None
+        answer(self, lambda: setattr(self, "_made", self._make(*self._args)))
+
+    def answer(self: Any, call: Any) -> None:
+        try:
+            self._answer = True, call()
+        except Exception as error:
+            self._answer = False, describe(error)
+
+    def send(self: Any, method: str, *args: Any, **kwargs: Any) -> None:
+        answer(self, lambda: getattr(self._made, method)(*args, **kwargs))
+
+    def receive(self: Any) -> Any:
+        good, result = self._answer
+        if not good:
+            raise CandidateError(self.name, result)
+        return result
+
+    for method in (start, send, receive):
+        monkeypatch.setattr(Worker, method.__name__, method)

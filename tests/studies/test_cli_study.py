@@ -70,6 +70,7 @@ def assert_complete(name: str, tables: set[str], figures: set[str]) -> None:
     assert report.count("<caption>") == len(tables)
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_mlp_fills_its_three_tables_for_torch_and_its_peer() -> None:
     pytest.importorskip("torch")
     done(*MLP, "--backends", "numpy,torch:cpu")
@@ -180,9 +181,10 @@ def test_platforms_goes_on_after_an_interruption(monkeypatch: pytest.MonkeyPatch
     assert "--beside is for results that are stored." in error_of(minicnn(*PLATFORMS, "--beside", "out"), 2)
 
 
-def test_kernels_shows_levels_and_loaders(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.no_cover  # Numba would compile for twice as long
+@pytest.mark.usefixtures("in_this_process")
+def test_kernels_shows_levels_and_loaders() -> None:
     pytest.importorskip("numba")
-    monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)  # Numba would compile for twice as long
     done(*KERNELS, "--backends", "numpy,numba")
     name = "synthetic_digits"
     assert_complete(

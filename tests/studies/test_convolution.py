@@ -149,6 +149,7 @@ def test_both_candidates_have_the_same_loss() -> None:
     assert ours == pytest.approx(theirs, rel=1e-5)
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_the_study_from_end_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(convolution, "NETWORKS", {"squeezenet1_1": 48})
     monkeypatch.setattr(parallelism, "NETWORKS", ("platforms",))

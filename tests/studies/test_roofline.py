@@ -143,6 +143,7 @@ def test_caches_as_linux_tells_them(tmp_path: Path) -> None:
     assert ceilings.cpu_caches(tmp_path / "none") == {}
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_a_peer_has_launches_only() -> None:
     pytest.importorskip("torch")
     found = ceilings.measure(["torch.nn:cpu"], [2**14], {"cpu": 64}, 2)
@@ -295,6 +296,7 @@ def test_the_plan_is_within_ten_percent_of_the_memory_measured(folder: str) -> N
 # The whole ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_the_study_from_end_to_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("MINICNN_DATA", str(tmp_path))
     for module in (roofline, counting, pages, steps, tables, trained):

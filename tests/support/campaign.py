@@ -1,4 +1,6 @@
-"""How much the tests in tests/campaign do: a little by default, all of it with MINICNN_CAMPAIGN=full.
+"""How much tests do: those in tests/campaign a little by default, all of it with MINICNN_CAMPAIGN=full.
+
+At night, with HYPOTHESIS_PROFILE=nightly, others compile or train what by day a smaller one stands for.
 
 Two more variables are for random networks: MINICNN_BACKENDS names the backends, in the order in which they take their
 turns, such as "cupy torch:cuda jax:cuda torch.compile:cuda numba_cuda", and MINICNN_SECONDS the time for all of them.
@@ -10,6 +12,7 @@ from __future__ import annotations
 import os
 import time
 
+NIGHT = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 FULL = os.environ.get("MINICNN_CAMPAIGN") == "full"
 BACKENDS = ["numpy", "numba"] if FULL else ["numpy"]  # Numba compiles for seconds in each process
 NAMED = os.environ.get("MINICNN_BACKENDS", "").split()

@@ -1,7 +1,8 @@
 """Compiled kernels of the tests go to a folder of their own, unless one is given; kernels without compilation.
 
 Compiling takes twice as long while lines are counted. The code that writes a kernel is the code that interprets it, so
-tests of compiled kernels that are beside interpreted ones have the marker `no_cover`.
+tests of compiled kernels that are beside interpreted ones have the marker `no_cover`. Each geometry may be machine code
+of its own, for half a second: by day a few are compiled, and the others run as Python.
 """
 
 from __future__ import annotations
@@ -11,6 +12,10 @@ from importlib import import_module
 from importlib.util import find_spec
 
 import pytest
+
+from support.campaign import NIGHT
+
+COMPILED = pytest.param("compiled", marks=pytest.mark.no_cover)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -38,8 +43,22 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
     _without_jit(monkeypatch)
 
 
-@pytest.fixture(params=[pytest.param("compiled", marks=pytest.mark.no_cover), "interpreted"])
+@pytest.fixture
+def jit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ "compiled" or "interpreted", as the test's parameter of this name says."""
+    if request.param == "interpreted":
+        _without_jit(monkeypatch)
+
+
+@pytest.fixture(params=[COMPILED, "interpreted"])
 def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once compiled, once as Python."""
+    if request.param == "interpreted":
+        _without_jit(monkeypatch)
+
+
+@pytest.fixture(params=[*([COMPILED] if NIGHT else []), "interpreted"])
+def either_at_night(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Python, and at night compiled, too."""
     if request.param == "interpreted":
         _without_jit(monkeypatch)

@@ -51,17 +51,22 @@ def check(n: int, k: int, units: int, ending: str, threads: int = 2) -> list[str
     return [text for _, text in backend.explain(program(n, k, units, ending))]
 
 
-@pytest.mark.usefixtures("either")
+SIZES = [(1, 5, 16, ""), (2, 1, 70, "mask"), (8, 4, 64, "mask"), (16, 9, 33, ""), (19, 6, 80, "mask"), (1, 3, 7, "")]
+
+
 @pytest.mark.parametrize(
-    ("n", "k", "units", "ending"),
-    [(1, 5, 16, ""), (2, 1, 70, "mask"), (8, 4, 64, "mask"), (16, 9, 33, ""), (19, 6, 80, "mask"), (1, 3, 7, "")],
+    ("n", "k", "units", "ending", "jit"),
+    [*((*size, "interpreted") for size in SIZES), *((*size, "compiled") for size in SIZES[1::2])],
+    indirect=["jit"],
 )
+@pytest.mark.usefixtures("jit")
 def test_both_gradients(n: int, k: int, units: int, ending: str) -> None:
     how = check(n, k, units, ending)
     assert sum("few samples" in text for text in how) == 1 + (units >= 16)
 
 
 @pytest.mark.no_cover
+@pytest.mark.usefixtures("either_at_night")
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     n=st.integers(1, 40), k=st.integers(1, 40), units=st.integers(1, 150), ending=st.sampled_from(["", "mask", "relu"])

@@ -1,6 +1,7 @@
 """Kernels at shapes that are drawn: around the 16 lanes, odd, of length 1, in every layout; arrays with gaps.
 
-Each geometry of a convolution may be machine code of its own, so most are run as Python, and some compiled.
+Each geometry of a convolution may be machine code of its own, so by day they are run as Python: those that are compiled
+are in `test_numba_images.py`.
 """
 
 from __future__ import annotations
@@ -35,7 +36,6 @@ BATCHES = st.sampled_from([1, 2, 15, 16, 17, 31, 33])
 # The fixture that switches the JIT off holds for all examples.
 FIXED = {"suppress_health_check": [HealthCheck.function_scoped_fixture], "deadline": None}
 drawn: Callable[..., Any] = settings(max_examples=15, **FIXED)
-few: Callable[..., Any] = settings(max_examples=3, **FIXED)
 
 
 def check(made: list[Array], expected: list[Array], terms: int = 1) -> None:
@@ -82,52 +82,31 @@ def pool(case: WindowCase) -> None:
     check(*both(ops.average_pool2d_gradient, (dy,), case.pooling | {"image": case.image}, threads=1), 9)
 
 
-@pytest.mark.usefixtures("interpreted")
+@pytest.mark.usefixtures("either_at_night")
 @drawn
 @given(conv_cases(), BATCHES)
 def test_convolutions(case: WindowCase, n: int) -> None:
     convolve(replace(case, n=n))
 
 
-@pytest.mark.no_cover
-@few
-@given(conv_cases(), BATCHES)
-def test_compiled_convolutions(case: WindowCase, n: int) -> None:
-    convolve(replace(case, n=n))
-
-
-@pytest.mark.usefixtures("interpreted")
+@pytest.mark.usefixtures("either_at_night")
 @drawn
 @given(conv_cases(), BATCHES)
 def test_depthwise_convolutions(case: WindowCase, n: int) -> None:
     convolve_depthwise(replace(case, n=n))
 
 
-@pytest.mark.no_cover
-@few
-@given(conv_cases(), BATCHES)
-def test_compiled_depthwise_convolutions(case: WindowCase, n: int) -> None:
-    convolve_depthwise(replace(case, n=n))
-
-
-@pytest.mark.usefixtures("interpreted")
+@pytest.mark.usefixtures("either_at_night")
 @drawn
 @given(pool_cases(), BATCHES)
 def test_poolings(case: WindowCase, n: int) -> None:
     pool(replace(case, n=n))
 
 
-@pytest.mark.no_cover
-@few
-@given(pool_cases(), BATCHES)
-def test_compiled_poolings(case: WindowCase, n: int) -> None:
-    pool(replace(case, n=n))
-
-
 SIDES = st.sampled_from([1, 5, 15, 16, 17, 31, 33, 70])
 
 
-@pytest.mark.usefixtures("either")
+@pytest.mark.usefixtures("either_at_night")
 @settings(max_examples=12, **FIXED)
 @given(SIDES, SIDES, SIDES, st.booleans(), st.booleans(), seeds)
 def test_matrix_products(m: int, k: int, n: int, left: bool, right: bool, seed: int) -> None:
@@ -136,7 +115,7 @@ def test_matrix_products(m: int, k: int, n: int, left: bool, right: bool, seed: 
     check(*both(ops.matmul, (a, b), {"transpose_a": left, "transpose_b": right}, threads=1), 4 * k)
 
 
-@pytest.mark.usefixtures("either")
+@pytest.mark.usefixtures("either_at_night")
 @drawn
 @given(broadcastable(3), st.sampled_from([None, 17, 33]), seeds)
 def test_operands_that_are_broadcast(given_shapes: list[tuple[int, ...]], n: int | None, seed: int) -> None:
