@@ -43,10 +43,10 @@ def supported(name: str, inputs: Sequence[str], result: str) -> bool:
 
 
 def code(name: str, registers: Sequence[str], dtypes: Sequence[str], attrs: Mapping[str, Any]) -> str:
-    """Code of an operation on registers, whose inputs have those dtypes."""
+    """Code of an operation on registers, whose inputs have those dtypes; of several results that of attribute "result"."""
     specs = [Spec((), d) for d in (*dtypes, attrs.get("dtype", "float32"))]
     node: Any = SimpleNamespace(inputs=specs[:-1], outputs=specs[-1:], attrs=attrs)
-    return Vectors(registers, dtypes).text(ELEMENTS[name](node, 0))
+    return Vectors(registers, dtypes).text(ELEMENTS[name](node, attrs.get("result", 0)))
 
 
 @dataclass(frozen=True)
@@ -197,22 +197,6 @@ def plain(group: Group, operands: Sequence[Operand], shape: Sequence[int]) -> tu
                 out(f"{store}(y{j} + (row + k) * {size}, v{made}, left)")
     names = (*(f"b{i}" for i in read), *(f"y{j}" for j in range(len(group.outputs))))
     return out.source(group.name, *names), rows * chunks
-
-
-def formula(name: str, lines: Sequence[str], inputs: Sequence[str], scalars: Sequence[str], outputs: Sequence[str],
-            size: int, constants: Mapping[str, float] | None = None) -> Source:  # fmt: skip
-    """Kernel on plain float32 arrays from lines of code that make the outputs from inputs, scalars and constants."""
-    out = Lines()
-    n = out.number("elements", size)
-    with out.block("for item in range(start, stop):"):
-        out(*(f"{s} = bload(p_{s})" for s in scalars))
-        out(*(f"{name} = splat({out.constant(f'c_{name}', c)})" for name, c in (constants or {}).items()))
-        first = f"item * {CHUNK * LANES}"
-        with out.block(f"for k in range({first}, min({first} + {CHUNK * LANES}, {n}), {LANES}):"):
-            out(f"left = {n} - k", *(f"{i} = vload_some(p_{i} + k * 4, left)" for i in inputs))
-            out(*lines)
-            out(*(f"vstore_some(p_{o} + k * 4, {o}, left)" for o in outputs))
-    return out.source(name, *(f"p_{x}" for x in (*inputs, *scalars, *outputs)))
 
 
 def items(size: int) -> int:
