@@ -134,21 +134,17 @@ def blocked(
             elif o.kind == "lanes":
                 out(f"p{i} = b{i} + block * {out.number(f'span{i}', spans[i] * BYTES)}")
         out(*(f"q{k} = y{k} + block * {total} * {BYTES}" for k in range(len(group.outputs))))
-        depth = out.depth
-        for axis, n in enumerate(sizes):
-            length = out.number(f"n{axis}", n)
-            out(f"for i{axis} in {f'range({length})' if axis else out.rounds(length)}:")
-            out.depth += 1
-        for i, step in zip(read, strides[1:], strict=True):
-            width = BYTES if operands[i].kind == "lanes" else _size(operands[i].dtype)
-            at = "".join(f" + i{a} * {out.number(f's{i}_{a}', s * width)}" for a, s in enumerate(step) if s)
-            out(
-                f"v{i} = vload(p{i}{at})" if operands[i].kind == "lanes" else f"v{i} = {_one(operands[i], f'b{i}{at}')}"
-            )
-        group.write(out, len(operands))
-        at = "".join(f" + i{a} * {out.number(f't{a}', s * BYTES)}" for a, s in enumerate(strides[0]) if s)
-        out(*(f"vstore(q{k}{at}, v{place})" for k, place in enumerate(group.outputs)))
-        out.depth = depth
+        lengths = [out.number(f"n{axis}", n) for axis, n in enumerate(sizes)]
+        ranges = [out.rounds(lengths[0]), *(f"range({n})" for n in lengths[1:])]
+        with out.nest(*(f"for i{axis} in {one}:" for axis, one in enumerate(ranges))):
+            for i, step in zip(read, strides[1:], strict=True):
+                width = BYTES if operands[i].kind == "lanes" else _size(operands[i].dtype)
+                at = "".join(f" + i{a} * {out.number(f's{i}_{a}', s * width)}" for a, s in enumerate(step) if s)
+                lanes = operands[i].kind == "lanes"
+                out(f"v{i} = vload(p{i}{at})" if lanes else f"v{i} = {_one(operands[i], f'b{i}{at}')}")
+            group.write(out, len(operands))
+            at = "".join(f" + i{a} * {out.number(f't{a}', s * BYTES)}" for a, s in enumerate(strides[0]) if s)
+            out(*(f"vstore(q{k}{at}, v{place})" for k, place in enumerate(group.outputs)))
     return out.source(group.name, *(f"b{i}" for i in read), *(f"y{k}" for k in range(len(group.outputs))))
 
 
