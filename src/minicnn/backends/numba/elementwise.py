@@ -43,7 +43,7 @@ def supported(name: str, inputs: Sequence[str], result: str) -> bool:
 
 
 def code(name: str, registers: Sequence[str], dtypes: Sequence[str], attrs: Mapping[str, Any]) -> str:
-    """Code of an operation on registers, whose inputs have those dtypes; of several results that of attribute "result"."""
+    """Code of an operation on registers, whose inputs have those dtypes; of several results the "result"-th."""
     specs = [Spec((), d) for d in (*dtypes, attrs.get("dtype", "float32"))]
     node: Any = SimpleNamespace(inputs=specs[:-1], outputs=specs[-1:], attrs=attrs)
     return Vectors(registers, dtypes).text(ELEMENTS[name](node, attrs.get("result", 0)))
