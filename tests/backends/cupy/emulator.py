@@ -44,7 +44,7 @@ needs_gxx = pytest.mark.skipif(
 )
 
 HOST = r"""
-#include <cmath>
+#include <math.h>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>

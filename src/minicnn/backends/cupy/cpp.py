@@ -16,12 +16,8 @@ C_TYPES = {
     **{name: name for name in ("bfloat16", "float16", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int64")},
 }  # fmt: skip
 
-# Functions of `core.cuh` whose names in C++ are others.
-_NAMES = {
-    "exp": "exponential", "expm1": "exponential_m1", "log": "logarithm", "log1p": "logarithm_1p", "sqrt": "root",
-    "abs": "absolute", "tanh": "hyperbolic_tangent", "erf": "error_function", "argmax": "argmax_of",
-    "floor": "round_down",
-}  # fmt: skip
+# Functions whose names in C++ are others.
+_NAMES = {"power": "pow", "argmax": "argmax_of"}
 
 
 def c_type(value: Value) -> str:

@@ -62,7 +62,6 @@ class NumbaBackend(NumpyBackend):
         return super().rewrite(program) if self.reference_only else program
 
     def explain(self, program: Program) -> list[tuple[Node, str]]:
-        """See `Backend.explain`."""
         if self.reference_only:
             return super().explain(program)
         how = lower(program, self.threads, self.convolution_kernel).how
@@ -85,7 +84,6 @@ class NumbaBackend(NumpyBackend):
 
     @classmethod
     def describe(cls) -> dict[str, str]:
-        """See `Backend.describe`."""
         versions = {"numba": numba.__version__, "llvmlite": llvmlite.__version__, "numpy": np.__version__}
         return versions | {"threads": str(default_threads())}
 

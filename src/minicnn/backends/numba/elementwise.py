@@ -43,10 +43,10 @@ def supported(name: str, inputs: Sequence[str], result: str) -> bool:
 
 
 def code(name: str, registers: Sequence[str], dtypes: Sequence[str], attrs: Mapping[str, Any]) -> str:
-    """Code of an operation on registers, whose inputs have those dtypes."""
+    """Code of an operation on registers, whose inputs have those dtypes; of several results the "result"-th."""
     specs = [Spec((), d) for d in (*dtypes, attrs.get("dtype", "float32"))]
     node: Any = SimpleNamespace(inputs=specs[:-1], outputs=specs[-1:], attrs=attrs)
-    return Vectors(registers, dtypes).text(ELEMENTS[name](node, 0))
+    return Vectors(registers, dtypes).text(ELEMENTS[name](node, attrs.get("result", 0)))
 
 
 @dataclass(frozen=True)
@@ -134,21 +134,17 @@ def blocked(
             elif o.kind == "lanes":
                 out(f"p{i} = b{i} + block * {out.number(f'span{i}', spans[i] * BYTES)}")
         out(*(f"q{k} = y{k} + block * {total} * {BYTES}" for k in range(len(group.outputs))))
-        depth = out.depth
-        for axis, n in enumerate(sizes):
-            length = out.number(f"n{axis}", n)
-            out(f"for i{axis} in {f'range({length})' if axis else out.rounds(length)}:")
-            out.depth += 1
-        for i, step in zip(read, strides[1:], strict=True):
-            width = BYTES if operands[i].kind == "lanes" else _size(operands[i].dtype)
-            at = "".join(f" + i{a} * {out.number(f's{i}_{a}', s * width)}" for a, s in enumerate(step) if s)
-            out(
-                f"v{i} = vload(p{i}{at})" if operands[i].kind == "lanes" else f"v{i} = {_one(operands[i], f'b{i}{at}')}"
-            )
-        group.write(out, len(operands))
-        at = "".join(f" + i{a} * {out.number(f't{a}', s * BYTES)}" for a, s in enumerate(strides[0]) if s)
-        out(*(f"vstore(q{k}{at}, v{place})" for k, place in enumerate(group.outputs)))
-        out.depth = depth
+        lengths = [out.number(f"n{axis}", n) for axis, n in enumerate(sizes)]
+        ranges = [out.rounds(lengths[0]), *(f"range({n})" for n in lengths[1:])]
+        with out.nest(*(f"for i{axis} in {one}:" for axis, one in enumerate(ranges))):
+            for i, step in zip(read, strides[1:], strict=True):
+                width = BYTES if operands[i].kind == "lanes" else _size(operands[i].dtype)
+                at = "".join(f" + i{a} * {out.number(f's{i}_{a}', s * width)}" for a, s in enumerate(step) if s)
+                lanes = operands[i].kind == "lanes"
+                out(f"v{i} = vload(p{i}{at})" if lanes else f"v{i} = {_one(operands[i], f'b{i}{at}')}")
+            group.write(out, len(operands))
+            at = "".join(f" + i{a} * {out.number(f't{a}', s * BYTES)}" for a, s in enumerate(strides[0]) if s)
+            out(*(f"vstore(q{k}{at}, v{place})" for k, place in enumerate(group.outputs)))
     return out.source(group.name, *(f"b{i}" for i in read), *(f"y{k}" for k in range(len(group.outputs))))
 
 
@@ -197,22 +193,6 @@ def plain(group: Group, operands: Sequence[Operand], shape: Sequence[int]) -> tu
                 out(f"{store}(y{j} + (row + k) * {size}, v{made}, left)")
     names = (*(f"b{i}" for i in read), *(f"y{j}" for j in range(len(group.outputs))))
     return out.source(group.name, *names), rows * chunks
-
-
-def formula(name: str, lines: Sequence[str], inputs: Sequence[str], scalars: Sequence[str], outputs: Sequence[str],
-            size: int, constants: Mapping[str, float] | None = None) -> Source:  # fmt: skip
-    """Kernel on plain float32 arrays from lines of code that make the outputs from inputs, scalars and constants."""
-    out = Lines()
-    n = out.number("elements", size)
-    with out.block("for item in range(start, stop):"):
-        out(*(f"{s} = bload(p_{s})" for s in scalars))
-        out(*(f"{name} = splat({out.constant(f'c_{name}', c)})" for name, c in (constants or {}).items()))
-        first = f"item * {CHUNK * LANES}"
-        with out.block(f"for k in range({first}, min({first} + {CHUNK * LANES}, {n}), {LANES}):"):
-            out(f"left = {n} - k", *(f"{i} = vload_some(p_{i} + k * 4, left)" for i in inputs))
-            out(*lines)
-            out(*(f"vstore_some(p_{o} + k * 4, {o}, left)" for o in outputs))
-    return out.source(name, *(f"p_{x}" for x in (*inputs, *scalars, *outputs)))
 
 
 def items(size: int) -> int:

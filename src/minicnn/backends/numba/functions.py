@@ -21,13 +21,13 @@ _LN2_LOW = math.log(2) - _LN2_HIGH
 
 
 class _Code:
-    """Short names for the instructions of one function; numbers become vectors."""
+    """Short names for the instructions of one function on vectors of a kind; numbers become vectors."""
 
-    def __init__(self, builder: Any) -> None:
-        self.b = builder
+    def __init__(self, builder: Any, kind: Any = _VECTOR) -> None:
+        self.b, self.kind = builder, kind
 
     def of(self, value: Any) -> Any:
-        return _filled(_VECTOR, float(value)) if isinstance(value, float | int) else value
+        return _filled(self.kind, float(value)) if isinstance(value, float | int) else value
 
     def add(self, x: Any, y: Any) -> Any:
         return self.b.fadd(self.of(x), self.of(y))
@@ -86,21 +86,27 @@ class _Code:
         bits = self.b.shl(self.b.add(n, self.integers(127)), self.integers(23))
         return self.b.bitcast(bits, _VECTOR)
 
+    def scaled(self, x: Any, n: Any) -> Any:
+        """x * 2^n by two factors: 2^n may be outside the range of normal numbers although the product is not."""
+        half = self.b.ashr(n, self.integers(1))
+        return self.mul(self.mul(x, self.power_of_two(half)), self.power_of_two(self.b.sub(n, half)))
+
+
+def _near_zero(c: _Code, r: Any) -> Any:
+    """exp(r) - 1 for |r| <= log(2) / 2."""
+    return c.fma(c.mul(r, r), c.polynomial(r, [1 / math.factorial(k) for k in range(7, 1, -1)]), r)
+
 
 def _split(c: _Code, x: Any) -> tuple[Any, Any]:
     """x = n log 2 + r with |r| <= log(2) / 2: (n as int32, exp(r) - 1)."""
     n = c.rint(c.mul(x, 1 / math.log(2)))
     r = c.fma(n, -_LN2_LOW, c.fma(n, -_LN2_HIGH, x))
-    taylor = [1 / math.factorial(k) for k in range(7, 1, -1)]
-    return c.b.fptosi(n, _INTS), c.fma(c.mul(r, r), c.polynomial(r, taylor), r)
+    return c.b.fptosi(n, _INTS), _near_zero(c, r)
 
 
 def _exp(c: _Code, x: Any) -> Any:
     n, p = _split(c, c.between(x, -110.0, 100.0))
-    half = c.b.ashr(n, c.integers(1))
-    # 2^n may be outside the range of normal numbers although the product is not: two factors.
-    y = c.mul(c.add(p, 1), c.power_of_two(half))
-    return c.keep_nan(x, c.mul(y, c.power_of_two(c.b.sub(n, half))))
+    return c.keep_nan(x, c.scaled(c.add(p, 1), n))
 
 
 def _expm1(c: _Code, x: Any) -> Any:
@@ -110,15 +116,19 @@ def _expm1(c: _Code, x: Any) -> Any:
     return c.keep_nan(x, y)
 
 
-def _log(c: _Code, x: Any) -> Any:
+def _mantissa(c: _Code, x: Any, wide: _Code) -> tuple[Any, Any]:
+    """The mantissa from sqrt(1/2) to sqrt(2), and the exponent that belongs to it as a number of another kind."""
     small = c.b.fcmp_ordered("<", x, c.of(2.0**-126))
     scaled = c.b.select(small, c.mul(x, 2.0**23), x)
-    # The mantissa from sqrt(1/2) to sqrt(2), and the exponent that belongs to it.
     shifted = c.b.sub(c.b.bitcast(scaled, _INTS), c.integers(0x3F3504F3))
-    e = c.b.sitofp(c.b.ashr(shifted, c.integers(23)), _VECTOR)
-    e = c.b.select(small, c.sub(e, 23), e)
+    e = c.b.sitofp(c.b.ashr(shifted, c.integers(23)), wide.kind)
     bits = c.b.add(c.b.and_(shifted, c.integers(0x7FFFFF)), c.integers(0x3F3504F3))
-    f = c.sub(c.b.bitcast(bits, _VECTOR), 1)
+    return c.b.bitcast(bits, _VECTOR), c.b.select(small, wide.sub(e, 23), e)
+
+
+def _log(c: _Code, x: Any) -> Any:
+    m, e = _mantissa(c, x, c)
+    f = c.sub(m, 1)
     s = c.div(f, c.add(f, 2))
     z = c.mul(s, s)
     half = c.mul(c.mul(f, f), 0.5)
@@ -164,38 +174,23 @@ def _erf(c: _Code, x: Any) -> Any:
 
 def _power(c: _Code, x: Any, y: Any) -> Any:
     """|x|^y = exp(y log|x|) with the logarithm in float64: an error of it is multiplied by y log|x|, up to 88."""
-    wide = ir.VectorType(ir.DoubleType(), LANES)
-
-    def of(value: float) -> Any:
-        return _filled(wide, value)
-
-    size = c.magnitude(x)
-    small = c.b.fcmp_ordered("<", size, c.of(2.0**-126))
-    shifted = c.b.sub(c.b.bitcast(c.b.select(small, c.mul(size, 2.0**23), size), _INTS), c.integers(0x3F3504F3))
-    e = c.b.sitofp(c.b.ashr(shifted, c.integers(23)), wide)
-    e = c.b.select(small, c.b.fsub(e, of(23.0)), e)
-    bits = c.b.add(c.b.and_(shifted, c.integers(0x7FFFFF)), c.integers(0x3F3504F3))
-    m = c.b.fpext(c.b.bitcast(bits, _VECTOR), wide)
+    d, size = _Code(c.b, ir.VectorType(ir.DoubleType(), LANES)), c.magnitude(x)
+    m, e = _mantissa(c, size, d)
+    m = c.b.fpext(m, d.kind)
     # log m = 2 artanh s for s = (m - 1) / (m + 1), |s| < 0.172: nine terms are right to 1e-14.
-    s = c.b.fdiv(c.b.fsub(m, of(1.0)), c.b.fadd(m, of(1.0)))
-    z = c.b.fmul(s, s)
-    series = of(2 / 17)
+    s = d.div(d.sub(m, 1), d.add(m, 1))
+    z, series = d.mul(s, s), d.of(2 / 17)
     for k in range(15, 0, -2):
-        series = c.b.fadd(c.b.fmul(series, z), of(2 / k))
-    log = c.b.fadd(c.b.fmul(e, of(math.log(2))), c.b.fmul(s, series))
-    log = c.b.select(c.b.fcmp_ordered("==", size, c.of(math.inf)), of(math.inf), log)
-    log = c.b.select(c.b.fcmp_ordered("==", size, c.of(0.0)), of(-math.inf), log)
-    t = c.b.select(c.b.fcmp_ordered("==", log, of(0.0)), of(0.0), c.b.fmul(c.b.fpext(y, wide), log))
+        series = d.add(d.mul(series, z), 2 / k)
+    log = d.add(d.mul(e, math.log(2)), d.mul(s, series))
+    log = c.b.select(c.b.fcmp_ordered("==", size, c.of(math.inf)), d.of(math.inf), log)
+    log = c.b.select(c.b.fcmp_ordered("==", size, c.of(0.0)), d.of(-math.inf), log)
+    t = d.choose(log, "==", 0.0, 0.0, d.mul(c.b.fpext(y, d.kind), log))
     # The integer part of t / log 2 leaves at most log(2) / 2, which float32 holds well enough.
-    bounded = c.b.select(c.b.fcmp_ordered("<", t, of(-120.0)), of(-120.0), t)
-    bounded = c.b.select(c.b.fcmp_ordered(">", t, of(100.0)), of(100.0), bounded)
-    n = c.rint(c.b.fptrunc(c.b.fmul(bounded, of(1 / math.log(2))), _VECTOR))
-    r = c.b.fptrunc(c.b.fsub(bounded, c.b.fmul(c.b.fpext(n, wide), of(math.log(2)))), _VECTOR)
-    taylor = [1 / math.factorial(k) for k in range(7, 1, -1)]
-    p = c.add(c.fma(c.mul(r, r), c.polynomial(r, taylor), r), 1)
-    whole = c.b.fptosi(n, _INTS)
-    half = c.b.ashr(whole, c.integers(1))
-    result = c.mul(c.mul(p, c.power_of_two(half)), c.power_of_two(c.b.sub(whole, half)))
+    bounded = d.between(t, -120.0, 100.0)
+    n = c.rint(c.b.fptrunc(d.mul(bounded, 1 / math.log(2)), _VECTOR))
+    r = c.b.fptrunc(d.sub(bounded, d.mul(c.b.fpext(n, d.kind), math.log(2))), _VECTOR)
+    result = c.scaled(c.add(_near_zero(c, r), 1), c.b.fptosi(n, _INTS))
     result = c.b.select(c.b.fcmp_unordered("uno", t, t), c.of(math.nan), result)
     return _signed_power(c, x, y, result)
 

@@ -171,6 +171,15 @@ def chain(to: Lowering, node: Node) -> None:
     run(to, node, Group(steps, outputs, dtypes), operands or [], blocked)
 
 
+def update(to: Lowering, node: Node) -> None:
+    """Lower an optimizer's update, which reads and writes every array once."""
+    count = len(node.inputs)
+    steps = tuple((node.op.name, tuple(range(count)), {**node.attrs, "result": k}) for k in range(len(node.outputs)))
+    made = Group(steps, tuple(range(count, count + len(steps))), tuple(v.dtype for v in (*node.inputs, *node.outputs)))
+    run(to, node, made, _operands(to, node, False) or [], False)
+    to.how[id(node)] = node.op.name
+
+
 def _operands(to: Lowering, node: Node, blocked: bool) -> list[Operand] | None:
     found = [_operand(to, v, node.outputs[0], blocked) for v in node.inputs]
     return None if None in found else [o for o in found if o is not None]

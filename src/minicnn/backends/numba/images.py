@@ -154,8 +154,7 @@ def _weight_sum(
     count, pieces = filter_lanes.parts_of(shape, to.threads)
     parts = to.scratch(node, "parts", dw.nbytes * count)
     to.add(node, filter_lanes.weight_gradient(shape, count, pieces), reads, [parts], count)
-    source = weights.join_plain(dw.size, count)
-    to.tasks.append(Task(node, [parts], [to.buffer(dw, PLAIN)], source, -(-dw.size // weights.CHUNK)))
+    to.join(node, to.buffer(dw, PLAIN), dw.size, parts, count=count)
 
 
 def _matmul(to: Lowering, node: Node, ending: Ending = _NOTHING) -> None:

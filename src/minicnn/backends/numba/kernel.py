@@ -252,13 +252,6 @@ def _scope() -> dict[str, Any]:
     return made | {"inf": math.inf, "nan": math.nan}
 
 
-def tiles(total: int, size: int) -> list[tuple[int, int, int]]:
-    """(start, count, width) of runs of equal tiles: full ones, then one with the rest."""
-    full, rest = divmod(total, size)
-    runs = [(0, full, size)] if full else []
-    return runs + ([(full * size, 1, rest)] if rest else [])
-
-
 def even_tile(total: int, most: int) -> int:
     """Tile width of at most `most` that splits the total into tiles as equal as possible."""
     return -(-total // -(-total // most))

@@ -229,9 +229,10 @@ class Lowering:
         even = (n for n in range(1, most + 1) if blocks * n % self.threads == 0 or blocks * n >= 4 * self.threads)
         return next(even, max(most, 1))
 
-    def join(self, node: Node, key: Key, size: int, parts: Key, *, divisor: int = 1) -> None:
-        """Add the threads' parts of a sum over the batch."""
-        source = weights.join_parts(size, self.threads, divisor=divisor)
+    def join(self, node: Node, key: Key, size: int, parts: Key, *, divisor: int = 1, count: int = 0) -> None:
+        """Add the threads' parts of a sum over the batch; or so many others, whose lanes are not apart."""
+        apart = not count and weights.lanes_apart(size)
+        source = weights.join(size, count or self.threads, apart=apart, divisor=divisor)
         self.tasks.append(Task(node, [parts], [key], source, -(-size // LANES)))
 
     def parts(self, node: Node, what: str, size: int) -> Key:

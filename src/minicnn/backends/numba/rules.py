@@ -6,11 +6,10 @@ import math
 
 from minicnn.backends.numba import elementwise, loss, movement, random
 from minicnn.backends.numba.expanding import expand
-from minicnn.backends.numba.grouping import NORMALIZE, POOL, PRODUCT, SCALED, chain, group
+from minicnn.backends.numba.grouping import NORMALIZE, POOL, PRODUCT, SCALED, chain, group, update
 from minicnn.backends.numba.images import IMAGE_RULES, pool_and_relu, product
 from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Lowering, Rows, Rule
 from minicnn.backends.numba.moving import MOVING_RULES
-from minicnn.backends.numba.optimizing import UPDATE_RULES
 from minicnn.backends.numba.statistics import STATISTIC_RULES, normalize
 from minicnn.backends.numba.transforms import transform
 from minicnn.program.graph import ITEMSIZE, Node, Program, Value
@@ -163,7 +162,7 @@ RULES: dict[str, Rule] = {
     **IMAGE_RULES,
     **MOVING_RULES,
     **STATISTIC_RULES,
-    **UPDATE_RULES,
+    **dict.fromkeys(("sgd_update", "momentum_update", "adam_update", "rmsprop_update"), update),
 }
 
 

@@ -11,7 +11,6 @@ from minicnn.backends._strides import row_major
 from minicnn.backends.numba import elementwise, reduction
 from minicnn.backends.numba.elementwise import Group, Operand, Steps
 from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Key, Lowering, Rule, blocks_of
-from minicnn.backends.numba.printer import splat
 from minicnn.backends.numba.vector import BYTES
 from minicnn.ops.checks import normalize_axes
 from minicnn.program.graph import Node, Value
@@ -106,6 +105,15 @@ def _apply(
     to.add(node, source, reads, [to.buffer(result, BLOCKED)], blocks_of(result) * source.pieces, name=name)
 
 
+def _of_channels(to: Lowering, node: Node, steps: Steps, outputs: tuple[int, ...], reads: list[Key],
+                 constants: list[float], writes: list[Key], channels: int) -> None:  # fmt: skip
+    """Elementwise operations on arrays with a number for each channel, and on constants."""
+    operands = [Operand("many", strides=(1,)) for _ in reads] + [Operand("constant", value=c) for c in constants]
+    group = Group(steps, outputs, ("float32",) * (len(operands) + len(steps)))
+    source, items = elementwise.plain(group, operands, (channels,))
+    to.add(node, source, reads, writes, items)
+
+
 def normalize(to: Lowering, node: Node, activation: str = "") -> None:
     """Lower a batch normalisation, with an activation at its end."""
     x, scale, offset = node.inputs
@@ -131,11 +139,11 @@ def normalize(to: Lowering, node: Node, activation: str = "") -> None:
         to.add(node, source, reads, [parts], to.threads)
         to.join(node, key, c, parts, divisor=pixels)
     factor = to.scratch(node, "factor", 4 * c)
-    line = f"factor = vdiv(scale, vsqrt(vadd(variance, {splat(attrs['epsilon'])})))"
-    source = elementwise.formula("normalize", [line], ["scale", "variance"], [], ["factor"], c)
-    to.add(node, source, [to.need(scale, PLAIN), variances], [factor], elementwise.items(c))
+    steps: Steps = (("add", (1, 2), {}), ("sqrt", (3,), {}), ("divide", (0, 4), {}))
+    reads = [to.need(scale, PLAIN), variances]
+    _of_channels(to, node, steps, (5,), reads, [attrs["epsilon"]], [factor], c)
     # (x - mean) * factor + offset
-    steps: Steps = (("subtract", (0, 1), {}), ("multiply", (4, 2), {}), ("add", (5, 3), {}))
+    steps = (("subtract", (0, 1), {}), ("multiply", (4, 2), {}), ("add", (5, 3), {}))
     if activation:
         steps = (*steps, (activation, (6,), {}))
     count = len(steps) + 4
@@ -160,19 +168,18 @@ def _normalize_gradient(to: Lowering, node: Node) -> None:
     to.join(node, products, c, more)
     # dx = (dy - sum(dy) / M - (x - mean) * inverse^2 * sum(dy * (x - mean)) / M) * scale * inverse
     a, b, d = (to.scratch(node, name, 4 * c) for name in ("a", "b", "d"))
-    lines = [
-        f"inverse = vdiv(splat(float32(1)), vsqrt(vadd(variance, {splat(node.attrs['epsilon'])})))",
-        "dscale = vmul(products, inverse)",
-        "a = vmul(scale, inverse)",
-        "b = vmul(a, vmul(shifts, share))",
-        "d = vmul(a, vmul(inverse, vmul(dscale, share)))",
-    ]
-    inputs, share = ["variance", "scale", "shifts", "products"], {"share": 1.0 / (x.shape[0] * positions)}
-    source = elementwise.formula("normalize_gradient", lines, inputs, [], ["dscale", "a", "b", "d"], c, share)
-    reads = [to.need(variance, PLAIN), to.need(scale, PLAIN), shifts, products]
-    to.add(node, source, reads, [to.buffer(dscale, PLAIN), a, b, d], elementwise.items(c))
-    # Places: 0 dy, 1 x, 2 mean, 3 a, 4 b, 5 d, then results.
+    # Places: 0 variance, 1 scale, 2 and 3 sums of dy and of dy * (x - mean), 4 epsilon, 5 1 / M, 6 1, then results.
     steps: Steps = (
+        ("add", (0, 4), {}), ("sqrt", (7,), {}), ("divide", (6, 8), {}),  # 9: inverse
+        ("multiply", (3, 9), {}), ("multiply", (1, 9), {}),  # 10: dscale, 11: a
+        ("multiply", (2, 5), {}), ("multiply", (11, 12), {}),  # 13: b
+        ("multiply", (10, 5), {}), ("multiply", (9, 14), {}), ("multiply", (11, 15), {}),  # 16: d
+    )  # fmt: skip
+    reads = [to.need(variance, PLAIN), to.need(scale, PLAIN), shifts, products]
+    constants = [node.attrs["epsilon"], 1.0 / (x.shape[0] * positions), 1.0]
+    _of_channels(to, node, steps, (10, 11, 13, 16), reads, constants, [to.buffer(dscale, PLAIN), a, b, d], c)
+    # Places: 0 dy, 1 x, 2 mean, 3 a, 4 b, 5 d, then results.
+    steps = (
         ("subtract", (1, 2), {}), ("multiply", (6, 5), {}), ("multiply", (0, 3), {}), ("subtract", (8, 4), {}),
         ("subtract", (9, 7), {}),
     )  # fmt: skip

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from minicnn.backends.numba.correlate import SHORT, Line
-from minicnn.backends.numba.kernel import Lines, Source, even_tile, tiles
+from minicnn.backends.numba.kernel import Lines, Source, even_tile
 from minicnn.backends.numba.vector import BYTES, LANES
 
 LANES_LIMIT = 1 << 18  # bytes of sums with their lanes apart, beyond which they are added up at once
@@ -32,9 +32,9 @@ def _tile(length: int, filters: int) -> tuple[int, int]:
 
     def cost(shape: tuple[int, int]) -> float:
         m, f = shape
-        visits = sum(n for _, n, _ in tiles(length, m)) * sum(n for _, n, _ in tiles(filters, f))
+        visits = -(-length // m) * -(-filters // f)
         # A visit takes as long as its multiply-adds, its loads, or the chain of additions into one sum.
-        return visits * max(m * f / 2, (m + f) / 2, 4.0) + 0.1 * (len(tiles(length, m)) + len(tiles(filters, f)))
+        return visits * max(m * f / 2, (m + f) / 2, 4.0) + 0.1 * ((length % m > 0) + (filters % f > 0))
 
     shapes = [(m, f) for m in range(1, 9) for f in range(1, 25) if m * f <= 24 and m <= length and f <= filters]
     return min(shapes, key=lambda shape: (cost(shape), -shape[0] * shape[1]))
@@ -152,42 +152,28 @@ def _accumulate(out: Lines, n: dict[str, str], rows: int, columns: int) -> None:
     out(f"gather_{tile}(s, a, {n['filters']} * {BYTES})")
 
 
-def join_parts(size: int, parts: int, *, divisor: int = 1) -> Source:
-    """The parts added up to an array of `size` elements, divided by a count; one item 16 elements."""
+def join(size: int, parts: int, *, apart: bool, divisor: int = 1) -> Source:
+    """Parts of `size` sums added up, and divided by a count; one item 16 elements.
+
+    Args:
+        size: Number of sums.
+        parts: Number of parts, one after the other.
+        apart: Whether the lanes of a sum are apart.
+        divisor: The count.
+    """
     out = Lines()
     total, number = out.all_numbers(size=size, parts_=parts)
-    stride = out.number("stride", part_bytes(size))
-    end = f" / float32({out.number('divisor', divisor)})" if divisor != 1 else ""
-    with (
-        out.block("for item in range(start, stop):"),
-        out.block(f"for k in range(item * {LANES}, min(item * {LANES} + {LANES}, {total})):"),
-    ):
-        if lanes_apart(size):
-            out(f"a = vload(parts + k * {BYTES})")
-            with out.block(f"for p in range(1, {number}):"):
-                out(f"a = vadd(a, vload(parts + p * {stride} + k * {BYTES}))")
-            out(f"fstore(y + k * 4, vsum(a){end})")
+    count = out.number("divisor", divisor) if divisor != 1 else ""
+    with out.block("for item in range(start, stop):"):
+        if apart:
+            with out.block(f"for k in range(item * {LANES}, min(item * {LANES} + {LANES}, {total})):"):
+                out(f"a = vload(parts + k * {BYTES})")
+                with out.block(f"for p in range(1, {number}):"):
+                    out(f"a = vadd(a, vload(parts + (p * {total} + k) * {BYTES}))")
+                out(f"fstore(y + k * 4, vsum(a){f' / float32({count})' if count else ''})")
         else:
-            out("a = fload(parts + k * 4)")
+            out(f"k = item * {LANES}", f"live = {total} - k", "a = vload_some(parts + k * 4, live)")
             with out.block(f"for p in range(1, {number}):"):
-                out(f"a += fload(parts + p * {stride} + k * 4)")
-            out(f"fstore(y + k * 4, a{end})")
-    return out.source("join_parts", "parts", "y")
-
-
-CHUNK = 1024  # elements of an item of `join_plain`
-
-
-def join_plain(size: int, parts: int) -> Source:
-    """Parts that are arrays of `size` elements themselves, added up; one item CHUNK elements."""
-    out = Lines()
-    total, number = out.all_numbers(size=size, parts_=parts)
-    with (
-        out.block("for item in range(start, stop):"),
-        out.block(f"for k in range(item * {CHUNK}, min(item * {CHUNK} + {CHUNK}, {total}), {LANES}):"),
-    ):
-        out(f"live = {total} - k", "a = vload_some(parts + k * 4, live)")
-        with out.block(f"for p in range(1, {number}):"):
-            out(f"a = vadd(a, vload_some(parts + (p * {total} + k) * 4, live))")
-        out("vstore_some(y + k * 4, a, live)")
+                out(f"a = vadd(a, vload_some(parts + (p * {total} + k) * 4, live))")
+            out(f"vstore_some(y + k * 4, {f'vdiv(a, splat(float32({count})))' if count else 'a'}, live)")
     return out.source("join_parts", "parts", "y")

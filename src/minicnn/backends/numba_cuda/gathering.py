@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import namedtuple
+from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from minicnn.backends.numba_cuda import dtypes
 from minicnn.backends.numba_cuda.arrays import Array
 from minicnn.backends.numba_cuda.creation import arange, asarray, ones
-from minicnn.backends.numba_cuda.elementwise import FUNCTIONS, same_device
+from minicnn.backends.numba_cuda.elementwise import FUNCTIONS, contiguous, same_device
 from minicnn.backends.numba_cuda.indexing import take, take_along_axis
 from minicnn.backends.numba_cuda.manipulation import axis_of, broadcast_to, concat, expand_dims, reshape
 from minicnn.backends.numba_cuda.reductions import cumulative_sum, diff
@@ -37,6 +40,17 @@ def repeat(x: Array, repeats: int | Array, /, *, axis: int | None = None) -> Arr
     shape = (*source.shape[: at + 1], repeats, *source.shape[at + 1 :])
     result = (*source.shape[:at], source.shape[at] * repeats, *source.shape[at + 1 :])
     return reshape(broadcast_to(wide, shape), result, copy=True)
+
+
+def roll(x: Array, /, shift: int | Sequence[int], *, axis: int | Sequence[int] | None = None) -> Array:
+    """Elements moved along axes, those at the end to the beginning."""
+    if axis is None:
+        return reshape(roll(reshape(x, (-1,)), shift, axis=0), x.shape)
+    axes, made = (axis,) if isinstance(axis, int) else tuple(axis), contiguous(x, copy=True)
+    for by, at in zip(np.broadcast_to(shift, len(axes)).tolist(), axes, strict=True):
+        n = x.shape[axis_of(at, x.ndim)]
+        made = take(made, FUNCTIONS["remainder"](arange(-by, n - by, device=x.device), n), axis=at)
+    return made
 
 
 def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
@@ -106,4 +120,4 @@ def isin(x1: Any, x2: Any, /, *, invert: bool = False) -> Array:
     return FUNCTIONS["logical_not"](found) if invert else found
 
 
-__all__ = ["isin", "repeat", "sort", "unique_all", "unique_counts", "unique_inverse", "unique_values"]
+__all__ = ["isin", "repeat", "roll", "sort", "unique_all", "unique_counts", "unique_inverse", "unique_values"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -171,25 +170,7 @@ def tile(x: Array, repetitions: Sequence[int], /) -> Array:
     return reshape(wide, tuple(t * n for t, n in zip(times, shape, strict=True)), copy=True)
 
 
-def roll(x: Array, /, shift: int | Sequence[int], *, axis: int | Sequence[int] | None = None) -> Array:
-    """Elements moved along axes, those at the end to the beginning."""
-    if axis is None:
-        return reshape(roll(reshape(x, (-1,)), shift, axis=0), x.shape)
-    shifts = [shift] if isinstance(shift, int) else list(shift)
-    axes = [axis] if isinstance(axis, int) else list(axis)
-    made = x
-    for by, at in zip(shifts if len(shifts) > 1 else shifts * len(axes), axes, strict=True):
-        n = x.shape[axis_of(at, x.ndim)]
-        cut = (n - by % n) % n if n else 0
-        key: list[Any] = [slice(None)] * x.ndim
-        key[at] = slice(cut, None)
-        front = made[tuple(key)]
-        key[at] = slice(0, cut)
-        made = concat([front, made[tuple(key)]], axis=axis_of(at, x.ndim))
-    return contiguous(made, copy=made is x)
-
-
 __all__ = [
     "broadcast_arrays", "broadcast_shapes", "broadcast_to", "concat", "expand_dims", "flip", "matrix_transpose",
-    "moveaxis", "permute_dims", "reshape", "roll", "squeeze", "stack", "tile", "unstack",
+    "moveaxis", "permute_dims", "reshape", "squeeze", "stack", "tile", "unstack",
 ]  # fmt: skip

@@ -15,7 +15,7 @@ from minicnn.backends.numba_cuda.creation import full
 from minicnn.backends.numba_cuda.device import THREADS
 from minicnn.backends.numba_cuda.dtypes import DType
 from minicnn.backends.numba_cuda.elementwise import FUNCTIONS, contiguous
-from minicnn.backends.numba_cuda.manipulation import axes_of, axis_of, concat, permute_dims
+from minicnn.backends.numba_cuda.manipulation import axes_of, axis_of, concat, moveaxis, permute_dims
 
 Axis = int | Sequence[int] | None
 
@@ -40,8 +40,7 @@ _BLOCK = """def kernel(results, terms, o_step, r_step, p0, out):
             cuda.syncthreads()
             half //= 2
         if thread == 0:
-            total = parts[0]
-            out[o] = np.{result}({last})
+            out[o] = parts[0]
         cuda.syncthreads()
 """
 # A thread makes one result, where there are few terms.
@@ -52,7 +51,7 @@ _THREAD = """def kernel(results, terms, o_step, r_step, p0, out):
             x = p0[o * o_step + r * r_step]
             y = np.{kind}({term})
             total = np.{kind}({join})
-        out[o] = np.{result}({last})
+        out[o] = total
 """
 _FEW = 32
 _TRUE = "1 if x != 0 else 0"
@@ -76,22 +75,15 @@ def _shape(x: Array, axes: Sequence[int], keepdims: bool) -> tuple[int, ...]:
     return tuple(1 if a in axes else n for a, n in enumerate(x.shape) if keepdims or a not in axes)
 
 
-def _reduce(
-    x: Array, axis: Axis, keepdims: bool, *, kind: DType, join: str, start: str, term: str = "x", last: str = "total",
-    result: DType | None = None,
-) -> Array:  # fmt: skip
+def _reduce(x: Array, axis: Axis, keepdims: bool, kind: Any, join: str, start: str, term: str = "x") -> Array:
     axes = axes_of(axis, x.ndim)
-    made_of = result or kind
-    made = empty(_shape(x, axes, keepdims), made_of, x.device)
+    made = empty(_shape(x, axes, keepdims), np.dtype(kind), x.device)
     if made.size:
-        source, results, terms, o_step, r_step = _matrix(x, axes)
-        few = terms <= _FEW
-        memory = {"bool": "uint8"}
-        names = {"kind": memory.get(kind.name, kind.name), "result": memory.get(made_of.name, made_of.name)}
-        text = (_THREAD if few else _BLOCK).format(
-            threads=THREADS, start=start, term=term, join=join, last=last, **names
-        )
-        launch(text, (results, terms, o_step, r_step), (source, made), results if few else results * THREADS)
+        source, *numbers = _matrix(x, axes)
+        results, few = numbers[0], numbers[1] <= _FEW
+        name = "uint8" if made.dtype.kind == "b" else made.dtype.name
+        text = (_THREAD if few else _BLOCK).format(threads=THREADS, kind=name, start=start, term=term, join=join)
+        launch(text, numbers, (source, made), results if few else results * THREADS)
     return made
 
 
@@ -110,51 +102,50 @@ def _wide(x: Array, dtype: Any) -> DType:
 def sum(x: Array, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Array:  # noqa: A001
     """Sums; of integers as 64-bit integers."""
     _numeric("sum", x)
-    return _reduce(x, axis, keepdims, kind=_wide(x, dtype), join="total + y", start="0")
+    return _reduce(x, axis, keepdims, _wide(x, dtype), "total + y", "0")
 
 
 def prod(x: Array, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Array:
     """Products; of integers as 64-bit integers."""
     _numeric("prod", x)
-    return _reduce(x, axis, keepdims, kind=_wide(x, dtype), join="total * y", start="1")
+    return _reduce(x, axis, keepdims, _wide(x, dtype), "total * y", "1")
 
 
-def _extreme(name: str, x: Array, axis: Axis, keepdims: bool) -> Array:
+def _some(name: str, x: Array, axis: Axis) -> None:
     _numeric(name, x)
-    axes = axes_of(axis, x.ndim)
-    if 0 in [x.shape[a] for a in axes]:
-        message = f"{name} is of at least one element. Received: axes {axes} of shape {x.shape}."
+    if _count(x, axis) == 0:
+        message = f"{name} is of at least one element. Received: shape {x.shape}, axis {axis}."
         raise ValueError(message)
-    info = np.finfo(x.dtype) if x.dtype.kind == "f" else np.iinfo(x.dtype)
-    bound = info.min if name == "max" else info.max
-    start = f"{'-' if name == 'max' else ''}np.inf" if x.dtype.kind == "f" else f"{int(bound)}"
-    join = "larger(total, y)" if name == "max" else "smaller(total, y)"
-    return _reduce(x, axis, keepdims, kind=x.dtype, join=join, start=start)
+
+
+def _extreme(name: str, join: str, x: Array, axis: Axis, keepdims: bool) -> Array:
+    _some(name, x, axis)
+    return _reduce(x, axis, keepdims, x.dtype, f"{join}(total, y)", "p0[o * o_step]")
 
 
 def max(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:  # noqa: A001
     """Maxima; NaN where there is one."""
-    return _extreme("max", x, axis, keepdims)
+    return _extreme("max", "larger", x, axis, keepdims)
 
 
 def min(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:  # noqa: A001
     """Minima; NaN where there is one."""
-    return _extreme("min", x, axis, keepdims)
+    return _extreme("min", "smaller", x, axis, keepdims)
 
 
 def all(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:  # noqa: A001
     """Whether all elements differ from 0."""
-    return _reduce(x, axis, keepdims, kind=np.dtype("bool"), join="total * y", start="1", term=_TRUE)
+    return _reduce(x, axis, keepdims, "bool", "total * y", "1", _TRUE)
 
 
 def any(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:  # noqa: A001
     """Whether some element differs from 0."""
-    return _reduce(x, axis, keepdims, kind=np.dtype("bool"), join="larger(total, y)", start="0", term=_TRUE)
+    return _reduce(x, axis, keepdims, "bool", "larger(total, y)", "0", _TRUE)
 
 
 def count_nonzero(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     """How many elements differ from 0."""
-    return _reduce(x, axis, keepdims, kind=np.dtype("int64"), join="total + y", start="0", term=_TRUE)
+    return _reduce(x, axis, keepdims, "int64", "total + y", "0", _TRUE)
 
 
 def _count(x: Array, axis: Axis) -> int:
@@ -203,11 +194,8 @@ _RUNNING = """def kernel(results, terms, o_step, r_step, p0, out):
 
 
 def _search(name: str, test: str, x: Array, axis: int | None, keepdims: bool) -> Array:
-    _numeric(name, x)
+    _some(name, x, axis)
     axes = axes_of(axis, x.ndim)
-    if _count(x, axis) == 0:
-        message = f"{name} is of at least one element. Received: shape {x.shape}, axis {axis}."
-        raise ValueError(message)
     made = empty(_shape(x, axes, keepdims), np.dtype("int64"), x.device)
     if made.size:
         source, *numbers = _matrix(x, axes)
@@ -232,15 +220,12 @@ def _running(name: str, x: Array, axis: int | None, dtype: Any, include_initial:
         raise ValueError(message)
     at = axis_of(0 if axis is None else axis, x.ndim)
     kind, product = _wide(x, dtype), name == "cumulative_prod"
-    kept = [a for a in range(x.ndim) if a != at]
     source, *numbers = _matrix(x, (at,))
-    made = empty((*(x.shape[a] for a in kept), x.shape[at]), kind, x.device)
+    made = empty(moveaxis(x, at, -1).shape, kind, x.device)
     if made.size:
         text = _RUNNING.format(kind=kind.name, start=int(product), join="*" if product else "+")
         launch(text, numbers, (source, made))
-    order = list(range(len(kept)))
-    order.insert(at, len(kept))
-    result = contiguous(permute_dims(made, order))
+    result = contiguous(moveaxis(made, -1, at))
     if include_initial:
         first = full((*x.shape[:at], 1, *x.shape[at + 1 :]), int(product), dtype=kind, device=x.device)
         result = concat([first, result], axis=at)
@@ -262,13 +247,10 @@ def diff(
 ) -> Array:
     """Differences of neighbours along an axis, n times."""
     at = axis_of(axis, x.ndim)
-    ends = [a for a in (prepend, x, append) if a is not None]
+    ends, before = [a for a in (prepend, x, append) if a is not None], [slice(None)] * at
     made = concat(ends, axis=at) if len(ends) > 1 else x
     for _ in range(n):
-        high: list[Any] = [slice(None)] * x.ndim
-        low = list(high)
-        high[at], low[at] = slice(1, None), slice(None, -1)
-        made = FUNCTIONS["subtract"](made[tuple(high)], made[tuple(low)])
+        made = FUNCTIONS["subtract"](made[(*before, slice(1, None))], made[(*before, slice(None, -1))])
     return contiguous(made, copy=made is x)
 
 

@@ -178,9 +178,7 @@ template <class A> struct ByteRows : RowStream<A, uint8> {
       return;
     }
     const unsigned char* from = rows(turn) + (first * 16 + lane % 16) * A::PITCH + lane / 16 * 16;
-    int sums[A::OWN_TILES][A::FRAGMENTS][4];
-#pragma unroll
-    for (int i = 0; i < A::OWN_TILES * A::FRAGMENTS * 4; i++) (&sums[0][0][0])[i] = 0;
+    int sums[A::OWN_TILES][A::FRAGMENTS][4] = {};
     float factor[A::SUMS][2];
 #pragma unroll
     for (int s = 0; s < A::SUMS; s++) factor[s][0] = factors()[out_column(s, 0)], factor[s][1] = factors()[out_column(s, 1)];
@@ -299,9 +297,7 @@ template <class A> struct ByteRows : RowStream<A, uint8> {
       if constexpr (SENDS)
         send(turn + 1, A::EARLY_ROWS + LATE * own / A::OWN, A::EARLY_ROWS + LATE * (own + 1) / A::OWN, more);
       if (own == A::OWN - 1 && warp + own * A::WARPS >= A::COLUMNS) return;
-      int sums[A::FRAGMENTS][4];
-#pragma unroll
-      for (int i = 0; i < A::FRAGMENTS * 4; i++) (&sums[0][0])[i] = 0;
+      int sums[A::FRAGMENTS][4] = {};
 #pragma unroll
       for (int k = 0; k < A::ROW_STEPS; k++)
 #pragma unroll

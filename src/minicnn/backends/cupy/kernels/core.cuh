@@ -217,28 +217,6 @@ template <class T, int N> DEVICE Lanes<T, N> maximum(const Lanes<T, N>& a, const
 template <class T> DEVICE T minimum(T a, T b) { return (a < b || a != a) ? a : b; }
 template <class T> DEVICE T sign(T x) { return x != x ? x : T(x > T(0)) - T(x < T(0)); }
 
-DEVICE float power(float a, float b) { return powf(a, b); }
-DEVICE double power(double a, double b) { return pow(a, b); }
-DEVICE float round_down(float x) { return floorf(x); }
-DEVICE double round_down(double x) { return floor(x); }
-DEVICE float root(float x) { return sqrtf(x); }
-DEVICE double root(double x) { return sqrt(x); }
-DEVICE float exponential(float x) { return expf(x); }
-DEVICE double exponential(double x) { return exp(x); }
-DEVICE float exponential_m1(float x) { return expm1f(x); }
-DEVICE double exponential_m1(double x) { return expm1(x); }
-DEVICE float logarithm(float x) { return logf(x); }
-DEVICE double logarithm(double x) { return log(x); }
-DEVICE float logarithm_1p(float x) { return log1pf(x); }
-DEVICE double logarithm_1p(double x) { return log1p(x); }
-DEVICE float absolute(float x) { return fabsf(x); }
-DEVICE double absolute(double x) { return fabs(x); }
-DEVICE int absolute(int x) { return x < 0 ? -x : x; }
-DEVICE float hyperbolic_tangent(float x) { return tanhf(x); }
-DEVICE double hyperbolic_tangent(double x) { return tanh(x); }
-DEVICE float error_function(float x) { return erff(x); }
-DEVICE double error_function(double x) { return erf(x); }
-
 #include "scalars.cuh"
 
 // Reductions -------------------------------------------------------------------------------------------------
@@ -300,24 +278,24 @@ template <class T, uint32 n, uint32 slices, class F> DEVICE T sliced_sum(uint32 
 template <class T, uint32 k, class F> DEVICE T sum_of_exponentials(T top, F f) {
   T total = T(0);
 #pragma unroll
-  for (uint32 r = 0; r < k; r++) total += exponential(T(f(r)) - top);
+  for (uint32 r = 0; r < k; r++) total += exp(T(f(r)) - top);
   return total;
 }
 
 template <class T, uint32 k, class F> DEVICE T softmax(uint32 at, F f) {
   const T top = max_of<T, k>(f);
-  return exponential(T(f(at)) - top) / sum_of_exponentials<T, k>(top, f);
+  return exp(T(f(at)) - top) / sum_of_exponentials<T, k>(top, f);
 }
 
 template <class T, uint32 k, class F> DEVICE T log_softmax(uint32 at, F f) {
   const T top = max_of<T, k>(f);
-  return (T(f(at)) - top) - logarithm(sum_of_exponentials<T, k>(top, f));
+  return (T(f(at)) - top) - log(sum_of_exponentials<T, k>(top, f));
 }
 
 template <class T, uint32 k, class F> DEVICE T softmax_cross_entropy(int label, F f) {
   const T top = max_of<T, k>(f);
   if (label < 0 || label >= int(k)) return T(0);
-  return -((T(f(label)) - top) - logarithm(sum_of_exponentials<T, k>(top, f)));
+  return -((T(f(label)) - top) - log(sum_of_exponentials<T, k>(top, f)));
 }
 
 template <class T, uint32 k, class F> DEVICE T softmax_cross_entropy_gradient(uint32 at, int label, T dy, F f) {

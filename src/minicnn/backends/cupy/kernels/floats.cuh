@@ -48,7 +48,7 @@ template <int N_, int K_, int M_, int ROWS_, int THREADS_, int STAGES_, int PART
 template <class A> struct FloatRows : RowStream<A, float> {
   using Stream = RowStream<A, float>;
   using Stream::load, Stream::memory;
-  float weights[A::OWN_STEPS][A::GROUPS][2], total[A::OWN][A::GROUPS][4];
+  float weights[A::OWN_STEPS][A::GROUPS][2], total[A::OWN][A::GROUPS][4] = {};
 
   DEVICE FloatRows(unsigned char* shared, const float* x) : Stream(shared, x) {}
 
@@ -79,8 +79,6 @@ template <class A> struct FloatRows : RowStream<A, float> {
           const int k = (part + own * A::PARTS) * 8 + 2 * t + r, c = column(s);  // two neighbours take the places of t and t + 4
           weights[own][s][r] = k < A::K && c < A::M ? raw[k * A::M + c] : 0.0f;
         }
-#pragma unroll
-    for (int i = 0; i < A::OWN * A::GROUPS * 4; i++) (&total[0][0][0])[i] = 0.0f;
     __syncthreads();
     if constexpr (A::PADDING > 0) {
       for (int i = threadIdx.x; i < A::STAGES * A::ROWS * A::PADDING; i += A::THREADS)
@@ -204,9 +202,7 @@ template <class A> struct FloatRows : RowStream<A, float> {
           add(sums, a, b[k]);
         }
 #pragma unroll
-        for (int s = 0; s < A::GROUPS; s++)
-#pragma unroll
-          for (int r = 0; r < 4; r++) total[own][s][r] += sums[0][s][r];
+        for (int i = 0; i < A::GROUPS * 4; i++) (&total[own][0][0])[i] += (&sums[0][0][0])[i];
       }
     }
   }

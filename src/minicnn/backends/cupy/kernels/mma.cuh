@@ -132,23 +132,22 @@ struct Float32 {  // two float16, which hold 22 of 24 bits, and 2^-39 of the lar
   }
   static DEVICE void mma(float (&c)[4], const uint32 (&a)[4], const uint32 (&b)[2]) { mma_float16(c, a, b); }
 };
-struct Bfloat16 {
+struct OnePart {
   static constexpr int PARTS = 1, PRODUCTS = 1;
+  static constexpr DEVICE int left(int) { return 0; }
+  static constexpr DEVICE int right(int) { return 0; }
+};
+struct Bfloat16 : OnePart {
   using Run = Packed;
   using Number = bfloat16;
   static constexpr bool SCALED = false;
-  static constexpr DEVICE int left(int) { return 0; }
-  static constexpr DEVICE int right(int) { return 0; }
   static DEVICE void split(uint32 (&r)[1], float low, float high) { r[0] = pack_bfloat16(low, high); }
   static DEVICE void mma(float (&c)[4], const uint32 (&a)[4], const uint32 (&b)[2]) { mma_bfloat16(c, a, b); }
 };
-struct Float16 {
-  static constexpr int PARTS = 1, PRODUCTS = 1;
+struct Float16 : OnePart {
   using Run = float[8];
   using Number = void;
   static constexpr bool SCALED = true;
-  static constexpr DEVICE int left(int) { return 0; }
-  static constexpr DEVICE int right(int) { return 0; }
   static DEVICE void split(uint32 (&r)[1], float low, float high) { r[0] = pack_float16(low, high); }
   static DEVICE void mma(float (&c)[4], const uint32 (&a)[4], const uint32 (&b)[2]) { mma_float16(c, a, b); }
 };
@@ -156,11 +155,7 @@ struct Float16 {
 // c[m][n] += sums[m][n] by ordinary additions.
 template <int M, int N> DEVICE void add_fragments(float (&c)[M][N][4], const float (&sums)[M][N][4]) {
 #pragma unroll
-  for (int m = 0; m < M; m++)
-#pragma unroll
-    for (int n = 0; n < N; n++)
-#pragma unroll
-      for (int r = 0; r < 4; r++) c[m][n][r] += sums[m][n][r];
+  for (int i = 0; i < M * N * 4; i++) (&c[0][0][0])[i] += (&sums[0][0][0])[i];
 }
 
 // c[m][n] += a[m] * b[n] for M x N fragments: products that wait for each other are far apart. Tensor cores cut sums off, always towards

@@ -253,22 +253,3 @@ DEVICE void load_columns(uint32 (&b)[N][P::PARTS][2], SharedAddress at) {
       }
     }
 }
-
-// Sums of SLICES groups of OWN threads, which those of slice 0 get: in each round the upper half hands its sums to the lower.
-template <int SLICES, int OWN, int M, int N> DEVICE void sum_slices(float* shared, int slice, float (&sums)[M][N][4]) {
-  float* const flat = &sums[0][0][0];
-  const int own = threadIdx.x % OWN;
-#pragma unroll
-  for (int half = SLICES / 2; half > 0; half /= 2) {
-    __syncthreads();
-    if (slice >= half && slice < 2 * half) {
-#pragma unroll
-      for (int k = 0; k < M * N * 4; k++) shared[((slice - half) * M * N * 4 + k) * OWN + own] = flat[k];
-    }
-    __syncthreads();
-    if (slice < half) {
-#pragma unroll
-      for (int k = 0; k < M * N * 4; k++) flat[k] += shared[(slice * M * N * 4 + k) * OWN + own];
-    }
-  }
-}

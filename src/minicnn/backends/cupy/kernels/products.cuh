@@ -14,6 +14,34 @@ template <int M_, int N_, int K_, bool TA_, bool TB_, int BM_, int BN_, int BK_,
   static constexpr int RUN = quotient(quotient(K, PARTS), BK) * BK;  // terms of a part
 };
 
+// How a block brings its piece of a matrix f(row, column), SIZE of LIMIT results x BK terms, into shared memory; `along`: results,
+// rather than terms, are neighbours in memory.
+template <class T, int LIMIT, int SIZE, int BK, bool along, int THREADS, class F> struct Side {
+  static constexpr int LOADS = BK * SIZE, EACH = quotient(LOADS, THREADS);
+  F f;
+  T next[EACH];
+  // Load e is that of a result, and of a term.
+  static DEVICE int result(int e) { return along ? e % SIZE : e / BK; }
+  static DEVICE int term(int e) { return along ? e / SIZE : e % BK; }
+  DEVICE void load(int first, int k0, int last) {
+#pragma unroll
+    for (int u = 0; u < EACH; u++) {
+      const int e = int(threadIdx.x) + u * THREADS, m = first + result(e), k = k0 + term(e);
+      const bool real = (LIMIT % SIZE == 0 || m < LIMIT) && k < last && (LOADS % THREADS == 0 || e < LOADS);
+      const int row = real ? (along ? k : m) : 0, column = real ? (along ? m : k) : 0;
+      const T value = f(row, column);
+      next[u] = real ? value : T(0);
+    }
+  }
+  DEVICE void store(T (&shared)[BK][SIZE + 4]) const {
+#pragma unroll
+    for (int u = 0; u < EACH; u++) {
+      const int e = int(threadIdx.x) + u * THREADS;
+      if (LOADS % THREADS == 0 || e < LOADS) shared[term(e)][result(e)] = next[u];
+    }
+  }
+};
+
 // finish and store get each element of the product of matrices a(row, column) and b(row, column), as they are stored; those of part p
 // come p * M * N later.
 template <class T, class A, class FA, class FB, class Finish, class Store>
@@ -24,49 +52,17 @@ DEVICE void multiply(int block, FA a, FB b, Finish finish, Store store) {
   block /= A::PARTS;
   const int n0 = block % A::COLUMNS * A::BN, m0 = block / A::COLUMNS * A::BM;
   const int gn = thread % A::GN, gm = thread / A::GN;
-  T sums[A::TM][A::TN];
-#pragma unroll
-  for (int m = 0; m < A::TM; m++)
-#pragma unroll
-    for (int n = 0; n < A::TN; n++) sums[m][n] = T(0);
+  T sums[A::TM][A::TN] = {};
 
   // The next terms are on their way from memory while those in shared memory are multiplied.
-  constexpr int LEFT = quotient(A::BK * A::BM, A::THREADS), RIGHT = quotient(A::BK * A::BN, A::THREADS);
-  T next_a[LEFT], next_b[RIGHT];
+  Side<T, A::M, A::BM, A::BK, A::TA, A::THREADS, FA> left_side = {a};
+  Side<T, A::N, A::BN, A::BK, !A::TB, A::THREADS, FB> right_side = {b};
   const int first = part * A::RUN, last = min(first + A::RUN, A::K);
-  const auto load = [&](int k0) {
-#pragma unroll
-    for (int u = 0; u < LEFT; u++) {
-      const int e = thread + u * A::THREADS;
-      const int m = m0 + (A::TA ? e % A::BM : e / A::BK), k = k0 + (A::TA ? e / A::BM : e % A::BK);
-      const bool real = (A::M % A::BM == 0 || m < A::M) && k < last && (A::BK * A::BM % A::THREADS == 0 || e < A::BK * A::BM);
-      const int row = real ? (A::TA ? k : m) : 0, column = real ? (A::TA ? m : k) : 0;
-      const T value = a(row, column);
-      next_a[u] = real ? value : T(0);
-    }
-#pragma unroll
-    for (int u = 0; u < RIGHT; u++) {
-      const int e = thread + u * A::THREADS;
-      const int n = n0 + (A::TB ? e / A::BK : e % A::BN), k = k0 + (A::TB ? e % A::BK : e / A::BN);
-      const bool real = (A::N % A::BN == 0 || n < A::N) && k < last && (A::BK * A::BN % A::THREADS == 0 || e < A::BK * A::BN);
-      const int row = real ? (A::TB ? n : k) : 0, column = real ? (A::TB ? k : n) : 0;
-      const T value = b(row, column);
-      next_b[u] = real ? value : T(0);
-    }
-  };
+  const auto load = [&](int k0) { left_side.load(m0, k0, last), right_side.load(n0, k0, last); };
   load(first);
   for (int k0 = first; k0 < last; k0 += A::BK) {
     __syncthreads();
-#pragma unroll
-    for (int u = 0; u < LEFT; u++) {
-      const int e = thread + u * A::THREADS;
-      if (A::BK * A::BM % A::THREADS == 0 || e < A::BK * A::BM) as[A::TA ? e / A::BM : e % A::BK][A::TA ? e % A::BM : e / A::BK] = next_a[u];
-    }
-#pragma unroll
-    for (int u = 0; u < RIGHT; u++) {
-      const int e = thread + u * A::THREADS;
-      if (A::BK * A::BN % A::THREADS == 0 || e < A::BK * A::BN) bs[A::TB ? e % A::BK : e / A::BN][A::TB ? e / A::BK : e % A::BN] = next_b[u];
-    }
+    left_side.store(as), right_side.store(bs);
     __syncthreads();
     if (A::RUN > A::BK) load(k0 + A::BK);  // not in a branch, so that it is not waited for before the products
 #pragma unroll 16

@@ -12,11 +12,7 @@ template <class T, int O, int THREADS> struct RowSums {
   static constexpr int COLUMNS = O >= THREADS ? THREADS : power_of_two(O), SLICES = THREADS / COLUMNS, EACH = quotient(O, COLUMNS);
   static constexpr int LEFT = COLUMNS < 32 ? THREADS / 32 : SLICES;  // terms that are left for the last step
   static constexpr int SCRATCH = SLICES > 1 ? LEFT * COLUMNS : 0;
-  T total[EACH];
-  DEVICE RowSums() {
-#pragma unroll
-    for (int e = 0; e < EACH; e++) total[e] = T(0);
-  }
+  T total[EACH] = {};
   // Adds f(r, o) for each of so many rows r, MOST of them, to sum o.
   template <int MOST, class F> DEVICE void add(int rows, F f) {
     const int column = threadIdx.x % COLUMNS, slice = threadIdx.x / COLUMNS;
@@ -63,11 +59,7 @@ template <class T, int O, int THREADS> struct RowSums {
 
 // O sums over the rows of all tiles of a block, where a thread has a row of each tile to itself.
 template <class T, int O, int THREADS> struct OwnSums {
-  T total[O];
-  DEVICE OwnSums() {
-#pragma unroll
-    for (int o = 0; o < O; o++) total[o] = T(0);
-  }
+  T total[O] = {};
   DEVICE void leave(T* scratch) {
 #pragma unroll
     for (int m = 16; m > 0; m /= 2)
@@ -94,11 +86,7 @@ constexpr int divisor(int n, int most) { return most == 1 || n % most == 0 ? mos
 template <class T, int A, int B, int THREADS> struct RowProducts {
   static constexpr int RUN = divisor(B, 16), RUNS = A * B / RUN;
   static constexpr int EACH = quotient(RUNS, THREADS), SLICES = RUNS < THREADS ? THREADS / RUNS : 1;
-  T total[EACH][RUN];
-  DEVICE RowProducts() {
-#pragma unroll
-    for (int i = 0; i < EACH * RUN; i++) (&total[0][0])[i] = T(0);
-  }
+  T total[EACH][RUN] = {};
   // Adds a(r, i) * b(r, j) for each of so many rows r.
   template <class FA, class FB> DEVICE void add(int rows, FA a, FB b) {
     const int slice = threadIdx.x / RUNS;
@@ -162,5 +150,5 @@ template <class T, uint32 n, int S, class F> DEVICE void row_statistics(int lane
   if (n % S && lane < int(n % S)) top = maximum(top, T(f(n / S * S + lane)));
 #pragma unroll
   for (int m = 1; m < S; m *= 2) top = maximum(top, __shfl_xor_sync(0xffffffffu, top, m));
-  total = shared_sum<T, n, S>(lane, [&](uint32 r) { return exponential(T(f(r)) - top); });
+  total = shared_sum<T, n, S>(lane, [&](uint32 r) { return exp(T(f(r)) - top); });
 }

@@ -32,6 +32,25 @@ template <class T, int total, int threads, class Load, class Store> DEVICE void 
   }
 }
 
+// Sums of SLICES groups of OWN threads, which those of slice 0 get: in each round the upper half hands its sums to the lower.
+template <int SLICES, int OWN, class T, int A, int B, int C> DEVICE void sum_slices(T* shared, int slice, T (&sums)[A][B][C]) {
+  T* const flat = &sums[0][0][0];
+  const int own = threadIdx.x % OWN;
+#pragma unroll
+  for (int half = SLICES / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (slice >= half && slice < 2 * half) {
+#pragma unroll
+      for (int k = 0; k < A * B * C; k++) shared[((slice - half) * A * B * C + k) * OWN + own] = flat[k];
+    }
+    __syncthreads();
+    if (slice < half) {
+#pragma unroll
+      for (int k = 0; k < A * B * C; k++) flat[k] += shared[(slice * A * B * C + k) * OWN + own];
+    }
+  }
+}
+
 // Convolution ------------------------------------------------------------------------------------------------
 
 // An image with zeros around it and strides - 1 zeros between its elements.
@@ -233,13 +252,7 @@ DEVICE void correlate(int block, FX x, FDY dy, Finish finish, Store store) {
   const int a0 = block % A::K_PARTS * A::KB, group = block / A::K_PARTS;
   const int fg = thread % A::FG, c = thread / A::FG % A::CB, slice = thread / A::FG / A::CB;
 
-  T sums[A::KB][S::KW][A::FX];
-#pragma unroll
-  for (int a = 0; a < A::KB; a++)
-#pragma unroll
-    for (int b = 0; b < S::KW; b++)
-#pragma unroll
-      for (int f = 0; f < A::FX; f++) sums[a][b][f] = T(0);
+  T sums[A::KB][S::KW][A::FX] = {};
 
   for (int strip = part; strip < A::STRIPS; strip += A::PARTS) {
     const int n = strip / A::ROWS, h0 = strip % A::ROWS * A::TH;
@@ -282,22 +295,7 @@ DEVICE void correlate(int block, FX x, FDY dy, Finish finish, Store store) {
       }
     }
   }
-  // Sum over the slices: in each round the upper half hands its sums to the lower.
-  T* const flat = &sums[0][0][0];
-  const int own = thread % (A::FG * A::CB);
-#pragma unroll
-  for (int half = A::SLICES / 2; half > 0; half /= 2) {
-    __syncthreads();
-    if (slice >= half && slice < 2 * half) {
-#pragma unroll
-      for (int k = 0; k < A::OWN; k++) shared[((slice - half) * A::OWN + k) * A::FG * A::CB + own] = flat[k];
-    }
-    __syncthreads();
-    if (slice < half) {
-#pragma unroll
-      for (int k = 0; k < A::OWN; k++) flat[k] += shared[(slice * A::OWN + k) * A::FG * A::CB + own];
-    }
-  }
+  sum_slices<A::SLICES, A::FG * A::CB>(shared, slice, sums);
   if (slice) return;
   finish_and_store<A::OWN, A::F % A::FX == 0 && Y::C % A::FX == 0 ? A::FX : 1, T>(
     [=](int k, uint32& i) {
@@ -305,5 +303,5 @@ DEVICE void correlate(int block, FX x, FDY dy, Finish finish, Store store) {
       i = uint32(part) * A::SIZE + ((a * S::KW + tap % S::KW) * A::C + c0 + c) * Y::C + group * A::F + f;
       return (S::KH % A::KB == 0 || a < S::KH) && (A::C % A::CB == 0 || c0 + c < A::C) && (A::F % A::FB == 0 || f < A::F);
     },
-    [&](int k) { return flat[k]; }, finish, store);
+    [&](int k) { return (&sums[0][0][0])[k]; }, finish, store);
 }

@@ -40,27 +40,17 @@ def conv2d(T: Any, X: Image, Y: Image, S: Window, groups: int, x: Function, w: F
 
 def conv2d_input_gradient(T: Any, X: Image, Y: Image, S: Window, groups: int, dy: Function, w: Function) -> Function:
     """Sum over the positions of y that an element of x goes into, and their filters, of dy * w."""
-    C, F, YC, H, W = X.C // groups, Y.C // groups, Y.C, Y.H, Y.W
-    KH, KW, SH, SW, PT, PL, DH, DW = S.KH, S.KW, S.SH, S.SW, S.PT, S.PL, S.DH, S.DW
-    zero, place, at = T(0), X.place(), Y.at()
+    C, F, YC, at = X.C // groups, Y.C // groups, Y.C, Y.at()
 
     @device
-    def element(p: Any, i: Any) -> Any:
-        n, xh, xw, xc = place(i)
-        first = xc // C * F
-        total = zero
-        for a in range(KH):
-            h = xh + PT - a * DH
-            if h >= 0 and h % SH == 0 and h // SH < H:
-                for b in range(KW):
-                    q = xw + PL - b * DW
-                    if q >= 0 and q % SW == 0 and q // SW < W:
-                        for f in range(F):
-                            weight = T(w(p, index(((a * KW + b) * C + xc % C) * YC + first + f)))
-                            total += T(dy(p, at(n, h // SH, q // SW, first + f))) * weight
+    def add(p: Any, total: Any, n: Any, u: Any, v: Any, c: Any, tap: Any) -> Any:
+        first = c // C * F
+        for f in range(F):
+            weight = T(w(p, index((tap * C + c % C) * YC + first + f)))
+            total += T(dy(p, at(n, u, v, first + f))) * weight
         return total
 
-    return element
+    return _over_windows(T, X, Y, S, add)
 
 
 def conv2d_weight_gradient(T: Any, X: Image, Y: Image, S: Window, groups: int, dy: Function, x: Function) -> Function:
@@ -201,12 +191,12 @@ def max_pool2d_index(T: Any, X: Image, Y: Image, S: Window, x: Function) -> Func
     return element
 
 
-def _over_windows(T: Any, X: Image, Y: Image, S: Window, goes: Function, share: Function) -> Function:
-    """Function element(p, i): sum of share(p, n, u, v, c) over windows (u, v) that element i of x is in.
+def _over_windows(T: Any, X: Image, Y: Image, S: Window, add: Function) -> Function:
+    """Function element(p, i): a sum over the windows (u, v) that element i of x is in, each time under another tap.
 
-    It is over those whose goes(p, n, u, v, c, tap) holds, where the element is under that tap.
+    add(p, total, n, u, v, c, tap) is the total with what is added for one of them.
     """
-    KH, KW, SH, SW, PT, PL, H, W = S.KH, S.KW, S.SH, S.SW, S.PT, S.PL, Y.H, Y.W
+    KH, KW, SH, SW, PT, PL, DH, DW, H, W = S.KH, S.KW, S.SH, S.SW, S.PT, S.PL, S.DH, S.DW, Y.H, Y.W
     zero, place = T(0), X.place()
 
     @device
@@ -214,38 +204,26 @@ def _over_windows(T: Any, X: Image, Y: Image, S: Window, goes: Function, share: 
         n, xh, xw, c = place(i)
         total = zero
         for a in range(KH):
-            h = xh + PT - a
+            h = xh + PT - a * DH
             if h >= 0 and h % SH == 0 and h // SH < H:
                 for b in range(KW):
-                    q = xw + PL - b
-                    inside = q >= 0 and q % SW == 0 and q // SW < W
-                    if inside and goes(p, n, h // SH, q // SW, c, a * KW + b):
-                        total += share(p, n, h // SH, q // SW, c)
+                    q = xw + PL - b * DW
+                    if q >= 0 and q % SW == 0 and q // SW < W:
+                        total = add(p, total, n, h // SH, q // SW, c, a * KW + b)
         return total
 
     return element
 
 
-def _at_windows(T: Any, Y: Image, dy: Function) -> Function:
-    """Function share(p, n, u, v, c): the element of dy of a window."""
-    at = Y.at()
-
-    @device
-    def share(p: Any, n: Any, u: Any, v: Any, c: Any) -> Any:
-        return T(dy(p, at(n, u, v, c)))
-
-    return share
-
-
 def max_pool2d_gradient(T: Any, X: Image, Y: Image, S: Window, dy: Function, x: Function) -> Function:
     """Sum of dy over the windows whose maximum an element is."""
-    hit = _hit(T, X, S, x)
+    hit, at = _hit(T, X, S, x), Y.at()
 
     @device
-    def goes(p: Any, n: Any, u: Any, v: Any, c: Any, tap: Any) -> Any:
-        return hit(p, n, u, v, c) == tap
+    def add(p: Any, total: Any, n: Any, u: Any, v: Any, c: Any, tap: Any) -> Any:
+        return total + T(dy(p, at(n, u, v, c))) if hit(p, n, u, v, c) == tap else total
 
-    return _over_windows(T, X, Y, S, goes, _at_windows(T, Y, dy))
+    return _over_windows(T, X, Y, S, add)
 
 
 def max_pool2d_scatter(T: Any, X: Image, Y: Image, S: Window, dy: Function, taps: Function) -> Function:
@@ -263,11 +241,12 @@ def max_pool2d_scatter(T: Any, X: Image, Y: Image, S: Window, dy: Function, taps
         return value if real and taps(p, j) == xh % KH * KW + xw % KW else zero
 
     @device
-    def goes(p: Any, n: Any, u: Any, v: Any, c: Any, tap: Any) -> Any:
-        return taps(p, at(n, u, v, c)) == tap
+    def add(p: Any, total: Any, n: Any, u: Any, v: Any, c: Any, tap: Any) -> Any:
+        j = at(n, u, v, c)
+        return total + T(dy(p, j)) if taps(p, j) == tap else total
 
     overlap = (KH, KW, 0, 0) != (S.SH, S.SW, S.PT, S.PL)
-    return _over_windows(T, X, Y, S, goes, _at_windows(T, Y, dy)) if overlap else apart
+    return _over_windows(T, X, Y, S, add) if overlap else apart
 
 
 def _elements(T: Any, X: Image, S: Window, count_padding: bool) -> Function:
@@ -307,11 +286,7 @@ def average_pool2d_gradient(T: Any, X: Image, Y: Image, S: Window, count_padding
     at, elements = Y.at(), _elements(T, X, S, count_padding)
 
     @device
-    def goes(p: Any, n: Any, u: Any, v: Any, c: Any, tap: Any) -> Any:
-        return True
+    def add(p: Any, total: Any, n: Any, u: Any, v: Any, c: Any, tap: Any) -> Any:
+        return total + T(dy(p, at(n, u, v, c))) / elements(u, v)
 
-    @device
-    def share(p: Any, n: Any, u: Any, v: Any, c: Any) -> Any:
-        return T(dy(p, at(n, u, v, c))) / elements(u, v)
-
-    return _over_windows(T, X, Y, S, goes, share)
+    return _over_windows(T, X, Y, S, add)
