@@ -171,3 +171,21 @@ def test_windows_slide_over_neighbouring_channels(channels: int, monkeypatch: py
     exact = get_backend("numpy").compile(plain)(arrays)
     emulated = Emulated(short, tiles=TensorTiles(H200, precision="bfloat16", pipelined=True))
     assert distance(emulated(arrays), expected) < 0.05 * distance(exact, expected)
+
+
+@needs_gxx
+@pytest.mark.parametrize("channels", [8, 40, 72, 12])  # whole tiles, cut ones, and no eight
+def test_sums_and_maxima_over_positions(channels: int) -> None:
+    program = Program("sums")
+    x = program.input("x", (5, 9, 13, channels))
+    scale = program.input("scale", (channels,))
+    y = ops.cast(ops.cast(ops.relu(x), dtype="bfloat16"), dtype="float32")
+    program.outputs["sum"] = ops.sum(y, axes=(0, 1, 2))
+    program.outputs["scaled"] = ops.sum(ops.square(y) * scale, axes=(0, 1, 2))
+    program.outputs["max"] = ops.max(y - scale, axes=(0, 1, 2))
+    program.outputs["y"] = y * 1.0
+    rng = np.random.default_rng(0)
+    arrays = {v.name: rng.standard_normal(v.shape).astype("float32") for v in program.inputs}
+    expected = by_numpy(program, arrays)
+    emulated = Emulated(program, tiles=TensorTiles(H200, precision="bfloat16", pipelined=True))
+    assert distance(emulated(arrays), expected) < 1e-5

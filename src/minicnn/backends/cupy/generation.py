@@ -312,20 +312,25 @@ class CppWriter(NeighbourWriter):
     def _reduce_partial_sums(self, group: FusionGroup) -> str:
         node = group.anchor
         _, place = reduced_place(node, Name("o"), R)
+        if width := self.lanes(node):
+            return self._reduced(group, *self.lane_terms(node, width))
         return self._reduced(group, f"{self.function(node.inputs[0])}({Cpp().text(place)})")
 
     def _depthwise_conv2d_weight_gradient_partial_sums(self, group: FusionGroup) -> str:
         node = group.anchor
+        if width := self.lanes(node):
+            return self._reduced(group, *self.lane_terms(node, width))
         types = f"{c_type(node.outputs[0])}, {Cpp.geometry(node)}"
         dy, x = (self.function(v) for v in node.inputs)
         return self._reduced(group, f"depthwise_conv2d_weight_term<{types}>({dy}, {x}, o, r)")
 
-    def _reduced(self, group: FusionGroup, term: str) -> str:
-        """The template for sums or maxima of terms r of results o."""
-        kind = c_type(group.anchor.outputs[0])
+    def _reduced(self, group: FusionGroup, term: str, before: str = "", width: int = 0) -> str:
+        """The template for sums or maxima of terms r of results o; of `width` results at once, if that is not 0."""
+        kind, tile = c_type(group.anchor.outputs[0]), _tile_type(group)
+        template = f"reduce_lanes<{kind}, {tile.rpartition(', ')[0]}, {width}>" if width else f"reduce<{kind}, {tile}>"
         return (
-            f"{self._finish_and_store(group)}    reduce<{kind}, {_tile_type(group)}>(\n"
-            f"      block, [&](uint32 o, uint32 r) {{ return {term}; }},\n"
+            f"{self._finish_and_store(group)}    {template}(\n"
+            f"      block, [&](uint32 o, uint32 r) {{ {before}return {term}; }},\n"
             f"      [&](uint32 i, {kind} sum) {{ const auto made = finish(i, sum); store(i, &made, Width<1>()); }});\n"
         )
 

@@ -122,6 +122,32 @@ class NeighbourWriter(Writer):
         self._loads += f"      const auto {name} = [&](uint32 first) {{\n{made}      }};\n"
         return name
 
+    def lanes(self, node: Node) -> int:
+        """How many neighbouring results of a reduction over positions a thread has; 0 if results are no channels."""
+        results, _, _, ox, rx, terms_first = node.attrs["tile"].sizes
+        if not self.plan.tiles.pipelined or terms_first or ox * rx % 32:
+            return 0
+        if node.op.name == "reduce_partial_sums":
+            x = node.inputs[0]
+            if x.shape[-1] != results or node.attrs["axes"] != tuple(range(x.ndim - 1)):
+                return 0
+        elif node.attrs["data_format"] != "NHWC" or images(node)[0].c != images(node)[1].c:
+            return 0
+        read = [v for v in self.plan.leaves(node) if v.size >= min(x.size for x in node.inputs)]
+        width = 16 // max(2, min(ITEMSIZE[v.dtype] for v in read)) if read else 0
+        return width if width > 1 and ox % width == node.inputs[0].shape[-1] % width == 0 else 0
+
+    def lane_terms(self, node: Node, width: int) -> tuple[str, str, int]:
+        """Terms r of results o and on of a reduction as `Lanes`, what comes before, and how many they are."""
+        channels = node.inputs[0].shape[-1]
+        self._width, self._loads, self._rows, self._beside = width, "", "", {}
+        names = [self._runs(value, channels) for value in node.inputs]
+        before, self._width = f"\n      const uint32 first = o;\n{self._rows}{self._loads}      ", 1
+        if node.op.name == "reduce_partial_sums":
+            return f"{names[0]}(o + r * {channels}u)", before, width
+        types = f"Lanes<{c_type(node.outputs[0])}, {width}>, {Cpp.geometry(node)}"
+        return f"depthwise_conv2d_weight_term<{types}>({', '.join(names)}, o, r)", before, width
+
     def let(self, value: Value, text: str) -> tuple[str, str]:
         """See `Writer.let`."""
         line, name = super().let(value, text)

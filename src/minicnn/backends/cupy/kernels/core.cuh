@@ -106,6 +106,9 @@ template <class T, int N> struct Lanes : Pack<T, N> {
   DEVICE Lanes operator-() const {
     return of([&](int e) { return -v[e]; });
   }
+  DEVICE Lanes operator+(const Lanes& x) const {
+    return of([&](int e) { return v[e] + x.v[e]; });
+  }
   DEVICE Lanes operator*(const Lanes& x) const {
     return of([&](int e) { return v[e] * x.v[e]; });
   }

@@ -120,3 +120,34 @@ DEVICE void reduce(int block, F f, Out out) {
   }
   if (rx == 0 && (O % OX == 0 || o < O)) out(uint32(part) * O + o, total);
 }
+
+// The same where terms of N neighbouring results come together: f(o, r) gives them as `Lanes`, o being a multiple of N as O is.
+template <class T, class Join, int O, int R, int PARTS, int OX, int RX, int N, class F, class Out>
+DEVICE void reduce_lanes(int block, F f, Out out) {
+  constexpr int GROUPS = OX / N, THREADS = OX * RX, ROWS = THREADS / GROUPS, RUN = quotient(R, PARTS);
+  static_assert(OX % N == 0 && O % N == 0 && 32 % GROUPS == 0 && THREADS % 32 == 0 && THREADS <= 256, "lanes of a warp share results");
+  T* const shared = static_cast<T*>(unit_shared());
+  const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, part = block % PARTS, first_result = block / PARTS * OX;
+  const int o = first_result + thread % GROUPS * N, first = part * RUN, last = min(first + RUN, R);
+  Lanes<T, N> total = Join::template start<T>();
+  if (O % OX == 0 || o < O) {
+#pragma unroll 4
+    for (int r = first + thread / GROUPS; r < last; r += ROWS) total = Join::join(total, f(o, r));
+  }
+#pragma unroll
+  for (int e = 0; e < N; e++)
+#pragma unroll
+    for (int apart = GROUPS; apart < 32; apart *= 2) total.v[e] = Join::join(total.v[e], __shfl_xor_sync(0xffffffffu, total.v[e], apart));
+  __syncthreads();
+  if (lane < GROUPS)
+#pragma unroll
+    for (int e = 0; e < N; e++) shared[warp * OX + lane * N + e] = total.v[e];
+  __syncthreads();
+  for (int k = thread; k < OX; k += THREADS) {
+    if (O % OX && first_result + k >= O) continue;
+    T sum = shared[k];
+#pragma unroll
+    for (int w = 1; w < THREADS / 32; w++) sum = Join::join(sum, shared[w * OX + k]);
+    out(uint32(part) * O + first_result + k, sum);
+  }
+}
