@@ -201,6 +201,8 @@ class UnitNorm(Constraint):
         return MinMaxNorm(1.0, 1.0, axis=self.axis)(w)
 
 
+l1, l2, l1_l2 = L1, L2, L1L2  # Keras's other names
+
 REGULARIZERS: dict[str, type[Regularizer]] = {
     "l1": L1, "l2": L2, "l1_l2": L1L2, "orthogonal_regularizer": OrthogonalRegularizer,
 }  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minicnn import Layer, Model, Sequential, layers
+from minicnn import Layer, Model, Sequential, layers, regularizers
 from minicnn.layers import Add, BatchNormalization, Conv2D, Dense, Flatten, Input
 from minicnn.models import clone_model
 from support.model_cases import FAST, assert_same_weights, blobs
@@ -54,12 +54,14 @@ def test_get_layer() -> None:
 
 
 def test_short_names() -> None:
-    assert layers.MaxPool2D is layers.MaxPooling2D
-    assert layers.AvgPool2D is layers.AveragePooling2D
-    assert layers.GlobalAvgPool2D is layers.GlobalAveragePooling2D
-    assert layers.GlobalMaxPool2D is layers.GlobalMaxPooling2D
-    assert layers.Convolution2D is layers.Conv2D
+    for axes in ("1D", "2D"):
+        for short, long in (("MaxPool", "MaxPooling"), ("AvgPool", "AveragePooling")):
+            for kind in ("", "Global"):
+                assert getattr(layers, kind + short + axes) is getattr(layers, kind + long + axes)
+        assert getattr(layers, f"Convolution{axes}") is getattr(layers, f"Conv{axes}")
     assert layers.Convolution2DTranspose is layers.Conv2DTranspose
+    assert layers.SeparableConvolution2D is layers.SeparableConv2D
+    assert regularizers.l2(0.1) == regularizers.L2(0.1)
 
 
 # Calls ----------------------------------------------------------------------------------------------

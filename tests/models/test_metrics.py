@@ -203,10 +203,19 @@ def test_functions_classes_and_losses_as_metrics() -> None:
         describe(model)
 
 
-def test_accuracy_of_a_regression_is_one_warning() -> None:
-    model = identity((1,), "mse", ["accuracy"])
-    with pytest.warns(UserWarning, match=r"compares classes\. Received: targets from 0\.5 to 7\.0.*Watch"):
-        model.evaluate(np.zeros((2, 1)), np.asarray([0.5, 7.0]))
+@pytest.mark.parametrize("targets", [[[0.5], [7.0]], [[0.5], [0.7]], [[0.2, 0.1, 0.0], [0.5, 0.5, 0.3]]])
+def test_accuracy_of_a_regression_is_one_warning(targets: list[list[float]]) -> None:
+    y = np.asarray(targets)
+    model = identity((y.shape[1],), "mse", ["accuracy"])
+    with pytest.warns(UserWarning, match=r"compares classes\. Received: targets from 0\..*Watch"):
+        model.evaluate(np.zeros(y.shape), y)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("targets", [[[0], [1]], [[-1], [1]], [[0.2, 0.7, 0.1], [0, 0, 1]], [[0, 1, 1], [0, 0, 0]]])
+def test_accuracy_of_classes_and_of_their_shares_does_not_warn(targets: list[list[float]]) -> None:
+    y = np.asarray(targets, "float32")
+    identity((y.shape[1],), "mse", ["accuracy"]).evaluate(np.zeros(y.shape), y)
 
 
 @pytest.mark.parametrize(

@@ -360,6 +360,9 @@ def test_the_page_lists_what_is_left_out_and_nothing_else() -> None:
         # Aliases bear another name than their class.
         kinds = {n: k for n, k in vars(theirs).items() if inspect.isclass(k) and k.__name__ == n}
         missing[space] = {n for n in kinds if not hasattr(ours, n)}
+        aliases = {n: k.__name__ for n, k in vars(theirs).items() if inspect.isclass(k) and k.__name__ in kinds}
+        here = {n: k for n, k in aliases.items() if space == "layers" and inspect.isclass(getattr(ours, k, None))}
+        assert [n for n, name in here.items() if getattr(ours, n, None) is not getattr(ours, name)] == []
         listed[space] = listed_names(space)
         for n in kinds.keys() - missing[space]:
             if inspect.isclass(mine := getattr(ours, n)):

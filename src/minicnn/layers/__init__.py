@@ -53,9 +53,14 @@ from minicnn.layers.symbolic import Input
 from minicnn.layers.transposed import Conv2DTranspose
 
 # Keras's short names.
-AvgPool2D, MaxPool2D = AveragePooling2D, MaxPooling2D
-GlobalAvgPool2D, GlobalMaxPool2D = GlobalAveragePooling2D, GlobalMaxPooling2D
-Convolution2D, Convolution2DTranspose = Conv2D, Conv2DTranspose
+AvgPool1D, MaxPool1D, GlobalAvgPool1D, GlobalMaxPool1D = (
+    AveragePooling1D, MaxPooling1D, GlobalAveragePooling1D, GlobalMaxPooling1D
+)  # fmt: skip
+AvgPool2D, MaxPool2D, GlobalAvgPool2D, GlobalMaxPool2D = (
+    AveragePooling2D, MaxPooling2D, GlobalAveragePooling2D, GlobalMaxPooling2D
+)  # fmt: skip
+Convolution1D, Convolution2D, Convolution2DTranspose = Conv1D, Conv2D, Conv2DTranspose
+SeparableConvolution2D = SeparableConv2D
 
 __all__ = [
     "ELU",
@@ -65,6 +70,7 @@ __all__ = [
     "Average",
     "AveragePooling1D",
     "AveragePooling2D",
+    "AvgPool1D",
     "AvgPool2D",
     "BatchNormalization",
     "CategoryEncoding",
@@ -73,6 +79,7 @@ __all__ = [
     "Conv1D",
     "Conv2D",
     "Conv2DTranspose",
+    "Convolution1D",
     "Convolution2D",
     "Convolution2DTranspose",
     "Cropping2D",
@@ -83,7 +90,9 @@ __all__ = [
     "GaussianNoise",
     "GlobalAveragePooling1D",
     "GlobalAveragePooling2D",
+    "GlobalAvgPool1D",
     "GlobalAvgPool2D",
+    "GlobalMaxPool1D",
     "GlobalMaxPool2D",
     "GlobalMaxPooling1D",
     "GlobalMaxPooling2D",
@@ -95,6 +104,7 @@ __all__ = [
     "LayerNormalization",
     "LeakyReLU",
     "LocalResponseNormalization",
+    "MaxPool1D",
     "MaxPool2D",
     "MaxPooling1D",
     "MaxPooling2D",
@@ -116,6 +126,7 @@ __all__ = [
     "Reshape",
     "Resizing",
     "SeparableConv2D",
+    "SeparableConvolution2D",
     "Softmax",
     "SpatialDropout2D",
     "Subtract",

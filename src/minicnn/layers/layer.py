@@ -181,6 +181,8 @@ class Layer(Inspectable):
         def __getattr__(self, name: str) -> Any:
             if name in _OF_EVERY_LAYER:
                 _check_constructed(self)
+            if hasattr(type(self), name):  # a property that says itself what is missing
+                return object.__getattribute__(self, name)
             message = f"{type(self).__name__!r} object has no attribute {name!r}"
             raise AttributeError(message)
 

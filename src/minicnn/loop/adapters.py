@@ -267,7 +267,7 @@ class Standardizer:
                     "Leave out such samples."
                 )
                 raise ValueError(message)
-            for metric in metrics:
+            for metric in () if loss.soft_labels else metrics:
                 metric.check_targets(array, self.backend)
             result.append(array)
         return result

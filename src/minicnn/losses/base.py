@@ -21,6 +21,7 @@ class Loss(Setting):
 
     # Whether labels are class numbers (int32) rather than floating-point targets.
     integer_labels = False
+    soft_labels = False  # whether targets from 0 to 1 are shares of yes and no, none of them a regression
 
     @property
     def name(self) -> str:
@@ -80,14 +81,20 @@ def check_same_shape(loss: Loss, y_true: Value, y_pred: Value) -> None:
         raise ValueError(message)
 
 
+def is_distribution(y_true: Array, backend: Backend) -> bool:
+    """Whether the numbers of each row are at least 0, and 1 together."""
+    low, high = extremes(backend.xp.sum(y_true, axis=-1), backend)
+    return extremes(y_true, backend)[0] >= 0 and low >= 1 - _SUM_TOLERANCE and high <= 1 + _SUM_TOLERANCE
+
+
 def check_distributions(loss: Loss, y_true: Array, backend: Backend) -> None:
     """Raise a ValueError unless the rows of the targets are distributions."""
-    least, _ = extremes(y_true, backend)
-    low, high = extremes(backend.xp.sum(y_true, axis=-1), backend)
-    if not (least >= 0 and low >= 1 - _SUM_TOLERANCE and high <= 1 + _SUM_TOLERANCE):
+    if not is_distribution(y_true, backend):
+        sums = extremes(backend.xp.sum(y_true, axis=-1), backend)
         message = (
             f"Targets of {type(loss).__name__} are a distribution over the classes in each row: numbers of at "
-            f"least 0 with the sum 1. Received: numbers from {least}, sums from {low} to {high}. For class numbers "
-            "use SparseCategoricalCrossentropy, for several labels a sample BinaryCrossentropy."
+            f"least 0 with the sum 1. Received: numbers from {extremes(y_true, backend)[0]}, sums from {sums[0]} to "
+            f"{sums[1]}. For class numbers use SparseCategoricalCrossentropy, for several labels a sample "
+            "BinaryCrossentropy."
         )
         raise ValueError(message)

@@ -98,6 +98,8 @@ class BinaryCrossentropy(Loss):
         y_true and y_pred (N, ..., K).
     """
 
+    soft_labels = True
+
     def __init__(self, from_logits: bool = False, label_smoothing: float = 0.0) -> None:
         _check_smoothing(label_smoothing)
         self.from_logits, self.label_smoothing = from_logits, label_smoothing
@@ -144,6 +146,8 @@ class BinaryFocalCrossentropy(Loss):
     Input shape:
         y_true and y_pred (N, ..., K).
     """
+
+    soft_labels = True
 
     def __init__(
         self, apply_class_balancing: bool = False, alpha: float = 0.25, gamma: float = 2.0, from_logits: bool = False,

@@ -12,7 +12,7 @@ import numpy as np
 from minicnn import ops
 from minicnn.backends.base import Array, Backend
 from minicnn.losses import get_loss
-from minicnn.losses.base import extremes
+from minicnn.losses.base import extremes, is_distribution
 from minicnn.metrics.base import Mean, checked_count, class_numbers, truth_of
 from minicnn.program.graph import Value
 
@@ -59,12 +59,13 @@ class Accuracy(Mean):
         return ops.as_float(hits, y_pred.dtype)
 
     def check_targets(self, y_true: Array, backend: Backend) -> None:
-        """See `Metric.check_targets`: 0 and 1, or shares of the classes."""
-        least, most = extremes(y_true, backend)
-        if not -1 <= least <= most <= 1:
+        """See `Metric.check_targets`: 0 and 1, or shares of the classes in each row."""
+        xp, (least, most) = backend.xp, extremes(y_true, backend)
+        classes = -1 <= least <= most <= 1 and extremes(xp.abs(y_true - xp.round(y_true)), backend)[1] == 0
+        if not classes and not is_distribution(y_true, backend):
             message = (
-                f"An accuracy compares classes. Received: targets from {least} to {most}, of regression. Watch "
-                "'mean_absolute_error' or 'root_mean_squared_error' instead."
+                f"An accuracy compares classes. Received: targets from {least} to {most} that are neither classes nor "
+                "shares of them. Watch 'mean_absolute_error' or 'root_mean_squared_error' instead."
             )
             warnings.warn(message, stacklevel=2)
 

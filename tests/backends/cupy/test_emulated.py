@@ -8,9 +8,10 @@ import pytest
 from backends.cupy.emulated import EmulatedBackend
 from backends.cupy.emulator import needs_gxx
 from backends.cupy.networks import NETWORKS
-from minicnn import Model
+from minicnn import Model, ops
 from minicnn.backends import get_backend
 from minicnn.layers import Average, Conv2D, Input, MaxPooling2D
+from minicnn.program import Program
 from support.kernel_check import step_of
 
 pytestmark = needs_gxx
@@ -37,3 +38,15 @@ def test_what_is_read_beside_its_maxima_is_stored() -> None:
     models[1].set_weights(models[0].get_weights())
     x = np.random.default_rng(0).standard_normal((3, 6, 5, 3)).astype("float32")
     np.testing.assert_allclose(models[1].predict(x), models[0].predict(x), rtol=1e-4, atol=2e-6)
+
+
+def test_rows_by_an_index_that_the_step_makes() -> None:
+    """In a kernel; an index outside reads the nearest row rather than memory that is not there."""
+    from backends.cupy.emulator import Emulated
+
+    program = Program()
+    x, at = program.input("x", (6, 3), kind="parameter"), program.input("at", (4, 1))
+    index = ops.reshape(ops.cast(at * 1.0, dtype="int32"), shape=(4,))
+    program.outputs["y"] = ops.take(x, index) + 1.0
+    given = {"x": np.arange(18, dtype="float32").reshape(6, 3), "at": np.asarray([[5], [1], [-3], [99]], "float32")}
+    np.testing.assert_array_equal(Emulated(program)(given)["y"], given["x"][[5, 1, 0, 5]] + 1)

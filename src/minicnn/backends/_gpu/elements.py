@@ -262,8 +262,12 @@ def _take(node: Node, result: int) -> Expr:
 
 
 def row_place(take: Node, r: Expr) -> Expr:
-    """Which row of its input row r of a gather is."""
-    return Cast(Element(1, r), "place" if take.inputs[0].size <= MOST_ELEMENTS else "wide_place")
+    """Which row of its input row r of a gather is; the nearest, where an index that nobody has checked is outside."""
+    index: Expr = Element(1, r)
+    if take.inputs[1].kind != "input":
+        first, last = Number(0, "int32"), Number(take.inputs[0].shape[0] - 1, "int32")
+        index = Select(index > first, Select(index < last, index, last), first)
+    return Cast(index, "place" if take.inputs[0].size <= MOST_ELEMENTS else "wide_place")
 
 
 def _one_hot(node: Node, result: int) -> Expr:
