@@ -21,7 +21,8 @@ WITH_ARGUMENTS: list[Any] = [
     initializers.VarianceScaling(2.0), initializers.RandomNormal(stddev=0.1),
 ]  # fmt: skip
 DEFAULT: list[Any] = [
-    made() for made in {*optimizers.OPTIMIZERS.values(), *losses.LOSSES.values(), *metrics.METRICS.values()}
+    made()  # in an order that all of pytest-xdist's workers share, which a set's is not
+    for made in dict.fromkeys([*optimizers.OPTIMIZERS.values(), *losses.LOSSES.values(), *metrics.METRICS.values()])
     if made not in (metrics.MeanIoU, metrics.ConfusionMatrix)
 ]  # fmt: skip
 
