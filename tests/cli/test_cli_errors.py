@@ -186,7 +186,7 @@ def test_a_termination_that_is_ignored_stays_so() -> None:
 @pytest.mark.parametrize(
     ("args", "expected"),
     [
-        (("info",), 0),
+        (("plan", "mlp", "--gpu", "h200"), 0),
         (("train", "mlp", "--samples", "40", "--epochs", "1", "--out", "out"), 0),
         (("train", "nonsense"), 2),
     ],
