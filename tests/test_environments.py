@@ -41,12 +41,12 @@ main()
 @pytest.mark.parametrize(
     ("options", "before", "environment"),
     [
-        (["-O"], "", {}),
-        (["-W", "error"], "", {}),
-        ([], "", NO_HOME),
-        pytest.param([], FEW_FILES, {}, marks=pytest.mark.skipif(os.name != "posix", reason="resource is POSIX's")),
+        (["-O", "-W", "error"], "", {}),
+        pytest.param(
+            [], FEW_FILES, NO_HOME, marks=pytest.mark.skipif(os.name != "posix", reason="resource is POSIX's")
+        ),
     ],
-    ids=["no assertions", "warnings are errors", "no home", "few files"],
+    ids=["no assertions, warnings are errors", "no home, few files"],
 )
 def test_training(tmp_path: Path, options: list[str], before: str, environment: dict[str, str]) -> None:
     known = {k: v for k, v in os.environ.items() if not k.startswith(("COV", "MINICNN", "PYTHONWARNINGS"))}

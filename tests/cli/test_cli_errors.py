@@ -186,9 +186,8 @@ def test_a_termination_that_is_ignored_stays_so() -> None:
 @pytest.mark.parametrize(
     ("args", "expected"),
     [
-        (("info",), 0),
+        (("plan", "mlp", "--gpu", "h200"), 0),
         (("train", "mlp", "--samples", "40", "--epochs", "1", "--out", "out"), 0),
-        (("compare", "mlp", "--samples", "40", "--epochs", "1", "--backends", "numpy", "--out", "both"), 0),
         (("train", "nonsense"), 2),
     ],
 )

@@ -384,10 +384,14 @@ def test_defaults_are_keras_s() -> None:
     assert (rms.learning_rate, rms.rho, rms.momentum, rms.epsilon, rms.centered) == (0.001, 0.9, 0.0, 1e-7, False)
 
 
-@pytest.mark.parametrize("wrong", ["adamm", "", None, 1, SGD, ["sgd"]])
+@pytest.mark.parametrize("wrong", ["adamm", "", None, 1, Dense, ["sgd"]])
 def test_unknown_names(wrong: Any) -> None:
     with pytest.raises(ValueError, match=r"An optimizer is one of sgd, adam, adamw, rmsprop, .*Received: "):
         get_optimizer(wrong)
+
+
+def test_a_class_stands_for_its_defaults() -> None:
+    assert get_optimizer(SGD).get_config() == SGD().get_config()
 
 
 @pytest.mark.parametrize("kind", list(OPTIMIZERS.values()))

@@ -10,12 +10,23 @@ from typing import Any
 
 import array_api_compat.numpy as xp
 import numpy as np
+import pytest
 
 from minicnn.backends import backend_class
 from minicnn.ops.primitive import Primitive
 from minicnn.program import Program
 
 Array = np.ndarray[Any, Any]
+
+
+def without_jit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if NUMBA_DISABLE_JIT were set: kernels run as Python."""
+    from numba.core import config
+
+    from minicnn.backends.numba import threads
+
+    monkeypatch.setattr(config, "DISABLE_JIT", True)
+    monkeypatch.setattr(threads, "_POOLS", {})
 
 
 def single(op: Primitive, arrays: tuple[Array, ...], attrs: dict[str, Any], weights: tuple[int, ...] = ()) -> Program:

@@ -14,6 +14,7 @@ from importlib.util import find_spec
 import pytest
 
 from support.campaign import NIGHT
+from support.numba_check import without_jit
 
 COMPILED = pytest.param("compiled", marks=pytest.mark.no_cover)
 
@@ -28,37 +29,28 @@ def kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
         import_module("minicnn.backends.numba.rules")
 
 
-def _without_jit(monkeypatch: pytest.MonkeyPatch) -> None:
-    from numba.core import config
-
-    from minicnn.backends.numba import threads
-
-    monkeypatch.setattr(config, "DISABLE_JIT", True)
-    monkeypatch.setattr(threads, "_POOLS", {})
-
-
 @pytest.fixture
 def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if NUMBA_DISABLE_JIT were set: kernels run as Python."""
-    _without_jit(monkeypatch)
+    without_jit(monkeypatch)
 
 
 @pytest.fixture
 def jit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """ "compiled" or "interpreted", as the test's parameter of this name says."""
     if request.param == "interpreted":
-        _without_jit(monkeypatch)
+        without_jit(monkeypatch)
 
 
 @pytest.fixture(params=[COMPILED, "interpreted"])
 def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once compiled, once as Python."""
     if request.param == "interpreted":
-        _without_jit(monkeypatch)
+        without_jit(monkeypatch)
 
 
 @pytest.fixture(params=[*([COMPILED] if NIGHT else []), "interpreted"])
 def either_at_night(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """As Python, and at night compiled, too."""
     if request.param == "interpreted":
-        _without_jit(monkeypatch)
+        without_jit(monkeypatch)

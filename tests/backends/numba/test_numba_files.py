@@ -17,8 +17,9 @@ import pytest
 
 from minicnn import Sequential, ops
 from minicnn.backends import backend_class
-from minicnn.layers import Activation, BatchNormalization, Conv2D, Dense, Flatten, Input
+from minicnn.layers import Dense, Input
 from minicnn.program import Program
+from support.small_training import compiled, digits
 
 pytest.importorskip("numba")
 
@@ -214,11 +215,9 @@ def test_with_the_jit_switched_off(tmp_path: Path) -> None:
 
 
 def _trained(sizes: range) -> Sequential:
-    layers = [Input((6, 6, 1)), Conv2D(4, 3), BatchNormalization(), Activation("relu"), Flatten(), Dense(3)]
-    model = Sequential(layers, backend=backend_class("numba")(threads=2), seed=1)
-    model.compile("adam", "mse", ["mae"])
+    model = compiled(backend_class("numba")(threads=2))  # whose kernels test_numba_threads.py needs as well
     for n in sizes:
-        model.train_on_batch(np.ones((n, 6, 6, 1)), np.ones((n, 3)))
+        model.train_on_batch(*digits(n))
     return model
 
 

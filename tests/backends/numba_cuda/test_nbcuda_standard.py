@@ -18,7 +18,7 @@ from minicnn.backends.numba_cuda.shim import SIMULATED
 ROOT = Path(__file__).parents[3]
 SUITE = ROOT.parent / "shared/suites/array-api-tests"
 # The suite takes a tenth of it where it compares element by element, and the first example is the simplest.
-EXAMPLES = 400 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 50
+EXAMPLES = 400 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 25
 SPECIAL, ELEMENTWISE = "test_special_cases.py", "test_operators_and_elementwise_functions.py"
 
 pytestmark = [

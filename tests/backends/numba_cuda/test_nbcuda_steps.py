@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from backends.cupy.networks import NETWORKS
 from backends.numba_cuda.running import EITHER, SIMULATED
 from minicnn.backends._gpu.options import Options
@@ -24,3 +26,19 @@ class TestSteps(EngineSteps):
         backend = NumbaCudaBackend(options=options)
         backend.steps_at_once = backend.predictions_at_once = 256
         return backend
+
+    # Looking at each line makes the simulator two to four times slower, and these lines are seen elsewhere.
+    @pytest.mark.no_cover
+    def test_many_steps_at_once_are_the_same_steps_with_graphs_and_without(self) -> None:
+        """See `EngineSteps`."""
+        super().test_many_steps_at_once_are_the_same_steps_with_graphs_and_without()
+
+    @pytest.mark.no_cover
+    def test_data_from_the_host_give_the_same_bits(self) -> None:
+        """See `EngineSteps`."""
+        super().test_data_from_the_host_give_the_same_bits()
+
+    @pytest.mark.no_cover
+    def test_a_loader_gives_the_same_bits(self) -> None:
+        """See `EngineSteps`."""
+        super().test_a_loader_gives_the_same_bits()

@@ -28,7 +28,7 @@ LEVELS = {"naive": NAIVE, "all": Options()}
 @pytest.mark.parametrize(
     ("network", "level"),
     [
-        *((network, "all") for network in NETWORKS),
+        *(pytest.param(n, "all", marks=pytest.mark.no_cover) if n == "normalized" else (n, "all") for n in NETWORKS),
         *(pytest.param(n, "naive", marks=pytest.mark.no_cover) for n in (["mlp"] if SIMULATED else NETWORKS)),
     ],
 )
@@ -51,6 +51,7 @@ def test_every_node_can_be_timed_apart() -> None:
     assert all(min(n.seconds) > 0 for n in found)
 
 
+@pytest.mark.no_cover
 def test_training_with_references_alone_follows_numpy() -> None:
     x, y = (a[:4] for a in data())
     models = [NETWORKS["mlp"](backend) for backend in (NumbaCudaBackend(reference_only=True), "numpy")]
