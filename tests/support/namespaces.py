@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,10 +30,10 @@ class Hosts:
     """Two hosts, and the link between them; `close` takes them away.
 
     Args:
-        rate: Bits a second of the link, as `tc` writes it, such as "100mbit"; not shaped if None.
+        megabits: A second, that the link moves in each direction; not shaped if None.
     """
 
-    def __init__(self, rate: str | None = None) -> None:
+    def __init__(self, megabits: int | None = None) -> None:
         self.names = [f"minicnn{os.getpid()}{end}" for end in "ab"]
         number = os.getpid() % 200 + 20
         self.addresses = [f"10.77.{number}.{end}" for end in (1, 2)]
@@ -45,12 +46,21 @@ class Hosts:
                 ip("-n", name, "addr", "add", f"{address}/24", "dev", DEVICE)
                 for device in ("lo", DEVICE):
                     ip("-n", name, "link", "set", device, "up")
-                if rate is not None:
-                    shape = ["qdisc", "add", "dev", DEVICE, "root", "tbf", "rate", rate, "burst", "256kb", "latency"]
-                    subprocess.run(["tc", "-n", name, *shape, "300ms"], check=True, capture_output=True)
+                if megabits is not None:
+                    # What may pass at once is what a millisecond brings: less takes the processor too long.
+                    burst = str(megabits * 130)
+                    shape = ["qdisc", "add", "dev", DEVICE, "root", "tbf", "rate", f"{megabits}mbit", "burst", burst]
+                    subprocess.run(["tc", "-n", name, *shape, "latency", "300ms"], check=True, capture_output=True)
+            until = time.monotonic() + 10
+            while not all(map(self._up, self.names)):  # MPI looks for a link only once
+                assert time.monotonic() < until
+                time.sleep(0.01)
         except BaseException:
             self.close()
             raise
+
+    def _up(self, name: str) -> bool:
+        return bool(json.loads(ip("-n", name, "-j", "link", "show", DEVICE))[0]["operstate"] == "UP")
 
     def close(self) -> None:
         for name in self.names:
@@ -65,10 +75,15 @@ class Hosts:
         script = _INSIDE.format(address=self.addresses[host])
         return ["ip", "netns", "exec", self.names[host], *_UNSHARE, "sh", "-c", script, "sh"]
 
-    def start(self, engine: str, *arguments: str, **environment: str) -> list[subprocess.Popen[str]]:
-        """One rank on each host, connected by "mpi", "torchrun" or "jax"; what they print is in pipes."""
-        own = [sys.executable, "-m", "support.rank_link", *arguments]
-        given = settings({"GLOO_SOCKET_IFNAME": DEVICE, "FI_PROVIDER": "tcp", **environment})
+    def start(self, engine: str, module: str, *arguments: str, **environment: str) -> list[subprocess.Popen[str]]:
+        """A module on each host, as ranks that "mpi", "torchrun" or "jax" connects; what they print is in pipes.
+
+        With "mpi" the variable FOLDER names one for a file.
+        """
+        own = [sys.executable, "-m", module, *arguments]
+        given = settings(
+            {"GLOO_SOCKET_IFNAME": DEVICE, "UCX_TLS": "tcp,self", "UCX_NET_DEVICES": DEVICE, **environment}
+        )
         if engine == "mpi":
             launcher = Path(given["FOLDER"]) / "launcher"
             ssh = [f'{self.addresses[h]}) shift $((at)); exec {_quoted(self.inside(h))} sh -c "$*" ;;' for h in (0, 1)]
@@ -126,9 +141,9 @@ def stop(started: Sequence[subprocess.Popen[str]]) -> None:
         process.communicate()
 
 
-def result(started: Sequence[subprocess.Popen[str]]) -> Any:
+def result(started: Sequence[subprocess.Popen[str]], timeout: float = 120) -> Any:
     """The last line that the first rank has printed, as JSON."""
-    codes, out, errors = ends(started)
+    codes, out, errors = ends(started, timeout)
     assert not any(codes), errors
     return json.loads(next(line for line in reversed(out.splitlines()) if line.startswith("{")))
 
@@ -145,8 +160,8 @@ def not_permitted() -> str | None:
 
 
 @contextmanager
-def hosts(rate: str | None = None) -> Iterator[Hosts]:
-    made = Hosts(rate)
+def hosts(megabits: int | None = None) -> Iterator[Hosts]:
+    made = Hosts(megabits)
     try:
         yield made
     finally:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import statistics
 import sys
 import time
 from functools import partial
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from minicnn import Sequential
-from minicnn.distribution import DataParallel
+from minicnn.distribution import DataParallel, OneProcess
 from minicnn.layers import Dense, Input
 from minicnn.ops.collectives import all_reduce
 from minicnn.ops.groups import Group
@@ -26,8 +25,13 @@ COUNTER = Path(f"/sys/class/net/{DEVICE}/statistics/tx_bytes")
 def main(backend: str, units: str, steps: str, timeout: str, *sizes: str) -> None:
     distribution = DataParallel(2, timeout=float(timeout))
     wide, count = int(units), int(steps)
-    model = Sequential([Input((wide,)), Dense(wide, activation="relu"), Dense(10)], backend=backend)
-    model.compile(SGD(0.01), "mse", distribution=distribution)
+
+    def made(distribution: DataParallel) -> Sequential:
+        model = Sequential([Input((wide,)), Dense(wide, activation="relu"), Dense(10)], backend=backend)
+        model.compile(SGD(0.01), "mse", distribution=distribution)
+        return model
+
+    model, alone = made(distribution), made(DataParallel(1, communicator=OneProcess()))
     x = np.random.default_rng(0).standard_normal((16, wide)).astype("float32")
     y = np.zeros((16, 10), "float32")
     model.train_on_batch(x, y)
@@ -39,15 +43,18 @@ def main(backend: str, units: str, steps: str, timeout: str, *sizes: str) -> Non
         model.train_on_batch(x, y)
         taken.append(time.perf_counter() - start)
     crossed = (int(COUNTER.read_text()) - before) / max(1, count)
+    for _ in range(2):
+        own = _timed(distribution.communicator, partial(alone.train_on_batch, x[:8], y[:8]))
     sent = model.program("train", batch_size=16).bytes_sent
     reduced = {}
     for nbytes in map(int, sizes):
         communicator = distribution.communicator
         group = Group(2, distribution.rank, 2, communicator)
         call = partial(all_reduce.reference, np.ones(nbytes // 4, np.float32), group=group, xp=np)
-        reduced[nbytes] = statistics.median(_timed(communicator, call) for _ in range(5))
+        reduced[nbytes] = min(_timed(communicator, call) for _ in range(5))
     if distribution.rank == 0:
-        print(json.dumps({"crossed": crossed, "sent": sent, "step": statistics.median(taken), "all_reduce": reduced}))
+        found = {"crossed": crossed, "sent": sent, "step": min(taken), "alone": own, "all_reduce": reduced}
+        print(json.dumps(found))
 
 
 def _timed(communicator: Any, call: Any) -> float:
