@@ -43,6 +43,6 @@ def test_on_keras(script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_page_names_the_scripts() -> None:
-    table = PAGE.partition("## Keras's guides and examples\n")[2].partition("\n## ")[0]
+    table = PAGE.partition("| guide or example | script |\n")[2].partition("\n\n")[0]
     named = set(re.findall(r"`(\w+)` \|$", table, re.M))
     assert named == {script.__name__ for script in keras_scripts.SCRIPTS}
