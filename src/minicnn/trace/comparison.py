@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import array_api_compat.numpy as xp
 import numpy as np
 
 from minicnn import html
@@ -155,6 +154,8 @@ def _error(a: Array, b: Array, dtype: str, terms: float, scale: float) -> float:
 
 def _off(traced: TracedValue, trace: StepTrace, dtype: str, terms: float) -> float:
     """How far a value is from what its node's inputs lead to in float64, in units of the tolerance."""
+    import array_api_compat.numpy as xp  # loads much, and only who compares needs it
+
     node, value = traced.node, traced.value
     if node is None:
         return 0.0

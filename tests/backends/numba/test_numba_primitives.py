@@ -105,15 +105,6 @@ def test_labels_in_bytes_and_many_classes(dtype: str) -> None:
     assert made.dtype == expected.dtype
 
 
-@pytest.mark.usefixtures("interpreted")
-def test_an_index_that_is_not_checked_before_the_step_is_left_to_the_reference() -> None:
-    program = Program()
-    x, index = program.input("x", (4, 3)), program.input("i", (2,), "int32")
-    program.outputs["y"] = ops.take(x, index + 1)
-    how = backend_class("numba")().explain(program)[-1][1]
-    assert how == "reference: only indices that are checked before the step"
-
-
 def test_strict_refuses_a_fallback() -> None:
     program = Program("predict")
     x = program.input("x", (4, 3), "float64")
