@@ -18,7 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from minicnn.distribution.prediction import Network
+from minicnn.distribution.prediction import Interconnect
 from support import namespaces
 
 SIZES = (215_000, 1_000_000, 4_000_000, 25_000_000)  # bytes of all-reduces
@@ -40,7 +40,7 @@ def main() -> None:
         "| ---: | --- | --- | ---: | ---: |"
     )
     for megabits in map(int, given.rates.split(",")):
-        link = Network("shaped", 5e-5, megabits * 125_000 * PAYLOAD)
+        link = Interconnect("shaped", 5e-5, megabits * 125_000 * PAYLOAD)
         measured, predicted = defaultdict[str, list[float]](list), defaultdict[str, list[float]](list)
         for _ in range(given.runs):
             for number, units in enumerate(given.units.split(",")):

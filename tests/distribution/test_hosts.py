@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from minicnn.distribution.prediction import Network
+from minicnn.distribution.prediction import Interconnect
 from support import namespaces
 from support.campaign import FULL
 from support.launchers import MPIEXEC
@@ -44,7 +44,7 @@ def test_a_shaped_link_takes_as_long_as_predicted(tmp_path: Path) -> None:
     backend, sizes = needed("mpi"), ("500000", "1000000")
     with namespaces.hosts(100) as hosts:
         made = namespaces.result(hosts.start("mpi", RANK, backend, "400", "5", "60", *sizes, FOLDER=str(tmp_path)))
-    link = Network("shaped", 5e-5, 1e8 / 8 * 1448 / 1514)
+    link = Interconnect("shaped", 5e-5, 1e8 / 8 * 1448 / 1514)
     for size in sizes:
         assert link.all_reduce(float(size), 2, "fixed") == pytest.approx(made["all_reduce"][size], rel=0.15)
     predicted = made["alone"] + link.all_reduce(made["sent"], 2, "fixed")

@@ -17,8 +17,8 @@ from minicnn.bench import local_ranks
 from minicnn.distribution import prediction
 from minicnn.distribution.prediction import (
     Conditions,
+    Interconnect,
     Layer,
-    Network,
     Rates,
     Workload,
     expected_maximum,
@@ -31,7 +31,7 @@ from minicnn.distribution.prediction.strategies import _cut
 from minicnn.ops.groups import Group
 from minicnn.program.graph import Program
 
-FREE = Network("free", 0.0, 1e30)
+FREE = Interconnect("free", 0.0, 1e30)
 
 
 def layers_of(name: str, batch: int = 2, clock: Any = None) -> Workload:
@@ -126,23 +126,23 @@ def test_bytes_of_the_fixed_tree_are_those_of_the_primitive(shards: int, ranks: 
 
 
 def test_a_ring_crosses_the_link_of_a_host_once_and_the_fixed_tree_as_often_as_it_has_ranks() -> None:
-    alone = Network("", 0.0, 1e9)
-    shared = Network("", 0.0, 1e9, ranks_per_host=4, within="nvlink")
+    alone = Interconnect("", 0.0, 1e9)
+    shared = Interconnect("", 0.0, 1e9, ranks_per_host=4, within="nvlink")
     for algorithm, times in (("ring", 1), ("fixed", 4)):
         one, four = (n.all_reduce(1e9, 4096, algorithm) for n in (alone, shared))
         assert four == pytest.approx(times * one, rel=0.05)
     near = shared.all_reduce(1e9, 4, "fixed")
     assert near == pytest.approx(known()["nvlink"].all_reduce(1e9, 4), rel=1e-6)
-    slower = Network("", 0.0, 1e9, oversubscription=2.0)
+    slower = Interconnect("", 0.0, 1e9, oversubscription=2.0)
     assert slower.all_reduce(1e6, 8) == pytest.approx(2 * alone.all_reduce(1e6, 8))
-    twice = Network("", 0.0, 1e9, ranks_per_host=4, links_per_host=2)
+    twice = Interconnect("", 0.0, 1e9, ranks_per_host=4, links_per_host=2)
     assert twice.all_reduce(1e6, 64, "fixed") == pytest.approx(2 * alone.all_reduce(1e6, 64), rel=0.1)
 
 
 def test_ranks_of_a_host_that_sum_with_those_of_others_share_its_link() -> None:
     """Four ranks of each of two hosts: each sums with its like on the other host, all at once."""
-    shared = Network("", 0.0, 1e9, ranks_per_host=4, within="nvlink")
-    alone = Network("", 0.0, 1e9).all_reduce(1e9, 2)
+    shared = Interconnect("", 0.0, 1e9, ranks_per_host=4, within="nvlink")
+    alone = Interconnect("", 0.0, 1e9).all_reduce(1e9, 2)
     for algorithm in ("ring", "fixed"):
         assert shared.all_reduce(1e9, 2, algorithm, stride=4) == pytest.approx(4 * alone, rel=1e-3)
         assert shared.all_reduce(1e9, 2, algorithm, stride=2) < alone / 50, "both are on one host"
@@ -152,7 +152,7 @@ def test_ranks_of_a_host_that_sum_with_those_of_others_share_its_link() -> None:
 
 
 def test_latency_makes_a_tree_the_fastest_for_few_bytes_and_many_ranks() -> None:
-    net = Network("", 1e-5, 1e9)
+    net = Interconnect("", 1e-5, 1e9)
     assert net.all_reduce(100, 1024, "tree") < net.all_reduce(100, 1024, "ring") / 50
     assert net.all_reduce(1e9, 1024, "tree") > 5 * net.all_reduce(1e9, 1024, "ring")
     assert all(net.all_reduce(1e6, 1, a) == 0 for a in prediction.ALGORITHMS)
@@ -172,14 +172,16 @@ def test_latency_makes_a_tree_the_fastest_for_few_bytes_and_many_ranks() -> None
 )
 def test_networks_that_are_none(text: str, wrong: str) -> None:
     with pytest.raises(ValueError, match=wrong):
-        prediction.network(text)
+        prediction.interconnect(text)
 
 
 def test_networks_by_name_and_by_numbers() -> None:
-    assert prediction.network("nvlink") is known()["nvlink"]
-    found = prediction.network("latency=50e-6,bandwidth=1.25e8")
+    assert prediction.interconnect("nvlink") is known()["nvlink"]
+    found = prediction.interconnect("latency=50e-6,bandwidth=1.25e8")
     assert (found.latency, found.bandwidth) == (50e-6, 1.25e8)
-    assert prediction.network("infiniband,ranks_per_host=8,within=nvlink").link(8)[1] == known()["nvlink"].bandwidth
+    assert (
+        prediction.interconnect("infiniband,ranks_per_host=8,within=nvlink").link(8)[1] == known()["nvlink"].bandwidth
+    )
 
 
 # Stragglers ---------------------------------------------------------------------------------------
@@ -222,7 +224,7 @@ def test_without_a_network_data_parallelism_divides_the_work() -> None:
 
 def test_gradients_are_summed_while_earlier_layers_go_on() -> None:
     work = made(layer("a", 1.0, 10.0), layer("b", 1.0, 10.0))
-    net = Network("", 0.0, 10.0)  # 1 s for a layer's gradients, on two ranks
+    net = Interconnect("", 0.0, 10.0)  # 1 s for a layer's gradients, on two ranks
     after = predict(work, "data", 2, 2, Conditions(net, bucket=0))
     beside = predict(work, "data", 2, 2, Conditions(net, bucket=10.0))
     assert (after.seconds, after.exposed, after.hidden) == pytest.approx((8.0, 2.0, 0.0))
@@ -240,7 +242,7 @@ def test_shards_follow_each_other_on_a_rank() -> None:
 
 def test_synchronized_batch_normalisation_costs_latency() -> None:
     work = made(layer("a", 1.0, normalized=64.0))
-    found = predict(work, "data", 2, 2, Conditions(Network("", 0.5, 1e30)))
+    found = predict(work, "data", 2, 2, Conditions(Interconnect("", 0.5, 1e30)))
     assert found.exposed == pytest.approx(4 * 2 * 0.5), "two sums forward and two backward, of two messages"
 
 
@@ -255,7 +257,7 @@ def test_a_pipeline_of_equal_stages_idles_as_gpipe_says(micro: int) -> None:
 
 def test_model_parallelism_shares_columns_and_hands_over_inputs() -> None:
     work = made(layer("a", 1.0, 8.0, given=4.0, first=True), layer("b", 1.0, 8.0, given=4.0))
-    found = predict(work, "model", 4, 2, Conditions(Network("", 0.0, 1.0)))
+    found = predict(work, "model", 4, 2, Conditions(Interconnect("", 0.0, 1.0)))
     assert found.compute == pytest.approx(6 * 2 / 4)
     assert found.sent == found.exposed == pytest.approx(2 * 4.0 * 2 * 3 / 4), "not of the first layer"
     assert "64 columns" in str(predict(work, "model", 65, 2, Conditions(FREE)).impossible)
@@ -287,7 +289,7 @@ def test_memory_of_one_rank_is_that_of_the_plan(name: str) -> None:
 
 def test_what_does_not_fit_is_not_chosen() -> None:
     work = made(layer("a", 1.0, 100.0, given=1.0), layer("b", 1.0, 100.0, given=1.0))
-    slow = Network("", 1.0, 1e9)
+    slow = Interconnect("", 1.0, 1e9)
     (row,) = prediction.scaling(work, [2], 2, Conditions(slow, memory=250.0))
     assert [p.fits for p in row.predictions if p.impossible is None] == [False, True, True]
     assert row.chosen in ("model", "pipeline")
@@ -300,7 +302,7 @@ def test_what_does_not_fit_is_not_chosen() -> None:
 def test_it_says_when_one_rank_is_faster() -> None:
     work = made(layer("a", 1.0, 8.0, given=1.0))
     for latency, said in ((1e3, True), (0.0, False)):
-        (row,) = prediction.scaling(work, [2], 4, Conditions(Network("", latency, 1e9)))
+        (row,) = prediction.scaling(work, [2], 4, Conditions(Interconnect("", latency, 1e9)))
         assert row.why.endswith("One rank by itself is faster.") == said
 
 
@@ -330,7 +332,7 @@ def test_more_ranks_than_a_network_has_are_impossible() -> None:
 # Calibration --------------------------------------------------------------------------------------
 
 
-def measured(rates: Rates, net: Network) -> dict[str, Any]:
+def measured(rates: Rates, net: Interconnect) -> dict[str, Any]:
     """What would be measured if the model were right."""
     run = {"network": "lenet5", "image": [28, 28, 1], "classes": 10}
     other = {"network": "platforms", "image": [28, 28, 1], "classes": 10}
@@ -350,7 +352,7 @@ def measured(rates: Rates, net: Network) -> dict[str, Any]:
 
 
 def test_calibration_finds_what_was_measured() -> None:
-    rates, net = Rates(2e10, 5e9, 3e-6), Network("", 4e-6, 5e9)
+    rates, net = Rates(2e10, 5e9, 3e-6), Interconnect("", 4e-6, 5e9)
     found = prediction.calibrate(measured(rates, net), local_ranks.trace)
     assert found.rates.flops == pytest.approx(rates.flops, rel=1e-3)
     assert found.network is not None
@@ -361,7 +363,7 @@ def test_calibration_finds_what_was_measured() -> None:
 
 
 def test_a_network_slower_than_the_rates_is_slower_in_the_prediction() -> None:
-    given = measured(Rates(2e10, 5e9, 3e-6), Network("", 4e-6, 5e9))
+    given = measured(Rates(2e10, 5e9, 3e-6), Interconnect("", 4e-6, 5e9))
     for step in given["alone"][2:]:
         step["seconds"] = [2 * s for s in step["seconds"]]
     found = prediction.calibrate(given, local_ranks.trace)

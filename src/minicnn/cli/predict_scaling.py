@@ -152,7 +152,7 @@ def _predicted(
             raise click.ClickException(message)
         net = measured.network
     else:
-        net = prediction.network(link)
+        net = prediction.interconnect(link)
         notes.append(
             f"No all-reduce was measured on {net.name}: its latency and bandwidth are those of its description."
         )

@@ -3,13 +3,13 @@
 from minicnn.distribution.prediction.devices import PlannedGpu, Rates
 from minicnn.distribution.prediction.evidence import Calibration, Point, calibrate, published
 from minicnn.distribution.prediction.jitter import expected_maximum, normal
-from minicnn.distribution.prediction.links import ALGORITHMS, Network, known, network
+from minicnn.distribution.prediction.links import ALGORITHMS, Interconnect, interconnect, known
 from minicnn.distribution.prediction.side_by_side import Row, counted, predict_scaling, scaling
 from minicnn.distribution.prediction.strategies import STRATEGIES, Conditions, Prediction, predict
 from minicnn.distribution.prediction.workload import Layer, Workload, workload
 
 __all__ = [
-    "ALGORITHMS", "STRATEGIES", "Calibration", "Conditions", "Layer", "Network", "PlannedGpu", "Point", "Prediction",
-    "Rates", "Row", "Workload", "calibrate", "counted", "expected_maximum", "known", "network", "normal", "predict",
-    "predict_scaling", "published", "scaling", "workload",
+    "ALGORITHMS", "STRATEGIES", "Calibration", "Conditions", "Interconnect", "Layer", "PlannedGpu", "Point",
+    "Prediction", "Rates", "Row", "Workload", "calibrate", "counted", "expected_maximum", "interconnect", "known",
+    "normal", "predict", "predict_scaling", "published", "scaling", "workload",
 ]  # fmt: skip

@@ -13,7 +13,7 @@ import numpy as np
 
 from minicnn.distribution.prediction.devices import Rates, fit, work
 from minicnn.distribution.prediction.jitter import relative, typical
-from minicnn.distribution.prediction.links import Network, sent
+from minicnn.distribution.prediction.links import Interconnect, sent
 from minicnn.distribution.prediction.strategies import Conditions, predict
 from minicnn.distribution.prediction.workload import Workload, workload
 from minicnn.program.graph import Program
@@ -69,7 +69,7 @@ class Calibration:
     ranks: int
     rates: Rates
     factors: Mapping[str, float]
-    network: Network | None
+    network: Interconnect | None
     jitter: Sequence[float]
     points: Sequence[Point]
 
@@ -100,7 +100,7 @@ def calibrate(found: Measured, trace: Callable[[Run, int], Program]) -> Calibrat
     if not found["all_reduce"]:
         return Calibration(machine, ranks, rates, factors, None, jitter, points)
     sums = [(one["bytes"], typical(one["seconds"])) for one in found["all_reduce"]]
-    network = fit_network(f"this machine's memory, {ranks} ranks", sums, ranks)
+    network = fit_interconnect(f"this machine's memory, {ranks} ranks", sums, ranks)
     points += [
         Point(f"all-reduce of {n / 1e3:,.0f} kB, {ranks} ranks", s, network.all_reduce(n, ranks), "s", machine, True)
         for n, s in sums
@@ -119,7 +119,7 @@ def _named(run: Run) -> str:
     return f"step of {run['network']} on {run['batch']} of {'x'.join(map(str, run['image']))}"
 
 
-def fit_network(name: str, sums: Sequence[tuple[float, float]], ranks: int) -> Network:
+def fit_interconnect(name: str, sums: Sequence[tuple[float, float]], ranks: int) -> Interconnect:
     """Latency and bandwidth by which measured all-reduces took what they took, with least relative errors.
 
     Args:
@@ -132,7 +132,7 @@ def fit_network(name: str, sums: Sequence[tuple[float, float]], ranks: int) -> N
     (a, b), *_ = np.linalg.lstsq(terms / scale, np.ones(len(sums)), rcond=None)
     if a < 0:
         a, b = 0.0, float(terms[:, 1].sum() / (terms[:, 1] ** 2).sum() * scale[1])
-    return Network(name, float(a / scale[0]), float(scale[1] / b))
+    return Interconnect(name, float(a / scale[0]), float(scale[1] / b))
 
 
 def published(alexnet: Workload) -> list[Point]:
@@ -147,7 +147,7 @@ def published(alexnet: Workload) -> list[Point]:
     found: list[Point] = []
     link = 1.0
     for gpus, own, measured, source in PUBLISHED:
-        one_group = Conditions(Network("any", 0.0, 1.0), group=gpus)
+        one_group = Conditions(Interconnect("any", 0.0, 1.0), group=gpus)
         moved = predict(alexnet, "hybrid", gpus, gpus * own, one_group).sent / own
         link = link if found else moved / (gpus / measured - 1)
         what = f"speed-up of AlexNet by hybrid parallelism, {gpus} GPUs"

@@ -25,7 +25,7 @@ _KINDS: dict[str, type[float] | type[int] | type[str]] = {
 
 
 @dataclass(frozen=True)
-class Network:
+class Interconnect:
     """What connects ranks. Those of a host have consecutive numbers.
 
     Attributes:
@@ -127,7 +127,7 @@ def sent(nbytes: float, ranks: int, sums: int = 1, algorithm: str = "ring") -> f
         nbytes: Bytes of the sum.
         ranks: Ranks that take part.
         sums: In the fixed tree: sums that the rank gives.
-        algorithm: See `Network.all_reduce`.
+        algorithm: See `Interconnect.all_reduce`.
     """
     if algorithm == "tree":
         return nbytes * math.ceil(math.log2(ranks))
@@ -140,13 +140,13 @@ def sums_of(shards: int, ranks: int) -> int:
 
 
 @cache
-def known() -> Mapping[str, Network]:
+def known() -> Mapping[str, Interconnect]:
     """The networks that have names."""
     text = files("minicnn.distribution.prediction").joinpath("networks.json").read_text("utf-8")
-    return MappingProxyType({name: Network(name, **facts) for name, facts in json.loads(text).items()})
+    return MappingProxyType({name: Interconnect(name, **facts) for name, facts in json.loads(text).items()})
 
 
-def network(text: str) -> Network:
+def interconnect(text: str) -> Interconnect:
     """A network by name, changed or described by numbers.
 
     Args:
@@ -157,7 +157,7 @@ def network(text: str) -> Network:
         ValueError: If there is no such network or attribute, or a number is out of range.
 
     Example:
-        >>> network("ethernet-1g,ranks_per_host=4").ranks_per_host
+        >>> interconnect("ethernet-1g,ranks_per_host=4").ranks_per_host
         4
     """
     first, *rest = (part.strip() for part in text.split(","))
@@ -188,4 +188,4 @@ def network(text: str) -> Network:
             f"without {', '.join(sorted(missing))}. Add it, or begin with one of {', '.join(known())}."
         )
         raise ValueError(message)
-    return Network(text, **found)  # type: ignore[arg-type]
+    return Interconnect(text, **found)  # type: ignore[arg-type]

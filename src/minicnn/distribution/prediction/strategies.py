@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from minicnn.distribution.prediction.jitter import expected_maximum
-from minicnn.distribution.prediction.links import Network, sent, sums_of
+from minicnn.distribution.prediction.links import Interconnect, sent, sums_of
 from minicnn.distribution.prediction.workload import Layer, Workload
 
 STRATEGIES = ("data", "model", "hybrid", "pipeline")
@@ -21,14 +21,14 @@ class Conditions:
     Attributes:
         network: What connects them.
         jitter: Step times of a rank, relative to the typical one.
-        algorithm: How gradients are summed: see `Network.all_reduce`.
+        algorithm: How gradients are summed: see `Interconnect.all_reduce`.
         shards: Parts of each batch that a fixed tree sums; one a rank if None.
         bucket: Bytes of gradients that are summed at once while the backward pass goes on; 0 for all after it.
         group: Ranks that share the dense layers in hybrid parallelism; the fastest number if None.
         memory: Bytes of a rank's memory; None if it is not known.
     """
 
-    network: Network
+    network: Interconnect
     jitter: Sequence[float] = (1.0,)
     algorithm: str = "fixed"
     shards: int | None = None
@@ -96,7 +96,7 @@ class _Timeline:
             self.talked += seconds
 
     def add(self, nbytes: float, ranks: int, stride: int = 1) -> None:
-        """Gradients are there, to be summed over some ranks: see `Network.all_reduce`."""
+        """Gradients are there, to be summed over some ranks: see `Interconnect.all_reduce`."""
         key = ranks, stride
         self.waiting[key] = self.waiting.get(key, 0.0) + nbytes
         if self.conditions.bucket and self.waiting[key] >= self.conditions.bucket:

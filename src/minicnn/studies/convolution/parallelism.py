@@ -40,7 +40,7 @@ def given() -> dict[str, Any]:
 def predict() -> dict[str, Any]:
     """Predictions by network, as plain data."""
     conditions = prediction.Conditions(
-        prediction.network(HOSTS), prediction.normal(VARIATION), memory=float(KNOWN[GPU].memory)
+        prediction.interconnect(HOSTS), prediction.normal(VARIATION), memory=float(KNOWN[GPU].memory)
     )
     ring = prediction.Conditions(**{**vars(conditions), "algorithm": "ring"})
     found = {}
