@@ -15,6 +15,7 @@ from hypothesis import Phase, assume, example, given, note, settings
 from hypothesis import strategies as st
 
 from backends.cupy.dense import dense_network
+from backends.cupy.test_pipelined import convolution
 from minicnn import Model, ops, zoo
 from minicnn.backends._gpu import cubin
 from minicnn.backends._gpu.device import KNOWN, Gpu
@@ -115,6 +116,19 @@ def test_any_convolution_fits(
     assume(image + 2 * pad >= dilation * (kernel - 1) + 1)
     note(f"{gpu.name}: {n} images of {image}x{image}x{c}, {f} filters of {kernel}, stride {stride}")
     check(convolution_steps(n, image, c, f, kernel, stride, dilation), gpu)
+
+
+@_settings
+@given(gpus.filter(lambda gpu: gpu.has_tensor_cores), st.sampled_from(["bfloat16", "float16"]), st.integers(1, 160),
+       st.integers(1, 40), st.integers(1, 40), st.integers(1, 40), st.integers(1, 7), st.integers(1, 3),
+       st.integers(1, 2), st.integers(1, 2))  # fmt: skip
+def test_any_convolution_of_operands_in_16_bits_fits(
+    gpu: Gpu, dtype: str, n: int, image: int, c: int, f: int, kernel: int, stride: int, dilation: int, groups: int
+) -> None:
+    assume(image + 2 * (dilation * (kernel - 1) // 2) >= dilation * (kernel - 1) + 1)
+    note(f"{gpu.name}: {n} images of {image}x{image}x{8 * c} in {dtype}, {8 * f} filters of {kernel}, stride {stride}")
+    launches = check(convolution(dtype, n, 8 * c, 8 * f, kernel, stride, dilation, groups, image), gpu)
+    assert any(group.tile and group.tile.precision == dtype for launch in launches for group in launch.groups)
 
 
 @_settings
