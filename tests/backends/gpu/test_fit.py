@@ -182,6 +182,17 @@ def test_the_kernels_with_most_shared_memory_and_threads_compile(name: str) -> N
     compiled_and_checked([max(launches, key=shared_of), max(launches, key=threads_of)], KNOWN[name])
 
 
+@pytest.mark.usefixtures("compiles")
+@pytest.mark.parametrize("name", ["t4", "h200"])
+def test_a_depthwise_gradient_declares_what_was_planned(name: str) -> None:
+    program = Program("depthwise")
+    dy, x = program.input("dy", (96, 16, 16, 32)), program.input("x", (96, 18, 18, 32))
+    program.outputs["dw"] = ops.depthwise_conv2d_weight_gradient(dy, x, kernel=(3, 3))
+    launches = check(program, KNOWN[name])
+    assert launches[0].declared > 0
+    compiled_and_checked(launches, KNOWN[name])
+
+
 def shared_of(launch: PlannedLaunch) -> int:
     """Bytes of shared memory that a launch asks for."""
     return launch.source.shared if launch.source is not None else 0

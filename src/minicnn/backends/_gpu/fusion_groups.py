@@ -70,6 +70,12 @@ class FusionGroup:
         return self.reference is None and (self.tile is None or self.anchor.op.name == "reduce_partial_sums")
 
     @property
+    def shares_sums(self) -> bool:
+        """Whether its threads add up sums together, for which its text declares shared memory."""
+        reduces = self.anchor.op.name in ("reduce_partial_sums", "depthwise_conv2d_weight_gradient_partial_sums")
+        return self.slices > 1 or (self.tile is not None and reduces)
+
+    @property
     def on_tensor_cores(self) -> bool:
         """Whether its tile multiplies on tensor cores."""
         return self.tile is not None and self.tile.precision is not None

@@ -65,7 +65,7 @@ class Tiles:
 
     def shared(self, groups: Sequence[FusionGroup]) -> tuple[int, int]:
         """Bytes of shared memory of a block of a launch: what its text declares, at most, and what it asks for."""
-        sums = any(u.slices > 1 or (u.is_plain and u.tile is not None) for u in groups)  # they share what they declare
+        sums = any(u.shares_sums for u in groups)  # groups share what they declare
         scaled = any(u.on_tensor_cores for u in groups)
         declared = tiling.SUM_SHARED * sums + tiling.SCALE_SHARED * scaled
         return declared, max(u.tile.shared if u.tile else 0 for u in groups)

@@ -73,7 +73,7 @@ class NumbaTiles(Tiles):
         """See `Tiles.shared`: only regions ask for theirs, all else is declared, group by group."""
         regions = [u.tile.shared for u in groups if u.tile and u.anchor.op.name == "row_region"]
         others = [u for u in groups if u.anchor.op.name != "row_region"]
-        sums = sum(u.is_plain and (u.tile is not None or u.slices > 1) for u in others)
+        sums = sum(u.shares_sums for u in others)
         tiles = sum(u.tile.shared for u in others if u.tile)
         return tiles + SUM_SHARED * sums, max(regions, default=0)
 
