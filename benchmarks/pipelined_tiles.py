@@ -3,7 +3,7 @@
     python benchmarks/pipelined_tiles.py [--seconds N] [--tiles N] [--out FILE]
     python benchmarks/pipelined_tiles.py --dry    # says what would be timed, and compiles some; no GPU is needed
 
-For each shape, whose operands are in memory in bfloat16: the tile that is chosen without `Options(pipelined=True)`, the
+For each shape, whose operands are in memory in bfloat16: the tile that is chosen with `Options(pipelined=False)`, the
 pipelined one that the model chooses, and the next best ones by the model. All must compute the same. Times are medians
 in CUDA graphs, in microseconds; the model's are printed beside them. Results are written after each shape.
 """
@@ -27,7 +27,7 @@ from minicnn.backends._gpu import pipelined_tiling
 from minicnn.backends._gpu.costs import Pipelined, costs_on
 from minicnn.backends._gpu.cubin import resources
 from minicnn.backends._gpu.device import H200, Gpu
-from minicnn.backends._gpu.pipelined_tiling import Work, convolution_work, weight_gradient_work
+from minicnn.backends._gpu.pipelined_tiling import Work, work_of
 from minicnn.backends._gpu.tensor_tiling import convolution, weight_gradient
 from minicnn.backends._gpu.tiling import Tile
 from minicnn.backends.cupy.compiler import compile_all
@@ -55,12 +55,10 @@ def cases() -> Iterator[Case]:
 def tiles_of(case: Case, gpu: Gpu, count: int) -> list[Tile]:
     """The tile of today, then pipelined ones: the best by the model first, and of the others the more the better."""
     node = next(n for n in case.program().nodes if n.op.name == case.op)
-    if case.kind == "convolution":
-        today, others = convolution(node, None, gpu, "bfloat16"), pipelined_tiling.convolutions(node, gpu, "bfloat16")
-    else:
-        today, others = weight_gradient(node, gpu, "bfloat16"), pipelined_tiling.weight_gradients(node, gpu, "bfloat16")
+    convolves = case.kind == "convolution"
+    today = convolution(node, None, gpu, "bfloat16") if convolves else weight_gradient(node, gpu, "bfloat16")
     best: dict[tuple[int, ...], Tile] = {}
-    for tile in sorted(others, key=lambda tile: tile.score):
+    for tile in sorted(pipelined_tiling.candidates(node, gpu, "bfloat16"), key=lambda tile: tile.score):
         best.setdefault(tile.sizes, tile)
     ahead = list(best.values())
     ranks = np.exp(np.random.default_rng(0).uniform(0, np.log(max(2, len(ahead))), 20 * count)).astype(int) - 1
@@ -82,8 +80,7 @@ def fitted(stored: Sequence[dict[str, Any]], gpu: Gpu, restarts: int = 8) -> Pip
     for one in stored:
         case = Case(one["kind"], one["op"], one["precision"], tuple(one["sizes"]))
         node = next(n for n in case.program().nodes if n.op.name == case.op)
-        every = convolution_work(node, gpu) if case.kind == "convolution" else weight_gradient_work(node, gpu)
-        known = {(*block.sizes, splits): work for block, splits, work in every}
+        known = {(*block.sizes, splits): work for block, splits, work in work_of(node, gpu)}
         timed = [(known[sizes], us) for tile, us in zip(one["tiles"], one["us"], strict=True)
                  if tile["stages"] and (sizes := tuple(tile["sizes"])) in known]  # fmt: skip
         works, us = zip(*timed, strict=True)

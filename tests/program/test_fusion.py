@@ -10,7 +10,7 @@ from minicnn import ops
 from minicnn.backends import get_backend
 from minicnn.ops.fused import fused
 from minicnn.program import Program, gradients, optimize
-from minicnn.program.fusion import chains, merge
+from minicnn.program.fusion import fusion_groups, merge
 from minicnn.program.readers import Readers
 
 
@@ -57,7 +57,7 @@ def test_merged_chains_compute_the_same(choices: list[tuple[int, int, int]]) -> 
     program = random_program(choices)
     before = len(program.nodes)
     saved = 0
-    for group in chains(program, lambda node: node.op.elementwise):
+    for group in fusion_groups(program, lambda node: node.op.elementwise):
         if merge(program, group, "chain") is not None:
             saved += len(group) - 1
     assert len(program.nodes) == before - saved
@@ -122,7 +122,7 @@ def test_a_training_step_with_fused_chains() -> None:
         return optimize(p)
 
     program = step()
-    groups = [merge(program, g, "chain") for g in chains(program, lambda n: n.op.elementwise)]
+    groups = [merge(program, g, "chain") for g in fusion_groups(program, lambda n: n.op.elementwise)]
     assert any(groups)
     expected, found = results(step()), results(program)
     for name, value in expected.items():

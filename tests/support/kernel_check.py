@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import array_api_compat.numpy as xp
@@ -21,31 +21,42 @@ from support.strategies import normal, seeds
 CASES = [c for c in op_cases.CASES if c.op.name not in {"fused", *op_cases.COLLECTIVES}]
 
 
-def case_program(case: Case, dtype: str) -> tuple[Program, dict[str, Any]]:
-    """A Program of one call, with outputs y0, y1 ..., and the arrays for its inputs."""
-    program, arrays, values = Program(case.op.name), {}, []
+def add_case(program: Program, case: Case, dtype: str, name: str = "") -> dict[str, Any]:
+    """Append a call with outputs y0, y1 ..., behind a name, to a Program; the arrays for its inputs."""
+    arrays, values = {}, []
     for k, array in enumerate(case.arrays):
         array = np.array(array, dtype if array.dtype.kind == "f" else None, order="C")
-        arrays[f"a{k}"] = array
-        values.append(program.input(f"a{k}", array.shape, array.dtype.name))
+        arrays[f"{name}a{k}"] = array
+        values.append(program.input(f"{name}a{k}", array.shape, array.dtype.name))
     made = case.op(*values, **case.attrs)
     for k, value in enumerate(made if isinstance(made, tuple) else (made,)):
-        program.outputs[f"y{k}"] = value
-    return program, arrays
+        program.outputs[f"{name}y{k}"] = value
+    return arrays
+
+
+def case_program(case: Case, dtype: str) -> tuple[Program, dict[str, Any]]:
+    """A Program of one call, with outputs y0, y1 ..., and the arrays for its inputs."""
+    program = Program(case.op.name)
+    return program, add_case(program, case, dtype)
+
+
+def check_results(case: Case, arrays: Iterable[Any], result: Callable[[int], Any], dtype: str = "float32") -> None:
+    """Compare the results of a call, by number, with its reference in float64."""
+    wide = [a.astype("float64") if a.dtype.kind == "f" else a for a in arrays]
+    expected = case.op.reference(*wide, xp=xp, **case.attrs)
+    for k, array in enumerate(expected if isinstance(expected, tuple) else (expected,)):
+        found = result(k)
+        if found.dtype.kind == "f":
+            assert_close(found, array.astype("float64"), case.terms, dtype=dtype)
+        else:
+            np.testing.assert_array_equal(found, array)
 
 
 def check_kernels(backend: Any, case: Case, dtype: str = "float32") -> None:
     """Compare a primitive's kernels with its reference in float64."""
     program, arrays = case_program(case, dtype)
-    wide = [a.astype("float64") if a.dtype.kind == "f" else a for a in arrays.values()]
-    expected = case.op.reference(*wide, xp=xp, **case.attrs)
     made = backend.compile(program)({k: backend.asarray(a) for k, a in arrays.items()})
-    for k, array in enumerate(expected if isinstance(expected, tuple) else (expected,)):
-        found = backend.to_numpy(made[f"y{k}"])
-        if found.dtype.kind == "f":
-            assert_close(found, array.astype("float64"), case.terms, dtype=dtype)
-        else:
-            np.testing.assert_array_equal(found, array)
+    check_results(case, arrays.values(), lambda k: backend.to_numpy(made[f"y{k}"]), dtype)
 
 
 def shape_of(data_format: str, n: int, h: int, w: int, channels: int) -> tuple[int, ...]:

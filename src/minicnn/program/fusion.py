@@ -62,7 +62,7 @@ def _fused_node(group: Sequence[Node], name: str, readers: Readers) -> Node:
     return Node(fused, tuple(inputs), tuple(outputs), {"body": body}, group[-1].scope, group[-1].phase)
 
 
-def chains(program: Program, member: Callable[[Node], bool]) -> list[list[Node]]:
+def fusion_groups(program: Program, member: Callable[[Node], bool]) -> list[list[Node]]:
     """Maximal groups of nodes of one result shape in which each but the first reads another of the group.
 
     Args:

@@ -6,26 +6,40 @@ import numpy as np
 import pytest
 
 from backends.cupy.emulated import EmulatedBackend
-from backends.cupy.emulator import needs_gxx
+from backends.cupy.emulator import Emulated, needs_gxx
 from backends.cupy.networks import NETWORKS
 from minicnn import Model, ops
 from minicnn.backends import get_backend
 from minicnn.layers import Average, Conv2D, Input, MaxPooling2D
 from minicnn.program import Program
-from support.kernel_check import step_of
+from support.kernel_check import CASES, add_case, case_program, check_results, step_of
+from support.plans import plan_of
 
 pytestmark = needs_gxx
 
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_a_step_is_that_of_numpy(network: str) -> None:
-    from backends.cupy.emulator import Emulated
-
     program, given = step_of(network)
     expected = get_backend("numpy").compile(program())(given)
     found = Emulated(program())(given)
     for name, array in expected.items():
         np.testing.assert_allclose(found[name], array, rtol=1e-4, atol=2e-6, err_msg=name)
+
+
+def test_every_primitive() -> None:
+    """All in few launches, as compiling takes its time; other formats of images have tests of their own."""
+    program, cases, without = Program(), {}, set()
+    for k, case in enumerate(c for c in CASES if c.attrs.get("data_format", "NHWC") == "NHWC"):
+        reasons = {u.reference for u in plan_of(case_program(case, "float32")[0], tiled=False).groups}
+        if reasons <= {None}:
+            cases[f"{k}"] = case, add_case(program, case, "float32", f"{k}")
+        elif "kernels take no empty arrays" not in reasons:
+            without.add(case.op.name)
+    assert without == {"take_gradient", "affine_transform_gradient"}
+    made = Emulated(program, tiled=False)({name: a for _, arrays in cases.values() for name, a in arrays.items()})
+    for name, (case, arrays) in cases.items():
+        check_results(case, arrays.values(), lambda k, name=name: made[f"{name}y{k}"])
 
 
 def test_what_is_read_beside_its_maxima_is_stored() -> None:
@@ -42,8 +56,6 @@ def test_what_is_read_beside_its_maxima_is_stored() -> None:
 
 def test_rows_by_an_index_that_the_step_makes() -> None:
     """In a kernel; an index outside reads the nearest row rather than memory that is not there."""
-    from backends.cupy.emulator import Emulated
-
     program = Program()
     x, at = program.input("x", (6, 3), kind="parameter"), program.input("at", (4, 1))
     index = ops.reshape(ops.cast(at * 1.0, dtype="int32"), shape=(4,))

@@ -130,6 +130,27 @@ def test_two_models_side_by_side_and_predictions() -> None:
     np.testing.assert_array_equal(cupy.asnumpy(on_device), a)
 
 
+@pytest.mark.parametrize("name", ["cupy", "numba_cuda"])
+def test_models_on_two_gpus_side_by_side(name: str) -> None:
+    pytest.importorskip(name)
+    try:
+        backends = [get_backend(f"{name}:cuda:{number}") for number in range(2)]
+    except ValueError as missing:
+        pytest.skip(str(missing))
+    x, y = data()
+    models = [NETWORKS["lenet"](backend) for backend in backends]
+    for _ in range(2):
+        for model in models:
+            model.fit(x, y, batch_size=16, epochs=1, verbose=0)
+    a, b = (m.predict(x, batch_size=16) for m in models)
+    np.testing.assert_array_equal(a, b)
+    rows = [backend.asarray(x) for backend in backends]
+    for model, own, other in zip(models, rows, rows[::-1], strict=True):
+        np.testing.assert_array_equal(model.backend.to_numpy(model.predict(own, batch_size=16)), a)
+        with pytest.raises(ValueError, match="Arrays are on the model's device"):
+            model.backend.asarray(other)
+
+
 def test_the_default_runs_no_reference() -> None:
     for network in NETWORKS.values():
         model = network(CupyBackend(strict=True))

@@ -43,16 +43,16 @@ extern "C" __global__ void kernel(const uint8* a, const float* b, float* c) {
   const int lane = threadIdx.x, g = lane / 4, t = lane % 4;
   for (int i = lane; i < 512; i += 32) as[i / 32][i % 32] = a[i];
   __syncthreads();
-  uint32 left[4], digits[2][3];
+  uint32 left[4], bytes[2][3];
   load_matrices(left, shared_address(&as[lane % 16][lane / 16 * 16]));
   for (int r = 0; r < 2; r++) {
     float x[4];
     for (int i = 0; i < 4; i++) x[i] = b[(16 * r + 4 * t + i) * 8 + g];
-    split_digits(digits[r], x, 1.0f);
+    split_bytes(bytes[r], x, 1.0f);
   }
   int sums[3][4] = {};
   for (int j = 0; j < 3; j++) {
-    const uint32 right[2] = {digits[0][j], digits[1][j]};
+    const uint32 right[2] = {bytes[0][j], bytes[1][j]};
     mma_bytes(sums[j], left, right);
   }
   for (int r = 0; r < 4; r++)

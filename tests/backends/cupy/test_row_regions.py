@@ -72,7 +72,7 @@ def test_weights_too_large_for_every_block_stay_outside_but_the_sum_of_their_par
     assert len(region.sums) == 5  # loss, accuracy, and the gradients of the last weights and of both biases
 
 
-@pytest.mark.parametrize("options", [{"fuse": False}, {"tiled": False}, {"tiles": Tiles(H200, row_regions=False)}])
+@pytest.mark.parametrize("options", [{"fuse": False}, {"tiled": False}])
 def test_row_regions_can_be_switched_off(options: dict[str, Any]) -> None:
     made = step(dense_network(40, [10], 5), 60, 40, 5)
     assert found(planned(made))

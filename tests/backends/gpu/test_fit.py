@@ -15,6 +15,7 @@ from hypothesis import Phase, assume, example, given, note, settings
 from hypothesis import strategies as st
 
 from backends.cupy.dense import dense_network
+from backends.cupy.test_pipelined import convolution
 from minicnn import Model, ops, zoo
 from minicnn.backends._gpu import cubin
 from minicnn.backends._gpu.device import KNOWN, Gpu
@@ -118,6 +119,19 @@ def test_any_convolution_fits(
 
 
 @_settings
+@given(gpus.filter(lambda gpu: gpu.has_tensor_cores), st.sampled_from(["bfloat16", "float16"]), st.integers(1, 160),
+       st.integers(1, 40), st.integers(1, 40), st.integers(1, 40), st.integers(1, 7), st.integers(1, 3),
+       st.integers(1, 2), st.integers(1, 2))  # fmt: skip
+def test_any_convolution_of_operands_in_16_bits_fits(
+    gpu: Gpu, dtype: str, n: int, image: int, c: int, f: int, kernel: int, stride: int, dilation: int, groups: int
+) -> None:
+    assume(image + 2 * (dilation * (kernel - 1) // 2) >= dilation * (kernel - 1) + 1)
+    note(f"{gpu.name}: {n} images of {image}x{image}x{8 * c} in {dtype}, {8 * f} filters of {kernel}, stride {stride}")
+    launches = check(convolution(dtype, n, 8 * c, 8 * f, kernel, stride, dilation, groups, image), gpu)
+    assert any(group.tile and group.tile.precision == dtype for launch in launches for group in launch.groups)
+
+
+@_settings
 @given(gpus, st.integers(1, 3000), st.integers(1, 3000), st.integers(1, 3000), st.booleans(), st.booleans(),
        st.sampled_from(["float32", "float64"]))  # fmt: skip
 def test_any_product_fits(gpu: Gpu, m: int, n: int, k: int, ta: bool, tb: bool, dtype: str) -> None:
@@ -166,6 +180,17 @@ def compiles() -> None:
 def test_the_kernels_with_most_shared_memory_and_threads_compile(name: str) -> None:
     launches = check(model_of("kernels", "float32").program("train", batch_size=96), KNOWN[name])
     compiled_and_checked([max(launches, key=shared_of), max(launches, key=threads_of)], KNOWN[name])
+
+
+@pytest.mark.usefixtures("compiles")
+@pytest.mark.parametrize("name", ["t4", "h200"])
+def test_a_depthwise_gradient_declares_what_was_planned(name: str) -> None:
+    program = Program("depthwise")
+    dy, x = program.input("dy", (96, 16, 16, 32)), program.input("x", (96, 18, 18, 32))
+    program.outputs["dw"] = ops.depthwise_conv2d_weight_gradient(dy, x, kernel=(3, 3))
+    launches = check(program, KNOWN[name])
+    assert launches[0].declared > 0
+    compiled_and_checked(launches, KNOWN[name])
 
 
 def shared_of(launch: PlannedLaunch) -> int:

@@ -395,6 +395,17 @@ def test_interfaces_describe_the_memory() -> None:
     assert x.__dlpack_device__()[0] == (1 if SIMULATED else 2)
 
 
+def test_arrays_of_other_libraries_are_on_the_device_that_they_name() -> None:
+    class Other:
+        __cuda_array_interface__ = xp.zeros(3).__cuda_array_interface__
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return (2, 99)
+
+    with pytest.raises(ValueError, match="Received: 'cuda:99'"):
+        xp.asarray(Other())
+
+
 @pytest.mark.skipif(not SIMULATED, reason="NumPy reads memory of the host")
 def test_dlpack_shares_the_memory() -> None:
     x = xp.asarray(np.arange(12, dtype="float32").reshape(3, 4))

@@ -12,7 +12,8 @@ pytest.importorskip("numba_cuda")
 
 from backends.cupy.dense import dense_network
 from backends.cupy.networks import NETWORKS
-from backends.gpu.test_fit import EVERYTHING, convolution_steps, model_of
+from backends.gpu.test_fit import BATCHES, EVERYTHING, KINDS, convolution_steps, model_of
+from minicnn import zoo
 from minicnn.backends._gpu import cubin
 from minicnn.backends._gpu.device import KNOWN, Gpu
 from minicnn.backends._gpu.source import Source
@@ -23,6 +24,9 @@ from minicnn.backends.numba_cuda.shim import SIMULATED
 from minicnn.backends.numba_cuda.tiling import NumbaTiles
 from minicnn.program import Program
 from support.plans import plan_of
+
+SOME = [("kernels", "float32"), ("platforms", "float64")]
+ALL = [(network, precision) for network in zoo.names() for precision in ("float32", "float64")]
 
 
 def check(program: Program, gpu: Gpu) -> list[tuple[Source, int]]:
@@ -41,10 +45,11 @@ def check(program: Program, gpu: Gpu) -> list[tuple[Source, int]]:
 
 
 @pytest.mark.parametrize("name", KNOWN)
-@pytest.mark.parametrize("kind", ["train", "predict"])
-@pytest.mark.parametrize(("network", "precision"), [("kernels", "float32"), ("platforms", "float64")])
-def test_every_launch_of_a_network_fits(network: str, precision: str, kind: Any, name: str) -> None:
-    check(model_of(network, precision).program(kind, batch_size=128), KNOWN[name])
+@pytest.mark.parametrize("kind", KINDS if EVERYTHING else ["train", "predict"])
+@pytest.mark.parametrize("batch", BATCHES if EVERYTHING else [128])
+@pytest.mark.parametrize(("network", "precision"), ALL if EVERYTHING else SOME)
+def test_every_launch_of_a_network_fits(network: str, precision: str, batch: int, kind: Any, name: str) -> None:
+    check(model_of(network, precision).program(kind, batch_size=batch), KNOWN[name])
 
 
 gpus = st.sampled_from(list(KNOWN.values()))
@@ -82,11 +87,10 @@ def test_the_kernel_with_most_shared_memory_compiles(name: str, tmp_path: Any, m
 
 def test_a_device_has_the_properties_that_its_description_is_made_of() -> None:
     core = pytest.importorskip("cuda.core._device")
-    from minicnn.backends._gpu.device import from_attributes
-    from minicnn.backends.numba_cuda.device import _DESCRIBED
+    from minicnn.backends._gpu.device import ATTRIBUTES, from_attributes
 
-    assert all(hasattr(core.DeviceProperties, name) for name in _DESCRIBED)
-    gpu = from_attributes("GPU", (9, 0), 1, {name: 7 * k + 7 for k, name in enumerate(_DESCRIBED)})
+    assert all(hasattr(core.DeviceProperties, name) for name in ATTRIBUTES)
+    gpu = from_attributes("GPU", (9, 0), 1, {name: 7 * k + 7 for k, name in enumerate(ATTRIBUTES)})
     assert (gpu.multiprocessors, gpu.shared_unasked, gpu.shared_block, gpu.shared_multiprocessor) == (7, 14, 21, 28)
     assert (gpu.shared_reserved, gpu.registers, gpu.threads_block, gpu.threads_multiprocessor) == (35, 42, 49, 56)
     assert (gpu.blocks_multiprocessor, gpu.clock, gpu.l2) == (63, 70e3, 91)

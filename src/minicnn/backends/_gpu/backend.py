@@ -11,12 +11,11 @@ from minicnn.backends._gpu.arena import Arena
 from minicnn.backends._gpu.device import Gpu
 from minicnn.backends._gpu.executable import StepExecutable
 from minicnn.backends._gpu.fusing import Plan
-from minicnn.backends._gpu.fusion_groups import FusionGroup
+from minicnn.backends._gpu.fusion_groups import FusionGroup, covered, every_node
 from minicnn.backends._gpu.loading import load, notes
 from minicnn.backends._gpu.options import Options
 from minicnn.backends._gpu.planning import tiles_of
 from minicnn.backends._gpu.rewriting import rewrite
-from minicnn.backends._gpu.row_regions import ROW_REGION, every_node
 from minicnn.backends._gpu.runtime import Runtime
 from minicnn.backends._gpu.source import Source
 from minicnn.backends._gpu.staging import STAGE_BYTES, GpuStage
@@ -171,9 +170,8 @@ class GpuBackend(Backend, ABC):
             for group in launch:
                 kind = group.described + (note if group.tile else "") + how
                 text = f"reference: {group.reference}" if group.reference else f"kernel {number}: {kind}"
-                place |= {id(node): text for node in group.every}
-        place |= {id(n): place[id(c)] for c in program.nodes if c.op is ROW_REGION for n in c.attrs["region"].nodes}
-        return [(node, place.get(id(node), "kernel: where its result is read")) for node in every_node(program)]
+                place |= {id(node): text for node in covered([group])}
+        return [(node, place.get(id(node), "kernel: where its result is read")) for node in every_node(program.nodes)]
 
     def compile(self, program: Program) -> Executable:
         """See `Backend.compile`. The Program is changed."""

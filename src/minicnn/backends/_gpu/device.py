@@ -8,7 +8,8 @@ from types import MappingProxyType
 from typing import Any
 
 KB = 1024
-LEAST = (7, 5)  # the least compute capability that kernels are compiled for
+# Compute capabilities from which kernels are compiled, and from which blocks are placed while the last launch ends.
+LEAST, OVERLAPPING = (7, 5), (9, 0)
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Gpu:
     @property
     def overlaps(self) -> bool:
         """Whether blocks of a launch may be placed while the one before it ends."""
-        return self.capability >= (9, 0)
+        return self.capability >= OVERLAPPING
 
     def resident(self, threads: int, registers: int, shared: int) -> int:
         """Blocks that a multiprocessor runs at a time; 0 if a block does not fit.
@@ -104,6 +105,7 @@ _ARCHITECTURES: Mapping[tuple[int, int], tuple[int, ...]] = MappingProxyType({
     (10, 0): (227, 228, 1, 2048, 32, 128, 64, 4096),
     (12, 0): (99, 100, 1, 1536, 24, 128, 2, 256),
 })  # fmt: skip
+SHARED_BLOCKS = tuple(sorted({KB * figures[0] for figures in _ARCHITECTURES.values()}, reverse=True))
 
 
 def gpu_of(name: str, capability: tuple[int, int], **found: Any) -> Gpu:
@@ -130,18 +132,19 @@ def gpu_of(name: str, capability: tuple[int, int], **found: Any) -> Gpu:
     return Gpu(name, capability, **figures)
 
 
-# What CUDA calls the figures of a block and of a multiprocessor, without underscores.
-_ATTRIBUTES = MappingProxyType({
-    "multiprocessors": "multiprocessorcount",
-    "shared_unasked": "maxsharedmemoryperblock",
-    "shared_block": "maxsharedmemoryperblockoptin",
-    "shared_multiprocessor": "maxsharedmemorypermultiprocessor",
-    "shared_reserved": "reservedsharedmemoryperblock",
-    "registers": "maxregisterspermultiprocessor",
-    "threads_block": "maxthreadsperblock",
-    "threads_multiprocessor": "maxthreadspermultiprocessor",
-    "blocks_multiprocessor": "maxblockspermultiprocessor",
+# What CUDA calls the figures of a block and of a multiprocessor; and all of a device that a description is made of.
+_CALLED = MappingProxyType({
+    "multiprocessors": "multiprocessor_count",
+    "shared_unasked": "max_shared_memory_per_block",
+    "shared_block": "max_shared_memory_per_block_optin",
+    "shared_multiprocessor": "max_shared_memory_per_multiprocessor",
+    "shared_reserved": "reserved_shared_memory_per_block",
+    "registers": "max_registers_per_multiprocessor",
+    "threads_block": "max_threads_per_block",
+    "threads_multiprocessor": "max_threads_per_multiprocessor",
+    "blocks_multiprocessor": "max_blocks_per_multiprocessor",
 })  # fmt: skip
+ATTRIBUTES = (*_CALLED.values(), "clock_rate", "memory_clock_rate", "global_memory_bus_width", "l2_cache_size")
 
 
 def from_attributes(name: str, capability: tuple[int, int], memory: int, attributes: Mapping[str, int]) -> Gpu:
@@ -151,22 +154,23 @@ def from_attributes(name: str, capability: tuple[int, int], memory: int, attribu
         name: Its name.
         capability: Compute capability.
         memory: Bytes of its memory.
-        attributes: CUDA's attributes of a device, such as multiprocessor_count or MultiProcessorCount.
+        attributes: CUDA's `ATTRIBUTES` of a device, as multiprocessor_count or MultiProcessorCount.
 
     Raises:
         RuntimeError: See `gpu_of`.
     """
-    said = {key.replace("_", "").lower(): int(value) for key, value in attributes.items()}
-    rate = 2e3 * said.get("memoryclockrate", 0) * said.get("globalmemorybuswidth", 0) / 8
+    given = {key.replace("_", "").lower(): int(value) for key, value in attributes.items()}
+    said = {name: given.get(name.replace("_", ""), 0) for name in ATTRIBUTES}
+    rate = 2e3 * said["memory_clock_rate"] * said["global_memory_bus_width"] / 8
     known = next((g for g in KNOWN.values() if g.name in name), None)  # for what newer drivers do not say
     return gpu_of(
         name,
         capability,
-        clock=1e3 * said.get("clockrate", 0) or (known.clock if known else 1.5e9),
+        clock=1e3 * said["clock_rate"] or (known.clock if known else 1.5e9),
         bandwidth=rate or (known.bandwidth if known else 300e9),
-        l2=said.get("l2cachesize", 0) or (known.l2 if known else 4 * KB * KB),
+        l2=said["l2_cache_size"] or (known.l2 if known else 4 * KB * KB),
         memory=memory,
-        **{field: said[key] for field, key in _ATTRIBUTES.items() if said.get(key)},
+        **{field: said[key] for field, key in _CALLED.items() if said[key]},
     )
 
 

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from minicnn.backends._gpu.fusion_groups import FusionGroup
+from minicnn.backends._gpu.fusion_groups import FusionGroup, covered
 from minicnn.backends._gpu.inputs import Inputs
 from minicnn.backends._gpu.placement import place
-from minicnn.backends._gpu.row_regions import ROW_REGION
 from minicnn.backends._gpu.runtime import ALIGNMENT, KernelText, Launch
 from minicnn.backends._gpu.source import Source
 from minicnn.backends._gpu.staging import Upload
@@ -115,12 +114,7 @@ class StepExecutable:
                 runtime.synchronize(events[-1])
                 for samples, pair in zip(times, pairwise(events), strict=True):
                     samples += [runtime.seconds(*pair)] if number else []
-        found = []
-        for groups, samples in zip(self._plan.launches, times, strict=True):
-            every = (node for group in groups for node in group.every)
-            nodes = [n for node in every for n in (node.attrs["region"].nodes if node.op is ROW_REGION else (node,))]
-            found.append((nodes, samples))
-        return found
+        return [(covered(groups), samples) for groups, samples in zip(self._plan.launches, times, strict=True)]
 
     def _everything(self, arrays: Mapping[str, Array]) -> tuple[dict[str, Array], tuple[int, ...]]:
         """The arrays that steps read and overwrite, with the totals set and the queue at its first row.

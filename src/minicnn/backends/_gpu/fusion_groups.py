@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from minicnn import ops
@@ -70,6 +70,12 @@ class FusionGroup:
         return self.reference is None and (self.tile is None or self.anchor.op.name == "reduce_partial_sums")
 
     @property
+    def shares_sums(self) -> bool:
+        """Whether its threads add up sums together, for which its text declares shared memory."""
+        reduces = self.anchor.op.name in ("reduce_partial_sums", "depthwise_conv2d_weight_gradient_partial_sums")
+        return self.slices > 1 or (self.tile is not None and reduces)
+
+    @property
     def on_tensor_cores(self) -> bool:
         """Whether its tile multiplies on tensor cores."""
         return self.tile is not None and self.tile.precision is not None
@@ -100,8 +106,24 @@ def whole(node: Node) -> Node:
 
 def adds_partial_sums(node: Node) -> bool:
     """Whether a node adds up what the blocks of an earlier kernel left."""
+    return added_up(node) in PARTIAL_SUMS and node.inputs[0].shape[0] >= 8
+
+
+def added_up(node: Node) -> str | None:
+    """The operation whose results a node adds up along their first axis, if it does."""
     made = node.inputs[0].node if node.op.name == "sum" and node.attrs["axes"] in (0, (0,)) else None
-    return made is not None and made.op.name in PARTIAL_SUMS and node.inputs[0].shape[0] >= 8
+    return made.op.name if made is not None else None
+
+
+def every_node(nodes: Iterable[Node]) -> Iterator[Node]:
+    """Nodes, those of row-wise regions in their place."""
+    for node in nodes:
+        yield from node.attrs["region"].nodes if node.op.name == "row_region" else (node,)
+
+
+def covered(groups: Iterable[FusionGroup]) -> list[Node]:
+    """The nodes of a Program that some groups compute."""
+    return list(every_node(n for u in groups for n in u.every))
 
 
 def named(groups: Iterable[FusionGroup]) -> str:

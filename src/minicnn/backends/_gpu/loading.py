@@ -8,13 +8,10 @@ from typing import Protocol, TypeVar
 
 from minicnn.backends._gpu.costs import unfitted
 from minicnn.backends._gpu.cubin import resources
-from minicnn.backends._gpu.device import KB, Gpu
+from minicnn.backends._gpu.device import KB, SHARED_BLOCKS, Gpu
 from minicnn.backends._gpu.errors import FitError, explanation
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.program.graph import Program
-
-# Shared memory of a block (bytes) that steps are planned for, one after the other.
-_SHARED = tuple(size * KB for size in (227, 163, 99, 64, 48))
 
 T = TypeVar("T")
 
@@ -43,7 +40,8 @@ def load(planner: Planner, program: Program, make: Callable[[Program], T]) -> T:
             return make(program)
         except FitError:
             gpu = planner.tiles.gpu
-            less = next((size for size in _SHARED if size < gpu.shared_block), None)
+            sizes = (*SHARED_BLOCKS, gpu.shared_unasked)  # of a block, which others have
+            less = next((size for size in sizes if size < gpu.shared_block), None)
             if less is None:
                 raise
             planner.tiles = replace(planner.tiles, gpu=replace(gpu, shared_block=less))

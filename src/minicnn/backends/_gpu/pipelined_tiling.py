@@ -101,25 +101,23 @@ def _pipelines(gpu: Gpu, *, across: tuple[bool, bool], copied: int) -> Iterator[
                 yield _Pipeline((bm, bn, bk, mt, nt, stages), threads, shared, resident, loads, lines)
 
 
-def convolution(node: Node, gpu: Gpu, precision: str) -> Tile | None:
-    """The best tile of conv2d or conv2d_input_gradient; None if there is none."""
-    return min(convolutions(node, gpu, precision), key=_score, default=None)
+def best(node: Node, gpu: Gpu, precision: str) -> Tile | None:
+    """The tile of a convolution or of a gradient of one that takes the least time; None if there is none."""
+    return min(candidates(node, gpu, precision), key=lambda tile: tile.score, default=None)
 
 
-def weight_gradient(node: Node, gpu: Gpu, precision: str) -> Tile | None:
-    """The best tile of conv2d_weight_gradient; None if there is none."""
-    return min(weight_gradients(node, gpu, precision), key=_score, default=None)
+def candidates(node: Node, gpu: Gpu, precision: str) -> Iterator[Tile]:
+    """Tiles that fit of a convolution or of a gradient of one, their scores the cycles that they take."""
+    for block, splits, work in work_of(node, gpu):
+        yield Tile(
+            (*block.sizes, splits), int(work.blocks), block.threads, splits, precision, block.shared,
+            stages=block.sizes[-1], score=float(work.cycles(gpu, costs_on(gpu).pipelined)),
+        )  # fmt: skip
 
 
-def _score(tile: Tile) -> float:
-    return tile.score
-
-
-def _tile(block: _Pipeline, splits: int, work: Work, gpu: Gpu, precision: str) -> Tile:
-    return Tile(
-        (*block.sizes, splits), int(work.blocks), block.threads, splits, precision, block.shared,
-        stages=block.sizes[-1], score=float(work.cycles(gpu, costs_on(gpu).pipelined)),
-    )  # fmt: skip
+def work_of(node: Node, gpu: Gpu) -> Iterator[tuple[_Pipeline, int, Work]]:
+    """Blocks, splits and work of each tile that fits."""
+    return (_weight_gradient if node.op.name == "conv2d_weight_gradient" else _convolution)(node, gpu)
 
 
 def row_blocks(node: Node, tile: Tile) -> int:
@@ -128,20 +126,7 @@ def row_blocks(node: Node, tile: Tile) -> int:
     return tile.blocks // (quotient(node.outputs[0].shape[3] // groups, tile.sizes[1]) * groups)
 
 
-def convolutions(node: Node, gpu: Gpu, precision: str) -> Iterator[Tile]:
-    """Tiles that fit of conv2d or conv2d_input_gradient, their scores the cycles that they take."""
-    for block, splits, work in convolution_work(node, gpu):
-        yield _tile(block, splits, work, gpu, precision)
-
-
-def weight_gradients(node: Node, gpu: Gpu, precision: str) -> Iterator[Tile]:
-    """Tiles that fit of conv2d_weight_gradient, their scores the cycles that they take."""
-    for block, splits, work in weight_gradient_work(node, gpu):
-        yield _tile(block, splits, work, gpu, precision)
-
-
-def convolution_work(node: Node, gpu: Gpu) -> Iterator[tuple[_Pipeline, int, Work]]:
-    """Blocks, splits and work of each tile of conv2d or conv2d_input_gradient that fits."""
+def _convolution(node: Node, gpu: Gpu) -> Iterator[tuple[_Pipeline, int, Work]]:
     g, back = Geometry.of(node, phased=False), node.op.name == "conv2d_input_gradient"
     strides, dilation, (kh, kw) = node.attrs["strides"], node.attrs["dilation"], node.inputs[1].shape[:2]
     uneven = back and any(s > 1 and d > 1 for s, d in zip(strides, dilation, strict=True))
@@ -165,8 +150,7 @@ def convolution_work(node: Node, gpu: Gpu) -> Iterator[tuple[_Pipeline, int, Wor
             yield block, splits, block.work(blocks * splits, quotient(steps, splits), quotient(longest, splits), beside)
 
 
-def weight_gradient_work(node: Node, gpu: Gpu) -> Iterator[tuple[_Pipeline, int, Work]]:
-    """Blocks, splits and work of each tile of conv2d_weight_gradient that fits."""
+def _weight_gradient(node: Node, gpu: Gpu) -> Iterator[tuple[_Pipeline, int, Work]]:
     attrs, axes = node.attrs, Axes.of(node.attrs["data_format"])
     (y, x), groups = (v.shape for v in node.inputs), attrs["groups"]
     f, c, (kh, kw) = y[axes.c] // groups, x[axes.c] // groups, attrs["kernel"]

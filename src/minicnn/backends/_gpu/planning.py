@@ -10,7 +10,7 @@ from minicnn.backends._gpu.costs import costs_on
 from minicnn.backends._gpu.cubin import Resources
 from minicnn.backends._gpu.device import Gpu
 from minicnn.backends._gpu.fusing import CONVOLUTIONS, Plan
-from minicnn.backends._gpu.fusion_groups import FusionGroup, whole
+from minicnn.backends._gpu.fusion_groups import FusionGroup, covered, whole
 from minicnn.backends._gpu.inputs import Inputs
 from minicnn.backends._gpu.options import Options
 from minicnn.backends._gpu.placement import place
@@ -62,8 +62,7 @@ class PlannedLaunch:
     @property
     def nodes(self) -> list[Node]:
         """The nodes that it computes, those of a row-wise region in their place."""
-        every = (n for u in self.groups for n in u.every)
-        return [n for node in every for n in (node.attrs["region"].nodes if "region" in node.attrs else (node,))]
+        return covered(self.groups)
 
     def misfit(self, gpu: Gpu, found: Resources | None = None) -> str | None:
         """What it has too much of for a GPU; None if it fits. Of a compiled kernel what it has is known exactly."""
@@ -129,7 +128,7 @@ def planned_launch(plan: Plan, launch: Sequence[FusionGroup], write: Callable[[]
     gpu, reference = plan.tiles.gpu, launch[0].reference is not None
     arrays = {id(v): v for u in launch for v in (*plan.reads(u), *u.stored)}
     nbytes = sum(v.nbytes for v in arrays.values())
-    flops = [sum(_flops(n) for n in u.every) for u in launch]
+    flops = [sum(map(_flops, covered([u]))) for u in launch]
     roof = max(nbytes / gpu.bandwidth, sum(f / _peak(plan.tiles, u) for f, u in zip(flops, launch, strict=True)))
     modelled = [_cycles(u, gpu) / gpu.clock for u in launch]
     return PlannedLaunch(
@@ -163,6 +162,4 @@ def _peak(tiles: Tiles, group: FusionGroup) -> float:
 
 def _flops(node: Node) -> int:
     """Floating-point operations of a node of a plan; parts of a sum have those of the whole."""
-    if "region" in node.attrs:
-        return sum(_flops(n) for n in node.attrs["region"].nodes)
     return node.inputs[0].size if node.op.name == "reduce_partial_sums" else whole(node).cost.flops

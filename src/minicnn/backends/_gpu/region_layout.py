@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from minicnn.backends._gpu.elements import same_index
+from minicnn.backends._gpu.fusion_groups import added_up
 from minicnn.backends._gpu.row_sizes import ByteSizes, FloatSizes
 from minicnn.program.graph import ITEMSIZE, Node, Value
 
@@ -277,8 +278,7 @@ def logits(node: Node) -> Value:
 
 def adds_product_sums(node: Node) -> bool:
     """Whether a node adds up what the blocks of an earlier kernel left of a product."""
-    made = node.inputs[0].node if node.op.name == "sum" and node.attrs["axes"] in (0, (0,)) else None
-    return made is not None and made.op.name == "matmul_partial_sums"
+    return added_up(node) == "matmul_partial_sums"
 
 
 def _staged(region: RowRegion) -> Sequence[Value]:

@@ -241,7 +241,7 @@ def rewrite(program: Program, *, fuse: bool, tiled: bool, tiles: Tiles) -> Progr
         remember_maxima(program)
     remove_dead_nodes(program)  # regions store what any other node reads
     found: list[RowRegion] = []
-    if fuse and tiled and tiles.row_regions:
+    if fuse and tiled:
         found = [c for c in row_regions.find(program, tiles) if tiles.size_region(c)]
     if tiled:
         own, joined = {id(n) for one in found for n in one.nodes}, _joined_anyway(program, found)

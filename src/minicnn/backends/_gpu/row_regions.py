@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,12 +37,6 @@ def kernel_only(name: str) -> Primitive:
 
 # A row-wise region: some of its values, and partial sums along a new first axis.
 ROW_REGION = kernel_only("row_region")
-
-
-def every_node(program: Program) -> Iterator[Node]:
-    """The nodes of a Program, those of its regions in their place."""
-    for node in program.nodes:
-        yield from node.attrs["region"].nodes if node.op is ROW_REGION else (node,)
 
 
 @dataclass(frozen=True)

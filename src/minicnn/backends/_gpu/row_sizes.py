@@ -65,7 +65,7 @@ class ByteSizes(RowSizes):
 
     @property
     def fragments(self) -> int:
-        """Fragments of all digits of all columns."""
+        """Fragments of all bytes of all columns."""
         groups, pair = self.groups
         return 3 * groups + pair
 

@@ -53,14 +53,14 @@ class TensorTiles(Tiles):
 
     def _convolution(self, node: Node, pool: tuple[int, int] | None) -> Tile | None:
         made, plain = convolution(node, pool, self.gpu, self.precision), super().convolution(node, pool)
-        ahead = pipelined_tiling.convolution(node, self.gpu, self.precision) if self._pipelines(node, pool) else None
+        ahead = pipelined_tiling.best(node, self.gpu, self.precision) if self._pipelines(node, pool) else None
         if made is None or (plain is not None and without_tensor_cores(node, plain, self.gpu) < made.score):
             return ahead or plain
         return ahead if ahead is not None and ahead.score < made.score else made
 
     def _weight_gradient(self, node: Node) -> Tile | None:
         made = weight_gradient(node, self.gpu, self.precision)
-        ahead = pipelined_tiling.weight_gradient(node, self.gpu, self.precision) if self._pipelines(node) else None
+        ahead = pipelined_tiling.best(node, self.gpu, self.precision) if self._pipelines(node) else None
         if ahead is not None and (made is None or ahead.score < made.score):
             return ahead
         return made or super().weight_gradient(node)

@@ -24,7 +24,6 @@ class Tiles:
         precision: In which operands are multiplied: one of `tile_times.PRECISIONS`. Sums are float32.
         limits: Sizes to choose from.
         byte_products: Whether a region may begin with a product with rows of bytes.
-        row_regions: Whether there are kernels for row-wise regions.
         pipelined: Whether convolutions of 16-bit operands bring them ahead; these are all in memory then.
         layout: Where a region keeps its values.
         reads_scattered: Whether the gradient of a max-pooling is scattered where it is read, however often that is.
@@ -37,7 +36,6 @@ class Tiles:
     precision: str = "float32"
     limits: Limits = LIMITS
     byte_products: bool = True
-    row_regions: bool = True
     pipelined: bool = False
     layout: ClassVar[type[Layout]] = Layout
     reads_scattered: ClassVar[bool] = False
@@ -67,7 +65,7 @@ class Tiles:
 
     def shared(self, groups: Sequence[FusionGroup]) -> tuple[int, int]:
         """Bytes of shared memory of a block of a launch: what its text declares, at most, and what it asks for."""
-        sums = any(u.slices > 1 or (u.is_plain and u.tile is not None) for u in groups)  # they share what they declare
+        sums = any(u.shares_sums for u in groups)  # groups share what they declare
         scaled = any(u.on_tensor_cores for u in groups)
         declared = tiling.SUM_SHARED * sums + tiling.SCALE_SHARED * scaled
         return declared, max(u.tile.shared if u.tile else 0 for u in groups)

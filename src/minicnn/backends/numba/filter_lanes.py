@@ -116,7 +116,7 @@ def _strips(out: Lines, shape: Shape, panels: str, width: int, length: int, *, p
         out("fresh = int64(block0 == first and r0 == ya and t0 == 0)")
         with out.block(f"for item in range({panels}):"):
             out("g = item // panels", f"f = item % panels * {width}", "fg = g * filters + f", "lanes = filters - f")
-            _turned(out, vectors)
+            _transposed(out, vectors)
             with out.block("for kh in range(kh_):"), out.block("for kw in range(lines):"):
                 # Positions of the strip whose input is inside the image, for this tap.
                 out("i0 = r_offset + kh * r_taps", "j0 = c_offset + kw * c_taps")
@@ -140,7 +140,7 @@ def _rows(length: int, vectors: int) -> int:
     return next((n for n in range(most, most * 2 // 3, -1) if length % n == 0), most)
 
 
-def _turned(out: Lines, vectors: int) -> None:
+def _transposed(out: Lines, vectors: int) -> None:
     """The panel: dy of the strip with samples and filters exchanged."""
     with (
         out.block("for block in range(block0, block1):"),

@@ -10,7 +10,7 @@ from minicnn.backends.numba import elementwise
 from minicnn.backends.numba.elementwise import Group, Operand
 from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Lowering
 from minicnn.ops.fused import body_specs
-from minicnn.program.fusion import chains, merge
+from minicnn.program.fusion import fusion_groups, merge
 from minicnn.program.graph import Node, Value
 from minicnn.program.readers import Readers
 
@@ -28,7 +28,7 @@ def group(to: Lowering) -> None:
     """Merge nodes that have one kernel together.
 
     First a convolution or matrix product with its bias, its activation or the gradient of the one before; pooling and
-    relu, forward and backward; normalisation and activation; bytes and their scale. Then chains of elementwise nodes,
+    relu, forward and backward; normalisation and activation; bytes and their scale. Then groups of elementwise nodes,
     on blocked values and on plain ones.
     """
     for node in list(to.program.nodes):
@@ -48,7 +48,7 @@ def group(to: Lowering) -> None:
     to.mark()
     for blocked in (True, False):
         readers = Readers(to.program)
-        for nodes in chains(to.program, partial(_member, to, blocked=blocked)):
+        for nodes in fusion_groups(to.program, partial(_member, to, blocked=blocked)):
             merge(to.program, nodes, "elementwise", readers)
 
 
@@ -151,7 +151,7 @@ def _strides(shape: tuple[int, ...], result: tuple[int, ...]) -> tuple[int, ...]
     return tuple(s if n == m else 0 for s, n, m in zip(row_major(shape), shape, result, strict=True))
 
 
-def chain(to: Lowering, node: Node) -> None:
+def elementwise_group(to: Lowering, node: Node) -> None:
     """Lower a group of elementwise nodes, or one of them."""
     count = len(node.inputs)
     if node.op.name == "fused":

@@ -66,7 +66,7 @@ def _ends(to: Lowering, ending: Ending) -> list[Key]:
 
 
 def _conv2d(to: Lowering, node: Node, ending: Ending = _NOTHING) -> None:
-    """A convolution, or its input gradient: that of dy with the weights turned around."""
+    """A convolution, or its input gradient: that of dy with the weights flipped."""
     (x, w), y, groups = node.inputs, node.outputs[0], node.attrs["groups"]
     kh, kw, channels, filters = w.shape
     rows, columns = _all_lines(node)
@@ -91,13 +91,13 @@ def _winograd(
     y = node.outputs[0]
     flipped = lines[0].weight_step < 0
     shape = winograd.Shape(*lines, sizes[0], sizes[1], blocks_of(x), flipped)
-    turned = to.scratch(node, "winograd", shape.weight_bytes)
-    to.tasks.append(Task(node, [w], [turned], winograd.transformed_weights(shape), -(-shape.filters // LANES)))
+    transformed = to.scratch(node, "winograd", shape.weight_bytes)
+    to.tasks.append(Task(node, [w], [transformed], winograd.transformed_weights(shape), -(-shape.filters // LANES)))
     parts = to.scratch(node, "parts", shape.part_bytes * to.threads)
     source = winograd.winograd(
         node.op.name, shape, to.threads, bias=ending.bias is not None, finish=ending.finish
     )  # fmt: skip
-    reads = [to.need(x, BLOCKED), turned, *_ends(to, ending)]
+    reads = [to.need(x, BLOCKED), transformed, *_ends(to, ending)]
     to.add(node, source, reads, [parts, to.buffer(y, BLOCKED)], to.threads)
 
 
@@ -142,10 +142,8 @@ def _weight_sum(
     dw = node.outputs[0]
     shape = filter_lanes.Shape(row, column, channels, filters // groups, groups, x.shape[0])
     if not filter_lanes.worth_it(shape):
-        parts = to.parts(node, "parts", dw.size)
         source = weights.weight_gradient(shape, to.threads)
-        to.add(node, source, [to.clean(dy), to.clean(x)], [parts], to.threads)
-        to.join(node, to.buffer(dw, PLAIN), dw.size, parts)
+        to.sums(node, source, [to.clean(dy), to.clean(x)], to.buffer(dw, PLAIN), dw.size)
         return
     reads = [to.need(dy, BLOCKED), to.need(x, BLOCKED)]
     if filter_lanes.divided(shape, to.threads):
@@ -204,7 +202,7 @@ def _row_product(to: Lowering, node: Node, rows: Rows, ending: Ending) -> None:
     a, b = node.inputs
     shape = _row_shape(rows, a, b.shape[1])
     key = to.scratch(node, "weights", shape.size * 4)
-    to.tasks.append(Task(node, [to.need(b, PLAIN)], [key], row_products.turned_weights(shape), shape.units))
+    to.tasks.append(Task(node, [to.need(b, PLAIN)], [key], row_products.transposed_weights(shape), shape.units))
     source = row_products.forward(shape, bias=ending.bias is not None, finish=ending.finish)
     to.add(node, source, [*_row_reads(to, rows), key, *_ends(to, ending)], [to.buffer(node.outputs[0], BLOCKED)])
 
@@ -236,12 +234,10 @@ def _depthwise_weight_gradient(to: Lowering, node: Node) -> None:
     dy, x = node.inputs
     dw = node.outputs[0]
     row, column = _lines(node, x, node.attrs["kernel"])
-    parts = to.parts(node, "parts", dw.size)
     source = depthwise.weight_gradient(
         row, column, channels=dw.shape[2], multiplier=dw.shape[3], parts=to.threads, blocks=blocks_of(x)
     )
-    to.add(node, source, [to.clean(dy), to.clean(x)], [parts], to.threads)
-    to.join(node, to.buffer(dw, PLAIN), dw.size, parts)
+    to.sums(node, source, [to.clean(dy), to.clean(x)], to.buffer(dw, PLAIN), dw.size)
 
 
 def _pool(to: Lowering, node: Node, *, rectified: bool = False) -> None:

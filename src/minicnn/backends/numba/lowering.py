@@ -193,12 +193,12 @@ class Lowering:
         self.sizes[key] = self._bytes(value, form)
         samples, elements = value.shape[0], math.prod(value.shape[1:])
         if form == BLOCKED:
-            source = movement.enter(
+            source = movement.pack(
                 samples=samples, elements=elements, dtype=value.dtype, gathered=False,
                 pieces=self.pieces(value, elements),
             )  # fmt: skip
         else:
-            source = movement.leave(
+            source = movement.unpack(
                 samples=samples, elements=elements, dtype=value.dtype, pieces=self.pieces(value, elements)
             )
         self.tasks.append(Task(None, [made], [key], source, blocks_of(value) * source.pieces))
@@ -234,6 +234,15 @@ class Lowering:
         apart = not count and weights.lanes_apart(size)
         source = weights.join(size, count or self.threads, apart=apart, divisor=divisor)
         self.tasks.append(Task(node, [parts], [key], source, -(-size // LANES)))
+
+    def sums(
+        self, node: Node, source: Source, reads: Sequence[Key], key: Key, size: int, *, divisor: int = 1,
+        name: str | None = None,
+    ) -> None:  # fmt: skip
+        """Run a kernel that leaves each thread's part of a sum over the batch, and add these up."""
+        parts = self.parts(node, "parts", size)
+        self.add(node, source, reads, [parts], self.threads, name=name)
+        self.join(node, key, size, parts, divisor=divisor)
 
     def parts(self, node: Node, what: str, size: int) -> Key:
         """Memory for the threads' parts of sums of that many elements."""

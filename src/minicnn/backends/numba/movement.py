@@ -1,4 +1,4 @@
-"""Into and out of the blocked form, copies of boxes, gathers."""
+"""Packing into the blocked form and unpacking, copies of boxes, gathers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from minicnn.program.graph import ITEMSIZE
 _LOAD = {"uint8": "float32(uload(x + {}))", "bool": "float32(uload(x + {}))", "float32": "fload(x + 4 * ({}))"}
 
 
-def enter(*, samples: int, elements: int, dtype: str, gathered: bool, scale: float = 1.0, pieces: int = 1) -> Source:
+def pack(*, samples: int, elements: int, dtype: str, gathered: bool, scale: float = 1.0, pieces: int = 1) -> Source:
     """x (N, elements) or rows of it, as float32 times a scale into (B, elements, 16); one item a piece of a block.
 
     Lanes beyond the last sample are 0.
@@ -31,7 +31,7 @@ def enter(*, samples: int, elements: int, dtype: str, gathered: bool, scale: flo
     return out.source(name, *(("x", "index", "y") if gathered else ("x", "y")))
 
 
-def leave(*, samples: int, elements: int, dtype: str, pieces: int = 1) -> Source:
+def unpack(*, samples: int, elements: int, dtype: str, pieces: int = 1) -> Source:
     """x (B, elements, 16) back to (N, elements) float32 or bool; one item a piece of a block."""
     out = Lines()
     count, size = out.all_numbers(samples=samples, elements=elements)

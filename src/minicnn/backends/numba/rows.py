@@ -60,7 +60,7 @@ def worth_it(length: int, units: int) -> bool:
     return length >= 8 * LANES and units <= 2 * LANES
 
 
-def turned_weights(shape: Shape) -> Source:
+def transposed_weights(shape: Shape) -> Source:
     """w (K, F) as rows (F, K) padded with zeros; one item a unit."""
     out = Lines()
     length, padded, units = out.all_numbers(length=shape.length, padded=shape.padded, units=shape.units)

@@ -6,7 +6,7 @@ import math
 
 from minicnn.backends.numba import elementwise, loss, movement, random
 from minicnn.backends.numba.expanding import expand
-from minicnn.backends.numba.grouping import NORMALIZE, POOL, PRODUCT, SCALED, chain, group, update
+from minicnn.backends.numba.grouping import NORMALIZE, POOL, PRODUCT, SCALED, elementwise_group, group, update
 from minicnn.backends.numba.images import IMAGE_RULES, pool_and_relu, product
 from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Lowering, Rows, Rule
 from minicnn.backends.numba.moving import MOVING_RULES
@@ -31,7 +31,7 @@ def _take(to: Lowering, node: Node) -> None:
     elif x.dtype == "uint8" and reader is not None and _casts(reader) and to.is_blocked(reader.outputs[0]):
         to.how[id(node)] = "gather (with the cast that follows)"
     elif to.is_blocked(y) and x.dtype == "float32":
-        _enter(to, node, x, index)
+        _pack(to, node, x, index)
     else:
         _gather(to, node)
 
@@ -56,12 +56,12 @@ def _casts(node: Node) -> bool:
     return node.op.name == "cast" or (node.op.name == "fused" and node.attrs["body"].name == SCALED)
 
 
-def _enter(to: Lowering, node: Node, x: Value, index: Value | None, scale: float = 1.0) -> None:
+def _pack(to: Lowering, node: Node, x: Value, index: Value | None, scale: float = 1.0) -> None:
     y = node.outputs[0]
 
     def make() -> None:
         elements = math.prod(x.shape[1:])
-        source = movement.enter(
+        source = movement.pack(
             samples=y.shape[0], elements=elements, dtype=x.dtype, gathered=index is not None, scale=scale,
             pieces=to.pieces(y, elements),
         )  # fmt: skip
@@ -75,17 +75,17 @@ def _enter(to: Lowering, node: Node, x: Value, index: Value | None, scale: float
 def _cast(to: Lowering, node: Node) -> None:
     (x,) = node.inputs
     if x.dtype != "uint8" or not to.is_blocked(node.outputs[0]):
-        chain(to, node)
+        elementwise_group(to, node)
     else:
-        _enter_bytes(to, node, x, 1.0)
+        _pack_bytes(to, node, x, 1.0)
 
 
-def _enter_bytes(to: Lowering, node: Node, x: Value, scale: float) -> None:
+def _pack_bytes(to: Lowering, node: Node, x: Value, scale: float) -> None:
     taken = x.node is not None and x.node.op.name == "take" and not to.how[id(x.node)].startswith("reference")
     if taken and x.node is not None and "cast" in to.how[id(x.node)]:
-        _enter(to, node, x.node.inputs[0], x.node.inputs[1], scale)
+        _pack(to, node, x.node.inputs[0], x.node.inputs[1], scale)
     else:
-        _enter(to, node, x, None, scale)
+        _pack(to, node, x, None, scale)
 
 
 def _fused(to: Lowering, node: Node) -> None:
@@ -94,9 +94,9 @@ def _fused(to: Lowering, node: Node) -> None:
         normalize(to, node, body.steps[1].op.name)
     elif body.name == SCALED:
         factor = node.inputs[1].data
-        _enter_bytes(to, node, node.inputs[0], 1.0 if factor is None else float(factor.item()))
+        _pack_bytes(to, node, node.inputs[0], 1.0 if factor is None else float(factor.item()))
     else:
-        {PRODUCT: product, POOL: pool_and_relu}.get(body.name, chain)(to, node)
+        {PRODUCT: product, POOL: pool_and_relu}.get(body.name, elementwise_group)(to, node)
 
 
 def _reshape(to: Lowering, node: Node) -> None:
@@ -146,7 +146,7 @@ def _random_uniform(to: Lowering, node: Node) -> None:
 
 
 RULES: dict[str, Rule] = {
-    **dict.fromkeys(elementwise.OPERATIONS, chain),
+    **dict.fromkeys(elementwise.OPERATIONS, elementwise_group),
     "fused": _fused,
     "take": _take,
     "take_gradient": _take_gradient,

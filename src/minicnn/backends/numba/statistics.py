@@ -72,12 +72,10 @@ def _merged(shape: tuple[int, ...], reduced: list[bool]) -> tuple[list[int], lis
 def _sum_batch(to: Lowering, node: Node, key: Key, positions: int, channels: int, *, divisor: int) -> None:
     """Sums over the batch and positions of (B, positions, channels, 16)."""
     x, y = node.inputs[0], node.outputs[0]
-    parts = to.parts(node, "parts", channels)
     source = reduction.of_batch(
         "sum", samples=x.shape[0], positions=positions, channels=channels, parts=to.threads, blocks=blocks_of(x)
     )
-    to.add(node, source, [key], [parts], to.threads, name=node.op.name)
-    to.join(node, to.buffer(y, PLAIN), channels, parts, divisor=divisor)
+    to.sums(node, source, [key], to.buffer(y, PLAIN), channels, divisor=divisor, name=node.op.name)
 
 
 def _argmax(to: Lowering, node: Node) -> None:
@@ -132,12 +130,10 @@ def normalize(to: Lowering, node: Node, activation: str = "") -> None:
         to.scratch(node, name, 4 * c) if value is None else to.buffer(value, PLAIN)
         for name, value in (("mean", mean), ("variance", variance))
     )
-    parts = to.parts(node, "parts", c)
     image = to.clean(x)
     for kind, reads, key in (("sum", [image], means), ("square", [image, means], variances)):
         source = reduction.of_batch(kind, **sizes, parts=to.threads, blocks=blocks_of(x))
-        to.add(node, source, reads, [parts], to.threads)
-        to.join(node, key, c, parts, divisor=pixels)
+        to.sums(node, source, reads, key, c, divisor=pixels)
     factor = to.scratch(node, "factor", 4 * c)
     steps: Steps = (("add", (1, 2), {}), ("sqrt", (3,), {}), ("divide", (0, 4), {}))
     reads = [to.need(scale, PLAIN), variances]

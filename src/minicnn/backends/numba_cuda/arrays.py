@@ -267,7 +267,7 @@ def from_interface(data: Any) -> Array:
     """An array over the memory of another library's array on a GPU."""
     found = data.__cuda_array_interface__
     kind, shape = checked_dtype(found["typestr"]), tuple(found["shape"])
-    device = get_device(0)
+    device = get_device(int(data.__dlpack_device__()[1]) if hasattr(data, "__dlpack_device__") else 0)
     memory = Memory.__new__(Memory)
     memory.device, memory.nbytes, memory.address = device, math.prod(shape) * kind.itemsize, int(found["data"][0])
     memory.bytes = (cuda.as_cuda_array(data), data)  # keeps the owner alive

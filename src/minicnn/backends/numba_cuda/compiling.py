@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from minicnn.backends import _code
+from minicnn.backends._gpu.device import OVERLAPPING
 from minicnn.backends.numba_cuda.shim import LIBRARY, VERSION, compile_ptx, cuda, types
-
-EARLY = (9, 0)  # capability from which a kernel may be launched before the one ahead of it has ended, and then waits
 
 # Type of an argument as text: "float32*" is a pointer, "int64" a number. A bool is a byte in memory.
 Signature = tuple[str, ...]
@@ -64,7 +63,7 @@ def ptx(text: str, signature: Signature, capability: tuple[int, int], threads: i
         message = f"PTX of a kernel has an entry. Received: {made[:200]}. Please report this."
         raise RuntimeError(message)
     made = made.replace(found.group(1), "kernel")
-    if capability < EARLY:
+    if capability < OVERLAPPING:  # a kernel waits for the one ahead of it from there on
         return made
     start = re.compile(r"^\t(?!\.)(?=\w)", re.MULTILINE).search(made, made.index("\n{", made.index(".entry kernel")))
     if start is None:

@@ -11,24 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from minicnn.backends._gpu.device import Gpu, from_attributes
+from minicnn.backends._gpu.device import ATTRIBUTES, Gpu, from_attributes
 from minicnn.backends._gpu.errors import explained, explanation
 from minicnn.backends._gpu.loading import check
 from minicnn.backends._gpu.runtime import HostArray, KernelText, Launch, check_number
-from minicnn.backends.numba_cuda.compiling import EARLY, Signature, compile_side_by_side, machine_code, python_function
+from minicnn.backends.numba_cuda.compiling import Signature, compile_side_by_side, machine_code, python_function
 from minicnn.backends.numba_cuda.shim import SIMULATED, cuda
 from minicnn.backends.numba_cuda.simulator import simulate
 
 # A block of an elementwise or reduction kernel. The simulator makes a thread of the host for each.
 THREADS = 4 if SIMULATED else 256
-
-# Properties of a device that `Gpu` is made of.
-_DESCRIBED = (
-    "multiprocessor_count", "max_shared_memory_per_block", "max_shared_memory_per_block_optin",
-    "max_shared_memory_per_multiprocessor", "reserved_shared_memory_per_block", "max_registers_per_multiprocessor",
-    "max_threads_per_block", "max_threads_per_multiprocessor", "max_blocks_per_multiprocessor", "clock_rate",
-    "memory_clock_rate", "global_memory_bus_width", "l2_cache_size",
-)  # fmt: skip
 
 UNIT = 512  # bytes, of which all memory is a multiple
 SMALL = 1 << 20  # bytes, up to which memory that is given back is kept for the next who asks
@@ -172,7 +164,8 @@ class Device:
             self.core.set_current()
             found, self.name = self.core.compute_capability, str(self.core.name)
             self.capability = (int(found[0]), int(found[1]))
-            self.gpu = from_attributes(self.name, self.capability, self._memory(), self._attributes())
+            said = {name: int(getattr(self.core.properties, name)) for name in ATTRIBUTES}
+            self.gpu = from_attributes(self.name, self.capability, int(self._memory().total), said)
             self.most_blocks = 8 * self.gpu.multiprocessors
             self._default = self.core.default_stream
         self._stream = self._default
@@ -189,20 +182,15 @@ class Device:
     def __hash__(self) -> int:
         return hash(str(self))
 
-    def _attributes(self) -> dict[str, int]:
-        """What CUDA says of the device, as far as it is described by it."""
-        return {name: int(getattr(self.core.properties, name)) for name in _DESCRIBED}
-
-    def _memory(self) -> int:
-        """Bytes of its memory."""
+    def _memory(self) -> Any:
+        """Bytes of its memory: `total`, and `free`."""
         with self.active():
-            return int(cuda.current_context().get_memory_info().total)
+            return cuda.current_context().get_memory_info()
 
     @property
     def free(self) -> int:
         """Bytes of its memory that nobody has."""
-        with self.active():
-            return sys.maxsize if SIMULATED else int(cuda.current_context().get_memory_info().free)
+        return sys.maxsize if SIMULATED else int(self._memory().free)
 
     @property
     def stream(self) -> Any:
@@ -268,9 +256,9 @@ class Device:
         from cuda.core import LaunchConfig, launch
 
         function = kernel.on(self)
-        early = self.capability >= EARLY  # the next kernel's blocks are in place when the last ones of this end
+        overlaps = self.gpu is not None and self.gpu.overlaps  # with the end of the launch ahead
         config = LaunchConfig(
-            grid=blocks, block=threads, shmem_size=kernel.shared, programmatic_stream_serialization=early
+            grid=blocks, block=threads, shmem_size=kernel.shared, programmatic_stream_serialization=overlaps
         )
         given = [_native(a, t) for a, t in zip(arguments, kernel.signature, strict=True)]
         return lambda: launch(self._stream, config, function, *given)

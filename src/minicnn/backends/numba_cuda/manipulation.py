@@ -122,9 +122,9 @@ def broadcast_arrays(*arrays: Array) -> tuple[Array, ...]:
 
 def flip(x: Array, /, *, axis: int | Sequence[int] | None = None) -> Array:
     """Elements in reverse order along axes."""
-    turned = axes_of(axis, x.ndim)
-    offset = sum((x.shape[a] - 1) * x.steps[a] for a in turned) if x.size else 0
-    return x.view(x.shape, tuple(-s if a in turned else s for a, s in enumerate(x.steps)), offset)
+    flipped = axes_of(axis, x.ndim)
+    offset = sum((x.shape[a] - 1) * x.steps[a] for a in flipped) if x.size else 0
+    return x.view(x.shape, tuple(-s if a in flipped else s for a, s in enumerate(x.steps)), offset)
 
 
 def concat(arrays: Sequence[Array], /, *, axis: int | None = 0) -> Array:

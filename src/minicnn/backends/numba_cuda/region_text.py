@@ -12,7 +12,7 @@ from minicnn.backends._gpu.trees import Expr, Name
 from minicnn.backends._gpu.writer import NodeOperands
 from minicnn.backends.numba_cuda.kernels.bytes_product import ByteTile
 from minicnn.backends.numba_cuda.printer import Python, type_of
-from minicnn.backends.numba_cuda.region_layout import NumbaLayout, byte_tile_of
+from minicnn.backends.numba_cuda.tiling import NumbaLayout, byte_tile_of
 from minicnn.program.graph import ITEMSIZE, Node, Value
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Sizes of tiles: those of the CUDA engine on a GPU, tiny ones in the simulator, whose threads are the host's."""
+"""Sizes of tiles and places of regions: those of the CUDA engine on a GPU, tiny ones in the simulator."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from minicnn.backends._gpu.region_layout import Layout, RowRegion
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.backends._gpu.tiling import LIMITS, SUM_SHARED, Limits, Tile, convolution
 from minicnn.backends.numba_cuda.kernels.bytes_product import ByteTile
-from minicnn.backends.numba_cuda.region_layout import NumbaLayout
 from minicnn.backends.numba_cuda.shim import SIMULATED
 from minicnn.program.graph import Node, Value
 
@@ -25,6 +24,32 @@ LANES = 8  # threads side by side that have different rows of bytes
 BESIDE_ROW = 432  # bytes of shared memory that a product of bytes leaves to what follows it, for each row
 MOST_SUMS = 96  # registers of a thread for the sums of a product of bytes with the gradient
 MANY = 1 << 22  # terms of all results from which it matters
+
+
+def byte_tile_of(region: RowRegion) -> ByteTile | None:
+    """Sizes of a region's product with rows of bytes, if it begins with one."""
+    if region.product is None:
+        return None
+    k, m = region.product.node.inputs[0].shape[1], region.product.node.outputs[0].shape[1]
+    return ByteTile(region.batch, k, m, region.rows, region.threads // region.slices, region.threads)
+
+
+class NumbaLayout(Layout):
+    """The layout of a region whose product with bytes is that of `kernels/bytes_product.py`.
+
+    Attributes:
+        exchange: Where threads that share a sum leave their parts of it.
+    """
+
+    def product_space(self) -> tuple[int, int]:
+        """See `Layout.product_space`; at the end nothing of it is needed any more."""
+        tile = byte_tile_of(self.region)
+        return (tile.nbytes, 0) if tile is not None else (0, 0)
+
+    def _placed(self) -> None:
+        self.narrow = False  # all levels have all threads
+        super()._placed()
+        self.exchange = self._place(4 * self.region.threads)
 
 
 @dataclass(frozen=True)
@@ -73,7 +98,7 @@ class NumbaTiles(Tiles):
         """See `Tiles.shared`: only regions ask for theirs, all else is declared, group by group."""
         regions = [u.tile.shared for u in groups if u.tile and u.anchor.op.name == "row_region"]
         others = [u for u in groups if u.anchor.op.name != "row_region"]
-        sums = sum(u.is_plain and (u.tile is not None or u.slices > 1) for u in others)
+        sums = sum(u.shares_sums for u in others)
         tiles = sum(u.tile.shared for u in others if u.tile)
         return tiles + SUM_SHARED * sums, max(regions, default=0)
 

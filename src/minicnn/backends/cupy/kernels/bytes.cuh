@@ -2,7 +2,7 @@
 //
 // The bytes lie in shared memory as they are and serve twice: for the product with a float32 matrix, and for that of their
 // transpose with the gradient. Each column of the float32 operand becomes numbers of 24 bits, a power of two apart from it,
-// and each of these three signed bytes, its digits. Sums of products of bytes are exact; float32 rounds what they add up to.
+// and each of these three signed bytes. Sums of products of bytes are exact; float32 rounds what they add up to.
 #pragma once
 #include "rows.cuh"
 
@@ -19,14 +19,14 @@ struct FixedPoint {
   }
 };
 
-// The digits of four numbers, the least first, those of the same rank in one register.
-DEVICE void split_digits(uint32 (&digits)[3], const float (&x)[4], float scale) {
+// The bytes of four numbers, the least first, those of the same rank in one register.
+DEVICE void split_bytes(uint32 (&bytes)[3], const float (&x)[4], float scale) {
   uint32 v[4];
 #pragma unroll
   for (int i = 0; i < 4; i++) v[i] = uint32(__float2int_rn(x[i] * scale)) + 0x808080u ^ 0x808080u;
   const uint32 a = __byte_perm(v[0], v[1], 0x5140), b = __byte_perm(v[2], v[3], 0x5140);
-  digits[0] = __byte_perm(a, b, 0x5410), digits[1] = __byte_perm(a, b, 0x7632);
-  digits[2] = __byte_perm(__byte_perm(v[0], v[1], 0x0062), __byte_perm(v[2], v[3], 0x0062), 0x5410);
+  bytes[0] = __byte_perm(a, b, 0x5410), bytes[1] = __byte_perm(a, b, 0x7632);
+  bytes[2] = __byte_perm(__byte_perm(v[0], v[1], 0x0062), __byte_perm(v[2], v[3], 0x0062), 0x5410);
 }
 
 // Calls f with the numbers 0 .. N - 1, each known to the compiler.
@@ -49,13 +49,13 @@ template <int N_, int K_, int M_, int ROWS_, int THREADS_, int STAGES_, int PART
   static constexpr int STEPS = quotient(K, 32), TILES = ROWS / 16, ROW_STEPS = quotient(ROWS, 32);
   static constexpr int PITCH = 16 * odd(quotient(K, 16));  // rows start in different banks
   static constexpr int CHUNK = K % 16 == 0 ? 16 : K % 8 == 0 ? 8 : K % 4 == 0 ? 4 : 1;
-  // Columns by eight, one fragment for each digit; all digits of one or two that are left share a fragment.
+  // Columns by eight, one fragment for each byte; all bytes of one or two that are left share a fragment.
   static constexpr int PAIR = M % 8 == 1 || M % 8 == 2, GROUPS = quotient(M, 8) - PAIR, SUMS = GROUPS + PAIR;
   static constexpr int FRAGMENTS = 3 * GROUPS + PAIR;
   static constexpr int OWN_TILES = quotient(TILES, WARPS / PARTS);  // of 16 rows, of a warp
   static constexpr int OWN_STEPS = quotient(STEPS, WARPS);
   static constexpr int COLUMNS = quotient(K, 16), OWN = BACK ? quotient(COLUMNS, WARPS) : 1;
-  // Places in shared memory. What the product leaves and the digits of the gradient share one.
+  // Places in shared memory. What the product leaves and the bytes of the gradient share one.
   static constexpr int BUFFER = ROWS * PITCH + 16, WEIGHTS = STEPS * FRAGMENTS * 256;
   static constexpr int LEFT = quotient(PARTS * ROWS * M, 4) * 16, GRADIENT = BACK ? ROW_STEPS * FRAGMENTS * 256 : 0;
   static constexpr int MATRIX = quotient(K * M, 4) * 16, BESIDE = WEIGHTS + (LEFT > GRADIENT ? LEFT : GRADIENT);
@@ -85,29 +85,29 @@ template <class A> struct ByteRows : RowStream<A, uint8> {
   DEVICE Pack<uint32, 2>* gradient(int step, int fragment) {
     return reinterpret_cast<Pack<uint32, 2>*>(memory + A::SHARED_SUMS) + (step * A::FRAGMENTS + fragment) * 32 + threadIdx.x % 32;
   }
-  // Column of an operand whose digits a lane has in a fragment of sum s.
+  // Column of an operand whose bytes a lane has in a fragment of sum s.
   static DEVICE int column(int s) {
     const int g = threadIdx.x % 32 / 4;
     return s * 8 + (s < A::GROUPS ? g : g % 2);
   }
   // Column of the product that a lane has in the two registers of a row of sum s; the last one instead of those beyond.
   static DEVICE int out_column(int s, int r) { return min(s * 8 + r + (s < A::GROUPS ? int(threadIdx.x) % 4 * 2 : 0), A::M - 1); }
-  // Writes a lane's digits of sum s to their fragments, at(fragment) being where they are.
-  template <class F> static DEVICE void store_digits(const uint32 (&digits)[3], int s, F at) {
+  // Writes a lane's bytes of sum s to their fragments, at(fragment) being where they are.
+  template <class F> static DEVICE void store_bytes(const uint32 (&bytes)[3], int s, F at) {
     const int rank = threadIdx.x % 32 / 8;
     if (s < A::GROUPS) {
 #pragma unroll
-      for (int j = 0; j < 3; j++) *at(3 * s + j) = digits[j];
+      for (int j = 0; j < 3; j++) *at(3 * s + j) = bytes[j];
     } else {
-      *at(3 * s) = rank == 0 ? digits[0] : rank == 1 ? digits[1] : rank == 2 ? digits[2] : 0u;
+      *at(3 * s) = rank == 0 ? bytes[0] : rank == 1 ? bytes[1] : rank == 2 ? bytes[2] : 0u;
     }
   }
-  // Sums of products with the digits of sum s as one number each; of columns that share a fragment, the lane's digit alone.
+  // Sums of products with the bytes of sum s as one number each; of columns that share a fragment, the lane's byte alone.
   static DEVICE float joined(const int (&sums)[A::FRAGMENTS][4], int s, int r) {
     if (s >= A::GROUPS) return float(sums[3 * s][r]) * from_bits(127 + 8 * (threadIdx.x % 4) << 23);
     return float(sums[3 * s + 2][r]) * 65536.0f + (float(sums[3 * s + 1][r]) * 256.0f + float(sums[3 * s][r]));
   }
-  // Of columns that share a fragment, each of the four lanes of a row gets one of the four sums of the digits that they have.
+  // Of columns that share a fragment, each of the four lanes of a row gets one of the four sums of the bytes that they have.
   static DEVICE float one_of_four(const float (&sums)[4]) {
     float x[4];
 #pragma unroll
@@ -121,7 +121,7 @@ template <class A> struct ByteRows : RowStream<A, uint8> {
   // Notes a number of a column: atomically, but the largest is the same in any order.
   DEVICE void note(int c, float x) { atomicMax(tops() + c, uint32(__float_as_int(x)) & 0x7fffffffu); }
 
-  // Behind a barrier writes the copied weights as digits, and ends with a barrier.
+  // Behind a barrier writes the copied weights as bytes, and ends with a barrier.
   DEVICE void begin() {
     const int thread = threadIdx.x, warp = thread / 32, t = thread % 4;
     const float* raw = reinterpret_cast<const float*>(memory + A::SHARED_WEIGHTS);
@@ -151,9 +151,9 @@ template <class A> struct ByteRows : RowStream<A, uint8> {
         const FixedPoint fixed(column(s) < A::M ? tops()[column(s)] : 0u);
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-          uint32 digits[3];
-          split_digits(digits, x[own][s][r], fixed.scale);
-          store_digits(digits, s, [&](int f) { return &weights(step, f)->v[r]; });
+          uint32 bytes[3];
+          split_bytes(bytes, x[own][s][r], fixed.scale);
+          store_bytes(bytes, s, [&](int f) { return &weights(step, f)->v[r]; });
         }
       }
     }
@@ -235,7 +235,7 @@ template <class A> struct ByteRows : RowStream<A, uint8> {
   }
   DEVICE void ahead(int, bool) {}  // while it multiplies warps have time to send
 
-  // Writes the gradient dy(row, c), of whose columns the largest are noted, as digits; rows are counted within the tile.
+  // Writes the gradient dy(row, c), of whose columns the largest are noted, as bytes; rows are counted within the tile.
   template <class F> DEVICE void split(int rows, F dy) {
     const int t = threadIdx.x % 4;
 #pragma unroll
@@ -252,9 +252,9 @@ template <class A> struct ByteRows : RowStream<A, uint8> {
           const int row = step * 32 + r * 16 + i / 2 * 8 + 2 * t + i % 2;  // as accumulate() transposes
           x[i] = row < rows && c < A::M ? dy(row, c) : 0.0f;
         }
-        uint32 digits[3];
-        split_digits(digits, x, fixed.scale);
-        store_digits(digits, s, [&](int f) { return &gradient(step, f)->v[r]; });
+        uint32 bytes[3];
+        split_bytes(bytes, x, fixed.scale);
+        store_bytes(bytes, s, [&](int f) { return &gradient(step, f)->v[r]; });
       }
     }
     if (threadIdx.x < A::M) undo()[threadIdx.x] = FixedPoint(tops()[threadIdx.x]).inverse;

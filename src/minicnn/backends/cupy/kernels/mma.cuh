@@ -1,4 +1,4 @@
-// Products of small matrices by the 32 threads of a warp together, on tensor cores (sm_80 and later).
+// Products of small matrices by the 32 threads of a warp together, on tensor cores (sm_80 and later; of bytes sm_75).
 //
 // Operands are 16-bit floating-point numbers, two in a register, sums are float32. A float32 operand becomes the sum of two
 // float16 numbers, of which three products are taken: that of the smaller parts is below 2^-22 of the whole. See Ootomo and
@@ -42,11 +42,7 @@ DEVICE uint32 pack_bfloat16(float low, float high) {
 }
 DEVICE uint32 pack_float16(float low, float high) {
   uint32 r;
-#if __CUDA_ARCH__ < 800
-  asm("{ .reg .f16 x, y; cvt.rn.f16.f32 x, %1; cvt.rn.f16.f32 y, %2; mov.b32 %0, {x, y}; }" : "=r"(r) : "f"(low), "f"(high));
-#else
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
-#endif
   return r;
 }
 // The numbers that two float16 in a register stand for.
@@ -76,23 +72,14 @@ DEVICE void mma_bfloat16(float (&c)[4], const uint32 (&a)[4], const uint32 (&b)[
                : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 DEVICE void mma_float16(float (&c)[4], const uint32 (&a)[4], const uint32 (&b)[2]) {
-#if __CUDA_ARCH__ < 800  // Turing takes eight columns of A at a time
-  asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(b[0]));
-  asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[2]), "r"(a[3]), "r"(b[1]));
-#else
   asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-#endif
 }
 // Products of TF32 numbers, K = 8, of which a register holds one: those of A have the elements (g + 8 * (r % 2), t + 4 * (r / 2)), those
-// of B rows t + 4 * r of column g. sm_80 and later.
+// of B rows t + 4 * r of column g.
 DEVICE void mma_tf32(float (&c)[4], const uint32 (&a)[4], const uint32 (&b)[2]) {
-#if __CUDA_ARCH__ >= 800
   asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-#endif
 }
 // Products of unsigned bytes with signed ones, K = 32: register r of A has the elements (g + 8 * (r % 2), 4 * t + 16 * (r / 2)) and
 // three right of it, B those of rows 4 * t + 16 * r and three below in column g.
