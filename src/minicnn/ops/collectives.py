@@ -76,7 +76,8 @@ def _reduced(parts: Sequence[Host], like: Host, group: Group, communicator: Comm
     size = like.size
     shares = [rows(size, group.ranks, r) for r in range(group.ranks)]
     own = shares[group.rank]
-    given = [np.concatenate([p[s.start : s.stop] for p in parts]) if parts else like[:0] for s in shares]
+    pieces = [[p[s.start : s.stop] for p in parts] or [like[:0]] for s in shares]
+    given = [piece[0] if len(piece) == 1 else np.concatenate(piece) for piece in pieces]
     taken = [np.empty(len(group.spans(r)) * len(own), like.dtype) for r in range(group.ranks)]
     communicator.exchange(given, taken)
     found: dict[Span, Host] = {}
