@@ -54,7 +54,8 @@ class _ThreadCommunicator:
         ranks.barrier.wait()
         for r, array in enumerate(taken):
             assert ranks.given[r][self.rank].shape == array.shape
-            array[...] = ranks.given[r][self.rank]
+            if array is not given[r]:
+                array[...] = ranks.given[r][self.rank]
         ranks.barrier.wait()
 
     def gather(self, given: Host, taken: Sequence[Host]) -> None:

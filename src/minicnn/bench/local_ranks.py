@@ -139,7 +139,7 @@ def _rank(wanted: Mapping[str, Any], communicator: Communicator | None) -> dict[
     calls: list[Callable[[], object]] = []
     for run in runs:
         own = run["batch"] // ranks
-        step = _trainer(run, DataParallel(1, communicator=OneProcess()))  # in the same parts as with several ranks
+        step = _trainer(run, DataParallel(1, communicator=OneProcess()))
         for batch in dict.fromkeys((own, max(1, own // 4))):
             found["alone"].append({**run, "batch": batch})
             calls.append(step(batch))

@@ -91,6 +91,11 @@ class DataParallel:
         """Number of processes."""
         return self.communicator.size
 
+    @property
+    def alone(self) -> bool:
+        """Whether there is nothing to share: steps are then those of no distribution. With NCCL it takes part."""
+        return self.shards == 1 and not isinstance(self.communicator, NcclCommunicator)
+
     def __deepcopy__(self, memo: Any) -> DataParallel:
         return self  # it holds nothing of a model
 

@@ -69,8 +69,9 @@ class TorchCommunicator(StoreRanks):
         lengths = [[array.nbytes for array in arrays] for arrays in (taken, given)]
         self._done(self._dist.all_to_all_single, tensor(received), tensor(sent), *lengths, self._group)
         start = 0
-        for array in taken:
-            _bytes(array)[...] = received[start : start + array.nbytes]
+        for array, own in zip(taken, given, strict=True):
+            if array is not own:
+                _bytes(array)[...] = received[start : start + array.nbytes]
             start += array.nbytes
 
     def add(self, array: Host) -> None:

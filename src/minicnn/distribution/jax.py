@@ -111,7 +111,8 @@ class JaxCommunicator(StoreRanks):
         block = np.zeros((self.size, self._longest(max(a.nbytes for a in (*given, *taken)))), np.uint8)
         for row, array in zip(block, given, strict=True):
             row[: array.nbytes] = array.view(np.uint8)
-        self._take(self._moved(self._exchange, block), taken)
+        others = [a[:0] if a is g else a for a, g in zip(taken, given, strict=True)]
+        self._take(self._moved(self._exchange, block), others)
 
     def gather(self, given: Host, taken: Sequence[Host]) -> None:
         """See `Communicator`."""

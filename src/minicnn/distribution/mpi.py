@@ -47,7 +47,8 @@ class MPICommunicator(Ranks):
         others = [(self.rank + k) % self.size for k in range(1, self.size)]  # not all at rank 0 first
         requests = [self._comm.Irecv(_bytes(taken[r]), r) for r in others if taken[r].size]
         requests += [self._comm.Isend(_bytes(given[r]), r) for r in others if given[r].size]
-        taken[self.rank][...] = given[self.rank]
+        if taken[self.rank] is not given[self.rank]:
+            taken[self.rank][...] = given[self.rank]
         self.wait(lambda: self._mpi.Request.Testall(requests))
 
     def add(self, array: Host) -> None:

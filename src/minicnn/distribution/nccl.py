@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from minicnn.distribution.communicators import RankError, Ranks
+from minicnn.distribution.worker import Worker
 from minicnn.extras import install
 from minicnn.ops.groups import Communicator
 
@@ -30,14 +31,18 @@ class NcclCommunicator:
     """
 
     def __init__(self, host: Communicator, nccl: Any = None) -> None:
-        if nccl is None:
-            try:
+        try:
+            if nccl is None:
                 import nccl.core as nccl  # type: ignore[import-not-found,no-redef]
-            except (ImportError, RuntimeError) as error:
-                message = (
-                    f"GPUs of several processes compute together through nccl4py and NCCL: {install('nccl')}. {error}"
-                )
-                raise ImportError(message, name="nccl") from error
+            if nccl.get_version().libnccl is None:  # which is looked for when it is first needed
+                missing = "there is no libnccl"
+                raise RuntimeError(missing)
+        except (ImportError, RuntimeError) as error:
+            message = (
+                f"GPUs of several processes compute together through nccl4py and NCCL: {install('nccl')}. Received: "
+                f"{error}."
+            )
+            raise ImportError(message, name="nccl") from error
         self.host, self.rank, self.size = host, host.rank, host.size
         # Arrays of the host are the other's business.
         self.exchange, self.gather, self.add, self.share = host.exchange, host.gather, host.add, host.share
@@ -55,13 +60,14 @@ class NcclCommunicator:
             made: Likewise, for the result.
             runtime: The device.
         """
-        connected, stream = self._connection(), runtime.current()
+        connected, stream = self._connection(runtime), runtime.current()
+        buffers = _Buffer(given, runtime), _Buffer(made, runtime)
         if collective == "all_reduce":
-            connected.allreduce(given, made, self._nccl.SUM, stream=stream)
+            connected.allreduce(*buffers, self._nccl.SUM, stream=stream)
         elif collective == "all_gather":
-            connected.allgather(given, made, stream=stream)
+            connected.allgather(*buffers, stream=stream)
         else:
-            connected.alltoall(given, made, stream=stream)
+            connected.alltoall(*buffers, stream=stream)
 
     def prepare(self, arrays: Sequence[Array], runtime: Runtime) -> None:
         """Connect the ranks, which cannot be captured: sum something small between two arrays.
@@ -74,12 +80,20 @@ class NcclCommunicator:
             self.enqueue(collective, arrays[0], arrays[1], runtime)
         self.finish(runtime)
 
-    def _connection(self) -> Any:
+    def _connection(self, runtime: Runtime) -> Any:
+        """NCCL's communicator; the first time all ranks wait for each other, within the deadline."""
         if self._connected is None:
-            own = self._nccl.get_unique_id()
-            first = self.share(bytes(own))[0]
-            name = own if self.rank == 0 else self._nccl.UniqueId.from_bytes(first)
-            self._connected = self._nccl.Communicator.init(self.size, self.rank, name)
+            first = self.share(bytes(self._nccl.get_unique_id()) if self.rank == 0 else b"")[0]
+            name = self._nccl.UniqueId.from_bytes(first)
+
+            def connect() -> Any:
+                with runtime.active():
+                    return self._nccl.Communicator.init(self.size, self.rank, name)
+
+            begun = Worker().begin(connect)
+            if isinstance(self.host, Ranks):
+                self.host.wait(begun.done)
+            self._connected = begun.result()
         return self._connected
 
     def finish(self, runtime: Runtime) -> None:
@@ -91,5 +105,19 @@ class NcclCommunicator:
         try:
             self.host.wait(lambda: runtime.done(event))
         except RankError:
-            self._connection().abort()
+            if self._connected is not None:
+                self._connected.abort()
             raise
+
+
+class _Buffer:
+    """A device array as NCCL reads it: where its elements are, and nothing else.
+
+    The array itself would do, but not every library exports one without waiting for the device.
+    """
+
+    def __init__(self, array: Array, runtime: Runtime) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": (array.size,), "typestr": array.dtype.str, "data": (runtime.address(array), False),
+            "strides": None, "version": 3, "stream": None,
+        }  # fmt: skip

@@ -65,6 +65,11 @@ class Pipeline(DataParallel):
             )
             raise ValueError(message)
 
+    @property
+    def alone(self) -> bool:
+        """See `DataParallel`: bits depend on the stages, even where one rank has all of them."""
+        return False
+
     def describe(self) -> dict[str, Any]:
         """See `DataParallel`."""
         return {**super().describe(), "stages": self.stages}

@@ -201,7 +201,7 @@ class Engine:
             zeros = {v.name: np.zeros(v.shape, v.dtype) for v in program.inputs if v.kind == "metric"}
             many: Callable[..., dict[str, Array]] | None = None
             run: Executable
-            if self.distribution is None or kind == "predict":
+            if self.distribution is None or self.distribution.alone or kind == "predict":
                 compiled = self.backend.compile(program)
                 run, many = _given_inputs(program, compiled), compiled.many if isinstance(compiled, ManySteps) else None
             else:

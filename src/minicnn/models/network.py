@@ -220,8 +220,9 @@ class Network(Graph):
             raise RuntimeError(message)
 
     def _program_of(self, kind: StepKind, feed: Feed, shard: Shard | None = None) -> tuple[Program, dict[str, Weight]]:
-        if shard is None and self.distribution is not None and kind != "predict":
-            feed, shard = self.distribution.part(feed)
+        distribution = self.distribution
+        if shard is None and distribution is not None and not distribution.alone and kind != "predict":
+            feed, shard = distribution.part(feed)
         return self._traced(kind, feed, shard)
 
     def _traced(self, kind: StepKind, feed: Feed, shard: Shard | None = None) -> tuple[Program, dict[str, Weight]]:

@@ -61,7 +61,7 @@ def all_reduce(*arrays: Array, group: Group, xp: Namespace) -> Array | tuple[Arr
     else:
         communicator, count = engine("all_reduce", group), len(arrays) // group.parts
         given = [np.ravel(np.asarray(a)) for a in arrays]
-        flat = [np.concatenate(given[i : i + count]) for i in range(0, len(given), count)]
+        flat = [_joined(given[i : i + count]) for i in range(0, len(given), count)]
         total = (_reduced if group.deterministic else _added)(
             flat if group.held() else [], flat[0], group, communicator
         )
@@ -76,17 +76,28 @@ def _reduced(parts: Sequence[Host], like: Host, group: Group, communicator: Comm
     size = like.size
     shares = [rows(size, group.ranks, r) for r in range(group.ranks)]
     own = shares[group.rank]
-    given = [np.concatenate([p[s.start : s.stop] for p in parts]) if parts else like[:0] for s in shares]
+    given = [_joined([p[s.start : s.stop] for p in parts] or [like[:0]]) for s in shares]
+    # What stays here is not copied: large arrays are as slow to copy as to send.
     taken = [np.empty(len(group.spans(r)) * len(own), like.dtype) for r in range(group.ranks)]
+    taken[group.rank] = given[group.rank]
     communicator.exchange(given, taken)
     found: dict[Span, Host] = {}
     for r, array in enumerate(taken):
         spans = group.spans(r)
         found |= dict(zip(spans, array.reshape(len(spans), len(own)), strict=True))
     total = np.empty(size, like.dtype)
-    reduced = np.ascontiguousarray(group.total(found, np.add))
-    communicator.gather(reduced, [total[s.start : s.stop] for s in shares])
+    made = [total[s.start : s.stop] for s in shares]
+    if group.shards > 1:
+        left, right = (group.total_of(half, found, np.add) for half in group.tree[0, group.shards])
+        np.add(left, right, out=made[group.rank])
+    else:
+        made[group.rank][...] = found[0, 1]
+    communicator.gather(made[group.rank], made)
     return total
+
+
+def _joined(arrays: Sequence[Host]) -> Host:
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
 def _added(parts: Sequence[Host], like: Host, group: Group, communicator: Communicator) -> Host:

@@ -28,7 +28,7 @@ class Communicator(Protocol):
 
         Args:
             given: Contiguous NumPy arrays with one axis and of one dtype, one for each rank.
-            taken: Likewise; each as long as what that rank gives.
+            taken: Likewise; each as long as what that rank gives. This rank's own may be the array that it gives.
         """
         ...
 
