@@ -1,4 +1,4 @@
-"""What scripts need besides models and data: one-hot labels, and a drawing of a model."""
+"""What scripts need besides models and data: batches by number, one-hot labels, and a drawing of a model."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from minicnn.data.pydataset import PyDataset
 from minicnn.html import Drawing, escape
 from minicnn.program.graph import Node, Program
 from minicnn.program.printing import engineering
@@ -15,7 +16,7 @@ from minicnn.program.printing import engineering
 if TYPE_CHECKING:
     from minicnn.models.network import Network
 
-__all__ = ["plot_model", "to_categorical"]
+__all__ = ["PyDataset", "plot_model", "to_categorical"]
 
 WIDTH, HEIGHT, GAP = 190, 46, 24  # pixels of a box, and between two
 

@@ -15,7 +15,7 @@ import pytest
 os.environ.setdefault("KERAS_BACKEND", "jax")
 keras = pytest.importorskip("keras", reason="Keras is not installed")
 
-from minicnn import Model, Sequential, layers, losses, metrics, optimizers, regularizers, schedules  # noqa: E402
+from minicnn import Model, Sequential, constraints, layers, losses, metrics, optimizers, regularizers, schedules  # noqa: E402
 from minicnn.layers import activations  # noqa: E402
 from support.model_cases import measure, run  # noqa: E402
 
@@ -234,7 +234,7 @@ def test_regularizers(name: str) -> None:
 def test_constraints(name: str) -> None:
     w = np.random.default_rng(0).normal(size=(4, 3)).astype("float32") * 3
     given = {"rate": 0.5, "min_value": 0.5} if name == "MinMaxNorm" else {}
-    close(run(getattr(regularizers, name)(**given), w), getattr(keras.constraints, name)(**given)(w))
+    close(run(getattr(constraints, name)(**given), w), getattr(keras.constraints, name)(**given)(w))
 
 
 def test_training_with_regularizers_and_constraints() -> None:
@@ -242,7 +242,7 @@ def test_training_with_regularizers_and_constraints() -> None:
     x, y = rng.normal(size=(12, 6, 6, 2)).astype("float32"), rng.normal(size=(12, 3)).astype("float32")
     found = []
     for library, kind in ((keras, keras.Sequential), (None, lambda ls: Sequential(ls, backend="numpy"))):
-        lib, norms = (layers, regularizers) if library is None else (keras.layers, keras.constraints)
+        lib, norms = (layers, constraints) if library is None else (keras.layers, keras.constraints)
         model = kind([
             lib.Input((6, 6, 2)),
             lib.Conv2D(3, 3, kernel_regularizer="l2", kernel_constraint=norms.MaxNorm(0.9, (0, 1, 2))),

@@ -92,7 +92,7 @@ class Conv1D(Layer):
         super().__init__(name=name, trainable=trainable, **limits)
         self.filters, self.kernel_size = positive("filters", filters), positive("kernel_size", kernel_size)
         self.strides, self.dilation_rate = positive("strides", strides), positive("dilation_rate", dilation_rate)
-        self.padding = one_of("padding", padding, ("valid", "same", "causal"))
+        self.padding = one_of("padding", padding.lower(), ("valid", "same", "causal"))
         self.data_format = data_format
         self.groups = positive("groups", groups)
         self.activation = activation
