@@ -14,7 +14,7 @@ from minicnn.program.graph import Node, Program
 from minicnn.program.printing import engineering
 
 if TYPE_CHECKING:
-    from minicnn.models.network import Network
+    from minicnn.models import Model
 
 __all__ = ["PyDataset", "plot_model", "to_categorical"]
 
@@ -53,7 +53,7 @@ def to_categorical(x: Any, num_classes: int | None = None) -> np.ndarray[Any, An
     return rows
 
 
-def plot_model(model: Network, to_file: str | os.PathLike[str] | None = None, show_shapes: bool = True) -> Drawing:
+def plot_model(model: Model, to_file: str | os.PathLike[str] | None = None, show_shapes: bool = True) -> Drawing:
     """A model as boxes, one for each layer that computes something, with arrows between them.
 
     Args:
