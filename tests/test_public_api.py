@@ -23,8 +23,9 @@ def public(module: ModuleType) -> dict[str, Any]:
 def test_names_of_minicnn() -> None:
     assert minicnn.__all__ == sorted(minicnn.__all__)
     assert set(minicnn.__all__) == {
-        "Input", "Layer", "Model", "Sequential", "callbacks", "data", "get_backend", "initializers", "layers", "losses",
-        "metrics", "models", "ops", "optimizers", "regularizers", "saving", "schedules", "utils", "zoo",
+        "Input", "Layer", "Model", "Sequential", "callbacks", "constraints", "data", "get_backend", "initializers",
+        "layers", "losses", "metrics", "models", "ops", "optimizers", "regularizers", "saving", "schedules", "utils",
+        "zoo",
     }  # fmt: skip
     for name, value in public(minicnn).items():
         home = f"minicnn.{name}"
@@ -75,7 +76,7 @@ def test_packages_hold_nothing_else(package: str) -> None:
     assert found == set(module.__all__)
 
 
-@pytest.mark.parametrize("module", ["schedules", "initializers", "regularizers"])
+@pytest.mark.parametrize("module", ["schedules", "initializers", "regularizers", "constraints"])
 def test_public_classes_are_documented(module: str) -> None:
     found = importlib.import_module(f"minicnn.{module}")
     own = [

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from minicnn import (
         callbacks,
+        constraints,
         data,
         initializers,
         layers,
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "Input", "Layer", "Model", "Sequential", "callbacks", "data", "get_backend", "initializers", "layers", "losses",
-    "metrics", "models", "ops", "optimizers", "regularizers", "saving", "schedules", "utils", "zoo",
+    "Input", "Layer", "Model", "Sequential", "callbacks", "constraints", "data", "get_backend", "initializers",
+    "layers", "losses", "metrics", "models", "ops", "optimizers", "regularizers", "saving", "schedules", "utils", "zoo",
 ]  # fmt: skip
 
 _HOME = {

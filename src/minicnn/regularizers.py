@@ -1,9 +1,9 @@
-"""Regularizers: what a weight adds to the loss; and constraints: what a weight becomes after each step."""
+"""Regularizers: what a weight adds to the loss."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypedDict
 
@@ -12,7 +12,7 @@ from minicnn.names import look_up
 from minicnn.program.graph import Value
 from minicnn.setting import Setting
 
-_EPSILON = 1e-7  # as in Keras
+EPSILON = 1e-7  # as in Keras
 
 
 class Regularizer(Setting):
@@ -40,7 +40,7 @@ class L1L2(Regularizer):
     l2: float = 0.0
 
     def __post_init__(self) -> None:
-        _finite(l1=self.l1, l2=self.l2)
+        finite(l1=self.l1, l2=self.l2)
 
     def __call__(self, w: Value) -> Value:
         """See `Regularizer`."""
@@ -59,7 +59,7 @@ class L1(Regularizer):
     l1: float = 0.01
 
     def __post_init__(self) -> None:
-        _finite(l1=self.l1)
+        finite(l1=self.l1)
 
     def __call__(self, w: Value) -> Value:
         """See `Regularizer`."""
@@ -77,7 +77,7 @@ class L2(Regularizer):
     l2: float = 0.01
 
     def __post_init__(self) -> None:
-        _finite(l2=self.l2)
+        finite(l2=self.l2)
 
     def __call__(self, w: Value) -> Value:
         """See `Regularizer`."""
@@ -97,7 +97,7 @@ class OrthogonalRegularizer(Regularizer):
     mode: str = "rows"
 
     def __post_init__(self) -> None:
-        _finite(factor=self.factor)
+        finite(factor=self.factor)
         if self.mode not in ("rows", "columns"):
             message = f"mode is 'rows' or 'columns'. Received: mode={self.mode!r}."
             raise ValueError(message)
@@ -108,106 +108,17 @@ class OrthogonalRegularizer(Regularizer):
             message = f"OrthogonalRegularizer is for matrices. Received: a weight of shape {w.shape}. Use L1 or L2."
             raise ValueError(message)
         rows = self.mode == "rows"
-        unit = w / ops.sqrt(ops.maximum(ops.sum(ops.square(w), axes=int(rows), keepdims=True), _EPSILON**2))
+        unit = w / ops.sqrt(ops.maximum(ops.sum(ops.square(w), axes=int(rows), keepdims=True), EPSILON**2))
         cosines = ops.matmul(unit, unit, transpose_a=not rows, transpose_b=rows)
         n = cosines.shape[0]
         apart = [[float(i != j) for j in range(n)] for i in range(n)]
         return ops.sum(ops.abs(cosines) * w.program.constant(apart, w.dtype)) * (self.factor / max(n * (n - 1), 1))
 
 
-class Constraint(Setting):
-    """Gives what a weight becomes after a step; a subclass that keeps its arguments can be saved with its layer."""
-
-    def __call__(self, w: Value) -> Value:
-        """The weight as it is allowed, of the same shape.
-
-        Args:
-            w: The weight after the step.
-        """
-        raise NotImplementedError
-
-
-@dataclass(frozen=True)
-class NonNeg(Constraint):
-    """Negative weights become 0."""
-
-    def __call__(self, w: Value) -> Value:
-        """See `Constraint`."""
-        y: Value = ops.maximum(w, 0.0)
-        return y
-
-
-@dataclass(frozen=True)
-class MinMaxNorm(Constraint):
-    """Euclidean norms along axes are brought into a range.
-
-    Attributes:
-        min_value: Least norm.
-        max_value: Largest norm.
-        rate: How much of the way there a step goes, up to 1.
-        axis: Axes along which norms are taken: 0 for `Dense`, [0, 1, 2] for each filter of `Conv2D`.
-    """
-
-    min_value: float = 0.0
-    max_value: float = 1.0
-    rate: float = 1.0
-    axis: int | Sequence[int] = 0
-
-    def __post_init__(self) -> None:
-        _finite(min_value=self.min_value, max_value=self.max_value, rate=self.rate)
-
-    def __call__(self, w: Value) -> Value:
-        """See `Constraint`."""
-        axes = self.axis if isinstance(self.axis, int) else tuple(self.axis)
-        norm = ops.sqrt(ops.sum(ops.square(w), axes=axes, keepdims=True))
-        wanted = ops.maximum(ops.minimum(norm, self.max_value), self.min_value)
-        if self.rate != 1:
-            wanted = wanted * self.rate + norm * (1.0 - self.rate)
-        return w * (wanted / (norm + _EPSILON))
-
-
-@dataclass(frozen=True)
-class MaxNorm(Constraint):
-    """Euclidean norms along axes are brought down to at most max_value.
-
-    Attributes:
-        max_value: Largest norm.
-        axis: See `MinMaxNorm`.
-    """
-
-    max_value: float = 2.0
-    axis: int | Sequence[int] = 0
-
-    def __post_init__(self) -> None:
-        _finite(max_value=self.max_value)
-
-    def __call__(self, w: Value) -> Value:
-        """See `Constraint`."""
-        return MinMaxNorm(0.0, self.max_value, axis=self.axis)(w)
-
-
-@dataclass(frozen=True)
-class UnitNorm(Constraint):
-    """Euclidean norms along axes are brought to 1.
-
-    Attributes:
-        axis: See `MinMaxNorm`.
-    """
-
-    axis: int | Sequence[int] = 0
-
-    def __call__(self, w: Value) -> Value:
-        """See `Constraint`."""
-        return MinMaxNorm(1.0, 1.0, axis=self.axis)(w)
-
-
 l1, l2, l1_l2 = L1, L2, L1L2  # Keras's other names
 
 REGULARIZERS: dict[str, type[Regularizer]] = {
     "l1": L1, "l2": L2, "l1_l2": L1L2, "orthogonal_regularizer": OrthogonalRegularizer,
-}  # fmt: skip
-CONSTRAINTS: dict[str, type[Constraint]] = {
-    "max_norm": MaxNorm, "min_max_norm": MinMaxNorm, "non_neg": NonNeg, "unit_norm": UnitNorm,
 }  # fmt: skip
 
 Limit = str | Callable[[Value], Value] | None
@@ -239,14 +150,8 @@ def get_regularizer(given: Limit) -> Callable[[Value], Value] | None:
     return look_up("A regularizer", REGULARIZERS, given, "a function of a weight")()
 
 
-def get_constraint(given: Limit) -> Callable[[Value], Value] | None:
-    """A constraint by name with its defaults, or the function given."""
-    if given is None or callable(given):
-        return given
-    return look_up("A constraint", CONSTRAINTS, given, "a function of a weight")()
-
-
-def _finite(**given: float) -> None:
+def finite(**given: float) -> None:
+    """Raise a ValueError unless all are finite numbers of at least 0."""
     for name, value in given.items():
         if not (isinstance(value, int | float) and 0 <= value < math.inf):
             message = f"{name} is a finite number of at least 0. Received: {name}={value!r}."

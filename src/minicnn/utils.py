@@ -1,4 +1,4 @@
-"""What scripts need besides models and data: one-hot labels, and a drawing of a model."""
+"""What scripts need besides models and data: batches by number, one-hot labels, and a drawing of a model."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from minicnn.data.pydataset import PyDataset
 from minicnn.html import Drawing, escape
 from minicnn.program.graph import Node, Program
 from minicnn.program.printing import engineering
 
 if TYPE_CHECKING:
-    from minicnn.models.network import Network
+    from minicnn.models import Model
 
-__all__ = ["plot_model", "to_categorical"]
+__all__ = ["PyDataset", "plot_model", "to_categorical"]
 
 WIDTH, HEIGHT, GAP = 190, 46, 24  # pixels of a box, and between two
 
@@ -52,7 +53,7 @@ def to_categorical(x: Any, num_classes: int | None = None) -> np.ndarray[Any, An
     return rows
 
 
-def plot_model(model: Network, to_file: str | os.PathLike[str] | None = None, show_shapes: bool = True) -> Drawing:
+def plot_model(model: Model, to_file: str | os.PathLike[str] | None = None, show_shapes: bool = True) -> Drawing:
     """A model as boxes, one for each layer that computes something, with arrows between them.
 
     Args:

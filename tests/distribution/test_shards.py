@@ -16,14 +16,15 @@ from minicnn.callbacks import (
     ReduceLROnPlateau,
     TerminateOnNaN,
 )
-from minicnn.data import PyDataset
+from minicnn.constraints import MaxNorm, MinMaxNorm, UnitNorm
 from minicnn.distribution import DataParallel
 from minicnn.layers import Dense, Flatten, Input, Layer
 from minicnn.loop.tracing import FIRST_SCALE
 from minicnn.losses import Dice
 from minicnn.optimizers import OPTIMIZERS, SGD
 from minicnn.program.graph import Value
-from minicnn.regularizers import L1, L1L2, L2, MaxNorm, MinMaxNorm, OrthogonalRegularizer, UnitNorm
+from minicnn.regularizers import L1, L1L2, L2, OrthogonalRegularizer
+from minicnn.utils import PyDataset
 from support.distributed import HalfBackend, digest
 from support.ranks import ThreadRanks
 

@@ -231,14 +231,14 @@ def test_in_training_alone() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: RandomFlip("both"), "mode is 'horizontal'"),
+        (lambda: RandomFlip("both"), "mode is one of 'horizontal'"),
         (lambda: run_layer(RandomCrop(9, 2), X), "Received: 5 x 6. Enlarge them first"),
         (lambda: RandomTranslation((0.3, 0.1), 0.1), "does not fall"),
-        (lambda: RandomTranslation(0.1, 0.1, "mirror"), "fill_mode is one of reflect, wrap"),
+        (lambda: RandomTranslation(0.1, 0.1, "mirror"), "fill_mode is one of 'reflect', 'wrap'"),
         (lambda: RandomZoom(-1.5), "at least -1"),
         (lambda: RandomRotation(2.0), "share of a full turn"),
         (lambda: RandomContrast(-0.5), "factor is a number of at least 0"),
-        (lambda: Resizing(3, 3, "bicubic"), "interpolation is one of nearest, bilinear"),
+        (lambda: Resizing(3, 3, "bicubic"), "interpolation is one of 'nearest', 'bilinear'"),
         (lambda: RandomBrightness("a"), "factor is a number"),
     ],
 )

@@ -47,7 +47,7 @@ def test_depthwise_output_channels_are_input_channel_major() -> None:
     ("layer", "shape", "output", "weights"),
     [
         (Conv2D(4, 3), (6, 5, 2), (4, 3, 4), {"kernel": (3, 3, 2, 4), "bias": (4,)}),
-        (Conv2D(4, (3, 2), strides=2, padding="same"), (5, 6, 3), (3, 3, 4), {"kernel": (3, 2, 3, 4), "bias": (4,)}),
+        (Conv2D(4, (3, 2), strides=2, padding="SAME"), (5, 6, 3), (3, 3, 4), {"kernel": (3, 2, 3, 4), "bias": (4,)}),
         (Conv2D(6, 3, groups=3, use_bias=False), (4, 4, 3), (2, 2, 6), {"kernel": (3, 3, 1, 6)}),
         (Conv2D(2, 2, dilation_rate=(2, 1), padding=((1, 0), (0, 2)), activation="tanh"), (4, 3, 2), (3, 4, 2),
          {"kernel": (2, 2, 2, 2), "bias": (2,)}),

@@ -75,7 +75,7 @@ def test_by_hand() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Conv1D(4, 3, padding="full"), "padding is 'valid', 'same' or 'causal'"),
+        (lambda: Conv1D(4, 3, padding="full"), "padding is one of 'valid', 'same', 'causal'"),
         (lambda: run_layer(Conv1D(4, 3, groups=3), np.zeros((1, 5, 2))), "groups divides the channels"),
         (lambda: run_layer(Conv1D(4, 3), np.zeros((1, 5))), "takes sequences: batch, steps and channels"),
         (lambda: MaxPooling1D(0), "pool_size is an integer"),

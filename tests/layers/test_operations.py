@@ -34,6 +34,7 @@ CASES: list[tuple[Any, Any]] = [
     (lambda a, b: ops.maximum(a, 0.5), lambda a, b: np.maximum(a, 0.5)),
     (lambda a, b: ops.maximum(0.5, ops.sqrt(b)), lambda a, b: np.maximum(0.5, np.sqrt(b))),
     (lambda a, b: ops.mean(a * b, axes=1), lambda a, b: (a * b).mean(axis=1)),
+    (lambda a, b: ops.max(a, axis=-1, keepdims=True) + b, lambda a, b: a.max(axis=-1, keepdims=True) + b),  # Keras's
     (lambda a, b: ops.concat(a, b, axis=1), lambda a, b: np.concatenate([a, b], axis=1)),
     (lambda a, b: ops.where(ops.greater(a, b - 1), a, 0.0), lambda a, b: np.where(a > b - 1, a, 0)),
 ]

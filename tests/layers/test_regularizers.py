@@ -8,20 +8,16 @@ import numpy as np
 import pytest
 
 from minicnn import Sequential, ops
+from minicnn.constraints import CONSTRAINTS, MaxNorm, MinMaxNorm, NonNeg, UnitNorm
 from minicnn.layers import BatchNormalization, Conv2D, Dense, DepthwiseConv2D, Input, PReLU, SeparableConv2D
 from minicnn.layers.configured import layer_from_config, layer_to_config
 from minicnn.optimizers import SGD
 from minicnn.regularizers import (
-    CONSTRAINTS,
     L1,
     L1L2,
     L2,
     REGULARIZERS,
-    MaxNorm,
-    MinMaxNorm,
-    NonNeg,
     OrthogonalRegularizer,
-    UnitNorm,
 )
 from minicnn.saving import load_model
 from support.gradcheck import check_gradients

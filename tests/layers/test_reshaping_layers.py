@@ -109,7 +109,7 @@ def test_bilinear_keeps_constants_and_symmetry(factor: int, n: int) -> None:
         (lambda: ZeroPadding2D("same"), "padding is an integer of at least 0"),
         (lambda: Cropping2D(-1), "cropping is an integer of at least 0"),
         (lambda: UpSampling2D(0), "size is an integer or a pair of integers of at least 1"),
-        (lambda: UpSampling2D(interpolation="bicubic"), "interpolation is 'nearest' or 'bilinear'.*'bicubic'"),
+        (lambda: UpSampling2D(interpolation="bicubic"), "interpolation is one of 'nearest', 'bilinear'.*'bicubic'"),
     ],
 )
 def test_wrong_arguments(make: Any, message: str) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from minicnn import layers, ops
+from minicnn.constraints import CONSTRAINTS
 from minicnn.initializers import Constant, Initializer, VarianceScaling
 from minicnn.layers import (
     Activation,
@@ -28,7 +29,7 @@ from minicnn.layers import (
 from minicnn.layers.configured import CLASSES, decode, encode, layer_from_config, layer_to_config
 from minicnn.layers.graph import Graph
 from minicnn.layers.serialization import graph_from_config, graph_to_config
-from minicnn.regularizers import CONSTRAINTS, REGULARIZERS
+from minicnn.regularizers import REGULARIZERS
 from support.layer_check import run
 from support.strategies import normal
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minicnn import initializers, losses, metrics, optimizers, regularizers, schedules
+from minicnn import constraints, initializers, losses, metrics, optimizers, regularizers, schedules
 from minicnn.initializers import Initializer
 from minicnn.schedules import Schedule
 
@@ -17,7 +17,7 @@ WITH_ARGUMENTS: list[Any] = [
     schedules.PolynomialDecay(0.1, 4), schedules.InverseTimeDecay(0.1, 3, 0.5), schedules.CosineDecay(0.1, 5, 0.2),
     schedules.CosineDecayRestarts(0.1, 5), schedules.OneCycle(0.1, 9), optimizers.SGD(0.1, 0.9, True, clipnorm=1.0),
     optimizers.Adam(schedules.CosineDecay(0.1, 5)), losses.Huber(2.0), losses.SparseCategoricalCrossentropy(True),
-    metrics.MeanLoss(losses.Huber(3.0)), metrics.MeanIoU(3), regularizers.L1L2(0.1, 0.2), regularizers.MaxNorm(3.0),
+    metrics.MeanLoss(losses.Huber(3.0)), metrics.MeanIoU(3), regularizers.L1L2(0.1, 0.2), constraints.MaxNorm(3.0),
     initializers.VarianceScaling(2.0), initializers.RandomNormal(stddev=0.1),
 ]  # fmt: skip
 DEFAULT: list[Any] = [

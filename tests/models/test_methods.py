@@ -166,6 +166,14 @@ def test_weights_of_layers_within() -> None:
     assert outer.count_params() == 10 + 15
 
 
+def test_first_weights_are_float32_whoever_asks_first() -> None:
+    model = network()
+    of_model = model.get_weights()
+    for weight, path in zip(model.layers[0].get_weights(), of_model, strict=False):
+        assert weight.dtype == np.float32
+        np.testing.assert_array_equal(weight, of_model[path])
+
+
 def test_a_float64_weight_stays_one() -> None:
     model = Sequential([Input((4,)), Dense(1)], backend="numpy")
     model.compile("sgd", "mse", precision="float64")

@@ -10,9 +10,9 @@ import pytest
 
 from minicnn import Model, Sequential
 from minicnn.callbacks import Callback
-from minicnn.data import PyDataset
 from minicnn.layers import BatchNormalization, Dense, Dropout, Input
 from minicnn.losses import Loss
+from minicnn.utils import PyDataset
 from support.model_cases import FAST, assert_same_weights, blobs, to_library
 
 X, Y = blobs(23, 4, 3)
@@ -32,6 +32,7 @@ class Numbered(PyDataset):
     """The same batches by number; notes which were asked for."""
 
     def __init__(self) -> None:
+        super().__init__(workers=2, max_queue_size=3)
         self.given: list[int] = []
         self.ends = 0
 

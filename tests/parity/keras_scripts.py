@@ -86,11 +86,7 @@ def training_and_evaluation(keras: Any) -> Any:
     x = keras.layers.Dense(16, activation="relu", name="dense_1")(inputs)
     outputs = keras.layers.Dense(10, activation="softmax", name="predictions")(x)
     model = keras.Model(inputs=inputs, outputs=outputs)
-    schedule = {"minicnn": "schedules"}.get(keras.__name__, "optimizers.schedules")
-    home = keras
-    for part in schedule.split("."):
-        home = getattr(home, part)
-    rate = home.ExponentialDecay(0.1, decay_steps=100, decay_rate=0.96, staircase=True)
+    rate = keras.optimizers.schedules.ExponentialDecay(0.1, decay_steps=100, decay_rate=0.96, staircase=True)
     model.compile(
         optimizer=keras.optimizers.RMSprop(learning_rate=rate),
         loss=keras.losses.SparseCategoricalCrossentropy(),
@@ -234,7 +230,7 @@ def saving_and_loading(keras: Any) -> Any:
     x = RNG.random((16, 32))
     model.fit(x, RNG.random((16, 1)), verbose=0)
     model.save("my_model.keras")
-    again = keras.saving.load_model("my_model.keras", custom_objects={"Scaled": Scaled})
+    again = keras.models.load_model("my_model.keras", custom_objects={"Scaled": Scaled})
     np.testing.assert_allclose(model.predict(x, verbose=0), again.predict(x, verbose=0), rtol=1e-5)
     model.save_weights("my.weights.h5")
     clone = keras.models.clone_model(model)
@@ -358,7 +354,7 @@ def segmentation(keras: Any) -> Any:
     """A network like a U, a class for each pixel, batches by number."""
     layers = keras.layers
 
-    class Pets(keras.utils.PyDataset if keras.__name__ == "keras" else keras.data.PyDataset):  # type: ignore[misc,name-defined]
+    class Pets(keras.utils.PyDataset):  # type: ignore[misc,name-defined]
         def __len__(self) -> int:
             return 2
 

@@ -15,7 +15,8 @@ import pytest
 os.environ.setdefault("KERAS_BACKEND", "jax")
 keras = pytest.importorskip("keras", reason="Keras is not installed")
 
-from minicnn import Model, Sequential, layers, losses, metrics, optimizers, regularizers, schedules  # noqa: E402
+import minicnn  # noqa: E402
+from minicnn import Model, Sequential, constraints, layers, losses, metrics, optimizers, regularizers, schedules  # noqa: E402
 from minicnn.layers import activations  # noqa: E402
 from support.model_cases import measure, run  # noqa: E402
 
@@ -234,7 +235,7 @@ def test_regularizers(name: str) -> None:
 def test_constraints(name: str) -> None:
     w = np.random.default_rng(0).normal(size=(4, 3)).astype("float32") * 3
     given = {"rate": 0.5, "min_value": 0.5} if name == "MinMaxNorm" else {}
-    close(run(getattr(regularizers, name)(**given), w), getattr(keras.constraints, name)(**given)(w))
+    close(run(getattr(constraints, name)(**given), w), getattr(keras.constraints, name)(**given)(w))
 
 
 def test_training_with_regularizers_and_constraints() -> None:
@@ -242,7 +243,7 @@ def test_training_with_regularizers_and_constraints() -> None:
     x, y = rng.normal(size=(12, 6, 6, 2)).astype("float32"), rng.normal(size=(12, 3)).astype("float32")
     found = []
     for library, kind in ((keras, keras.Sequential), (None, lambda ls: Sequential(ls, backend="numpy"))):
-        lib, norms = (layers, regularizers) if library is None else (keras.layers, keras.constraints)
+        lib, norms = (layers, constraints) if library is None else (keras.layers, keras.constraints)
         model = kind([
             lib.Input((6, 6, 2)),
             lib.Conv2D(3, 3, kernel_regularizer="l2", kernel_constraint=norms.MaxNorm(0.9, (0, 1, 2))),
@@ -335,7 +336,13 @@ def test_normalization() -> None:
 
 PAGE = (Path(__file__).parents[2] / "docs" / "keras.md").read_text(encoding="utf-8")
 HOMES = {"schedules": "optimizers.schedules"}
-NAMESPACES = ["layers", "losses", "metrics", "optimizers", "schedules", "callbacks", "initializers"]
+CLASSES = ["layers", "losses", "metrics", "optimizers", "schedules", "callbacks", "initializers"]
+CLASSES += ["regularizers", "constraints"]
+# Classes whose methods are compared, and what they share with classes named before.
+METHODS = {"Layer": "layers", "Model": "models", "Sequential": "models", "Callback": "callbacks", "Loss": "losses"}
+METHODS |= {"Metric": "metrics", "Optimizer": "optimizers"}
+FUNCTIONS = [("utils", "to_categorical"), ("utils", "plot_model"), ("models", "clone_model"), ("saving", "load_model")]
+FUNCTIONS += [("saving", "save_model"), ("keras", "Input")]
 
 
 def listed_names(heading: str) -> set[str]:
@@ -343,16 +350,29 @@ def listed_names(heading: str) -> set[str]:
     return {name for row in table.splitlines() for name in re.findall(r"`(\w+)`", row.rpartition(" | ")[0])}
 
 
+def parameters(function: Any) -> set[str]:
+    return set(inspect.signature(function).parameters) - {"self", "args", "kwargs", "limits"}
+
+
 def arguments(kind: type) -> set[str]:
-    names = {p for p in inspect.signature(kind.__init__).parameters if p not in ("self", "args", "kwargs", "limits")}  # type: ignore[misc]
-    return names | set(kind.limit_names() if hasattr(kind, "limit_names") else ())
+    return parameters(kind.__init__) | set(kind.limit_names() if hasattr(kind, "limit_names") else ())  # type: ignore[misc]
+
+
+def public(thing: Any) -> set[str]:
+    return {name for name in dir(thing) if not name.startswith("_")}
+
+
+def written_arguments() -> set[tuple[str, str, str]]:
+    table = PAGE.partition("## Arguments left out\n")[2].partition("\n## ")[0]
+    entries = re.findall(r"`(\w+)\.([\w*]+)\(([\w, ]+)\)`", table)
+    return {(space, kind, a) for space, kind, given in entries for a in given.split(", ")}
 
 
 @pytest.mark.skipif(not keras.__version__.startswith("3.15."), reason="docs/keras.md is about Keras 3.15")
 def test_the_page_lists_what_is_left_out_and_nothing_else() -> None:
     missing, listed = {}, {}
     left_out: set[tuple[str, str, str]] = set()
-    for space in NAMESPACES:
+    for space in CLASSES:
         theirs: Any = keras
         for part in HOMES.get(space, space).split("."):
             theirs = getattr(theirs, part)
@@ -371,9 +391,43 @@ def test_the_page_lists_what_is_left_out_and_nothing_else() -> None:
     known = found - {"get", "serialize", "deserialize"}
     missing["activations"], listed["activations"] = known - set(activations.ACTIVATIONS), listed_names("activations")
     assert {space: listed[space] ^ names for space, names in missing.items()} == {space: set() for space in missing}
-    table = PAGE.partition("## Arguments left out\n")[2].partition("\n## ")[0]
-    entries = re.findall(r"`(\w+)\.([\w*]+)\(([\w, ]+)\)`", table)
-    written = {(space, kind, a) for space, kind, given in entries for a in given.split(", ")}
+    written = {e for e in written_arguments() if e[0] in CLASSES}
     general = {(space, a) for space, kind, a in written if kind == "*"}
     assert {e for e in left_out if (e[0], e[2]) not in general} == {e for e in written if e[1] != "*"}
     assert general <= {(space, a) for space, _, a in left_out}
+
+
+@pytest.mark.skipif(not keras.__version__.startswith("3.15."), reason="docs/keras.md is about Keras 3.15")
+def test_the_page_lists_functions_and_methods_that_are_left_out_and_no_others() -> None:
+    homes = {"utils": ["utils"], "models, saving": ["models", "saving"], "keras": [""]}
+    for heading, spaces in homes.items():
+        pairs = [
+            (getattr(keras, s), importlib.import_module(f"minicnn.{s}")) if s else (keras, minicnn) for s in spaces
+        ]
+        missing = {n for theirs, ours in pairs for n in public(theirs) if not hasattr(ours, n)}
+        assert missing ^ listed_names(heading) <= {"src", "distribution"}  # ours is another thing
+    missing, left_out = set(), set()
+    for name, home in METHODS.items():
+        theirs = getattr(getattr(keras, home), name)
+        ours = getattr(importlib.import_module(f"minicnn.{home}"), name)
+        parent = next((k.__name__ for k in theirs.__mro__[1:] if METHODS.keys() & {k.__name__}), None)
+        known = public(getattr(keras, parent)) if parent else set()
+        missing |= {(name, n) for n in public(theirs) - known if not has(ours, n)}
+        both = {n for n in public(theirs) if has(ours, n) and inspect.isroutine(getattr(theirs, n))}
+        both = {n for n in both if n not in known or getattr(theirs, n) is not getattr(getattr(keras, str(parent)), n)}
+        left_out |= {(name, n, a) for n in both for a in parameters(getattr(theirs, n)) - parameters(getattr(ours, n))}
+    for home, name in FUNCTIONS:
+        theirs, ours = (keras, minicnn) if home == "keras" else (getattr(keras, home), getattr(minicnn, home))
+        left = parameters(getattr(theirs, name)) - parameters(getattr(ours, name))
+        left_out |= {(home, name, a) for a in left}
+    table = PAGE.partition("### Methods\n")[2].partition("\n#")[0]
+    assert set(re.findall(r"`([A-Z]\w+)\.(\w+)`", table)) == missing
+    assert {e for e in written_arguments() if e[0] not in CLASSES} == left_out
+
+
+def has(kind: type, name: str) -> bool:
+    """Whether objects of a class have an attribute, which its constructor may set."""
+    return hasattr(kind, name) or f"self.{name}: " in inspect.getsource(kind) or (kind.__name__, name) in SET_ELSEWHERE
+
+
+SET_ELSEWHERE = {("Callback", "model")}

@@ -133,7 +133,7 @@ def test_generators_and_batches_by_number() -> None:
         while True:
             yield from parts
 
-    class Ours(minicnn.data.PyDataset):
+    class Ours(minicnn.utils.PyDataset):
         def __len__(self) -> int:
             return len(parts)
 

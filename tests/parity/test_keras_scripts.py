@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -46,3 +47,39 @@ def test_the_page_names_the_scripts() -> None:
     table = PAGE.partition("| guide or example | script |\n")[2].partition("\n\n")[0]
     named = set(re.findall(r"`(\w+)` \|$", table, re.M))
     assert named == {script.__name__ for script in keras_scripts.SCRIPTS}
+
+
+# What Keras's guides and examples for images use most, where Keras has it.
+NAMES = [
+    "Input", "Model", "Sequential", "models.load_model", "utils.PyDataset", "utils.image_dataset_from_directory",
+    "utils.plot_model", "utils.to_categorical", "layers.Activation", "layers.Add", "layers.AveragePooling2D",
+    "layers.BatchNormalization", "layers.Concatenate", "layers.Conv1D", "layers.Conv2D", "layers.Conv2DTranspose",
+    "layers.Dense", "layers.DepthwiseConv2D", "layers.Dropout", "layers.Embedding", "layers.Flatten",
+    "layers.GlobalAveragePooling1D", "layers.GlobalAveragePooling2D", "layers.GlobalMaxPooling2D", "layers.Lambda",
+    "layers.Layer", "layers.LayerNormalization", "layers.LeakyReLU", "layers.MaxPooling2D",
+    "layers.MultiHeadAttention", "layers.Multiply", "layers.Normalization", "layers.Permute",
+    "layers.RandomBrightness", "layers.RandomContrast", "layers.RandomCrop", "layers.RandomFlip",
+    "layers.RandomRotation", "layers.RandomTranslation", "layers.RandomZoom", "layers.ReLU", "layers.Rescaling",
+    "layers.Reshape", "layers.Resizing", "layers.SeparableConv2D", "layers.Softmax", "layers.UpSampling2D",
+    "layers.ZeroPadding2D", "layers.add", "layers.concatenate", "losses.BinaryCrossentropy",
+    "losses.CategoricalCrossentropy", "losses.MeanSquaredError", "losses.SparseCategoricalCrossentropy",
+    "metrics.BinaryAccuracy", "metrics.CategoricalAccuracy", "metrics.Mean", "metrics.SparseCategoricalAccuracy",
+    "metrics.SparseTopKCategoricalAccuracy", "optimizers.Adam", "optimizers.AdamW", "optimizers.RMSprop",
+    "optimizers.SGD", "optimizers.schedules.CosineDecay", "optimizers.schedules.ExponentialDecay",
+    "callbacks.Callback", "callbacks.EarlyStopping", "callbacks.LearningRateScheduler", "callbacks.ModelCheckpoint",
+    "callbacks.ReduceLROnPlateau", "callbacks.TensorBoard", "regularizers.L2",
+]  # fmt: skip
+
+
+def test_most_used_names() -> None:
+    missing = []
+    for name in NAMES:
+        try:
+            attrgetter(name)(minicnn)
+        except AttributeError:
+            missing.append(name)
+    assert missing == [
+        "utils.image_dataset_from_directory", "layers.Embedding", "layers.MultiHeadAttention", "callbacks.TensorBoard",
+    ]  # fmt: skip
+    for name in missing:
+        assert name.rpartition(".")[2] in PAGE

@@ -20,14 +20,12 @@ from minicnn.data.kaggle import kaggle_digits
 from minicnn.data.loader import Loader
 from minicnn.data.order import batch_indices, epoch_order
 from minicnn.data.places import locate
-from minicnn.data.pydataset import PyDataset
 from minicnn.data.synthetic import synthetic_digits, synthetic_digits_dataset
 
 __all__ = [
     "DataError",
     "Dataset",
     "Loader",
-    "PyDataset",
     "augment",
     "batch_indices",
     "cifar10",

@@ -13,6 +13,11 @@ class PyDataset:
     (x, y, sample_weight). `fit` shuffles the order of the batches, by its seed and the same on every backend, unless
     shuffle=False. For batches that background threads make ready see `Loader`.
 
+    Args:
+        workers: Taken as Keras's classes pass it on, and without effect; so are the other arguments.
+        use_multiprocessing: See workers.
+        max_queue_size: See workers.
+
     Example:
         >>> class Squares(PyDataset):
         ...     def __len__(self):
@@ -22,6 +27,8 @@ class PyDataset:
         >>> list(Squares())
         [([[0]], [[0]]), ([[1]], [[1]])]
     """
+
+    def __init__(self, workers: int = 1, use_multiprocessing: bool = False, max_queue_size: int = 10) -> None: ...
 
     def __len__(self) -> int:
         """Number of batches."""

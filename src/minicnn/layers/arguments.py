@@ -100,10 +100,10 @@ def frame(name: str, value: Any) -> Padding:
 def standard_padding(value: Any) -> str | Padding:
     """Either "valid", "same" or explicit integers as ((top, bottom), (left, right))."""
     if isinstance(value, str):
-        if value not in ("valid", "same"):
+        if value.lower() not in ("valid", "same"):
             message = f"padding is 'valid', 'same' or integers. Received: padding={value!r}."
             raise ValueError(message)
-        return value
+        return value.lower()
     return frame("padding", value)
 
 

@@ -16,6 +16,7 @@ from minicnn import ops
 from minicnn.layers.arguments import image_axes, layout, number, positive
 from minicnn.layers.layer import Layer
 from minicnn.layers.resampling import resize
+from minicnn.ops.checks import one_of
 from minicnn.ops.transforms import FILL_MODES, INTERPOLATIONS
 from minicnn.program.graph import Value
 
@@ -112,10 +113,7 @@ class RandomFlip(_Images):
         name: str | None = None, trainable: bool = True,
     ) -> None:  # fmt: skip
         super().__init__(seed, data_format, name, trainable)
-        if mode not in ("horizontal", "vertical", "horizontal_and_vertical"):
-            message = f"mode is 'horizontal', 'vertical' or 'horizontal_and_vertical'. Received: mode={mode!r}."
-            raise ValueError(message)
-        self.mode = mode
+        self.mode = one_of("mode", mode, ("horizontal", "vertical", "horizontal_and_vertical"))
 
     def _changed(self, x: Value, training: bool) -> Value:
         h, w = x.shape[1:3]
@@ -233,7 +231,7 @@ class Resizing(Layer):
     ) -> None:  # fmt: skip
         super().__init__(name=name, trainable=trainable)
         self.height, self.width = positive("height", height), positive("width", width)
-        self.interpolation, self.data_format = _one_of("interpolation", interpolation, INTERPOLATIONS), data_format
+        self.interpolation, self.data_format = one_of("interpolation", interpolation, INTERPOLATIONS), data_format
         layout(data_format)
 
     def call(self, inputs: Any) -> Any:
@@ -254,8 +252,8 @@ class _Moved(_Images):
         name: str | None, trainable: bool,
     ) -> None:  # fmt: skip
         super().__init__(seed, data_format, name, trainable)
-        self.fill_mode = _one_of("fill_mode", fill_mode, FILL_MODES)
-        self.interpolation = _one_of("interpolation", interpolation, INTERPOLATIONS)
+        self.fill_mode = one_of("fill_mode", fill_mode, FILL_MODES)
+        self.interpolation = one_of("interpolation", interpolation, INTERPOLATIONS)
         self.fill_value = number("fill_value", fill_value)
 
     def _changed(self, x: Value, training: bool) -> Value:
@@ -478,10 +476,3 @@ class RandomContrast(_Images):
         low, high = self.value_range
         y: Value = ops.maximum(ops.minimum((x - mean) * scale + mean, high), low)
         return y
-
-
-def _one_of(name: str, given: str, known: Sequence[str]) -> str:
-    if given not in known:
-        message = f"{name} is one of {', '.join(known)}. Received: {name}={given!r}."
-        raise ValueError(message)
-    return given

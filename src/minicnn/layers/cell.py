@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -47,10 +48,13 @@ class Cell:
 
     def host(self, dtype: str) -> HostArray:
         """A copy in the host's memory, floating-point numbers in the given type."""
-        if callable(self.value):
-            self.value = self.value()
         self.join()
-        array: Any = self.value if self.place is None else self.place[0].to_numpy(self.value)
+        array: Any
+        if callable(self.value):  # it is asked once, and what it made remains without a floating-point type
+            array = self.value()
+            self.value = partial(np.asarray, array)
+        else:
+            array = self.value if self.place is None else self.place[0].to_numpy(self.value)
         return np.array(array, dtype if array.dtype.kind == "f" else None)
 
     def join(self) -> None:

@@ -12,9 +12,10 @@ from typing import Any, Self
 
 import numpy as np
 
+from minicnn.constraints import CONSTRAINTS
 from minicnn.initializers import INITIALIZER_CLASSES
 from minicnn.layers.activations import ACTIVATIONS
-from minicnn.regularizers import CONSTRAINTS, REGULARIZERS
+from minicnn.regularizers import REGULARIZERS
 from minicnn.setting import Setting
 
 Config = dict[str, Any]

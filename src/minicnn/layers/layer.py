@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Unpack
 
+from minicnn.constraints import get_constraint
 from minicnn.initializers import Initializer, get_initializer
 from minicnn.layers.configured import checked_bool
 from minicnn.layers.inspectable import Inspectable
 from minicnn.layers.weight import Weight
 from minicnn.ops import random_uniform, take
 from minicnn.program.graph import Program, Value
-from minicnn.regularizers import Limit, Limits, get_constraint, get_regularizer
+from minicnn.regularizers import Limit, Limits, get_regularizer
 
 Shape = tuple[int | None, ...]
 

@@ -10,6 +10,7 @@ from minicnn.layers.activations import ActivationArgument, finish, get_activatio
 from minicnn.layers.arguments import layout, positive, resolve_padding
 from minicnn.layers.layer import Layer
 from minicnn.layers.pooling import AveragePooling2D, MaxPooling2D
+from minicnn.ops.checks import one_of
 from minicnn.ops.windows import Padding
 from minicnn.program.graph import Value
 from minicnn.regularizers import Limits
@@ -91,10 +92,7 @@ class Conv1D(Layer):
         super().__init__(name=name, trainable=trainable, **limits)
         self.filters, self.kernel_size = positive("filters", filters), positive("kernel_size", kernel_size)
         self.strides, self.dilation_rate = positive("strides", strides), positive("dilation_rate", dilation_rate)
-        if padding not in ("valid", "same", "causal"):
-            message = f"padding is 'valid', 'same' or 'causal'. Received: padding={padding!r}."
-            raise ValueError(message)
-        self.padding = padding
+        self.padding = one_of("padding", padding.lower(), ("valid", "same", "causal"))
         self.data_format = data_format
         self.groups = positive("groups", groups)
         self.activation = activation

@@ -10,6 +10,8 @@ from minicnn import ops
 from minicnn.layers.arguments import PaddingArgument, frame, image_axes, layout, pair, positive
 from minicnn.layers.layer import Layer
 from minicnn.layers.resampling import resize
+from minicnn.ops.checks import one_of
+from minicnn.ops.transforms import INTERPOLATIONS
 from minicnn.ops.windows import Pair
 
 
@@ -243,11 +245,8 @@ class UpSampling2D(Layer):
         super().__init__(name=name, trainable=trainable)
         self.size = pair("size", size)
         self.data_format = data_format
-        self.interpolation = interpolation
+        self.interpolation = one_of("interpolation", interpolation, INTERPOLATIONS)
         layout(data_format)
-        if interpolation not in ("nearest", "bilinear"):
-            message = f"interpolation is 'nearest' or 'bilinear'. Received: interpolation={interpolation!r}."
-            raise ValueError(message)
 
     def call(self, inputs: Any) -> Any:
         """Enlarge."""

@@ -98,7 +98,7 @@ class LoaderSource:
 
     Args:
         standardizer: What the batches are for.
-        loader: An iterable, such as a list or an iterator; or a `minicnn.data.PyDataset`, or one of Keras, whose
+        loader: An iterable, such as a list or an iterator; or a `minicnn.utils.PyDataset`, or one of Keras, whose
             batches may be shuffled.
         steps: Batches of an epoch, if each is to go on where the one before has ended; None for all that it has.
         again: Whether it is iterated over again and again: then it has a length, or there are `steps`.

@@ -94,7 +94,7 @@ def check_distributions(loss: Loss, y_true: Array, backend: Backend) -> None:
         message = (
             f"Targets of {type(loss).__name__} are a distribution over the classes in each row: numbers of at "
             f"least 0 with the sum 1. Received: numbers from {extremes(y_true, backend)[0]}, sums from {sums[0]} to "
-            f"{sums[1]}. For class numbers use SparseCategoricalCrossentropy, for several labels a sample "
-            "BinaryCrossentropy."
+            f"{sums[1]}. For class numbers use SparseCategoricalCrossentropy, or utils.to_categorical of them; for "
+            "several labels a sample BinaryCrossentropy."
         )
         raise ValueError(message)

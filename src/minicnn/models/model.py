@@ -117,7 +117,7 @@ class Model(CompiledNetwork):
         Args:
             x: Inputs, shape (N, ...), of any array library; a list for several inputs; or a loader, an iterable of
                 (x, y) or (x, y, sample_weight) batches with a length, such as a list of tuples or a
-                `minicnn.data.PyDataset`; or a generator of such batches, with `steps_per_epoch`.
+                `minicnn.utils.PyDataset`; or a generator of such batches, with `steps_per_epoch`.
             y: Labels; None with a loader.
             batch_size: Samples in a step; a loader has its own.
             epochs: Number of the last epoch, counted from 1.

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from minicnn.program.graph import Spec
+
+
+def one_of(name: str, given: str, known: Sequence[str]) -> str:
+    """What is given for an argument, if it is known."""
+    if given not in known:
+        message = f"{name} is one of {', '.join(map(repr, known))}. Received: {name}={given!r}."
+        raise ValueError(message)
+    return given
 
 
 def same_dtype(name: str, *specs: Spec) -> str:

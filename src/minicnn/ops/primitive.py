@@ -105,6 +105,8 @@ class Primitive:
                 f"Received: {len(args)}."
             )
             raise TypeError(message)
+        if "axis" in attrs and "axes" in self._attr_set:  # Keras's word
+            attrs["axes"] = attrs.pop("axis")
         given = {**self.attr_defaults, **attrs}
         if given.keys() != self._attr_set:
             unknown, missing = sorted(given.keys() - self._attr_set), sorted(self._attr_set - given.keys())

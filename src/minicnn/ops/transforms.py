@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from minicnn.ops.arrays import arange, full, zeros
-from minicnn.ops.checks import require_float, require_ndim
+from minicnn.ops.checks import one_of, require_float, require_ndim
 from minicnn.ops.manipulation import take_gradient
 from minicnn.ops.primitive import Array, Cost, Namespace, primitive
 from minicnn.program.graph import Node, Spec, Value
@@ -93,10 +93,8 @@ def _(x: Spec, matrix: Spec, *, size: tuple[int, int], interpolation: str, fill_
     if matrix.shape != (x.shape[0], 6) or matrix.dtype not in ("float32", "float64"):
         message = f"affine_transform takes a matrix (N, 6) of float32 or float64 for {x}. Received: {matrix}."
         raise ValueError(message)
-    for name, given, known in (("interpolation", interpolation, INTERPOLATIONS), ("fill_mode", fill_mode, FILL_MODES)):
-        if given not in known:
-            message = f"{name} is one of {', '.join(known)}. Received: {name}={given!r}."
-            raise ValueError(message)
+    one_of("interpolation", interpolation, INTERPOLATIONS)
+    one_of("fill_mode", fill_mode, FILL_MODES)
     if interpolation == "bilinear":
         require_float("affine_transform", x)
     return Spec((x.shape[0], *size, x.shape[3]), x.dtype)

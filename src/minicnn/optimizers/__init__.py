@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from minicnn import schedules as schedules  # where Keras has them
 from minicnn.names import look_up
 from minicnn.optimizers.adam import Adam, AdamW, Nadam
 from minicnn.optimizers.base import Optimizer
