@@ -73,6 +73,8 @@ def _copies(page: Page, runs: Sequence[Run]) -> None:
 
 def counts(page: Page, found: Mapping[str, Found]) -> None:
     """Parameters, FLOPs and bytes, whole and by layer, against PyTorch's counter."""
+    if not found:
+        return
     page.section("What the networks compute and move")
     columns = [
         Column("network", "network"), Column("parameters", "parameters", "{:,d}"), Column("nodes", "operations"),

@@ -33,15 +33,16 @@ def present(page: Page, runs: Sequence[Run], every: Sequence[Step]) -> None:
         for name in dict.fromkeys(s.candidate for s in every if s.run is run):
             found = largest([s for s in every if s.run is run], name)
             marks += [Mark(f"{TITLES[n]}, {run.label(name)}", s.rate, family(name)) for n, s in found.items()]
-    if any(run.gpu for run in runs):
+    if marks and any(run.gpu for run in runs):
         marks += [Mark(f"{TITLES[n]}, PyTorch compiled, bfloat16, H200", float(r), TORCH) for n, r in COMPILED.items()]
-    page.figure(
-        "rates", "Images per second",
-        [Panel(_title(every),
-               partial(figures.dots, marks=marks, say=quantity("/s"), more_is_better=True), len(marks))],
-        "Steps without their input, float32, at the largest batch size that all networks were trained with; compiled "
-        "PyTorch in bfloat16 was measured by itself.",
-    )  # fmt: skip
+    if marks:
+        page.figure(
+            "rates", "Images per second",
+            [Panel(_title(every),
+                   partial(figures.dots, marks=marks, say=quantity("/s"), more_is_better=True), len(marks))],
+            "Steps without their input, float32, at the largest batch size that all networks were trained with; "
+            "compiled PyTorch in bfloat16 was measured by itself.",
+        )  # fmt: skip
     _machines(page, every)
     _steps(page, every)
     _sweep(page, every)
