@@ -27,7 +27,6 @@ def to_page(
     for block in chapter.page.blocks:
         text = _repeat(chapter, method, notes) if isinstance(block, Repeat) else _block(block, chapter, figures, tables)
         lines += [text, ""]
-    lines += ["## Machines", ""]
     machines = []
     for run in chapter.runs:
         facts = [f"{name}: {value}" for name, value in machine_facts(run.machine).items()]

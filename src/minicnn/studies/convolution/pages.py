@@ -99,11 +99,11 @@ def _answer(every: Sequence[Step], runs: Sequence[Run]) -> str:
         return "No network could be timed."
     text = f"Of the time of layers convolutions take {_shares(every)}, where up to {PUBLISHED_SHARE} % were published. "
     texts = [
-        f"by `{ours}` on {where} from {low[0]:.2f} ({low[1]}) to {high[0]:.2f} ({high[1]}) times as long"
+        f"{low[0]:.2f} ({low[1]}) to {high[0]:.2f} ({high[1]}) times as long by `{ours}` on {where}"
         for ours in ("cupy", "numba")
         for where, low, high in _against(every, ours)
     ]
-    text += f"Whole steps take {', '.join(texts)} as by the best of the others. " if texts else ""
+    text += f"A whole step takes {' and '.join(texts)} as by the best of the others there. " if texts else ""
     texts = []
     for run in runs:
         won = [str(row["winner"]).startswith(OWN) for row in winners(run)] if run.found(BASE) else []
