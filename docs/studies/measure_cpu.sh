@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures the studies in their full form on a machine without a GPU, for the pages in docs/studies:
 #
-#   bash docs/studies/measure_cpu.sh docs/studies                     all of it, into docs/studies/results: 3 hours on 2 cores
+#   bash docs/studies/measure_cpu.sh docs/studies                     all of it, into docs/studies/results: 5 hours on 2 cores
 #   bash docs/studies/measure_cpu.sh docs/studies platforms mlp:sweep-*,training-mnist      a study, and parts of another
 #   python docs/results.py                                            writes the pages
 #
@@ -19,7 +19,7 @@ for chosen in "$@"; do
   options=(${QUICK:+--quick} ${AGAIN:+--again})
   if [ -z "${QUICK:-}" ]; then
     case $study in
-    convolution) options+=(--set not_in_sweeps=jax --set not_in_layers=torch,jax) ;;
+    convolution) options+=(--set rounds=7 --set budget_s=8 --set not_in_sweeps=jax --set not_in_layers=torch,jax) ;;
     roofline) options+=(--set left_out=numpy,torch,jax) ;;
     esac
   fi
