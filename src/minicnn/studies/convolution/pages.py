@@ -16,7 +16,7 @@ from minicnn.bench.figures import Mark, family
 from minicnn.bench.page import Cell, Claim, span
 from minicnn.studies.convolution import lanes, parallelism
 from minicnn.studies.convolution.breakdown import PARTS, PHASES
-from minicnn.studies.convolution.strategy_pages import BASE, strategies, winners
+from minicnn.studies.convolution.strategy_pages import BASE, own_winners, strategies, winners
 from minicnn.studies.convolution.sweeps import OWN
 
 PUBLISHED_SHARE = 94  # per cent of the time: the most that convolution took
@@ -74,7 +74,7 @@ def present(page: Page, runs: Sequence[Run]) -> None:
             [Panel(_title(every), partial(figures.dots, marks=marks), len(marks))],
             f"Medians of steps as they train, without clocks within; lines are quartiles. {_sizes(runs)}",
         )  # fmt: skip
-    page.claims([*claims(every), *lanes.claims(runs), parallelism.claim(runs)])
+    page.claims([*claims(every, runs), *lanes.claims(runs), parallelism.claim(runs)])
     for run in runs:
         for name, result in run.results.items():
             if name.startswith(LAYERS):
@@ -141,8 +141,10 @@ def _title(every: Sequence[Step]) -> str:
     return "A training step of whole networks"
 
 
-def claims(every: Sequence[Step]) -> list[Claim]:
+def claims(every: Sequence[Step], runs: Sequence[Run]) -> list[Claim]:
     """Each claim of the source, judged."""
+    swept = [run for run in sorted(runs, key=lambda r: r.gpu is None) if run.found(BASE)]
+    won = own_winners(swept[0]) if swept else []
     gpu = [s for s in every if on_gpu(s.candidate)] or list(every)
     shares = [100 * s.shares["convolution"] for s in gpu]
     return [
@@ -152,8 +154,11 @@ def claims(every: Sequence[Step]) -> list[Claim]:
               "of the network in which it takes most; in small batches the dense layers of AlexNet, OverFeat and VGG "
               "weigh more, as their weights are read once a batch"),
         Claim("Which strategy wins depends on kernel size, channels and batch", "comparison of strategies",
-              "figures of others", "see the figures below" if every else None, True if every else None,
-              "FFT gains with the kernel, Winograd at 3x3, products at 1x1; libraries' own kernels lead most of them"),
+              "figures of others",
+              f"of ours on {swept[0].gpu or swept[0].cpu}, {'; '.join(won)}" if won else None,
+              any(part.count(" at ") > 1 for part in won),
+              "FFT gains with the kernel, Winograd with the channels, one product a tap at 1x1; libraries' own kernels "
+              "lead most of them"),
     ]  # fmt: skip
 
 

@@ -230,24 +230,26 @@ def _memory_words(point: Point) -> str:
 
 def _winner_words(run: Run) -> str:
     """Which of our strategies win in which sweep, and by how much the vendors lead them."""
-    texts = []
-    for backend in (_arrays(run),):
-        parts = []
-        for name, varied in SWEEPS.items():
-            if f"strategies-{name}" not in run.results:
-                continue
-            wins: dict[str, list[int]] = {}
-            for point in points_of(run, name):
-                ours = {way: s.median for (way, of), s in entries(point, "forward") if of == backend and way in OURS}
-                if ours:
-                    way = min(ours, key=lambda name: ours[name])
-                    wins.setdefault(way, []).append(varied(point["problem"]))
-            if wins:
-                said = ", ".join(f"{way} at {', '.join(map(str, at))}" for way, at in wins.items())
-                parts.append(f"{name}: {said}")
-        if parts:
-            texts.append(f"forward, of our own strategies on `{backend}`, {'; '.join(parts)}.")
+    won = "; ".join(own_winners(run))
+    texts = [f"forward, of our own strategies on `{_arrays(run)}`, {won}."] if won else []
     return " ".join([*texts, *_lead_words(run)])
+
+
+def own_winners(run: Run) -> list[str]:
+    """For each sweep where which of our own strategies is the fastest forward, on the arrays that are shown."""
+    backend, parts = _arrays(run), []
+    for name, varied in SWEEPS.items():
+        if f"strategies-{name}" not in run.results:
+            continue
+        wins: dict[str, list[int]] = {}
+        for point in points_of(run, name):
+            ours = {way: s.median for (way, of), s in entries(point, "forward") if of == backend and way in OURS}
+            if ours:
+                way = min(ours, key=lambda name: ours[name])
+                wins.setdefault(way, []).append(varied(point["problem"]))
+        if wins:
+            parts.append(f"{name}: " + ", ".join(f"{way} at {', '.join(map(str, at))}" for way, at in wins.items()))
+    return parts
 
 
 def _lead_words(run: Run) -> list[str]:
