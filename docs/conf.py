@@ -25,6 +25,7 @@ exclude_patterns = ["_build", "studies/notes"]
 myst_heading_anchors = 3
 
 autodoc_member_order = "bysource"
+suppress_warnings = ["ref.python"]  # classes of one name in two modules: an annotation says which it is by its module
 napoleon_custom_sections = ["Input shape", "Output shape"]
 default_role = "literal"  # docstrings write `code` with single backticks
 

@@ -3,9 +3,11 @@
     python docs/results.py
     python docs/results.py compare FOLDER FOLDER
 
-The results are in docs/studies/results (two cores of a CPU) and docs/studies/h200/results (an NVIDIA H200). `compare`
-takes two folders of results, such as docs/studies/results: it prints how far the ratios of candidates that were
-measured interleaved differ between the two runs, and ends with exit code 1 if any does by more than 5 %.
+The results are in docs/studies/results (two cores of a CPU) and docs/studies/h200/results (an NVIDIA H200); what was
+measured there in the quick form, or in other sizes, is in the folder `earlier` beside them, and shown as far as it was
+not measured again. `compare` takes two folders of results, such as docs/studies/results: it prints how far the ratios
+of candidates that were measured interleaved differ between the two runs, and ends with exit code 1 if any does by more
+than 5 %.
 """
 
 from __future__ import annotations
@@ -24,14 +26,15 @@ from minicnn.bench import Run, Spread
 from minicnn.bench.figures import duration
 from minicnn.bench.report import command
 from minicnn.bench.store import Store
-from minicnn.bench.study import recall
+from minicnn.bench.study import recall, recall_all
 from minicnn.studies import get_study
 from minicnn.studies.mlp.pages import iteration
 from minicnn.studies.platforms.pages import EPOCH, epoch, times
 
 ROOT = Path(__file__).resolve().parent.parent
 STUDIES = ROOT / "docs" / "studies"
-FOLDERS = (STUDIES, STUDIES / "h200")  # with the results of two cores of a CPU, and of an NVIDIA H200
+# With the results of two cores of a CPU, and of an NVIDIA H200; of each machine those in the full form first.
+FOLDERS = (STUDIES, STUDIES / "earlier", STUDIES / "h200", STUDIES / "h200" / "earlier")
 STUDY, DATA = "platforms", "mnist"
 ON_GPU = ("cupy", "numba_cuda", "jax.lax:gpu", "torch.nn:cuda")  # what the README shows of a machine with a GPU
 ON_CPU = ("numba", "torch.nn:cpu", "torch.nn-loader:cpu", "numpy")  # and of one without
@@ -78,7 +81,8 @@ def holds(folder: Path, name: str) -> bool:
 def summary() -> str:
     """The README's table, in Markdown, with what it was measured on."""
     study = get_study(STUDY)
-    runs = [recall(study, Store(folder / "results" / STUDY, {})) for folder in FOLDERS if holds(folder, STUDY)]
+    stores = [Store(folder / "results" / STUDY, {}) for folder in FOLDERS if holds(folder, STUDY)]
+    runs = [run for run in recall_all(study, stores) if f"training-{DATA}" in run.results]
     rows = []
     for run in runs:
         history = run.results[f"training-{DATA}"]["history"]

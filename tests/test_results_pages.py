@@ -11,7 +11,12 @@ from typing import Any
 
 import pytest
 
+from minicnn.bench import Page, markdown
+from minicnn.bench.report import Chapter
 from minicnn.bench.store import Store
+from minicnn.bench.study import recall_all
+from minicnn.bench.tables import to_csv
+from minicnn.studies import get_study, names
 
 ROOT = Path(__file__).parent.parent
 
@@ -55,6 +60,22 @@ def test_a_page_begins_with_its_answer_and_ends_its_text_with_the_claims(results
     assert "turn" not in {word.strip(".,:;()") for word in text.split()}
     assert "within 0.000" not in text
     assert not re.search(r"between (\S+) and \1|\b(\d[\d.]*) to \2 %", text), "a span of one value"
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_page_and_its_tables_are_those_of_the_stored_results(results: ModuleType, name: str) -> None:
+    stores = [Store(f / "results" / name, {}) for f in results.FOLDERS if results.holds(f, name)]
+    study, page = get_study(name), Page()
+    runs = recall_all(study, stores)
+    study.present(page, runs)
+    chapter = Chapter(name, study, runs, page)
+    notes = (results.STUDIES / "notes" / f"{name}.md").read_text("utf-8")
+    again = "write it anew: python docs/results.py"
+    shown = (results.STUDIES / f"{name}.md").read_text("utf-8")
+    assert shown == markdown.to_page(chapter, "figures", notes=notes), again
+    for table in markdown.files_of(chapter):
+        file = results.STUDIES / "tables" / f"{name}-{table.name}.csv"
+        assert file.read_bytes() == to_csv(table).encode(), again
 
 
 def store(folder: Path, study: str, name: str, result: dict[str, Any]) -> None:

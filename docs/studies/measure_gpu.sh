@@ -1,27 +1,31 @@
 #!/usr/bin/env bash
-# Measures all studies on a machine with an NVIDIA GPU, for the pages in docs/studies/h200:
+# Measures the studies on a machine with an NVIDIA GPU, for the pages in docs/studies/h200:
 #
-#   bash docs/studies/measure_gpu.sh h200 [STUDY ...]     results go to h200/results; finished measurements are kept
-#   python docs/results.py                                writes the pages, once the results are in docs/studies/h200
+#   bash docs/studies/measure_gpu.sh h200                       all of it, into h200/results
+#   bash docs/studies/measure_gpu.sh h200 mlp kernels:loaders-*,training-mnist     a study, and parts of another
+#   python docs/results.py                                      writes the pages, once the results are in docs/studies/h200
 #
-# Sizes are smaller than the full form's where a candidate on the CPU, or kernels that are compiled for one more shape,
-# would take most of the time. All candidates of a study are measured interleaved. With nvidia-ml-py (extra `bench`) the
-# study `roofline` tells how busy the GPU is; the folder of Tiny-ImageNet, if there is one, is TINY_IMAGENET.
-set -u
+# Finished measurements are kept, so it may be interrupted; AGAIN=1 takes them again. Sizes are smaller than the full form's
+# where a candidate on the CPU, or kernels that are compiled for one more shape, would take most of the time. All candidates
+# of a study are measured interleaved. With nvidia-ml-py (extra `bench`) the study `roofline` tells how busy the GPU is; the
+# folder of Tiny-ImageNet, if there is one, is TINY_IMAGENET. To try it without a GPU: BACKENDS="numpy,numba"
+# SIZES="samples=130 epochs=1" bash docs/studies/measure_gpu.sh /tmp/trial platforms.
+set -uf
 out=$1
 shift
 [ "$#" -gt 0 ] || set -- platforms mlp kernels convolution roofline
 cpu=numpy,numba,torch.nn:cpu gpu=cupy,numba_cuda,torch:cuda,jax:gpu # with their peers: torch.nn:cuda, jax.lax:gpu
 
 code=0
-for study in "$@"; do
-  data=()
+for chosen in "$@"; do
+  study=${chosen%%:*} data=()
   case $study in
   platforms) backends=$cpu,torch.nn-loader:cpu,$gpu sizes="epochs=10" ;;
   mlp) backends=$cpu,$gpu sizes="per_round=100 repeats=10" ;;
   kernels) backends=cupy,numba_cuda,torch.nn:cuda,jax.lax:gpu
     sizes="epochs=5 sweep_epochs=4 sweep_samples=6400" ;;
-  convolution) backends=numpy,numba,$gpu # at one point; in sweeps cupy and PyTorch's arrays, in layers cupy and its modules
+  convolution) # all at one point; in sweeps cupy, numba and PyTorch's arrays, in layers cupy and PyTorch's modules
+    backends=numpy,numba,$gpu
     sizes="kernels=1,3,5,7,11 channel_counts=16,64,256 images=8,16,32,64,128 batches=1,32,64,128,256,512 rounds=5
       budget_s=3 network_batch=128 not_in_sweeps=numpy,numba_cuda,jax not_in_layers=numpy,numba,numba_cuda,jax,torch" ;;
   roofline) backends=numba,$gpu # ceilings; cupy and PyTorch train
@@ -33,10 +37,11 @@ for study in "$@"; do
     exit 2
     ;;
   esac
-  options=()
-  for size in $sizes; do options+=(--set "$size"); done
+  options=(${AGAIN:+--again})
+  for size in $sizes ${SIZES:-}; do options+=(--set "$size"); done
+  [ "$study" = "$chosen" ] || for part in $(echo "${chosen#*:}" | tr , ' '); do options+=(--part "$part"); done
   start=$SECONDS
-  python3 -m minicnn study "$study" --backends "$backends" "${options[@]}" "${data[@]}" --measure-only --out "$out" || code=$?
-  echo "$study: $((SECONDS - start)) s"
+  python3 -m minicnn study "$study" --backends "${BACKENDS:-$backends}" "${options[@]}" "${data[@]}" --measure-only --out "$out" || code=$?
+  echo "$chosen: $((SECONDS - start)) s"
 done
 exit "$code"

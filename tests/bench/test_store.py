@@ -13,7 +13,7 @@ import pytest
 
 from minicnn.bench import Measurement, Page, Run, Setting, Store, Study
 from minicnn.bench.store import Record
-from minicnn.bench.study import changed, measure, recall
+from minicnn.bench.study import changed, measure, recall, recall_all
 
 STAMP = {"cpu": "a", "versions": {"numpy": "2"}}
 
@@ -131,6 +131,57 @@ def test_a_damaged_record_is_measured_anew(tmp_path: Path) -> None:
     assert journal.done == [0, 1, 2, 1]
     assert any("cannot be read" in line for line in said)
     assert json.loads(store.path("part 1").read_text())["result"] == {"square": 1}
+
+
+def test_a_part_is_measured_by_itself(tmp_path: Path) -> None:
+    journal, store = Journal(), Store(tmp_path, STAMP)
+    measure(journal.study, setting_of(), store, lambda line: None, parts=["part 2"])
+    assert journal.done == [2]
+    assert recall(journal.study, store).lacks(journal.study) == ["part 0", "part 1"]
+    measure(journal.study, setting_of(), store, lambda line: None, parts=["part 2", "*1"])
+    assert journal.done == [2, 1], "what is there is kept"
+    with pytest.raises(ValueError, match=r"A part of the study is one of part 0, part 1, part 2, or a pattern"):
+        measure(journal.study, setting_of(), store, lambda line: None, parts=["part 1", "part 7"])
+    assert journal.done == [2, 1]
+
+
+def test_a_folder_holds_one_set_of_sizes(tmp_path: Path) -> None:
+    class Grown(Journal):
+        def measurements(self, setting: Setting) -> Iterator[Measurement]:
+            for measurement in super().measurements(setting):
+                yield replace(measurement, given={**measurement.given, "count": setting.sizes.count, "candidates": ()})
+
+    journal, store = Grown(), Store(tmp_path, STAMP)
+    measure(journal.study, setting_of(count=2), store, lambda line: None, parts=["part 1"])
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    for again in (False, True):
+        with pytest.raises(ValueError, match=r"one set of sizes\. Received: part 1 with other count than in"):
+            measure(journal.study, setting_of(), store, lambda line: None, again=again, parts=["part 0"])
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before, "nothing is lost, nor added"
+
+
+def test_a_page_shows_each_measurement_of_a_machine_once_and_says_in_which_form(tmp_path: Path) -> None:
+    machine = {"cpu": "a", "cores": 2, "devices": {}, "versions": {}}
+    gpu = {"cpu": "b", "cores": 16, "devices": {"cupy cuda:0": "NVIDIA H200"}, "versions": {}}
+    journal, stores = Journal(), []
+    for place, stamp, quick, parts in (
+        ("full", machine, False, ["part 1"]), ("quick", machine, True, []), ("gpu", gpu, False, ["part 0"]),
+        ("gpu-old", gpu, False, ["part 0", "part 2"]),
+    ):  # fmt: skip
+        stores.append(Store(tmp_path / place, stamp))
+        given = replace(setting_of(), quick=quick)
+        measure(journal.study, given, stores[-1], lambda line: None, parts=parts)
+    runs = recall_all(journal.study, stores)
+    shown = {run.label("numpy") + f" on {run.gpu}": list(run.results) for run in runs}
+    assert shown == {
+        "numpy, 2 cores on None": ["part 1"], "numpy, 2 cores (quick form) on None": ["part 0", "part 2"],
+        "numpy, 16 cores on H200": ["part 0"],
+        "numpy, 16 cores (earlier sizes) on H200 (earlier sizes)": ["part 2"],
+    }  # fmt: skip
+    assert runs[1].found("part 1") == {"square": 1}, "for what depends on it"
+    assert runs[0].found("part 0") is None
+    assert [run.label("numpy") for run in recall_all(journal.study, stores[1:2])] == ["numpy, 2 cores"]
+    assert len(recall_all(journal.study, [stores[1], stores[1]])) == 1, "nothing is left to show"
 
 
 def test_all_can_be_measured_again(tmp_path: Path) -> None:

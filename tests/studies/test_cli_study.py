@@ -167,6 +167,10 @@ def test_platforms_goes_on_after_an_interruption(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(comparison.Comparison, "__enter__", never)
     assert "1/3 training-synthetic_digits: kept" in done(*PLATFORMS)
     assert Path("out/platforms/summary-synthetic_digits.csv").read_bytes() == before
+    with_part = *PLATFORMS, "--part", "training-*", "--part", "frozen-*"
+    assert "1/2 training-synthetic_digits: kept" in done(*with_part, "--measure-only")
+    assert "A part of the study is one of training-" in error_of(minicnn(*PLATFORMS, "--part", "froze"), 1)
+    assert "--part is for measuring one study." in error_of(minicnn(*with_part, "--stored"), 2)
     monkeypatch.setattr(command, "find", never)
     done("study", "platforms", "--stored", "--out", "out", "--docs", "docs")
     page = Path("docs/platforms.md").read_text("utf-8")
@@ -174,7 +178,10 @@ def test_platforms_goes_on_after_an_interruption(monkeypatch: pytest.MonkeyPatch
     assert Path("docs/figures/platforms-epochs-synthetic_digits.svg").exists()
     assert "minicnn study platforms --backends numpy,cupy --data synthetic_digits " in page
     assert "--set samples=130" in page
-    stored = "study", "platforms", "--stored", "--out", "out", "--beside", "out", "--docs", "both"
+    shutil.copytree("out", "other")
+    setting = Path("other/results/platforms/setting.json")
+    setting.write_text(setting.read_text().replace('"cores": ', '"cores": 9'))
+    stored = "study", "platforms", "--stored", "--out", "out", "--beside", "other", "--docs", "both"
     done(*stored)
     page = Path("both/platforms.md").read_text("utf-8")
     assert page.count("minicnn study platforms --backends numpy,cupy") == 2, "two machines on one page"

@@ -185,7 +185,7 @@ def test_the_study_from_end_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(float(row[part]) for part in breakdown.PARTS) == pytest.approx(100)
     assert len(list(Path("out/convolution").glob("strategies-*.svg"))) == 1
     report = Path("out/report.html").read_text("utf-8")
-    assert "of the time of layers on" in report
+    assert "Of the time of layers convolutions take " in report
     predicted = table("scaling")
     assert {(row["kind"], row["ranks"]) for row in predicted} == {
         (k, n) for k in ("strong", "weak") for n in ("1", "4", "16")
@@ -220,7 +220,7 @@ def test_the_point_that_all_sweeps_go_through_is_measured_once_and_shown_in_each
         f"strategies-{n}": result(given[f"strategies-{n}"]["problems"], ["numpy"]) for n in strategy_pages.SWEEPS
     }
     for name, varied in strategy_pages.SWEEPS.items():
-        points = strategy_pages.points_of(results, name)
+        points = strategy_pages.points_of(Run(setting, results, {}), name)
         assert [varied(p["problem"]) for p in points] == sorted(map(varied, convolution_problems(name)))
         assert all(list(p["candidates"]) == ["numpy"] for p in points)
 

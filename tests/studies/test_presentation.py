@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from minicnn import backends
-from minicnn.bench import Page, Run, Setting
+from minicnn.bench import Page, Run, Setting, Store
 from minicnn.bench.figures import to_svg
 from minicnn.bench.page import Words
+from minicnn.bench.study import recall
 from minicnn.studies import ORDER, get_study, kernels, mlp, names, platforms
 
 
@@ -46,6 +48,22 @@ def presented(study: str, *carried_out: tuple[Setting, dict[str, Any]]) -> Page:
 
 def text_of(page: Page) -> str:
     return " ".join(block.text for block in page.blocks if isinstance(block, Words))
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_page_is_made_of_whatever_was_measured(name: str) -> None:
+    study = get_study(name)
+    folders = [Path(__file__).parents[2] / "docs" / "studies" / place for place in ("earlier", "h200/earlier")]
+    runs = [recall(study, Store(folder / "results" / name, {})) for folder in folders]
+    for i, run in enumerate(runs):
+        for part in run.results:
+            alone = replace(run, results={part: run.results[part]})
+            study.present(Page(), [alone])
+            study.present(Page(), [alone if j == i else other for j, other in enumerate(runs)])
+    if name == "roofline":
+        page = Page()
+        study.present(page, [replace(runs[0], results={"ceilings": runs[0].results["ceilings"]})])
+        assert page.figures == [], "there is nothing to draw"
 
 
 def test_the_studies_are_those_of_the_package_in_their_order() -> None:

@@ -13,7 +13,7 @@ import pytest
 from minicnn.bench import Page
 from support.command_line import error_of, minicnn
 
-STORED = Path(__file__).parents[2] / "docs" / "studies" / "results"
+STORED = Path(__file__).parents[2] / "docs" / "studies" / "earlier" / "results"
 EVIL = "a/../../../evil/planted"
 SCRIPT = "<script>alert(1)</script>"
 PRESENT = ("study", "platforms", "--stored", "--out", "out/inner")

@@ -1,7 +1,7 @@
 """Figures: real units, error bars, colours for any colour vision, and SVGs that follow a light or dark page.
 
 A panel draws into one matplotlib axes, with the helpers below or by itself. Lines and letters are drawn in INK on
-PAPER; in the SVGs both are variables that follow the reader's setting.
+PAPER; in the SVGs these and the blues are variables that follow the reader's setting.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from minicnn.bench.page import Figure, Panel
 from minicnn.bench.timing import Spread
 from minicnn.extras import install
 
-INK, PAPER, GRID = "#1c1d21", "#fdfdfe", "#d8dade"
-DARK = {INK: "#e6e7ea", PAPER: "#15171b", GRID: "#3a3d44"}
-NAMES = {INK: "--ink", PAPER: "--paper", GRID: "--grid"}
+INK, PAPER, GRID, DEEP, PALE = "#1c1d21", "#fdfdfe", "#d8dade", "#0b62c4", "#6aa9ee"
+DARK = {INK: "#e6e7ea", PAPER: "#15171b", GRID: "#3a3d44", DEEP: "#3f8ef0", PALE: "#a9cff9"}
+NAMES = {INK: "--ink", PAPER: "--paper", GRID: "--grid", DEEP: "--deep", PALE: "--pale"}
 
 # Colours that people with any colour vision can tell apart, on light and dark paper: M. Okabe, K. Ito, Color
 # Universal Design, 2008, without black and yellow, and three by P. Tol, Colour Schemes, 2021.
@@ -28,7 +28,7 @@ KERNELS, ARRAYS, TORCH, JAX, OWN, PUBLISHED = (
     "minicnn's kernels", "minicnn on a library's arrays", "PyTorch", "JAX", "the study's own", "published",
 )  # fmt: skip
 FAMILIES = {
-    KERNELS: "#0b62c4", ARRAYS: "#6aa9ee", TORCH: "#d64a5e", JAX: "#2f8f5b", OWN: "#b0761f", PUBLISHED: "#8a909c",
+    KERNELS: DEEP, ARRAYS: PALE, TORCH: "#d64a5e", JAX: "#2f8f5b", OWN: "#b0761f", PUBLISHED: "#8a909c",
 }  # fmt: skip
 FAMILY_OF = {
     "numba": KERNELS, "cupy": KERNELS, "numba_cuda": KERNELS, "torch.nn": TORCH, "torch.nn-loader": TORCH,
@@ -38,6 +38,7 @@ WIDTH, HEIGHT = 3.6, 2.9  # inches of a panel; two beside each other, or one twi
 BAR = 0.22  # inches for each bar, where there are many
 LEAST = 2.0  # inches of the lowest panel
 DECADE = 8.0  # from this ratio of the largest to the smallest on the axis is logarithmic
+DECADES = 50.0  # below this one the axis has ticks between powers of ten
 LINE = 1.5  # points of every line
 LETTERS = 10.5  # points from one line of letters to the next
 FEW = 25  # points up to which each is marked
@@ -140,6 +141,7 @@ def dots(
         more_is_better: Whether the largest comes first.
     """
     from matplotlib.lines import Line2D
+    from matplotlib.ticker import LogLocator
 
     rows = sorted(marks, key=lambda mark: mark.spread.median, reverse=more_is_better)
     for i, mark in enumerate(rows):
@@ -155,6 +157,8 @@ def dots(
     if low > 0 and high / low >= DECADE:
         axes.set_xscale("log")
         axes.set_xlim(low / (high / low) ** 0.05, high * (high / low) ** 0.25)
+        if high / low < DECADES:  # powers of ten alone would be one tick or two
+            axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axes.minorticks_off()
     else:
         axes.set_xlim(0, 1.22 * high)
@@ -197,7 +201,8 @@ def paths(
         for x, y in zip(xs, ys, strict=True):
             best[x] = pick(y, best.get(x, y))
     for name, (xs, ys, tone) in series.items():
-        axes.plot(xs, ys, color=tone, linewidth=LINE, marker="o" if len(xs) <= FEW else "", markersize=4, label=name)
+        axes.plot(xs, ys, color=tone, linewidth=LINE, marker="o" if len(xs) <= FEW else "", markersize=4, label=name,
+                  markerfacecolor=PAPER if tone == FAMILIES[PUBLISHED] else tone)  # fmt: skip
         for x, y in list(zip(xs, ys, strict=True))[:: -(-len(xs) // FEW) or 1]:
             value, first = (Spread(v, v, v, 1) for v in (y, best[x]))
             answer(axes, f"{name} at {x:,g}: {said(value, first, say or quantity(''))}", (x, x), (y, y))
@@ -212,10 +217,16 @@ def paths(
     if say is not None:
         axes.yaxis.set_major_formatter(lambda value, _: say(value))
         axes.minorticks_off()
+    last = max(xs[-1] for xs, _, _ in series.values())
+    for name in [name for name, (xs, _, _) in series.items() if xs[-1] < last]:  # beside others' lines
+        xs, ys, tone = series[name]
+        early = len(xs) == 1 and 2 * sorted(best).index(xs[0]) < len(best) - 1
+        side, aside = ("right", (-6, 4)) if early else ("left", (6, -9))
+        axes.annotate(name, (xs[-1], ys[-1]), aside, textcoords="offset points", va="center", ha=side, color=tone)
     low, high = (math.log(v) if "y" in log else v for v in axes.get_ylim())
     points = 0.72 * HEIGHT * 72  # of the axes' height
     ends = sorted((points * ((math.log(ys[-1]) if "y" in log else ys[-1]) - low) / (high - low), name)
-                  for name, (_, ys, _) in series.items())  # fmt: skip
+                  for name, (xs, ys, _) in series.items() if xs[-1] == last)  # fmt: skip
     places: list[float] = []
     for end, _ in ends:
         places.append(max(places[-1] + LETTERS, end) if places else end)

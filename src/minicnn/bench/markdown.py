@@ -27,13 +27,17 @@ def to_page(
     for block in chapter.page.blocks:
         text = _repeat(chapter, method, notes) if isinstance(block, Repeat) else _block(block, chapter, figures, tables)
         lines += [text, ""]
-    lines += ["## Machines", ""]
+    machines = []
     for run in chapter.runs:
         facts = [f"{name}: {value}" for name, value in machine_facts(run.machine).items()]
         facts += [f"GPU at the start: {clocks}" for clocks in run.setting.clocks]
-        lines += [_folded(f"{run.gpu or run.cpu}", _escaped("; ".join(facts) + ".")), ""]
-    missing = [f"- `{name}`: {why}" for name, why in absent(chapter.runs).items()]
-    lines += [_folded("Not on these machines", _escaped("\n".join(missing)))] if missing else []
+        machines.append(f"- {run.gpu or run.cpu}. {'; '.join(facts)}.")
+    reasons: dict[str, list[str]] = {}
+    for name, why in absent(chapter.runs).items():
+        reasons.setdefault(why, []).append(f"`{name}`")
+    missing = [f"- {', '.join(names)}: {why}" for why, names in reasons.items()]
+    machines += ["", "Not on these machines:", "", *missing] if missing else []
+    lines += [_folded("Machines and versions", _escaped("\n".join(machines)))]
     return "\n".join(lines).rstrip() + "\n"
 
 

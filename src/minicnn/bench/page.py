@@ -220,6 +220,11 @@ class Page:
         return [b for b in self.blocks if isinstance(b, Figure)]
 
 
+def file_name(text: str) -> str:
+    """A text as a part of the name of a file: "H200 (quick form)" as "h200-quick-form"."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+
+
 def span(values: Sequence[float], template: str = "{:.2f}") -> str:
     """The least and the largest of some values in words; one of them where they read the same."""
     low, high = template.format(min(values)), template.format(max(values))

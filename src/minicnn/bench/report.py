@@ -106,11 +106,12 @@ def command(name: str, study: Study, setting: Setting) -> str:
 
 def lacking(chapter: Chapter) -> list[str]:
     """What was not measured, in sentences, with the command that takes it."""
+    newest = {run.computer: run for run in reversed(chapter.runs)}  # older ones are not completed any more
     return [
         f"Not measured yet on the machine with {run.gpu or run.cpu}: {', '.join(f'`{name}`' for name in lacks)}. "
         f"`{command(chapter.name, chapter.study, run.setting)}` takes what is missing."
         for run in chapter.runs
-        if (lacks := run.lacks(chapter.study))
+        if newest[run.computer] is run and (lacks := run.lacks(chapter.study))
     ]
 
 

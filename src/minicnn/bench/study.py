@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
+from fnmatch import fnmatch
 from typing import Any
 
 from minicnn.bench.candidates import is_name, on_gpu
 from minicnn.bench.page import Missing, Page
-from minicnn.bench.store import NOT_MEASURED, Record, Store
+from minicnn.bench.store import NOT_MEASURED, Record, Store, plain
 
 Results = Mapping[str, Any]
 PEER_NAMES = {"torch.nn": "PyTorch modules", "torch.nn-loader": "PyTorch DataLoader", "jax.lax": "plain JAX"}
@@ -60,22 +61,40 @@ class Run:
         setting: How.
         results: What was measured, by name; what was not is not there.
         machine: Machine and versions, as plain data.
+        form: What tells its figures from those of another run on the same page, such as "quick form": it stands
+            wherever the machine is named.
+        replaced: Results that another run of the same machine shows instead, for what depends on them.
     """
 
     setting: Setting
     results: Results
     machine: Mapping[str, Any]
+    form: str = ""
+    replaced: Results = field(default_factory=dict)
 
     @property
     def cpu(self) -> str:
         """The CPU in a word or two: how many cores it has."""
-        return f"{self.machine['cores']} cores"
+        return self._formed(f"{self.machine['cores']} cores")
 
     @property
     def gpu(self) -> str | None:
         """The GPU in a word or two; None without."""
         found = (device for name, device in self.machine["devices"].items() if "cuda" in name)
-        return next((device.removeprefix("NVIDIA ") for device in found), None)
+        return next((self._formed(device.removeprefix("NVIDIA ")) for device in found), None)
+
+    def _formed(self, name: str) -> str:
+        return f"{name} ({self.form})" if self.form else name
+
+    @property
+    def computer(self) -> tuple[str, str | None]:
+        """What runs of one machine have in common, as far as a page names it."""
+        plain_run = replace(self, form="")
+        return plain_run.cpu, plain_run.gpu
+
+    def found(self, name: str) -> Any:
+        """The result of a measurement, whether this run shows it or another; None if it was not made in it."""
+        return self.results.get(name, self.replaced.get(name))
 
     def where(self, candidate: str) -> str:
         """What a candidate ran on, in a word or two."""
@@ -160,7 +179,10 @@ def changed(sizes: Any, changes: Mapping[str, str]) -> Any:
     return replace(sizes, **new)
 
 
-def measure(study: Study, setting: Setting, store: Store, say: Callable[[str], None], *, again: bool = False) -> None:
+def measure(
+    study: Study, setting: Setting, store: Store, say: Callable[[str], None], *, again: bool = False,
+    parts: Sequence[str] = (),
+) -> None:  # fmt: skip
     """Measure what the store does not hold yet; each result is stored as soon as it is measured.
 
     Args:
@@ -169,10 +191,17 @@ def measure(study: Study, setting: Setting, store: Store, say: Callable[[str], N
         store: Where results are kept.
         say: Told what goes on, a line at a time.
         again: Measure everything again, stored or not.
+        parts: Names of measurements, or patterns such as "sweep-*"; empty for all.
+
+    Raises:
+        ValueError: If the store holds the study in other sizes, as nothing would tell them apart; or if it has no
+            measurement of such a name.
     """
-    store.keep(SETTING, {}, asdict(setting))
     wanted = list(study.measurements(setting))
     _check_names(wanted)
+    _check_sizes(store, setting.sizes, wanted)
+    wanted = _chosen(wanted, parts)
+    store.keep(SETTING, {}, asdict(setting))
     for number, measurement in enumerate(wanted, start=1):
         found = "measured anew" if again else store.find(measurement.name, measurement.given)
         place = f"{number}/{len(wanted)} {measurement.name}"
@@ -183,6 +212,54 @@ def measure(study: Study, setting: Setting, store: Store, say: Callable[[str], N
         say(f"{place} ... ({found})")
         store.keep(measurement.name, measurement.given, measurement.run())
         say(f"{place}: {time.perf_counter() - start:.0f} s")
+
+
+def _chosen(wanted: Sequence[Measurement], parts: Sequence[str]) -> list[Measurement]:
+    """The measurements that some names or patterns are of; all, if there are none."""
+    for part in parts:
+        if not any(fnmatch(m.name, part) for m in wanted):
+            names = ", ".join(m.name for m in wanted)
+            message = f"A part of the study is one of {names}, or a pattern of them. Received: {part!r}."
+            raise ValueError(message)
+    return [m for m in wanted if not parts or any(fnmatch(m.name, part) for part in parts)]
+
+
+def _check_sizes(store: Store, sizes: Any, every: Sequence[Measurement]) -> None:
+    """Refuse to put measurements of other sizes into a folder: its page would show them as one study."""
+    record = store.read(SETTING)
+    kept = record.result if isinstance(record, Record) else None
+    if not isinstance(kept, dict) or kept.get("sizes") == plain(asdict(sizes)):
+        return
+    for measurement in every:
+        found = store.read(measurement.name)
+        given = plain(measurement.given)
+        if isinstance(found, Record) and {**found.given, "candidates": None} != {**given, "candidates": None}:
+            other = ", ".join(k for k in {**found.given, **given} if found.given.get(k) != given.get(k))
+            message = (
+                f"A folder holds a study in one set of sizes. Received: {measurement.name} with other {other} than in "
+                f"{store.folder}. Name another folder with --out, or remove that one."
+            )
+            raise ValueError(message)
+
+
+def recall_all(study: Study, stores: Sequence[Store]) -> list[Run]:
+    """What several stores hold of a study, for one page.
+
+    Of what was measured on a machine more than once, the first store's is shown. A run in the quick form, or beside
+    another one of its machine, says so wherever it is named.
+
+    Raises:
+        ValueError: If one holds none, or one that cannot be read.
+    """
+    runs: list[Run] = []
+    for run in [recall(study, store) for store in stores]:
+        same = [other for other in runs if other.computer == run.computer]
+        shown = {name: result for name, result in run.results.items() if not any(name in r.results for r in same)}
+        form = "quick form" if run.setting.quick else "earlier sizes" if same else ""
+        if shown:
+            replaced = {name: result for name, result in run.results.items() if name not in shown}
+            runs.append(replace(run, results=shown, replaced=replaced, form=form if len(stores) > 1 else ""))
+    return runs
 
 
 def recall(study: Study, store: Store) -> Run:

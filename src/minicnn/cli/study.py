@@ -17,7 +17,7 @@ from minicnn.bench.candidates import PEERS, Field, find
 from minicnn.bench.page import Page
 from minicnn.bench.report import Chapter
 from minicnn.bench.store import Store
-from minicnn.bench.study import SETTING, Setting, Study, changed, measure, recall
+from minicnn.bench.study import SETTING, Setting, Study, changed, measure, recall_all
 from minicnn.cli.errors import describe
 from minicnn.cli.options import Name
 from minicnn.cli.runs import require
@@ -51,6 +51,10 @@ RESULTS = "results"  # folder of the stored results, in the folder of all that i
     metavar="DIR", help="Folder of results, tables, figures and the report.",
 )  # fmt: skip
 @click.option("--again", is_flag=True, help="Measure again what was measured already.")
+@click.option(
+    "--part", "parts", multiple=True, metavar="PART",
+    help='Measure this part of one study only, such as "lanes" or "sweep-*"; may be given several times.',
+)  # fmt: skip
 @click.option("--measure-only", is_flag=True, help="Present nothing: --stored does so later, on any machine.")
 @click.option("--stored", is_flag=True, help="Measure nothing: present what the folder holds, wherever it is from.")
 @click.option(
@@ -63,8 +67,8 @@ RESULTS = "results"  # folder of the stored results, in the folder of all that i
 )  # fmt: skip
 @click.pass_context
 def study(
-    ctx: click.Context, /, names: Sequence[str], out: Path, again: bool, measure_only: bool, stored: bool,
-    docs: Path | None, beside: Sequence[Path], **options: Any,
+    ctx: click.Context, /, names: Sequence[str], out: Path, again: bool, parts: Sequence[str],
+    measure_only: bool, stored: bool, docs: Path | None, beside: Sequence[Path], **options: Any,
 ) -> None:  # fmt: skip
     """Carry out studies by NAME, or "all" of them: measure, fill their tables, draw their figures.
 
@@ -75,6 +79,9 @@ def study(
     """
     if measure_only and (stored or docs is not None):
         message = "--measure-only presents nothing. Received: --stored or --docs with it. Give one of them."
+        raise click.UsageError(message, ctx)
+    if parts and (stored or len(names) > 1 or ALL in names):
+        message = "--part is for measuring one study. Received: --stored or several studies with it. Name one study."
         raise click.UsageError(message, ctx)
     if beside and not stored:
         message = "--beside is for results that are stored. Received: --beside without --stored. Give both, or neither."
@@ -88,7 +95,7 @@ def study(
     if not stored:
         settings = _settings(ctx, opened, **options)
         for n in chosen:
-            _carried_out(n, opened[n], *settings[n], out, again=again)
+            _carried_out(n, opened[n], *settings[n], out, again=again, parts=parts)
         if measure_only:
             click.echo(f"{out / RESULTS}: {', '.join(chosen)}")
             return
@@ -186,12 +193,14 @@ def _data(ctx: click.Context, name: str, opened: Study, given: Sequence[str], *,
     return tuple(d for d in given if d in known) or opened.data
 
 
-def _carried_out(name: str, opened: Study, setting: Setting, field: Field, out: Path, *, again: bool) -> None:
+def _carried_out(
+    name: str, opened: Study, setting: Setting, field: Field, out: Path, *, again: bool, parts: Sequence[str]
+) -> None:
     click.echo(f"{name}: {', '.join(setting.candidates)}")
     for absent, why in setting.absent.items():
         click.echo(f"  without {absent}: {why}")
     store = Store(out / RESULTS / name, field.machine)
-    measure(opened, setting, store, lambda line: click.echo(f"  {line}"), again=again)
+    measure(opened, setting, store, lambda line: click.echo(f"  {line}"), again=again, parts=parts)
 
 
 @contextmanager
@@ -212,7 +221,7 @@ def _as_written(name: str) -> Iterator[None]:
 def _recalled(name: str, *stores: Store) -> Chapter:
     opened, page = studies.get_study(name), Page()
     with _as_written(name):
-        runs = [recall(opened, store) for store in stores]
+        runs = recall_all(opened, stores)
         for run in runs:
             report.machine_facts(run.machine)
         opened.present(page, runs)

@@ -8,14 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from minicnn.bench import Column, Page, Panel, Run, Spread, figures
 from minicnn.bench.candidates import on_gpu
-from minicnn.bench.figures import Mark, duration, family
+from minicnn.bench.figures import Mark, family
 from minicnn.bench.page import Cell, Claim, span
 from minicnn.studies.convolution import lanes, parallelism
 from minicnn.studies.convolution.breakdown import PARTS, PHASES
-from minicnn.studies.convolution.strategy_pages import strategies, winners
+from minicnn.studies.convolution.strategy_pages import BASE, own_winners, strategies, winners
 from minicnn.studies.convolution.sweeps import OWN
 
 PUBLISHED_SHARE = 94  # per cent of the time: the most that convolution took
@@ -70,10 +71,10 @@ def present(page: Page, runs: Sequence[Run]) -> None:
     if marks:
         page.figure(
             "steps", "Time of a training step of whole networks",
-            [Panel("A training step of whole networks", partial(figures.dots, marks=marks), len(marks))],
+            [Panel(_title(every), partial(figures.dots, marks=marks), len(marks))],
             f"Medians of steps as they train, without clocks within; lines are quartiles. {_sizes(runs)}",
         )  # fmt: skip
-    page.claims([*claims(every), *lanes.claims(runs), parallelism.claim(runs)])
+    page.claims([*claims(every, runs), *lanes.claims(runs), parallelism.claim(runs)])
     for run in runs:
         for name, result in run.results.items():
             if name.startswith(LAYERS):
@@ -86,7 +87,7 @@ def present(page: Page, runs: Sequence[Run]) -> None:
 
 def _sizes(runs: Sequence[Run]) -> str:
     texts = []
-    for run in runs:
+    for run in [run for run in runs if any(name.startswith(LAYERS) for name in run.results)]:
         size, n = run.setting.sizes.network_image, run.setting.sizes.network_batch
         images = f"images of {size}x{size}" if size else "images of the networks' own size"
         texts.append(f"on the machine with {run.gpu or run.cpu} {n} {images}")
@@ -94,35 +95,56 @@ def _sizes(runs: Sequence[Run]) -> str:
 
 
 def _answer(every: Sequence[Step], runs: Sequence[Run]) -> str:
-    texts = []
-    for gpu in (True, False):
-        own = [100 * s.shares["convolution"] for s in every if on_gpu(s.candidate) == gpu]
-        if own:
-            where = next(s.run.where(s.candidate) for s in every if on_gpu(s.candidate) == gpu)
-            texts.append(f"{span(own, '{:.0f}')} % of the time of layers on {where}")
-    if not texts:
+    if not every:
         return "No network could be timed."
-    text = f"Convolutions take {' and '.join(texts)}, where up to {PUBLISHED_SHARE} % were published. "
-    texts = []
-    for ours in ("cupy", "numba"):
-        for step in (s for s in every if s.candidate == ours):
-            others = [s for s in every if s.run is step.run and s.network == step.network and s.candidate != ours]
-            if others:
-                best = min(others, key=lambda s: s.whole.median)
-                said = f"{step.network} {duration(step.whole.median)} against {duration(best.whole.median)}"
-                begun = any(f"`{ours}`" in text for text in texts)
-                texts.append(said if begun else f"by `{ours}` on {step.run.where(ours)} {said}")
-    text += f"Whole steps, against the best of the others, take {', '.join(texts)}. " if texts else ""
+    text = f"Of the time of layers convolutions take {_shares(every)}, where up to {PUBLISHED_SHARE} % were published. "
+    texts = [
+        f"{low[0]:.2f} ({low[1]}) to {high[0]:.2f} ({high[1]}) times as long by `{ours}` on {where}"
+        for ours in ("cupy", "numba")
+        for where, low, high in _against(every, ours)
+    ]
+    text += f"A whole step takes {' and '.join(texts)} as by the best of the others there. " if texts else ""
     texts = []
     for run in runs:
-        won = [str(row["winner"]).startswith(OWN) for row in winners(run)] if "strategies-base" in run.results else []
+        won = [str(row["winner"]).startswith(OWN) for row in winners(run)] if run.found(BASE) else []
         if won:
             texts.append(f"at {sum(won)} of {len(won)} points on the machine with {run.gpu or run.cpu}")
     return text + f"A kernel of ours is the fastest way to convolve {' and '.join(texts)}." if texts else text
 
 
-def claims(every: Sequence[Step]) -> list[Claim]:
+def _shares(every: Sequence[Step]) -> str:
+    """Which share of the time of layers convolutions take, on a GPU and on a CPU."""
+    texts = []
+    for gpu in (True, False):
+        own = [s for s in every if on_gpu(s.candidate) == gpu]
+        shares = [100 * s.shares["convolution"] for s in own if s.run is own[0].run]
+        texts += [f"{span(shares, '{:.0f}')} % on {own[0].run.where(own[0].candidate)}"] if own else []
+    return " and ".join(texts)
+
+
+def _against(every: Sequence[Step], ours: str) -> Iterator[tuple[str, tuple[float, str], tuple[float, str]]]:
+    """Where a candidate ran; its step as a multiple of the best of the others', least and largest, with the network."""
+    own = [s for s in every if s.candidate == ours]
+    ratios = []
+    for step in (s for s in own if s.run is own[0].run):
+        others = [s for s in every if s.run is step.run and s.network == step.network and s.candidate != ours]
+        ratios += [(step.whole.median / min(s.whole.median for s in others), step.network)] if others else []
+    if ratios:
+        yield own[0].run.where(ours), min(ratios), max(ratios)
+
+
+def _title(every: Sequence[Step]) -> str:
+    """The finding, of the fastest engine that there is."""
+    for ours in ("cupy", "numba"):
+        for where, (low, first), (high, last) in _against(every, ours):
+            return f"A step by {ours} on {where}: {low:.2f} ({first}) to {high:.2f} ({last}) times the others' best"
+    return "A training step of whole networks"
+
+
+def claims(every: Sequence[Step], runs: Sequence[Run]) -> list[Claim]:
     """Each claim of the source, judged."""
+    swept = [run for run in sorted(runs, key=lambda r: r.gpu is None) if run.found(BASE)]
+    won = own_winners(swept[0]) if swept else []
     gpu = [s for s in every if on_gpu(s.candidate)] or list(every)
     shares = [100 * s.shares["convolution"] for s in gpu]
     return [
@@ -132,8 +154,11 @@ def claims(every: Sequence[Step]) -> list[Claim]:
               "of the network in which it takes most; in small batches the dense layers of AlexNet, OverFeat and VGG "
               "weigh more, as their weights are read once a batch"),
         Claim("Which strategy wins depends on kernel size, channels and batch", "comparison of strategies",
-              "figures of others", "see the figures below" if every else None, True if every else None,
-              "FFT gains with the kernel, Winograd at 3x3, products at 1x1; libraries' own kernels lead most of them"),
+              "figures of others",
+              f"of ours on {swept[0].gpu or swept[0].cpu}, {'; '.join(won)}" if won else None,
+              any(part.count(" at ") > 1 for part in won),
+              "FFT gains with the kernel, Winograd with the channels, one product a tap at 1x1; libraries' own kernels "
+              "lead most of them"),
     ]  # fmt: skip
 
 
@@ -166,10 +191,14 @@ def _layers(page: Page, runs: Sequence[Run], every: Sequence[Step]) -> None:
     if shown:
         page.figure(
             "layers", "Shares of the kinds of layers",
-            [Panel("Where the time of layers goes",
-                   lambda axes: figures.stacked(axes, shown, "share of the time of layers (%)", ""), len(shown))],
-            "Forward, backward and update together.",
+            [Panel(f"Convolutions take {_shares(every)}", partial(_draw, shown=shown), len(shown))],
+            "Forward, backward and update together; dashed: the most that was published for convolutions.",
         )  # fmt: skip
+
+
+def _draw(axes: Any, shown: Mapping[str, Mapping[str, float]]) -> None:
+    figures.stacked(axes, shown, "share of the time of layers (%)", "")
+    axes.axvline(PUBLISHED_SHARE, color=figures.INK, linewidth=figures.LINE, linestyle="--")
 
 
 def _notes(runs: Sequence[Run], every: Sequence[Step]) -> str:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from minicnn.bench import Column, Page, Panel, Results, Run, Spread, figures
+from minicnn.bench import Column, Page, Panel, Run, Spread, figures
 from minicnn.bench.candidates import on_gpu
-from minicnn.bench.page import Cell
+from minicnn.bench.page import Cell, file_name
 from minicnn.ops.strategies import DIRECTIONS, STRATEGIES, Problem
 from minicnn.studies.convolution.sweeps import CHANNELS_FIRST, OWN, VENDOR, useful_flops
 
@@ -25,6 +25,7 @@ UNITS = {
 }  # fmt: skip
 KEYS = {"forward": "forward", "input gradient": "input", "weight gradient": "weight"}
 
+BASE = "strategies-base"  # the measurement of the point that all sweeps go through
 OURS = tuple(name for name in STRATEGIES if name != VENDOR)
 
 Point = Mapping[str, Any]
@@ -59,10 +60,10 @@ def flops_of(point: Point) -> int:
 # Strategies ---------------------------------------------------------------------------------------
 
 
-def points_of(results: Results, name: str) -> list[Point]:
+def points_of(run: Run, name: str) -> list[Point]:
     """The points of a sweep in order; the one that all sweeps go through is measured once for all of them."""
-    varied, (base,) = SWEEPS[name], results["strategies-base"]["points"]
-    points: list[Point] = results[f"strategies-{name}"]["points"]
+    varied, (base,) = SWEEPS[name], run.found(BASE)["points"]
+    points: list[Point] = run.results[f"strategies-{name}"]["points"]
     if all(varied(p["problem"]) != varied(base["problem"]) for p in points):
         here = points[0]["candidates"] if points else base["candidates"]
         points = [*points, {**base, "candidates": {k: v for k, v in base["candidates"].items() if k in here}}]
@@ -82,31 +83,28 @@ def strategies(page: Page, runs: Sequence[Run]) -> None:
     every: dict[str, list[dict[str, Cell]]] = {"winners": [], "points": []}
     for run in runs:
         results = run.results
-        if "strategies-base" not in results:
+        there = [name for name in (BASE, *(f"strategies-{name}" for name in SWEEPS)) if name in results]
+        if not there or run.found(BASE) is None:
             continue
-        for result in (
-            results["strategies-base"],
-            *(results.get(f"strategies-{name}", {"points": []}) for name in SWEEPS),
-        ):
-            for at in result["points"]:
-                for backend, found in at["candidates"].items():
-                    page.refused(
-                        {f"{way} on {backend}": text for way, text in found["refused"].items()},
-                        where=f"for {in_words(at['problem'])}",
-                    )
         backend = _arrays(run)
         where = run.where(backend)
         panels = [Panel(UNITS[name], partial(_draw, run=run, name=name, backend=backend)) for name in SWEEPS
                   if f"strategies-{name}" in results]  # fmt: skip
-        base = results["strategies-base"]["points"][0]
+        base = run.found(BASE)["points"][0]
         if panels:
             page.figure(
-                f"strategies-{where.replace(' ', '-').lower()}", f"Strategies on {where}", panels,
+                f"strategies-{file_name(where)}", f"Strategies on {where}", panels,
                 f"Forward pass on {where}: our strategies on the arrays of `{backend}`, the fastest of the libraries' "
                 f"own convolutions, and our kernels. Each sweep goes through {in_words(base['problem'])}.",
             )  # fmt: skip
         page.words(f"On {where}: {_winner_words(run)}")
         page.words(_memory_words(base))
+        for at in [at for of in there for at in results[of]["points"]]:
+            for name, found in at["candidates"].items():
+                page.refused(
+                    {f"{way} on {name}": text for way, text in found["refused"].items()},
+                    where=f"for {in_words(at['problem'])}",
+                )
         every["winners"] += winners(run)
         for name in SWEEPS:
             every["points"] += _points(run, name)
@@ -121,7 +119,7 @@ def strategies(page: Page, runs: Sequence[Run]) -> None:
 
 def _arrays(run: Run) -> str:
     """The backend on whose arrays our strategies are shown: the first on a GPU, or the first."""
-    shown = [b for b, found in run.results["strategies-base"]["points"][0]["candidates"].items()
+    shown = [b for b, found in run.found(BASE)["points"][0]["candidates"].items()
              if any(way in found["times"] for way in OURS)]  # fmt: skip
     return next((b for b in shown if on_gpu(b)), shown[0])
 
@@ -140,7 +138,7 @@ def _draw(axes: Any, run: Run, name: str, backend: str) -> None:
             ys.append(ms)
 
     order = [way for way in STRATEGIES if way in OURS]
-    for point in points_of(run.results, name):
+    for point in points_of(run, name):
         for (way, of), spread in entries(point, "forward"):
             x = varied(point["problem"])
             if way in OURS and of == backend:
@@ -157,7 +155,7 @@ def _points(run: Run, name: str) -> list[dict[str, Cell]]:
     if f"strategies-{name}" not in run.results:
         return []
     rows: list[dict[str, Cell]] = []
-    for point in points_of(run.results, name):
+    for point in points_of(run, name):
         for backend, found in point["candidates"].items():
             for way, times in found["times"].items():
                 row: dict[str, Cell] = {
@@ -197,7 +195,7 @@ def winners(run: Run) -> list[dict[str, Cell]]:
     for name, varied in SWEEPS.items():
         if f"strategies-{name}" not in run.results:
             continue
-        for point in points_of(run.results, name):
+        for point in points_of(run, name):
             for d in DIRECTIONS:
                 order = sorted(entries(point, d), key=lambda item: item[1].median)
                 if not order:
@@ -232,32 +230,34 @@ def _memory_words(point: Point) -> str:
 
 def _winner_words(run: Run) -> str:
     """Which of our strategies win in which sweep, and by how much the vendors lead them."""
-    texts, results = [], run.results
-    for backend in (_arrays(run),):
-        parts = []
-        for name, varied in SWEEPS.items():
-            if f"strategies-{name}" not in results:
-                continue
-            wins: dict[str, list[int]] = {}
-            for point in points_of(results, name):
-                ours = {way: s.median for (way, of), s in entries(point, "forward") if of == backend and way in OURS}
-                if ours:
-                    way = min(ours, key=lambda name: ours[name])
-                    wins.setdefault(way, []).append(varied(point["problem"]))
-            if wins:
-                said = ", ".join(f"{way} at {', '.join(map(str, at))}" for way, at in wins.items())
-                parts.append(f"{name}: {said}")
-        if parts:
-            texts.append(f"forward, of our own strategies on `{backend}`, {'; '.join(parts)}.")
-    return " ".join([*texts, *_lead_words(results)])
+    won = "; ".join(own_winners(run))
+    texts = [f"forward, of our own strategies on `{_arrays(run)}`, {won}."] if won else []
+    return " ".join([*texts, *_lead_words(run)])
 
 
-def _lead_words(results: Results) -> list[str]:
+def own_winners(run: Run) -> list[str]:
+    """For each sweep where which of our own strategies is the fastest forward, on the arrays that are shown."""
+    backend, parts = _arrays(run), []
+    for name, varied in SWEEPS.items():
+        if f"strategies-{name}" not in run.results:
+            continue
+        wins: dict[str, list[int]] = {}
+        for point in points_of(run, name):
+            ours = {way: s.median for (way, of), s in entries(point, "forward") if of == backend and way in OURS}
+            if ours:
+                way = min(ours, key=lambda name: ours[name])
+                wins.setdefault(way, []).append(varied(point["problem"]))
+        if wins:
+            parts.append(f"{name}: " + ", ".join(f"{way} at {', '.join(map(str, at))}" for way, at in wins.items()))
+    return parts
+
+
+def _lead_words(run: Run) -> list[str]:
     """How many times as fast the libraries' own convolutions, and our kernels, are as others."""
     vendors: list[float] = []
     kernels: dict[str, list[float]] = {}
-    there = [name for name in SWEEPS if f"strategies-{name}" in results]
-    points = {str(p["problem"]): p for name in there for p in points_of(results, name)}  # one is in all sweeps
+    there = [name for name in SWEEPS if f"strategies-{name}" in run.results]
+    points = {str(p["problem"]): p for name in there for p in points_of(run, name)}  # one is in all sweeps
     for point in points.values():
         for d in DIRECTIONS:
             best: dict[tuple[str, str], float] = {}  # of each kind on each backend

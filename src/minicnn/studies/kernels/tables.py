@@ -183,11 +183,34 @@ def _cumulative(page: Page, runs: Sequence[Run], data: str) -> None:
     if len(series) > 1:
         page.figure(
             f"cumulative-{data}", f"Cumulative time of epochs of {data}",
-            [Panel("Time since the start", partial(
+            [Panel(_whole(series), partial(
                 figures.paths, series=series, xlabel="epoch", ylabel="", log="y", say=duration
             ))],
             f"Epochs of {EPOCH:,} samples, shorter ones scaled, with what is compiled in the first.",
         )  # fmt: skip
+
+
+def _whole(series: Mapping[str, tuple[list[int], list[float], str]]) -> str:
+    """The finding of the cumulative chart: ours naive and optimised, after as many epochs as both have."""
+    ends = {name.partition(",")[0]: (xs[-1], ys[-1]) for name, (xs, ys, _) in series.items()}
+    (count, naive), (same, optimised) = ends.get("naive", (0, 0.0)), ends.get("optimised", (0, 0.0))
+    if not count or count != same:
+        return "Time since the start"
+    return f"{count} epochs take {duration(naive)} with naive kernels, {duration(optimised)} with optimised ones"
+
+
+def _finding(sweep: str, title: str, found: Found) -> str:
+    """The finding of a sweep: the fastest candidate against the one that it is compared with."""
+    for _, own in sorted(found, key=lambda pair: pair[0].gpu is None):
+        for first in [n for n in own if n.endswith(("/ naive", "/ in memory"))]:
+            rest = {n: times(own[n]).median for n in own if library(n) == library(first) and n != first}
+            if rest:
+                best = min(rest, key=lambda n: rest[n])
+                ratio, how = times(own[first]).median / rest[best], best.partition(" / ")[2]
+                if sweep == "loaders":
+                    return f"With {library(first)} the fastest loader takes {1 / ratio:.1f} times data in memory"
+                return f"{library(first)}: {how}, is {ratio:,.0f} times as fast as naive kernels"
+    return f"{title}: seconds for {EPOCH:,} samples"
 
 
 def _optimisations(page: Page, runs: Sequence[Run], every: Sequence[str]) -> None:
@@ -243,8 +266,8 @@ def _sweep(page: Page, runs: Sequence[Run], sweep: str, every: Sequence[str]) ->
     ]
     page.figure(
         f"{sweep}-{data}", f"{title} on {data}",
-        [Panel(f"{title}: seconds for {EPOCH:,} samples", partial(figures.dots, marks=marks), len(marks))],
-        "Medians of the epochs after the first, scaled to a whole epoch; lines are quartiles.",
+        [Panel(_finding(sweep, title, found), partial(figures.dots, marks=marks), len(marks))],
+        f"Seconds for {EPOCH:,} samples: medians of the epochs after the first, scaled; lines are quartiles.",
     )  # fmt: skip
 
 

@@ -81,7 +81,7 @@ def present(page: Page, runs: Sequence[Run]) -> None:
             f"Seconds for {EPOCH:,} samples in batches of 512, float32, medians of the epochs after the first, lines "
             "are quartiles; epochs of another length are scaled. Gradients were compared before.",
         )  # fmt: skip
-        page.claims(claims(found, data))
+        page.claims(claims(found, runs, data))
         for _, result in found:
             page.refused(result["out"])
         page.section(f"All candidates on {data}")
@@ -159,7 +159,7 @@ def _apart(found: Found) -> float:
     return max((max(span) - min(span) for span in spans if span), default=0.0)
 
 
-def claims(found: Found, data: str) -> list[Claim]:
+def claims(found: Found, runs: Sequence[Run], data: str) -> list[Claim]:
     """Each claim of the source, judged."""
     numba, numba_cuda = _pick(found, "numba"), _pick(found, "numba_cuda")
     cpu, gpu = _pick(found, "torch.nn", gpu=False), _pick(found, "torch.nn", gpu=True)
@@ -199,7 +199,7 @@ def claims(found: Found, data: str) -> list[Claim]:
               _apart(found) > 0.5,
               "the published ones are means of ten epochs (97.4 to 98.5 % after the last, by its own files); the Numba "
               "versions keep their first convolutions, sum gradients and scale momentum otherwise"
-              + _frozen(found, data)),
+              + _frozen(runs, data)),
         Claim("Training takes 1,157 to 1,612 MB of memory", "memory of the process", "1,157 to 1,612 MB",
               f"{span(process, '{:,.0f}')} MB" if process else None, None,
               "most of it are libraries: NumPy alone needs the least, JAX and PyTorch with CUDA the most"),
@@ -209,9 +209,9 @@ def claims(found: Found, data: str) -> list[Claim]:
     ]  # fmt: skip
 
 
-def _frozen(found: Found, data: str) -> str:
+def _frozen(runs: Sequence[Run], data: str) -> str:
     """What frozen convolutions reach, if that was measured."""
-    reached = [at for run, _ in found if (at := variants.last(run, "frozen", data)) is not None]
+    reached = [at for run in runs if (at := variants.last(run, "frozen", data)) is not None]
     return f": with frozen convolutions ours reach {max(reached):.2f} %" if reached else ""
 
 
@@ -271,6 +271,7 @@ def _figures(page: Page, data: str, found: Found) -> None:
     ]
     if not memory:
         return
+    memory += [Mark(f"published: {name}", p.process_mb, HOLLOW) for name, p in PUBLISHED.items()]
     page.figure(
         f"memory-{data}", "Memory of the process",
         [Panel("Libraries take most of the memory of a training",

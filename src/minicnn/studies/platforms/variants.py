@@ -39,7 +39,7 @@ def present(page: Page, data: str, runs: Sequence[Run]) -> None:
     """The variants beside the training as it is, by the candidate that stands for all."""
     columns = [
         Column("variant", "training"), Column("candidate", "candidate"), Column("epochs", "epochs"),
-        Column("loss", "training loss (nats)", "{:.4f}"),
+        Column("seen", "samples", "{:,d}"), Column("loss", "training loss (nats)", "{:.4f}"),
         Column("accuracy", "test accuracy (%)", "{:.2f}"), Column("best", "highest (%)", "{:.2f}"),
     ]  # fmt: skip
     rows: list[dict[str, Cell]] = []
@@ -51,7 +51,7 @@ def present(page: Page, data: str, runs: Sequence[Run]) -> None:
             for name, epochs in history.items():
                 rows.append({
                     "variant": title, "candidate": run.label(name), "epochs": len(epochs),
-                    "loss": epochs[-1]["loss"],
+                    "seen": round(epochs[0]["samples_per_s"] * epochs[0]["time_s"]), "loss": epochs[-1]["loss"],
                     "accuracy": 100 * epochs[-1]["test_accuracy"],
                     "best": 100 * max(e["test_accuracy"] for e in epochs),
                 })  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any
 from minicnn.bench import Column, Page, Panel, Run, figures
 from minicnn.bench.candidates import on_gpu
 from minicnn.bench.figures import quantity
-from minicnn.bench.page import Cell, Claim, span
+from minicnn.bench.page import Cell, Claim, file_name, span
 from minicnn.studies.roofline import tables, trained
 from minicnn.studies.roofline.ceilings import bandwidth, peaks, way_of
 from minicnn.studies.roofline.counting import NETWORKS
@@ -39,7 +39,7 @@ def present(page: Page, runs: Sequence[Run]) -> None:
     _verdicts(page, every)
     trained.present(page, runs, every)
     tables.ceilings(page, runs)
-    tables.counts(page, {n: runs[-1].results[f"counts-{n}"] for n in NETWORKS if f"counts-{n}" in runs[-1].results})
+    tables.counts(page, {n: found for n in NETWORKS for run in runs if (found := run.results.get(f"counts-{n}"))})
     tables.memory(page, runs)
 
 
@@ -47,8 +47,8 @@ def present(page: Page, runs: Sequence[Run]) -> None:
 
 
 def _roofline(page: Page, run: Run, gpu: bool, own: Sequence[Step]) -> None:
-    found = run.results["ceilings"]
-    rates, moved, best = peaks(found, gpu), bandwidth(found, gpu), best_of(own)
+    found, best = run.found("ceilings"), best_of(own)
+    rates, moved = (peaks(found, gpu), bandwidth(found, gpu)) if found else ({}, None)
     where = (run.gpu or "GPU") if gpu else run.cpu
     if not rates or not moved or best is None:
         page.words(f"On {where} no candidate that trained has ceilings: NumPy, PyTorch, JAX or CuPy measure them.")
@@ -56,7 +56,7 @@ def _roofline(page: Page, run: Run, gpu: bool, own: Sequence[Step]) -> None:
     used = way_of(best)
     reached = max(s.place[1] for s in own) / rates[used if used in rates else next(iter(rates))]
     page.figure(
-        f"roofline-{where.replace(' ', '-').lower()}", f"Under the roofline of {where}",
+        f"roofline-{file_name(where)}", f"Under the roofline of {where}",
         [Panel(f"{where}: the networks reach up to {reached:.0%} of the products' rate",
                partial(_draw, rates=rates, moved=moved, own=[s for s in own if s.candidate == best], used=used), HIGH)],
         f"Training steps by `{best}`, 64x64 images, float32; lines are batch sizes from the smallest. FLOPs and bytes "
@@ -73,7 +73,7 @@ def _draw(axes: Any, rates: Mapping[str, float], moved: float, own: Sequence[Ste
     xs = [x for path in points.values() for x, _ in path]
     ys = [y for path in points.values() for _, y in path]
     top = max(rates.values())
-    left, right = min(xs) / 5, max([*xs, *(rate / moved for rate in rates.values())]) * 6
+    left, right = min(xs) / 5, max([*xs, *(rate / moved for rate in rates.values())]) * 12  # room for names
     axes.set(xscale="log", yscale="log", xlim=(left, right), ylim=(min([*ys, moved * left]) / 2, top * 2.5))
     for ways, rate in _distinct(rates):
         tone = blue if used in ways else grey
@@ -125,8 +125,8 @@ def _distinct(rates: Mapping[str, float]) -> list[tuple[list[str], float]]:
 def _kernels(step: Step) -> dict[str, float] | None:
     """Shares of a step by what its kernels are near; None where they were not timed."""
     kept = step.run.results[f"training-{step.network}"].get("kernels", {}).get(step.candidate)
-    found, gpu = step.run.results["ceilings"], on_gpu(step.candidate)
-    if not kept:
+    found, gpu = step.run.found("ceilings"), on_gpu(step.candidate)
+    if not kept or not found:
         return None
     kernels = [Kernel(k["flops"], k["bytes"], k["seconds"]) for k in kept]
     return near(kernels, step.time.median, peaks(found, gpu)[way_of(step.candidate)], bandwidth(found, gpu))
@@ -157,7 +157,7 @@ def _verdicts(page: Page, every: Sequence[Step]) -> None:
         verdict = verdict_of(step)
         if verdict is None:
             continue
-        rates = peaks(step.run.results["ceilings"], on_gpu(step.candidate))
+        rates = peaks(step.run.found("ceilings"), on_gpu(step.candidate))
         way = way_of(step.candidate) if way_of(step.candidate) in rates else next(iter(rates))
         intensity, rate = step.place
         row: dict[str, Cell] = {
@@ -186,7 +186,7 @@ def _answer(every: Sequence[Step]) -> str:
     best = best_of(own) or ""
     found = largest(own, best)
     run = next(iter(found.values())).run
-    rates = peaks(run.results["ceilings"], gpu)
+    rates = peaks(run.found("ceilings"), gpu) if run.found("ceilings") else {}
     listed = ", ".join(f"{TITLES[n]} {s.rate:,.0f}" for n, s in found.items())
     text = f"`{best}` on {run.where(best)} trains, in images of 64x64 per second, {listed}"
     rest = [s for s in every if not on_gpu(s.candidate)] if gpu else []

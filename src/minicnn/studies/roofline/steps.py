@@ -49,14 +49,14 @@ class Step:
     @property
     def place(self) -> tuple[float, float]:
         """FLOP per byte and FLOP per second, by the Program's count."""
-        flops, moved = whole(self.run.results[f"counts-{self.network}"], self.batch)
+        flops, moved = whole(self.run.found(f"counts-{self.network}"), self.batch)
         return flops / moved, flops / self.time.median
 
 
 def steps(runs: Sequence[Run]) -> Iterator[Step]:
     """All steps that were timed."""
     for run in runs:
-        for name in NETWORKS:
+        for name in [name for name in NETWORKS if run.found(f"counts-{name}")]:
             result = run.results.get(f"training-{name}", {"steps": {}})
             for batch, times in result["steps"].items():
                 for candidate, samples in times.items():
@@ -84,12 +84,12 @@ def best_of(every: Sequence[Step]) -> str | None:
 
 def verdict_of(step: Step) -> Verdict | None:
     """The verdict on a step, from its operations at the ceilings of the way in which its candidate computes."""
-    found, gpu = step.run.results["ceilings"], on_gpu(step.candidate)
-    rates, moved = peaks(found, gpu), bandwidth(found, gpu)
+    found, gpu = step.run.found("ceilings"), on_gpu(step.candidate)
+    rates, moved = (peaks(found, gpu), bandwidth(found, gpu)) if found else ({}, None)
     if not rates or not moved:
         return None
     result = step.run.results[f"training-{step.network}"]
-    nodes = at_batch(step.run.results[f"counts-{step.network}"], step.batch)
+    nodes = at_batch(step.run.found(f"counts-{step.network}"), step.batch)
     launched = result["accounts"].get(step.candidate, {}).get("launches")
     launched = result.get("launched", {}).get(step.candidate, launched)
     launch = launch_s(found, step.candidate)

@@ -23,6 +23,7 @@ def ceilings(page: Page, runs: Sequence[Run]) -> None:
         "step, and copies between two arrays (bytes read and written). The roofline takes the best of all libraries."
     )
     rows: list[dict[str, Cell]] = []
+    runs = [run for run in runs if "ceilings" in run.results]
     for run in runs:
         for gpu, where in ((False, run.cpu), (True, run.gpu or "")):
             for way, rate in peaks(run.results["ceilings"], gpu).items():
@@ -72,6 +73,8 @@ def _copies(page: Page, runs: Sequence[Run]) -> None:
 
 def counts(page: Page, found: Mapping[str, Found]) -> None:
     """Parameters, FLOPs and bytes, whole and by layer, against PyTorch's counter."""
+    if not found:
+        return
     page.section("What the networks compute and move")
     columns = [
         Column("network", "network"), Column("parameters", "parameters", "{:,d}"), Column("nodes", "operations"),

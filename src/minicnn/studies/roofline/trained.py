@@ -7,10 +7,10 @@ from functools import partial
 
 from minicnn.bench import Column, Page, Panel, Run, figures
 from minicnn.bench.candidates import on_gpu
-from minicnn.bench.figures import FAMILIES, TORCH, Mark, family, quantity
-from minicnn.bench.page import Cell, Claim
+from minicnn.bench.figures import FAMILIES, KERNELS, TORCH, Mark, family, quantity
+from minicnn.bench.page import Cell, Claim, span
 from minicnn.studies.roofline.counting import CLASSES, NETWORKS
-from minicnn.studies.roofline.steps import TITLES, Step, epoch_batch, epochs_of, largest, verdict_of
+from minicnn.studies.roofline.steps import TITLES, Step, best_of, epoch_batch, epochs_of, largest, verdict_of
 from minicnn.studies.roofline.verdict import NAMES
 
 # Images per second by PyTorch compiled, bfloat16, channels last, measured by itself on an H200.
@@ -33,20 +33,36 @@ def present(page: Page, runs: Sequence[Run], every: Sequence[Step]) -> None:
         for name in dict.fromkeys(s.candidate for s in every if s.run is run):
             found = largest([s for s in every if s.run is run], name)
             marks += [Mark(f"{TITLES[n]}, {run.label(name)}", s.rate, family(name)) for n, s in found.items()]
-    if any(run.gpu for run in runs):
+    if marks and any(run.gpu for run in runs):
         marks += [Mark(f"{TITLES[n]}, PyTorch compiled, bfloat16, H200", float(r), TORCH) for n, r in COMPILED.items()]
-    page.figure(
-        "rates", "Images per second",
-        [Panel("Images of 64x64 per second in training",
-               partial(figures.dots, marks=marks, say=quantity("/s"), more_is_better=True), len(marks))],
-        "Steps without their input, float32, at the largest batch size that all networks were trained with; compiled "
-        "PyTorch in bfloat16 was measured by itself.",
-    )  # fmt: skip
+    if marks:
+        page.figure(
+            "rates", "Images per second",
+            [Panel(_title(every),
+                   partial(figures.dots, marks=marks, say=quantity("/s"), more_is_better=True), len(marks))],
+            "Steps without their input, float32, at the largest batch size that all networks were trained with; "
+            "compiled PyTorch in bfloat16 was measured by itself.",
+        )  # fmt: skip
     _machines(page, every)
     _steps(page, every)
     _sweep(page, every)
     _epochs(page, runs)
     _diverging(page, runs)
+
+
+def _title(every: Sequence[Step]) -> str:
+    """The finding: by how much the fastest of ours leads PyTorch's modules."""
+    gpu = any(on_gpu(s.candidate) for s in every)
+    own = [s for s in every if on_gpu(s.candidate) == gpu]
+    own = [s for s in own if s.run is own[0].run]
+    best = best_of([s for s in own if family(s.candidate) == KERNELS]) or ""
+    peer = next((s.candidate for s in own if s.candidate.startswith("torch.nn:")), "")
+    ours, theirs = largest(own, best), largest(own, peer)
+    ratios = [step.rate / theirs[name].rate for name, step in ours.items() if name in theirs]
+    if not ratios:
+        return "Images of 64x64 per second in training"
+    where = own[0].run.where(peer)
+    return f"{best} trains {span(ratios, '{:.1f}')} times as many images per second as PyTorch's modules on {where}"
 
 
 def _machines(page: Page, every: Sequence[Step]) -> None:
@@ -108,7 +124,8 @@ def _sweep(page: Page, every: Sequence[Step]) -> None:
     for name in NETWORKS:
         series: dict[str, tuple[list[int], list[float], str]] = {}
         for step in sorted((s for s in every if s.network == name), key=lambda s: s.batch):
-            label = step.run.label(step.candidate)
+            library, *_ = step.run.label(step.candidate).partition(", ")
+            label = f"{library}, {'GPU' if on_gpu(step.candidate) else 'CPU'}"
             xs, ys, _ = series.setdefault(label, ([], [], FAMILIES[family(step.candidate)]))
             xs.append(step.batch)
             ys.append(step.rate)
@@ -118,7 +135,12 @@ def _sweep(page: Page, every: Sequence[Step]) -> None:
                 more_is_better=True
             )))  # fmt: skip
     if panels:
-        page.figure("sweep", "Images per second against the batch size", panels)
+        gpus, cpus = (
+            " and ".join(dict.fromkeys(s.run.where(s.candidate) for s in every if on_gpu(s.candidate) == gpu))
+            for gpu in (True, False)
+        )
+        where = "; ".join(f"{kind}: {names}" for kind, names in (("GPU", gpus), ("CPU", cpus)) if names)
+        page.figure("sweep", "Images per second against the batch size", panels, f"Training steps, float32; {where}.")
 
 
 def _epochs(page: Page, runs: Sequence[Run]) -> None:
