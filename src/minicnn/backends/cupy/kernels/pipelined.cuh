@@ -47,54 +47,53 @@ DEVICE void store_runs(const float (&sums)[A::MT][A::NT][4], Place place, Finish
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   float* const own = reinterpret_cast<float*>(dynamic_shared()) + warp * 16 * ROW;
   static_assert(32 % NT == 0 && A::NT % NT == 0, "a lane has the same columns in all rows");
-  float total[Columns::N > 0 ? Columns::N : 1][8] = {};
+  float added[Columns::N > 0 ? Columns::N : 1][8] = {}, total[Columns::N > 0 ? Columns::N : 1][8];
 #pragma unroll 1
-  for (int part = 0; part < A::NT; part += NT) {
-    float added[Columns::N > 0 ? Columns::N : 1][8] = {};
-#pragma unroll 1
-    for (int m = 0; m < A::MT; m++) {
+  for (int piece = 0; piece < A::NT / NT * A::MT; piece++) {
+    const int m = piece % A::MT, n0 = piece / A::MT * NT;
 #pragma unroll
-      for (int each = 0; each < A::MT * A::NT; each += NT)
-        if (each == m * A::NT + part)
+    for (int each = 0; each < A::NT / NT * A::MT; each++)
+      if (each == piece)
 #pragma unroll
-          for (int n = 0; n < NT; n++)
+        for (int n = 0; n < NT; n++)
 #pragma unroll
-            for (int r = 0; r < 4; r += 2) {
-              const float(&four)[4] = sums[each / A::NT][each % A::NT + n];
-              *reinterpret_cast<Pack<float, 2>*>(own + (lane / 4 + r * 4) * ROW + n * 8 + lane % 4 * 2) = {four[r], four[r + 1]};
-            }
-      warp_barrier();
-      const int row0 = A::row(warp, m), column0 = (warp / A::WM * A::NT + part) * 8;
-      finish_and_store<ITEMS * 8, 8, float>(
-        [=](int k, uint32& i) {
-          const int item = lane + k / 8 * 32;
-          const bool real = place(row0 + item / NT, column0 + item % NT * 8, i);
-          i += k % 8;
-          return real;
-        },
-        [=](int k) {
-          const int item = lane + k / 8 * 32;
-          return own[item / NT * ROW + item % NT * 8 + k % 8];
-        },
-        finish,
-        [&](uint32 i, const auto* made, auto width) {
-          store(i, made, width);
+          for (int r = 0; r < 4; r += 2) {
+            const float(&four)[4] = sums[each % A::MT][each / A::MT * NT + n];
+            *reinterpret_cast<Pack<float, 2>*>(own + (lane / 4 + r * 4) * ROW + n * 8 + lane % 4 * 2) = {four[r], four[r + 1]};
+          }
+    warp_barrier();
+    const int row0 = A::row(warp, m), column0 = (warp / A::WM * A::NT + n0) * 8;
+    finish_and_store<ITEMS * 8, 8, float>(
+      [=](int k, uint32& i) {
+        const int item = lane + k / 8 * 32;
+        const bool real = place(row0 + item / NT, column0 + item % NT * 8, i);
+        i += k % 8;
+        return real;
+      },
+      [=](int k) {
+        const int item = lane + k / 8 * 32;
+        return own[item / NT * ROW + item % NT * 8 + k % 8];
+      },
+      finish,
+      [&](uint32 i, const auto* made, auto width) {
+        store(i, made, width);
 #pragma unroll
-          for (int s = 0; s < Columns::N; s++)
+        for (int s = 0; s < Columns::N; s++)
 #pragma unroll
-            for (int e = 0; e < 8; e++)
-              if constexpr (Columns::N > 0) added[s][e] += columns.term(s, made[e]);
-        });
-      warp_barrier();
-    }
-    // Lanes that have the same columns add up their sums; each keeps those of its own eight.
+          for (int e = 0; e < 8; e++)
+            if constexpr (Columns::N > 0) added[s][e] += columns.term(s, made[e]);
+      });
+    warp_barrier();
+    if (m + 1 < A::MT) continue;
+    // Lanes that have the same columns add up what they have; each keeps the sums of its own eight.
 #pragma unroll
     for (int s = 0; s < Columns::N; s++)
 #pragma unroll
       for (int e = 0; e < 8; e++) {
 #pragma unroll
         for (int apart = NT; apart < 32; apart *= 2) added[s][e] += __shfl_xor_sync(0xffffffffu, added[s][e], apart);
-        if (A::NT == NT || lane / NT * NT == part) total[s][e] = added[s][e];
+        if (lane / NT * NT == n0 || A::NT == NT) total[s][e] = added[s][e];
+        added[s][e] = 0.0f;
       }
   }
   if constexpr (Columns::N > 0) sum_columns<A>(total, columns);
