@@ -121,7 +121,7 @@ def _warpgroup_pipelines(gpu: Gpu, *, across: tuple[bool, bool], copied: int) ->
             continue
         loads = down * right * mt * bk // 16 * (4 + nt // 2)
         lines = sum(count * max(1, columns / 64) for count, columns in rows)
-        for stages in (3, 4, 5, 6):
+        for stages in (4, 5, 6, 3):  # of equals, the first is taken
             passed = threads // 32 * 16 * (8 * min(nt, 8) + (40 - 8 * min(nt, 8) % 32) % 32) * 4
             shared = max(stages * 2 * (bm + bn) * bk + _ALIGNMENT, passed)
             if resident := gpu.resident(threads, registers, shared):
