@@ -1,9 +1,8 @@
-"""Products by warpgroups: operands in swizzled shared memory, each alone and in convolutions, and what must be waited for."""
+"""Products by warpgroups: operands in swizzled shared memory, alone and in convolutions, and what is waited for."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,8 @@ from minicnn.program import Program
 from minicnn.program.passes import lower_precision, shorten_images
 from support.plans import plan_of
 
-# One warpgroup multiplies 64 x K by K x N numbers, whose neighbours in memory are terms, or (`ta`, not `tb`) rows and columns.
+# One warpgroup multiplies 64 x K by K x N numbers, whose neighbours in memory are terms, or (`ta`, not `tb`) rows and
+# columns.
 KERNEL = """
 #include "stages.cuh"
 extern "C" __global__ void kernel(const uint16* a, const uint16* b, float* c) {{
@@ -48,19 +48,22 @@ extern "C" __global__ void kernel(const uint16* a, const uint16* b, float* c) {{
   hold(sums);
   begin_products();
   for (int k = 0; k < K; k += 16)
-    start_product<TA, !TB>(Warpgroups<{kind}>(), sums[0], Left::descriptor(as + (TA ? Left::start(k, 0) : Left::start(0, k)), TA),
-                           Right::descriptor(bs + (TB ? Right::start(0, k) : Right::start(k, 0)), !TB));
+    start_product<TA, !TB>(
+      Warpgroups<{kind}>(), sums[0], Left::descriptor(as + (TA ? Left::start(k, 0) : Left::start(0, k)), TA),
+      Right::descriptor(bs + (TB ? Right::start(0, k) : Right::start(k, 0)), !TB));
   close_products();
   wait_for_products<0>();
   hold(sums);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   for (int n = 0; n < N / 8; n++)
-    for (int r = 0; r < 4; r++) c[(warp * 16 + lane / 4 + r / 2 * 8) * N + n * 8 + lane % 4 * 2 + r % 2] = sums[0][n][r];
+    for (int r = 0; r < 4; r++)
+      c[(warp * 16 + lane / 4 + r / 2 * 8) * N + n * 8 + lane % 4 * 2 + r % 2] = sums[0][n][r];
 }}
 """
 LAYOUTS = [
-    (32, 64, False, False), (64, 64, False, True), (128, 64, True, False), (256, 64, True, True), (128, 32, False, True),
-    (256, 32, True, False), (32, 32, True, True), (64, 16, False, True), (128, 16, False, False), (256, 64, False, False),
+    (32, 64, False, False), (64, 64, False, True), (128, 64, True, False), (256, 64, True, True),
+    (128, 32, False, True), (256, 32, True, False), (32, 32, True, True), (64, 16, False, True),
+    (128, 16, False, False), (256, 64, False, False),
 ]  # fmt: skip
 Multiply = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
@@ -158,7 +161,7 @@ def test_a_product_is_exact_on_the_gpu(layout: tuple[int, int, bool, bool], kind
         ("__syncthreads();", "", "A barrier lies between"),
         ("begin_products();", "", "follow begin_products"),
         ("wait_for_products<0>();", "", "sums are wrong"),
-        ("wait_for_products<0>();", "__syncthreads(); as[threadIdx.x] = 0; wait_for_products<0>();", "stay as they are"),
+        ("wait_for_products", "__syncthreads(); as[threadIdx.x] = 0; wait_for_products", "stay as they are"),
         ("close_products();", "", "sums are wrong"),
         ("wait_for_copies<0>();", "", "sums are wrong"),
         ("& 1023", "& 127", "sums are wrong"),
