@@ -112,8 +112,8 @@ def _warpgroup_pipelines(gpu: Gpu, *, across: tuple[bool, bool], copied: int) ->
     for down, right, bk, mt, nt in itertools.product((1, 2), (1, 2), (32, 64), (1, 2), (4, 8, 16, 32)):
         bm, bn, threads = 64 * down * mt, 8 * nt * right, 128 * down * right
         registers = 4 * mt * nt + _REGISTERS + 32
-        if down * right > 2 or registers > gpu.registers_thread - 15:
-            continue
+        if down * right > 2 or (right > 1 and nt < 16) or registers > gpu.registers_thread - 15:
+            continue  # side by side, they read the same rows: only where one could not make all columns
         rows = tuple((bk, n) if across else (n, bk) for n, across in zip((bm, bn), across, strict=True))
         if any(threads % (columns // 8) for _, columns in rows):
             continue
