@@ -134,6 +134,8 @@ DEVICE void pipelined_convolve(int block, int group, const U* x, const U* weight
   using S = typename A::S;
   using Image = Runs<typename A::Left, A::THREADS>;
   using Filters = Runs<typename A::Right, A::THREADS>;
+  if constexpr (A::P::WARPGROUPS)
+    fetch_share<S::KH * S::KW * A::C * A::F * A::GROUPS, A::BLOCKS * A::GROUPS, A::THREADS>(&weight->bits, group * A::BLOCKS + block);
   const int f0 = block % A::FILTER_PARTS * A::BN;
   block /= A::FILTER_PARTS;
   const int split = block % A::PARTS;
@@ -226,6 +228,7 @@ DEVICE void pipelined_correlate(int block, const U* x, const U* dy, Finish finis
   using S = typename A::S;
   using Image = Runs<typename A::Left, A::THREADS>;
   using Gradient = Runs<typename A::Right, A::THREADS>;
+  if constexpr (A::P::WARPGROUPS) fetch_share<X::N * X::H * X::W * X::C, A::BLOCKS, A::THREADS>(&x->bits, block);
   const int f0 = block % A::F_PARTS * A::BN;
   block /= A::F_PARTS;
   const int m0 = block % A::ROWS * A::BM;
