@@ -151,7 +151,7 @@ template <class A, class Bring> DEVICE void sums_by_warpgroups(float (&sums)[A::
   constexpr int AHEAD = A::STAGES - 2;  // steps that are on their way
   static_assert(AHEAD > 0 && A::WM % 4 == 0 && A::STAGE % 512 == 0, "warps are whole warpgroups, stages begin where swizzles do");
   uint16* const memory = reinterpret_cast<uint16*>(dynamic_shared() + (-shared_offset(dynamic_shared()) & 1023));
-  const int warp = threadIdx.x / 128 * 4, wm = warp % A::WM * 16, wn = warp / A::WM * A::NT * 8;
+  const int warp = A::THREADS > 128 ? threadIdx.x / 128 * 4 : 0, wm = warp % A::WM * 16, wn = warp / A::WM * A::NT * 8;
   const uint64 left = Left::descriptor(memory + (A::TA ? Left::start(0, wm) : Left::start(wm, 0)), A::TA);
   const uint64 right = Right::descriptor(memory + Left::SIZE + (A::TB ? Right::start(wn, 0) : Right::start(0, wn)), !A::TB);
   const auto send = [&](int stage) {
@@ -174,8 +174,9 @@ template <class A, class Bring> DEVICE void sums_by_warpgroups(float (&sums)[A::
 #pragma unroll
       for (int m = 0; m < A::MT; m++) {
         const int rows = m * A::WM * 16;
-        start_product<A::TA, !A::TB>(P(), sums[m], left + (stage * A::STAGE + (A::TA ? Left::start(k, rows) : Left::start(rows, k))) / 8,
-                                     right + (stage * A::STAGE + (A::TB ? Right::start(0, k) : Right::start(k, 0))) / 8);
+        start_product<A::TA, !A::TB>(P(), sums[m],
+                                     behind(left, stage * A::STAGE + (A::TA ? Left::start(k, rows) : Left::start(rows, k))),
+                                     behind(right, stage * A::STAGE + (A::TB ? Right::start(0, k) : Right::start(k, 0))));
       }
     close_products();
     send(next);

@@ -12,6 +12,11 @@ template <class P> struct Warpgroups : P {
   static constexpr bool WARPGROUPS = true;
 };
 
+// The descriptor of what is so many elements, a multiple of 8, behind: shared memory ends before the address does.
+DEVICE uint64 behind(uint64 descriptor, int elements) {
+  return (descriptor & 0xffffffff00000000ull) | uint32(uint32(descriptor) + elements / 8);
+}
+
 #ifndef MINICNN_EMULATED
 // Where something is in shared memory, in bytes.
 DEVICE uint32 shared_offset(const void* p) { return shared_address(p); }
