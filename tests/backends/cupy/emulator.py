@@ -118,7 +118,7 @@ static inline void copy_or_clear(void* to, const void* from, bool real) {
   *(Sixteen*)to = {~0u, ~0u, ~0u, ~0u};
   own.waiting[own.count++] = {to, from, real, own.group};
 }
-static inline void fetch(const void* place) { volatile uint8_t first = *(const uint8_t*)place; }  // which has to be there
+static inline void fetch(const void* place) { volatile uint8_t first = *(const uint8_t*)place; }  // it must exist
 static inline void close_copies() { copies[threadIdx.x].group++; }
 template <int N> static inline void wait_for_copies() {
   Copies& own = copies[threadIdx.x];
