@@ -64,6 +64,7 @@ LAYOUTS = [
     (32, 64, False, False), (64, 64, False, True), (128, 64, True, False), (256, 64, True, True),
     (128, 32, False, True), (256, 32, True, False), (32, 32, True, True), (64, 16, False, True),
     (128, 16, False, False), (256, 64, False, False),
+    (64, 128, False, True), (64, 128, True, False),
 ]  # fmt: skip
 Multiply = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
@@ -118,11 +119,10 @@ def seen(multiply: Multiply, n: int, k: int) -> str:
         each = np.arange(many)
         found = np.empty((2, many, k))  # row or column, and term, that is read for each
         for what, numbers in enumerate((each[:, None] + 0 * terms, terms + 0 * each[:, None])):
-            if name == "b":
-                found[what] = multiply(np.eye(64, k), numbers.T)[:k].T
-            for first in range(0, k if name == "a" else 0, n):
-                made = multiply(numbers, np.float32(terms[:, None] == first + np.arange(n)))
-                found[what, :, first : first + n] = made[:, : k - first]
+            for first in range(0, k, n if name == "a" else 64):
+                picked = np.float32(terms[:, None] == first + np.arange(n if name == "a" else 64))
+                made = multiply(numbers, picked) if name == "a" else multiply(picked.T, numbers.T).T
+                found[what, :, first : first + picked.shape[1]] = made[:, : k - first]
         wrong = np.argwhere((found[0] != each[:, None]) | (found[1] != terms))
         lines.append(f"{name}: {len(wrong)} of {k * many} elements come from elsewhere")
         lines += [f"  row or column {i}, term {t}: from {found[0, i, t]:g}, {found[1, i, t]:g}" for i, t in wrong[:24]]
@@ -189,7 +189,8 @@ def prefer(patch: pytest.MonkeyPatch, sizes: tuple[int, ...], splits: int = 1) -
 TILES = [  # sizes, type, images, channels, filters, taps, strides, dilation, groups, rows, splits
     ((64, 32, 32, 1, 4, 3), "bfloat16", 2, 40, 24, 3, 1, 1, 2, 5, 1),
     ((64, 256, 64, 1, 16, 4), "float16", 3, 72, 136, 2, 1, 2, 1, 5, 2),
-    ((128, 64, 64, 1, 8, 5), "bfloat16", 1, 40, 40, 3, 2, 1, 1, 9, 1),
+    ((128, 64, 64, 1, 8, 4), "bfloat16", 1, 40, 40, 3, 2, 1, 1, 9, 1),
+    ((64, 32, 128, 1, 4, 3), "bfloat16", 1, 136, 136, 2, 2, 1, 1, 6, 1),
     ((128, 64, 32, 2, 8, 6), "float16", 2, 24, 40, 3, 1, 1, 1, 8, 4),
     ((128, 256, 32, 1, 32, 3), "bfloat16", 1, 40, 136, 1, 1, 1, 1, 9, 1),
     ((256, 64, 32, 2, 8, 4), "bfloat16", 5, 24, 40, 3, 3, 1, 1, 7, 1),

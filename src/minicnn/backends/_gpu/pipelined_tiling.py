@@ -109,7 +109,7 @@ def _pipelines(gpu: Gpu, *, across: tuple[bool, bool], copied: int) -> Iterator[
 
 def _warpgroup_pipelines(gpu: Gpu, *, across: tuple[bool, bool], copied: int) -> Iterator[_Pipeline]:
     """Blocks of one or two warpgroups that fit, each of which makes mt times 64 rows; arguments as for `_pipelines`."""
-    for down, right, bk, mt, nt in itertools.product((1, 2), (1, 2), (32, 64), (1, 2), (4, 8, 16, 32)):
+    for down, right, bk, mt, nt in itertools.product((1, 2), (1, 2), (32, 64, 128), (1, 2), (4, 8, 16, 32)):
         bm, bn, threads = 64 * down * mt, 8 * nt * right, 128 * down * right
         registers = 4 * mt * nt + _REGISTERS + 32
         if down * right > 2 or (right > 1 and nt < 16) or registers > gpu.registers_thread - 15:
@@ -121,7 +121,7 @@ def _warpgroup_pipelines(gpu: Gpu, *, across: tuple[bool, bool], copied: int) ->
             continue
         loads = down * right * mt * bk // 16 * (4 + nt // 2)
         lines = sum(count * max(1, columns / 64) for count, columns in rows)
-        for stages in (4, 5, 6, 3):  # of equals, the first is taken
+        for stages in (4, 6, 3):  # of equals, the first is taken
             passed = threads // 32 * 16 * (8 * min(nt, 8) + (40 - 8 * min(nt, 8) % 32) % 32) * 4
             shared = max(stages * 2 * (bm + bn) * bk + _ALIGNMENT, passed)
             if resident := gpu.resident(threads, registers, shared):
