@@ -38,6 +38,7 @@ class Tile:
         shared: Bytes of `dynamic_shared()` that a block needs, beside what its text declares.
         resident: Blocks of a multiprocessor that the compiler leaves registers for.
         stages: Steps of a sum that shared memory holds, ahead of the tensor cores; 0: it is filled for each.
+        warpgroups: Whether tensor cores take operands from shared memory for four warps at a time (wgmma).
         score: By which it was chosen: the less, the faster; comparable with others of its kind.
     """
 
@@ -49,6 +50,7 @@ class Tile:
     shared: int = 0
     resident: int = 1
     stages: int = 0
+    warpgroups: bool = False
     score: float = 0.0
 
 

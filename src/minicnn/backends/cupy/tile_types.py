@@ -26,7 +26,8 @@ def tile_type(node: Node, tile: Tile) -> str:
         if template == "ConvTile":
             one, (x, y) = Geometry.of(node, phased=False), map(Cpp.image, images(node))
             fixed = (*((y, x) if back else (x, y)), Cpp.window(window(node)), one.c, one.f, back)
-        template, fixed = f"Pipelined{template}", (_OPERANDS[tile.precision], *fixed)
+        operands = _OPERANDS[tile.precision]
+        template, fixed = f"Pipelined{template}", (f"Warpgroups<{operands}>" if tile.warpgroups else operands, *fixed)
     elif tile.precision is not None:
         template, fixed = f"Tensor{template}", (_OPERANDS[tile.precision], *fixed)
     arguments = ", ".join(map(_argument, (*fixed, *tile.sizes)))
