@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Set
 
-from minicnn.backends._gpu import pipelined_tiling
+from minicnn.backends._gpu import depthwise_tiling, pipelined_tiling
 from minicnn.backends._gpu.costs import costs_on
+from minicnn.backends._gpu.depthwise_tiling import DEPTHWISE, MOST_TOTALS
 from minicnn.backends._gpu.elements import SHORT, same_index, widens
 from minicnn.backends._gpu.fusion_groups import PARTIAL_SUMS, FusionGroup, adds_partial_sums
 from minicnn.backends._gpu.launches import launches
@@ -102,6 +103,8 @@ class Plan:
         group = FusionGroup([node])
         if self.tiled and node.op.name in TILED:
             group.tile = self.tiles.product(node) if node.op.name == "matmul" else self.tiles.convolution(node)
+        elif self.tiled and node.op.name in DEPTHWISE:
+            group.tile = self.tiles.depthwise(node)
         elif node.op.name in PARTIAL_SUMS:
             group.tile = node.attrs["tile"]
         self._add(group)
@@ -272,7 +275,10 @@ class Plan:
                 continue
             at = max((self._group_of.get(id(v), -1) for v in self.leaves(node)), default=-1)
             maker = self.groups[at] if at >= 0 else group
-            if maker.tile is None or not maker.tile.stages or maker.anchor.op.name not in TILED:
+            if maker.tile is None or not maker.tile.stages or maker.anchor.op.name not in TILED | DEPTHWISE:
+                continue
+            depthwise = maker.anchor.op.name in DEPTHWISE
+            if depthwise and len(maker.sums) == MOST_TOTALS:
                 continue
             y, own = maker.anchor.outputs[0], {id(v) for n in maker.nodes for v in n.outputs}
             terms = self._terms(node.inputs[0], own)
@@ -285,7 +291,8 @@ class Plan:
                 continue
             maker.nodes += [n for n in terms if n not in maker.nodes]
             maker.sums.append(node)
-            parts = pipelined_tiling.row_blocks(maker.anchor, maker.tile)
+            tiling = depthwise_tiling if depthwise else pipelined_tiling
+            parts = tiling.row_blocks(maker.anchor, maker.tile)
             node.outputs[0].spec = Spec((parts, y.shape[3]), node.outputs[0].dtype)
             self._remove(group)
 

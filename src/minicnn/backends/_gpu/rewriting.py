@@ -173,7 +173,7 @@ def share_sums(program: Program, node: Node, tiles: Tiles, *, joined: bool = Fal
         terms = dy.size // dy.shape[axes.c]
         if terms < _LONG_SUM:
             return None
-        tile = tiles.reduction(y.size, terms, terms_first=axes.c != dy.ndim - 1)
+        tile = tiles.depthwise(node) or tiles.reduction(y.size, terms, terms_first=axes.c != dy.ndim - 1)
         op = DEPTHWISE_WEIGHT_GRADIENT_PARTIAL_SUMS
     elif name == "matmul":
         tile, op = tiles.product(node, joined=joined), MATMUL_PARTIAL_SUMS
