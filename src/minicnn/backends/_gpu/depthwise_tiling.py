@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from minicnn.backends._gpu.costs import costs_on
 from minicnn.backends._gpu.device import Gpu
 from minicnn.backends._gpu.elements import images, widens, window
 from minicnn.backends._gpu.tile_times import quotient
@@ -21,10 +22,12 @@ _MOST_SUMS = 9  # taps of a weight gradient whose sums a thread keeps, unless a 
 _MOST_TAPS = 11  # along an axis
 _MOST_RUNS = 16  # of channels, of a block
 # Of a run: instructions that bring it, with a normalisation and an activation on the way; that load and widen it; that
-# finish a result. Cycles that pass alone: of a read from memory, of a launch. Registers beside sums. None was fitted.
-_BROUGHT, _LOADED, _FINISHED, _LATENCY, _LAUNCH, _REGISTERS = 70, 14, 50, 1500, 1500, 72
-_ROW = 9  # cycles to add up another row of sums over positions
+# finish a result. Cycles that pass alone: of a read from memory, of a launch. None was fitted.
+_BROUGHT, _LOADED, _FINISHED, _LATENCY, _LAUNCH = 70, 14, 50, 800, 1500
+_AHEAD = 4  # runs that a thread asks for before it waits
+_LINE = 1.5  # cycles of each 128 bytes of memory, or less, that are touched at once
 _PER_CYCLE = 0.5  # instructions of a warp in a cycle, while it is alone
+_ROW = 9  # cycles to add up another row of sums over positions
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,30 @@ class _Piece:
         return pixels * (self.sizes[0] | 1) * 2 * RUN
 
 
+@dataclass(frozen=True)
+class _Work:
+    """What the blocks of a launch do."""
+
+    blocks: int
+    threads: int  # of a block
+    resident: int  # blocks of a multiprocessor at a time
+    brought: int  # runs that a thread brings, in a turn
+    items: int  # strips of a thread
+    item: float  # instructions of a strip
+    pixels: int  # that a block reads and writes
+    runs: int  # of a pixel
+    turns: int = 1  # pieces that a block takes one after the other
+
+    def cycles(self, gpu: Gpu) -> float:
+        """Cycles of the launch on a GPU."""
+        own, each = self.brought * _BROUGHT + self.items * self.item, quotient(self.blocks, gpu.multiprocessors)
+        moved = self.pixels * max(32, 2 * RUN * self.runs) * gpu.multiprocessors * gpu.clock / gpu.bandwidth
+        lines = self.pixels * quotient(self.runs, 8) * _LINE
+        busy = max(own * quotient(self.threads, 32) * 32 / gpu.lanes32, lines, moved)
+        alone = own / _PER_CYCLE + _LATENCY * (quotient(self.brought, _AHEAD) + self.items)
+        return _LAUNCH + _LATENCY + self.turns * max(each * busy, quotient(each, self.resident) * alone)
+
+
 def applies(node: Node) -> bool:
     """Whether the kernels can do it: images in 16 bits, with multiples of 8 channels, each of one filter."""
     x, y = images(node)
@@ -108,39 +135,50 @@ def convolution(node: Node, gpu: Gpu) -> Tile | None:
         filters = 4 * RUN * g * seen.kernel[0] * seen.kernel[1]
         for threads in _threads(g, piece.items):
             shared = max(piece.bytes_of(piece.pixels) + filters, MOST_TOTALS * threads * RUN * 4)
-            resident = gpu.resident(threads, _REGISTERS + RUN * px, shared)
-            if resident:
-                own = quotient(piece.pixels * g, threads) * _BROUGHT
-                own += quotient(piece.items * g, threads) * (piece.work + px * _FINISHED)
-                moved, blocks = 2 * RUN * g * (piece.pixels + 2 * piece.items * px), piece.tiles * piece.slices
-                score = _cycles(gpu, blocks, resident, threads, own, moved, 1) + piece.tiles * _ROW
-                tiles.append(Tile((*piece.sizes, threads), blocks, threads, shared=shared, stages=1, score=score))
+            work = _Work(
+                blocks=piece.tiles * piece.slices,
+                threads=threads,
+                resident=gpu.resident(threads, 56 + 10 * px, shared),
+                brought=quotient(piece.pixels * g, threads),
+                items=quotient(piece.items * g, threads),
+                item=piece.work + px * _FINISHED,
+                pixels=piece.pixels + 2 * piece.items * px,
+                runs=g,
+            )
+            if work.resident:
+                score = work.cycles(gpu) + piece.tiles * _ROW
+                tiles.append(Tile((*piece.sizes, threads), work.blocks, threads, shared=shared, stages=1, score=score))
     return min(tiles, key=_score, default=None)
 
 
 def weight_gradient(node: Node, gpu: Gpu) -> Tile | None:
     """Tile of a depthwise weight gradient; None if nothing fits."""
     (_, y), seen, tiles = images(node), window(node), []
-    kh, kw = seen.kernel
-    rows = max(1, min(kh, _MOST_SUMS // kw))
-    teams = quotient(kh, rows)
-    for piece in _pieces(y, seen, back=False):
+    (kh, kw), launches = seen.kernel, costs_on(gpu).launches
+    for piece, rows in itertools.product(_pieces(y, seen, back=False), sorted({1, max(1, min(kh, _MOST_SUMS // kw))})):
         g, px = piece.sizes[0], piece.sizes[-1]
-        positions = piece.items * px
+        positions, teams = piece.items * px, quotient(kh, rows)
         for threads in _threads(g * teams, piece.items):
             shared = piece.bytes_of(piece.pixels) + piece.bytes_of(positions)
             shared = max(shared, threads * RUN * 4 * (kw if kw <= 3 else 1))  # AT_ONCE
-            resident = gpu.resident(threads, _REGISTERS + RUN * rows * kw, shared)
-            if not resident:
-                continue
-            splits = min(piece.tiles, max(1, resident * gpu.multiprocessors // piece.slices))
-            turns = quotient(piece.tiles, splits)
-            own = quotient((piece.pixels + positions) * g, threads) * _BROUGHT
-            own += quotient(piece.items * g * teams, threads) * (piece.work * rows / kh + px * _LOADED)
-            moved = 2 * RUN * g * (piece.pixels + positions)
-            score = _cycles(gpu, splits * piece.slices, resident, threads, own, moved, turns)
-            sizes = (*piece.sizes, threads, rows, splits)
-            tiles.append(Tile(sizes, splits * piece.slices, threads, splits, shared=shared, stages=1, score=score))
+            resident = gpu.resident(threads, 56 + RUN * (rows * kw + px), shared)
+            room = resident * gpu.multiprocessors * 15 // 16  # which leaves some for others beside it
+            splits = min(piece.tiles, max(1, room // piece.slices))
+            work = _Work(
+                blocks=splits * piece.slices,
+                threads=threads,
+                resident=resident,
+                brought=quotient((piece.pixels + positions) * g, threads),
+                items=quotient(piece.items * g * teams, threads),
+                item=piece.work * rows / kh + px * _LOADED,
+                pixels=piece.pixels + positions,
+                runs=g,
+                turns=quotient(piece.tiles, splits),
+            )
+            if resident:
+                sizes = (*piece.sizes, threads, rows, splits)
+                score = work.cycles(gpu) + splits * kh * kw * y.c / launches.gradients
+                tiles.append(Tile(sizes, work.blocks, threads, splits, shared=shared, stages=1, score=score))
     return min(tiles, key=_score, default=None)
 
 
@@ -151,14 +189,6 @@ def row_blocks(node: Node, tile: Tile) -> int:
 
 def _score(tile: Tile) -> float:
     return tile.score
-
-
-def _cycles(gpu: Gpu, blocks: int, resident: int, threads: int, own: float, moved: int, turns: int) -> float:
-    """Cycles of a launch whose threads have `own` instructions, and whose blocks move so many bytes, in each turn."""
-    each, warps = quotient(blocks, gpu.multiprocessors), quotient(threads, 32)
-    busy = max(own * warps * 32 / gpu.lanes32, moved * gpu.multiprocessors * gpu.clock / gpu.bandwidth)
-    alone = own / _PER_CYCLE + _LATENCY
-    return _LAUNCH + _LATENCY + turns * max(each * busy, quotient(each, resident) * alone)
 
 
 def _threads(team: int, items: int) -> Iterator[int]:

@@ -143,6 +143,8 @@ class Plan:
         if len(readers) != 1 or not simple:
             return False
         reader = readers[0]
+        if self.tiles.pipelined and node.op.elementwise and reader.op.elementwise and reader.phase != "update":
+            return any(self.root(v) is y and same_index(reader, v) for v in reader.inputs)  # it may follow another group
         once = reader.op.name in ONCE and self.root(reader.inputs[0]) is y and not adds_partial_sums(reader)
         return once and (reader.op.name != "broadcast_to" or self._is_light(node))
 
@@ -297,21 +299,28 @@ class Plan:
             self._remove(group)
 
     def _join_sums(self) -> None:
-        """Let one group add up all partial sums that a tile left, and go on with all of them."""
+        """Let one group add up partial sums of the same tile, or of sums of which one waits for the other."""
         for second in list(self.groups):
             own = {id(v) for n in second.nodes for v in n.outputs}
             needed = [v for n in second.nodes for v in self.leaves(n) if id(v) not in own]
-            for at, first in enumerate(self.groups[: self.groups.index(second)]):
+            before = self.groups[: self.groups.index(second)]
+            for at, first in enumerate(before):
                 made = {id(v) for n in first.nodes for v in n.outputs}
                 if (
-                    1 not in (first.slices, second.slices)
-                    and first.anchor.inputs[0].shape == second.anchor.inputs[0].shape
-                    and self._made_in(first.anchor.inputs[0]) == self._made_in(second.anchor.inputs[0])
-                    and all(self._made_in(v) < at or id(v) in made for v in needed)
-                    and all(self._reads_here(n, made) for n in second.nodes)
+                    any(u.tile or u.reference or not adds_partial_sums(u.anchor, 1) for u in (first, second))
+                    or first.anchor.inputs[0].shape != second.anchor.inputs[0].shape
+                    or not all(self._reads_here(n, made) for n in second.nodes)
                 ):
+                    continue
+                alike = self._made_in(first.anchor.inputs[0]) == self._made_in(second.anchor.inputs[0])
+                if alike and all(self._made_in(v) < at or id(v) in made for v in needed):
                     first.nodes += second.nodes
                     self._remove(second)
+                    break
+                between = [v for u in before[at + 1 :] for n in u.every for v in self.leaves(n)]
+                if any(id(v) in made for v in needed) and not any(id(v) in made for v in between):
+                    second.nodes = first.nodes + second.nodes
+                    self._remove(first)
                     break
 
     def _made_in(self, value: Value) -> int:

@@ -98,10 +98,10 @@ def whole(node: Node) -> Node:
     return model
 
 
-def adds_partial_sums(node: Node) -> bool:
-    """Whether a node adds up what the blocks of an earlier kernel left."""
+def adds_partial_sums(node: Node, least: int = 8) -> bool:
+    """Whether a node adds up what the blocks of an earlier kernel left, at least so many."""
     made = node.inputs[0].node if node.op.name == "sum" and node.attrs["axes"] in (0, (0,)) else None
-    return made is not None and made.op.name in PARTIAL_SUMS and node.inputs[0].shape[0] >= 8
+    return made is not None and made.op.name in PARTIAL_SUMS and node.inputs[0].shape[0] >= least
 
 
 def named(groups: Iterable[FusionGroup]) -> str:
