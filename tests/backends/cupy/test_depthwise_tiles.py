@@ -15,10 +15,14 @@ from backends.cupy.test_short_storage import by_numpy, distance, rounded, steps
 from minicnn import Model, layers, ops
 from minicnn.backends import get_backend
 from minicnn.backends._gpu import depthwise_tiling
+from minicnn.backends._gpu.cubin import resources
 from minicnn.backends._gpu.device import H200, KNOWN
 from minicnn.backends._gpu.tensor_tiling import TensorTiles
+from minicnn.backends.cupy import compiler, nvrtc
+from minicnn.backends.cupy.generation import generate
 from minicnn.program import Program, gradients
 from minicnn.program.passes import shorten_images
+from support.plans import plan_of
 
 NAMES = {"depthwise_conv2d", "depthwise_conv2d_input_gradient", "depthwise_conv2d_weight_gradient_partial_sums"}
 
@@ -84,3 +88,54 @@ def test_depthwise_convolutions_and_their_gradients(
         assert len(summed) >= 2
         assert tiled(emulated.plan) == summed
         assert distance(emulated(arrays), expected) < 1e-3
+
+
+def block(channels: int) -> Model:
+    """An inverted residual block as in MobileNetV2: 1x1, depthwise and 1x1 convolutions, normalised, with ReLU6."""
+    x = layers.Input((12, 12, 3), dtype="uint8")
+    y = layers.Conv2D(8, 3, strides=2, padding="same", use_bias=False)(layers.Rescaling(1 / 255)(x))
+    z = layers.ReLU(6.0)(layers.BatchNormalization()(y))
+    for made in (
+        layers.Conv2D(channels, 1, use_bias=False), layers.DepthwiseConv2D(3, padding="same", use_bias=False)
+    ):  # fmt: skip
+        z = layers.ReLU(6.0)(layers.BatchNormalization()(made(z)))
+    y = layers.Add()([y, layers.BatchNormalization()(layers.Conv2D(8, 1, use_bias=False)(z))])
+    return Model(x, layers.Dense(5)(layers.GlobalAveragePooling2D()(y)))
+
+
+@needs_gxx
+@pytest.mark.parametrize(("channels", "dtype"), [(48, "bfloat16"), (40, "float16"), (20, "bfloat16")])
+def test_a_normalised_block(channels: int, dtype: str) -> None:
+    """Statistics and both sums of gradients come from depthwise tiles; one group finishes both statistics."""
+    plain, short, arrays = steps(block(channels), 16, dtype)
+    expected = by_numpy(short, arrays)
+    exact = get_backend("numpy").compile(plain)(arrays)
+    emulated = Emulated(short, tiles=TensorTiles(H200, precision=dtype, pipelined=True))
+    assert distance(emulated(arrays), expected) < 0.05 * distance(exact, expected)
+    made = {u.anchor.op.name: u for u in emulated.plan.groups}
+    forward, back = (made[f"depthwise_conv2d{name}"] for name in ("", "_input_gradient"))
+    assert (len(forward.sums), len(back.sums)) == ((2, 2) if channels % 8 == 0 else (0, 0))
+    assert "relu_gradient" in [n.op.name for n in back.nodes]  # which waits for no other group
+    for group in (u for u in emulated.plan.groups if u.tile is None and u.anchor.op.name == "sum"):
+        if any(n.op.name == "sqrt" for n in group.nodes):
+            assert sum(n.op.name == "sum" for n in group.nodes) == 2  # of the image and of its squares
+
+
+@pytest.mark.parametrize("name", ["a100", "rtx4060", "h200", "rtx5090"])
+def test_kernels_fit_and_compile_without_local_memory(name: str) -> None:
+    try:
+        nvrtc.version()
+    except ImportError as missing:
+        pytest.skip(str(missing))
+    gpu = KNOWN[name]
+    for dtype, kernel, strides in (("bfloat16", 3, 1), ("float16", 5, 2)):
+        around = (kernel // 2, kernel // 2)
+        attrs = ((strides, strides), (1, 1), (around, around))
+        program = depthwise(dtype, 32, 96, (16, 16), (kernel, kernel), *attrs)
+        plan = plan_of(program, TensorTiles(gpu, precision=dtype, pipelined=True))
+        assert tiled(plan) == NAMES
+        for launch in (one for one in plan.launches if any(u.anchor.op.name in NAMES for u in one)):
+            source = generate(plan, launch, set())
+            found = resources(compiler.compile_kernel(source.text, gpu.architecture))
+            assert found.stack == 0
+            assert gpu.misfit(source.threads, found.registers, found.shared + source.shared) is None

@@ -143,10 +143,30 @@ class Plan:
         if len(readers) != 1 or not simple:
             return False
         reader = readers[0]
-        if self.tiles.pipelined and node.op.elementwise and reader.op.elementwise and reader.phase != "update":
-            return any(self.root(v) is y and same_index(reader, v) for v in reader.inputs)  # it may follow another group
+        if self.tiles.pipelined and node.op.elementwise and self._follows(node) and reader.phase != "update":
+            return True
         once = reader.op.name in ONCE and self.root(reader.inputs[0]) is y and not adds_partial_sums(reader)
         return once and (reader.op.name != "broadcast_to" or self._is_light(node))
+
+    def _follows(self, node: Node) -> bool:
+        """Whether an elementwise operation alone reads a node, at its own place, and is not made several times itself.
+
+        It may follow a group that makes another operand. Depthwise tiles make once what they read; two may read it.
+        """
+        y = node.outputs[0]
+        readers = self._readers.get(id(y), [])
+        if len(readers) != 1 or not readers[0].op.elementwise:
+            return False
+        (reader,) = readers
+        ends = self._readers.get(id(reader.outputs[0]), [])
+        once = all(n.op.name.startswith("depthwise") and self._has_tile(n) for n in ends) or self._follows(reader)
+        beside = any(self.root(v) is y and same_index(reader, v) for v in reader.inputs)
+        return beside and (once or not self._is_light(reader))
+
+    def _has_tile(self, node: Node) -> bool:
+        """Whether a depthwise convolution or a gradient of it has a tile of its own."""
+        tile = node.attrs["tile"] if node.op.name in PARTIAL_SUMS else self.tiles.depthwise(node)
+        return tile is not None and tile.stages > 0
 
     def _is_multiplied(self, node: Node) -> bool:
         """Whether a node widens what a convolution reads."""

@@ -216,8 +216,9 @@ def _comes_with_sums(value: Value, tiles: Tiles) -> bool:
     elif node.op.name in DEPTHWISE:
         tile = tiles.depthwise(node)
     else:
-        same = (v for v in node.inputs if v.shape == value.shape) if node.op.elementwise else ()
-        return any(_comes_with_sums(v, tiles) for v in same)
+        same = [v for v in node.inputs if v.shape == value.shape] if node.op.elementwise else []
+        joined = node.op.name == "add" and len(same) > 1  # of residual branches, which come from several tiles
+        return not joined and any(_comes_with_sums(v, tiles) for v in same)
     return tile is not None and tile.stages > 0
 
 
