@@ -40,7 +40,7 @@ def _depthwise(node: Node, tile: Tile) -> str:
     x, y = map(Cpp.image, images(node))
     back, short = node.op.name == "depthwise_conv2d_input_gradient", node.inputs[0].node
     kind = C_TYPES[short.inputs[0].dtype] if short is not None else ""
-    arguments = (kind, *((y, x) if back else (x, y)), Cpp.window(window(node)), back, *tile.sizes)
+    arguments: tuple[str | int, ...] = (kind, *((y, x) if back else (x, y)), Cpp.window(window(node)), back, *tile.sizes)
     template = "DepthwiseWeightTile" if "weight" in node.op.name else "DepthwiseTile"
     return f"{template}<{', '.join(map(_argument, arguments))}>"
 
