@@ -319,6 +319,12 @@ def reduction(results: int, terms: int, *, gpu: Gpu, terms_first: bool, limits: 
     return Tile((results, terms, splits, ox, rx, terms_first), columns * splits, limits.reduction, splits)
 
 
+def split(tile: Tile, splits: int) -> Tile:
+    """The tile of a reduction with so many partial sums."""
+    results, terms, before, *rest = tile.sizes
+    return replace(tile, sizes=(results, terms, splits, *rest), blocks=tile.blocks // before * splits, splits=splits)
+
+
 def narrowed(tile: Tile, threads: int) -> Tile:
     """The tile of a reduction with no more threads than that, where it can be: fewer of them share each result."""
     results, terms, splits, ox, rx, terms_first = tile.sizes
