@@ -192,7 +192,7 @@ def test_one_hot_labels() -> None:
     for labels, classes in (([0, 3], 3), ([-1], None), ([0.5], 2), ([], 2)):
         with pytest.raises(ValueError, match=r"takes class numbers from 0 to \d\. Received: "):
             to_categorical(labels, classes)
-    assert set(utils.__all__) == {"plot_model", "to_categorical"}
+    assert set(utils.__all__) == {"PyDataset", "plot_model", "to_categorical"}
 
 
 # Progress -----------------------------------------------------------------------------------------
