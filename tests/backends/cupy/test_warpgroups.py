@@ -19,6 +19,7 @@ from minicnn.backends._gpu.device import H200, KNOWN
 from minicnn.backends._gpu.runtime import KernelText
 from minicnn.backends._gpu.source import Source
 from minicnn.backends._gpu.tensor_tiling import TensorTiles
+from minicnn.backends._gpu.tiling import Tile
 from minicnn.backends.cupy import compiler, nvrtc
 from minicnn.backends.cupy.generation import generate
 from minicnn.program import Program
@@ -179,10 +180,16 @@ def test_what_is_wrong_is_found(line: str, instead: str, message: str, monkeypat
 def prefer(patch: pytest.MonkeyPatch, sizes: tuple[int, ...], splits: int = 1) -> None:
     """Products by warpgroups of these sizes, where they fit; others and other splits where not."""
     take_only_these(patch)
+
+    def preferred(tile: Tile) -> tuple[bool, bool, bool, float]:
+        return not tile.warpgroups, tile.sizes[:6] != sizes, tile.splits != splits, tile.score
+
     patch.setattr(
         pipelined_tiling,
-        "_score",
-        lambda tile: (not tile.warpgroups, tile.sizes[:6] != sizes, tile.splits != splits, tile.score),
+        "best",
+        lambda node, gpu, precision: min(
+            pipelined_tiling.candidates(node, gpu, precision), key=preferred, default=None
+        ),
     )
 
 
