@@ -4,8 +4,9 @@
     python benchmarks/pipelined_tiles.py --dry    # says what would be timed, and compiles some; no GPU is needed
 
 For each shape, whose operands are in memory in bfloat16: the tile that is chosen with `Options(pipelined=False)`, the
-pipelined one that the model chooses, and the next best ones by the model. All must compute the same. Times are medians
-in CUDA graphs, in microseconds; the model's are printed beside them. Results are written after each shape.
+pipelined one that the model chooses, and the next best ones by the model; where the GPU has products by warpgroups, as
+many tiles of these. All must compute the same. Times are medians in CUDA graphs, in microseconds; the model's are
+printed beside them. Results are written after each shape.
 """
 
 from __future__ import annotations
@@ -53,40 +54,61 @@ def cases() -> Iterator[Case]:
 
 
 def tiles_of(case: Case, gpu: Gpu, count: int) -> list[Tile]:
-    """The tile of today, then pipelined ones: the best by the model first, and of the others the more the better."""
+    """The tile of today, then pipelined ones: the best by the model first, and of the others the more the better.
+
+    As many come of those by warps as of those by warpgroups.
+    """
     node = next(n for n in case.program().nodes if n.op.name == case.op)
     convolves = case.kind == "convolution"
     today = convolution(node, None, gpu, "bfloat16") if convolves else weight_gradient(node, gpu, "bfloat16")
-    best: dict[tuple[int, ...], Tile] = {}
+    best: dict[tuple[bool, tuple[int, ...]], Tile] = {}
     for tile in sorted(pipelined_tiling.candidates(node, gpu, "bfloat16"), key=lambda tile: tile.score):
-        best.setdefault(tile.sizes, tile)
-    ahead = list(best.values())
-    ranks = np.exp(np.random.default_rng(0).uniform(0, np.log(max(2, len(ahead))), 20 * count)).astype(int) - 1
-    places = list(dict.fromkeys([*range(min(len(ahead), -(-count // 3))), *ranks.tolist()]))[:count]
-    return [*([today] if today else []), *(ahead[k] for k in places)]
+        best.setdefault((tile.warpgroups, tile.sizes), tile)
+    made = [today] if today else []
+    for kind in (False, True):
+        ahead = [tile for tile in best.values() if tile.warpgroups == kind]
+        ranks = np.exp(np.random.default_rng(0).uniform(0, np.log(max(2, len(ahead))), 20 * count)).astype(int) - 1
+        places = list(dict.fromkeys([*range(min(len(ahead), -(-count // 3))), *ranks.tolist()]))[:count]
+        made += [ahead[k] for k in places if k < len(ahead)]
+    return made
 
 
 def said(case: Case, tiles: Sequence[Tile], us: Sequence[float], gpu: Gpu) -> str:
-    """A line for people: today's, the chosen one, and the best."""
-    one = min(range(1, len(us)), key=lambda k: us[k])
-    modelled = [tile.score / gpu.clock * 1e6 for tile in tiles]
-    texts = [f"{us[k]:.1f} ({modelled[k]:.1f}) {tiles[k].sizes}" for k in (0, 1, one)]
-    return f"{case.op} {case.sizes}: today {texts[0]}, chosen {texts[1]}, best {texts[2]}"
+    """A line for people: today's, and of those by warps and by warpgroups the chosen one and the best."""
+    timed = zip(tiles, us, strict=True)
+    texts = [f"{found:.1f} ({tile.score / gpu.clock * 1e6:.1f}) {tile.sizes}" for tile, found in timed]
+    line = f"{case.op} {case.sizes}: today {texts[0]}"
+    for name, kind in (("warps", False), ("warpgroups", True)):
+        if own := [k for k, tile in enumerate(tiles) if tile.stages and tile.warpgroups == kind]:
+            best = min(own, key=lambda k: us[k])
+            line += f"; by {name} chosen {texts[own[0]]}, best {texts[best]}"
+    return line
 
 
-def fitted(stored: Sequence[dict[str, Any]], gpu: Gpu, restarts: int = 8) -> Pipelined:
-    """Constants that fit times best; every fourth shape is left out, and only judged."""
+def fitted(stored: Sequence[dict[str, Any]], gpu: Gpu, kind: str, restarts: int = 8) -> Pipelined:
+    """Constants of a kind of tiles that fit times best; every fourth shape is left out, and only judged.
+
+    Args:
+        stored: Times.
+        gpu: The GPU that they were taken on.
+        kind: "pipelined" or "warpgroups".
+        restarts: How often the search begins anew.
+    """
     groups: list[tuple[bool, Work, np.ndarray[Any, Any]]] = []
     for one in stored:
         case = Case(one["kind"], one["op"], one["precision"], tuple(one["sizes"]))
         node = next(n for n in case.program().nodes if n.op.name == case.op)
-        known = {(*block.sizes, splits): work for block, splits, work in work_of(node, gpu)}
+        known = {(*block.sizes, splits): work for block, splits, work in work_of(node, gpu)
+                 if block.warpgroups == (kind == "warpgroups")}  # fmt: skip
         timed = [(known[sizes], us) for tile, us in zip(one["tiles"], one["us"], strict=True)
-                 if tile["stages"] and (sizes := tuple(tile["sizes"])) in known]  # fmt: skip
+                 if tile["stages"] and tile.get("warpgroups", False) == (kind == "warpgroups")
+                 and (sizes := tuple(tile["sizes"])) in known]  # fmt: skip
+        if not timed:
+            continue
         works, us = zip(*timed, strict=True)
         joined = Work(*(np.array([getattr(work, field.name) for work in works], float) for field in fields(Work)))
         groups.append((SHAPES.index(case.sizes) % 4 == 3, joined, np.array(us) * 1e-6 * gpu.clock))
-    today = costs_on(gpu).pipelined
+    today = getattr(costs_on(gpu), kind)
     names = [field.name for field in fields(Pipelined)]
 
     def costs(moves: np.ndarray[Any, Any]) -> Pipelined:
@@ -115,7 +137,7 @@ def fitted(stored: Sequence[dict[str, Any]], gpu: Gpu, restarts: int = 8) -> Pip
         moves, value = descended(loss, best + rng.normal(0, 0.4, len(names)) * (restart > 0))
         if value < least:
             best, least = moves, value
-    print(f"chosen by best, shapes fitted to and left out: {judged(today)}; now {judged(costs(best))}")
+    print(f"{kind}: chosen by best, shapes fitted to and left out: {judged(today)}; now {judged(costs(best))}")
     print(json.dumps(asdict(costs(best))))
     return costs(best)
 
@@ -124,14 +146,19 @@ def main() -> None:
     """Time all cases, as long as there is time."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=540)
-    parser.add_argument("--tiles", type=int, default=12, help="pipelined tiles of each shape")
+    parser.add_argument(
+        "--tiles", type=int, default=12, help="pipelined tiles of each shape, by warps and by warpgroups each"
+    )
     parser.add_argument("--out", type=Path, default=Path("pipelined_tiles.json"))
     parser.add_argument("--dry", action="store_true")
     parser.add_argument("--fit", type=Path, help="fit the constants of the model to stored times; no GPU is needed")
     parser.add_argument("--compile", action="store_true", help="compile all kernels and leave them in MINICNN_CACHE")
     chosen = parser.parse_args()
     if chosen.fit:
-        fitted(json.loads(chosen.fit.read_text("utf-8")), H200)
+        times = json.loads(chosen.fit.read_text("utf-8"))
+        for kind in ("pipelined", "warpgroups"):
+            if any(tile.get("warpgroups", False) == (kind == "warpgroups") for one in times for tile in one["tiles"]):
+                fitted(times, H200, kind)
         return
     if chosen.compile:
         sources = [kernel_of(case, H200, tile) for case in cases() for tile in tiles_of(case, H200, chosen.tiles)]

@@ -96,8 +96,11 @@ static Barrier everyone;
 static Warp warps[32];
 // Copies of a thread that nobody has waited for.
 struct Copy { void* to; const void* from; bool real; int group; };
-struct Copies { Copy waiting[512]; int count, group; };
+struct Copies { Copy waiting[512]; int count, group, shown; };
 static Copies copies[1024];
+// By which thread 16 bytes were copied last, and how often it had shown its copies to warpgroups before.
+struct Landing { unsigned thread; int shown; };
+static Landing landings[sizeof(dynamic_memory) / 16];
 static void (*called)(void**);
 static void** arguments;
 static void in_a_thread() {
@@ -115,14 +118,19 @@ static inline void copy_or_clear(void* to, const void* from, bool real) {
   *(Sixteen*)to = {~0u, ~0u, ~0u, ~0u};
   own.waiting[own.count++] = {to, from, real, own.group};
 }
+static inline void fetch(const void* place) { volatile uint8_t first = *(const uint8_t*)place; }  // it must exist
 static inline void close_copies() { copies[threadIdx.x].group++; }
 template <int N> static inline void wait_for_copies() {
   Copies& own = copies[threadIdx.x];
   int kept = 0;
   for (int k = 0; k < own.count; k++) {
     const Copy c = own.waiting[k];
-    if (c.group >= own.group - N) own.waiting[kept++] = c;
-    else *(Sixteen*)c.to = c.real ? *(const Sixteen*)c.from : Sixteen();
+    if (c.group >= own.group - N) {
+      own.waiting[kept++] = c;
+      continue;
+    }
+    *(Sixteen*)c.to = c.real ? *(const Sixteen*)c.from : Sixteen();
+    landings[((unsigned char*)c.to - dynamic_memory) / 16] = {threadIdx.x + 1, own.shown};
   }
   own.count = kept;
 }
@@ -147,18 +155,21 @@ static inline void atomicMax(uint32_t* to, uint32_t x) { *to = *to < x ? x : *to
 
 # Runs a kernel; returns which rule it broke, if any.
 RUN = r"""
+static void forget_products(unsigned count);
 UNCHECKED static const char* in_blocks(
     unsigned blocks, unsigned count, size_t shared, void (*kernel)(void**), void** a, const size_t* sizes, int n) {
   thread_count = count, called = kernel, arguments = a, shared_size = shared, wrong[0] = 0, given_count = n;
   for (int k = 0; k < n; k++) given[k] = {(const char*)a[k], sizes[k]};
   for (blockIdx.x = 0; blockIdx.x < blocks && !wrong[0]; blockIdx.x++, blocks_begun++) {
     memset(dynamic_memory, 0xFF, shared);  // NaN where nothing was written
+    memset(landings, 0, sizeof(landings));
+    forget_products(count);
     everyone = {int(count), 0, 0};
     for (unsigned i = 0; i < count; i += 32) warps[i / 32].all = {count - i < 32 ? int(count - i) : 32, 0, 0};
     for (unsigned i = 0; i < count; i++) {
       Thread& t = threads[i];
       t.ended = false;
-      copies[i].count = copies[i].group = 0;
+      copies[i].count = copies[i].group = copies[i].shown = 0;
       getcontext(&t.state);
       t.state.uc_stack.ss_sp = stacks[i], t.state.uc_stack.ss_size = STACK;
       makecontext(&t.state, in_a_thread, 0);
@@ -294,7 +305,7 @@ static inline void mma_tf32(float (&c)[4], FragmentA& a, FragmentB& b) {
 }
 """
 
-CHECKS = Path(__file__).with_name("checks.hpp").read_text()
+CHECKS, WARPGROUPS = (Path(__file__).with_name(f"{name}.hpp").read_text() for name in ("checks", "warpgroups"))
 FLAGS = (
     "-std=c++20", "-O1", "-w", "-fPIC", "-fno-gnu-unique", "-fsanitize=kernel-address", "--param=asan-stack=0",
     "--param=asan-globals=0", "--param=asan-instrumentation-with-call-threshold=0",
@@ -307,7 +318,7 @@ def _common() -> Path:
     """What all kernels include, compiled beforehand: half the time of each would go there."""
     headers = "".join(compiler.header(name) for name in compiler.HEADERS)
     headers = re.sub(r'#include "\w+\.cuh"|#pragma once', "", headers).replace("#pragma unroll", "//")
-    text = " ".join(FLAGS).join(("// ", "\n")) + HOST + CHECKS + RUN + WARPS + headers
+    text = " ".join(FLAGS).join(("// ", "\n")) + HOST + CHECKS + RUN + WARPS + WARPGROUPS + headers
     path = _FOLDER / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.hpp"
     if not path.with_suffix(".hpp.gch").exists():
         _FOLDER.mkdir(exist_ok=True)

@@ -177,6 +177,6 @@ def test_pipelined_tiles_are_timed_beside_that_of_today(harness: Any) -> None:
     for case in [case for _, case in zip(range(3), timed.cases(), strict=False)]:
         today, *ahead = timed.tiles_of(case, H200, 2)
         assert today.stages == 0
-        assert [tile.stages > 0 for tile in ahead] == [True, True]
+        assert [(tile.stages > 0, tile.warpgroups) for tile in ahead] == [(True, k) for k in (False, False, True, True)]
         for tile in (today, *ahead):
             assert ("pipelined_" in timed.kernel_of(case, H200, tile).text) == (tile.stages > 0)

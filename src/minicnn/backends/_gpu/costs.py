@@ -101,7 +101,7 @@ class Pipelined:
     """Cycles of tiles whose operands come ahead; of a multiprocessor unless they are said to pass alone."""
 
     mma: float  # a product of fragments
-    load: float  # loading four matrices
+    load: float  # loading four matrices, or tensor cores reading as much
     run: float  # eight elements on their way to shared memory
     line: float  # each 128 bytes of memory that they touch
     step: float  # alone, to wait for others and to send for what comes
@@ -161,6 +161,7 @@ class Models:
     weight_gradient: Costs  # of weight gradients on tensor cores
     product: Costs  # of matrix products on tensor cores
     pipelined: Pipelined  # of convolutions of 16-bit operands
+    warpgroups: Pipelined  # of the same by warpgroups
     launches: Launches
     plain_convolution: PlainConvolution  # of convolutions with multiply-adds
     plain_weight_gradient: PlainWeightGradient  # of weight gradients with multiply-adds

@@ -38,13 +38,18 @@ class Gpu:
 
     @property
     def architecture(self) -> str:
-        """What kernels are compiled for, such as "sm_90"."""
-        return f"sm_{self.capability[0]}{self.capability[1]}"
+        """What kernels are compiled for, such as "sm_89"; "sm_90a" if it has products by warpgroups."""
+        return f"sm_{self.capability[0]}{self.capability[1]}{'a' * self.has_warpgroups}"
 
     @property
     def has_tensor_cores(self) -> bool:
         """Whether its tensor cores know all formats that kernels for them use, bfloat16 among them."""
         return self.capability >= (8, 0)
+
+    @property
+    def has_warpgroups(self) -> bool:
+        """Whether four warps can multiply what is in shared memory (wgmma), which later capabilities do not know."""
+        return self.capability == (9, 0)
 
     @property
     def overlaps(self) -> bool:

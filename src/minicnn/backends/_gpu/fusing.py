@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Set
 
-from minicnn.backends._gpu import pipelined_tiling
+from minicnn.backends._gpu import depthwise_tiling, pipelined_tiling
 from minicnn.backends._gpu.costs import costs_on
+from minicnn.backends._gpu.depthwise_tiling import DEPTHWISE, MOST_TOTALS
 from minicnn.backends._gpu.elements import SHORT, same_index, widens
 from minicnn.backends._gpu.fusion_groups import PARTIAL_SUMS, FusionGroup, adds_partial_sums
 from minicnn.backends._gpu.launches import launches
@@ -102,6 +103,8 @@ class Plan:
         group = FusionGroup([node])
         if self.tiled and node.op.name in TILED:
             group.tile = self.tiles.product(node) if node.op.name == "matmul" else self.tiles.convolution(node)
+        elif self.tiled and node.op.name in DEPTHWISE:
+            group.tile = self.tiles.depthwise(node)
         elif node.op.name in PARTIAL_SUMS:
             group.tile = node.attrs["tile"]
         self._add(group)
@@ -140,8 +143,30 @@ class Plan:
         if len(readers) != 1 or not simple:
             return False
         reader = readers[0]
+        if self.tiles.pipelined and node.op.elementwise and self._follows(node) and reader.phase != "update":
+            return True
         once = reader.op.name in ONCE and self.root(reader.inputs[0]) is y and not adds_partial_sums(reader)
         return once and (reader.op.name != "broadcast_to" or self._is_light(node))
+
+    def _follows(self, node: Node) -> bool:
+        """Whether an elementwise operation alone reads a node, at its own place, and is not made several times itself.
+
+        It may follow a group that makes another operand. Depthwise tiles make once what they read; two may read it.
+        """
+        y = node.outputs[0]
+        readers = self._readers.get(id(y), [])
+        if len(readers) != 1 or not readers[0].op.elementwise:
+            return False
+        (reader,) = readers
+        ends = self._readers.get(id(reader.outputs[0]), [])
+        once = all(n.op.name.startswith("depthwise") and self._has_tile(n) for n in ends) or self._follows(reader)
+        beside = any(self.root(v) is y and same_index(reader, v) for v in reader.inputs)
+        return beside and (once or not self._is_light(reader))
+
+    def _has_tile(self, node: Node) -> bool:
+        """Whether a depthwise convolution or a gradient of it has a tile of its own."""
+        tile = node.attrs["tile"] if node.op.name in PARTIAL_SUMS else self.tiles.depthwise(node)
+        return tile is not None and tile.stages > 0
 
     def _is_multiplied(self, node: Node) -> bool:
         """Whether a node widens what a convolution reads."""
@@ -272,7 +297,10 @@ class Plan:
                 continue
             at = max((self._group_of.get(id(v), -1) for v in self.leaves(node)), default=-1)
             maker = self.groups[at] if at >= 0 else group
-            if maker.tile is None or not maker.tile.stages or maker.anchor.op.name not in TILED:
+            if maker.tile is None or not maker.tile.stages or maker.anchor.op.name not in TILED | DEPTHWISE:
+                continue
+            depthwise = maker.anchor.op.name in DEPTHWISE
+            if depthwise and len(maker.sums) == MOST_TOTALS:
                 continue
             y, own = maker.anchor.outputs[0], {id(v) for n in maker.nodes for v in n.outputs}
             terms = self._terms(node.inputs[0], own)
@@ -285,26 +313,34 @@ class Plan:
                 continue
             maker.nodes += [n for n in terms if n not in maker.nodes]
             maker.sums.append(node)
-            parts = pipelined_tiling.row_blocks(maker.anchor, maker.tile)
+            tiling = depthwise_tiling if depthwise else pipelined_tiling
+            parts = tiling.row_blocks(maker.anchor, maker.tile)
             node.outputs[0].spec = Spec((parts, y.shape[3]), node.outputs[0].dtype)
             self._remove(group)
 
     def _join_sums(self) -> None:
-        """Let one group add up all partial sums that a tile left, and go on with all of them."""
+        """Let one group add up partial sums of the same tile, or of sums of which one waits for the other."""
         for second in list(self.groups):
             own = {id(v) for n in second.nodes for v in n.outputs}
             needed = [v for n in second.nodes for v in self.leaves(n) if id(v) not in own]
-            for at, first in enumerate(self.groups[: self.groups.index(second)]):
+            before = self.groups[: self.groups.index(second)]
+            for at, first in enumerate(before):
                 made = {id(v) for n in first.nodes for v in n.outputs}
                 if (
-                    1 not in (first.slices, second.slices)
-                    and first.anchor.inputs[0].shape == second.anchor.inputs[0].shape
-                    and self._made_in(first.anchor.inputs[0]) == self._made_in(second.anchor.inputs[0])
-                    and all(self._made_in(v) < at or id(v) in made for v in needed)
-                    and all(self._reads_here(n, made) for n in second.nodes)
+                    any(u.tile or u.reference or not adds_partial_sums(u.anchor, 1) for u in (first, second))
+                    or first.anchor.inputs[0].shape != second.anchor.inputs[0].shape
+                    or not all(self._reads_here(n, made) for n in second.nodes)
                 ):
+                    continue
+                alike = self._made_in(first.anchor.inputs[0]) == self._made_in(second.anchor.inputs[0])
+                if alike and all(self._made_in(v) < at or id(v) in made for v in needed):
                     first.nodes += second.nodes
                     self._remove(second)
+                    break
+                between = [v for u in before[at + 1 :] for n in u.every for v in self.leaves(n)]
+                if any(id(v) in made for v in needed) and not any(id(v) in made for v in between):
+                    second.nodes = first.nodes + second.nodes
+                    self._remove(first)
                     break
 
     def _made_in(self, value: Value) -> int:

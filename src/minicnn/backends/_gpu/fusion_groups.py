@@ -104,9 +104,9 @@ def whole(node: Node) -> Node:
     return model
 
 
-def adds_partial_sums(node: Node) -> bool:
-    """Whether a node adds up what the blocks of an earlier kernel left."""
-    return added_up(node) in PARTIAL_SUMS and node.inputs[0].shape[0] >= 8
+def adds_partial_sums(node: Node, least: int = 8) -> bool:
+    """Whether a node adds up what the blocks of an earlier kernel left, at least so many."""
+    return added_up(node) in PARTIAL_SUMS and node.inputs[0].shape[0] >= least
 
 
 def added_up(node: Node) -> str | None:

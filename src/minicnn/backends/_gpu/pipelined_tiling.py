@@ -19,6 +19,7 @@ _REGISTERS = 48  # of a thread, beside its sums, the fragments that are multipli
 _COPIED = 16, 12  # runs that a thread sends for in a step at most, of convolutions and of weight gradients
 _MOST_TAPS = 15  # along an axis, which are bits of a mask
 _SIZES = (16, 32, 64, 128, 256)
+_ALIGNMENT = 1024 - 128  # bytes that may lie before what warpgroups read, which begins at a multiple of 1,024
 
 
 @dataclass(frozen=True)
@@ -38,14 +39,16 @@ class Work:
     chain: Numbers  # products of fragments of a warp in a piece
     results: Numbers  # runs of eight results of a block
     beside: Numbers  # cycles of adding up partial sums
+    warpgroups: Numbers  # whether tensor cores multiply while threads go on, and the step before is still read
 
     def cycles(self, gpu: Gpu, costs: Pipelined) -> Numbers:
         """Cycles of the launch, and of what it leaves to do."""
         each = quotient(self.blocks, gpu.multiprocessors)
         brought = self.runs * costs.run + self.lines * costs.line
         busy = np.maximum(self.products * costs.mma, self.loads * costs.load + brought)
-        alone = costs.step + self.pieces * np.maximum(costs.fragment, self.chain * costs.fragments) + brought
-        alone = np.maximum(alone, costs.latency / (self.stages - 1))
+        multiplied = self.pieces * np.maximum(costs.fragment, self.chain * costs.fragments)
+        alone = costs.step + np.where(self.warpgroups, np.maximum(multiplied, brought), multiplied + brought)
+        alone = np.maximum(alone, costs.latency / (self.stages - 1 - self.warpgroups))
         ending = self.results * costs.result
         together = each * (self.steps * busy + ending)
         apart = quotient(each, self.resident) * (self.longest * np.maximum(busy, alone) + costs.latency + ending)
@@ -62,23 +65,26 @@ class _Pipeline:
     resident: int
     loads: int
     lines: float
+    warpgroups: bool = False
 
     def work(self, blocks: int, steps: float, longest: int, beside: float) -> Work:
         bm, bn, bk, mt, nt, stages = self.sizes
         return Work(
             blocks, self.resident, stages, steps, longest, bm * bn * bk // 2048, self.loads, (bm + bn) * bk // 8,
-            self.lines, bk // 16, mt * nt, bm * bn // 8, beside,
+            self.lines, bk // 16, mt * nt, bm * bn // 8, beside, self.warpgroups,
         )  # fmt: skip
 
 
 def _pipelines(gpu: Gpu, *, across: tuple[bool, bool], copied: int) -> Iterator[_Pipeline]:
-    """Blocks that fit.
+    """Blocks that fit, whose warps multiply by themselves or, where there are such, in warpgroups.
 
     Args:
         gpu: The GPU.
         across: Whether operands are stored with their terms down, as `Pipeline` says.
         copied: How many runs a thread sends for at most.
     """
+    if gpu.has_warpgroups:
+        yield from _warpgroup_pipelines(gpu, across=across, copied=copied)
     a_across, b_across = across
     for bm, bn, bk, mt, nt in itertools.product(_SIZES[2:], _SIZES, (16, 32, 64), (1, 2, 4), (2, 4, 8)):
         warps = bm // 16 // mt * (bn // 8 // nt)
@@ -101,6 +107,27 @@ def _pipelines(gpu: Gpu, *, across: tuple[bool, bool], copied: int) -> Iterator[
                 yield _Pipeline((bm, bn, bk, mt, nt, stages), threads, shared, resident, loads, lines)
 
 
+def _warpgroup_pipelines(gpu: Gpu, *, across: tuple[bool, bool], copied: int) -> Iterator[_Pipeline]:
+    """Blocks of one or two warpgroups that fit, each of which makes mt times 64 rows; arguments as for `_pipelines`."""
+    for down, right, bk, mt, nt in itertools.product((1, 2), (1, 2), (32, 64, 128), (1, 2), (4, 8, 16, 32)):
+        bm, bn, threads = 64 * down * mt, 8 * nt * right, 128 * down * right
+        registers = 4 * mt * nt + _REGISTERS + 32
+        if down * right > 2 or (right > 1 and nt < 16) or registers > gpu.registers_thread - 15:
+            continue  # side by side, they read the same rows: only where one could not make all columns
+        rows = tuple((bk, n) if across else (n, bk) for n, across in zip((bm, bn), across, strict=True))
+        if any(threads % (columns // 8) for _, columns in rows):
+            continue
+        if sum(quotient(count, threads // (columns // 8)) for count, columns in rows) > copied:
+            continue
+        loads = down * right * mt * bk // 16 * (4 + nt // 2)
+        lines = sum(count * max(1, columns / 64) for count, columns in rows)
+        for stages in (4, 6, 3):  # of equals, the first is taken
+            passed = threads // 32 * 16 * (8 * min(nt, 8) + (40 - 8 * min(nt, 8) % 32) % 32) * 4
+            shared = max(stages * 2 * (bm + bn) * bk + _ALIGNMENT, passed)
+            if resident := gpu.resident(threads, registers, shared):
+                yield _Pipeline((bm, bn, bk, mt, nt, stages), threads, shared, resident, loads, lines, warpgroups=True)
+
+
 def best(node: Node, gpu: Gpu, precision: str) -> Tile | None:
     """The tile of a convolution or of a gradient of one that takes the least time; None if there is none."""
     return min(candidates(node, gpu, precision), key=lambda tile: tile.score, default=None)
@@ -111,7 +138,8 @@ def candidates(node: Node, gpu: Gpu, precision: str) -> Iterator[Tile]:
     for block, splits, work in work_of(node, gpu):
         yield Tile(
             (*block.sizes, splits), int(work.blocks), block.threads, splits, precision, block.shared,
-            stages=block.sizes[-1], score=float(work.cycles(gpu, costs_on(gpu).pipelined)),
+            stages=block.sizes[-1], warpgroups=block.warpgroups,
+            score=float(work.cycles(gpu, costs_on(gpu).warpgroups if block.warpgroups else costs_on(gpu).pipelined)),
         )  # fmt: skip
 
 

@@ -8,10 +8,12 @@ from functools import partial
 
 from minicnn import ops
 from minicnn.backends._gpu import row_regions
+from minicnn.backends._gpu.depthwise_tiling import DEPTHWISE
 from minicnn.backends._gpu.elements import SHORT, widens
 from minicnn.backends._gpu.region_layout import RowRegion
 from minicnn.backends._gpu.row_regions import kernel_only
 from minicnn.backends._gpu.tiles import Tiles
+from minicnn.backends._gpu.tiling import split
 from minicnn.ops.checks import normalize_axes
 from minicnn.ops.decompositions import decompose as decomposed
 from minicnn.ops.windows import Axes
@@ -173,7 +175,7 @@ def share_sums(program: Program, node: Node, tiles: Tiles, *, joined: bool = Fal
         terms = dy.size // dy.shape[axes.c]
         if terms < _LONG_SUM:
             return None
-        tile = tiles.reduction(y.size, terms, terms_first=axes.c != dy.ndim - 1)
+        tile = tiles.depthwise(node) or tiles.reduction(y.size, terms, terms_first=axes.c != dy.ndim - 1)
         op = DEPTHWISE_WEIGHT_GRADIENT_PARTIAL_SUMS
     elif name == "matmul":
         tile, op = tiles.product(node, joined=joined), MATMUL_PARTIAL_SUMS
@@ -186,6 +188,8 @@ def share_sums(program: Program, node: Node, tiles: Tiles, *, joined: bool = Fal
             return None
         first = node.inputs[0].ndim - 1 in summed
         tile, op = tiles.reduction(results, terms, terms_first=first), REDUCE_PARTIAL_SUMS
+        if tile.splits == 1 and name == "sum" and summed == (0, 1, 2) and _comes_with_sums(node.inputs[0], tiles):
+            tile = split(tile, _FEW)
         spec = Spec((tile.splits, results), y.dtype)
         attrs = {"axes": summed, "splits": tile.splits, "tile": tile, "join": name}
         (sums,) = program.append(op, node.inputs, [spec], attrs).outputs
@@ -199,6 +203,23 @@ def share_sums(program: Program, node: Node, tiles: Tiles, *, joined: bool = Fal
 
 
 _LONG_SUM = 64
+_FEW = 8  # partial sums, where as many as there are blocks will take their place
+
+
+def _comes_with_sums(value: Value, tiles: Tiles) -> bool:
+    """Whether a tile makes an image, by elementwise operations, that takes sums over its positions on the way out."""
+    node = value.node
+    if node is None or value.ndim != 4 or not tiles.pipelined:
+        return False
+    if node.op.name in CONV_PARTIAL_SUMS:
+        tile = tiles.convolution(node)
+    elif node.op.name in DEPTHWISE:
+        tile = tiles.depthwise(node)
+    else:
+        same = [v for v in node.inputs if v.shape == value.shape] if node.op.elementwise else []
+        joined = node.op.name == "add" and len(same) > 1  # of residual branches, which come from several tiles
+        return not joined and any(_comes_with_sums(v, tiles) for v in same)
+    return tile is not None and tile.stages > 0
 
 
 def _joined_anyway(program: Program, found: Sequence[RowRegion]) -> set[int]:

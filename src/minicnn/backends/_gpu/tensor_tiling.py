@@ -9,8 +9,9 @@ from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 
-from minicnn.backends._gpu import pipelined_tiling
+from minicnn.backends._gpu import depthwise_tiling, pipelined_tiling
 from minicnn.backends._gpu.costs import Costs, costs_on
+from minicnn.backends._gpu.depthwise_tiling import DEPTHWISE
 from minicnn.backends._gpu.device import Gpu
 from minicnn.backends._gpu.elements import widens
 from minicnn.backends._gpu.tile_times import PRECISIONS, Blocks, Candidates, Numbers, quotient
@@ -39,6 +40,13 @@ class TensorTiles(Tiles):
     def weight_gradient(self, node: Node) -> Tile | None:
         """See `Tiles.weight_gradient`."""
         return self._once(node, None, lambda: self._weight_gradient(node))
+
+    def depthwise(self, node: Node) -> Tile | None:
+        """See `Tiles.depthwise`."""
+        if not self.pipelined or not depthwise_tiling.applies(node):
+            return None
+        choose = depthwise_tiling.convolution if node.op.name in DEPTHWISE else depthwise_tiling.weight_gradient
+        return self._once(node, None, lambda: choose(node, self.gpu))
 
     def product(self, node: Node, *, joined: bool = False) -> Tile:
         """See `Tiles.product`."""

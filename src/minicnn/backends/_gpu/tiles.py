@@ -55,6 +55,10 @@ class Tiles:
         """Tile of conv2d_weight_gradient; None if nothing fits."""
         return tiling.weight_gradient(node, gpu=self.gpu, limits=self.limits)
 
+    def depthwise(self, node: Node) -> Tile | None:
+        """Tile of a depthwise convolution or of one of its gradients; None if there is none."""
+        return None
+
     def product(self, node: Node, *, joined: bool = False) -> Tile:
         """Tile of a matrix product; `joined`: a launch that comes anyway adds up its partial sums."""
         return tiling.product(node, gpu=self.gpu, joined=joined, limits=self.limits)

@@ -38,6 +38,7 @@ class Tile:
         shared: Bytes of `dynamic_shared()` that a block needs, beside what its text declares.
         resident: Blocks of a multiprocessor that the compiler leaves registers for.
         stages: Steps of a sum that shared memory holds, ahead of the tensor cores; 0: it is filled for each.
+        warpgroups: Whether tensor cores take operands from shared memory for four warps at a time (wgmma).
         score: By which it was chosen: the less, the faster; comparable with others of its kind.
     """
 
@@ -49,6 +50,7 @@ class Tile:
     shared: int = 0
     resident: int = 1
     stages: int = 0
+    warpgroups: bool = False
     score: float = 0.0
 
 
@@ -315,6 +317,12 @@ def reduction(results: int, terms: int, *, gpu: Gpu, terms_first: bool, limits: 
     columns = -(-results // ox)
     splits = max(1, min(2 * gpu.multiprocessors // columns, terms // (rx * 8))) if terms > 64 * rx else 1
     return Tile((results, terms, splits, ox, rx, terms_first), columns * splits, limits.reduction, splits)
+
+
+def split(tile: Tile, splits: int) -> Tile:
+    """The tile of a reduction with so many partial sums."""
+    results, terms, before, *rest = tile.sizes
+    return replace(tile, sizes=(results, terms, splits, *rest), blocks=tile.blocks // before * splits, splits=splits)
 
 
 def narrowed(tile: Tile, threads: int) -> Tile:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from minicnn.backends._gpu.depthwise_tiling import RUN
 from minicnn.backends._gpu.elements import images, reduced_place, widens
 from minicnn.backends._gpu.fusing import SCATTER, Plan
 from minicnn.backends._gpu.fusion_groups import FusionGroup, adds_partial_sums, named
@@ -19,6 +20,7 @@ from minicnn.backends.cupy.tile_types import tile_type
 from minicnn.program.graph import Node, Value
 
 LANES = 32
+_ONE_BY_ONE = "const auto made = finish(i, sum); store(i, &made, Width<1>());"  # how results are finished
 _IN_A_ROW = 8  # groups of a launch that are looked through one after the other
 
 _T = TypeVar("_T")
@@ -276,16 +278,10 @@ class CppWriter(NeighbourWriter):
         x, w = (f"{self.function(v)}.p" for v in group.anchor.inputs)
         ends = self._finish_and_store(group)
         terms = [f"made.{self.locals[id(self.plan.root(n.inputs[0]))]}" for n in group.sums]
-        places = [self.parameter(n.outputs[0]) for n in group.sums]
-        term, place = (
-            " : ".join([*(f"s == {k} ? {x}" for k, x in enumerate(some[:-1])), *some[-1:]]) for some in (terms, places)
-        )
         functions = "0, 0"
         if group.sums:
-            functions = (
-                f"[&](int s, const Made& made) {{ return {term}; }},\n"
-                f"      [&](int s, uint32 i, float sum) {{ ({place})[i] = sum; }}"
-            )
+            given = f"[&](int s, const Made& made) {{ return {_one_of(terms)}; }}"
+            functions = f"{given},\n      {self._totals_of(group)}"
         return (
             f"{self._tile(group)}{ends}    pipelined_convolve<A, {len(group.sums)}>(\n"
             f"      block % A::BLOCKS, block / A::BLOCKS, {x}, {w}, finish, store, {functions});\n"
@@ -318,11 +314,34 @@ class CppWriter(NeighbourWriter):
 
     def _depthwise_conv2d_weight_gradient_partial_sums(self, group: FusionGroup) -> str:
         node = group.anchor
+        if group.tile is not None and group.tile.stages:
+            (dy, x), functions = self._depthwise_runs(group, node.inputs)
+            out = f"[&](uint32 i, float sum) {{ {_ONE_BY_ONE} }}"
+            return f"{self._finish_and_store(group)}{functions}    depthwise_weights<A>(block, {x}, {dy}, {out});\n"
         if width := self.lanes(node):
             return self._reduced(group, *self.lane_terms(node, width))
         types = f"{c_type(node.outputs[0])}, {Cpp.geometry(node)}"
         dy, x = (self.function(v) for v in node.inputs)
         return self._reduced(group, f"depthwise_conv2d_weight_term<{types}>({dy}, {x}, o, r)")
+
+    def _depthwise_conv2d(self, group: FusionGroup) -> str:
+        weight = self.function(group.anchor.inputs[1])
+        (x,), functions = self._depthwise_runs(group, group.anchor.inputs[:1])
+        ends = self.run_ends(group, RUN)
+        given = f"block, {x}, {weight}, ends, {self._totals_of(group)}"
+        return f"{functions}{ends}    depthwise<A, {len(group.sums)}>({given});\n"
+
+    _depthwise_conv2d_input_gradient = _depthwise_conv2d
+
+    def _depthwise_runs(self, group: FusionGroup, values: Sequence[Value]) -> tuple[list[str], str]:
+        """Functions that give runs of the channels of images for a depthwise tile, and statements that define them."""
+        names, functions = self.run_functions(values, RUN)
+        return names, f"{self._tile(group)}    const uint32 first = A::channel(block);\n{functions}"
+
+    def _totals_of(self, group: FusionGroup) -> str:
+        """The function that stores what a block leaves of sums over positions."""
+        places = [self.parameter(n.outputs[0]) for n in group.sums]
+        return f"[&](int s, uint32 i, float sum) {{ ({_one_of(places)})[i] = sum; }}" if places else "0"
 
     def _reduced(self, group: FusionGroup, term: str, before: str = "", width: int = 0) -> str:
         """The template for sums or maxima of terms r of results o; of `width` results at once, if that is not 0."""
@@ -331,8 +350,13 @@ class CppWriter(NeighbourWriter):
         return (
             f"{self._finish_and_store(group)}    {template}(\n"
             f"      block, [&](uint32 o, uint32 r) {{ {before}return {term}; }},\n"
-            f"      [&](uint32 i, {kind} sum) {{ const auto made = finish(i, sum); store(i, &made, Width<1>()); }});\n"
+            f"      [&](uint32 i, {kind} sum) {{ {_ONE_BY_ONE} }});\n"
         )
+
+
+def _one_of(texts: Sequence[str]) -> str:
+    """Text of number s of some."""
+    return " : ".join([*(f"s == {k} ? {text}" for k, text in enumerate(texts[:-1])), *texts[-1:]])
 
 
 def _tile_type(group: FusionGroup) -> str:

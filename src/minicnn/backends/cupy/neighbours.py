@@ -140,13 +140,45 @@ class NeighbourWriter(Writer):
     def lane_terms(self, node: Node, width: int) -> tuple[str, str, int]:
         """Terms r of results o and on of a reduction as `Lanes`, what comes before, and how many they are."""
         channels = node.inputs[0].shape[-1]
-        self._width, self._loads, self._rows, self._beside = width, "", "", {}
-        names = [self._runs(value, channels) for value in node.inputs]
-        before, self._width = f"\n      const uint32 first = o;\n{self._rows}{self._loads}      ", 1
+        names, functions = self.run_functions(node.inputs, width)
+        before = f"\n      const uint32 first = o;\n{functions}      "
         if node.op.name == "reduce_partial_sums":
             return f"{names[0]}(o + r * {channels}u)", before, width
         types = f"Lanes<{c_type(node.outputs[0])}, {width}>, {Cpp.geometry(node)}"
         return f"depthwise_conv2d_weight_term<{types}>({', '.join(names)}, o, r)", before, width
+
+    def run_functions(self, values: Sequence[Value], width: int) -> tuple[list[str], str]:
+        """Names of new functions that give runs of images, and statements, which see the channel `first`."""
+        self._width, self._loads, self._rows, self._beside = width, "", "", {}
+        names = [self._runs(value, value.shape[-1]) for value in values]
+        self._width = 1
+        return names, self._rows + self._loads
+
+    def run_ends(self, group: FusionGroup, width: int) -> str:
+        """The function `ends` for runs of results of a group's tile; `added` are sums over positions."""
+        self._size, self._width, self._loads, self._rows, self._beside = group.size, width, "", "", {}
+        self._channels = group.anchor.outputs[0].shape[-1]
+        text, stored = self.compute(group.nodes, group, "total.v[e]")
+        self._width, self._channels = 1, 0
+        made = [(self.new("n"), value, name) for value, name in stored]
+        sums = [self.locals[id(self.plan.root(n.inputs[0]))] for n in group.sums]
+        kind = c_type(group.anchor.outputs[0])
+        return (
+            f"{self._rows}    const auto ends = [&](uint32 first, const Pack<{kind}, {width}>& total, auto& added) {{\n"
+            + self._loads
+            + self._each(text, made, width, "".join(f"      added[{s}].v[e] += {x};\n" for s, x in enumerate(sums)))
+            + "    };\n"
+        )
+
+    def _each(self, text: str, made: Sequence[tuple[str, Value, str]], width: int, beside: str = "") -> str:
+        """Statements that compute element e of some runs, `made` of values of names, and store these."""
+        return (
+            "".join(f"      Pack<{c_type(value)}, {width}> {run};\n" for run, value, _ in made)
+            + f"#pragma unroll\n      for (int e = 0; e < {width}; e++) {{\n      const uint32 i = first + e;\n{text}"
+            + "".join(f"      {run}.v[e] = {name};\n" for run, _, name in made)
+            + f"{beside}      }}\n"
+            + "".join(f"      store_run({self.parameter(value)} + first, {run});\n" for run, value, _ in made)
+        )
 
     def let(self, value: Value, text: str) -> tuple[str, str]:
         """See `Writer.let`."""
@@ -169,11 +201,5 @@ class NeighbourWriter(Writer):
         made = [(self.new("n"), value, name) for value, name in stored]
         return (
             f"    const uint32 first = (block * {threads}u + threadIdx.x) * {width}u;\n"
-            f"    if (first < {group.size}u) {{\n{self._rows}{self._loads}{head}"
-            + "".join(f"      Pack<{c_type(value)}, {width}> {run};\n" for run, value, _ in made)
-            + f"#pragma unroll\n      for (int e = 0; e < {width}; e++) {{\n      const uint32 i = first + e;\n{text}"
-            + "".join(f"      {run}.v[e] = {name};\n" for run, _, name in made)
-            + "      }\n"
-            + "".join(f"      store_run({self.parameter(value)} + first, {run});\n" for run, value, _ in made)
-            + "    }\n"
+            f"    if (first < {group.size}u) {{\n{self._rows}{self._loads}{head}{self._each(text, made, width)}    }}\n"
         )

@@ -8,7 +8,7 @@ from minicnn.backends._gpu.elements import images, window
 from minicnn.backends._gpu.fusion_groups import whole
 from minicnn.backends._gpu.region_layout import Layout, RowRegion
 from minicnn.backends._gpu.tiling import Geometry, Tile
-from minicnn.backends.cupy.cpp import Cpp
+from minicnn.backends.cupy.cpp import C_TYPES, Cpp
 from minicnn.ops.windows import Axes
 from minicnn.program.graph import Node
 
@@ -20,17 +20,31 @@ def tile_type(node: Node, tile: Tile) -> str:
     """The type of a node's tile; of reductions, whose template has no such type, its arguments."""
     if node.op.name.startswith(("conv2d_partial", "conv2d_input_gradient_partial")):
         node = whole(node)
+    if node.op.name.startswith("depthwise") and tile.stages:
+        return _depthwise(node, tile)
     template, fixed = _FIXED[node.op.name](node)
     if tile.stages and tile.precision is not None:
         back = node.op.name == "conv2d_input_gradient"
         if template == "ConvTile":
             one, (x, y) = Geometry.of(node, phased=False), map(Cpp.image, images(node))
             fixed = (*((y, x) if back else (x, y)), Cpp.window(window(node)), one.c, one.f, back)
-        template, fixed = f"Pipelined{template}", (_OPERANDS[tile.precision], *fixed)
+        operands = _OPERANDS[tile.precision]
+        template, fixed = f"Pipelined{template}", (f"Warpgroups<{operands}>" if tile.warpgroups else operands, *fixed)
     elif tile.precision is not None:
         template, fixed = f"Tensor{template}", (_OPERANDS[tile.precision], *fixed)
     arguments = ", ".join(map(_argument, (*fixed, *tile.sizes)))
     return f"{template}<{arguments}>" if template else arguments
+
+
+def _depthwise(node: Node, tile: Tile) -> str:
+    """The type of a tile of a depthwise convolution or of one of its gradients."""
+    x, y = map(Cpp.image, images(node))
+    back, short = node.op.name == "depthwise_conv2d_input_gradient", node.inputs[0].node
+    kind = C_TYPES[short.inputs[0].dtype] if short is not None else ""
+    sides = (y, x) if back else (x, y)
+    arguments: tuple[str | int, ...] = (kind, *sides, Cpp.window(window(node)), back, *tile.sizes)
+    template = "DepthwiseWeightTile" if "weight" in node.op.name else "DepthwiseTile"
+    return f"{template}<{', '.join(map(_argument, arguments))}>"
 
 
 def _argument(argument: str | int) -> str:

@@ -1,5 +1,6 @@
 // All kernels but the regions.
 #pragma once
+#include "depthwise.cuh"
 #include "pipelined.cuh"
 #include "products.cuh"
 #include "tensor.cuh"

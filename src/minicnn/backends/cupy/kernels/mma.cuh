@@ -121,6 +121,7 @@ struct Float32 {  // two float16, which hold 22 of 24 bits, and 2^-39 of the lar
 };
 struct OnePart {
   static constexpr int PARTS = 1, PRODUCTS = 1;
+  static constexpr bool WARPGROUPS = false;
   static constexpr DEVICE int left(int) { return 0; }
   static constexpr DEVICE int right(int) { return 0; }
 };

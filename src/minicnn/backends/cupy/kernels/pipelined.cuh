@@ -4,125 +4,8 @@
 // Rows of the product are positions of the result, or elements of the filters for a weight gradient. No matrix of patches is built: a
 // step has one tap and BK channels, so a row of a step is a piece of one pixel, and neighbouring taps find their pixels in the cache.
 #pragma once
-#include "parts.cuh"
 #include "rows.cuh"
-
-#ifndef MINICNN_EMULATED
-// Copies 16 bytes to shared memory, zeros if they are not `real`; copies until close_copies() belong to a group.
-DEVICE void copy_or_clear(void* to, const void* from, bool real) {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(real ? 16 : 0) : "memory");
-#else
-  const Packed zeros = {};
-  *reinterpret_cast<Packed*>(to) = real ? *reinterpret_cast<const Packed*>(from) : zeros;
-#endif
-}
-DEVICE void close_copies() {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-// Waits until all groups of this thread but the last N have arrived.
-template <int N> DEVICE void wait_for_copies() {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
-#endif
-}
-DEVICE void warp_barrier() { __syncwarp(); }
-#endif
-
-// A product by a block: BM x BN sums, BK terms in a step, STAGES steps in shared memory at a time; a warp makes MT * 16 x NT * 8 of
-// it. TA, TB: how operands are stored, as in `ProductTile`.
-template <class P_, int BM_, int BN_, int BK_, int MT_, int NT_, int STAGES_, bool TA_, bool TB_> struct Pipeline {
-  using P = P_;
-  static constexpr int BM = BM_, BN = BN_, BK = BK_, MT = MT_, NT = NT_, STAGES = STAGES_;
-  static constexpr bool TA = TA_, TB = TB_;
-  static constexpr int WM = BM / 16 / MT, WN = BN / 8 / NT, THREADS = 32 * WM * WN;
-  static constexpr int A_ROWS = TA ? BK : BM, A_COLUMNS = TA ? BM : BK, A_ROW = odd_run(A_COLUMNS);
-  static constexpr int B_ROWS = TB ? BN : BK, B_COLUMNS = TB ? BK : BN, B_ROW = odd_run(B_COLUMNS);
-  static constexpr int A_SIZE = A_ROWS * A_ROW, STAGE = A_SIZE + B_ROWS * B_ROW;  // elements
-};
-
-// A thread's share of ROWS rows of COLUMNS elements in a stage: runs of eight from `column` on, in rows row(0) .. row(COUNT - 1).
-template <int ROWS, int COLUMNS, int ROW, int THREADS> struct Runs {
-  static constexpr int STEP = THREADS / (COLUMNS / 8), COUNT = quotient(ROWS, STEP);
-  static_assert(THREADS % (COLUMNS / 8) == 0, "a thread has one column of runs");
-  static DEVICE int column() { return threadIdx.x % (COLUMNS / 8) * 8; }
-  static DEVICE int row(int k) { return threadIdx.x / (COLUMNS / 8) + k * STEP; }
-  // Sends for a share of the runs of a stage: from(k, real) says where run k is in memory, if it is `real`.
-  template <class From> static DEVICE void send(uint16* stage, int share, int shares, From from) {
-#pragma unroll
-    for (int k = 0; k < COUNT; k++) {
-      if (k * shares / COUNT != share || (ROWS % STEP && row(k) >= ROWS)) continue;
-      bool real = false;
-      const auto* const place = from(k, real);
-      copy_or_clear(stage + row(k) * ROW + column(), place, real);
-    }
-  }
-};
-
-// The operands of 16 terms of a warp's sums.
-template <class A> struct Fragments {
-  uint32 rows[A::MT][1][4], columns[A::NT][1][2];
-};
-
-// The sums of `steps` steps; bring(a, b, share, shares) sends for a share of the next step's operands, zeros or any others
-// behind the last. At the end, shared memory is free. While tensor cores multiply, the fragments of the next 16 terms are loaded, those of the next step as well.
-template <class A, class Bring> DEVICE void pipelined_sums(float (&sums)[A::MT][A::NT][4], int steps, Bring bring) {
-  using P = typename A::P;
-  constexpr int PIECES = A::BK / 16, SHARES = PIECES > 1 ? PIECES - 1 : 1;  // copies are sent for before the last piece
-  uint16* const memory = reinterpret_cast<uint16*>(dynamic_shared());
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = lane % 8, matrix = lane / 8;
-  const int wm = warp % A::WM * A::MT * 16, wn = warp / A::WM * A::NT * 8, lower = matrix % 2 * 8, upper = matrix / 2 * 8;
-  const SharedAddress left =
-    shared_address(memory) + (A::TA ? (upper + row) * A::A_ROW + wm + lower : (wm + lower + row) * A::A_ROW + upper) * 2;
-  const SharedAddress right = shared_address(memory) +
-    (A::A_SIZE + (A::TB ? (wn + upper + row) * A::B_ROW + lower : (lower + row) * A::B_ROW + wn + upper)) * 2;
-  const auto send = [&](int stage, int share, int shares) {
-    bring(memory + stage * A::STAGE, memory + stage * A::STAGE + A::A_SIZE, share, shares);
-  };
-  const auto load = [&](Fragments<A>& f, int stage, int piece) {
-    const int at = stage * A::STAGE * 2;
-    load_columns<P, A::NT, 0, A::TB ? 8 * A::B_ROW * 2 : 16, A::TB>(f.columns, right + at + piece * 16 * (A::TB ? 1 : A::B_ROW) * 2);
-#pragma unroll
-    for (int m = 0; m < A::MT; m++) {
-      const SharedAddress place = left + at + (piece * 16 * (A::TA ? A::A_ROW : 1) + m * 16 * (A::TA ? 1 : A::A_ROW)) * 2;
-      if (A::TA) load_transposed(f.rows[m][0], place);
-      else load_matrices(f.rows[m][0], place);
-    }
-  };
-#pragma unroll
-  for (int s = 0; s < A::STAGES - 1; s++) {
-    send(s, 0, 1);
-    close_copies();
-  }
-  wait_for_copies<A::STAGES - 2>();
-  __syncthreads();
-  Fragments<A> f[2];
-  load(f[0], 0, 0);
-  int stage = 0, next = A::STAGES - 1;
-#pragma unroll 1
-  for (int step = 0; step < steps; step++) {
-    const int following = stage + 1 == A::STAGES ? 0 : stage + 1;
-#pragma unroll
-    for (int piece = 0; piece < PIECES; piece++) {
-      Fragments<A>& loaded = f[(piece + 1) % 2];
-      if (piece + 1 < PIECES) load(loaded, stage, piece + 1);
-      if (piece < SHARES) send(next, piece, SHARES);
-      if (piece + 1 == SHARES) close_copies();
-      if (piece + 1 == PIECES) {
-        wait_for_copies<A::STAGES - 2>();
-        __syncthreads();  // the next step's operands are there for all, and nobody reads this step's stage any more
-        load(loaded, following, 0);
-      }
-      multiply_fragments<P, A::MT, A::NT>(sums, f[piece % 2].rows, f[piece % 2].columns);
-    }
-    if (PIECES % 2) f[0] = f[1];
-    stage = following, next = next + 1 == A::STAGES ? 0 : next + 1;
-  }
-  wait_for_copies<0>();
-  __syncthreads();
-}
+#include "stages.cuh"
 
 // N sums over the rows of what a block makes, for each column: of term(s, made); store(s, column, sum) gets them.
 struct NoColumnSums {
@@ -135,15 +18,9 @@ template <int N_, class Term, class Store> struct ColumnSums {
 };
 template <int N, class Term, class Store> DEVICE ColumnSums<N, Term, Store> column_sums(Term term, Store store) { return {term, store}; }
 
-// The lanes' own sums of eight columns become those of a warp, then of the block; the order is always the same.
-template <class A, class Columns> DEVICE void sum_columns(float (&own)[Columns::N][8], const Columns& columns) {
+// The sums of a warp's columns, of which lane n has eight from n * 8 on, become those of the block; the order is always the same.
+template <class A, class Columns> DEVICE void sum_columns(const float (&own)[Columns::N][8], const Columns& columns) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-#pragma unroll
-  for (int s = 0; s < Columns::N; s++)
-#pragma unroll
-    for (int e = 0; e < 8; e++)
-#pragma unroll
-      for (int apart = A::NT; apart < 32; apart *= 2) own[s][e] += __shfl_xor_sync(0xffffffffu, own[s][e], apart);
   __syncthreads();
   float* const shared = reinterpret_cast<float*>(dynamic_shared());
 #pragma unroll
@@ -163,36 +40,39 @@ template <class A, class Columns> DEVICE void sum_columns(float (&own)[Columns::
 }
 
 // The sums of a block on their way out, eight neighbours of a row at a time: place(row, column, i) says whether there are such, and
-// which element i the first of them is. A warp hands its sums around in shared memory, 16 rows at a time.
+// which element i the first of them is. A warp hands its sums around in shared memory, 16 rows of up to 64 columns at a time.
 template <class A, class Place, class Finish, class Store, class Columns>
 DEVICE void store_runs(const float (&sums)[A::MT][A::NT][4], Place place, Finish finish, Store store, const Columns& columns) {
-  constexpr int ROW = A::NT * 8 + (40 - A::NT * 8 % 32) % 32, ITEMS = A::NT / 2;  // rows begin 8 banks apart
+  constexpr int NT = A::NT < 8 ? A::NT : 8, ROW = NT * 8 + (40 - NT * 8 % 32) % 32, ITEMS = NT / 2;  // rows begin 8 banks apart
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   float* const own = reinterpret_cast<float*>(dynamic_shared()) + warp * 16 * ROW;
-  static_assert(32 % A::NT == 0, "a lane has the same columns in all rows");
-  float added[Columns::N > 0 ? Columns::N : 1][8] = {};
+  static_assert(32 % NT == 0 && A::NT % NT == 0, "a lane has the same columns in all rows");
+  float added[Columns::N > 0 ? Columns::N : 1][8] = {}, total[Columns::N > 0 ? Columns::N : 1][8];
 #pragma unroll 1
-  for (int m = 0; m < A::MT; m++) {
+  for (int piece = 0; piece < A::NT / NT * A::MT; piece++) {
+    const int m = piece % A::MT, n0 = piece / A::MT * NT;
 #pragma unroll
-    for (int each = 0; each < A::MT; each++)
-      if (each == m)
+    for (int each = 0; each < A::NT / NT * A::MT; each++)
+      if (each == piece)
 #pragma unroll
-        for (int n = 0; n < A::NT; n++)
+        for (int n = 0; n < NT; n++)
 #pragma unroll
-          for (int r = 0; r < 4; r += 2)
-            *reinterpret_cast<Pack<float, 2>*>(own + (lane / 4 + r * 4) * ROW + n * 8 + lane % 4 * 2) = {sums[each][n][r], sums[each][n][r + 1]};
+          for (int r = 0; r < 4; r += 2) {
+            const float(&four)[4] = sums[each % A::MT][each / A::MT * NT + n];
+            *reinterpret_cast<Pack<float, 2>*>(own + (lane / 4 + r * 4) * ROW + n * 8 + lane % 4 * 2) = {four[r], four[r + 1]};
+          }
     warp_barrier();
-    const int row0 = (warp % A::WM * A::MT + m) * 16, column0 = warp / A::WM * A::NT * 8;
+    const int row0 = A::row(warp, m), column0 = (warp / A::WM * A::NT + n0) * 8;
     finish_and_store<ITEMS * 8, 8, float>(
       [=](int k, uint32& i) {
         const int item = lane + k / 8 * 32;
-        const bool real = place(row0 + item / A::NT, column0 + item % A::NT * 8, i);
+        const bool real = place(row0 + item / NT, column0 + item % NT * 8, i);
         i += k % 8;
         return real;
       },
       [=](int k) {
         const int item = lane + k / 8 * 32;
-        return own[item / A::NT * ROW + item % A::NT * 8 + k % 8];
+        return own[item / NT * ROW + item % NT * 8 + k % 8];
       },
       finish,
       [&](uint32 i, const auto* made, auto width) {
@@ -204,8 +84,19 @@ DEVICE void store_runs(const float (&sums)[A::MT][A::NT][4], Place place, Finish
             if constexpr (Columns::N > 0) added[s][e] += columns.term(s, made[e]);
       });
     warp_barrier();
+    if (m + 1 < A::MT) continue;
+    // Lanes that have the same columns add up what they have; each keeps the sums of its own eight.
+#pragma unroll
+    for (int s = 0; s < Columns::N; s++)
+#pragma unroll
+      for (int e = 0; e < 8; e++) {
+#pragma unroll
+        for (int apart = NT; apart < 32; apart *= 2) added[s][e] += __shfl_xor_sync(0xffffffffu, added[s][e], apart);
+        if (lane / NT * NT == n0 || A::NT == NT) total[s][e] = added[s][e];
+        added[s][e] = 0.0f;
+      }
   }
-  if constexpr (Columns::N > 0) sum_columns<A>(added, columns);
+  if constexpr (Columns::N > 0) sum_columns<A>(total, columns);
 }
 
 // Convolution, or with BACK the gradient for its input: Y is the result, X what is summed over, S the window of the convolution. An
@@ -241,8 +132,10 @@ DEVICE void pipelined_convolve(int block, int group, const U* x, const U* weight
   using X = typename A::X;
   using Y = typename A::Y;
   using S = typename A::S;
-  using Image = Runs<A::A_ROWS, A::A_COLUMNS, A::A_ROW, A::THREADS>;
-  using Filters = Runs<A::B_ROWS, A::B_COLUMNS, A::B_ROW, A::THREADS>;
+  using Image = Runs<typename A::Left, A::THREADS>;
+  using Filters = Runs<typename A::Right, A::THREADS>;
+  if constexpr (A::P::WARPGROUPS)
+    fetch_share<S::KH * S::KW * A::C * A::F * A::GROUPS, A::BLOCKS * A::GROUPS, A::THREADS>(&weight->bits, group * A::BLOCKS + block);
   const int f0 = block % A::FILTER_PARTS * A::BN;
   block /= A::FILTER_PARTS;
   const int split = block % A::PARTS;
@@ -333,8 +226,9 @@ DEVICE void pipelined_correlate(int block, const U* x, const U* dy, Finish finis
   using X = typename A::X;
   using Y = typename A::Y;
   using S = typename A::S;
-  using Image = Runs<A::A_ROWS, A::A_COLUMNS, A::A_ROW, A::THREADS>;
-  using Gradient = Runs<A::B_ROWS, A::B_COLUMNS, A::B_ROW, A::THREADS>;
+  using Image = Runs<typename A::Left, A::THREADS>;
+  using Gradient = Runs<typename A::Right, A::THREADS>;
+  if constexpr (A::P::WARPGROUPS) fetch_share<X::N * X::H * X::W * X::C, A::BLOCKS, A::THREADS>(&x->bits, block);
   const int f0 = block % A::F_PARTS * A::BN;
   block /= A::F_PARTS;
   const int m0 = block % A::ROWS * A::BM;

@@ -1,6 +1,6 @@
 """Steps whose sums go through NCCL, on one GPU with one rank: do they leave the same weights, and what do they cost?
 
-    python benchmarks/nccl.py [--network NAME] [--image H,W,C] [--classes N] [--batch N] [--shards N] [--rounds N]
+    python benchmarks/nccl_steps.py [--network NAME] [--image H,W,C] [--classes N] [--batch N] [--shards N] [--rounds N]
         [--backends cupy,numba_cuda]
 
 For each backend, with CUDA graphs and without: steps without NCCL, with it in the fixed tree, and in the fast mode,

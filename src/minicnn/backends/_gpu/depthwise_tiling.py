@@ -1,0 +1,221 @@
+"""Sizes of the tiles of `depthwise.cuh`: those that take the least time, by counted instructions and bytes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from minicnn.backends._gpu.costs import costs_on
+from minicnn.backends._gpu.device import Gpu
+from minicnn.backends._gpu.elements import images, widens, window
+from minicnn.backends._gpu.tile_times import quotient
+from minicnn.backends._gpu.tiling import Tile
+from minicnn.backends._gpu.trees import Image, Window
+from minicnn.program.graph import Node
+
+DEPTHWISE = frozenset({"depthwise_conv2d", "depthwise_conv2d_input_gradient"})  # which have one result a position
+MOST_TOTALS = 2  # sums over positions that a block takes of what it makes
+RUN = 8  # channels of a thread, which are 16 bytes
+_MOST_THREADS = 256
+_MOST_SUMS = 9  # taps of a weight gradient whose sums a thread keeps, unless a row has more
+_MOST_TAPS = 11  # along an axis
+_MOST_RUNS = 16  # of channels, of a block
+# Of a run: instructions that bring it, with a normalisation and an activation on the way; that load and widen it; that
+# finish a result. Cycles that pass alone: of a read from memory, of a launch. None was fitted.
+_BROUGHT, _LOADED, _FINISHED, _LATENCY, _LAUNCH = 70, 14, 50, 800, 1500
+_AHEAD = 4  # runs that a thread asks for before it waits
+_LINE = 1.5  # cycles of each 128 bytes of memory, or less, that are touched at once
+_PER_CYCLE = 0.5  # instructions of a warp in a cycle, while it is alone
+_ROW = 9  # cycles to add up another row of sums over positions
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """Windows along an axis: `Axis` of `depthwise.cuh`."""
+
+    back: bool
+    taps: int
+    stride: int
+    before: int
+    dilation: int
+
+    def seen(self, results: int) -> int:
+        """How many elements so many results see."""
+        reach = (self.taps - 1) * self.dilation
+        if self.back:
+            return (results - 1 + self.before) // self.stride - (self.before - reach) // self.stride + 1
+        return (results - 1) * self.stride + reach + 1
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """What a block has of an image at a time: `DepthwiseTile` of `depthwise.cuh`."""
+
+    out: Image
+    down: _Axis
+    right: _Axis
+    sizes: tuple[int, int, int, int, int]  # runs of channels, images, rows, columns, columns of a strip
+
+    @property
+    def tiles(self) -> int:
+        """Pieces of the image, for each slice of the channels."""
+        _, nb, th, tw, _ = self.sizes
+        return quotient(self.out.n, nb) * quotient(self.out.h, th) * quotient(self.out.w, tw)
+
+    @property
+    def slices(self) -> int:
+        """Slices of the channels."""
+        return self.out.c // (RUN * self.sizes[0])
+
+    @property
+    def items(self) -> int:
+        """Strips, of one run of channels."""
+        _, nb, th, tw, px = self.sizes
+        return nb * th * tw // px
+
+    @property
+    def pixels(self) -> int:
+        """Of the piece, with its margin."""
+        _, nb, th, tw, _ = self.sizes
+        return nb * self.down.seen(th) * self.right.seen(tw)
+
+    @property
+    def work(self) -> float:
+        """Instructions of a strip beside those that finish it."""
+        px = self.sizes[-1]
+        rows = self.down.taps / (self.down.stride if self.down.back else 1)
+        products = px * self.right.taps / (self.right.stride if self.right.back else 1)
+        return rows * (self.right.seen(px) * _LOADED + products * RUN)
+
+    def bytes_of(self, pixels: int) -> int:
+        """Shared memory of so many pixels."""
+        return pixels * (self.sizes[0] | 1) * 2 * RUN
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What the blocks of a launch do."""
+
+    blocks: int
+    threads: int  # of a block
+    resident: int  # blocks of a multiprocessor at a time
+    brought: int  # runs that a thread brings, in a turn
+    items: int  # strips of a thread
+    item: float  # instructions of a strip
+    pixels: int  # that a block reads and writes
+    runs: int  # of a pixel
+    turns: int = 1  # pieces that a block takes one after the other
+
+    def cycles(self, gpu: Gpu) -> float:
+        """Cycles of the launch on a GPU."""
+        own, each = self.brought * _BROUGHT + self.items * self.item, quotient(self.blocks, gpu.multiprocessors)
+        moved = self.pixels * max(32, 2 * RUN * self.runs) * gpu.multiprocessors * gpu.clock / gpu.bandwidth
+        lines = self.pixels * quotient(self.runs, 8) * _LINE
+        busy = max(own * quotient(self.threads, 32) * 32 / gpu.lanes32, lines, moved)
+        alone = own / _PER_CYCLE + _LATENCY * (quotient(self.brought, _AHEAD) + self.items)
+        return _LAUNCH + _LATENCY + self.turns * max(each * busy, quotient(each, self.resident) * alone)
+
+
+def applies(node: Node) -> bool:
+    """Whether the kernels can do it: images in 16 bits, with multiples of 8 channels, each of one filter."""
+    x, y = images(node)
+    read = node.inputs[:1] if node.op.name in DEPTHWISE else node.inputs
+    short = all(widens(v.node) for v in read) and len({v.node.inputs[0].dtype for v in read if v.node}) == 1
+    runs = node.attrs["data_format"] == "NHWC" and x.c == y.c and x.c % RUN == 0
+    return short and runs and max(window(node).kernel) <= _MOST_TAPS
+
+
+def convolution(node: Node, gpu: Gpu) -> Tile | None:
+    """Tile of a depthwise convolution or of its input gradient; None if nothing fits."""
+    (x, y), seen, back = images(node), window(node), node.op.name.endswith("gradient")
+    tiles = []
+    for piece in _pieces(x if back else y, seen, back=back):
+        g, px = piece.sizes[0], piece.sizes[-1]
+        filters = 4 * RUN * g * seen.kernel[0] * seen.kernel[1]
+        for threads in _threads(g, piece.items):
+            shared = max(piece.bytes_of(piece.pixels) + filters, MOST_TOTALS * threads * RUN * 4)
+            work = _Work(
+                blocks=piece.tiles * piece.slices,
+                threads=threads,
+                resident=gpu.resident(threads, 56 + 10 * px, shared),
+                brought=quotient(piece.pixels * g, threads),
+                items=quotient(piece.items * g, threads),
+                item=piece.work + px * _FINISHED,
+                pixels=piece.pixels + 2 * piece.items * px,
+                runs=g,
+            )
+            if work.resident:
+                score = work.cycles(gpu) + piece.tiles * _ROW
+                tiles.append(Tile((*piece.sizes, threads), work.blocks, threads, shared=shared, stages=1, score=score))
+    return min(tiles, key=_score, default=None)
+
+
+def weight_gradient(node: Node, gpu: Gpu) -> Tile | None:
+    """Tile of a depthwise weight gradient; None if nothing fits."""
+    (_, y), seen, tiles = images(node), window(node), []
+    (kh, kw), launches = seen.kernel, costs_on(gpu).launches
+    for piece, rows in itertools.product(_pieces(y, seen, back=False), sorted({1, max(1, min(kh, _MOST_SUMS // kw))})):
+        g, px = piece.sizes[0], piece.sizes[-1]
+        positions, teams = piece.items * px, quotient(kh, rows)
+        for threads in _threads(g * teams, piece.items):
+            shared = piece.bytes_of(piece.pixels) + piece.bytes_of(positions)
+            shared = max(shared, threads * RUN * 4 * (kw if kw <= 3 else 1))  # AT_ONCE
+            resident = gpu.resident(threads, 56 + RUN * (rows * kw + px), shared)
+            room = resident * gpu.multiprocessors * 15 // 16  # which leaves some for others beside it
+            splits = min(piece.tiles, max(1, room // piece.slices))
+            work = _Work(
+                blocks=splits * piece.slices,
+                threads=threads,
+                resident=resident,
+                brought=quotient((piece.pixels + positions) * g, threads),
+                items=quotient(piece.items * g * teams, threads),
+                item=piece.work * rows / kh + px * _LOADED,
+                pixels=piece.pixels + positions,
+                runs=g,
+                turns=quotient(piece.tiles, splits),
+            )
+            if resident:
+                sizes = (*piece.sizes, threads, rows, splits)
+                score = work.cycles(gpu) + splits * kh * kw * y.c / launches.gradients
+                tiles.append(Tile(sizes, work.blocks, threads, splits, shared=shared, stages=1, score=score))
+    return min(tiles, key=_score, default=None)
+
+
+def row_blocks(node: Node, tile: Tile) -> int:
+    """Blocks of a tile of `convolution` that make the same channels."""
+    return tile.blocks // (node.outputs[0].shape[3] // (RUN * tile.sizes[0]))
+
+
+def _score(tile: Tile) -> float:
+    return tile.score
+
+
+def _threads(team: int, items: int) -> Iterator[int]:
+    """Threads of a block: multiples of those that share an item, not more than there is work for."""
+    most = max(1, min(_MOST_THREADS // team, items))
+    for count in sorted({most, quotient(most, 2)}):
+        yield count * team
+
+
+def _pieces(out: Image, seen: Window, *, back: bool) -> Iterator[_Piece]:
+    """Pieces that blocks may have of a result."""
+    axes = zip(seen.kernel, seen.strides, seen.before, seen.dilation, strict=True)
+    down, right = (_Axis(back, *axis) for axis in axes)
+    (sh, sw), runs = seen.strides if back else (1, 1), out.c // RUN
+    for g in (n for n in range(1, min(runs, _MOST_RUNS) + 1) if runs % n == 0):
+        for px in sorted({_up(n, sw) for n in (1, 2, 4)}):
+            for tw, th in itertools.product(_lengths(out.w, px), _lengths(out.h, sh)):
+                whole = tw >= out.w and th >= out.h
+                for nb in (1, 2, 4, 8, 16) if whole else (1,):
+                    if nb == 1 or nb < 2 * out.n:
+                        yield _Piece(out, down, right, (g, nb, th, tw, px))
+
+
+def _lengths(length: int, step: int) -> list[int]:
+    """Multiples of a step to cut a length into."""
+    return sorted({_up(min(length, n), step) for n in (length, 4, 8, 16, 32)})
+
+
+def _up(n: int, step: int) -> int:
+    return quotient(n, step) * step
