@@ -82,6 +82,7 @@ def emulated(source: Source, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> Non
 
 def on_gpu(source: Source, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
     """Runs the kernel on the GPU of this machine."""
+    pytest.importorskip("cupy")
     from minicnn.backends.cupy.backend import CupyBackend
 
     backend = CupyBackend()
@@ -213,6 +214,7 @@ def test_convolutions_by_warpgroups(case: tuple[Any, ...], monkeypatch: pytest.M
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", TILES, ids=str)
 def test_convolutions_by_warpgroups_on_the_gpu(case: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("cupy")
     from minicnn.backends.cupy.backend import CupyBackend
 
     def compiled(program: Program, dtype: str) -> Any:
