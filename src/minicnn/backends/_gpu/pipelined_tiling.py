@@ -43,7 +43,10 @@ class Work:
 
     def cycles(self, gpu: Gpu, costs: Pipelined) -> Numbers:
         """Cycles of the launch, and of what it leaves to do."""
-        each = quotient(self.blocks, gpu.multiprocessors)
+        # Blocks that are there together end together, and those that follow come together: after the first round, a
+        # multiprocessor has all that fit, or none.
+        rounds = quotient(self.blocks, gpu.multiprocessors * self.resident)
+        each = np.where(rounds > 1, rounds * self.resident, quotient(self.blocks, gpu.multiprocessors))
         brought = self.runs * costs.run + self.lines * costs.line
         busy = np.maximum(self.products * costs.mma, self.loads * costs.load + brought)
         multiplied = self.pieces * np.maximum(costs.fragment, self.chain * costs.fragments)
@@ -51,7 +54,7 @@ class Work:
         alone = np.maximum(alone, costs.latency / (self.stages - 1 - self.warpgroups))
         ending = self.results * costs.result
         together = each * (self.steps * busy + ending)
-        apart = quotient(each, self.resident) * (self.longest * np.maximum(busy, alone) + costs.latency + ending)
+        apart = rounds * (self.longest * np.maximum(busy, alone) + costs.latency + ending)
         return np.maximum(together, apart) + costs.launch + self.beside
 
 
