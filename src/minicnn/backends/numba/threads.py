@@ -23,6 +23,7 @@ from minicnn.backends.numba.cpus import cores
 from minicnn.backends.numba.kernel import Source, callable_of, compile_source
 
 WAIT_S = 2e-4  # before a thread sleeps: somewhat longer than Python takes between the steps of a training
+NAP_S = 1e-3  # before a thread sleeps that waits for a share: one that oversleeps misses the next list
 STEAL_S = 2e-6  # before a thread does the share of another that has yet to begin with it
 _LINE = 8  # numbers in a line of the cache, of which threads that do not mean each other share none
 
@@ -172,8 +173,8 @@ class Pool:
         self._drive, self._post, self._serve = callable_of(_DRIVER), callable_of(_POSTER), callable_of(_SERVER)
         self._posted = np.array([self._address(0), flags.ctypes.data, 0, 0, 0], np.int64)
         second = self._rounds()
-        rounds = int(second * WAIT_S) + 1
-        self._lines[:, 5:] = self._address(threads), int(second * STEAL_S) + 1, rounds
+        rounds, patience, limit = (int(second * wait) + 1 for wait in (WAIT_S, STEAL_S, NAP_S))
+        self._lines[:, 5:] = self._address(threads), patience, limit
         self._lines[threads] = 0
         self._lines[1:threads, 0] = _ASLEEP
         self._driver = compile_source(_DRIVER)

@@ -1,0 +1,72 @@
+"""An epoch of network `platforms` with each augmentation inside the model, beside one without, interleaved.
+
+    python benchmarks/augmentation.py [--backend NAME] [--network NAME] [--batch-size N] [--images N] [--rounds N]
+
+Median milliseconds of an epoch, and its ratio to the one without.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from minicnn import layers
+from minicnn.callbacks import LambdaCallback
+from minicnn.losses import SparseCategoricalCrossentropy
+from minicnn.zoo import get_model
+
+AUGMENTATIONS: dict[str, Callable[[], list[Any]]] = {
+    "none": list,
+    "RandomFlip": lambda: [layers.RandomFlip("horizontal")],
+    "RandomTranslation": lambda: [layers.RandomTranslation(0.1, 0.1)],
+    "RandomRotation": lambda: [layers.RandomRotation(0.05)],
+    "RandomZoom": lambda: [layers.RandomZoom(0.1)],
+    "RandomBrightness": lambda: [layers.RandomBrightness(0.1, value_range=(0, 1))],
+    "RandomContrast": lambda: [layers.RandomContrast(0.1)],
+    "flip and translation": lambda: [layers.RandomFlip("horizontal"), layers.RandomTranslation(0.1, 0.1)],
+}
+
+
+def main() -> None:
+    """Print a line for each augmentation."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--backend", default="numba")
+    parser.add_argument("--network", default="platforms")
+    parser.add_argument("--batch-size", type=int, default=512)
+    parser.add_argument("--images", type=int, default=8192)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--only", help="names of augmentations, separated by commas")
+    given = parser.parse_args()
+    generator = np.random.default_rng(0)
+    x = generator.integers(0, 256, (given.images, 28, 28, 1), np.uint8)
+    y = generator.integers(0, 10, given.images).astype(np.int32)
+    names = list(AUGMENTATIONS) if given.only is None else ["none", *given.only.split(",")]
+    models = {}
+    for name in names:
+        preprocessing = [layers.Rescaling(1 / 255), *AUGMENTATIONS[name]()]
+        models[name] = get_model(
+            given.network, preprocessing=preprocessing, input_dtype="uint8", backend=given.backend, seed=0
+        )
+        models[name].compile("sgd", SparseCategoricalCrossentropy(from_logits=True))
+        models[name].fit(x, y, batch_size=given.batch_size, verbose=0)
+    times: dict[str, list[float]] = {name: [] for name in names}
+    for _ in range(given.rounds):
+        for name, model in models.items():
+            moments: list[float] = []
+            ends = LambdaCallback(on_epoch_end=lambda epoch, logs, moments=moments: moments.append(time.perf_counter()))
+            model.fit(x, y, batch_size=given.batch_size, epochs=3, verbose=0, callbacks=[ends])
+            times[name] += [1e3 * (b - a) for a, b in itertools.pairwise(moments)]
+    bare = statistics.median(times["none"])
+    for name in names:
+        median = statistics.median(times[name])
+        print(f"{name}: {median:.3f} ms, {median / bare:.3f} of the epoch without", flush=True)
+
+
+if __name__ == "__main__":
+    main()
