@@ -14,7 +14,8 @@ With --ablate, each network is measured again with a field of `Options` the othe
 measurement: `--ablate pipelined`.
 
 The roof of a kernel is the time that its bytes or its FLOPs take at the GPU's peaks. The host's work is how long a call
-that runs one step takes while the GPU is idle, and nothing is read. Results are written after each network.
+that runs one step takes while the GPU is idle, and nothing is read; beside it stands what the launch of the step's
+graph takes of that, which is CUDA's. Results are written after each network.
 
 With --dry, kernels run on the CPU (tests/backends/cupy/emulated.py): to see that it works.
 """
@@ -99,15 +100,18 @@ def by_layer(rows: list[dict[str, Any]]) -> list[tuple[str, float, float]]:
     return sorted(((name, us, roof) for name, (us, roof) in found.items()), key=lambda r: -r[1])
 
 
-def host_seconds(engine: Any, feed: Any, arrays: Any, index: Any, synchronize: Callable[[], None]) -> float:
-    """Median time of a call that runs one step: of two calls after the GPU was idle, so that none waits for it."""
+def host_seconds(call: Callable[[], Any], synchronize: Callable[[], None]) -> float:
+    """Median time of a call that runs one step: of two calls after the GPU was idle, so that none waits for it.
+
+    A third would: it writes to pinned memory, from which the GPU copies for the first, and a fourth to that of the
+    second, which is copied once the first step has ended. Two steps are far from filling CUDA's queue, too.
+    """
     times: list[float] = []
-    totals: dict[str, Any] = {}
-    for _ in range(10):
+    for _ in range(20):
         synchronize()
         for _ in range(2):
             start = time.perf_counter()
-            totals = engine.train_many(feed, arrays, totals, None if index is None else index[:1], [1e-4])
+            call()
             times.append(time.perf_counter() - start)
     synchronize()
     return statistics.median(times[2:])
@@ -186,7 +190,7 @@ def measure(
     whole = seconds(backend, run, 1 if dry else 5)
     executable = engine._steps["train", feed].many.__self__
     state = engine.state()
-    bound = {v.name: {**state, **arrays}[v.name] for v in executable._bound} | executable._static
+    bound = {**state, **arrays, **executable._static}
     *each, graph = graphs(executable, bound, repeats)
     rows = []
     for one, groups, launch in zip(executable._sources, executable._plan.launches, each, strict=True):
@@ -210,12 +214,21 @@ def measure(
             graph()
 
     alone = seconds(backend, graph_only, 1 if dry else 5) / (max(1, steps // 16) * 16) * steps
-    host = host_seconds(engine, feed, arrays, index, backend.synchronize)
+    totals_so_far: dict[str, Any] = {}
+
+    def step() -> None:
+        rows = None if index is None else index[:1]
+        totals_so_far.update(engine.train_many(feed, arrays, totals_so_far, rows, [1e-4]))
+
+    host = host_seconds(step, backend.synchronize)
+    last_used = next(reversed(executable._graphs.values()))
+    launching = host_seconds(last_used[1], backend.synchronize)
     changed = f" with the other {other}" if other else ""
     print(f"\n{study} on {name} in {precision}{changed}: {whole * 1e3:.2f} ms,")
     print(f"  {steps} steps of {whole / steps * 1e6:.1f} us,")
     print(f"  {batch * steps / whole:,.0f} samples a second; {alone / steps * 1e6:.1f} us a step in a graph of 16;")
-    print(f"  host's work in a step {host * 1e6:.0f} us; first step {first:.2f} s;")
+    print(f"  host's work in a step {host * 1e6:.0f} us, {launching * 1e6:.0f} of them the graph's launch;")
+    print(f"  first step {first:.2f} s;")
     totals = [sum(row[key] for row in rows) for key in ("us", "roof_us", "modelled_us")]
     print(f"  {len(rows)} kernels, sum {totals[0]:.1f} us, roofs {totals[1]:.1f}, model {totals[2]:.1f}")
     print("  us, roof, model, kernel, layer")
@@ -235,6 +248,7 @@ def measure(
         "ms": whole * 1e3,
         "graph_ms": alone * 1e3,
         "host_us": host * 1e6,
+        "launch_us": launching * 1e6,
         "steps": steps,
         "first_s": first,
         "arena_bytes": executable.arena_bytes,

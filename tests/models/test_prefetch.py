@@ -80,9 +80,9 @@ class _Many:
     def __call__(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         return self._run(arrays)
 
-    def many(self, arrays: Mapping[str, Any], rows: Mapping[str, Any], steps: int) -> dict[str, Any]:
+    def many(self, arrays: Mapping[str, Any], rows: Mapping[str, Any], steps: int, state: Any = ()) -> dict[str, Any]:
         self._log.append(f"{steps} steps")
-        given, made = dict(arrays), []
+        given, made = {**dict(state), **arrays}, []
         for k in range(steps):
             made.append(self._run({**given, **{name: row[k] for name, row in rows.items()}}))
             given |= {name: made[-1][name] for name in self._carried}

@@ -18,6 +18,15 @@ Kernel = Callable[..., Any]
 EACH_STEP = ("index", "learning_rate")
 
 
+class State(dict[str, Array]):
+    """Arrays by name that stay the same from step to step: where one becomes another, a new State is made.
+
+    So who has looked at a State need not look again, and who remembers one does so by a weak reference.
+    """
+
+    __slots__ = ("__weakref__",)
+
+
 class Executable(Protocol):
     """A compiled Program. A plain function is one; what else it can do is in the Protocols below.
 
@@ -34,7 +43,9 @@ class Executable(Protocol):
 class ManySteps(Executable, Protocol):
     """An Executable that takes several steps without the host in between; it has the attributes of its Program."""
 
-    def many(self, arrays: Mapping[str, Array], rows: Mapping[str, Array], steps: int) -> dict[str, Array]:
+    def many(
+        self, arrays: Mapping[str, Array], rows: Mapping[str, Array], steps: int, state: State | None = None
+    ) -> dict[str, Array]:
         """Several steps, each of which is given one row of each array in `rows`, and the updates of the one before.
 
         Args:
@@ -42,10 +53,11 @@ class ManySteps(Executable, Protocol):
             rows: Of those of `EACH_STEP` that the Program has, arrays of the backend or of NumPy with a further
                 first axis. What is in neither `rows` nor `arrays` is an error.
             steps: How many; the length of that axis.
+            state: Further inputs that are the same in every step, and donated ones.
 
         Returns:
             Updates after the last step, and its outputs; for a Program without updates the outputs of every step, with
-            a further first axis.
+            a further first axis. An update that is missing was made where `state` has its array.
 
         Raises:
             ValueError: If an array has another shape, or another input than those of `EACH_STEP` has rows.

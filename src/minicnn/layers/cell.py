@@ -32,19 +32,29 @@ class Cell:
     Attributes:
         value: The array; before it is needed perhaps a function that makes it, and None if nothing is known.
         place: Backend and floating-point type that the array is for; None in the host's memory.
-        lock: Held by a model that computes with the cell.
+        lock: Held by a model that computes with the cell; it counts how often the array became another.
     """
 
     __slots__ = ("lock", "place", "value")
 
-    def __init__(self, value: HostArray | Callable[[], HostArray] | None = None) -> None:
-        self.value: Array | HostArray | Callable[[], HostArray] | None = value
+    def __init__(self, lock: Lock | None = None) -> None:
+        self.value: Array | HostArray | Callable[[], HostArray] | None = None
         self.place: Place | None = None
-        self.lock: Any = None
+        self.lock = lock
 
     def put(self, value: HostArray | Callable[[], HostArray]) -> None:
         """Replace the array by one of the host, which is the cell's own from now on, or by a function that makes it."""
-        self.value, self.place = value, None
+        self._become(value, None)
+
+    def keep(self, value: Array) -> None:
+        """Replace the array by another one at the same place."""
+        if value is not self.value:
+            self._become(value, self.place)
+
+    def _become(self, value: Any, place: Place | None) -> None:
+        self.value, self.place = value, place
+        if self.lock is not None:
+            self.lock.changes += 1
 
     def host(self, dtype: str) -> HostArray:
         """A copy in the host's memory, floating-point numbers in the given type."""
@@ -66,9 +76,8 @@ class Cell:
         """The array for a backend and a floating-point type; it moves there if it is elsewhere."""
         if self.place is not place:
             self.join()
-            if self.place is None or not _alike(self.place, place):
-                self.value = place[0].asarray(self.host(place[1]))
-            self.place = place
+            here = self.place is not None and _alike(self.place, place)
+            self._become(self.value if here else place[0].asarray(self.host(place[1])), place)
         return self.value
 
     def __getstate__(self) -> Any:
@@ -82,9 +91,22 @@ class Cell:
         self.value, self.place, self.lock = state, None, None
 
 
-def fresh_lock() -> Any:
-    """A lock that a thread may take again."""
-    return threading.RLock()
+class Lock:
+    """A lock that a thread may take again.
+
+    Attributes:
+        changes: How often an array of the cells that it is for became another.
+    """
+
+    def __init__(self) -> None:
+        lock = threading.RLock()
+        self.acquire, self.release, self.changes = lock.acquire, lock.release, 0
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
 
 def _alike(a: Place, b: Place) -> bool:

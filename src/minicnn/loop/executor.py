@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from minicnn.backends import get_backend
-from minicnn.backends.base import Array, Backend, Executable, ManySteps
+from minicnn.backends.base import Array, Backend, Executable, ManySteps, State
 from minicnn.distribution import DataParallel
-from minicnn.layers.cell import Cell, Place, fresh_lock
+from minicnn.layers.cell import Cell, Lock, Place
 from minicnn.loop.tracing import Feed, StepKind
 from minicnn.program.graph import Program, Value
 
@@ -37,6 +37,7 @@ class Engine:
         # State by name: weights, whose cells other models may have too, optimizer state, the step counter.
         self._cells: dict[str, Cell] = {}
         self._place: Place | None = None
+        self._state: tuple[int, State] | None = None  # the changes when it was made
         self._turn = Turn()
         self._steps: dict[tuple[StepKind, Feed], _Step] = {}
         self.distribution: DataParallel | None = None  # of training and evaluation
@@ -60,16 +61,17 @@ class Engine:
     def adopt(self, cells: Mapping[str, Cell]) -> None:
         """Take over cells that other models may share; the engines that share a cell compute one at a time."""
         self._cells |= cells
+        self._state = None
         for cell in cells.values():
             cell.lock = cell.lock or self._turn.locks[0]
-        self._turn.join(cell.lock for cell in cells.values())
+        self._turn.join(cell.lock for cell in cells.values() if cell.lock)
 
     def set(self, arrays: Mapping[str, HostArray]) -> None:
         """Replace state by copies of host arrays."""
         with self._turn:
             for name, array in arrays.items():
                 copy = np.array(array, self.dtype if array.dtype.kind == "f" else None)
-                self._cells.setdefault(name, Cell()).put(copy)
+                self._cells.setdefault(name, Cell(self._turn.locks[0])).put(copy)
 
     def get(self, name: str) -> HostArray:
         """A copy of one state array on the host."""
@@ -90,16 +92,20 @@ class Engine:
         """Forget compiled steps and all state but the arrays named, which get a new floating-point type."""
         with self._turn:
             self._cells = {name: self._cells[name] for name in keep}
-            self.dtype, self._place = dtype, None
+            self.dtype, self._place, self._state = dtype, None, None
             self._steps.clear()
             self.steps_taken = 0
 
-    def state(self) -> dict[str, Array]:
-        """All state on the backend."""
+    def state(self) -> State:
+        """All state on the backend; the same object while none of it is another array."""
         place = self._place
         if place is None or place[0] is not self._backend:
-            place = self._place = self.backend, self.dtype
-        return {n: c.value if c.place is place else c.on(place) for n, c in self._cells.items()}
+            place, self._state = (self.backend, self.dtype), None
+            self._place = place
+        if self._state is None or self._state[0] != self._turn.changes:
+            made = State({n: c.value if c.place is place else c.on(place) for n, c in self._cells.items()})
+            self._state = self._turn.changes, made
+        return self._state[1]
 
     def restore(self, arrays: Mapping[str, HostArray], steps_taken: int) -> None:
         """Replace all state; arrays that are not named become zero."""
@@ -132,14 +138,15 @@ class Engine:
         step = self._step("train", feed)
         if step.many is not None:
             rows = {"learning_rate": np.asarray(rates, self.dtype)} | ({} if index is None else {"index": index})
-            totals = self._keep(step, step.many(self._given(step, arrays, totals), rows, len(rates)))
+            given = {**arrays, **self._begun(step, totals)}
+            totals = self._keep(step, step.many(given, rows, len(rates), self.state()))
             self.steps_taken += len(rates)
             return totals
         for k, rate in enumerate(rates):
             given = {**arrays, "learning_rate": self.backend.asarray(np.asarray(rate, self.dtype))}
             if index is not None:
                 given["index"] = self.backend.asarray(index[k])
-            totals = self._keep(step, step.run(self._given(step, given, totals)))
+            totals = self._one(step, given, totals)
             self.steps_taken += 1
         return totals
 
@@ -151,10 +158,10 @@ class Engine:
             step = self._step("evaluate", feed)
             if step.many is not None:
                 rows = {} if index is None else {"index": index}
-                return self._keep(step, step.many(self._given(step, arrays, totals), rows, steps))
+                return self._keep(step, step.many({**arrays, **self._begun(step, totals)}, rows, steps, self.state()))
             for k in range(steps):
                 given = arrays if index is None else {**arrays, "index": self.backend.asarray(index[k])}
-                totals = self._keep(step, step.run(self._given(step, given, totals)))
+                totals = self._one(step, given, totals)
             return totals
 
     def predict(
@@ -172,48 +179,55 @@ class Engine:
             self.join()
         with self._turn:
             step = self._step("predict", feed)
+            state = self.state()
             if step.draws:  # training counts from 0 on, so that predictions count from the other end
-                arrays = {**arrays, "step": self.backend.asarray(np.asarray(2**31 - 1 - draw % 2**30, np.int32))}
+                state = State(state, step=self.backend.asarray(np.asarray(2**31 - 1 - draw % 2**30, np.int32)))
             if index is None or step.many is None:
-                made = step.run({**self.state(), **arrays})
+                made = step.run({**state, **arrays})
                 return [made[name] for name in step.outputs]
-            made = step.many({**self.state(), **arrays}, {"index": index}, len(index))
+            made = step.many(arrays, {"index": index}, len(index), state)
         reshape = self.backend.xp.reshape
         return [reshape(made[name], (-1, *made[name].shape[2:])) for name in step.outputs]
 
-    def _given(self, step: _Step, arrays: Mapping[str, Array], totals: Totals) -> dict[str, Array]:
+    def _one(self, step: _Step, arrays: Mapping[str, Array], totals: Totals) -> Totals:
+        return self._keep(step, step.run({**self.state(), **arrays, **self._begun(step, totals)}))
+
+    def _begun(self, step: _Step, totals: Totals) -> Totals:
         # New zeros are made each time, because what is carried is donated: see `Executable`.
-        zeros = {n: self.backend.asarray(z.copy()) for n, z in step.zeros.items() if n not in totals}
-        return {**self.state(), **arrays, **totals, **zeros}
+        return {n: totals[n] if n in totals else self.backend.asarray(z.copy()) for n, z in step.zeros.items()}
 
     def _keep(self, step: _Step, made: Mapping[str, Array]) -> Totals:
-        for name in step.carried:
-            self._cells[name].value = made[name]
+        # Where weights are overwritten there is nothing to keep, so that many of them are no work in each step.
+        for name, array in made.items():
+            if name in step.carried:
+                self._cells[name].keep(array)
         return {name: made[name] for name in step.zeros}
 
     def _step(self, kind: StepKind, feed: Feed) -> _Step:
-        if (kind, feed) in self._steps:
-            self._steps[kind, feed] = self._steps.pop((kind, feed))  # the last one used comes last
-        else:
+        step = self._steps.pop((kind, feed), None)
+        if step is None:
             while len(self._steps) >= COMPILED:
                 del self._steps[next(iter(self._steps))]
-            program = self._trace(kind, feed)
-            zeros = {v.name: np.zeros(v.shape, v.dtype) for v in program.inputs if v.kind == "metric"}
-            many: Callable[..., dict[str, Array]] | None = None
-            run: Executable
-            if self.distribution is None or self.distribution.alone or kind == "predict":
-                compiled = self.backend.compile(program)
-                run, many = _given_inputs(program, compiled), compiled.many if isinstance(compiled, ManySteps) else None
-            else:
-                run = self.distribution.compile(partial(self._trace, kind), feed, self.backend)
-            carried = [n for n in program.updates if n not in zeros]
-            draws = any(v.kind == "counter" for v in program.inputs)
-            step = _Step(run, many, carried, list(program.outputs), zeros, draws)
-            # Carried state that is not there yet starts at zero.
-            new = [v for v in program.inputs if v.kind in ("optimizer", "counter") and v.name not in self._cells]
-            self.set({v.name: np.zeros(_whole(v, program), v.dtype) for v in new})
-            self._steps[kind, feed] = step
-        return self._steps[kind, feed]
+            step = self._compiled(kind, feed)
+        self._steps[kind, feed] = step  # the last one used comes last
+        return step
+
+    def _compiled(self, kind: StepKind, feed: Feed) -> _Step:
+        program = self._trace(kind, feed)
+        zeros = {v.name: np.zeros(v.shape, v.dtype) for v in program.inputs if v.kind == "metric"}
+        many: Callable[..., dict[str, Array]] | None = None
+        run: Executable
+        if self.distribution is None or self.distribution.alone or kind == "predict":
+            compiled = self.backend.compile(program)
+            run, many = _given_inputs(program, compiled), compiled.many if isinstance(compiled, ManySteps) else None
+        else:
+            run = self.distribution.compile(partial(self._trace, kind), feed, self.backend)
+        carried = frozenset(n for n in program.updates if n not in zeros)
+        draws = any(v.kind == "counter" for v in program.inputs)
+        # Carried state that is not there yet starts at zero.
+        new = [v for v in program.inputs if v.kind in ("optimizer", "counter") and v.name not in self._cells]
+        self.set({v.name: np.zeros(_whole(v, program), v.dtype) for v in new})
+        return _Step(run, many, carried, list(program.outputs), zeros, draws)
 
 
 def _whole(value: Value, program: Program) -> tuple[int, ...]:
@@ -227,11 +241,16 @@ class Turn:
     """Held while a model computes, so that threads, and models with shared cells, compute one at a time."""
 
     def __init__(self) -> None:
-        self.locks = [fresh_lock()]
+        self.locks = [Lock()]
 
-    def join(self, locks: Iterable[Any]) -> None:
+    def join(self, locks: Iterable[Lock]) -> None:
         """Hold other locks as well; whoever holds several takes them in the same order."""
         self.locks = sorted({*self.locks, *locks}, key=id)
+
+    @property
+    def changes(self) -> int:
+        """How often an array of the model became another."""
+        return sum([lock.changes for lock in self.locks])
 
     def __enter__(self) -> None:
         for lock in self.locks:
@@ -257,7 +276,7 @@ class _Step:
 
     run: Executable
     many: Callable[..., dict[str, Array]] | None
-    carried: list[str]
+    carried: frozenset[str]
     outputs: list[str]
     zeros: dict[str, HostArray]
     draws: bool

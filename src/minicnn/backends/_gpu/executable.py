@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -15,13 +17,14 @@ from minicnn.backends._gpu.placement import place
 from minicnn.backends._gpu.runtime import ALIGNMENT, KernelText, Launch
 from minicnn.backends._gpu.source import Source
 from minicnn.backends._gpu.staging import Upload
-from minicnn.backends.base import EACH_STEP, Array
+from minicnn.backends.base import EACH_STEP, Array, State
 from minicnn.ops.groups import Group
 from minicnn.program.graph import Node, Program, Value
 
 if TYPE_CHECKING:
     from minicnn.backends._gpu.backend import GpuBackend
 
+Addresses = tuple[tuple[int, ...], tuple[int, ...]]
 STEPS = 16  # in one graph, where many are asked for
 BINDINGS = 4  # sets of arrays that graphs are kept for
 
@@ -68,7 +71,8 @@ class StepExecutable:
         self._capacity = 0
         self._queue = {v.name: runtime.empty((1, *v.shape), v.dtype) for v in self._copied}
         self._collected: dict[str, Array] = {}  # outputs of many steps
-        self._graphs: dict[tuple[int, ...], dict[int, Launch]] = {}
+        self._graphs: dict[Addresses, dict[int, Launch]] = {}
+        self._state = _Known(weakref.ref(State()), (), self._bound, list(program.updates))
         self._uploads = [Upload(runtime), Upload(runtime)]  # one is filled while the device copies from the other
         self._grow(1)
 
@@ -85,14 +89,16 @@ class StepExecutable:
     def __call__(self, arrays: Mapping[str, Any]) -> dict[str, Array]:
         with self._runtime.active(), self._arena.lock:
             self._fill(arrays, {}, 1)
-            made = self._run(arrays, 1)
+            made = self._run(arrays, 1, State())
             return {name: array[0] for name, array in made.items()} if self._collected else made
 
-    def many(self, arrays: Mapping[str, Any], rows: Mapping[str, Any], steps: int) -> dict[str, Array]:
+    def many(
+        self, arrays: Mapping[str, Any], rows: Mapping[str, Any], steps: int, state: State | None = None
+    ) -> dict[str, Array]:
         with self._runtime.active(), self._arena.lock:
             self._grow(steps)
             self._fill(arrays, rows, steps)
-            return self._run(arrays, steps)
+            return self._run(arrays, steps, State() if state is None else state)
 
     def launch_times(self, arrays: Mapping[str, Array], repeats: int) -> list[tuple[list[Node], list[float]]]:
         """See `TimedLaunches`.
@@ -104,7 +110,8 @@ class StepExecutable:
         times: list[list[float]] = [[] for _ in self._sources]
         with runtime.active(), self._arena.lock:
             self._fill(arrays, {}, 1)
-            launches = self._launches(self._everything(arrays)[0], 0)
+            self._begin(arrays, State())
+            launches = self._launches({**arrays, **self._static}, 0)
             for number in range(repeats + 1):
                 events = [runtime.event(timed=True) for _ in range(len(times) + 1)]
                 runtime.record(events[0])
@@ -116,42 +123,50 @@ class StepExecutable:
                     samples += [runtime.seconds(*pair)] if number else []
         return [(covered(groups), samples) for groups, samples in zip(self._plan.launches, times, strict=True)]
 
-    def _everything(self, arrays: Mapping[str, Array]) -> tuple[dict[str, Array], tuple[int, ...]]:
-        """The arrays that steps read and overwrite, with the totals set and the queue at its first row.
+    def _begin(self, arrays: Mapping[str, Array], state: State) -> Addresses:
+        """Set the totals, and the queue to its first row.
 
         Returns:
-            The arrays, and where those begin that are not its own.
+            Where the arrays begin that steps read, and overwrite, where they are. Those of a State are looked at once.
         """
         allocation = self._arena.reserve(self._placement.nbytes)
         if self._allocation != allocation:
             self._graphs.clear()
             self._allocation = allocation
-        addresses = tuple(self._checked(v, arrays[v.name]) for v in self._bound)
+        if self._state.known() is not state:
+            kept, given = ([v for v in self._bound if (v.name in state) == there] for there in (True, False))
+            returned = [n for n in self._program.updates if n not in state]
+            addresses = tuple(self._checked(v, state[v.name]) for v in kept)
+            self._state = _Known(weakref.ref(state), addresses, given, returned)
         for value in self._totals:
             if arrays[value.name] is not self._static[value.name]:
                 self._static[value.name][...] = arrays[value.name]
         self._runtime.clear(self._cursor)
-        return {v.name: arrays[v.name] for v in self._bound} | self._static, addresses
+        return self._state.addresses, tuple([self._checked(v, arrays[v.name]) for v in self._state.given])
 
-    def _run(self, arrays: Mapping[str, Array], steps: int) -> dict[str, Array]:
-        everything, addresses = self._everything(arrays)
+    def _run(self, arrays: Mapping[str, Array], steps: int, state: State) -> dict[str, Array]:
+        addresses = self._begin(arrays, state)
+        graphs = self._graphs[addresses] = self._graphs.pop(addresses, {})  # the last one used comes last
+        while len(self._graphs) > BINDINGS:
+            del self._graphs[next(iter(self._graphs))]
         left = steps
         for size in (STEPS, 1) if self._captures else (1,):
             count, left = divmod(left, size)
-            if count:
-                run = self._steps(everything, addresses, size)
-                for _ in range(count):
-                    run()
+            if count and size not in graphs:
+                graphs[size] = self._steps({**state, **arrays, **self._static}, size)
+            for _ in range(count):
+                graphs[size]()
+        outputs = self._program.outputs
         if self._collected:
-            outputs = self._program.outputs.items()
-            return {n: self._copy(self._collected[n], (steps, *v.shape), v.dtype) for n, v in outputs}
-        made = {n: self._copy(self._array(v, everything), v.shape, v.dtype) for n, v in self._program.outputs.items()}
-        return made | {n: everything[n] if n in everything else arrays[n] for n in self._program.updates}
+            return {n: self._copy(self._collected[n], (steps, *v.shape), v.dtype) for n, v in outputs.items()}
+        everything = {**state, **arrays, **self._static} if outputs else {}
+        made = {n: self._copy(self._array(v, everything), v.shape, v.dtype) for n, v in outputs.items()}
+        return made | {n: self._static[n] if n in self._static else arrays[n] for n in self._state.returned}
 
     def _checked(self, value: Value, array: Any) -> int:
         """Where an input begins that kernels read, or overwrite, where it is."""
         address = self._runtime.address(array)
-        if address is None or address % ALIGNMENT or array.shape != value.shape or array.dtype.name != value.dtype:
+        if address is None or address % ALIGNMENT or array.shape != value.shape or array.dtype != value.dtype:
             found = f"{getattr(array, 'dtype', type(array).__name__)}{list(getattr(array, 'shape', ()))}"
             found += ", which begins in between" if address is not None and address % ALIGNMENT else ""
             message = (
@@ -201,7 +216,8 @@ class StepExecutable:
             if self._backend.owns(given):
                 target[...] = given
             else:
-                upload.send(value.name, np.broadcast_to(given, target.shape), target)
+                whole = given if given.shape == target.shape else np.broadcast_to(given, target.shape)
+                upload.send(value.name, whole, target)
         upload.end()
 
     def _array(self, value: Value, arrays: Mapping[str, Array]) -> Array:
@@ -222,16 +238,11 @@ class StepExecutable:
 
     # Launching ----------------------------------------------------------------------------------
 
-    def _steps(self, arrays: Mapping[str, Array], addresses: tuple[int, ...], size: int) -> Launch:
-        """What runs so many steps on the given arrays: a graph, or its launches one by one; made if it is new."""
-        graphs = self._graphs[addresses] = self._graphs.pop(addresses, {})  # the last one used comes last
-        while len(self._graphs) > BINDINGS:
-            del self._graphs[next(iter(self._graphs))]
-        if size not in graphs:
-            launches = [launch for step in range(size) for launch in self._launches(arrays, step)]
-            launches.append(self._runtime.prepare(self._advance, 1, (self._cursor, size)))
-            graphs[size] = self._runtime.capture(launches) if self._captures else partial(_one_by_one, launches)
-        return graphs[size]
+    def _steps(self, arrays: Mapping[str, Array], size: int) -> Launch:
+        """What runs so many steps on the given arrays: a graph, or its launches one by one."""
+        launches = [launch for step in range(size) for launch in self._launches(arrays, step)]
+        launches.append(self._runtime.prepare(self._advance, 1, (self._cursor, size)))
+        return self._runtime.capture(launches) if self._captures else partial(_one_by_one, launches)
 
     def _launches(self, arrays: Mapping[str, Array], offset: int) -> list[Launch]:
         """What a step launches, on the rows of the queue at the cursor plus an offset: first one for each source."""
@@ -267,6 +278,23 @@ class StepExecutable:
         at = [k for k, v in enumerate(node.inputs) if v.name in queued]
         function = partial(node.op.reference, xp=self._backend.xp, **node.attrs)
         return partial(_reference, function, inputs, at, self._cursor, outputs)
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What is known of a State.
+
+    Attributes:
+        known: The State.
+        addresses: Where its arrays begin that steps read, or overwrite.
+        given: Those of such inputs that it does not have.
+        returned: Updates of what it does not have.
+    """
+
+    known: weakref.ref[State]
+    addresses: tuple[int, ...]
+    given: list[Value]
+    returned: list[str]
 
 
 def _collective(node: Node) -> Any:

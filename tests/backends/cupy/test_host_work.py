@@ -1,0 +1,105 @@
+"""What the host does in a training step that nobody reads, counted in calls."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from backends.cupy.idle import IdleBackend
+from minicnn import Sequential
+from minicnn.callbacks import LambdaCallback
+from minicnn.layers import BatchNormalization, Dense, Input
+
+BATCH, STEPS = 4, 6
+X, Y = np.zeros((BATCH * STEPS, 3), "float32"), np.zeros((BATCH * STEPS, 3), "float32")
+MOST = 150  # calls, of Python's functions and of others, in a step of the engine; there are some 130
+MOST_OF_FIT = {"arrays": 200, "loader": 430}
+
+
+def network(layers: int) -> Sequential:
+    """A network with four weights, and so much of optimizer state, in each of so many layers."""
+    hidden = [layer for _ in range(layers) for layer in (Dense(3, use_bias=False), BatchNormalization())]
+    model = Sequential([Input((3,)), *hidden], backend=IdleBackend())
+    model.compile("adam", "mse", ["mae"])
+    return model
+
+
+class Calls:
+    """Counts the calls of functions, of Python and others, from `start` to `stop`."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def start(self) -> None:
+        self._before = sys.getprofile()
+        sys.setprofile(self._seen)
+
+    def stop(self) -> None:
+        sys.setprofile(self._before)
+
+    def _seen(self, frame: Any, event: str, argument: Any) -> None:
+        self.count += event in ("call", "c_call")
+
+
+def calls_of_a_step(model: Sequential) -> int:
+    """Calls in a step of the engine, once graphs are there."""
+    feed, arrays = next(iter(model._source(X, Y, None, BATCH).epoch(shuffle=False, seed=0, epoch=0)))
+    index, totals = np.zeros((1, BATCH), "int32"), {}
+    for _ in range(2):
+        totals = model._engine.train_many(feed, arrays, totals, index, [0.1])
+    calls = Calls()
+    calls.start()
+    model._engine.train_many(feed, arrays, totals, index, [0.1])
+    calls.stop()
+    return calls.count
+
+
+def calls_of_fit(model: Sequential, data: str) -> float:
+    """Calls in a step of `fit`, in which a callback is called that reads nothing; the first and the last do not count.
+
+    They are those from the end of one step to the end of another.
+    """
+    given: tuple[Any, ...] = X, Y
+    if data == "loader":
+        given = ([(X[at : at + BATCH], Y[at : at + BATCH]) for at in range(0, len(X), BATCH)],)
+    sizes = {"batch_size": BATCH} if data == "arrays" else {}
+    calls = Calls()
+
+    def after(batch: int, logs: Any) -> None:
+        if batch == 0:
+            calls.start()
+        elif batch == STEPS - 2:
+            calls.stop()
+
+    callback = LambdaCallback(on_train_batch_end=after)
+    model.fit(*given, shuffle=False, verbose=0, callbacks=[callback], **sizes)
+    return calls.count / (STEPS - 2)
+
+
+def test_a_step_is_as_little_work_however_many_weights_there_are() -> None:
+    few, many = network(1), network(9)
+    assert calls_of_a_step(few) == calls_of_a_step(many) < MOST
+    assert len(many._engine.names()) > 9 * 8  # or nothing was tested
+
+
+@pytest.mark.parametrize("data", ["arrays", "loader"])
+def test_a_step_of_fit_is_as_little_work_however_many_weights_there_are(data: str) -> None:
+    few, many = (calls_of_fit(network(layers), data) for layers in (1, 9))
+    assert few == many < MOST_OF_FIT[data]
+
+
+def test_new_weights_are_seen_by_the_next_step() -> None:
+    """What is known of a model's arrays is forgotten when one of them becomes another."""
+    model = network(1)
+    engine = model._engine
+    calls_of_a_step(model)
+    before = engine.state()
+    assert engine.state() is before
+    model.set_weights({path: array + 1 for path, array in model.get_weights().items()})
+    after = engine.state()
+    assert all(after[path] is not before[path] for path in model.get_weights())
+    calls_of_a_step(model)
+    assert engine.state() is after
