@@ -186,7 +186,7 @@ class StepExecutable:
     def _copy(self, array: Array, shape: tuple[int, ...], dtype: str) -> Array:
         """A new array with the elements that an array begins with."""
         made = self._runtime.empty(shape, dtype)
-        self._runtime.copy(self._runtime.view(array, 0, shape, dtype), made)
+        self._runtime.copy(array if array.shape == shape else self._runtime.view(array, 0, shape, dtype), made)
         return made
 
     def _grow(self, steps: int) -> None:
@@ -212,12 +212,12 @@ class StepExecutable:
                     f"step. Received: {tuple(given.shape)}."
                 )
                 raise ValueError(message)
-            target = self._queue[value.name][:steps]
+            queue = self._queue[value.name]
             if self._backend.owns(given):
-                target[...] = given
+                queue[:steps] = given
             else:
-                whole = given if given.shape == target.shape else np.broadcast_to(given, target.shape)
-                upload.send(value.name, whole, target)
+                whole = given if each else np.broadcast_to(given, (min(steps, len(queue)), *value.shape))
+                upload.send(value.name, whole, queue)
         upload.end()
 
     def _array(self, value: Value, arrays: Mapping[str, Array]) -> Array:

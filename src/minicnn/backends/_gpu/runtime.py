@@ -91,7 +91,7 @@ class Runtime(Protocol):
         """A new array in the host's memory; pinned, the device copies from it by itself."""
 
     def send(self, source: HostArray, target: Array, stream: Stream = None) -> None:
-        """Begin to copy a contiguous array of the host to one like it on the device."""
+        """Begin to copy a contiguous array of the host to the beginning of one of its dtype on the device."""
 
     # Order --------------------------------------------------------------------------------------
 

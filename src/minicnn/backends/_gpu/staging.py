@@ -29,10 +29,10 @@ class Upload:
         self._large.clear()
 
     def send(self, name: str, rows: HostArray, target: Array) -> None:
-        """Begin to copy rows to an array of the device that has as many."""
+        """Begin to copy rows to the first ones of an array of the device."""
         if len(rows) > 1 and rows.strides[0] == 0 and rows.nbytes > BROADCAST_BYTES:  # the device repeats one
-            self.send(name, np.ascontiguousarray(rows[0])[None], target[:1])
-            target[1:] = target[:1]
+            self.send(name, np.ascontiguousarray(rows[0])[None], target)
+            target[1 : len(rows)] = target[:1]
             return
         if rows.nbytes > PINNED_BYTES:
             self._large.append(np.ascontiguousarray(rows, target.dtype))

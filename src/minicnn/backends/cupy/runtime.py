@@ -69,7 +69,7 @@ class CupyRuntime:
         return None
 
     def clear(self, array: Array) -> None:
-        array.fill(0)
+        array.data.memset_async(0, array.nbytes)
 
     def copy(self, source: Array, target: Array) -> None:
         if target.nbytes:
