@@ -339,7 +339,7 @@ class Layer(Inspectable):
         bound = self._shallow()
         bound._trainable = trace.trainable
         for attribute, held in vars(self).items():
-            if attribute not in ("_trace", "_path", "_origin"):
+            if attribute not in ("_trace", "_path", "_origin", "_callers"):
                 setattr(bound, attribute, _bound(held, attribute, trace, path))
         bound._trace, bound._path, bound._origin = trace, path, self
         return bound
