@@ -12,7 +12,8 @@ from statistics import fmean, median, pstdev
 import minicnn
 from minicnn import machine
 
-BATCH_SIZE, PEAK_RATE, RISE, SMOOTHING = 128, 0.01, 0.2, 0.15  # chosen by the last 10,000 training images, not by test images
+# Chosen by the last 10,000 training images, not by test images.
+BATCH_SIZE, PEAK_RATE, RISE, SMOOTHING = 128, 0.01, 0.2, 0.15
 
 
 def network(backend: str | None, seed: int) -> minicnn.Sequential:
