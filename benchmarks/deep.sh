@@ -7,7 +7,7 @@
 #     sh benchmarks/deep.sh tiles FOLDER    # convolutions alone: today's tile beside pipelined ones
 #     sh benchmarks/deep.sh recipe FOLDER   # CIFAR-10 by examples/cifar10_94.py
 #     sh benchmarks/deep.sh rest FOLDER     # in five minutes, the most important first: accuracy by precision, memory, first
-#                                           # step on four cores, MNIST and CIFAR-10, whole steps, augmentation
+#                                           # step on four cores, MNIST and CIFAR-10, whole steps, augmentation, libraries
 #
 # Results are written as they come, so that nothing is lost of a call that is ended; a further call goes on where the last
 # one ended. More arguments go to the Python script: --dry, sizes.
@@ -57,6 +57,7 @@ if [ "$what" = rest ]; then
         --json "$out/whole-$network.json"
     done
     measured augmentation 60 $python "$here/augmentation.py" $on --images 59904 --rounds 5
+    measured libraries 90 $python "$here/library_shapes.py" --out "$out/libraries.json"
     measured memory-compiled 90 $python "$here/gpu_memory.py" resnet50 --candidates "torch compile" \
       --json "$out/memory-compiled.json"
   }
