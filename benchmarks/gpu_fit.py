@@ -1,10 +1,13 @@
 """What a user waits for on a GPU beyond the steps: fit with all that it does, and the first step.
 
     python benchmarks/gpu_fit.py [--json FILE] [--rounds N] [study ...]
+    python benchmarks/gpu_fit.py --first [--precision NAME] [--batch N] [NETWORK ...]    # the first step alone
 
 `fit` runs with accuracy, validation on 10,000 samples and the progress bar (into a terminal that nobody sees); beside
 it, alternating, the bare loop: the same training and evaluation steps called on the engine, and their totals read. The
-first step is that of a process of its own, with nothing in the folders of compiled kernels (cold) and once more (warm).
+first step is that of a process of its own, with nothing in the folders of compiled kernels (cold) and once more (warm);
+deep networks have images of 64x64 and 200 classes. Beside it stands what the line on the terminal said last. Cores are
+those that this process may use: `taskset -c 0-3`.
 """
 
 from __future__ import annotations
@@ -12,13 +15,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable
-from contextlib import redirect_stdout
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -37,20 +42,23 @@ def data(samples: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     return rng.integers(0, 256, (samples, 28, 28, 1)).astype("uint8"), rng.integers(0, 10, samples).astype("int32")
 
 
-def terminal() -> TextIO:
-    """A terminal whose output is thrown away."""
+@contextmanager
+def terminal() -> Iterator[tuple[TextIO, list[bytes]]]:
+    """Context manager: a terminal that nobody sees, and what was written on it."""
     leader, follower = os.openpty()
-    import threading
+    seen: list[bytes] = []
 
-    def drain() -> None:
-        try:
-            while os.read(leader, 65536):
-                pass
-        except OSError:
-            pass
+    def read() -> None:
+        with suppress(OSError):  # which is how it ends
+            while some := os.read(leader, 65536):
+                seen.append(some)
 
-    threading.Thread(target=drain, daemon=True).start()
-    return os.fdopen(follower, "w")
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    with os.fdopen(follower, "w") as tty:
+        yield tty, seen
+    reader.join()
+    os.close(leader)
 
 
 def candidates(study: str, backend: str, tty: TextIO) -> dict[str, Callable[[], Any]]:
@@ -119,17 +127,19 @@ FIRST = """
 import sys, time
 start = time.perf_counter()
 import numpy as np
-from gpu_steps import SIZES, build
-study, backend = sys.argv[1:]
-batch, samples, _ = SIZES[study]
+from cpu_peers import Case
+from gpu_steps import DEEP, SIZES, build
+study, backend, precision, deep_batch = sys.argv[1:]
+deep = Case((), image=(64, 64, 3), classes=200, batch=int(deep_batch)) if study in DEEP else None
+batch = SIZES[study][0] if deep is None else deep.batch
 import minicnn
 from minicnn.backends import get_backend
 chosen = get_backend(backend)
 chosen.synchronize()
 chosen.asarray(np.zeros(1, "float32"))
 loaded = time.perf_counter()
-model = build(study, chosen)
-x, y = np.zeros((batch, 28, 28, 1), "uint8"), np.zeros(batch, "int32")
+model = build(study, chosen, precision, deep)
+x, y = np.zeros((batch, *((28, 28, 1) if deep is None else deep.image)), "uint8"), np.zeros(batch, "int32")
 built = time.perf_counter()
 model.train_on_batch(x, y)
 end = time.perf_counter()
@@ -137,7 +147,7 @@ print(loaded - start, built - loaded, end - built)
 """
 
 
-def first_step(study: str, backend: str) -> dict[str, Any]:
+def first_step(study: str, backend: str, precision: str = "float32", batch: int = 128) -> dict[str, Any]:
     """Seconds to the end of the first step, in a new process, by their parts."""
     result: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -145,11 +155,16 @@ def first_step(study: str, backend: str) -> dict[str, Any]:
         env["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), env.get("PYTHONPATH", "")])
         for state in ("cold", "warm"):
             start = time.perf_counter()
-            command = [sys.executable, "-c", FIRST, study, backend]
-            done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+            command = [sys.executable, "-c", FIRST, study, backend, precision, str(batch)]
+            with terminal() as (tty, seen):
+                done = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=tty, text=True, check=False)
+            said = b"".join(seen).decode(errors="replace")
+            if done.returncode:
+                raise RuntimeError(said)
             names = ("import and device", "model", "first step")
             parts = dict(zip(names, map(float, done.stdout.split()), strict=True))
-            result[state] = {**parts, "process": time.perf_counter() - start}
+            lines = re.findall(r"compiling kernel \d+ of \d+", said)
+            result[state] = {**parts, "process": time.perf_counter() - start, "said": lines[-1] if lines else ""}
     return result
 
 
@@ -160,19 +175,24 @@ def main() -> None:
     parser.add_argument("--backend", default="cupy")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--first", action="store_true", help="the first step alone")
+    parser.add_argument("--precision", default="float32", help="of the first step")
+    parser.add_argument("--batch", type=int, default=128, help="of deep networks")
     chosen = parser.parse_args()
     results: dict[str, Any] = {}
-    tty = terminal()
     for study in chosen.studies or list(EPOCHS):
-        found = overhead(study, chosen.backend, chosen.rounds, tty)
-        first = first_step(study, chosen.backend)
-        results[study] = {"ms": found, "first step, s": first}
+        result = results[study] = {"first step, s": first_step(study, chosen.backend, chosen.precision, chosen.batch)}
         print(study)
+        for state, parts in result["first step, s"].items():
+            told = [f"{k} {v:.2f} s" for k, v in parts.items() if k != "said"]
+            print(f"  first step, {state}: {', '.join(told)}; {parts['said'] or 'no line'}", flush=True)
+        if chosen.first:
+            continue
+        with terminal() as (tty, _):
+            found = result["ms"] = overhead(study, chosen.backend, chosen.rounds, tty)
         for name, ms in found.items():
             base = found["bare training" if "training" in name and "fit" in name else "bare training and validation"]
-            print(f"  {name:32} {ms:9.2f} ms an epoch  {ms / base:6.3f}")
-        for state, parts in first.items():
-            print(f"  first step, {state}: " + ", ".join(f"{k} {v:.2f} s" for k, v in parts.items()), flush=True)
+            print(f"  {name:32} {ms:9.2f} ms an epoch  {ms / base:6.3f}", flush=True)
     if chosen.json:
         chosen.json.write_text(json.dumps(results, indent=1) + "\n", "utf-8")
 

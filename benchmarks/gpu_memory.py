@@ -1,6 +1,7 @@
 """Memory on the GPU that a training step takes, beside PyTorch: each in a process of its own, with one batch.
 
-    python benchmarks/gpu_memory.py [NETWORK ...] [--batch N] [--image N] [--classes N] [--json FILE]
+    python benchmarks/gpu_memory.py [NETWORK ...] [--candidates LIST] [--batch N] [--image N] [--classes N]
+                                    [--json FILE]
 
 Both hold the weights, their momentum, a batch of images and what the step makes. Of PyTorch it is the peak of what its
 arrays had, in eager mode and compiled, by autocast to bfloat16, channels last; of minicnn what its arrays have, of
@@ -98,6 +99,7 @@ def main() -> None:
     parser.add_argument("networks", nargs="*", metavar="NETWORK", default=["resnet50"])
     for name, default in (("batch", 128), ("image", 64), ("classes", 200)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--candidates", default=",".join(CANDIDATES), help="some of them, separated by commas")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -110,7 +112,7 @@ def main() -> None:
         return
     results: dict[str, Any] = {}
     for name in given.networks:
-        for candidate in CANDIDATES:
+        for candidate in given.candidates.split(","):
             command = [sys.executable, __file__, name, "--worker", candidate]
             command += [word for key, value in sizes.items() for word in (f"--{key}", str(value))]
             done = subprocess.run(command, capture_output=True, text=True, check=False)

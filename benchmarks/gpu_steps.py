@@ -1,7 +1,8 @@
 """Time of training steps on one GPU: kernel by kernel beside its roof, by layer, the whole, and the host's work.
 
     python benchmarks/gpu_steps.py [--backend cupy|numba_cuda ...] [--precision NAME ...] [--shared KB] [--json FILE]
-                                   [--ablate OPTION ...] [--image N] [--classes N] [--batch N] [--dry] [NETWORK ...]
+                                   [--ablate OPTION ...] [--image N] [--classes N] [--batch N] [--whole] [--dry]
+                                   [NETWORK ...]
 
 Networks are the reference studies (mlp, platforms, kernels) and the deep ones of `gpu_peers.py` (resnet18, resnet50,
 mobilenet_v2, squeezenet1_1, vgg11), whose sizes can be chosen.
@@ -16,6 +17,8 @@ measurement: `--ablate pipelined`.
 The roof of a kernel is the time that its bytes or its FLOPs take at the GPU's peaks. The host's work is how long a call
 that runs one step takes while the GPU is idle, and nothing is read; beside it stands what the launch of the step's
 graph takes of that, which is CUDA's. Results are written after each network.
+
+With --whole, kernels are not timed by themselves.
 
 With --dry, kernels run on the CPU (tests/backends/cupy/emulated.py): to see that it works.
 """
@@ -130,10 +133,10 @@ def seconds(backend: Any, run: Callable[[], Any], repeats: int = 5) -> float:
 
 
 def graphs(executable: Any, arrays: dict[str, Any], repeats: int) -> Iterator[Callable[[], None]]:
-    """For each kernel of a step a graph that runs it so many times; then one of 16 steps."""
+    """For each kernel of a step a graph that runs it so many times, unless that is 0; then one of 16 steps."""
     runtime = executable._runtime
     runtime.clear(executable._cursor)
-    for launch in executable._launches(arrays, 0)[: executable.launched]:
+    for launch in executable._launches(arrays, 0)[: executable.launched if repeats else 0]:
         yield runtime.capture([launch] * repeats)
     yield runtime.capture([launch for k in range(16) for launch in executable._launches(arrays, k)])
 
@@ -193,7 +196,7 @@ def measure(
     bound = {**state, **arrays, **executable._static}
     *each, graph = graphs(executable, bound, repeats)
     rows = []
-    for one, groups, launch in zip(executable._sources, executable._plan.launches, each, strict=True):
+    for one, groups, launch in zip(executable._sources, executable._plan.launches, each, strict=bool(repeats)):
         launch()
         us = seconds(backend, launch, 1 if dry else 5) / repeats * 1e6
         known = planned_launch(executable._plan, groups, lambda one=one: one) if isinstance(one, Source) else None
@@ -222,24 +225,13 @@ def measure(
 
     host = host_seconds(step, backend.synchronize)
     last_used = next(reversed(executable._graphs.values()))
-    launching = host_seconds(last_used[1], backend.synchronize)
-    changed = f" with the other {other}" if other else ""
-    print(f"\n{study} on {name} in {precision}{changed}: {whole * 1e3:.2f} ms,")
-    print(f"  {steps} steps of {whole / steps * 1e6:.1f} us,")
-    print(f"  {batch * steps / whole:,.0f} samples a second; {alone / steps * 1e6:.1f} us a step in a graph of 16;")
-    print(f"  host's work in a step {host * 1e6:.0f} us, {launching * 1e6:.0f} of them the graph's launch;")
-    print(f"  first step {first:.2f} s;")
-    totals = [sum(row[key] for row in rows) for key in ("us", "roof_us", "modelled_us")]
-    print(f"  {len(rows)} kernels, sum {totals[0]:.1f} us, roofs {totals[1]:.1f}, model {totals[2]:.1f}")
-    print("  us, roof, model, kernel, layer")
-    for row in rows:
-        layer = row["layers"][0] if row["layers"] else ""
-        print(f"  {row['us']:8.2f} {row['roof_us']:8.2f} {row['modelled_us']:8.2f}  {row['title']}  {layer}")
-    if deep:
-        print("  by layer: us, roof")
-        for layer, us, roof in by_layer(rows):
-            print(f"  {us:8.2f} {roof:8.2f}  {layer}")
-    return {
+
+    def idle() -> None:
+        executable._runtime.clear(executable._cursor)  # each launch takes another row of the queue
+        backend.synchronize()
+
+    launching = host_seconds(last_used[1], idle)
+    result = {
         "study": study,
         "backend": name,
         "precision": precision,
@@ -254,6 +246,26 @@ def measure(
         "arena_bytes": executable.arena_bytes,
         "kernels": rows,
     }
+    changed = f" with the other {other}" if other else ""
+    print(f"\n{study} on {name} in {precision}{changed}: {whole * 1e3:.2f} ms,")
+    print(f"  {steps} steps of {whole / steps * 1e6:.1f} us,")
+    print(f"  {batch * steps / whole:,.0f} samples a second; {alone / steps * 1e6:.1f} us a step in a graph of 16;")
+    print(f"  host's work in a step {host * 1e6:.0f} us, {launching * 1e6:.0f} of them the graph's launch;")
+    print(f"  first step {first:.2f} s;")
+    if not repeats:
+        print(f"  {len(executable._sources)} launches", flush=True)
+        return result
+    totals = [sum(row[key] for row in rows) for key in ("us", "roof_us", "modelled_us")]
+    print(f"  {len(rows)} kernels, sum {totals[0]:.1f} us, roofs {totals[1]:.1f}, model {totals[2]:.1f}")
+    print("  us, roof, model, kernel, layer")
+    for row in rows:
+        layer = row["layers"][0] if row["layers"] else ""
+        print(f"  {row['us']:8.2f} {row['roof_us']:8.2f} {row['modelled_us']:8.2f}  {row['title']}  {layer}")
+    if deep:
+        print("  by layer: us, roof")
+        for layer, us, roof in by_layer(rows):
+            print(f"  {us:8.2f} {roof:8.2f}  {layer}")
+    return result
 
 
 if __name__ == "__main__":
@@ -265,6 +277,7 @@ if __name__ == "__main__":
     parser.add_argument("--ablate", action="append", choices=switches, default=[])
     parser.add_argument("--shared", type=int, metavar="KB")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--whole", action="store_true")
     parser.add_argument("--dry", action="store_true")
     for size, default in (("image", 64), ("classes", 200), ("batch", 128)):
         parser.add_argument(f"--{size}", type=int, default=default, help="of deep networks")
@@ -277,7 +290,7 @@ if __name__ == "__main__":
         for precision in chosen.precision or ["float32"]:
             for name in chosen.backend or ["cupy"]:
                 deep, repeats = (case, 20) if study in DEEP else (None, 50)
-                repeats = 1 if chosen.dry else repeats
+                repeats = 0 if chosen.whole else 1 if chosen.dry else repeats
                 for other in (None, *chosen.ablate):
                     sizes = (precision, chosen.shared, repeats)
                     results.append(measure(study, name, *sizes, deep=deep, dry=chosen.dry, other=other))

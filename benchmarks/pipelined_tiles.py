@@ -106,7 +106,7 @@ def fitted(stored: Sequence[dict[str, Any]], gpu: Gpu, kind: str, restarts: int 
         if not timed:
             continue
         works, us = zip(*timed, strict=True)
-        joined = Work(*(np.array([getattr(work, field.name) for work in works], float) for field in fields(Work)))
+        joined = Work(*(np.array([getattr(work, name) for work in works], float) for name in Work._fields))
         groups.append((SHAPES.index(case.sizes) % 4 == 3, joined, np.array(us) * 1e-6 * gpu.clock))
     today = getattr(costs_on(gpu), kind)
     names = [field.name for field in fields(Pipelined)]

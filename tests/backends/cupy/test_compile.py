@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from backends.cupy.networks import NETWORKS
 from minicnn import Sequential, layers, zoo
+from minicnn.backends import _progress
 from minicnn.backends._gpu import tensor_tiling
 from minicnn.backends._gpu.device import H200
 from minicnn.backends._gpu.fusing import Plan
@@ -33,6 +35,18 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of the test's own."""
     monkeypatch.setenv("MINICNN_CACHE", str(tmp_path))
     return tmp_path / "cuda"
+
+
+def test_many_kernels_have_a_line_on_the_terminal(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = [f'extern "C" __global__ void kernel(float* x) {{ x[0] = {k}; }}' for k in range(3)]
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    compiler.compile_all(texts, "sm_90")
+    assert capsys.readouterr().err == ""  # it did not take long
+    monkeypatch.setattr(_progress, "PATIENCE", -1.0)
+    compiler.compile_all([*texts, texts[0]], "sm_90")
+    assert capsys.readouterr().err == "".join(f"\r\033[Kcompiling kernel {k} of 3" for k in (1, 2, 3)) + "\r\033[K"
 
 
 # The oldest and the newest one; what is in between is compiled for tensor cores.

@@ -80,7 +80,7 @@ def test_without_a_folder_kernels_still_compile(
 
 
 def test_progress_is_for_terminals(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    from minicnn.backends.numba import progress
+    from minicnn.backends import _progress as progress
 
     monkeypatch.setattr(progress, "PATIENCE", -1.0)
     with progress.Progress(2) as line:

@@ -48,6 +48,7 @@ class Plan:
         self.fuse, self.tiled, self.reference_only = fuse, tiled, reference_only
         self.alias: dict[int, Value] = {}
         self.virtual: set[int] = set()
+        self._leaves: dict[int, list[Value]] = {}  # by node, until more is virtual
         self.groups: list[FusionGroup] = []
         self._group_of: dict[int, int] = {}  # root value -> number of the group that makes it
         for node in program.nodes:
@@ -97,6 +98,7 @@ class Plan:
             return
         if self.fuse and self._is_virtual(node):
             self.virtual.add(id(node.outputs[0]))
+            self._leaves.clear()
             return
         if self.fuse and late and self._append(node):
             return
@@ -202,17 +204,13 @@ class Plan:
 
     def leaves(self, node: Node) -> list[Value]:
         """Values in memory that a node reads, by itself or through virtual nodes."""
-        found: dict[int, Value] = {}
-
-        def visit(node: Node) -> None:
+        if id(node) not in self._leaves:
+            found: dict[int, Value] = {}
             for value in map(self.root, node.inputs):
-                if id(value) in self.virtual and value.node is not None:
-                    visit(value.node)
-                else:
-                    found[id(value)] = value
-
-        visit(node)
-        return list(found.values())
+                made = value.node if id(value) in self.virtual else None
+                found |= {id(v): v for v in ([value] if made is None else self.leaves(made))}
+            self._leaves[id(node)] = list(found.values())
+        return self._leaves[id(node)]
 
     def _append(self, node: Node) -> bool:
         """Add a node to the group that makes its last input, if it follows it element by element."""
@@ -320,24 +318,22 @@ class Plan:
 
     def _join_sums(self) -> None:
         """Let one group add up partial sums of the same tile, or of sums of which one waits for the other."""
-        for second in list(self.groups):
+        for second in filter(_only_adds, list(self.groups)):
             own = {id(v) for n in second.nodes for v in n.outputs}
             needed = [v for n in second.nodes for v in self.leaves(n) if id(v) not in own]
             before = self.groups[: self.groups.index(second)]
             for at, first in enumerate(before):
+                if not _only_adds(first) or first.anchor.inputs[0].shape != second.anchor.inputs[0].shape:
+                    continue
                 made = {id(v) for n in first.nodes for v in n.outputs}
-                if (
-                    any(u.tile or u.reference or not adds_partial_sums(u.anchor, 1) for u in (first, second))
-                    or first.anchor.inputs[0].shape != second.anchor.inputs[0].shape
-                    or not all(self._reads_here(n, made) for n in second.nodes)
-                ):
+                if not all(self._reads_here(n, made) for n in second.nodes):
                     continue
                 alike = self._made_in(first.anchor.inputs[0]) == self._made_in(second.anchor.inputs[0])
                 if alike and all(self._made_in(v) < at or id(v) in made for v in needed):
                     first.nodes += second.nodes
                     self._remove(second)
                     break
-                between = [v for u in before[at + 1 :] for n in u.every for v in self.leaves(n)]
+                between = (v for u in before[at + 1 :] for n in u.every for v in self.leaves(n))
                 if any(id(v) in made for v in needed) and not any(id(v) in made for v in between):
                     second.nodes = first.nodes + second.nodes
                     self._remove(first)
@@ -430,3 +426,8 @@ class Plan:
 _WHOLE = {"conv2d", "conv2d_input_gradient"}
 CONVOLUTIONS = frozenset({*_WHOLE, *(f"{name}_partial_sums" for name in (*_WHOLE, "conv2d_weight_gradient"))})
 _ROWS = frozenset({"softmax_cross_entropy", "softmax_cross_entropy_gradient", "argmax"})
+
+
+def _only_adds(group: FusionGroup) -> bool:
+    """Whether a group adds up partial sums, and does nothing before that."""
+    return not (group.tile or group.reference) and adds_partial_sums(group.anchor, 1)

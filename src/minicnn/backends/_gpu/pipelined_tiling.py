@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,8 +24,7 @@ _SIZES = (16, 32, 64, 128, 256)
 _ALIGNMENT = 1024 - 128  # bytes that may lie before what warpgroups read, which begins at a multiple of 1,024
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(NamedTuple):
     """What the blocks of a launch do."""
 
     blocks: Numbers  # how many
@@ -78,7 +79,8 @@ class _Pipeline:
         )  # fmt: skip
 
 
-def _pipelines(gpu: Gpu, *, across: tuple[bool, bool], copied: int) -> Iterator[_Pipeline]:
+@cache
+def _pipelines(gpu: Gpu, *, across: tuple[bool, bool], copied: int) -> tuple[_Pipeline, ...]:
     """Blocks that fit, whose warps multiply by themselves or, where there are such, in warpgroups.
 
     Args:
@@ -86,8 +88,12 @@ def _pipelines(gpu: Gpu, *, across: tuple[bool, bool], copied: int) -> Iterator[
         across: Whether operands are stored with their terms down, as `Pipeline` says.
         copied: How many runs a thread sends for at most.
     """
-    if gpu.has_warpgroups:
-        yield from _warpgroup_pipelines(gpu, across=across, copied=copied)
+    grouped = _warpgroup_pipelines(gpu, across=across, copied=copied) if gpu.has_warpgroups else ()
+    return (*grouped, *_warp_pipelines(gpu, across=across, copied=copied))
+
+
+def _warp_pipelines(gpu: Gpu, *, across: tuple[bool, bool], copied: int) -> Iterator[_Pipeline]:
+    """Blocks whose warps multiply by themselves that fit; arguments as for `_pipelines`."""
     a_across, b_across = across
     for bm, bn, bk, mt, nt in itertools.product(_SIZES[2:], _SIZES, (16, 32, 64), (1, 2, 4), (2, 4, 8)):
         warps = bm // 16 // mt * (bn // 8 // nt)
@@ -136,14 +142,20 @@ def best(node: Node, gpu: Gpu, precision: str) -> Tile | None:
     return min(candidates(node, gpu, precision), key=lambda tile: tile.score, default=None)
 
 
-def candidates(node: Node, gpu: Gpu, precision: str) -> Iterator[Tile]:
+def candidates(node: Node, gpu: Gpu, precision: str) -> list[Tile]:
     """Tiles that fit of a convolution or of a gradient of one, their scores the cycles that they take."""
-    for block, splits, work in work_of(node, gpu):
-        yield Tile(
-            (*block.sizes, splits), int(work.blocks), block.threads, splits, precision, block.shared,
-            stages=block.sizes[-1], warpgroups=block.warpgroups,
-            score=float(work.cycles(gpu, costs_on(gpu).warpgroups if block.warpgroups else costs_on(gpu).pipelined)),
-        )  # fmt: skip
+    works, costs = list(work_of(node, gpu)), costs_on(gpu)
+    if not works:
+        return []
+    together = Work(*map(np.array, zip(*(work for *_, work in works), strict=True)))
+    apart = together.cycles(gpu, costs.pipelined), together.cycles(gpu, costs.warpgroups)
+    return [
+        Tile(
+            (*block.sizes, splits), work.blocks, block.threads, splits, precision, block.shared,
+            stages=block.sizes[-1], warpgroups=block.warpgroups, score=float(apart[block.warpgroups][k]),
+        )
+        for k, (block, splits, work) in enumerate(works)
+    ]  # fmt: skip
 
 
 def work_of(node: Node, gpu: Gpu) -> Iterator[tuple[_Pipeline, int, Work]]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib.resources import files
 
 from minicnn.backends import _code
+from minicnn.backends._progress import Progress
 from minicnn.backends.cupy import nvrtc
 from minicnn.backends.cupy.cpp import scalar_functions
+from minicnn.machine import cores
 
 # Not every value that is computed for a group is read.
 OPTIONS = ("-std=c++17", "-default-device", "-lineinfo", "--diag-suppress=177")
@@ -65,8 +66,11 @@ def _compile(text: str, architecture: str) -> bytes:
 
 
 def compile_all(texts: Sequence[str], architecture: str) -> list[bytes]:
-    """Machine code of several kernels, compiled side by side."""
-    distinct = list(dict.fromkeys(texts))
-    with ThreadPoolExecutor(max_workers=min(16, max(1, len(distinct)), os.cpu_count() or 1)) as pool:
-        made = dict(zip(distinct, pool.map(lambda text: compile_kernel(text, architecture), distinct), strict=True))
+    """Machine code of several kernels, compiled side by side, with a line on the terminal if that takes long."""
+    distinct, made = list(dict.fromkeys(texts)), {}
+    with ThreadPoolExecutor(min(16, max(1, len(distinct)), cores())) as pool, Progress(len(distinct)) as progress:
+        codes = pool.map(lambda text: compile_kernel(text, architecture), distinct)
+        for text, code in zip(distinct, codes, strict=True):
+            made[text] = code
+            progress.next()
     return [made[text] for text in texts]

@@ -15,8 +15,8 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numba import cfunc, config, types
 
+from minicnn.backends._progress import Progress
 from minicnn.backends.numba import functions, interpreting, panels, registers, store, vector, winograd_tiles
-from minicnn.backends.numba.progress import Progress
 
 SIGNATURE = types.void(types.int64, types.int64, types.int64)
 # Rewrites are for array expressions and the like, of which kernels have none.

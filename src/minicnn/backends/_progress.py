@@ -19,12 +19,12 @@ class Progress:
         self._total, self._count, self._shown = total, 0, False
         self._begin = time.monotonic()
 
-    def next(self, name: str) -> None:
-        """The next kernel."""
+    def next(self, name: str = "") -> None:
+        """The next kernel; without a name where several are compiled at a time."""
         self._count += 1
         if sys.stderr is not None and sys.stderr.isatty() and time.monotonic() - self._begin > PATIENCE:
             self._shown = True
-            sys.stderr.write(f"\r\033[Kcompiling kernel {self._count} of {self._total}: {name[:40]}")
+            sys.stderr.write(f"\r\033[Kcompiling kernel {self._count} of {self._total}{name and ': '}{name[:40]}")
             sys.stderr.flush()
 
     def __enter__(self) -> Progress:
