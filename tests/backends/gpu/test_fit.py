@@ -1,6 +1,7 @@
 """Every launch fits the GPU that it is planned for, and compiles for it; no GPU is needed for either.
 
-By default a part of all this runs, which takes seconds. MINICNN_EVERY_GPU=1 runs all of it, which takes hours.
+By default a part of all this runs, which takes seconds. CONTRIBUTING.md says how all of it runs, which takes hours of
+processors: each kernel text is compiled once for an architecture.
 """
 
 from __future__ import annotations

@@ -359,10 +359,13 @@ def window(node: Node) -> Window:
 
 
 def _windows(node: Node, result: int) -> Expr:
+    (x, y), name = images(node), node.op.name
     flags = tuple(node.attrs[a] for a in ("groups", "count_padding") if a in node.attrs)
+    if name in ("depthwise_conv2d", "depthwise_conv2d_input_gradient"):  # as many groups as channels
+        name, flags = name.removeprefix("depthwise_"), (x.c,)
     # Those that look for the place of a maximum compare the pooling's inputs, and do not need its result.
-    inputs = {"max_pool2d_gradient": (0, 1), "max_pool2d_index": (0,)}.get(node.op.name, tuple(range(len(node.inputs))))
-    return OfWindows(node.op.name, node.inputs[0].dtype, *images(node), window(node), flags, inputs)
+    inputs = {"max_pool2d_gradient": (0, 1), "max_pool2d_index": (0,)}.get(name, tuple(range(len(node.inputs))))
+    return OfWindows(name, node.inputs[0].dtype, x, y, window(node), flags, inputs)
 
 
 def _matmul(node: Node, result: int) -> Expr:

@@ -157,7 +157,7 @@ class OfRow(Expr):
 
 @dataclass(frozen=True)
 class OfWindows(Expr):
-    """A function of windows over images, by the name of its primitive."""
+    """A function of windows over images, by the name of its primitive; depthwise convolutions are grouped ones."""
 
     function: str
     dtype: str  # in which type it computes

@@ -71,9 +71,14 @@ class Cpp(Printer):
         return f"{_NAMES.get(x.function, x.function)}<{C_TYPES[x.dtype]}, {x.length}>({given})", 9
 
     def _ofwindows(self, x: OfWindows) -> tuple[str, int]:
-        flags = (self.literal(f, "bool") if isinstance(f, bool) else str(f) for f in x.flags)
-        types = (C_TYPES[x.dtype], self.image(x.x), self.image(x.y), self.window(x.window), *flags)
-        return f"{x.function}<{', '.join(types)}>({', '.join(map(self._operands.function, x.inputs))}, i)", 9
+        given = ", ".join(map(self._operands.function, x.inputs))
+        return f"{self.over_windows(x, C_TYPES[x.dtype])}({given}, i)", 9
+
+    @classmethod
+    def over_windows(cls, x: OfWindows, kind: str) -> str:
+        """The template of a function of windows that computes in a type."""
+        flags = (cls.literal(f, "bool") if isinstance(f, bool) else str(f) for f in x.flags)
+        return f"{x.function}<{', '.join((kind, cls.image(x.x), cls.image(x.y), cls.window(x.window), *flags))}>"
 
 
 def scalar_functions() -> str:

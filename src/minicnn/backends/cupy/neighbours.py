@@ -90,10 +90,9 @@ class NeighbourWriter(Writer):
             return super().expression(node, result, operands)
         tree = cast(OfWindows, element(node, result))
         given = ", ".join(self._runs(node.inputs[k], tree.y.c) for k in tree.inputs)
-        types = f"Lanes<{C_TYPES[tree.dtype]}, {self._width}>, {Cpp.geometry(node)}"
-        flags = "".join(f", {Cpp.literal(f, 'bool')}" for f in tree.flags)
+        template = Cpp.over_windows(tree, f"Lanes<{C_TYPES[tree.dtype]}, {self._width}>")
         run = self.new("n")
-        self._loads += f"      const auto {run} = {tree.function}<{types}{flags}>({given}, first);\n"
+        self._loads += f"      const auto {run} = {template}({given}, first);\n"
         return f"{run}.v[e]"
 
     def _slides(self, node: Node) -> bool:

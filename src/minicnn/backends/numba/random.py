@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from minicnn.backends.numba.kernel import Lines, Source
-from minicnn.backends.numba.vector import BYTES, LANES
 from minicnn.ops.random import _MULTIPLIERS, _WEYL
 
 _WORD = "0xFFFFFFFF"
@@ -26,15 +25,10 @@ def _words(out: Lines) -> None:
         out(f"k0 = (k0 + {_WEYL[0]}) & {_WORD}", f"k1 = (k1 + {_WEYL[1]}) & {_WORD}")
 
 
-def _number(out: Lines, at: str) -> None:
-    out("w = c0 if i & 3 == 0 else (c1 if i & 3 == 1 else (c2 if i & 3 == 2 else c3))")
-    out(f"fstore({at}, float32(w >> 8) * float32({2.0**-24!r}))")
-
-
 def uniform(*, seed: int, stream: int, size: int) -> Source:
     """A plain array of `size` numbers; one item 64 of them."""
     out = Lines()
-    _key(out, seed, stream)
+    out.all_numbers(key0=seed & 0xFFFFFFFF, key1=seed >> 32 & 0xFFFFFFFF, stream=stream & 0xFFFFFFFF)
     n = out.number("size", size)
     with (
         out.block("for item in range(start, stop):"),
@@ -42,28 +36,6 @@ def uniform(*, seed: int, stream: int, size: int) -> Source:
     ):
         _words(out)
         with out.block(f"for i in range(q * 4, min(q * 4 + 4, {n})):"):
-            _number(out, "y + i * 4")
+            out("w = c0 if i & 3 == 0 else (c1 if i & 3 == 1 else (c2 if i & 3 == 2 else c3))")
+            out(f"fstore(y + i * 4, float32(w >> 8) * float32({2.0**-24!r}))")
     return out.source("random_uniform", "step", "y")
-
-
-def uniform_blocked(*, seed: int, stream: int, samples: int, elements: int) -> Source:
-    """A blocked array (B, elements, 16), 0 beyond the last sample; one item a block."""
-    out = Lines()
-    _key(out, seed, stream)
-    n, size = out.all_numbers(samples=samples, elements=elements)
-    with out.block("for block in range(start, stop):"), out.block(f"for lane in range({LANES}):"):
-        out(f"first = (block * {LANES} + lane) * {size}", f"yi = y + block * {size} * {BYTES} + lane * 4")
-        with (
-            out.block(f"if block * {LANES} + lane < {n}:"),
-            out.block(f"for q in range(first // 4, (first + {size} + 3) // 4):"),
-        ):
-            _words(out)
-            with out.block(f"for i in range(max(first, q * 4), min(first + {size}, q * 4 + 4)):"):
-                _number(out, f"yi + (i - first) * {BYTES}")
-        with out.block("else:"), out.block(f"for i in range({size}):"):
-            out(f"fstore(yi + i * {BYTES}, float32(0))")
-    return out.source("random_uniform", "step", "y")
-
-
-def _key(out: Lines, seed: int, stream: int) -> None:
-    out.all_numbers(key0=seed & 0xFFFFFFFF, key1=seed >> 32 & 0xFFFFFFFF, stream=stream & 0xFFFFFFFF)

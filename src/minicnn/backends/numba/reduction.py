@@ -1,9 +1,10 @@
-"""Sums, means, maxima and their places: over axes of each sample, over the batch, over plain arrays."""
+"""Sums, means, maxima and their places: over axes, and over the batch."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from minicnn.backends.numba.kernel import Lines, Source, even_tile
 from minicnn.backends.numba.vector import BYTES, LANES
@@ -12,110 +13,113 @@ from minicnn.backends.numba.weights import lanes_apart, part_bytes
 _START = {"sum": "0.0", "mean": "0.0", "max": "-inf"}
 _STEP = {"sum": "vadd", "mean": "vadd", "max": "vmax"}
 CHANNELS = 8  # accumulators of a sum over the batch
+RUN = 4 * LANES  # neighbouring results of an item
 
 
-def of_samples(kind: str, sizes: Sequence[int], reduced: Sequence[bool], *, samples: int, vector: bool) -> Source:
-    """Reduction over axes of each sample of x (B, sizes, 16); one item a block.
+class _Reduced(Lines):
+    """Code that goes through a plain array whose axes are reduced or kept, by turns.
+
+    An item is one element of the result where the last axis is reduced, else some neighbours, of which 16 are made at
+    a time. Blocked arrays are plain ones whose last axis has 16 lanes.
 
     Args:
-        kind: "sum", "mean" or "max".
-        sizes: Lengths of the axes of a sample.
-        reduced: Which of them are reduced.
-        samples: N.
-        vector: Whether the result is a plain array (N,) rather than blocked.
+        sizes: Lengths of the axes.
+        reduced: Which of them are reduced; neighbours differ.
+        samples: N of a blocked array all of whose other axes are reduced, so that the result is a plain array (N,).
     """
-    out = Lines()
-    total, made, count = 1, 1, 1
-    strides = []
-    for n, gone in zip(reversed(sizes), reversed(reduced), strict=True):
-        strides.append((total, made))
-        total *= n
-        made, count = (made, count * n) if gone else (made * n, count)
-    strides.reverse()
-    places = list(range(len(sizes)))
-    with out.block("for block in range(start, stop):"):
-        out(f"xb = x + block * {out.number('total', total * BYTES)}")
-        out(f"yb = y + block * {out.number('made', made * BYTES)}")
-        kept, along = ([i for i in places if reduced[i] == which] for which in (False, True))
-        with out.nest(*(f"for i{i} in range({out.number(f'n{i}', sizes[i])}):" for i in kept)):
-            out(f"a = splat(float32({_START[kind]}))")
-            with out.nest(*(f"for i{i} in range({out.number(f'n{i}', sizes[i])}):" for i in along)):
-                at = "".join(f" + i{i} * {out.number(f's{i}', strides[i][0] * BYTES)}" for i in places)
-                out(f"a = {_STEP[kind]}(a, vload(xb{at}))")
-            if kind == "mean":
-                out(f"a = vdiv(a, splat(float32({out.number('count', count)})))")
-            at = "".join(f" + i{i} * {out.number(f't{i}', strides[i][1] * BYTES)}" for i in kept)
-            if vector:
-                out(f"vstore_some(yb, a, {out.number('samples', samples)} - block * {LANES})")
-            else:
-                out(f"vstore(yb{at}, a)")
-    return out.source(kind, "x", "y")
+
+    def __init__(self, sizes: Sequence[int], reduced: Sequence[bool], samples: int | None) -> None:
+        super().__init__()
+        self.sizes, self.along = list(sizes) or [1], bool(reduced) and reduced[-1]
+        last = len(self.sizes) - 1
+        self._reduced = [i for i in range(last) if reduced[i]]
+        self._kept = [i for i in range(last) if not reduced[i]]
+        self.n = [self.number(f"n{i}", size) for i, size in enumerate(self.sizes)]
+        # Elements between neighbours.
+        self._steps = [" * ".join(self.n[i + 1 :]) or "1" for i in range(last + 1)]
+        self._count = 1 if self.along else -(-self.sizes[-1] // RUN)
+        self.whole = self.sizes[-1] % LANES == 0  # whether the last axis is whole vectors
+        self.vectors = [0]  # of neighbours that are made side by side, in bytes behind p
+        self._chunks = self.number("chunks", self._count)
+        self.samples = None if samples is None else self.number("samples", samples)
+
+    @property
+    def items(self) -> int:
+        """Number of items."""
+        return math.prod(self.sizes[i] for i in self._kept) * self._count
+
+    @contextmanager
+    def results(self, x: str) -> Iterator[None]:
+        """Loops over results; p is the address of the first element in x, and `left` says how many neighbours are."""
+        with self.block("for item in range(start, stop):"):
+            self(f"rest = item // {self._chunks}", f"row = {x}")
+            for i in reversed(self._kept):
+                self(f"row += rest % {self.n[i]} * {self._steps[i]} * 4", f"rest = rest // {self.n[i]}")
+            if self.along:
+                self("p = row")
+                yield
+                return
+            self(f"first = item % {self._chunks} * {RUN}")
+            step = len(self.vectors) * LANES
+            with self.block(f"for column in range(first, min(first + {RUN}, {self.n[-1]}), {step}):"):
+                self(f"left = {self.n[-1]} - column", "p = row + column * 4")
+                yield
+
+    def loops(self, step: int) -> tuple[list[str], str]:
+        """Heads of loops over the reduced axes, the last by so many elements; what is added to p there."""
+        heads = [f"for i{i} in range({self.n[i]}):" for i in self._reduced]
+        at = "".join(f" + i{i} * {self._steps[i]} * 4" for i in self._reduced)
+        if self.along:
+            return [*heads, f"for k in range(0, {self.n[-1]}, {step}):"], f"{at} + k * 4"
+        return heads, at
+
+    def load(self, at: str) -> str:
+        """Elements along the last axis of which `left` are real."""
+        return f"vload({at})" if self.whole else f"vload_some({at}, left)"
+
+    def store(self, at: str, value: str) -> str:
+        """Statement that stores such."""
+        return f"vstore({at}, {value})" if self.whole else f"vstore_some({at}, {value}, left)"
+
+    def result(self) -> tuple[str, str]:
+        """Where neighbours are in the result, in bytes, and how many are real."""
+        if self.samples is not None:
+            return f"item * {BYTES}", f"{self.samples} - item * {LANES}"
+        return f"(item // {self._chunks} * {self.n[-1]} + column) * 4", "left"
 
 
-def max_gradient(sizes: Sequence[int], reduced: Sequence[bool], *, samples: int, vector: bool) -> Source:
-    """dx of maxima y over axes of each sample of x (B, sizes, 16); one item a block.
+def max_gradient(sizes: Sequence[int], reduced: Sequence[bool], samples: int | None = None) -> tuple[Source, int]:
+    """dx of maxima y over axes of x, and the number of items; see `_Reduced`.
 
     dy goes to the first element that equals y; where none does (NaN), to the last one.
-
-    Args:
-        sizes: Lengths of the axes of a sample.
-        reduced: Which of them are reduced.
-        samples: N.
-        vector: Whether dy and y are plain arrays (N,) rather than blocked.
     """
-    out = Lines()
-    sizes, reduced = [*sizes, *[1] * reduced[-1]], [*reduced, *[False] * reduced[-1]]
-    last, width = len(sizes) - 1, even_tile(sizes[-1], CHANNELS)
-    n = [out.number(f"n{i}", size) for i, size in enumerate(sizes)]
-
-    def address(places: Sequence[int]) -> str:
-        at = "0"
-        for i in places:
-            at = f"({at} * {n[i]} + i{i})"
-        return f"{at} * {BYTES}"
-
-    kept = [i for i in range(last) if not reduced[i]]
-    with out.block("for block in range(start, stop):"):
-        out(f"xb = x + block * {' * '.join(n)} * {BYTES}")
-        out(f"yb = y + block * {' * '.join([n[i] for i in (*kept, last)])} * {BYTES}")
-        heads = [f"for i{i} in range({n[i]}):" for i in range(last)]
-        with out.nest(*(heads[i] for i in kept), f"for tile in range(0, {n[last]}, {width}):"):
-            out(f"i{last} = min(tile, {n[last]} - {width})")
-            if vector:
-                out(f"yi = y + block * {BYTES}", f"left = {out.number('samples', samples)} - block * {LANES}")
-                out("top0 = vload_some(yi, left)", "g0 = vload_some(dy + yi - y, left)")
+    out = _Reduced(sizes, reduced, samples)
+    if not out.along and out.sizes[-1] % RUN == 0:
+        out.vectors = list(range(0, RUN * 4, BYTES))  # what lies next to each other is read together
+    with out.results("dx"):
+        heads, at = out.loops(1)
+        if out.along:
+            out("top = fload(y + item * 4)", "g = fload(dy + item * 4)", "zero = float32(0)", "di = dx")
+        else:
+            place, real = out.result()
+            for v in out.vectors:
+                out(
+                    *(f"{name}{v} = vload_some({x} + {place} + {v}, {real})" for name, x in (("top", "y"), ("g", "dy")))
+                )
+            out("zero = splat(float32(0))", "di = dx")
+        with out.nest(*heads):
+            out(f"di = p{at}")
+            if out.along:
+                out("hit = fload(di + x - dx) == top", "fstore(di, g if hit else zero)", "g = zero if hit else g")
             else:
-                out(f"yi = yb + {address([*kept, last])}")
-                out(*(f"top{k} = vload(yi + {k * BYTES})" for k in range(width)))
-                out(*(f"g{k} = vload(dy + yi - y + {k * BYTES})" for k in range(width)))
-            out("zero = splat(float32(0))")
-            each = list(enumerate(range(0, width * BYTES, BYTES)))
-            with out.nest(*(heads[i] for i in range(last) if reduced[i])):
-                out(f"xi = xb + {address(range(last + 1))}", "di = dx + xi - x")
-                for k, at in each:
-                    out(f"hit = veq(vload(xi + {at}), top{k})", f"vstore(di + {at}, vselect(hit, g{k}, zero))")
-                    out(f"g{k} = vselect(hit, zero, g{k})")
-            out(*(f"vstore(di + {at}, vadd(vload(di + {at}), g{k}))" for k, at in each))
-    return out.source("max_gradient", "dy", "x", "y", "dx")
-
-
-def max_gradient_plain(sizes: Sequence[int], reduced: Sequence[bool]) -> tuple[Source, int]:
-    """The same for plain arrays, one element of y an item, and the number of items."""
-    out = Lines()
-    places, n = range(len(sizes)), [out.number(f"n{i}", size) for i, size in enumerate(sizes)]
-    at = "0"
-    for i in places:
-        at = f"({at} * {n[i]} + i{i})"
-    with out.block("for item in range(start, stop):"):
-        out("rest = item", "top = fload(y + item * 4)", "g = fload(dy + item * 4)", "p = dx")
-        for i in (i for i in reversed(places) if not reduced[i]):
-            out(f"i{i} = rest % {n[i]}", f"rest = rest // {n[i]}")
-        with out.nest(*(f"for i{i} in range({n[i]}):" for i in places if reduced[i])):
-            out(f"p = dx + {at} * 4", "hit = fload(p + x - dx) == top", "fstore(p, g if hit else float32(0))")
-            out("g = float32(0) if hit else g")
-        out("fstore(p, fload(p) + g)")
-    count = math.prod(size for size, gone in zip(sizes, reduced, strict=True) if not gone)
-    return out.source("max_gradient", "dy", "x", "y", "dx"), count
+                for v in out.vectors:
+                    out(f"hit = veq({out.load(f'di + {v} + x - dx')}, top{v})")
+                    out(out.store(f"di + {v}", f"vselect(hit, g{v}, zero)"), f"g{v} = vselect(hit, zero, g{v})")
+        if out.along:
+            out("fstore(di, fload(di) + g)")
+        else:
+            out(*(out.store(f"di + {v}", f"vadd({out.load(f'di + {v}')}, g{v})") for v in out.vectors))
+    return out.source("max_gradient", "dy", "x", "y", "dx"), out.items
 
 
 def argmax(*, samples: int, classes: int) -> Source:
@@ -147,52 +151,32 @@ def argmax_plain(*, classes: int, inner: int, dtype: str) -> Source:
     return out.source("argmax", "x", "y")
 
 
-def of_plain(kind: str, sizes: Sequence[int], reduced: Sequence[bool]) -> tuple[Source, int]:
-    """Sum, mean or maximum over any axes of a plain array, and the number of items.
-
-    An item is one element of the result where the last axis is reduced, else up to 16 neighbours.
-
-    Args:
-        kind: "sum", "mean" or "max".
-        sizes: Lengths of the axes.
-        reduced: Which of them are reduced; neighbours differ.
-    """
-    out = Lines()
-    sizes, reduced = list(sizes) or [1], list(reduced) or [False]
-    last, along = len(sizes) - 1, reduced[-1]
-    n = [out.number(f"n{i}", size) for i, size in enumerate(sizes)]
-    places = range(last + 1)
-    steps = {i: " * ".join(n[i + 1 :]) or "1" for i in places}  # elements between neighbours
-    kept = [i for i in places if not reduced[i] and i != last]
-    count = 1 if along else -(-sizes[-1] // LANES)
-    chunks = out.number("chunks", count)
-    with out.block("for item in range(start, stop):"):
-        out(f"rest = item // {chunks}", "p = x")
-        for i in reversed(kept):
-            out(f"p += rest % {n[i]} * {steps[i]} * 4", f"rest = rest // {n[i]}")
-        if not along:
-            out(f"column = item % {chunks} * {LANES}", f"left = {n[last]} - column", "p += column * 4")
+def over_axes(
+    kind: str, sizes: Sequence[int], reduced: Sequence[bool], samples: int | None = None
+) -> tuple[Source, int]:
+    """The "sum", "mean" or "max" over axes of x, and the number of items; see `_Reduced`."""
+    out = _Reduced(sizes, reduced, samples)
+    terms = math.prod(size for size, gone in zip(sizes, reduced, strict=True) if gone)
+    count = out.number("count", terms) if kind == "mean" else ""
+    with out.results("x"):
         out(f"a = splat(float32({_START[kind]}))")
-        gone = [i for i in places if reduced[i] and i != last]
-        heads, at = [f"for i{i} in range({n[i]}):" for i in gone], "".join(f" + i{i} * {steps[i]} * 4" for i in gone)
-        with out.nest(*heads, *([f"for k in range(0, {n[last]}, {LANES}):"] if along else [])):
-            if along:
-                out(f"left = {n[last]} - k")
-                at += " + k * 4"
-            out(f"v = vload_some(p{at}, left)")
-            whole = not along or kind != "max"
-            out(f"a = {_STEP[kind]}(a, {'v' if whole else 'vselect(msome(left), v, a)'})")
-        terms = math.prod(size for size, gone in zip(sizes, reduced, strict=True) if gone)
-        divisor = out.number("count", terms) if kind == "mean" else ""
-        if not along:
-            if divisor:
-                out(f"a = vdiv(a, splat(float32({divisor})))")
-            out(f"vstore_some(y + (item // {chunks} * {n[last]} + column) * 4, a, left)")
+        heads, at = out.loops(LANES)
+        with out.nest(*heads):
+            if out.along and not out.whole:
+                out(f"left = {out.n[-1]} - k")
+            out(f"v = {out.load(f'p{at}')}")
+            some = out.along and kind == "max" and not out.whole
+            out(f"a = {_STEP[kind]}(a, {'vselect(msome(left), v, a)' if some else 'v'})")
+        if not out.along:
+            if count:
+                out(f"a = vdiv(a, splat(float32({count})))")
+            place, real = out.result()
+            out(f"vstore_some(y + {place}, a, {real})")
         elif kind == "max":
             out("fstore(y + item * 4, vmax_lanes(a))")
         else:
-            out(f"fstore(y + item * 4, vsum(a){f' / float32({divisor})' if divisor else ''})")
-    return out.source(kind, "x", "y"), math.prod(sizes[i] for i in kept) * count
+            out(f"fstore(y + item * 4, vsum(a){f' / float32({count})' if count else ''})")
+    return out.source(kind, "x", "y"), out.items
 
 
 def of_batch(kind: str, *, samples: int, positions: int, channels: int, parts: int, blocks: int) -> Source:

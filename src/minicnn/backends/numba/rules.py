@@ -136,13 +136,8 @@ def _cross_entropy(to: Lowering, node: Node) -> None:
 def _random_uniform(to: Lowering, node: Node) -> None:
     y, a = node.outputs[0], node.attrs
     step = to.need(node.inputs[0], PLAIN)
-    if to.is_blocked(y):
-        elements = math.prod(y.shape[1:])
-        source = random.uniform_blocked(seed=a["seed"], stream=a["stream"], samples=to.samples, elements=elements)
-        to.add(node, source, [step], [to.buffer(y, BLOCKED)])
-    else:
-        source = random.uniform(seed=a["seed"], stream=a["stream"], size=y.size)
-        to.add(node, source, [step], [to.buffer(y, PLAIN)], -(-y.size // 64))
+    source = random.uniform(seed=a["seed"], stream=a["stream"], size=y.size)
+    to.add(node, source, [step], [to.buffer(y, PLAIN)], -(-y.size // 64))
 
 
 RULES: dict[str, Rule] = {

@@ -11,7 +11,7 @@ from minicnn.backends._strides import row_major
 from minicnn.backends.numba import elementwise, reduction
 from minicnn.backends.numba.elementwise import Group, Operand, Steps
 from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Key, Lowering, Rule, blocks_of
-from minicnn.backends.numba.vector import BYTES
+from minicnn.backends.numba.vector import BYTES, LANES
 from minicnn.ops.checks import normalize_axes
 from minicnn.program.graph import Node, Value
 
@@ -22,45 +22,46 @@ def _reduce(to: Lowering, node: Node) -> None:
         to.refuse(f"kernels reduce float32, not {x.dtype}")
     kind = node.op.name
     axes = set(normalize_axes(kind, node.attrs["axes"], x.ndim))
-    if not to.is_blocked(x) or (0 in axes and kind == "max"):
-        sizes, reduced = _merged(x.shape, [a in axes for a in range(x.ndim)])
-        source, items = reduction.of_plain(kind, sizes, reduced)
-        to.add(node, source, [to.need(x, PLAIN)], [to.buffer(y, PLAIN)], items)
+    if 0 not in axes or kind == "max" or not to.is_blocked(x):
+        form, sizes, reduced, vector = _axes(to, x, y, axes)
+        source, items = reduction.over_axes(kind, sizes, reduced, x.shape[0] if vector else None)
+        to.add(node, source, [to.need(x, form)], [to.buffer(y, PLAIN if vector else form)], items)
         return
-    sizes, reduced = _merged(x.shape[1:], [a in axes for a in range(1, x.ndim)])
-    if 0 in axes:
-        key, channels = to.clean(x), math.prod(x.shape[1:])
-        if axes != set(range(len(axes))):  # the samples' own axes first
-            channels = math.prod(n for n, gone in zip(sizes, reduced, strict=True) if not gone)
-            sums = to.scratch(node, "sums", channels * BYTES * blocks_of(x))
-            source = reduction.of_samples("sum", sizes, reduced, samples=x.shape[0], vector=False)
-            to.add(node, source, [key], [sums], blocks_of(x))
-            key, reduced = sums, []
-        elif reduced and reduced[0]:
-            channels //= sizes[0]
-        positions = math.prod(x.shape[1:]) // channels if reduced else 1
-        _sum_batch(to, node, key, positions, channels, divisor=x.size // channels if kind == "mean" else 1)
-        return
-    vector = y.ndim == 1
-    source = reduction.of_samples(kind, sizes, reduced, samples=x.shape[0], vector=vector)
-    to.add(node, source, [to.need(x, BLOCKED)], [to.buffer(y, PLAIN if vector else BLOCKED)])
+    key, channels, own = to.clean(x), math.prod(x.shape[1:]), [a in axes for a in range(1, x.ndim)]
+    positions = 1
+    if axes != set(range(len(axes))):  # the samples' own axes first
+        channels = math.prod(n for n, gone in zip(x.shape[1:], own, strict=True) if not gone)
+        source, items = reduction.over_axes("sum", *_merged((blocks_of(x), *x.shape[1:], LANES), [False, *own, False]))
+        sums = to.scratch(node, "sums", channels * BYTES * blocks_of(x))
+        to.add(node, source, [key], [sums], items)
+        key = sums
+    else:
+        positions = math.prod(x.shape[1 : len(axes)])
+        channels //= positions
+    _sum_batch(to, node, key, positions, channels, divisor=x.size // channels if kind == "mean" else 1)
+
+
+def _axes(to: Lowering, x: Value, y: Value, axes: set[int]) -> tuple[str, list[int], list[bool], bool]:
+    """How a reduction of x to y goes through x: its form there, lengths of axes, which are reduced; whether y is (N,).
+
+    A blocked value has an axis of 16 lanes behind all others.
+    """
+    own = [a in axes for a in range(x.ndim)]
+    if 0 in axes or not to.is_blocked(x):
+        return PLAIN, *_merged(x.shape, own), False
+    return BLOCKED, *_merged((blocks_of(x), *x.shape[1:], LANES), [*own, False]), y.ndim == 1
 
 
 def _max_gradient(to: Lowering, node: Node) -> None:
     dy, x, y = node.inputs
-    axes = normalize_axes("max_gradient", node.attrs["axes"], x.ndim)
     if x.dtype != "float32":
         to.refuse(f"kernels reduce float32, not {x.dtype}")
-    if not to.is_blocked(x) or 0 in axes:
-        source, items = reduction.max_gradient_plain(*_merged(x.shape, [a in axes for a in range(x.ndim)]))
-        reads = [to.need(v, PLAIN) for v in node.inputs]
-        to.add(node, source, reads, [to.buffer(node.outputs[0], PLAIN)], items)
-        return
-    sizes, reduced = _merged(x.shape[1:], [a in axes for a in range(1, x.ndim)])
-    vector = y.ndim == 1
-    source = reduction.max_gradient(sizes, reduced, samples=x.shape[0], vector=vector)
-    dys, ys = (to.need(v, PLAIN if vector else BLOCKED) for v in (dy, y))
-    to.add(node, source, [dys, to.need(x, BLOCKED), ys], [to.buffer(node.outputs[0], BLOCKED)])
+    axes = set(normalize_axes("max_gradient", node.attrs["axes"], x.ndim))
+    form, sizes, reduced, vector = _axes(to, x, y, axes)
+    source, items = reduction.max_gradient(sizes, reduced, x.shape[0] if vector else None)
+    small = PLAIN if vector else form
+    reads = [to.need(dy, small), to.need(x, form), to.need(y, small)]
+    to.add(node, source, reads, [to.buffer(node.outputs[0], form)], items)
 
 
 def _merged(shape: tuple[int, ...], reduced: list[bool]) -> tuple[list[int], list[bool]]:

@@ -92,15 +92,8 @@ DEVICE T conv2d_weight_gradient(FDY dy, FX x, uint32 i) {
   return total;
 }
 
-// Depthwise, with a kernel (KH, KW, C, M) and result channels c * M + m: as many groups as channels.
-template <class T, class X, class Y, class S, class FX, class FW> DEVICE T depthwise_conv2d(FX x, FW w, uint32 i) {
-  return conv2d<T, X, Y, S, X::C>(x, w, i);
-}
-template <class T, class X, class Y, class S, class FDY, class FW> DEVICE T depthwise_conv2d_input_gradient(FDY dy, FW w, uint32 i) {
-  return conv2d_input_gradient<T, X, Y, S, X::C>(dy, w, i);
-}
-
-// What position r of dy adds to element i of the weights' gradient; positions are in the order in which they lie in memory.
+// Depthwise, with a kernel (KH, KW, C, M) and result channels c * M + m, which has as many groups as channels: what position r of dy adds
+// to element i of the weights' gradient; positions are in the order in which they lie in memory.
 template <class T, class X, class Y, class S, class FDY, class FX>
 DEVICE T depthwise_conv2d_weight_term(FDY dy, FX x, uint32 i, uint32 r) {
   constexpr int M = Y::C / X::C;

@@ -78,18 +78,11 @@ def conv2d_weight_gradient(T: Any, X: Image, Y: Image, S: Window, groups: int, d
     return element
 
 
-def depthwise_conv2d(T: Any, X: Image, Y: Image, S: Window, x: Function, w: Function) -> Function:
-    """Each channel is a group of its own; kernel (KH, KW, C, M), result channels c * M + m."""
-    return conv2d(T, X, Y, S, X.C, x, w)
-
-
-def depthwise_conv2d_input_gradient(T: Any, X: Image, Y: Image, S: Window, dy: Function, w: Function) -> Function:
-    """See `conv2d_input_gradient`."""
-    return conv2d_input_gradient(T, X, Y, S, X.C, dy, w)
-
-
 def depthwise_conv2d_weight_term(T: Any, X: Image, Y: Image, S: Window, dy: Function, x: Function) -> Function:
-    """Function term(p, i, r): what position r of dy adds to element i; positions are as they lie in memory."""
+    """Function term(p, i, r): what position r of dy adds to element i; positions are as they lie in memory.
+
+    Each channel is a group of its own; kernel (KH, KW, C, M), result channels c * M + m.
+    """
     M, YC, N, IMAGES_LAST = Y.C // X.C, Y.C, Y.N, Y.layout == "HWCN"
     KW, SH, SW, PT, PL, DH, DW = S.KW, S.SH, S.SW, S.PT, S.PL, S.DH, S.DW
     XH, XW, YW, AREA = X.H, X.W, Y.W, Y.H * Y.W
