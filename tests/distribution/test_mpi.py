@@ -50,6 +50,16 @@ def test_a_rank_that_fails_ends_the_others() -> None:
     assert "OSError: the disk is gone" in done.stderr
 
 
+def test_a_rank_that_meets_nan_ends_all(tmp_path: Path) -> None:
+    done = mpiexec(3, "nan", "2", str(tmp_path / "backup"))
+    assert done.returncode != 0
+    errors = [line for line in done.stderr.splitlines() if "RankError: " in line]
+    assert errors
+    for line in errors:
+        assert "finite number. Received in step 3: nan, from samples of rank 2. Look for NaN" in line
+    assert (tmp_path / "backup" / "backup.safetensors").exists()
+
+
 def test_a_rank_that_hangs_is_named_at_the_deadline() -> None:
     start = time.monotonic()
     done = mpiexec(3, "hang", "4", TIMEOUT="1.5")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,13 +11,15 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from minicnn.distribution.communicators import OneProcess
+import numpy as np
+
+from minicnn.distribution.communicators import OneProcess, RankError
 from minicnn.distribution.gloo import TorchCommunicator
 from minicnn.distribution.jax import JaxCommunicator
 from minicnn.distribution.launchers import launched
 from minicnn.distribution.mpi import MPICommunicator
 from minicnn.distribution.nccl import NcclCommunicator
-from minicnn.distribution.passes import Layout, Shard
+from minicnn.distribution.passes import ADDED, Layout, Shard
 from minicnn.distribution.step import ShardedStep
 from minicnn.ops.groups import Communicator, Group, rows
 from minicnn.program.graph import Program, Spec
@@ -184,6 +187,34 @@ class DataParallel:
         except BaseException as error:
             self.communicator.fail(error)
             raise
+
+    def check_finite(self, made: Mapping[str, Array], step: int, backend: Backend) -> None:
+        """End all ranks alike where the loss of a training step is no finite number any more.
+
+        Args:
+            made: What the step has made.
+            step: Its number.
+            backend: Whose arrays these are.
+
+        Raises:
+            RankError: If it is not, on all ranks with one text, which names those whose samples it comes from.
+        """
+        if self.ranks == 1 or math.isfinite(loss := float(backend.to_numpy(made["loss"]))):
+            return
+        levels = [int(name[len(ADDED) :].split(".")[0]) for name, array in made.items()
+                  if name.startswith(ADDED) and not np.isfinite(backend.to_numpy(array)).all()]  # fmt: skip
+        told = [int(first or -1) for first in self.communicator.share(str(min(levels, default="")).encode())]
+        first = min((level for level in told if level >= 0), default=None)
+        found = [str(rank) for rank, level in enumerate(told) if level == first]
+        some = 0 < len(found) < self.ranks
+        whose = f"samples of rank {', '.join(found)}" if some else "all ranks, as where weights are not finite"
+        message = (
+            f"The loss of a training on several ranks is a finite number. Received in step {step}: {loss}, from "
+            f"{whose}. Look for NaN and very large numbers in the data, take a smaller learning rate or clip the "
+            "gradients, and resume from the last back-up, which is from before; callbacks.TerminateOnNaN() ends the "
+            "training without an error."
+        )
+        raise RankError(message, reported=True)
 
     def agree(self, about: Mapping[str, Any]) -> None:
         """Wait for all ranks, and check that they are about to do the same.

@@ -48,6 +48,7 @@ class JittedStep(ShardedStep):
     """
 
     overlaps = False  # but for what XLA does by itself
+    watches = False  # which would be many results
 
     def __init__(
         self, programs: Mapping[int, Program], shards: Sequence[Shard], group: Group, data: Iterable[str],

@@ -13,6 +13,8 @@ from minicnn.program.graph import Node, Program, Value
 Layout = tuple[tuple[str, int], ...]
 
 BUCKET = 8_000_000  # bytes of gradients that are worth a collective of their own, beside the rest of the backward pass
+# What a step calls that which its rank has added to sums over ranks: this, the level, and a number.
+ADDED = "added "
 _REDUCTIONS = ("sum", "mean", "max", "normalize")
 
 
@@ -115,6 +117,17 @@ def _in_buckets(program: Program, shard: Shard, values: Sequence[Value]) -> list
             found |= zip(map(id, waiting), made if isinstance(made, tuple) else (made,), strict=True)
             waiting.clear()
     return [found[id(v)] for v in values]
+
+
+def summed_loss(program: Program) -> Value | None:
+    """The sum of all losses over the shards, by the rank's own part of which one can tell where NaN comes from."""
+    waiting = [program.outputs["loss"]] if "loss" in program.outputs else []
+    while waiting:
+        value = waiting.pop()
+        if value.node is not None and value.node.op.name == "all_reduce":
+            return value
+        waiting += () if value.node is None else value.node.inputs
+    return None
 
 
 def reduce_totals(
