@@ -71,7 +71,10 @@ def test_other_backends_on_ranks(backend: str) -> None:
         assert set(on_ranks(count, work)) == {alone}
 
 
-@pytest.mark.parametrize(("name", "backend"), [*((name, "numpy") for name in MODELS), ("plain", "torch")])
+WHOLE = [(name, "numpy") for name in MODELS if name != "by_shard"]
+
+
+@pytest.mark.parametrize(("name", "backend"), [*WHOLE, ("plain", "torch")])
 def test_shards_compute_what_the_whole_batch_does(name: str, backend: str) -> None:
     """But for rounding: dropout, batch normalisation, clipping and metrics do not see the cut."""
     pytest.importorskip(backend)
@@ -84,6 +87,25 @@ def test_shards_compute_what_the_whole_batch_does(name: str, backend: str) -> No
     first = whole.get_weights()
     for path, array in cut.get_weights().items():
         np.testing.assert_allclose(array, first[path], rtol=2e-3, atol=2e-5, err_msg=path)
+
+
+def test_shards_may_have_statistics_of_their_own() -> None:
+    """A step of SGD on two halves is then the mean of two steps on one half each; moving statistics likewise."""
+    x, y = data()
+
+    def made(synchronized: bool, accumulate: int, rows: slice) -> dict[str, Any]:
+        layers = [Flatten(), BatchNormalization(synchronized=synchronized), Dense(CLASSES, activation="softmax")]
+        model = Sequential([Input(SHAPE), *layers])
+        model = Sequential.from_config(model.get_config())
+        model.compile("sgd", accumulate=accumulate)
+        model.train_on_batch(x[rows], y[rows])
+        return model.get_weights()
+
+    halves = [made(synchronized, 1, rows) for synchronized, rows in ((True, slice(0, 8)), (False, slice(8, 16)))]
+    alone, as_one = (made(synchronized, 2, slice(0, 16)) for synchronized in (False, True))
+    for path, array in alone.items():
+        np.testing.assert_allclose(array, (halves[0][path] + halves[1][path]) / 2, rtol=1e-5, atol=1e-6, err_msg=path)
+    assert not np.allclose(alone["batch_normalization/moving_variance"], as_one["batch_normalization/moving_variance"])
 
 
 def test_jax_takes_shards_one_after_the_other() -> None:

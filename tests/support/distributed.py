@@ -50,6 +50,17 @@ def normalized(backend: str, distribution: Any, **extra: Any) -> Model:
     return model
 
 
+def by_shard(backend: str, distribution: Any, **extra: Any) -> Model:
+    """Each shard normalised by itself, beside a normalisation of the batch as one."""
+    layers = [
+        nn.Conv2D(4, 3), nn.BatchNormalization(synchronized=False), nn.ReLU(), nn.Conv2D(4, 3),
+        nn.BatchNormalization(), nn.Flatten(), nn.Dense(CLASSES, activation="softmax"),
+    ]  # fmt: skip
+    model = Sequential([nn.Input(SHAPE), *layers], backend=backend)
+    model.compile(SGD(0.05, momentum=0.9), metrics=["accuracy"], distribution=distribution, **extra)
+    return model
+
+
 def branched(backend: str, distribution: Any, **extra: Any) -> Model:
     """Two outputs with losses of their own."""
     x = nn.Input(SHAPE)
@@ -89,7 +100,7 @@ def split(backend: str, distribution: Any, **extra: Any) -> Model:
     return model
 
 
-MODELS: dict[str, Callable[..., Model]] = {f.__name__: f for f in (dense, plain, normalized, branched)}
+MODELS: dict[str, Callable[..., Model]] = {f.__name__: f for f in (dense, plain, normalized, branched, by_shard)}
 
 
 def trained_by(name: str) -> Callable[..., Model]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from minicnn import ops
@@ -45,12 +45,14 @@ class Shard:
         return Group(self.count, self.number, self.count)
 
 
-def synchronize(program: Program, shard: Shard) -> int:
+def synchronize(program: Program, shard: Shard, by_shard: Collection[int] = ()) -> int:
     """Take mean and variance over the samples of all shards wherever they are taken over the batch.
 
     Args:
         program: Program of a shard, with its forward nodes only.
         shard: The shard.
+        by_shard: Ids of nodes that go on normalising each shard by itself; what layers keep of its mean and variance
+            becomes their mean over shards.
 
     Returns:
         How many normalisations were changed.
@@ -61,6 +63,9 @@ def synchronize(program: Program, shard: Shard) -> int:
     def rule(node: Node) -> Sequence[Value] | None:
         if node.op.name != "normalize" or not {0, -node.inputs[0].ndim} & set(node.attrs["axes"]):
             return None
+        if id(node) in by_shard:
+            y, *own = node.op(*node.inputs, **node.attrs)
+            return y, *(total * (1.0 / shard.count) for total in ops.all_reduce(*own, group=shard.group))
         x, scale, offset = node.inputs
         axes, each = node.attrs["axes"], 1.0 / (x.size // node.outputs[1].size * shard.batch // shard.samples)
 

@@ -217,7 +217,7 @@ def _synchronized(program: Program, shard: Shard, outputs: Sequence[Value], trac
         if value.kind == "parameter" and trace.declared[path].regularizer is trace.declared[path].constraint is None
     ]  # fmt: skip
     split_kernels(program, shard, free)
-    synchronize(program, shard)
+    synchronize(program, shard, trace.by_shard)
     outputs, trace.updates = list(program.outputs.values()), program.updates
     program.outputs, program.updates = {}, {}
     return outputs
