@@ -31,7 +31,7 @@ def test_weights_are_the_same_bits_on_any_number_of_ranks() -> None:
 
 
 def test_other_models_on_four_ranks() -> None:
-    names = [name for name in MODELS if name != "normalized"]
+    names = [*(name for name in MODELS if name != "normalized"), "loaded"]
     alone = {name: trained(name, "numpy", DataParallel(8)) for name in names}
     assert results(mpiexec(4, "train", "numpy", "1", *names), 4) == alone
 

@@ -216,6 +216,33 @@ class DataParallel:
         )
         raise RankError(message, reported=True)
 
+    @property
+    def loads_parts(self) -> bool:
+        """Whether the rows of each rank are those that `minicnn.data.shard_rows` says, so that it needs no others."""
+        return self._group(self.shards).ranks == self.ranks > 1 and self.shards % self.ranks == 0
+
+    def whole_batch(self, samples: int) -> int:
+        """Samples of a batch of which each rank has loaded its rows.
+
+        Args:
+            samples: Those of this rank.
+
+        Raises:
+            ValueError: If ranks have others; on all ranks.
+        """
+        told = [np.empty(1, np.int64) for _ in range(self.ranks)]
+        self.communicator.gather(np.array([samples], np.int64), told)
+        found = [int(count[0]) for count in told]
+        wanted = [len(rows(sum(found), self.ranks, rank)) for rank in range(self.ranks)]
+        if found != wanted:
+            message = (
+                f"A loader with set_shard(index, count) gives the rows minicnn.data.shard_rows(samples, index, count) "
+                f"of each batch. Received: {', '.join(map(str, found))} samples on ranks 0 to {self.ranks - 1}, where "
+                f"{', '.join(map(str, wanted))} belong together."
+            )
+            raise ValueError(message)
+        return sum(found)
+
     def agree(self, about: Mapping[str, Any]) -> None:
         """Wait for all ranks, and check that they are about to do the same.
 

@@ -155,8 +155,7 @@ class ShardedStep:
         return partial.total()
 
     def _given(self, shard: Shard, arrays: Mapping[str, Array]) -> Arrays:
-        rows = slice(shard.start, shard.start + shard.samples)
-        given = {name: arrays[name][rows, ...] for name in self._cut if name in arrays}
+        given = {n: arrays[n][own_rows(arrays[n], shard, self._shards[0]), ...] for n in self._cut if n in arrays}
         if "rows" in self._cut - given.keys():
             numbers = np.arange(shard.start, shard.start + shard.samples, dtype=np.int32)
             given["rows"] = self._backend.asarray(numbers)
@@ -170,6 +169,12 @@ class ShardedStep:
                 own = slice(shard.number * columns, (shard.number + 1) * columns)
                 given[name] = self._backend.asarray(self._backend.to_numpy(array)[..., own].copy())
         return given
+
+
+def own_rows(array: Array, shard: Shard, first: Shard) -> slice:
+    """The rows of a shard in an array of the whole batch, or of those shards alone that begin with the first one."""
+    start = shard.start - (first.start if array.shape[0] < shard.batch else 0)
+    return slice(start, start + shard.samples)
 
 
 @dataclass(frozen=True)
