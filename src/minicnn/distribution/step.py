@@ -13,6 +13,7 @@ import numpy as np
 
 from minicnn.distribution.communicators import OneProcess
 from minicnn.distribution.exchanges import all_gather, exchange
+from minicnn.distribution.gloo import TorchCommunicator
 from minicnn.distribution.passes import ADDED, BUCKET, Shard, summed_loss
 from minicnn.distribution.segments import Segments
 from minicnn.distribution.worker import Worker
@@ -323,10 +324,14 @@ class _Partial:
         totals = [a for _, arrays in self.found for a in arrays]
         if self.sums.group.ranks > 1:
             made = self._between_ranks()() if self._done is None else self._done.result()
-            totals = [self.sums.backend.asarray(a) for a in (made if isinstance(made, tuple) else (made,))]
+            totals = [self.sums.backend.asarray(a) for a in (made if isinstance(made, tuple | list) else (made,))]
         return dict(zip(self.names, totals, strict=True))
 
     def _between_ranks(self) -> Callable[[], Any]:
-        """What sums over ranks; communicators move arrays of the host."""
-        host = [self.sums.backend.to_numpy(a) for _, arrays in self.found for a in arrays]
-        return partial(all_reduce.reference, *host, group=self.sums.group, xp=np)
+        """What sums over ranks: arrays of the host, but where the communicator takes those of the backend."""
+        backend, group = self.sums.backend, self.sums.group
+        given = [a for _, arrays in self.found for a in arrays]
+        if isinstance(group.communicator, TorchCommunicator) and group.communicator.takes(backend):
+            return partial(group.communicator.total, given, group)
+        host = [backend.to_numpy(a) for a in given]
+        return partial(all_reduce.reference, *host, group=group, xp=np)
