@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minicnn.data import Loader, batch_indices, epoch_order
+from minicnn.data import Loader, augment, batch_indices, epoch_order
 
 
 def samples(n: int = 50) -> tuple[np.ndarray, np.ndarray]:
@@ -218,3 +218,27 @@ def test_a_bad_epoch_is_refused():
     loader = Loader(*samples(), shuffle=False)
     with pytest.raises(ValueError, match="Received: 0, -1"):
         loader.set_epoch(-1)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("count", [1, 3, 4])
+def test_parts_of_batches_have_the_bits_of_the_whole(count, workers):
+    """Of augment's transforms, which make the part alone, and of one that needs the whole batch to mix samples."""
+    x, y = np.random.default_rng(0).integers(0, 255, (22, 6, 6, 2), np.uint8), np.arange(22)
+    each = augment.compose(augment.random_flip(), augment.random_shift(2), augment.random_crop((4, 5)))
+    seen = []
+
+    def mixed(x, rng):
+        seen.append(len(x))
+        return x[rng.permutation(len(x))]
+
+    for transform in (None, each, mixed, augment.compose(each, mixed)):
+        loader = Loader(x, y, batch_size=10, transform=transform, workers=workers)
+        whole, parts = list(loader), []
+        for index in range(count):
+            loader.set_shard(index, count)
+            parts.append(list(loader))
+        for number, batch in enumerate(whole):
+            for at, array in enumerate(batch):
+                np.testing.assert_array_equal(np.concatenate([part[number][at] for part in parts]), array)
+    assert set(seen) == {10, 2}

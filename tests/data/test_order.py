@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minicnn.data import batch_indices, epoch_order
+from minicnn.data import batch_indices, epoch_order, shard_rows
 from minicnn.data.order import num_batches
 
 
@@ -73,3 +73,8 @@ def test_batches(n, batch_size, last_batch):
 def test_batch_arguments_are_checked(n, batch_size, last_batch, match):
     with pytest.raises(ValueError, match=match):
         batch_indices(np.arange(n, dtype=np.int32), batch_size, last_batch)
+
+
+def test_a_part_of_a_batch_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"from 0 to below the number of parts\. Received: 2 of 2\."):
+        shard_rows(5, 2, 2)

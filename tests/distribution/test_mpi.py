@@ -31,7 +31,7 @@ def test_weights_are_the_same_bits_on_any_number_of_ranks() -> None:
 
 
 def test_other_models_on_four_ranks() -> None:
-    names = [name for name in MODELS if name != "normalized"]
+    names = [*(name for name in MODELS if name != "normalized"), "loaded"]
     alone = {name: trained(name, "numpy", DataParallel(8)) for name in names}
     assert results(mpiexec(4, "train", "numpy", "1", *names), 4) == alone
 
@@ -48,6 +48,16 @@ def test_a_rank_that_fails_ends_the_others() -> None:
     done = mpiexec(3, "raise", "4")
     assert done.returncode != 0
     assert "OSError: the disk is gone" in done.stderr
+
+
+def test_a_rank_that_meets_nan_ends_all(tmp_path: Path) -> None:
+    done = mpiexec(3, "nan", "2", str(tmp_path / "backup"))
+    assert done.returncode != 0
+    errors = [line for line in done.stderr.splitlines() if "RankError: " in line]
+    assert errors
+    for line in errors:
+        assert "finite number. Received in step 3: nan, from samples of rank 2. Look for NaN" in line
+    assert (tmp_path / "backup" / "backup.safetensors").exists()
 
 
 def test_a_rank_that_hangs_is_named_at_the_deadline() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import inspect
 import math
 from collections.abc import Callable
@@ -17,7 +18,8 @@ from minicnn.distribution.on_device import fits, lower, summed
 from minicnn.ops.collectives import all_reduce
 from minicnn.ops.groups import Group
 from minicnn.program.graph import Program
-from support.distributed import data, dense, normalized, plain
+from support.distributed import data, dense, digest, normalized, plain
+from support.launchers import MPIEXEC, gpus, mpiexec, results, torchrun
 from support.ranks import ThreadRanks
 
 
@@ -185,10 +187,57 @@ def test_steps_in_the_simulator(shards: int) -> None:
 @pytest.mark.parametrize("shards", [1, 4])
 @pytest.mark.parametrize("name", ["cupy", "numba_cuda"])
 def test_steps_with_nccl_on_one_gpu(name: str, shards: int, graph: bool) -> None:
-    """One rank: captured in CUDA graphs and not. Several GPUs have not been tried."""
+    """One rank: captured in CUDA graphs and not."""
     pytest.importorskip("nccl.core", reason="nccl4py is not installed: the extra nccl")
     from minicnn.backends._gpu.options import Options
 
     backend = type(get_backend(name))(options=Options(graph=graph))
     for make in (plain, normalized):
         same(backend, None, make, shards, 4)
+
+
+# Two GPUs -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def two_gpus() -> None:
+    found = gpus()
+    if found < 2:
+        pytest.skip(f"needs two GPUs, found {found}")
+
+
+# Convolutions, batch normalisation and dropout; numba_cuda compiles one small layer, since its compiler takes seconds.
+SEVERAL = ["plain", "normalized", "by_shard", "loaded"]
+ON_TWO = [
+    ("torch:cuda", SEVERAL), ("cupy", SEVERAL), ("cupy-eager", ["normalized"]), ("numba_cuda", ["dense"]),
+    ("numba_cuda-eager", ["dense"]),
+]  # fmt: skip
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("backend", "names"), ON_TWO, ids=[backend for backend, _ in ON_TWO])
+def test_two_gpus_compute_what_one_does(backend: str, names: list[str], two_gpus: None) -> None:
+    """Bit for bit in the tree, with and without CUDA graphs; in the fast mode, which is one graph, but for rounding."""
+    library = backend.partition("-")[0].partition(":")[0]
+    pytest.importorskip(library, reason=f"the library of {library} is not installed")
+    if library != "torch":
+        pytest.importorskip("nccl.core", reason="nccl4py is not installed: the extra nccl")
+    start = mpiexec if MPIEXEC and importlib.util.find_spec("mpi4py") and library != "torch" else torchrun
+    one, two = (results(start(ranks, "train", backend, "2", *names, "fast", TIMEOUT="30"), ranks) for ranks in (1, 2))
+    fast = one.pop("fast")[1], two.pop("fast")[1]
+    assert fast[1] == pytest.approx(fast[0], rel=1e-3)
+    assert two == one
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["torch", "cupy", "numba_cuda"])
+def test_models_on_two_gpus_in_one_process(name: str, two_gpus: None) -> None:
+    """The same bits, by turns; each model's arrays are where it is."""
+    pytest.importorskip(name)
+    models = [dense(f"{name}:cuda:{number}", None) for number in (0, 1)]
+    x, y = data()
+    for start in (0, 12, 24):
+        for model in models:
+            model.train_on_batch(x[start : start + 12], y[start : start + 12])
+    assert digest(models[0]) == digest(models[1])
+    np.testing.assert_array_equal(*(model.predict(x) for model in models))

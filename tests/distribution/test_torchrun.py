@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from minicnn.distribution import DataParallel, ModelParallel, Pipeline
+from minicnn.distribution import DataParallel, ModelParallel, Pipeline, TorchCommunicator
 from support.campaign import FULL
 from support.distributed import STAGES, data, digest, normalized, trained
 from support.launchers import results, torchrun
@@ -37,6 +37,11 @@ def test_weights_are_the_same_bits_on_any_number_of_ranks() -> None:
         # gloo's own sums, which are in no tree.
         assert made.pop("fast")[1] == pytest.approx(trained("fast", "torch", DataParallel(ranks), 2)[1])
         assert made == alone
+
+
+def test_an_engine_that_is_none() -> None:
+    with pytest.raises(ValueError, match=r"engine is 'gloo', 'nccl' or None.*Received: engine='mpi'\."):
+        TorchCommunicator(engine="mpi")
 
 
 def test_a_rank_that_hangs_is_named_at_the_deadline() -> None:

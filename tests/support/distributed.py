@@ -11,6 +11,7 @@ import numpy as np
 from minicnn import Model, Sequential
 from minicnn import layers as nn
 from minicnn.backends.numpy import NumpyBackend
+from minicnn.data import Loader, augment
 from minicnn.distribution import DataParallel
 from minicnn.optimizers import SGD, Adam
 
@@ -47,6 +48,17 @@ def normalized(backend: str, distribution: Any, **extra: Any) -> Model:
     ]  # fmt: skip
     model = Sequential([nn.Input(SHAPE), *layers], backend=backend)
     model.compile(Adam(0.01, global_clipnorm=0.5), metrics=["accuracy"], distribution=distribution, **extra)
+    return model
+
+
+def by_shard(backend: str, distribution: Any, **extra: Any) -> Model:
+    """Each shard normalised by itself, beside a normalisation of the batch as one."""
+    layers = [
+        nn.Conv2D(4, 3), nn.BatchNormalization(synchronized=False), nn.ReLU(), nn.Conv2D(4, 3),
+        nn.BatchNormalization(), nn.Flatten(), nn.Dense(CLASSES, activation="softmax"),
+    ]  # fmt: skip
+    model = Sequential([nn.Input(SHAPE), *layers], backend=backend)
+    model.compile(SGD(0.05, momentum=0.9), metrics=["accuracy"], distribution=distribution, **extra)
     return model
 
 
@@ -89,12 +101,12 @@ def split(backend: str, distribution: Any, **extra: Any) -> Model:
     return model
 
 
-MODELS: dict[str, Callable[..., Model]] = {f.__name__: f for f in (dense, plain, normalized, branched)}
+MODELS: dict[str, Callable[..., Model]] = {f.__name__: f for f in (dense, plain, normalized, branched, by_shard)}
 
 
 def trained_by(name: str) -> Callable[..., Model]:
     """The model of a name, among those for a certain distribution, too."""
-    return {"split": split, "staged": split, "fast": dense}.get(name) or MODELS[name]
+    return {"split": split, "staged": split, "fast": dense, "loaded": dense}.get(name) or MODELS[name]
 
 
 def targets(name: str, y: np.ndarray[Any, Any]) -> Any:
@@ -107,7 +119,12 @@ def trained(name: str, backend: str, distribution: DataParallel | None, epochs: 
     model = trained_by(name)(backend, distribution, **extra)
     weight = np.linspace(0.5, 1.5, SAMPLES).astype("float32") if name == "plain" else None
     size = 15 if name == "split" else 12  # it needs as many samples as shards in each batch
-    logs = model.fit(x, targets(name, y), size, epochs, verbose=0, sample_weight=weight).history
+    if name == "loaded":  # each rank its part, if it can
+        shift = augment.random_shift(1)
+        given = {"x": Loader(x, y, batch_size=16, transform=shift), "validation_data": Loader(x, y, batch_size=20)}
+        logs = model.fit(**given, epochs=epochs, verbose=0).history
+    else:
+        logs = model.fit(x, targets(name, y), size, epochs, verbose=0, sample_weight=weight).history
     found = model.evaluate(x, targets(name, y), 20, return_dict=True)
     return [digest(model), {k: v[-1] for k, v in logs.items()}, found]
 

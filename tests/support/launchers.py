@@ -73,6 +73,14 @@ def torchrun(ranks: int, *arguments: str, restarts: int = 0, **environment: str)
     return _run([sys.executable, "-m", "torch.distributed.run", *options], arguments, environment)
 
 
+def gpus() -> int:
+    """How many GPUs the driver finds on this machine."""
+    if shutil.which("nvidia-smi") is None:
+        return 0
+    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False, timeout=60)
+    return sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
+
+
 def results(done: subprocess.CompletedProcess[str], ranks: int) -> Any:
     """What the first rank has printed of its trainings."""
     assert done.returncode == 0, done.stderr

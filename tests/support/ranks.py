@@ -89,4 +89,5 @@ class _ThreadCommunicator:
                 return
 
     def fail(self, error: BaseException) -> None:
-        self._ranks.barrier.abort()
+        if not getattr(error, "reported", False):  # which all raise
+            self._ranks.barrier.abort()

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from minicnn.backends.base import Array, Backend, Executable
+from minicnn.machine import local_rank
 from minicnn.program.graph import Program
 from minicnn.program.layout import batch_last
 
@@ -32,6 +33,8 @@ class TorchBackend(Backend):
                 f"{', '.join(d for d, ok in found.items() if ok)}. Install a PyTorch build for it, or use torch:cpu."
             )
             raise RuntimeError(message)
+        if self.device == "cuda" and 0 < local_rank() < torch.cuda.device_count():
+            torch.cuda.set_device(local_rank())  # of several processes on a machine each has a GPU of its own
 
     def rewrite(self, program: Program) -> Program:
         """On the CPU images have the batch last, as on NumPy: twice as fast for few channels."""

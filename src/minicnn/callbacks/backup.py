@@ -123,6 +123,9 @@ class BackupAndRestore(Callback):
             return
         tensors: Tensors = {}
         state = {"model": self.model.get_state(), "callbacks": self.group.get_state()}
+        cut, arrays = self.model.distribution, state["model"]["arrays"].values()
+        if cut is not None and cut.ranks > 1 and not all(np.isfinite(array).all() for array in arrays):
+            return  # the loss of the next step will end the training
         packed = _pack(state, "", tensors)
         about = {"kind": _KIND, "format": _FORMAT, "about": self._about, "state": packed}
         write_tensors(self.path, tensors, about)

@@ -31,6 +31,8 @@ class Callback:
         runs_last: Whether it is called after those that are not so, at every point.
         every_batch: Whether what it overrides of the batch hooks must be called for every batch. If no callback
             needs that, a backend that is faster so takes many steps between two calls.
+        ends_on_nan: Whether it ends the training where the loss is no finite number; without one that does, a training
+            on several ranks ends with an error.
     """
 
     model: Model
@@ -38,6 +40,7 @@ class Callback:
     group: Callbacks
     runs_last = False
     every_batch = True
+    ends_on_nan = False
 
     @property
     def chief(self) -> bool:
@@ -141,6 +144,11 @@ class Callbacks:
     def watch_batches(self) -> bool:
         """Whether a callback must be called for every batch of the training."""
         return self.watch("train")
+
+    @property
+    def ends_on_nan(self) -> bool:
+        """Whether a callback ends the training where the loss is no finite number."""
+        return any(c.ends_on_nan for c in self.callbacks)
 
     def watch(self, kind: str) -> bool:
         """Whether a callback must be called for every batch of a "train", "test" or "predict"."""

@@ -163,7 +163,12 @@ class EarlyStopping(Callback):
 
 
 class TerminateOnNaN(Callback):
-    """Stops training as soon as the loss is NaN or infinite; it waits for the device after every step."""
+    """Stops training as soon as the loss is NaN or infinite; it waits for the device after every step.
+
+    On several ranks a training without it ends with an error then, as the page "Train on several machines" says.
+    """
+
+    ends_on_nan = True
 
     def on_train_batch_end(self, batch: int, logs: Logs) -> None:
         """See `Callback`."""

@@ -18,7 +18,7 @@ from minicnn.data.idx import fashion_mnist, mnist, read_idx
 from minicnn.data.images import image_folder, tiny_imagenet
 from minicnn.data.kaggle import kaggle_digits
 from minicnn.data.loader import Loader
-from minicnn.data.order import batch_indices, epoch_order
+from minicnn.data.order import batch_indices, epoch_order, shard_rows
 from minicnn.data.places import locate
 from minicnn.data.synthetic import synthetic_digits, synthetic_digits_dataset
 
@@ -38,6 +38,7 @@ __all__ = [
     "mnist",
     "names",
     "read_idx",
+    "shard_rows",
     "synthetic_digits",
     "synthetic_digits_dataset",
     "tiny_imagenet",

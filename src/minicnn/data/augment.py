@@ -1,13 +1,14 @@
 """Random changes to batches of images, for the `transform` of a Loader.
 
 Each function here returns a transform: it takes a batch of images of shape (N, H, W, C) and a NumPy
-Generator, and returns a new batch of the same dtype, every image changed on its own.
+Generator, and returns a new batch of the same dtype, every image changed on its own. So it can also make some rows of
+a batch from these alone, by its method `part`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -16,21 +17,66 @@ Batch = npt.NDArray[Any]  # (N, H, W, C)
 Transform = Callable[[Batch, np.random.Generator], Batch]
 
 
+class Part(Protocol):
+    """A transform that can make a part of a batch; one of your own may have this method, too."""
+
+    def part(self, x: Batch, rng: np.random.Generator, rows: slice, samples: int) -> Batch:
+        """Some rows of what the transform makes of a batch, with the same bits.
+
+        Args:
+            x: These rows of the batch alone.
+            rng: The generator of the whole batch, of which as much is drawn as for all of it.
+            rows: Where they are in the batch.
+            samples: Samples of the batch.
+        """
+        ...
+
+
+class _EachImage:
+    """A transform that draws numbers for each image, and then changes it by them.
+
+    Args:
+        draw: From a generator, the number of images and the shape of one, arrays with a row for each.
+        change: From images and their rows of these arrays, new images.
+    """
+
+    def __init__(self, draw: Callable[..., Sequence[npt.NDArray[Any]]], change: Callable[..., Batch]) -> None:
+        self._draw, self._change = draw, change
+
+    def __call__(self, x: Batch, rng: np.random.Generator) -> Batch:
+        return self.part(x, rng, slice(None), len(x))
+
+    def part(self, x: Batch, rng: np.random.Generator, rows: slice, samples: int) -> Batch:
+        _check(x)
+        return self._change(x, *(numbers[rows] for numbers in self._draw(rng, samples, x.shape[1:])))
+
+
+class _Composed:
+    def __init__(self, steps: Sequence[Transform]) -> None:
+        self._steps = steps
+
+    def __call__(self, x: Batch, rng: np.random.Generator) -> Batch:
+        for step in self._steps:
+            x = step(x, rng)
+        return x
+
+
+class _ComposedParts(_Composed):
+    def part(self, x: Batch, rng: np.random.Generator, rows: slice, samples: int) -> Batch:
+        for step in self._steps:
+            x = cast("Part", step).part(x, rng, rows, samples)
+        return x
+
+
 def compose(*transforms: Transform) -> Transform:
-    """One transform after another.
+    """One transform after another; it can make a part of a batch if all of them can.
 
     Example:
         >>> transform = compose(random_flip(), random_crop((24, 24)))
         >>> transform(np.zeros((8, 28, 28, 1), np.uint8), np.random.default_rng(0)).shape
         (8, 24, 24, 1)
     """
-
-    def transform(x: Batch, rng: np.random.Generator) -> Batch:
-        for step in transforms:
-            x = step(x, rng)
-        return x
-
-    return transform
+    return (_ComposedParts if all(hasattr(step, "part") for step in transforms) else _Composed)(transforms)
 
 
 def random_flip(probability: float = 0.5) -> Transform:
@@ -46,12 +92,13 @@ def random_flip(probability: float = 0.5) -> Transform:
         message = f"random_flip takes a probability from 0 to 1. Received: {probability}."
         raise ValueError(message)
 
-    def transform(x: Batch, rng: np.random.Generator) -> Batch:
-        _check(x)
-        flipped = rng.random(len(x)) < probability
+    def draw(rng: np.random.Generator, samples: int, image: tuple[int, ...]) -> list[npt.NDArray[Any]]:
+        return [rng.random(samples) < probability]
+
+    def change(x: Batch, flipped: npt.NDArray[Any]) -> Batch:
         return np.where(flipped[:, None, None, None], np.flip(x, 2), x)
 
-    return transform
+    return _EachImage(draw, change)
 
 
 def random_crop(size: tuple[int, int], padding: int = 0) -> Transform:
@@ -68,24 +115,31 @@ def random_crop(size: tuple[int, int], padding: int = 0) -> Transform:
     if min(size) < 1 or padding < 0:
         message = f"random_crop takes a size from 1 and a padding from 0. Received: size={size}, padding={padding}."
         raise ValueError(message)
-    KH, KW = size
+    return _crop(size, padding)
 
-    def transform(x: Batch, rng: np.random.Generator) -> Batch:
-        _check(x)
-        x = np.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
-        N, H, W, _ = x.shape
+
+def _crop(size: tuple[int, int] | None, padding: int) -> Transform:
+    """A window of a size, or one as large as the image."""
+
+    def draw(rng: np.random.Generator, samples: int, image: tuple[int, ...]) -> list[npt.NDArray[Any]]:
+        H, W = image[0] + 2 * padding, image[1] + 2 * padding
+        KH, KW = size or image[:2]
         if KH > H or KW > W:
             message = (
                 f"random_crop needs images at least as large as its window {size}. Received: {H}x{W} with "
                 "the padding. Use a smaller size or more padding."
             )
             raise ValueError(message)
-        rows = rng.integers(0, H - KH + 1, N)[:, None] + np.arange(KH)  # (N, KH)
-        columns = rng.integers(0, W - KW + 1, N)[:, None] + np.arange(KW)  # (N, KW)
-        windows: Batch = x[np.arange(N)[:, None, None], rows[:, :, None], columns[:, None, :]]
+        return [rng.integers(0, H - KH + 1, samples), rng.integers(0, W - KW + 1, samples)]
+
+    def change(x: Batch, top: npt.NDArray[Any], left: npt.NDArray[Any]) -> Batch:
+        KH, KW = size or x.shape[1:3]
+        x = np.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
+        rows, columns = top[:, None] + np.arange(KH), left[:, None] + np.arange(KW)  # (N, KH), (N, KW)
+        windows: Batch = x[np.arange(len(x))[:, None, None], rows[:, :, None], columns[:, None, :]]
         return windows
 
-    return transform
+    return _EachImage(draw, change)
 
 
 def random_shift(pixels: int) -> Transform:
@@ -98,11 +152,7 @@ def random_shift(pixels: int) -> Transform:
         message = f"random_shift takes a number of pixels from 0. Received: {pixels}."
         raise ValueError(message)
 
-    def transform(x: Batch, rng: np.random.Generator) -> Batch:
-        _check(x)
-        return random_crop((x.shape[1], x.shape[2]), padding=pixels)(x, rng)
-
-    return transform
+    return _crop(None, pixels)
 
 
 def _check(x: Batch) -> None:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from minicnn import html
 from minicnn.data.augment import Transform
-from minicnn.data.order import Indices, LastBatch, batch_indices, epoch_order, num_batches, philox
+from minicnn.data.order import Indices, LastBatch, batch_indices, epoch_order, num_batches, philox, shard_rows
 
 Array = npt.NDArray[Any]
 
@@ -32,7 +32,8 @@ class Loader:
             repeating from the start of the order.
         sample_weight: Weight of each sample, shape (n,); needs `y`.
         transform: `transform(x_batch, rng)` returns the batch to use instead, with as many samples. `rng` is
-            a NumPy Generator of its own, keyed with the seed, the epoch and the number of the batch.
+            a NumPy Generator of its own, keyed with the seed, the epoch and the number of the batch. See
+            `augment.Part` for one that can make a part of a batch.
         workers: Threads that make batches ahead of their use; 0 makes each batch when it is asked for.
         prefetch: Batches that the workers keep ready, at least 1; more than the workers can be useful where
             the time of a transform varies.
@@ -87,7 +88,23 @@ class Loader:
         self._workers = workers
         self._prefetch = prefetch
         self._num_batches = num_batches(len(x), batch_size, last_batch)
+        self.set_shard(0, 1)
         self.set_epoch(0)
+
+    def set_shard(self, index: int, count: int) -> None:
+        """Make only the rows of each batch that `shard_rows` gives; `fit` asks each of several ranks for its part.
+
+        A transform without a `part` is given whole batches, of whose result the rows are taken.
+
+        Args:
+            index: Number of the part, from 0.
+            count: Number of parts; 1 for whole batches.
+
+        Raises:
+            ValueError: If there is no such part.
+        """
+        shard_rows(0, index, count)
+        self._shard = index, count
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch, counted from 0, that the next iteration goes through."""
@@ -99,12 +116,12 @@ class Loader:
         return self._num_batches
 
     def __iter__(self) -> Iterator[tuple[Array, ...]]:
-        epoch = self.epoch
+        epoch, shard = self.epoch, self._shard
         order = epoch_order(self.num_samples, shuffle=self.shuffle, seed=self._seed, epoch=epoch)
         batches = batch_indices(order, self.batch_size, self._last_batch)
         if self._workers == 0:
-            return (self._make(epoch, number, indices) for number, indices in enumerate(batches))
-        return self._threaded(epoch, batches)
+            return (self._make(epoch, number, indices, shard) for number, indices in enumerate(batches))
+        return self._threaded(epoch, batches, shard)
 
     def _repr_html_(self) -> str:
         rows = [(name, a.shape, a.dtype) for name, a in zip(("x", "y", "sample_weight"), self._arrays, strict=False)]
@@ -115,14 +132,14 @@ class Loader:
         samples = f"{self.num_samples:,} samples {self._arrays[0].shape[1:]}"
         return f"<Loader: {samples} in {len(self):,} batches of {self.batch_size}, {how}>"
 
-    def _threaded(self, epoch: int, batches: list[Indices]) -> Iterator[tuple[Array, ...]]:
+    def _threaded(self, epoch: int, batches: list[Indices], shard: tuple[int, int]) -> Iterator[tuple[Array, ...]]:
         from concurrent.futures import Future, ThreadPoolExecutor
 
         executor = ThreadPoolExecutor(self._workers, thread_name_prefix="minicnn-loader")
         pending: deque[Future[tuple[Array, ...]]] = deque()
         try:
             for number, indices in enumerate(batches):
-                pending.append(executor.submit(self._make, epoch, number, indices))
+                pending.append(executor.submit(self._make, epoch, number, indices, shard))
                 if len(pending) > max(self._prefetch, self._workers):
                     yield pending.popleft().result()
             while pending:
@@ -130,21 +147,26 @@ class Loader:
         finally:  # also when the consumer stops early: closing the generator comes here
             executor.shutdown(wait=True, cancel_futures=True)
 
-    def _make(self, epoch: int, number: int, indices: Indices) -> tuple[Array, ...]:
-        x, *rest = (np.take(array, indices, axis=0) for array in self._arrays)
-        if self._transform is not None:
-            rng = philox(self._seed, epoch, number + 1)  # part 0 is the order's
-            try:
-                x = self._transform(x, rng)
-            except Exception as error:
-                kind = type(error).__name__
-                message = f"The transform failed on batch {number} of epoch {epoch}: {kind}: {error}"
-                raise RuntimeError(message) from error
-            if not isinstance(x, np.ndarray) or x.shape[:1] != indices.shape:
-                received = f"shape {x.shape}" if isinstance(x, np.ndarray) else f"a {type(x).__name__}"
-                message = (
-                    f"A transform returns a NumPy array with as many samples as it gets, {len(indices)}. "
-                    f"Received on batch {number} of epoch {epoch}: {received}."
-                )
-                raise ValueError(message)
-        return (x, *rest)
+    def _make(self, epoch: int, number: int, indices: Indices, shard: tuple[int, int]) -> tuple[Array, ...]:
+        rows = shard_rows(len(indices), *shard)
+        part = getattr(self._transform, "part", None)
+        whole = self._transform is not None and part is None and shard != (0, 1)
+        x, *rest = (np.take(array, indices[rows], axis=0) for array in self._arrays)
+        if self._transform is None:
+            return (x, *rest)
+        x = np.take(self._arrays[0], indices, axis=0) if whole else x
+        given, rng = len(x), philox(self._seed, epoch, number + 1)  # part 0 is the order's
+        try:
+            x = self._transform(x, rng) if part is None else part(x, rng, rows, len(indices))
+        except Exception as error:
+            kind = type(error).__name__
+            message = f"The transform failed on batch {number} of epoch {epoch}: {kind}: {error}"
+            raise RuntimeError(message) from error
+        if not isinstance(x, np.ndarray) or x.shape[:1] != (given,):
+            received = f"shape {x.shape}" if isinstance(x, np.ndarray) else f"a {type(x).__name__}"
+            message = (
+                f"A transform returns a NumPy array with as many samples as it gets, {given}. "
+                f"Received on batch {number} of epoch {epoch}: {received}."
+            )
+            raise ValueError(message)
+        return (x[rows] if whole else x, *rest)

@@ -7,6 +7,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from minicnn.ops.groups import rows
+
 LastBatch = Literal["keep", "drop", "pad"]
 Indices = npt.NDArray[np.int32]
 
@@ -109,3 +111,25 @@ def batch_indices(order: Indices, batch_size: int, last_batch: LastBatch) -> lis
     if last_batch == "pad":
         order = np.resize(order, count * batch_size)
     return [order[i * batch_size : (i + 1) * batch_size] for i in range(count)]
+
+
+def shard_rows(samples: int, index: int, count: int) -> slice:
+    """The rows of a batch that one of several ranks computes: all others but for one as many.
+
+    Args:
+        samples: Samples of the batch.
+        index: Number of the rank, from 0.
+        count: Number of ranks.
+
+    Raises:
+        ValueError: If there is no such rank.
+
+    Example:
+        >>> [shard_rows(50, index, 4) for index in range(4)][-2:]
+        [slice(25, 37, None), slice(37, 50, None)]
+    """
+    if not 0 <= index < count:
+        message = f"A part of a batch has a number from 0 to below the number of parts. Received: {index} of {count}."
+        raise ValueError(message)
+    cut = rows(samples, count, index)
+    return slice(cut.start, cut.stop)

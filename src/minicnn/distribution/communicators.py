@@ -160,6 +160,9 @@ class Ranks(ABC):
         if self._ending:  # another has said so
             return
         known = isinstance(error, RankError)
+        if isinstance(error, RankError) and error.reported:  # all raise it: each has time to say so
+            self.end_at_exit(FOLLOW)
+            return
         self.tell(str(error) if known else f"Rank {self.rank} failed: {type(error).__name__}: {error}")
         self.end_at_exit(0.0)
 

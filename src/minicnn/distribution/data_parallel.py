@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,13 +11,15 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from minicnn.distribution.communicators import OneProcess
+import numpy as np
+
+from minicnn.distribution.communicators import OneProcess, RankError
 from minicnn.distribution.gloo import TorchCommunicator
 from minicnn.distribution.jax import JaxCommunicator
 from minicnn.distribution.launchers import launched
 from minicnn.distribution.mpi import MPICommunicator
 from minicnn.distribution.nccl import NcclCommunicator
-from minicnn.distribution.passes import Layout, Shard
+from minicnn.distribution.passes import ADDED, Layout, Shard
 from minicnn.distribution.step import ShardedStep
 from minicnn.ops.groups import Communicator, Group, rows
 from minicnn.program.graph import Program, Spec
@@ -184,6 +187,61 @@ class DataParallel:
         except BaseException as error:
             self.communicator.fail(error)
             raise
+
+    def check_finite(self, made: Mapping[str, Array], step: int, backend: Backend) -> None:
+        """End all ranks alike where the loss of a training step is no finite number any more.
+
+        Args:
+            made: What the step has made.
+            step: Its number.
+            backend: Whose arrays these are.
+
+        Raises:
+            RankError: If it is not, on all ranks with one text, which names those whose samples it comes from.
+        """
+        if self.ranks == 1 or math.isfinite(loss := float(backend.to_numpy(made["loss"]))):
+            return
+        levels = [int(name[len(ADDED) :].split(".")[0]) for name, array in made.items()
+                  if name.startswith(ADDED) and not np.isfinite(backend.to_numpy(array)).all()]  # fmt: skip
+        told = [int(first or -1) for first in self.communicator.share(str(min(levels, default="")).encode())]
+        first = min((level for level in told if level >= 0), default=None)
+        found = [str(rank) for rank, level in enumerate(told) if level == first]
+        some = 0 < len(found) < self.ranks
+        whose = f"samples of rank {', '.join(found)}" if some else "all ranks, as where weights are not finite"
+        message = (
+            f"The loss of a training on several ranks is a finite number. Received in step {step}: {loss}, from "
+            f"{whose}. Look for NaN and very large numbers in the data, take a smaller learning rate or clip the "
+            "gradients, and resume from the last back-up, which is from before; callbacks.TerminateOnNaN() ends the "
+            "training without an error."
+        )
+        raise RankError(message, reported=True)
+
+    @property
+    def loads_parts(self) -> bool:
+        """Whether the rows of each rank are those that `minicnn.data.shard_rows` says, so that it needs no others."""
+        return self._group(self.shards).ranks == self.ranks > 1 and self.shards % self.ranks == 0
+
+    def whole_batch(self, samples: int) -> int:
+        """Samples of a batch of which each rank has loaded its rows.
+
+        Args:
+            samples: Those of this rank.
+
+        Raises:
+            ValueError: If ranks have others; on all ranks.
+        """
+        told = [np.empty(1, np.int64) for _ in range(self.ranks)]
+        self.communicator.gather(np.array([samples], np.int64), told)
+        found = [int(count[0]) for count in told]
+        wanted = [len(rows(sum(found), self.ranks, rank)) for rank in range(self.ranks)]
+        if found != wanted:
+            message = (
+                f"A loader with set_shard(index, count) gives the rows minicnn.data.shard_rows(samples, index, count) "
+                f"of each batch. Received: {', '.join(map(str, found))} samples on ranks 0 to {self.ranks - 1}, where "
+                f"{', '.join(map(str, wanted))} belong together."
+            )
+            raise ValueError(message)
+        return sum(found)
 
     def agree(self, about: Mapping[str, Any]) -> None:
         """Wait for all ranks, and check that they are about to do the same.

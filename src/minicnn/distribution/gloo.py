@@ -5,30 +5,42 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from minicnn.distribution.communicators import Host, RankError, StoreRanks
 from minicnn.distribution.launchers import launched
+from minicnn.distribution.worker import Worker
 from minicnn.extras import install
+from minicnn.ops.groups import Group
+
+if TYPE_CHECKING:
+    from minicnn.backends.base import Backend
 
 
 class TorchCommunicator(StoreRanks):
-    """Ranks that torch.distributed connects, by gloo.
+    """Ranks that torch.distributed connects: by gloo, and by NCCL for tensors on a GPU.
 
-    They meet at the address in the environment variables MASTER_ADDR and MASTER_PORT, which torchrun sets; without them
-    on this machine, at port 29500. What fails is told through the same store by which they have met.
+    Sums of the backend `torch` are taken where its tensors are, those of other backends in the host's memory. The ranks
+    meet at the address in the environment variables MASTER_ADDR and MASTER_PORT, which torchrun sets; without them on
+    this machine, at port 29500. What fails is told through the same store by which they have met.
 
     Args:
         timeout: Seconds after which a rank that waits asks the others, and ends the job.
+        engine: "nccl" or "gloo" for sums of tensors on a GPU, of which gloo takes them in the host's memory; None is
+            NCCL where PyTorch has it. Tensors of the CPU always go by gloo.
 
     Raises:
         ImportError: If PyTorch is missing.
+        ValueError: If there is no such engine.
         RuntimeError: If the ranks do not meet within the time.
     """
 
-    def __init__(self, timeout: float = 300.0) -> None:
+    def __init__(self, timeout: float = 300.0, engine: str | None = None) -> None:
+        if engine not in (None, "gloo", "nccl"):
+            message = f"engine is 'gloo', 'nccl' or None, which chooses by the device. Received: engine={engine!r}."
+            raise ValueError(message)
         try:
             import torch
             import torch.distributed as dist
@@ -59,6 +71,8 @@ class TorchCommunicator(StoreRanks):
             )
             raise RuntimeError(message) from error
         self._torch, self._dist = torch, dist
+        self._on_gpus = engine == "nccl" or (engine is None and dist.is_nccl_available())
+        self._of_gpus: Any = None  # the group that NCCL connects
         self._given: list[Any] = []  # what others may not have taken yet
 
     def exchange(self, given: Sequence[Host], taken: Sequence[Host]) -> None:
@@ -67,7 +81,7 @@ class TorchCommunicator(StoreRanks):
         sent = np.concatenate([_bytes(array) for array in given])
         received = np.empty(sum(array.nbytes for array in taken), np.uint8)
         lengths = [[array.nbytes for array in arrays] for arrays in (taken, given)]
-        self._done(self._dist.all_to_all_single, tensor(received), tensor(sent), *lengths, self._group)
+        self._done(self._dist.all_to_all_single, tensor(received), tensor(sent), *lengths, group=self._group)
         start = 0
         for array, own in zip(taken, given, strict=True):
             if array is not own:
@@ -76,11 +90,81 @@ class TorchCommunicator(StoreRanks):
 
     def add(self, array: Host) -> None:
         """See `Communicator`."""
-        self._done(self._dist.all_reduce, self._torch.from_numpy(array), self._dist.ReduceOp.SUM, self._group)
+        self._done(self._dist.all_reduce, self._torch.from_numpy(array), group=self._group)
 
-    def _done(self, collective: Callable[..., Any], *arguments: Any) -> None:
+    # Tensors where they are ---------------------------------------------------------------------
+
+    def takes(self, backend: Backend) -> bool:
+        """Whether sums of a backend's arrays are taken where these are, by `total`."""
+        on_gpu = backend.device.startswith("cuda")
+        return backend.name == "torch" and (self._on_gpus if on_gpu else backend.device == "cpu")
+
+    def total(self, arrays: Sequence[Any], group: Group) -> list[Any]:
+        """Sums over all ranks, as `all_reduce` takes them: in the tree, or as the engine likes to.
+
+        Args:
+            arrays: Tensors of one dtype and device: those of the first of the rank's sums, then of the next, and so on.
+            group: Who has which shards.
+        """
+        torch, count = self._torch, len(arrays) // group.parts
+        first = arrays[:count]
+        joined = [torch.cat([a.reshape(-1) for a in arrays[i : i + count]]) for i in range(0, len(arrays), count)]
+        whole = self._in_tree(joined, group) if group.deterministic else self._by_engine(joined, group)
+        sizes = [a.numel() for a in first]
+        return [part.reshape(a.shape) for part, a in zip(torch.split(whole, sizes), first, strict=True)]
+
+    def _by_engine(self, joined: Sequence[Any], group: Group) -> Any:
+        whole = sum(joined[1:], start=joined[0]) if group.held() else self._torch.zeros_like(joined[0])
+        self._done(self._dist.all_reduce, whole, group=self._connected(whole))
+        return whole
+
+    def _in_tree(self, joined: Sequence[Any], group: Group) -> Any:
+        """Each rank gets everybody's sums of its share of the elements, adds them up, and gives the result to all."""
+        torch, size, like = self._torch, joined[0].numel(), joined[0]
+        share = -(-size // group.ranks)
+        held = [torch.nn.functional.pad(flat, (0, share * group.ranks - size)) for flat in joined[: len(group.spans())]]
+        given = torch.stack(held).reshape(len(held), group.ranks, share).movedim(0, 1) if held else like[:0]
+        counts = [len(group.spans(rank)) * share for rank in range(group.ranks)]
+        taken, connected = like.new_empty(sum(counts)), self._connected(like)
+        lengths = counts, [len(held) * share] * group.ranks
+        self._done(self._dist.all_to_all_single, taken, given.reshape(-1), *lengths, group=connected)
+        spans = [span for rank in range(group.ranks) for span in group.spans(rank)]
+        own = group.total(dict(zip(spans, taken.reshape(-1, share), strict=True)), lambda a, b: a + b)
+        whole = like.new_empty(share * group.ranks)
+        self._done(self._dist.all_gather_into_tensor, whole, own.contiguous(), group=connected)
+        return whole[:size]
+
+    def _connected(self, like: Any) -> Any:
+        """The group for tensors of a device; the first time on GPUs all ranks wait for each other."""
+        if like.device.type == "cpu":
+            return self._group
+        if self._of_gpus is None:
+
+            def connect() -> Any:
+                self._torch.cuda.set_device(like.device)
+                made = self._dist.new_group(backend="nccl", timeout=timedelta(seconds=2 * self.timeout + 60))
+                self._dist.all_reduce(self._torch.zeros(1, device=like.device), group=made)
+                self._torch.cuda.synchronize(like.device)
+                return made
+
+            begun = Worker().begin(connect)
+            self.wait(begun.done)
+            try:
+                self._of_gpus = begun.result()
+            except RuntimeError as error:
+                message = (
+                    f"Ranks of the backend torch on GPUs have one each, which NCCL connects. Received by rank "
+                    f"{self.rank} on {like.device}: {str(error)[:300]}. Start as many processes as there are GPUs, or "
+                    "give communicator=TorchCommunicator(engine='gloo'), which sums in the host's memory."
+                )
+                raise RuntimeError(message) from error
+        return self._of_gpus
+
+    # What is waited for -------------------------------------------------------------------------
+
+    def _done(self, collective: Callable[..., Any], *arguments: Any, group: Any) -> None:
         try:
-            work = collective(*arguments, async_op=True)
+            work = collective(*arguments, group=group, async_op=True)
             self.wait(work.is_completed)
             work.wait()
         except RankError:

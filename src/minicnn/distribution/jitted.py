@@ -48,12 +48,14 @@ class JittedStep(ShardedStep):
     """
 
     overlaps = False  # but for what XLA does by itself
+    watches = False  # which would be many results
 
     def __init__(
         self, programs: Mapping[int, Program], shards: Sequence[Shard], group: Group, data: Iterable[str],
         cut: Collection[str], backend: Backend, communicator: JaxCommunicator,
     ) -> None:  # fmt: skip
         self._start, self._rows = shards[0].start, sum(shard.samples for shard in shards)
+        self._batch = shards[0].batch
         own = [replace(shard, start=shard.start - self._start) for shard in shards]
         super().__init__(programs, own, group, data, cut, backend)
         program = next(iter(programs.values()))
@@ -71,7 +73,10 @@ class JittedStep(ShardedStep):
         """See `ShardedStep`."""
         rows = slice(self._start, self._start + self._rows)
         given = {name: arrays[name] for name in self._inputs if name in arrays}
-        cut = {name: array[rows] for name, array in given.items() if name in self._cut}
+        cut = {
+            name: array[rows] if array.shape[0] == self._batch else array  # else it is these rows
+            for name, array in given.items() if name in self._cut
+        }  # fmt: skip
         if "rows" in self._cut:
             cut["rows"] = self._backend.asarray(np.arange(rows.start, rows.stop, dtype=np.int32))
         spread = self._communicator.spread

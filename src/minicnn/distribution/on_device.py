@@ -10,8 +10,8 @@ import numpy as np
 from minicnn import ops
 from minicnn.backends._gpu.backend import GpuBackend
 from minicnn.distribution.nccl import NcclCommunicator
-from minicnn.distribution.passes import Shard
-from minicnn.distribution.step import Arrays, ShardedStep, _Partial
+from minicnn.distribution.passes import ADDED, Shard, summed_loss
+from minicnn.distribution.step import Arrays, ShardedStep, _Partial, own_rows
 from minicnn.ops.groups import Group
 from minicnn.program.graph import Node, Program, Value
 
@@ -108,19 +108,24 @@ class WholeStep:
         self, program: Program, shard: Shard, group: Group, cut: Collection[str], backend: GpuBackend,
         communicator: NcclCommunicator,
     ) -> None:  # fmt: skip
-        self._rows, self._cut = slice(shard.start, shard.start + shard.samples), frozenset(cut) - {"rows"}
+        self._shard, self._cut = shard, frozenset(cut) - {"rows"}
         self._inputs = [v.name for v in program.inputs]
         numbers = np.arange(shard.start, shard.start + shard.samples, dtype=np.int32)
         self._numbers = {"rows": backend.asarray(numbers)} if "rows" in cut else {}
         self._communicator, self._runtime = communicator, backend.runtime
         connect(communicator, backend)
+        total = summed_loss(program)
+        if total is not None and total.node is not None:
+            own = {id(a): b for a, b in zip(total.node.outputs, total.node.inputs, strict=True)}
+            program.outputs[f"{ADDED}0.0"] = own[id(total)]
         lower(program, group)
         self._run = backend.compile(program)
 
     def __call__(self, arrays: Mapping[str, Any]) -> Arrays:
         """Outputs and updates by name; inputs that are updated are donated."""
         known = {**arrays, **self._numbers}
-        made = self._run({n: known[n][self._rows, ...] if n in self._cut else known[n] for n in self._inputs})
+        own = {n: known[n][own_rows(known[n], self._shard, self._shard), ...] for n in self._inputs if n in self._cut}
+        made = self._run({n: own[n] if n in own else known[n] for n in self._inputs})
         with self._runtime.active():
             self._communicator.finish(self._runtime)
         return made

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from minicnn import ops
@@ -13,6 +13,8 @@ from minicnn.program.graph import Node, Program, Value
 Layout = tuple[tuple[str, int], ...]
 
 BUCKET = 8_000_000  # bytes of gradients that are worth a collective of their own, beside the rest of the backward pass
+# What a step calls that which its rank has added to sums over ranks: this, the level, and a number.
+ADDED = "added "
 _REDUCTIONS = ("sum", "mean", "max", "normalize")
 
 
@@ -43,12 +45,14 @@ class Shard:
         return Group(self.count, self.number, self.count)
 
 
-def synchronize(program: Program, shard: Shard) -> int:
+def synchronize(program: Program, shard: Shard, by_shard: Collection[int] = ()) -> int:
     """Take mean and variance over the samples of all shards wherever they are taken over the batch.
 
     Args:
         program: Program of a shard, with its forward nodes only.
         shard: The shard.
+        by_shard: Ids of nodes that go on normalising each shard by itself; what layers keep of its mean and variance
+            becomes their mean over shards.
 
     Returns:
         How many normalisations were changed.
@@ -59,6 +63,9 @@ def synchronize(program: Program, shard: Shard) -> int:
     def rule(node: Node) -> Sequence[Value] | None:
         if node.op.name != "normalize" or not {0, -node.inputs[0].ndim} & set(node.attrs["axes"]):
             return None
+        if id(node) in by_shard:
+            y, *own = node.op(*node.inputs, **node.attrs)
+            return y, *(total * (1.0 / shard.count) for total in ops.all_reduce(*own, group=shard.group))
         x, scale, offset = node.inputs
         axes, each = node.attrs["axes"], 1.0 / (x.size // node.outputs[1].size * shard.batch // shard.samples)
 
@@ -115,6 +122,17 @@ def _in_buckets(program: Program, shard: Shard, values: Sequence[Value]) -> list
             found |= zip(map(id, waiting), made if isinstance(made, tuple) else (made,), strict=True)
             waiting.clear()
     return [found[id(v)] for v in values]
+
+
+def summed_loss(program: Program) -> Value | None:
+    """The sum of all losses over the shards, by the rank's own part of which one can tell where NaN comes from."""
+    waiting = [program.outputs["loss"]] if "loss" in program.outputs else []
+    while waiting:
+        value = waiting.pop()
+        if value.node is not None and value.node.op.name == "all_reduce":
+            return value
+        waiting += () if value.node is None else value.node.inputs
+    return None
 
 
 def reduce_totals(

@@ -13,7 +13,8 @@ import numpy as np
 
 from minicnn.distribution.communicators import OneProcess
 from minicnn.distribution.exchanges import all_gather, exchange
-from minicnn.distribution.passes import Shard
+from minicnn.distribution.gloo import TorchCommunicator
+from minicnn.distribution.passes import ADDED, BUCKET, Shard, summed_loss
 from minicnn.distribution.segments import Segments
 from minicnn.distribution.worker import Worker
 from minicnn.layers.cell import Parts
@@ -44,6 +45,7 @@ class ShardedStep:
     """
 
     overlaps = True  # sums between ranks, with what a rank has still to compute
+    watches = True  # what the rank has added to sums before that of the loss
 
     def __init__(
         self, programs: Mapping[int, Program], shards: Sequence[Shard], group: Group, data: Iterable[str],
@@ -76,6 +78,7 @@ class ShardedStep:
         beside = any(len(sums) > 1 or sums[0].needed > level + 1 for level, (sums, _) in enumerate(self._collectives))
         self._worker = Worker() if self.overlaps and beside and group.ranks > 1 else None
         self._parts = list(first.program.parts)
+        self._loss = first.names.get(id(summed_loss(first.program)))
         # Under which name a shard of each size finds what is to be kept of its parts.
         self._kept = {
             name: {n: self._key(name, n, every[n]) for n in held}
@@ -120,6 +123,7 @@ class ShardedStep:
                 one.run(self._shards, known, found)
         known |= self._finished(pending)
         made = {name: known[key] for name, key in self._results}
+        made |= {name: array for name, array in known.items() if name.startswith(ADDED)}
         made |= {name: updated[name] if name in updated else known[key] for name, key in self._updates}
         for name, keys in self._kept.items():
             parts = [own[keys[shard.samples]] for shard, own in zip(self._shards, found, strict=True)]
@@ -127,12 +131,23 @@ class ShardedStep:
         return made
 
     def _finished(self, pending: list[_Partial], level: float = math.inf) -> Arrays:
-        """The sums under way that a level needs, which are waited for."""
+        """The sums under way that a level needs, which are waited for; and what this rank has added to some."""
         made: Arrays = {}
         for bucket in [bucket for bucket in pending if bucket.sums.needed <= level]:
             pending.remove(bucket)
             made |= self._total(bucket)
+            if self._group.ranks > 1 and self._group.held():
+                made |= self._added(bucket)
         return made
+
+    def _added(self, bucket: _Partial) -> Arrays:
+        """The loss of this rank's samples, and what comes before it: batch normalisations hand NaN on to others."""
+        few = self.watches and sum(spec.nbytes for spec in bucket.specs) < BUCKET
+        names = [self._loss] if self._loss in bucket.names else bucket.names if few else []
+        return {
+            f"{ADDED}{bucket.sums.level}.{i}.{name}": arrays[bucket.names.index(name)]
+            for name in names for i, (_, arrays) in enumerate(bucket.found)
+        }  # fmt: skip
 
     def _run(self, part: _Part, arrays: Arrays) -> Arrays:
         return part.run(arrays)
@@ -141,8 +156,7 @@ class ShardedStep:
         return partial.total()
 
     def _given(self, shard: Shard, arrays: Mapping[str, Array]) -> Arrays:
-        rows = slice(shard.start, shard.start + shard.samples)
-        given = {name: arrays[name][rows, ...] for name in self._cut if name in arrays}
+        given = {n: arrays[n][own_rows(arrays[n], shard, self._shards[0]), ...] for n in self._cut if n in arrays}
         if "rows" in self._cut - given.keys():
             numbers = np.arange(shard.start, shard.start + shard.samples, dtype=np.int32)
             given["rows"] = self._backend.asarray(numbers)
@@ -156,6 +170,12 @@ class ShardedStep:
                 own = slice(shard.number * columns, (shard.number + 1) * columns)
                 given[name] = self._backend.asarray(self._backend.to_numpy(array)[..., own].copy())
         return given
+
+
+def own_rows(array: Array, shard: Shard, first: Shard) -> slice:
+    """The rows of a shard in an array of the whole batch, or of those shards alone that begin with the first one."""
+    start = shard.start - (first.start if array.shape[0] < shard.batch else 0)
+    return slice(start, start + shard.samples)
 
 
 @dataclass(frozen=True)
@@ -241,7 +261,7 @@ class _Sums:
     """Sums that end a level: those of one bucket."""
 
     def __init__(self, level: int, bucket: int, every: Mapping[int, Segments], group: Group, backend: Backend) -> None:
-        self.group, self.backend = group, backend
+        self.group, self.backend, self.level = group, backend, level
         self._given: dict[int, list[str | Array]] = {}  # for each size names of what is summed, or a constant
         for samples, segments in every.items():
             nodes = segments.buckets(level)[bucket]
@@ -304,10 +324,14 @@ class _Partial:
         totals = [a for _, arrays in self.found for a in arrays]
         if self.sums.group.ranks > 1:
             made = self._between_ranks()() if self._done is None else self._done.result()
-            totals = [self.sums.backend.asarray(a) for a in (made if isinstance(made, tuple) else (made,))]
+            totals = [self.sums.backend.asarray(a) for a in (made if isinstance(made, tuple | list) else (made,))]
         return dict(zip(self.names, totals, strict=True))
 
     def _between_ranks(self) -> Callable[[], Any]:
-        """What sums over ranks; communicators move arrays of the host."""
-        host = [self.sums.backend.to_numpy(a) for _, arrays in self.found for a in arrays]
-        return partial(all_reduce.reference, *host, group=self.sums.group, xp=np)
+        """What sums over ranks: arrays of the host, but where the communicator takes those of the backend."""
+        backend, group = self.sums.backend, self.sums.group
+        given = [a for _, arrays in self.found for a in arrays]
+        if isinstance(group.communicator, TorchCommunicator) and group.communicator.takes(backend):
+            return partial(group.communicator.total, given, group)
+        host = [backend.to_numpy(a) for a in given]
+        return partial(all_reduce.reference, *host, group=group, xp=np)

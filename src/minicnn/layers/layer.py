@@ -36,6 +36,7 @@ class Trace:
         updates: New values of weights that layers assign, by path.
         batch: Samples of the whole batch, where the step is for a part of one: see `rows`.
         samples: Samples of the part.
+        by_shard: Ids of the nodes that normalise each part of a batch by itself.
     """
 
     program: Program
@@ -50,6 +51,7 @@ class Trace:
     streams: dict[str, int] = field(default_factory=dict)
     batch: int | None = None
     samples: int = 0
+    by_shard: set[int] = field(default_factory=set)
 
     def value(self, weight: Weight, path: str) -> Value:
         """The Program's input for a weight, declared when first met, or what was assigned to it since."""

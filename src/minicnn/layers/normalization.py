@@ -78,6 +78,9 @@ class BatchNormalization(_Normalization):
         gamma_initializer: First values of gamma (C,).
         moving_mean_initializer: First values of moving_mean (C,).
         moving_variance_initializer: First values of moving_variance (C,).
+        synchronized: Whether a batch that a distribution or `accumulate` cuts into shards is normalised as one. If
+            False each shard has its own mean and variance, which no rank waits for, and the moving statistics take the
+            mean over shards. In Keras False is the default.
         name: Name in the model.
         trainable: See `Layer`.
         limits: See `Layer`: gamma_regularizer, gamma_constraint, beta_regularizer, beta_constraint.
@@ -108,12 +111,14 @@ class BatchNormalization(_Normalization):
         moving_mean_initializer: str | Initializer = "zeros",
         moving_variance_initializer: str | Initializer = "ones",
         *,
+        synchronized: bool = True,
         name: str | None = None,
         trainable: bool = True,
         **limits: Unpack[Limits],
     ) -> None:
         super().__init__(epsilon, center, scale, beta_initializer, gamma_initializer, name, trainable, **limits)
         self.axis = axis
+        self.synchronized = synchronized
         self.momentum = number("momentum", momentum, least=0)
         if self.momentum > 1:
             message = f"momentum is from 0 to 1. Received: momentum={momentum}."
@@ -141,6 +146,8 @@ class BatchNormalization(_Normalization):
             return self._infer(inputs, shape)
         axes = tuple(a for a in range(inputs.ndim) if a != axis)
         y, mean, variance = self._normalize(inputs, axes, shape)
+        if not self.synchronized:
+            self._tracing().by_shard.add(id(mean.node))
         for name, moving, batch in (
             ("moving_mean", self.moving_mean, mean),
             ("moving_variance", self.moving_variance, variance),

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import count as numbers
 from itertools import groupby, islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,6 +30,9 @@ from minicnn.loop.adapters import (
 from minicnn.loop.prefetch import Chunk, Gatherer, HostArray, Run, row_specs, staged, steps_of_a_slot
 from minicnn.loop.tracing import Feed
 from minicnn.program.graph import ITEMSIZE, Spec
+
+if TYPE_CHECKING:
+    from minicnn.distribution import DataParallel
 
 
 class ArraySource:
@@ -102,9 +105,15 @@ class LoaderSource:
             batches may be shuffled.
         steps: Batches of an epoch, if each is to go on where the one before has ended; None for all that it has.
         again: Whether it is iterated over again and again: then it has a length, or there are `steps`.
+        distribution: Who shares the batches out: each rank asks a loader with `set_shard` for its rows alone.
     """
 
-    def __init__(self, standardizer: Standardizer, loader: Any, steps: int | None = None, again: bool = True) -> None:
+    def __init__(
+        self, standardizer: Standardizer, loader: Any, steps: int | None = None, again: bool = True,
+        distribution: DataParallel | None = None,
+    ) -> None:  # fmt: skip
+        parts = distribution is not None and distribution.loads_parts and hasattr(loader, "set_shard")
+        self._distribution = distribution if parts else None
         self._standardizer, self._loader = replace(standardizer, parts=True), loader
         self._stages: dict[Any, Stage] = {}
         self._indexed = hasattr(loader, "__getitem__") and hasattr(loader, "on_epoch_end")
@@ -130,7 +139,9 @@ class LoaderSource:
     def runs(self, *, shuffle: bool, seed: int, epoch: int, skip: int = 0, longest: int = 1) -> Iterator[Run]:
         """The same batches, up to `longest` of one size at a time."""
         given = self._given(skip, shuffle, seed, epoch)
-        if longest > 1:
+        if self._distribution is not None:
+            yield from self._parts(given, self._distribution)
+        elif longest > 1:
             yield from staged(self._items(given, longest), self._standardizer.backend, self._stages)
         else:
             for number, batch, count in given:
@@ -139,6 +150,23 @@ class LoaderSource:
                     yield Run(feed, arrays)
         if self._indexed:
             self._loader.on_epoch_end()
+
+    def _parts(self, batches: Iterator[tuple[int, Any, int]], distribution: DataParallel) -> Iterator[Run]:
+        """Batches of which this rank has its rows; outside of `fit` and `evaluate` the loader gives whole ones."""
+        try:
+            while True:
+                self._loader.set_shard(distribution.rank, distribution.ranks)  # callbacks may have used it
+                number, batch, _ = next(batches, (0, None, 0))
+                if batch is None:
+                    break
+                samples = len(as_list(batch[0], len(self._standardizer.inputs))[0])
+                whole = distribution.whole_batch(samples)
+                # Of a batch of fewer samples than ranks some have none, and compute along, uncounted.
+                feed, arrays = _checked(self._standardizer, batch if samples else _one_row(batch), number)
+                x, y = (tuple(Spec((whole, *s.shape[1:]), s.dtype) for s in part) for part in (feed.x, feed.y))
+                yield Run(replace(feed, batch=whole, x=x, y=y), arrays)
+        finally:
+            self._loader.set_shard(0, 1)
 
     def _given(self, skip: int, shuffle: bool, seed: int, epoch: int) -> Iterator[tuple[int, Any, int]]:
         """Number of each batch, batch, how many times a list has it in a row; the first `skip` left out."""
@@ -223,6 +251,13 @@ class LoaderSource:
                     yield Run(feed, arrays, min(longest, count - at))
         if last is not None:
             yield _chunk(last, parts, steps)
+
+
+def _one_row(given: Any) -> Any:
+    """Arrays with one row in place of none."""
+    if isinstance(given, tuple | list):
+        return type(given)(map(_one_row, given))
+    return np.zeros((1, *given.shape[1:]), dtype_name(given))
 
 
 def _checked(standardizer: Standardizer, batch: tuple[Any, ...], number: int) -> Batch:

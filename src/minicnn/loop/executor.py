@@ -13,7 +13,7 @@ from minicnn.backends import get_backend
 from minicnn.backends.base import Array, Backend, Executable, ManySteps, State
 from minicnn.distribution import DataParallel
 from minicnn.layers.cell import Cell, Lock, Place
-from minicnn.loop.tracing import Feed, StepKind
+from minicnn.loop.tracing import SCALE, Feed, StepKind
 from minicnn.program.graph import Program, Value
 
 Totals = dict[str, Array]
@@ -119,6 +119,7 @@ class Engine:
         totals: Totals,
         index: HostArray | None,
         rates: Sequence[float],
+        finite: bool = True,
     ) -> Totals:
         """Several training steps on rows of whole arrays, or on the same arrays, at once where the backend can.
 
@@ -128,13 +129,15 @@ class Engine:
             totals: Metric totals so far.
             index: Row numbers of each step, int32 (steps, batch); None if each step takes the arrays as they are.
             rates: Learning rate of each step.
+            finite: Whether several ranks end with an error when the loss is no finite number.
         """
         with self._turn:
-            return self._train_many(feed, arrays, totals, index, rates)
+            return self._train_many(feed, arrays, totals, index, rates, finite)
 
     def _train_many(
-        self, feed: Feed, arrays: Mapping[str, Array], totals: Totals, index: HostArray | None, rates: Sequence[float]
-    ) -> Totals:
+        self, feed: Feed, arrays: Mapping[str, Array], totals: Totals, index: HostArray | None, rates: Sequence[float],
+        finite: bool,
+    ) -> Totals:  # fmt: skip
         step = self._step("train", feed)
         if step.many is not None:
             rows = {"learning_rate": np.asarray(rates, self.dtype)} | ({} if index is None else {"index": index})
@@ -146,8 +149,12 @@ class Engine:
             given = {**arrays, "learning_rate": self.backend.asarray(np.asarray(rate, self.dtype))}
             if index is not None:
                 given["index"] = self.backend.asarray(index[k])
-            totals = self._one(step, given, totals)
+            made = self._one(step, given, totals)
+            totals = self._keep(step, made)
             self.steps_taken += 1
+            # In float16 a step whose gradients are not finite changes nothing, and is counted.
+            if finite and self.distribution is not None and SCALE not in step.carried:
+                self.distribution.check_finite(made, self.steps_taken, self.backend)
         return totals
 
     def evaluate_many(
@@ -161,7 +168,7 @@ class Engine:
                 return self._keep(step, step.many({**arrays, **self._begun(step, totals)}, rows, steps, self.state()))
             for k in range(steps):
                 given = arrays if index is None else {**arrays, "index": self.backend.asarray(index[k])}
-                totals = self._one(step, given, totals)
+                totals = self._keep(step, self._one(step, given, totals))
             return totals
 
     def predict(
@@ -189,8 +196,8 @@ class Engine:
         reshape = self.backend.xp.reshape
         return [reshape(made[name], (-1, *made[name].shape[2:])) for name in step.outputs]
 
-    def _one(self, step: _Step, arrays: Mapping[str, Array], totals: Totals) -> Totals:
-        return self._keep(step, step.run({**self.state(), **arrays, **self._begun(step, totals)}))
+    def _one(self, step: _Step, arrays: Mapping[str, Array], totals: Totals) -> Mapping[str, Array]:
+        return step.run({**self.state(), **arrays, **self._begun(step, totals)})
 
     def _begun(self, step: _Step, totals: Totals) -> Totals:
         # New zeros are made each time, because what is carried is donated: see `Executable`.

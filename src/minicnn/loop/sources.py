@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from minicnn.loop.adapters import Batches, Standardizer
 from minicnn.loop.batches import ArraySource, LoaderSource
 from minicnn.loop.prefetch import Run
+
+if TYPE_CHECKING:
+    from minicnn.distribution import DataParallel
 
 
 class Continued:
@@ -47,6 +50,7 @@ Source = ArraySource | LoaderSource | Continued
 def source_of(
     standardizer: Standardizer, x: Any, y: Any, weight: Any, *, batch_size: int, last_batch: Any = "keep",
     steps: int | None = None, again: bool = False, onwards: bool = False,
+    distribution: DataParallel | None = None,
 ) -> Source:  # fmt: skip
     """The source of batches that data are.
 
@@ -61,6 +65,7 @@ def source_of(
         again: Whether there are several epochs.
         onwards: Whether an epoch of `steps` goes on where the one before has ended, the data being gone through again
             and again; else it is the first batches of the data.
+        distribution: Who shares batches of a loader out.
 
     Raises:
         ValueError: If labels are missing or given twice, or it cannot be known how many batches an epoch has.
@@ -72,8 +77,8 @@ def source_of(
             raise ValueError(message)
         sized, by_number = hasattr(x.loader, "__len__"), hasattr(x.loader, "__getitem__")
         if not sized or (onwards and not by_number):  # going on is then better than beginning anew
-            return LoaderSource(standardizer, x.loader, steps, again)
-        source = LoaderSource(standardizer, x.loader, None, again)
+            return LoaderSource(standardizer, x.loader, steps, again, distribution)
+        source = LoaderSource(standardizer, x.loader, None, again, distribution)
     else:
         if y is None:
             message = "Arrays come with labels: pass y as well, or a loader of (x, y). Received: y=None."

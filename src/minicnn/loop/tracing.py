@@ -27,6 +27,7 @@ StepKind = Literal["train", "evaluate", "predict"]
 METRICS = "metrics"
 # The factor by which losses are multiplied in float16: at first, and after how many finite steps it doubles.
 FIRST_SCALE, GROWTH_STEPS = 2.0**15, 2000
+SCALE = "loss_scale/factor"  # its name
 
 
 @dataclass(frozen=True)
@@ -216,7 +217,7 @@ def _synchronized(program: Program, shard: Shard, outputs: Sequence[Value], trac
         if value.kind == "parameter" and trace.declared[path].regularizer is trace.declared[path].constraint is None
     ]  # fmt: skip
     split_kernels(program, shard, free)
-    synchronize(program, shard)
+    synchronize(program, shard, trace.by_shard)
     outputs, trace.updates = list(program.outputs.values()), program.updates
     program.outputs, program.updates = {}, {}
     return outputs
@@ -299,7 +300,7 @@ def _train(
 def _loss_scale(program: Program) -> Value:
     """The factor of the loss, carried from step to step; state begins at zero, which stands for the first factor."""
     with program.scope("loss"):
-        carried = program.input("loss_scale/factor", (), "float32", kind="optimizer")
+        carried = program.input(SCALE, (), "float32", kind="optimizer")
         return ops.where(ops.equal(carried, 0.0), FIRST_SCALE, carried)
 
 
@@ -322,6 +323,6 @@ def _skip_unless(program: Program, finite: Value, scale: Value, measured: set[st
         zero = program.constant(0, "int32")
         program.updates["loss_scale/steps"] = ops.where(finite, ops.where(grown, zero, steps + 1), zero)
         larger = ops.where(grown, scale * 2.0, scale)
-        program.updates["loss_scale/factor"] = ops.where(finite, larger, ops.maximum(scale * 0.5, 1.0))
+        program.updates[SCALE] = ops.where(finite, larger, ops.maximum(scale * 0.5, 1.0))
     with program.scope(METRICS, "update"):
         _accumulate(program, SKIPPED, {"total": 1.0 - ops.cast(finite, dtype="float32")})

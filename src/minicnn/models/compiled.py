@@ -215,6 +215,8 @@ class CompiledNetwork(Network):
         start = time.perf_counter()
         x, _ = self._ordered(x)
         self._prepare(x)
+        if isinstance(x, Batches) and self.distribution is not None and hasattr(x.loader, "set_shard"):
+            x.loader.set_shard(0, 1)  # predictions are not shared out
         if steps is not None:
             cut = slice(steps * batch_size)
             x = Batches(islice(x.loader, steps)) if isinstance(x, Batches) else [a[cut] for a in self._batch_of(x)]
@@ -304,7 +306,8 @@ class CompiledNetwork(Network):
         x, y = self._ordered(x, y)
         self._prepare(x, y)
         standardizer = self._standardizer(objective, class_weight)
-        return source_of(standardizer, x, y, weight, batch_size=batch_size, last_batch=last_batch, **options)
+        options |= {"batch_size": batch_size, "last_batch": last_batch, "distribution": self.distribution}
+        return source_of(standardizer, x, y, weight, **options)
 
     def _logs(self, totals: Mapping[str, Array]) -> dict[str, Any]:
         """Metric values from their totals; waits for the device."""

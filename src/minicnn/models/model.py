@@ -240,7 +240,7 @@ class Model(CompiledNetwork):
             if self.stop_training:
                 break
             callbacks("on_train_batch_begin", self._position[1])
-            self._totals = self._train_run(run, self._totals)
+            self._totals = self._train_run(run, self._totals, finite=not callbacks.ends_on_nan)
             batch = self._position[1] + run.steps
             self._position = (epoch, batch)
             self.samples_seen += run.feed.batch * run.steps
@@ -255,15 +255,15 @@ class Model(CompiledNetwork):
         self._position = (epoch + 1, 0)
         callbacks("on_epoch_end", epoch, epoch_logs)
 
-    def _train_run(self, run: Run, totals: Totals) -> Totals:
-        """Training steps; returns the metric totals with theirs added."""
+    def _train_run(self, run: Run, totals: Totals, finite: bool = True) -> Totals:
+        """Training steps; returns the metric totals with theirs added. See `Engine.train_many` for `finite`."""
         _, optimizer = self._compiled()
         kept = self._open_logs()
         if kept is not None:  # they may be read later, and the step may overwrite the totals
             kept.read()
         taken = self._engine.steps_taken
         rates = [optimizer.rate(taken + k) for k in range(run.steps)]
-        return self._engine.train_many(run.feed, run.arrays, totals, run.index, rates)
+        return self._engine.train_many(run.feed, run.arrays, totals, run.index, rates, finite)
 
     def train_on_batch(
         self, x: Any, y: Any, sample_weight: Any = None, class_weight: Mapping[int, float] | None = None, *,
