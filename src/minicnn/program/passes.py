@@ -20,11 +20,11 @@ def optimize(program: Program) -> Program:
 
 
 def remove_dead_nodes(program: Program) -> int:
-    """Drop nodes whose results nothing uses; returns how many."""
+    """Drop nodes whose results nothing uses; returns how many. What is sent another rank uses."""
     needed = {id(v) for v in program.results}
     kept = []
     for node in reversed(program.nodes):
-        if any(id(v) in needed for v in node.outputs):
+        if node.op.name == "send" or any(id(v) in needed for v in node.outputs):
             needed.update(id(v) for v in node.inputs)
             kept.append(node)
     removed = len(program.nodes) - len(kept)
