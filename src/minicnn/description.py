@@ -51,7 +51,7 @@ def check_model_state(model: Model, state: Any) -> None:
     metrics = {}
     if batch is not None and (batch or state.get("totals")):
         shards = 1 if model.distribution is None else model.distribution.shards
-        inputs = model.program("evaluate", batch_size=max(2, shards)).inputs
+        inputs = model._program_of("evaluate", model._feed(max(2, shards)))[0].inputs
         metrics = {v.name: (v.shape, v.dtype) for v in inputs if v.kind == "metric"}
     optimizer = model.optimizer
     arrays = arrays_like(expected_arrays(model), frozenset(model._weights))

@@ -88,8 +88,17 @@ def _layers(model: Network, batch_size: int) -> tuple[list[tuple[str, str, str, 
     trainable, rest = model.count_params(trainable=True), model.count_params(trainable=False)
     return rows, (
         f"{trainable + rest:,} weights, {trainable:,} of them trainable; "
-        f"{engineering(program.flops)}FLOP forward for a batch of {batch_size}{_trial(model)}"
+        f"{engineering(program.flops)}FLOP forward for a batch of {batch_size}{_trial(model)}{_share(model)}"
     )
+
+
+def _share(model: Network) -> str:
+    """What of it this rank has, if there are others."""
+    distribution = model.distribution
+    if distribution is None or distribution.ranks == 1:
+        return ""
+    own = distribution.weights(model.program("train", batch_size=max(32, distribution.shards)))
+    return f"; rank {distribution.rank} of {distribution.ranks} trains with {own:,} weights"
 
 
 def _trial(model: Network) -> str:

@@ -20,10 +20,11 @@ if MPIEXEC is None:
 
 
 def test_weights_are_the_same_bits_on_any_number_of_ranks() -> None:
-    """After 50 steps, with two ranks that share the shards evenly, and three; on three also parts of layers."""
+    """After 50 steps, with two ranks that share the shards evenly, and three; three also have parts of layers, five two
+    pipelines."""
     given = {"normalized": DataParallel(8), "split": ModelParallel(4), "staged": Pipeline(STAGES, shards=4)}
     alone = {name: trained(name, "numpy", distribution, 10) for name, distribution in given.items()}
-    for ranks, names in ((2, ["normalized"]), (3, list(given))):
+    for ranks, names in ((2, ["normalized"]), (3, list(given)), (5, ["staged"])):
         made = results(mpiexec(ranks, "train", "numpy", "10", *names, "fast"), ranks)
         # The engine's own sums, which are in no tree.
         assert made.pop("fast")[1] == pytest.approx(trained("fast", "numpy", DataParallel(ranks), 10)[1])

@@ -12,9 +12,11 @@ import pytest
 
 from minicnn import Model, Sequential
 from minicnn import layers as nn
+from minicnn.backends import get_backend
 from minicnn.callbacks import BackupAndRestore
 from minicnn.distribution import Pipeline
 from minicnn.optimizers import SGD, Adam
+from minicnn.program import Program
 from support.distributed import CLASSES, SHAPE, HalfBackend, branched, data, digest, targets
 from support.ranks import ThreadRanks
 
@@ -47,8 +49,9 @@ def on_ranks(count: int, work: Any, cuts: Any = CUTS) -> list[Any]:
 
 @pytest.mark.parametrize("optimizer", [SGD(0.05, momentum=0.9), Adam(0.01, global_clipnorm=0.5)], ids=["sgd", "adam"])
 def test_any_number_of_ranks_computes_the_same_bits(optimizer: Any) -> None:
+    """Of more than four ranks there are several pipelines, of which the last batch leaves some without a shard."""
     (alone,) = on_ranks(1, lambda d: trained(made(d, optimizer=copy.deepcopy(optimizer))))
-    for count in (2, 3, 4):
+    for count in (2, 3, 4, 6, 11):
         found = on_ranks(count, lambda d: trained(made(d, optimizer=copy.deepcopy(optimizer))))
         assert found == [alone] * count
 
@@ -75,7 +78,8 @@ def test_what_crosses_in_mixed_precision() -> None:
         return digest(model)
 
     (alone,) = on_ranks(1, work)
-    assert on_ranks(3, work) == [alone] * 3
+    for count in (3, 5):
+        assert on_ranks(count, work) == [alone] * count
 
 
 def test_a_step_that_is_skipped_is_skipped_in_all_stages() -> None:
@@ -103,19 +107,68 @@ def test_branches_that_are_joined_in_another_stage() -> None:
         return digest(model), logs
 
     (alone,) = on_ranks(1, work, ["add", "max_pooling2d"])
-    for count in (2, 3):
+    for count in (2, 3, 5):
         assert on_ranks(count, work, ["add", "max_pooling2d"]) == [alone] * count
 
 
 def test_a_rank_has_the_weights_of_its_layers_alone() -> None:
+    summaries = [None, None]
+
     def work(distribution: Any) -> Any:
         model = made(distribution)
+        summaries[distribution.rank] = model.summary(print_fn=None)
         model.train_on_batch(*(a[:15] for a in data()))
         return [path for path in model._weights if model._engine._cells[path].value.array is not None]
 
     first, second = on_ranks(2, work)
     assert {path.split("/")[0] for path in first} == {"conv2d", "batch_normalization", "conv2d_1"}
     assert {path.split("/")[0] for path in second} == {"dense", "dense_1"}
+    sizes = {path: a.size for path, a in made(None).get_weights().items()}
+    for rank, paths in enumerate((first, second)):
+        assert f"; rank {rank} of 2 trains with {sum(sizes[path] for path in paths):,} weights" in str(summaries[rank])
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 7])
+def test_the_program_of_a_rank_does_what_its_step_does(count: int) -> None:
+    """The same bits, and the same bytes to others; of one rank as if each stage had a rank of its own."""
+    ranks, stepwise = ThreadRanks(count), ThreadRanks(count)
+    x, y = (a[:14] for a in data())
+
+    def work(communicator: Any) -> int:
+        model = made(Pipeline(CUTS, shards=SHARDS, communicator=communicator))
+        program = model.program(batch_size=14)
+        given = {v.name: np.zeros(v.shape, v.dtype) for v in program.inputs}
+        given |= {**model.get_weights(), "x": x, "y": y.astype("int32"), "learning_rate": np.float32(0.01)}
+        found = get_backend("numpy").compile(program)({v.name: given[v.name].copy() for v in program.inputs})
+        model = made(Pipeline(CUTS, shards=SHARDS, communicator=stepwise.communicator(communicator.rank)))
+        assert model.train_on_batch(x, y)[0] == pytest.approx(found["loss"])
+        held = {path: cell.value.array for path, cell in model._engine._cells.items() if hasattr(cell.value, "array")}
+        assert {path for path, array in held.items() if array is not None} == found.keys() & held.keys()
+        for path in found.keys() & held.keys():
+            np.testing.assert_array_equal(found[path], held[path])
+        return program.bytes_sent
+
+    stated = ranks.run(work)
+    assert stated == ranks.sent == stepwise.sent
+    assert all(letters.empty() for each in (ranks, stepwise) for letters in each.mail.values())
+
+
+def test_the_program_shows_what_crosses_and_the_memory_of_a_rank() -> None:
+    def shown(communicator: Any = None) -> Program:
+        model = made(Pipeline(CUTS, shards=SHARDS, communicator=communicator))
+        assert "send(" in str(model.explain(batch_size=15))
+        return model.program("train", batch_size=15)
+
+    first, second = ThreadRanks(2).run(shown)
+    alone = shown()
+    assert alone.bytes_sent == 0
+    for program in (first, second, alone):
+        assert {"send", "receive"} <= {node.op.name for node in program.nodes}
+        assert program.memory().peak_bytes <= alone.memory().peak_bytes
+    assert "x" in {v.name for v in first.inputs}
+    assert "y" in {v.name for v in second.inputs}
+    assert not {"x", "conv2d/kernel"} & {v.name for v in second.inputs}
+    assert "receive(" in str(second)
 
 
 def test_ranks_send_what_crosses_between_their_stages() -> None:
@@ -130,9 +183,31 @@ def test_ranks_send_what_crosses_between_their_stages() -> None:
         model.train_on_batch(x[:16], y[:16])
 
     ranks.run(work)
-    assert all(letters.empty() for letters in ranks.mail.values())
     crossing = 16 * 6 * 4  # bytes of what the first layer gives
-    assert [crossing <= sent <= crossing + 2000 for sent in ranks.sent] == [True, True], ranks.sent
+    assert [crossing <= sent <= crossing + 50 for sent in ranks.sent] == [True, True], ranks.sent
+
+
+def test_a_batch_of_one_sample_goes_through_all_stages() -> None:
+    def work(distribution: Any) -> Any:
+        model, (x, y) = made(distribution), data()
+        return model.train_on_batch(x[:1], y[:1]), digest(model)
+
+    (alone,) = on_ranks(1, work)
+    for count in (2, 5):
+        assert on_ranks(count, work) == [alone] * count
+
+
+def test_a_rank_with_the_first_stage_keeps_no_more_shards_than_there_are_stages() -> None:
+    """Of its arena, since each shard goes back as soon as it can."""
+
+    def arena(shards: int) -> int:
+        layers = [nn.Conv2D(8, 3), nn.ReLU(), nn.Conv2D(4, 3), nn.Flatten(), nn.Dense(CLASSES, activation="softmax")]
+        model = Sequential([nn.Input(SHAPE), *layers])
+        pipeline = Pipeline(["conv2d_1"], shards=shards, communicator=ThreadRanks(2).communicator(0))
+        model.compile(SGD(0.1), distribution=pipeline)
+        return model.program(batch_size=4 * shards).memory().arena_bytes
+
+    assert arena(12) < 1.2 * arena(3)
 
 
 def test_a_training_resumes_with_another_number_of_ranks(tmp_path: Path) -> None:
@@ -153,8 +228,8 @@ def test_what_does_not_go_is_refused() -> None:
             ValueError, match=r"stages come in the order of the layers\. Received: '(dense_7|conv2d_1)'"
         ):
             made(Pipeline(cuts, shards=2)).train_on_batch(x, y)
-    with pytest.raises(ValueError, match=r"which are 2, for 3 ranks\. Name more layers"):
-        ThreadRanks(3).run(lambda c: Pipeline(["dense"], shards=8, communicator=c))
+    with pytest.raises(ValueError, match=r"which are 2, and shards=2 for 5 ranks\. Name more layers"):
+        ThreadRanks(5).run(lambda c: Pipeline(["dense"], shards=2, communicator=c))
 
 
 def test_copies_and_pickles_are_distributed_likewise() -> None:

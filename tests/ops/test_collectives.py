@@ -107,6 +107,49 @@ def test_gradient_of_each_shard_is_that_of_the_whole(name: str) -> None:
     np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_what_a_rank_sends_another_receives(count: int) -> None:
+    """Round in a ring; the bytes are those that the Program states."""
+    xs, ranks, stated = _data(count), ThreadRanks(count), []
+
+    def work(communicator: Any) -> Host:
+        rank = communicator.rank
+        group, before = Group(count, rank, count, communicator), (rank - 1) % count
+        program = Program("ring")
+        ticket = ops.send(program.input("x", (12, 2)), to=(rank + 1) % count, tag=3, group=group)
+        program.outputs["y"] = ops.receive(ticket, shape=(12, 2), source=before, tag=3, group=group)
+        stated.append(program.bytes_sent)
+        return get_backend("numpy").compile(program)({"x": xs[rank]})["y"]
+
+    for rank, y in enumerate(ranks.run(work)):
+        np.testing.assert_array_equal(y, xs[rank - 1])
+    assert ranks.sent == stated == [12 * 2 * 4] * count
+
+
+def test_gradients_go_back_the_way_that_arrays_came() -> None:
+    """A product on one rank, its square on another, each of which differentiates its own Program alone."""
+    (x, w), ranks = _data(2), ThreadRanks(2)
+
+    def work(communicator: Any) -> Any:
+        group, program = Group(2, communicator.rank, 2, communicator), Program("stage")
+        if group.rank == 0:
+            made = ops.send(program.input("x", (12, 2)) * program.input("w", (12, 2)), to=1, tag=1, group=group)
+            wanted = program.value("w")
+        else:
+            wanted = program.input("ticket", (0,))
+            made = ops.square(ops.receive(wanted, shape=(12, 2), source=0, tag=1, group=group))
+        (program.outputs["found"],) = gradients(program, ops.sum(made), [wanted])
+        names = [node.op.name for node in program.nodes if "group" in node.attrs]
+        given = {"x": x, "w": w, "ticket": np.empty(0, "float32")}
+        found = get_backend("numpy").compile(program)({v.name: given[v.name] for v in program.inputs})["found"]
+        return names, found
+
+    (names, found), (others, ticket) = ranks.run(work)
+    assert (names, others) == (["send", "receive"], ["receive", "send"])
+    np.testing.assert_allclose(found, 2 * x * x * w, rtol=1e-5)
+    assert ticket.shape == (0,)
+
+
 @pytest.mark.parametrize("shards", [1, 2, 3, 5, 8, 12, 13])
 def test_the_sum_has_the_same_bits_whoever_holds_which_shard(shards: int) -> None:
     xs = [np.random.default_rng(s).standard_normal(7).astype("float32") for s in range(shards)]
@@ -158,6 +201,12 @@ def test_errors_name_the_rule_and_the_remedy() -> None:
         ops.broadcast(x, root=2, group=group)
     with pytest.raises(ValueError, match=r"of each of the 2 sums that this rank holds\. Received: float32\[3,2\]"):
         ops.all_reduce(x, group=Group(8, 0, 3, None) if Group(8, 0, 3).parts == 2 else Group(8, 1, 3))
+    with pytest.raises(ValueError, match=r"another rank of the group as its partner\. Received: to=1, tag=1"):
+        ops.send(x, to=1, tag=1, group=group)
+    with pytest.raises(ValueError, match=r"a tag of at least 1.*Received: source=0, tag=0"):
+        ops.receive(x, shape=(3, 2), source=0, tag=0, group=group)
+    with pytest.raises(ValueError, match=r"the ticket that send returns, of shape \(0,\)\. Received: float32\[3,2\]"):
+        ops.receive(x, shape=(3, 2), source=0, tag=1, group=group)
     with pytest.raises(ValueError, match="at least one shard, and ranks from 0 on"):
         Group(4, 2, 2)
 

@@ -291,7 +291,8 @@ def _others() -> list[Case]:
     ]  # fmt: skip
 
 
-COLLECTIVES = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"})  # never kernels
+# Never kernels.
+COLLECTIVES = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send", "receive"})
 
 
 def _collectives() -> list[Case]:
@@ -304,6 +305,8 @@ def _collectives() -> list[Case]:
         Case(ops.reduce_scatter, (x,), {"axis": -1, "group": group}, (0,)),
         Case(ops.all_to_all, (x,), {"split": 0, "join": 1, "group": group}, (0,)),
         Case(ops.broadcast, (x,), {"root": 0, "group": group}, (0,)),
+        Case(ops.send, (x,), {"to": 0, "tag": 1, "group": group}, (0,)),
+        Case(ops.receive, (x,), {"shape": (4, 3), "source": 0, "tag": 1, "group": group}, (0,)),
     ]
 
 

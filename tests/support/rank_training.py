@@ -30,12 +30,12 @@ def main(how: str, *arguments: str) -> None:
     if how == "train":
         backend, epochs, *names = arguments
         given = {  # names of models that have these
-            "split": ModelParallel(4), "staged": Pipeline(STAGES, shards=4),
-            "fast": DataParallel(distribution.ranks, deterministic=False),
+            "split": lambda: ModelParallel(4), "staged": lambda: Pipeline(STAGES, shards=4),
+            "fast": lambda: DataParallel(distribution.ranks, deterministic=False),
         }  # fmt: skip
         if backend.endswith("-eager"):
             backend = without_graphs(backend.removesuffix("-eager"))
-        made = {name: trained(name, backend, given.get(name, distribution), int(epochs)) for name in names}
+        made = {name: trained(name, backend, given.get(name, lambda: distribution)(), int(epochs)) for name in names}
         if distribution.rank == 0:
             print(json.dumps([distribution.ranks, made]))
         return

@@ -150,6 +150,23 @@ class DataParallel:
             feed: What the whole step is given.
             backend: What runs it.
         """
+        programs, data, cut = self._programs(trace, feed)
+        return self._step(programs, feed, data, cut, backend)
+
+    def program(self, trace: Callable[[Feed, Shard], Program], feed: Feed) -> Program:
+        """The Program of a step to be shown: of this rank's first shard, as if each shard had a rank of its own."""
+        return trace(*self.part(feed))
+
+    def weights(self, program: Program) -> int:
+        """How many weights this rank trains with, of what `program` gives."""
+        parts = len(self._group(self.shards).held())
+        held = [v for v in program.inputs if v.kind in ("parameter", "statistic")]
+        return sum(v.size * (parts if v.name in program.parts else 1) for v in held)
+
+    def _programs(
+        self, trace: Callable[[Feed, Shard], Program], feed: Feed
+    ) -> tuple[dict[int, Program], set[str], set[str]]:
+        """For each number of samples that a shard has its Program, names of its data, and of what is cut for it."""
         group, programs = self._group(feed.batch), dict[int, Program]()
         for number in range(group.shards):
             cut = rows(feed.batch, group.shards, number)
@@ -160,7 +177,7 @@ class DataParallel:
         data = inputs & {*_names(feed), "index", "rows"}
         cut_names = data & {"index", "rows"} if feed.gathered else data
         shared = data - cut_names  # whole arrays of which each shard picks rows
-        return self._step(programs, feed, data - shared, cut_names, backend)
+        return programs, data - shared, cut_names
 
     def _step(
         self, programs: Mapping[int, Program], feed: Feed, data: Collection[str], cut: Collection[str], backend: Backend

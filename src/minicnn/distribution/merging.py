@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from minicnn import ops
-from minicnn.ops.groups import Group, Span
+from minicnn.ops.groups import Group, RunningSums
 from minicnn.program.graph import Node, Program, Value
 
 COLLECTIVES = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"})
@@ -58,7 +58,7 @@ class _Merge:
         first = next(iter(self.group.held()), 0)
         while True:
             stops: list[Node | None] = []
-            sums = _Sums(self.group)
+            sums = RunningSums(self.group)
             for s, walk in enumerate(walks):
                 stop = self._walk(s, walk)
                 stops.append(stop)
@@ -122,11 +122,14 @@ class _Merge:
             new |= {id(old): value for old, value in zip(node.outputs, outputs, strict=True)}
         return None
 
-    def _collective(self, nodes: Sequence[Node], sums: _Sums) -> None:
+    def _collective(self, nodes: Sequence[Node], sums: RunningSums) -> None:
         node, group = nodes[0], self.group
         with self.made.scope_of(node, node.phase):
             if node.op.name == "all_reduce":
-                totals = sums.total()
+                totals = sums.arrays
+                if group.ranks > 1:
+                    reduced = ops.all_reduce(*totals, group=group)
+                    totals = list(reduced) if isinstance(reduced, tuple) else [reduced]
                 made = [totals] * len(nodes)
             elif group.ranks == 1:
                 rule = _LOCALLY[node.op.name]
@@ -153,29 +156,6 @@ class _Merge:
             )
             raise ValueError(message)
         return each[0]
-
-
-class _Sums:
-    """Sums over shards that come one after the other, each taken as soon as it can be."""
-
-    def __init__(self, group: Group) -> None:
-        self._group = group
-        self._whole = {parts: span for span, parts in group.tree.items()}
-        self._found: list[tuple[Span, list[Value]]] = []
-
-    def add(self, shard: int, values: list[Value]) -> None:
-        """Take up the arrays of the next shard."""
-        self._found.append(((shard, shard + 1), values))
-        while len(self._found) > 1 and (self._found[-2][0], self._found[-1][0]) in self._whole:
-            (left, a), (right, b) = self._found[-2:]
-            self._found[-2:] = [(self._whole[left, right], [x + y for x, y in zip(a, b, strict=True)])]
-
-    def total(self) -> list[Value]:
-        """The sums over all shards of all ranks."""
-        if self._group.ranks == 1:
-            return self._found[0][1]
-        made = ops.all_reduce(*[v for _, values in self._found for v in values], group=self._group)
-        return list(made) if isinstance(made, tuple) else [made]
 
 
 def _checked(node: Node | None, first: Node | None) -> Node:

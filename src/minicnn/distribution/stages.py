@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from minicnn.distribution.merging import COLLECTIVES
@@ -56,7 +56,7 @@ class Stages:
     Attributes:
         stage: Stage of each value, by its id.
         pieces: The pieces in their order.
-        readers: Stages that read each value, by its id.
+        readers: Stages that read each value, by its id; what the step hands back, but weights, is read by all.
 
     Raises:
         ValueError: If there is no layer of such a name where the stage could begin.
@@ -64,30 +64,21 @@ class Stages:
 
     def __init__(self, segments: Segments, cuts: Sequence[str]) -> None:
         self.segments, program = segments, segments.program
-        layers = _layers(program, cuts)
         self.stage = {id(v): FREE for v in (*program.constants, *program.inputs)}
-        unknown = {id(v) for v in program.inputs if stays(v)}
+        self._by_layers(_layers(program, cuts))
+        self._where_it_is_read()
         self.readers: dict[int, set[int]] = {}
+        told = [v for name, v in (program.outputs | program.updates).items() if not _stays(program, name)]
+        self.readers |= {id(v): set(range(len(cuts) + 1)) for v in told}
         pieces: dict[tuple[int, bool, int, int], Piece] = {}
         wave: dict[int, tuple[int, bool, int]] = {}  # of each value the level, whether it is shared, and the wave
         for level, shared, node in _placed(segments):
-            stage = self._where_most_is(node, unknown)
-            if node.phase != "update" and node.op.name not in COLLECTIVES:
-                stage = layers.get(node.scope.split("/")[0], stage)
-            if stage == FREE and any(id(v) in unknown for v in node.inputs):
-                stage = 0
-            for value in node.inputs:
-                if id(value) in unknown:
-                    self.stage[id(value)] = stage
-                    unknown.discard(id(value))
-                if node.op.name not in COLLECTIVES:
-                    self.readers.setdefault(id(value), set()).add(stage)
-            if node.op.name in COLLECTIVES:  # each sum belongs to what it is a sum of
-                self.stage |= {id(o): self.stage[id(v)] for v, o in zip(node.inputs, node.outputs, strict=True)}
+            if node.op.name in COLLECTIVES:
                 continue
-            self.stage |= {id(v): stage for v in node.outputs}
+            stage = self.stage[id(node.outputs[0])]
             before = 0
             for value in node.inputs:
+                self.readers.setdefault(id(value), set()).add(stage)
                 at = wave.get(id(value))
                 if at is not None and at[:2] == (level, shared) and self.stage[id(value)] != FREE:
                     before = max(before, at[2] + (self.stage[id(value)] != stage))
@@ -104,6 +95,38 @@ class Stages:
 
         self._check()
 
+    def _by_layers(self, layers: Mapping[str, int]) -> None:
+        """Each node belongs to the stage of its layer, what follows from layers to the last stage that it needs."""
+        unknown = {id(v) for v in self.segments.program.inputs if stays(v)}
+        for _, _, node in _placed(self.segments):
+            if node.op.name in COLLECTIVES:  # each sum belongs to what it is a sum of, or else to the first stage
+                self.stage |= {id(o): max(self.stage[id(v)], 0) for v, o in zip(node.inputs, node.outputs, strict=True)}
+                continue
+            stage = self._where_most_is(node, unknown)
+            if node.phase != "update":
+                stage = layers.get(node.scope.split("/")[0], stage)
+            if stage == FREE and any(id(v) in unknown for v in node.inputs):
+                stage = 0
+            for value in node.inputs:
+                if id(value) in unknown:
+                    self.stage[id(value)] = stage
+                    unknown.discard(id(value))
+            self.stage |= {id(v): stage for v in node.outputs}
+
+    def _where_it_is_read(self) -> None:
+        """What every rank could compute, such as bytes of images as numbers, one stage does if it alone reads it."""
+        results, readers = {id(v) for v in self.segments.program.results}, dict[int, set[int]]()
+        for _, _, node in reversed(list(_placed(self.segments))):
+            stages = [self.stage[id(v)] for v in node.outputs]
+            if stages[0] == FREE and not any(id(v) in results for v in node.outputs):
+                found = set[int]().union(*(readers.get(id(v), ()) for v in node.outputs))
+                if len(found) == 1:
+                    self.stage |= dict.fromkeys(map(id, node.outputs), *found)
+                    stages = [*found] * len(stages)
+            summed = node.op.name in COLLECTIVES
+            for i, value in enumerate(node.inputs):
+                readers.setdefault(id(value), set()).add(stages[i if summed else 0])
+
     def _where_most_is(self, node: Node, unknown: Collection[int]) -> int:
         """The stage of the largest array that a node reads: gradients stay where they are, numbers come to them."""
         known = [v for v in node.inputs if id(v) not in unknown and self.stage[id(v)] != FREE]
@@ -119,6 +142,11 @@ class Stages:
                     f"{self.stage[id(old)]} and updated in stage {self.stage[id(value)]}. Begin the stages elsewhere."
                 )
                 raise ValueError(message)
+
+
+def _stays(program: Program, result: str) -> bool:
+    """Whether a result is an update of what stays with one stage."""
+    return result in program.updates and result not in program.outputs and stays(program.value(result))
 
 
 def _placed(segments: Segments) -> Iterator[tuple[int, bool, Node]]:

@@ -19,7 +19,7 @@ from minicnn.distribution.segments import Segments
 from minicnn.distribution.worker import Worker
 from minicnn.layers.cell import Parts
 from minicnn.ops.collectives import all_reduce
-from minicnn.ops.groups import Group, Span
+from minicnn.ops.groups import Group, RunningSums
 from minicnn.program.graph import Node, Program, Value
 
 if TYPE_CHECKING:
@@ -270,7 +270,6 @@ class _Sums:
             self._given[samples] = [self._source(v, segments) for v in values]
             names = [segments.names[id(v)] for node in nodes for v in node.outputs]
             self.names, self.specs = names, [v.spec for v in values]
-        self.whole = {parts: span for span, parts in group.tree.items()}
 
     def _source(self, value: Value, segments: Segments) -> str | Array:
         if value.data is not None:
@@ -291,26 +290,18 @@ def _sums(level: int, every: Mapping[int, Segments], group: Group, backend: Back
     return [_Sums(level, bucket, every, group, backend) for bucket in range(count)]
 
 
-class _Partial:
-    """Sums under way: of shards that come one after the other, each taken as soon as both summands are there.
+class _Partial(RunningSums):
+    """Sums under way.
 
     Attributes:
         names: What the totals are called.
         specs: Their shapes and dtypes.
-        found: The sums so far, each with the shards that it is over.
     """
 
     def __init__(self, sums: _Sums) -> None:
+        super().__init__(sums.group)
         self.sums, self.names, self.specs = sums, sums.names, sums.specs
         self._done: Future[Any] | None = None
-        self.found: list[tuple[Span, list[Array]]] = []
-
-    def add(self, shard: int, arrays: list[Array]) -> None:
-        found, whole = self.found, self.sums.whole
-        found.append(((shard, shard + 1), arrays))
-        while len(found) > 1 and (found[-2][0], found[-1][0]) in whole:
-            (left, a), (right, b) = found[-2:]
-            found[-2:] = [(whole[left, right], [x + y for x, y in zip(a, b, strict=True)])]
 
     def begin(self, worker: Worker) -> None:
         """Sum over ranks, when the ones before have been, while this thread goes on."""
@@ -321,7 +312,7 @@ class _Partial:
         """The sums over all shards, by name."""
         if not self.names:
             return {}
-        totals = [a for _, arrays in self.found for a in arrays]
+        totals = self.arrays
         if self.sums.group.ranks > 1:
             made = self._between_ranks()() if self._done is None else self._done.result()
             totals = [self.sums.backend.asarray(a) for a in (made if isinstance(made, tuple | list) else (made,))]
@@ -330,8 +321,7 @@ class _Partial:
     def _between_ranks(self) -> Callable[[], Any]:
         """What sums over ranks: arrays of the host, but where the communicator takes those of the backend."""
         backend, group = self.sums.backend, self.sums.group
-        given = [a for _, arrays in self.found for a in arrays]
         if isinstance(group.communicator, TorchCommunicator) and group.communicator.takes(backend):
-            return partial(group.communicator.total, given, group)
-        host = [backend.to_numpy(a) for a in given]
+            return partial(group.communicator.total, self.arrays, group)
+        host = [backend.to_numpy(a) for a in self.arrays]
         return partial(all_reduce.reference, *host, group=group, xp=np)

@@ -248,7 +248,10 @@ class Network(Graph):
             message = f"kind is one of {', '.join(get_args(StepKind))}. Received: {kind!r}."
             raise ValueError(message)
         check_counts(batch_size=batch_size)
-        return self._program_of(kind, self._feed(batch_size))[0]
+        feed, distribution = self._feed(batch_size), self.distribution
+        if distribution is None or distribution.alone or kind == "predict":
+            return self._traced(kind, feed)[0]
+        return distribution.program(lambda *part: self._traced(kind, *part)[0], feed)
 
     def explain(self, kind: StepKind | None = None, *, batch_size: int = 32) -> Explanation:
         """Which kernel of the backend runs each node, or why its reference does."""

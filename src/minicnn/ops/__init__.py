@@ -14,7 +14,15 @@ from minicnn.ops.activations import (
     softmax,
     tanh,
 )  # fmt: skip
-from minicnn.ops.collectives import all_gather, all_reduce, all_to_all, broadcast, reduce_scatter
+from minicnn.ops.collectives import (
+    all_gather,
+    all_reduce,
+    all_to_all,
+    broadcast,
+    receive,
+    reduce_scatter,
+    send,
+)  # fmt: skip
 from minicnn.ops.convolution import conv2d, conv2d_input_gradient, conv2d_weight_gradient
 from minicnn.ops.depthwise import (
     depthwise_conv2d,
@@ -72,8 +80,8 @@ __all__ = [
     "expm1", "fused", "gelu", "getitem", "greater", "greater_equal", "leaky_relu", "less", "less_equal", "log", "log1p",
     "log_softmax", "matmul", "max", "max_gradient", "max_pool2d", "max_pool2d_gradient", "maximum", "mean", "minimum",
     "momentum_update", "multiply", "negative", "normalize", "normalize_gradient", "one_hot", "pad", "permute", "power",
-    "primitive", "random_uniform", "reduce_scatter", "relu", "relu6", "relu_gradient", "repeat", "reshape",
-    "rmsprop_update", "sgd_update", "sigmoid", "sign", "silu", "slice_", "softmax", "softmax_cross_entropy",
+    "primitive", "random_uniform", "receive", "reduce_scatter", "relu", "relu6", "relu_gradient", "repeat", "reshape",
+    "rmsprop_update", "send", "sgd_update", "sigmoid", "sign", "silu", "slice_", "softmax", "softmax_cross_entropy",
     "softmax_cross_entropy_gradient", "sqrt", "square", "subtract", "sum", "sum_to_shape", "take", "take_gradient",
     "tanh", "where",
 ]  # fmt: skip

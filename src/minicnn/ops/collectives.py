@@ -304,3 +304,97 @@ def _(node: Node) -> Cost:
     x, group = node.inputs[0], node.attrs["group"]
     sent = x.nbytes * (group.ranks - 1) if group.rank == node.attrs["root"] else 0
     return Cost(0, 2 * x.nbytes, 0, sent)
+
+
+@primitive
+def send(x: Array, *, to: int, tag: int, group: Group, xp: Namespace) -> Array:
+    """Give an array to another rank, which takes it by `receive`; nothing waits until it does.
+
+    Args:
+        x: The array.
+        to: Number of the rank that gets it.
+        tag: Number from 1 on, by which the other asks for it.
+        group: The ranks.
+        xp: Namespace of the array.
+
+    Returns:
+        A ticket for `receive`, an array of no elements, shape (0,). With one rank, which gives it to itself, the array.
+    """
+    if group.ranks == 1:
+        return copy_of(x, xp)
+    host = np.array(np.asarray(x)).reshape(-1)  # a copy, since x may be overwritten before the other takes it
+    engine("send", group).send(host, to, tag)
+    return _back(host[:0].copy(), x, xp)
+
+
+@send.shape
+def _(x: Spec, *, to: int, tag: int, group: Group) -> Spec:
+    _check_partner("send", "to", to, tag, group)
+    return x if group.ranks == 1 else Spec((0,), x.dtype)
+
+
+def _check_partner(name: str, word: str, rank: int, tag: int, group: Group) -> None:
+    if tag < 1 or (group.ranks > 1 and (rank == group.rank or not 0 <= rank < group.ranks)):
+        message = (
+            f"{name} has a tag of at least 1, and another rank of the group as its partner. Received: {word}={rank}, "
+            f"tag={tag} on {group}."
+        )
+        raise ValueError(message)
+
+
+@send.gradient
+def _(node: Node, dy: Value) -> Value:
+    x, attrs = node.inputs[0], node.attrs
+    made: Value = receive(dy, shape=x.shape, source=attrs["to"], tag=attrs["tag"], group=attrs["group"])
+    return made
+
+
+@send.cost
+def _(node: Node) -> Cost:
+    x = node.inputs[0]
+    return Cost(0, 2 * x.nbytes, 0, 0) if node.attrs["group"].ranks == 1 else Cost(0, 2 * x.nbytes, x.nbytes, x.nbytes)
+
+
+@primitive
+def receive(ticket: Array, *, shape: tuple[int, ...], source: int, tag: int, group: Group, xp: Namespace) -> Array:
+    """Take the array that another rank gives to this one by `send` with the same tag.
+
+    Args:
+        ticket: What `send` returns, or any array of shape (0,) and the dtype of what is sent; with one rank, what
+            is sent.
+        shape: Shape of what is sent.
+        source: Number of the rank that sends it.
+        tag: See `send`.
+        group: The ranks.
+        xp: Namespace of the ticket.
+
+    Returns:
+        The array.
+    """
+    if group.ranks == 1:
+        return copy_of(ticket, xp)
+    host = np.empty(math.prod(shape), np.asarray(ticket).dtype)
+    engine("receive", group).receive(host, source, tag)
+    return _back(host.reshape(shape), ticket, xp)
+
+
+@receive.shape
+def _(ticket: Spec, *, shape: tuple[int, ...], source: int, tag: int, group: Group) -> Spec:
+    _check_partner("receive", "source", source, tag, group)
+    wanted = tuple(shape) if group.ranks == 1 else (0,)
+    if ticket.shape != wanted:
+        message = f"receive takes the ticket that send returns, of shape {wanted}. Received: {ticket} on {group}."
+        raise ValueError(message)
+    return Spec(tuple(shape), ticket.dtype)
+
+
+@receive.gradient
+def _(node: Node, dy: Value) -> Value:
+    attrs = node.attrs
+    made: Value = send(dy, to=attrs["source"], tag=attrs["tag"], group=attrs["group"])
+    return made
+
+
+@receive.cost
+def _(node: Node) -> Cost:
+    return Cost(0, 2 * node.outputs[0].nbytes)

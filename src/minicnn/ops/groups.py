@@ -113,6 +113,11 @@ class Group:
                 waiting += found[span]
         return found
 
+    @cached_property
+    def joined(self) -> dict[tuple[Span, Span], Span]:
+        """The sum of which two others are the parts."""
+        return {parts: span for span, parts in self.tree.items()}
+
     def total(self, found: Mapping[Span, Summand], add: Callable[[Summand, Summand], Summand]) -> Summand:
         """The sum over all shards from sums of some, in the order of the tree."""
         return self.total_of((0, self.shards), found, add)
@@ -129,6 +134,34 @@ class Group:
 
     def __str__(self) -> str:
         return f"rank {self.rank} of {self.ranks}, {self.shards} shards"
+
+
+class RunningSums:
+    """Sums of shards that come one after the other, each taken as soon as both summands are there.
+
+    Args:
+        group: Whose tree it is.
+
+    Attributes:
+        found: The sums so far, each with the shards that it is over; in the end those of `Group.spans`.
+    """
+
+    def __init__(self, group: Group) -> None:
+        self._joined = group.joined
+        self.found: list[tuple[Span, list[Any]]] = []
+
+    def add(self, shard: int, arrays: list[Any]) -> None:
+        """Take up the arrays of the next shard, or Values of them."""
+        found, joined = self.found, self._joined
+        found.append(((shard, shard + 1), arrays))
+        while len(found) > 1 and (found[-2][0], found[-1][0]) in joined:
+            (left, a), (right, b) = found[-2:]
+            found[-2:] = [(joined[left, right], [x + y for x, y in zip(a, b, strict=True)])]
+
+    @property
+    def arrays(self) -> list[Any]:
+        """What `all_reduce` takes: the arrays of the first sum, then of the next."""
+        return [array for _, arrays in self.found for array in arrays]
 
 
 def _halves(span: Span) -> tuple[Span, Span]:
