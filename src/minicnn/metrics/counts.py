@@ -77,6 +77,13 @@ class MeanIoU(ConfusionMatrix):
         """See `Metric.totals`."""
         labels = ops.cast(y_true, dtype="int32") if self.sparse_y_true else ops.argmax(y_true)
         guesses = ops.cast(y_pred, dtype="int32") if self.sparse_y_pred else ops.argmax(y_pred)
+        if labels.size != guesses.size:
+            message = (
+                "MeanIoU takes a class number for each place from the labels and from the predictions. Received: labels "
+                f"{y_true.shape}, predictions {y_pred.shape}. Predictions for each class take sparse_y_pred=False, "
+                "one-hot labels sparse_y_true=False."
+            )
+            raise ValueError(message)
         weights = of_places(weight, guesses.shape)
         if self.ignore_class is not None:
             weights = ops.where(ops.equal(ops.reshape(labels, shape=weights.shape), self.ignore_class), 0.0, weights)
