@@ -46,8 +46,7 @@ _HOME = {
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
-        message = f"module 'minicnn' has no attribute {name!r}"
-        raise AttributeError(message)
+        raise AttributeError(f"module 'minicnn' has no attribute {name!r}")
     if name in _HOME:
         return getattr(import_module(f"minicnn.{_HOME[name]}"), name)
     return import_module(f"minicnn.{name}")

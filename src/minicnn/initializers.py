@@ -68,11 +68,10 @@ class VarianceScaling(Initializer):
 
     def __post_init__(self) -> None:
         if self.scale <= 0 or self.mode not in get_args(Mode) or self.distribution not in get_args(Distribution):
-            message = (
+            raise ValueError(
                 f"VarianceScaling takes scale > 0, mode in {get_args(Mode)} and distribution in "
                 f"{get_args(Distribution)}. Received: {self}."
             )
-            raise ValueError(message)
 
     def __call__(self, shape: Sequence[int], rng: np.random.Generator) -> np.ndarray[Any, Any]:
         """See `Initializer`."""

@@ -99,14 +99,14 @@ class OrthogonalRegularizer(Regularizer):
     def __post_init__(self) -> None:
         finite(factor=self.factor)
         if self.mode not in ("rows", "columns"):
-            message = f"mode is 'rows' or 'columns'. Received: mode={self.mode!r}."
-            raise ValueError(message)
+            raise ValueError(f"mode is 'rows' or 'columns'. Received: mode={self.mode!r}.")
 
     def __call__(self, w: Value) -> Value:
         """See `Regularizer`."""
         if w.ndim != 2:
-            message = f"OrthogonalRegularizer is for matrices. Received: a weight of shape {w.shape}. Use L1 or L2."
-            raise ValueError(message)
+            raise ValueError(
+                f"OrthogonalRegularizer is for matrices. Received: a weight of shape {w.shape}. Use L1 or L2."
+            )
         rows = self.mode == "rows"
         unit = w / ops.sqrt(ops.maximum(ops.sum(ops.square(w), axes=int(rows), keepdims=True), EPSILON**2))
         cosines = ops.matmul(unit, unit, transpose_a=not rows, transpose_b=rows)
@@ -154,5 +154,4 @@ def finite(**given: float) -> None:
     """Raise a ValueError unless all are finite numbers of at least 0."""
     for name, value in given.items():
         if not (isinstance(value, int | float) and 0 <= value < math.inf):
-            message = f"{name} is a finite number of at least 0. Received: {name}={value!r}."
-            raise ValueError(message)
+            raise ValueError(f"{name} is a finite number of at least 0. Received: {name}={value!r}.")

@@ -35,11 +35,10 @@ class PiecewiseConstantDecay(Schedule):
 
     def __post_init__(self) -> None:
         if len(self.values) != len(self.boundaries) + 1 or list(self.boundaries) != sorted(set(self.boundaries)):
-            message = (
+            raise ValueError(
                 "PiecewiseConstantDecay takes increasing boundaries and one value more. "
                 f"Received: boundaries={list(self.boundaries)}, values={list(self.values)}."
             )
-            raise ValueError(message)
         _rates(**{f"values[{i}]": rate for i, rate in enumerate(self.values)})
 
     def __call__(self, step: int) -> float:
@@ -183,8 +182,7 @@ class CosineDecayRestarts(Schedule):
         _positive("first_decay_steps", self.first_decay_steps)
         _rates(initial_learning_rate=self.initial_learning_rate, m_mul=self.m_mul, alpha=self.alpha)
         if not self.t_mul >= 1:
-            message = f"t_mul is a number of at least 1. Received: t_mul={self.t_mul!r}."
-            raise ValueError(message)
+            raise ValueError(f"t_mul is a number of at least 1. Received: t_mul={self.t_mul!r}.")
 
     def __call__(self, step: int) -> float:
         """See `Schedule`."""
@@ -219,14 +217,12 @@ class OneCycle(Schedule):
         _positive("steps", self.steps)
         _rates(peak=self.peak)
         if not 0 < self.rise < 1:
-            message = f"rise is a share between 0 and 1. Received: rise={self.rise}."
-            raise ValueError(message)
+            raise ValueError(f"rise is a share between 0 and 1. Received: rise={self.rise}.")
         if not (self.initial_divisor >= 1 and self.final_divisor >= 1):
-            message = (
+            raise ValueError(
                 "OneCycle starts at or below its peak and ends at or below its start, so divisors are at least 1. "
                 f"Received: initial_divisor={self.initial_divisor}, final_divisor={self.final_divisor}."
             )
-            raise ValueError(message)
 
     def __call__(self, step: int) -> float:
         """See `Schedule`."""
@@ -244,8 +240,7 @@ def _cosine(start: float, stop: float, done: float) -> float:
 def _rates(**given: float) -> None:
     for name, value in given.items():
         if not is_rate(value):
-            message = f"Rates and factors are finite numbers of at least 0. Received: {name}={value!r:.60}."
-            raise ValueError(message)
+            raise ValueError(f"Rates and factors are finite numbers of at least 0. Received: {name}={value!r:.60}.")
 
 
 def is_rate(value: Any) -> bool:
@@ -255,5 +250,4 @@ def is_rate(value: Any) -> bool:
 
 def _positive(name: str, value: int) -> None:
     if value < 1:
-        message = f"{name} is a number of steps, at least 1. Received: {name}={value}."
-        raise ValueError(message)
+        raise ValueError(f"{name} is a number of steps, at least 1. Received: {name}={value}.")

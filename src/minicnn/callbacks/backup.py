@@ -168,8 +168,7 @@ class BackupAndRestore(Callback):
         check_model_state(self.model, state["model"])
         batch, steps = state["model"]["position"][1], self.params["steps"]
         if batch > steps:
-            message = f"An epoch has {steps} batches. Received: a position after {batch}. Use its own back-up"
-            raise ValueError(message)
+            raise ValueError(f"An epoch has {steps} batches. Received: a position after {batch}. Use its own back-up")
 
     def _set_callbacks(self, states: Mapping[str, Any]) -> None:
         """Hand out the callbacks' states; if one refuses its own, all stay as they are."""
@@ -217,8 +216,7 @@ def _unpack(value: Any, tensors: Tensors) -> Any:
 
 def _known(values: Mapping[str, Any], name: Any) -> Any:
     if not isinstance(name, str) or name not in values:
-        message = f"there is no {name!r:.40} among {', '.join(values)}"
-        raise ValueError(message)
+        raise ValueError(f"there is no {name!r:.40} among {', '.join(values)}")
     return values[name]
 
 

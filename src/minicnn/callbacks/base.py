@@ -126,11 +126,10 @@ class Callbacks:
     def __init__(self, callbacks: Sequence[Callback], model: Model, params: dict[str, Any]) -> None:
         for callback in callbacks:
             if not isinstance(callback, Callback):
-                message = (
+                raise TypeError(
                     "Callbacks are instances of minicnn.callbacks.Callback. "
                     f"Received: {callback!r}. Derive the class from Callback, or make an object of it."
                 )
-                raise TypeError(message)
             callback.group = self
             callback.set_params(params)
             callback.set_model(model)

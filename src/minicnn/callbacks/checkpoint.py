@@ -18,8 +18,7 @@ SaveFrequency = Literal["epoch"] | int
 def check_save_freq(save_freq: SaveFrequency) -> None:
     """Refuse what is neither "epoch" nor a positive integer."""
     if save_freq != "epoch" and (not isinstance(save_freq, int) or save_freq < 1):
-        message = f"save_freq is 'epoch' or a number of batches, at least 1. Received: {save_freq!r}."
-        raise ValueError(message)
+        raise ValueError(f"save_freq is 'epoch' or a number of batches, at least 1. Received: {save_freq!r}.")
 
 
 class ModelCheckpoint(Callback):
@@ -113,11 +112,10 @@ class ModelCheckpoint(Callback):
         try:
             return self.filepath.format(**fields)
         except (KeyError, IndexError, ValueError, TypeError) as error:
-            message = (
+            raise ValueError(
                 f"Fields of filepath are those that there are: {', '.join(fields)}. "
                 f"Received: {self.filepath!r} ({type(error).__name__}: {error})."
-            )
-            raise ValueError(message) from error
+            ) from error
 
     def get_state(self) -> dict[str, Any]:
         """See `Callback`."""

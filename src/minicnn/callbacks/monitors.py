@@ -28,14 +28,12 @@ class Monitor:
 
     def __init__(self, name: str, mode: Mode = "auto", min_delta: float = 0.0) -> None:
         if mode not in ("auto", "min", "max"):
-            message = f"mode is 'auto', 'min' or 'max'. Received: {mode!r}."
-            raise ValueError(message)
+            raise ValueError(f"mode is 'auto', 'min' or 'max'. Received: {mode!r}.")
         if mode == "auto" and not any(part in name for part in (*_MORE, "loss", "error")):
-            message = (
+            raise ValueError(
                 "mode='auto' tells by the name of what is monitored, an accuracy or the like, loss or error. "
                 f"Received: monitor={name!r}. Say mode='min' or mode='max'."
             )
-            raise ValueError(message)
         self.name = name
         self.more = mode == "max" or (mode == "auto" and any(part in name for part in _MORE))
         self.min_delta = abs(min_delta)
@@ -53,11 +51,10 @@ class Monitor:
         """
         available = {k: v for k, v in logs.items() if is_number(v)}
         if self.name not in available:
-            message = (
+            raise ValueError(
                 f"What is monitored is a number among the logs. Received: {self.name!r}; there are: "
                 f"{', '.join(available)}. Logs that start with 'val_' need validation data."
             )
-            raise ValueError(message)
         return float(available[self.name])
 
     def better(self, value: float, than: float) -> bool:

@@ -22,11 +22,10 @@ class _RateCallback(Callback):
         """Learning rate of the optimizer."""
         rate = self._optimizer.learning_rate
         if isinstance(rate, Schedule):
-            message = (
+            raise ValueError(
                 f"{type(self).__name__} sets the learning rate between epochs, so the optimizer's is a number. "
                 f"Received: {rate!r}. Leave out the callback or the schedule."
             )
-            raise ValueError(message)
         return rate
 
     @rate.setter
@@ -36,8 +35,9 @@ class _RateCallback(Callback):
     @property
     def _optimizer(self) -> Optimizer:
         if self.model.optimizer is None:
-            message = f"{type(self).__name__} needs an optimizer. Received: a model without one. Call compile()."
-            raise RuntimeError(message)
+            raise RuntimeError(
+                f"{type(self).__name__} needs an optimizer. Received: a model without one. Call compile()."
+            )
         return self.model.optimizer
 
     def on_train_begin(self, logs: Any) -> None:
@@ -82,11 +82,10 @@ class LearningRateScheduler(_RateCallback):
         except (TypeError, ValueError, OverflowError):
             rate = math.nan
         if not 0 <= rate < math.inf:
-            message = (
+            raise ValueError(
                 "A learning rate is a finite number of at least 0. "
                 f"Received from the schedule for epoch {epoch}: {new!r}."
             )
-            raise ValueError(message)
         self.rate = rate
         if self.verbose and self.chief:
             print(f"Epoch {epoch + 1}: the learning rate is {rate:.5g}.")
@@ -121,8 +120,9 @@ class ReduceLROnPlateau(_RateCallback):
         min_lr: float = 0.0,
     ) -> None:
         if not 0 <= factor < 1:
-            message = f"factor is what is left of the learning rate, at least 0 and below 1. Received: {factor}."
-            raise ValueError(message)
+            raise ValueError(
+                f"factor is what is left of the learning rate, at least 0 and below 1. Received: {factor}."
+            )
         self._monitor = Monitor(monitor, mode, min_delta)
         self.factor = factor
         self.patience = patience

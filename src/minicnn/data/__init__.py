@@ -82,14 +82,12 @@ def load(name: str, data_dir: PathLike | None = None, *, download: bool = True, 
     """
     if name not in LOADERS:
         near = difflib.get_close_matches(str(name), LOADERS, 1, cutoff=0)
-        message = f"A data set is one of {', '.join(LOADERS)}. Received: {name!r}. Did you mean {near[0]!r}?"
-        raise ValueError(message)
+        raise ValueError(f"A data set is one of {', '.join(LOADERS)}. Received: {name!r}. Did you mean {near[0]!r}?")
     loader = LOADERS[name]
     if "download" in inspect.signature(loader).parameters:
         options["download"] = download
     if loader is not synthetic_digits_dataset:
         return loader(data_dir, **options)
     if data_dir is not None:
-        message = f"{name} is drawn, not read, so it takes no data_dir. Received: {data_dir}. Name other data."
-        raise ValueError(message)
+        raise ValueError(f"{name} is drawn, not read, so it takes no data_dir. Received: {data_dir}. Name other data.")
     return loader(**options)

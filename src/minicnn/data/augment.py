@@ -43,8 +43,7 @@ def random_flip(probability: float = 0.5) -> Transform:
         ValueError: If the probability is out of its range.
     """
     if not 0 <= probability <= 1:
-        message = f"random_flip takes a probability from 0 to 1. Received: {probability}."
-        raise ValueError(message)
+        raise ValueError(f"random_flip takes a probability from 0 to 1. Received: {probability}.")
 
     def transform(x: Batch, rng: np.random.Generator) -> Batch:
         _check(x)
@@ -66,8 +65,9 @@ def random_crop(size: tuple[int, int], padding: int = 0) -> Transform:
             padded image.
     """
     if min(size) < 1 or padding < 0:
-        message = f"random_crop takes a size from 1 and a padding from 0. Received: size={size}, padding={padding}."
-        raise ValueError(message)
+        raise ValueError(
+            f"random_crop takes a size from 1 and a padding from 0. Received: size={size}, padding={padding}."
+        )
     KH, KW = size
 
     def transform(x: Batch, rng: np.random.Generator) -> Batch:
@@ -75,11 +75,10 @@ def random_crop(size: tuple[int, int], padding: int = 0) -> Transform:
         x = np.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
         N, H, W, _ = x.shape
         if KH > H or KW > W:
-            message = (
+            raise ValueError(
                 f"random_crop needs images at least as large as its window {size}. Received: {H}x{W} with "
                 "the padding. Use a smaller size or more padding."
             )
-            raise ValueError(message)
         rows = rng.integers(0, H - KH + 1, N)[:, None] + np.arange(KH)  # (N, KH)
         columns = rng.integers(0, W - KW + 1, N)[:, None] + np.arange(KW)  # (N, KW)
         windows: Batch = x[np.arange(N)[:, None, None], rows[:, :, None], columns[:, None, :]]
@@ -95,8 +94,7 @@ def random_shift(pixels: int) -> Transform:
         ValueError: If `pixels` is negative.
     """
     if pixels < 0:
-        message = f"random_shift takes a number of pixels from 0. Received: {pixels}."
-        raise ValueError(message)
+        raise ValueError(f"random_shift takes a number of pixels from 0. Received: {pixels}.")
 
     def transform(x: Batch, rng: np.random.Generator) -> Batch:
         _check(x)
@@ -107,5 +105,4 @@ def random_shift(pixels: int) -> Transform:
 
 def _check(x: Batch) -> None:
     if x.ndim != 4:
-        message = f"Augmentation takes images of shape (N, H, W, C). Received: shape {x.shape}."
-        raise ValueError(message)
+        raise ValueError(f"Augmentation takes images of shape (N, H, W, C). Received: shape {x.shape}.")

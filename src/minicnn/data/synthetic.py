@@ -130,8 +130,7 @@ def _draw(n: int, size: int, seed: int, stream: int) -> tuple[Images, Labels]:
         ("seed", seed, 0, 2**64 - 1),
     ):
         if not least <= value <= most:
-            message = f"synthetic_digits takes {name} from {least} to {most}. Received: {value}."
-            raise ValueError(message)
+            raise ValueError(f"synthetic_digits takes {name} from {least} to {most}. Received: {value}.")
     x = np.empty((n, size, size, 1), np.uint8)
     y = np.empty(n, np.int32)
     for block, start in enumerate(range(0, n, BLOCK)):

@@ -219,10 +219,9 @@ class Softmax(Layer):
     def __init__(self, axis: int = -1, *, name: str | None = None, trainable: bool = True) -> None:
         super().__init__(name=name, trainable=trainable)
         if isinstance(axis, bool) or not isinstance(axis, int):
-            message = (
+            raise ValueError(
                 f"Softmax takes one axis, an integer. Received: axis={axis!r}. Join several axes with Reshape first."
             )
-            raise ValueError(message)
         self.axis = axis
 
     def call(self, inputs: Any) -> Any:

@@ -95,11 +95,10 @@ def get_activation(given: ActivationArgument) -> Callable[[Any], Any]:
     if given is None:
         return _linear
     if isinstance(given, type):
-        message = (
+        raise TypeError(
             f"An activation is a name, a function of a Value, or a layer. Received: the class {given.__name__}. Make a "
             f"layer of it: {given.__name__}()."
         )
-        raise TypeError(message)
     if callable(given):
         return given
     return look_up("An activation", ACTIVATIONS, given, "a function of a Value")

@@ -29,11 +29,10 @@ def _range(name: str, given: Any, least: float = -math.inf) -> tuple[float, floa
     low, high = given if isinstance(given, list | tuple) and len(given) == 2 else (-abs(number(name, given)), given)
     low, high = number(name, low), number(name, high)
     if not least <= low <= high:
-        message = (
+        raise ValueError(
             f"{name} is a number, or a pair of them that does not fall"
             f"{f', at least {least:g}' * math.isfinite(least)}. Received: {name}={given!r}."
         )
-        raise ValueError(message)
     return low, high
 
 
@@ -157,11 +156,10 @@ class RandomCrop(_Images):
         _, h, w, _ = x.shape
         spare = h - self.height, w - self.width
         if min(spare) < 0:
-            message = (
+            raise ValueError(
                 f"{type(self).__name__} cuts a part of {self.height} x {self.width} out of larger images. Received: "
                 f"{h} x {w}. Enlarge them first, with ZeroPadding2D or Resizing."
             )
-            raise ValueError(message)
         if not training:
             top, left = spare[0] // 2, spare[1] // 2
             return x[:, top : top + self.height, left : left + self.width, :]
@@ -379,8 +377,7 @@ class RandomRotation(_Moved):
         super().__init__(fill_mode, interpolation, seed, fill_value, data_format, name, trainable)
         self.factor = _range("factor", factor)
         if max(map(abs, self.factor)) > 1:
-            message = f"factor is a share of a full turn, from -1 to 1. Received: factor={factor!r}."
-            raise ValueError(message)
+            raise ValueError(f"factor is a share of a full turn, from -1 to 1. Received: factor={factor!r}.")
 
     def _map(self, x: Value) -> tuple[_Terms, _Map]:
         (u,), (row, column) = self._draws(x, 1), _middle(x)

@@ -95,11 +95,10 @@ class Conv2D(Layer):
         """Declare kernel (KH, KW, C / groups, filters) and bias (filters,)."""
         channels = input_shape[image_axes("Conv2D", self.data_format, input_shape).c]
         if channels % self.groups or self.filters % self.groups:
-            message = (
+            raise ValueError(
                 "groups divides the channels and the filters. Received: "
                 f"groups={self.groups}, {channels} channels, filters={self.filters}."
             )
-            raise ValueError(message)
         self.kernel = self.add_weight(
             "kernel", (*self.kernel_size, channels // self.groups, self.filters), self.kernel_initializer
         )

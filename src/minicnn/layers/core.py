@@ -68,10 +68,9 @@ class Dense(Layer):
     def build(self, input_shape: Any) -> None:
         """Declare kernel (inputs, units) and bias (units,)."""
         if len(input_shape) < 2:
-            message = (
+            raise ValueError(
                 f"Dense takes inputs with a batch axis and a last axis of features. Received: shape {input_shape}."
             )
-            raise ValueError(message)
         self.kernel = self.add_weight("kernel", (input_shape[-1], self.units), self.kernel_initializer)
         self.bias = self.add_weight("bias", (self.units,), self.bias_initializer) if self.use_bias else None
 
@@ -162,8 +161,9 @@ class Lambda(Layer):
     def __init__(self, function: Callable[[Any], Any], *, name: str | None = None, trainable: bool = True) -> None:
         super().__init__(name=name, trainable=trainable)
         if not callable(function):
-            message = f"Lambda takes a function of a Value. Received: {function!r}. Write a Layer for anything else."
-            raise TypeError(message)
+            raise TypeError(
+                f"Lambda takes a function of a Value. Received: {function!r}. Write a Layer for anything else."
+            )
         self.function = function
 
     def call(self, inputs: Any) -> Any:

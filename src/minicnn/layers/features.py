@@ -43,8 +43,9 @@ class Normalization(Layer):
     ) -> None:  # fmt: skip
         super().__init__(name=name, trainable=trainable)
         if (mean is None) != (variance is None):
-            message = f"mean and variance are given both, or neither. Received: mean={mean!r}, variance={variance!r}."
-            raise ValueError(message)
+            raise ValueError(
+                f"mean and variance are given both, or neither. Received: mean={mean!r}, variance={variance!r}."
+            )
         self.axis = axis if axis is None or isinstance(axis, int) else tuple(axis)
         self.mean = None if mean is None else np.asarray(mean, np.float64).tolist()
         self.variance = None if variance is None else np.asarray(variance, np.float64).tolist()
@@ -73,8 +74,9 @@ class Normalization(Layer):
             ValueError: If mean and variance were given to the constructor.
         """
         if self.mean is not None:
-            message = "adapt finds mean and variance. Received: a Normalization that was given them. Leave them out."
-            raise ValueError(message)
+            raise ValueError(
+                "adapt finds mean and variance. Received: a Normalization that was given them. Leave them out."
+            )
         samples = np.asarray(data, np.float64)
         self.build_once((None, *samples.shape[1:]))
         rest = tuple(axis for axis in range(samples.ndim) if axis not in self._axes(samples.ndim))
@@ -119,8 +121,9 @@ class CategoryEncoding(Layer):
         super().__init__(name=name, trainable=trainable)
         self.num_tokens = positive("num_tokens", num_tokens)
         if output_mode not in ("one_hot", "multi_hot", "count"):
-            message = f"output_mode is 'one_hot', 'multi_hot' or 'count'. Received: output_mode={output_mode!r}."
-            raise ValueError(message)
+            raise ValueError(
+                f"output_mode is 'one_hot', 'multi_hot' or 'count'. Received: output_mode={output_mode!r}."
+            )
         self.output_mode = output_mode
 
     def call(self, inputs: Any) -> Any:

@@ -59,10 +59,9 @@ class Trace:
             self.weights[path] = self.program.input(path, weight.shape, self.dtype, kind=kind)
             self.declared[path] = weight
         if self.declared[path] is not weight:
-            message = (
+            raise ValueError(
                 f"Weights of a model have different paths. Received: {path!r} twice. Give sublayers different names."
             )
-            raise ValueError(message)
         return self.updates.get(path, self.weights[path])
 
     def step(self) -> Value:
@@ -121,10 +120,9 @@ class Layer(Inspectable):
 
     def __init__(self, *, name: str | None = None, trainable: bool = True, **limits: Unpack[Limits]) -> None:
         if name is not None and (not isinstance(name, str) or not name or "/" in name):
-            message = (
+            raise ValueError(
                 f"A layer's name is a string without '/', which separates the parts of a path. Received: name={name!r}."
             )
-            raise ValueError(message)
         self._name = name
         self._trainable = checked_bool(trainable)
         self.built = False
@@ -138,11 +136,10 @@ class Layer(Inspectable):
         names = self.limit_names()
         for name in given:
             if name not in names:
-                message = (
+                raise TypeError(
                     f"{type(self).__name__} takes the arguments that its docstring names, and "
                     f"{', '.join(names) or 'no regularizer or constraint'}. Received: {name}={given[name]!r}."
                 )
-                raise TypeError(message)
         for name in names:
             setattr(self, name, given.get(name))
             (get_regularizer if name.endswith("regularizer") else get_constraint)(given.get(name))
@@ -184,8 +181,7 @@ class Layer(Inspectable):
                 _check_constructed(self)
             if hasattr(type(self), name):  # a property that says itself what is missing
                 return object.__getattribute__(self, name)
-            message = f"{type(self).__name__!r} object has no attribute {name!r}"
-            raise AttributeError(message)
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     # For subclasses -----------------------------------------------------------------------------
 
@@ -224,11 +220,10 @@ class Layer(Inspectable):
             constraint: Gives what the weight becomes after each step; likewise.
         """
         if self._trace is not None:
-            message = (
+            raise RuntimeError(
                 f"Weights are declared in build. Received: add_weight({name!r}) inside call, on {self!r}. "
                 "Move it there."
             )
-            raise RuntimeError(message)
         if name is None:
             count = sum(isinstance(held, Weight) for held in vars(self).values())
             name = f"weight_{count}" if count else "weight"
@@ -250,11 +245,10 @@ class Layer(Inspectable):
         trace = self._tracing()
         declared = vars(self._origin or self).get(weight)
         if not isinstance(declared, Weight) or declared.trainable or value.shape != declared.shape:
-            message = (
+            raise ValueError(
                 "assign takes the name of an attribute that holds a weight with trainable=False, and a "
                 f"value of its shape. Received: {weight!r}, which is {declared!r}, and {value!r}."
             )
-            raise ValueError(message)
         trace.updates[trace.paths[declared]] = value
 
     def random_uniform(self, shape: Sequence[int], *, seed: int | None = None, per_sample: bool = True) -> Value:
@@ -272,11 +266,10 @@ class Layer(Inspectable):
         trace, first = self._tracing(), tuple(shape[:1])
         part = trace.batch is not None and per_sample
         if part and first != (trace.samples,):
-            message = (
+            raise ValueError(
                 "Numbers that are drawn for a part of a batch have its samples along the first axis. Received: shape "
                 f"{tuple(shape)} for {trace.samples} samples. Give per_sample=False if all samples share the numbers."
             )
-            raise ValueError(message)
         value: Value = random_uniform(
             trace.step(),
             shape=(trace.batch, *shape[1:]) if part else tuple(shape),
@@ -303,12 +296,11 @@ class Layer(Inspectable):
         if several and all(hasattr(x, "connect") for x in several):  # symbolic tensors
             return several[0].connect(self, inputs, training)
         if self._trace is None or not several or not all(isinstance(x, Value) for x in several):
-            message = (
+            raise TypeError(
                 "A layer is called on symbolic tensors from Input(), or on Values inside another layer's "
                 f"call. Received: {', '.join(type(x).__name__ for x in several) or 'an empty list'}. To "
                 "compute on arrays put it into a Sequential and call predict."
             )
-            raise TypeError(message)
         return (self._origin or self).trace_call(self._trace, self._path, inputs, training)
 
     def trace_call(self, trace: Trace, path: str, inputs: Any, training: bool | None = None) -> Any:
@@ -352,8 +344,7 @@ class Layer(Inspectable):
 
     def _tracing(self) -> Trace:
         if self._trace is None:
-            message = f"assign and random_uniform belong inside call. Received: a call outside, on {self!r}."
-            raise RuntimeError(message)
+            raise RuntimeError(f"assign and random_uniform belong inside call. Received: a call outside, on {self!r}.")
         return self._trace
 
     def __repr__(self) -> str:
@@ -383,11 +374,10 @@ _OF_EVERY_LAYER = frozenset({"built", "_trainable", "_trace", "_path", "_origin"
 
 def _check_constructed(layer: Layer) -> None:
     if "built" not in vars(layer):
-        message = (
+        raise RuntimeError(
             "A layer calls super().__init__(name=name) in its constructor. "
             f"Received: a {type(layer).__name__} that does not. Make it the first line of __init__."
         )
-        raise RuntimeError(message)
 
 
 def _shapes(inputs: Any) -> Any:

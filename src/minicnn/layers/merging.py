@@ -16,11 +16,11 @@ def _values(layer: Layer, inputs: Any, count: int | None = None) -> list[Value]:
     """The inputs, if they are a list of the right length."""
     name = type(layer).__name__
     if not isinstance(inputs, list | tuple):
-        message = f"{name} is called on a list of inputs, as in {name}()([a, b]). Received: one input, {inputs.spec}."
-        raise ValueError(message)
+        raise ValueError(
+            f"{name} is called on a list of inputs, as in {name}()([a, b]). Received: one input, {inputs.spec}."
+        )
     if count is not None and len(inputs) != count:
-        message = f"{name} takes exactly {count} inputs. Received: {len(inputs)}."
-        raise ValueError(message)
+        raise ValueError(f"{name} takes exactly {count} inputs. Received: {len(inputs)}.")
     return list(inputs)
 
 
@@ -37,11 +37,10 @@ def _aligned(layer: Layer, inputs: Any, count: int | None = None) -> list[Value]
         for v in values
     ]
     if any(len(set(lengths) - {1}) > 1 for lengths in zip(*(v.shape for v in aligned), strict=True)):
-        message = (
+        raise ValueError(
             f"{type(layer).__name__} takes inputs of one shape, or with length 1 where they differ. "
             f"Received: shapes {_samples(values)}. Change the layers before it so that they agree."
         )
-        raise ValueError(message)
     return aligned
 
 
@@ -171,11 +170,10 @@ class Concatenate(Layer):
         values = _values(self, inputs)
         axis = axis_of("Concatenate", self.axis, values[0].ndim)
         if len({(v.ndim, *v.shape[:axis], *v.shape[axis + 1 :]) for v in values}) > 1:
-            message = (
+            raise ValueError(
                 f"Concatenate takes inputs whose shapes are equal but for axis {axis}. Received: shapes "
                 f"{_samples(values)}. Change the layers before it, or crop or pad."
             )
-            raise ValueError(message)
         return ops.concat(*values, axis=axis)
 
 

@@ -116,8 +116,7 @@ class BatchNormalization(_Normalization):
         self.axis = axis
         self.momentum = number("momentum", momentum, least=0)
         if self.momentum > 1:
-            message = f"momentum is from 0 to 1. Received: momentum={momentum}."
-            raise ValueError(message)
+            raise ValueError(f"momentum is from 0 to 1. Received: momentum={momentum}.")
         self.moving_mean_initializer = moving_mean_initializer
         self.moving_variance_initializer = moving_variance_initializer
         get_initializer(moving_mean_initializer)
@@ -207,8 +206,7 @@ class LayerNormalization(_Normalization):
         given = (self.axis,) if isinstance(self.axis, int) else self.axis
         axes = tuple(sorted({axis_of("LayerNormalization", a, ndim) for a in given}))
         if len(axes) != len(given) or not axes:
-            message = f"LayerNormalization takes distinct axes, at least one. Received: axis={self.axis}."
-            raise ValueError(message)
+            raise ValueError(f"LayerNormalization takes distinct axes, at least one. Received: axis={self.axis}.")
         return axes
 
     def build(self, input_shape: Any) -> None:
@@ -264,8 +262,9 @@ class GroupNormalization(_Normalization):
     ) -> None:
         super().__init__(epsilon, center, scale, beta_initializer, gamma_initializer, name, trainable, **limits)
         if isinstance(groups, bool) or not isinstance(groups, int) or (groups < 1 and groups != -1):
-            message = f"groups is an integer of at least 1, or -1 for one a channel. Received: groups={groups!r}."
-            raise ValueError(message)
+            raise ValueError(
+                f"groups is an integer of at least 1, or -1 for one a channel. Received: groups={groups!r}."
+            )
         self.groups = groups
         self.axis = axis
 
@@ -273,11 +272,10 @@ class GroupNormalization(_Normalization):
         """Declare gamma and beta, each (C,)."""
         channels = input_shape[axis_of("GroupNormalization", self.axis, len(input_shape))]
         if self.groups != -1 and channels % self.groups:
-            message = (
+            raise ValueError(
                 f"groups divides the channels. Received: groups={self.groups}, {channels} channels. "
                 "Choose a divisor, or -1 for one group a channel."
             )
-            raise ValueError(message)
         self._declare((channels,))
 
     def call(self, inputs: Any) -> Any:

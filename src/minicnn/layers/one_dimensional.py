@@ -18,11 +18,10 @@ from minicnn.regularizers import Limits
 
 def _channel_axis(layer: Layer, data_format: str, shape: Any) -> int:
     if len(shape) != 3:
-        message = (
+        raise ValueError(
             f"{type(layer).__name__} takes sequences: batch, steps and channels. Received: input shape "
             f"{(None, *shape[1:])}. Add the missing axis to the data, e.g. x[..., None]."
         )
-        raise ValueError(message)
     return 2 if layout(data_format) == "NHWC" else 1
 
 
@@ -108,11 +107,10 @@ class Conv1D(Layer):
         """Declare kernel (K, C / groups, filters) and bias (filters,)."""
         channels = input_shape[_channel_axis(self, self.data_format, input_shape)]
         if channels % self.groups or self.filters % self.groups:
-            message = (
+            raise ValueError(
                 f"groups divides the channels and the filters. Received: groups={self.groups}, {channels} channels, "
                 f"filters={self.filters}."
             )
-            raise ValueError(message)
         shape = (self.kernel_size, channels // self.groups, self.filters)
         self.kernel = self.add_weight("kernel", shape, self.kernel_initializer)
         self.bias = self.add_weight("bias", (self.filters,), self.bias_initializer) if self.use_bias else None

@@ -15,8 +15,7 @@ from minicnn.program.graph import Value
 def _rate(value: Any) -> float:
     rate = number("rate", value)
     if not 0 <= rate < 1:
-        message = f"rate is at least 0 and below 1. Received: rate={value!r}."
-        raise ValueError(message)
+        raise ValueError(f"rate is at least 0 and below 1. Received: rate={value!r}.")
     return rate
 
 
@@ -81,11 +80,10 @@ class Dropout(Layer):
         given = self.noise_shape
         shape = tuple(n if m is None else m for n, m in zip(inputs.shape, given, strict=False))
         if len(given) != inputs.ndim or any(m not in (1, n) for n, m in zip(inputs.shape, shape, strict=True)):
-            message = (
+            raise ValueError(
                 "noise_shape has one entry for each axis of the input: its length, 1 or None. Received: "
                 f"noise_shape={given} for input shape {inputs.shape}."
             )
-            raise ValueError(message)
         return _drop(self, inputs, shape, per_sample=given[0] != 1)
 
 

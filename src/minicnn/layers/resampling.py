@@ -16,11 +16,10 @@ def resize_last(x: Value, size: int, interpolation: str = "bilinear") -> Value:
     """The last axis in another length, (..., n) -> (..., size), by one matrix product; pixels are squares."""
     n = x.shape[-1]
     if n * size > _MOST_ELEMENTS:
-        message = (
+        raise ValueError(
             f"Resizing multiplies by a matrix of at most {_MOST_ELEMENTS:,} elements. Received: {n} x {size}. Resize "
             "in steps, or upsample with interpolation='nearest'."
         )
-        raise ValueError(message)
     new = np.arange(size)
     # Centre of each new pixel in units of the old ones; the edge pixels reach out to the border.
     at = np.clip((new + 0.5) * n / size - 0.5, 0, n - 1)

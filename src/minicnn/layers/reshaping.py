@@ -66,8 +66,7 @@ class Reshape(Layer):
         super().__init__(name=name, trainable=trainable)
         given = tuple(target_shape)
         if given.count(-1) > 1:
-            message = f"target_shape has at most one -1. Received: target_shape={given}."
-            raise ValueError(message)
+            raise ValueError(f"target_shape has at most one -1. Received: target_shape={given}.")
         self.target_shape = tuple(n if n == -1 else positive("Each length of target_shape", n) for n in given)
 
     def call(self, inputs: Any) -> Any:
@@ -76,11 +75,10 @@ class Reshape(Layer):
         known = math.prod(n for n in self.target_shape if n != -1)
         shape = tuple(size // known if n == -1 else n for n in self.target_shape)
         if math.prod(shape) != size:
-            message = (
+            raise ValueError(
                 f"Reshape keeps the elements of a sample. Received: {size} elements (shape "
                 f"{inputs.shape[1:]}) for target_shape={self.target_shape}."
             )
-            raise ValueError(message)
         return ops.reshape(inputs, shape=(inputs.shape[0], *shape))
 
 
@@ -106,17 +104,15 @@ class Permute(Layer):
         super().__init__(name=name, trainable=trainable)
         self.dims = tuple(positive("Each axis of dims", d) for d in dims)
         if sorted(self.dims) != list(range(1, len(self.dims) + 1)):
-            message = f"dims has each axis from 1 to {len(self.dims)} once. Received: dims={self.dims}."
-            raise ValueError(message)
+            raise ValueError(f"dims has each axis from 1 to {len(self.dims)} once. Received: dims={self.dims}.")
 
     def call(self, inputs: Any) -> Any:
         """Permute."""
         if inputs.ndim != len(self.dims) + 1:
-            message = (
+            raise ValueError(
                 f"Permute takes samples with as many axes as dims names. Received: {inputs.ndim - 1} axes "
                 f"(shape {inputs.shape[1:]}) for dims={self.dims}."
             )
-            raise ValueError(message)
         return ops.permute(inputs, axes=(0, *self.dims))
 
 
@@ -199,11 +195,10 @@ class Cropping2D(Layer):
         for axis, (before, after) in zip((axes.h, axes.w), self.cropping, strict=True):
             bounds[axis] = (before, inputs.shape[axis] - after)
             if before + after >= inputs.shape[axis]:
-                message = (
+                raise ValueError(
                     f"Cropping2D leaves at least one row and column. Received: image {inputs.shape[axes.h]}x"
                     f"{inputs.shape[axes.w]}, cropping={self.cropping}. Cut less."
                 )
-                raise ValueError(message)
         return ops.slice_(inputs, bounds=tuple(bounds))
 
 

@@ -88,11 +88,10 @@ class Conv2DTranspose(Layer):
         self.kernel_initializer = kernel_initializer
         self.bias_initializer = bias_initializer
         if self.output_padding and any(p >= s for p, s in zip(self.output_padding, self.strides, strict=True)):
-            message = (
+            raise ValueError(
                 "output_padding is below the stride along each axis. Received: "
                 f"output_padding={self.output_padding}, strides={self.strides}."
             )
-            raise ValueError(message)
         layout(data_format)
         get_activation(activation)
         get_initializer(kernel_initializer)
@@ -137,9 +136,8 @@ class Conv2DTranspose(Layer):
             total = max(whole - length, 0)
             cut = (total // 2, total - total // 2)
         if length < 1:
-            message = (
+            raise ValueError(
                 f"Conv2DTranspose leaves at least one position. Received: {whole} positions of which padding="
                 f"{self.padding} cuts all. Use less padding."
             )
-            raise ValueError(message)
         return length, cut

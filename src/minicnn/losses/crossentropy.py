@@ -12,14 +12,12 @@ from minicnn.program.graph import Value
 
 def _check_smoothing(label_smoothing: float) -> None:
     if not 0 <= label_smoothing < 1:
-        message = f"label_smoothing is at least 0 and below 1. Received: {label_smoothing}."
-        raise ValueError(message)
+        raise ValueError(f"label_smoothing is at least 0 and below 1. Received: {label_smoothing}.")
 
 
 def _check_focus(gamma: float) -> None:
     if not (gamma >= 0 and math.isfinite(gamma)):
-        message = f"gamma is a finite number of at least 0. Received: gamma={gamma}."
-        raise ValueError(message)
+        raise ValueError(f"gamma is a finite number of at least 0. Received: gamma={gamma}.")
 
 
 def _clipped(p: Value) -> Value:
@@ -46,11 +44,10 @@ class SparseCategoricalCrossentropy(Loss):
     def call(self, y_true: Value, y_pred: Value) -> Value:
         """See `Loss.call`."""
         if y_true.shape != y_pred.shape[:-1]:
-            message = (
+            raise ValueError(
                 "SparseCategoricalCrossentropy takes one class number for each prediction. Received: labels "
                 f"{y_true.shape}, predictions {y_pred.shape}. One-hot labels belong to CategoricalCrossentropy."
             )
-            raise ValueError(message)
         if self.from_logits and not self.label_smoothing:
             loss: Value = ops.softmax_cross_entropy(y_pred, y_true)
             return loss
@@ -123,12 +120,11 @@ class BinaryCrossentropy(Loss):
         """See `Loss.check_targets`: probabilities."""
         least, most = extremes(y_true, backend)
         if not 0 <= least <= most <= 1:
-            message = (
+            raise ValueError(
                 f"Targets of {type(self).__name__} are from 0 to 1. Received: numbers from {least} to {most}. "
                 "For class numbers use SparseCategoricalCrossentropy; make labels of -1 and 1 "
                 "(y + 1) / 2."
             )
-            raise ValueError(message)
 
 
 class BinaryFocalCrossentropy(Loss):

@@ -39,8 +39,7 @@ class Huber(Loss):
 
     def __init__(self, delta: float = 1.0) -> None:
         if not (delta > 0 and math.isfinite(delta)):
-            message = f"delta is a finite number above 0. Received: delta={delta}."
-            raise ValueError(message)
+            raise ValueError(f"delta is a finite number above 0. Received: delta={delta}.")
         self.delta = delta
 
     def call(self, y_true: Value, y_pred: Value) -> Value:
@@ -76,5 +75,6 @@ class Poisson(Loss):
         """See `Loss.check_targets`: counts."""
         least, _ = extremes(y_true, backend)
         if not least >= 0:
-            message = f"Targets of Poisson are counts, at least 0. Received: {least}. Use another loss of regression."
-            raise ValueError(message)
+            raise ValueError(
+                f"Targets of Poisson are counts, at least 0. Received: {least}. Use another loss of regression."
+            )

@@ -55,11 +55,10 @@ class Mean(Metric):
         """See `Metric.totals`."""
         each = self.each(y_true, y_pred)
         if not isinstance(each, Value):
-            message = (
+            raise TypeError(
                 f"A metric composes a Value of primitives. Received: {each!r:.80} from {self.name!r}. Return what they "
                 "give: a number for each prediction."
             )
-            raise TypeError(message)
         if each.ndim > 1:  # several predictions a sample
             each = ops.mean(each, axes=tuple(range(1, each.ndim)))
         return {"total": ops.sum(each * weight), "count": ops.sum(weight)}
@@ -77,8 +76,7 @@ NEVER = -1e30
 def checked_count(name: str, value: Any) -> int:
     """The value, if it is an integer of at least 1."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        message = f"{name} is an integer of at least 1. Received: {name}={value!r}."
-        raise ValueError(message)
+        raise ValueError(f"{name} is an integer of at least 1. Received: {name}={value!r}.")
     return value
 
 

@@ -42,8 +42,9 @@ class ConfusionMatrix(Metric):
         """See `Metric.totals`."""
         k = y_pred.shape[-1]
         if k < 2:
-            message = f"A confusion matrix needs a prediction for each class. Received: predictions {y_pred.shape}."
-            raise ValueError(message)
+            raise ValueError(
+                f"A confusion matrix needs a prediction for each class. Received: predictions {y_pred.shape}."
+            )
         weights = of_places(weight, y_pred.shape[:-1])
         return {"counts": count_pairs(class_numbers(y_true, y_pred), ops.argmax(y_pred), weights, k)}
 
@@ -78,12 +79,11 @@ class MeanIoU(ConfusionMatrix):
         labels = ops.cast(y_true, dtype="int32") if self.sparse_y_true else ops.argmax(y_true)
         guesses = ops.cast(y_pred, dtype="int32") if self.sparse_y_pred else ops.argmax(y_pred)
         if labels.size != guesses.size:
-            message = (
-                "MeanIoU takes a class number for each place from the labels and from the predictions. Received: labels "
-                f"{y_true.shape}, predictions {y_pred.shape}. Predictions for each class take sparse_y_pred=False, "
-                "one-hot labels sparse_y_true=False."
+            raise ValueError(
+                "MeanIoU takes a class number for each place from the labels and from the predictions. Received: "
+                f"labels {y_true.shape}, predictions {y_pred.shape}. Predictions for each class take "
+                "sparse_y_pred=False, one-hot labels sparse_y_true=False."
             )
-            raise ValueError(message)
         weights = of_places(weight, guesses.shape)
         if self.ignore_class is not None:
             weights = ops.where(ops.equal(ops.reshape(labels, shape=weights.shape), self.ignore_class), 0.0, weights)
@@ -203,11 +203,10 @@ class AUC(_Thresholded):
             or summation_method not in known
             or checked_count("num_thresholds", num_thresholds) < 2
         ):
-            message = (
+            raise ValueError(
                 f"AUC takes curve 'ROC' or 'PR', a summation_method of {sorted(known)} and at least 2 thresholds. "
                 f"Received: {curve!r}, {summation_method!r}, {num_thresholds}."
             )
-            raise ValueError(message)
         inner = np.arange(1, num_thresholds - 1) / (num_thresholds - 1) if thresholds is None else sorted(thresholds)
         super().__init__(name, [-1e-7, *inner, 1.0 + 1e-7])
         self.num_thresholds, self.curve, self.summation_method = num_thresholds, curve, summation_method
@@ -249,11 +248,10 @@ class FBetaScore(Metric):
         self, average: str | None = None, beta: float = 1.0, threshold: float | None = None, name: str = "fbeta_score"
     ) -> None:
         if average not in (None, "micro", "macro", "weighted") or not beta > 0:
-            message = (
+            raise ValueError(
                 "average is None, 'micro', 'macro' or 'weighted', and beta is above 0. Received: "
                 f"average={average!r}, beta={beta!r}."
             )
-            raise ValueError(message)
         super().__init__(name)
         self.average, self.beta, self.threshold = average, beta, threshold
 

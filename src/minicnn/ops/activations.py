@@ -52,8 +52,7 @@ def relu_gradient(dy: Array, y: Array, *, xp: Namespace) -> Array:
 def _(dy: Spec, y: Spec) -> Spec:
     same_dtype("relu_gradient", dy, y)
     if dy.shape != y.shape:
-        message = f"relu_gradient takes dy and y of one shape. Received: {dy} and {y}."
-        raise ValueError(message)
+        raise ValueError(f"relu_gradient takes dy and y of one shape. Received: {dy} and {y}.")
     return dy
 
 

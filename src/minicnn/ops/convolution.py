@@ -30,12 +30,11 @@ def _check(name: str, x: Spec, w: Spec, groups: int, axes: Axes) -> None:
     same_dtype(name, x, w)
     channels, filters = x.shape[axes.c], w.shape[3]
     if groups < 1 or channels % groups or filters % groups or w.shape[2] * groups != channels:
-        message = (
+        raise ValueError(
             f"{name} takes groups that divide the channels and the filters, and a kernel for channels / groups. "
             f"Received: {channels} channels, {filters} filters, groups={groups}, kernel {w}. "
             "Change groups or the number of filters."
         )
-        raise ValueError(message)
 
 
 def split(x: Array, groups: int, axis: int) -> list[Array]:
@@ -177,11 +176,10 @@ def _(
     _check(name, x, w, groups, axes)
     size = Window((w.shape[0], w.shape[1]), strides, padding, dilation).output_size(name, *image)
     if (*size, w.shape[3]) != (*image_size(dy, axes), dy.shape[axes.c]):
-        message = (
+        raise ValueError(
             f"{name} takes dy as conv2d makes it from the image: height, width and filters {(*size, w.shape[3])}. "
             f"Received: {dy} in {data_format}. Check image, strides, padding and dilation."
         )
-        raise ValueError(message)
     return x
 
 
@@ -264,11 +262,10 @@ def _(
     same_dtype(name, dy, x)
     size = Window(kernel, strides, padding, dilation).output_size(name, *image_size(x, axes))
     if (x.shape[axes.n], *size) != (dy.shape[axes.n], *image_size(dy, axes)):
-        message = (
+        raise ValueError(
             f"{name} takes dy as conv2d makes it from x: batch, height and width {(x.shape[axes.n], *size)}. "
             f"Received: {dy} in {data_format}. Check kernel, strides, padding and dilation."
         )
-        raise ValueError(message)
     return w
 
 

@@ -268,8 +268,7 @@ def where(condition: Array, a: Array, b: Array, *, xp: Namespace) -> Array:
 @where.shape
 def _(condition: Spec, a: Spec, b: Spec) -> Spec:
     if condition.dtype != "bool":
-        message = f"where takes a bool condition. Received: {condition}. Compare first, e.g. with ops.greater."
-        raise TypeError(message)
+        raise TypeError(f"where takes a bool condition. Received: {condition}. Compare first, e.g. with ops.greater.")
     return Spec(broadcast_shape("where", condition, a, b), same_dtype("where", a, b))
 
 

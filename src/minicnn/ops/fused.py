@@ -74,8 +74,9 @@ def fused(*arrays: Array, body: Body, xp: Namespace) -> Array | tuple[Array, ...
 def body_specs(body: Body, inputs: tuple[Spec, ...]) -> list[Spec]:
     """Specs of all places of a body."""
     if len(inputs) != body.inputs:
-        message = f"A body takes as many arrays as it has inputs. Received: {len(inputs)} for {body.inputs} of {body}."
-        raise ValueError(message)
+        raise ValueError(
+            f"A body takes as many arrays as it has inputs. Received: {len(inputs)} for {body.inputs} of {body}."
+        )
     specs = list(inputs)
     for step in body.steps:
         specs.extend(step.op.result_specs(tuple(specs[i] for i in step.inputs), step.attrs))

@@ -32,11 +32,10 @@ def _(a: Spec, b: Spec, *, transpose_a: bool, transpose_b: bool) -> Spec:
         kb, n = reversed(b.shape) if transpose_b else b.shape
         if ka == kb:
             return Spec((m, n), same_dtype("matmul", a, b))
-    message = (
+    raise ValueError(
         "matmul takes matrices (M, K) and (K, N). Received: "
         f"{a}{' transposed' if transpose_a else ''} and {b}{' transposed' if transpose_b else ''}."
     )
-    raise ValueError(message)
 
 
 @matmul.cost

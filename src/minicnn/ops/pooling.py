@@ -25,11 +25,10 @@ def _output(name: str, x: Spec, window: Window, data_format: str) -> Spec:
     require_ndim(name, "an image", x, 4, "batch, height, width, channels")
     require_float(name, x)
     if any(p >= k for pair, k in zip(window.padding, window.kernel, strict=True) for p in pair):
-        message = (
+        raise ValueError(
             f"{name} takes padding smaller than the window, so that no window lies in the padding alone. "
             f"Received: padding {window.padding}, window {window.kernel}."
         )
-        raise ValueError(message)
     size = window.output_size(name, *image_size(x, axes))
     return Spec(axes.shape(x.shape[axes.n], *size, x.shape[axes.c]), x.dtype)
 
@@ -162,8 +161,7 @@ def _(dy: Spec, x: Spec, y: Spec, *, kernel: Pair, strides: Pair, padding: Paddi
     expected = _output("max_pool2d_gradient", x, Window(kernel, strides, padding), data_format)
     same_dtype("max_pool2d_gradient", dy, x, y)
     if not dy.shape == y.shape == expected.shape:
-        message = f"max_pool2d_gradient takes dy and y of shape {expected.shape}. Received: {dy} and {y}."
-        raise ValueError(message)
+        raise ValueError(f"max_pool2d_gradient takes dy and y of shape {expected.shape}. Received: {dy} and {y}.")
     return x
 
 
@@ -244,8 +242,9 @@ def _(
     x = Spec(axes.shape(dy.shape[axes.n], *image, dy.shape[axes.c]), dy.dtype)
     expected = _output("average_pool2d_gradient", x, Window(kernel, strides, padding), data_format)
     if dy.shape != expected.shape:
-        message = f"average_pool2d_gradient takes dy of shape {expected.shape} for image {image}. Received: {dy}."
-        raise ValueError(message)
+        raise ValueError(
+            f"average_pool2d_gradient takes dy of shape {expected.shape} for image {image}. Received: {dy}."
+        )
     return x
 
 

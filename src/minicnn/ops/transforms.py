@@ -91,8 +91,7 @@ def _within(at: Array, n: int, fill_mode: str, xp: Namespace) -> Array:
 def _(x: Spec, matrix: Spec, *, size: tuple[int, int], interpolation: str, fill_mode: str, fill_value: float) -> Spec:
     require_ndim("affine_transform", "images", x, 4, "N, H, W, C")
     if matrix.shape != (x.shape[0], 6) or matrix.dtype not in ("float32", "float64"):
-        message = f"affine_transform takes a matrix (N, 6) of float32 or float64 for {x}. Received: {matrix}."
-        raise ValueError(message)
+        raise ValueError(f"affine_transform takes a matrix (N, 6) of float32 or float64 for {x}. Received: {matrix}.")
     one_of("interpolation", interpolation, INTERPOLATIONS)
     one_of("fill_mode", fill_mode, FILL_MODES)
     if interpolation == "bilinear":

@@ -41,8 +41,9 @@ class Optimizer(Setting):
         clips = {"clipvalue": clipvalue, "clipnorm": clipnorm, "global_clipnorm": global_clipnorm}
         given = {k: v for k, v in clips.items() if v is not None}
         if len(given) > 1 or not all(isinstance(v, Real) and v > 0 for v in given.values()):
-            message = f"At most one of clipvalue, clipnorm and global_clipnorm is set, above 0. Received: {given}."
-            raise ValueError(message)
+            raise ValueError(
+                f"At most one of clipvalue, clipnorm and global_clipnorm is set, above 0. Received: {given}."
+            )
         self.learning_rate: float | Schedule = learning_rate
         self.weight_decay = weight_decay or 0.0
         self.clipvalue, self.clipnorm, self.global_clipnorm = clipvalue, clipnorm, global_clipnorm
@@ -129,12 +130,10 @@ def _scaled(g: Value, squares: Value, limit: float) -> Value:
 def at_least_zero(name: str, value: float, otherwise: str = "") -> None:
     """Raise a ValueError unless the value is a finite number of at least 0."""
     if not is_rate(value):
-        message = f"{name} is a finite number of at least 0{otherwise}. Received: {name}={value!r:.60}."
-        raise ValueError(message)
+        raise ValueError(f"{name} is a finite number of at least 0{otherwise}. Received: {name}={value!r:.60}.")
 
 
 def share(name: str, value: float) -> None:
     """Raise a ValueError unless the value is at least 0 and below 1."""
     if not (isinstance(value, Real) and 0 <= value < 1):
-        message = f"{name} is at least 0 and below 1. Received: {name}={value!r}."
-        raise ValueError(message)
+        raise ValueError(f"{name} is at least 0 and below 1. Received: {name}={value!r}.")
