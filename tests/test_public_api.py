@@ -76,18 +76,16 @@ def test_packages_hold_nothing_else(package: str) -> None:
     assert found == set(module.__all__)
 
 
-@pytest.mark.parametrize("module", ["schedules", "initializers", "regularizers", "constraints"])
-def test_public_classes_are_documented(module: str) -> None:
+@pytest.mark.parametrize("module", [*PACKAGES, "schedules", "initializers", "regularizers", "constraints"])
+def test_public_classes_and_their_methods_are_documented(module: str) -> None:
+    """A method that implements one of a base class has the documentation of that."""
     found = importlib.import_module(f"minicnn.{module}")
-    own = [
-        value for name, value in vars(found).items()
-        if inspect.isclass(value) and value.__module__ == found.__name__ and not name.startswith("_")
-    ]  # fmt: skip
-    assert own
-    for value in own:
+    classes = [v for n, v in vars(found).items() if inspect.isclass(v) and not n.startswith("_")]
+    for value in (c for c in classes if c.__module__.startswith("minicnn")):
         assert inspect.getdoc(value)
-        for name, method in vars(value).items():
-            assert name.startswith("_") or not inspect.isfunction(method) or method.__doc__, f"{value}.{name}"
+        for name, method in inspect.getmembers(value, inspect.isfunction):
+            theirs = not method.__module__.startswith("minicnn")
+            assert theirs or name.startswith("_") or inspect.getdoc(getattr(value, name)), f"{value}.{name}"
 
 
 def test_the_package_is_typed_and_has_a_version() -> None:

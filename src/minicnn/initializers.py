@@ -41,7 +41,6 @@ class Constant(Initializer):
     value: float = 0.0
 
     def __call__(self, shape: Sequence[int], rng: np.random.Generator) -> np.ndarray[Any, Any]:
-        """See `Initializer`."""
         return np.full(shape, float(self.value))
 
 
@@ -74,7 +73,6 @@ class VarianceScaling(Initializer):
             )
 
     def __call__(self, shape: Sequence[int], rng: np.random.Generator) -> np.ndarray[Any, Any]:
-        """See `Initializer`."""
         fan_in, fan_out = fans(shape)
         fan = {"fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2}[self.mode]
         variance = self.scale / max(1.0, fan)
@@ -94,7 +92,6 @@ class RandomNormal(Initializer):
     stddev: float = 0.05
 
     def __call__(self, shape: Sequence[int], rng: np.random.Generator) -> np.ndarray[Any, Any]:
-        """See `Initializer`."""
         return rng.normal(self.mean, self.stddev, size=shape)
 
 
@@ -106,7 +103,6 @@ class RandomUniform(Initializer):
     maxval: float = 0.05
 
     def __call__(self, shape: Sequence[int], rng: np.random.Generator) -> np.ndarray[Any, Any]:
-        """See `Initializer`."""
         return rng.uniform(self.minval, self.maxval, size=shape)
 
 

@@ -43,7 +43,6 @@ class L1L2(Regularizer):
         finite(l1=self.l1, l2=self.l2)
 
     def __call__(self, w: Value) -> Value:
-        """See `Regularizer`."""
         parts = [ops.sum(f(w)) * k for k, f in ((self.l1, ops.abs), (self.l2, ops.square)) if k]
         return sum(parts[1:], parts[0]) if parts else ops.sum(w) * 0.0
 
@@ -62,7 +61,6 @@ class L1(Regularizer):
         finite(l1=self.l1)
 
     def __call__(self, w: Value) -> Value:
-        """See `Regularizer`."""
         return L1L2(l1=self.l1)(w)
 
 
@@ -80,7 +78,6 @@ class L2(Regularizer):
         finite(l2=self.l2)
 
     def __call__(self, w: Value) -> Value:
-        """See `Regularizer`."""
         return L1L2(l2=self.l2)(w)
 
 
@@ -102,7 +99,6 @@ class OrthogonalRegularizer(Regularizer):
             raise ValueError(f"mode is 'rows' or 'columns'. Received: mode={self.mode!r}.")
 
     def __call__(self, w: Value) -> Value:
-        """See `Regularizer`."""
         if w.ndim != 2:
             raise ValueError(
                 f"OrthogonalRegularizer is for matrices. Received: a weight of shape {w.shape}. Use L1 or L2."

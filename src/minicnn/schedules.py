@@ -42,7 +42,6 @@ class PiecewiseConstantDecay(Schedule):
         _rates(**{f"values[{i}]": rate for i, rate in enumerate(self.values)})
 
     def __call__(self, step: int) -> float:
-        """See `Schedule`."""
         return float(self.values[sum(step > b for b in self.boundaries)])
 
 
@@ -67,7 +66,6 @@ class ExponentialDecay(Schedule):
         _rates(initial_learning_rate=self.initial_learning_rate, decay_rate=self.decay_rate)
 
     def __call__(self, step: int) -> float:
-        """See `Schedule`."""
         falls = step // self.decay_steps if self.staircase else step / self.decay_steps
         return self.initial_learning_rate * float(self.decay_rate) ** falls
 
@@ -95,7 +93,6 @@ class PolynomialDecay(Schedule):
         _rates(initial_learning_rate=self.initial_learning_rate, end_learning_rate=self.end_learning_rate)
 
     def __call__(self, step: int) -> float:
-        """See `Schedule`."""
         steps = self.decay_steps * (max(math.ceil(step / self.decay_steps), 1) if self.cycle else 1)
         left = (1.0 - min(step / steps, 1.0)) ** self.power
         return (self.initial_learning_rate - self.end_learning_rate) * left + self.end_learning_rate
@@ -122,7 +119,6 @@ class InverseTimeDecay(Schedule):
         _rates(initial_learning_rate=self.initial_learning_rate, decay_rate=self.decay_rate)
 
     def __call__(self, step: int) -> float:
-        """See `Schedule`."""
         falls = step // self.decay_steps if self.staircase else step / self.decay_steps
         return self.initial_learning_rate / (1.0 + self.decay_rate * falls)
 
@@ -151,7 +147,6 @@ class CosineDecay(Schedule):
         _rates(warmup_target=self.warmup_target or 0.0, warmup_steps=self.warmup_steps)
 
     def __call__(self, step: int) -> float:
-        """See `Schedule`."""
         first, peak, warmup = self.initial_learning_rate, self.initial_learning_rate, 0
         if self.warmup_target is not None:
             peak, warmup = self.warmup_target, self.warmup_steps
@@ -185,7 +180,6 @@ class CosineDecayRestarts(Schedule):
             raise ValueError(f"t_mul is a number of at least 1. Received: t_mul={self.t_mul!r}.")
 
     def __call__(self, step: int) -> float:
-        """See `Schedule`."""
         start, length, peak = 0.0, float(self.first_decay_steps), 1.0
         if self.t_mul == 1:
             start, peak = step // length * length, self.m_mul ** (step // length)
@@ -225,7 +219,6 @@ class OneCycle(Schedule):
             )
 
     def __call__(self, step: int) -> float:
-        """See `Schedule`."""
         initial = self.peak / self.initial_divisor
         turn = self.rise * self.steps
         if step < turn:

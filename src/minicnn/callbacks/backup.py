@@ -80,12 +80,10 @@ class BackupAndRestore(Callback):
             self.group.set_state(state["callbacks"])
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
-        """See `Callback`."""
         if self.save_freq == "epoch":
             self._save()
 
     def on_train_batch_end(self, batch: int, logs: Logs) -> None:
-        """See `Callback`."""
         self._batches += 1
         if self.save_freq != "epoch" and self._batches % self.save_freq == 0:
             self._save()

@@ -204,7 +204,6 @@ class History(Callback):
         self.history: dict[str, list[Any]] = {}
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
-        """See `Callback`."""
         self.epoch.append(epoch)
         for key, value in logs.items():
             self.history.setdefault(key, []).append(value)
@@ -233,11 +232,9 @@ class History(Callback):
         return f"<History of {len(self.epoch)} epochs{f', the last with {last}' if last else ''}>"
 
     def get_state(self) -> dict[str, Any]:
-        """See `Callback`."""
         return {"epoch": self.epoch, "history": self.history}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """See `Callback`."""
         check_state(self, state, epoch=list_of(count), history=dict_of(list_of(anything)))
         self.epoch, self.history = list(state["epoch"]), {k: list(v) for k, v in state["history"].items()}
 

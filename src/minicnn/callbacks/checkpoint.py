@@ -72,16 +72,13 @@ class ModelCheckpoint(Callback):
             describe(self.model)
 
     def on_epoch_begin(self, epoch: int, logs: Logs) -> None:
-        """See `Callback`."""
         self._epoch = epoch
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
-        """See `Callback`."""
         if self.save_freq == "epoch":
             self._save({"epoch": epoch + 1}, logs)
 
     def on_train_batch_end(self, batch: int, logs: Logs) -> None:
-        """See `Callback`."""
         self._batches += 1
         if self.save_freq != "epoch" and self._batches % self.save_freq == 0:
             self._save({"epoch": self._epoch + 1, "batch": batch + 1}, logs)
@@ -118,10 +115,8 @@ class ModelCheckpoint(Callback):
             ) from error
 
     def get_state(self) -> dict[str, Any]:
-        """See `Callback`."""
         return {"best": self.best, "batches": self._batches}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """See `Callback`."""
         check_state(self, state, best=optional(number), batches=count)
         self.best, self._batches = state["best"], state["batches"]

@@ -109,11 +109,9 @@ class EarlyStopping(Callback):
         self._best_weights: dict[str, Any] | None = None
 
     def on_train_begin(self, logs: Logs) -> None:
-        """See `Callback`."""
         self._reset()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
-        """See `Callback`."""
         value = self._monitor.value(logs)
         if epoch < self.start_from_epoch:
             return
@@ -130,7 +128,6 @@ class EarlyStopping(Callback):
             self.model.stop_training = True
 
     def on_train_end(self, logs: Logs) -> None:
-        """See `Callback`."""
         if self.verbose and self.chief and self.stopped_epoch:
             print(f"Epoch {self.stopped_epoch + 1}: stopped early; {self._monitor.name} was best, "
                   f"{self.best:.5g}, in epoch {self.best_epoch + 1}.")  # fmt: skip
@@ -138,14 +135,12 @@ class EarlyStopping(Callback):
             self.model.set_weights(self._best_weights)
 
     def get_state(self) -> dict[str, Any]:
-        """See `Callback`."""
         return {
             "wait": self.wait, "stopped_epoch": self.stopped_epoch, "best_epoch": self.best_epoch,
             "best": self.best, "best_weights": self._best_weights,
         }  # fmt: skip
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """See `Callback`."""
         check_state(
             self, state, wait=count, stopped_epoch=count, best_epoch=count, best=number,
             best_weights=optional(self._are_weights),
@@ -163,7 +158,6 @@ class TerminateOnNaN(Callback):
     """Stops training as soon as the loss is NaN or infinite; it waits for the device after every step."""
 
     def on_train_batch_end(self, batch: int, logs: Logs) -> None:
-        """See `Callback`."""
         loss = logs["loss"]
         if not math.isfinite(loss):
             if self.chief:

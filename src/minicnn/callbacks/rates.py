@@ -45,7 +45,6 @@ class _RateCallback(Callback):
         self.rate  # noqa: B018 - it raises
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
-        """See `Callback`."""
         logs["learning_rate"] = self.rate
 
 
@@ -75,7 +74,6 @@ class LearningRateScheduler(_RateCallback):
             self._takes_rate = False
 
     def on_epoch_begin(self, epoch: int, logs: Any) -> None:
-        """See `Callback`."""
         new = self.schedule(epoch, self.rate) if self._takes_rate else self.schedule(epoch)
         try:
             rate = float(new)
@@ -135,12 +133,10 @@ class ReduceLROnPlateau(_RateCallback):
         self.best, self.wait, self.cooldown_counter = self._monitor.worst, 0, 0
 
     def on_train_begin(self, logs: Any) -> None:
-        """See `Callback`."""
         super().on_train_begin(logs)
         self._reset()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
-        """See `Callback`."""
         super().on_epoch_end(epoch, logs)
         value = self._monitor.value(logs)
         if self.cooldown_counter:
@@ -157,10 +153,8 @@ class ReduceLROnPlateau(_RateCallback):
                     print(f"Epoch {epoch + 1}: the learning rate is lowered to {self.rate:.5g}.")
 
     def get_state(self) -> dict[str, Any]:
-        """See `Callback`."""
         return {"best": self.best, "wait": self.wait, "cooldown_counter": self.cooldown_counter}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """See `Callback`."""
         check_state(self, state, best=number, wait=count, cooldown_counter=count)
         self.best, self.wait, self.cooldown_counter = state["best"], state["wait"], state["cooldown_counter"]

@@ -43,7 +43,6 @@ class Activation(Layer):
         get_activation(activation)
 
     def call(self, inputs: Any) -> Any:
-        """Apply the function."""
         return get_activation(self.activation)(inputs)
 
 
@@ -123,7 +122,6 @@ class LeakyReLU(Layer):
         self.negative_slope = number("negative_slope", negative_slope, least=0)
 
     def call(self, inputs: Any) -> Any:
-        """Apply the function."""
         return ops.leaky_relu(inputs, negative_slope=self.negative_slope)
 
 
@@ -170,7 +168,6 @@ class PReLU(Layer):
         self.alpha = self.add_weight("alpha", shape, self.alpha_initializer)
 
     def call(self, inputs: Any) -> Any:
-        """Apply the function."""
         return ops.relu(inputs) - self.alpha * ops.relu(-inputs)
 
 
@@ -194,7 +191,6 @@ class ELU(Layer):
         self.alpha = number("alpha", alpha)
 
     def call(self, inputs: Any) -> Any:
-        """Apply the function."""
         return ops.elu(inputs, alpha=self.alpha)
 
 
@@ -225,5 +221,4 @@ class Softmax(Layer):
         self.axis = axis
 
     def call(self, inputs: Any) -> Any:
-        """Apply the function."""
         return ops.softmax(inputs, axis=axis_of("Softmax", self.axis, inputs.ndim))

@@ -233,7 +233,6 @@ class Resizing(Layer):
         layout(data_format)
 
     def call(self, inputs: Any) -> Any:
-        """Resize."""
         axes = image_axes("Resizing", self.data_format, inputs.shape)
         if (inputs.shape[axes.h], inputs.shape[axes.w]) == (self.height, self.width):
             return inputs

@@ -111,7 +111,6 @@ class Rescaling(Layer):
         self.offset = number("offset", offset)
 
     def call(self, inputs: Any) -> Any:
-        """Scale and shift."""
         x = inputs if "float" in inputs.dtype else ops.as_float(inputs, self._tracing().dtype)
         y = x * self.scale
         return y + self.offset if self.offset else y
@@ -132,7 +131,6 @@ class Identity(Layer):
     """
 
     def call(self, inputs: Any) -> Any:
-        """Nothing."""
         return inputs
 
 
@@ -167,5 +165,4 @@ class Lambda(Layer):
         self.function = function
 
     def call(self, inputs: Any) -> Any:
-        """Apply the function."""
         return self.function(inputs)

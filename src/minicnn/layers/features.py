@@ -84,7 +84,6 @@ class Normalization(Layer):
             weight.cell.put(np.asarray(statistic))
 
     def call(self, inputs: Any) -> Any:
-        """Normalise."""
         axes = self._axes(inputs.ndim)
         shape = tuple(n if axis in axes else 1 for axis, n in enumerate(inputs.shape))
         found: Any = self._adapted
@@ -127,7 +126,6 @@ class CategoryEncoding(Layer):
         self.output_mode = output_mode
 
     def call(self, inputs: Any) -> Any:
-        """Encode."""
         numbers = ops.cast(inputs, dtype="int32")
         rows = ops.one_hot(numbers, classes=self.num_tokens, dtype=inputs.dtype)
         if self.output_mode == "one_hot":

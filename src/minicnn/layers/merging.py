@@ -67,7 +67,6 @@ class Add(Layer):
     """
 
     def call(self, inputs: Any) -> Any:
-        """Add."""
         return reduce(ops.add, _aligned(self, inputs))
 
 
@@ -80,7 +79,6 @@ class Subtract(Layer):
     """
 
     def call(self, inputs: Any) -> Any:
-        """Subtract."""
         a, b = _aligned(self, inputs, 2)
         return a - b
 
@@ -94,7 +92,6 @@ class Multiply(Layer):
     """
 
     def call(self, inputs: Any) -> Any:
-        """Multiply."""
         return reduce(ops.multiply, _aligned(self, inputs))
 
 
@@ -107,7 +104,6 @@ class Average(Layer):
     """
 
     def call(self, inputs: Any) -> Any:
-        """Add and divide."""
         values = _aligned(self, inputs)
         return reduce(ops.add, values) * (1.0 / len(values))
 
@@ -121,7 +117,6 @@ class Maximum(Layer):
     """
 
     def call(self, inputs: Any) -> Any:
-        """Compare."""
         return reduce(ops.maximum, _aligned(self, inputs))
 
 
@@ -134,7 +129,6 @@ class Minimum(Layer):
     """
 
     def call(self, inputs: Any) -> Any:
-        """Compare."""
         return reduce(ops.minimum, _aligned(self, inputs))
 
 
@@ -166,7 +160,6 @@ class Concatenate(Layer):
         self.axis = axis
 
     def call(self, inputs: Any) -> Any:
-        """Join."""
         values = _values(self, inputs)
         axis = axis_of("Concatenate", self.axis, values[0].ndim)
         if len({(v.ndim, *v.shape[:axis], *v.shape[axis + 1 :]) for v in values}) > 1:

@@ -214,7 +214,6 @@ class LayerNormalization(_Normalization):
         self._declare([input_shape[a] for a in self._axes(len(input_shape))])
 
     def call(self, inputs: Any) -> Any:
-        """Normalise."""
         axes = self._axes(inputs.ndim)
         shape = tuple(inputs.shape[a] if a in axes else 1 for a in range(axes[0], inputs.ndim))
         return self._normalize(inputs, axes, shape)[0]

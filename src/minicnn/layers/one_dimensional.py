@@ -155,7 +155,6 @@ class _Pooling1D(Layer):
         self._pool = self._pooling((1, self.pool_size), (1, self.strides), padding, data_format)
 
     def call(self, inputs: Any) -> Any:
-        """Pool."""
         axis = _channel_axis(self, self.data_format, inputs.shape)
         return _sequence(self._pool(_image(inputs, axis)), axis)
 
@@ -238,7 +237,6 @@ class GlobalMaxPooling1D(_GlobalPooling1D):
     """
 
     def call(self, inputs: Any) -> Any:
-        """Pool."""
         return ops.max(inputs, **self._steps(inputs))
 
 
@@ -259,5 +257,4 @@ class GlobalAveragePooling1D(_GlobalPooling1D):
     """
 
     def call(self, inputs: Any) -> Any:
-        """Pool."""
         return ops.mean(inputs, **self._steps(inputs))

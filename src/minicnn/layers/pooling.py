@@ -69,7 +69,6 @@ class MaxPooling2D(_Pooling2D):
     """
 
     def call(self, inputs: Any) -> Any:
-        """Pool."""
         return ops.max_pool2d(inputs, **self._geometry(inputs))
 
 
@@ -95,7 +94,6 @@ class AveragePooling2D(_Pooling2D):
     """
 
     def call(self, inputs: Any) -> Any:
-        """Pool."""
         return ops.average_pool2d(inputs, **self._geometry(inputs))
 
 
@@ -137,7 +135,6 @@ class GlobalMaxPooling2D(_GlobalPooling2D):
     """
 
     def call(self, inputs: Any) -> Any:
-        """Pool."""
         return ops.max(inputs, **self._image(inputs))
 
 
@@ -158,5 +155,4 @@ class GlobalAveragePooling2D(_GlobalPooling2D):
     """
 
     def call(self, inputs: Any) -> Any:
-        """Pool."""
         return ops.mean(inputs, **self._image(inputs))

@@ -72,7 +72,6 @@ class Dropout(Layer):
         self.seed = seed
 
     def call(self, inputs: Any, *, training: bool = False) -> Any:
-        """Drop in training."""
         if not training or not self.rate:
             return inputs
         if self.noise_shape is None:
@@ -114,7 +113,6 @@ class GaussianNoise(Layer):
         self.seed = seed
 
     def call(self, inputs: Any, *, training: bool = False) -> Any:
-        """Add in training."""
         if not training or not self.stddev:
             return inputs
         return inputs + normal(self.random_uniform(inputs.shape, seed=self.seed)) * self.stddev
@@ -179,7 +177,6 @@ class SpatialDropout2D(Layer):
         layout(data_format)
 
     def call(self, inputs: Any, *, training: bool = False) -> Any:
-        """Drop in training."""
         axes = image_axes("SpatialDropout2D", self.data_format, inputs.shape)
         if not training or not self.rate:
             return inputs

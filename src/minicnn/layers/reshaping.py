@@ -37,7 +37,6 @@ class Flatten(Layer):
         layout(data_format)
 
     def call(self, inputs: Any) -> Any:
-        """Reshape."""
         x = inputs
         if self.data_format == "channels_first" and x.ndim > 2:
             x = ops.permute(x, axes=(0, *range(2, x.ndim), 1))
@@ -70,7 +69,6 @@ class Reshape(Layer):
         self.target_shape = tuple(n if n == -1 else positive("Each length of target_shape", n) for n in given)
 
     def call(self, inputs: Any) -> Any:
-        """Reshape."""
         size = math.prod(inputs.shape[1:])
         known = math.prod(n for n in self.target_shape if n != -1)
         shape = tuple(size // known if n == -1 else n for n in self.target_shape)
@@ -107,7 +105,6 @@ class Permute(Layer):
             raise ValueError(f"dims has each axis from 1 to {len(self.dims)} once. Received: dims={self.dims}.")
 
     def call(self, inputs: Any) -> Any:
-        """Permute."""
         if inputs.ndim != len(self.dims) + 1:
             raise ValueError(
                 f"Permute takes samples with as many axes as dims names. Received: {inputs.ndim - 1} axes "
@@ -149,7 +146,6 @@ class ZeroPadding2D(Layer):
         layout(data_format)
 
     def call(self, inputs: Any) -> Any:
-        """Pad."""
         axes = image_axes("ZeroPadding2D", self.data_format, inputs.shape)
         widths: list[Pair] = [(0, 0)] * 4
         widths[axes.h], widths[axes.w] = self.padding
@@ -189,7 +185,6 @@ class Cropping2D(Layer):
         layout(data_format)
 
     def call(self, inputs: Any) -> Any:
-        """Cut."""
         axes = image_axes("Cropping2D", self.data_format, inputs.shape)
         bounds = [(0, n) for n in inputs.shape]
         for axis, (before, after) in zip((axes.h, axes.w), self.cropping, strict=True):
@@ -244,7 +239,6 @@ class UpSampling2D(Layer):
         layout(data_format)
 
     def call(self, inputs: Any) -> Any:
-        """Enlarge."""
         axes = image_axes("UpSampling2D", self.data_format, inputs.shape)
         if self.interpolation == "nearest":
             x = inputs

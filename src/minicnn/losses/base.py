@@ -62,7 +62,6 @@ class FunctionLoss(Loss):
         return str(getattr(self.function, "__name__", type(self.function).__name__))
 
     def call(self, y_true: Value, y_pred: Value) -> Value:
-        """See `Loss.call`."""
         return self.function(y_true, y_pred)
 
 

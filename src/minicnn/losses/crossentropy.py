@@ -42,7 +42,6 @@ class SparseCategoricalCrossentropy(Loss):
         self.from_logits, self.label_smoothing = from_logits, label_smoothing
 
     def call(self, y_true: Value, y_pred: Value) -> Value:
-        """See `Loss.call`."""
         if y_true.shape != y_pred.shape[:-1]:
             raise ValueError(
                 "SparseCategoricalCrossentropy takes one class number for each prediction. Received: labels "
@@ -71,7 +70,6 @@ class CategoricalCrossentropy(Loss):
         self.from_logits, self.label_smoothing = from_logits, label_smoothing
 
     def call(self, y_true: Value, y_pred: Value) -> Value:
-        """See `Loss.call`."""
         check_same_shape(self, y_true, y_pred)
         target = y_true
         if self.label_smoothing:
@@ -102,7 +100,6 @@ class BinaryCrossentropy(Loss):
         self.from_logits, self.label_smoothing = from_logits, label_smoothing
 
     def call(self, y_true: Value, y_pred: Value) -> Value:
-        """See `Loss.call`."""
         check_same_shape(self, y_true, y_pred)
         t = y_true * (1.0 - self.label_smoothing) + 0.5 * self.label_smoothing if self.label_smoothing else y_true
         if self.from_logits:
@@ -155,7 +152,6 @@ class BinaryFocalCrossentropy(Loss):
         self.from_logits, self.label_smoothing = from_logits, label_smoothing
 
     def call(self, y_true: Value, y_pred: Value) -> Value:
-        """See `Loss.call`."""
         check_same_shape(self, y_true, y_pred)
         t = y_true * (1.0 - self.label_smoothing) + 0.5 * self.label_smoothing if self.label_smoothing else y_true
         p = _clipped(ops.sigmoid(y_pred) if self.from_logits else y_pred)
@@ -191,7 +187,6 @@ class CategoricalFocalCrossentropy(Loss):
         self.from_logits, self.label_smoothing = from_logits, label_smoothing
 
     def call(self, y_true: Value, y_pred: Value) -> Value:
-        """See `Loss.call`."""
         check_same_shape(self, y_true, y_pred)
         t = y_true
         if self.label_smoothing:

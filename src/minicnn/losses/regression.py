@@ -14,7 +14,6 @@ class MeanSquaredError(Loss):
     """Mean of squared differences over the last axis."""
 
     def call(self, y_true: Value, y_pred: Value) -> Value:
-        """See `Loss.call`."""
         check_same_shape(self, y_true, y_pred)
         mean: Value = ops.mean(ops.square(y_pred - y_true), axes=-1)
         return mean
@@ -24,7 +23,6 @@ class MeanAbsoluteError(Loss):
     """Mean of absolute differences over the last axis."""
 
     def call(self, y_true: Value, y_pred: Value) -> Value:
-        """See `Loss.call`."""
         check_same_shape(self, y_true, y_pred)
         mean: Value = ops.mean(ops.abs(y_pred - y_true), axes=-1)
         return mean
@@ -43,7 +41,6 @@ class Huber(Loss):
         self.delta = delta
 
     def call(self, y_true: Value, y_pred: Value) -> Value:
-        """See `Loss.call`."""
         check_same_shape(self, y_true, y_pred)
         size = ops.abs(y_pred - y_true)
         inside = ops.minimum(size, self.delta)  # |d| <= delta: d^2 / 2; beyond: delta^2 / 2 + delta (|d| - delta)
@@ -55,7 +52,6 @@ class LogCosh(Loss):
     """log(cosh(d)) of differences d, the mean over the last axis: d^2 / 2 near 0, |d| - log(2) far from it."""
 
     def call(self, y_true: Value, y_pred: Value) -> Value:
-        """See `Loss.call`."""
         check_same_shape(self, y_true, y_pred)
         size = ops.abs(y_pred - y_true)
         mean: Value = ops.mean(size + ops.log1p(ops.exp(size * -2.0)) - math.log(2.0), axes=-1)
@@ -66,7 +62,6 @@ class Poisson(Loss):
     """p - t log(p), the mean over the last axis: counts t of an expected count p."""
 
     def call(self, y_true: Value, y_pred: Value) -> Value:
-        """See `Loss.call`."""
         check_same_shape(self, y_true, y_pred)
         mean: Value = ops.mean(y_pred - y_true * ops.log(y_pred + EPSILON), axes=-1)
         return mean

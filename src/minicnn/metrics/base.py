@@ -52,7 +52,6 @@ class Mean(Metric):
         raise NotImplementedError
 
     def totals(self, y_true: Value, y_pred: Value, weight: Value) -> dict[str, Value]:
-        """See `Metric.totals`."""
         each = self.each(y_true, y_pred)
         if not isinstance(each, Value):
             raise TypeError(

@@ -39,7 +39,6 @@ class ConfusionMatrix(Metric):
         super().__init__(name)
 
     def totals(self, y_true: Value, y_pred: Value, weight: Value) -> dict[str, Value]:
-        """See `Metric.totals`."""
         k = y_pred.shape[-1]
         if k < 2:
             raise ValueError(
@@ -49,7 +48,6 @@ class ConfusionMatrix(Metric):
         return {"counts": count_pairs(class_numbers(y_true, y_pred), ops.argmax(y_pred), weights, k)}
 
     def result(self, totals: Mapping[str, np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
-        """See `Metric.result`."""
         return np.asarray(totals["counts"])
 
 
@@ -75,7 +73,6 @@ class MeanIoU(ConfusionMatrix):
         self.sparse_y_true, self.sparse_y_pred = sparse_y_true, sparse_y_pred
 
     def totals(self, y_true: Value, y_pred: Value, weight: Value) -> dict[str, Value]:
-        """See `Metric.totals`."""
         labels = ops.cast(y_true, dtype="int32") if self.sparse_y_true else ops.argmax(y_true)
         guesses = ops.cast(y_pred, dtype="int32") if self.sparse_y_pred else ops.argmax(y_pred)
         if labels.size != guesses.size:
@@ -90,7 +87,6 @@ class MeanIoU(ConfusionMatrix):
         return {"counts": count_pairs(labels, guesses, weights, self.num_classes)}
 
     def result(self, totals: Mapping[str, np.ndarray[Any, Any]]) -> Any:
-        """See `Metric.result`."""
         counts = np.asarray(totals["counts"], np.float64)
         both, either = np.diag(counts), counts.sum(axis=0) + counts.sum(axis=1) - np.diag(counts)
         return float(ratio_of(both, either).sum() / max((either > 0).sum(), 1))
@@ -213,11 +209,9 @@ class AUC(_Thresholded):
         self.thresholds, self.from_logits = thresholds, from_logits
 
     def totals(self, y_true: Value, y_pred: Value, weight: Value) -> dict[str, Value]:
-        """See `_Thresholded.totals`."""
         return super().totals(y_true, ops.sigmoid(y_pred) if self.from_logits else y_pred, weight)
 
     def result(self, totals: Mapping[str, np.ndarray[Any, Any]]) -> float:
-        """See `Metric.result`."""
         tp, every = np.asarray(totals["over"], np.float64)
         positive, count = np.asarray(totals["all"], np.float64)
         recall = ratio_of(tp, np.full_like(tp, positive))

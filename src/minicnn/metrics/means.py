@@ -30,7 +30,6 @@ class MeanLoss(Mean):
         super().__init__(name or (loss if isinstance(loss, str) else self.loss.name))
 
     def each(self, y_true: Value, y_pred: Value) -> Value:
-        """See `Mean.each`."""
         return self.loss.call(y_true, y_pred)
 
 
@@ -50,7 +49,6 @@ class Accuracy(Mean):
         self.threshold = threshold
 
     def each(self, y_true: Value, y_pred: Value) -> Value:
-        """See `Mean.each`."""
         if y_pred.shape[-1] == 1:
             truth = y_true if y_true.ndim == y_pred.ndim else ops.reshape(y_true, shape=y_pred.shape)
             hits = ops.equal(ops.greater(y_pred, self.threshold), ops.greater(ops.as_float(truth, y_pred.dtype), 0.5))
@@ -83,7 +81,6 @@ class TopKCategoricalAccuracy(Mean):
         self.k = checked_count("k", k)
 
     def each(self, y_true: Value, y_pred: Value) -> Value:
-        """See `Mean.each`."""
         mask = ops.one_hot(class_numbers(y_true, y_pred), classes=y_pred.shape[-1], dtype="bool")
         own = ops.sum(ops.where(mask, y_pred, 0.0), axes=-1, keepdims=True)
         # Those that are not at most the label's are larger, or one of the two is NaN.
@@ -139,7 +136,6 @@ class BinaryAccuracy(Mean):
         self.threshold = threshold
 
     def each(self, y_true: Value, y_pred: Value) -> Value:
-        """See `Mean.each`."""
         found = ops.as_float(ops.greater(y_pred, self.threshold), y_pred.dtype)
         return ops.as_float(ops.equal(found, truth_of(y_true, y_pred)), y_pred.dtype)
 
@@ -157,9 +153,7 @@ class RootMeanSquaredError(Mean):
         super().__init__(name)
 
     def each(self, y_true: Value, y_pred: Value) -> Value:
-        """See `Mean.each`."""
         return ops.square(y_pred - truth_of(y_true, y_pred))
 
     def result(self, totals: Mapping[str, np.ndarray[Any, Any]]) -> float:
-        """See `Metric.result`."""
         return math.sqrt(super().result(totals))

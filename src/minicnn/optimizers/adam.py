@@ -51,7 +51,6 @@ class Adam(Optimizer):
         self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
 
     def update(self, p: Value, g: Value, state: list[Value], rate: Value, step: Value) -> Sequence[Value]:
-        """See `Optimizer.update`."""
         made: Sequence[Value] = ops.adam_update(
             p,
             *state,

@@ -43,7 +43,6 @@ class SGD(Optimizer):
         self.slots = ("velocity",) if momentum else ()
 
     def update(self, p: Value, g: Value, state: list[Value], rate: Value, step: Value) -> Sequence[Value]:
-        """See `Optimizer.update`."""
         if not self.momentum:
             return [ops.sgd_update(p, g, rate, weight_decay=self.weight_decay)]
         made: Sequence[Value] = ops.momentum_update(
@@ -92,7 +91,6 @@ class RMSprop(Optimizer):
         self.rho, self.momentum, self.epsilon, self.centered = rho, momentum, epsilon, centered
 
     def update(self, p: Value, g: Value, state: list[Value], rate: Value, step: Value) -> Sequence[Value]:
-        """See `Optimizer.update`."""
         made: Sequence[Value] = ops.rmsprop_update(
             p, *state, g, rate, rho=self.rho, momentum=self.momentum, epsilon=self.epsilon, centered=self.centered,
             weight_decay=self.weight_decay,
@@ -137,7 +135,6 @@ class Adagrad(Optimizer):
         self.initial_accumulator_value, self.epsilon = initial_accumulator_value, epsilon
 
     def update(self, p: Value, g: Value, state: list[Value], rate: Value, step: Value) -> Sequence[Value]:
-        """See `Optimizer.update`."""
         a = state[0] + ops.square(g)
         return [self.decayed(p, rate) - rate * g / ops.sqrt(a + (self.initial_accumulator_value + self.epsilon)), a]
 
@@ -179,7 +176,6 @@ class Lion(Optimizer):
         self.beta_1, self.beta_2 = beta_1, beta_2
 
     def update(self, p: Value, g: Value, state: list[Value], rate: Value, step: Value) -> Sequence[Value]:
-        """See `Optimizer.update`."""
         (m,) = state
         p = self.decayed(p, rate) - rate * ops.sign(m * self.beta_1 + g * (1.0 - self.beta_1))
         return [p, m * self.beta_2 + g * (1.0 - self.beta_2)]

@@ -81,7 +81,6 @@ class Muon(Optimizer):
         return ("momentum", "velocity") if excluded else ("momentum",)
 
     def update(self, p: Value, g: Value, state: list[Value], rate: Value, step: Value) -> Sequence[Value]:
-        """See `Optimizer.update`."""
         if len(state) == 2:
             made: Sequence[Value] = ops.adam_update(
                 p, *state, g, rate * self.adam_lr_ratio, step, beta_1=self.adam_beta_1, beta_2=self.adam_beta_2,
