@@ -88,6 +88,27 @@ def test_public_classes_and_their_methods_are_documented(module: str) -> None:
             assert theirs or name.startswith("_") or inspect.getdoc(getattr(value, name)), f"{value}.{name}"
 
 
+LAYERS = [v for v in public(minicnn.layers).values() if inspect.isclass(v)]
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.__name__)
+def test_layers_document_all_arguments_and_shapes(layer: Any) -> None:
+    text = inspect.getdoc(layer) or ""
+    for name in inspect.signature(layer).parameters:
+        assert f"\n    {name}: " in text or (name == "limits" and not layer.limited), name
+    if layer is not minicnn.Layer:
+        assert text.count("Input shape:\n") == text.count("Output shape:\n") == 1
+
+
+def test_signatures_of_layers_have_the_arguments_of_all_layers() -> None:
+    expected = (
+        "(data_format: 'str' = 'channels_last', *, name: 'str | None' = None, trainable: 'bool' = True) -> 'None'"
+    )
+    assert str(inspect.signature(minicnn.layers.Flatten)) == expected
+    assert list(inspect.signature(minicnn.layers.Dense).parameters)[-3:] == ["name", "trainable", "limits"]
+    assert list(inspect.signature(minicnn.layers.Dense(1)).parameters) == ["inputs", "training"]
+
+
 def test_the_package_is_typed_and_has_a_version() -> None:
     assert (Path(inspect.getfile(minicnn)).parent / "py.typed").is_file()
     assert minicnn.__version__.count(".") == 2

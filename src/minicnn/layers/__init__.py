@@ -14,9 +14,8 @@ from minicnn.layers.augmentation import (
     Resizing,
 )
 from minicnn.layers.configured import CLASSES as _CLASSES
-from minicnn.layers.convolutional import Conv2D
+from minicnn.layers.convolutional import Conv2D, DepthwiseConv2D, SeparableConv2D
 from minicnn.layers.core import Dense, Identity, Lambda, Rescaling
-from minicnn.layers.depthwise import DepthwiseConv2D, SeparableConv2D
 from minicnn.layers.features import CategoryEncoding, Normalization
 from minicnn.layers.graph import Graph as _Graph
 from minicnn.layers.layer import Layer
@@ -141,8 +140,7 @@ __all__ = [
     "subtract",
 ]
 
-# What plain data may name.
-_LAYERS = [
-    value for name, value in globals().items() if name in __all__ and isinstance(value, type) and name != "Layer"
-]
-_CLASSES.update({layer.__name__: layer for layer in (_Graph, _Operation, *_LAYERS)})
+_LAYERS = [c for c in map(globals().get, __all__) if isinstance(c, type) and issubclass(c, Layer) and c is not Layer]
+_CLASSES.update({layer.__name__: layer for layer in (_Graph, _Operation, *_LAYERS)})  # what plain data may name
+for _layer in dict.fromkeys(_LAYERS):  # aliases once
+    _layer.complete_documentation()

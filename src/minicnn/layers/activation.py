@@ -9,8 +9,7 @@ from minicnn import ops
 from minicnn.initializers import Initializer, get_initializer
 from minicnn.layers.activations import ActivationArgument, get_activation
 from minicnn.layers.arguments import axis_of, number
-from minicnn.layers.layer import Layer
-from minicnn.regularizers import Limits
+from minicnn.layers.layer import Layer, LimitedOptions, Options
 
 
 class Activation(Layer):
@@ -20,14 +19,6 @@ class Activation(Layer):
         activation: Name, or function of a Value. Names: linear, relu, relu6, leaky_relu (slope 0.2), elu,
             selu, celu, gelu (by the error function), silu or swish, hard_silu or hard_swish, mish, sigmoid,
             hard_sigmoid, log_sigmoid, tanh, softplus, softsign, exponential, softmax and log_softmax (last axis).
-        name: Name in the model.
-        trainable: See `Layer`.
-
-    Input shape:
-        Any.
-
-    Output shape:
-        That of the input.
 
     Raises:
         ValueError: If the name is unknown.
@@ -37,8 +28,8 @@ class Activation(Layer):
         <Activation None>
     """
 
-    def __init__(self, activation: ActivationArgument, *, name: str | None = None, trainable: bool = True) -> None:
-        super().__init__(name=name, trainable=trainable)
+    def __init__(self, activation: ActivationArgument, **options: Unpack[Options]) -> None:
+        super().__init__(**options)
         self.activation = activation
         get_activation(activation)
 
@@ -55,14 +46,6 @@ class ReLU(Layer):
         max_value: Largest result; no limit if None.
         negative_slope: Slope below the threshold.
         threshold: Where the slope changes.
-        name: Name in the model.
-        trainable: See `Layer`.
-
-    Input shape:
-        Any.
-
-    Output shape:
-        That of the input.
 
     Raises:
         ValueError: If an argument is negative.
@@ -77,11 +60,9 @@ class ReLU(Layer):
         max_value: float | None = None,
         negative_slope: float = 0.0,
         threshold: float = 0.0,
-        *,
-        name: str | None = None,
-        trainable: bool = True,
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(name=name, trainable=trainable)
+        super().__init__(**options)
         self.max_value = None if max_value is None else number("max_value", max_value, least=0)
         self.negative_slope = number("negative_slope", negative_slope, least=0)
         self.threshold = number("threshold", threshold, least=0)
@@ -104,21 +85,13 @@ class LeakyReLU(Layer):
 
     Args:
         negative_slope: Slope for negative inputs.
-        name: Name in the model.
-        trainable: See `Layer`.
-
-    Input shape:
-        Any.
-
-    Output shape:
-        That of the input.
 
     Raises:
         ValueError: If the slope is negative.
     """
 
-    def __init__(self, negative_slope: float = 0.3, *, name: str | None = None, trainable: bool = True) -> None:
-        super().__init__(name=name, trainable=trainable)
+    def __init__(self, negative_slope: float = 0.3, **options: Unpack[Options]) -> None:
+        super().__init__(**options)
         self.negative_slope = number("negative_slope", negative_slope, least=0)
 
     def call(self, inputs: Any) -> Any:
@@ -131,15 +104,6 @@ class PReLU(Layer):
     Args:
         alpha_initializer: First values of alpha.
         shared_axes: Axes of the input along which one alpha serves all, such as (1, 2) for one a channel.
-        name: Name in the model.
-        trainable: See `Layer`.
-        limits: See `Layer`: alpha_regularizer, alpha_constraint.
-
-    Input shape:
-        (N, ...).
-
-    Output shape:
-        That of the input.
 
     Raises:
         ValueError: If an axis is none of a sample's.
@@ -151,12 +115,9 @@ class PReLU(Layer):
         self,
         alpha_initializer: str | Initializer = "zeros",
         shared_axes: Sequence[int] | None = None,
-        *,
-        name: str | None = None,
-        trainable: bool = True,
-        **limits: Unpack[Limits],
+        **options: Unpack[LimitedOptions],
     ) -> None:
-        super().__init__(name=name, trainable=trainable, **limits)
+        super().__init__(**options)
         self.alpha_initializer = alpha_initializer
         self.shared_axes = None if shared_axes is None else tuple(shared_axes)
         get_initializer(alpha_initializer)
@@ -176,18 +137,10 @@ class ELU(Layer):
 
     Args:
         alpha: Minus the limit for large negative inputs.
-        name: Name in the model.
-        trainable: See `Layer`.
-
-    Input shape:
-        Any.
-
-    Output shape:
-        That of the input.
     """
 
-    def __init__(self, alpha: float = 1.0, *, name: str | None = None, trainable: bool = True) -> None:
-        super().__init__(name=name, trainable=trainable)
+    def __init__(self, alpha: float = 1.0, **options: Unpack[Options]) -> None:
+        super().__init__(**options)
         self.alpha = number("alpha", alpha)
 
     def call(self, inputs: Any) -> Any:
@@ -199,21 +152,13 @@ class Softmax(Layer):
 
     Args:
         axis: The axis, not the batch. Several, which Keras takes as a list, are joined with Reshape first.
-        name: Name in the model.
-        trainable: See `Layer`.
-
-    Input shape:
-        Any.
-
-    Output shape:
-        That of the input.
 
     Raises:
         ValueError: If the axis is not an integer, or none of a sample's.
     """
 
-    def __init__(self, axis: int = -1, *, name: str | None = None, trainable: bool = True) -> None:
-        super().__init__(name=name, trainable=trainable)
+    def __init__(self, axis: int = -1, **options: Unpack[Options]) -> None:
+        super().__init__(**options)
         if isinstance(axis, bool) or not isinstance(axis, int):
             raise ValueError(
                 f"Softmax takes one axis, an integer. Received: axis={axis!r}. Join several axes with Reshape first."

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 from minicnn import ops
-from minicnn.layers.arguments import image_axes, layout, pair
-from minicnn.layers.layer import Layer
+from minicnn.layers.arguments import pair
+from minicnn.layers.image import ImageLayer
+from minicnn.layers.layer import Options
 from minicnn.program.graph import Value
 
 
-class AdaptiveAveragePooling2D(Layer):
+class AdaptiveAveragePooling2D(ImageLayer):
     """Mean of windows that are chosen so that the output has a given size.
 
     Along an axis of n elements, output i of m is the mean of elements floor(i * n / m) to
@@ -19,18 +20,9 @@ class AdaptiveAveragePooling2D(Layer):
 
     Args:
         output_size: Height and width of the output, or one integer for both.
-        data_format: "channels_last" or "channels_first".
-        name: Name in the model.
-        trainable: See `Layer`.
-
-    Input shape:
-        (N, H, W, C), or (N, C, H, W) for "channels_first".
 
     Output shape:
         (N, OH, OW, C), or (N, C, OH, OW).
-
-    Raises:
-        ValueError: If an argument is out of range.
 
     Example:
         >>> AdaptiveAveragePooling2D(7)
@@ -41,24 +33,20 @@ class AdaptiveAveragePooling2D(Layer):
         self,
         output_size: int | tuple[int, int],
         data_format: str = "channels_last",
-        *,
-        name: str | None = None,
-        trainable: bool = True,
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(name=name, trainable=trainable)
+        super().__init__(data_format, **options)
         self.output_size = pair("output_size", output_size)
-        self.data_format = data_format
-        layout(data_format)
 
     def call(self, inputs: Any) -> Any:
         """Pool with one window size where it fits, else one axis after the other."""
-        axes = image_axes("AdaptiveAveragePooling2D", self.data_format, inputs.shape)
+        axes = self._axes(inputs.shape)
         (h, w), (oh, ow) = (inputs.shape[axes.h], inputs.shape[axes.w]), self.output_size
         if (h, w) == (oh, ow):
             return inputs
         if h % oh == 0 and w % ow == 0:
             window = (h // oh, w // ow)
-            return ops.average_pool2d(inputs, kernel=window, strides=window, data_format=layout(self.data_format))
+            return ops.average_pool2d(inputs, kernel=window, strides=window, data_format=self._layout)
         return _pool(_pool(inputs, axes.h, oh), axes.w, ow)
 
 

@@ -10,8 +10,7 @@ from minicnn import ops
 from minicnn.initializers import Initializer, get_initializer
 from minicnn.layers.activations import ActivationArgument, finish, get_activation
 from minicnn.layers.arguments import number, positive
-from minicnn.layers.layer import Layer
-from minicnn.regularizers import Limits
+from minicnn.layers.layer import Layer, LimitedOptions, Options
 
 
 class Dense(Layer):
@@ -23,9 +22,6 @@ class Dense(Layer):
         use_bias: Whether a number is added for each output.
         kernel_initializer: First values of the kernel (inputs, units).
         bias_initializer: First values of the bias (units,).
-        name: Name in the model.
-        trainable: See `Layer`.
-        limits: See `Layer`: kernel_regularizer, kernel_constraint, bias_regularizer, bias_constraint.
 
     Input shape:
         (N, ..., inputs).
@@ -50,12 +46,9 @@ class Dense(Layer):
         use_bias: bool = True,
         kernel_initializer: str | Initializer = "glorot_uniform",
         bias_initializer: str | Initializer = "zeros",
-        *,
-        name: str | None = None,
-        trainable: bool = True,
-        **limits: Unpack[Limits],
+        **options: Unpack[LimitedOptions],
     ) -> None:
-        super().__init__(name=name, trainable=trainable, **limits)
+        super().__init__(**options)
         self.units = positive("units", units)
         self.activation = activation
         self.use_bias = use_bias
@@ -91,22 +84,17 @@ class Rescaling(Layer):
     Args:
         scale: Factor.
         offset: Added after the factor.
-        name: Name in the model.
-        trainable: See `Layer`.
 
     Input shape:
         Any; integers are converted.
-
-    Output shape:
-        That of the input.
 
     Example:
         >>> Rescaling(1 / 255)
         <Rescaling None>
     """
 
-    def __init__(self, scale: float, offset: float = 0.0, *, name: str | None = None, trainable: bool = True) -> None:
-        super().__init__(name=name, trainable=trainable)
+    def __init__(self, scale: float, offset: float = 0.0, **options: Unpack[Options]) -> None:
+        super().__init__(**options)
         self.scale = number("scale", scale)
         self.offset = number("offset", offset)
 
@@ -117,18 +105,7 @@ class Rescaling(Layer):
 
 
 class Identity(Layer):
-    """Its input, as it is.
-
-    Args:
-        name: Name in the model.
-        trainable: See `Layer`.
-
-    Input shape:
-        Any.
-
-    Output shape:
-        That of the input.
-    """
+    """Its input, as it is."""
 
     def call(self, inputs: Any) -> Any:
         return inputs
@@ -139,11 +116,6 @@ class Lambda(Layer):
 
     Args:
         function: Composes primitives from `minicnn.ops`; takes the input, or a list of inputs.
-        name: Name in the model.
-        trainable: See `Layer`.
-
-    Input shape:
-        Any.
 
     Output shape:
         That of the function's result, whose first axis is the batch.
@@ -156,8 +128,8 @@ class Lambda(Layer):
         <Lambda None>
     """
 
-    def __init__(self, function: Callable[[Any], Any], *, name: str | None = None, trainable: bool = True) -> None:
-        super().__init__(name=name, trainable=trainable)
+    def __init__(self, function: Callable[[Any], Any], **options: Unpack[Options]) -> None:
+        super().__init__(**options)
         if not callable(function):
             raise TypeError(
                 f"Lambda takes a function of a Value. Received: {function!r}. Write a Layer for anything else."

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from minicnn import ops
 from minicnn.layers.arguments import axis_of, positive
-from minicnn.layers.layer import Layer
+from minicnn.layers.layer import Layer, Options
 
 
 class Normalization(Layer):
@@ -20,14 +20,6 @@ class Normalization(Layer):
         mean: Means, if they are known; then there are no weights.
         variance: Variances, likewise.
         invert: Whether to compute inputs * sqrt(variance) + mean instead.
-        name: Name in the model.
-        trainable: See `Layer`.
-
-    Input shape:
-        (N, ...).
-
-    Output shape:
-        That of the input.
 
     Raises:
         ValueError: If only one of mean and variance is given.
@@ -38,10 +30,10 @@ class Normalization(Layer):
     """
 
     def __init__(
-        self, axis: int | Sequence[int] | None = -1, mean: Any = None, variance: Any = None, invert: bool = False, *,
-        name: str | None = None, trainable: bool = True,
+        self, axis: int | Sequence[int] | None = -1, mean: Any = None, variance: Any = None, invert: bool = False,
+        **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        super().__init__(name=name, trainable=trainable)
+        super().__init__(**options)
         if (mean is None) != (variance is None):
             raise ValueError(
                 f"mean and variance are given both, or neither. Received: mean={mean!r}, variance={variance!r}."
@@ -101,23 +93,16 @@ class CategoryEncoding(Layer):
         num_tokens: Number of classes.
         output_mode: "one_hot" gives a row for each number, "multi_hot" one for each sample with 1 for every class that
             it has, "count" how often it has it.
-        name: Name in the model.
-        trainable: See `Layer`.
 
     Input shape:
         (N, K), whole numbers from 0 to num_tokens - 1.
 
     Output shape:
         (N, num_tokens); for "one_hot" (N, K, num_tokens) if K is above 1.
-
-    Raises:
-        ValueError: If an argument is out of range.
     """
 
-    def __init__(
-        self, num_tokens: int, output_mode: str = "multi_hot", *, name: str | None = None, trainable: bool = True
-    ) -> None:
-        super().__init__(name=name, trainable=trainable)
+    def __init__(self, num_tokens: int, output_mode: str = "multi_hot", **options: Unpack[Options]) -> None:
+        super().__init__(**options)
         self.num_tokens = positive("num_tokens", num_tokens)
         if output_mode not in ("one_hot", "multi_hot", "count"):
             raise ValueError(

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 from minicnn import ops
-from minicnn.layers.arguments import image_axes, layout, number, positive
-from minicnn.layers.layer import Layer
+from minicnn.layers.arguments import number, positive
+from minicnn.layers.image import ImageLayer
+from minicnn.layers.layer import Options
 
 
-class LocalResponseNormalization(Layer):
+class LocalResponseNormalization(ImageLayer):
     """Each element divided by the activity of its neighbour channels.
 
     y = x / (k + alpha / size * sum of x ** 2 over the window of channels) ** beta, where the window of
@@ -22,18 +23,6 @@ class LocalResponseNormalization(Layer):
         alpha: Weight of the mean square.
         beta: Exponent.
         k: Added to the weighted mean square.
-        data_format: "channels_last" or "channels_first".
-        name: Name in the model.
-        trainable: See `Layer`.
-
-    Input shape:
-        (N, H, W, C), or (N, C, H, W) for "channels_first".
-
-    Output shape:
-        That of the input.
-
-    Raises:
-        ValueError: If an argument is out of range.
     """
 
     def __init__(
@@ -43,21 +32,17 @@ class LocalResponseNormalization(Layer):
         beta: float = 0.75,
         k: float = 1.0,
         data_format: str = "channels_last",
-        *,
-        name: str | None = None,
-        trainable: bool = True,
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(name=name, trainable=trainable)
+        super().__init__(data_format, **options)
         self.size = positive("size", size)
         self.alpha = number("alpha", alpha, least=0)
         self.beta = number("beta", beta)
         self.k = number("k", k, least=0)
-        self.data_format = data_format
-        layout(data_format)
 
     def call(self, inputs: Any) -> Any:
         """Average the squares along the channels, pooling images with H * W rows or columns; divide."""
-        axes = image_axes("LocalResponseNormalization", self.data_format, inputs.shape)
+        axes = self._axes(inputs.shape)
         n, positions = inputs.shape[0], inputs.shape[axes.h] * inputs.shape[axes.w]
         channels = inputs.shape[axes.c]
         last = axes.c == 3

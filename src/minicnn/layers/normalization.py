@@ -11,13 +11,20 @@ import numpy as np
 from minicnn import ops
 from minicnn.initializers import Initializer, get_initializer
 from minicnn.layers.arguments import axis_of, number
-from minicnn.layers.layer import Layer
+from minicnn.layers.layer import Layer, LimitedOptions
 from minicnn.program.graph import Value
-from minicnn.regularizers import Limits
 
 
-class _Normalization(Layer):
-    """Gain gamma and offset beta, which all normalisations may have."""
+class Normalizing(Layer):
+    """Base class of normalisations: gain gamma and offset beta, which all may have.
+
+    Args:
+        epsilon: Added to the variance.
+        center: Whether beta is added.
+        scale: Whether gamma is a factor.
+        beta_initializer: First values of beta (C,).
+        gamma_initializer: First values of gamma (C,).
+    """
 
     limited = (("gamma", "gamma"), ("beta", "beta"))
 
@@ -28,11 +35,9 @@ class _Normalization(Layer):
         scale: bool,
         beta_initializer: str | Initializer,
         gamma_initializer: str | Initializer,
-        name: str | None,
-        trainable: bool,
-        **limits: Unpack[Limits],
+        **options: Unpack[LimitedOptions],
     ) -> None:
-        super().__init__(name=name, trainable=trainable, **limits)
+        super().__init__(**options)
         self.epsilon = number("epsilon", epsilon, least=0)
         self.center = center
         self.scale = scale
@@ -59,7 +64,7 @@ class _Normalization(Layer):
         return y, mean, variance
 
 
-class BatchNormalization(_Normalization):
+class BatchNormalization(Normalizing):
     """Each channel normalised over the batch (arXiv:1502.03167).
 
     In training y = gamma * (x - mean) / sqrt(variance + epsilon) + beta with the batch's own mean and
@@ -71,25 +76,11 @@ class BatchNormalization(_Normalization):
     Args:
         axis: The channels' axis; 1 for "channels_first".
         momentum: Share of the moving statistics that stays at each step.
-        epsilon: Added to the variance.
-        center: Whether beta is added.
-        scale: Whether gamma is a factor.
-        beta_initializer: First values of beta (C,).
-        gamma_initializer: First values of gamma (C,).
         moving_mean_initializer: First values of moving_mean (C,).
         moving_variance_initializer: First values of moving_variance (C,).
-        name: Name in the model.
-        trainable: See `Layer`.
-        limits: See `Layer`: gamma_regularizer, gamma_constraint, beta_regularizer, beta_constraint.
 
     Input shape:
         (N, ...), with C channels along `axis`.
-
-    Output shape:
-        That of the input.
-
-    Raises:
-        ValueError: If an argument is out of range.
 
     Example:
         >>> BatchNormalization(momentum=0.9)
@@ -107,12 +98,9 @@ class BatchNormalization(_Normalization):
         gamma_initializer: str | Initializer = "ones",
         moving_mean_initializer: str | Initializer = "zeros",
         moving_variance_initializer: str | Initializer = "ones",
-        *,
-        name: str | None = None,
-        trainable: bool = True,
-        **limits: Unpack[Limits],
+        **options: Unpack[LimitedOptions],
     ) -> None:
-        super().__init__(epsilon, center, scale, beta_initializer, gamma_initializer, name, trainable, **limits)
+        super().__init__(epsilon, center, scale, beta_initializer, gamma_initializer, **options)
         self.axis = axis
         self.momentum = number("momentum", momentum, least=0)
         if self.momentum > 1:
@@ -162,25 +150,13 @@ class BatchNormalization(_Normalization):
         return y
 
 
-class LayerNormalization(_Normalization):
+class LayerNormalization(Normalizing):
     """Each sample normalised over one or more of its axes (arXiv:1607.06450).
 
     Args:
         axis: The axis, or several; gamma and beta have these axes too.
-        epsilon: Added to the variance.
-        center: Whether beta is added.
-        scale: Whether gamma is a factor.
         beta_initializer: First values of beta.
         gamma_initializer: First values of gamma.
-        name: Name in the model.
-        trainable: See `Layer`.
-        limits: See `Layer`: gamma_regularizer, gamma_constraint, beta_regularizer, beta_constraint.
-
-    Input shape:
-        (N, ...).
-
-    Output shape:
-        That of the input.
 
     Raises:
         ValueError: If an axis is the batch or outside the input.
@@ -194,12 +170,9 @@ class LayerNormalization(_Normalization):
         scale: bool = True,
         beta_initializer: str | Initializer = "zeros",
         gamma_initializer: str | Initializer = "ones",
-        *,
-        name: str | None = None,
-        trainable: bool = True,
-        **limits: Unpack[Limits],
+        **options: Unpack[LimitedOptions],
     ) -> None:
-        super().__init__(epsilon, center, scale, beta_initializer, gamma_initializer, name, trainable, **limits)
+        super().__init__(epsilon, center, scale, beta_initializer, gamma_initializer, **options)
         self.axis = axis if isinstance(axis, int) else tuple(axis)
 
     def _axes(self, ndim: int) -> tuple[int, ...]:
@@ -219,27 +192,16 @@ class LayerNormalization(_Normalization):
         return self._normalize(inputs, axes, shape)[0]
 
 
-class GroupNormalization(_Normalization):
+class GroupNormalization(Normalizing):
     """Groups of channels of each sample, with all their positions, normalised together (arXiv:1803.08494).
 
     Args:
         groups: Number of groups, which divides the channels; -1 makes each channel a group (instance
             normalisation, arXiv:1607.08022).
         axis: The channels' axis; 1 for "channels_first".
-        epsilon: Added to the variance.
-        center: Whether beta is added.
-        scale: Whether gamma is a factor.
-        beta_initializer: First values of beta (C,).
-        gamma_initializer: First values of gamma (C,).
-        name: Name in the model.
-        trainable: See `Layer`.
-        limits: See `Layer`: gamma_regularizer, gamma_constraint, beta_regularizer, beta_constraint.
 
     Input shape:
         (N, ...), with C channels along `axis`.
-
-    Output shape:
-        That of the input.
 
     Raises:
         ValueError: If groups does not divide the channels.
@@ -254,12 +216,9 @@ class GroupNormalization(_Normalization):
         scale: bool = True,
         beta_initializer: str | Initializer = "zeros",
         gamma_initializer: str | Initializer = "ones",
-        *,
-        name: str | None = None,
-        trainable: bool = True,
-        **limits: Unpack[Limits],
+        **options: Unpack[LimitedOptions],
     ) -> None:
-        super().__init__(epsilon, center, scale, beta_initializer, gamma_initializer, name, trainable, **limits)
+        super().__init__(epsilon, center, scale, beta_initializer, gamma_initializer, **options)
         if isinstance(groups, bool) or not isinstance(groups, int) or (groups < 1 and groups != -1):
             raise ValueError(
                 f"groups is an integer of at least 1, or -1 for one a channel. Received: groups={groups!r}."

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
-from typing import Any
+from typing import Any, Unpack
 
 from minicnn import ops
-from minicnn.layers.arguments import image_axes, layout, number, positive
-from minicnn.layers.layer import Layer
+from minicnn.layers.arguments import number, positive
+from minicnn.layers.image import ImageLayer
+from minicnn.layers.layer import Layer, Options
 from minicnn.program.graph import Value
 
 
@@ -37,14 +38,6 @@ class Dropout(Layer):
         noise_shape: Shape of the mask, with 1 where elements along an axis share their fate and None
             for the input's length; the input's shape if None.
         seed: Seed of the masks; the model's if None.
-        name: Name in the model.
-        trainable: See `Layer`.
-
-    Input shape:
-        (N, ...).
-
-    Output shape:
-        That of the input.
 
     Raises:
         ValueError: If an argument is out of range, or noise_shape does not broadcast to the input.
@@ -59,11 +52,9 @@ class Dropout(Layer):
         rate: float,
         noise_shape: Sequence[int | None] | None = None,
         seed: int | None = None,
-        *,
-        name: str | None = None,
-        trainable: bool = True,
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(name=name, trainable=trainable)
+        super().__init__(**options)
         self.rate = _rate(rate)
         self.noise_shape = (
             None if noise_shape is None
@@ -92,23 +83,13 @@ class GaussianNoise(Layer):
     Args:
         stddev: Standard deviation, at least 0.
         seed: Seed of the numbers; the model's if None.
-        name: Name in the model.
-        trainable: See `Layer`.
-
-    Input shape:
-        (N, ...).
-
-    Output shape:
-        That of the input.
 
     Raises:
         ValueError: If stddev is negative.
     """
 
-    def __init__(
-        self, stddev: float, seed: int | None = None, *, name: str | None = None, trainable: bool = True
-    ) -> None:
-        super().__init__(name=name, trainable=trainable)
+    def __init__(self, stddev: float, seed: int | None = None, **options: Unpack[Options]) -> None:
+        super().__init__(**options)
         self.stddev = number("stddev", stddev, least=0)
         self.seed = seed
 
@@ -141,24 +122,12 @@ def _ratio(polynomials: tuple[Sequence[float], Sequence[float]], x: Value) -> Va
     return y
 
 
-class SpatialDropout2D(Layer):
+class SpatialDropout2D(ImageLayer):
     """Random channels set to 0 in training, the others divided by 1 - rate (arXiv:1411.4280).
 
     Args:
         rate: Probability that a channel is set to 0, at least 0 and below 1.
-        data_format: "channels_last" or "channels_first".
         seed: Seed of the masks; the model's if None.
-        name: Name in the model.
-        trainable: See `Layer`.
-
-    Input shape:
-        (N, H, W, C), or (N, C, H, W) for "channels_first".
-
-    Output shape:
-        That of the input.
-
-    Raises:
-        ValueError: If an argument is out of range.
     """
 
     def __init__(
@@ -166,18 +135,14 @@ class SpatialDropout2D(Layer):
         rate: float,
         data_format: str = "channels_last",
         seed: int | None = None,
-        *,
-        name: str | None = None,
-        trainable: bool = True,
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(name=name, trainable=trainable)
+        super().__init__(data_format, **options)
         self.rate = _rate(rate)
-        self.data_format = data_format
         self.seed = seed
-        layout(data_format)
 
     def call(self, inputs: Any, *, training: bool = False) -> Any:
-        axes = image_axes("SpatialDropout2D", self.data_format, inputs.shape)
+        axes = self._axes(inputs.shape)
         if not training or not self.rate:
             return inputs
         return _drop(self, inputs, axes.shape(inputs.shape[0], 1, 1, inputs.shape[axes.c]))

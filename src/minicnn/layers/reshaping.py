@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from minicnn import ops
-from minicnn.layers.arguments import PaddingArgument, frame, image_axes, layout, pair, positive
-from minicnn.layers.layer import Layer
+from minicnn.layers.arguments import PaddingArgument, frame, layout, pair, positive
+from minicnn.layers.image import ImageLayer
+from minicnn.layers.layer import Layer, Options
 from minicnn.layers.resampling import resize
 from minicnn.ops.checks import one_of
 from minicnn.ops.transforms import INTERPOLATIONS
@@ -21,18 +22,13 @@ class Flatten(Layer):
     Args:
         data_format: With "channels_first" the channels are moved last before flattening, so that both
             formats give the same order of features (as in Keras).
-        name: Name in the model.
-        trainable: See `Layer`.
-
-    Input shape:
-        (N, ...).
 
     Output shape:
         (N, product of the others).
     """
 
-    def __init__(self, data_format: str = "channels_last", *, name: str | None = None, trainable: bool = True) -> None:
-        super().__init__(name=name, trainable=trainable)
+    def __init__(self, data_format: str = "channels_last", **options: Unpack[Options]) -> None:
+        super().__init__(**options)
         self.data_format = data_format
         layout(data_format)
 
@@ -48,11 +44,6 @@ class Reshape(Layer):
 
     Args:
         target_shape: Shape of one sample; one length may be -1 and follows from the others.
-        name: Name in the model.
-        trainable: See `Layer`.
-
-    Input shape:
-        (N, ...).
 
     Output shape:
         (N, *target_shape).
@@ -61,8 +52,8 @@ class Reshape(Layer):
         ValueError: If a length is neither positive nor -1, or a sample has another number of elements.
     """
 
-    def __init__(self, target_shape: Sequence[int], *, name: str | None = None, trainable: bool = True) -> None:
-        super().__init__(name=name, trainable=trainable)
+    def __init__(self, target_shape: Sequence[int], **options: Unpack[Options]) -> None:
+        super().__init__(**options)
         given = tuple(target_shape)
         if given.count(-1) > 1:
             raise ValueError(f"target_shape has at most one -1. Received: target_shape={given}.")
@@ -85,11 +76,6 @@ class Permute(Layer):
 
     Args:
         dims: For each axis of the result, the axis of the sample that it is, counted from 1.
-        name: Name in the model.
-        trainable: See `Layer`.
-
-    Input shape:
-        (N, ...).
 
     Output shape:
         (N, ...): (2, 1) turns (N, 10, 64) into (N, 64, 10).
@@ -98,8 +84,8 @@ class Permute(Layer):
         ValueError: If dims does not name each axis once.
     """
 
-    def __init__(self, dims: Sequence[int], *, name: str | None = None, trainable: bool = True) -> None:
-        super().__init__(name=name, trainable=trainable)
+    def __init__(self, dims: Sequence[int], **options: Unpack[Options]) -> None:
+        super().__init__(**options)
         self.dims = tuple(positive("Each axis of dims", d) for d in dims)
         if sorted(self.dims) != list(range(1, len(self.dims) + 1)):
             raise ValueError(f"dims has each axis from 1 to {len(self.dims)} once. Received: dims={self.dims}.")
@@ -113,17 +99,11 @@ class Permute(Layer):
         return ops.permute(inputs, axes=(0, *self.dims))
 
 
-class ZeroPadding2D(Layer):
+class ZeroPadding2D(ImageLayer):
     """A frame of zeros around each image.
 
     Args:
         padding: Rows and columns on each side: n, (height, width) or ((top, bottom), (left, right)).
-        data_format: "channels_last" or "channels_first".
-        name: Name in the model.
-        trainable: See `Layer`.
-
-    Input shape:
-        (N, H, W, C), or (N, C, H, W) for "channels_first".
 
     Output shape:
         (N, top + H + bottom, left + W + right, C), or with the channels first.
@@ -136,33 +116,23 @@ class ZeroPadding2D(Layer):
         self,
         padding: PaddingArgument = (1, 1),
         data_format: str = "channels_last",
-        *,
-        name: str | None = None,
-        trainable: bool = True,
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(name=name, trainable=trainable)
+        super().__init__(data_format, **options)
         self.padding = frame("padding", padding)
-        self.data_format = data_format
-        layout(data_format)
 
     def call(self, inputs: Any) -> Any:
-        axes = image_axes("ZeroPadding2D", self.data_format, inputs.shape)
+        axes = self._axes(inputs.shape)
         widths: list[Pair] = [(0, 0)] * 4
         widths[axes.h], widths[axes.w] = self.padding
         return ops.pad(inputs, widths=tuple(widths))
 
 
-class Cropping2D(Layer):
+class Cropping2D(ImageLayer):
     """Rows and columns cut off at the edges of each image.
 
     Args:
         cropping: How many on each side: n, (height, width) or ((top, bottom), (left, right)).
-        data_format: "channels_last" or "channels_first".
-        name: Name in the model.
-        trainable: See `Layer`.
-
-    Input shape:
-        (N, H, W, C), or (N, C, H, W) for "channels_first".
 
     Output shape:
         (N, H - top - bottom, W - left - right, C), or with the channels first.
@@ -175,17 +145,13 @@ class Cropping2D(Layer):
         self,
         cropping: PaddingArgument = ((0, 0), (0, 0)),
         data_format: str = "channels_last",
-        *,
-        name: str | None = None,
-        trainable: bool = True,
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(name=name, trainable=trainable)
+        super().__init__(data_format, **options)
         self.cropping = frame("cropping", cropping)
-        self.data_format = data_format
-        layout(data_format)
 
     def call(self, inputs: Any) -> Any:
-        axes = image_axes("Cropping2D", self.data_format, inputs.shape)
+        axes = self._axes(inputs.shape)
         bounds = [(0, n) for n in inputs.shape]
         for axis, (before, after) in zip((axes.h, axes.w), self.cropping, strict=True):
             bounds[axis] = (before, inputs.shape[axis] - after)
@@ -197,26 +163,17 @@ class Cropping2D(Layer):
         return ops.slice_(inputs, bounds=tuple(bounds))
 
 
-class UpSampling2D(Layer):
+class UpSampling2D(ImageLayer):
     """Images enlarged by whole factors.
 
     Args:
         size: Factors of height and width, or one integer for both.
-        data_format: "channels_last" or "channels_first".
         interpolation: "nearest" repeats rows and columns; "bilinear" weighs the two nearest along each axis,
             pixels being squares with their values at the centres (align_corners=False in PyTorch). Keras
             has "bicubic", "lanczos3" and "lanczos5" as well.
-        name: Name in the model.
-        trainable: See `Layer`.
-
-    Input shape:
-        (N, H, W, C), or (N, C, H, W) for "channels_first".
 
     Output shape:
         (N, H * size[0], W * size[1], C), or with the channels first.
-
-    Raises:
-        ValueError: If an argument is out of range.
 
     Example:
         >>> UpSampling2D(2, interpolation="bilinear")
@@ -228,18 +185,14 @@ class UpSampling2D(Layer):
         size: int | tuple[int, int] = (2, 2),
         data_format: str = "channels_last",
         interpolation: str = "nearest",
-        *,
-        name: str | None = None,
-        trainable: bool = True,
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(name=name, trainable=trainable)
+        super().__init__(data_format, **options)
         self.size = pair("size", size)
-        self.data_format = data_format
         self.interpolation = one_of("interpolation", interpolation, INTERPOLATIONS)
-        layout(data_format)
 
     def call(self, inputs: Any) -> Any:
-        axes = image_axes("UpSampling2D", self.data_format, inputs.shape)
+        axes = self._axes(inputs.shape)
         if self.interpolation == "nearest":
             x = inputs
             for axis, factor in zip((axes.h, axes.w), self.size, strict=True):

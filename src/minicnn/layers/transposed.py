@@ -6,14 +6,14 @@ from typing import Any, Unpack
 
 from minicnn import ops
 from minicnn.initializers import Initializer, get_initializer
-from minicnn.layers.activations import ActivationArgument, finish, get_activation
-from minicnn.layers.arguments import PaddingArgument, image_axes, layout, pair, positive, standard_padding
-from minicnn.layers.layer import Layer
+from minicnn.layers.activations import ActivationArgument
+from minicnn.layers.arguments import PaddingArgument, pair, positive
+from minicnn.layers.convolutional import Convolution
+from minicnn.layers.layer import LimitedOptions
 from minicnn.ops.windows import Pair
-from minicnn.regularizers import Limits
 
 
-class Conv2DTranspose(Layer):
+class Conv2DTranspose(Convolution):
     """Transposed convolution: the gradient of `Conv2D` with respect to its input, used as a layer.
 
     Input position i adds to output positions i * strides + k * dilation_rate for each tap k. Of all these
@@ -26,26 +26,10 @@ class Conv2DTranspose(Layer):
     - explicit padding cuts that many positions and output_padding (0 by default) adds some, as in PyTorch.
 
     Args:
-        filters: Number of output channels.
-        kernel_size: Height and width of the kernel, or one integer for both.
         strides: Output positions between neighbouring input positions.
         padding: "valid", "same", or explicit integers: n, (height, width) or ((top, bottom), (left, right)).
         output_padding: Height and width, each below the stride; see above.
-        data_format: "channels_last" or "channels_first".
-        dilation_rate: Distance between neighbouring taps.
-        activation: Name or function, applied last.
-        use_bias: Whether a number is added for each filter.
         kernel_initializer: First values of the kernel (KH, KW, filters, C).
-        bias_initializer: First values of the bias (filters,).
-        name: Name in the model.
-        trainable: See `Layer`.
-        limits: See `Layer`: kernel_regularizer, kernel_constraint, bias_regularizer, bias_constraint.
-
-    Input shape:
-        (N, H, W, C), or (N, C, H, W) for "channels_first".
-
-    Output shape:
-        (N, OH, OW, filters), or (N, filters, OH, OW).
 
     Raises:
         ValueError: If an argument is out of range, or padding cuts everything.
@@ -54,8 +38,6 @@ class Conv2DTranspose(Layer):
         >>> Conv2DTranspose(8, 4, strides=2, padding="same")
         <Conv2DTranspose None>
     """
-
-    limited = (("kernel", "kernel"), ("bias", "bias"))
 
     def __init__(
         self,
@@ -70,44 +52,29 @@ class Conv2DTranspose(Layer):
         use_bias: bool = True,
         kernel_initializer: str | Initializer = "glorot_uniform",
         bias_initializer: str | Initializer = "zeros",
-        *,
-        name: str | None = None,
-        trainable: bool = True,
-        **limits: Unpack[Limits],
+        **options: Unpack[LimitedOptions],
     ) -> None:
-        super().__init__(name=name, trainable=trainable, **limits)
+        super().__init__(
+            kernel_size, strides, padding, data_format, dilation_rate, activation, use_bias, bias_initializer, **options
+        )
         self.filters = positive("filters", filters)
-        self.kernel_size = pair("kernel_size", kernel_size)
-        self.strides = pair("strides", strides)
-        self.padding = standard_padding(padding)
         self.output_padding = None if output_padding is None else pair("output_padding", output_padding, least=0)
-        self.data_format = data_format
-        self.dilation_rate = pair("dilation_rate", dilation_rate)
-        self.activation = activation
-        self.use_bias = use_bias
         self.kernel_initializer = kernel_initializer
-        self.bias_initializer = bias_initializer
         if self.output_padding and any(p >= s for p, s in zip(self.output_padding, self.strides, strict=True)):
             raise ValueError(
                 "output_padding is below the stride along each axis. Received: "
                 f"output_padding={self.output_padding}, strides={self.strides}."
             )
-        layout(data_format)
-        get_activation(activation)
         get_initializer(kernel_initializer)
-        get_initializer(bias_initializer)
 
     def build(self, input_shape: Any) -> None:
         """Declare kernel (KH, KW, filters, C) and bias (filters,)."""
-        channels = input_shape[image_axes("Conv2DTranspose", self.data_format, input_shape).c]
+        channels = input_shape[self._axes(input_shape).c]
         self.kernel = self.add_weight("kernel", (*self.kernel_size, self.filters, channels), self.kernel_initializer)
-        self.bias = self.add_weight("bias", (self.filters,), self.bias_initializer) if self.use_bias else None
+        self._declare_bias(self.filters)
 
     def call(self, inputs: Any) -> Any:
-        """Convolve, add the bias, activate."""
-        axes = image_axes("Conv2DTranspose", self.data_format, inputs.shape)
-        height, cut_h = self._positions(0, inputs.shape[axes.h])
-        width, cut_w = self._positions(1, inputs.shape[axes.w])
+        (height, cut_h), (width, cut_w) = (self._positions(i, n) for i, n in enumerate(self._size(inputs.shape)))
         y = ops.conv2d_input_gradient(
             inputs,
             self.kernel,
@@ -115,9 +82,9 @@ class Conv2DTranspose(Layer):
             strides=self.strides,
             padding=(cut_h, cut_w),
             dilation=self.dilation_rate,
-            data_format=layout(self.data_format),
+            data_format=self._layout,
         )
-        return finish(y, self.bias, self.activation, axis=axes.c)
+        return self._finish(y)
 
     def _positions(self, axis: int, size: int) -> tuple[int, Pair]:
         """Output positions along one image axis, and how many are cut off before and after them."""
