@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from minicnn.constraints import get_constraint
-from minicnn.documentation import complete
+from minicnn.documentation import WrittenOut, complete
 from minicnn.initializers import Initializer, get_initializer
 from minicnn.layers.configured import checked_bool
 from minicnn.layers.inspectable import Inspectable
@@ -101,20 +101,6 @@ class LimitedOptions(Options, Limits, total=False):
     """Arguments that every layer with weights takes."""
 
 
-class _Signature:
-    """The signature of a layer's class, in which `options` are written out."""
-
-    def __get__(self, layer: Layer | None, kind: type[Layer]) -> inspect.Signature:
-        if layer is not None:
-            raise AttributeError("__signature__")  # an object has that of its __call__
-        found = inspect.signature(kind.__init__)
-        _, *parameters = found.parameters.values()
-        if parameters and parameters[-1].name == "options":
-            _, name, trainable, limits = inspect.signature(Layer.__init__).parameters.values()
-            parameters[-1:] = [name, trainable, *([limits] if kind.limited else [])]
-        return found.replace(parameters=parameters)
-
-
 class Layer(Inspectable):
     """Base class of layers.
 
@@ -144,21 +130,21 @@ class Layer(Inspectable):
         ...         return inputs * self.gain
     """
 
-    __signature__ = _Signature()
+    __signature__ = WrittenOut()
 
     @classmethod
     def complete_documentation(cls) -> None:
         """Add to the docstring what base classes say of arguments and shapes, and what holds for most layers."""
         code = cls.__init__.__code__
         names = list(code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount])
-        given = {"Input shape": "    Any, (N, ...).", "Output shape": "    That of the input."}
+        given = {"Input_shape": "Any, (N, ...).", "Output_shape": "That of the input."}
         if "options" in code.co_varnames:
-            given["Raises"] = "    ValueError: If an argument is out of range."
+            given["Raises"] = "ValueError: If an argument is out of range."
             names += ["name", "trainable"]
         if cls.limited:
-            given["Args"] = f"    limits: See `Layer`: {', '.join(cls.limit_names())}."
+            given["limits"] = f"See `Layer`: {', '.join(cls.limit_names())}."
             names += ["limits"]
-        complete(cls, names, given)
+        complete(cls, names, **given)
 
     def __init__(self, *, name: str | None = None, trainable: bool = True, **limits: Unpack[Limits]) -> None:
         if name is not None and (not isinstance(name, str) or not name or "/" in name):

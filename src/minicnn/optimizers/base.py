@@ -5,11 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from numbers import Real
+from typing import TypedDict
 
 from minicnn import ops
+from minicnn.documentation import WrittenOut
 from minicnn.program.graph import Program, Value
 from minicnn.schedules import Schedule, is_rate
 from minicnn.setting import Setting
+
+
+class Clipping(TypedDict, total=False):
+    """Arguments that every optimizer takes by name: see `Optimizer`."""
+
+    clipvalue: float | None
+    clipnorm: float | None
+    global_clipnorm: float | None
+
+
+class Options(Clipping, total=False):
+    """And that all but those with a decay of their own take."""
+
+    weight_decay: float | None
 
 
 class Optimizer(Setting):
@@ -22,6 +38,9 @@ class Optimizer(Setting):
         clipnorm: Each gradient is scaled down to this Euclidean norm.
         global_clipnorm: All gradients together are scaled down to this Euclidean norm.
     """
+
+    __signature__ = WrittenOut()
+    limited = ()
 
     # State arrays of each parameter, all starting at zero.
     slots: tuple[str, ...] = ()

@@ -20,15 +20,11 @@ class Muon(Optimizer):
     that are no matrices, and those excluded, are updated by AdamW.
 
     Args:
-        learning_rate: Rate or Schedule.
         adam_beta_1: See `Adam`, of what is no matrix.
         adam_beta_2: See `Adam`.
         adam_weight_decay: See `Optimizer`, of what is no matrix.
         epsilon: See `Adam`.
-        weight_decay: See `Optimizer`, of matrices; so are the clipping arguments.
-        clipvalue: See `Optimizer`.
-        clipnorm: See `Optimizer`.
-        global_clipnorm: See `Optimizer`.
+        weight_decay: See `Optimizer`, of matrices.
         exclude_layers: Regular expressions: parameters whose path matches one are updated by AdamW.
         muon_a: Coefficient of x in the iteration x' = a x + (b x x^T + c (x x^T)^2) x.
         muon_b: See there.
