@@ -29,8 +29,7 @@ class NonNeg(Constraint):
     """Negative weights become 0."""
 
     def __call__(self, w: Value) -> Value:
-        y: Value = ops.maximum(w, 0.0)
-        return y
+        return ops.maximum(w, 0.0)
 
 
 @dataclass(frozen=True)

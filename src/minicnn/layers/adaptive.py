@@ -58,5 +58,4 @@ def _pool(x: Value, axis: int, size: int) -> Value:
         window = (i * n // size, -(-(i + 1) * n // size))
         bounds = tuple(window if a == axis else (0, length) for a, length in enumerate(x.shape))
         means.append(ops.mean(ops.slice_(x, bounds=bounds), axes=axis, keepdims=True))
-    y: Value = ops.concat(*means, axis=axis)
-    return y
+    return ops.concat(*means, axis=axis)

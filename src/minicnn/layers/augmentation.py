@@ -83,11 +83,10 @@ def _read(x: Value, by: _Terms, base: _Map = _SAME, size: Sequence[int] | None =
     matrix = by[0][0] * np.asarray([by[0][1]], by[0][0].dtype) + np.asarray([base], by[0][0].dtype)
     for factor, change in by[1:]:
         matrix = matrix + factor * np.asarray([change], factor.dtype)
-    y: Value = ops.affine_transform(
+    return ops.affine_transform(
         x, matrix, size=tuple(size or x.shape[1:3]), interpolation=interpolation, fill_mode=fill_mode,
         fill_value=fill_value,
     )  # fmt: skip
-    return y
 
 
 class RandomFlip(RandomImages):
@@ -154,8 +153,7 @@ class RandomCrop(RandomImages):
 
 
 def _whole(x: Value) -> Value:
-    y: Value = ops.cast(ops.cast(x, dtype="int32"), dtype=x.dtype)
-    return y
+    return ops.cast(ops.cast(x, dtype="int32"), dtype=x.dtype)
 
 
 class CenterCrop(RandomCrop):
@@ -343,8 +341,7 @@ class RandomBrightness(RandomImages):
         (u,) = self._draws(x, 1)
         low, high = self.value_range
         added = _between(u, self.factor) * (high - low)
-        y: Value = ops.maximum(ops.minimum(x + ops.reshape(added, shape=(x.shape[0], 1, 1, 1)), high), low)
-        return y
+        return ops.maximum(ops.minimum(x + ops.reshape(added, shape=(x.shape[0], 1, 1, 1)), high), low)
 
 
 class RandomContrast(RandomImages):
@@ -368,5 +365,4 @@ class RandomContrast(RandomImages):
         scale = ops.reshape(_between(u, (1 - self.factor[0], 1 + self.factor[1])), shape=(x.shape[0], 1, 1, 1))
         mean = ops.mean(x, axes=(1, 2), keepdims=True)
         low, high = self.value_range
-        y: Value = ops.maximum(ops.minimum((x - mean) * scale + mean, high), low)
-        return y
+        return ops.maximum(ops.minimum((x - mean) * scale + mean, high), low)

@@ -307,8 +307,7 @@ class Layer(Inspectable):
         )
         if not part:
             return value
-        rows: Value = take(value, trace.rows())
-        return rows
+        return take(value, trace.rows())
 
     # Calling ------------------------------------------------------------------------------------
 

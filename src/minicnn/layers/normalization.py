@@ -146,8 +146,7 @@ class BatchNormalization(Normalizing):
             shift = self.beta + shift
         if len(shape) > 1:
             factor, shift = ops.reshape(factor, shape=shape), ops.reshape(shift, shape=shape)
-        y: Value = x * factor + shift
-        return y
+        return x * factor + shift
 
 
 class LayerNormalization(Normalizing):

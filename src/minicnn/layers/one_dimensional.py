@@ -43,14 +43,12 @@ class SequenceLayer(Layer):
 def _image(x: Value, channels: int) -> Value:
     """(N, L, C) as (N, 1, L, C), or (N, C, L) as (N, C, 1, L)."""
     n, a, b = x.shape
-    y: Value = ops.reshape(x, shape=(n, 1, a, b) if channels == 2 else (n, a, 1, b))
-    return y
+    return ops.reshape(x, shape=(n, 1, a, b) if channels == 2 else (n, a, 1, b))
 
 
 def _sequence(y: Value, channels: int) -> Value:
     n, a, b, c = y.shape
-    x: Value = ops.reshape(y, shape=(n, b, c) if channels == 2 else (n, a, c))
-    return x
+    return ops.reshape(y, shape=(n, b, c) if channels == 2 else (n, a, c))
 
 
 class Conv1D(SequenceLayer):

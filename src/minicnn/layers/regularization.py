@@ -23,8 +23,7 @@ def _rate(value: Any) -> float:
 def _drop(layer: Dropout | SpatialDropout2D, x: Value, shape: Sequence[int], *, per_sample: bool = True) -> Value:
     """x / (1 - rate) where a uniform number is at least the rate, 0 elsewhere; numbers have `shape`."""
     keep = ops.greater_equal(layer.random_uniform(shape, seed=layer.seed, per_sample=per_sample), layer.rate)
-    y: Value = ops.where(keep, x * (1.0 / (1.0 - layer.rate)), 0.0)
-    return y
+    return ops.where(keep, x * (1.0 / (1.0 - layer.rate)), 0.0)
 
 
 class Dropout(Layer):
@@ -112,14 +111,12 @@ def normal(uniform: Value) -> Value:
     least = ops.maximum(ops.minimum(uniform, 1.0 - uniform), 2.0**-25)
     size = _ratio(_ENDS, ops.sqrt(-ops.log(least)) - 1.6)
     ends = ops.where(ops.less(q, 0.0), -size, size)
-    y: Value = ops.where(ops.less_equal(ops.abs(q), 0.425), middle, ends)
-    return y
+    return ops.where(ops.less_equal(ops.abs(q), 0.425), middle, ends)
 
 
 def _ratio(polynomials: tuple[Sequence[float], Sequence[float]], x: Value) -> Value:
     over, under = (reduce(lambda sum_, c: sum_ * x + c, reversed(p), x * 0.0) for p in polynomials)
-    y: Value = over / under
-    return y
+    return over / under
 
 
 class SpatialDropout2D(ImageLayer):

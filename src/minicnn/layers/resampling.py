@@ -32,13 +32,11 @@ def resize_last(x: Value, size: int, interpolation: str = "bilinear") -> Value:
         if n > 1:
             matrix[low + 1, new] = at - low
     rows = ops.reshape(x, shape=(math.prod(x.shape[:-1]), n))
-    y: Value = ops.reshape(ops.matmul(rows, matrix.astype(x.dtype)), shape=(*x.shape[:-1], size))
-    return y
+    return ops.reshape(ops.matmul(rows, matrix.astype(x.dtype)), shape=(*x.shape[:-1], size))
 
 
 def resize(x: Value, height: int, width: int, interpolation: str = "bilinear") -> Value:
     """Images (N, C, H, W) in another size."""
     x = resize_last(x, width, interpolation)  # (N, C, H, OW)
     x = resize_last(ops.permute(x, axes=(0, 1, 3, 2)), height, interpolation)  # (N, C, OW, OH)
-    y: Value = ops.permute(x, axes=(0, 1, 3, 2))
-    return y
+    return ops.permute(x, axes=(0, 1, 3, 2))

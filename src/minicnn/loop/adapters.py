@@ -167,8 +167,7 @@ def host(array: Any, user: str = "NumPy") -> HostArray:
             f"{type(array).__name__} for {user} ({error}). Use the backend of that library, or convert the array to "
             "NumPy yourself."
         ) from error
-    native: HostArray = exchanged.astype(exchanged.dtype.newbyteorder("="), copy=False)
-    return native
+    return exchanged.astype(exchanged.dtype.newbyteorder("="), copy=False)
 
 
 def _on_device(array: Any) -> bool:

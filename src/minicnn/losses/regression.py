@@ -15,8 +15,7 @@ class MeanSquaredError(Loss):
 
     def call(self, y_true: Value, y_pred: Value) -> Value:
         check_same_shape(self, y_true, y_pred)
-        mean: Value = ops.mean(ops.square(y_pred - y_true), axes=-1)
-        return mean
+        return ops.mean(ops.square(y_pred - y_true), axes=-1)
 
 
 class MeanAbsoluteError(Loss):
@@ -24,8 +23,7 @@ class MeanAbsoluteError(Loss):
 
     def call(self, y_true: Value, y_pred: Value) -> Value:
         check_same_shape(self, y_true, y_pred)
-        mean: Value = ops.mean(ops.abs(y_pred - y_true), axes=-1)
-        return mean
+        return ops.mean(ops.abs(y_pred - y_true), axes=-1)
 
 
 class Huber(Loss):
@@ -44,8 +42,7 @@ class Huber(Loss):
         check_same_shape(self, y_true, y_pred)
         size = ops.abs(y_pred - y_true)
         inside = ops.minimum(size, self.delta)  # |d| <= delta: d^2 / 2; beyond: delta^2 / 2 + delta (|d| - delta)
-        mean: Value = ops.mean(ops.square(inside) * 0.5 + (size - inside) * self.delta, axes=-1)
-        return mean
+        return ops.mean(ops.square(inside) * 0.5 + (size - inside) * self.delta, axes=-1)
 
 
 class LogCosh(Loss):
@@ -54,8 +51,7 @@ class LogCosh(Loss):
     def call(self, y_true: Value, y_pred: Value) -> Value:
         check_same_shape(self, y_true, y_pred)
         size = ops.abs(y_pred - y_true)
-        mean: Value = ops.mean(size + ops.log1p(ops.exp(size * -2.0)) - math.log(2.0), axes=-1)
-        return mean
+        return ops.mean(size + ops.log1p(ops.exp(size * -2.0)) - math.log(2.0), axes=-1)
 
 
 class Poisson(Loss):
@@ -63,8 +59,7 @@ class Poisson(Loss):
 
     def call(self, y_true: Value, y_pred: Value) -> Value:
         check_same_shape(self, y_true, y_pred)
-        mean: Value = ops.mean(y_pred - y_true * ops.log(y_pred + EPSILON), axes=-1)
-        return mean
+        return ops.mean(y_pred - y_true * ops.log(y_pred + EPSILON), axes=-1)
 
     def check_targets(self, y_true: Array, backend: Backend) -> None:
         """See `Loss.check_targets`: counts."""

@@ -82,8 +82,7 @@ def checked_count(name: str, value: Any) -> int:
 def class_numbers(y_true: Value, y_pred: Value) -> Value:
     """Labels as int32 class numbers, from class numbers or one-hot rows."""
     if y_true.shape == y_pred.shape:
-        labels: Value = ops.argmax(y_true)
-        return labels
+        return ops.argmax(y_true)
     return y_true if y_true.dtype == "int32" else ops.cast(y_true, dtype="int32")
 
 
@@ -92,8 +91,7 @@ def truth_of(y_true: Value, y_pred: Value) -> Value:
     if y_true.shape == y_pred.shape or y_pred.shape[-1] == 1:
         same = y_true if y_true.shape == y_pred.shape else ops.reshape(y_true, shape=y_pred.shape)
         return ops.as_float(same, y_pred.dtype)
-    rows: Value = ops.one_hot(class_numbers(y_true, y_pred), classes=y_pred.shape[-1], dtype=y_pred.dtype)
-    return rows
+    return ops.one_hot(class_numbers(y_true, y_pred), classes=y_pred.shape[-1], dtype=y_pred.dtype)
 
 
 def only_largest(x: Value, k: int) -> Value:
@@ -102,24 +100,21 @@ def only_largest(x: Value, k: int) -> Value:
     for _ in range(min(k, x.shape[-1])):
         largest = ops.one_hot(ops.argmax(rest), classes=x.shape[-1], dtype="bool")
         rest = ops.where(largest, 2 * NEVER, rest)
-    y: Value = ops.where(ops.equal(rest, 2 * NEVER), x, NEVER)
-    return y
+    return ops.where(ops.equal(rest, 2 * NEVER), x, NEVER)
 
 
 def of_places(weight: Value, shape: Sequence[int], rows: int | None = None) -> Value:
     """Weights of the samples (N,) for the places of that shape, flat; `rows` if its last axis does not count."""
     rows = math.prod(shape) if rows is None else rows
     spread = ops.broadcast_to(ops.reshape(weight, shape=(shape[0], 1)), shape=(shape[0], rows // shape[0]))
-    y: Value = ops.reshape(spread, shape=(rows,))
-    return y
+    return ops.reshape(spread, shape=(rows,))
 
 
 def count_pairs(labels: Value, guesses: Value, weights: Value, classes: int) -> Value:
     """Weighted counts (K, K) of class numbers."""
     truth, found = (ops.one_hot(ops.reshape(v, shape=weights.shape), classes=classes, dtype=weights.dtype)
                     for v in (labels, guesses))  # fmt: skip
-    counts: Value = ops.matmul(truth * ops.reshape(weights, shape=(weights.size, 1)), found, transpose_a=True)
-    return counts
+    return ops.matmul(truth * ops.reshape(weights, shape=(weights.size, 1)), found, transpose_a=True)
 
 
 def ratio_of(a: HostArray, b: HostArray) -> HostArray:

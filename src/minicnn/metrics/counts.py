@@ -29,11 +29,7 @@ _HEIGHTS: dict[str, Callable[[HostArray, HostArray], HostArray]] = {
 
 
 class ConfusionMatrix(Metric):
-    """Weighted counts (K, K): rows are labels, columns the largest predictions.
-
-    Args:
-        name: Key in the logs.
-    """
+    """Weighted counts (K, K): rows are labels, columns the largest predictions."""
 
     def __init__(self, name: str = "confusion_matrix") -> None:
         super().__init__(name)
@@ -58,7 +54,6 @@ class MeanIoU(ConfusionMatrix):
 
     Args:
         num_classes: Number of classes.
-        name: Key in the logs.
         ignore_class: Places with this label do not count.
         sparse_y_true: Whether labels are class numbers, not one-hot rows.
         sparse_y_pred: Whether predictions are class numbers, as by default in Keras, not one for each class.
@@ -92,8 +87,14 @@ class MeanIoU(ConfusionMatrix):
         return float(ratio_of(both, either).sum() / max((either > 0).sum(), 1))
 
 
-class _Thresholded(Metric):
-    """Base class of metrics made of how many predictions are above each threshold, by label."""
+class Thresholded(Metric):
+    """Base class of metrics made of how many predictions are above each threshold, by label.
+
+    Args:
+        thresholds: Predictions above it are positive; several give a value each. 0.5, or all of the top_k, if None.
+        top_k: Only the k largest predictions of a sample may be positive.
+        class_id: The only class that counts.
+    """
 
     def __init__(
         self, name: str, thresholds: float | Sequence[float] | None, top_k: int | None = None,
@@ -133,15 +134,8 @@ class _Thresholded(Metric):
         raise NotImplementedError
 
 
-class Precision(_Thresholded):
-    """Share of the positive predictions that are true; 0 if there are none.
-
-    Args:
-        thresholds: Predictions above it are positive; several give a value each. 0.5, or all of the top_k, if None.
-        top_k: Only the k largest predictions of a sample may be positive.
-        class_id: The only class that counts.
-        name: Key in the logs.
-    """
+class Precision(Thresholded):
+    """Share of the positive predictions that are true; 0 if there are none."""
 
     def __init__(
         self, thresholds: float | Sequence[float] | None = None, top_k: int | None = None, class_id: int | None = None,
@@ -154,15 +148,8 @@ class Precision(_Thresholded):
         return ratio_of(tp, tp + fp)
 
 
-class Recall(_Thresholded):
-    """Share of the positive labels that are found; 0 if there are none.
-
-    Args:
-        thresholds: See `Precision`; so are the other arguments.
-        top_k: See `Precision`.
-        class_id: See `Precision`.
-        name: Key in the logs.
-    """
+class Recall(Thresholded):
+    """Share of the positive labels that are found; 0 if there are none."""
 
     def __init__(
         self, thresholds: float | Sequence[float] | None = None, top_k: int | None = None, class_id: int | None = None,
@@ -175,7 +162,7 @@ class Recall(_Thresholded):
         return ratio_of(tp, tp + fn)
 
 
-class AUC(_Thresholded):
+class AUC(Thresholded):
     """Area under the curve of recall over false-positive rate (ROC), or of precision over recall (PR), by thresholds.
 
     The area under a PR curve is interpolated as in J. Davis, M. Goadrich, ICML 2006.
@@ -184,7 +171,6 @@ class AUC(_Thresholded):
         num_thresholds: Number of thresholds, evenly from 0 to 1; at least 2.
         curve: "ROC" or "PR".
         summation_method: "interpolation", or the smaller ("minoring") or larger ("majoring") end of each step.
-        name: Key in the logs.
         thresholds: Thresholds between 0 and 1 instead.
         from_logits: Whether predictions are logits; otherwise probabilities.
     """
@@ -235,7 +221,6 @@ class FBetaScore(Metric):
             their labels' number, "micro" counts all classes together.
         beta: How much more recall weighs than precision.
         threshold: Predictions above it are positive; only the largest of a sample if None.
-        name: Key in the logs.
     """
 
     def __init__(
@@ -275,13 +260,7 @@ class FBetaScore(Metric):
 
 
 class F1Score(FBetaScore):
-    """Harmonic mean of precision and recall of each class: `FBetaScore` with beta 1.
-
-    Args:
-        average: See `FBetaScore`.
-        threshold: See `FBetaScore`.
-        name: Key in the logs.
-    """
+    """Harmonic mean of precision and recall of each class: `FBetaScore` with beta 1."""
 
     def __init__(self, average: str | None = None, threshold: float | None = None, name: str = "f1_score") -> None:
         super().__init__(average, 1.0, threshold, name)

@@ -40,7 +40,6 @@ class Accuracy(Mean):
     the first counts.
 
     Args:
-        name: Key in the logs.
         threshold: For a single output: 0 for logits, 0.5 for probabilities.
     """
 
@@ -73,7 +72,6 @@ class TopKCategoricalAccuracy(Mean):
 
     Args:
         k: Number of predictions that count.
-        name: Key in the logs.
     """
 
     def __init__(self, k: int = 5, name: str = "top_k_categorical_accuracy") -> None:
@@ -90,34 +88,21 @@ class TopKCategoricalAccuracy(Mean):
 
 
 class SparseTopKCategoricalAccuracy(TopKCategoricalAccuracy):
-    """`TopKCategoricalAccuracy` by Keras's name for class numbers.
-
-    Args:
-        k: Number of predictions that count.
-        name: Key in the logs.
-    """
+    """`TopKCategoricalAccuracy` by Keras's name for class numbers."""
 
     def __init__(self, k: int = 5, name: str = "sparse_top_k_categorical_accuracy") -> None:
         super().__init__(k, name)
 
 
 class CategoricalAccuracy(Accuracy):
-    """`Accuracy` by Keras's name for one-hot labels.
-
-    Args:
-        name: Key in the logs.
-    """
+    """`Accuracy` by Keras's name for one-hot labels."""
 
     def __init__(self, name: str = "categorical_accuracy") -> None:
         super().__init__(name)
 
 
 class SparseCategoricalAccuracy(Accuracy):
-    """`Accuracy` by Keras's name for class numbers.
-
-    Args:
-        name: Key in the logs.
-    """
+    """`Accuracy` by Keras's name for class numbers."""
 
     def __init__(self, name: str = "sparse_categorical_accuracy") -> None:
         super().__init__(name)
@@ -127,7 +112,6 @@ class BinaryAccuracy(Mean):
     """Share of predictions on the same side of the threshold as 0 or 1, their labels.
 
     Args:
-        name: Key in the logs.
         threshold: Predictions above it stand for 1.
     """
 
@@ -143,11 +127,7 @@ class BinaryAccuracy(Mean):
 
 
 class RootMeanSquaredError(Mean):
-    """Root of the mean of squared differences.
-
-    Args:
-        name: Key in the logs.
-    """
+    """Root of the mean of squared differences."""
 
     def __init__(self, name: str = "root_mean_squared_error") -> None:
         super().__init__(name)

@@ -190,8 +190,7 @@ def _(x: Spec, *, axis: int, group: Group) -> Spec:
 
 @all_gather.gradient
 def _(node: Node, dy: Value) -> Value:
-    made: Value = reduce_scatter(dy, **node.attrs)
-    return made
+    return reduce_scatter(dy, **node.attrs)
 
 
 @all_gather.cost
@@ -223,8 +222,7 @@ def _(x: Spec, *, axis: int, group: Group) -> Spec:
 
 @reduce_scatter.gradient
 def _(node: Node, dy: Value) -> Value:
-    made: Value = all_gather(dy, **node.attrs)
-    return made
+    return all_gather(dy, **node.attrs)
 
 
 @reduce_scatter.cost
@@ -256,8 +254,7 @@ def _(x: Spec, *, split: int, join: int, group: Group) -> Spec:
 @all_to_all.gradient
 def _(node: Node, dy: Value) -> Value:
     attrs = node.attrs
-    made: Value = all_to_all(dy, split=attrs["join"], join=attrs["split"], group=attrs["group"])
-    return made
+    return all_to_all(dy, split=attrs["join"], join=attrs["split"], group=attrs["group"])
 
 
 @all_to_all.cost
@@ -290,8 +287,7 @@ def _(x: Spec, *, root: int, group: Group) -> Spec:
 def _(node: Node, dy: Value) -> Value:
     group = node.attrs["group"]
     total: Value = all_reduce(dy, group=Group(group.ranks, group.rank, group.ranks, group.communicator))
-    made: Value = total if group.rank == node.attrs["root"] else multiply(total, 0.0)
-    return made
+    return total if group.rank == node.attrs["root"] else multiply(total, 0.0)
 
 
 @broadcast.cost

@@ -40,7 +40,7 @@ class Adam(Optimizer):
         self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
 
     def update(self, p: Value, g: Value, state: list[Value], rate: Value, step: Value) -> Sequence[Value]:
-        made: Sequence[Value] = ops.adam_update(
+        return ops.adam_update(
             p,
             *state,
             g,
@@ -51,7 +51,6 @@ class Adam(Optimizer):
             epsilon=self.epsilon,
             weight_decay=self.weight_decay,
         )
-        return made
 
 
 class AdamW(Adam):

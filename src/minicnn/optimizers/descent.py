@@ -34,10 +34,9 @@ class SGD(Optimizer):
     def update(self, p: Value, g: Value, state: list[Value], rate: Value, step: Value) -> Sequence[Value]:
         if not self.momentum:
             return [ops.sgd_update(p, g, rate, weight_decay=self.weight_decay)]
-        made: Sequence[Value] = ops.momentum_update(
+        return ops.momentum_update(
             p, *state, g, rate, momentum=self.momentum, nesterov=self.nesterov, weight_decay=self.weight_decay
         )
-        return made
 
 
 class RMSprop(Optimizer):
@@ -68,11 +67,10 @@ class RMSprop(Optimizer):
         self.rho, self.momentum, self.epsilon, self.centered = rho, momentum, epsilon, centered
 
     def update(self, p: Value, g: Value, state: list[Value], rate: Value, step: Value) -> Sequence[Value]:
-        made: Sequence[Value] = ops.rmsprop_update(
+        return ops.rmsprop_update(
             p, *state, g, rate, rho=self.rho, momentum=self.momentum, epsilon=self.epsilon, centered=self.centered,
             weight_decay=self.weight_decay,
         )  # fmt: skip
-        return made
 
 
 class Adagrad(Optimizer):

@@ -78,11 +78,10 @@ class Muon(Optimizer):
 
     def update(self, p: Value, g: Value, state: list[Value], rate: Value, step: Value) -> Sequence[Value]:
         if len(state) == 2:
-            made: Sequence[Value] = ops.adam_update(
+            return ops.adam_update(
                 p, *state, g, rate * self.adam_lr_ratio, step, beta_1=self.adam_beta_1, beta_2=self.adam_beta_2,
                 epsilon=self.epsilon, weight_decay=self.adam_weight_decay / self.adam_lr_ratio,
             )  # fmt: skip
-            return made
         m = state[0] * self.momentum + g
         x = self._orthogonal(g + m * self.momentum if self.nesterov else m)
         size = 1.0 if self.rms_rate is None else math.sqrt(max(p.shape)) * self.rms_rate

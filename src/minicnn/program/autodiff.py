@@ -78,5 +78,4 @@ def _found_or_zero(program: Program, found: dict[int, Value], value: Value) -> V
     gradient = found.get(id(value))
     if gradient is not None:
         return gradient
-    zero: Value = ops.broadcast_to(program.constant(0.0, value.dtype), shape=value.shape)
-    return zero
+    return ops.broadcast_to(program.constant(0.0, value.dtype), shape=value.shape)
