@@ -23,25 +23,10 @@ from minicnn.data.places import locate
 from minicnn.data.synthetic import synthetic_digits, synthetic_digits_dataset
 
 __all__ = [
-    "DataError",
-    "Dataset",
-    "Loader",
-    "augment",
-    "batch_indices",
-    "cifar10",
-    "epoch_order",
-    "fashion_mnist",
-    "image_folder",
-    "kaggle_digits",
-    "load",
-    "locate",
-    "mnist",
-    "names",
-    "read_idx",
-    "synthetic_digits",
-    "synthetic_digits_dataset",
-    "tiny_imagenet",
-]
+    "DataError", "Dataset", "Loader", "augment", "batch_indices", "cifar10", "epoch_order", "fashion_mnist",
+    "image_folder", "kaggle_digits", "load", "locate", "mnist", "names", "read_idx", "synthetic_digits",
+    "synthetic_digits_dataset", "tiny_imagenet",
+]  # fmt: skip
 
 LOADERS: dict[str, Callable[..., Dataset]] = {
     "mnist": mnist,

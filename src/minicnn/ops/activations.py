@@ -6,7 +6,7 @@ import math
 
 from minicnn.ops.arrays import masked
 from minicnn.ops.checks import normalize_axis, require_float, same_dtype
-from minicnn.ops.elementwise import exp, less, square, where
+from minicnn.ops.elementwise import exp, greater, less, square, where
 from minicnn.ops.primitive import Array, Namespace, Primitive, primitive
 from minicnn.ops.reduction import sum
 from minicnn.program.graph import Node, Spec, Value
@@ -82,8 +82,6 @@ def leaky_relu(x: Array, *, negative_slope: float = 0.3, xp: Namespace) -> Array
 
 @leaky_relu.gradient
 def _(node: Node, dy: Value) -> Value:
-    from minicnn.ops.elementwise import greater
-
     return where(greater(node.inputs[0], 0.0), dy, dy * node.attrs["negative_slope"])
 
 
@@ -95,8 +93,6 @@ def elu(x: Array, *, alpha: float = 1.0, xp: Namespace) -> Array:
 
 @elu.gradient
 def _(node: Node, dy: Value) -> Value:
-    from minicnn.ops.elementwise import greater
-
     alpha = node.attrs["alpha"]
     return where(greater(node.inputs[0], 0.0), dy, dy * (node.outputs[0] + alpha))
 
