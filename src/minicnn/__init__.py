@@ -35,13 +35,7 @@ __all__ = [
     "layers", "losses", "metrics", "models", "ops", "optimizers", "regularizers", "saving", "schedules", "utils", "zoo",
 ]  # fmt: skip
 
-_HOME = {
-    "Model": "models",
-    "Sequential": "models",
-    "Input": "layers",
-    "Layer": "layers",
-    "get_backend": "backends",
-}
+_HOME = {"Model": "models", "Sequential": "models", "Input": "layers", "Layer": "layers", "get_backend": "backends"}
 
 
 def __getattr__(name: str) -> Any:

@@ -82,9 +82,7 @@ def save_model(model: Model, path: Path) -> None:
 
 
 def load_model(
-    path: Path,
-    backend: str | Backend | None = None,
-    custom_objects: Mapping[str, type[Any]] | None = None,
+    path: Path, backend: str | Backend | None = None, custom_objects: Mapping[str, type[Any]] | None = None
 ) -> Model:
     """Read a model that `save_model` wrote. It predicts and trains on as the saved one would have.
 

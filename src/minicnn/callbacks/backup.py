@@ -44,10 +44,7 @@ class BackupAndRestore(Callback):
     runs_last = True  # the others' states belong into the back-up
 
     def __init__(
-        self,
-        backup_dir: str | os.PathLike[str],
-        save_freq: SaveFrequency = "epoch",
-        delete_checkpoint: bool = True,
+        self, backup_dir: str | os.PathLike[str], save_freq: SaveFrequency = "epoch", delete_checkpoint: bool = True
     ) -> None:
         check_save_freq(save_freq)
         self.backup_dir = os.fspath(backup_dir)

@@ -26,10 +26,7 @@ AGAIN = "Fetch the file again."
 
 
 def kaggle_digits(
-    data_dir: PathLike | None = None,
-    *,
-    test_samples: int = 1000,
-    holdout: Literal["first", "last"] = "last",
+    data_dir: PathLike | None = None, *, test_samples: int = 1000, holdout: Literal["first", "last"] = "last"
 ) -> Dataset:
     """The labelled rows of Kaggle's digits: 42,000 images of 28x28 pixels, grey, white on black.
 

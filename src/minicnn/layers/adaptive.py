@@ -30,10 +30,7 @@ class AdaptiveAveragePooling2D(ImageLayer):
     """
 
     def __init__(
-        self,
-        output_size: int | tuple[int, int],
-        data_format: str = "channels_last",
-        **options: Unpack[Options],
+        self, output_size: int | tuple[int, int], data_format: str = "channels_last", **options: Unpack[Options]
     ) -> None:
         super().__init__(data_format, **options)
         self.output_size = pair("output_size", output_size)

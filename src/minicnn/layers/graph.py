@@ -111,10 +111,7 @@ class Graph(Layer):
             arguments = [value(t) for t in call.inputs]
             name = self._layer_names[call.layer]
             result = call.layer.trace_call(
-                trace,
-                f"{path}/{name}" if path else name,
-                arguments if call.as_list else arguments[0],
-                call.training,
+                trace, f"{path}/{name}" if path else name, arguments if call.as_list else arguments[0], call.training
             )
             results[id(call)] = result if isinstance(result, list | tuple) else [result]
         return [value(t) for t in self._outputs]

@@ -128,11 +128,7 @@ class SpatialDropout2D(ImageLayer):
     """
 
     def __init__(
-        self,
-        rate: float,
-        data_format: str = "channels_last",
-        seed: int | None = None,
-        **options: Unpack[Options],
+        self, rate: float, data_format: str = "channels_last", seed: int | None = None, **options: Unpack[Options]
     ) -> None:
         super().__init__(data_format, **options)
         self.rate = _rate(rate)

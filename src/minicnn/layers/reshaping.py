@@ -113,10 +113,7 @@ class ZeroPadding2D(ImageLayer):
     """
 
     def __init__(
-        self,
-        padding: PaddingArgument = (1, 1),
-        data_format: str = "channels_last",
-        **options: Unpack[Options],
+        self, padding: PaddingArgument = (1, 1), data_format: str = "channels_last", **options: Unpack[Options]
     ) -> None:
         super().__init__(data_format, **options)
         self.padding = frame("padding", padding)

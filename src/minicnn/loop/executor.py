@@ -113,12 +113,7 @@ class Engine:
         self.steps_taken = steps_taken
 
     def train_many(
-        self,
-        feed: Feed,
-        arrays: Mapping[str, Array],
-        totals: Totals,
-        index: HostArray | None,
-        rates: Sequence[float],
+        self, feed: Feed, arrays: Mapping[str, Array], totals: Totals, index: HostArray | None, rates: Sequence[float]
     ) -> Totals:
         """Several training steps on rows of whole arrays, or on the same arrays, at once where the backend can.
 

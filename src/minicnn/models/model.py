@@ -332,11 +332,7 @@ class Model(CompiledNetwork):
 
     @classmethod
     def load(
-        cls,
-        path: Path,
-        *,
-        backend: str | Backend | None = None,
-        custom_objects: Mapping[str, Any] | None = None,
+        cls, path: Path, *, backend: str | Backend | None = None, custom_objects: Mapping[str, Any] | None = None
     ) -> Model:
         """Read a model that `save` wrote; see `minicnn.saving`."""
         from minicnn.saving import load_model

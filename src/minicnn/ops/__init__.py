@@ -16,11 +16,7 @@ from minicnn.ops.activations import (
 )  # fmt: skip
 from minicnn.ops.collectives import all_gather, all_reduce, all_to_all, broadcast, reduce_scatter
 from minicnn.ops.convolution import conv2d, conv2d_input_gradient, conv2d_weight_gradient
-from minicnn.ops.depthwise import (
-    depthwise_conv2d,
-    depthwise_conv2d_input_gradient,
-    depthwise_conv2d_weight_gradient,
-)
+from minicnn.ops.depthwise import depthwise_conv2d, depthwise_conv2d_input_gradient, depthwise_conv2d_weight_gradient
 from minicnn.ops.elementwise import (
     abs,
     add,

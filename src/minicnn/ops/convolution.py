@@ -158,15 +158,7 @@ def conv2d_input_gradient(
 
 @conv2d_input_gradient.shape
 def _(
-    dy: Spec,
-    w: Spec,
-    *,
-    image: Pair,
-    strides: Pair,
-    padding: Padding,
-    dilation: Pair,
-    groups: int,
-    data_format: str,
+    dy: Spec, w: Spec, *, image: Pair, strides: Pair, padding: Padding, dilation: Pair, groups: int, data_format: str
 ) -> Spec:
     axes = Axes.of(data_format)
     name = "conv2d_input_gradient"
@@ -243,15 +235,7 @@ def outer(columns: Array, dy: Array, axes: Axes, xp: Namespace) -> Array:
 
 @conv2d_weight_gradient.shape
 def _(
-    dy: Spec,
-    x: Spec,
-    *,
-    kernel: Pair,
-    strides: Pair,
-    padding: Padding,
-    dilation: Pair,
-    groups: int,
-    data_format: str,
+    dy: Spec, x: Spec, *, kernel: Pair, strides: Pair, padding: Padding, dilation: Pair, groups: int, data_format: str
 ) -> Spec:
     axes = Axes.of(data_format)
     name = "conv2d_weight_gradient"

@@ -127,10 +127,7 @@ def _(node: Node) -> int:
 def _(node: Node, d: Value) -> list[Value]:
     dy, w = node.inputs
     attrs: dict[str, Any] = {k: v for k, v in node.attrs.items() if k != "image"}
-    return [
-        depthwise_conv2d(d, w, **attrs),
-        depthwise_conv2d_weight_gradient(dy, d, kernel=w.shape[:2], **attrs),
-    ]
+    return [depthwise_conv2d(d, w, **attrs), depthwise_conv2d_weight_gradient(dy, d, kernel=w.shape[:2], **attrs)]
 
 
 @primitive

@@ -143,11 +143,7 @@ def _(condition: Spec, a: Spec, b: Spec) -> Spec:
 @where.gradient
 def _(node: Node, dy: Value) -> list[Value | None]:
     condition, a, b = node.inputs
-    return [
-        None,
-        sum_to_shape(where(condition, dy, 0), a.shape),
-        sum_to_shape(where(condition, 0, dy), b.shape),
-    ]
+    return [None, sum_to_shape(where(condition, dy, 0), a.shape), sum_to_shape(where(condition, 0, dy), b.shape)]
 
 
 @primitive(elementwise=True)

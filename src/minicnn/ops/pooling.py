@@ -228,14 +228,7 @@ def average_pool2d_gradient(
 
 @average_pool2d_gradient.shape
 def _(
-    dy: Spec,
-    *,
-    image: Pair,
-    kernel: Pair,
-    strides: Pair,
-    padding: Padding,
-    count_padding: bool,
-    data_format: str,
+    dy: Spec, *, image: Pair, kernel: Pair, strides: Pair, padding: Padding, count_padding: bool, data_format: str
 ) -> Spec:
     axes = Axes.of(data_format)
     require_ndim("average_pool2d_gradient", "a gradient", dy, 4, "batch, output height, output width, channels")
