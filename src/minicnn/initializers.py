@@ -133,6 +133,12 @@ def get_initializer(given: str | Initializer) -> Initializer:
     return look_up("An initializer", INITIALIZERS, given, "an Initializer")
 
 
+def known_initializer(given: str | Initializer) -> str | Initializer:
+    """What is given for an initialiser, if there is one of that name."""
+    get_initializer(given)
+    return given
+
+
 def fans(shape: Sequence[int]) -> tuple[int, int]:
     """Inputs and outputs of one unit: the last two axes, times the taps of a kernel (KH, KW, C, F)."""
     if len(shape) < 2:

@@ -46,15 +46,8 @@ class PiecewiseConstantDecay(Schedule):
 
 
 @dataclass(frozen=True)
-class ExponentialDecay(Schedule):
-    """The rate falls to decay_rate of itself in decay_steps steps, smoothly or at once.
-
-    Args:
-        initial_learning_rate: First learning rate.
-        decay_steps: Steps in which the rate falls.
-        decay_rate: What is left of the rate after that many steps.
-        staircase: Whether it falls at once, every decay_steps steps.
-    """
+class _Falling(Schedule):
+    """A rate that falls by what is given, in so many steps, smoothly or at once."""
 
     initial_learning_rate: float
     decay_steps: int
@@ -65,9 +58,24 @@ class ExponentialDecay(Schedule):
         _positive("decay_steps", self.decay_steps)
         _rates(initial_learning_rate=self.initial_learning_rate, decay_rate=self.decay_rate)
 
+    def _falls(self, step: int) -> float:
+        """How often it has fallen."""
+        return step // self.decay_steps if self.staircase else step / self.decay_steps
+
+
+@dataclass(frozen=True)
+class ExponentialDecay(_Falling):
+    """The rate falls to decay_rate of itself in decay_steps steps, smoothly or at once.
+
+    Args:
+        initial_learning_rate: First learning rate.
+        decay_steps: Steps in which the rate falls.
+        decay_rate: What is left of the rate after that many steps.
+        staircase: Whether it falls at once, every decay_steps steps.
+    """
+
     def __call__(self, step: int) -> float:
-        falls = step // self.decay_steps if self.staircase else step / self.decay_steps
-        return self.initial_learning_rate * float(self.decay_rate) ** falls
+        return self.initial_learning_rate * float(self.decay_rate) ** self._falls(step)
 
 
 @dataclass(frozen=True)
@@ -99,7 +107,7 @@ class PolynomialDecay(Schedule):
 
 
 @dataclass(frozen=True)
-class InverseTimeDecay(Schedule):
+class InverseTimeDecay(_Falling):
     """initial_learning_rate / (1 + decay_rate * step / decay_steps).
 
     Args:
@@ -109,18 +117,8 @@ class InverseTimeDecay(Schedule):
         staircase: Whether it grows at once, every decay_steps steps.
     """
 
-    initial_learning_rate: float
-    decay_steps: int
-    decay_rate: float
-    staircase: bool = False
-
-    def __post_init__(self) -> None:
-        _positive("decay_steps", self.decay_steps)
-        _rates(initial_learning_rate=self.initial_learning_rate, decay_rate=self.decay_rate)
-
     def __call__(self, step: int) -> float:
-        falls = step // self.decay_steps if self.staircase else step / self.decay_steps
-        return self.initial_learning_rate / (1.0 + self.decay_rate * falls)
+        return self.initial_learning_rate / (1.0 + self.decay_rate * self._falls(step))
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any, Unpack
 
 from minicnn import ops
-from minicnn.initializers import Initializer, get_initializer
-from minicnn.layers.activations import ActivationArgument, get_activation
+from minicnn.initializers import Initializer, known_initializer
+from minicnn.layers.activations import ActivationArgument, get_activation, known_activation
 from minicnn.layers.arguments import axis_of, number
 from minicnn.layers.layer import Layer, LimitedOptions, Options
 
@@ -30,8 +30,7 @@ class Activation(Layer):
 
     def __init__(self, activation: ActivationArgument, **options: Unpack[Options]) -> None:
         super().__init__(**options)
-        self.activation = activation
-        get_activation(activation)
+        self.activation = known_activation(activation)
 
     def call(self, inputs: Any) -> Any:
         return get_activation(self.activation)(inputs)
@@ -118,9 +117,8 @@ class PReLU(Layer):
         **options: Unpack[LimitedOptions],
     ) -> None:
         super().__init__(**options)
-        self.alpha_initializer = alpha_initializer
+        self.alpha_initializer = known_initializer(alpha_initializer)
         self.shared_axes = None if shared_axes is None else tuple(shared_axes)
-        get_initializer(alpha_initializer)
 
     def build(self, input_shape: Any) -> None:
         """Declare alpha, of a sample's shape with 1 along shared axes."""

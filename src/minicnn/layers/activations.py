@@ -98,6 +98,12 @@ def get_activation(given: ActivationArgument) -> Callable[[Any], Any]:
     return look_up("An activation", ACTIVATIONS, given, "a function of a Value")
 
 
+def known_activation(given: ActivationArgument) -> ActivationArgument:
+    """What is given for an activation, if there is one of that name."""
+    get_activation(given)
+    return given
+
+
 def finish(y: Value, bias: Value | None, activation: ActivationArgument, *, axis: int) -> Value:
     """The activation of y plus one number for each index along the given axis."""
     if bias is not None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import Any
 
+from minicnn.ops.checks import as_integer
 from minicnn.ops.windows import Axes, Padding, Pair
 
 PaddingArgument = str | int | tuple[int, int] | Padding
@@ -13,25 +13,9 @@ PaddingArgument = str | int | tuple[int, int] | Padding
 LAYOUTS = {"channels_last": "NHWC", "channels_first": "NCHW"}
 
 
-def _integer(value: Any) -> int | None:
-    """The value as an int, if it is an integer of Python or NumPy."""
-    try:
-        return None if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        return None
-
-
-def positive(name: str, value: Any) -> int:
-    """The value, if it is an integer of at least 1."""
-    n = _integer(value)
-    if n is None or n < 1:
-        raise ValueError(f"{name} is an integer of at least 1. Received: {name}={value!r}.")
-    return n
-
-
 def pair(name: str, value: Any, *, least: int = 1) -> Pair:
     """An integer or two of them, each at least `least`, as a pair."""
-    values = [_integer(v) for v in (value if isinstance(value, tuple | list) else (value, value))]
+    values = [as_integer(v) for v in (value if isinstance(value, tuple | list) else (value, value))]
     checked = [v for v in values if v is not None and v >= least]
     if len(values) != 2 or len(checked) != 2:
         raise ValueError(f"{name} is an integer or a pair of integers of at least {least}. Received: {name}={value!r}.")

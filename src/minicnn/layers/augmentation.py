@@ -13,11 +13,11 @@ from typing import Any, Unpack
 import numpy as np
 
 from minicnn import ops
-from minicnn.layers.arguments import number, positive
+from minicnn.layers.arguments import number
 from minicnn.layers.image import ImageLayer
 from minicnn.layers.layer import Options
 from minicnn.layers.resampling import resize
-from minicnn.ops.checks import one_of
+from minicnn.ops.checks import one_of, positive
 from minicnn.ops.transforms import FILL_MODES, INTERPOLATIONS
 from minicnn.program.graph import Value
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any, Unpack
 
 from minicnn import ops
-from minicnn.initializers import Initializer, get_initializer
-from minicnn.layers.activations import ActivationArgument, finish, get_activation
-from minicnn.layers.arguments import PaddingArgument, pair, positive, resolve_padding, standard_padding
+from minicnn.initializers import Initializer, known_initializer
+from minicnn.layers.activations import ActivationArgument, finish, known_activation
+from minicnn.layers.arguments import PaddingArgument, pair, resolve_padding, standard_padding
 from minicnn.layers.image import ImageLayer
 from minicnn.layers.layer import LimitedOptions
+from minicnn.ops.checks import positive
 from minicnn.program.graph import Value
 
 
@@ -50,11 +51,9 @@ class Convolution(ImageLayer):
         self.strides = pair("strides", strides)
         self.padding = standard_padding(padding)
         self.dilation_rate = pair("dilation_rate", dilation_rate)
-        self.activation = activation
+        self.activation = known_activation(activation)
         self.use_bias = use_bias
-        self.bias_initializer = bias_initializer
-        get_activation(activation)
-        get_initializer(bias_initializer)
+        self.bias_initializer = known_initializer(bias_initializer)
 
     def _declare_bias(self, filters: int) -> None:
         self.bias = self.add_weight("bias", (filters,), self.bias_initializer) if self.use_bias else None
@@ -109,8 +108,7 @@ class Conv2D(Convolution):
         )
         self.filters = positive("filters", filters)
         self.groups = positive("groups", groups)
-        self.kernel_initializer = kernel_initializer
-        get_initializer(kernel_initializer)
+        self.kernel_initializer = known_initializer(kernel_initializer)
 
     def build(self, input_shape: Any) -> None:
         """Declare kernel (KH, KW, C / groups, filters) and bias (filters,)."""
@@ -172,8 +170,7 @@ class DepthwiseConv2D(Convolution):
             kernel_size, strides, padding, data_format, dilation_rate, activation, use_bias, bias_initializer, **options
         )
         self.depth_multiplier = positive("depth_multiplier", depth_multiplier)
-        self.depthwise_initializer = depthwise_initializer
-        get_initializer(depthwise_initializer)
+        self.depthwise_initializer = known_initializer(depthwise_initializer)
 
     def build(self, input_shape: Any) -> None:
         """Declare kernel (KH, KW, C, depth_multiplier) and bias (C * depth_multiplier,)."""
@@ -219,10 +216,8 @@ class SeparableConv2D(Convolution):
         )
         self.filters = positive("filters", filters)
         self.depth_multiplier = positive("depth_multiplier", depth_multiplier)
-        self.depthwise_initializer = depthwise_initializer
-        self.pointwise_initializer = pointwise_initializer
-        get_initializer(depthwise_initializer)
-        get_initializer(pointwise_initializer)
+        self.depthwise_initializer = known_initializer(depthwise_initializer)
+        self.pointwise_initializer = known_initializer(pointwise_initializer)
 
     def build(self, input_shape: Any) -> None:
         """Declare depthwise_kernel, pointwise_kernel and bias."""

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from typing import Any, Unpack
 
 from minicnn import ops
-from minicnn.initializers import Initializer, get_initializer
-from minicnn.layers.activations import ActivationArgument, finish, get_activation
-from minicnn.layers.arguments import number, positive
+from minicnn.initializers import Initializer, known_initializer
+from minicnn.layers.activations import ActivationArgument, finish, known_activation
+from minicnn.layers.arguments import number
 from minicnn.layers.layer import Layer, LimitedOptions, Options
+from minicnn.ops.checks import positive
 
 
 class Dense(Layer):
@@ -50,13 +51,10 @@ class Dense(Layer):
     ) -> None:
         super().__init__(**options)
         self.units = positive("units", units)
-        self.activation = activation
+        self.activation = known_activation(activation)
         self.use_bias = use_bias
-        self.kernel_initializer = kernel_initializer
-        self.bias_initializer = bias_initializer
-        get_activation(activation)
-        get_initializer(kernel_initializer)
-        get_initializer(bias_initializer)
+        self.kernel_initializer = known_initializer(kernel_initializer)
+        self.bias_initializer = known_initializer(bias_initializer)
 
     def build(self, input_shape: Any) -> None:
         """Declare kernel (inputs, units) and bias (units,)."""

@@ -8,8 +8,9 @@ from typing import Any, Unpack
 import numpy as np
 
 from minicnn import ops
-from minicnn.layers.arguments import axis_of, positive
+from minicnn.layers.arguments import axis_of
 from minicnn.layers.layer import Layer, Options
+from minicnn.ops.checks import positive
 
 
 class Normalization(Layer):

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any, Unpack
 
 from minicnn import ops
-from minicnn.layers.arguments import number, positive
+from minicnn.layers.arguments import number
 from minicnn.layers.image import ImageLayer
 from minicnn.layers.layer import Options
+from minicnn.ops.checks import positive
 
 
 class LocalResponseNormalization(ImageLayer):

@@ -9,7 +9,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from minicnn import ops
-from minicnn.initializers import Initializer, get_initializer
+from minicnn.initializers import Initializer, known_initializer
 from minicnn.layers.arguments import axis_of, number
 from minicnn.layers.layer import Layer, LimitedOptions
 from minicnn.program.graph import Value
@@ -41,10 +41,8 @@ class Normalizing(Layer):
         self.epsilon = number("epsilon", epsilon, least=0)
         self.center = center
         self.scale = scale
-        self.beta_initializer = beta_initializer
-        self.gamma_initializer = gamma_initializer
-        get_initializer(beta_initializer)
-        get_initializer(gamma_initializer)
+        self.beta_initializer = known_initializer(beta_initializer)
+        self.gamma_initializer = known_initializer(gamma_initializer)
 
     def _declare(self, shape: Sequence[int]) -> None:
         self.gamma = self.add_weight("gamma", shape, self.gamma_initializer) if self.scale else None
@@ -105,10 +103,8 @@ class BatchNormalization(Normalizing):
         self.momentum = number("momentum", momentum, least=0)
         if self.momentum > 1:
             raise ValueError(f"momentum is from 0 to 1. Received: momentum={momentum}.")
-        self.moving_mean_initializer = moving_mean_initializer
-        self.moving_variance_initializer = moving_variance_initializer
-        get_initializer(moving_mean_initializer)
-        get_initializer(moving_variance_initializer)
+        self.moving_mean_initializer = known_initializer(moving_mean_initializer)
+        self.moving_variance_initializer = known_initializer(moving_variance_initializer)
 
     def build(self, input_shape: Any) -> None:
         """Declare gamma, beta, moving_mean and moving_variance, each (C,)."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any, Unpack
 
 from minicnn import ops
-from minicnn.initializers import Initializer, get_initializer
-from minicnn.layers.activations import ActivationArgument, finish, get_activation
-from minicnn.layers.arguments import layout, positive, resolve_padding
+from minicnn.initializers import Initializer, known_initializer
+from minicnn.layers.activations import ActivationArgument, finish, known_activation
+from minicnn.layers.arguments import layout, resolve_padding
 from minicnn.layers.convolutional import check_groups
 from minicnn.layers.layer import Layer, LimitedOptions, Options
 from minicnn.layers.pooling import AveragePooling2D, MaxPooling2D
-from minicnn.ops.checks import one_of
+from minicnn.ops.checks import one_of, positive
 from minicnn.ops.windows import Padding
 from minicnn.program.graph import Value
 
@@ -96,13 +96,10 @@ class Conv1D(SequenceLayer):
         self.strides, self.dilation_rate = positive("strides", strides), positive("dilation_rate", dilation_rate)
         self.padding = one_of("padding", padding.lower(), ("valid", "same", "causal"))
         self.groups = positive("groups", groups)
-        self.activation = activation
+        self.activation = known_activation(activation)
         self.use_bias = use_bias
-        self.kernel_initializer = kernel_initializer
-        self.bias_initializer = bias_initializer
-        get_activation(activation)
-        get_initializer(kernel_initializer)
-        get_initializer(bias_initializer)
+        self.kernel_initializer = known_initializer(kernel_initializer)
+        self.bias_initializer = known_initializer(bias_initializer)
 
     def build(self, input_shape: Any) -> None:
         """Declare kernel (K, C / groups, filters) and bias (filters,)."""

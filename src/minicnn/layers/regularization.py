@@ -7,9 +7,10 @@ from functools import reduce
 from typing import Any, Unpack
 
 from minicnn import ops
-from minicnn.layers.arguments import number, positive
+from minicnn.layers.arguments import number
 from minicnn.layers.image import ImageLayer
 from minicnn.layers.layer import Layer, Options
+from minicnn.ops.checks import positive
 from minicnn.program.graph import Value
 
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any, Unpack
 
 from minicnn import ops
-from minicnn.layers.arguments import PaddingArgument, frame, layout, pair, positive
+from minicnn.layers.arguments import PaddingArgument, frame, layout, pair
 from minicnn.layers.image import ImageLayer
 from minicnn.layers.layer import Layer, Options
 from minicnn.layers.resampling import resize
-from minicnn.ops.checks import one_of
+from minicnn.ops.checks import one_of, positive
 from minicnn.ops.transforms import INTERPOLATIONS
 from minicnn.ops.windows import Pair
 

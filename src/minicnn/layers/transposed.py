@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any, Unpack
 
 from minicnn import ops
-from minicnn.initializers import Initializer, get_initializer
+from minicnn.initializers import Initializer, known_initializer
 from minicnn.layers.activations import ActivationArgument
-from minicnn.layers.arguments import PaddingArgument, pair, positive
+from minicnn.layers.arguments import PaddingArgument, pair
 from minicnn.layers.convolutional import Convolution
 from minicnn.layers.layer import LimitedOptions
+from minicnn.ops.checks import positive
 from minicnn.ops.windows import Pair
 
 
@@ -59,13 +60,12 @@ class Conv2DTranspose(Convolution):
         )
         self.filters = positive("filters", filters)
         self.output_padding = None if output_padding is None else pair("output_padding", output_padding, least=0)
-        self.kernel_initializer = kernel_initializer
+        self.kernel_initializer = known_initializer(kernel_initializer)
         if self.output_padding and any(p >= s for p, s in zip(self.output_padding, self.strides, strict=True)):
             raise ValueError(
                 "output_padding is below the stride along each axis. Received: "
                 f"output_padding={self.output_padding}, strides={self.strides}."
             )
-        get_initializer(kernel_initializer)
 
     def build(self, input_shape: Any) -> None:
         """Declare kernel (KH, KW, filters, C) and bias (filters,)."""

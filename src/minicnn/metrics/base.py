@@ -72,13 +72,6 @@ class Mean(Metric):
 NEVER = -1e30
 
 
-def checked_count(name: str, value: Any) -> int:
-    """The value, if it is an integer of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name} is an integer of at least 1. Received: {name}={value!r}.")
-    return value
-
-
 def class_numbers(y_true: Value, y_pred: Value) -> Value:
     """Labels as int32 class numbers, from class numbers or one-hot rows."""
     if y_true.shape == y_pred.shape:

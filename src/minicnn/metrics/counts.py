@@ -12,7 +12,6 @@ from minicnn.metrics.base import (
     NEVER,
     HostArray,
     Metric,
-    checked_count,
     class_numbers,
     count_pairs,
     of_places,
@@ -20,6 +19,7 @@ from minicnn.metrics.base import (
     ratio_of,
     truth_of,
 )
+from minicnn.ops.checks import positive
 from minicnn.program.graph import Value
 
 # Of a step of a curve, from its two ends.
@@ -64,7 +64,7 @@ class MeanIoU(ConfusionMatrix):
         sparse_y_pred: bool = True,
     ) -> None:  # fmt: skip
         super().__init__(name)
-        self.num_classes, self.ignore_class = checked_count("num_classes", num_classes), ignore_class
+        self.num_classes, self.ignore_class = positive("num_classes", num_classes), ignore_class
         self.sparse_y_true, self.sparse_y_pred = sparse_y_true, sparse_y_pred
 
     def totals(self, y_true: Value, y_pred: Value, weight: Value) -> dict[str, Value]:
@@ -103,7 +103,7 @@ class Thresholded(Metric):
         super().__init__(name)
         self.thresholds, self.top_k, self.class_id = thresholds, top_k, class_id
         if top_k is not None:
-            checked_count("top_k", top_k)
+            positive("top_k", top_k)
         otherwise = 0.5 if top_k is None else NEVER / 2
         self._limits = np.atleast_1d(np.asarray(otherwise if thresholds is None else thresholds, np.float64))
 
@@ -183,7 +183,7 @@ class AUC(Thresholded):
         if (
             curve not in ("ROC", "PR")
             or summation_method not in known
-            or checked_count("num_thresholds", num_thresholds) < 2
+            or positive("num_thresholds", num_thresholds) < 2
         ):
             raise ValueError(
                 f"AUC takes curve 'ROC' or 'PR', a summation_method of {sorted(known)} and at least 2 thresholds. "

@@ -13,7 +13,8 @@ from minicnn import ops
 from minicnn.backends.base import Array, Backend
 from minicnn.losses import get_loss
 from minicnn.losses.base import extremes, is_distribution
-from minicnn.metrics.base import Mean, checked_count, class_numbers, truth_of
+from minicnn.metrics.base import Mean, class_numbers, truth_of
+from minicnn.ops.checks import positive
 from minicnn.program.graph import Value
 
 
@@ -76,7 +77,7 @@ class TopKCategoricalAccuracy(Mean):
 
     def __init__(self, k: int = 5, name: str = "top_k_categorical_accuracy") -> None:
         super().__init__(name)
-        self.k = checked_count("k", k)
+        self.k = positive("k", k)
 
     def each(self, y_true: Value, y_pred: Value) -> Value:
         mask = ops.one_hot(class_numbers(y_true, y_pred), classes=y_pred.shape[-1], dtype="bool")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
+from typing import Any
 
 from minicnn.program.graph import Spec
 
@@ -12,6 +14,22 @@ def one_of(name: str, given: str, known: Sequence[str]) -> str:
     if given not in known:
         raise ValueError(f"{name} is one of {', '.join(map(repr, known))}. Received: {name}={given!r}.")
     return given
+
+
+def as_integer(value: Any) -> int | None:
+    """The value as an int, if it is an integer of Python or NumPy."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return None
+
+
+def positive(name: str, value: Any) -> int:
+    """The value, if it is an integer of at least 1."""
+    n = as_integer(value)
+    if n is None or n < 1:
+        raise ValueError(f"{name} is an integer of at least 1. Received: {name}={value!r}.")
+    return n
 
 
 def same_dtype(name: str, *specs: Spec) -> str:
