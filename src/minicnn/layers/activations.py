@@ -53,11 +53,6 @@ def _mish(x: Value) -> Value:
     return x * ops.tanh(_softplus(x))
 
 
-def _celu(x: Value) -> Value:
-    """Continuously differentiable elu (arXiv:1704.07483), which for alpha 1, Keras's default, is elu."""
-    return ops.elu(x)
-
-
 ACTIVATIONS: dict[str, Callable[[Value], Value]] = {
     "linear": _linear,
     "relu": ops.relu,
@@ -70,7 +65,7 @@ ACTIVATIONS: dict[str, Callable[[Value], Value]] = {
     "sigmoid": ops.sigmoid,
     "tanh": ops.tanh,
     "selu": _selu,
-    "celu": _celu,
+    "celu": ops.elu,  # which it is for alpha 1, Keras's default (arXiv:1704.07483)
     "mish": _mish,
     "softplus": _softplus,
     "softsign": _softsign,

@@ -163,7 +163,6 @@ def gelu(x: Array, *, approximate: bool = False, xp: Namespace) -> Array:
     Args:
         x: Any shape.
         approximate: Use 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) instead of the error function.
-        xp: Namespace of the arrays.
     """
     if approximate:
         inner = (x + 0.044715 * (x * x * x)) * math.sqrt(2 / math.pi)

@@ -50,7 +50,6 @@ def all_reduce(*arrays: Array, group: Group, xp: Namespace) -> Array | tuple[Arr
         arrays: The arrays to be summed, of the first of the group's spans, then of the next, and so on: see
             `Group.spans`. All have one dtype.
         group: The group.
-        xp: Namespace of the arrays.
 
     Returns:
         The sum of each array.

@@ -83,7 +83,6 @@ def conv2d(
         dilation: (DH, DW).
         groups: Parts of the channels that are convolved apart.
         data_format: Order of the axes of x and y.
-        xp: Namespace of the arrays.
 
     Returns:
         y (N, OH, OW, F).
@@ -133,11 +132,6 @@ def conv2d_input_gradient(
         w: Kernel (KH, KW, C / groups, F).
         image: (H, W) of x.
         strides: As in conv2d; so are padding, dilation, groups and data_format.
-        padding: See strides.
-        dilation: See strides.
-        groups: See strides.
-        data_format: See strides.
-        xp: Namespace of the arrays.
 
     Returns:
         dx (N, H, W, C).
@@ -195,11 +189,6 @@ def conv2d_weight_gradient(
         x: Images (N, H, W, C).
         kernel: (KH, KW).
         strides: As in conv2d; so are padding, dilation, groups and data_format.
-        padding: See strides.
-        dilation: See strides.
-        groups: See strides.
-        data_format: See strides.
-        xp: Namespace of the arrays.
 
     Returns:
         dw (KH, KW, C / groups, F).

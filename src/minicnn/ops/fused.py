@@ -61,7 +61,6 @@ def fused(*arrays: Array, body: Body, xp: Namespace) -> Array | tuple[Array, ...
     Args:
         arrays: Inputs of the body.
         body: The operations.
-        xp: Namespace of the arrays.
     """
     values: list[Array] = list(arrays)
     for step in body.steps:
@@ -97,7 +96,5 @@ def _(node: Node) -> Cost:
     for step in node.attrs["body"].steps:
         values.extend(inner.emit(step.op, [values[i] for i in step.inputs], step.attrs).outputs)
     costs = [n.cost for n in inner.nodes]
-    moved = 0
-    for value in (*node.inputs, *node.outputs):
-        moved += value.nbytes
+    moved = sum(value.nbytes for value in (*node.inputs, *node.outputs))
     return Cost(sum(c.flops for c in costs), moved, max(c.workspace for c in costs))

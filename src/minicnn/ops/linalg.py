@@ -16,7 +16,6 @@ def matmul(a: Array, b: Array, *, transpose_a: bool = False, transpose_b: bool =
         b: Shape (K, N), or (N, K) with `transpose_b`.
         transpose_a: Use the transpose of a.
         transpose_b: Use the transpose of b.
-        xp: Namespace of the arrays.
 
     Returns:
         Shape (M, N).

@@ -20,7 +20,6 @@ def softmax_cross_entropy(logits: Array, labels: Array, *, xp: Namespace) -> Arr
     Args:
         logits: Shape (..., K).
         labels: Integers from 0 to K - 1, shape (...). A label outside counts for nothing: its loss is 0.
-        xp: Namespace of the arrays.
 
     Returns:
         Losses in nats, shape (...).
@@ -60,7 +59,6 @@ def softmax_cross_entropy_gradient(dy: Array, logits: Array, labels: Array, *, x
         dy: Gradient of the losses, shape (...).
         logits: Shape (..., K).
         labels: Integers, shape (...).
-        xp: Namespace of the arrays.
 
     Returns:
         Shape (..., K).

@@ -28,7 +28,6 @@ def normalize(
         offset: Shape of scale.
         axes: Axes over which mean and variance are taken.
         epsilon: Added to the variance.
-        xp: Namespace of the arrays.
 
     Returns:
         y (shape of x), mean and variance (length 1 along `axes`). Only y can be differentiated.
@@ -79,12 +78,6 @@ def normalize_gradient(
     Args:
         dy: Gradient of y, shape of x.
         x: As in normalize; so are scale, mean, variance, axes and epsilon.
-        scale: See x.
-        mean: See x.
-        variance: See x.
-        axes: See x.
-        epsilon: See x.
-        xp: Namespace of the arrays.
     """
     inverse = 1.0 / xp.sqrt(variance + epsilon)
     u = (x - mean) * inverse

@@ -56,7 +56,6 @@ def max_pool2d(
         strides: (SH, SW).
         padding: ((top, bottom), (left, right)), each smaller than the window.
         data_format: Order of the axes of x and y.
-        xp: Namespace of the arrays.
 
     Returns:
         y (N, OH, OW, C).
@@ -110,10 +109,6 @@ def max_pool2d_gradient(
         x: Images (N, H, W, C).
         y: Result of max_pool2d (N, OH, OW, C), for kernels that read x and y as they are in memory.
         kernel: As in max_pool2d; so are strides, padding and data_format.
-        strides: See kernel.
-        padding: See kernel.
-        data_format: See kernel.
-        xp: Namespace of the arrays.
 
     Returns:
         dx (N, H, W, C).
@@ -179,7 +174,6 @@ def average_pool2d(
         padding: ((top, bottom), (left, right)), each smaller than the window.
         count_padding: Whether zeros of the padding count as elements.
         data_format: Order of the axes of x and y.
-        xp: Namespace of the arrays.
 
     Returns:
         y (N, OH, OW, C).

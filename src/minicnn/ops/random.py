@@ -63,7 +63,6 @@ def random_uniform(
         seed: Key of the generator.
         stream: Number that tells apart the places in a model that draw numbers.
         dtype: "float32" or "float64".
-        xp: Namespace of the arrays.
     """
     n = math.prod(shape)
     blocks = -(-n // 4)

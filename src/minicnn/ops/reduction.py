@@ -88,8 +88,6 @@ def max_gradient(
         x: Array of any shape.
         y: Result of max.
         axes: As in max; so is keepdims.
-        keepdims: See axes.
-        xp: Namespace of the arrays.
 
     Returns:
         dx with the shape of x.

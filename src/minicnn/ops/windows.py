@@ -117,7 +117,6 @@ def fold(parts: Iterable[Array], window: Window, axes: Axes, image: Pair, xp: Na
         window: Geometry.
         axes: Layout of the parts.
         image: (H, W) of the result.
-        xp: Namespace of the arrays.
     """
     y: Array = None
     tap = -1  # counted by hand, since enumerate and a loop variable keep a part while the next is made
