@@ -10,7 +10,7 @@ from minicnn.callbacks.base import Callback, Logs
 from minicnn.callbacks.monitors import Mode, Monitor
 from minicnn.description import describe
 from minicnn.files import check_folder, writing
-from minicnn.states import check_state, count, number, optional
+from minicnn.states import Rule, count, number, optional
 
 SaveFrequency = Literal["epoch"] | int
 
@@ -114,9 +114,5 @@ class ModelCheckpoint(Callback):
                 f"Received: {self.filepath!r} ({type(error).__name__}: {error})."
             ) from error
 
-    def get_state(self) -> dict[str, Any]:
-        return {"best": self.best, "batches": self._batches}
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        check_state(self, state, best=optional(number), batches=count)
-        self.best, self._batches = state["best"], state["batches"]
+    def _remembered(self) -> Mapping[str, Rule]:
+        return {"best": optional(number), "_batches": count}

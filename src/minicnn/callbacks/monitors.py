@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from minicnn.callbacks.base import Callback, Logs, is_number
-from minicnn.states import arrays_like, check_state, count, number, optional
+from minicnn.states import Rule, arrays_like, count, number, optional
 
 _MORE = ("acc", "auc", "precision", "recall", "score", "io_u")  # in the names of metrics of which more is better
 Mode = Literal["auto", "min", "max"]
@@ -134,20 +134,9 @@ class EarlyStopping(Callback):
         if self._best_weights is not None:
             self.model.set_weights(self._best_weights)
 
-    def get_state(self) -> dict[str, Any]:
-        return {
-            "wait": self.wait, "stopped_epoch": self.stopped_epoch, "best_epoch": self.best_epoch,
-            "best": self.best, "best_weights": self._best_weights,
-        }  # fmt: skip
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        check_state(
-            self, state, wait=count, stopped_epoch=count, best_epoch=count, best=number,
-            best_weights=optional(self._are_weights),
-        )  # fmt: skip
-        self.wait, self.stopped_epoch = state["wait"], state["stopped_epoch"]
-        self.best_epoch, self.best = state["best_epoch"], state["best"]
-        self._best_weights = state["best_weights"]
+    def _remembered(self) -> Mapping[str, Rule]:
+        counts = dict.fromkeys(("wait", "stopped_epoch", "best_epoch"), count)
+        return counts | {"best": number, "_best_weights": optional(self._are_weights)}
 
     def _are_weights(self, value: Any) -> bool:
         weights = {path: (array.shape, array.dtype) for path, array in self.model.get_weights().items()}

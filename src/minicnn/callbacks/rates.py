@@ -11,7 +11,7 @@ from minicnn.callbacks.base import Callback
 from minicnn.callbacks.monitors import Mode, Monitor
 from minicnn.optimizers import Optimizer
 from minicnn.schedules import Schedule
-from minicnn.states import check_state, count, number
+from minicnn.states import Rule, count, number
 
 
 class _RateCallback(Callback):
@@ -152,9 +152,5 @@ class ReduceLROnPlateau(_RateCallback):
                 if self.verbose and self.chief:
                     print(f"Epoch {epoch + 1}: the learning rate is lowered to {self.rate:.5g}.")
 
-    def get_state(self) -> dict[str, Any]:
-        return {"best": self.best, "wait": self.wait, "cooldown_counter": self.cooldown_counter}
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        check_state(self, state, best=number, wait=count, cooldown_counter=count)
-        self.best, self.wait, self.cooldown_counter = state["best"], state["wait"], state["cooldown_counter"]
+    def _remembered(self) -> Mapping[str, Rule]:
+        return {"best": number, "wait": count, "cooldown_counter": count}

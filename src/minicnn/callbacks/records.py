@@ -15,7 +15,7 @@ import numpy as np
 
 from minicnn.callbacks.base import Callback
 from minicnn.files import check_folder, writing
-from minicnn.states import check_state, count, duration, list_of, optional, text
+from minicnn.states import Rule, check_state, count, duration, list_of, optional, text
 
 
 class Timer(Callback):
@@ -110,12 +110,8 @@ class CSVLogger(Callback):
             file.write(text.getvalue().encode())
             self._size = file.tell()
 
-    def get_state(self) -> dict[str, Any]:
-        return {"columns": self._columns, "size": self._size}
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        check_state(self, state, columns=list_of(text), size=optional(count))
-        self._columns, self._size = list(state["columns"]), state["size"]
+    def _remembered(self) -> Mapping[str, Rule]:
+        return {"_columns": list_of(text), "_size": optional(count)}
 
 
 def _cell(value: Any) -> Any:
