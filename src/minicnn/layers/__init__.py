@@ -1,7 +1,6 @@
 """The layers that users compose into models."""
 
 from minicnn.layers.activation import ELU, Activation, LeakyReLU, PReLU, ReLU, Softmax
-from minicnn.layers.adaptive import AdaptiveAveragePooling2D
 from minicnn.layers.augmentation import (
     CenterCrop,
     RandomBrightness,
@@ -14,12 +13,11 @@ from minicnn.layers.augmentation import (
     Resizing,
 )
 from minicnn.layers.configured import CLASSES as _CLASSES
-from minicnn.layers.convolutional import Conv2D, DepthwiseConv2D, SeparableConv2D
+from minicnn.layers.convolutional import Conv2D, Conv2DTranspose, DepthwiseConv2D, SeparableConv2D
 from minicnn.layers.core import Dense, Identity, Lambda, Rescaling
 from minicnn.layers.features import CategoryEncoding, Normalization
 from minicnn.layers.graph import Graph as _Graph
 from minicnn.layers.layer import Layer
-from minicnn.layers.local_response import LocalResponseNormalization
 from minicnn.layers.merging import (
     Add,
     Average,
@@ -36,7 +34,12 @@ from minicnn.layers.merging import (
     multiply,
     subtract,
 )
-from minicnn.layers.normalization import BatchNormalization, GroupNormalization, LayerNormalization
+from minicnn.layers.normalization import (
+    BatchNormalization,
+    GroupNormalization,
+    LayerNormalization,
+    LocalResponseNormalization,
+)
 from minicnn.layers.one_dimensional import (
     AveragePooling1D,
     Conv1D,
@@ -45,11 +48,16 @@ from minicnn.layers.one_dimensional import (
     MaxPooling1D,
 )
 from minicnn.layers.operation import Operation as _Operation
-from minicnn.layers.pooling import AveragePooling2D, GlobalAveragePooling2D, GlobalMaxPooling2D, MaxPooling2D
+from minicnn.layers.pooling import (
+    AdaptiveAveragePooling2D,
+    AveragePooling2D,
+    GlobalAveragePooling2D,
+    GlobalMaxPooling2D,
+    MaxPooling2D,
+)
 from minicnn.layers.regularization import Dropout, GaussianNoise, SpatialDropout2D
 from minicnn.layers.reshaping import Cropping2D, Flatten, Permute, Reshape, UpSampling2D, ZeroPadding2D
 from minicnn.layers.symbolic import Input
-from minicnn.layers.transposed import Conv2DTranspose
 
 # Keras's short names.
 AvgPool1D, MaxPool1D, GlobalAvgPool1D, GlobalMaxPool1D = (

@@ -16,7 +16,7 @@ from minicnn import ops
 from minicnn.layers.arguments import number
 from minicnn.layers.image import ImageLayer
 from minicnn.layers.layer import Options
-from minicnn.layers.resampling import resize
+from minicnn.layers.reshaping import resize
 from minicnn.ops.checks import one_of, positive
 from minicnn.ops.transforms import FILL_MODES, INTERPOLATIONS
 from minicnn.program.graph import Value
