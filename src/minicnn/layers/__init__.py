@@ -18,6 +18,7 @@ from minicnn.layers.core import Dense, Identity, Lambda, Rescaling
 from minicnn.layers.features import CategoryEncoding, Normalization
 from minicnn.layers.graph import Graph as _Graph
 from minicnn.layers.layer import Layer
+from minicnn.layers.layer import document as _document
 from minicnn.layers.merging import (
     Add,
     Average,
@@ -86,4 +87,4 @@ __all__ = [
 _LAYERS = [c for c in map(globals().get, __all__) if isinstance(c, type) and issubclass(c, Layer) and c is not Layer]
 _CLASSES.update({layer.__name__: layer for layer in (_Graph, _Operation, *_LAYERS)})  # what plain data may name
 for _layer in dict.fromkeys(_LAYERS):  # aliases once
-    _layer.complete_documentation()
+    _document(_layer)

@@ -132,20 +132,6 @@ class Layer(Inspectable):
 
     __signature__ = WrittenOut()
 
-    @classmethod
-    def complete_documentation(cls) -> None:
-        """Add to the docstring what base classes say of arguments and shapes, and what holds for most layers."""
-        code = cls.__init__.__code__
-        names = list(code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount])
-        given = {"Input_shape": "Any, (N, ...).", "Output_shape": "That of the input."}
-        if "options" in code.co_varnames:
-            given["Raises"] = "ValueError: If an argument is out of range."
-            names += ["name", "trainable"]
-        if cls.limited:
-            given["limits"] = f"See `Layer`: {', '.join(cls.limit_names())}."
-            names += ["limits"]
-        complete(cls, names, **given)
-
     def __init__(self, *, name: str | None = None, trainable: bool = True, **limits: Unpack[Limits]) -> None:
         if name is not None and (not isinstance(name, str) or not name or "/" in name):
             raise ValueError(
@@ -376,6 +362,20 @@ class Layer(Inspectable):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._name or self._found_as!r}>"
+
+
+def document(layer: type[Layer]) -> None:
+    """Add to the docstring what base classes say of arguments and shapes, and what holds for most layers."""
+    code = layer.__init__.__code__
+    names = list(code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount])
+    given = {"Input_shape": "Any, (N, ...).", "Output_shape": "That of the input."}
+    if "options" in code.co_varnames:
+        given["Raises"] = "ValueError: If an argument is out of range."
+        names += ["name", "trainable"]
+    if layer.limited:
+        given["limits"] = f"See `Layer`: {', '.join(layer.limit_names())}."
+        names += ["limits"]
+    complete(layer, names, **given)
 
 
 def _bound(held: Any, attribute: str, trace: Trace, path: str) -> Any:
