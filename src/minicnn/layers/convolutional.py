@@ -69,10 +69,6 @@ class Convolution(ImageLayer):
             "data_format": self._layout,
         }
 
-    def _finish(self, y: Value) -> Value:
-        """The bias added, and the activation applied."""
-        return finish(y, self.bias, self.activation, axis=self._axes(y.shape).c)
-
 
 class Conv2D(Convolution):
     """Two-dimensional convolution.
@@ -119,8 +115,9 @@ class Conv2D(Convolution):
         self._declare_bias(self.filters)
 
     def call(self, inputs: Any) -> Any:
+        """Convolve, add the bias, activate."""
         y = ops.conv2d(inputs, self.kernel, groups=self.groups, **self._windows(inputs))
-        return self._finish(y)
+        return finish(y, self.bias, self.activation, axis=self._axes(y.shape).c)
 
 
 def check_groups(groups: int, channels: int, filters: int) -> int:
@@ -181,7 +178,8 @@ class DepthwiseConv2D(Convolution):
         self._declare_bias(channels * self.depth_multiplier)
 
     def call(self, inputs: Any) -> Any:
-        return self._finish(ops.depthwise_conv2d(inputs, self.kernel, **self._windows(inputs)))
+        y = ops.depthwise_conv2d(inputs, self.kernel, **self._windows(inputs))
+        return finish(y, self.bias, self.activation, axis=self._axes(y.shape).c)
 
 
 class SeparableConv2D(Convolution):
@@ -231,7 +229,8 @@ class SeparableConv2D(Convolution):
 
     def call(self, inputs: Any) -> Any:
         y = ops.depthwise_conv2d(inputs, self.depthwise_kernel, **self._windows(inputs))
-        return self._finish(ops.conv2d(y, self.pointwise_kernel, data_format=self._layout))
+        y = ops.conv2d(y, self.pointwise_kernel, data_format=self._layout)
+        return finish(y, self.bias, self.activation, axis=self._axes(y.shape).c)
 
 
 class Conv2DTranspose(Convolution):
@@ -304,7 +303,7 @@ class Conv2DTranspose(Convolution):
             dilation=self.dilation_rate,
             data_format=self._layout,
         )
-        return self._finish(y)
+        return finish(y, self.bias, self.activation, axis=self._axes(y.shape).c)
 
     def _positions(self, axis: int, size: int) -> tuple[int, Pair]:
         """Output positions along one image axis, and how many are cut off before and after them."""
