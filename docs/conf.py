@@ -1,7 +1,9 @@
 """Settings of the documentation; build it with `sphinx-build -W -b html docs docs/_build`."""
 
 import re
+import sys
 from collections.abc import Iterator
+from inspect import Signature
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 from sphinx import addnodes
+from sphinx.util.inspect import stringify_signature
 
 import minicnn
 
@@ -38,6 +41,19 @@ def plain_text(app: Any, what: str, name: str, thing: Any, options: Any, lines: 
     for i, line in enumerate(lines):
         if not line.lstrip().startswith(">>>"):
             lines[i] = re.sub(r"(`[^`]*`)|([*|])", lambda m: m[1] or "\\" + m[2], line)
+
+
+def written_out(app: Any, what: str, name: str, thing: Any, *_: Any) -> tuple[str, str] | None:
+    """The signature of a class that hands on `**options`, what aliases stand for in place of their names."""
+    if what != "class" or not isinstance(getattr(thing, "__signature__", None), Signature):
+        return None
+    signature = thing.__signature__
+    known = {
+        name: value for c in reversed(thing.__mro__[:-1]) for name, value in vars(sys.modules[c.__module__]).items()
+    }
+    parameters = [p.replace(annotation=eval(p.annotation, known)) for p in signature.parameters.values()]
+    evaluated = signature.replace(parameters=parameters)
+    return stringify_signature(evaluated, show_return_annotation=False, unqualified_typehints=True), ""
 
 
 def source_page(path: Path) -> str:
@@ -69,5 +85,6 @@ def source_pages(app: Any) -> Iterator[tuple[str, dict[str, str], str]]:
 def setup(app: Any) -> None:
     """Called by Sphinx."""
     app.connect("autodoc-process-docstring", plain_text, priority=400)  # before napoleon, which writes markup
+    app.connect("autodoc-process-signature", written_out)
     app.connect("doctree-resolved", link_to_source_pages)
     app.connect("html-collect-pages", source_pages)

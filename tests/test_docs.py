@@ -144,10 +144,14 @@ def classes_of(names: dict[str, Any]) -> list[str]:
     return [c.__name__ for c in names.values()]
 
 
+SCHEDULES = [
+    name for name, kind in vars(schedules).items()
+    if isinstance(kind, type) and issubclass(kind, schedules.Schedule) and name not in ("Schedule", "_Falling")
+]  # fmt: skip
 NAMED = {
     "docs/layers.md": [
         *layers.__all__, *classes_of(losses.LOSSES), *classes_of(metrics.METRICS), *classes_of(optimizers.OPTIMIZERS),
-        *(c.__name__ for c in schedules.Schedule.__subclasses__() if c.__module__ == schedules.__name__),
+        *SCHEDULES,
         *(n for n in callbacks.__all__ if n not in ("Callbacks", "progress")),
     ],
     "docs/data.md": data.names(),

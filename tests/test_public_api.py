@@ -76,18 +76,37 @@ def test_packages_hold_nothing_else(package: str) -> None:
     assert found == set(module.__all__)
 
 
-@pytest.mark.parametrize("module", ["schedules", "initializers", "regularizers", "constraints"])
-def test_public_classes_are_documented(module: str) -> None:
+@pytest.mark.parametrize("module", [*PACKAGES, "schedules", "initializers", "regularizers", "constraints"])
+def test_public_classes_and_their_methods_are_documented(module: str) -> None:
+    """A method that implements one of a base class has the documentation of that."""
     found = importlib.import_module(f"minicnn.{module}")
-    own = [
-        value for name, value in vars(found).items()
-        if inspect.isclass(value) and value.__module__ == found.__name__ and not name.startswith("_")
-    ]  # fmt: skip
-    assert own
-    for value in own:
+    classes = [v for n, v in vars(found).items() if inspect.isclass(v) and not n.startswith("_")]
+    for value in (c for c in classes if c.__module__.startswith("minicnn")):
         assert inspect.getdoc(value)
-        for name, method in vars(value).items():
-            assert name.startswith("_") or not inspect.isfunction(method) or method.__doc__, f"{value}.{name}"
+        for name, method in inspect.getmembers(value, inspect.isfunction):
+            theirs = not method.__module__.startswith("minicnn")
+            assert theirs or name.startswith("_") or inspect.getdoc(getattr(value, name)), f"{value}.{name}"
+
+
+LAYERS = [v for v in public(minicnn.layers).values() if inspect.isclass(v)]
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.__name__)
+def test_layers_document_all_arguments_and_shapes(layer: Any) -> None:
+    text = inspect.getdoc(layer) or ""
+    for name in inspect.signature(layer).parameters:
+        assert f"\n    {name}: " in text or (name == "limits" and not layer.limited), name
+    if layer is not minicnn.Layer:
+        assert text.count("Input shape:\n") == text.count("Output shape:\n") == 1
+
+
+def test_signatures_of_layers_have_the_arguments_of_all_layers() -> None:
+    expected = (
+        "(data_format: 'str' = 'channels_last', *, name: 'str | None' = None, trainable: 'bool' = True) -> 'None'"
+    )
+    assert str(inspect.signature(minicnn.layers.Flatten)) == expected
+    assert list(inspect.signature(minicnn.layers.Dense).parameters)[-3:] == ["name", "trainable", "limits"]
+    assert list(inspect.signature(minicnn.layers.Dense(1)).parameters) == ["inputs", "training"]
 
 
 def test_the_package_is_typed_and_has_a_version() -> None:

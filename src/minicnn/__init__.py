@@ -35,19 +35,12 @@ __all__ = [
     "layers", "losses", "metrics", "models", "ops", "optimizers", "regularizers", "saving", "schedules", "utils", "zoo",
 ]  # fmt: skip
 
-_HOME = {
-    "Model": "models",
-    "Sequential": "models",
-    "Input": "layers",
-    "Layer": "layers",
-    "get_backend": "backends",
-}
+_HOME = {"Model": "models", "Sequential": "models", "Input": "layers", "Layer": "layers", "get_backend": "backends"}
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
-        message = f"module 'minicnn' has no attribute {name!r}"
-        raise AttributeError(message)
+        raise AttributeError(f"module 'minicnn' has no attribute {name!r}")
     if name in _HOME:
         return getattr(import_module(f"minicnn.{_HOME[name]}"), name)
     return import_module(f"minicnn.{name}")

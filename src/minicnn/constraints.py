@@ -29,9 +29,7 @@ class NonNeg(Constraint):
     """Negative weights become 0."""
 
     def __call__(self, w: Value) -> Value:
-        """See `Constraint`."""
-        y: Value = ops.maximum(w, 0.0)
-        return y
+        return ops.maximum(w, 0.0)
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,6 @@ class MinMaxNorm(Constraint):
         finite(min_value=self.min_value, max_value=self.max_value, rate=self.rate)
 
     def __call__(self, w: Value) -> Value:
-        """See `Constraint`."""
         axes = self.axis if isinstance(self.axis, int) else tuple(self.axis)
         norm = ops.sqrt(ops.sum(ops.square(w), axes=axes, keepdims=True))
         wanted = ops.maximum(ops.minimum(norm, self.max_value), self.min_value)
@@ -79,7 +76,6 @@ class MaxNorm(Constraint):
         finite(max_value=self.max_value)
 
     def __call__(self, w: Value) -> Value:
-        """See `Constraint`."""
         return MinMaxNorm(0.0, self.max_value, axis=self.axis)(w)
 
 
@@ -94,7 +90,6 @@ class UnitNorm(Constraint):
     axis: int | Sequence[int] = 0
 
     def __call__(self, w: Value) -> Value:
-        """See `Constraint`."""
         return MinMaxNorm(1.0, 1.0, axis=self.axis)(w)
 
 

@@ -158,8 +158,7 @@ def write_tensors(path: Path, tensors: Mapping[str, np.ndarray[Any, Any]], about
         _check_bounds(text.encode(), MOST_TEXT)
         _check_characters(text.encode(), about)
     except (TypeError, ValueError, RecursionError) as error:
-        message = f"What describes a file is plain data with finite numbers. Received: {error}."
-        raise ValueError(message) from error
+        raise ValueError(f"What describes a file is plain data with finite numbers. Received: {error}.") from error
     write_file(path, save(arrays, {"minicnn": text}))  # one entry, because safetensors keeps no order of them
 
 
@@ -202,8 +201,7 @@ def read_json(path: Path) -> Any:
     """
     with open(path, "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            message = "it is no regular file"
-            raise ValueError(message)
+            raise ValueError("it is no regular file")
         return parse_json(file.read(MOST_TEXT + 1))
 
 
@@ -271,13 +269,11 @@ def _object(path: Path, text: bytes) -> dict[str, Any]:
 def _check_bounds(text: bytes, most: int) -> None:
     """Refuse JSON that would fill memory or Python's stack, before it is parsed."""
     if len(text) > most:
-        message = f"JSON is at most {most >> 20} MB long; this is longer"
-        raise ValueError(message)
+        raise ValueError(f"JSON is at most {most >> 20} MB long; this is longer")
     brackets = np.frombuffer(_NO_BRACKETS.sub(b"", text), np.uint8)
     change = np.where((brackets == ord("[")) | (brackets == ord("{")), 1, -1).astype(np.int8)
     if np.cumsum(change, dtype=np.int32).max(initial=0) > MOST_DEPTH:
-        message = f"JSON has at most {MOST_DEPTH} brackets within brackets; this has more"
-        raise ValueError(message)
+        raise ValueError(f"JSON has at most {MOST_DEPTH} brackets within brackets; this has more")
 
 
 def _check_characters(text: bytes, value: Any) -> None:
@@ -290,14 +286,12 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) < len(pairs):
         keys = [k for k, _ in pairs]
-        message = f"doubled name {next(k for k in keys if keys.count(k) > 1)!r}"
-        raise ValueError(message)
+        raise ValueError(f"doubled name {next(k for k in keys if keys.count(k) > 1)!r}")
     return value
 
 
 def _refuse(constant: str) -> None:
-    message = f"{constant} is no number of JSON"
-    raise ValueError(message)
+    raise ValueError(f"{constant} is no number of JSON")
 
 
 def sync_folder(folder: str) -> None:

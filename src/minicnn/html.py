@@ -49,8 +49,9 @@ class Drawing:
             OSError: If it cannot be written.
         """
         if not os.fspath(path).endswith(".svg"):
-            message = f"A drawing is written as SVG. Received: {os.fspath(path)!r}. Name a file that ends in .svg."
-            raise ValueError(message)
+            raise ValueError(
+                f"A drawing is written as SVG. Received: {os.fspath(path)!r}. Name a file that ends in .svg."
+            )
         write_file(path, self._svg(_ALONE).encode())
 
     def _svg(self, style: str = "") -> str:

@@ -41,7 +41,6 @@ class Constant(Initializer):
     value: float = 0.0
 
     def __call__(self, shape: Sequence[int], rng: np.random.Generator) -> np.ndarray[Any, Any]:
-        """See `Initializer`."""
         return np.full(shape, float(self.value))
 
 
@@ -68,14 +67,12 @@ class VarianceScaling(Initializer):
 
     def __post_init__(self) -> None:
         if self.scale <= 0 or self.mode not in get_args(Mode) or self.distribution not in get_args(Distribution):
-            message = (
+            raise ValueError(
                 f"VarianceScaling takes scale > 0, mode in {get_args(Mode)} and distribution in "
                 f"{get_args(Distribution)}. Received: {self}."
             )
-            raise ValueError(message)
 
     def __call__(self, shape: Sequence[int], rng: np.random.Generator) -> np.ndarray[Any, Any]:
-        """See `Initializer`."""
         fan_in, fan_out = fans(shape)
         fan = {"fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2}[self.mode]
         variance = self.scale / max(1.0, fan)
@@ -95,7 +92,6 @@ class RandomNormal(Initializer):
     stddev: float = 0.05
 
     def __call__(self, shape: Sequence[int], rng: np.random.Generator) -> np.ndarray[Any, Any]:
-        """See `Initializer`."""
         return rng.normal(self.mean, self.stddev, size=shape)
 
 
@@ -107,7 +103,6 @@ class RandomUniform(Initializer):
     maxval: float = 0.05
 
     def __call__(self, shape: Sequence[int], rng: np.random.Generator) -> np.ndarray[Any, Any]:
-        """See `Initializer`."""
         return rng.uniform(self.minval, self.maxval, size=shape)
 
 
@@ -136,6 +131,12 @@ def get_initializer(given: str | Initializer) -> Initializer:
     if isinstance(given, Initializer):
         return given
     return look_up("An initializer", INITIALIZERS, given, "an Initializer")
+
+
+def known_initializer(given: str | Initializer) -> str | Initializer:
+    """What is given for an initialiser, if there is one of that name."""
+    get_initializer(given)
+    return given
 
 
 def fans(shape: Sequence[int]) -> tuple[int, int]:

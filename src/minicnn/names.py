@@ -26,8 +26,7 @@ def look_up(what: str, table: Mapping[str, T], given: Any, otherwise: str) -> T:
         for name, entry in table.items():
             if _plain(name) == wanted:
                 return entry
-    message = f"{what} is one of {', '.join(table)}, or {otherwise}. Received: {given!r}."
-    raise ValueError(message)
+    raise ValueError(f"{what} is one of {', '.join(table)}, or {otherwise}. Received: {given!r}.")
 
 
 def _plain(name: str) -> str:

@@ -41,8 +41,9 @@ class Picture:
             OSError: If it cannot be written.
         """
         if not os.fspath(path).endswith(".png"):
-            message = f"A picture is written as PNG. Received: {os.fspath(path)!r}. Name a file that ends in .png."
-            raise ValueError(message)
+            raise ValueError(
+                f"A picture is written as PNG. Received: {os.fspath(path)!r}. Name a file that ends in .png."
+            )
         write_file(path, self._repr_png_())
 
     def _repr_png_(self) -> bytes:

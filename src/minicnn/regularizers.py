@@ -43,7 +43,6 @@ class L1L2(Regularizer):
         finite(l1=self.l1, l2=self.l2)
 
     def __call__(self, w: Value) -> Value:
-        """See `Regularizer`."""
         parts = [ops.sum(f(w)) * k for k, f in ((self.l1, ops.abs), (self.l2, ops.square)) if k]
         return sum(parts[1:], parts[0]) if parts else ops.sum(w) * 0.0
 
@@ -62,7 +61,6 @@ class L1(Regularizer):
         finite(l1=self.l1)
 
     def __call__(self, w: Value) -> Value:
-        """See `Regularizer`."""
         return L1L2(l1=self.l1)(w)
 
 
@@ -80,7 +78,6 @@ class L2(Regularizer):
         finite(l2=self.l2)
 
     def __call__(self, w: Value) -> Value:
-        """See `Regularizer`."""
         return L1L2(l2=self.l2)(w)
 
 
@@ -99,14 +96,13 @@ class OrthogonalRegularizer(Regularizer):
     def __post_init__(self) -> None:
         finite(factor=self.factor)
         if self.mode not in ("rows", "columns"):
-            message = f"mode is 'rows' or 'columns'. Received: mode={self.mode!r}."
-            raise ValueError(message)
+            raise ValueError(f"mode is 'rows' or 'columns'. Received: mode={self.mode!r}.")
 
     def __call__(self, w: Value) -> Value:
-        """See `Regularizer`."""
         if w.ndim != 2:
-            message = f"OrthogonalRegularizer is for matrices. Received: a weight of shape {w.shape}. Use L1 or L2."
-            raise ValueError(message)
+            raise ValueError(
+                f"OrthogonalRegularizer is for matrices. Received: a weight of shape {w.shape}. Use L1 or L2."
+            )
         rows = self.mode == "rows"
         unit = w / ops.sqrt(ops.maximum(ops.sum(ops.square(w), axes=int(rows), keepdims=True), EPSILON**2))
         cosines = ops.matmul(unit, unit, transpose_a=not rows, transpose_b=rows)
@@ -154,5 +150,4 @@ def finite(**given: float) -> None:
     """Raise a ValueError unless all are finite numbers of at least 0."""
     for name, value in given.items():
         if not (isinstance(value, int | float) and 0 <= value < math.inf):
-            message = f"{name} is a finite number of at least 0. Received: {name}={value!r}."
-            raise ValueError(message)
+            raise ValueError(f"{name} is a finite number of at least 0. Received: {name}={value!r}.")

@@ -69,11 +69,10 @@ def save_model(model: Model, path: Path) -> None:
     expected, there = expected_arrays(model), model._engine.names()
     unknown = set(there) - set(expected) - {"step"}
     if unknown:
-        message = (
+        raise ValueError(
             "An optimizer that is saved has its state in the arrays that state_names() lists. "
             f"Received: {', '.join(sorted(unknown))} besides. Name them there."
         )
-        raise ValueError(message)
     # State that training has not needed yet is zero.
     tensors = {
         name: model._engine.get(name) if name in there else np.zeros(shape, dtype)
@@ -83,9 +82,7 @@ def save_model(model: Model, path: Path) -> None:
 
 
 def load_model(
-    path: Path,
-    backend: str | Backend | None = None,
-    custom_objects: Mapping[str, type[Any]] | None = None,
+    path: Path, backend: str | Backend | None = None, custom_objects: Mapping[str, type[Any]] | None = None
 ) -> Model:
     """Read a model that `save_model` wrote. It predicts and trains on as the saved one would have.
 
@@ -180,11 +177,9 @@ def _read(path: Path, *kinds: str) -> tuple[Tensors, dict[str, Any]]:
 def _model(about: Mapping[str, Any], backend: Backend | None, classes: Mapping[str, Any]) -> Model:
     name, seed = about["name"], about["seed"]
     if not (name is None or isinstance(name, str)) or not isinstance(seed, int):
-        message = f"the name is a string and the seed an integer, not {name!r:.40} and {seed!r:.40}"
-        raise ValueError(message)
+        raise ValueError(f"the name is a string and the seed an integer, not {name!r:.40} and {seed!r:.40}")
     if about["class"] not in ("Model", "Sequential"):
-        message = f"a model is a Model or a Sequential, not {about['class']!r:.40}"
-        raise ValueError(message)
+        raise ValueError(f"a model is a Model or a Sequential, not {about['class']!r:.40}")
     inputs, outputs = graph_from_config(about["graph"], Budget(classes))
     made_of = Sequential.of_graph if about["class"] == "Sequential" else Model
     model = made_of(inputs, outputs, backend=backend, seed=seed, name=name)

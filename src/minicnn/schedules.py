@@ -35,28 +35,19 @@ class PiecewiseConstantDecay(Schedule):
 
     def __post_init__(self) -> None:
         if len(self.values) != len(self.boundaries) + 1 or list(self.boundaries) != sorted(set(self.boundaries)):
-            message = (
+            raise ValueError(
                 "PiecewiseConstantDecay takes increasing boundaries and one value more. "
                 f"Received: boundaries={list(self.boundaries)}, values={list(self.values)}."
             )
-            raise ValueError(message)
         _rates(**{f"values[{i}]": rate for i, rate in enumerate(self.values)})
 
     def __call__(self, step: int) -> float:
-        """See `Schedule`."""
         return float(self.values[sum(step > b for b in self.boundaries)])
 
 
 @dataclass(frozen=True)
-class ExponentialDecay(Schedule):
-    """The rate falls to decay_rate of itself in decay_steps steps, smoothly or at once.
-
-    Args:
-        initial_learning_rate: First learning rate.
-        decay_steps: Steps in which the rate falls.
-        decay_rate: What is left of the rate after that many steps.
-        staircase: Whether it falls at once, every decay_steps steps.
-    """
+class _Falling(Schedule):
+    """A rate that falls by what is given, in so many steps, smoothly or at once."""
 
     initial_learning_rate: float
     decay_steps: int
@@ -67,10 +58,24 @@ class ExponentialDecay(Schedule):
         _positive("decay_steps", self.decay_steps)
         _rates(initial_learning_rate=self.initial_learning_rate, decay_rate=self.decay_rate)
 
+    def _falls(self, step: int) -> float:
+        """How often it has fallen."""
+        return step // self.decay_steps if self.staircase else step / self.decay_steps
+
+
+@dataclass(frozen=True)
+class ExponentialDecay(_Falling):
+    """The rate falls to decay_rate of itself in decay_steps steps, smoothly or at once.
+
+    Args:
+        initial_learning_rate: First learning rate.
+        decay_steps: Steps in which the rate falls.
+        decay_rate: What is left of the rate after that many steps.
+        staircase: Whether it falls at once, every decay_steps steps.
+    """
+
     def __call__(self, step: int) -> float:
-        """See `Schedule`."""
-        falls = step // self.decay_steps if self.staircase else step / self.decay_steps
-        return self.initial_learning_rate * float(self.decay_rate) ** falls
+        return self.initial_learning_rate * float(self.decay_rate) ** self._falls(step)
 
 
 @dataclass(frozen=True)
@@ -96,14 +101,13 @@ class PolynomialDecay(Schedule):
         _rates(initial_learning_rate=self.initial_learning_rate, end_learning_rate=self.end_learning_rate)
 
     def __call__(self, step: int) -> float:
-        """See `Schedule`."""
         steps = self.decay_steps * (max(math.ceil(step / self.decay_steps), 1) if self.cycle else 1)
         left = (1.0 - min(step / steps, 1.0)) ** self.power
         return (self.initial_learning_rate - self.end_learning_rate) * left + self.end_learning_rate
 
 
 @dataclass(frozen=True)
-class InverseTimeDecay(Schedule):
+class InverseTimeDecay(_Falling):
     """initial_learning_rate / (1 + decay_rate * step / decay_steps).
 
     Args:
@@ -113,19 +117,8 @@ class InverseTimeDecay(Schedule):
         staircase: Whether it grows at once, every decay_steps steps.
     """
 
-    initial_learning_rate: float
-    decay_steps: int
-    decay_rate: float
-    staircase: bool = False
-
-    def __post_init__(self) -> None:
-        _positive("decay_steps", self.decay_steps)
-        _rates(initial_learning_rate=self.initial_learning_rate, decay_rate=self.decay_rate)
-
     def __call__(self, step: int) -> float:
-        """See `Schedule`."""
-        falls = step // self.decay_steps if self.staircase else step / self.decay_steps
-        return self.initial_learning_rate / (1.0 + self.decay_rate * falls)
+        return self.initial_learning_rate / (1.0 + self.decay_rate * self._falls(step))
 
 
 @dataclass(frozen=True)
@@ -152,7 +145,6 @@ class CosineDecay(Schedule):
         _rates(warmup_target=self.warmup_target or 0.0, warmup_steps=self.warmup_steps)
 
     def __call__(self, step: int) -> float:
-        """See `Schedule`."""
         first, peak, warmup = self.initial_learning_rate, self.initial_learning_rate, 0
         if self.warmup_target is not None:
             peak, warmup = self.warmup_target, self.warmup_steps
@@ -183,11 +175,9 @@ class CosineDecayRestarts(Schedule):
         _positive("first_decay_steps", self.first_decay_steps)
         _rates(initial_learning_rate=self.initial_learning_rate, m_mul=self.m_mul, alpha=self.alpha)
         if not self.t_mul >= 1:
-            message = f"t_mul is a number of at least 1. Received: t_mul={self.t_mul!r}."
-            raise ValueError(message)
+            raise ValueError(f"t_mul is a number of at least 1. Received: t_mul={self.t_mul!r}.")
 
     def __call__(self, step: int) -> float:
-        """See `Schedule`."""
         start, length, peak = 0.0, float(self.first_decay_steps), 1.0
         if self.t_mul == 1:
             start, peak = step // length * length, self.m_mul ** (step // length)
@@ -219,17 +209,14 @@ class OneCycle(Schedule):
         _positive("steps", self.steps)
         _rates(peak=self.peak)
         if not 0 < self.rise < 1:
-            message = f"rise is a share between 0 and 1. Received: rise={self.rise}."
-            raise ValueError(message)
+            raise ValueError(f"rise is a share between 0 and 1. Received: rise={self.rise}.")
         if not (self.initial_divisor >= 1 and self.final_divisor >= 1):
-            message = (
+            raise ValueError(
                 "OneCycle starts at or below its peak and ends at or below its start, so divisors are at least 1. "
                 f"Received: initial_divisor={self.initial_divisor}, final_divisor={self.final_divisor}."
             )
-            raise ValueError(message)
 
     def __call__(self, step: int) -> float:
-        """See `Schedule`."""
         initial = self.peak / self.initial_divisor
         turn = self.rise * self.steps
         if step < turn:
@@ -244,8 +231,7 @@ def _cosine(start: float, stop: float, done: float) -> float:
 def _rates(**given: float) -> None:
     for name, value in given.items():
         if not is_rate(value):
-            message = f"Rates and factors are finite numbers of at least 0. Received: {name}={value!r:.60}."
-            raise ValueError(message)
+            raise ValueError(f"Rates and factors are finite numbers of at least 0. Received: {name}={value!r:.60}.")
 
 
 def is_rate(value: Any) -> bool:
@@ -255,5 +241,4 @@ def is_rate(value: Any) -> bool:
 
 def _positive(name: str, value: int) -> None:
     if value < 1:
-        message = f"{name} is a number of steps, at least 1. Received: {name}={value}."
-        raise ValueError(message)
+        raise ValueError(f"{name} is a number of steps, at least 1. Received: {name}={value}.")

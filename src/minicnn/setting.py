@@ -21,11 +21,10 @@ class Setting:
         config = {}
         for name in inspect.signature(type(self)).parameters:
             if not hasattr(self, name):
-                message = (
+                raise TypeError(
                     "What is saved keeps each argument of its constructor as an attribute of the same name. "
                     f"Received: {type(self).__name__} without {name!r}. Set self.{name}."
                 )
-                raise TypeError(message)
             config[name] = _plain(getattr(self, name))
         return config
 
@@ -66,11 +65,10 @@ def _made(value: Any, classes: Mapping[str, type[Any]]) -> Any:
     if not isinstance(value, Mapping) or set(value) != {"class", "config"}:
         return value
     if value["class"] not in classes:
-        message = (
+        raise ValueError(
             f"A class in a config is minicnn's own or given by the caller. Received: {value['class']!r}. Pass it as "
             f"custom_objects={{{value['class']!r}: ...}}."
         )
-        raise ValueError(message)
     return classes[value["class"]].from_config(value["config"], classes)
 
 

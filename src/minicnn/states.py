@@ -27,11 +27,10 @@ def check_state(owner: object, state: Any, **rules: Rule) -> None:
         if not parts:
             return
         wrong = f"{parts[0]} = {state[parts[0]]!r:.80}"
-    message = (
+    raise ValueError(
         f"A state of {type(owner).__name__} has {', '.join(rules)}, each as training leaves it. Received: {wrong}. "
         "Use a back-up that this program has written."
     )
-    raise ValueError(message)
 
 
 def anything(value: Any) -> bool:

@@ -41,7 +41,6 @@ def tolerance(dtype: str, reduction_length: int = 1) -> tuple[float, float]:
         32
     """
     if dtype not in EPSILON:
-        message = f"Tolerances are for {', '.join(EPSILON)}. Received: {dtype!r}. Compare integers exactly."
-        raise ValueError(message)
+        raise ValueError(f"Tolerances are for {', '.join(EPSILON)}. Received: {dtype!r}. Compare integers exactly.")
     rtol = SAFETY * EPSILON[dtype] * math.sqrt(max(reduction_length, 1))
     return rtol, rtol

@@ -44,11 +44,10 @@ def to_categorical(x: Any, num_classes: int | None = None) -> np.ndarray[Any, An
     whole = labels.size > 0 and (labels.dtype.kind in "iub" or bool(np.all(labels == np.round(labels))))
     classes = num_classes if num_classes is not None else int(labels.max()) + 1 if whole else 1
     if not whole or labels.min() < 0 or labels.max() >= classes:
-        message = (
+        raise ValueError(
             f"to_categorical takes class numbers from 0 to {max(classes, 1) - 1}. Received: {labels.dtype} "
             f"{f'from {labels.min()} to {labels.max()}' if labels.size else 'none'}. Relabel them, or give num_classes."
         )
-        raise ValueError(message)
     rows: np.ndarray[Any, Any] = np.eye(classes, dtype=np.float32)[labels.astype(np.int64)]
     return rows
 

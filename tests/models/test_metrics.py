@@ -190,6 +190,12 @@ def test_mean_iou_of_images(size: tuple[int, int], seed: int, ignored: int | Non
     assert measure(MeanIoU(k, ignore_class=ignored, sparse_y_pred=False), y, p, w) == pytest.approx(expected)
 
 
+def test_mean_iou_of_predictions_for_each_class_says_which_argument_it_needs() -> None:
+    model = identity((3,), "sparse_categorical_crossentropy", [MeanIoU(3)])
+    with pytest.raises(ValueError, match=r"labels \(5,\), predictions \(5, 3\)\..*sparse_y_pred=False"):
+        model.evaluate(predictions((5, 3), 0), np.arange(5) % 3)
+
+
 def test_functions_classes_and_losses_as_metrics() -> None:
     def distance(y_true: Any, y_pred: Any) -> Any:
         return ops.mean(ops.abs(y_true - y_pred), axes=-1)

@@ -9,17 +9,6 @@ from minicnn.callbacks.rates import LearningRateScheduler, ReduceLROnPlateau
 from minicnn.callbacks.records import CSVLogger, Timer
 
 __all__ = [
-    "BackupAndRestore",
-    "CSVLogger",
-    "Callback",
-    "Callbacks",
-    "EarlyStopping",
-    "History",
-    "LambdaCallback",
-    "LearningRateScheduler",
-    "ModelCheckpoint",
-    "ReduceLROnPlateau",
-    "TerminateOnNaN",
-    "Timer",
-    "progress",
-]
+    "BackupAndRestore", "CSVLogger", "Callback", "Callbacks", "EarlyStopping", "History", "LambdaCallback",
+    "LearningRateScheduler", "ModelCheckpoint", "ReduceLROnPlateau", "TerminateOnNaN", "Timer", "progress",
+]  # fmt: skip

@@ -44,10 +44,7 @@ class BackupAndRestore(Callback):
     runs_last = True  # the others' states belong into the back-up
 
     def __init__(
-        self,
-        backup_dir: str | os.PathLike[str],
-        save_freq: SaveFrequency = "epoch",
-        delete_checkpoint: bool = True,
+        self, backup_dir: str | os.PathLike[str], save_freq: SaveFrequency = "epoch", delete_checkpoint: bool = True
     ) -> None:
         check_save_freq(save_freq)
         self.backup_dir = os.fspath(backup_dir)
@@ -80,12 +77,10 @@ class BackupAndRestore(Callback):
             self.group.set_state(state["callbacks"])
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
-        """See `Callback`."""
         if self.save_freq == "epoch":
             self._save()
 
     def on_train_batch_end(self, batch: int, logs: Logs) -> None:
-        """See `Callback`."""
         self._batches += 1
         if self.save_freq != "epoch" and self._batches % self.save_freq == 0:
             self._save()
@@ -171,8 +166,7 @@ class BackupAndRestore(Callback):
         check_model_state(self.model, state["model"])
         batch, steps = state["model"]["position"][1], self.params["steps"]
         if batch > steps:
-            message = f"An epoch has {steps} batches. Received: a position after {batch}. Use its own back-up"
-            raise ValueError(message)
+            raise ValueError(f"An epoch has {steps} batches. Received: a position after {batch}. Use its own back-up")
 
     def _set_callbacks(self, states: Mapping[str, Any]) -> None:
         """Hand out the callbacks' states; if one refuses its own, all stay as they are."""
@@ -220,8 +214,7 @@ def _unpack(value: Any, tensors: Tensors) -> Any:
 
 def _known(values: Mapping[str, Any], name: Any) -> Any:
     if not isinstance(name, str) or name not in values:
-        message = f"there is no {name!r:.40} among {', '.join(values)}"
-        raise ValueError(message)
+        raise ValueError(f"there is no {name!r:.40} among {', '.join(values)}")
     return values[name]
 
 

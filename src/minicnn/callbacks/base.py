@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from minicnn import html
-from minicnn.states import anything, check_state, count, dict_of, list_of
+from minicnn.states import Rule, anything, check_state, count, dict_of, list_of
 
 if TYPE_CHECKING:
     from minicnn.models import Model
@@ -108,10 +109,19 @@ class Callback:
 
         Plain data (numbers, strings, None, lists, dictionaries with string keys) and NumPy arrays.
         """
-        return {}
+        return {name.lstrip("_"): getattr(self, name) for name in self._remembered()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Take up a remembered state; what raises a ValueError for one that is none changes nothing before."""
+        rules = self._remembered()
+        if rules:
+            check_state(self, state, **{name.lstrip("_"): rule for name, rule in rules.items()})
+        for name in rules:
+            setattr(self, name, copy.deepcopy(state[name.lstrip("_")]))
+
+    def _remembered(self) -> Mapping[str, Rule]:
+        """The attributes that are the state, and the rule of each."""
+        return {}
 
 
 class Callbacks:
@@ -129,11 +139,10 @@ class Callbacks:
     def __init__(self, callbacks: Sequence[Callback], model: Model, params: dict[str, Any]) -> None:
         for callback in callbacks:
             if not isinstance(callback, Callback):
-                message = (
+                raise TypeError(
                     "Callbacks are instances of minicnn.callbacks.Callback. "
                     f"Received: {callback!r}. Derive the class from Callback, or make an object of it."
                 )
-                raise TypeError(message)
             callback.group = self
             callback.set_params(params)
             callback.set_model(model)
@@ -213,7 +222,6 @@ class History(Callback):
         self.history: dict[str, list[Any]] = {}
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
-        """See `Callback`."""
         self.epoch.append(epoch)
         for key, value in logs.items():
             self.history.setdefault(key, []).append(value)
@@ -241,14 +249,8 @@ class History(Callback):
         last = ", ".join(f"{k} {_short(v[-1])}" for k, v in self.history.items())
         return f"<History of {len(self.epoch)} epochs{f', the last with {last}' if last else ''}>"
 
-    def get_state(self) -> dict[str, Any]:
-        """See `Callback`."""
-        return {"epoch": self.epoch, "history": self.history}
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """See `Callback`."""
-        check_state(self, state, epoch=list_of(count), history=dict_of(list_of(anything)))
-        self.epoch, self.history = list(state["epoch"]), {k: list(v) for k, v in state["history"].items()}
+    def _remembered(self) -> Mapping[str, Rule]:
+        return {"epoch": list_of(count), "history": dict_of(list_of(anything))}
 
 
 def is_number(value: Any) -> bool:

@@ -10,7 +10,7 @@ from minicnn.callbacks.base import Callback, Logs
 from minicnn.callbacks.monitors import Mode, Monitor
 from minicnn.description import describe
 from minicnn.files import check_folder, writing
-from minicnn.states import check_state, count, number, optional
+from minicnn.states import Rule, count, number, optional
 
 SaveFrequency = Literal["epoch"] | int
 
@@ -18,8 +18,7 @@ SaveFrequency = Literal["epoch"] | int
 def check_save_freq(save_freq: SaveFrequency) -> None:
     """Refuse what is neither "epoch" nor a positive integer."""
     if save_freq != "epoch" and (not isinstance(save_freq, int) or save_freq < 1):
-        message = f"save_freq is 'epoch' or a number of batches, at least 1. Received: {save_freq!r}."
-        raise ValueError(message)
+        raise ValueError(f"save_freq is 'epoch' or a number of batches, at least 1. Received: {save_freq!r}.")
 
 
 class ModelCheckpoint(Callback):
@@ -73,16 +72,13 @@ class ModelCheckpoint(Callback):
             describe(self.model)
 
     def on_epoch_begin(self, epoch: int, logs: Logs) -> None:
-        """See `Callback`."""
         self._epoch = epoch
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
-        """See `Callback`."""
         if self.save_freq == "epoch":
             self._save({"epoch": epoch + 1}, logs)
 
     def on_train_batch_end(self, batch: int, logs: Logs) -> None:
-        """See `Callback`."""
         self._batches += 1
         if self.save_freq != "epoch" and self._batches % self.save_freq == 0:
             self._save({"epoch": self._epoch + 1, "batch": batch + 1}, logs)
@@ -113,17 +109,10 @@ class ModelCheckpoint(Callback):
         try:
             return self.filepath.format(**fields)
         except (KeyError, IndexError, ValueError, TypeError) as error:
-            message = (
+            raise ValueError(
                 f"Fields of filepath are those that there are: {', '.join(fields)}. "
                 f"Received: {self.filepath!r} ({type(error).__name__}: {error})."
-            )
-            raise ValueError(message) from error
+            ) from error
 
-    def get_state(self) -> dict[str, Any]:
-        """See `Callback`."""
-        return {"best": self.best, "batches": self._batches}
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """See `Callback`."""
-        check_state(self, state, best=optional(number), batches=count)
-        self.best, self._batches = state["best"], state["batches"]
+    def _remembered(self) -> Mapping[str, Rule]:
+        return {"best": optional(number), "_batches": count}

@@ -25,8 +25,7 @@ def progress(verbose: str | int) -> list[Callback]:
         ValueError: If it is something else.
     """
     if verbose not in (0, 1, 2, "auto"):
-        message = f"verbose is 0, 1, 2 or 'auto'. Received: {verbose!r}."
-        raise ValueError(message)
+        raise ValueError(f"verbose is 0, 1, 2 or 'auto'. Received: {verbose!r}.")
     if verbose == 0:
         return []
     if verbose != 2 and _in_notebook():

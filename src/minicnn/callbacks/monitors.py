@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from minicnn.callbacks.base import Callback, Logs, is_number
-from minicnn.states import arrays_like, check_state, count, number, optional
+from minicnn.states import Rule, arrays_like, count, number, optional
 
 _MORE = ("acc", "auc", "precision", "recall", "score", "io_u")  # in the names of metrics of which more is better
 Mode = Literal["auto", "min", "max"]
@@ -28,14 +28,12 @@ class Monitor:
 
     def __init__(self, name: str, mode: Mode = "auto", min_delta: float = 0.0) -> None:
         if mode not in ("auto", "min", "max"):
-            message = f"mode is 'auto', 'min' or 'max'. Received: {mode!r}."
-            raise ValueError(message)
+            raise ValueError(f"mode is 'auto', 'min' or 'max'. Received: {mode!r}.")
         if mode == "auto" and not any(part in name for part in (*_MORE, "loss", "error")):
-            message = (
+            raise ValueError(
                 "mode='auto' tells by the name of what is monitored, an accuracy or the like, loss or error. "
                 f"Received: monitor={name!r}. Say mode='min' or mode='max'."
             )
-            raise ValueError(message)
         self.name = name
         self.more = mode == "max" or (mode == "auto" and any(part in name for part in _MORE))
         self.min_delta = abs(min_delta)
@@ -53,11 +51,10 @@ class Monitor:
         """
         available = {k: v for k, v in logs.items() if is_number(v)}
         if self.name not in available:
-            message = (
+            raise ValueError(
                 f"What is monitored is a number among the logs. Received: {self.name!r}; there are: "
                 f"{', '.join(available)}. Logs that start with 'val_' need validation data."
             )
-            raise ValueError(message)
         return float(available[self.name])
 
     def better(self, value: float, than: float) -> bool:
@@ -112,11 +109,9 @@ class EarlyStopping(Callback):
         self._best_weights: dict[str, Any] | None = None
 
     def on_train_begin(self, logs: Logs) -> None:
-        """See `Callback`."""
         self._reset()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
-        """See `Callback`."""
         value = self._monitor.value(logs)
         if epoch < self.start_from_epoch:
             return
@@ -133,29 +128,15 @@ class EarlyStopping(Callback):
             self.model.stop_training = True
 
     def on_train_end(self, logs: Logs) -> None:
-        """See `Callback`."""
         if self.verbose and self.chief and self.stopped_epoch:
             print(f"Epoch {self.stopped_epoch + 1}: stopped early; {self._monitor.name} was best, "
                   f"{self.best:.5g}, in epoch {self.best_epoch + 1}.")  # fmt: skip
         if self._best_weights is not None:
             self.model.set_weights(self._best_weights)
 
-    def get_state(self) -> dict[str, Any]:
-        """See `Callback`."""
-        return {
-            "wait": self.wait, "stopped_epoch": self.stopped_epoch, "best_epoch": self.best_epoch,
-            "best": self.best, "best_weights": self._best_weights,
-        }  # fmt: skip
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """See `Callback`."""
-        check_state(
-            self, state, wait=count, stopped_epoch=count, best_epoch=count, best=number,
-            best_weights=optional(self._are_weights),
-        )  # fmt: skip
-        self.wait, self.stopped_epoch = state["wait"], state["stopped_epoch"]
-        self.best_epoch, self.best = state["best_epoch"], state["best"]
-        self._best_weights = state["best_weights"]
+    def _remembered(self) -> Mapping[str, Rule]:
+        counts = dict.fromkeys(("wait", "stopped_epoch", "best_epoch"), count)
+        return counts | {"best": number, "_best_weights": optional(self._are_weights)}
 
     def _are_weights(self, value: Any) -> bool:
         weights = {path: (array.shape, array.dtype) for path, array in self.model.get_weights().items()}
@@ -171,7 +152,6 @@ class TerminateOnNaN(Callback):
     ends_on_nan = True
 
     def on_train_batch_end(self, batch: int, logs: Logs) -> None:
-        """See `Callback`."""
         loss = logs["loss"]
         if not math.isfinite(loss):
             if self.chief:

@@ -11,7 +11,7 @@ from minicnn.callbacks.base import Callback
 from minicnn.callbacks.monitors import Mode, Monitor
 from minicnn.optimizers import Optimizer
 from minicnn.schedules import Schedule
-from minicnn.states import check_state, count, number
+from minicnn.states import Rule, count, number
 
 
 class _RateCallback(Callback):
@@ -22,11 +22,10 @@ class _RateCallback(Callback):
         """Learning rate of the optimizer."""
         rate = self._optimizer.learning_rate
         if isinstance(rate, Schedule):
-            message = (
+            raise ValueError(
                 f"{type(self).__name__} sets the learning rate between epochs, so the optimizer's is a number. "
                 f"Received: {rate!r}. Leave out the callback or the schedule."
             )
-            raise ValueError(message)
         return rate
 
     @rate.setter
@@ -36,8 +35,9 @@ class _RateCallback(Callback):
     @property
     def _optimizer(self) -> Optimizer:
         if self.model.optimizer is None:
-            message = f"{type(self).__name__} needs an optimizer. Received: a model without one. Call compile()."
-            raise RuntimeError(message)
+            raise RuntimeError(
+                f"{type(self).__name__} needs an optimizer. Received: a model without one. Call compile()."
+            )
         return self.model.optimizer
 
     def on_train_begin(self, logs: Any) -> None:
@@ -45,7 +45,6 @@ class _RateCallback(Callback):
         self.rate  # noqa: B018 - it raises
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
-        """See `Callback`."""
         logs["learning_rate"] = self.rate
 
 
@@ -75,18 +74,16 @@ class LearningRateScheduler(_RateCallback):
             self._takes_rate = False
 
     def on_epoch_begin(self, epoch: int, logs: Any) -> None:
-        """See `Callback`."""
         new = self.schedule(epoch, self.rate) if self._takes_rate else self.schedule(epoch)
         try:
             rate = float(new)
         except (TypeError, ValueError, OverflowError):
             rate = math.nan
         if not 0 <= rate < math.inf:
-            message = (
+            raise ValueError(
                 "A learning rate is a finite number of at least 0. "
                 f"Received from the schedule for epoch {epoch}: {new!r}."
             )
-            raise ValueError(message)
         self.rate = rate
         if self.verbose and self.chief:
             print(f"Epoch {epoch + 1}: the learning rate is {rate:.5g}.")
@@ -121,8 +118,9 @@ class ReduceLROnPlateau(_RateCallback):
         min_lr: float = 0.0,
     ) -> None:
         if not 0 <= factor < 1:
-            message = f"factor is what is left of the learning rate, at least 0 and below 1. Received: {factor}."
-            raise ValueError(message)
+            raise ValueError(
+                f"factor is what is left of the learning rate, at least 0 and below 1. Received: {factor}."
+            )
         self._monitor = Monitor(monitor, mode, min_delta)
         self.factor = factor
         self.patience = patience
@@ -135,12 +133,10 @@ class ReduceLROnPlateau(_RateCallback):
         self.best, self.wait, self.cooldown_counter = self._monitor.worst, 0, 0
 
     def on_train_begin(self, logs: Any) -> None:
-        """See `Callback`."""
         super().on_train_begin(logs)
         self._reset()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
-        """See `Callback`."""
         super().on_epoch_end(epoch, logs)
         value = self._monitor.value(logs)
         if self.cooldown_counter:
@@ -156,11 +152,5 @@ class ReduceLROnPlateau(_RateCallback):
                 if self.verbose and self.chief:
                     print(f"Epoch {epoch + 1}: the learning rate is lowered to {self.rate:.5g}.")
 
-    def get_state(self) -> dict[str, Any]:
-        """See `Callback`."""
-        return {"best": self.best, "wait": self.wait, "cooldown_counter": self.cooldown_counter}
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """See `Callback`."""
-        check_state(self, state, best=number, wait=count, cooldown_counter=count)
-        self.best, self.wait, self.cooldown_counter = state["best"], state["wait"], state["cooldown_counter"]
+    def _remembered(self) -> Mapping[str, Rule]:
+        return {"best": number, "wait": count, "cooldown_counter": count}

@@ -15,7 +15,7 @@ import numpy as np
 
 from minicnn.callbacks.base import Callback
 from minicnn.files import check_folder, writing
-from minicnn.states import check_state, count, duration, list_of, optional, text
+from minicnn.states import Rule, check_state, count, duration, list_of, optional, text
 
 
 class Timer(Callback):
@@ -29,15 +29,12 @@ class Timer(Callback):
         self._start, self._time = time.perf_counter(), 0.0
 
     def on_epoch_begin(self, epoch: int, logs: Any) -> None:
-        """See `Callback`."""
         self._start, self._time = time.perf_counter(), 0.0
 
     def on_test_begin(self, logs: Any) -> None:
-        """See `Callback`."""
         self._stop()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
-        """See `Callback`."""
         if not self._time:
             self._stop()
         logs["time_s"] = self._time
@@ -48,11 +45,9 @@ class Timer(Callback):
         self._time = time.perf_counter() - self._start
 
     def get_state(self) -> dict[str, Any]:
-        """See `Callback`."""
         return {"time": time.perf_counter() - self._start}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """See `Callback`."""
         check_state(self, state, time=duration)
         self._start = time.perf_counter() - state["time"]
 
@@ -96,7 +91,6 @@ class CSVLogger(Callback):
                 yield file
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
-        """See `Callback`."""
         if not self.chief:
             return
         keep = self._size
@@ -116,14 +110,8 @@ class CSVLogger(Callback):
             file.write(text.getvalue().encode())
             self._size = file.tell()
 
-    def get_state(self) -> dict[str, Any]:
-        """See `Callback`."""
-        return {"columns": self._columns, "size": self._size}
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """See `Callback`."""
-        check_state(self, state, columns=list_of(text), size=optional(count))
-        self._columns, self._size = list(state["columns"]), state["size"]
+    def _remembered(self) -> Mapping[str, Rule]:
+        return {"_columns": list_of(text), "_size": optional(count)}
 
 
 def _cell(value: Any) -> Any:

@@ -23,26 +23,10 @@ from minicnn.data.places import locate
 from minicnn.data.synthetic import synthetic_digits, synthetic_digits_dataset
 
 __all__ = [
-    "DataError",
-    "Dataset",
-    "Loader",
-    "augment",
-    "batch_indices",
-    "cifar10",
-    "epoch_order",
-    "fashion_mnist",
-    "image_folder",
-    "kaggle_digits",
-    "load",
-    "locate",
-    "mnist",
-    "names",
-    "read_idx",
-    "shard_rows",
-    "synthetic_digits",
-    "synthetic_digits_dataset",
-    "tiny_imagenet",
-]
+    "DataError", "Dataset", "Loader", "augment", "batch_indices", "cifar10", "epoch_order", "fashion_mnist",
+    "image_folder", "kaggle_digits", "load", "locate", "mnist", "names", "read_idx", "shard_rows", "synthetic_digits",
+    "synthetic_digits_dataset", "tiny_imagenet",
+]  # fmt: skip
 
 LOADERS: dict[str, Callable[..., Dataset]] = {
     "mnist": mnist,
@@ -83,14 +67,12 @@ def load(name: str, data_dir: PathLike | None = None, *, download: bool = True, 
     """
     if name not in LOADERS:
         near = difflib.get_close_matches(str(name), LOADERS, 1, cutoff=0)
-        message = f"A data set is one of {', '.join(LOADERS)}. Received: {name!r}. Did you mean {near[0]!r}?"
-        raise ValueError(message)
+        raise ValueError(f"A data set is one of {', '.join(LOADERS)}. Received: {name!r}. Did you mean {near[0]!r}?")
     loader = LOADERS[name]
     if "download" in inspect.signature(loader).parameters:
         options["download"] = download
     if loader is not synthetic_digits_dataset:
         return loader(data_dir, **options)
     if data_dir is not None:
-        message = f"{name} is drawn, not read, so it takes no data_dir. Received: {data_dir}. Name other data."
-        raise ValueError(message)
+        raise ValueError(f"{name} is drawn, not read, so it takes no data_dir. Received: {data_dir}. Name other data.")
     return loader(**options)

@@ -89,8 +89,7 @@ def random_flip(probability: float = 0.5) -> Transform:
         ValueError: If the probability is out of its range.
     """
     if not 0 <= probability <= 1:
-        message = f"random_flip takes a probability from 0 to 1. Received: {probability}."
-        raise ValueError(message)
+        raise ValueError(f"random_flip takes a probability from 0 to 1. Received: {probability}.")
 
     def draw(rng: np.random.Generator, samples: int, image: tuple[int, ...]) -> list[npt.NDArray[Any]]:
         return [rng.random(samples) < probability]
@@ -113,8 +112,9 @@ def random_crop(size: tuple[int, int], padding: int = 0) -> Transform:
             padded image.
     """
     if min(size) < 1 or padding < 0:
-        message = f"random_crop takes a size from 1 and a padding from 0. Received: size={size}, padding={padding}."
-        raise ValueError(message)
+        raise ValueError(
+            f"random_crop takes a size from 1 and a padding from 0. Received: size={size}, padding={padding}."
+        )
     return _crop(size, padding)
 
 
@@ -125,11 +125,10 @@ def _crop(size: tuple[int, int] | None, padding: int) -> Transform:
         H, W = image[0] + 2 * padding, image[1] + 2 * padding
         KH, KW = size or image[:2]
         if KH > H or KW > W:
-            message = (
+            raise ValueError(
                 f"random_crop needs images at least as large as its window {size}. Received: {H}x{W} with "
                 "the padding. Use a smaller size or more padding."
             )
-            raise ValueError(message)
         return [rng.integers(0, H - KH + 1, samples), rng.integers(0, W - KW + 1, samples)]
 
     def change(x: Batch, top: npt.NDArray[Any], left: npt.NDArray[Any]) -> Batch:
@@ -149,13 +148,11 @@ def random_shift(pixels: int) -> Transform:
         ValueError: If `pixels` is negative.
     """
     if pixels < 0:
-        message = f"random_shift takes a number of pixels from 0. Received: {pixels}."
-        raise ValueError(message)
+        raise ValueError(f"random_shift takes a number of pixels from 0. Received: {pixels}.")
 
     return _crop(None, pixels)
 
 
 def _check(x: Batch) -> None:
     if x.ndim != 4:
-        message = f"Augmentation takes images of shape (N, H, W, C). Received: shape {x.shape}."
-        raise ValueError(message)
+        raise ValueError(f"Augmentation takes images of shape (N, H, W, C). Received: shape {x.shape}.")

@@ -62,8 +62,7 @@ class Dataset:
             )
 
     def _fail(self, rule: str, received: str) -> None:
-        message = f"In a Dataset {rule}. Received in {self.name!r}: {received}."
-        raise DataError(message)
+        raise DataError(f"In a Dataset {rule}. Received in {self.name!r}: {received}.")
 
     @property
     def num_classes(self) -> int:

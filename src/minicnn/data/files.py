@@ -49,8 +49,7 @@ def find(
         return None, []
     base = Path(text or "").expanduser()
     if not (text and base.is_dir()):
-        message = f"{source} names a folder that exists. Received: {str(text)!r}. Create it or name another one."
-        raise DataError(message)
+        raise DataError(f"{source} names a folder that exists. Received: {str(text)!r}. Create it or name another one.")
     looked = [folder for folder in (*(base / name for name in subfolders), base) if folder.is_dir()]
     return next((found for folder in looked if (found := holds(folder)) is not None), None), looked
 
@@ -140,16 +139,14 @@ class Gunzip:
             if not self._ahead and self._inflate.eof:
                 return b""
             if not self._ahead:
-                message = "the file ends before its end-of-stream marker"
-                raise EOFError(message)
+                raise EOFError("the file ends before its end-of-stream marker")
             if self._inflate.eof:
                 self._ahead = self._ahead.lstrip(b"\0")  # zeros may fill up the last block
                 if not self._ahead:
                     continue
                 self._inflate, self._members = _inflater(), self._members + 1
                 if self._members > MAX_MEMBERS:
-                    message = f"more than {MAX_MEMBERS:,} members"
-                    raise OSError(message)
+                    raise OSError(f"more than {MAX_MEMBERS:,} members")
             data = self._inflate.decompress(self._ahead, size)
             self._ahead = self._inflate.unconsumed_tail or self._inflate.unused_data
             if data:
@@ -204,8 +201,7 @@ def open_regular(path: Path) -> Iterator[BinaryIO]:
     rule, remedy = "a data file is a regular file that can be opened", "Check the path and its permissions."
     try:
         if not stat.S_ISREG(path.stat().st_mode):
-            message = "it is a folder, a pipe or a device"
-            raise OSError(message)
+            raise OSError("it is a folder, a pipe or a device")
         stream = path.open("rb")
     except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
         raise fail(path, rule, str(error), remedy) from error
@@ -277,8 +273,7 @@ def download(
     try:
         import pooch
     except ImportError as error:
-        message = f"Downloading {filename} needs pooch: {install('cli')}. {remedy}"
-        raise ImportError(message) from error
+        raise ImportError(f"Downloading {filename} needs pooch: {install('cli')}. {remedy}") from error
 
     limit = size + size // 16
 
@@ -328,8 +323,7 @@ class _BoundedWriter:
     def write(self, data: bytes) -> None:
         self._left -= len(data)
         if self._left < 0:
-            message = f"the file has at most {self._limit:,} bytes. Received: more."
-            raise DataError(message)
+            raise DataError(f"the file has at most {self._limit:,} bytes. Received: more.")
         self._stream.write(data)
 
 

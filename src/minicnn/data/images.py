@@ -68,11 +68,9 @@ def image_folder(
         ```
     """
     if path is None:
-        message = "image_folder reads a folder of class folders. Received: none. Name it by data_dir."
-        raise ValueError(message)
+        raise ValueError("image_folder reads a folder of class folders. Received: none. Name it by data_dir.")
     if not 0 <= test_fraction < 1:
-        message = f"test_fraction is from 0 to below 1. Received: {test_fraction}."
-        raise ValueError(message)
+        raise ValueError(f"test_fraction is from 0 to below 1. Received: {test_fraction}.")
     root = Path(path).expanduser()
     split = _class_names(root / "train") if (root / "train").is_dir() else []
     train_root = root / "train" if split else root
@@ -191,17 +189,14 @@ def _dataset(
     try:
         from PIL import Image
     except ImportError as error:
-        message = f"Reading images needs Pillow: {install('cli')}."
-        raise ImportError(message) from error
+        raise ImportError(f"Reading images needs Pillow: {install('cli')}.") from error
     from concurrent.futures import ThreadPoolExecutor
 
     if channels not in (1, 3):
-        message = f"Images have 1 channel (grey) or 3 (RGB). Received: channels={channels}."
-        raise ValueError(message)
+        raise ValueError(f"Images have 1 channel (grey) or 3 (RGB). Received: channels={channels}.")
     H, W = (size, size) if isinstance(size, int) else size or (None, None)
     if size is not None and not (H and W and 0 < H * W <= MAX_PIXELS):
-        message = f"size is a height and a width, of 1 to {MAX_PIXELS:,} pixels in all. Received: {size}."
-        raise ValueError(message)
+        raise ValueError(f"size is a height and a width, of 1 to {MAX_PIXELS:,} pixels in all. Received: {size}.")
     samples = train + test
     with warnings.catch_warnings(action="ignore", category=Image.DecompressionBombWarning):
         first = _decode(samples[0][0], None if H is None else (H, W), channels)
@@ -212,11 +207,10 @@ def _dataset(
                 raise MemoryError
             images = np.empty((len(samples), *shape), np.uint8)
         except MemoryError as error:
-            message = (
+            raise DataError(
                 f"A Dataset holds at most {most:,} bytes of images, and no more than there is memory for. Received: "
                 f"{len(samples):,} images of shape {shape} in {name!r}. Give a smaller size."
-            )
-            raise DataError(message) from error
+            ) from error
 
         def fill(i: int) -> None:
             image = _decode(samples[i][0], None if H is None else (H, W), channels)
@@ -264,19 +258,15 @@ def _decode(path: Path, size: Any, channels: int) -> Images:
         content = stream.read(MAX_FILE + 1)
     try:
         if len(content) > MAX_FILE or content[:2] in (b"P1", b"P2", b"P3"):
-            message = f"more than {MAX_FILE:,} bytes, or pixels written as text"
-            raise ValueError(message)
+            raise ValueError(f"more than {MAX_FILE:,} bytes, or pixels written as text")
         if content[:2] == b"\xff\xd8" and content.count(b"\xff\xda") > MAX_SCANS:
-            message = f"a JPEG of more than {MAX_SCANS} scans"
-            raise ValueError(message)
+            raise ValueError(f"a JPEG of more than {MAX_SCANS} scans")
         with Image.open(io.BytesIO(content), formats=FORMATS) as image:
             width, height = image.size
             if width * height > MAX_PIXELS:
-                message = f"more than {MAX_PIXELS:,} pixels: {width}x{height}"
-                raise ValueError(message)
+                raise ValueError(f"more than {MAX_PIXELS:,} pixels: {width}x{height}")
             if image.mode not in MODES:
-                message = f"mode {image.mode}, which has not 8 bits a channel"
-                raise ValueError(message)
+                raise ValueError(f"mode {image.mode}, which has not 8 bits a channel")
             with _pixels.take(width * height):
                 decoded = image.convert("RGB" if channels == 3 else "L")
         if size is not None:

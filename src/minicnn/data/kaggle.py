@@ -26,10 +26,7 @@ AGAIN = "Fetch the file again."
 
 
 def kaggle_digits(
-    data_dir: PathLike | None = None,
-    *,
-    test_samples: int = 1000,
-    holdout: Literal["first", "last"] = "last",
+    data_dir: PathLike | None = None, *, test_samples: int = 1000, holdout: Literal["first", "last"] = "last"
 ) -> Dataset:
     """The labelled rows of Kaggle's digits: 42,000 images of 28x28 pixels, grey, white on black.
 
@@ -47,13 +44,13 @@ def kaggle_digits(
         ValueError: If `test_samples` or `holdout` is out of its range.
     """
     if holdout not in ("first", "last"):
-        message = f"holdout is 'first' or 'last'. Received: {holdout!r}."
-        raise ValueError(message)
+        raise ValueError(f"holdout is 'first' or 'last'. Received: {holdout!r}.")
     path = _find(data_dir)
     rows = _read(path)
     if not 0 <= test_samples < len(rows):
-        message = f"test_samples is from 0 to {len(rows) - 1} of the {len(rows)} rows. Received: {test_samples}."
-        raise ValueError(message)
+        raise ValueError(
+            f"test_samples is from 0 to {len(rows) - 1} of the {len(rows)} rows. Received: {test_samples}."
+        )
     cut = test_samples if holdout == "first" else len(rows) - test_samples
     first, last = rows[:cut], rows[cut:]
     train, test = (last, first) if holdout == "first" else (first, last)

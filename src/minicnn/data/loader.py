@@ -66,18 +66,14 @@ class Loader:
         arrays |= {"sample_weight": sample_weight} if sample_weight is not None else {}
         for name, array in arrays.items():
             if not isinstance(array, np.ndarray) or array.ndim == 0:
-                message = f"A Loader takes NumPy arrays of shape (n, ...). Received: {name} is {array!r:.60}."
-                raise ValueError(message)
+                raise ValueError(f"A Loader takes NumPy arrays of shape (n, ...). Received: {name} is {array!r:.60}.")
         lengths = {name: len(array) for name, array in arrays.items()}
         if len(set(lengths.values())) > 1:
-            message = f"A Loader takes arrays of the same length. Received: {lengths}."
-            raise ValueError(message)
+            raise ValueError(f"A Loader takes arrays of the same length. Received: {lengths}.")
         if y is None and sample_weight is not None:
-            message = "A sample_weight weighs a loss, so it needs y. Received: sample_weight without y."
-            raise ValueError(message)
+            raise ValueError("A sample_weight weighs a loss, so it needs y. Received: sample_weight without y.")
         if workers < 0 or prefetch < 1:
-            message = f"A Loader takes workers from 0 and prefetch from 1. Received: {workers=}, {prefetch=}."
-            raise ValueError(message)
+            raise ValueError(f"A Loader takes workers from 0 and prefetch from 1. Received: {workers=}, {prefetch=}.")
         self.num_samples = len(x)
         self.batch_size = batch_size
         self._arrays = tuple(arrays.values())
@@ -160,13 +156,11 @@ class Loader:
             x = self._transform(x, rng) if part is None else part(x, rng, rows, len(indices))
         except Exception as error:
             kind = type(error).__name__
-            message = f"The transform failed on batch {number} of epoch {epoch}: {kind}: {error}"
-            raise RuntimeError(message) from error
+            raise RuntimeError(f"The transform failed on batch {number} of epoch {epoch}: {kind}: {error}") from error
         if not isinstance(x, np.ndarray) or x.shape[:1] != (given,):
             received = f"shape {x.shape}" if isinstance(x, np.ndarray) else f"a {type(x).__name__}"
-            message = (
+            raise ValueError(
                 f"A transform returns a NumPy array with as many samples as it gets, {given}. "
                 f"Received on batch {number} of epoch {epoch}: {received}."
             )
-            raise ValueError(message)
         return (x[rows] if whole else x, *rest)

@@ -28,8 +28,7 @@ def philox(seed: int, stream: int, part: int = 0) -> np.random.Generator:
         ValueError: If a number is out of its range.
     """
     if not all(0 <= number < 2**64 for number in (seed, stream, part)):
-        message = f"Seeds and epochs are from 0 to 2**64 - 1. Received: {seed}, {stream}."
-        raise ValueError(message)
+        raise ValueError(f"Seeds and epochs are from 0 to 2**64 - 1. Received: {seed}, {stream}.")
     # As uint64 from the start: a list with a large number would pass through float64.
     key = np.array([seed, stream], np.uint64)
     return np.random.Generator(np.random.Philox(key=key, counter=np.array([0, 0, 0, part], np.uint64)))
@@ -51,8 +50,7 @@ def epoch_order(n: int, *, shuffle: bool, seed: int, epoch: int) -> Indices:
         ValueError: If an argument is out of its range.
     """
     if not 0 <= n <= 2**31 - 1:
-        message = f"An epoch has from 0 to {2**31 - 1} samples. Received: {n}."
-        raise ValueError(message)
+        raise ValueError(f"An epoch has from 0 to {2**31 - 1} samples. Received: {n}.")
     if not shuffle:
         return np.arange(n, dtype=np.int32)
     return philox(seed, epoch).permutation(n).astype(np.int32)
@@ -73,18 +71,15 @@ def num_batches(n: int, batch_size: int, last_batch: LastBatch) -> int:
         ValueError: If no batch would result, or an argument is out of its range.
     """
     if batch_size < 1:
-        message = f"A batch holds at least one sample. Received: batch_size={batch_size}."
-        raise ValueError(message)
+        raise ValueError(f"A batch holds at least one sample. Received: batch_size={batch_size}.")
     if last_batch not in ("keep", "drop", "pad"):
-        message = f"last_batch is 'keep', 'drop' or 'pad'. Received: {last_batch!r}."
-        raise ValueError(message)
+        raise ValueError(f"last_batch is 'keep', 'drop' or 'pad'. Received: {last_batch!r}.")
     count = n // batch_size if last_batch == "drop" else -(-n // batch_size)
     if count < 1:
-        message = (
+        raise ValueError(
             f"An epoch has at least one batch. Received: {n} samples, batch_size={batch_size}, "
             f"last_batch={last_batch!r}. Give more samples, a smaller batch_size or another last_batch."
         )
-        raise ValueError(message)
     return count
 
 

@@ -124,14 +124,9 @@ def synthetic_digits_dataset(n_train: int = 60_000, n_test: int = 10_000, size: 
 
 
 def _draw(n: int, size: int, seed: int, stream: int) -> tuple[Images, Labels]:
-    for name, value, least, most in (
-        ("n", n, 1, 2**31 - 1),
-        ("size", size, 8, 256),
-        ("seed", seed, 0, 2**64 - 1),
-    ):
+    for name, value, least, most in (("n", n, 1, 2**31 - 1), ("size", size, 8, 256), ("seed", seed, 0, 2**64 - 1)):
         if not least <= value <= most:
-            message = f"synthetic_digits takes {name} from {least} to {most}. Received: {value}."
-            raise ValueError(message)
+            raise ValueError(f"synthetic_digits takes {name} from {least} to {most}. Received: {value}.")
     x = np.empty((n, size, size, 1), np.uint8)
     y = np.empty(n, np.int32)
     for block, start in enumerate(range(0, n, BLOCK)):

@@ -1,7 +1,6 @@
 """The layers that users compose into models."""
 
 from minicnn.layers.activation import ELU, Activation, LeakyReLU, PReLU, ReLU, Softmax
-from minicnn.layers.adaptive import AdaptiveAveragePooling2D
 from minicnn.layers.augmentation import (
     CenterCrop,
     RandomBrightness,
@@ -14,13 +13,12 @@ from minicnn.layers.augmentation import (
     Resizing,
 )
 from minicnn.layers.configured import CLASSES as _CLASSES
-from minicnn.layers.convolutional import Conv2D
+from minicnn.layers.convolutional import Conv2D, Conv2DTranspose, DepthwiseConv2D, SeparableConv2D
 from minicnn.layers.core import Dense, Identity, Lambda, Rescaling
-from minicnn.layers.depthwise import DepthwiseConv2D, SeparableConv2D
 from minicnn.layers.features import CategoryEncoding, Normalization
 from minicnn.layers.graph import Graph as _Graph
 from minicnn.layers.layer import Layer
-from minicnn.layers.local_response import LocalResponseNormalization
+from minicnn.layers.layer import document as _document
 from minicnn.layers.merging import (
     Add,
     Average,
@@ -37,7 +35,12 @@ from minicnn.layers.merging import (
     multiply,
     subtract,
 )
-from minicnn.layers.normalization import BatchNormalization, GroupNormalization, LayerNormalization
+from minicnn.layers.normalization import (
+    BatchNormalization,
+    GroupNormalization,
+    LayerNormalization,
+    LocalResponseNormalization,
+)
 from minicnn.layers.one_dimensional import (
     AveragePooling1D,
     Conv1D,
@@ -46,11 +49,16 @@ from minicnn.layers.one_dimensional import (
     MaxPooling1D,
 )
 from minicnn.layers.operation import Operation as _Operation
-from minicnn.layers.pooling import AveragePooling2D, GlobalAveragePooling2D, GlobalMaxPooling2D, MaxPooling2D
+from minicnn.layers.pooling import (
+    AdaptiveAveragePooling2D,
+    AveragePooling2D,
+    GlobalAveragePooling2D,
+    GlobalMaxPooling2D,
+    MaxPooling2D,
+)
 from minicnn.layers.regularization import Dropout, GaussianNoise, SpatialDropout2D
 from minicnn.layers.reshaping import Cropping2D, Flatten, Permute, Reshape, UpSampling2D, ZeroPadding2D
 from minicnn.layers.symbolic import Input
-from minicnn.layers.transposed import Conv2DTranspose
 
 # Keras's short names.
 AvgPool1D, MaxPool1D, GlobalAvgPool1D, GlobalMaxPool1D = (
@@ -63,86 +71,20 @@ Convolution1D, Convolution2D, Convolution2DTranspose = Conv1D, Conv2D, Conv2DTra
 SeparableConvolution2D = SeparableConv2D
 
 __all__ = [
-    "ELU",
-    "Activation",
-    "AdaptiveAveragePooling2D",
-    "Add",
-    "Average",
-    "AveragePooling1D",
-    "AveragePooling2D",
-    "AvgPool1D",
-    "AvgPool2D",
-    "BatchNormalization",
-    "CategoryEncoding",
-    "CenterCrop",
-    "Concatenate",
-    "Conv1D",
-    "Conv2D",
-    "Conv2DTranspose",
-    "Convolution1D",
-    "Convolution2D",
-    "Convolution2DTranspose",
-    "Cropping2D",
-    "Dense",
-    "DepthwiseConv2D",
-    "Dropout",
-    "Flatten",
-    "GaussianNoise",
-    "GlobalAveragePooling1D",
-    "GlobalAveragePooling2D",
-    "GlobalAvgPool1D",
-    "GlobalAvgPool2D",
-    "GlobalMaxPool1D",
-    "GlobalMaxPool2D",
-    "GlobalMaxPooling1D",
-    "GlobalMaxPooling2D",
-    "GroupNormalization",
-    "Identity",
-    "Input",
-    "Lambda",
-    "Layer",
-    "LayerNormalization",
-    "LeakyReLU",
-    "LocalResponseNormalization",
-    "MaxPool1D",
-    "MaxPool2D",
-    "MaxPooling1D",
-    "MaxPooling2D",
-    "Maximum",
-    "Minimum",
-    "Multiply",
-    "Normalization",
-    "PReLU",
-    "Permute",
-    "RandomBrightness",
-    "RandomContrast",
-    "RandomCrop",
-    "RandomFlip",
-    "RandomRotation",
-    "RandomTranslation",
-    "RandomZoom",
-    "ReLU",
-    "Rescaling",
-    "Reshape",
-    "Resizing",
-    "SeparableConv2D",
-    "SeparableConvolution2D",
-    "Softmax",
-    "SpatialDropout2D",
-    "Subtract",
-    "UpSampling2D",
-    "ZeroPadding2D",
-    "add",
-    "average",
-    "concatenate",
-    "maximum",
-    "minimum",
-    "multiply",
-    "subtract",
-]
+    "ELU", "Activation", "AdaptiveAveragePooling2D", "Add", "Average", "AveragePooling1D", "AveragePooling2D",
+    "AvgPool1D", "AvgPool2D", "BatchNormalization", "CategoryEncoding", "CenterCrop", "Concatenate", "Conv1D",
+    "Conv2D", "Conv2DTranspose", "Convolution1D", "Convolution2D", "Convolution2DTranspose", "Cropping2D", "Dense",
+    "DepthwiseConv2D", "Dropout", "Flatten", "GaussianNoise", "GlobalAveragePooling1D", "GlobalAveragePooling2D",
+    "GlobalAvgPool1D", "GlobalAvgPool2D", "GlobalMaxPool1D", "GlobalMaxPool2D", "GlobalMaxPooling1D",
+    "GlobalMaxPooling2D", "GroupNormalization", "Identity", "Input", "Lambda", "Layer", "LayerNormalization",
+    "LeakyReLU", "LocalResponseNormalization", "MaxPool1D", "MaxPool2D", "MaxPooling1D", "MaxPooling2D", "Maximum",
+    "Minimum", "Multiply", "Normalization", "PReLU", "Permute", "RandomBrightness", "RandomContrast", "RandomCrop",
+    "RandomFlip", "RandomRotation", "RandomTranslation", "RandomZoom", "ReLU", "Rescaling", "Reshape", "Resizing",
+    "SeparableConv2D", "SeparableConvolution2D", "Softmax", "SpatialDropout2D", "Subtract", "UpSampling2D",
+    "ZeroPadding2D", "add", "average", "concatenate", "maximum", "minimum", "multiply", "subtract",
+]  # fmt: skip
 
-# What plain data may name.
-_LAYERS = [
-    value for name, value in globals().items() if name in __all__ and isinstance(value, type) and name != "Layer"
-]
-_CLASSES.update({layer.__name__: layer for layer in (_Graph, _Operation, *_LAYERS)})
+_LAYERS = [c for c in map(globals().get, __all__) if isinstance(c, type) and issubclass(c, Layer) and c is not Layer]
+_CLASSES.update({layer.__name__: layer for layer in (_Graph, _Operation, *_LAYERS)})  # what plain data may name
+for _layer in dict.fromkeys(_LAYERS):  # aliases once
+    _document(_layer)

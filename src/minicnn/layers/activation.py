@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import Any, Unpack
 
 from minicnn import ops
-from minicnn.initializers import Initializer, get_initializer
-from minicnn.layers.activations import ActivationArgument, get_activation
+from minicnn.initializers import Initializer, known_initializer
+from minicnn.layers.activations import ActivationArgument, get_activation, known_activation
 from minicnn.layers.arguments import axis_of, number
-from minicnn.layers.layer import Layer
-from minicnn.regularizers import Limits
+from minicnn.layers.layer import Layer, LimitedOptions, Options
 
 
 class Activation(Layer):
@@ -20,14 +19,6 @@ class Activation(Layer):
         activation: Name, or function of a Value. Names: linear, relu, relu6, leaky_relu (slope 0.2), elu,
             selu, celu, gelu (by the error function), silu or swish, hard_silu or hard_swish, mish, sigmoid,
             hard_sigmoid, log_sigmoid, tanh, softplus, softsign, exponential, softmax and log_softmax (last axis).
-        name: Name in the model.
-        trainable: See `Layer`.
-
-    Input shape:
-        Any.
-
-    Output shape:
-        That of the input.
 
     Raises:
         ValueError: If the name is unknown.
@@ -37,13 +28,11 @@ class Activation(Layer):
         <Activation None>
     """
 
-    def __init__(self, activation: ActivationArgument, *, name: str | None = None, trainable: bool = True) -> None:
-        super().__init__(name=name, trainable=trainable)
-        self.activation = activation
-        get_activation(activation)
+    def __init__(self, activation: ActivationArgument, **options: Unpack[Options]) -> None:
+        super().__init__(**options)
+        self.activation = known_activation(activation)
 
     def call(self, inputs: Any) -> Any:
-        """Apply the function."""
         return get_activation(self.activation)(inputs)
 
 
@@ -56,14 +45,6 @@ class ReLU(Layer):
         max_value: Largest result; no limit if None.
         negative_slope: Slope below the threshold.
         threshold: Where the slope changes.
-        name: Name in the model.
-        trainable: See `Layer`.
-
-    Input shape:
-        Any.
-
-    Output shape:
-        That of the input.
 
     Raises:
         ValueError: If an argument is negative.
@@ -78,11 +59,9 @@ class ReLU(Layer):
         max_value: float | None = None,
         negative_slope: float = 0.0,
         threshold: float = 0.0,
-        *,
-        name: str | None = None,
-        trainable: bool = True,
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(name=name, trainable=trainable)
+        super().__init__(**options)
         self.max_value = None if max_value is None else number("max_value", max_value, least=0)
         self.negative_slope = number("negative_slope", negative_slope, least=0)
         self.threshold = number("threshold", threshold, least=0)
@@ -105,25 +84,16 @@ class LeakyReLU(Layer):
 
     Args:
         negative_slope: Slope for negative inputs.
-        name: Name in the model.
-        trainable: See `Layer`.
-
-    Input shape:
-        Any.
-
-    Output shape:
-        That of the input.
 
     Raises:
         ValueError: If the slope is negative.
     """
 
-    def __init__(self, negative_slope: float = 0.3, *, name: str | None = None, trainable: bool = True) -> None:
-        super().__init__(name=name, trainable=trainable)
+    def __init__(self, negative_slope: float = 0.3, **options: Unpack[Options]) -> None:
+        super().__init__(**options)
         self.negative_slope = number("negative_slope", negative_slope, least=0)
 
     def call(self, inputs: Any) -> Any:
-        """Apply the function."""
         return ops.leaky_relu(inputs, negative_slope=self.negative_slope)
 
 
@@ -133,15 +103,6 @@ class PReLU(Layer):
     Args:
         alpha_initializer: First values of alpha.
         shared_axes: Axes of the input along which one alpha serves all, such as (1, 2) for one a channel.
-        name: Name in the model.
-        trainable: See `Layer`.
-        limits: See `Layer`: alpha_regularizer, alpha_constraint.
-
-    Input shape:
-        (N, ...).
-
-    Output shape:
-        That of the input.
 
     Raises:
         ValueError: If an axis is none of a sample's.
@@ -153,15 +114,11 @@ class PReLU(Layer):
         self,
         alpha_initializer: str | Initializer = "zeros",
         shared_axes: Sequence[int] | None = None,
-        *,
-        name: str | None = None,
-        trainable: bool = True,
-        **limits: Unpack[Limits],
+        **options: Unpack[LimitedOptions],
     ) -> None:
-        super().__init__(name=name, trainable=trainable, **limits)
-        self.alpha_initializer = alpha_initializer
+        super().__init__(**options)
+        self.alpha_initializer = known_initializer(alpha_initializer)
         self.shared_axes = None if shared_axes is None else tuple(shared_axes)
-        get_initializer(alpha_initializer)
 
     def build(self, input_shape: Any) -> None:
         """Declare alpha, of a sample's shape with 1 along shared axes."""
@@ -170,7 +127,6 @@ class PReLU(Layer):
         self.alpha = self.add_weight("alpha", shape, self.alpha_initializer)
 
     def call(self, inputs: Any) -> Any:
-        """Apply the function."""
         return ops.relu(inputs) - self.alpha * ops.relu(-inputs)
 
 
@@ -179,22 +135,13 @@ class ELU(Layer):
 
     Args:
         alpha: Minus the limit for large negative inputs.
-        name: Name in the model.
-        trainable: See `Layer`.
-
-    Input shape:
-        Any.
-
-    Output shape:
-        That of the input.
     """
 
-    def __init__(self, alpha: float = 1.0, *, name: str | None = None, trainable: bool = True) -> None:
-        super().__init__(name=name, trainable=trainable)
+    def __init__(self, alpha: float = 1.0, **options: Unpack[Options]) -> None:
+        super().__init__(**options)
         self.alpha = number("alpha", alpha)
 
     def call(self, inputs: Any) -> Any:
-        """Apply the function."""
         return ops.elu(inputs, alpha=self.alpha)
 
 
@@ -203,28 +150,18 @@ class Softmax(Layer):
 
     Args:
         axis: The axis, not the batch. Several, which Keras takes as a list, are joined with Reshape first.
-        name: Name in the model.
-        trainable: See `Layer`.
-
-    Input shape:
-        Any.
-
-    Output shape:
-        That of the input.
 
     Raises:
         ValueError: If the axis is not an integer, or none of a sample's.
     """
 
-    def __init__(self, axis: int = -1, *, name: str | None = None, trainable: bool = True) -> None:
-        super().__init__(name=name, trainable=trainable)
+    def __init__(self, axis: int = -1, **options: Unpack[Options]) -> None:
+        super().__init__(**options)
         if isinstance(axis, bool) or not isinstance(axis, int):
-            message = (
+            raise ValueError(
                 f"Softmax takes one axis, an integer. Received: axis={axis!r}. Join several axes with Reshape first."
             )
-            raise ValueError(message)
         self.axis = axis
 
     def call(self, inputs: Any) -> Any:
-        """Apply the function."""
         return ops.softmax(inputs, axis=axis_of("Softmax", self.axis, inputs.ndim))

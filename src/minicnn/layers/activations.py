@@ -17,8 +17,7 @@ def _linear(x: Value) -> Value:
 
 
 def _leaky_relu(x: Value) -> Value:
-    y: Value = ops.leaky_relu(x, negative_slope=0.2)  # Keras: 0.2 by name, 0.3 as the layer LeakyReLU
-    return y
+    return ops.leaky_relu(x, negative_slope=0.2)  # Keras: 0.2 by name, 0.3 as the layer LeakyReLU
 
 
 def _selu(x: Value) -> Value:
@@ -29,8 +28,7 @@ def _selu(x: Value) -> Value:
 def _softplus(x: Value) -> Value:
     """log(1 + exp(x)): neither overflows nor cancels; the slopes of |x| cancel at 0 whatever sign 0 is given there."""
     size = ops.abs(x)
-    y: Value = (x + size) * 0.5 + ops.log1p(ops.exp(-size))
-    return y
+    return (x + size) * 0.5 + ops.log1p(ops.exp(-size))
 
 
 def _log_sigmoid(x: Value) -> Value:
@@ -38,14 +36,12 @@ def _log_sigmoid(x: Value) -> Value:
 
 
 def _softsign(x: Value) -> Value:
-    y: Value = x / (ops.abs(x) + 1.0)
-    return y
+    return x / (ops.abs(x) + 1.0)
 
 
 def _hard_sigmoid(x: Value) -> Value:
     """Piecewise linear sigmoid (arXiv:1905.02244)."""
-    y: Value = ops.relu6(x + 3.0) * (1 / 6)
-    return y
+    return ops.relu6(x + 3.0) * (1 / 6)
 
 
 def _hard_silu(x: Value) -> Value:
@@ -54,14 +50,7 @@ def _hard_silu(x: Value) -> Value:
 
 def _mish(x: Value) -> Value:
     """X tanh(softplus(x)) (arXiv:1908.08681)."""
-    y: Value = x * ops.tanh(_softplus(x))
-    return y
-
-
-def _celu(x: Value) -> Value:
-    """Continuously differentiable elu (arXiv:1704.07483), which for alpha 1, Keras's default, is elu."""
-    y: Value = ops.elu(x)
-    return y
+    return x * ops.tanh(_softplus(x))
 
 
 ACTIVATIONS: dict[str, Callable[[Value], Value]] = {
@@ -76,7 +65,7 @@ ACTIVATIONS: dict[str, Callable[[Value], Value]] = {
     "sigmoid": ops.sigmoid,
     "tanh": ops.tanh,
     "selu": _selu,
-    "celu": _celu,
+    "celu": ops.elu,  # which it is for alpha 1, Keras's default (arXiv:1704.07483)
     "mish": _mish,
     "softplus": _softplus,
     "softsign": _softsign,
@@ -95,14 +84,19 @@ def get_activation(given: ActivationArgument) -> Callable[[Any], Any]:
     if given is None:
         return _linear
     if isinstance(given, type):
-        message = (
+        raise TypeError(
             f"An activation is a name, a function of a Value, or a layer. Received: the class {given.__name__}. Make a "
             f"layer of it: {given.__name__}()."
         )
-        raise TypeError(message)
     if callable(given):
         return given
     return look_up("An activation", ACTIVATIONS, given, "a function of a Value")
+
+
+def known_activation(given: ActivationArgument) -> ActivationArgument:
+    """What is given for an activation, if there is one of that name."""
+    get_activation(given)
+    return given
 
 
 def finish(y: Value, bias: Value | None, activation: ActivationArgument, *, axis: int) -> Value:
@@ -110,5 +104,4 @@ def finish(y: Value, bias: Value | None, activation: ActivationArgument, *, axis
     if bias is not None:
         after = y.ndim - 1 - axis
         y = y + (ops.reshape(bias, shape=(bias.size, *(1,) * after)) if after else bias)
-    result: Value = get_activation(activation)(y)
-    return result
+    return get_activation(activation)(y)

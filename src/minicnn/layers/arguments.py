@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import Any
 
+from minicnn.ops.checks import as_integer
 from minicnn.ops.windows import Axes, Padding, Pair
 
 PaddingArgument = str | int | tuple[int, int] | Padding
@@ -13,41 +13,21 @@ PaddingArgument = str | int | tuple[int, int] | Padding
 LAYOUTS = {"channels_last": "NHWC", "channels_first": "NCHW"}
 
 
-def _integer(value: Any) -> int | None:
-    """The value as an int, if it is an integer of Python or NumPy."""
-    try:
-        return None if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        return None
-
-
-def positive(name: str, value: Any) -> int:
-    """The value, if it is an integer of at least 1."""
-    n = _integer(value)
-    if n is None or n < 1:
-        message = f"{name} is an integer of at least 1. Received: {name}={value!r}."
-        raise ValueError(message)
-    return n
-
-
 def pair(name: str, value: Any, *, least: int = 1) -> Pair:
     """An integer or two of them, each at least `least`, as a pair."""
-    values = [_integer(v) for v in (value if isinstance(value, tuple | list) else (value, value))]
+    values = [as_integer(v) for v in (value if isinstance(value, tuple | list) else (value, value))]
     checked = [v for v in values if v is not None and v >= least]
     if len(values) != 2 or len(checked) != 2:
-        message = f"{name} is an integer or a pair of integers of at least {least}. Received: {name}={value!r}."
-        raise ValueError(message)
+        raise ValueError(f"{name} is an integer or a pair of integers of at least {least}. Received: {name}={value!r}.")
     return (checked[0], checked[1])
 
 
 def number(name: str, value: Any, *, least: float | None = None) -> float:
     """The value as a float, if it is a real number of at least `least`."""
     if isinstance(value, bool | str) or not hasattr(value, "__float__"):
-        message = f"{name} is a number. Received: {name}={value!r}."
-        raise ValueError(message)
+        raise ValueError(f"{name} is a number. Received: {name}={value!r}.")
     if least is not None and not value >= least:
-        message = f"{name} is a number of at least {least:g}. Received: {name}={value!r}."
-        raise ValueError(message)
+        raise ValueError(f"{name} is a number of at least {least:g}. Received: {name}={value!r}.")
     return float(value)
 
 
@@ -55,30 +35,27 @@ def axis_of(layer: str, axis: int, ndim: int) -> int:
     """The axis counted from 0, if it is one of a sample's."""
     at = axis + ndim if axis < 0 else axis
     if not 1 <= at < ndim:
-        message = (
+        raise ValueError(
             f"{layer} takes an axis from 1 to {ndim - 1} (or from {1 - ndim} to -1) for inputs with {ndim} "
             f"axes; axis 0 is the batch. Received: axis={axis}."
         )
-        raise ValueError(message)
     return at
 
 
 def layout(data_format: str) -> str:
     """Axis order of a Keras data format: NHWC or NCHW."""
     if data_format not in LAYOUTS:
-        message = f"data_format is 'channels_last' or 'channels_first'. Received: data_format={data_format!r}."
-        raise ValueError(message)
+        raise ValueError(f"data_format is 'channels_last' or 'channels_first'. Received: data_format={data_format!r}.")
     return LAYOUTS[data_format]
 
 
 def image_axes(layer: str, data_format: str, shape: Sequence[int | None]) -> Axes:
     """Positions of the axes of an image batch, or an error that says what the layer takes."""
     if len(shape) != 4:
-        message = (
+        raise ValueError(
             f"{layer} takes images: batch, height, width and channels. Received: input shape "
             f"{(None, *shape[1:])}. Add the missing axis to the data, e.g. x[..., None] for grey images."
         )
-        raise ValueError(message)
     return Axes.of(layout(data_format))
 
 
@@ -89,11 +66,10 @@ def frame(name: str, value: Any) -> Padding:
             return (pair(name, value[0], least=0), pair(name, value[1], least=0))
         h, w = pair(name, value, least=0)
     except ValueError:
-        message = (
+        raise ValueError(
             f"{name} is an integer of at least 0, a pair (height, width) of them, or ((top, bottom), (left, "
             f"right)). Received: {name}={value!r}."
-        )
-        raise ValueError(message) from None
+        ) from None
     return ((h, h), (w, w))
 
 
@@ -101,8 +77,7 @@ def standard_padding(value: Any) -> str | Padding:
     """Either "valid", "same" or explicit integers as ((top, bottom), (left, right))."""
     if isinstance(value, str):
         if value.lower() not in ("valid", "same"):
-            message = f"padding is 'valid', 'same' or integers. Received: padding={value!r}."
-            raise ValueError(message)
+            raise ValueError(f"padding is 'valid', 'same' or integers. Received: padding={value!r}.")
         return value.lower()
     return frame("padding", value)
 

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from minicnn import ops
-from minicnn.layers.arguments import image_axes, layout, number, positive
-from minicnn.layers.layer import Layer
-from minicnn.layers.resampling import resize
-from minicnn.ops.checks import one_of
+from minicnn.layers.arguments import number
+from minicnn.layers.image import ImageLayer
+from minicnn.layers.layer import Options
+from minicnn.layers.reshaping import resize
+from minicnn.ops.checks import one_of, positive
 from minicnn.ops.transforms import FILL_MODES, INTERPOLATIONS
 from minicnn.program.graph import Value
 
@@ -29,27 +30,28 @@ def _range(name: str, given: Any, least: float = -math.inf) -> tuple[float, floa
     low, high = given if isinstance(given, list | tuple) and len(given) == 2 else (-abs(number(name, given)), given)
     low, high = number(name, low), number(name, high)
     if not least <= low <= high:
-        message = (
+        raise ValueError(
             f"{name} is a number, or a pair of them that does not fall"
             f"{f', at least {least:g}' * math.isfinite(least)}. Received: {name}={given!r}."
         )
-        raise ValueError(message)
     return low, high
 
 
-class _Images(Layer):
-    """Images, the channels brought last, changed in training."""
+class RandomImages(ImageLayer):
+    """Base class of layers that change images in training.
 
-    def __init__(self, seed: int | None, data_format: str, name: str | None, trainable: bool) -> None:
-        super().__init__(name=name, trainable=trainable)
+    Args:
+        seed: Seed of the draws; the model's if None.
+        value_range: Least and largest value.
+    """
+
+    def __init__(self, seed: int | None, data_format: str, **options: Unpack[Options]) -> None:
+        super().__init__(data_format, **options)
         self.seed = seed
-        self.data_format = data_format
-        layout(data_format)
 
     def call(self, inputs: Any, *, training: bool = False) -> Any:
-        """Change the images in training."""
-        axes = image_axes(type(self).__name__, self.data_format, inputs.shape)
-        if not training and not self._always(inputs.shape[axes.h], inputs.shape[axes.w]):
+        axes = self._axes(inputs.shape)
+        if not training and not self._always(*self._size(inputs.shape)):
             return inputs
         x = inputs if axes.c == 3 else ops.permute(inputs, axes=(0, 2, 3, 1))
         y = self._changed(x, training)
@@ -81,28 +83,17 @@ def _read(x: Value, by: _Terms, base: _Map = _SAME, size: Sequence[int] | None =
     matrix = by[0][0] * np.asarray([by[0][1]], by[0][0].dtype) + np.asarray([base], by[0][0].dtype)
     for factor, change in by[1:]:
         matrix = matrix + factor * np.asarray([change], factor.dtype)
-    y: Value = ops.affine_transform(
+    return ops.affine_transform(
         x, matrix, size=tuple(size or x.shape[1:3]), interpolation=interpolation, fill_mode=fill_mode,
         fill_value=fill_value,
     )  # fmt: skip
-    return y
 
 
-class RandomFlip(_Images):
+class RandomFlip(RandomImages):
     """Each image mirrored with probability 1/2 in training.
 
     Args:
         mode: "horizontal", "vertical" or "horizontal_and_vertical".
-        seed: Seed of the draws; the model's if None.
-        data_format: "channels_last" or "channels_first".
-        name: Name in the model.
-        trainable: See `Layer`.
-
-    Input shape:
-        (N, H, W, C), or (N, C, H, W) for "channels_first".
-
-    Output shape:
-        That of the input.
 
     Raises:
         ValueError: If the mode is unknown.
@@ -110,9 +101,9 @@ class RandomFlip(_Images):
 
     def __init__(
         self, mode: str = "horizontal_and_vertical", seed: int | None = None, *, data_format: str = "channels_last",
-        name: str | None = None, trainable: bool = True,
+        **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        super().__init__(seed, data_format, name, trainable)
+        super().__init__(seed, data_format, **options)
         self.mode = one_of("mode", mode, ("horizontal", "vertical", "horizontal_and_vertical"))
 
     def _changed(self, x: Value, training: bool) -> Value:
@@ -122,19 +113,12 @@ class RandomFlip(_Images):
         return _read(x, [(ops.cast(ops.less(u, 0.5), dtype=u.dtype), m) for u, m, word in turned if word in self.mode])
 
 
-class RandomCrop(_Images):
+class RandomCrop(RandomImages):
     """A part of each image, at random in training and from the middle else.
 
     Args:
         height: Rows of the part, at most those of the images.
         width: Columns of the part.
-        seed: Seed of the draws; the model's if None.
-        data_format: "channels_last" or "channels_first".
-        name: Name in the model.
-        trainable: See `Layer`.
-
-    Input shape:
-        (N, H, W, C), or (N, C, H, W) for "channels_first".
 
     Output shape:
         (N, height, width, C), or (N, C, height, width).
@@ -145,9 +129,9 @@ class RandomCrop(_Images):
 
     def __init__(
         self, height: int, width: int, seed: int | None = None, *, data_format: str = "channels_last",
-        name: str | None = None, trainable: bool = True,
+        **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        super().__init__(seed, data_format, name, trainable)
+        super().__init__(seed, data_format, **options)
         self.height, self.width = positive("height", height), positive("width", width)
 
     def _always(self, height: int, width: int) -> bool:
@@ -157,11 +141,10 @@ class RandomCrop(_Images):
         _, h, w, _ = x.shape
         spare = h - self.height, w - self.width
         if min(spare) < 0:
-            message = (
+            raise ValueError(
                 f"{type(self).__name__} cuts a part of {self.height} x {self.width} out of larger images. Received: "
                 f"{h} x {w}. Enlarge them first, with ZeroPadding2D or Resizing."
             )
-            raise ValueError(message)
         if not training:
             top, left = spare[0] // 2, spare[1] // 2
             return x[:, top : top + self.height, left : left + self.width, :]
@@ -170,8 +153,7 @@ class RandomCrop(_Images):
 
 
 def _whole(x: Value) -> Value:
-    y: Value = ops.cast(ops.cast(x, dtype="int32"), dtype=x.dtype)
-    return y
+    return ops.cast(ops.cast(x, dtype="int32"), dtype=x.dtype)
 
 
 class CenterCrop(RandomCrop):
@@ -180,12 +162,6 @@ class CenterCrop(RandomCrop):
     Args:
         height: Rows of the part, at most those of the images.
         width: Columns of the part.
-        data_format: "channels_last" or "channels_first".
-        name: Name in the model.
-        trainable: See `Layer`.
-
-    Input shape:
-        (N, H, W, C), or (N, C, H, W) for "channels_first".
 
     Output shape:
         (N, height, width, C), or (N, C, height, width).
@@ -195,48 +171,36 @@ class CenterCrop(RandomCrop):
     """
 
     def __init__(
-        self, height: int, width: int, data_format: str = "channels_last", *, name: str | None = None,
-        trainable: bool = True,
+        self, height: int, width: int, data_format: str = "channels_last", **options: Unpack[Options]
     ) -> None:  # fmt: skip
-        super().__init__(height, width, data_format=data_format, name=name, trainable=trainable)
+        super().__init__(height, width, data_format=data_format, **options)
 
     def _changed(self, x: Value, training: bool) -> Value:
         return super()._changed(x, False)
 
 
-class Resizing(Layer):
+class Resizing(ImageLayer):
     """Images in another size, pixels being squares; without smoothing before they shrink.
 
     Args:
         height: Rows.
         width: Columns.
         interpolation: "bilinear" or "nearest".
-        data_format: "channels_last" or "channels_first".
-        name: Name in the model.
-        trainable: See `Layer`.
-
-    Input shape:
-        (N, H, W, C), or (N, C, H, W) for "channels_first".
 
     Output shape:
         (N, height, width, C), or (N, C, height, width).
-
-    Raises:
-        ValueError: If an argument is out of range.
     """
 
     def __init__(
         self, height: int, width: int, interpolation: str = "bilinear", *, data_format: str = "channels_last",
-        name: str | None = None, trainable: bool = True,
+        **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        super().__init__(name=name, trainable=trainable)
+        super().__init__(data_format, **options)
         self.height, self.width = positive("height", height), positive("width", width)
         self.interpolation, self.data_format = one_of("interpolation", interpolation, INTERPOLATIONS), data_format
-        layout(data_format)
 
     def call(self, inputs: Any) -> Any:
-        """Resize."""
-        axes = image_axes("Resizing", self.data_format, inputs.shape)
+        axes = self._axes(inputs.shape)
         if (inputs.shape[axes.h], inputs.shape[axes.w]) == (self.height, self.width):
             return inputs
         x = inputs if axes.c == 1 else ops.permute(inputs, axes=(0, 3, 1, 2))
@@ -244,14 +208,20 @@ class Resizing(Layer):
         return y if axes.c == 1 else ops.permute(y, axes=(0, 2, 3, 1))
 
 
-class _Moved(_Images):
-    """Images read at places that a random affine map gives."""
+class MovedImages(RandomImages):
+    """Base class of layers that read images at places that a random affine map gives.
+
+    Args:
+        fill_mode: See `RandomTranslation`.
+        interpolation: "bilinear" or "nearest".
+        fill_value: For fill_mode "constant".
+    """
 
     def __init__(
         self, fill_mode: str, interpolation: str, seed: int | None, fill_value: float, data_format: str,
-        name: str | None, trainable: bool,
+        **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        super().__init__(seed, data_format, name, trainable)
+        super().__init__(seed, data_format, **options)
         self.fill_mode = one_of("fill_mode", fill_mode, FILL_MODES)
         self.interpolation = one_of("interpolation", interpolation, INTERPOLATIONS)
         self.fill_value = number("fill_value", fill_value)
@@ -265,36 +235,20 @@ class _Moved(_Images):
         raise NotImplementedError
 
 
-class RandomTranslation(_Moved):
+class RandomTranslation(MovedImages):
     """Each image shifted at random in training.
 
     Args:
         height_factor: Shift down as a share of the height: from -f to f for a number, or a pair of bounds.
         width_factor: Shift to the right as a share of the width, likewise.
         fill_mode: What comes in: "reflect" (d c b a | a b c d | d c b a), "wrap", "nearest" or "constant".
-        interpolation: "bilinear" or "nearest".
-        seed: Seed of the draws; the model's if None.
-        fill_value: For fill_mode "constant".
-        data_format: "channels_last" or "channels_first".
-        name: Name in the model.
-        trainable: See `Layer`.
-
-    Input shape:
-        (N, H, W, C), or (N, C, H, W) for "channels_first".
-
-    Output shape:
-        That of the input.
-
-    Raises:
-        ValueError: If an argument is out of range.
     """
 
     def __init__(
         self, height_factor: Factor, width_factor: Factor, fill_mode: str = "reflect", interpolation: str = "bilinear",
-        seed: int | None = None, fill_value: float = 0.0, data_format: str = "channels_last", *,
-        name: str | None = None, trainable: bool = True,
+        seed: int | None = None, fill_value: float = 0.0, data_format: str = "channels_last", **options: Unpack[Options]
     ) -> None:  # fmt: skip
-        super().__init__(fill_mode, interpolation, seed, fill_value, data_format, name, trainable)
+        super().__init__(fill_mode, interpolation, seed, fill_value, data_format, **options)
         self.height_factor = _range("height_factor", height_factor)
         self.width_factor = _range("width_factor", width_factor)
 
@@ -304,36 +258,20 @@ class RandomTranslation(_Moved):
         return [(down, (0, 0, 0, 0, 0, -h)), (right, (0, 0, -w, 0, 0, 0))], _SAME
 
 
-class RandomZoom(_Moved):
+class RandomZoom(MovedImages):
     """Each image enlarged or made smaller about its middle at random in training.
 
     Args:
         height_factor: From -f to f for a number, or a pair of bounds: 0.2 shows 20 % more rows, -0.2 20 % fewer.
         width_factor: Likewise; as the height in each image if None.
-        fill_mode: See `RandomTranslation`.
-        interpolation: "bilinear" or "nearest".
-        seed: Seed of the draws; the model's if None.
-        fill_value: For fill_mode "constant".
-        data_format: "channels_last" or "channels_first".
-        name: Name in the model.
-        trainable: See `Layer`.
-
-    Input shape:
-        (N, H, W, C), or (N, C, H, W) for "channels_first".
-
-    Output shape:
-        That of the input.
-
-    Raises:
-        ValueError: If an argument is out of range.
     """
 
     def __init__(
         self, height_factor: Factor, width_factor: Factor | None = None, fill_mode: str = "reflect",
         interpolation: str = "bilinear", seed: int | None = None, fill_value: float = 0.0,
-        data_format: str = "channels_last", *, name: str | None = None, trainable: bool = True,
+        data_format: str = "channels_last", **options: Unpack[Options]
     ) -> None:  # fmt: skip
-        super().__init__(fill_mode, interpolation, seed, fill_value, data_format, name, trainable)
+        super().__init__(fill_mode, interpolation, seed, fill_value, data_format, **options)
         self.height_factor = _range("height_factor", height_factor, -1)
         self.width_factor = None if width_factor is None else _range("width_factor", width_factor, -1)
 
@@ -348,39 +286,21 @@ def _middle(x: Value) -> tuple[float, float]:
     return (x.shape[1] - 1) / 2, (x.shape[2] - 1) / 2
 
 
-class RandomRotation(_Moved):
+class RandomRotation(MovedImages):
     """Each image turned about its middle at random in training.
 
     Args:
         factor: Angle counter-clockwise as a share of a full turn: from -f to f for a number, or a pair of bounds.
-        fill_mode: See `RandomTranslation`.
-        interpolation: "bilinear" or "nearest".
-        seed: Seed of the draws; the model's if None.
-        fill_value: For fill_mode "constant".
-        data_format: "channels_last" or "channels_first".
-        name: Name in the model.
-        trainable: See `Layer`.
-
-    Input shape:
-        (N, H, W, C), or (N, C, H, W) for "channels_first".
-
-    Output shape:
-        That of the input.
-
-    Raises:
-        ValueError: If an argument is out of range.
     """
 
     def __init__(
         self, factor: Factor, fill_mode: str = "reflect", interpolation: str = "bilinear", seed: int | None = None,
-        fill_value: float = 0.0, data_format: str = "channels_last", *, name: str | None = None,
-        trainable: bool = True,
+        fill_value: float = 0.0, data_format: str = "channels_last", **options: Unpack[Options]
     ) -> None:  # fmt: skip
-        super().__init__(fill_mode, interpolation, seed, fill_value, data_format, name, trainable)
+        super().__init__(fill_mode, interpolation, seed, fill_value, data_format, **options)
         self.factor = _range("factor", factor)
         if max(map(abs, self.factor)) > 1:
-            message = f"factor is a share of a full turn, from -1 to 1. Received: factor={factor!r}."
-            raise ValueError(message)
+            raise ValueError(f"factor is a share of a full turn, from -1 to 1. Received: factor={factor!r}.")
 
     def _map(self, x: Value) -> tuple[_Terms, _Map]:
         (u,), (row, column) = self._draws(x, 1), _middle(x)
@@ -402,32 +322,18 @@ def _sine_and_cosine(turns: Value) -> tuple[Value, Value]:
     return sine, cosine
 
 
-class RandomBrightness(_Images):
+class RandomBrightness(RandomImages):
     """A number added to each image at random in training, and the result kept in the range of values.
 
     Args:
         factor: What is added, as a share of the range: from -f to f for a number, or a pair of bounds.
-        value_range: Least and largest value.
-        seed: Seed of the draws; the model's if None.
-        data_format: "channels_last" or "channels_first".
-        name: Name in the model.
-        trainable: See `Layer`.
-
-    Input shape:
-        (N, H, W, C), or (N, C, H, W) for "channels_first".
-
-    Output shape:
-        That of the input.
-
-    Raises:
-        ValueError: If an argument is out of range.
     """
 
     def __init__(
         self, factor: Factor, value_range: Sequence[float] = (0, 255), seed: int | None = None, *,
-        data_format: str = "channels_last", name: str | None = None, trainable: bool = True,
+        data_format: str = "channels_last", **options: Unpack[Options]
     ) -> None:  # fmt: skip
-        super().__init__(seed, data_format, name, trainable)
+        super().__init__(seed, data_format, **options)
         self.factor = _range("factor", factor)
         self.value_range = _range("value_range", tuple(value_range))
 
@@ -435,36 +341,21 @@ class RandomBrightness(_Images):
         (u,) = self._draws(x, 1)
         low, high = self.value_range
         added = _between(u, self.factor) * (high - low)
-        y: Value = ops.maximum(ops.minimum(x + ops.reshape(added, shape=(x.shape[0], 1, 1, 1)), high), low)
-        return y
+        return ops.maximum(ops.minimum(x + ops.reshape(added, shape=(x.shape[0], 1, 1, 1)), high), low)
 
 
-class RandomContrast(_Images):
+class RandomContrast(RandomImages):
     """Each channel's differences from its mean scaled at random in training, the result kept in the range of values.
 
     Args:
         factor: The scale is from 1 - f to 1 + f for a number, from 1 - factor[0] to 1 + factor[1] for a pair.
-        value_range: Least and largest value.
-        seed: Seed of the draws; the model's if None.
-        data_format: "channels_last" or "channels_first".
-        name: Name in the model.
-        trainable: See `Layer`.
-
-    Input shape:
-        (N, H, W, C), or (N, C, H, W) for "channels_first".
-
-    Output shape:
-        That of the input.
-
-    Raises:
-        ValueError: If an argument is out of range.
     """
 
     def __init__(
         self, factor: Factor, value_range: Sequence[float] = (0, 255), seed: int | None = None, *,
-        data_format: str = "channels_last", name: str | None = None, trainable: bool = True,
+        data_format: str = "channels_last", **options: Unpack[Options]
     ) -> None:  # fmt: skip
-        super().__init__(seed, data_format, name, trainable)
+        super().__init__(seed, data_format, **options)
         lower, upper = factor if isinstance(factor, list | tuple) and len(factor) == 2 else (factor, factor)
         self.factor = (number("factor", lower, least=0), number("factor", upper, least=0))
         self.value_range = _range("value_range", tuple(value_range))
@@ -474,5 +365,4 @@ class RandomContrast(_Images):
         scale = ops.reshape(_between(u, (1 - self.factor[0], 1 + self.factor[1])), shape=(x.shape[0], 1, 1, 1))
         mean = ops.mean(x, axes=(1, 2), keepdims=True)
         low, high = self.value_range
-        y: Value = ops.maximum(ops.minimum((x - mean) * scale + mean, high), low)
-        return y
+        return ops.maximum(ops.minimum((x - mean) * scale + mean, high), low)

@@ -53,12 +53,11 @@ class Configured:
                 continue
             kept = "_name" if name == "name" else name  # what was given
             if not hasattr(self, kept):
-                message = (
+                raise AttributeError(
                     "A layer keeps each argument as an attribute of the same name, so that a model can be "
                     f"saved. Received: {type(self).__name__} without {name!r}. Set self.{name} or override "
                     "get_config."
                 )
-                raise AttributeError(message)
             config[name] = encode(getattr(self, kept), f"{name} of {type(self).__name__}")
         limits = {name: getattr(self, name, None) for name in self.limit_names()}
         config |= {k: encode(v, f"{k} of {type(self).__name__}") for k, v in limits.items() if v is not None}
@@ -106,13 +105,13 @@ def encode(value: Any, what: str = "the value") -> Any:
         if function is value:
             return name
     if callable(value):
-        message = (
+        raise TypeError(
             f"Functions cannot be saved, because a file holds data only. Received: {value!r} as {what}. Use "
             "a name that minicnn knows, or write a class for it (a Layer, Loss ...) and load with custom_objects."
         )
-        raise TypeError(message)
-    message = f"What is saved is plain data, layers and initializers. Received: {type(value).__name__} as {what}."
-    raise TypeError(message)
+    raise TypeError(
+        f"What is saved is plain data, layers and initializers. Received: {type(value).__name__} as {what}."
+    )
 
 
 def decode(value: Any, custom_objects: CustomObjects = None) -> Any:
@@ -161,11 +160,10 @@ def layer_from_config(config: Mapping[str, Any], custom_objects: CustomObjects =
 def _class(name: str, custom_objects: CustomObjects) -> type[Any]:
     found = {**CLASSES, **(custom_objects or {})}.get(name)
     if not isinstance(found, type):
-        message = (
+        raise ValueError(
             f"The classes in a saved model are minicnn's own or given by the caller. Received: {name!r}. "
             f"Pass the class as custom_objects={{{name!r}: {name}}}."
         )
-        raise ValueError(message)
     return found
 
 
@@ -173,13 +171,13 @@ def _build(chosen: type[Any], make: Any) -> Any:
     try:
         return make()
     except TypeError as error:
-        message = f"Saved arguments are those that the class takes. Received for {chosen.__name__}: {error}."
-        raise ValueError(message) from error
+        raise ValueError(
+            f"Saved arguments are those that the class takes. Received for {chosen.__name__}: {error}."
+        ) from error
 
 
 def checked_bool(trainable: bool) -> bool:
     """Raise a ValueError unless it is a bool; returns it."""
     if not isinstance(trainable, bool):
-        message = f"trainable is True or False. Received: trainable={trainable!r}."
-        raise ValueError(message)
+        raise ValueError(f"trainable is True or False. Received: trainable={trainable!r}.")
     return trainable

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any, Unpack
 
 from minicnn import ops
-from minicnn.initializers import Initializer, get_initializer
-from minicnn.layers.activations import ActivationArgument, finish, get_activation
-from minicnn.layers.arguments import number, positive
-from minicnn.layers.layer import Layer
-from minicnn.regularizers import Limits
+from minicnn.initializers import Initializer, known_initializer
+from minicnn.layers.activations import ActivationArgument, finish, known_activation
+from minicnn.layers.arguments import number
+from minicnn.layers.layer import Layer, LimitedOptions, Options
+from minicnn.ops.checks import positive
 
 
 class Dense(Layer):
@@ -23,9 +23,6 @@ class Dense(Layer):
         use_bias: Whether a number is added for each output.
         kernel_initializer: First values of the kernel (inputs, units).
         bias_initializer: First values of the bias (units,).
-        name: Name in the model.
-        trainable: See `Layer`.
-        limits: See `Layer`: kernel_regularizer, kernel_constraint, bias_regularizer, bias_constraint.
 
     Input shape:
         (N, ..., inputs).
@@ -50,28 +47,21 @@ class Dense(Layer):
         use_bias: bool = True,
         kernel_initializer: str | Initializer = "glorot_uniform",
         bias_initializer: str | Initializer = "zeros",
-        *,
-        name: str | None = None,
-        trainable: bool = True,
-        **limits: Unpack[Limits],
+        **options: Unpack[LimitedOptions],
     ) -> None:
-        super().__init__(name=name, trainable=trainable, **limits)
+        super().__init__(**options)
         self.units = positive("units", units)
-        self.activation = activation
+        self.activation = known_activation(activation)
         self.use_bias = use_bias
-        self.kernel_initializer = kernel_initializer
-        self.bias_initializer = bias_initializer
-        get_activation(activation)
-        get_initializer(kernel_initializer)
-        get_initializer(bias_initializer)
+        self.kernel_initializer = known_initializer(kernel_initializer)
+        self.bias_initializer = known_initializer(bias_initializer)
 
     def build(self, input_shape: Any) -> None:
         """Declare kernel (inputs, units) and bias (units,)."""
         if len(input_shape) < 2:
-            message = (
+            raise ValueError(
                 f"Dense takes inputs with a batch axis and a last axis of features. Received: shape {input_shape}."
             )
-            raise ValueError(message)
         self.kernel = self.add_weight("kernel", (input_shape[-1], self.units), self.kernel_initializer)
         self.bias = self.add_weight("bias", (self.units,), self.bias_initializer) if self.use_bias else None
 
@@ -92,48 +82,30 @@ class Rescaling(Layer):
     Args:
         scale: Factor.
         offset: Added after the factor.
-        name: Name in the model.
-        trainable: See `Layer`.
 
     Input shape:
         Any; integers are converted.
-
-    Output shape:
-        That of the input.
 
     Example:
         >>> Rescaling(1 / 255)
         <Rescaling None>
     """
 
-    def __init__(self, scale: float, offset: float = 0.0, *, name: str | None = None, trainable: bool = True) -> None:
-        super().__init__(name=name, trainable=trainable)
+    def __init__(self, scale: float, offset: float = 0.0, **options: Unpack[Options]) -> None:
+        super().__init__(**options)
         self.scale = number("scale", scale)
         self.offset = number("offset", offset)
 
     def call(self, inputs: Any) -> Any:
-        """Scale and shift."""
         x = inputs if "float" in inputs.dtype else ops.as_float(inputs, self._tracing().dtype)
         y = x * self.scale
         return y + self.offset if self.offset else y
 
 
 class Identity(Layer):
-    """Its input, as it is.
-
-    Args:
-        name: Name in the model.
-        trainable: See `Layer`.
-
-    Input shape:
-        Any.
-
-    Output shape:
-        That of the input.
-    """
+    """Its input, as it is."""
 
     def call(self, inputs: Any) -> Any:
-        """Nothing."""
         return inputs
 
 
@@ -142,11 +114,6 @@ class Lambda(Layer):
 
     Args:
         function: Composes primitives from `minicnn.ops`; takes the input, or a list of inputs.
-        name: Name in the model.
-        trainable: See `Layer`.
-
-    Input shape:
-        Any.
 
     Output shape:
         That of the function's result, whose first axis is the batch.
@@ -159,13 +126,13 @@ class Lambda(Layer):
         <Lambda None>
     """
 
-    def __init__(self, function: Callable[[Any], Any], *, name: str | None = None, trainable: bool = True) -> None:
-        super().__init__(name=name, trainable=trainable)
+    def __init__(self, function: Callable[[Any], Any], **options: Unpack[Options]) -> None:
+        super().__init__(**options)
         if not callable(function):
-            message = f"Lambda takes a function of a Value. Received: {function!r}. Write a Layer for anything else."
-            raise TypeError(message)
+            raise TypeError(
+                f"Lambda takes a function of a Value. Received: {function!r}. Write a Layer for anything else."
+            )
         self.function = function
 
     def call(self, inputs: Any) -> Any:
-        """Apply the function."""
         return self.function(inputs)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from minicnn import ops
-from minicnn.layers.arguments import axis_of, positive
-from minicnn.layers.layer import Layer
+from minicnn.layers.arguments import axis_of
+from minicnn.layers.layer import Layer, Options
+from minicnn.ops.checks import positive
 
 
 class Normalization(Layer):
@@ -20,14 +21,6 @@ class Normalization(Layer):
         mean: Means, if they are known; then there are no weights.
         variance: Variances, likewise.
         invert: Whether to compute inputs * sqrt(variance) + mean instead.
-        name: Name in the model.
-        trainable: See `Layer`.
-
-    Input shape:
-        (N, ...).
-
-    Output shape:
-        That of the input.
 
     Raises:
         ValueError: If only one of mean and variance is given.
@@ -38,13 +31,14 @@ class Normalization(Layer):
     """
 
     def __init__(
-        self, axis: int | Sequence[int] | None = -1, mean: Any = None, variance: Any = None, invert: bool = False, *,
-        name: str | None = None, trainable: bool = True,
+        self, axis: int | Sequence[int] | None = -1, mean: Any = None, variance: Any = None, invert: bool = False,
+        **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        super().__init__(name=name, trainable=trainable)
+        super().__init__(**options)
         if (mean is None) != (variance is None):
-            message = f"mean and variance are given both, or neither. Received: mean={mean!r}, variance={variance!r}."
-            raise ValueError(message)
+            raise ValueError(
+                f"mean and variance are given both, or neither. Received: mean={mean!r}, variance={variance!r}."
+            )
         self.axis = axis if axis is None or isinstance(axis, int) else tuple(axis)
         self.mean = None if mean is None else np.asarray(mean, np.float64).tolist()
         self.variance = None if variance is None else np.asarray(variance, np.float64).tolist()
@@ -73,8 +67,9 @@ class Normalization(Layer):
             ValueError: If mean and variance were given to the constructor.
         """
         if self.mean is not None:
-            message = "adapt finds mean and variance. Received: a Normalization that was given them. Leave them out."
-            raise ValueError(message)
+            raise ValueError(
+                "adapt finds mean and variance. Received: a Normalization that was given them. Leave them out."
+            )
         samples = np.asarray(data, np.float64)
         self.build_once((None, *samples.shape[1:]))
         rest = tuple(axis for axis in range(samples.ndim) if axis not in self._axes(samples.ndim))
@@ -82,7 +77,6 @@ class Normalization(Layer):
             weight.cell.put(np.asarray(statistic))
 
     def call(self, inputs: Any) -> Any:
-        """Normalise."""
         axes = self._axes(inputs.ndim)
         shape = tuple(n if axis in axes else 1 for axis, n in enumerate(inputs.shape))
         found: Any = self._adapted
@@ -100,31 +94,24 @@ class CategoryEncoding(Layer):
         num_tokens: Number of classes.
         output_mode: "one_hot" gives a row for each number, "multi_hot" one for each sample with 1 for every class that
             it has, "count" how often it has it.
-        name: Name in the model.
-        trainable: See `Layer`.
 
     Input shape:
         (N, K), whole numbers from 0 to num_tokens - 1.
 
     Output shape:
         (N, num_tokens); for "one_hot" (N, K, num_tokens) if K is above 1.
-
-    Raises:
-        ValueError: If an argument is out of range.
     """
 
-    def __init__(
-        self, num_tokens: int, output_mode: str = "multi_hot", *, name: str | None = None, trainable: bool = True
-    ) -> None:
-        super().__init__(name=name, trainable=trainable)
+    def __init__(self, num_tokens: int, output_mode: str = "multi_hot", **options: Unpack[Options]) -> None:
+        super().__init__(**options)
         self.num_tokens = positive("num_tokens", num_tokens)
         if output_mode not in ("one_hot", "multi_hot", "count"):
-            message = f"output_mode is 'one_hot', 'multi_hot' or 'count'. Received: output_mode={output_mode!r}."
-            raise ValueError(message)
+            raise ValueError(
+                f"output_mode is 'one_hot', 'multi_hot' or 'count'. Received: output_mode={output_mode!r}."
+            )
         self.output_mode = output_mode
 
     def call(self, inputs: Any) -> Any:
-        """Encode."""
         numbers = ops.cast(inputs, dtype="int32")
         rows = ops.one_hot(numbers, classes=self.num_tokens, dtype=inputs.dtype)
         if self.output_mode == "one_hot":

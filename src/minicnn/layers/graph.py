@@ -83,11 +83,10 @@ class Graph(Layer):
             return layers[index]
         found = [layer for layer in layers if name is not None and self._layer_names[layer] == name]
         if len(found) != 1:
-            message = (
+            raise ValueError(
                 f"get_layer takes the name of a layer, or its index from 0 to {len(layers) - 1}. Received: "
                 f"name={name!r}, index={index}. Names: {', '.join(self._layer_names[layer] for layer in layers)}."
             )
-            raise ValueError(message)
         return found[0]
 
     def call(self, inputs: Any) -> Any:
@@ -99,8 +98,9 @@ class Graph(Layer):
     def trace_graph(self, trace: Trace, inputs: Sequence[Value], path: str = "") -> list[Value]:
         """Emit the nodes of all layers; returns the outputs."""
         if len(inputs) != len(self._inputs):
-            message = f"A model is called on as many inputs as it has: {len(self._inputs)}. Received: {len(inputs)}."
-            raise ValueError(message)
+            raise ValueError(
+                f"A model is called on as many inputs as it has: {len(self._inputs)}. Received: {len(inputs)}."
+            )
         made = {tensor.key: given for tensor, given in zip(self._inputs, inputs, strict=True)}
         results: dict[int, Sequence[Value]] = {}
 
@@ -111,10 +111,7 @@ class Graph(Layer):
             arguments = [value(t) for t in call.inputs]
             name = self._layer_names[call.layer]
             result = call.layer.trace_call(
-                trace,
-                f"{path}/{name}" if path else name,
-                arguments if call.as_list else arguments[0],
-                call.training,
+                trace, f"{path}/{name}" if path else name, arguments if call.as_list else arguments[0], call.training
             )
             results[id(call)] = result if isinstance(result, list | tuple) else [result]
         return [value(t) for t in self._outputs]
@@ -182,11 +179,10 @@ def _tensors(what: str, given: Tensors) -> list[SymbolicTensor]:
     tensors = [t for t in every if isinstance(t, SymbolicTensor)]
     wrong = [t for t in every if not isinstance(t, SymbolicTensor)]
     if wrong or not tensors:
-        message = (
+        raise TypeError(
             f"The {what} of a model are symbolic tensors: Input(...), or what a layer makes of one. "
             f"Received: {repr(wrong[0]) if wrong else 'none'}."
         )
-        raise TypeError(message)
     return tensors
 
 
@@ -201,12 +197,11 @@ def _in_order(inputs: list[SymbolicTensor], outputs: list[SymbolicTensor]) -> li
         if tensor.key in known or (call is not None and id(call) in done):
             continue
         if call is None:
-            message = (
+            raise ValueError(
                 "Every path of a model starts at one of its inputs. Received: an output that depends on "
                 f"Input({tensor.sample_shape}){f' {tensor.name!r}' if tensor.name else ''}, which is not "
                 "among the inputs. Add it to them."
             )
-            raise ValueError(message)
         if ready:
             done[id(call)] = call
             continue
@@ -224,8 +219,9 @@ def _names(layers: Sequence[Layer]) -> dict[Layer, str]:
     for layer in dict.fromkeys(layers):
         if layer._name:
             if layer._name in given:
-                message = f"Layer names of a model are unique. Received: {layer._name!r} twice. Rename one of them."
-                raise ValueError(message)
+                raise ValueError(
+                    f"Layer names of a model are unique. Received: {layer._name!r} twice. Rename one of them."
+                )
             given.add(layer._name)
             names[layer] = layer._name
             continue

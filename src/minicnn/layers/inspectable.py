@@ -89,22 +89,19 @@ class Inspectable(Configured):
             ValueError: If their number or a shape differs; then nothing is changed.
         """
         if not isinstance(weights, Sequence) or isinstance(weights, str):
-            message = (
+            raise TypeError(
                 "set_weights of a layer takes a list of arrays, in the order of its weights. Received: "
                 f"{type(weights).__name__}. A model takes a dictionary by path."
             )
-            raise TypeError(message)
         if any(isinstance(array, np.ma.MaskedArray) for array in weights):
-            message = "Weights are arrays without a mask. Received: a masked array. Call filled(value)."
-            raise TypeError(message)
+            raise TypeError("Weights are arrays without a mask. Received: a masked array. Call filled(value).")
         arrays, own = [np.asarray(array) for array in weights], self.weights
         if [array.shape for array in arrays] != [weight.shape for weight in own]:
-            message = (
+            raise ValueError(
                 f"set_weights of a layer takes an array of each weight's shape: "
                 f"{', '.join(f'{w.name} {w.shape}' for w in own) or 'none, as it has no weights yet'}. Received: "
                 f"{', '.join(str(array.shape) for array in arrays) or 'none'}."
             )
-            raise ValueError(message)
         for weight, array in zip(own, arrays, strict=True):
             weight.put(array)
 
@@ -132,11 +129,10 @@ class Inspectable(Configured):
     def _only_call(self, what: str) -> Any:
         calls = [call for call in (known() for known in self._callers) if call is not None]
         if len(calls) != 1:
-            message = (
+            raise AttributeError(
                 f"{what} is that of the one call of a layer on symbolic tensors. Received: {len(calls)} calls of "
                 f"{self.name!r}. Keep the tensor that the call gives."
             )
-            raise AttributeError(message)
         return calls[0]
 
     def _repr_html_(self) -> str:

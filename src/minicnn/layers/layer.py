@@ -6,9 +6,10 @@ import inspect
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from minicnn.constraints import get_constraint
+from minicnn.documentation import WrittenOut, complete
 from minicnn.initializers import Initializer, get_initializer
 from minicnn.layers.configured import checked_bool
 from minicnn.layers.inspectable import Inspectable
@@ -61,10 +62,9 @@ class Trace:
             self.weights[path] = self.program.input(path, weight.shape, self.dtype, kind=kind)
             self.declared[path] = weight
         if self.declared[path] is not weight:
-            message = (
+            raise ValueError(
                 f"Weights of a model have different paths. Received: {path!r} twice. Give sublayers different names."
             )
-            raise ValueError(message)
         return self.updates.get(path, self.weights[path])
 
     def step(self) -> Value:
@@ -90,6 +90,17 @@ class Trace:
         """A number for the random draws of one layer, the same in every trace."""
         count = self.streams[path] = self.streams.get(path, 0) + 1
         return zlib.crc32(f"{path}#{count}".encode())
+
+
+class Options(TypedDict, total=False):
+    """Arguments that every layer takes, by name: see `Layer`."""
+
+    name: str | None
+    trainable: bool
+
+
+class LimitedOptions(Options, Limits, total=False):
+    """Arguments that every layer with weights takes."""
 
 
 class Layer(Inspectable):
@@ -121,12 +132,13 @@ class Layer(Inspectable):
         ...         return inputs * self.gain
     """
 
+    __signature__ = WrittenOut()
+
     def __init__(self, *, name: str | None = None, trainable: bool = True, **limits: Unpack[Limits]) -> None:
         if name is not None and (not isinstance(name, str) or not name or "/" in name):
-            message = (
+            raise ValueError(
                 f"A layer's name is a string without '/', which separates the parts of a path. Received: name={name!r}."
             )
-            raise ValueError(message)
         self._name = name
         self._trainable = checked_bool(trainable)
         self.built = False
@@ -140,11 +152,10 @@ class Layer(Inspectable):
         names = self.limit_names()
         for name in given:
             if name not in names:
-                message = (
+                raise TypeError(
                     f"{type(self).__name__} takes the arguments that its docstring names, and "
                     f"{', '.join(names) or 'no regularizer or constraint'}. Received: {name}={given[name]!r}."
                 )
-                raise TypeError(message)
         for name in names:
             setattr(self, name, given.get(name))
             (get_regularizer if name.endswith("regularizer") else get_constraint)(given.get(name))
@@ -186,8 +197,7 @@ class Layer(Inspectable):
                 _check_constructed(self)
             if hasattr(type(self), name):  # a property that says itself what is missing
                 return object.__getattribute__(self, name)
-            message = f"{type(self).__name__!r} object has no attribute {name!r}"
-            raise AttributeError(message)
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     # For subclasses -----------------------------------------------------------------------------
 
@@ -226,11 +236,10 @@ class Layer(Inspectable):
             constraint: Gives what the weight becomes after each step; likewise.
         """
         if self._trace is not None:
-            message = (
+            raise RuntimeError(
                 f"Weights are declared in build. Received: add_weight({name!r}) inside call, on {self!r}. "
                 "Move it there."
             )
-            raise RuntimeError(message)
         if name is None:
             count = sum(isinstance(held, Weight) for held in vars(self).values())
             name = f"weight_{count}" if count else "weight"
@@ -252,11 +261,10 @@ class Layer(Inspectable):
         trace = self._tracing()
         declared = vars(self._origin or self).get(weight)
         if not isinstance(declared, Weight) or declared.trainable or value.shape != declared.shape:
-            message = (
+            raise ValueError(
                 "assign takes the name of an attribute that holds a weight with trainable=False, and a "
                 f"value of its shape. Received: {weight!r}, which is {declared!r}, and {value!r}."
             )
-            raise ValueError(message)
         trace.updates[trace.paths[declared]] = value
 
     def random_uniform(self, shape: Sequence[int], *, seed: int | None = None, per_sample: bool = True) -> Value:
@@ -274,11 +282,10 @@ class Layer(Inspectable):
         trace, first = self._tracing(), tuple(shape[:1])
         part = trace.batch is not None and per_sample
         if part and first != (trace.samples,):
-            message = (
+            raise ValueError(
                 "Numbers that are drawn for a part of a batch have its samples along the first axis. Received: shape "
                 f"{tuple(shape)} for {trace.samples} samples. Give per_sample=False if all samples share the numbers."
             )
-            raise ValueError(message)
         value: Value = random_uniform(
             trace.step(),
             shape=(trace.batch, *shape[1:]) if part else tuple(shape),
@@ -288,8 +295,7 @@ class Layer(Inspectable):
         )
         if not part:
             return value
-        rows: Value = take(value, trace.rows())
-        return rows
+        return take(value, trace.rows())
 
     # Calling ------------------------------------------------------------------------------------
 
@@ -305,12 +311,11 @@ class Layer(Inspectable):
         if several and all(hasattr(x, "connect") for x in several):  # symbolic tensors
             return several[0].connect(self, inputs, training)
         if self._trace is None or not several or not all(isinstance(x, Value) for x in several):
-            message = (
+            raise TypeError(
                 "A layer is called on symbolic tensors from Input(), or on Values inside another layer's "
                 f"call. Received: {', '.join(type(x).__name__ for x in several) or 'an empty list'}. To "
                 "compute on arrays put it into a Sequential and call predict."
             )
-            raise TypeError(message)
         return (self._origin or self).trace_call(self._trace, self._path, inputs, training)
 
     def trace_call(self, trace: Trace, path: str, inputs: Any, training: bool | None = None) -> Any:
@@ -354,12 +359,25 @@ class Layer(Inspectable):
 
     def _tracing(self) -> Trace:
         if self._trace is None:
-            message = f"assign and random_uniform belong inside call. Received: a call outside, on {self!r}."
-            raise RuntimeError(message)
+            raise RuntimeError(f"assign and random_uniform belong inside call. Received: a call outside, on {self!r}.")
         return self._trace
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._name or self._found_as!r}>"
+
+
+def document(layer: type[Layer]) -> None:
+    """Add to the docstring what base classes say of arguments and shapes, and what holds for most layers."""
+    code = layer.__init__.__code__
+    names = list(code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount])
+    given = {"Input_shape": "Any, (N, ...).", "Output_shape": "That of the input."}
+    if "options" in code.co_varnames:
+        given["Raises"] = "ValueError: If an argument is out of range."
+        names += ["name", "trainable"]
+    if layer.limited:
+        given["limits"] = f"See `Layer`: {', '.join(layer.limit_names())}."
+        names += ["limits"]
+    complete(layer, names, **given)
 
 
 def _bound(held: Any, attribute: str, trace: Trace, path: str) -> Any:
@@ -385,11 +403,10 @@ _OF_EVERY_LAYER = frozenset({"built", "_trainable", "_trace", "_path", "_origin"
 
 def _check_constructed(layer: Layer) -> None:
     if "built" not in vars(layer):
-        message = (
+        raise RuntimeError(
             "A layer calls super().__init__(name=name) in its constructor. "
             f"Received: a {type(layer).__name__} that does not. Make it the first line of __init__."
         )
-        raise RuntimeError(message)
 
 
 def _shapes(inputs: Any) -> Any:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import reduce
-from typing import Any
+from typing import Any, Unpack
 
 from minicnn import ops
 from minicnn.layers.arguments import axis_of
-from minicnn.layers.layer import Layer
+from minicnn.layers.layer import Layer, Options
 from minicnn.program.graph import Value
 
 
@@ -16,11 +16,11 @@ def _values(layer: Layer, inputs: Any, count: int | None = None) -> list[Value]:
     """The inputs, if they are a list of the right length."""
     name = type(layer).__name__
     if not isinstance(inputs, list | tuple):
-        message = f"{name} is called on a list of inputs, as in {name}()([a, b]). Received: one input, {inputs.spec}."
-        raise ValueError(message)
+        raise ValueError(
+            f"{name} is called on a list of inputs, as in {name}()([a, b]). Received: one input, {inputs.spec}."
+        )
     if count is not None and len(inputs) != count:
-        message = f"{name} takes exactly {count} inputs. Received: {len(inputs)}."
-        raise ValueError(message)
+        raise ValueError(f"{name} takes exactly {count} inputs. Received: {len(inputs)}.")
     return list(inputs)
 
 
@@ -37,26 +37,31 @@ def _aligned(layer: Layer, inputs: Any, count: int | None = None) -> list[Value]
         for v in values
     ]
     if any(len(set(lengths) - {1}) > 1 for lengths in zip(*(v.shape for v in aligned), strict=True)):
-        message = (
+        raise ValueError(
             f"{type(layer).__name__} takes inputs of one shape, or with length 1 where they differ. "
             f"Received: shapes {_samples(values)}. Change the layers before it so that they agree."
         )
-        raise ValueError(message)
     return aligned
 
 
-class Add(Layer):
-    """Sum of several inputs.
-
-    Args:
-        name: Name in the model.
-        trainable: See `Layer`.
+class Merging(Layer):
+    """Base class of layers that combine inputs element by element.
 
     Input shape:
         A list of shapes that are equal, or broadcast.
 
     Output shape:
         Their common shape.
+    """
+
+    _combine: Callable[..., Value]
+
+    def call(self, inputs: Any) -> Any:
+        return reduce(type(self)._combine, _aligned(self, inputs))
+
+
+class Add(Merging):
+    """Sum of several inputs.
 
     Raises:
         ValueError: If it is not called on a list, or the shapes do not broadcast.
@@ -67,76 +72,41 @@ class Add(Layer):
         (None, 4)
     """
 
-    def call(self, inputs: Any) -> Any:
-        """Add."""
-        return reduce(ops.add, _aligned(self, inputs))
+    _combine = ops.add
 
 
-class Subtract(Layer):
-    """First input minus the second; see `Add` for shapes and errors.
-
-    Args:
-        name: Name in the model.
-        trainable: See `Layer`.
-    """
+class Subtract(Merging):
+    """First input minus the second; see `Add` for shapes and errors."""
 
     def call(self, inputs: Any) -> Any:
-        """Subtract."""
         a, b = _aligned(self, inputs, 2)
         return a - b
 
 
-class Multiply(Layer):
-    """Product of several inputs; see `Add` for shapes and errors.
+class Multiply(Merging):
+    """Product of several inputs; see `Add` for shapes and errors."""
 
-    Args:
-        name: Name in the model.
-        trainable: See `Layer`.
-    """
-
-    def call(self, inputs: Any) -> Any:
-        """Multiply."""
-        return reduce(ops.multiply, _aligned(self, inputs))
+    _combine = ops.multiply
 
 
-class Average(Layer):
-    """Mean of several inputs; see `Add` for shapes and errors.
-
-    Args:
-        name: Name in the model.
-        trainable: See `Layer`.
-    """
+class Average(Merging):
+    """Mean of several inputs; see `Add` for shapes and errors."""
 
     def call(self, inputs: Any) -> Any:
-        """Add and divide."""
         values = _aligned(self, inputs)
         return reduce(ops.add, values) * (1.0 / len(values))
 
 
-class Maximum(Layer):
-    """Elementwise maximum of several inputs; see `Add` for shapes and errors.
+class Maximum(Merging):
+    """Elementwise maximum of several inputs; see `Add` for shapes and errors."""
 
-    Args:
-        name: Name in the model.
-        trainable: See `Layer`.
-    """
-
-    def call(self, inputs: Any) -> Any:
-        """Compare."""
-        return reduce(ops.maximum, _aligned(self, inputs))
+    _combine = ops.maximum
 
 
-class Minimum(Layer):
-    """Elementwise minimum of several inputs; see `Add` for shapes and errors.
+class Minimum(Merging):
+    """Elementwise minimum of several inputs; see `Add` for shapes and errors."""
 
-    Args:
-        name: Name in the model.
-        trainable: See `Layer`.
-    """
-
-    def call(self, inputs: Any) -> Any:
-        """Compare."""
-        return reduce(ops.minimum, _aligned(self, inputs))
+    _combine = ops.minimum
 
 
 class Concatenate(Layer):
@@ -144,8 +114,6 @@ class Concatenate(Layer):
 
     Args:
         axis: The axis; not the batch.
-        name: Name in the model.
-        trainable: See `Layer`.
 
     Input shape:
         A list of shapes that are equal but for the axis.
@@ -162,20 +130,18 @@ class Concatenate(Layer):
         (None, 8, 8, 4)
     """
 
-    def __init__(self, axis: int = -1, *, name: str | None = None, trainable: bool = True) -> None:
-        super().__init__(name=name, trainable=trainable)
+    def __init__(self, axis: int = -1, **options: Unpack[Options]) -> None:
+        super().__init__(**options)
         self.axis = axis
 
     def call(self, inputs: Any) -> Any:
-        """Join."""
         values = _values(self, inputs)
         axis = axis_of("Concatenate", self.axis, values[0].ndim)
         if len({(v.ndim, *v.shape[:axis], *v.shape[axis + 1 :]) for v in values}) > 1:
-            message = (
+            raise ValueError(
                 f"Concatenate takes inputs whose shapes are equal but for axis {axis}. Received: shapes "
                 f"{_samples(values)}. Change the layers before it, or crop or pad."
             )
-            raise ValueError(message)
         return ops.concat(*values, axis=axis)
 
 

@@ -1,4 +1,4 @@
-"""Normalisation by mean and variance: batch, layer and group normalisation."""
+"""Normalisation by mean and variance: batch, layer and group normalisation; and local response normalisation."""
 
 from __future__ import annotations
 
@@ -9,15 +9,24 @@ from typing import Any, Unpack
 import numpy as np
 
 from minicnn import ops
-from minicnn.initializers import Initializer, get_initializer
+from minicnn.initializers import Initializer, known_initializer
 from minicnn.layers.arguments import axis_of, number
-from minicnn.layers.layer import Layer
+from minicnn.layers.image import ImageLayer
+from minicnn.layers.layer import Layer, LimitedOptions, Options
+from minicnn.ops.checks import positive
 from minicnn.program.graph import Value
-from minicnn.regularizers import Limits
 
 
-class _Normalization(Layer):
-    """Gain gamma and offset beta, which all normalisations may have."""
+class Normalizing(Layer):
+    """Base class of normalisations: gain gamma and offset beta, which all may have.
+
+    Args:
+        epsilon: Added to the variance.
+        center: Whether beta is added.
+        scale: Whether gamma is a factor.
+        beta_initializer: First values of beta (C,).
+        gamma_initializer: First values of gamma (C,).
+    """
 
     limited = (("gamma", "gamma"), ("beta", "beta"))
 
@@ -28,18 +37,14 @@ class _Normalization(Layer):
         scale: bool,
         beta_initializer: str | Initializer,
         gamma_initializer: str | Initializer,
-        name: str | None,
-        trainable: bool,
-        **limits: Unpack[Limits],
+        **options: Unpack[LimitedOptions],
     ) -> None:
-        super().__init__(name=name, trainable=trainable, **limits)
+        super().__init__(**options)
         self.epsilon = number("epsilon", epsilon, least=0)
         self.center = center
         self.scale = scale
-        self.beta_initializer = beta_initializer
-        self.gamma_initializer = gamma_initializer
-        get_initializer(beta_initializer)
-        get_initializer(gamma_initializer)
+        self.beta_initializer = known_initializer(beta_initializer)
+        self.gamma_initializer = known_initializer(gamma_initializer)
 
     def _declare(self, shape: Sequence[int]) -> None:
         self.gamma = self.add_weight("gamma", shape, self.gamma_initializer) if self.scale else None
@@ -59,7 +64,7 @@ class _Normalization(Layer):
         return y, mean, variance
 
 
-class BatchNormalization(_Normalization):
+class BatchNormalization(Normalizing):
     """Each channel normalised over the batch (arXiv:1502.03167).
 
     In training y = gamma * (x - mean) / sqrt(variance + epsilon) + beta with the batch's own mean and
@@ -71,28 +76,14 @@ class BatchNormalization(_Normalization):
     Args:
         axis: The channels' axis; 1 for "channels_first".
         momentum: Share of the moving statistics that stays at each step.
-        epsilon: Added to the variance.
-        center: Whether beta is added.
-        scale: Whether gamma is a factor.
-        beta_initializer: First values of beta (C,).
-        gamma_initializer: First values of gamma (C,).
         moving_mean_initializer: First values of moving_mean (C,).
         moving_variance_initializer: First values of moving_variance (C,).
         synchronized: Whether a batch that a distribution or `accumulate` cuts into shards is normalised as one. If
             False each shard has its own mean and variance, which no rank waits for, and the moving statistics take the
             mean over shards. In Keras False is the default.
-        name: Name in the model.
-        trainable: See `Layer`.
-        limits: See `Layer`: gamma_regularizer, gamma_constraint, beta_regularizer, beta_constraint.
 
     Input shape:
         (N, ...), with C channels along `axis`.
-
-    Output shape:
-        That of the input.
-
-    Raises:
-        ValueError: If an argument is out of range.
 
     Example:
         >>> BatchNormalization(momentum=0.9)
@@ -112,21 +103,16 @@ class BatchNormalization(_Normalization):
         moving_variance_initializer: str | Initializer = "ones",
         *,
         synchronized: bool = True,
-        name: str | None = None,
-        trainable: bool = True,
-        **limits: Unpack[Limits],
+        **options: Unpack[LimitedOptions],
     ) -> None:
-        super().__init__(epsilon, center, scale, beta_initializer, gamma_initializer, name, trainable, **limits)
+        super().__init__(epsilon, center, scale, beta_initializer, gamma_initializer, **options)
         self.axis = axis
         self.synchronized = synchronized
         self.momentum = number("momentum", momentum, least=0)
         if self.momentum > 1:
-            message = f"momentum is from 0 to 1. Received: momentum={momentum}."
-            raise ValueError(message)
-        self.moving_mean_initializer = moving_mean_initializer
-        self.moving_variance_initializer = moving_variance_initializer
-        get_initializer(moving_mean_initializer)
-        get_initializer(moving_variance_initializer)
+            raise ValueError(f"momentum is from 0 to 1. Received: momentum={momentum}.")
+        self.moving_mean_initializer = known_initializer(moving_mean_initializer)
+        self.moving_variance_initializer = known_initializer(moving_variance_initializer)
 
     def build(self, input_shape: Any) -> None:
         """Declare gamma, beta, moving_mean and moving_variance, each (C,)."""
@@ -166,29 +152,16 @@ class BatchNormalization(_Normalization):
             shift = self.beta + shift
         if len(shape) > 1:
             factor, shift = ops.reshape(factor, shape=shape), ops.reshape(shift, shape=shape)
-        y: Value = x * factor + shift
-        return y
+        return x * factor + shift
 
 
-class LayerNormalization(_Normalization):
+class LayerNormalization(Normalizing):
     """Each sample normalised over one or more of its axes (arXiv:1607.06450).
 
     Args:
         axis: The axis, or several; gamma and beta have these axes too.
-        epsilon: Added to the variance.
-        center: Whether beta is added.
-        scale: Whether gamma is a factor.
         beta_initializer: First values of beta.
         gamma_initializer: First values of gamma.
-        name: Name in the model.
-        trainable: See `Layer`.
-        limits: See `Layer`: gamma_regularizer, gamma_constraint, beta_regularizer, beta_constraint.
-
-    Input shape:
-        (N, ...).
-
-    Output shape:
-        That of the input.
 
     Raises:
         ValueError: If an axis is the batch or outside the input.
@@ -202,20 +175,16 @@ class LayerNormalization(_Normalization):
         scale: bool = True,
         beta_initializer: str | Initializer = "zeros",
         gamma_initializer: str | Initializer = "ones",
-        *,
-        name: str | None = None,
-        trainable: bool = True,
-        **limits: Unpack[Limits],
+        **options: Unpack[LimitedOptions],
     ) -> None:
-        super().__init__(epsilon, center, scale, beta_initializer, gamma_initializer, name, trainable, **limits)
+        super().__init__(epsilon, center, scale, beta_initializer, gamma_initializer, **options)
         self.axis = axis if isinstance(axis, int) else tuple(axis)
 
     def _axes(self, ndim: int) -> tuple[int, ...]:
         given = (self.axis,) if isinstance(self.axis, int) else self.axis
         axes = tuple(sorted({axis_of("LayerNormalization", a, ndim) for a in given}))
         if len(axes) != len(given) or not axes:
-            message = f"LayerNormalization takes distinct axes, at least one. Received: axis={self.axis}."
-            raise ValueError(message)
+            raise ValueError(f"LayerNormalization takes distinct axes, at least one. Received: axis={self.axis}.")
         return axes
 
     def build(self, input_shape: Any) -> None:
@@ -223,33 +192,21 @@ class LayerNormalization(_Normalization):
         self._declare([input_shape[a] for a in self._axes(len(input_shape))])
 
     def call(self, inputs: Any) -> Any:
-        """Normalise."""
         axes = self._axes(inputs.ndim)
         shape = tuple(inputs.shape[a] if a in axes else 1 for a in range(axes[0], inputs.ndim))
         return self._normalize(inputs, axes, shape)[0]
 
 
-class GroupNormalization(_Normalization):
+class GroupNormalization(Normalizing):
     """Groups of channels of each sample, with all their positions, normalised together (arXiv:1803.08494).
 
     Args:
         groups: Number of groups, which divides the channels; -1 makes each channel a group (instance
             normalisation, arXiv:1607.08022).
         axis: The channels' axis; 1 for "channels_first".
-        epsilon: Added to the variance.
-        center: Whether beta is added.
-        scale: Whether gamma is a factor.
-        beta_initializer: First values of beta (C,).
-        gamma_initializer: First values of gamma (C,).
-        name: Name in the model.
-        trainable: See `Layer`.
-        limits: See `Layer`: gamma_regularizer, gamma_constraint, beta_regularizer, beta_constraint.
 
     Input shape:
         (N, ...), with C channels along `axis`.
-
-    Output shape:
-        That of the input.
 
     Raises:
         ValueError: If groups does not divide the channels.
@@ -264,15 +221,13 @@ class GroupNormalization(_Normalization):
         scale: bool = True,
         beta_initializer: str | Initializer = "zeros",
         gamma_initializer: str | Initializer = "ones",
-        *,
-        name: str | None = None,
-        trainable: bool = True,
-        **limits: Unpack[Limits],
+        **options: Unpack[LimitedOptions],
     ) -> None:
-        super().__init__(epsilon, center, scale, beta_initializer, gamma_initializer, name, trainable, **limits)
+        super().__init__(epsilon, center, scale, beta_initializer, gamma_initializer, **options)
         if isinstance(groups, bool) or not isinstance(groups, int) or (groups < 1 and groups != -1):
-            message = f"groups is an integer of at least 1, or -1 for one a channel. Received: groups={groups!r}."
-            raise ValueError(message)
+            raise ValueError(
+                f"groups is an integer of at least 1, or -1 for one a channel. Received: groups={groups!r}."
+            )
         self.groups = groups
         self.axis = axis
 
@@ -280,11 +235,10 @@ class GroupNormalization(_Normalization):
         """Declare gamma and beta, each (C,)."""
         channels = input_shape[axis_of("GroupNormalization", self.axis, len(input_shape))]
         if self.groups != -1 and channels % self.groups:
-            message = (
+            raise ValueError(
                 f"groups divides the channels. Received: groups={self.groups}, {channels} channels. "
                 "Choose a divisor, or -1 for one group a channel."
             )
-            raise ValueError(message)
         self._declare((channels,))
 
     def call(self, inputs: Any) -> Any:
@@ -296,3 +250,54 @@ class GroupNormalization(_Normalization):
         x = ops.reshape(inputs, shape=(shape[0], math.prod(shape[1:axis]), groups, members, after))
         y, _, _ = self._normalize(x, (1, 3, 4), (groups, members, 1))
         return ops.reshape(y, shape=shape)
+
+
+class LocalResponseNormalization(ImageLayer):
+    """Each element divided by the activity of its neighbour channels.
+
+    y = x / (k + alpha / size * sum of x ** 2 over the window of channels) ** beta, where the window of
+    channel c is the channels from c - size // 2 to c + (size - 1) // 2 that exist (A. Krizhevsky et al.,
+    NIPS 2012, section 3.3). Keras has no such layer; arguments, defaults and result are those of
+    torch.nn.LocalResponseNorm.
+
+    Args:
+        size: Channels in a window.
+        alpha: Weight of the mean square.
+        beta: Exponent.
+        k: Added to the weighted mean square.
+    """
+
+    def __init__(
+        self,
+        size: int = 5,
+        alpha: float = 1e-4,
+        beta: float = 0.75,
+        k: float = 1.0,
+        data_format: str = "channels_last",
+        **options: Unpack[Options],
+    ) -> None:
+        super().__init__(data_format, **options)
+        self.size = positive("size", size)
+        self.alpha = number("alpha", alpha, least=0)
+        self.beta = number("beta", beta)
+        self.k = number("k", k, least=0)
+
+    def call(self, inputs: Any) -> Any:
+        """Average the squares along the channels, pooling images with H * W rows or columns; divide."""
+        axes = self._axes(inputs.shape)
+        n, positions = inputs.shape[0], inputs.shape[axes.h] * inputs.shape[axes.w]
+        channels = inputs.shape[axes.c]
+        last = axes.c == 3
+        neighbours = (self.size // 2, (self.size - 1) // 2)
+        squares = ops.reshape(
+            ops.square(inputs), shape=(n, positions, channels, 1) if last else (n, channels, positions, 1)
+        )
+        means = ops.average_pool2d(
+            squares,
+            kernel=(1, self.size) if last else (self.size, 1),
+            strides=(1, 1),
+            padding=((0, 0), neighbours) if last else (neighbours, (0, 0)),
+            count_padding=True,
+        )
+        scale = ops.reshape(means, shape=inputs.shape) * self.alpha + self.k
+        return inputs * ops.power(scale, -self.beta)

@@ -5,41 +5,53 @@ from __future__ import annotations
 from typing import Any, Unpack
 
 from minicnn import ops
-from minicnn.initializers import Initializer, get_initializer
-from minicnn.layers.activations import ActivationArgument, finish, get_activation
-from minicnn.layers.arguments import layout, positive, resolve_padding
-from minicnn.layers.layer import Layer
+from minicnn.initializers import Initializer, known_initializer
+from minicnn.layers.activations import ActivationArgument, finish, known_activation
+from minicnn.layers.arguments import layout, resolve_padding
+from minicnn.layers.convolutional import check_groups
+from minicnn.layers.layer import Layer, LimitedOptions, Options
 from minicnn.layers.pooling import AveragePooling2D, MaxPooling2D
-from minicnn.ops.checks import one_of
+from minicnn.ops.checks import one_of, positive
 from minicnn.ops.windows import Padding
 from minicnn.program.graph import Value
-from minicnn.regularizers import Limits
 
 
-def _channel_axis(layer: Layer, data_format: str, shape: Any) -> int:
-    if len(shape) != 3:
-        message = (
-            f"{type(layer).__name__} takes sequences: batch, steps and channels. Received: input shape "
-            f"{(None, *shape[1:])}. Add the missing axis to the data, e.g. x[..., None]."
-        )
-        raise ValueError(message)
-    return 2 if layout(data_format) == "NHWC" else 1
+class SequenceLayer(Layer):
+    """Base class of layers of sequences.
+
+    Args:
+        data_format: "channels_last" (N, L, C) or "channels_first" (N, C, L).
+
+    Input shape:
+        (N, L, C), or (N, C, L) for "channels_first".
+    """
+
+    def __init__(self, data_format: str, **options: Unpack[LimitedOptions]) -> None:
+        super().__init__(**options)
+        self.data_format = data_format
+        layout(data_format)
+
+    def _channel_axis(self, shape: Any) -> int:
+        if len(shape) != 3:
+            raise ValueError(
+                f"{type(self).__name__} takes sequences: batch, steps and channels. Received: input shape "
+                f"{(None, *shape[1:])}. Add the missing axis to the data, e.g. x[..., None]."
+            )
+        return 2 if layout(self.data_format) == "NHWC" else 1
 
 
 def _image(x: Value, channels: int) -> Value:
     """(N, L, C) as (N, 1, L, C), or (N, C, L) as (N, C, 1, L)."""
     n, a, b = x.shape
-    y: Value = ops.reshape(x, shape=(n, 1, a, b) if channels == 2 else (n, a, 1, b))
-    return y
+    return ops.reshape(x, shape=(n, 1, a, b) if channels == 2 else (n, a, 1, b))
 
 
 def _sequence(y: Value, channels: int) -> Value:
     n, a, b, c = y.shape
-    x: Value = ops.reshape(y, shape=(n, b, c) if channels == 2 else (n, a, c))
-    return x
+    return ops.reshape(y, shape=(n, b, c) if channels == 2 else (n, a, c))
 
 
-class Conv1D(Layer):
+class Conv1D(SequenceLayer):
     """Convolution along sequences.
 
     Args:
@@ -48,19 +60,12 @@ class Conv1D(Layer):
         strides: Steps between output positions.
         padding: "valid" (none), "same" (as much as gives ceil(steps / strides) positions), or "causal": before the
             first step, so that no position sees later ones.
-        data_format: "channels_last" (N, L, C) or "channels_first" (N, C, L).
         dilation_rate: Distance between neighbouring taps.
         groups: Parts of the channels that are convolved apart.
         activation: Name or function, applied last.
         use_bias: Whether a number is added for each filter.
         kernel_initializer: First values of the kernel (K, C / groups, filters).
         bias_initializer: First values of the bias (filters,).
-        name: Name in the model.
-        trainable: See `Layer`.
-        limits: See `Layer`: kernel_regularizer, kernel_constraint, bias_regularizer, bias_constraint.
-
-    Input shape:
-        (N, L, C), or (N, C, L) for "channels_first".
 
     Output shape:
         (N, OL, filters), or (N, filters, OL).
@@ -84,42 +89,27 @@ class Conv1D(Layer):
         use_bias: bool = True,
         kernel_initializer: str | Initializer = "glorot_uniform",
         bias_initializer: str | Initializer = "zeros",
-        *,
-        name: str | None = None,
-        trainable: bool = True,
-        **limits: Unpack[Limits],
+        **options: Unpack[LimitedOptions],
     ) -> None:
-        super().__init__(name=name, trainable=trainable, **limits)
+        super().__init__(data_format, **options)
         self.filters, self.kernel_size = positive("filters", filters), positive("kernel_size", kernel_size)
         self.strides, self.dilation_rate = positive("strides", strides), positive("dilation_rate", dilation_rate)
         self.padding = one_of("padding", padding.lower(), ("valid", "same", "causal"))
-        self.data_format = data_format
         self.groups = positive("groups", groups)
-        self.activation = activation
+        self.activation = known_activation(activation)
         self.use_bias = use_bias
-        self.kernel_initializer = kernel_initializer
-        self.bias_initializer = bias_initializer
-        layout(data_format)
-        get_activation(activation)
-        get_initializer(kernel_initializer)
-        get_initializer(bias_initializer)
+        self.kernel_initializer = known_initializer(kernel_initializer)
+        self.bias_initializer = known_initializer(bias_initializer)
 
     def build(self, input_shape: Any) -> None:
         """Declare kernel (K, C / groups, filters) and bias (filters,)."""
-        channels = input_shape[_channel_axis(self, self.data_format, input_shape)]
-        if channels % self.groups or self.filters % self.groups:
-            message = (
-                f"groups divides the channels and the filters. Received: groups={self.groups}, {channels} channels, "
-                f"filters={self.filters}."
-            )
-            raise ValueError(message)
-        shape = (self.kernel_size, channels // self.groups, self.filters)
+        channels = check_groups(self.groups, input_shape[self._channel_axis(input_shape)], self.filters)
+        shape = (self.kernel_size, channels, self.filters)
         self.kernel = self.add_weight("kernel", shape, self.kernel_initializer)
         self.bias = self.add_weight("bias", (self.filters,), self.bias_initializer) if self.use_bias else None
 
     def call(self, inputs: Any) -> Any:
-        """Convolve, add the bias, activate."""
-        axis = _channel_axis(self, self.data_format, inputs.shape)
+        axis = self._channel_axis(inputs.shape)
         window, strides, dilation = (1, self.kernel_size), (1, self.strides), (1, self.dilation_rate)
         image = (1, inputs.shape[3 - axis])
         before = (self.kernel_size - 1) * self.dilation_rate
@@ -135,8 +125,16 @@ class Conv1D(Layer):
         return finish(_sequence(y, axis), self.bias, self.activation, axis=axis)
 
 
-class _Pooling1D(Layer):
-    """Pooling of images with one row."""
+class Pooling1D(SequenceLayer):
+    """Base class of pooling over windows: that of images with one row.
+
+    Args:
+        pool_size: Length of the window.
+        strides: Steps between windows; the window's length if None.
+
+    Output shape:
+        (N, OL, C), or (N, C, OL).
+    """
 
     _pooling: type[MaxPooling2D | AveragePooling2D]
 
@@ -146,120 +144,66 @@ class _Pooling1D(Layer):
         strides: int | None = None,
         padding: str = "valid",
         data_format: str = "channels_last",
-        *,
-        name: str | None = None,
-        trainable: bool = True,
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(name=name, trainable=trainable)
+        super().__init__(data_format, **options)
         self.pool_size = positive("pool_size", pool_size)
         self.strides = self.pool_size if strides is None else positive("strides", strides)
-        self.padding, self.data_format = padding, data_format
+        self.padding = padding
         self._pool = self._pooling((1, self.pool_size), (1, self.strides), padding, data_format)
 
     def call(self, inputs: Any) -> Any:
-        """Pool."""
-        axis = _channel_axis(self, self.data_format, inputs.shape)
+        axis = self._channel_axis(inputs.shape)
         return _sequence(self._pool(_image(inputs, axis)), axis)
 
 
-class MaxPooling1D(_Pooling1D):
+class MaxPooling1D(Pooling1D):
     """Largest element of each window of a sequence.
 
     Args:
-        pool_size: Length of the window.
-        strides: Steps between windows; the window's length if None.
         padding: "valid" or "same"; padding never wins.
-        data_format: "channels_last" or "channels_first".
-        name: Name in the model.
-        trainable: See `Layer`.
-
-    Input shape:
-        (N, L, C), or (N, C, L) for "channels_first".
-
-    Output shape:
-        (N, OL, C), or (N, C, OL).
     """
 
     _pooling = MaxPooling2D
 
 
-class AveragePooling1D(_Pooling1D):
+class AveragePooling1D(Pooling1D):
     """Mean of each window of a sequence.
 
     Args:
-        pool_size: Length of the window.
-        strides: Steps between windows; the window's length if None.
         padding: "valid" or "same"; padding is not counted.
-        data_format: "channels_last" or "channels_first".
-        name: Name in the model.
-        trainable: See `Layer`.
-
-    Input shape:
-        (N, L, C), or (N, C, L) for "channels_first".
-
-    Output shape:
-        (N, OL, C), or (N, C, OL).
     """
 
     _pooling = AveragePooling2D
 
 
-class _GlobalPooling1D(Layer):
-    """Arguments that both kinds of global pooling share."""
-
-    def __init__(
-        self,
-        data_format: str = "channels_last",
-        keepdims: bool = False,
-        *,
-        name: str | None = None,
-        trainable: bool = True,
-    ) -> None:
-        super().__init__(name=name, trainable=trainable)
-        self.data_format, self.keepdims = data_format, keepdims
-        layout(data_format)
-
-    def _steps(self, inputs: Any) -> dict[str, Any]:
-        return {"axes": 3 - _channel_axis(self, self.data_format, inputs.shape), "keepdims": self.keepdims}
-
-
-class GlobalMaxPooling1D(_GlobalPooling1D):
-    """Largest element of each channel of a sequence.
+class GlobalPooling1D(SequenceLayer):
+    """Base class of pooling over whole sequences.
 
     Args:
-        data_format: "channels_last" or "channels_first".
         keepdims: Whether the steps stay, with length 1.
-        name: Name in the model.
-        trainable: See `Layer`.
-
-    Input shape:
-        (N, L, C), or (N, C, L) for "channels_first".
 
     Output shape:
         (N, C); with keepdims (N, 1, C), or (N, C, 1).
     """
 
+    def __init__(self, data_format: str = "channels_last", keepdims: bool = False, **options: Unpack[Options]) -> None:
+        super().__init__(data_format, **options)
+        self.keepdims = keepdims
+
+    def _steps(self, inputs: Any) -> dict[str, Any]:
+        return {"axes": 3 - self._channel_axis(inputs.shape), "keepdims": self.keepdims}
+
+
+class GlobalMaxPooling1D(GlobalPooling1D):
+    """Largest element of each channel of a sequence."""
+
     def call(self, inputs: Any) -> Any:
-        """Pool."""
         return ops.max(inputs, **self._steps(inputs))
 
 
-class GlobalAveragePooling1D(_GlobalPooling1D):
-    """Mean of each channel of a sequence.
-
-    Args:
-        data_format: "channels_last" or "channels_first".
-        keepdims: Whether the steps stay, with length 1.
-        name: Name in the model.
-        trainable: See `Layer`.
-
-    Input shape:
-        (N, L, C), or (N, C, L) for "channels_first".
-
-    Output shape:
-        (N, C); with keepdims (N, 1, C), or (N, C, 1).
-    """
+class GlobalAveragePooling1D(GlobalPooling1D):
+    """Mean of each channel of a sequence."""
 
     def call(self, inputs: Any) -> Any:
-        """Pool."""
         return ops.mean(inputs, **self._steps(inputs))

@@ -42,8 +42,7 @@ class Operation(Layer):
     ) -> None:
         super().__init__(name=name, trainable=trainable)
         if op not in REGISTRY and op != "getitem":
-            message = f"An Operation is a primitive of minicnn.ops. Received: {op!r}."
-            raise ValueError(message)
+            raise ValueError(f"An Operation is a primitive of minicnn.ops. Received: {op!r}.")
         self.op = op
         self.constants = {place: _plain(value) for place, value in (constants or {}).items()}
         self.attrs = {key: _plain(value) for key, value in (attrs or {}).items()}
@@ -78,8 +77,7 @@ def _plain(value: Any) -> Any:
         value = value.tolist()
     if isinstance(value, slice):
         if value.step not in (None, 1):
-            message = f"Slices of a tensor have step 1. Received: {value}."
-            raise ValueError(message)
+            raise ValueError(f"Slices of a tensor have step 1. Received: {value}.")
         return (value.start, value.stop)
     if value is ...:
         return "..."

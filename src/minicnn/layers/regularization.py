@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
-from typing import Any
+from typing import Any, Unpack
 
 from minicnn import ops
-from minicnn.layers.arguments import image_axes, layout, number, positive
-from minicnn.layers.layer import Layer
+from minicnn.layers.arguments import number
+from minicnn.layers.image import ImageLayer
+from minicnn.layers.layer import Layer, Options
+from minicnn.ops.checks import positive
 from minicnn.program.graph import Value
 
 
 def _rate(value: Any) -> float:
     rate = number("rate", value)
     if not 0 <= rate < 1:
-        message = f"rate is at least 0 and below 1. Received: rate={value!r}."
-        raise ValueError(message)
+        raise ValueError(f"rate is at least 0 and below 1. Received: rate={value!r}.")
     return rate
 
 
 def _drop(layer: Dropout | SpatialDropout2D, x: Value, shape: Sequence[int], *, per_sample: bool = True) -> Value:
     """x / (1 - rate) where a uniform number is at least the rate, 0 elsewhere; numbers have `shape`."""
     keep = ops.greater_equal(layer.random_uniform(shape, seed=layer.seed, per_sample=per_sample), layer.rate)
-    y: Value = ops.where(keep, x * (1.0 / (1.0 - layer.rate)), 0.0)
-    return y
+    return ops.where(keep, x * (1.0 / (1.0 - layer.rate)), 0.0)
 
 
 class Dropout(Layer):
@@ -38,14 +38,6 @@ class Dropout(Layer):
         noise_shape: Shape of the mask, with 1 where elements along an axis share their fate and None
             for the input's length; the input's shape if None.
         seed: Seed of the masks; the model's if None.
-        name: Name in the model.
-        trainable: See `Layer`.
-
-    Input shape:
-        (N, ...).
-
-    Output shape:
-        That of the input.
 
     Raises:
         ValueError: If an argument is out of range, or noise_shape does not broadcast to the input.
@@ -60,11 +52,9 @@ class Dropout(Layer):
         rate: float,
         noise_shape: Sequence[int | None] | None = None,
         seed: int | None = None,
-        *,
-        name: str | None = None,
-        trainable: bool = True,
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(name=name, trainable=trainable)
+        super().__init__(**options)
         self.rate = _rate(rate)
         self.noise_shape = (
             None if noise_shape is None
@@ -73,7 +63,6 @@ class Dropout(Layer):
         self.seed = seed
 
     def call(self, inputs: Any, *, training: bool = False) -> Any:
-        """Drop in training."""
         if not training or not self.rate:
             return inputs
         if self.noise_shape is None:
@@ -81,11 +70,10 @@ class Dropout(Layer):
         given = self.noise_shape
         shape = tuple(n if m is None else m for n, m in zip(inputs.shape, given, strict=False))
         if len(given) != inputs.ndim or any(m not in (1, n) for n, m in zip(inputs.shape, shape, strict=True)):
-            message = (
+            raise ValueError(
                 "noise_shape has one entry for each axis of the input: its length, 1 or None. Received: "
                 f"noise_shape={given} for input shape {inputs.shape}."
             )
-            raise ValueError(message)
         return _drop(self, inputs, shape, per_sample=given[0] != 1)
 
 
@@ -95,28 +83,17 @@ class GaussianNoise(Layer):
     Args:
         stddev: Standard deviation, at least 0.
         seed: Seed of the numbers; the model's if None.
-        name: Name in the model.
-        trainable: See `Layer`.
-
-    Input shape:
-        (N, ...).
-
-    Output shape:
-        That of the input.
 
     Raises:
         ValueError: If stddev is negative.
     """
 
-    def __init__(
-        self, stddev: float, seed: int | None = None, *, name: str | None = None, trainable: bool = True
-    ) -> None:
-        super().__init__(name=name, trainable=trainable)
+    def __init__(self, stddev: float, seed: int | None = None, **options: Unpack[Options]) -> None:
+        super().__init__(**options)
         self.stddev = number("stddev", stddev, least=0)
         self.seed = seed
 
     def call(self, inputs: Any, *, training: bool = False) -> Any:
-        """Add in training."""
         if not training or not self.stddev:
             return inputs
         return inputs + normal(self.random_uniform(inputs.shape, seed=self.seed)) * self.stddev
@@ -135,54 +112,31 @@ def normal(uniform: Value) -> Value:
     least = ops.maximum(ops.minimum(uniform, 1.0 - uniform), 2.0**-25)
     size = _ratio(_ENDS, ops.sqrt(-ops.log(least)) - 1.6)
     ends = ops.where(ops.less(q, 0.0), -size, size)
-    y: Value = ops.where(ops.less_equal(ops.abs(q), 0.425), middle, ends)
-    return y
+    return ops.where(ops.less_equal(ops.abs(q), 0.425), middle, ends)
 
 
 def _ratio(polynomials: tuple[Sequence[float], Sequence[float]], x: Value) -> Value:
     over, under = (reduce(lambda sum_, c: sum_ * x + c, reversed(p), x * 0.0) for p in polynomials)
-    y: Value = over / under
-    return y
+    return over / under
 
 
-class SpatialDropout2D(Layer):
+class SpatialDropout2D(ImageLayer):
     """Random channels set to 0 in training, the others divided by 1 - rate (arXiv:1411.4280).
 
     Args:
         rate: Probability that a channel is set to 0, at least 0 and below 1.
-        data_format: "channels_last" or "channels_first".
         seed: Seed of the masks; the model's if None.
-        name: Name in the model.
-        trainable: See `Layer`.
-
-    Input shape:
-        (N, H, W, C), or (N, C, H, W) for "channels_first".
-
-    Output shape:
-        That of the input.
-
-    Raises:
-        ValueError: If an argument is out of range.
     """
 
     def __init__(
-        self,
-        rate: float,
-        data_format: str = "channels_last",
-        seed: int | None = None,
-        *,
-        name: str | None = None,
-        trainable: bool = True,
+        self, rate: float, data_format: str = "channels_last", seed: int | None = None, **options: Unpack[Options]
     ) -> None:
-        super().__init__(name=name, trainable=trainable)
+        super().__init__(data_format, **options)
         self.rate = _rate(rate)
-        self.data_format = data_format
         self.seed = seed
-        layout(data_format)
 
     def call(self, inputs: Any, *, training: bool = False) -> Any:
-        """Drop in training."""
-        axes = image_axes("SpatialDropout2D", self.data_format, inputs.shape)
+        axes = self._axes(inputs.shape)
         if not training or not self.rate:
             return inputs
         return _drop(self, inputs, axes.shape(inputs.shape[0], 1, 1, inputs.shape[axes.c]))

@@ -54,10 +54,9 @@ class _Size:
         """How many layers a graph calls, those within them included; `known` has the same for layers met so far."""
         self._depth += 1
         if self._depth > MOST_NESTED:
-            message = (
+            raise ValueError(
                 f"Graphs nest at most {MOST_NESTED} deep. Received: more. Put the inner layers into the outer one."
             )
-            raise ValueError(message)
         sizes = []
         for entry in config["layers"]:
             if "shared" in entry:
@@ -71,11 +70,10 @@ class _Size:
             self._made += known[number]
         total: int = sum(sizes[call["layer"]] for call in config["calls"])
         if max(total, self._made // 2) > MOST_LAYERS:
-            message = (
+            raise ValueError(
                 f"A saved graph has at most {MOST_LAYERS:,} layers, each counted as often as it is called. "
                 f"Received: {max(total, self._made):,}. Save its weights alone, and build it in Python."
             )
-            raise ValueError(message)
         self._depth -= 1
         return total
 
@@ -156,11 +154,10 @@ class Budget(dict[str, Any]):
         """
         self.left -= effort
         if self.left < 0:
-            message = (
+            raise ValueError(
                 f"The layers of a saved graph emit at most {MOST_EMITTED:,} nodes, 4 KB of constants counted as one. "
                 "Received: more. Save its weights alone, and build it in Python."
             )
-            raise ValueError(message)
 
 
 @contextmanager
@@ -169,11 +166,10 @@ def _described() -> Iterator[None]:
     try:
         yield
     except (KeyError, IndexError) as error:
-        message = (
+        raise ValueError(
             "The description of a graph names its inputs, layers, calls and outputs, each before it is "
             f"used. Received: one in which {error.args[0]!r} is missing. Save the model again."
-        )
-        raise ValueError(message) from error
+        ) from error
 
 
 def _graph_from_config(

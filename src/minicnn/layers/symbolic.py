@@ -104,15 +104,13 @@ class SymbolicTensor(Operators):
         return apply("getitem", [self], {"key": key if isinstance(key, tuple) else (key,)})
 
     def __iter__(self) -> Iterator[Any]:
-        message = f"{self!r} stands for an array, and is no sequence. Index it with static slices instead."
-        raise TypeError(message)
+        raise TypeError(f"{self!r} stands for an array, and is no sequence. Index it with static slices instead.")
 
     def __bool__(self) -> bool:
-        message = (
+        raise TypeError(
             f"The elements of {self!r} are not known while a model is put together, so it has no truth value. Use "
             "ops.where for an elementwise choice."
         )
-        raise TypeError(message)
 
     def __repr__(self) -> str:
         return f"<SymbolicTensor{f' {self.name}' if self.name else ''}: {self.dtype}, shape {self.shape}>"
@@ -144,14 +142,12 @@ def Input(shape: Sequence[int | None], *, dtype: str = "float32", name: str | No
     except TypeError:
         lengths = (0,)
     if any(n is not None and n < 1 for n in lengths):
-        message = (
+        raise ValueError(
             "Input takes the shape of one sample as positive integers, or None where a length is not known. Received: "
             f"{shape!r}. Leave out the batch axis."
         )
-        raise ValueError(message)
     if dtype not in ITEMSIZE:
-        message = f"dtype is one of {', '.join(ITEMSIZE)}. Received: dtype={dtype!r}."
-        raise ValueError(message)
+        raise ValueError(f"dtype is one of {', '.join(ITEMSIZE)}. Received: dtype={dtype!r}.")
     trials = tuple(tuple(size if n is None else n for n in lengths) for size in _TRIALS) if None in lengths else ()
     return SymbolicTensor((None, *lengths), dtype, name, trials=trials)
 
@@ -169,12 +165,11 @@ def connect(layer: Layer, inputs: Tensors, training: bool | None, most_nodes: in
         except (TypeError, ValueError) as error:
             layer.built = built  # for one size only
             one, other = (tensors[0].trial(number) for number in range(2))
-            message = (
+            raise ValueError(
                 f"Where a length of the input is not known no weight depends on it. Received: {layer!r}, which takes "
                 f"samples of shape {one}, but then none of {other} ({error}). Put GlobalAveragePooling2D before it, or "
                 "give Input the length."
-            )
-            raise ValueError(message) from error
+            ) from error
     for several in zip(*found, strict=True):
         trials = tuple(tuple(v.shape[1:]) for v in several)
         shape = tuple(lengths[0] if len(set(lengths)) == 1 else None for lengths in zip(*trials, strict=True))
@@ -193,11 +188,10 @@ def _traced(call: Call, number: int, most_nodes: int) -> list[Value]:
     results = list(made) if call.several else [made]
     for value in results:
         if not isinstance(value, Value) or value.shape[:1] != (_BATCH,):
-            message = (
+            raise ValueError(
                 "A layer returns a Value, or a list of them, whose first axis is the batch. "
                 f"Received from {call.layer!r}: {value!r} for a batch of {_BATCH}."
             )
-            raise ValueError(message)
     call.effort = len(trace.program.nodes) + trace.program.constant_bytes // 4096
     trace.program.nodes.clear()  # else its constants would live until Python looks for cycles
     return results

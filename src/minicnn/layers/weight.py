@@ -47,11 +47,10 @@ class Weight:
         """
         cell = self.cell
         if cell.value is None:
-            message = (
+            raise RuntimeError(
                 f"A weight has numbers once a model is made of its layer. Received: {self.name!r} of a layer in none. "
                 "Put the layer into a Model, or into a Sequential that is built."
             )
-            raise RuntimeError(message)
         with cell.lock or nullcontext():
             cell.join()
             given = "float32" if callable(cell.value) else str(cell.value.dtype)

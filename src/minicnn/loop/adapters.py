@@ -31,8 +31,7 @@ def as_list(data: Any, count: int = 1) -> list[Any]:
         count: How many arrays are wanted; with more than one, nested lists may stand for them as well.
     """
     if isinstance(data, Mapping):
-        message = f"Several arrays are a list in the model's order. Received: a mapping with keys {list(data)}."
-        raise TypeError(message)
+        raise TypeError(f"Several arrays are a list in the model's order. Received: a mapping with keys {list(data)}.")
     if isinstance(data, list | tuple) and data and (count > 1 or all(getattr(a, "shape", ()) for a in data)):
         return list(data)
     return [data]
@@ -45,11 +44,10 @@ def by_place(what: str, given: Mapping[str, Any], names: Sequence[str]) -> list[
         ValueError: If the names are not those of the model.
     """
     if set(given) != set(names):
-        message = (
+        raise ValueError(
             f"Given by name, {what} have the model's names: {', '.join(repr(n) if n else 'none' for n in names)}. "
             f"Received: {', '.join(map(repr, given))}. Give them in the model's order, or name its layers."
         )
-        raise ValueError(message)
     return [given[name] for name in names]
 
 
@@ -131,23 +129,22 @@ def numeric(data: Any, what: str) -> Any:
     """
     array = data
     if isinstance(data, np.ma.MaskedArray):
-        message = (
+        raise TypeError(
             f"{what} are arrays without a mask, which would be ignored. Received: a masked array. Call filled(value), "
             "and give sample_weight 0 where a sample is not to count."
         )
-        raise TypeError(message)
     if not (hasattr(data, "__dlpack__") or _on_device(data)):  # numbers and lists; h5py, pandas and the like
         try:
             array = np.asarray(data)
         except ValueError as error:
-            message = f"{what} are an array, or nested lists of numbers of one shape. Received: {error}."
-            raise TypeError(message) from error
+            raise TypeError(
+                f"{what} are an array, or nested lists of numbers of one shape. Received: {error}."
+            ) from error
     if dtype_name(array) not in ITEMSIZE:
-        message = (
+        raise TypeError(
             f"{what} are integers or floating-point numbers. Received: {type(data).__name__} with dtype "
             f"{dtype_name(array)}. Convert it, e.g. to float32."
         )
-        raise TypeError(message)
     return array
 
 
@@ -165,14 +162,12 @@ def host(array: Any, user: str = "NumPy") -> HostArray:
     try:
         exchanged = np.asarray(array) if known else np.from_dlpack(array)
     except Exception as error:
-        message = (
+        raise TypeError(
             f"Arrays are on the model's device, or in the host's memory. Received: {type(array).__module__}."
             f"{type(array).__name__} for {user} ({error}). Use the backend of that library, or convert the array to "
             "NumPy yourself."
-        )
-        raise TypeError(message) from error
-    native: HostArray = exchanged.astype(exchanged.dtype.newbyteorder("="), copy=False)
-    return native
+        ) from error
+    return exchanged.astype(exchanged.dtype.newbyteorder("="), copy=False)
 
 
 def _on_device(array: Any) -> bool:
@@ -246,8 +241,7 @@ class Standardizer:
         """Label arrays: int32 class numbers for sparse losses, floating point for the others."""
         arrays = as_list(data, len(self.outputs))
         if len(arrays) != len(self.losses):
-            message = f"The model takes labels for {len(self.losses)} outputs. Received: {len(arrays)}."
-            raise ValueError(message)
+            raise ValueError(f"The model takes labels for {len(self.losses)} outputs. Received: {len(arrays)}.")
         result = []
         measured = self.metrics or [()] * len(arrays)
         for given, loss, metrics, shape in zip(arrays, self.losses, measured, self.outputs, strict=True):
@@ -262,11 +256,10 @@ class Standardizer:
                 array = self.backend.xp.reshape(array, (*array.shape, 1))
             loss.check_targets(array, self.backend)  # which says more, where it knows a domain
             if not sound:
-                message = (
+                raise ValueError(
                     f"Targets are finite numbers. Received: NaN or infinity in targets of shape {tuple(array.shape)}. "
                     "Leave out such samples."
                 )
-                raise ValueError(message)
             for metric in () if loss.soft_labels else metrics:
                 metric.check_targets(array, self.backend)
             result.append(array)
@@ -283,30 +276,27 @@ class Standardizer:
                 remedy = "One-hot labels take the loss 'categorical_crossentropy', or y.argmax(-1)"
             elif values.dtype.kind not in "iub":
                 remedy += "; whole numbers take y.astype(int)"
-            message = (
+            raise ValueError(
                 f"Labels of a sparse loss are integers from 0 to {classes - 1}, one class for each output unit. "
                 f"Received: {values.dtype} from {values.min()} to {values.max()}. {remedy}."
             )
-            raise ValueError(message)
         return on_backend(labels, self.backend, "int32")
 
     def _weight_table(self, class_weight: Mapping[int, float]) -> HostArray:
         if len(self.outputs) > 1 or len(self.outputs[0]) != 1:
-            message = (
+            raise ValueError(
                 "class_weight is for a model with one output of one prediction a sample. Received: outputs of shape "
                 f"{', '.join(map(str, self.outputs))}. Use sample_weight."
             )
-            raise ValueError(message)
         classes = max(self.outputs[0][0] or 0, 2)  # a single unit tells two classes apart
         table = np.ones(classes, self.dtype)
         given = class_weight.items() if isinstance(class_weight, Mapping) else [(None, class_weight)]
         for label, weight in given:
             if label not in range(classes) or not isinstance(weight, Real) or not weight >= 0:
-                message = (
+                raise ValueError(
                     f"class_weight maps class numbers from 0 to {classes - 1} to weights of at least 0. Received: "
                     f"{class_weight!r}."
                 )
-                raise ValueError(message)
             table[label] = weight
         return table
 
@@ -317,10 +307,9 @@ class Standardizer:
         if weight is not None:
             result = on_backend(numeric(weight, "Sample weights"), self.backend, self.dtype)
             if tuple(result.shape) != (samples,):
-                message = (
+                raise ValueError(
                     f"sample_weight is a number for each sample: shape ({samples},). Received: {tuple(result.shape)}."
                 )
-                raise ValueError(message)
         if self._table is not None:
             values = self.backend.to_numpy(labels[0])
             if values.ndim > 1:  # one-hot rows, or a single 0 or 1
@@ -334,11 +323,10 @@ class Standardizer:
     def _check_weights(self, weights: Array) -> None:
         least, most = extremes(weights, self.backend)
         if not 0 <= least <= most < math.inf or (most == 0 and not self.parts):
-            message = (
+            raise ValueError(
                 "Sample weights, times class weights where there are any, are finite numbers of at least 0, not all of "
                 f"them 0. Received: from {least} to {most}. Leave out samples that are not to count."
             )
-            raise ValueError(message)
 
     def batch(self, x: Any, y: Any = None, weight: Any = None) -> Batch:
         """One batch as a feed and its arrays by name."""
@@ -363,11 +351,10 @@ def checked_inputs(data: Any, shapes: Sequence[Shape]) -> list[Any]:
     """
     arrays = [numeric(a, "Inputs") for a in as_list(data, len(shapes))]
     if len(arrays) != len(shapes):
-        message = (
+        raise ValueError(
             f"The model takes {len(shapes)} input array{'s' * (len(shapes) > 1)}. Received: {len(arrays)}. np.stack "
             "makes one array of a list of samples."
         )
-        raise ValueError(message)
     for array, shape in zip(arrays, shapes, strict=True):
         sample = tuple(array.shape[1:])
         if not array.shape or not _fits(sample, shape):
@@ -377,11 +364,10 @@ def checked_inputs(data: Any, shapes: Sequence[Shape]) -> list[Any]:
                 if turned and len(shape) == 3
                 else "Reshape the data, e.g. x[..., None] adds a channel axis"
             )
-            message = (
+            raise ValueError(
                 f"The model takes inputs of shape ({', '.join(map(str, ('N', *shape)))}). Received: "
                 f"{tuple(array.shape)}. {remedy}."
             )
-            raise ValueError(message)
     same_length("inputs", *arrays)
     return arrays
 
@@ -400,9 +386,7 @@ def same_length(what: str, *arrays: Any, samples: int | None = None) -> int:
     lengths = [int(a.shape[0]) if a.shape else None for a in arrays] + ([] if samples is None else [samples])
     if len(set(lengths)) > 1 or lengths[0] is None:
         found = ", ".join("a single number" if n is None else str(n) for n in lengths)
-        message = f"All {what} have the same number of samples. Received: {found}."
-        raise ValueError(message)
+        raise ValueError(f"All {what} have the same number of samples. Received: {found}.")
     if lengths[0] == 0:
-        message = f"There is at least one sample in {what}. Received: none."
-        raise ValueError(message)
+        raise ValueError(f"There is at least one sample in {what}. Received: none.")
     return lengths[0]

@@ -121,12 +121,11 @@ class LoaderSource:
         self._stream: Iterator[Any] = iter(())
         self._at = -1  # number of the batch that the stream gives next
         if again and steps is None and (not hasattr(loader, "__len__") or len(loader) < 1):
-            message = (
+            raise ValueError(
                 "A loader can be iterated over again and again, and has a length, the number of its batches, of at "
                 f"least 1. Received: {type(loader).__name__}{' of length 0' * hasattr(loader, '__len__')}. A list of "
                 "batches is one; for a generator say how many batches to take: steps_per_epoch, validation_steps."
             )
-            raise ValueError(message)
 
     def __len__(self) -> int:
         return len(self._loader) if self._steps is None else self._steps
@@ -189,18 +188,15 @@ class LoaderSource:
             if not times:
                 continue
             if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
-                message = f"A loader gives (x, y) or (x, y, sample_weight). Received: {_describe(batch)}."
-                raise ValueError(message)
+                raise ValueError(f"A loader gives (x, y) or (x, y, sample_weight). Received: {_describe(batch)}.")
             yield given - times, batch, times
         if wanted is not None and given < wanted:
-            message = (
+            raise ValueError(
                 f"An epoch of a generator has as many batches as it is to have. Received: {given} of {wanted}, and no "
                 "more. Let it begin anew at its end, or take fewer steps, or fewer epochs."
             )
-            raise ValueError(message)
         if not given:
-            message = "A loader gives at least one batch whenever it is iterated over. Received: none."
-            raise ValueError(message)
+            raise ValueError("A loader gives at least one batch whenever it is iterated over. Received: none.")
 
     def _once(self, epoch: int) -> Any:
         if hasattr(self._loader, "set_epoch"):
@@ -319,11 +315,10 @@ def prediction_runs(x: Any, standardizer: Standardizer, batch_size: int) -> Iter
     shapes, backend = standardizer.inputs, standardizer.backend
     if isinstance(x, Batches):
         if shuffles(x.loader):
-            message = (
+            raise ValueError(
                 "Predictions are in the order of the data. Received: a loader that shuffles. Make it with "
                 "shuffle=False, or give the arrays."
             )
-            raise ValueError(message)
         for batch in x.loader:
             labelled = isinstance(batch, tuple | list) and (len(shapes) == 1 or isinstance(batch[0], tuple | list))
             given = batch[0] if labelled else batch
@@ -359,18 +354,16 @@ def split_off(
         ValueError: If a part would be empty, or the arrays differ in length.
     """
     if not 0 < fraction < 1:
-        message = f"validation_split is a share of the samples between 0 and 1. Received: {fraction}."
-        raise ValueError(message)
+        raise ValueError(f"validation_split is a share of the samples between 0 and 1. Received: {fraction}.")
     xs = [numeric(a, "Inputs") for a in as_list(x, inputs)]
     ys = [numeric(a, "Labels") for a in as_list(y, outputs)]
     ws = [] if weight is None else [numeric(weight, "Sample weights")]
     samples = same_length("inputs, labels and weights", *xs, *ys, *ws)
     at = int(samples * (1 - fraction) + 1e-9)  # 1 - 0.9 is a little below 0.1
     if at in (0, samples):
-        message = (
+        raise ValueError(
             f"validation_split leaves samples for training and validation. Received: {fraction} of {samples} samples."
         )
-        raise ValueError(message)
 
     def part(rows: slice) -> tuple[Any, ...]:
         cut = [[a[rows, ...] for a in arrays] for arrays in (xs, ys, ws)]

@@ -55,14 +55,12 @@ class Objective:
         per_output = given if listed else [given] * count
         weights = _each("loss_weights", [1.0] * count if loss_weights is None else loss_weights, outputs, 1.0)
         if not len(losses) == len(per_output) == len(weights) == count:
-            message = (
+            raise ValueError(
                 f"loss, metrics and loss_weights have one entry for each of the {count} outputs. Received: "
                 f"{len(losses)} losses, metrics for {len(per_output)}, {len(weights)} weights."
             )
-            raise ValueError(message)
         if any(isinstance(w, str) or not math.isfinite(w) for w in weights):
-            message = f"loss_weights are finite numbers. Received: {weights}."
-            raise ValueError(message)
+            raise ValueError(f"loss_weights are finite numbers. Received: {weights}.")
         chosen = [get_loss(v) for v in losses]
         measured = [
             [_metric(m, own) for m in (ms if isinstance(ms, list | tuple) else [ms])]
@@ -73,8 +71,9 @@ class Objective:
         logs = [name for name, _ in objective._readers()]
         twice = sorted({name for name in logs if logs.count(name) > 1})
         if twice:
-            message = f"Every metric has a log of its own. Received: {', '.join(twice)} twice. Give one another name."
-            raise ValueError(message)
+            raise ValueError(
+                f"Every metric has a log of its own. Received: {', '.join(twice)} twice. Give one another name."
+            )
         return objective
 
     def _readers(self) -> list[tuple[str, Callable[[Mapping[str, Any]], Any]]]:
@@ -136,11 +135,10 @@ def _each(what: str, given: Any, outputs: Sequence[str], otherwise: Any = None) 
         return list(given) if isinstance(given, tuple) else given
     needed = outputs if otherwise is None else ()
     if not set(needed) <= set(given) <= set(outputs):
-        message = (
+        raise ValueError(
             f"A dictionary of {what} has the names of the outputs as keys{'' if otherwise is not None else ', all'}. "
             f"Received: {', '.join(map(repr, given))}; the outputs are {', '.join(map(repr, outputs))}."
         )
-        raise ValueError(message)
     return [given.get(name, otherwise) for name in outputs]
 
 

@@ -73,16 +73,16 @@ def source_of(
     source: ArraySource | LoaderSource
     if isinstance(x, Batches):
         if y is not None or weight is not None:
-            message = "A loader gives labels and sample weights itself. Received: a loader, and y or sample_weight."
-            raise ValueError(message)
+            raise ValueError(
+                "A loader gives labels and sample weights itself. Received: a loader, and y or sample_weight."
+            )
         sized, by_number = hasattr(x.loader, "__len__"), hasattr(x.loader, "__getitem__")
         if not sized or (onwards and not by_number):  # going on is then better than beginning anew
             return LoaderSource(standardizer, x.loader, steps, again, distribution)
         source = LoaderSource(standardizer, x.loader, None, again, distribution)
     else:
         if y is None:
-            message = "Arrays come with labels: pass y as well, or a loader of (x, y). Received: y=None."
-            raise ValueError(message)
+            raise ValueError("Arrays come with labels: pass y as well, or a loader of (x, y). Received: y=None.")
         source = ArraySource(standardizer, x, y, weight, batch_size=batch_size, last_batch=last_batch)
     if steps is None or (not onwards and steps >= len(source)):
         return source

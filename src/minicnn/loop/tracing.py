@@ -185,17 +185,15 @@ def _of_samples(loss: Loss, target: Value, output: Value, weight: Value | None) 
     """Weighted loss of each sample, shape (N,)."""
     each = loss.call(target, output)
     if not isinstance(each, Value):
-        message = (
+        raise TypeError(
             f"A loss composes a Value of primitives. Received: {each!r:.80} from {type(loss).__name__}. Return what "
             "they give, with the samples along the first axis."
         )
-        raise TypeError(message)
     if each.shape[:1] != output.shape[:1]:
-        message = (
+        raise ValueError(
             f"A loss gives one number, or several, for each of the {output.shape[0]} samples. Received: {each.spec} "
             f"from {type(loss).__name__}. The model takes the mean itself: leave the first axis."
         )
-        raise ValueError(message)
     if each.ndim > 1:  # several predictions a sample
         each = ops.mean(each, axes=tuple(range(1, each.ndim)))
     return each if weight is None else each * weight
@@ -247,11 +245,10 @@ def _train(
 ) -> None:  # fmt: skip
     parameters = {p: v for p, v in trace.weights.items() if v.kind == "parameter"}
     if not parameters:
-        message = (
+        raise ValueError(
             "Training needs at least one trainable weight. Received: a model without. Add a layer that has some, or "
             "set trainable=True on one and compile again."
         )
-        raise ValueError(message)
     scale = _loss_scale(program) if scaled else None
     factor = scale  # of the gradients; a shard differentiates the sum, whose gradients are as large as the mean's so
     if scale is not None and shard is not None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
+from minicnn.documentation import complete
 from minicnn.losses.base import FunctionLoss, Loss
 from minicnn.losses.crossentropy import (
     BinaryCrossentropy,
@@ -42,6 +44,9 @@ LOSSES: dict[str, type[Loss]] = {
     "dice": Dice,
     "tversky": Tversky,
 }
+
+for _kind in LOSSES.values():
+    complete(_kind, inspect.signature(_kind).parameters)
 
 
 def get_loss(given: Any) -> Loss:

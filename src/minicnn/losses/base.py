@@ -62,7 +62,6 @@ class FunctionLoss(Loss):
         return str(getattr(self.function, "__name__", type(self.function).__name__))
 
     def call(self, y_true: Value, y_pred: Value) -> Value:
-        """See `Loss.call`."""
         return self.function(y_true, y_pred)
 
 
@@ -74,11 +73,10 @@ def extremes(array: Array, backend: Backend) -> tuple[float, float]:
 def check_same_shape(loss: Loss, y_true: Value, y_pred: Value) -> None:
     """Raise a ValueError unless targets have the shape of the predictions."""
     if y_true.shape != y_pred.shape:
-        message = (
+        raise ValueError(
             f"{type(loss).__name__} takes targets of the shape of the predictions. Received: targets {y_true.shape}, "
             f"predictions {y_pred.shape}. For class numbers use a sparse loss; otherwise reshape the targets."
         )
-        raise ValueError(message)
 
 
 def is_distribution(y_true: Array, backend: Backend) -> bool:
@@ -91,10 +89,9 @@ def check_distributions(loss: Loss, y_true: Array, backend: Backend) -> None:
     """Raise a ValueError unless the rows of the targets are distributions."""
     if not is_distribution(y_true, backend):
         sums = extremes(backend.xp.sum(y_true, axis=-1), backend)
-        message = (
+        raise ValueError(
             f"Targets of {type(loss).__name__} are a distribution over the classes in each row: numbers of at "
             f"least 0 with the sum 1. Received: numbers from {extremes(y_true, backend)[0]}, sums from {sums[0]} to "
             f"{sums[1]}. For class numbers use SparseCategoricalCrossentropy, or utils.to_categorical of them; for "
             "several labels a sample BinaryCrossentropy."
         )
-        raise ValueError(message)

@@ -10,23 +10,36 @@ from minicnn.losses.base import EPSILON, Loss, check_distributions, check_same_s
 from minicnn.program.graph import Value
 
 
-def _check_smoothing(label_smoothing: float) -> None:
-    if not 0 <= label_smoothing < 1:
-        message = f"label_smoothing is at least 0 and below 1. Received: {label_smoothing}."
-        raise ValueError(message)
-
-
 def _check_focus(gamma: float) -> None:
     if not (gamma >= 0 and math.isfinite(gamma)):
-        message = f"gamma is a finite number of at least 0. Received: gamma={gamma}."
-        raise ValueError(message)
+        raise ValueError(f"gamma is a finite number of at least 0. Received: gamma={gamma}.")
 
 
 def _clipped(p: Value) -> Value:
     return ops.maximum(ops.minimum(p, 1.0 - EPSILON), EPSILON)
 
 
-class SparseCategoricalCrossentropy(Loss):
+class Crossentropy(Loss):
+    """Base class of cross-entropies.
+
+    Args:
+        from_logits: Whether predictions are logits; otherwise probabilities.
+        label_smoothing: Share of the target that is spread evenly over all classes.
+    """
+
+    def __init__(self, from_logits: bool = False, label_smoothing: float = 0.0) -> None:
+        if not 0 <= label_smoothing < 1:
+            raise ValueError(f"label_smoothing is at least 0 and below 1. Received: {label_smoothing}.")
+        self.from_logits, self.label_smoothing = from_logits, label_smoothing
+
+    def _smoothed(self, target: Value, classes: int) -> Value:
+        """Targets of which a share is spread over so many classes."""
+        return (
+            target * (1.0 - self.label_smoothing) + self.label_smoothing / classes if self.label_smoothing else target
+        )
+
+
+class SparseCategoricalCrossentropy(Crossentropy):
     """-log(probability of the labelled class), from class numbers.
 
     Args:
@@ -39,46 +52,31 @@ class SparseCategoricalCrossentropy(Loss):
 
     integer_labels = True
 
-    def __init__(self, from_logits: bool = False, label_smoothing: float = 0.0) -> None:
-        _check_smoothing(label_smoothing)
-        self.from_logits, self.label_smoothing = from_logits, label_smoothing
-
     def call(self, y_true: Value, y_pred: Value) -> Value:
-        """See `Loss.call`."""
         if y_true.shape != y_pred.shape[:-1]:
-            message = (
+            raise ValueError(
                 "SparseCategoricalCrossentropy takes one class number for each prediction. Received: labels "
                 f"{y_true.shape}, predictions {y_pred.shape}. One-hot labels belong to CategoricalCrossentropy."
             )
-            raise ValueError(message)
         if self.from_logits and not self.label_smoothing:
-            loss: Value = ops.softmax_cross_entropy(y_pred, y_true)
-            return loss
+            return ops.softmax_cross_entropy(y_pred, y_true)
         target = ops.one_hot(y_true, classes=y_pred.shape[-1], dtype=y_pred.dtype)
         return CategoricalCrossentropy(self.from_logits, self.label_smoothing).call(target, y_pred)
 
 
-class CategoricalCrossentropy(Loss):
+class CategoricalCrossentropy(Crossentropy):
     """-sum(target * log(probability)), from a distribution over the classes for each sample.
 
     Args:
         from_logits: Whether predictions are logits; otherwise probabilities that sum to 1.
-        label_smoothing: Share of the target that is spread evenly over all classes.
 
     Input shape:
         y_true and y_pred (N, ..., K).
     """
 
-    def __init__(self, from_logits: bool = False, label_smoothing: float = 0.0) -> None:
-        _check_smoothing(label_smoothing)
-        self.from_logits, self.label_smoothing = from_logits, label_smoothing
-
     def call(self, y_true: Value, y_pred: Value) -> Value:
-        """See `Loss.call`."""
         check_same_shape(self, y_true, y_pred)
-        target = y_true
-        if self.label_smoothing:
-            target = y_true * (1.0 - self.label_smoothing) + self.label_smoothing / y_pred.shape[-1]
+        target = self._smoothed(y_true, y_pred.shape[-1])
         log_p = ops.log_softmax(y_pred) if self.from_logits else ops.log(_clipped(y_pred))
         return -ops.sum(target * log_p, axes=-1)
 
@@ -87,11 +85,10 @@ class CategoricalCrossentropy(Loss):
         check_distributions(self, y_true, backend)
 
 
-class BinaryCrossentropy(Loss):
+class BinaryCrossentropy(Crossentropy):
     """-t log(p) - (1 - t) log(1 - p), the mean over the last axis.
 
     Args:
-        from_logits: Whether predictions are logits; otherwise probabilities.
         label_smoothing: Targets are moved by this share towards 1/2.
 
     Input shape:
@@ -100,14 +97,9 @@ class BinaryCrossentropy(Loss):
 
     soft_labels = True
 
-    def __init__(self, from_logits: bool = False, label_smoothing: float = 0.0) -> None:
-        _check_smoothing(label_smoothing)
-        self.from_logits, self.label_smoothing = from_logits, label_smoothing
-
     def call(self, y_true: Value, y_pred: Value) -> Value:
-        """See `Loss.call`."""
         check_same_shape(self, y_true, y_pred)
-        t = y_true * (1.0 - self.label_smoothing) + 0.5 * self.label_smoothing if self.label_smoothing else y_true
+        t = self._smoothed(y_true, 2)
         if self.from_logits:
             # max(x, 0) - x t + log(1 + exp(-|x|)) neither overflows nor cancels; max(x, 0) is (x + |x|) / 2, so that
             # the slopes of |x| cancel at 0 whatever sign 0 is given there.
@@ -116,22 +108,20 @@ class BinaryCrossentropy(Loss):
         else:
             p = _clipped(y_pred)
             loss = -(t * ops.log(p) + (1.0 - t) * ops.log(1.0 - p))
-        mean: Value = ops.mean(loss, axes=-1)
-        return mean
+        return ops.mean(loss, axes=-1)
 
     def check_targets(self, y_true: Array, backend: Backend) -> None:
         """See `Loss.check_targets`: probabilities."""
         least, most = extremes(y_true, backend)
         if not 0 <= least <= most <= 1:
-            message = (
+            raise ValueError(
                 f"Targets of {type(self).__name__} are from 0 to 1. Received: numbers from {least} to {most}. "
                 "For class numbers use SparseCategoricalCrossentropy; make labels of -1 and 1 "
                 "(y + 1) / 2."
             )
-            raise ValueError(message)
 
 
-class BinaryFocalCrossentropy(Loss):
+class BinaryFocalCrossentropy(Crossentropy):
     """Binary cross-entropy times (1 - p_t)^gamma, p_t = t p + (1 - t)(1 - p), the mean over the last axis.
 
     Easy samples count less (arXiv:1708.02002).
@@ -140,7 +130,6 @@ class BinaryFocalCrossentropy(Loss):
         apply_class_balancing: Whether targets of 1 weigh alpha, and those of 0 weigh 1 - alpha.
         alpha: See there.
         gamma: Exponent, at least 0; 0 gives the cross-entropy.
-        from_logits: Whether predictions are logits; otherwise probabilities.
         label_smoothing: Targets are moved by this share towards 1/2.
 
     Input shape:
@@ -153,34 +142,30 @@ class BinaryFocalCrossentropy(Loss):
         self, apply_class_balancing: bool = False, alpha: float = 0.25, gamma: float = 2.0, from_logits: bool = False,
         label_smoothing: float = 0.0,
     ) -> None:  # fmt: skip
-        _check_smoothing(label_smoothing)
+        super().__init__(from_logits, label_smoothing)
         _check_focus(gamma)
         self.apply_class_balancing, self.alpha, self.gamma = apply_class_balancing, alpha, gamma
-        self.from_logits, self.label_smoothing = from_logits, label_smoothing
 
     def call(self, y_true: Value, y_pred: Value) -> Value:
-        """See `Loss.call`."""
         check_same_shape(self, y_true, y_pred)
-        t = y_true * (1.0 - self.label_smoothing) + 0.5 * self.label_smoothing if self.label_smoothing else y_true
+        t = self._smoothed(y_true, 2)
         p = _clipped(ops.sigmoid(y_pred) if self.from_logits else y_pred)
         loss = -(t * ops.log(p) + (1.0 - t) * ops.log(1.0 - p))
         loss = loss * ops.power(1.0 - (t * p + (1.0 - t) * (1.0 - p)), self.gamma)
         if self.apply_class_balancing:
             loss = loss * (t * self.alpha + (1.0 - t) * (1.0 - self.alpha))
-        mean: Value = ops.mean(loss, axes=-1)
-        return mean
+        return ops.mean(loss, axes=-1)
 
     check_targets = BinaryCrossentropy.check_targets
 
 
-class CategoricalFocalCrossentropy(Loss):
+class CategoricalFocalCrossentropy(Crossentropy):
     """-sum(alpha (1 - p)^gamma target log(p)) over the classes (arXiv:1708.02002).
 
     Args:
         alpha: Factor.
         gamma: Exponent, at least 0.
         from_logits: Whether predictions are logits; otherwise numbers that are divided by their sum.
-        label_smoothing: Share of the target that is spread evenly over all classes.
 
     Input shape:
         y_true and y_pred (N, ..., K).
@@ -189,17 +174,13 @@ class CategoricalFocalCrossentropy(Loss):
     def __init__(
         self, alpha: float = 0.25, gamma: float = 2.0, from_logits: bool = False, label_smoothing: float = 0.0
     ) -> None:
-        _check_smoothing(label_smoothing)
+        super().__init__(from_logits, label_smoothing)
         _check_focus(gamma)
         self.alpha, self.gamma = alpha, gamma
-        self.from_logits, self.label_smoothing = from_logits, label_smoothing
 
     def call(self, y_true: Value, y_pred: Value) -> Value:
-        """See `Loss.call`."""
         check_same_shape(self, y_true, y_pred)
-        t = y_true
-        if self.label_smoothing:
-            t = y_true * (1.0 - self.label_smoothing) + self.label_smoothing / y_pred.shape[-1]
+        t = self._smoothed(y_true, y_pred.shape[-1])
         p = ops.softmax(y_pred) if self.from_logits else y_pred / ops.sum(y_pred, axes=-1, keepdims=True)
         p = _clipped(p)
         return ops.sum(t * ops.log(p) * ops.power(1.0 - p, self.gamma) * -self.alpha, axes=-1)

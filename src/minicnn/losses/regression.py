@@ -14,20 +14,16 @@ class MeanSquaredError(Loss):
     """Mean of squared differences over the last axis."""
 
     def call(self, y_true: Value, y_pred: Value) -> Value:
-        """See `Loss.call`."""
         check_same_shape(self, y_true, y_pred)
-        mean: Value = ops.mean(ops.square(y_pred - y_true), axes=-1)
-        return mean
+        return ops.mean(ops.square(y_pred - y_true), axes=-1)
 
 
 class MeanAbsoluteError(Loss):
     """Mean of absolute differences over the last axis."""
 
     def call(self, y_true: Value, y_pred: Value) -> Value:
-        """See `Loss.call`."""
         check_same_shape(self, y_true, y_pred)
-        mean: Value = ops.mean(ops.abs(y_pred - y_true), axes=-1)
-        return mean
+        return ops.mean(ops.abs(y_pred - y_true), axes=-1)
 
 
 class Huber(Loss):
@@ -39,42 +35,36 @@ class Huber(Loss):
 
     def __init__(self, delta: float = 1.0) -> None:
         if not (delta > 0 and math.isfinite(delta)):
-            message = f"delta is a finite number above 0. Received: delta={delta}."
-            raise ValueError(message)
+            raise ValueError(f"delta is a finite number above 0. Received: delta={delta}.")
         self.delta = delta
 
     def call(self, y_true: Value, y_pred: Value) -> Value:
-        """See `Loss.call`."""
         check_same_shape(self, y_true, y_pred)
         size = ops.abs(y_pred - y_true)
         inside = ops.minimum(size, self.delta)  # |d| <= delta: d^2 / 2; beyond: delta^2 / 2 + delta (|d| - delta)
-        mean: Value = ops.mean(ops.square(inside) * 0.5 + (size - inside) * self.delta, axes=-1)
-        return mean
+        return ops.mean(ops.square(inside) * 0.5 + (size - inside) * self.delta, axes=-1)
 
 
 class LogCosh(Loss):
     """log(cosh(d)) of differences d, the mean over the last axis: d^2 / 2 near 0, |d| - log(2) far from it."""
 
     def call(self, y_true: Value, y_pred: Value) -> Value:
-        """See `Loss.call`."""
         check_same_shape(self, y_true, y_pred)
         size = ops.abs(y_pred - y_true)
-        mean: Value = ops.mean(size + ops.log1p(ops.exp(size * -2.0)) - math.log(2.0), axes=-1)
-        return mean
+        return ops.mean(size + ops.log1p(ops.exp(size * -2.0)) - math.log(2.0), axes=-1)
 
 
 class Poisson(Loss):
     """p - t log(p), the mean over the last axis: counts t of an expected count p."""
 
     def call(self, y_true: Value, y_pred: Value) -> Value:
-        """See `Loss.call`."""
         check_same_shape(self, y_true, y_pred)
-        mean: Value = ops.mean(y_pred - y_true * ops.log(y_pred + EPSILON), axes=-1)
-        return mean
+        return ops.mean(y_pred - y_true * ops.log(y_pred + EPSILON), axes=-1)
 
     def check_targets(self, y_true: Array, backend: Backend) -> None:
         """See `Loss.check_targets`: counts."""
         least, _ = extremes(y_true, backend)
         if not least >= 0:
-            message = f"Targets of Poisson are counts, at least 0. Received: {least}. Use another loss of regression."
-            raise ValueError(message)
+            raise ValueError(
+                f"Targets of Poisson are counts, at least 0. Received: {least}. Use another loss of regression."
+            )

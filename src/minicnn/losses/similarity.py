@@ -16,7 +16,6 @@ class KLDivergence(Loss):
     """sum(t log(t / p)) over the last axis (S. Kullback, R. Leibler, 1951), of distributions kept at least 1e-7."""
 
     def call(self, y_true: Value, y_pred: Value) -> Value:
-        """See `Loss.call`."""
         check_same_shape(self, y_true, y_pred)
         t, p = (ops.maximum(ops.minimum(v, 1.0), EPSILON) for v in (y_true, y_pred))
         return ops.sum(t * ops.log(t / p), axes=-1)
@@ -37,7 +36,6 @@ class CosineSimilarity(Loss):
         self.axis = axis
 
     def call(self, y_true: Value, y_pred: Value) -> Value:
-        """See `Loss.call`."""
         check_same_shape(self, y_true, y_pred)
         t, p = (v / ops.sqrt(ops.maximum(ops.sum(ops.square(v), axes=self.axis, keepdims=True), _LEAST_SQUARE))
                 for v in (y_true, y_pred))  # fmt: skip
@@ -60,7 +58,6 @@ class Tversky(Loss):
         self.axis = axis if axis is None or isinstance(axis, int) else tuple(axis)
 
     def call(self, y_true: Value, y_pred: Value) -> Value:
-        """See `Loss.call`."""
         check_same_shape(self, y_true, y_pred)
         both, t, p = (ops.sum(v, axes=self.axis) for v in (y_true * y_pred, y_true, y_pred))
         loss = 1.0 - both / (both + (t - both) * self.alpha + (p - both) * self.beta + self._epsilon)

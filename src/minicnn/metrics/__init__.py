@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from functools import partial
 from typing import Any
 
+from minicnn.documentation import complete
 from minicnn.losses import LOSSES, Loss
 from minicnn.metrics.base import Mean, Metric
 from minicnn.metrics.counts import AUC, ConfusionMatrix, F1Score, FBetaScore, MeanIoU, Precision, Recall
@@ -42,6 +44,9 @@ METRICS: dict[str, type[Metric]] = {
     "fbeta_score": FBetaScore,
     "root_mean_squared_error": RootMeanSquaredError,
 }
+
+for _kind in (*METRICS.values(), MeanIoU):
+    complete(_kind, inspect.signature(_kind).parameters)
 
 
 def get_metric(given: Any) -> Metric:

@@ -52,14 +52,12 @@ class Mean(Metric):
         raise NotImplementedError
 
     def totals(self, y_true: Value, y_pred: Value, weight: Value) -> dict[str, Value]:
-        """See `Metric.totals`."""
         each = self.each(y_true, y_pred)
         if not isinstance(each, Value):
-            message = (
+            raise TypeError(
                 f"A metric composes a Value of primitives. Received: {each!r:.80} from {self.name!r}. Return what they "
                 "give: a number for each prediction."
             )
-            raise TypeError(message)
         if each.ndim > 1:  # several predictions a sample
             each = ops.mean(each, axes=tuple(range(1, each.ndim)))
         return {"total": ops.sum(each * weight), "count": ops.sum(weight)}
@@ -74,19 +72,10 @@ class Mean(Metric):
 NEVER = -1e30
 
 
-def checked_count(name: str, value: Any) -> int:
-    """The value, if it is an integer of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        message = f"{name} is an integer of at least 1. Received: {name}={value!r}."
-        raise ValueError(message)
-    return value
-
-
 def class_numbers(y_true: Value, y_pred: Value) -> Value:
     """Labels as int32 class numbers, from class numbers or one-hot rows."""
     if y_true.shape == y_pred.shape:
-        labels: Value = ops.argmax(y_true)
-        return labels
+        return ops.argmax(y_true)
     return y_true if y_true.dtype == "int32" else ops.cast(y_true, dtype="int32")
 
 
@@ -95,8 +84,7 @@ def truth_of(y_true: Value, y_pred: Value) -> Value:
     if y_true.shape == y_pred.shape or y_pred.shape[-1] == 1:
         same = y_true if y_true.shape == y_pred.shape else ops.reshape(y_true, shape=y_pred.shape)
         return ops.as_float(same, y_pred.dtype)
-    rows: Value = ops.one_hot(class_numbers(y_true, y_pred), classes=y_pred.shape[-1], dtype=y_pred.dtype)
-    return rows
+    return ops.one_hot(class_numbers(y_true, y_pred), classes=y_pred.shape[-1], dtype=y_pred.dtype)
 
 
 def only_largest(x: Value, k: int) -> Value:
@@ -105,24 +93,21 @@ def only_largest(x: Value, k: int) -> Value:
     for _ in range(min(k, x.shape[-1])):
         largest = ops.one_hot(ops.argmax(rest), classes=x.shape[-1], dtype="bool")
         rest = ops.where(largest, 2 * NEVER, rest)
-    y: Value = ops.where(ops.equal(rest, 2 * NEVER), x, NEVER)
-    return y
+    return ops.where(ops.equal(rest, 2 * NEVER), x, NEVER)
 
 
 def of_places(weight: Value, shape: Sequence[int], rows: int | None = None) -> Value:
     """Weights of the samples (N,) for the places of that shape, flat; `rows` if its last axis does not count."""
     rows = math.prod(shape) if rows is None else rows
     spread = ops.broadcast_to(ops.reshape(weight, shape=(shape[0], 1)), shape=(shape[0], rows // shape[0]))
-    y: Value = ops.reshape(spread, shape=(rows,))
-    return y
+    return ops.reshape(spread, shape=(rows,))
 
 
 def count_pairs(labels: Value, guesses: Value, weights: Value, classes: int) -> Value:
     """Weighted counts (K, K) of class numbers."""
     truth, found = (ops.one_hot(ops.reshape(v, shape=weights.shape), classes=classes, dtype=weights.dtype)
                     for v in (labels, guesses))  # fmt: skip
-    counts: Value = ops.matmul(truth * ops.reshape(weights, shape=(weights.size, 1)), found, transpose_a=True)
-    return counts
+    return ops.matmul(truth * ops.reshape(weights, shape=(weights.size, 1)), found, transpose_a=True)
 
 
 def ratio_of(a: HostArray, b: HostArray) -> HostArray:

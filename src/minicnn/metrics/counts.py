@@ -12,7 +12,6 @@ from minicnn.metrics.base import (
     NEVER,
     HostArray,
     Metric,
-    checked_count,
     class_numbers,
     count_pairs,
     of_places,
@@ -20,6 +19,7 @@ from minicnn.metrics.base import (
     ratio_of,
     truth_of,
 )
+from minicnn.ops.checks import positive
 from minicnn.program.graph import Value
 
 # Of a step of a curve, from its two ends.
@@ -29,26 +29,21 @@ _HEIGHTS: dict[str, Callable[[HostArray, HostArray], HostArray]] = {
 
 
 class ConfusionMatrix(Metric):
-    """Weighted counts (K, K): rows are labels, columns the largest predictions.
-
-    Args:
-        name: Key in the logs.
-    """
+    """Weighted counts (K, K): rows are labels, columns the largest predictions."""
 
     def __init__(self, name: str = "confusion_matrix") -> None:
         super().__init__(name)
 
     def totals(self, y_true: Value, y_pred: Value, weight: Value) -> dict[str, Value]:
-        """See `Metric.totals`."""
         k = y_pred.shape[-1]
         if k < 2:
-            message = f"A confusion matrix needs a prediction for each class. Received: predictions {y_pred.shape}."
-            raise ValueError(message)
+            raise ValueError(
+                f"A confusion matrix needs a prediction for each class. Received: predictions {y_pred.shape}."
+            )
         weights = of_places(weight, y_pred.shape[:-1])
         return {"counts": count_pairs(class_numbers(y_true, y_pred), ops.argmax(y_pred), weights, k)}
 
     def result(self, totals: Mapping[str, np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
-        """See `Metric.result`."""
         return np.asarray(totals["counts"])
 
 
@@ -59,7 +54,6 @@ class MeanIoU(ConfusionMatrix):
 
     Args:
         num_classes: Number of classes.
-        name: Key in the logs.
         ignore_class: Places with this label do not count.
         sparse_y_true: Whether labels are class numbers, not one-hot rows.
         sparse_y_pred: Whether predictions are class numbers, as by default in Keras, not one for each class.
@@ -70,27 +64,37 @@ class MeanIoU(ConfusionMatrix):
         sparse_y_pred: bool = True,
     ) -> None:  # fmt: skip
         super().__init__(name)
-        self.num_classes, self.ignore_class = checked_count("num_classes", num_classes), ignore_class
+        self.num_classes, self.ignore_class = positive("num_classes", num_classes), ignore_class
         self.sparse_y_true, self.sparse_y_pred = sparse_y_true, sparse_y_pred
 
     def totals(self, y_true: Value, y_pred: Value, weight: Value) -> dict[str, Value]:
-        """See `Metric.totals`."""
         labels = ops.cast(y_true, dtype="int32") if self.sparse_y_true else ops.argmax(y_true)
         guesses = ops.cast(y_pred, dtype="int32") if self.sparse_y_pred else ops.argmax(y_pred)
+        if labels.size != guesses.size:
+            raise ValueError(
+                "MeanIoU takes a class number for each place from the labels and from the predictions. Received: "
+                f"labels {y_true.shape}, predictions {y_pred.shape}. Predictions for each class take "
+                "sparse_y_pred=False, one-hot labels sparse_y_true=False."
+            )
         weights = of_places(weight, guesses.shape)
         if self.ignore_class is not None:
             weights = ops.where(ops.equal(ops.reshape(labels, shape=weights.shape), self.ignore_class), 0.0, weights)
         return {"counts": count_pairs(labels, guesses, weights, self.num_classes)}
 
     def result(self, totals: Mapping[str, np.ndarray[Any, Any]]) -> Any:
-        """See `Metric.result`."""
         counts = np.asarray(totals["counts"], np.float64)
         both, either = np.diag(counts), counts.sum(axis=0) + counts.sum(axis=1) - np.diag(counts)
         return float(ratio_of(both, either).sum() / max((either > 0).sum(), 1))
 
 
-class _Thresholded(Metric):
-    """Base class of metrics made of how many predictions are above each threshold, by label."""
+class Thresholded(Metric):
+    """Base class of metrics made of how many predictions are above each threshold, by label.
+
+    Args:
+        thresholds: Predictions above it are positive; several give a value each. 0.5, or all of the top_k, if None.
+        top_k: Only the k largest predictions of a sample may be positive.
+        class_id: The only class that counts.
+    """
 
     def __init__(
         self, name: str, thresholds: float | Sequence[float] | None, top_k: int | None = None,
@@ -99,7 +103,7 @@ class _Thresholded(Metric):
         super().__init__(name)
         self.thresholds, self.top_k, self.class_id = thresholds, top_k, class_id
         if top_k is not None:
-            checked_count("top_k", top_k)
+            positive("top_k", top_k)
         otherwise = 0.5 if top_k is None else NEVER / 2
         self._limits = np.atleast_1d(np.asarray(otherwise if thresholds is None else thresholds, np.float64))
 
@@ -130,15 +134,8 @@ class _Thresholded(Metric):
         raise NotImplementedError
 
 
-class Precision(_Thresholded):
-    """Share of the positive predictions that are true; 0 if there are none.
-
-    Args:
-        thresholds: Predictions above it are positive; several give a value each. 0.5, or all of the top_k, if None.
-        top_k: Only the k largest predictions of a sample may be positive.
-        class_id: The only class that counts.
-        name: Key in the logs.
-    """
+class Precision(Thresholded):
+    """Share of the positive predictions that are true; 0 if there are none."""
 
     def __init__(
         self, thresholds: float | Sequence[float] | None = None, top_k: int | None = None, class_id: int | None = None,
@@ -151,15 +148,8 @@ class Precision(_Thresholded):
         return ratio_of(tp, tp + fp)
 
 
-class Recall(_Thresholded):
-    """Share of the positive labels that are found; 0 if there are none.
-
-    Args:
-        thresholds: See `Precision`; so are the other arguments.
-        top_k: See `Precision`.
-        class_id: See `Precision`.
-        name: Key in the logs.
-    """
+class Recall(Thresholded):
+    """Share of the positive labels that are found; 0 if there are none."""
 
     def __init__(
         self, thresholds: float | Sequence[float] | None = None, top_k: int | None = None, class_id: int | None = None,
@@ -172,7 +162,7 @@ class Recall(_Thresholded):
         return ratio_of(tp, tp + fn)
 
 
-class AUC(_Thresholded):
+class AUC(Thresholded):
     """Area under the curve of recall over false-positive rate (ROC), or of precision over recall (PR), by thresholds.
 
     The area under a PR curve is interpolated as in J. Davis, M. Goadrich, ICML 2006.
@@ -181,7 +171,6 @@ class AUC(_Thresholded):
         num_thresholds: Number of thresholds, evenly from 0 to 1; at least 2.
         curve: "ROC" or "PR".
         summation_method: "interpolation", or the smaller ("minoring") or larger ("majoring") end of each step.
-        name: Key in the logs.
         thresholds: Thresholds between 0 and 1 instead.
         from_logits: Whether predictions are logits; otherwise probabilities.
     """
@@ -194,24 +183,21 @@ class AUC(_Thresholded):
         if (
             curve not in ("ROC", "PR")
             or summation_method not in known
-            or checked_count("num_thresholds", num_thresholds) < 2
+            or positive("num_thresholds", num_thresholds) < 2
         ):
-            message = (
+            raise ValueError(
                 f"AUC takes curve 'ROC' or 'PR', a summation_method of {sorted(known)} and at least 2 thresholds. "
                 f"Received: {curve!r}, {summation_method!r}, {num_thresholds}."
             )
-            raise ValueError(message)
         inner = np.arange(1, num_thresholds - 1) / (num_thresholds - 1) if thresholds is None else sorted(thresholds)
         super().__init__(name, [-1e-7, *inner, 1.0 + 1e-7])
         self.num_thresholds, self.curve, self.summation_method = num_thresholds, curve, summation_method
         self.thresholds, self.from_logits = thresholds, from_logits
 
     def totals(self, y_true: Value, y_pred: Value, weight: Value) -> dict[str, Value]:
-        """See `_Thresholded.totals`."""
         return super().totals(y_true, ops.sigmoid(y_pred) if self.from_logits else y_pred, weight)
 
     def result(self, totals: Mapping[str, np.ndarray[Any, Any]]) -> float:
-        """See `Metric.result`."""
         tp, every = np.asarray(totals["over"], np.float64)
         positive, count = np.asarray(totals["all"], np.float64)
         recall = ratio_of(tp, np.full_like(tp, positive))
@@ -235,18 +221,16 @@ class FBetaScore(Metric):
             their labels' number, "micro" counts all classes together.
         beta: How much more recall weighs than precision.
         threshold: Predictions above it are positive; only the largest of a sample if None.
-        name: Key in the logs.
     """
 
     def __init__(
         self, average: str | None = None, beta: float = 1.0, threshold: float | None = None, name: str = "fbeta_score"
     ) -> None:
         if average not in (None, "micro", "macro", "weighted") or not beta > 0:
-            message = (
+            raise ValueError(
                 "average is None, 'micro', 'macro' or 'weighted', and beta is above 0. Received: "
                 f"average={average!r}, beta={beta!r}."
             )
-            raise ValueError(message)
         super().__init__(name)
         self.average, self.beta, self.threshold = average, beta, threshold
 
@@ -276,13 +260,7 @@ class FBetaScore(Metric):
 
 
 class F1Score(FBetaScore):
-    """Harmonic mean of precision and recall of each class: `FBetaScore` with beta 1.
-
-    Args:
-        average: See `FBetaScore`.
-        threshold: See `FBetaScore`.
-        name: Key in the logs.
-    """
+    """Harmonic mean of precision and recall of each class: `FBetaScore` with beta 1."""
 
     def __init__(self, average: str | None = None, threshold: float | None = None, name: str = "f1_score") -> None:
         super().__init__(average, 1.0, threshold, name)

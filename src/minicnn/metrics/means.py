@@ -13,7 +13,8 @@ from minicnn import ops
 from minicnn.backends.base import Array, Backend
 from minicnn.losses import get_loss
 from minicnn.losses.base import extremes, is_distribution
-from minicnn.metrics.base import Mean, checked_count, class_numbers, truth_of
+from minicnn.metrics.base import Mean, class_numbers, truth_of
+from minicnn.ops.checks import positive
 from minicnn.program.graph import Value
 
 
@@ -30,7 +31,6 @@ class MeanLoss(Mean):
         super().__init__(name or (loss if isinstance(loss, str) else self.loss.name))
 
     def each(self, y_true: Value, y_pred: Value) -> Value:
-        """See `Mean.each`."""
         return self.loss.call(y_true, y_pred)
 
 
@@ -41,7 +41,6 @@ class Accuracy(Mean):
     the first counts.
 
     Args:
-        name: Key in the logs.
         threshold: For a single output: 0 for logits, 0.5 for probabilities.
     """
 
@@ -50,7 +49,6 @@ class Accuracy(Mean):
         self.threshold = threshold
 
     def each(self, y_true: Value, y_pred: Value) -> Value:
-        """See `Mean.each`."""
         if y_pred.shape[-1] == 1:
             truth = y_true if y_true.ndim == y_pred.ndim else ops.reshape(y_true, shape=y_pred.shape)
             hits = ops.equal(ops.greater(y_pred, self.threshold), ops.greater(ops.as_float(truth, y_pred.dtype), 0.5))
@@ -75,15 +73,13 @@ class TopKCategoricalAccuracy(Mean):
 
     Args:
         k: Number of predictions that count.
-        name: Key in the logs.
     """
 
     def __init__(self, k: int = 5, name: str = "top_k_categorical_accuracy") -> None:
         super().__init__(name)
-        self.k = checked_count("k", k)
+        self.k = positive("k", k)
 
     def each(self, y_true: Value, y_pred: Value) -> Value:
-        """See `Mean.each`."""
         mask = ops.one_hot(class_numbers(y_true, y_pred), classes=y_pred.shape[-1], dtype="bool")
         own = ops.sum(ops.where(mask, y_pred, 0.0), axes=-1, keepdims=True)
         # Those that are not at most the label's are larger, or one of the two is NaN.
@@ -93,34 +89,21 @@ class TopKCategoricalAccuracy(Mean):
 
 
 class SparseTopKCategoricalAccuracy(TopKCategoricalAccuracy):
-    """`TopKCategoricalAccuracy` by Keras's name for class numbers.
-
-    Args:
-        k: Number of predictions that count.
-        name: Key in the logs.
-    """
+    """`TopKCategoricalAccuracy` by Keras's name for class numbers."""
 
     def __init__(self, k: int = 5, name: str = "sparse_top_k_categorical_accuracy") -> None:
         super().__init__(k, name)
 
 
 class CategoricalAccuracy(Accuracy):
-    """`Accuracy` by Keras's name for one-hot labels.
-
-    Args:
-        name: Key in the logs.
-    """
+    """`Accuracy` by Keras's name for one-hot labels."""
 
     def __init__(self, name: str = "categorical_accuracy") -> None:
         super().__init__(name)
 
 
 class SparseCategoricalAccuracy(Accuracy):
-    """`Accuracy` by Keras's name for class numbers.
-
-    Args:
-        name: Key in the logs.
-    """
+    """`Accuracy` by Keras's name for class numbers."""
 
     def __init__(self, name: str = "sparse_categorical_accuracy") -> None:
         super().__init__(name)
@@ -130,7 +113,6 @@ class BinaryAccuracy(Mean):
     """Share of predictions on the same side of the threshold as 0 or 1, their labels.
 
     Args:
-        name: Key in the logs.
         threshold: Predictions above it stand for 1.
     """
 
@@ -139,7 +121,6 @@ class BinaryAccuracy(Mean):
         self.threshold = threshold
 
     def each(self, y_true: Value, y_pred: Value) -> Value:
-        """See `Mean.each`."""
         found = ops.as_float(ops.greater(y_pred, self.threshold), y_pred.dtype)
         return ops.as_float(ops.equal(found, truth_of(y_true, y_pred)), y_pred.dtype)
 
@@ -147,19 +128,13 @@ class BinaryAccuracy(Mean):
 
 
 class RootMeanSquaredError(Mean):
-    """Root of the mean of squared differences.
-
-    Args:
-        name: Key in the logs.
-    """
+    """Root of the mean of squared differences."""
 
     def __init__(self, name: str = "root_mean_squared_error") -> None:
         super().__init__(name)
 
     def each(self, y_true: Value, y_pred: Value) -> Value:
-        """See `Mean.each`."""
         return ops.square(y_pred - truth_of(y_true, y_pred))
 
     def result(self, totals: Mapping[str, np.ndarray[Any, Any]]) -> float:
-        """See `Metric.result`."""
         return math.sqrt(super().result(totals))

@@ -12,5 +12,4 @@ __all__ = ["Model", "Sequential", "clone_model"]
 def __getattr__(name: str) -> _Any:
     if name in ("load_model", "save_model"):  # where Keras has them; `saving` imports this package
         return getattr(_import_module("minicnn.saving"), name)
-    message = f"module 'minicnn.models' has no attribute {name!r}"
-    raise AttributeError(message)
+    raise AttributeError(f"module 'minicnn.models' has no attribute {name!r}")

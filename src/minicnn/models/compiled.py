@@ -95,8 +95,7 @@ class CompiledNetwork(Network):
                 model stays as it was.
         """
         if precision not in PRECISIONS:
-            message = f"precision is one of {', '.join(PRECISIONS)}. Received: {precision!r}."
-            raise ValueError(message)
+            raise ValueError(f"precision is one of {', '.join(PRECISIONS)}. Received: {precision!r}.")
         distribution = _distribution(distribution, accumulate)
         if self._engine.decided:
             _check_precision(precision, self.backend)
@@ -233,8 +232,7 @@ class CompiledNetwork(Network):
                 everyone("on_predict_batch_end", batch, {"outputs": [part[-1] for part in parts]})
             everyone("on_predict_end")
         if first is None:
-            message = "There is at least one batch to predict. Received: an empty loader."
-            raise ValueError(message)
+            raise ValueError("There is at least one batch to predict. Received: an empty loader.")
         made = self._as_given(first, parts)
         if verbose and self.chief:
             count, seconds = sum(len(part) for part in parts[0]), time.perf_counter() - start
@@ -334,22 +332,19 @@ def _distribution(given: DataParallel | None, accumulate: int) -> DataParallel |
     if given is None:
         return DataParallel(accumulate, communicator=OneProcess()) if accumulate > 1 else None
     if not isinstance(given, DataParallel):
-        message = f"distribution is a DataParallel. Received: {given!r:.60}."
-        raise TypeError(message)
+        raise TypeError(f"distribution is a DataParallel. Received: {given!r:.60}.")
     if accumulate > 1:
-        message = (
+        raise ValueError(
             f"A distribution cuts the batch into its own shards. Received: {given!r} and accumulate={accumulate}. "
             "Leave accumulate out: a rank takes its shards one after the other."
         )
-        raise ValueError(message)
     return given
 
 
 def _check_precision(precision: str, backend: Backend) -> None:
     if precision not in backend.precisions:
-        message = (
+        raise ValueError(
             f"The {backend.name} backend computes in {', '.join(backend.precisions)}. Received: "
             f"precision={precision!r}. Choose one of them, or another backend."
         )
-        raise ValueError(message)
     backend.asarray(np.zeros(()), PRECISIONS[precision].dtype)  # JAX refuses float64 unless its 64-bit mode is on

@@ -162,10 +162,9 @@ class Model(CompiledNetwork):
             self._check_trainable()
             x, y = self._ordered(x, y)
             if validation_split and (isinstance(x, Batches) or validation_data is not None):
-                message = (
+                raise ValueError(
                     "validation_split cuts arrays. Received: a loader, or validation_data as well. Use validation_data."
                 )
-                raise ValueError(message)
             self._prepare(x, y)
             if validation_split and y is not None:
                 (x, y, sample_weight), validation_data = split_off(
@@ -218,11 +217,10 @@ class Model(CompiledNetwork):
     def _alone(self) -> Iterator[None]:
         """Context manager: a training, if no other is under way."""
         if not self._fitting.acquire(blocking=False):
-            message = (
+            raise RuntimeError(
                 "A model is in one fit at a time. Received: fit of a model in training, from another thread or a "
                 "callback. Wait until it has ended, or train a copy.deepcopy of the model."
             )
-            raise RuntimeError(message)
         try:
             yield
         finally:
@@ -334,11 +332,7 @@ class Model(CompiledNetwork):
 
     @classmethod
     def load(
-        cls,
-        path: Path,
-        *,
-        backend: str | Backend | None = None,
-        custom_objects: Mapping[str, Any] | None = None,
+        cls, path: Path, *, backend: str | Backend | None = None, custom_objects: Mapping[str, Any] | None = None
     ) -> Model:
         """Read a model that `save` wrote; see `minicnn.saving`."""
         from minicnn.saving import load_model
@@ -365,8 +359,9 @@ def _with_labels(data: Any) -> tuple[Any, Any, Any]:
     if isinstance(data, Batches):
         return data, None, None
     if not isinstance(data, tuple | list) or len(data) not in (2, 3):
-        message = f"validation_data is (x, y), (x, y, sample_weight) or a loader. Received: {type(data).__name__}."
-        raise ValueError(message)
+        raise ValueError(
+            f"validation_data is (x, y), (x, y, sample_weight) or a loader. Received: {type(data).__name__}."
+        )
     x, y, weight = (*data, None)[:3]
     return x, y, weight
 

@@ -157,21 +157,19 @@ class Network(Graph):
                 changed.
         """
         if not isinstance(weights, Mapping):
-            message = (
+            raise TypeError(
                 "set_weights of a model takes a dictionary of arrays by path, as get_weights gives it. Received: "
                 f"{type(weights).__name__}. dict(zip(model.get_weights(), arrays)) makes one of arrays in the model's "
                 "order; a layer's set_weights takes a list."
             )
-            raise TypeError(message)
         new = {path: self._host(numeric(array, "Weights")) for path, array in weights.items()}
         for path, array in new.items():
             if path not in self._weights or array.shape != self._weights[path].shape:
                 expected = {p: w.shape for p, w in self._weights.items()}.get(path, "no weight of that name")
-                message = (
+                raise ValueError(
                     f"set_weights takes arrays by weight path, each of its weight's shape. Received: {path!r} with "
                     f"shape {array.shape}; the model has {expected}. Paths: {', '.join(self._weights)}."
                 )
-                raise ValueError(message)
         self._engine.set(new)
 
     def _host(self, array: Any) -> np.ndarray[Any, Any]:
@@ -212,12 +210,11 @@ class Network(Graph):
         noted = ((self if layer is None else layer, trainable) for layer, trainable in self._noted.items())
         different = [layer for layer, trainable in noted if layer._trainable is not trainable]
         if different:
-            message = (
+            raise RuntimeError(
                 "trainable is taken up by compile, as in Keras. Received: a model compiled before it was set, on "
                 f"{', '.join(sorted(map(repr, different))):.200}. Call compile() again, which begins with new "
                 "optimizer state."
             )
-            raise RuntimeError(message)
 
     def _program_of(self, kind: StepKind, feed: Feed, shard: Shard | None = None) -> tuple[Program, dict[str, Weight]]:
         distribution = self.distribution
@@ -245,8 +242,7 @@ class Network(Graph):
         if kind is None:
             kind = "predict" if self._objective is None else "train"
         if kind not in get_args(StepKind):
-            message = f"kind is one of {', '.join(get_args(StepKind))}. Received: {kind!r}."
-            raise ValueError(message)
+            raise ValueError(f"kind is one of {', '.join(get_args(StepKind))}. Received: {kind!r}.")
         check_counts(batch_size=batch_size)
         feed, distribution = self._feed(batch_size), self.distribution
         if distribution is None or distribution.alone or kind == "predict":
@@ -288,8 +284,9 @@ class Network(Graph):
 
     def _compiled(self) -> tuple[Objective, Optimizer]:
         if self._objective is None or self.optimizer is None:
-            message = "A model is trained or evaluated after compile(). Received: a model without. Call it first."
-            raise RuntimeError(message)
+            raise RuntimeError(
+                "A model is trained or evaluated after compile(). Received: a model without. Call it first."
+            )
         return self._objective, self.optimizer
 
 
@@ -306,12 +303,10 @@ def check_counts(least: int = 1, **given: int) -> None:
         except TypeError:
             enough = False
         if not enough:
-            message = f"{name} is an integer of at least {least}. Received: {name}={value!r}."
-            raise ValueError(message)
+            raise ValueError(f"{name} is an integer of at least {least}. Received: {name}={value!r}.")
 
 
 def check_seed(seed: int) -> None:
     """Raise a ValueError unless the seed is one."""
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**64:
-        message = f"seed is an integer from 0 to 2**64 - 1. Received: seed={seed!r}."
-        raise ValueError(message)
+        raise ValueError(f"seed is an integer from 0 to 2**64 - 1. Received: seed={seed!r}.")

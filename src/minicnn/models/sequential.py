@@ -45,11 +45,10 @@ class Sequential(Model):
         self._stack = [layer for layer in given if isinstance(layer, Layer)]
         starts = given[:1] if given and isinstance(given[0], SymbolicTensor) else []
         if len(starts) + len(self._stack) != len(given):
-            message = (
+            raise TypeError(
                 "Sequential takes a list of layers, of which the first may be Input(...). Received: "
                 f"{', '.join(type(v).__name__ for v in given) if isinstance(layers, Iterable) else layers!r}."
             )
-            raise TypeError(message)
         self._begin(*(t for t in starts if isinstance(t, SymbolicTensor)))
 
     def _begin(self, start: SymbolicTensor | None = None) -> None:
@@ -76,8 +75,7 @@ class Sequential(Model):
             self._chain(layer)
             return
         if not isinstance(layer, Layer):
-            message = f"add takes a layer, or first of all Input(...). Received: {layer!r}."
-            raise TypeError(message)
+            raise TypeError(f"add takes a layer, or first of all Input(...). Received: {layer!r}.")
         if self.built:
             self._connect(self._inputs[0], layer(self._outputs[0]))
             self._stack.append(layer)
@@ -93,8 +91,7 @@ class Sequential(Model):
             ValueError: If there is none.
         """
         if not self._stack:
-            message = "pop takes a layer away. Received: pop of a Sequential without layers. Add one first."
-            raise ValueError(message)
+            raise ValueError("pop takes a layer away. Received: pop of a Sequential without layers. Add one first.")
         layer = self._stack.pop()
         if self.built:
             self._connect(self._inputs[0], self._calls[-1].inputs[0])
@@ -124,8 +121,7 @@ class Sequential(Model):
             model = cls([*graph._inputs, *(call.layer for call in calls)], backend=backend, seed=seed, name=name)
             chain = graph_to_config(model) == graph_to_config(graph)
         if not chain:
-            message = "The layers of a Sequential are a chain. Received: others. Make a Model of them."
-            raise ValueError(message)
+            raise ValueError("The layers of a Sequential are a chain. Received: others. Make a Model of them.")
         return model
 
     @classmethod
@@ -159,21 +155,18 @@ class Sequential(Model):
         if not self.built:
             first = data[0]
             if isinstance(first, Batches):
-                message = (
+                raise ValueError(
                     "A Sequential without Input is built from the first arrays it sees. Received: a loader. "
                     "Begin the layers with Input(shape), or call build((None, *shape))."
                 )
-                raise ValueError(message)
             self.build(numeric(as_list(first)[0], "Inputs").shape)
         super()._prepare(*data)
 
     def __getattr__(self, name: str) -> Any:
         # Reached only for what __init__ has not set: the graph of a model that is not built yet.
         if name in ("_inputs", "_outputs", "_calls", "_layer_names", "_one_input", "_one_output", "_weights"):
-            message = (
+            raise RuntimeError(
                 "A Sequential knows its shapes once it is built. Received: a model without Input that has seen no "
                 "data. Begin the layers with Input(shape), or call build((None, *shape))."
             )
-            raise RuntimeError(message)
-        message = f"{type(self).__name__!r} object has no attribute {name!r}"
-        raise AttributeError(message)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")

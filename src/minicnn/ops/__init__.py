@@ -24,11 +24,7 @@ from minicnn.ops.collectives import (
     send,
 )  # fmt: skip
 from minicnn.ops.convolution import conv2d, conv2d_input_gradient, conv2d_weight_gradient
-from minicnn.ops.depthwise import (
-    depthwise_conv2d,
-    depthwise_conv2d_input_gradient,
-    depthwise_conv2d_weight_gradient,
-)
+from minicnn.ops.depthwise import depthwise_conv2d, depthwise_conv2d_input_gradient, depthwise_conv2d_weight_gradient
 from minicnn.ops.elementwise import (
     abs,
     add,

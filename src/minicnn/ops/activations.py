@@ -6,7 +6,7 @@ import math
 
 from minicnn.ops.arrays import masked
 from minicnn.ops.checks import normalize_axis, require_float, same_dtype
-from minicnn.ops.elementwise import exp, less, square, where
+from minicnn.ops.elementwise import exp, greater, less, square, where
 from minicnn.ops.primitive import Array, Namespace, Primitive, primitive
 from minicnn.ops.reduction import sum
 from minicnn.program.graph import Node, Spec, Value
@@ -52,8 +52,7 @@ def relu_gradient(dy: Array, y: Array, *, xp: Namespace) -> Array:
 def _(dy: Spec, y: Spec) -> Spec:
     same_dtype("relu_gradient", dy, y)
     if dy.shape != y.shape:
-        message = f"relu_gradient takes dy and y of one shape. Received: {dy} and {y}."
-        raise ValueError(message)
+        raise ValueError(f"relu_gradient takes dy and y of one shape. Received: {dy} and {y}.")
     return dy
 
 
@@ -83,8 +82,6 @@ def leaky_relu(x: Array, *, negative_slope: float = 0.3, xp: Namespace) -> Array
 
 @leaky_relu.gradient
 def _(node: Node, dy: Value) -> Value:
-    from minicnn.ops.elementwise import greater
-
     return where(greater(node.inputs[0], 0.0), dy, dy * node.attrs["negative_slope"])
 
 
@@ -96,8 +93,6 @@ def elu(x: Array, *, alpha: float = 1.0, xp: Namespace) -> Array:
 
 @elu.gradient
 def _(node: Node, dy: Value) -> Value:
-    from minicnn.ops.elementwise import greater
-
     alpha = node.attrs["alpha"]
     return where(greater(node.inputs[0], 0.0), dy, dy * (node.outputs[0] + alpha))
 
@@ -168,7 +163,6 @@ def gelu(x: Array, *, approximate: bool = False, xp: Namespace) -> Array:
     Args:
         x: Any shape.
         approximate: Use 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) instead of the error function.
-        xp: Namespace of the arrays.
     """
     if approximate:
         inner = (x + 0.044715 * (x * x * x)) * math.sqrt(2 / math.pi)

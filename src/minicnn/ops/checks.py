@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
+from typing import Any
 
 from minicnn.program.graph import Spec
 
@@ -10,38 +12,52 @@ from minicnn.program.graph import Spec
 def one_of(name: str, given: str, known: Sequence[str]) -> str:
     """What is given for an argument, if it is known."""
     if given not in known:
-        message = f"{name} is one of {', '.join(map(repr, known))}. Received: {name}={given!r}."
-        raise ValueError(message)
+        raise ValueError(f"{name} is one of {', '.join(map(repr, known))}. Received: {name}={given!r}.")
     return given
+
+
+def as_integer(value: Any) -> int | None:
+    """The value as an int, if it is an integer of Python or NumPy."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return None
+
+
+def positive(name: str, value: Any) -> int:
+    """The value, if it is an integer of at least 1."""
+    n = as_integer(value)
+    if n is None or n < 1:
+        raise ValueError(f"{name} is an integer of at least 1. Received: {name}={value!r}.")
+    return n
 
 
 def same_dtype(name: str, *specs: Spec) -> str:
     """The dtype that all specs have in common."""
     dtype = specs[0].dtype
     if any(s.dtype != dtype for s in specs):
-        message = (
+        raise TypeError(
             f"{name} takes arrays of one dtype. Received: {', '.join(map(str, specs))}. "
             "Convert first with ops.cast(x, dtype=...)."
         )
-        raise TypeError(message)
     return dtype
 
 
 def require_float(name: str, x: Spec) -> Spec:
     """The spec itself, if it is floating-point."""
     if "float" not in x.dtype:
-        message = f"{name} takes floating-point arrays. Received: {x}. Convert first with ops.cast(x, dtype='float32')."
-        raise TypeError(message)
+        raise TypeError(
+            f"{name} takes floating-point arrays. Received: {x}. Convert first with ops.cast(x, dtype='float32')."
+        )
     return x
 
 
 def require_ndim(name: str, argument: str, x: Spec, ndim: int, axes: str) -> None:
     """Check the number of axes; `axes` says what they are."""
     if x.ndim != ndim:
-        message = (
+        raise ValueError(
             f"{name} takes {argument} with {ndim} axes ({axes}). Received: {x}. Add or remove axes with ops.reshape."
         )
-        raise ValueError(message)
 
 
 def broadcast_shape(name: str, *specs: Spec) -> tuple[int, ...]:
@@ -52,11 +68,10 @@ def broadcast_shape(name: str, *specs: Spec) -> tuple[int, ...]:
         for axis, n in enumerate(s.shape, ndim - s.ndim):
             if n != 1:
                 if shape[axis] not in (1, n):
-                    message = (
+                    raise ValueError(
                         f"{name} takes shapes that broadcast: aligned at the last axis, lengths are equal or 1. "
                         f"Received: {', '.join(map(str, specs))}. Insert axes of length 1 with ops.reshape."
                     )
-                    raise ValueError(message)
                 shape[axis] = n
     return tuple(shape)
 
@@ -64,8 +79,7 @@ def broadcast_shape(name: str, *specs: Spec) -> tuple[int, ...]:
 def normalize_axis(name: str, axis: int, ndim: int) -> int:
     """One axis as a non-negative integer."""
     if not isinstance(axis, int) or not -ndim <= axis < ndim:
-        message = f"{name} takes one axis from {-ndim} to {ndim - 1}. Received: {axis}. Count axes from 0."
-        raise ValueError(message)
+        raise ValueError(f"{name} takes one axis from {-ndim} to {ndim - 1}. Received: {axis}. Count axes from 0.")
     return axis % ndim
 
 
@@ -76,6 +90,5 @@ def normalize_axes(name: str, axes: int | tuple[int, ...] | None, ndim: int) -> 
     given = (axes,) if isinstance(axes, int) else tuple(axes)
     result = tuple(sorted(a + ndim if a < 0 else a for a in given))
     if any(not 0 <= a < ndim for a in result) or len(set(result)) != len(result):
-        message = f"{name} takes distinct axes from {-ndim} to {ndim - 1}. Received: {axes}. Count axes from 0."
-        raise ValueError(message)
+        raise ValueError(f"{name} takes distinct axes from {-ndim} to {ndim - 1}. Received: {axes}. Count axes from 0.")
     return result

@@ -32,12 +32,11 @@ def engine(name: str, group: Group) -> Communicator:
         RuntimeError: If it has none.
     """
     if group.communicator is None:
-        message = (
+        raise RuntimeError(
             f"Ranks compute together through a communicator. Received: {name} of {group}, without one. Compile with "
             "distribution=DataParallel(...) under a launcher, or put the Programs of all shards together with "
             "minicnn.distribution.merge."
         )
-        raise RuntimeError(message)
     return group.communicator
 
 
@@ -51,7 +50,6 @@ def all_reduce(*arrays: Array, group: Group, xp: Namespace) -> Array | tuple[Arr
         arrays: The arrays to be summed, of the first of the group's spans, then of the next, and so on: see
             `Group.spans`. All have one dtype.
         group: The group.
-        xp: Namespace of the arrays.
 
     Returns:
         The sum of each array.
@@ -116,11 +114,10 @@ def _(*specs: Spec, group: Group) -> tuple[Spec, ...]:
     count, rest = divmod(len(specs), group.parts)
     first = specs[:count]
     if rest or not count or any(s != first[i % count] for i, s in enumerate(specs)):
-        message = (
+        raise ValueError(
             f"all_reduce takes the same arrays of each of the {group.parts} sums that this rank holds. Received: "
             f"{', '.join(map(str, specs))}."
         )
-        raise ValueError(message)
     same_dtype("all_reduce", *specs)
     return first
 
@@ -131,11 +128,10 @@ def _(node: Node, *gradients: Value | None) -> list[Value | None]:
     group, count = node.attrs["group"], len(node.outputs)
     given = [g for g in gradients if g is not None]
     if group.parts > 1 and group.ranks > 1:
-        message = (
+        raise TypeError(
             "all_reduce is differentiated in the Program of one shard. Received: several shards in one Program. "
             "Differentiate first, then put the Programs together."
         )
-        raise TypeError(message)
     made = all_reduce(*given, group=group)
     reduced = iter(made if isinstance(made, tuple) else (made,))
     return [None if g is None else next(reduced) for g in gradients[:count]]
@@ -163,11 +159,10 @@ def _alike(name: str, x: Spec, axis: int, group: Group) -> int:
     """The axis, along which a group's ranks cut an array into equal parts."""
     at = normalize_axis(name, axis, x.ndim)
     if x.shape[at] % group.ranks:
-        message = (
+        raise ValueError(
             f"{name} cuts an axis into equal parts, one for each rank. Received: {x.shape[at]} along axis {at} of {x} "
             f"for {group.ranks} ranks."
         )
-        raise ValueError(message)
     return at
 
 
@@ -194,8 +189,7 @@ def _(x: Spec, *, axis: int, group: Group) -> Spec:
 
 @all_gather.gradient
 def _(node: Node, dy: Value) -> Value:
-    made: Value = reduce_scatter(dy, **node.attrs)
-    return made
+    return reduce_scatter(dy, **node.attrs)
 
 
 @all_gather.cost
@@ -227,8 +221,7 @@ def _(x: Spec, *, axis: int, group: Group) -> Spec:
 
 @reduce_scatter.gradient
 def _(node: Node, dy: Value) -> Value:
-    made: Value = all_gather(dy, **node.attrs)
-    return made
+    return all_gather(dy, **node.attrs)
 
 
 @reduce_scatter.cost
@@ -260,8 +253,7 @@ def _(x: Spec, *, split: int, join: int, group: Group) -> Spec:
 @all_to_all.gradient
 def _(node: Node, dy: Value) -> Value:
     attrs = node.attrs
-    made: Value = all_to_all(dy, split=attrs["join"], join=attrs["split"], group=attrs["group"])
-    return made
+    return all_to_all(dy, split=attrs["join"], join=attrs["split"], group=attrs["group"])
 
 
 @all_to_all.cost
@@ -286,8 +278,7 @@ def broadcast(x: Array, *, root: int = 0, group: Group, xp: Namespace) -> Array:
 @broadcast.shape
 def _(x: Spec, *, root: int, group: Group) -> Spec:
     if not 0 <= root < group.ranks:
-        message = f"broadcast takes the array of one of the ranks. Received: root={root} of {group.ranks}."
-        raise ValueError(message)
+        raise ValueError(f"broadcast takes the array of one of the ranks. Received: root={root} of {group.ranks}.")
     return x
 
 
@@ -295,8 +286,7 @@ def _(x: Spec, *, root: int, group: Group) -> Spec:
 def _(node: Node, dy: Value) -> Value:
     group = node.attrs["group"]
     total: Value = all_reduce(dy, group=Group(group.ranks, group.rank, group.ranks, group.communicator))
-    made: Value = total if group.rank == node.attrs["root"] else multiply(total, 0.0)
-    return made
+    return total if group.rank == node.attrs["root"] else multiply(total, 0.0)
 
 
 @broadcast.cost

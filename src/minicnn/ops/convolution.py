@@ -30,12 +30,11 @@ def _check(name: str, x: Spec, w: Spec, groups: int, axes: Axes) -> None:
     same_dtype(name, x, w)
     channels, filters = x.shape[axes.c], w.shape[3]
     if groups < 1 or channels % groups or filters % groups or w.shape[2] * groups != channels:
-        message = (
+        raise ValueError(
             f"{name} takes groups that divide the channels and the filters, and a kernel for channels / groups. "
             f"Received: {channels} channels, {filters} filters, groups={groups}, kernel {w}. "
             "Change groups or the number of filters."
         )
-        raise ValueError(message)
 
 
 def split(x: Array, groups: int, axis: int) -> list[Array]:
@@ -84,7 +83,6 @@ def conv2d(
         dilation: (DH, DW).
         groups: Parts of the channels that are convolved apart.
         data_format: Order of the axes of x and y.
-        xp: Namespace of the arrays.
 
     Returns:
         y (N, OH, OW, F).
@@ -134,11 +132,6 @@ def conv2d_input_gradient(
         w: Kernel (KH, KW, C / groups, F).
         image: (H, W) of x.
         strides: As in conv2d; so are padding, dilation, groups and data_format.
-        padding: See strides.
-        dilation: See strides.
-        groups: See strides.
-        data_format: See strides.
-        xp: Namespace of the arrays.
 
     Returns:
         dx (N, H, W, C).
@@ -159,15 +152,7 @@ def conv2d_input_gradient(
 
 @conv2d_input_gradient.shape
 def _(
-    dy: Spec,
-    w: Spec,
-    *,
-    image: Pair,
-    strides: Pair,
-    padding: Padding,
-    dilation: Pair,
-    groups: int,
-    data_format: str,
+    dy: Spec, w: Spec, *, image: Pair, strides: Pair, padding: Padding, dilation: Pair, groups: int, data_format: str
 ) -> Spec:
     axes = Axes.of(data_format)
     name = "conv2d_input_gradient"
@@ -177,11 +162,10 @@ def _(
     _check(name, x, w, groups, axes)
     size = Window((w.shape[0], w.shape[1]), strides, padding, dilation).output_size(name, *image)
     if (*size, w.shape[3]) != (*image_size(dy, axes), dy.shape[axes.c]):
-        message = (
+        raise ValueError(
             f"{name} takes dy as conv2d makes it from the image: height, width and filters {(*size, w.shape[3])}. "
             f"Received: {dy} in {data_format}. Check image, strides, padding and dilation."
         )
-        raise ValueError(message)
     return x
 
 
@@ -205,11 +189,6 @@ def conv2d_weight_gradient(
         x: Images (N, H, W, C).
         kernel: (KH, KW).
         strides: As in conv2d; so are padding, dilation, groups and data_format.
-        padding: See strides.
-        dilation: See strides.
-        groups: See strides.
-        data_format: See strides.
-        xp: Namespace of the arrays.
 
     Returns:
         dw (KH, KW, C / groups, F).
@@ -245,15 +224,7 @@ def outer(columns: Array, dy: Array, axes: Axes, xp: Namespace) -> Array:
 
 @conv2d_weight_gradient.shape
 def _(
-    dy: Spec,
-    x: Spec,
-    *,
-    kernel: Pair,
-    strides: Pair,
-    padding: Padding,
-    dilation: Pair,
-    groups: int,
-    data_format: str,
+    dy: Spec, x: Spec, *, kernel: Pair, strides: Pair, padding: Padding, dilation: Pair, groups: int, data_format: str
 ) -> Spec:
     axes = Axes.of(data_format)
     name = "conv2d_weight_gradient"
@@ -264,11 +235,10 @@ def _(
     same_dtype(name, dy, x)
     size = Window(kernel, strides, padding, dilation).output_size(name, *image_size(x, axes))
     if (x.shape[axes.n], *size) != (dy.shape[axes.n], *image_size(dy, axes)):
-        message = (
+        raise ValueError(
             f"{name} takes dy as conv2d makes it from x: batch, height and width {(x.shape[axes.n], *size)}. "
             f"Received: {dy} in {data_format}. Check kernel, strides, padding and dilation."
         )
-        raise ValueError(message)
     return w
 
 

@@ -26,11 +26,10 @@ def _check(name: str, x: Spec, w: Spec, axes: Axes) -> None:
     require_float(name, x)
     same_dtype(name, x, w)
     if w.shape[2] != x.shape[axes.c]:
-        message = (
+        raise ValueError(
             f"{name} takes a kernel for the image's channels. "
             f"Received: {x} in which channels are axis {axes.c}, kernel {w}."
         )
-        raise ValueError(message)
 
 
 def _split_multiplier(y: Array, axes: Axes, m: int, xp: Namespace) -> Array:
@@ -113,10 +112,9 @@ def _(dy: Spec, w: Spec, *, image: Pair, strides: Pair, padding: Padding, dilati
     _check(name, x, w, axes)
     size = Window((w.shape[0], w.shape[1]), strides, padding, dilation).output_size(name, *image)
     if (*size, w.shape[2] * w.shape[3]) != (*image_size(dy, axes), dy.shape[axes.c]):
-        message = (
+        raise ValueError(
             f"{name} takes dy as depthwise_conv2d makes it from the image. Received: {dy}, image {image}, kernel {w}."
         )
-        raise ValueError(message)
     return x
 
 
@@ -129,10 +127,7 @@ def _(node: Node) -> int:
 def _(node: Node, d: Value) -> list[Value]:
     dy, w = node.inputs
     attrs: dict[str, Any] = {k: v for k, v in node.attrs.items() if k != "image"}
-    return [
-        depthwise_conv2d(d, w, **attrs),
-        depthwise_conv2d_weight_gradient(dy, d, kernel=w.shape[:2], **attrs),
-    ]
+    return [depthwise_conv2d(d, w, **attrs), depthwise_conv2d_weight_gradient(dy, d, kernel=w.shape[:2], **attrs)]
 
 
 @primitive
@@ -161,8 +156,7 @@ def _(dy: Spec, x: Spec, *, kernel: Pair, strides: Pair, padding: Padding, dilat
     c = x.shape[axes.c]
     size = Window(kernel, strides, padding, dilation).output_size(name, *image_size(x, axes))
     if dy.shape[axes.c] % c or (x.shape[axes.n], *size) != (dy.shape[axes.n], *image_size(dy, axes)):
-        message = f"{name} takes dy as depthwise_conv2d makes it from x. Received: {dy}, {x}, kernel {kernel}."
-        raise ValueError(message)
+        raise ValueError(f"{name} takes dy as depthwise_conv2d makes it from x. Received: {dy}, {x}, kernel {kernel}.")
     return Spec((*kernel, c, dy.shape[axes.c] // c), same_dtype(name, dy, x))
 
 

@@ -2,37 +2,67 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from minicnn.ops.checks import broadcast_shape, require_float, same_dtype
-from minicnn.ops.primitive import Array, Namespace, Primitive, primitive
+from minicnn.ops.primitive import Array, GradientRule, Namespace, Primitive, primitive
 from minicnn.ops.reduction import sum_to_shape
 from minicnn.program.graph import Node, Spec, Value
 
 
-def _binary(op: Primitive) -> None:
-    @op.shape
-    def shape(a: Spec, b: Spec) -> Spec:
-        return Spec(broadcast_shape(op.name, a, b), same_dtype(op.name, a, b))
+def _unary(name: str, meaning: str, gradient: GradientRule, *, flops: int) -> Primitive:
+    """The primitive of a function of one array, which the Array API has by the same name."""
 
+    def reference(x: Array, *, xp: Namespace) -> Array:
+        return getattr(xp, name)(x)
 
-def _unary(op: Primitive) -> None:
+    op = _named(reference, name, meaning, flops)
+    op.gradient(gradient)
+
     @op.shape
     def shape(x: Spec) -> Spec:
-        return require_float(op.name, x)
+        return require_float(name, x)
+
+    return op
 
 
-def _comparison(op: Primitive) -> None:
+def _binary(name: str, meaning: str, *, flops: int = 1, function: str = "", dtype: str | None = None) -> Primitive:
+    """The primitive of a function of two arrays, by its name in the Array API; the result has their dtype if None."""
+
+    def reference(a: Array, b: Array, *, xp: Namespace) -> Array:
+        return getattr(xp, function or name)(a, b)
+
+    op = _named(reference, name, meaning, flops)
+
     @op.shape
     def shape(a: Spec, b: Spec) -> Spec:
-        same_dtype(op.name, a, b)
-        return Spec(broadcast_shape(op.name, a, b), "bool")
+        common = same_dtype(name, a, b)
+        return Spec(broadcast_shape(name, a, b), dtype or common)
+
+    return op
 
 
-@primitive(elementwise=True, flops=1)
-def add(a: Array, b: Array, *, xp: Namespace) -> Array:
-    """Sum a + b."""
-    return xp.add(a, b)
+def _named(reference: Callable[..., Array], name: str, meaning: str, flops: int) -> Primitive:
+    reference.__name__ = reference.__qualname__ = name
+    reference.__doc__ = meaning
+    return primitive(elementwise=True, flops=flops)(reference)
+
+
+# Of two arrays ------------------------------------------------------------------------------------
+
+add = _binary("add", "Sum a + b.")
+subtract = _binary("subtract", "Difference a - b.")
+multiply = _binary("multiply", "Product a * b.")
+divide = _binary("divide", "Quotient a / b.")
+power = _binary("power", "Power a ** b, for a > 0 where b is not an integer.", flops=10, function="pow")
+maximum = _binary("maximum", "Larger of a and b; where they are equal the gradient goes to a.")
+minimum = _binary("minimum", "Smaller of a and b; where they are equal the gradient goes to a.")
+greater = _binary("greater", "A > b as bool.", dtype="bool")
+greater_equal = _binary("greater_equal", "A >= b as bool.", dtype="bool")
+less = _binary("less", "A < b as bool.", dtype="bool")
+less_equal = _binary("less_equal", "A <= b as bool.", dtype="bool")
+equal = _binary("equal", "A == b as bool.", dtype="bool")
 
 
 @add.gradient
@@ -41,22 +71,10 @@ def _(node: Node, dy: Value) -> list[Value]:
     return [sum_to_shape(dy, a.shape), sum_to_shape(dy, b.shape)]
 
 
-@primitive(elementwise=True, flops=1)
-def subtract(a: Array, b: Array, *, xp: Namespace) -> Array:
-    """Difference a - b."""
-    return xp.subtract(a, b)
-
-
 @subtract.gradient
 def _(node: Node, dy: Value) -> list[Value]:
     a, b = node.inputs
     return [sum_to_shape(dy, a.shape), sum_to_shape(-dy, b.shape)]
-
-
-@primitive(elementwise=True, flops=1)
-def multiply(a: Array, b: Array, *, xp: Namespace) -> Array:
-    """Product a * b."""
-    return xp.multiply(a, b)
 
 
 @multiply.gradient
@@ -65,23 +83,11 @@ def _(node: Node, dy: Value) -> list[Value]:
     return [sum_to_shape(dy * b, a.shape), sum_to_shape(dy * a, b.shape)]
 
 
-@primitive(elementwise=True, flops=1)
-def divide(a: Array, b: Array, *, xp: Namespace) -> Array:
-    """Quotient a / b."""
-    return xp.divide(a, b)
-
-
 @divide.gradient
 def _(node: Node, dy: Value) -> list[Value]:
     a, b = node.inputs
     da = dy / b
     return [sum_to_shape(da, a.shape), sum_to_shape(-(da * node.outputs[0]), b.shape)]
-
-
-@primitive(elementwise=True, flops=10)
-def power(a: Array, b: Array, *, xp: Namespace) -> Array:
-    """Power a ** b, for a > 0 where b is not an integer."""
-    return xp.pow(a, b)
 
 
 @power.gradient
@@ -92,23 +98,11 @@ def _(node: Node, dy: Value) -> list[Value | None]:
     return [da, None if b.kind == "constant" else sum_to_shape(dy * y * log(a), b.shape)]
 
 
-@primitive(elementwise=True, flops=1)
-def maximum(a: Array, b: Array, *, xp: Namespace) -> Array:
-    """Larger of a and b; where they are equal the gradient goes to a."""
-    return xp.maximum(a, b)
-
-
 @maximum.gradient
 def _(node: Node, dy: Value) -> list[Value]:
     a, b = node.inputs
     first = greater_equal(a, b)
     return [sum_to_shape(where(first, dy, 0), a.shape), sum_to_shape(where(first, 0, dy), b.shape)]
-
-
-@primitive(elementwise=True, flops=1)
-def minimum(a: Array, b: Array, *, xp: Namespace) -> Array:
-    """Smaller of a and b; where they are equal the gradient goes to a."""
-    return xp.minimum(a, b)
 
 
 @minimum.gradient
@@ -118,145 +112,19 @@ def _(node: Node, dy: Value) -> list[Value]:
     return [sum_to_shape(where(first, dy, 0), a.shape), sum_to_shape(where(first, 0, dy), b.shape)]
 
 
-for _op in (add, subtract, multiply, divide, power, maximum, minimum):
-    _binary(_op)
+# Of one array -------------------------------------------------------------------------------------
 
-
-@primitive(elementwise=True, flops=1)
-def negative(x: Array, *, xp: Namespace) -> Array:
-    """Negation -x."""
-    return xp.negative(x)
-
-
-@negative.gradient
-def _(node: Node, dy: Value) -> Value:
-    return -dy
-
-
-@primitive(elementwise=True, flops=1)
-def abs(x: Array, *, xp: Namespace) -> Array:  # noqa: A001 - the Array API's name
-    """Absolute value; the gradient at 0 is 0."""
-    return xp.abs(x)
-
-
-@abs.gradient
-def _(node: Node, dy: Value) -> Value:
-    return dy * sign(node.inputs[0])
-
-
-@primitive(elementwise=True, flops=1)
-def sign(x: Array, *, xp: Namespace) -> Array:
-    """-1, 0 or 1; its derivative is taken as 0."""
-    return xp.sign(x)
-
-
-@sign.gradient
-def _(node: Node, dy: Value) -> None:
-    return None
-
-
-@primitive(elementwise=True, flops=1)
-def square(x: Array, *, xp: Namespace) -> Array:
-    """Square x * x."""
-    return xp.square(x)
-
-
-@square.gradient
-def _(node: Node, dy: Value) -> Value:
-    return dy * node.inputs[0] * 2.0
-
-
-@primitive(elementwise=True, flops=4)
-def sqrt(x: Array, *, xp: Namespace) -> Array:
-    """Square root."""
-    return xp.sqrt(x)
-
-
-@sqrt.gradient
-def _(node: Node, dy: Value) -> Value:
-    return dy * 0.5 / node.outputs[0]
-
-
-@primitive(elementwise=True, flops=10)
-def exp(x: Array, *, xp: Namespace) -> Array:
-    """Exponential function."""
-    return xp.exp(x)
-
-
-@exp.gradient
-def _(node: Node, dy: Value) -> Value:
-    return dy * node.outputs[0]
-
-
-@primitive(elementwise=True, flops=10)
-def expm1(x: Array, *, xp: Namespace) -> Array:
-    """exp(x) - 1, accurate near 0."""
-    return xp.expm1(x)
-
-
-@expm1.gradient
-def _(node: Node, dy: Value) -> Value:
-    return dy * (node.outputs[0] + 1.0)
-
-
-@primitive(elementwise=True, flops=10)
-def log(x: Array, *, xp: Namespace) -> Array:
-    """Natural logarithm."""
-    return xp.log(x)
-
-
-@log.gradient
-def _(node: Node, dy: Value) -> Value:
-    return dy / node.inputs[0]
-
-
-@primitive(elementwise=True, flops=10)
-def log1p(x: Array, *, xp: Namespace) -> Array:
-    """log(1 + x), accurate near 0."""
-    return xp.log1p(x)
-
-
-@log1p.gradient
-def _(node: Node, dy: Value) -> Value:
-    return dy / (node.inputs[0] + 1.0)
-
-
-for _op in (negative, abs, sign, square, sqrt, exp, expm1, log, log1p):
-    _unary(_op)
-
-
-@primitive(elementwise=True, flops=1)
-def greater(a: Array, b: Array, *, xp: Namespace) -> Array:
-    """A > b as bool."""
-    return xp.greater(a, b)
-
-
-@primitive(elementwise=True, flops=1)
-def greater_equal(a: Array, b: Array, *, xp: Namespace) -> Array:
-    """A >= b as bool."""
-    return xp.greater_equal(a, b)
-
-
-@primitive(elementwise=True, flops=1)
-def less(a: Array, b: Array, *, xp: Namespace) -> Array:
-    """A < b as bool."""
-    return xp.less(a, b)
-
-
-@primitive(elementwise=True, flops=1)
-def less_equal(a: Array, b: Array, *, xp: Namespace) -> Array:
-    """A <= b as bool."""
-    return xp.less_equal(a, b)
-
-
-@primitive(elementwise=True, flops=1)
-def equal(a: Array, b: Array, *, xp: Namespace) -> Array:
-    """A == b as bool."""
-    return xp.equal(a, b)
-
-
-for _op in (greater, greater_equal, less, less_equal, equal):
-    _comparison(_op)
+negative = _unary("negative", "Negation -x.", lambda node, dy: -dy, flops=1)
+sign = _unary("sign", "-1, 0 or 1; its derivative is taken as 0.", lambda node, dy: None, flops=1)
+abs = _unary(  # noqa: A001 - the Array API's name
+    "abs", "Absolute value; the gradient at 0 is 0.", lambda node, dy: dy * sign(node.inputs[0]), flops=1
+)
+square = _unary("square", "Square x * x.", lambda node, dy: dy * node.inputs[0] * 2.0, flops=1)
+sqrt = _unary("sqrt", "Square root.", lambda node, dy: dy * 0.5 / node.outputs[0], flops=4)
+exp = _unary("exp", "Exponential function.", lambda node, dy: dy * node.outputs[0], flops=10)
+expm1 = _unary("expm1", "exp(x) - 1, accurate near 0.", lambda node, dy: dy * (node.outputs[0] + 1.0), flops=10)
+log = _unary("log", "Natural logarithm.", lambda node, dy: dy / node.inputs[0], flops=10)
+log1p = _unary("log1p", "log(1 + x), accurate near 0.", lambda node, dy: dy / (node.inputs[0] + 1.0), flops=10)
 
 
 @primitive(elementwise=True, flops=1)
@@ -268,19 +136,14 @@ def where(condition: Array, a: Array, b: Array, *, xp: Namespace) -> Array:
 @where.shape
 def _(condition: Spec, a: Spec, b: Spec) -> Spec:
     if condition.dtype != "bool":
-        message = f"where takes a bool condition. Received: {condition}. Compare first, e.g. with ops.greater."
-        raise TypeError(message)
+        raise TypeError(f"where takes a bool condition. Received: {condition}. Compare first, e.g. with ops.greater.")
     return Spec(broadcast_shape("where", condition, a, b), same_dtype("where", a, b))
 
 
 @where.gradient
 def _(node: Node, dy: Value) -> list[Value | None]:
     condition, a, b = node.inputs
-    return [
-        None,
-        sum_to_shape(where(condition, dy, 0), a.shape),
-        sum_to_shape(where(condition, 0, dy), b.shape),
-    ]
+    return [None, sum_to_shape(where(condition, dy, 0), a.shape), sum_to_shape(where(condition, 0, dy), b.shape)]
 
 
 @primitive(elementwise=True)

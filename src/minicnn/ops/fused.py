@@ -61,7 +61,6 @@ def fused(*arrays: Array, body: Body, xp: Namespace) -> Array | tuple[Array, ...
     Args:
         arrays: Inputs of the body.
         body: The operations.
-        xp: Namespace of the arrays.
     """
     values: list[Array] = list(arrays)
     for step in body.steps:
@@ -74,8 +73,9 @@ def fused(*arrays: Array, body: Body, xp: Namespace) -> Array | tuple[Array, ...
 def body_specs(body: Body, inputs: tuple[Spec, ...]) -> list[Spec]:
     """Specs of all places of a body."""
     if len(inputs) != body.inputs:
-        message = f"A body takes as many arrays as it has inputs. Received: {len(inputs)} for {body.inputs} of {body}."
-        raise ValueError(message)
+        raise ValueError(
+            f"A body takes as many arrays as it has inputs. Received: {len(inputs)} for {body.inputs} of {body}."
+        )
     specs = list(inputs)
     for step in body.steps:
         specs.extend(step.op.result_specs(tuple(specs[i] for i in step.inputs), step.attrs))
@@ -96,7 +96,5 @@ def _(node: Node) -> Cost:
     for step in node.attrs["body"].steps:
         values.extend(inner.emit(step.op, [values[i] for i in step.inputs], step.attrs).outputs)
     costs = [n.cost for n in inner.nodes]
-    moved = 0
-    for value in (*node.inputs, *node.outputs):
-        moved += value.nbytes
+    moved = sum(value.nbytes for value in (*node.inputs, *node.outputs))
     return Cost(sum(c.flops for c in costs), moved, max(c.workspace for c in costs))

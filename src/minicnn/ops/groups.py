@@ -83,8 +83,7 @@ class Group:
 
     def __post_init__(self) -> None:
         if self.shards < 1 or not 0 <= self.rank < self.ranks:
-            message = f"A group has at least one shard, and ranks from 0 on. Received: {self!r}."
-            raise ValueError(message)
+            raise ValueError(f"A group has at least one shard, and ranks from 0 on. Received: {self!r}.")
 
     def held(self, rank: int | None = None) -> range:
         """Shards of a rank, this one if None; none if there are more ranks than shards and it is idle."""

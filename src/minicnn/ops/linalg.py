@@ -16,7 +16,6 @@ def matmul(a: Array, b: Array, *, transpose_a: bool = False, transpose_b: bool =
         b: Shape (K, N), or (N, K) with `transpose_b`.
         transpose_a: Use the transpose of a.
         transpose_b: Use the transpose of b.
-        xp: Namespace of the arrays.
 
     Returns:
         Shape (M, N).
@@ -32,11 +31,10 @@ def _(a: Spec, b: Spec, *, transpose_a: bool, transpose_b: bool) -> Spec:
         kb, n = reversed(b.shape) if transpose_b else b.shape
         if ka == kb:
             return Spec((m, n), same_dtype("matmul", a, b))
-    message = (
+    raise ValueError(
         "matmul takes matrices (M, K) and (K, N). Received: "
         f"{a}{' transposed' if transpose_a else ''} and {b}{' transposed' if transpose_b else ''}."
     )
-    raise ValueError(message)
 
 
 @matmul.cost

@@ -20,7 +20,6 @@ def softmax_cross_entropy(logits: Array, labels: Array, *, xp: Namespace) -> Arr
     Args:
         logits: Shape (..., K).
         labels: Integers from 0 to K - 1, shape (...). A label outside counts for nothing: its loss is 0.
-        xp: Namespace of the arrays.
 
     Returns:
         Losses in nats, shape (...).
@@ -34,11 +33,10 @@ def softmax_cross_entropy(logits: Array, labels: Array, *, xp: Namespace) -> Arr
 def _(logits: Spec, labels: Spec) -> Spec:
     require_float("softmax_cross_entropy", logits)
     if logits.shape[:-1] != labels.shape or "int" not in labels.dtype:
-        message = (
+        raise ValueError(
             "softmax_cross_entropy takes logits (..., K) and integer labels (...). "
             f"Received: {logits} and {labels}. One-hot labels belong to the dense categorical cross-entropy."
         )
-        raise ValueError(message)
     return Spec(labels.shape, logits.dtype)
 
 
@@ -61,7 +59,6 @@ def softmax_cross_entropy_gradient(dy: Array, logits: Array, labels: Array, *, x
         dy: Gradient of the losses, shape (...).
         logits: Shape (..., K).
         labels: Integers, shape (...).
-        xp: Namespace of the arrays.
 
     Returns:
         Shape (..., K).
@@ -76,9 +73,8 @@ def softmax_cross_entropy_gradient(dy: Array, logits: Array, labels: Array, *, x
 def _(dy: Spec, logits: Spec, labels: Spec) -> Spec:
     same_dtype("softmax_cross_entropy_gradient", dy, logits)
     if not dy.shape == labels.shape == logits.shape[:-1]:
-        message = (
+        raise ValueError(
             "softmax_cross_entropy_gradient takes dy (...), logits (..., K) and labels (...). "
             f"Received: {dy}, {logits} and {labels}."
         )
-        raise ValueError(message)
     return logits

@@ -23,8 +23,7 @@ def permute(x: Array, *, axes: tuple[int, ...], xp: Namespace) -> Array:
 @permute.shape
 def _(x: Spec, *, axes: tuple[int, ...]) -> Spec:
     if sorted(axes) != list(range(x.ndim)):
-        message = f"permute takes each axis of x once. Received: {x} and axes {tuple(axes)}."
-        raise ValueError(message)
+        raise ValueError(f"permute takes each axis of x once. Received: {x} and axes {tuple(axes)}.")
     return Spec(tuple(x.shape[a] for a in axes), x.dtype)
 
 
@@ -46,10 +45,9 @@ def _(*specs: Spec, axis: int) -> Spec:
     joined = normalize_axis("concat", axis, first.ndim)
     others = {tuple(n for a, n in enumerate(s.shape) if a != joined) for s in specs}
     if len(others) != 1 or any(s.ndim != first.ndim for s in specs):
-        message = (
+        raise ValueError(
             f"concat takes arrays whose shapes are equal but for axis {joined}. Received: {', '.join(map(str, specs))}."
         )
-        raise ValueError(message)
     length = 0
     for s in specs:
         length += s.shape[joined]
@@ -77,8 +75,9 @@ def slice_(x: Array, *, bounds: Pairs, xp: Namespace) -> Array:
 @slice_.shape
 def _(x: Spec, *, bounds: Pairs) -> Spec:
     if len(bounds) != x.ndim or any(not 0 <= a <= b <= n for (a, b), n in zip(bounds, x.shape, strict=False)):
-        message = f"slice_ takes (start, stop) for each axis, within its length. Received: {x} and bounds {bounds}."
-        raise ValueError(message)
+        raise ValueError(
+            f"slice_ takes (start, stop) for each axis, within its length. Received: {x} and bounds {bounds}."
+        )
     return Spec(tuple(b - a for a, b in bounds), x.dtype)
 
 
@@ -92,27 +91,25 @@ def getitem(x: Value, key: Any) -> Value:
     """Static indexing: integers, slices with step 1 and an ellipsis."""
     keys = list(key) if isinstance(key, tuple) else [key]
     if any(not isinstance(k, int | slice | type(...)) for k in keys) or keys.count(...) > 1:
-        message = f"A Value is indexed with integers, slices with step 1 and at most one ellipsis. Received: {key!r}."
-        raise TypeError(message)
+        raise TypeError(
+            f"A Value is indexed with integers, slices with step 1 and at most one ellipsis. Received: {key!r}."
+        )
     if ... not in keys:
         keys.append(...)
     at = keys.index(...)
     keys[at : at + 1] = [slice(None)] * (x.ndim - len(keys) + 1)
     if len(keys) != x.ndim:
-        message = f"An index has at most one entry an axis. Received: {key!r} for {x.spec}."
-        raise IndexError(message)
+        raise IndexError(f"An index has at most one entry an axis. Received: {key!r} for {x.spec}.")
     bounds, shape = [], []
     for k, n in zip(keys, x.shape, strict=True):
         if isinstance(k, int):
             if not -n <= k < n:
-                message = f"An index lies within its axis. Received: {k} for an axis of length {n} of {x.spec}."
-                raise IndexError(message)
+                raise IndexError(f"An index lies within its axis. Received: {k} for an axis of length {n} of {x.spec}.")
             bounds.append((k % n, k % n + 1))
             continue
         start, stop, step = k.indices(n)
         if step != 1:
-            message = f"Slices of a Value have step 1. Received: {k}."
-            raise IndexError(message)
+            raise IndexError(f"Slices of a Value have step 1. Received: {k}.")
         bounds.append((start, max(start, stop)))
         shape.append(bounds[-1][1] - start)
     y = slice_(x, bounds=tuple(bounds))
@@ -131,8 +128,7 @@ def pad(x: Array, *, widths: Pairs, value: float = 0.0, xp: Namespace) -> Array:
 @pad.shape
 def _(x: Spec, *, widths: Pairs, value: float) -> Spec:
     if len(widths) != x.ndim or any(a < 0 or b < 0 for a, b in widths):
-        message = f"pad takes (before, after) >= 0 for each axis. Received: {x} and widths {widths}."
-        raise ValueError(message)
+        raise ValueError(f"pad takes (before, after) >= 0 for each axis. Received: {x} and widths {widths}.")
     return Spec(tuple(a + n + b for n, (a, b) in zip(x.shape, widths, strict=True)), x.dtype)
 
 
@@ -152,8 +148,7 @@ def repeat(x: Array, *, repeats: int, axis: int, xp: Namespace) -> Array:
 def _(x: Spec, *, repeats: int, axis: int) -> Spec:
     at = normalize_axis("repeat", axis, x.ndim)
     if repeats < 1:
-        message = f"repeat takes a count of at least 1. Received: {repeats}."
-        raise ValueError(message)
+        raise ValueError(f"repeat takes a count of at least 1. Received: {repeats}.")
     return Spec(tuple(n * repeats if a == at else n for a, n in enumerate(x.shape)), x.dtype)
 
 
@@ -179,8 +174,7 @@ def take(x: Array, index: Array, *, xp: Namespace) -> Array:
 @take.shape
 def _(x: Spec, index: Spec) -> Spec:
     if index.ndim != 1 or index.dtype != "int32":
-        message = f"take gathers rows by an int32 index with one axis. Received: {index}."
-        raise ValueError(message)
+        raise ValueError(f"take gathers rows by an int32 index with one axis. Received: {index}.")
     return Spec((index.shape[0], *x.shape[1:]), x.dtype)
 
 
@@ -227,8 +221,7 @@ def take_gradient(dy: Array, index: Array, *, rows: int, xp: Namespace) -> Array
 @take_gradient.shape
 def _(dy: Spec, index: Spec, *, rows: int) -> Spec:
     if index.ndim != 1 or index.dtype != "int32" or dy.shape[:1] != index.shape:
-        message = f"take_gradient takes a row for each entry of an int32 index. Received: {dy} and {index}."
-        raise ValueError(message)
+        raise ValueError(f"take_gradient takes a row for each entry of an int32 index. Received: {dy} and {index}.")
     return Spec((rows, *dy.shape[1:]), dy.dtype)
 
 
@@ -256,6 +249,7 @@ def one_hot(labels: Array, *, classes: int, dtype: str = "float32", xp: Namespac
 @one_hot.shape
 def _(labels: Spec, *, classes: int, dtype: str) -> Spec:
     if "int" not in labels.dtype:
-        message = f"one_hot takes integer labels. Received: {labels}. Convert first with ops.cast(x, dtype='int32')."
-        raise TypeError(message)
+        raise TypeError(
+            f"one_hot takes integer labels. Received: {labels}. Convert first with ops.cast(x, dtype='int32')."
+        )
     return Spec((*labels.shape, classes), dtype)

@@ -28,7 +28,6 @@ def normalize(
         offset: Shape of scale.
         axes: Axes over which mean and variance are taken.
         epsilon: Added to the variance.
-        xp: Namespace of the arrays.
 
     Returns:
         y (shape of x), mean and variance (length 1 along `axes`). Only y can be differentiated.
@@ -44,10 +43,9 @@ def _(x: Spec, scale: Spec, offset: Spec, *, axes: AxesTuple, epsilon: float) ->
     require_float("normalize", x)
     same_dtype("normalize", x, scale, offset)
     if scale.shape != offset.shape or broadcast_shape("normalize", x, scale) != x.shape:
-        message = (
+        raise ValueError(
             f"normalize takes scale and offset of one shape that broadcasts to x. Received: {x}, {scale}, {offset}."
         )
-        raise ValueError(message)
     reduced = normalize_axes("normalize", axes, x.ndim)
     statistic = Spec(tuple(1 if a in reduced else n for a, n in enumerate(x.shape)), x.dtype)
     return x, statistic, statistic
@@ -56,11 +54,10 @@ def _(x: Spec, scale: Spec, offset: Spec, *, axes: AxesTuple, epsilon: float) ->
 @normalize.gradient
 def _(node: Node, dy: Value | None, dmean: Value | None, dvariance: Value | None) -> list[Value]:
     if dy is None or dmean is not None or dvariance is not None:
-        message = (
+        raise TypeError(
             "Only the first result of normalize can be differentiated. Received a gradient of its mean or variance. "
             "Compute them with ops.mean where the loss needs them."
         )
-        raise TypeError(message)
     x, scale, _ = node.inputs
     _, mean, variance = node.outputs
     dx, dscale, doffset = normalize_gradient(dy, x, scale, mean, variance, **node.attrs)
@@ -81,12 +78,6 @@ def normalize_gradient(
     Args:
         dy: Gradient of y, shape of x.
         x: As in normalize; so are scale, mean, variance, axes and epsilon.
-        scale: See x.
-        mean: See x.
-        variance: See x.
-        axes: See x.
-        epsilon: See x.
-        xp: Namespace of the arrays.
     """
     inverse = 1.0 / xp.sqrt(variance + epsilon)
     u = (x - mean) * inverse
@@ -107,6 +98,5 @@ def _(
 ) -> tuple[Spec, Spec, Spec]:
     same_dtype("normalize_gradient", dy, x, scale, mean, variance)
     if dy.shape != x.shape:
-        message = f"normalize_gradient takes dy of the shape of x. Received: {dy} and {x}."
-        raise ValueError(message)
+        raise ValueError(f"normalize_gradient takes dy of the shape of x. Received: {dy} and {x}.")
     return x, scale, scale

@@ -25,11 +25,10 @@ def _output(name: str, x: Spec, window: Window, data_format: str) -> Spec:
     require_ndim(name, "an image", x, 4, "batch, height, width, channels")
     require_float(name, x)
     if any(p >= k for pair, k in zip(window.padding, window.kernel, strict=True) for p in pair):
-        message = (
+        raise ValueError(
             f"{name} takes padding smaller than the window, so that no window lies in the padding alone. "
             f"Received: padding {window.padding}, window {window.kernel}."
         )
-        raise ValueError(message)
     size = window.output_size(name, *image_size(x, axes))
     return Spec(axes.shape(x.shape[axes.n], *size, x.shape[axes.c]), x.dtype)
 
@@ -57,7 +56,6 @@ def max_pool2d(
         strides: (SH, SW).
         padding: ((top, bottom), (left, right)), each smaller than the window.
         data_format: Order of the axes of x and y.
-        xp: Namespace of the arrays.
 
     Returns:
         y (N, OH, OW, C).
@@ -111,10 +109,6 @@ def max_pool2d_gradient(
         x: Images (N, H, W, C).
         y: Result of max_pool2d (N, OH, OW, C), for kernels that read x and y as they are in memory.
         kernel: As in max_pool2d; so are strides, padding and data_format.
-        strides: See kernel.
-        padding: See kernel.
-        data_format: See kernel.
-        xp: Namespace of the arrays.
 
     Returns:
         dx (N, H, W, C).
@@ -162,8 +156,7 @@ def _(dy: Spec, x: Spec, y: Spec, *, kernel: Pair, strides: Pair, padding: Paddi
     expected = _output("max_pool2d_gradient", x, Window(kernel, strides, padding), data_format)
     same_dtype("max_pool2d_gradient", dy, x, y)
     if not dy.shape == y.shape == expected.shape:
-        message = f"max_pool2d_gradient takes dy and y of shape {expected.shape}. Received: {dy} and {y}."
-        raise ValueError(message)
+        raise ValueError(f"max_pool2d_gradient takes dy and y of shape {expected.shape}. Received: {dy} and {y}.")
     return x
 
 
@@ -181,7 +174,6 @@ def average_pool2d(
         padding: ((top, bottom), (left, right)), each smaller than the window.
         count_padding: Whether zeros of the padding count as elements.
         data_format: Order of the axes of x and y.
-        xp: Namespace of the arrays.
 
     Returns:
         y (N, OH, OW, C).
@@ -230,22 +222,16 @@ def average_pool2d_gradient(
 
 @average_pool2d_gradient.shape
 def _(
-    dy: Spec,
-    *,
-    image: Pair,
-    kernel: Pair,
-    strides: Pair,
-    padding: Padding,
-    count_padding: bool,
-    data_format: str,
+    dy: Spec, *, image: Pair, kernel: Pair, strides: Pair, padding: Padding, count_padding: bool, data_format: str
 ) -> Spec:
     axes = Axes.of(data_format)
     require_ndim("average_pool2d_gradient", "a gradient", dy, 4, "batch, output height, output width, channels")
     x = Spec(axes.shape(dy.shape[axes.n], *image, dy.shape[axes.c]), dy.dtype)
     expected = _output("average_pool2d_gradient", x, Window(kernel, strides, padding), data_format)
     if dy.shape != expected.shape:
-        message = f"average_pool2d_gradient takes dy of shape {expected.shape} for image {image}. Received: {dy}."
-        raise ValueError(message)
+        raise ValueError(
+            f"average_pool2d_gradient takes dy of shape {expected.shape} for image {image}. Received: {dy}."
+        )
     return x
 
 

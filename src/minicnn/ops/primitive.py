@@ -100,32 +100,29 @@ class Primitive:
     def __call__(self, *args: Any, **attrs: Any) -> Any:
         """Emit one node; returns its Value, or a tuple of Values if there are several results."""
         if not self.variadic and len(args) != len(self.array_names):
-            message = (
+            raise TypeError(
                 f"{self.name} takes {len(self.array_names)} arrays ({', '.join(self.array_names)}). "
                 f"Received: {len(args)}."
             )
-            raise TypeError(message)
         if "axis" in attrs and "axes" in self._attr_set:  # Keras's word
             attrs["axes"] = attrs.pop("axis")
         given = {**self.attr_defaults, **attrs}
         if given.keys() != self._attr_set:
             unknown, missing = sorted(given.keys() - self._attr_set), sorted(self._attr_set - given.keys())
-            message = (
+            raise TypeError(
                 f"{self.name} takes the keyword arguments {list(self.attr_names)}. "
                 f"Received: {sorted(attrs)} (unknown: {unknown}, missing: {missing})."
             )
-            raise TypeError(message)
         symbolic = next((a for a in args if hasattr(a, "apply_primitive")), None)
         if symbolic is not None:
             return symbolic.apply_primitive(self.name, args, attrs)
         program = next((a.program for a in args if isinstance(a, Value)), None)
         if program is None:
-            message = (
+            raise TypeError(
                 f"{self.name} builds a Program, so at least one argument is a Value. Received: "
                 f"{', '.join(type(a).__name__ for a in args)}. To compute on arrays call "
                 f"{self.name}.reference(..., xp=namespace)."
             )
-            raise TypeError(message)
         node = program.emit(self, self._as_values(program, args), given)
         return node.outputs[0] if len(node.outputs) == 1 else node.outputs
 
@@ -139,18 +136,18 @@ class Primitive:
         if not isinstance(data, bool | int | float):
             return None
         if not isinstance(data, bool) and (beside == "bool" or (isinstance(data, float) and "float" not in beside)):
-            message = (
+            raise TypeError(
                 f"A Python scalar takes the dtype of the Values beside it. {self.name} received: {data!r} beside "
                 f"{beside}. Convert the Value first with ops.cast, or pass a NumPy array, which keeps its dtype."
             )
-            raise TypeError(message)
         return beside
 
     def result_specs(self, specs: tuple[Spec, ...], attrs: Mapping[str, Any]) -> tuple[Spec, ...]:
         """Specs of the results, or an error that names the rule that the inputs break."""
         if self._shape is None:
-            message = f"Every primitive has a shape rule. Received: {self.name} without one. Add @{self.name}.shape."
-            raise TypeError(message)
+            raise TypeError(
+                f"Every primitive has a shape rule. Received: {self.name} without one. Add @{self.name}.shape."
+            )
         result = self._shape(*specs, **attrs)
         return result if isinstance(result, tuple) else (result,)
 
@@ -190,11 +187,10 @@ def primitive(
 
     def define(function: Callable[..., Any]) -> Primitive:
         if function.__name__ in REGISTRY and REGISTRY[function.__name__].__module__ != function.__module__:
-            message = (
+            raise ValueError(
                 f"Primitive names are unique. Received: {function.__name__!r} of {function.__module__}, which "
                 f"{REGISTRY[function.__name__].__module__} defines already. Choose another name."
             )
-            raise ValueError(message)
         op = Primitive(function, elementwise=elementwise, flops=flops)
         REGISTRY[op.name] = op
         return op

@@ -63,7 +63,6 @@ def random_uniform(
         seed: Key of the generator.
         stream: Number that tells apart the places in a model that draw numbers.
         dtype: "float32" or "float64".
-        xp: Namespace of the arrays.
     """
     n = math.prod(shape)
     blocks = -(-n // 4)
@@ -78,14 +77,12 @@ def random_uniform(
 @random_uniform.shape
 def _(step: Spec, *, shape: tuple[int, ...], seed: int, stream: int, dtype: str) -> Spec:
     if step.shape != () or step.dtype != "int32":
-        message = f"random_uniform takes the step as an int32 scalar. Received: {step}."
-        raise TypeError(message)
+        raise TypeError(f"random_uniform takes the step as an int32 scalar. Received: {step}.")
     if dtype not in ("float32", "float64"):
-        message = (
+        raise TypeError(
             "random_uniform draws float32 or float64, which hold multiples of 2^-24 exactly. "
             f"Received: {dtype!r}. Convert the result with ops.cast."
         )
-        raise TypeError(message)
     return Spec(tuple(shape), dtype)
 
 

@@ -88,8 +88,6 @@ def max_gradient(
         x: Array of any shape.
         y: Result of max.
         axes: As in max; so is keepdims.
-        keepdims: See axes.
-        xp: Namespace of the arrays.
 
     Returns:
         dx with the shape of x.
@@ -124,11 +122,10 @@ def _(dy: Spec, x: Spec, y: Spec, *, axes: Axes, keepdims: bool) -> Spec:
     same_dtype("max_gradient", require_float("max_gradient", dy), x, y)
     expected = tuple(1 if a in gone else n for a, n in enumerate(x.shape) if keepdims or a not in gone)
     if not dy.shape == y.shape == expected:
-        message = (
+        raise ValueError(
             f"max_gradient takes dy and y of the shape {expected} of a maximum over axes {gone}. Received: {dy} and "
             f"{y}. Give the result of ops.max with the same axes and keepdims."
         )
-        raise ValueError(message)
     return x
 
 
@@ -163,8 +160,9 @@ def broadcast_to(x: Array, *, shape: tuple[int, ...], xp: Namespace) -> Array:
 @broadcast_to.shape
 def _(x: Spec, *, shape: tuple[int, ...]) -> Spec:
     if broadcast_shape("broadcast_to", x, Spec(shape)) != tuple(shape):
-        message = f"broadcast_to takes a shape that x broadcasts to. Received: {x} and {shape}. Reshape x first."
-        raise ValueError(message)
+        raise ValueError(
+            f"broadcast_to takes a shape that x broadcasts to. Received: {x} and {shape}. Reshape x first."
+        )
     return Spec(tuple(shape), x.dtype)
 
 

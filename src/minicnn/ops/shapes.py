@@ -18,11 +18,10 @@ def reshape(x: Array, *, shape: tuple[int, ...], xp: Namespace) -> Array:
 @reshape.shape
 def _(x: Spec, *, shape: tuple[int, ...]) -> Spec:
     if math.prod(shape) != x.size or any(n < 0 for n in shape):
-        message = (
+        raise ValueError(
             f"reshape keeps the number of elements. Received: {x} and shape {tuple(shape)} with "
             f"{math.prod(shape)} elements."
         )
-        raise ValueError(message)
     return Spec(tuple(shape), x.dtype)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from minicnn.ops.arrays import arange, full, zeros
 from minicnn.ops.checks import one_of, require_float, require_ndim
 from minicnn.ops.manipulation import take_gradient
-from minicnn.ops.primitive import Array, Cost, Namespace, primitive
+from minicnn.ops.primitive import Array, Namespace, primitive
 from minicnn.program.graph import Node, Spec, Value
 
 FILL_MODES = ("reflect", "wrap", "constant", "nearest")
@@ -33,7 +33,6 @@ def affine_transform(
         fill_mode: What is beyond the borders: the image mirrored ("reflect": d c b a | a b c d | d c b a), again
             ("wrap"), its edge ("nearest"), or `fill_value` ("constant").
         fill_value: See there.
-        xp: Namespace of the arrays.
     """
     n, h, w, c = x.shape
     pixels, y = xp.reshape(x, (n * h * w, c)), None
@@ -91,8 +90,7 @@ def _within(at: Array, n: int, fill_mode: str, xp: Namespace) -> Array:
 def _(x: Spec, matrix: Spec, *, size: tuple[int, int], interpolation: str, fill_mode: str, fill_value: float) -> Spec:
     require_ndim("affine_transform", "images", x, 4, "N, H, W, C")
     if matrix.shape != (x.shape[0], 6) or matrix.dtype not in ("float32", "float64"):
-        message = f"affine_transform takes a matrix (N, 6) of float32 or float64 for {x}. Received: {matrix}."
-        raise ValueError(message)
+        raise ValueError(f"affine_transform takes a matrix (N, 6) of float32 or float64 for {x}. Received: {matrix}.")
     one_of("interpolation", interpolation, INTERPOLATIONS)
     one_of("fill_mode", fill_mode, FILL_MODES)
     if interpolation == "bilinear":
@@ -101,7 +99,7 @@ def _(x: Spec, matrix: Spec, *, size: tuple[int, int], interpolation: str, fill_
 
 
 @affine_transform.cost
-def _(node: Node) -> Cost:
+def _(node: Node) -> int:
     return _cost(node, node.outputs[0])
 
 
@@ -134,7 +132,7 @@ def _(dy: Spec, matrix: Spec, *, image: tuple[int, int], interpolation: str, fil
 
 
 @affine_transform_gradient.cost
-def _(node: Node) -> Cost:
+def _(node: Node) -> int:
     return _cost(node, node.inputs[0])
 
 
@@ -145,8 +143,7 @@ def _(node: Node, dx: Value) -> list[Value | None]:
     return [affine_transform(dx, matrix, size=dy.shape[1:3], fill_value=0.0, **how), None]
 
 
-def _cost(node: Node, y: Value) -> Cost:
+def _cost(node: Node, y: Value) -> int:
     """Places and weights of each pixel of y, products and sums of each element."""
     pixels = y.size // max(y.shape[3], 1)
-    flops = 8 * pixels if node.attrs["interpolation"] == "nearest" else 16 * pixels + 7 * y.size
-    return Cost(flops, sum(v.nbytes for v in (*node.inputs, *node.outputs)))
+    return 8 * pixels if node.attrs["interpolation"] == "nearest" else 16 * pixels + 7 * y.size

@@ -25,11 +25,10 @@ def _updates(op: Primitive, results: int, scalars: int) -> None:
         arrays, rest = specs[: len(specs) - scalars], specs[len(specs) - scalars :]
         same_dtype(op.name, *arrays, rest[0])
         if any(s.shape != arrays[0].shape for s in arrays) or any(s.shape != () for s in rest):
-            message = (
+            raise ValueError(
                 f"{op.name} takes a parameter, its gradient and state of one shape, then scalars. "
                 f"Received: {', '.join(map(str, specs))}."
             )
-            raise ValueError(message)
         return (arrays[0],) * results
 
 

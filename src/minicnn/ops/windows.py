@@ -33,8 +33,7 @@ class Axes:
     def of(cls, data_format: str) -> Axes:
         """Axes of "NHWC" (channels last), "NCHW" (channels first) or "HWCN" (batch last)."""
         if data_format not in DATA_FORMATS:
-            message = f"data_format is one of {', '.join(DATA_FORMATS)}. Received: {data_format!r}."
-            raise ValueError(message)
+            raise ValueError(f"data_format is one of {', '.join(DATA_FORMATS)}. Received: {data_format!r}.")
         return cls(*(data_format.index(a) for a in "NHWC"))
 
     def shape(self, n: int, h: int, w: int, c: int) -> tuple[int, int, int, int]:
@@ -63,26 +62,25 @@ class Window:
     def output_size(self, name: str, height: int, width: int) -> Pair:
         """Output positions (OH, OW): floor((size + padding - dilation * (kernel - 1) - 1) / stride) + 1."""
         if any(k < 1 for k in self.kernel) or any(v < 1 for v in (*self.strides, *self.dilation)):
-            message = (
+            raise ValueError(
                 f"{name} takes kernel size, strides and dilation of at least 1. Received: kernel {self.kernel}, "
                 f"strides {self.strides}, dilation {self.dilation}."
             )
-            raise ValueError(message)
         if any(p < 0 for pair in self.padding for p in pair):
-            message = f"{name} takes padding of at least 0. Received: {self.padding}. Crop with ops.slice_ instead."
-            raise ValueError(message)
+            raise ValueError(
+                f"{name} takes padding of at least 0. Received: {self.padding}. Crop with ops.slice_ instead."
+            )
         result = []
         for size, k, s, p, d in zip(
             (height, width), self.kernel, self.strides, self.padding, self.dilation, strict=True
         ):
             free = size + sum(p) - d * (k - 1) - 1
             if free < 0:
-                message = (
+                raise ValueError(
                     f"{name} needs an image at least as large as its (dilated) kernel. Received: image "
                     f"{height}x{width}, kernel {self.kernel}, dilation {self.dilation}, padding {self.padding}. "
                     "Use a larger image, a smaller kernel or padding='same'."
                 )
-                raise ValueError(message)
             result.append(free // s + 1)
         return (result[0], result[1])
 
@@ -119,7 +117,6 @@ def fold(parts: Iterable[Array], window: Window, axes: Axes, image: Pair, xp: Na
         window: Geometry.
         axes: Layout of the parts.
         image: (H, W) of the result.
-        xp: Namespace of the arrays.
     """
     y: Array = None
     tap = -1  # counted by hand, since enumerate and a loop variable keep a part while the next is made

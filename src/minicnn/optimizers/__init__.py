@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+
 from minicnn import schedules as schedules  # where Keras has them
+from minicnn.documentation import complete
 from minicnn.names import look_up
 from minicnn.optimizers.adam import Adam, AdamW, Nadam
 from minicnn.optimizers.base import Optimizer
@@ -15,6 +18,9 @@ __all__ = [
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW, "rmsprop": RMSprop,
     "adagrad": Adagrad, "lion": Lion, "nadam": Nadam, "muon": Muon}  # fmt: skip
+
+for _kind in OPTIMIZERS.values():
+    complete(_kind, inspect.signature(_kind).parameters)
 
 
 def get_optimizer(given: str | Optimizer) -> Optimizer:

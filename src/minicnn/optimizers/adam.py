@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Unpack
 
 import numpy as np
 
 from minicnn import ops
-from minicnn.optimizers.base import Optimizer, at_least_zero, share
+from minicnn.optimizers.base import Clipping, Optimizer, Options, at_least_zero, share
 from minicnn.program.graph import Value
 from minicnn.schedules import Schedule
 
@@ -17,14 +18,9 @@ class Adam(Optimizer):
     """Adam (arXiv:1412.6980): steps scaled by running moments of the gradient.
 
     Args:
-        learning_rate: Rate or Schedule.
         beta_1: Decay of the first moment.
         beta_2: Decay of the second moment.
         epsilon: Added to the root of the second moment ("epsilon hat" of the paper).
-        weight_decay: See `Optimizer`; so are the clipping arguments.
-        clipvalue: See `Optimizer`.
-        clipnorm: See `Optimizer`.
-        global_clipnorm: See `Optimizer`.
     """
 
     slots = ("m", "v")
@@ -35,24 +31,16 @@ class Adam(Optimizer):
         beta_1: float = 0.9,
         beta_2: float = 0.999,
         epsilon: float = 1e-7,
-        *,
-        weight_decay: float | None = None,
-        clipvalue: float | None = None,
-        clipnorm: float | None = None,
-        global_clipnorm: float | None = None,
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(
-            learning_rate, weight_decay=weight_decay, clipvalue=clipvalue, clipnorm=clipnorm,
-            global_clipnorm=global_clipnorm,
-        )  # fmt: skip
+        super().__init__(learning_rate, **options)
         share("beta_1", beta_1)
         share("beta_2", beta_2)
         at_least_zero("epsilon", epsilon)
         self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
 
     def update(self, p: Value, g: Value, state: list[Value], rate: Value, step: Value) -> Sequence[Value]:
-        """See `Optimizer.update`."""
-        made: Sequence[Value] = ops.adam_update(
+        return ops.adam_update(
             p,
             *state,
             g,
@@ -63,21 +51,13 @@ class Adam(Optimizer):
             epsilon=self.epsilon,
             weight_decay=self.weight_decay,
         )
-        return made
 
 
 class AdamW(Adam):
     """Adam with decoupled weight decay (arXiv:1711.05101), 0.004 unless given.
 
     Args:
-        learning_rate: Rate or Schedule.
         weight_decay: Share of each weight, times the rate, taken off at every step.
-        beta_1: See `Adam`; so are the other arguments.
-        beta_2: See `Adam`.
-        epsilon: See `Adam`.
-        clipvalue: See `Optimizer`.
-        clipnorm: See `Optimizer`.
-        global_clipnorm: See `Optimizer`.
     """
 
     def __init__(
@@ -87,15 +67,9 @@ class AdamW(Adam):
         beta_1: float = 0.9,
         beta_2: float = 0.999,
         epsilon: float = 1e-7,
-        *,
-        clipvalue: float | None = None,
-        clipnorm: float | None = None,
-        global_clipnorm: float | None = None,
+        **options: Unpack[Clipping],
     ) -> None:
-        super().__init__(
-            learning_rate, beta_1, beta_2, epsilon, weight_decay=weight_decay, clipvalue=clipvalue, clipnorm=clipnorm,
-            global_clipnorm=global_clipnorm,
-        )  # fmt: skip
+        super().__init__(learning_rate, beta_1, beta_2, epsilon, weight_decay=weight_decay, **options)
 
 
 class Nadam(Adam):
@@ -103,16 +77,6 @@ class Nadam(Adam):
 
     With u_t = beta_1 (1 - 0.96^t / 2), U_t their product and t = step + 1,
     p' = p - rate (u_{t+1} m' / (1 - U_{t+1}) + (1 - u_t) g / (1 - U_t)) / (sqrt(v' / (1 - beta_2^t)) + epsilon).
-
-    Args:
-        learning_rate: Rate or Schedule.
-        beta_1: See `Adam`; so are the other arguments.
-        beta_2: See `Adam`.
-        epsilon: See `Adam`.
-        weight_decay: See `Optimizer`; so are the clipping arguments.
-        clipvalue: See `Optimizer`.
-        clipnorm: See `Optimizer`.
-        global_clipnorm: See `Optimizer`.
     """
 
     def update_all(

@@ -5,11 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from numbers import Real
+from typing import TypedDict
 
 from minicnn import ops
+from minicnn.documentation import WrittenOut
 from minicnn.program.graph import Program, Value
 from minicnn.schedules import Schedule, is_rate
 from minicnn.setting import Setting
+
+
+class Clipping(TypedDict, total=False):
+    """Arguments that every optimizer takes by name: see `Optimizer`."""
+
+    clipvalue: float | None
+    clipnorm: float | None
+    global_clipnorm: float | None
+
+
+class Options(Clipping, total=False):
+    """And that all but those with a decay of their own take."""
+
+    weight_decay: float | None
 
 
 class Optimizer(Setting):
@@ -22,6 +38,9 @@ class Optimizer(Setting):
         clipnorm: Each gradient is scaled down to this Euclidean norm.
         global_clipnorm: All gradients together are scaled down to this Euclidean norm.
     """
+
+    __signature__ = WrittenOut()
+    limited = ()
 
     # State arrays of each parameter, all starting at zero.
     slots: tuple[str, ...] = ()
@@ -41,8 +60,9 @@ class Optimizer(Setting):
         clips = {"clipvalue": clipvalue, "clipnorm": clipnorm, "global_clipnorm": global_clipnorm}
         given = {k: v for k, v in clips.items() if v is not None}
         if len(given) > 1 or not all(isinstance(v, Real) and v > 0 for v in given.values()):
-            message = f"At most one of clipvalue, clipnorm and global_clipnorm is set, above 0. Received: {given}."
-            raise ValueError(message)
+            raise ValueError(
+                f"At most one of clipvalue, clipnorm and global_clipnorm is set, above 0. Received: {given}."
+            )
         self.learning_rate: float | Schedule = learning_rate
         self.weight_decay = weight_decay or 0.0
         self.clipvalue, self.clipnorm, self.global_clipnorm = clipvalue, clipnorm, global_clipnorm
@@ -129,12 +149,10 @@ def _scaled(g: Value, squares: Value, limit: float) -> Value:
 def at_least_zero(name: str, value: float, otherwise: str = "") -> None:
     """Raise a ValueError unless the value is a finite number of at least 0."""
     if not is_rate(value):
-        message = f"{name} is a finite number of at least 0{otherwise}. Received: {name}={value!r:.60}."
-        raise ValueError(message)
+        raise ValueError(f"{name} is a finite number of at least 0{otherwise}. Received: {name}={value!r:.60}.")
 
 
 def share(name: str, value: float) -> None:
     """Raise a ValueError unless the value is at least 0 and below 1."""
     if not (isinstance(value, Real) and 0 <= value < 1):
-        message = f"{name} is at least 0 and below 1. Received: {name}={value!r}."
-        raise ValueError(message)
+        raise ValueError(f"{name} is at least 0 and below 1. Received: {name}={value!r}.")

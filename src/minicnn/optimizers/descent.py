@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Unpack
 
 from minicnn import ops
-from minicnn.optimizers.base import Optimizer, at_least_zero, share
+from minicnn.optimizers.base import Optimizer, Options, at_least_zero, share
 from minicnn.program.graph import Value
 from minicnn.schedules import Schedule
 
@@ -14,13 +15,8 @@ class SGD(Optimizer):
     """Gradient descent, with momentum if asked: v' = momentum * v - rate * g, p' = p + v'.
 
     Args:
-        learning_rate: Rate or Schedule.
         momentum: Share of the last step that is kept.
         nesterov: Look ahead along the momentum.
-        weight_decay: See `Optimizer`; so are the clipping arguments.
-        clipvalue: See `Optimizer`.
-        clipnorm: See `Optimizer`.
-        global_clipnorm: See `Optimizer`.
     """
 
     def __init__(
@@ -28,43 +24,29 @@ class SGD(Optimizer):
         learning_rate: float | Schedule = 0.01,
         momentum: float = 0.0,
         nesterov: bool = False,
-        *,
-        weight_decay: float | None = None,
-        clipvalue: float | None = None,
-        clipnorm: float | None = None,
-        global_clipnorm: float | None = None,
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(
-            learning_rate, weight_decay=weight_decay, clipvalue=clipvalue, clipnorm=clipnorm,
-            global_clipnorm=global_clipnorm,
-        )  # fmt: skip
+        super().__init__(learning_rate, **options)
         share("momentum", momentum)
         self.momentum, self.nesterov = momentum, nesterov
         self.slots = ("velocity",) if momentum else ()
 
     def update(self, p: Value, g: Value, state: list[Value], rate: Value, step: Value) -> Sequence[Value]:
-        """See `Optimizer.update`."""
         if not self.momentum:
             return [ops.sgd_update(p, g, rate, weight_decay=self.weight_decay)]
-        made: Sequence[Value] = ops.momentum_update(
+        return ops.momentum_update(
             p, *state, g, rate, momentum=self.momentum, nesterov=self.nesterov, weight_decay=self.weight_decay
         )
-        return made
 
 
 class RMSprop(Optimizer):
     """RMSprop: steps scaled by a running mean of squared gradients.
 
     Args:
-        learning_rate: Rate or Schedule.
         rho: Decay of the running means.
         momentum: Share of the last step that is kept.
         epsilon: Added to the mean of squares, under the root.
         centered: Subtract the square of the mean gradient.
-        weight_decay: See `Optimizer`; so are the clipping arguments.
-        clipvalue: See `Optimizer`.
-        clipnorm: See `Optimizer`.
-        global_clipnorm: See `Optimizer`.
     """
 
     slots = ("mean_square", "mean_gradient", "velocity")
@@ -76,28 +58,19 @@ class RMSprop(Optimizer):
         momentum: float = 0.0,
         epsilon: float = 1e-7,
         centered: bool = False,
-        *,
-        weight_decay: float | None = None,
-        clipvalue: float | None = None,
-        clipnorm: float | None = None,
-        global_clipnorm: float | None = None,
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(
-            learning_rate, weight_decay=weight_decay, clipvalue=clipvalue, clipnorm=clipnorm,
-            global_clipnorm=global_clipnorm,
-        )  # fmt: skip
+        super().__init__(learning_rate, **options)
         share("rho", rho)
         share("momentum", momentum)
         at_least_zero("epsilon", epsilon)
         self.rho, self.momentum, self.epsilon, self.centered = rho, momentum, epsilon, centered
 
     def update(self, p: Value, g: Value, state: list[Value], rate: Value, step: Value) -> Sequence[Value]:
-        """See `Optimizer.update`."""
-        made: Sequence[Value] = ops.rmsprop_update(
+        return ops.rmsprop_update(
             p, *state, g, rate, rho=self.rho, momentum=self.momentum, epsilon=self.epsilon, centered=self.centered,
             weight_decay=self.weight_decay,
         )  # fmt: skip
-        return made
 
 
 class Adagrad(Optimizer):
@@ -106,13 +79,8 @@ class Adagrad(Optimizer):
     a' = a + g^2, p' = p - rate g / sqrt(a' + epsilon). The state holds a without its initial value.
 
     Args:
-        learning_rate: Rate or Schedule.
         initial_accumulator_value: First value of a.
         epsilon: Added under the root.
-        weight_decay: See `Optimizer`; so are the clipping arguments.
-        clipvalue: See `Optimizer`.
-        clipnorm: See `Optimizer`.
-        global_clipnorm: See `Optimizer`.
     """
 
     slots = ("accumulator",)
@@ -122,22 +90,14 @@ class Adagrad(Optimizer):
         learning_rate: float | Schedule = 0.001,
         initial_accumulator_value: float = 0.1,
         epsilon: float = 1e-7,
-        *,
-        weight_decay: float | None = None,
-        clipvalue: float | None = None,
-        clipnorm: float | None = None,
-        global_clipnorm: float | None = None,
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(
-            learning_rate, weight_decay=weight_decay, clipvalue=clipvalue, clipnorm=clipnorm,
-            global_clipnorm=global_clipnorm,
-        )  # fmt: skip
+        super().__init__(learning_rate, **options)
         at_least_zero("initial_accumulator_value", initial_accumulator_value)
         at_least_zero("epsilon", epsilon)
         self.initial_accumulator_value, self.epsilon = initial_accumulator_value, epsilon
 
     def update(self, p: Value, g: Value, state: list[Value], rate: Value, step: Value) -> Sequence[Value]:
-        """See `Optimizer.update`."""
         a = state[0] + ops.square(g)
         return [self.decayed(p, rate) - rate * g / ops.sqrt(a + (self.initial_accumulator_value + self.epsilon)), a]
 
@@ -148,13 +108,8 @@ class Lion(Optimizer):
     p' = p - rate sign(beta_1 m + (1 - beta_1) g), m' = beta_2 m + (1 - beta_2) g.
 
     Args:
-        learning_rate: Rate or Schedule.
         beta_1: Share of the running mean in a step.
         beta_2: Decay of the running mean.
-        weight_decay: See `Optimizer`; so are the clipping arguments.
-        clipvalue: See `Optimizer`.
-        clipnorm: See `Optimizer`.
-        global_clipnorm: See `Optimizer`.
     """
 
     slots = ("momentum",)
@@ -164,22 +119,14 @@ class Lion(Optimizer):
         learning_rate: float | Schedule = 0.001,
         beta_1: float = 0.9,
         beta_2: float = 0.99,
-        *,
-        weight_decay: float | None = None,
-        clipvalue: float | None = None,
-        clipnorm: float | None = None,
-        global_clipnorm: float | None = None,
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(
-            learning_rate, weight_decay=weight_decay, clipvalue=clipvalue, clipnorm=clipnorm,
-            global_clipnorm=global_clipnorm,
-        )  # fmt: skip
+        super().__init__(learning_rate, **options)
         share("beta_1", beta_1)
         share("beta_2", beta_2)
         self.beta_1, self.beta_2 = beta_1, beta_2
 
     def update(self, p: Value, g: Value, state: list[Value], rate: Value, step: Value) -> Sequence[Value]:
-        """See `Optimizer.update`."""
         (m,) = state
         p = self.decayed(p, rate) - rate * ops.sign(m * self.beta_1 + g * (1.0 - self.beta_1))
         return [p, m * self.beta_2 + g * (1.0 - self.beta_2)]

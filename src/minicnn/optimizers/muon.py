@@ -20,15 +20,11 @@ class Muon(Optimizer):
     that are no matrices, and those excluded, are updated by AdamW.
 
     Args:
-        learning_rate: Rate or Schedule.
         adam_beta_1: See `Adam`, of what is no matrix.
         adam_beta_2: See `Adam`.
         adam_weight_decay: See `Optimizer`, of what is no matrix.
         epsilon: See `Adam`.
-        weight_decay: See `Optimizer`, of matrices; so are the clipping arguments.
-        clipvalue: See `Optimizer`.
-        clipnorm: See `Optimizer`.
-        global_clipnorm: See `Optimizer`.
+        weight_decay: See `Optimizer`, of matrices.
         exclude_layers: Regular expressions: parameters whose path matches one are updated by AdamW.
         muon_a: Coefficient of x in the iteration x' = a x + (b x x^T + c (x x^T)^2) x.
         muon_b: See there.
@@ -81,13 +77,11 @@ class Muon(Optimizer):
         return ("momentum", "velocity") if excluded else ("momentum",)
 
     def update(self, p: Value, g: Value, state: list[Value], rate: Value, step: Value) -> Sequence[Value]:
-        """See `Optimizer.update`."""
         if len(state) == 2:
-            made: Sequence[Value] = ops.adam_update(
+            return ops.adam_update(
                 p, *state, g, rate * self.adam_lr_ratio, step, beta_1=self.adam_beta_1, beta_2=self.adam_beta_2,
                 epsilon=self.epsilon, weight_decay=self.adam_weight_decay / self.adam_lr_ratio,
             )  # fmt: skip
-            return made
         m = state[0] * self.momentum + g
         x = self._orthogonal(g + m * self.momentum if self.nesterov else m)
         size = 1.0 if self.rms_rate is None else math.sqrt(max(p.shape)) * self.rms_rate

@@ -24,18 +24,16 @@ def gradients(program: Program, loss: Value, wrt: Sequence[Value]) -> list[Value
         TypeError: If a gradient reaches a primitive that has no gradient rule.
     """
     if loss.shape != () or "float" not in loss.dtype:
-        message = (
+        raise ValueError(
             "Only a floating-point scalar can be differentiated. "
             f"Received: {loss!r}. Reduce it first, e.g. with ops.mean."
         )
-        raise ValueError(message)
     for value in (loss, *wrt):
         if value.program is not program:
-            message = (
+            raise ValueError(
                 f"Gradients are taken between values of one Program. Received: {value!r} of "
                 f"{value.program.name!r} for {program.name!r}. Trace the loss and its inputs in one Program."
             )
-            raise ValueError(message)
     active = _depends_on(program.nodes, wrt)
     found: dict[int, Value] = {id(loss): program.constant(1.0, loss.dtype)}
     for node in reversed(program.nodes.copy()):
@@ -45,11 +43,10 @@ def gradients(program: Program, loss: Value, wrt: Sequence[Value]) -> list[Value
         if all(g is None for g in incoming):
             continue
         if not node.op.differentiable:
-            message = (
+            raise TypeError(
                 f"A gradient reaches {node.op.name} in {node.scope or program.name!r}, which has no gradient rule. "
                 f"Add one with @{node.op.name}.gradient, or cut the path."
             )
-            raise TypeError(message)
         with program.scope_of(node, "backward"):
             _accumulate(node, incoming, active, found)
     with program.scope("", "backward"):
@@ -69,11 +66,10 @@ def _accumulate(node: Node, incoming: Sequence[Value | None], active: set[int], 
         if gradient is None or id(value) not in active:
             continue
         if gradient.spec != value.spec:
-            message = (
+            raise ValueError(
                 f"A gradient has the shape and dtype of its value. Received from the gradient rule of "
                 f"{node.op.name}: {gradient.spec} for {value.spec}. Use ops.sum_to_shape after broadcasting."
             )
-            raise ValueError(message)
         earlier = found.get(id(value))
         found[id(value)] = gradient if earlier is None else earlier + gradient
 
@@ -82,5 +78,4 @@ def _found_or_zero(program: Program, found: dict[int, Value], value: Value) -> V
     gradient = found.get(id(value))
     if gradient is not None:
         return gradient
-    zero: Value = ops.broadcast_to(program.constant(0.0, value.dtype), shape=value.shape)
-    return zero
+    return ops.broadcast_to(program.constant(0.0, value.dtype), shape=value.shape)

@@ -116,15 +116,13 @@ class Value(Operators):
         return f"<{self.kind} {self.name}: {self.spec}>"
 
     def __iter__(self) -> Iterator[Value]:
-        message = "A Value is an array of a Program, not a sequence: index it with static slices instead."
-        raise TypeError(message)
+        raise TypeError("A Value is an array of a Program, not a sequence: index it with static slices instead.")
 
     def __bool__(self) -> bool:
-        message = (
+        raise TypeError(
             f"The elements of {self!r} are not known while the Program is traced, so it has no truth value. "
             "Use ops.where for an elementwise choice."
         )
-        raise TypeError(message)
 
 
 @dataclass(eq=False)
@@ -192,8 +190,7 @@ class Program:
     def input(self, name: str, shape: Sequence[int], dtype: str = "float32", *, kind: Kind = "input") -> Value:
         """Declare an array that comes from outside."""
         if name in self._by_name:
-            message = f"Input names of a Program are unique. Received: {name!r} twice. Rename one of them."
-            raise ValueError(message)
+            raise ValueError(f"Input names of a Program are unique. Received: {name!r} twice. Rename one of them.")
         value = Value(self, name, Spec(tuple(int(n) for n in shape), dtype), kind)
         self.inputs.append(value)
         self._by_name[name] = value
@@ -206,11 +203,10 @@ class Program:
         array.flags.writeable = False
         self.constant_bytes += array.nbytes
         if self.constant_bytes > MOST_CONSTANT_BYTES:
-            message = (
+            raise ValueError(
                 f"Constants of a Program take at most {MOST_CONSTANT_BYTES >> 20} MB together. Received: "
                 f"{self.constant_bytes >> 20} MB in {self.name!r}. Declare large arrays as weights or inputs."
             )
-            raise ValueError(message)
         name = str(array[()]) if array.ndim == 0 else f"c{self._next()}"
         return Value(self, name, Spec(array.shape, dtype or array.dtype.name), "constant", data=array)
 
@@ -218,22 +214,20 @@ class Program:
         """Append one node; the primitive's shape rule checks the inputs and gives the results."""
         for value in inputs:
             if value.program is not self:
-                message = (
+                raise ValueError(
                     f"All inputs of a node belong to one Program. Received: {op.name} in {self.name!r} with "
                     f"{value!r} of {value.program.name!r}. Do not keep Values between calls of a layer."
                 )
-                raise ValueError(message)
         return self.append(op, inputs, op.result_specs(tuple(v.spec for v in inputs), attrs), attrs)
 
     def append(self, op: Primitive, inputs: Sequence[Value], specs: Sequence[Spec], attrs: Mapping[str, Any]) -> Node:
         """Append one node whose results are said to have these specs: for operations without a shape rule."""
         if len(self.nodes) >= self._most_nodes:
-            message = (
+            raise ValueError(
                 f"A Program has at most {MOST_NODES:,} nodes, the layers of a saved graph fewer. Received: one more, "
                 f"{op.name}, in {self.name!r}. Use fewer layers, or smaller sizes where a layer makes a node for each "
                 "element of its output."
             )
-            raise ValueError(message)
         node = Node(op, tuple(inputs), (), dict(attrs), "/".join(self._scope), self._phase)
         kind = _KIND_OF_PHASE[self._phase]
         node.outputs = tuple(Value(self, f"v{self._next()}", spec, kind, node) for spec in specs)
@@ -325,8 +319,9 @@ class Program:
         try:
             return self._by_name[name]
         except KeyError:
-            message = f"The Program has no input of that name. Received: {name!r}. Inputs: {', '.join(self._by_name)}."
-            raise KeyError(message) from None
+            raise KeyError(
+                f"The Program has no input of that name. Received: {name!r}. Inputs: {', '.join(self._by_name)}."
+            ) from None
 
     @property
     def constants(self) -> list[Value]:

@@ -134,8 +134,7 @@ Rule = Callable[[_Rewriter, Node, Order], bool]
 
 
 def _permute(value: Value, axes: Order) -> Value:
-    result: Value = permute(value, axes=axes)
-    return result
+    return permute(value, axes=axes)
 
 
 def _transpose(value: Value, shape: tuple[int, ...], axes: Order) -> Value:

@@ -63,11 +63,10 @@ class Operators:
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Number):
-            message = (
+            raise TypeError(
                 f"== asks whether two names stand for the same array of a Program. Received: {self!r} and {other!r}. "
                 "Use ops.equal to compare elements."
             )
-            raise TypeError(message)
         return self is other
 
     __hash__ = object.__hash__
@@ -76,8 +75,7 @@ class Operators:
         return OPERATORS["getitem"](self, key)
 
     def __array__(self, *_: Any, **__: Any) -> Any:
-        message = (
+        raise TypeError(
             f"NumPy computes on elements, which are not known while a Program is traced. Received: {self!r}. Use the "
             "function of that name in minicnn.ops."
         )
-        raise TypeError(message)

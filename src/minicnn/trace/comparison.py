@@ -102,11 +102,10 @@ class Comparison:
 def compare(one: StepTrace, other: StepTrace) -> Comparison:
     """See `StepTrace.diff`."""
     if [_signature(t) for t in one.values()] != [_signature(t) for t in other.values()]:
-        message = (
+        raise ValueError(
             "Two traces are compared value by value, so they are of one model, compiled alike, and as many samples. "
             f"Received: {one!r} and {other!r}. Trace both anew."
         )
-        raise ValueError(message)
     terms: dict[str, float] = {}
     differences, largest = [], 0.0
     for path, a in one.items():

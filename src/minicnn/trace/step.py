@@ -115,8 +115,7 @@ class TracedValue:
         array, what = self.array, self.path
         if self.samples and array.ndim > 2:
             if not 0 <= sample < self.samples:
-                message = f"sample is a number from 0 to {self.samples - 1}. Received: sample={sample}."
-                raise ValueError(message)
+                raise ValueError(f"sample is a number from 0 to {self.samples - 1}. Received: sample={sample}.")
             array, what = array[sample], f"{self.path}, sample {sample}"
             if array.ndim == 3 and data_format == "channels_last":
                 array = array.transpose(2, 0, 1)
@@ -125,8 +124,9 @@ class TracedValue:
         if array.ndim in (1, 2):
             array = array.reshape(1, -1, array.shape[-1])
         if array.ndim != 3 or not array.size:
-            message = f"A picture shows an array of one to four axes. Received: {self.path!r}, {self.value.spec}."
-            raise ValueError(message)
+            raise ValueError(
+                f"A picture shows an array of one to four axes. Received: {self.path!r}, {self.value.spec}."
+            )
         return picture(array, what)
 
     def _repr_html_(self) -> str:
@@ -178,11 +178,10 @@ class StepTrace(Mapping[str, TracedValue]):
         try:
             return self._by_path[name] if name in self._by_path else self._by_name[name]
         except KeyError:
-            message = (
+            raise KeyError(
                 f"A trace has values by path or by their names in the Program. Received: {name!r}. Paths: "
                 f"{', '.join(self._by_path)}."
-            )
-            raise KeyError(message) from None
+            ) from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._by_path)

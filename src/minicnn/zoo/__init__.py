@@ -111,14 +111,14 @@ def get_model(
     """
     if name not in NETWORKS:
         near = difflib.get_close_matches(str(name), NETWORKS, 1, cutoff=0)
-        message = f"A network is one of {', '.join(NETWORKS)}. Received: {name!r}. Did you mean {near[0]!r}?"
-        raise ValueError(message)
+        raise ValueError(f"A network is one of {', '.join(NETWORKS)}. Received: {name!r}. Did you mean {near[0]!r}?")
     network = NETWORKS[name]
     known = [p.name for p in inspect.signature(network.build).parameters.values() if p.kind is p.KEYWORD_ONLY]
     unknown = [option for option in options if option not in known]
     if unknown:
-        message = f"{name} has the options: {', '.join(known) or 'none'}. Received: {', '.join(unknown)}. Leave it out."
-        raise TypeError(message)
+        raise TypeError(
+            f"{name} has the options: {', '.join(known) or 'none'}. Received: {', '.join(unknown)}. Leave it out."
+        )
     inputs = Input(network.input_shape if input_shape is None else input_shape, dtype=input_dtype)
     x = inputs
     for layer in preprocessing:

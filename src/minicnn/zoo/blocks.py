@@ -46,10 +46,9 @@ def norm(x: SymbolicTensor, *, activation: str | None = "relu", epsilon: float =
 def max_pool_ceil(x: SymbolicTensor, pool_size: int, *, name: str) -> SymbolicTensor:
     """Maximum of windows in steps of 2, the last one reaching over the border (PyTorch's ceil_mode)."""
     if None in x.sample_shape:
-        message = (
+        raise ValueError(
             f"What pooling adds at the border depends on the size of the image. Received: shape {x.shape}. Give it."
         )
-        raise ValueError(message)
     beyond = [(-(-(n - pool_size) // 2)) * 2 + pool_size - n for n in x.trial()[:2]]
     padding = ((0, beyond[0]), (0, beyond[1]))
     return MaxPooling2D(pool_size, 2, padding, name=name)(x)

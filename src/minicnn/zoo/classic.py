@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from minicnn.layers import (
-    AdaptiveAveragePooling2D,
-    AveragePooling2D,
-    Conv2D,
-    Dense,
-    Dropout,
-    Flatten,
-    MaxPooling2D,
-)
+from minicnn.layers import AdaptiveAveragePooling2D, AveragePooling2D, Conv2D, Dense, Dropout, Flatten, MaxPooling2D
 from minicnn.layers.symbolic import SymbolicTensor
 from minicnn.zoo.blocks import classifier, conv_relu
 

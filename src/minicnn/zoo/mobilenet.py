@@ -8,15 +8,7 @@ from minicnn.layers.symbolic import SymbolicTensor
 from minicnn.zoo.blocks import classifier, conv_norm, norm
 
 # Expansion, filters, repetitions and stride of the first (the paper's table 2).
-STAGES = (
-    (1, 16, 1, 1),
-    (6, 24, 2, 2),
-    (6, 32, 3, 2),
-    (6, 64, 4, 2),
-    (6, 96, 3, 1),
-    (6, 160, 3, 2),
-    (6, 320, 1, 1),
-)
+STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
 
 # An output of a depthwise convolution sums KH * KW products, not KH * KW * C: that is the fan-out of its kernel.
 HE_DEPTHWISE = VarianceScaling(2.0, "fan_out")

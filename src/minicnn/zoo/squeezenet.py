@@ -8,11 +8,7 @@ from minicnn.layers.symbolic import SymbolicTensor
 from minicnn.zoo.blocks import conv_relu, max_pool_ceil
 
 # Squeeze and expand filters of the fire modules between one pooling and the next.
-STAGES = (
-    ((16, 64), (16, 64)),
-    ((32, 128), (32, 128)),
-    ((48, 192), (48, 192), (64, 256), (64, 256)),
-)
+STAGES = (((16, 64), (16, 64)), ((32, 128), (32, 128)), ((48, 192), (48, 192), (64, 256), (64, 256)))
 
 
 def squeezenet1_1(x: SymbolicTensor, num_classes: int, *, dropout: float = 0.5) -> SymbolicTensor:

@@ -30,6 +30,5 @@ def get_strategy(name: str | Strategy) -> Strategy:
     if isinstance(name, Strategy):
         return name
     if name not in STRATEGIES:
-        message = f"A strategy of convolution is one of {', '.join(STRATEGIES)}. Received: {name!r}."
-        raise ValueError(message)
+        raise ValueError(f"A strategy of convolution is one of {', '.join(STRATEGIES)}. Received: {name!r}.")
     return STRATEGIES[name]

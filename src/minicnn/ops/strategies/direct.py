@@ -21,7 +21,6 @@ class Direct(Strategy):
     title = "direct (one product a tap)"
 
     def forward(self, x: Array, w: Array, window: Window, axes: Axes, xp: Namespace) -> Array:
-        """See `Strategy.forward`."""
         size = window.output_size("conv2d", *sizes(x, axes))
         y: Array = None
         for tap, part in enumerate(window.taps(pad_image(x, window.padding, axes, xp), axes, size)):
@@ -33,7 +32,6 @@ class Direct(Strategy):
         return y
 
     def input_gradient(self, dy: Array, w: Array, window: Window, image: Pair, axes: Axes, xp: Namespace) -> Array:
-        """See `Strategy.input_gradient`."""
         parts = (
             contract(dy, xp.permute_dims(w[(*divmod(tap, w.shape[1]), ...)], (1, 0)), axes, xp)
             for tap in range(w.shape[0] * w.shape[1])
@@ -41,7 +39,6 @@ class Direct(Strategy):
         return fold(parts, window, axes, image, xp)
 
     def weight_gradient(self, dy: Array, x: Array, window: Window, axes: Axes, xp: Namespace) -> Array:
-        """See `Strategy.weight_gradient`."""
         taps = window.taps(pad_image(x, window.padding, axes, xp), axes, sizes(dy, axes))
         parts = xp.stack([outer(tap, dy, axes, xp) for tap in taps])  # (KH * KW, C, F)
         return xp.reshape(parts, (*window.kernel, *parts.shape[1:]))

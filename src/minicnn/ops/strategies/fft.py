@@ -30,7 +30,6 @@ class Fft(Strategy):
     title = "FFT (a product a frequency)"
 
     def refusal(self, problem: Problem, xp: Namespace) -> str | None:
-        """See `Strategy.refusal`."""
         if not hasattr(xp, "fft"):
             return f"the arrays' library has no fft extension of the Array API ({library(xp)})"
         if problem.dtype not in ("float32", "float64"):
@@ -38,7 +37,6 @@ class Fft(Strategy):
         return None
 
     def forward(self, x: Array, w: Array, window: Window, axes: Axes, xp: Namespace) -> Array:
-        """See `Strategy.forward`."""
         size = window.output_size("conv2d", *sizes(x, axes))
         lengths = _lengths(window, sizes(x, axes))
         image = _transform(_from_top(_batch_last(x, axes, xp), window, xp), lengths, xp)  # (P, Q', C, N)
@@ -50,7 +48,6 @@ class Fft(Strategy):
         return _batch_first(_every(y, (0, 0), size, window.strides), axes, xp)
 
     def input_gradient(self, dy: Array, w: Array, window: Window, image: Pair, axes: Axes, xp: Namespace) -> Array:
-        """See `Strategy.input_gradient`."""
         lengths = _lengths(window, image)
         gradient = _transform(_spread(_batch_last(dy, axes, xp), window.strides, xp), lengths, xp)  # (P, Q', F, N)
         kernel = _kernel(w, window, lengths, xp)  # (P, Q', C, F)
@@ -61,7 +58,6 @@ class Fft(Strategy):
         return _batch_first(_every(dx, (window.padding[0][0], window.padding[1][0]), image, (1, 1)), axes, xp)
 
     def weight_gradient(self, dy: Array, x: Array, window: Window, axes: Axes, xp: Namespace) -> Array:
-        """See `Strategy.weight_gradient`."""
         lengths = _lengths(window, sizes(x, axes))
         image = _transform(_from_top(_batch_last(x, axes, xp), window, xp), lengths, xp)  # (P, Q', C, N)
         gradient = xp.conj(_transform(_spread(_batch_last(dy, axes, xp), window.strides, xp), lengths, xp))

@@ -30,7 +30,6 @@ class Implicit(Strategy):
     title = "implicit product (columns by tiles)"
 
     def forward(self, x: Array, w: Array, window: Window, axes: Axes, xp: Namespace) -> Array:
-        """See `Strategy.forward`."""
         kh, kw, c, f = w.shape
         size = window.output_size("conv2d", *sizes(x, axes))
         kernel = xp.reshape(w, (kh * kw * c, f))
@@ -44,7 +43,6 @@ class Implicit(Strategy):
         return y
 
     def input_gradient(self, dy: Array, w: Array, window: Window, image: Pair, axes: Axes, xp: Namespace) -> Array:
-        """See `Strategy.input_gradient`."""
         kh, kw, c, f = w.shape
         n, size = dy.shape[axes.n], sizes(dy, axes)
         transposed = xp.permute_dims(xp.reshape(w, (kh * kw * c, f)), (1, 0))
@@ -60,7 +58,6 @@ class Implicit(Strategy):
         return xp.asarray(dx[tuple(inside)], copy=True)
 
     def weight_gradient(self, dy: Array, x: Array, window: Window, axes: Axes, xp: Namespace) -> Array:
-        """See `Strategy.weight_gradient`."""
         size, c, f = sizes(dy, axes), x.shape[axes.c], dy.shape[axes.c]
         k = window.kernel[0] * window.kernel[1] * c
         image = pad_image(x, window.padding, axes, xp)

@@ -23,15 +23,12 @@ class Unrolled(Strategy):
     title = "unrolled (im2col and one product)"
 
     def forward(self, x: Array, w: Array, window: Window, axes: Axes, xp: Namespace) -> Array:
-        """See `Strategy.forward`."""
         return conv2d.reference(x, w, **_attrs(window, axes), xp=xp)
 
     def input_gradient(self, dy: Array, w: Array, window: Window, image: Pair, axes: Axes, xp: Namespace) -> Array:
-        """See `Strategy.input_gradient`."""
         return conv2d_input_gradient.reference(dy, w, image=image, **_attrs(window, axes), xp=xp)
 
     def weight_gradient(self, dy: Array, x: Array, window: Window, axes: Axes, xp: Namespace) -> Array:
-        """See `Strategy.weight_gradient`."""
         return conv2d_weight_gradient.reference(dy, x, kernel=window.kernel, **_attrs(window, axes), xp=xp)
 
     def peak(self, problem: Problem, direction: Direction) -> int:

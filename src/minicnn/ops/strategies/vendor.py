@@ -20,13 +20,11 @@ class Vendor(Strategy):
     keeps_order = True  # libraries have orders that they are made for: batch last is none of them
 
     def refusal(self, problem: Problem, xp: Namespace) -> str | None:
-        """See `Strategy.refusal`."""
         if _is_torch(xp) or _is_jax(xp):
             return None
         return f"the arrays' library has no convolution of its own ({library(xp)})"
 
     def forward(self, x: Array, w: Array, window: Window, axes: Axes, xp: Namespace) -> Array:
-        """See `Strategy.forward`."""
         if _is_jax(xp):
             return _jax_convolution(x, w, window, axes)
         import torch
@@ -39,7 +37,6 @@ class Vendor(Strategy):
         return _from_torch(y, axes)
 
     def input_gradient(self, dy: Array, w: Array, window: Window, image: Pair, axes: Axes, xp: Namespace) -> Array:
-        """See `Strategy.input_gradient`."""
         if _is_jax(xp):
             import jax
 
@@ -61,7 +58,6 @@ class Vendor(Strategy):
         return _from_torch(dx, axes)
 
     def weight_gradient(self, dy: Array, x: Array, window: Window, axes: Axes, xp: Namespace) -> Array:
-        """See `Strategy.weight_gradient`."""
         kh, kw = window.kernel
         c, f = x.shape[axes.c], dy.shape[axes.c]
         if _is_jax(xp):

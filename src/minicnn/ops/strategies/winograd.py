@@ -57,7 +57,6 @@ class Winograd(Strategy):
         self._a, self._g, self._b = (np.kron(np.asarray(t), np.asarray(t)) for t in MATRICES[m])
 
     def refusal(self, problem: Problem, xp: Namespace) -> str | None:
-        """See `Strategy.refusal`."""
         if problem.kernel != (3, 3):
             return f"its tiles are for 3x3 kernels, not {problem.kernel[0]}x{problem.kernel[1]}"
         if problem.strides != (1, 1) or problem.dilation != (1, 1):
@@ -67,7 +66,6 @@ class Winograd(Strategy):
         return None
 
     def forward(self, x: Array, w: Array, window: Window, axes: Axes, xp: Namespace) -> Array:
-        """See `Strategy.forward`."""
         return self._convolve(x, w, window.padding, axes, xp)
 
     def input_gradient(self, dy: Array, w: Array, window: Window, image: Pair, axes: Axes, xp: Namespace) -> Array:

@@ -1,0 +1,67 @@
+"""Classes that share arguments: what a base class says of one stands once, and is seen where it is used."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+SECTIONS = ("Args", "Input shape", "Output shape", "Raises", "Example")
+
+
+class WrittenOut:
+    """The signature of a class whose constructor hands on `**options`: the arguments by name that its base class takes.
+
+    A base class has one as its `__signature__`, and a class attribute `limited`, which says whether those without a
+    name are taken.
+    """
+
+    def __set_name__(self, owner: type[Any], name: str) -> None:
+        self.owner = owner
+
+    def __get__(self, made: Any, kind: type[Any]) -> inspect.Signature:
+        if made is not None:
+            raise AttributeError("__signature__")  # an object has that of its __call__
+        found = inspect.signature(kind.__init__)
+        _, *parameters = found.parameters.values()
+        if parameters and parameters[-1].name == "options":
+            own = parameters[:-1]
+            options = inspect.signature(self.owner.__init__).parameters.values()
+            kinds = {inspect.Parameter.KEYWORD_ONLY, *([inspect.Parameter.VAR_KEYWORD] if kind.limited else [])}
+            parameters = own + [p for p in options if p.kind in kinds and p.name not in {q.name for q in own}]
+        return found.replace(parameters=parameters)
+
+
+def complete(kind: type[Any], arguments: Iterable[str], **given: str) -> None:
+    """Add to a class's docstring what it leaves out: arguments of its constructor, and shapes, as its bases have them.
+
+    Args:
+        kind: The class; where Python strips docstrings nothing is done.
+        arguments: Names of the arguments, in their order.
+        given: Sections where no class has them, their titles with `_`; `limits` is what is said of that argument.
+    """
+    if not kind.__doc__:
+        return
+    documented = [_parts(base.__doc__) for base in kind.__mro__ if base.__module__.startswith("minicnn.")]
+    summary, own, _ = documented[0]
+    sections = {name.replace("_", " "): f"    {text}" for name, text in given.items()}
+    entries: dict[str, str] = {}
+    for _, found, described in reversed(documented):  # the class itself comes last, and has its way
+        entries |= described
+        sections |= {name: found[name] for name in ("Input shape", "Output shape") if name in found}
+    if "limits" in given:
+        entries["limits"] = f"    limits: {given['limits']}"
+    sections |= own | {"Args": "\n".join(entries[name] for name in arguments if name in entries)}
+    texts = [f"{name}:\n{sections[name]}" for name in SECTIONS if sections.get(name)]
+    kind.__doc__ = "\n\n".join([summary, *texts])
+
+
+@cache
+def _parts(docstring: str | None) -> tuple[str, dict[str, str], dict[str, str]]:
+    """What comes before the sections of a docstring, the sections by title, and what is said of each argument."""
+    summary, *rest = re.split(rf"\n+({'|'.join(SECTIONS)}):\n", inspect.cleandoc(docstring or ""))
+    sections = dict(zip(rest[::2], rest[1::2], strict=True))
+    entries = re.split(r"\n(?=    \w)", sections.get("Args", ""))
+    return summary, sections, {entry.split(":")[0].strip(): entry for entry in entries}
