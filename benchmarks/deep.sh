@@ -42,11 +42,12 @@ measured() {  # NAME SECONDS COMMAND...: into FOLDER/NAME.txt, in at most so lon
 if [ "$what" = rest ]; then
   python=${PYTHON:-python} examples=$here/../examples on="--backend ${BACKEND:-cupy}"
   export PYTHONUNBUFFERED=1
+  four=$($python -c 'import os; print(*sorted(os.sched_getaffinity(0))[:4], sep=",")')  # cores
   # shellcheck disable=SC2086  # several words
   {
     measured precisions 150 $python "$here/precisions.py" resnet18 $on --json "$out/precisions.json"
     measured memory 60 $python "$here/gpu_memory.py" resnet50 --candidates "minicnn,torch eager" --json "$out/memory.json"
-    measured first-step 90 taskset -c 0-3 $python "$here/gpu_fit.py" --first resnet50 $on --precision mixed_bfloat16 \
+    measured first-step 90 taskset -c "$four" $python "$here/gpu_fit.py" --first resnet50 $on --precision mixed_bfloat16 \
       --json "$out/first-step.json"
     for precision in float32 mixed_bfloat16; do
       measured "mnist-$precision" 40 $python "$examples/mnist_99.py" $on --precision $precision --runs 20

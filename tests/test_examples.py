@@ -102,6 +102,19 @@ def test_a_step_of_the_recipe_for_cifar10_is_kernels_alone(monkeypatch: pytest.M
     assert all(launch.source is not None for launch in step.launches)  # so that it is captured in a graph
 
 
+@pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
+def test_a_step_of_the_recipe_for_mnist_is_kernels_alone(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    import mnist_99
+
+    model = mnist_99.network(None, 0)
+    loss = SparseCategoricalCrossentropy(from_logits=True, label_smoothing=mnist_99.SMOOTHING)
+    model.compile("adam", loss, ["accuracy"], precision=precision)
+    step = planned(model.program("train", batch_size=mnist_99.BATCH_SIZE), H200, generate)
+    assert all(launch.source is not None for launch in step.launches)
+    assert sum(launch.seconds for launch in step.launches) < 50e-6  # by the model; an epoch has 468
+
+
 def test_transfer_learning(folder: Path) -> None:
     arguments = ["--data-dir", str(folder), "--clothes", "200", "--digits", "40", "--epochs", "3"]
     output = run("transfer_learning.py", *arguments)

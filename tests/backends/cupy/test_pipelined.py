@@ -101,6 +101,16 @@ def test_convolutions_and_their_gradients(
         assert distance(emulated(arrays), expected) < 1e-3
 
 
+@pytest.mark.parametrize("gpu", ["h200", "rtx4060"])
+def test_the_tile_that_is_taken_is_the_quickest_of_all(gpu: str) -> None:
+    nodes = [n for n in convolution("bfloat16", 9, 72, 40, 3, 2, 1, 2, 8).nodes if n.op.name in NAMES]
+    assert len(nodes) == 3
+    for node in nodes:
+        tiles = pipelined_tiling.candidates(node, KNOWN[gpu], "bfloat16")
+        assert len(tiles) > 100
+        assert pipelined_tiling.best(node, KNOWN[gpu], "bfloat16") == min(tiles, key=lambda tile: tile.score)
+
+
 @needs_gxx
 @pytest.mark.usefixtures("ahead_only")
 def test_a_step_rounds_where_the_program_says_and_sums_what_it_stores() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
@@ -139,23 +139,33 @@ def _warpgroup_pipelines(gpu: Gpu, *, across: tuple[bool, bool], copied: int) ->
 
 def best(node: Node, gpu: Gpu, precision: str) -> Tile | None:
     """The tile of a convolution or of a gradient of one that takes the least time; None if there is none."""
-    return min(candidates(node, gpu, precision), key=lambda tile: tile.score, default=None)
+    if not (works := list(work_of(node, gpu))):
+        return None
+    scores = _cycles(works, gpu)
+    least = int(np.argmin(scores))
+    return _tile(*works[least], precision, scores[least])
 
 
 def candidates(node: Node, gpu: Gpu, precision: str) -> list[Tile]:
     """Tiles that fit of a convolution or of a gradient of one, their scores the cycles that they take."""
-    works, costs = list(work_of(node, gpu)), costs_on(gpu)
+    works = list(work_of(node, gpu))
+    return [_tile(*work, precision, score) for work, score in zip(works, _cycles(works, gpu), strict=True)]
+
+
+def _cycles(works: Sequence[tuple[_Pipeline, int, Work]], gpu: Gpu) -> Numbers:
+    """Cycles that tiles take."""
     if not works:
-        return []
+        return ()
     together = Work(*map(np.array, zip(*(work for *_, work in works), strict=True)))
-    apart = together.cycles(gpu, costs.pipelined), together.cycles(gpu, costs.warpgroups)
-    return [
-        Tile(
-            (*block.sizes, splits), work.blocks, block.threads, splits, precision, block.shared,
-            stages=block.sizes[-1], warpgroups=block.warpgroups, score=float(apart[block.warpgroups][k]),
-        )
-        for k, (block, splits, work) in enumerate(works)
-    ]  # fmt: skip
+    costs = costs_on(gpu)
+    return np.where(together.warpgroups, together.cycles(gpu, costs.warpgroups), together.cycles(gpu, costs.pipelined))
+
+
+def _tile(block: _Pipeline, splits: int, work: Work, precision: str, score: float) -> Tile:
+    return Tile(
+        (*block.sizes, splits), work.blocks, block.threads, splits, precision, block.shared, stages=block.sizes[-1],
+        warpgroups=block.warpgroups, score=float(score),
+    )  # fmt: skip
 
 
 def work_of(node: Node, gpu: Gpu) -> Iterator[tuple[_Pipeline, int, Work]]:

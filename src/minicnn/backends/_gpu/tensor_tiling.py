@@ -127,8 +127,10 @@ def _conflicts_of(patches: int, columns: int, down: int, right: int) -> float:
 
 
 def _conflicts(patches: Numbers, columns: Numbers, down: Numbers, right: Numbers) -> Numbers:
-    cases, which = np.unique(np.stack([patches, columns, down % 8, right % 8]), axis=1, return_inverse=True)
-    return np.array([_conflicts_of(*case) for case in cases.T.tolist()])[which.ravel()]
+    spread = int(np.max(columns)) + 1
+    cases, which = np.unique(((patches * spread + columns) * 8 + down % 8) * 8 + right % 8, return_inverse=True)
+    each = zip(cases // 64 // spread, cases // 64 % spread, cases // 8 % 8, cases % 8, strict=True)
+    return np.array([_conflicts_of(*map(int, case)) for case in each])[which]
 
 
 def convolution(node: Node, pool: tuple[int, int] | None, gpu: Gpu, precision: str) -> Tile | None:
