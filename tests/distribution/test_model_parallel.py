@@ -55,18 +55,20 @@ def close(split: Model, whole: Model) -> None:
         np.testing.assert_allclose(split.get_weights()[path], array, rtol=2e-3, atol=2e-5, err_msg=path)
 
 
-@pytest.mark.parametrize("layout_map", [None, DENSE])
-def test_any_number_of_ranks_computes_the_same_bits(layout_map: Any) -> None:
-    (alone,) = on_ranks(1, lambda d: trained(made(d)), layout_map=layout_map)
+@pytest.mark.parametrize("about", [{"layout_map": None}, {"layout_map": DENSE}, {"layout_map": DENSE, "groups": 2}],
+                         ids=["model", "hybrid", "groups"])  # fmt: skip
+def test_any_number_of_ranks_computes_the_same_bits(about: Any) -> None:
+    (alone,) = on_ranks(1, lambda d: trained(made(d)), **about)
     for count in (2, 3, 4):
-        assert on_ranks(count, lambda d: trained(made(d)), layout_map=layout_map) == [alone] * count
+        assert on_ranks(count, lambda d: trained(made(d)), **about) == [alone] * count
 
 
+@pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("backend", ["numpy", "torch"])
-def test_split_kernels_learn_what_whole_ones_do(backend: str) -> None:
+def test_split_kernels_learn_what_whole_ones_do(backend: str, groups: int) -> None:
     pytest.importorskip(backend)
     x, y = data()
-    models = [made(d, backend, SGD(0.05, momentum=0.9)) for d in (None, ModelParallel(SHARDS))]
+    models = [made(d, backend, SGD(0.05, momentum=0.9)) for d in (None, ModelParallel(SHARDS, groups=groups))]
     for model in models:
         for size in (15, 14):  # shards of 4 and 3 samples
             model.train_on_batch(x[:size], y[:size])
@@ -89,10 +91,12 @@ def test_compiled_steps_with_split_kernels(backend: str) -> None:
 @pytest.mark.parametrize("clip", [{"clipnorm": 0.05}, {"global_clipnorm": 0.1}, {"clipvalue": 0.01}])
 def test_norms_are_those_of_whole_gradients(clip: dict[str, float]) -> None:
     x, y = data()
-    models = [made(d, optimizer=SGD(0.5, **clip)) for d in (None, ModelParallel(SHARDS))]  # type: ignore[arg-type]
+    ways = (None, ModelParallel(SHARDS), ModelParallel(SHARDS, groups=2))
+    models = [made(d, optimizer=SGD(0.5, **clip)) for d in ways]  # type: ignore[arg-type]
     for model in models:
         model.train_on_batch(x[:16], y[:16])
-    close(models[1], models[0])
+    for model in models[1:]:
+        close(model, models[0])
 
 
 def test_a_program_shows_what_is_split() -> None:
@@ -110,6 +114,36 @@ def test_a_program_shows_what_is_split() -> None:
     summed = {v.shape for n in hybrid.nodes if n.op.name == "all_reduce" and n.phase == "backward" for v in n.inputs}
     assert (3, 3, 4, 8) in summed
     assert (32, 2) not in summed
+
+
+def test_groups_split_kernels_within_and_sum_gradients_between_them() -> None:
+    """Two of two: columns in two parts, the gradient of each summed with that of the other group."""
+    program = made(ModelParallel(SHARDS, layout_map=DENSE, groups=2)).program(batch_size=16)
+    assert program.value("dense/kernel").shape == (32, 4)
+    gathers = [n.attrs["group"] for n in program.nodes if n.op.name == "all_gather"]
+    assert gathers
+    assert {(group.shards, group.stride) for group in gathers} == {(2, 1)}
+    summed = [n for n in program.nodes if n.op.name == "all_reduce" and n.attrs["group"].stride == 2]
+    assert [n.inputs[0].shape for n in summed] == [(32, 4)]
+    assert [list(Group(2, 0, 2, stride=2).peers(s)) for s in range(4)] == [[0, 2], [1, 3], [0, 2], [1, 3]]
+    assert [list(Group(2, 0, 2, stride=1).peers(s)) for s in range(4)] == [[0, 1], [0, 1], [2, 3], [2, 3]]
+    with pytest.raises(ValueError, match=r"groups divides the shards\. Received: groups=3 and shards=4"):
+        ModelParallel(4, groups=3)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_ranks_send_what_the_program_of_a_shard_says(groups: int) -> None:
+    """One shard a rank, one dense layer; of metrics and the batch's numbers a few bytes more."""
+    ranks = ThreadRanks(4)
+
+    def work(communicator: Any) -> int:
+        model = Sequential([nn.Input((64,)), nn.Dense(128, use_bias=False)])
+        model.compile(SGD(0.1), "mse", distribution=ModelParallel(4, groups=groups, communicator=communicator))
+        x = np.zeros((16, 64), "float32")
+        model.train_on_batch(x, np.zeros((16, 128), "float32"))
+        return model.program(batch_size=16).bytes_sent
+
+    assert ranks.run(work) == pytest.approx(ranks.sent, abs=20)
 
 
 def test_a_rank_keeps_its_columns_alone() -> None:

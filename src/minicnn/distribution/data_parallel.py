@@ -61,6 +61,7 @@ class DataParallel:
     """
 
     layout: Layout = ()  # of kernels that are split
+    groups = 1  # of shards, in each of which they are
 
     def __init__(
         self, shards: int, *, timeout: float = 300.0, communicator: Communicator | None = None,
@@ -135,7 +136,7 @@ class DataParallel:
         """Those of this rank; where there is none for it, it does what the first one needs, and nobody counts it."""
         group = self._group(batch)
         cuts = [(s, rows(batch, group.shards, s)) for s in group.held() or (0,)]
-        return [Shard(s, group.shards, cut.start, len(cut), batch, self.layout) for s, cut in cuts]
+        return [Shard(s, group.shards, cut.start, len(cut), batch, self.layout, self.groups) for s, cut in cuts]
 
     def part(self, feed: Feed) -> tuple[Feed, Shard]:
         """What the step on this rank's first shard is given, and that shard."""
@@ -171,7 +172,7 @@ class DataParallel:
         for number in range(group.shards):
             cut = rows(feed.batch, group.shards, number)
             if len(cut) not in programs:
-                shard = Shard(number, group.shards, cut.start, len(cut), feed.batch, self.layout)
+                shard = Shard(number, group.shards, cut.start, len(cut), feed.batch, self.layout, self.groups)
                 programs[len(cut)] = trace(_part(feed, len(cut)), shard)
         inputs = {v.name for p in programs.values() for v in p.inputs}
         data = inputs & {*_names(feed), "index", "rows"}

@@ -24,6 +24,8 @@ def exchange(node: Node, given: Sequence[Host], group: Group) -> list[Host]:
         group: Who has which shards.
     """
     attrs = {name: value for name, value in node.attrs.items() if name != "group"}
+    if node.attrs["group"].stride:
+        return _in_groups(node, given, group, **attrs)
     return _RULES[node.op.name](given, group, group.communicator or OneProcess(), **attrs)
 
 
@@ -51,6 +53,63 @@ def reduce_scatter(given: Sequence[Host], group: Group, communicator: Communicat
     taken = _each_to_its_rank(pieces, [len(group.spans(r)) for r in range(group.ranks)], group, communicator)
     spans: list[Span] = [span for r in range(group.ranks) for span in group.spans(r)]
     return [np.ascontiguousarray(group.total(dict(zip(spans, each, strict=True)), np.add)) for each in taken]
+
+
+def _in_groups(node: Node, given: Sequence[Host], group: Group, **attrs: int) -> list[Host]:
+    """A collective within each of several groups of shards, of which a rank may have any."""
+    each: Group = node.attrs["group"]
+    tree = Group(each.shards)
+
+    def swap(pieces: Sequence[Sequence[Host]]) -> list[list[Host]]:
+        return _swapped(pieces, group, each)
+
+    def total(arrays: Sequence[Host]) -> Host:
+        return np.ascontiguousarray(tree.total({(s, s + 1): array for s, array in enumerate(arrays)}, np.add))
+
+    if node.op.name == "all_gather":
+        return [np.concatenate(found, axis=attrs["axis"]) for found in swap([[a] * each.shards for a in given])]
+    if node.op.name == "all_to_all":
+        found = swap([np.split(a, each.shards, axis=attrs["split"]) for a in given])
+        return [np.concatenate(arrays, axis=attrs["join"]) for arrays in found]
+    if node.op.name == "reduce_scatter":
+        return [total(arrays) for arrays in swap([np.split(a, each.shards, axis=attrs["axis"]) for a in given])]
+    # all_reduce: each reduces its share, and gives it to all.
+    size, share = given[0].size, -(-given[0].size // each.shards)
+    filled = [np.pad(np.ravel(a), (0, share * each.shards - size)) for a in given]
+    shares = [total(arrays) for arrays in swap([np.split(a, each.shards) for a in filled])]
+    joined = [np.concatenate(arrays)[:size] for arrays in swap([[own] * each.shards for own in shares])]
+    return [array.reshape(given[0].shape) for array in joined]
+
+
+def _swapped(pieces: Sequence[Sequence[Host]], group: Group, each: Group) -> list[list[Host]]:
+    """For each of this rank's shards what every shard of its group has for it.
+
+    Args:
+        pieces: Of each of this rank's shards, what it has for every shard of its group; all are alike.
+        group: Who has which shards.
+        each: The groups.
+    """
+    held, like = group.held(), pieces[0][0]
+
+    def letters(source: Sequence[int], target: Sequence[int]) -> list[tuple[int, int]]:
+        return [(s, t) for s in source for t in each.peers(s) if t in target]
+
+    given = [
+        np.concatenate(
+            [
+                like.reshape(-1)[:0],
+                *(np.ravel(pieces[s - held.start][each.peers(s).index(t)]) for s, t in letters(held, group.held(r))),
+            ]
+        )
+        for r in range(group.ranks)
+    ]
+    coming = [letters(group.held(r), held) for r in range(group.ranks)]
+    taken = [np.empty((len(each_of), *like.shape), like.dtype) for each_of in coming]
+    (group.communicator or OneProcess()).exchange(given, [array.reshape(-1) for array in taken])
+    found = {
+        letter: a for arrays, names in zip(taken, coming, strict=True) for letter, a in zip(names, arrays, strict=True)
+    }
+    return [[found[s, t] for s in each.peers(t)] for t in held]
 
 
 def _each_to_its_rank(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +76,7 @@ class TorchCommunicator(StoreRanks):
         self._on_gpus = engine == "nccl" or (engine is None and dist.is_nccl_available())
         self._of_gpus: Any = None  # the group that NCCL connects
         self._given: list[Any] = []  # what others may not have taken yet
+        atexit.register(self._hand_over)
 
     def exchange(self, given: Sequence[Host], taken: Sequence[Host]) -> None:
         """See `Communicator`."""
@@ -177,6 +180,12 @@ class TorchCommunicator(StoreRanks):
         if len(self._given) > 1000:  # the others have long taken the first
             del self._given[:500]
         self._given.append((self._dist.isend(self._torch.from_numpy(_bytes(array)), rank, tag=tag), array))
+
+    def _hand_over(self) -> None:
+        """Stay until others have taken what was sent: gloo keeps it here until they ask for it."""
+        with suppress(RuntimeError):  # a rank that has gone; who waits for it says so
+            for work, _ in [] if self._ending else self._given:
+                work.wait(timedelta(seconds=self.timeout))
 
     def receive(self, array: Host, rank: int, tag: int) -> None:
         """See `Communicator`."""

@@ -17,11 +17,12 @@ _ALL = (("kernel", 2), ("kernel", 4))
 class ModelParallel(DataParallel):
     """Training in which kernels are split by their columns: each shard has some units or filters.
 
-    A shard gathers the samples of all others before a layer whose kernel is split, computes its units or filters of
-    all of them, and gives each shard back those of its samples. So a rank keeps, updates and multiplies its columns of
-    the kernel alone, and their gradients are not exchanged. All else is computed as by `DataParallel`. With the dense
-    kernels alone in the layout this is hybrid parallelism: convolutions by data, dense layers by model (A. Krizhevsky,
-    One weird trick for parallelizing convolutional neural networks, arXiv:1404.5997).
+    A shard gathers the samples of all others, or of those of its group, before a layer whose kernel is split, computes
+    its units or filters of all of them, and gives each shard back those of its samples. So a rank keeps, updates and
+    multiplies its columns of the kernel alone, and their gradients are not exchanged, or between groups alone. All
+    else is computed as by `DataParallel`. With the dense kernels alone in the layout this is hybrid parallelism:
+    convolutions by data, dense layers by model (A. Krizhevsky, One weird trick for parallelizing convolutional neural
+    networks, arXiv:1404.5997).
 
     Weights have the same bits with any number of ranks. They are put together where they are read or saved: let all
     ranks call `get_weights`, `save` and `predict` at the same time.
@@ -33,6 +34,8 @@ class ModelParallel(DataParallel):
             axes, which are the dense ones; four axes have those of convolutions. None stands for both. Split are those
             of dense and convolutional layers whose number of columns is a multiple of the shards, and that have neither
             regularizer nor constraint.
+        groups: Groups of shards, each of which has all parts of a kernel; gradients of these are summed over the
+            groups. They are the first axis of Keras's `DeviceMesh`, where data is split; shards / groups is the second.
         timeout: See `DataParallel`.
         communicator: See `DataParallel`.
 
@@ -46,10 +49,14 @@ class ModelParallel(DataParallel):
     """
 
     def __init__(
-        self, shards: int, *, layout_map: Mapping[str, tuple[str | None, ...]] | None = None, timeout: float = 300.0,
-        communicator: Communicator | None = None,
+        self, shards: int, *, layout_map: Mapping[str, tuple[str | None, ...]] | None = None, groups: int = 1,
+        timeout: float = 300.0, communicator: Communicator | None = None,
     ) -> None:  # fmt: skip
         super().__init__(shards, timeout=timeout, communicator=communicator)
+        if isinstance(groups, bool) or not isinstance(groups, int) or groups < 1 or shards % groups:
+            message = f"groups divides the shards. Received: groups={groups!r} and shards={shards}."
+            raise ValueError(message)
+        self.groups = groups
         for pattern, axes in (layout_map or {}).items():
             if not axes or axes[-1] != _COLUMNS or any(axis is not None for axis in axes[:-1]):
                 message = (
@@ -63,7 +70,11 @@ class ModelParallel(DataParallel):
         self.layout = tuple(entries)
 
     def __reduce__(self) -> Any:
-        return partial(ModelParallel, self.shards, layout_map=self._map, timeout=self.timeout), ()
+        return partial(ModelParallel, self.shards, layout_map=self._map, groups=self.groups, timeout=self.timeout), ()
+
+    def describe(self) -> dict[str, Any]:
+        """See `DataParallel`."""
+        return {**super().describe(), **({"groups": self.groups} if self.groups > 1 else {})}
 
     def _group(self, batch: int) -> Group:
         if batch < self.shards:
@@ -75,4 +86,5 @@ class ModelParallel(DataParallel):
         return super()._group(batch)
 
     def __repr__(self) -> str:
-        return f"ModelParallel(shards={self.shards}, layout={list(self.layout)}, timeout={self.timeout:g})"
+        groups = f", groups={self.groups}" if self.groups > 1 else ""
+        return f"ModelParallel(shards={self.shards}, layout={list(self.layout)}{groups}, timeout={self.timeout:g})"

@@ -30,6 +30,7 @@ class Shard:
         batch: Samples of the batch.
         layout: Regular expressions of the paths of kernels that are split between the shards, and how many axes these
             have.
+        groups: Groups of shards, in each of which kernels are split.
     """
 
     number: int
@@ -38,6 +39,19 @@ class Shard:
     samples: int
     batch: int
     layout: Layout = ()
+    groups: int = 1
+
+    @property
+    def split(self) -> Group:
+        """The shards between which kernels are split."""
+        count = self.count // self.groups
+        return Group(count, self.number % count, count, stride=1) if self.groups > 1 else self.group
+
+    @property
+    def alike(self) -> Group:
+        """The shards of all groups that have the same columns of kernels."""
+        count = self.count // self.groups
+        return Group(self.groups, self.number // count, self.groups, stride=count)
 
     @property
     def group(self) -> Group:
@@ -147,7 +161,7 @@ def reduce_totals(
         shard: The shard.
         loss: Sum of the losses of the shard's samples; the batch's mean becomes the output "loss".
         gradients: Gradients of that sum.
-        split: For each gradient whether it is that of a shard's part of a kernel, with nothing to be summed.
+        split: For each gradient whether it is that of a shard's part of a kernel, which is summed over groups alone.
 
     Returns:
         Gradients of the mean over the batch.
@@ -160,4 +174,9 @@ def reduce_totals(
         program.outputs["loss"] = next(reduced) * scale
         for name, (old, _) in added.items():
             program.updates[name] = old + next(reduced)
-        return [(g if own else next(reduced)) * scale for g, own in zip(gradients, split, strict=True)]
+
+        def total(own: Value) -> Value:
+            made: Value = ops.all_reduce(own, group=shard.alike) if shard.groups > 1 else own
+            return made
+
+        return [(total(g) if own else next(reduced)) * scale for g, own in zip(gradients, split, strict=True)]

@@ -7,6 +7,7 @@ from itertools import zip_longest
 
 from minicnn.distribution import passes
 from minicnn.distribution.merging import COLLECTIVES, EACH_ITS_OWN
+from minicnn.ops.groups import Group
 from minicnn.program.graph import Node, Program, Value
 
 Names = dict[int, str]  # of Values that are handed from one part to another, by id
@@ -65,7 +66,7 @@ class Segments:
         made = node.outputs
         if node.op.name in COLLECTIVES:
             place, kind, after = self.collectives, "r", level + 1
-            if node.op.name in EACH_ITS_OWN:
+            if _each_its_own(node):
                 kind = ""
         elif id(made[0]) in self._own:
             place, kind, after = self.own, "", level
@@ -101,7 +102,7 @@ class Segments:
         """
         undecided: set[int] = set()
         for node in self.program.nodes:
-            if node.op.name in EACH_ITS_OWN:
+            if _each_its_own(node):
                 own.update(map(id, node.outputs))
             if node.op.name in COLLECTIVES:
                 continue
@@ -146,7 +147,7 @@ class Segments:
         """
         found: list[list[Node]] = [[]]
         for node in self.collectives[level]:
-            if node.op.name == "all_reduce":
+            if is_sum(node):
                 full = sum(v.nbytes for n in found[-1] for v in n.outputs) >= passes.BUCKET
                 if found[-1] and (full or self.needed([node]) != self.needed(found[-1])):
                     found.append([])
@@ -214,6 +215,17 @@ class Segments:
             return program.constant(old.data, old.dtype)
         kind = old.kind if old.node is None else "input" if id(old) in self._own else "statistic"
         return program.input(self.names[id(old)], old.shape, old.dtype, kind=kind)
+
+
+def is_sum(node: Node) -> bool:
+    """Whether a node is a sum over all shards, which is the same for all of them."""
+    return node.op.name == "all_reduce" and not node.attrs["group"].stride
+
+
+def _each_its_own(node: Node) -> bool:
+    """Whether a node gives shards different things, as far as it is a collective."""
+    group = node.attrs.get("group")
+    return node.op.name in EACH_ITS_OWN or (isinstance(group, Group) and group.stride > 0)
 
 
 def _described(node: Node) -> tuple[object, ...]:

@@ -19,6 +19,8 @@ def split_kernels(program: Program, shard: Shard, paths: Collection[str]) -> lis
 
         y = all_to_all(all_gather(x) @ kernel[:, columns of the shard])
 
+    With several groups of shards this is done in each of them.
+
     Shards of fewer samples than others are filled up with zeros, which add nothing to any gradient.
 
     Args:
@@ -30,10 +32,10 @@ def split_kernels(program: Program, shard: Shard, paths: Collection[str]) -> lis
         Names of the kernels that were split: those whose columns the number of shards divides, and that one dense or
         convolutional layer reads.
     """
-    count, readers, found = shard.count, Readers(program), list[str]()
+    count, readers, found = shard.split.shards, Readers(program), list[str]()
     if count == 1:
         return []
-    most = -(-shard.batch // count)
+    most = -(-shard.batch // shard.count)
 
     def rule(node: Node) -> Sequence[Value] | None:
         if node.op.name == "conv2d" and node.attrs["groups"] == 1:
@@ -55,9 +57,9 @@ def split_kernels(program: Program, shard: Shard, paths: Collection[str]) -> lis
         if rows > x.shape[first]:
             frame = [(0, rows - x.shape[first] if axis == first else 0) for axis in range(x.ndim)]
             x = ops.pad(x, widths=tuple(frame))
-        whole = ops.all_gather(x, axis=first, group=shard.group)
+        whole = ops.all_gather(x, axis=first, group=shard.split)
         y = node.op(whole, kernel, **node.attrs)
-        y = ops.all_to_all(y, split=first, join=channels, group=shard.group)
+        y = ops.all_to_all(y, split=first, join=channels, group=shard.split)
         own = node.outputs[0].shape[first]
         return [y[(*[slice(None)] * first, slice(0, own), ...)] if own < rows else y]
 
@@ -83,7 +85,8 @@ def sum_parts(program: Program, shard: Shard, given: Collection[Value]) -> None:
         if node.phase != "update" or not any(id(v) in own for v in node.inputs):
             return None
         if node.op.name == "sum" and node.outputs[0].size == 1:
-            return [ops.all_reduce(node.op(*node.inputs, **node.attrs), group=shard.group)]
+            total = ops.all_reduce(node.op(*node.inputs, **node.attrs), group=shard.group)
+            return [total if shard.groups == 1 else total * (1.0 / shard.groups)]  # each group adds the same
         if not node.op.elementwise:
             message = (
                 "With split kernels the update of an element depends on others by sums over all of them alone. "

@@ -14,8 +14,8 @@ import numpy as np
 from minicnn.distribution.communicators import OneProcess
 from minicnn.distribution.exchanges import all_gather, exchange
 from minicnn.distribution.gloo import TorchCommunicator
-from minicnn.distribution.passes import ADDED, BUCKET, Shard, summed_loss
-from minicnn.distribution.segments import Segments
+from minicnn.distribution.passes import Shard, summed_loss
+from minicnn.distribution.segments import Segments, is_sum
 from minicnn.distribution.worker import Worker
 from minicnn.layers.cell import Parts
 from minicnn.ops.collectives import all_reduce
@@ -77,7 +77,8 @@ class ShardedStep:
         # While a rank goes on with its last shard, this adds up what is there.
         beside = any(len(sums) > 1 or sums[0].needed > level + 1 for level, (sums, _) in enumerate(self._collectives))
         self._worker = Worker() if self.overlaps and beside and group.ranks > 1 else None
-        self._parts = list(first.program.parts)
+        self._columns = first.program.parts
+        self._parts = list(self._columns)
         self._loss = first.names.get(id(summed_loss(first.program)))
         # Under which name a shard of each size finds what is to be kept of its parts.
         self._kept = {
@@ -127,7 +128,7 @@ class ShardedStep:
         made |= {name: updated[name] if name in updated else known[key] for name, key in self._updates}
         for name, keys in self._kept.items():
             parts = [own[keys[shard.samples]] for shard, own in zip(self._shards, found, strict=True)]
-            made[name] = KernelParts(parts, self._group, self._backend)
+            made[name] = KernelParts(parts, self._group, self._backend, self._columns[name])
         return made
 
     def _finished(self, pending: list[_Partial], level: float = math.inf) -> Arrays:
@@ -166,8 +167,9 @@ class ShardedStep:
             if isinstance(array, KernelParts):
                 given[name] = array.arrays[shard.number - held.start]
             else:
-                columns = array.shape[-1] // self._group.shards
-                own = slice(shard.number * columns, (shard.number + 1) * columns)
+                count = self._columns[name]
+                columns, place = array.shape[-1] // count, shard.number % count
+                own = slice(place * columns, (place + 1) * columns)
                 given[name] = self._backend.asarray(self._backend.to_numpy(array)[..., own].copy())
         return given
 
@@ -208,15 +210,17 @@ class KernelParts(Parts):
         arrays: The part of each shard.
         group: Who has which shards.
         backend: Whose arrays they are.
+        count: Parts of the whole; with several groups of shards each has all of them.
     """
 
-    def __init__(self, arrays: Sequence[Array], group: Group, backend: Backend) -> None:
-        self.arrays, self._group, self._backend = arrays, group, backend
+    def __init__(self, arrays: Sequence[Array], group: Group, backend: Backend, count: int) -> None:
+        self.arrays, self._group, self._backend, self._count = arrays, group, backend, count
 
     def whole(self) -> np.ndarray[Any, Any]:
         """See `Parts`."""
         host = [self._backend.to_numpy(array) for array in self.arrays]
-        return all_gather(host, self._group, self._group.communicator or OneProcess(), axis=host[0].ndim - 1)[0]
+        every = all_gather(host, self._group, self._group.communicator or OneProcess(), axis=host[0].ndim - 1)[0]
+        return np.ascontiguousarray(every[..., : every.shape[-1] // (self._group.shards // self._count)])
 
 
 class _Exchange:
@@ -243,7 +247,7 @@ class _Exchange:
             given.append(backend.to_numpy(own[name] if name in own else known[name]))
         node = self._nodes[shards[0].samples]
         made = exchange(node, given, self._group)
-        if node.op.name == "all_gather":
+        if node.op.name == "all_gather" and not node.attrs["group"].stride:
             known[self._names[shards[0].samples][1]] = backend.asarray(made[0], node.outputs[0].dtype)
             return
         for shard, own, array in zip(shards, found, made, strict=True):
@@ -252,7 +256,7 @@ class _Exchange:
 
 def _exchanges(level: int, every: Mapping[int, Segments], group: Group, backend: Backend) -> list[_Exchange]:
     """The collectives of a level but the sums."""
-    nodes = {n: [c for c in s.collectives[level] if c.op.name != "all_reduce"] for n, s in every.items()}
+    nodes = {n: [c for c in s.collectives[level] if not is_sum(c)] for n, s in every.items()}
     count = len(next(iter(nodes.values())))
     return [_Exchange({n: each[i] for n, each in nodes.items()}, every, group, backend) for i in range(count)]
 

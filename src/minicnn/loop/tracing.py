@@ -285,7 +285,7 @@ def _train(
         own = [gradient for path, gradient in zip(parameters, reduced, strict=True) if path in program.parts]
         for path in list(program.parts):
             for name in (path, *optimizer.state_names(path, parameters[path].shape)):
-                program.parts[name] = shard.count
+                program.parts[name] = shard.split.shards
                 own.append(program.value(name))
         sum_parts(program, shard, own)
 

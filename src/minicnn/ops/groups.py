@@ -73,6 +73,8 @@ class Group:
         ranks: Number of processes, which share the shards.
         communicator: Moves the arrays; None in a Program that is only looked at, or put together with the others.
         deterministic: Whether sums are taken in the tree; else the engine takes them as it likes to.
+        stride: How far the shards of a group are apart that is one of several, in each of which the same is computed; 0
+            if the group has all shards of the batch.
     """
 
     shards: int = 1
@@ -80,6 +82,7 @@ class Group:
     ranks: int = 1
     communicator: Communicator | None = field(default=None, compare=False, repr=False)
     deterministic: bool = True
+    stride: int = 0
 
     def __post_init__(self) -> None:
         if self.shards < 1 or not 0 <= self.rank < self.ranks:
@@ -89,6 +92,12 @@ class Group:
         """Shards of a rank, this one if None; none if there are more ranks than shards and it is idle."""
         rank = self.rank if rank is None else rank
         return range(rank * self.shards // self.ranks, (rank + 1) * self.shards // self.ranks)
+
+    def peers(self, shard: int) -> range:
+        """The shards of the group of one that is one of several groups."""
+        across = self.stride * self.shards
+        first = shard // across * across + shard % self.stride
+        return range(first, first + across, self.stride)
 
     def spans(self, rank: int | None = None) -> list[Span]:
         """The sums that a rank makes by itself: the largest parts of the tree that lie within its shards."""
@@ -132,7 +141,8 @@ class Group:
         return of(span)
 
     def __str__(self) -> str:
-        return f"rank {self.rank} of {self.ranks}, {self.shards} shards"
+        apart = f", {self.stride} apart" if self.stride else ""
+        return f"rank {self.rank} of {self.ranks}, {self.shards} shards{apart}"
 
 
 class RunningSums:
