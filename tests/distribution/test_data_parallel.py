@@ -14,13 +14,26 @@ import pytest
 from minicnn import Sequential
 from minicnn.callbacks import BackupAndRestore, CSVLogger, LambdaCallback, ModelCheckpoint, TerminateOnNaN
 from minicnn.data import shard_rows
-from minicnn.distribution import DataParallel, ModelParallel, OneProcess, RankError, passes
+from minicnn.distribution import DataParallel, ModelParallel, OneProcess, Pipeline, RankError, passes
 from minicnn.distribution.data_parallel import find
 from minicnn.distribution.launchers import launched
 from minicnn.files import read_tensors
 from minicnn.layers import BatchNormalization, Dense, Dropout, Flatten, Input, Layer
 from minicnn.utils import PyDataset
-from support.distributed import CLASSES, MODELS, SAMPLES, SHAPE, data, digest, normalized, plain, targets, trained
+from support.distributed import (
+    CLASSES,
+    MODELS,
+    SAMPLES,
+    SHAPE,
+    STAGES,
+    data,
+    digest,
+    normalized,
+    plain,
+    targets,
+    trained,
+    trained_by,
+)  # fmt: skip
 from support.ranks import ThreadRanks
 
 SHARDS = 8
@@ -287,6 +300,7 @@ def test_a_program_shows_its_collectives() -> None:
     model = normalized("numpy", DataParallel(4))
     text = str(model.program(batch_size=12))
     assert text.count(" all_reduce(") == 2 * 2 + 2 * 2 + 1  # twice a normalisation, forward and backward, and the end
+    assert " all_reduce(" in str(model.explain(batch_size=12))
     assert model.program(batch_size=12).value("x").shape[0] == 3
     assert "all_reduce" not in str(normalized("numpy", None).program())
 
@@ -476,6 +490,15 @@ def test_weights_that_are_not_finite_end_all_ranks_and_are_not_backed_up(tmp_pat
     tensors, about = read_tensors(tmp_path / "b" / "backup.safetensors")
     assert about["state"]["model"]["steps_taken"] == 1
     assert all(np.isfinite(array).all() for array in tensors.values())
+
+
+@pytest.mark.filterwarnings("ignore:Inputs are finite numbers")
+def test_a_loss_that_is_not_finite_ends_a_pipeline() -> None:
+    x, y = data()
+    with pytest.raises(RankError, match=r"Received in step 1: nan, from samples that go through all ranks\. Look"):
+        ThreadRanks(2).run(
+            lambda c: trained_by("staged")("numpy", Pipeline(STAGES, shards=4, communicator=c)).fit(x * np.nan, y, 15)
+        )
 
 
 @pytest.mark.filterwarnings("ignore:Inputs are finite numbers")

@@ -106,7 +106,8 @@ MODELS: dict[str, Callable[..., Model]] = {f.__name__: f for f in (dense, plain,
 
 def trained_by(name: str) -> Callable[..., Model]:
     """The model of a name, among those for a certain distribution, too."""
-    return {"split": split, "staged": split, "fast": dense, "loaded": dense}.get(name) or MODELS[name]
+    others = {"split": split, "hybrid": split, "staged": split, "fast": dense, "loaded": dense, "mixed": normalized}
+    return others.get(name) or MODELS[name]
 
 
 def targets(name: str, y: np.ndarray[Any, Any]) -> Any:
@@ -116,9 +117,11 @@ def targets(name: str, y: np.ndarray[Any, Any]) -> Any:
 def trained(name: str, backend: str, distribution: DataParallel | None, epochs: int = 1, **extra: Any) -> list[Any]:
     """The hash of all weights, the logs of the last epoch, and those of an evaluation."""
     x, y = data()
-    model = trained_by(name)(backend, distribution, **extra)
+    if name == "mixed":
+        extra["precision"] = "mixed_float16" if backend == "numpy" else "mixed_bfloat16"
+    model = trained_by(name)(HalfBackend() if (name, backend) == ("mixed", "numpy") else backend, distribution, **extra)
     weight = np.linspace(0.5, 1.5, SAMPLES).astype("float32") if name == "plain" else None
-    size = 15 if name == "split" else 12  # it needs as many samples as shards in each batch
+    size = 15 if name in ("split", "hybrid") else 12  # it needs as many samples as shards in each batch
     if name == "loaded":  # each rank its part, if it can
         shift = augment.random_shift(1)
         given = {"x": Loader(x, y, batch_size=16, transform=shift), "validation_data": Loader(x, y, batch_size=20)}

@@ -13,6 +13,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from support.campaign import FULL
+
+LIMIT = 600 if FULL else 100  # seconds of one start
 TESTS = Path(__file__).resolve().parents[1]
 _BESIDE = Path(sys.executable).with_name("mpiexec")  # the wheels put it there
 MPIEXEC = str(_BESIDE) if _BESIDE.exists() else shutil.which("mpiexec")
@@ -34,7 +37,7 @@ def _run(
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*command, "-m", "support.rank_training", *arguments],
-        capture_output=True, text=True, check=False, timeout=100, env=settings(environment),
+        capture_output=True, text=True, check=False, timeout=LIMIT, env=settings(environment),
     )  # fmt: skip
 
 
@@ -53,7 +56,7 @@ def jax_processes(ranks: int, *arguments: str, **environment: str) -> subprocess
         ) for rank in range(ranks)
     ]  # fmt: skip
     try:
-        ends = [process.communicate(timeout=100) for process in started]
+        ends = [process.communicate(timeout=LIMIT) for process in started]
     finally:
         for process in started:
             process.kill()

@@ -31,6 +31,7 @@ def main(how: str, *arguments: str) -> None:
         backend, epochs, *names = arguments
         given = {  # names of models that have these
             "split": lambda: ModelParallel(4), "staged": lambda: Pipeline(STAGES, shards=4),
+            "hybrid": lambda: ModelParallel(4, layout_map={"kernel": (None, "model")}),
             "fast": lambda: DataParallel(distribution.ranks, deterministic=False),
         }  # fmt: skip
         if backend.endswith("-eager"):

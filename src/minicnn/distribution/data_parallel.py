@@ -224,8 +224,8 @@ class DataParallel:
         told = [int(first or -1) for first in self.communicator.share(str(min(levels, default="")).encode())]
         first = min((level for level in told if level >= 0), default=None)
         found = [str(rank) for rank, level in enumerate(told) if level == first]
-        some = 0 < len(found) < self.ranks
-        whose = f"samples of rank {', '.join(found)}" if some else "all ranks, as where weights are not finite"
+        whose = f"samples of rank {', '.join(found)}" if found else "samples that go through all ranks"
+        whose = "all ranks, as where weights are not finite" if len(found) == self.ranks else whose
         message = (
             f"The loss of a training on several ranks is a finite number. Received in step {step}: {loss}, from "
             f"{whose}. Look for NaN and very large numbers in the data, take a smaller learning rate or clip the "

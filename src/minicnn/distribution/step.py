@@ -14,7 +14,7 @@ import numpy as np
 from minicnn.distribution.communicators import OneProcess
 from minicnn.distribution.exchanges import all_gather, exchange
 from minicnn.distribution.gloo import TorchCommunicator
-from minicnn.distribution.passes import Shard, summed_loss
+from minicnn.distribution.passes import ADDED, BUCKET, Shard, summed_loss
 from minicnn.distribution.segments import Segments, is_sum
 from minicnn.distribution.worker import Worker
 from minicnn.layers.cell import Parts
