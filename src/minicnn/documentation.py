@@ -27,13 +27,12 @@ class WrittenOut:
         found = inspect.signature(kind.__init__)
         _, *parameters = found.parameters.values()
         if parameters and parameters[-1].name == "options":
-            own = parameters[:-1]
+            own = {parameter.name: parameter for parameter in parameters[:-1]}
+            kinds = [inspect.Parameter.KEYWORD_ONLY]
+            if getattr(kind, "limited", ()):
+                kinds.append(inspect.Parameter.VAR_KEYWORD)
             options = inspect.signature(self.owner.__init__).parameters.values()
-            kinds = {
-                inspect.Parameter.KEYWORD_ONLY,
-                *([inspect.Parameter.VAR_KEYWORD] if getattr(kind, "limited", ()) else []),
-            }
-            parameters = own + [p for p in options if p.kind in kinds and p.name not in {q.name for q in own}]
+            parameters = [*own.values(), *(p for p in options if p.kind in kinds and p.name not in own)]
         return found.replace(parameters=parameters)
 
 
