@@ -28,11 +28,11 @@ class WrittenOut:
         _, *parameters = found.parameters.values()
         if parameters and parameters[-1].name == "options":
             own = {parameter.name: parameter for parameter in parameters[:-1]}
-            kinds = [inspect.Parameter.KEYWORD_ONLY]
-            if getattr(kind, "limited", ()):
-                kinds.append(inspect.Parameter.VAR_KEYWORD)
-            options = inspect.signature(self.owner.__init__).parameters.values()
-            parameters = [*own.values(), *(p for p in options if p.kind in kinds and p.name not in own)]
+            options = [p for p in inspect.signature(self.owner.__init__).parameters.values() if p.name not in own]
+            if not getattr(kind, "limited", ()):
+                options = [p for p in options if p.kind is not p.VAR_KEYWORD]
+            by_name = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
+            parameters = [*own.values(), *(p for p in options if p.kind in by_name)]
         return found.replace(parameters=parameters)
 
 
