@@ -14,8 +14,8 @@ SECTIONS = ("Args", "Input shape", "Output shape", "Raises", "Example")
 class WrittenOut:
     """The signature of a class whose constructor hands on `**options`: the arguments by name that its base class takes.
 
-    A base class has one as its `__signature__`, and a class attribute `limited`, which says whether those without a
-    name are taken.
+    A base class has one as its `__signature__`. Its own `**limits` are among them for classes that say which: see
+    `Layer.limited`.
     """
 
     def __set_name__(self, owner: type[Any], name: str) -> None:
@@ -27,10 +27,12 @@ class WrittenOut:
         found = inspect.signature(kind.__init__)
         _, *parameters = found.parameters.values()
         if parameters and parameters[-1].name == "options":
-            own = parameters[:-1]
-            options = inspect.signature(self.owner.__init__).parameters.values()
-            kinds = {inspect.Parameter.KEYWORD_ONLY, *([inspect.Parameter.VAR_KEYWORD] if kind.limited else [])}
-            parameters = own + [p for p in options if p.kind in kinds and p.name not in {q.name for q in own}]
+            own = {parameter.name: parameter for parameter in parameters[:-1]}
+            options = [p for p in inspect.signature(self.owner.__init__).parameters.values() if p.name not in own]
+            if not getattr(kind, "limited", ()):
+                options = [p for p in options if p.kind is not p.VAR_KEYWORD]
+            by_name = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
+            parameters = [*own.values(), *(p for p in options if p.kind in by_name)]
         return found.replace(parameters=parameters)
 
 

@@ -41,16 +41,9 @@ class Adam(Optimizer):
 
     def update(self, p: Value, g: Value, state: list[Value], rate: Value, step: Value) -> Sequence[Value]:
         return ops.adam_update(
-            p,
-            *state,
-            g,
-            rate,
-            step,
-            beta_1=self.beta_1,
-            beta_2=self.beta_2,
-            epsilon=self.epsilon,
+            p, *state, g, rate, step, beta_1=self.beta_1, beta_2=self.beta_2, epsilon=self.epsilon,
             weight_decay=self.weight_decay,
-        )
+        )  # fmt: skip
 
 
 class AdamW(Adam):

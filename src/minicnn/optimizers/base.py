@@ -40,7 +40,6 @@ class Optimizer(Setting):
     """
 
     __signature__ = WrittenOut()
-    limited = ()
 
     # State arrays of each parameter, all starting at zero.
     slots: tuple[str, ...] = ()
