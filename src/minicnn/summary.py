@@ -88,8 +88,18 @@ def _layers(model: Network, batch_size: int) -> tuple[list[tuple[str, str, str, 
     trainable, rest = model.count_params(trainable=True), model.count_params(trainable=False)
     return rows, (
         f"{trainable + rest:,} weights, {trainable:,} of them trainable; "
-        f"{engineering(program.flops)}FLOP forward for a batch of {batch_size}{_trial(model)}"
+        f"{engineering(program.flops)}FLOP forward for a batch of {batch_size}{_trial(model)}{_of_a_rank(model)}"
     )
+
+
+def _of_a_rank(model: Network) -> str:
+    """What one of as many ranks as there are shards has, where kernels are split."""
+    cut = model.distribution
+    if cut is None or not cut.layout:
+        return ""
+    inputs = model.program("train", batch_size=cut.shards).inputs
+    held = sum(v.size for v in inputs if v.kind in ("parameter", "statistic"))
+    return f"; each of {cut.shards} ranks has {held:,} weights"
 
 
 def _trial(model: Network) -> str:

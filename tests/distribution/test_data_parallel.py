@@ -305,6 +305,15 @@ def test_a_program_shows_its_collectives() -> None:
     assert "all_reduce" not in str(normalized("numpy", None).program())
 
 
+def test_a_summary_tells_what_a_rank_has_of_split_kernels() -> None:
+    layers = [Flatten(), Dense(8), Dense(3, activation="softmax")]
+    model = Sequential([Input((16,)), *layers])
+    model.compile("sgd", distribution=ModelParallel(4))
+    text = str(model.summary(print_fn=None)).splitlines()[-1]
+    assert text.startswith("163 weights, 163 of them trainable; ")
+    assert text.endswith(f"for a batch of 1; each of 4 ranks has {16 * 2 + 8 + 8 * 3 + 3} weights")
+
+
 class Counting(Layer):
     """Remembers something of the first sample that it saw."""
 
