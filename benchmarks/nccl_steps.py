@@ -7,14 +7,14 @@ For each backend, with CUDA graphs and without: steps without NCCL, with it in t
 timed in turn. One rank sends nothing to others; what is tried is that NCCL takes part in the stream and in the graphs.
 With one shard steps without NCCL are those of no distribution, and weights differ by rounding.
 
-    python benchmarks/nccl_steps.py --ranks 2 [--limit SECONDS] [--networks NAME:H,W,C,...] [--batch N] [--rounds N]
+    python benchmarks/nccl_steps.py --ranks 2 [--limit SECONDS] [--networks "NAME:H,W,C ..."] [--batch N] [--rounds N]
         [--backends cupy,numba_cuda]
 
 Ranks that torchrun starts, with a GPU each: for each network and backend ms a step of one GPU alone with the whole
 batch, and of all of them with their parts of it, in the tree and in the fast mode, beside PyTorch's
 DistributedDataParallel through NCCL. Each line is printed as soon as it is known; one whose loss of the first step is
-not that of one GPU says so in place of a time. All ends at the limit. Without GPUs, and with --backends numpy,
-it goes through gloo, to be tried.
+not that of one GPU says so in place of a time. Each backend has its share of the limit. Without GPUs, and with
+--backends numpy, it goes through gloo, to be tried.
 """
 
 from __future__ import annotations
@@ -59,30 +59,32 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--networks", default="platforms:28,28,1 resnet18:64,64,3", help="separated by spaces")
     parser.add_argument("--limit", type=float, default=110.0)
-    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.worker:
-        Ranks(given).run()
+        Ranks(given).run(given.worker)
     elif given.ranks > 1:
-        start(given.ranks, given.limit)
+        end, kinds = time.monotonic() + given.limit, ["torch", *given.backends.split(",")]
+        for left, kind in zip(range(len(kinds), 0, -1), kinds, strict=True):
+            start(kind, given.ranks, (end - time.monotonic()) / left)
     else:
         one_gpu(given)
 
 
-def start(ranks: int, limit: float) -> None:
-    """Start this file on several ranks, and end it at the limit."""
+def start(kind: str, ranks: int, limit: float) -> None:
+    """Start this file on several ranks for PyTorch or a backend, by itself, since what fails may end them."""
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    process = subprocess.Popen([sys.executable, *launch, __file__, *sys.argv[1:], "--worker"])
+    own = ["--worker", kind, "--limit", str(limit)]
+    process = subprocess.Popen([sys.executable, *launch, __file__, *sys.argv[1:], *own])
     try:
-        sys.exit(process.wait(limit))
+        process.wait(limit)
     except subprocess.TimeoutExpired:
-        print(f"ended at the limit of {limit:g} seconds", flush=True)
+        print(f"{kind}: ended after {limit:.0f} seconds", flush=True)
         process.terminate()  # torchrun ends its ranks
         try:
             process.wait(10)
         except subprocess.TimeoutExpired:
             process.kill()
-        sys.exit(1)
 
 
 def made(network: str, shape: tuple[int, ...], classes: int, backend: Any) -> Model:
@@ -112,7 +114,7 @@ class Ranks:
         import torch.distributed as dist
 
         self.given, self.torch, self.dist = given, torch, dist
-        self.end = time.monotonic() + given.limit - 15  # seconds that starting takes, at most
+        self.end = time.monotonic() + given.limit - 15  # seconds that starting may have taken
         self.communicator = TorchCommunicator(given.limit)  # others may compile for long while a rank waits
         self.cuda = torch.cuda.is_available()
         self.device, self.gpus = torch.device("cpu"), None
@@ -132,25 +134,23 @@ class Ranks:
         """Whether there is no time left, as all ranks see it."""
         return self.communicator.share(b"x" if time.monotonic() > self.end else b"")[0] == b"x"
 
-    def run(self) -> None:
-        """Everything, the networks of numba_cuda last: its compiler takes long."""
+    def run(self, kind: str) -> None:
+        """All networks with "torch" or a backend."""
         given = self.given
         where = self.torch.cuda.get_device_name(0) if self.cuda else "CPU"
-        self.say(f"{self.communicator.size} ranks, {where}; batch {given.batch}, float32; median ms of a step")
-        networks = [entry.partition(":")[::2] for entry in given.networks.split()]
-        names = sorted(given.backends.split(","), key=lambda name: name == "numba_cuda")
+        self.say(f"{kind}: {self.communicator.size} ranks, {where}; batch {given.batch}, float32; median ms of a step")
         losses: dict[str, float] = {}
-        for kind in ("torch", *names):
-            for network, image in networks:
-                self.network, self.shape = network, tuple(map(int, image.split(",")))
-                rng = np.random.default_rng(0)
-                self.x = rng.random((STEPS * given.batch, *self.shape), dtype=np.float32)
-                self.y = rng.integers(0, given.classes, len(self.x))
-                for name, alone, begin in self.peers() if kind == "torch" else self.ours(kind):
-                    if self.late():
-                        self.say("no time is left for more")
-                        return
-                    self.time(name, alone, begin, losses)
+        for entry in given.networks.split():
+            self.network, _, image = entry.partition(":")
+            self.shape = tuple(map(int, image.split(",")))
+            rng = np.random.default_rng(0)
+            self.x = rng.random((STEPS * given.batch, *self.shape), dtype=np.float32)
+            self.y = rng.integers(0, given.classes, len(self.x))
+            for name, alone, begin in self.peers() if kind == "torch" else self.ours(kind):
+                if self.late():
+                    self.say("no time is left for more")
+                    return
+                self.time(name, alone, begin, losses)
 
     def time(self, name: str, alone: bool, begin: Callable[[], Any], losses: dict[str, float]) -> None:
         """Time something on the first rank alone, or on all.
@@ -163,12 +163,7 @@ class Ranks:
         """
         found: tuple[float, list[float]] | None = None
         if self.first or not alone:
-            try:
-                found = begin()
-            except Exception as error:  # the other contenders are still worth a time
-                if not alone:
-                    raise
-                self.say(f"  {self.network:10} {name:34} {type(error).__name__}: {str(error)[:200]}")
+            found = begin()
         self.communicator.share(b"")
         if found is None or not self.first:
             return

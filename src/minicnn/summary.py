@@ -93,12 +93,18 @@ def _layers(model: Network, batch_size: int) -> tuple[list[tuple[str, str, str, 
 
 
 def _share(model: Network) -> str:
-    """What of it this rank has, if there are others."""
+    """What of it this rank has, or one of as many ranks as there are shards would have."""
     distribution = model.distribution
-    if distribution is None or distribution.ranks == 1:
+    if distribution is None:
         return ""
-    own = distribution.weights(model.program("train", batch_size=max(32, distribution.shards)))
-    return f"; rank {distribution.rank} of {distribution.ranks} trains with {own:,} weights"
+    if distribution.ranks > 1:
+        own = distribution.weights(model.program("train", batch_size=max(32, distribution.shards)))
+        return f"; rank {distribution.rank} of {distribution.ranks} trains with {own:,} weights"
+    if not distribution.layout:
+        return ""
+    inputs = model.program("train", batch_size=distribution.shards).inputs
+    held = sum(v.size for v in inputs if v.kind in ("parameter", "statistic"))
+    return f"; each of {distribution.shards} ranks has {held:,} weights"
 
 
 def _trial(model: Network) -> str:

@@ -141,6 +141,12 @@ def test_torch_on_a_gpu(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     facts = cuda.describe()
     assert facts["cuda"] == "a GPU"
     assert "mps" in facts
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", calls.append)
+    for rank in ("0", "1", "2"):  # of the processes of this machine; there is no third GPU
+        monkeypatch.setenv("LOCAL_RANK", rank)
+        type(cuda)("cuda")
+    assert calls == ["cuda:1", "mps", 1]
 
 
 # jax ------------------------------------------------------------------------------------------------

@@ -12,28 +12,12 @@ import numpy as np
 import pytest
 
 from minicnn import Sequential
-from minicnn.callbacks import BackupAndRestore, CSVLogger, LambdaCallback, ModelCheckpoint, TerminateOnNaN
-from minicnn.data import shard_rows
-from minicnn.distribution import DataParallel, ModelParallel, OneProcess, Pipeline, RankError, passes
+from minicnn.callbacks import BackupAndRestore, CSVLogger, LambdaCallback, ModelCheckpoint
+from minicnn.distribution import DataParallel, ModelParallel, OneProcess, passes
 from minicnn.distribution.data_parallel import find
 from minicnn.distribution.launchers import launched
-from minicnn.files import read_tensors
 from minicnn.layers import BatchNormalization, Dense, Dropout, Flatten, Input, Layer
-from minicnn.utils import PyDataset
-from support.distributed import (
-    CLASSES,
-    MODELS,
-    SAMPLES,
-    SHAPE,
-    STAGES,
-    data,
-    digest,
-    normalized,
-    plain,
-    targets,
-    trained,
-    trained_by,
-)  # fmt: skip
+from support.distributed import CLASSES, MODELS, SHAPE, data, digest, normalized, plain, targets, trained
 from support.ranks import ThreadRanks
 
 SHARDS = 8
@@ -161,84 +145,6 @@ def test_a_batch_of_one_sample() -> None:
     assert len({made for count in (1, 3) for made in on_ranks(count, work)}) == 1
 
 
-def test_loaders_give_whole_batches_of_which_each_rank_takes_its_part() -> None:
-    x, y = data()
-    batches = [(x[i : i + 12], y[i : i + 12]) for i in range(0, SAMPLES, 12)]
-
-    def work(distribution: DataParallel) -> str:
-        model = normalized("numpy", distribution)
-        model.fit(batches, epochs=2, verbose=0)
-        return digest(model)
-
-    assert len({made for count in (1, 3) for made in on_ranks(count, work)}) == 1
-
-
-class Squares(PyDataset):
-    """Batches by number, of which it makes a part; it counts what it makes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.x, self.y = data()
-        self.shard, self.made = (0, 1), 0
-
-    def set_shard(self, index: int, count: int) -> None:
-        self.shard = index, count
-
-    def __len__(self) -> int:
-        return 5
-
-    def __getitem__(self, index: int) -> Any:
-        batch = slice(12 * index, 12 * index + 12)
-        rows = shard_rows(len(self.x[batch]), *self.shard)
-        self.made += len(self.y[batch][rows])
-        return self.x[batch][rows] ** 2, self.y[batch][rows], np.ones(len(self.y[batch][rows]))
-
-
-def test_a_loader_with_set_shard_makes_the_part_of_its_rank() -> None:
-    """With the same bits, and of the last batch, of 2 samples, none on some ranks; where the cut allows for it."""
-
-    def work(distribution: DataParallel) -> tuple[str, int]:
-        model, loader = normalized("numpy", distribution), Squares()
-        model.fit(loader, epochs=2, verbose=0)
-        made, loader.made = loader.made, 0
-        predicted = LambdaCallback(on_train_batch_end=lambda batch, logs: model.evaluate(loader, steps=1))
-        model.fit(loader, epochs=3, initial_epoch=2, steps_per_epoch=7, verbose=0, callbacks=[predicted])
-        assert len(model.predict(loader)) == SAMPLES
-        assert loader.shard == (0, 1)
-        return digest(model), made
-
-    (alone, everything), *_ = on_ranks(1, work)
-    assert everything == 2 * SAMPLES
-    for count in (2, 4):
-        made = on_ranks(count, work)
-        assert {bits for bits, _ in made} == {alone}
-        assert sum(rows for _, rows in made) == 2 * SAMPLES
-    assert on_ranks(3, work) == [(alone, everything)] * 3  # 8 shards on 3 ranks are no equal parts
-
-
-def test_loaders_and_transforms_on_ranks() -> None:
-    alone = trained("loaded", "numpy", DataParallel(SHARDS), 2)
-    for count in (2, 4, 8):
-        assert on_ranks(count, lambda d: trained("loaded", "numpy", d, 2)) == [alone] * count
-    made = ThreadRanks(2).run(lambda c: trained("loaded", "numpy", ModelParallel(2, communicator=c)))
-    assert made == [trained("loaded", "numpy", ModelParallel(2))] * 2
-
-
-def test_parts_that_do_not_belong_together_are_named() -> None:
-    class Whole(Squares):
-        def __getitem__(self, index: int) -> Any:
-            return self.x, self.y
-
-    def work(distribution: DataParallel) -> None:
-        loader = Whole()
-        some = slice(5 - 2 * distribution.rank)
-        loader.x, loader.y = loader.x[some], loader.y[some]
-        normalized("numpy", distribution).fit(loader, verbose=0)
-
-    with pytest.raises(ValueError, match=r"Received: 5, 3 samples on ranks 0 to 1, where 4, 4 belong together\."):
-        on_ranks(2, work)
-
-
 def test_a_training_resumes_with_another_number_of_ranks(tmp_path: Path) -> None:
     def work(distribution: DataParallel, stop: int | None) -> str | None:
         def stopping(batch: int, logs: Any) -> None:
@@ -303,6 +209,15 @@ def test_a_program_shows_its_collectives() -> None:
     assert " all_reduce(" in str(model.explain(batch_size=12))
     assert model.program(batch_size=12).value("x").shape[0] == 3
     assert "all_reduce" not in str(normalized("numpy", None).program())
+
+
+def test_a_summary_tells_what_a_rank_has_of_split_kernels() -> None:
+    layers = [Flatten(), Dense(8), Dense(3, activation="softmax")]
+    model = Sequential([Input((16,)), *layers])
+    model.compile("sgd", distribution=ModelParallel(4))
+    text = str(model.summary(print_fn=None)).splitlines()[-1]
+    assert text.startswith("163 weights, 163 of them trainable; ")
+    assert text.endswith(f"for a batch of 1; each of 4 ranks has {16 * 2 + 8 + 8 * 3 + 3} weights")
 
 
 class Counting(Layer):
@@ -444,71 +359,3 @@ def test_an_error_beside_the_backward_pass_ends_the_step(monkeypatch: pytest.Mon
 
     with pytest.raises(ZeroDivisionError):
         ThreadRanks(2).run(work)
-
-
-@pytest.mark.filterwarnings("ignore:Inputs are finite numbers")
-@pytest.mark.parametrize(("ranks", "sample", "whose"), [(2, 3, "samples of rank 0"), (3, 11, "samples of rank 2")])
-def test_a_loss_that_is_not_finite_ends_all_ranks(ranks: int, sample: int, whose: str, tmp_path: Path) -> None:
-    """With one error, and the back-up of before; BackupAndRestore goes on from it."""
-    x, y = data()
-    bad = x.copy()
-    bad[24 + sample] = np.nan  # in the third batch
-    told: list[str] = []
-
-    def work(distribution: DataParallel, given: Any) -> str:
-        model = plain("numpy", distribution)
-        model.fit(given, y, 12, verbose=0, shuffle=False, callbacks=[BackupAndRestore(tmp_path / "b", save_freq=1)])
-        return digest(model)
-
-    def failing(distribution: DataParallel) -> None:
-        try:
-            work(distribution, bad)
-        except RankError as error:
-            told.append(str(error))
-
-    on_ranks(ranks, failing)
-    assert len(told) == ranks
-    assert len(set(told)) == 1
-    assert f"Received in step 3: nan, from {whose}. Look for NaN" in told[0]
-    undisturbed = plain("numpy", DataParallel(SHARDS))
-    undisturbed.fit(x, y, 12, verbose=0, shuffle=False)
-    assert set(on_ranks(2, lambda d: work(d, x))) == {digest(undisturbed)}
-
-
-def test_weights_that_are_not_finite_end_all_ranks_and_are_not_backed_up(tmp_path: Path) -> None:
-    def work(distribution: DataParallel) -> None:
-        def damage(batch: int, logs: Any) -> None:
-            if model.steps_taken == 2:
-                model.set_weights({"dense/bias": np.full(CLASSES, np.nan, "float32")})
-
-        model = plain("numpy", distribution)
-        backup = BackupAndRestore(tmp_path / "b", save_freq=1)
-        model.fit(*data(), 12, verbose=0, callbacks=[LambdaCallback(on_train_batch_end=damage), backup])
-
-    with pytest.raises(RankError, match=r"Received in step 3: nan, from all ranks, as where weights are not finite\."):
-        on_ranks(2, work)
-    tensors, about = read_tensors(tmp_path / "b" / "backup.safetensors")
-    assert about["state"]["model"]["steps_taken"] == 1
-    assert all(np.isfinite(array).all() for array in tensors.values())
-
-
-@pytest.mark.filterwarnings("ignore:Inputs are finite numbers")
-def test_a_loss_that_is_not_finite_ends_a_pipeline() -> None:
-    x, y = data()
-    with pytest.raises(RankError, match=r"Received in step 1: nan, from samples that go through all ranks\. Look"):
-        ThreadRanks(2).run(
-            lambda c: trained_by("staged")("numpy", Pipeline(STAGES, shards=4, communicator=c)).fit(x * np.nan, y, 15)
-        )
-
-
-@pytest.mark.filterwarnings("ignore:Inputs are finite numbers")
-def test_terminate_on_nan_ends_without_an_error_on_several_ranks() -> None:
-    x, y = data()
-    x[30] = np.nan
-
-    def work(distribution: DataParallel) -> int:
-        model = normalized("numpy", distribution)
-        model.fit(x, y, 12, verbose=0, shuffle=False, callbacks=[TerminateOnNaN()])
-        return model.steps_taken
-
-    assert on_ranks(2, work) == [3, 3]

@@ -5,10 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from minicnn.distribution import DataParallel, ModelParallel, Pipeline, TorchCommunicator
+from minicnn.distribution.communicators import Ranks
 from support.campaign import FULL
 from support.distributed import STAGES, data, digest, normalized, trained
 from support.launchers import results, torchrun
@@ -42,6 +45,26 @@ def test_weights_are_the_same_bits_on_any_number_of_ranks() -> None:
 def test_an_engine_that_is_none() -> None:
     with pytest.raises(ValueError, match=r"engine is 'gloo', 'nccl' or None.*Received: engine='mpi'\."):
         TorchCommunicator(engine="mpi")
+
+
+def test_ranks_that_nccl_does_not_connect() -> None:
+    """What is told, with a PyTorch that sees a GPU which another rank has; and which tensors NCCL would sum."""
+
+    def refuse(**_: Any) -> None:
+        message = "Duplicate GPU detected"
+        raise RuntimeError(message)
+
+    ranks: Any = object.__new__(TorchCommunicator)
+    Ranks.__init__(ranks, 1, 2, 30.0)
+    ranks._torch = SimpleNamespace(cuda=SimpleNamespace(set_device=lambda device: None))
+    ranks._dist, ranks._of_gpus = SimpleNamespace(new_group=refuse), None
+    with pytest.raises(RuntimeError, match=r"Received by rank 1 on cuda:0: Duplicate GPU detected\. Start as many"):
+        ranks._connected(SimpleNamespace(device=torch.device("cuda:0")))
+    for on_gpus in (True, False):
+        ranks._on_gpus = on_gpus
+        taken = [ranks.takes(SimpleNamespace(name="torch", device=d)) for d in ("cpu", "cuda", "cuda:1", "mps")]
+        assert taken == [True, on_gpus, on_gpus, False]
+        assert not ranks.takes(SimpleNamespace(name="numpy", device="cpu"))
 
 
 def test_a_rank_that_hangs_is_named_at_the_deadline() -> None:
