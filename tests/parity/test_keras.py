@@ -355,7 +355,8 @@ def parameters(function: Any) -> set[str]:
 
 
 def arguments(kind: type) -> set[str]:
-    return parameters(kind.__init__) | set(kind.limit_names() if hasattr(kind, "limit_names") else ())  # type: ignore[misc]
+    ours = kind.__module__.startswith("minicnn.")  # whose signature says what a constructor hands on
+    return parameters(kind if ours else kind.__init__) | set(kind.limit_names() if hasattr(kind, "limit_names") else ())
 
 
 def public(thing: Any) -> set[str]:
