@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from minicnn.distribution import DataParallel
+from minicnn.distribution import DataParallel, JaxCommunicator
 from minicnn.ops.groups import Group
 from minicnn.program.graph import Program
 from support.campaign import FULL
@@ -56,3 +57,12 @@ def test_a_killed_training_goes_on_with_another_number_of_ranks(tmp_path: Path) 
     undisturbed = normalized("numpy", DataParallel(8))
     undisturbed.fit(*data(), 12, 3, verbose=0)
     assert done.stdout.split()[-1] == digest(undisturbed), done.stderr
+
+
+def test_what_stays_on_a_rank_may_be_read_only() -> None:
+    """As arrays of JAX are: nothing is written to it."""
+    kept, made = np.ones(4, np.float32), np.empty(2, np.float32)
+    kept.flags.writeable = False
+    ranks = object.__new__(JaxCommunicator)
+    ranks._take(np.array([[0] * 8, [0, 0, 128, 63] * 2], np.uint8), [kept[:0], made])
+    assert made.tolist() == [1.0, 1.0]

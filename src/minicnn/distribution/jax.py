@@ -126,7 +126,8 @@ class JaxCommunicator(StoreRanks):
 
     def _take(self, block: Host, taken: Sequence[Host]) -> None:
         for row, array in zip(block, taken, strict=True):
-            array.view(np.uint8)[...] = row[: array.nbytes]
+            if array.size:  # nothing of what stays here, which may be an array of JAX's that is read-only
+                array.view(np.uint8)[...] = row[: array.nbytes]
 
     def send(self, array: Host, rank: int, tag: int) -> None:
         """Raise a RuntimeError: XLA's collectives are of all ranks together."""
