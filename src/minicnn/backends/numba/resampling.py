@@ -44,11 +44,12 @@ def read(to: Lowering, node: Node) -> None:
     out("panel, one, zero = stack(), splat(float32(1)), splat(float32(0))", f"turned = panel + {LANES * BYTES}")
     out(f"fill = splat({out.constant('beyond', node.attrs['fill_value'])})")
     out("beside, step_h, step_w = lanes(), isplat(int32(wide * 4)), isplat(int32(4))")
-    out("own = vmul(int_to_float(beside), splat(float32(0.25)))")
+    out(
+        f"half, first = splat(float32(0.5)), splat(float32({-_BORDER}))",
+        "own = vmul(int_to_float(beside), splat(float32(0.25)))",
+    )
     for n in "hw":
-        out(f"n_{n}, middle_{n} = splat(float32({n})), splat(float32({n} - 1) * float32(0.5))")
-        out(f"reach_{n} = vadd(middle_{n}, splat(float32({_BORDER - 1})))")  # from the middle
-        out(f"first_{n}, last_{n} = splat(float32({-_BORDER})), splat(float32({n} + {_BORDER - 2}))")
+        out(f"n_{n}, last_{n} = splat(float32({n})), splat(float32({n} + {_BORDER - 2}))")
     with out.block("for item in range(start, stop):"):
         out("planes = scratch + item * size", f"columns = planes + {LANES} * plane")
         with out.block("for k in range(wide):"):
@@ -60,6 +61,8 @@ def read(to: Lowering, node: Node) -> None:
                 out(f"begin = max(min(j, ow - {LANES}), 0)")
                 out("at_i, at_j = splat(float32(i)), vadd(own, splat(float32(begin)))")
                 with out.block(f"for lane in range({LANES}):"):
+                    out(*(f"m{k} = bload(matrix + (block * 6 + {k}) * {BYTES} + lane * 4)" for k in range(6)))
+                    out("from_h, from_w = vadd(vmul(m4, at_i), m5), vadd(vmul(m1, at_i), m2)")
                     _find(out, mode, nearest=node.attrs["interpolation"] == "nearest")
                 out(f"transpose(turned, panel, {BYTES}, {LANES - 1})")
                 out(f"yi = y + (((block * oh + i) * ow + begin) * c + c_) * {BYTES}")
@@ -86,42 +89,36 @@ def _lay_out(out: Lines, mode: str) -> None:
 
 def _find(out: Lines, mode: str, *, nearest: bool) -> None:
     """16 pixels (i, begin + ..) of an image's result, to its row of the panel."""
-    out(f"m = matrix + block * 6 * {BYTES} + lane * 4")
-    for n, k in (("h", 3), ("w", 0)):
-        a, b, c = (f"bload(m + {(k + i) * BYTES})" for i in range(3))
-        out(f"at_{n} = vadd(vmul({a}, at_j), vadd(vmul({b}, at_i), {c}))")
-    _fold(out, mode, nearest)
-    for n in "hw":
-        out(f"low_{n} = vfloor({f'vadd(at_{n}, splat(float32(0.5)))' if nearest else f'at_{n}'})")
-        # Pixels of the image or its border, whatever the map is; no number, too.
-        out(f"low_{n} = vselect(vgt(low_{n}, first_{n}), low_{n}, first_{n})")
-        out(f"low_{n} = vselect(vlt(low_{n}, last_{n}), low_{n}, last_{n})")
-    out("offset = iadd(imul(float_to_int(low_h), step_h), imul(float_to_int(low_w), step_w))")
-    out(f"p, first = planes + lane * plane + {_BORDER} * (wide + 1) * 4, ilane(offset, 0)")
-    if not nearest:
-        out("q, right, down = p + wide * 4, vsub(at_w, low_w), vsub(at_h, low_h)")
-    together = "{} mall(ieq(offset, i{}(isplat(int32(first)), beside))):"
-    with out.block(together.format("if", "add")):
-        rows = (f"vweighted(vload({r} + first), vload({r} + first + 4), right)" for r in "pq")
-        out("v = vload(p + first)" if nearest else f"v = vweighted({', '.join(rows)}, down)")
-    if nearest:
-        with out.block(together.format("elif", "sub")):
-            out(f"v = vreversed(vload(p + first - {BYTES - 4}))")
-    with out.block("else:"):
-        out("v = vgather(p, offset)" if nearest else "v = vbetween(p, q, offset, right, down)")
-    out(f"vstore(panel + lane * {BYTES}, v)")
-
-
-def _fold(out: Lines, mode: str, nearest: bool) -> None:
-    """Places at_h and at_w far beyond the border become others; where the nearest pixel counts, any beyond it."""
-    if mode in FOLDS:
-        places = [text(FOLDS[mode], f"at_{n}", f"n_{n}") for n in "hw"]
-    elif nearest:
-        return
+    for n, a in (("h", 3), ("w", 0)):
+        out(f"at_{n} = vadd(vmul(m{a}, at_j), from_{n})")
+    if mode == "constant":
+        places = [f"vmax(vmin(at_{n}, n_{n}), vsub(zero, one))" for n in "hw"]
     elif mode == "nearest":
         places = [f"vmax(vmin(at_{n}, vsub(n_{n}, one)), zero)" for n in "hw"]
     else:
-        places = [f"vmax(vmin(at_{n}, n_{n}), vsub(zero, one))" for n in "hw"]
-    far = "if not mall(mand({}, {})):".format(*(f"vle(vabs(vsub(at_{n}, middle_{n})), reach_{n})" for n in "hw"))
-    with out.nest(*[] if nearest else [far]):
-        out(*(f"at_{n} = {place}" for n, place in zip("hw", places, strict=True)))
+        places = [text(FOLDS[mode], f"at_{n}", f"n_{n}") for n in "hw"]
+    fold = [f"at_{n} = {place}" for n, place in zip("hw", places, strict=True)]
+    whole = [f"whole_{n} = vfloor({f'vadd(at_{n}, half)' if nearest else f'at_{n}'})" for n in "hw"]
+    # Pixels of the image or its border, whatever the map is; no number, too.
+    whole += [f"low_{n} = vselect(vgt(whole_{n}, first), whole_{n}, first)" for n in "hw"]
+    whole += [f"low_{n} = vselect(vlt(low_{n}, last_{n}), low_{n}, last_{n})" for n in "hw"]
+    if nearest:  # where a half is rounded to depends on the side from which it is seen
+        out(*(fold if mode in FOLDS else ()), *whole)
+    else:
+        out(*whole)
+        with out.block("if not mall(mand(veq(whole_h, low_h), veq(whole_w, low_w))):"):
+            out(*fold, *whole)
+    out("offset = iadd(imul(float_to_int(low_h), step_h), imul(float_to_int(low_w), step_w))")
+    out(f"p, begins = planes + lane * plane + {_BORDER} * (wide + 1) * 4, ilane(offset, 0)")
+    if not nearest:
+        out("q, right, down = p + wide * 4, vsub(at_w, low_w), vsub(at_h, low_h)")
+    together = "{} mall(ieq(offset, i{}(isplat(int32(begins)), beside))):"
+    with out.block(together.format("if", "add")):
+        rows = (f"vweighted(vload({r} + begins), vload({r} + begins + 4), right)" for r in "pq")
+        out("v = vload(p + begins)" if nearest else f"v = vweighted({', '.join(rows)}, down)")
+    if nearest:
+        with out.block(together.format("elif", "sub")):
+            out(f"v = vreversed(vload(p + begins - {BYTES - 4}))")
+    with out.block("else:"):
+        out("v = vgather(p, offset)" if nearest else "v = vbetween(p, q, offset, right, down)")
+    out(f"vstore(panel + lane * {BYTES}, v)")

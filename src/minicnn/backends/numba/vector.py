@@ -244,9 +244,9 @@ def _weighted(builder: Any, x: Any, y: Any, weight: Any) -> Any:
     return _fma(builder, y, weight, builder.fmul(x, builder.fsub(_filled(_VECTOR, 1.0), weight)))
 
 
-# vweighted(x, y, weight) is (1 - weight) x + weight y. vbetween(above, below, offsets, right, down) is for each lane what
-# lies between the two floats at `above` + its offset (int32, bytes) and the two at `below` + that: `right` and `down`
-# are the weights of the second of two and of those below.
+# vweighted(x, y, weight) is (1 - weight) x + weight y. vbetween(above, below, offsets, right, down) is for each lane
+# what lies between the two floats at `above` + its offset (int32, bytes) and the two at `below` + that: `right` and
+# `down` are the weights of the second of two and of those below.
 vweighted = _operation("vweighted", _v, [_v] * 3, _weighted)
 vbetween = _operation("vbetween", _v, [_a, _a, _v, _v, _v], _between)
 vreversed = _operation(
