@@ -77,7 +77,7 @@ def _scalar(value: Any, kind: Any) -> Any:
 
 def _load(address: int, kind: Any) -> Any:
     dtype, vector = _dtype(kind), isinstance(kind, ir.VectorType)
-    found = np.frombuffer(ctypes.string_at(address, dtype.itemsize * (kind.count if vector else 1)), dtype)
+    found = np.frombuffer(ctypes.string_at(int(address), dtype.itemsize * (kind.count if vector else 1)), dtype)
     return found.copy() if vector else _scalar(found[0], kind)
 
 
@@ -122,6 +122,7 @@ _CALLS: dict[str, Callable[..., Any]] = {
     "llvm.masked.scatter": _scatter,
     "llvm.masked.load": _masked_load,
     "llvm.masked.store": _masked_store,
+    "llvm.vector.reduce.and": np.all,
     "llvm.prefetch": lambda *_: None,
     "llvm.x86.sse2.pause": lambda: None,
 }
@@ -148,6 +149,13 @@ def _on_constants(instruction: Callable[..., Any]) -> Callable[..., Any]:
 
 def _convert(x: Any, kind: Any) -> Any:
     return x.astype(_dtype(kind)) if isinstance(x, np.ndarray) else _scalar(x, kind)
+
+
+def _truncated(x: Any, kind: Any) -> Any:
+    if isinstance(x, np.ndarray):
+        return _convert(x, kind)
+    half = 1 << kind.width - 1
+    return (int(x) + half) % (2 * half) - half
 
 
 def _bitcast(x: Any, kind: Any) -> Any:
@@ -193,7 +201,8 @@ _INSTRUCTIONS: dict[str, Callable[..., Any]] = {
     "fcmp_unordered": lambda _, x, y: np.isnan(x) | np.isnan(y),
     "select": lambda which, x, y: np.where(which, x, y) if np.ndim(which) else (x if which else y),
     "bitcast": _bitcast,
-    **dict.fromkeys(("trunc", "fptosi", "sitofp", "uitofp", "fpext", "fptrunc", "sext"), _convert),
+    "trunc": _truncated,
+    **dict.fromkeys(("fptosi", "sitofp", "uitofp", "fpext", "fptrunc", "sext"), _convert),
     **dict.fromkeys(("insert_element", "insert_value"), _with),
     **dict.fromkeys(("extract_element", "extract_value"), operator.getitem),
     "shuffle_vector": lambda x, y, places: np.concatenate([x, y])[places],

@@ -169,11 +169,23 @@ vfloor = _operation("vfloor", _v, [_v], _call("llvm.floor.v16f32", _VECTOR, 1))
 vsqrt = _operation("vsqrt", _v, [_v], _call("llvm.sqrt.v16f32", _VECTOR, 1))
 vabs = _operation("vabs", _v, [_v], _call("llvm.fabs.v16f32", _VECTOR, 1))
 vlane = _operation("vlane", _f, [_v, _a], lambda b, x, i: b.extract_element(x, b.trunc(i, ir.IntType(32))))
+ilane = _operation(  # of int32
+    "ilane", _a, [_v, _a],
+    lambda b, x, i: b.sext(b.extract_element(b.bitcast(x, _INTS), b.trunc(i, ir.IntType(32))), ir.IntType(64)),
+)  # fmt: skip
 vsum = _operation("vsum", _f, [_v], lambda b, x: _halves(b, x, lambda b, x, y: b.fadd(x, y)))
+
+
+def _all(builder: Any, lanes_set: Any) -> Any:
+    kind = ir.FunctionType(ir.IntType(1), [_MASK])
+    name = f"llvm.vector.reduce.and.v{LANES}i1"
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [lanes_set])
+
 
 mand = _operation("mand", mask, [mask, mask], lambda b, x, y: b.and_(x, y))
 mor = _operation("mor", mask, [mask, mask], lambda b, x, y: b.or_(x, y))
 mnot = _operation("mnot", mask, [mask], lambda b, x: b.not_(x))
+mall = _operation("mall", types.boolean, [mask], _all)  # whether all lanes are set
 mnan = _operation("mnan", mask, [_v], lambda b, x: b.fcmp_unordered("uno", x, x))
 msome = _operation("msome", mask, [_a], lambda b, n: _some(b, n))
 vselect = _operation("vselect", _v, [mask, _v, _v], lambda b, m, x, y: b.select(m, x, y))
@@ -204,6 +216,42 @@ def _scatter(builder: Any, address: Any, offsets: Any, value: Any) -> None:
     builder.call(write, given)
 
 
+def _between(builder: Any, above: Any, below: Any, offsets: Any, right: Any, down: Any) -> Any:
+    long, whole = ir.IntType(64), ir.IntType(32)
+    both = builder.bitcast(builder.bitcast(offsets, _INTS), ir.VectorType(long, LANES // 2))
+    rows: list[list[Any]] = [[], []]
+    for k in range(LANES // 2):  # two offsets at once come out of a vector in half the time
+        two = builder.extract_element(both, ir.Constant(whole, k))
+        for offset in (builder.sext(builder.trunc(two, whole), long), builder.ashr(two, ir.Constant(long, 32))):
+            for row, address in zip(rows, (above, below), strict=True):
+                place = _pointer(builder, builder.add(address, offset), ir.VectorType(_FLOAT, 2))
+                row.append(builder.load(place, align=4))
+    upper, lower = (_weighted(builder, *_unzipped(builder, row), weight=right) for row in rows)
+    return _weighted(builder, upper, lower, down)
+
+
+def _unzipped(builder: Any, pairs: list[Any]) -> tuple[Any, Any]:
+    """The first and the second elements of 16 pairs."""
+    while len(pairs) > 1:
+        size = 4 * LANES // len(pairs)
+        order = ir.Constant(ir.VectorType(ir.IntType(32), size), list(range(size)))
+        pairs = [builder.shuffle_vector(x, y, order) for x, y in zip(pairs[::2], pairs[1::2], strict=True)]
+    first, second = (ir.Constant(_INTS, list(range(k, 2 * LANES, 2))) for k in (0, 1))
+    return builder.shuffle_vector(pairs[0], pairs[0], first), builder.shuffle_vector(pairs[0], pairs[0], second)
+
+
+def _weighted(builder: Any, x: Any, y: Any, weight: Any) -> Any:
+    return _fma(builder, y, weight, builder.fmul(x, builder.fsub(_filled(_VECTOR, 1.0), weight)))
+
+
+# vweighted(x, y, weight) is (1 - weight) x + weight y. vbetween(above, below, offsets, right, down) is for each lane
+# what lies between the two floats at `above` + its offset (int32, bytes) and the two at `below` + that: `right` and
+# `down` are the weights of the second of two and of those below.
+vweighted = _operation("vweighted", _v, [_v] * 3, _weighted)
+vbetween = _operation("vbetween", _v, [_a, _a, _v, _v, _v], _between)
+vreversed = _operation(
+    "vreversed", _v, [_v], lambda b, x: b.shuffle_vector(x, _UNDEFINED, ir.Constant(_INTS, [*range(LANES)][::-1]))
+)
 # Each lane from or to a place of its own.
 vgather = _operation("vgather", _v, [_a, _v], _gather)
 vscatter = _operation("vscatter", types.void, [_a, _v, _v], _scatter)
