@@ -130,11 +130,11 @@ def keep_freed_memory(environ: Mapping[str, str] = os.environ) -> bool:
         return False
     import ctypes
 
-    # Numbers from malloc.h: M_MMAP_MAX = none, M_TRIM_THRESHOLD = never, M_TOP_PAD in bytes, and M_ARENA_MAX = one for all
-    # threads, since what a thread's own would hand back is not kept.
+    # Numbers from malloc.h: M_MMAP_MAX = none, M_TRIM_THRESHOLD = never, M_TOP_PAD in bytes, and M_ARENA_MAX = one for
+    # all threads, since what a thread's own hands back is not kept.
     settings = {-4: 0, -1: -1, -2: 256 * 2**20, -8: 1}
     libc = ctypes.CDLL(None)
-    return all([libc.mallopt(name, value) for name, value in settings.items()])
+    return all(libc.mallopt(name, value) for name, value in settings.items())
 
 
 # Facts --------------------------------------------------------------------------------------------
