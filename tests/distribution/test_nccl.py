@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import inspect
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -73,14 +72,17 @@ class UniqueId:
 
 
 class MadeUp:
-    """What `nccl.core` of nccl4py 0.6 offers and takes, for one rank: as strict as that, on memory of the host."""
+    """What the package `nccl` of nccl4py 0.6 offers and takes, for one rank: as strict, in memory of the host."""
 
-    SUM = object()
+    SUM, FLOAT32 = 0, 7
     UniqueId = UniqueId
 
     def __init__(self, libnccl: str | None = "2.28") -> None:
         self.calls: list[str] = []
         self.libnccl = libnccl
+        self.core = self.bindings = self.nccl = self.NcclDataType = self
+
+    # nccl.core
 
     def get_version(self) -> MadeUp:
         return self
@@ -88,56 +90,59 @@ class MadeUp:
     def get_unique_id(self) -> UniqueId:
         return UniqueId(bytes(range(128)))
 
-    @property
-    def Communicator(self) -> type[MadeUpCommunicator]:  # noqa: N802  # its name there
-        MadeUpCommunicator.calls = self.calls
-        return MadeUpCommunicator
+    def from_numpy_dtype(self, dtype: np.dtype[Any]) -> int:
+        assert isinstance(dtype, np.dtype)
+        assert dtype == "float32"
+        return self.FLOAT32
 
+    class Communicator:
+        ptr = 1234
 
-class MadeUpCommunicator:
-    """A communicator of one rank, until it is aborted."""
+        @classmethod
+        def init(cls, nranks: int, rank: int, unique_id: UniqueId, config: None = None) -> MadeUp.Communicator:
+            assert isinstance(unique_id, UniqueId)
+            assert (nranks, rank) == (1, 0)
+            return cls()
 
-    calls: list[str]
+    # nccl.bindings.nccl, whose functions are given addresses
 
-    @classmethod
-    def init(cls, nranks: int, rank: int, unique_id: UniqueId, config: None = None) -> MadeUpCommunicator:
-        assert isinstance(unique_id, UniqueId)
-        assert (nranks, rank) == (1, 0)
-        return cls()
+    class Comm:
+        def __init__(self, handle: int = 0) -> None:
+            assert handle == MadeUp.Communicator.ptr
 
-    def allreduce(self, sendbuf: Any, recvbuf: Any, op: object, *, stream: Any = None, config: None = None) -> None:
-        assert op is MadeUp.SUM
-        self._copy("all_reduce", sendbuf, recvbuf, stream)
+    def all_reduce(
+        self, sendbuff: int, recvbuff: int, count: int, datatype: int, op: int, comm: Comm, stream: int
+    ) -> None:
+        assert type(op) is int
+        assert op == self.SUM
+        self._copy("all_reduce", sendbuff, recvbuff, count, datatype, comm, stream)
 
-    def allgather(self, sendbuf: Any, recvbuf: Any, *, stream: Any = None, config: None = None) -> None:
-        self._copy("all_gather", sendbuf, recvbuf, stream)
+    def all_gather(self, sendbuff: int, recvbuff: int, sendcount: int, datatype: int, comm: Comm, stream: int) -> None:
+        self._copy("all_gather", sendbuff, recvbuff, sendcount, datatype, comm, stream)
 
-    def alltoall(self, sendbuf: Any, recvbuf: Any, *, stream: Any = None, config: None = None) -> None:
-        self._copy("all_to_all", sendbuf, recvbuf, stream)
+    def allto_all(self, sendbuff: int, recvbuff: int, count: int, datatype: int, comm: Comm, stream: int) -> None:
+        self._copy("all_to_all", sendbuff, recvbuff, count, datatype, comm, stream)
 
-    def _copy(self, name: str, given: Any, made: Any, stream: Any) -> None:
-        assert type(stream) is int  # a handle
-        places = []
-        for buffer in (given, made):
-            # An array that is exported through DLPack may wait for the device, which nothing may while CUDA captures.
-            assert not hasattr(buffer, "__dlpack__")
-            about = buffer.__cuda_array_interface__
-            assert (about["version"], about["strides"], about.get("stream")) == (3, None, None)
-            assert type(about["data"][0]) is int
-            places.append((about["data"][0], about["shape"], np.dtype(about["typestr"])))
-        (source, shape, dtype), (target, *like) = places
-        assert [shape, dtype] == like
-        assert dtype.name in ("float32", "float64", "float16", "int32", "int64")
+    def _copy(self, name: str, given: int, made: int, count: int, datatype: int, comm: Comm, stream: int) -> None:
+        assert [type(number) for number in (given, made, count, datatype, stream)] == [int] * 5
+        assert isinstance(comm, self.Comm)
+        assert datatype == self.FLOAT32
         self.calls.append(name)
-        ctypes.memmove(target, source, math.prod(shape) * dtype.itemsize)
+        ctypes.memmove(made, given, count * 4)
 
 
 def test_the_made_up_library_has_the_arguments_of_the_real_one() -> None:
-    real = pytest.importorskip("nccl.core", reason="nccl4py is not installed: the extra nccl")
-    for name in ("init", "allreduce", "allgather", "alltoall"):
-        ours, theirs = (inspect.signature(getattr(c, name)).parameters for c in (MadeUpCommunicator, real.Communicator))
-        assert [(p.name, p.kind) for p in ours.values()] == [(p.name, p.kind) for p in theirs.values()]
-    assert bytes(real.UniqueId.from_bytes(bytes(range(128)))) == bytes(range(128))
+    core = pytest.importorskip("nccl.core", reason="nccl4py is not installed: the extra nccl")
+    from nccl.bindings import nccl as bindings
+
+    ours = [p.name for p in inspect.signature(MadeUp.Communicator.init).parameters.values()]
+    assert ours == list(inspect.signature(core.Communicator.init).parameters)
+    for name in ("all_reduce", "all_gather", "allto_all"):
+        ours = list(inspect.signature(getattr(MadeUp(), name)).parameters)
+        assert ours == list(inspect.signature(getattr(bindings, name)).parameters)
+    assert (core.SUM, core.NcclDataType.from_numpy_dtype(np.dtype("float32"))) == (MadeUp.SUM, MadeUp.FLOAT32)
+    assert bindings.Comm().handle == core.Communicator().ptr == 0
+    assert bytes(core.UniqueId.from_bytes(bytes(range(128)))) == bytes(range(128))
 
 
 def test_a_missing_library_is_named() -> None:
