@@ -33,8 +33,8 @@ class NcclCommunicator:
     def __init__(self, host: Communicator, nccl: Any = None) -> None:
         try:
             if nccl is None:
-                import nccl.bindings.nccl  # type: ignore[import-not-found,no-redef]
-                import nccl.core
+                import nccl.core  # type: ignore[import-not-found,no-redef]
+                from nccl.bindings import nccl as _  # type: ignore[import-not-found]  # noqa: F401  # an attribute from now on
             if nccl.core.get_version().libnccl is None:  # which is looked for when it is first needed
                 missing = "there is no libnccl"
                 raise RuntimeError(missing)
