@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 
 from minicnn.backends import get_backend
+from minicnn.callbacks import LambdaCallback
 from minicnn.distribution import DataParallel, NcclCommunicator, OneProcess
 from minicnn.distribution.on_device import fits, lower, summed
+from minicnn.losses import CategoricalCrossentropy
 from minicnn.ops.collectives import all_reduce
 from minicnn.ops.groups import Group
 from minicnn.program.graph import Program
-from support.distributed import data, dense, digest, normalized, plain
+from support.distributed import CLASSES, data, dense, digest, normalized, plain
 from support.launchers import MPIEXEC, gpus, mpiexec, results, torchrun
 from support.ranks import ThreadRanks
 
@@ -214,8 +216,8 @@ def two_gpus() -> None:
 # Convolutions, batch normalisation and dropout; numba_cuda compiles one small layer, since its compiler takes seconds.
 SEVERAL = ["plain", "normalized", "by_shard", "loaded"]
 ON_TWO = [
-    ("torch:cuda", SEVERAL), ("cupy", SEVERAL), ("cupy-eager", ["normalized"]), ("numba_cuda", ["dense"]),
-    ("numba_cuda-eager", ["dense"]),
+    ("torch:cuda", SEVERAL), ("cupy", SEVERAL), ("cupy-eager", ["normalized"]), ("cupy-numbered", ["plain"]),
+    ("numba_cuda", ["dense"]), ("numba_cuda-eager", ["dense"]), ("numba_cuda-numbered", ["dense"]),
 ]  # fmt: skip
 
 
@@ -246,3 +248,35 @@ def test_models_on_two_gpus_in_one_process(name: str, two_gpus: None) -> None:
             model.train_on_batch(x[start : start + 12], y[start : start + 12])
     assert digest(models[0]) == digest(models[1])
     np.testing.assert_array_equal(*(model.predict(x) for model in models))
+
+
+def checked_all_over(first: str, second: str) -> list[Any]:
+    """What two models leave that are trained and asked for all that looks at arrays outside of a step.
+
+    The one trains in a callback of the other.
+    """
+    x, labels = data()
+    y = np.eye(CLASSES, dtype="float32")[labels]
+    weight = np.linspace(0.5, 1.5, len(x)).astype("float32")
+    other, model = (dense(name, None) for name in (first, second))
+    for each in (other, model):
+        each.compile("adam", CategoricalCrossentropy(), ["accuracy", "auc"])
+    beside = LambdaCallback(on_train_batch_end=lambda batch, logs: other.train_on_batch(x[:12], y[:12], weight[:12]))
+    own = [model.backend.asarray(a) for a in (x, y, weight)]
+    logs = model.fit(*own[:2], 12, verbose=0, sample_weight=own[2], validation_split=0.2, callbacks=beside).history
+    model.fit(x, y, 12, verbose=0, sample_weight=weight, class_weight={0: 2.0})
+    found = model.evaluate(*own[:2], 12, sample_weight=own[2])
+    predicted = model.backend.to_numpy(model.predict(own[0], 12))
+    np.testing.assert_array_equal(predicted, model.predict(x, 12))
+    last = model.trace(x[:12], y[:12], weight[:12])["dense/softmax"].array.tolist()
+    return [digest(other), digest(model), logs, found, predicted.tolist(), last]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["cupy", "numba_cuda", "torch"])
+def test_the_second_gpu_while_the_first_is_current(name: str, two_gpus: None) -> None:
+    library = pytest.importorskip(name)
+    made = checked_all_over(f"{name}:cuda:0", f"{name}:cuda:1")
+    if name == "cupy":
+        assert library.cuda.runtime.getDevice() == 0
+    assert made == checked_all_over(f"{name}:cuda:0", f"{name}:cuda:0")
