@@ -280,3 +280,13 @@ def test_the_second_gpu_while_the_first_is_current(name: str, two_gpus: None) ->
     if name == "cupy":
         assert library.cuda.runtime.getDevice() == 0
     assert made == checked_all_over(f"{name}:cuda:0", f"{name}:cuda:0")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["cupy", "numba_cuda"])
+def test_an_exported_array_of_the_second_gpu_says_so(name: str, two_gpus: None) -> None:
+    """What the driver has answered for `__cuda_array_interface__` was the first one."""
+    pytest.importorskip(name)
+    torch = pytest.importorskip("torch")
+    taken = torch.from_dlpack(get_backend(f"{name}:cuda:1").asarray(np.arange(5, dtype="float32")))
+    assert (taken.device.index, taken.tolist()) == (1, [0, 1, 2, 3, 4])
