@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import inspect
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,12 +12,14 @@ import numpy as np
 import pytest
 
 from minicnn.backends import get_backend
+from minicnn.callbacks import LambdaCallback
 from minicnn.distribution import DataParallel, NcclCommunicator, OneProcess
 from minicnn.distribution.on_device import fits, lower, summed
+from minicnn.losses import CategoricalCrossentropy
 from minicnn.ops.collectives import all_reduce
 from minicnn.ops.groups import Group
 from minicnn.program.graph import Program
-from support.distributed import data, dense, digest, normalized, plain
+from support.distributed import CLASSES, data, dense, digest, normalized, plain
 from support.launchers import MPIEXEC, gpus, mpiexec, results, torchrun
 from support.ranks import ThreadRanks
 
@@ -73,14 +74,17 @@ class UniqueId:
 
 
 class MadeUp:
-    """What `nccl.core` of nccl4py 0.6 offers and takes, for one rank: as strict as that, on memory of the host."""
+    """What the package `nccl` of nccl4py 0.6 offers and takes, for one rank: as strict, in memory of the host."""
 
-    SUM = object()
+    SUM, FLOAT32 = 0, 7
     UniqueId = UniqueId
 
     def __init__(self, libnccl: str | None = "2.28") -> None:
         self.calls: list[str] = []
         self.libnccl = libnccl
+        self.core = self.bindings = self.nccl = self.NcclDataType = self
+
+    # nccl.core
 
     def get_version(self) -> MadeUp:
         return self
@@ -88,56 +92,59 @@ class MadeUp:
     def get_unique_id(self) -> UniqueId:
         return UniqueId(bytes(range(128)))
 
-    @property
-    def Communicator(self) -> type[MadeUpCommunicator]:  # noqa: N802  # its name there
-        MadeUpCommunicator.calls = self.calls
-        return MadeUpCommunicator
+    def from_numpy_dtype(self, dtype: np.dtype[Any]) -> int:
+        assert isinstance(dtype, np.dtype)
+        assert dtype == "float32"
+        return self.FLOAT32
 
+    class Communicator:
+        ptr = 1234
 
-class MadeUpCommunicator:
-    """A communicator of one rank, until it is aborted."""
+        @classmethod
+        def init(cls, nranks: int, rank: int, unique_id: UniqueId, config: None = None) -> MadeUp.Communicator:
+            assert isinstance(unique_id, UniqueId)
+            assert (nranks, rank) == (1, 0)
+            return cls()
 
-    calls: list[str]
+    # nccl.bindings.nccl, whose functions are given addresses
 
-    @classmethod
-    def init(cls, nranks: int, rank: int, unique_id: UniqueId, config: None = None) -> MadeUpCommunicator:
-        assert isinstance(unique_id, UniqueId)
-        assert (nranks, rank) == (1, 0)
-        return cls()
+    class Comm:
+        def __init__(self, handle: int = 0) -> None:
+            assert handle == MadeUp.Communicator.ptr
 
-    def allreduce(self, sendbuf: Any, recvbuf: Any, op: object, *, stream: Any = None, config: None = None) -> None:
-        assert op is MadeUp.SUM
-        self._copy("all_reduce", sendbuf, recvbuf, stream)
+    def all_reduce(
+        self, sendbuff: int, recvbuff: int, count: int, datatype: int, op: int, comm: Comm, stream: int
+    ) -> None:
+        assert type(op) is int
+        assert op == self.SUM
+        self._copy("all_reduce", sendbuff, recvbuff, count, datatype, comm, stream)
 
-    def allgather(self, sendbuf: Any, recvbuf: Any, *, stream: Any = None, config: None = None) -> None:
-        self._copy("all_gather", sendbuf, recvbuf, stream)
+    def all_gather(self, sendbuff: int, recvbuff: int, sendcount: int, datatype: int, comm: Comm, stream: int) -> None:
+        self._copy("all_gather", sendbuff, recvbuff, sendcount, datatype, comm, stream)
 
-    def alltoall(self, sendbuf: Any, recvbuf: Any, *, stream: Any = None, config: None = None) -> None:
-        self._copy("all_to_all", sendbuf, recvbuf, stream)
+    def allto_all(self, sendbuff: int, recvbuff: int, count: int, datatype: int, comm: Comm, stream: int) -> None:
+        self._copy("all_to_all", sendbuff, recvbuff, count, datatype, comm, stream)
 
-    def _copy(self, name: str, given: Any, made: Any, stream: Any) -> None:
-        assert type(stream) is int  # a handle
-        places = []
-        for buffer in (given, made):
-            # An array that is exported through DLPack may wait for the device, which nothing may while CUDA captures.
-            assert not hasattr(buffer, "__dlpack__")
-            about = buffer.__cuda_array_interface__
-            assert (about["version"], about["strides"], about.get("stream")) == (3, None, None)
-            assert type(about["data"][0]) is int
-            places.append((about["data"][0], about["shape"], np.dtype(about["typestr"])))
-        (source, shape, dtype), (target, *like) = places
-        assert [shape, dtype] == like
-        assert dtype.name in ("float32", "float64", "float16", "int32", "int64")
+    def _copy(self, name: str, given: int, made: int, count: int, datatype: int, comm: Comm, stream: int) -> None:
+        assert [type(number) for number in (given, made, count, datatype, stream)] == [int] * 5
+        assert isinstance(comm, self.Comm)
+        assert datatype == self.FLOAT32
         self.calls.append(name)
-        ctypes.memmove(target, source, math.prod(shape) * dtype.itemsize)
+        ctypes.memmove(made, given, count * 4)
 
 
 def test_the_made_up_library_has_the_arguments_of_the_real_one() -> None:
-    real = pytest.importorskip("nccl.core", reason="nccl4py is not installed: the extra nccl")
-    for name in ("init", "allreduce", "allgather", "alltoall"):
-        ours, theirs = (inspect.signature(getattr(c, name)).parameters for c in (MadeUpCommunicator, real.Communicator))
-        assert [(p.name, p.kind) for p in ours.values()] == [(p.name, p.kind) for p in theirs.values()]
-    assert bytes(real.UniqueId.from_bytes(bytes(range(128)))) == bytes(range(128))
+    core = pytest.importorskip("nccl.core", reason="nccl4py is not installed: the extra nccl")
+    from nccl.bindings import nccl as bindings
+
+    ours = [p.name for p in inspect.signature(MadeUp.Communicator.init).parameters.values()]
+    assert ours == list(inspect.signature(core.Communicator.init).parameters)
+    for name in ("all_reduce", "all_gather", "allto_all"):
+        ours = list(inspect.signature(getattr(MadeUp(), name)).parameters)
+        assert ours == list(inspect.signature(getattr(bindings, name)).parameters)
+    assert (core.SUM, core.NcclDataType.from_numpy_dtype(np.dtype("float32"))) == (MadeUp.SUM, MadeUp.FLOAT32)
+    assert bindings.Comm().handle == core.Communicator().ptr == 0
+    assert bytes(core.UniqueId.from_bytes(bytes(range(128)))) == bytes(range(128))
 
 
 def test_a_missing_library_is_named() -> None:
@@ -209,8 +216,8 @@ def two_gpus() -> None:
 # Convolutions, batch normalisation and dropout; numba_cuda compiles one small layer, since its compiler takes seconds.
 SEVERAL = ["plain", "normalized", "by_shard", "loaded"]
 ON_TWO = [
-    ("torch:cuda", SEVERAL), ("cupy", SEVERAL), ("cupy-eager", ["normalized"]), ("numba_cuda", ["dense"]),
-    ("numba_cuda-eager", ["dense"]),
+    ("torch:cuda", SEVERAL), ("cupy", SEVERAL), ("cupy-eager", ["normalized"]), ("cupy-numbered", ["plain"]),
+    ("numba_cuda", ["dense"]), ("numba_cuda-eager", ["dense"]), ("numba_cuda-numbered", ["dense"]),
 ]  # fmt: skip
 
 
@@ -241,3 +248,45 @@ def test_models_on_two_gpus_in_one_process(name: str, two_gpus: None) -> None:
             model.train_on_batch(x[start : start + 12], y[start : start + 12])
     assert digest(models[0]) == digest(models[1])
     np.testing.assert_array_equal(*(model.predict(x) for model in models))
+
+
+def checked_all_over(first: str, second: str) -> list[Any]:
+    """What two models leave that are trained and asked for all that looks at arrays outside of a step.
+
+    The one trains in a callback of the other.
+    """
+    x, labels = data()
+    y = np.eye(CLASSES, dtype="float32")[labels]
+    weight = np.linspace(0.5, 1.5, len(x)).astype("float32")
+    other, model = (dense(name, None) for name in (first, second))
+    for each in (other, model):
+        each.compile("adam", CategoricalCrossentropy(), ["accuracy", "auc"])
+    beside = LambdaCallback(on_train_batch_end=lambda batch, logs: other.train_on_batch(x[:12], y[:12], weight[:12]))
+    own = [model.backend.asarray(a) for a in (x, y, weight)]
+    logs = model.fit(*own[:2], 12, verbose=0, sample_weight=own[2], validation_split=0.2, callbacks=beside).history
+    model.fit(x, y, 12, verbose=0, sample_weight=weight, class_weight={0: 2.0})
+    found = model.evaluate(*own[:2], 12, sample_weight=own[2])
+    predicted = model.backend.to_numpy(model.predict(own[0], 12))
+    np.testing.assert_array_equal(predicted, model.predict(x, 12))
+    last = model.trace(x[:12], y[:12], weight[:12])["dense/softmax"].array.tolist()
+    return [digest(other), digest(model), logs, found, predicted.tolist(), last]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["cupy", "numba_cuda", "torch"])
+def test_the_second_gpu_while_the_first_is_current(name: str, two_gpus: None) -> None:
+    library = pytest.importorskip(name)
+    made = checked_all_over(f"{name}:cuda:0", f"{name}:cuda:1")
+    if name == "cupy":
+        assert library.cuda.runtime.getDevice() == 0
+    assert made == checked_all_over(f"{name}:cuda:0", f"{name}:cuda:0")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["cupy", "numba_cuda"])
+def test_an_exported_array_of_the_second_gpu_says_so(name: str, two_gpus: None) -> None:
+    """What the driver has answered for `__cuda_array_interface__` was the first one."""
+    pytest.importorskip(name)
+    torch = pytest.importorskip("torch")
+    taken = torch.from_dlpack(get_backend(f"{name}:cuda:1").asarray(np.arange(5, dtype="float32")))
+    assert (taken.device.index, taken.tolist()) == (1, [0, 1, 2, 3, 4])

@@ -14,6 +14,7 @@ from typing import Any
 from minicnn.backends import get_backend
 from minicnn.callbacks import BackupAndRestore, LambdaCallback
 from minicnn.distribution import DataParallel, ModelParallel, Pipeline
+from minicnn.machine import local_rank
 from support.distributed import STAGES, data, digest, normalized, trained
 
 
@@ -36,6 +37,8 @@ def main(how: str, *arguments: str) -> None:
         }  # fmt: skip
         if backend.endswith("-eager"):
             backend = without_graphs(backend.removesuffix("-eager"))
+        elif backend.endswith("-numbered"):  # which makes no device current
+            backend = f"{backend.removesuffix('-numbered')}:cuda:{local_rank()}"
         made = {name: trained(name, backend, given.get(name, lambda: distribution)(), int(epochs)) for name in names}
         if distribution.rank == 0:
             print(json.dumps([distribution.ranks, made]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
@@ -126,7 +127,7 @@ class Backend:
 
     Attributes:
         name: Name of the backend, which is the name of its module.
-        xp: Array API namespace in which the references run.
+        xp: Array API namespace in which the references run, within `active()`, as all else that is done with arrays.
         device: Name of the device, such as "cpu" or "cuda:0".
         precisions: Precision policies that it can carry out.
         steps_at_once: How many training or evaluation steps it likes to be given together.
@@ -195,6 +196,10 @@ class Backend:
             rows: Rows of a slot.
         """
         raise NotImplementedError
+
+    def active(self) -> AbstractContextManager[Any]:
+        """Context in which this backend's device is the thread's current one, where its library has such a thing."""
+        return nullcontext()
 
     def synchronize(self) -> None:
         """Wait until all work that was handed to the device is done."""

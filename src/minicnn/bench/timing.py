@@ -63,9 +63,10 @@ def awaken(backend: Backend, call: Callable[[], object] | None = None, least_s: 
     if least_s is None:
         least_s = CPU_AWAKE_S if backend.device == "cpu" else GPU_AWAKE_S
     start = time.perf_counter()
-    while time.perf_counter() - start < least_s:
-        call()
-        backend.synchronize()
+    with backend.active():
+        while time.perf_counter() - start < least_s:
+            call()
+            backend.synchronize()
 
 
 def interleaved(

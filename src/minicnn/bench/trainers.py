@@ -202,7 +202,8 @@ def _warm_up(backend: Backend) -> None:
     """Have libraries make the buffers and threads that they keep, so that these count as theirs."""
     tall = backend.asarray(np.ones((2**15, 1024), np.float32))
     thin = backend.asarray(np.ones((1024, 16), np.float32))
-    backend.to_numpy(backend.xp.matmul(tall, thin))
+    with backend.active():
+        backend.to_numpy(backend.xp.matmul(tall, thin))
 
 
 def open_candidate(name: str, options: Mapping[str, Any]) -> Backend:

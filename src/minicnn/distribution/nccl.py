@@ -24,7 +24,7 @@ class NcclCommunicator:
 
     Args:
         host: The other communicator, such as that of MPI. Its number of ranks may be one.
-        nccl: The module `nccl.core` of nccl4py, or one like it.
+        nccl: The package `nccl` of nccl4py, or one like it.
 
     Raises:
         ImportError: If nccl4py or NCCL is missing.
@@ -33,8 +33,9 @@ class NcclCommunicator:
     def __init__(self, host: Communicator, nccl: Any = None) -> None:
         try:
             if nccl is None:
-                import nccl.core as nccl  # type: ignore[import-not-found,no-redef]
-            if nccl.get_version().libnccl is None:  # which is looked for when it is first needed
+                import nccl.core  # type: ignore[import-not-found,no-redef]
+                from nccl.bindings import nccl as _  # type: ignore[import-not-found]  # noqa: F401  # an attribute from now on
+            if nccl.core.get_version().libnccl is None:  # which is looked for when it is first needed
                 missing = "there is no libnccl"
                 raise RuntimeError(missing)
         except (ImportError, RuntimeError) as error:
@@ -60,14 +61,18 @@ class NcclCommunicator:
             made: Likewise, for the result.
             runtime: The device.
         """
-        connected, stream = self._connection(runtime), runtime.current()
-        buffers = _Buffer(given, runtime), _Buffer(made, runtime)
+        # By addresses: nccl4py's own methods ask the driver for the device of an array, which may answer another, and
+        # not every library exports an array without waiting for the device.
+        connected, bindings = self._connection(runtime), self._nccl.bindings.nccl
+        dtype = int(self._nccl.core.NcclDataType.from_numpy_dtype(given.dtype))
+        buffers = runtime.address(given), runtime.address(made)
+        to = bindings.Comm(connected.ptr), runtime.current()
         if collective == "all_reduce":
-            connected.allreduce(*buffers, self._nccl.SUM, stream=stream)
+            bindings.all_reduce(*buffers, given.size, dtype, int(self._nccl.core.SUM), *to)
         elif collective == "all_gather":
-            connected.allgather(*buffers, stream=stream)
+            bindings.all_gather(*buffers, given.size, dtype, *to)
         else:
-            connected.alltoall(*buffers, stream=stream)
+            bindings.allto_all(*buffers, given.size // self.size, dtype, *to)
 
     def prepare(self, arrays: Sequence[Array], runtime: Runtime) -> None:
         """Connect the ranks, which cannot be captured: sum something small between two arrays.
@@ -83,12 +88,12 @@ class NcclCommunicator:
     def _connection(self, runtime: Runtime) -> Any:
         """NCCL's communicator; the first time all ranks wait for each other, within the deadline."""
         if self._connected is None:
-            first = self.share(bytes(self._nccl.get_unique_id()) if self.rank == 0 else b"")[0]
-            name = self._nccl.UniqueId.from_bytes(first)
+            first = self.share(bytes(self._nccl.core.get_unique_id()) if self.rank == 0 else b"")[0]
+            name = self._nccl.core.UniqueId.from_bytes(first)
 
             def connect() -> Any:
                 with runtime.active():
-                    return self._nccl.Communicator.init(self.size, self.rank, name)
+                    return self._nccl.core.Communicator.init(self.size, self.rank, name)
 
             begun = Worker().begin(connect)
             if isinstance(self.host, Ranks):
@@ -108,16 +113,3 @@ class NcclCommunicator:
             if self._connected is not None:
                 self._connected.abort()
             raise
-
-
-class _Buffer:
-    """A device array as NCCL reads it: where its elements are, and nothing else.
-
-    The array itself would do, but not every library exports one without waiting for the device.
-    """
-
-    def __init__(self, array: Array, runtime: Runtime) -> None:
-        self.__cuda_array_interface__ = {
-            "shape": (array.size,), "typestr": array.dtype.str, "data": (runtime.address(array), False),
-            "strides": None, "version": 3, "stream": None,
-        }  # fmt: skip

@@ -144,7 +144,8 @@ def _parity(functions: Sequence[Function], given: ModuleType, names: Sequence[st
             for case in function.cases:
                 arrays = [backend.asarray(a, "float32" if a.dtype.kind == "f" else None) for a in case.arrays]
                 try:
-                    made = _function(given, function.name)(*arrays, xp=backend.xp, **case.attrs)
+                    with backend.active():
+                        made = _function(given, function.name)(*arrays, xp=backend.xp, **case.attrs)
                     found = [backend.to_numpy(result) for result in _results(made)]
                     worst = max(worst, _differ(function, case, found, "float32"))
                 except Exception as error:

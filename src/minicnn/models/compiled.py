@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
@@ -132,7 +132,7 @@ class CompiledNetwork(Network):
         """
         progress(verbose)  # which refuses what is none
         check_counts(**({} if steps is None else {"steps": steps}))
-        with self._together():
+        with self._together(), self._given(x, y) as (x, y):
             source = self._source(x, y, sample_weight, batch_size, steps=steps)
             with Callbacks(callbacks, self._model(), {"steps": _length(source), "verbose": verbose}) as everyone:
                 logs = self._evaluate(source, everyone)
@@ -143,9 +143,7 @@ class CompiledNetwork(Network):
     def test_on_batch(self, x: Any, y: Any, sample_weight: Any = None, *, return_dict: bool = False) -> Any:
         """Loss and metrics on one batch, as `evaluate` gives them."""
         objective, _ = self._compiled()
-        with self._together():
-            x, y = self._ordered(x, y)
-            self._prepare(x, y)
+        with self._together(), self._given(x, y) as (x, y):
             feed, arrays = self._standardizer(objective).batch(x, y, sample_weight)
             return _as_asked(self._logs(self._engine.evaluate_many(feed, arrays, {}, None, 1)), return_dict)
 
@@ -165,19 +163,18 @@ class CompiledNetwork(Network):
         Raises:
             RuntimeError: If there are labels and the model is not compiled.
         """
-        x, y = self._ordered(x, y)
-        self._prepare(x, y)
-        objective, given = None, {}
-        if y is not None:
-            objective, optimizer = self._compiled()
-            self._check_trainable()
-            given["learning_rate"] = np.asarray(optimizer.rate(self._engine.steps_taken))
-        feed, arrays = self._standardizer(objective).batch(x, y, sample_weight)
-        program, _ = self._traced("predict" if y is None else "train", feed)
-        given |= {name: self._engine.get(name) for name in self._engine.names()}
-        given |= {name: self.backend.to_numpy(array) for name, array in arrays.items()}
-        inputs = {v.name: given.get(v.name, np.zeros(v.shape)) for v in program.inputs}
-        return traced(program, self.backend, inputs, kernels=kernels)
+        with self._given(x, y) as (x, y):
+            objective, given = None, {}
+            if y is not None:
+                objective, optimizer = self._compiled()
+                self._check_trainable()
+                given["learning_rate"] = np.asarray(optimizer.rate(self._engine.steps_taken))
+            feed, arrays = self._standardizer(objective).batch(x, y, sample_weight)
+            program, _ = self._traced("predict" if y is None else "train", feed)
+            given |= {name: self._engine.get(name) for name in self._engine.names()}
+            given |= {name: self.backend.to_numpy(array) for name, array in arrays.items()}
+            inputs = {v.name: given.get(v.name, np.zeros(v.shape)) for v in program.inputs}
+            return traced(program, self.backend, inputs, kernels=kernels)
 
     def _evaluate(self, source: Source, callbacks: Callbacks) -> dict[str, Any]:
         callbacks("on_test_begin")
@@ -212,28 +209,28 @@ class CompiledNetwork(Network):
         progress(verbose)  # which refuses what is none
         check_counts(batch_size=batch_size, **({} if steps is None else {"steps": steps}))
         start = time.perf_counter()
-        x, _ = self._ordered(x)
-        self._prepare(x)
-        if isinstance(x, Batches) and self.distribution is not None and hasattr(x.loader, "set_shard"):
-            x.loader.set_shard(0, 1)  # predictions are not shared out
-        if steps is not None:
-            cut = slice(steps * batch_size)
-            x = Batches(islice(x.loader, steps)) if isinstance(x, Batches) else [a[cut] for a in self._batch_of(x)]
-        draw = self._next_draw()
-        parts: list[list[Array]] = [[] for _ in self._outputs]
-        first: Any = None
-        with Callbacks(callbacks, self._model(), {"batch_size": batch_size}) as everyone:
-            everyone("on_predict_begin")
-            for batch, (given, run) in enumerate(prediction_runs(x, self._standardizer(), batch_size)):
-                first = given[0] if first is None else first
-                everyone("on_predict_batch_begin", batch)
-                for part, made in zip(parts, self._engine.predict(run.feed, run.arrays, run.index, draw), strict=True):
-                    part.append(made if self.backend.owns(first) else self.backend.to_numpy(made))
-                everyone("on_predict_batch_end", batch, {"outputs": [part[-1] for part in parts]})
-            everyone("on_predict_end")
-        if first is None:
-            raise ValueError("There is at least one batch to predict. Received: an empty loader.")
-        made = self._as_given(first, parts)
+        with self._given(x) as (x, _):
+            if isinstance(x, Batches) and self.distribution is not None and hasattr(x.loader, "set_shard"):
+                x.loader.set_shard(0, 1)  # predictions are not shared out
+            if steps is not None:
+                cut = slice(steps * batch_size)
+                x = Batches(islice(x.loader, steps)) if isinstance(x, Batches) else [a[cut] for a in self._batch_of(x)]
+            draw = self._next_draw()
+            parts: list[list[Array]] = [[] for _ in self._outputs]
+            first: Any = None
+            with Callbacks(callbacks, self._model(), {"batch_size": batch_size}) as everyone:
+                everyone("on_predict_begin")
+                for batch, (given, run) in enumerate(prediction_runs(x, self._standardizer(), batch_size)):
+                    first = given[0] if first is None else first
+                    everyone("on_predict_batch_begin", batch)
+                    found = self._engine.predict(run.feed, run.arrays, run.index, draw)
+                    for part, made in zip(parts, found, strict=True):
+                        part.append(made if self.backend.owns(first) else self.backend.to_numpy(made))
+                    everyone("on_predict_batch_end", batch, {"outputs": [part[-1] for part in parts]})
+                everyone("on_predict_end")
+            if first is None:
+                raise ValueError("There is at least one batch to predict. Received: an empty loader.")
+            made = self._as_given(first, parts)
         if verbose and self.chief:
             count, seconds = sum(len(part) for part in parts[0]), time.perf_counter() - start
             print(f"{count} samples predicted - {seconds:.1f} s")
@@ -244,14 +241,13 @@ class CompiledNetwork(Network):
         return self._of_batch(x)
 
     def _of_batch(self, x: Any, training: bool = False) -> Any:
-        x, _ = self._ordered(x)
-        self._prepare(x)
-        feed, arrays = self._standardizer().batch(x)
-        made = self._engine.predict(replace(feed, training=training), arrays, draw=self._next_draw())
-        first = self._batch_of(x)[0]
-        if not self.backend.owns(first):
-            made = [self.backend.to_numpy(array) for array in made]
-        return self._as_given(first, [[array] for array in made])
+        with self._given(x) as (x, _):
+            feed, arrays = self._standardizer().batch(x)
+            made = self._engine.predict(replace(feed, training=training), arrays, draw=self._next_draw())
+            first = self._batch_of(x)[0]
+            if not self.backend.owns(first):
+                made = [self.backend.to_numpy(array) for array in made]
+            return self._as_given(first, [[array] for array in made])
 
     def _model(self) -> Model:
         """Itself, as callbacks know it: there is no other compiled network."""
@@ -260,6 +256,14 @@ class CompiledNetwork(Network):
     def _together(self) -> AbstractContextManager[None]:
         """What all ranks do at once, if there are several."""
         return nullcontext() if self.distribution is None else self.distribution.together()
+
+    @contextmanager
+    def _given(self, x: Any, y: Any = None) -> Iterator[tuple[Any, Any]]:
+        """Data by place, while the device of the backend, which they may choose, is the current one."""
+        x, y = self._ordered(x, y)
+        self._prepare(x, y)
+        with self.backend.active():
+            yield x, y
 
     def _next_draw(self) -> int:
         """How many predictions there were before: layers that are to draw numbers in predictions draw anew."""

@@ -158,14 +158,12 @@ class Model(CompiledNetwork):
         seed = self.seed if seed is None else seed
         check_seed(seed)
         given = [] if callbacks is None else [callbacks] if isinstance(callbacks, Callback) else list(callbacks)
-        with self._alone(), self._together():
+        with self._alone(), self._together(), self._given(x, y) as (x, y):
             self._check_trainable()
-            x, y = self._ordered(x, y)
             if validation_split and (isinstance(x, Batches) or validation_data is not None):
                 raise ValueError(
                     "validation_split cuts arrays. Received: a loader, or validation_data as well. Use validation_data."
                 )
-            self._prepare(x, y)
             if validation_split and y is not None:
                 (x, y, sample_weight), validation_data = split_off(
                     x, y, sample_weight, validation_split, len(self._inputs), len(self._outputs)
@@ -270,9 +268,7 @@ class Model(CompiledNetwork):
         """One training step; returns loss and metrics of this batch before the step, as `evaluate` gives them."""
         objective, _ = self._compiled()
         self._check_trainable()
-        with self._together():
-            x, y = self._ordered(x, y)
-            self._prepare(x, y)
+        with self._together(), self._given(x, y) as (x, y):
             feed, arrays = self._standardizer(objective, class_weight).batch(x, y, sample_weight)
             return _as_asked(self._logs(self._train_run(Run(feed, arrays), {})), return_dict)
 

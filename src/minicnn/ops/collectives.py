@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from minicnn.ops.arrays import copy_of
+from minicnn.ops.arrays import copy_of, place
 from minicnn.ops.checks import normalize_axis, same_dtype
 from minicnn.ops.elementwise import multiply
 from minicnn.ops.groups import Communicator, Group, Span, rows
@@ -106,7 +106,7 @@ def _added(parts: Sequence[Host], like: Host, group: Group, communicator: Commun
 
 
 def _back(array: Host, like: Array, xp: Namespace) -> Array:
-    return array if isinstance(like, np.ndarray) else xp.asarray(array)
+    return array if isinstance(like, np.ndarray) else xp.asarray(array, **place(like))
 
 
 @all_reduce.shape

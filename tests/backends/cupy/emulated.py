@@ -100,6 +100,9 @@ class EmulatedRuntime:
     def active(self) -> AbstractContextManager[Any]:
         return nullcontext()
 
+    def use(self) -> None:
+        pass
+
     def synchronize(self, event: Event | None = None) -> None:
         MAIN.finish() if event is None else event.reach(event.recorded)
 

@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from backends.cupy.emulated import EmulatedBackend, EmulatedRuntime
 from minicnn.backends._gpu import costs
 from minicnn.backends._gpu.costs import KINDS, costs_on, unfitted
 from minicnn.backends._gpu.device import H200, KNOWN, from_attributes, gpu_of
+from minicnn.backends._gpu.tiles import Tiles
 
 KB = 1024
 # Capability, KB of shared memory of a block and of a multiprocessor, threads and blocks of a multiprocessor.
@@ -115,3 +117,27 @@ def test_a_gpu_has_the_constants_that_were_fitted_on_it(monkeypatch: pytest.Monk
     own |= {kind: {"constants": product} for kind in KINDS}
     assert not unfitted(gpu)
     assert "RTX 3060" in unfitted(KNOWN["rtx3060"])
+
+
+@pytest.mark.parametrize(("device", "rank", "expected"), [
+    (None, "1", [1]), ("cuda", "1", [1]), ("cuda:0", "1", []), ("cuda:2", "1", []), (None, "0", []),
+])  # fmt: skip
+def test_a_rank_makes_the_gpu_of_its_number_current(
+    device: str | None, rank: str, expected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = []
+
+    class Runtime(EmulatedRuntime):
+        number = 0
+
+        def use(self) -> None:
+            used.append(self.number)
+
+    class Watched(EmulatedBackend):
+        def open(self, number: int) -> tuple[EmulatedRuntime, Tiles]:
+            Runtime.number = number
+            return Runtime(), super().open(number)[1]
+
+    monkeypatch.setenv("MPI_LOCALRANKID", rank)
+    Watched(device)
+    assert used == expected

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from minicnn.backends._gpu.arena import Arena
@@ -58,7 +59,10 @@ class GpuBackend(Backend, ABC):
     ) -> None:
         super().__init__(device, reference_only=reference_only, strict=strict)
         self.options = options or Options()
-        self.runtime, self.tiles = self.open(int(self.device.partition(":")[2] or local_rank()))
+        number = self.device.partition(":")[2]
+        self.runtime, self.tiles = self.open(int(number or local_rank()))
+        if not number and local_rank():  # of several processes on a machine each has a GPU of its own
+            self.runtime.use()
         self._check_options()
         if reference_only or not isinstance(self.tiles, TensorTiles):
             self.precisions = Backend.precisions  # mixed ones are for tensor cores
@@ -117,13 +121,16 @@ class GpuBackend(Backend, ABC):
     def stage(self, specs: Mapping[str, Spec], rows: int) -> Stage:
         return GpuStage(self.runtime, specs, rows, pinned=self.options.pinned)
 
+    def active(self) -> AbstractContextManager[Any]:
+        return self.runtime.active()
+
     def synchronize(self) -> None:
-        with self.runtime.active():
+        with self.active():
             self.runtime.synchronize()
 
     def memory(self) -> int | None:
         """See `Backend.memory`: what arrays have in use."""
-        with self.runtime.active():
+        with self.active():
             return self.runtime.used()
 
     def arena(self) -> Arena:
@@ -179,14 +186,14 @@ class GpuBackend(Backend, ABC):
             return self._on_the_device(super().compile(program))
 
         def make(program: Program) -> Executable:
-            with self.runtime.active():
+            with self.active():
                 return StepExecutable(self, program)
 
         return load(self, program, make)
 
     def _on_the_device(self, run: Executable) -> Executable:
         def call(arrays: Mapping[str, Array]) -> dict[str, Any]:
-            with self.runtime.active():
+            with self.active():
                 return run(arrays)
 
         return call

@@ -61,6 +61,9 @@ class Runtime(Protocol):
     def active(self) -> AbstractContextManager[Any]:
         """Context of all that follows: the device is the current one, and errors of CUDA say what to do."""
 
+    def use(self) -> None:
+        """Make the device the current one of this thread from here on."""
+
     def synchronize(self, event: Event | None = None) -> None:
         """Wait until an event has come, or all work is done."""
 

@@ -41,14 +41,14 @@ class CupyBackend(GpuBackend):
                 f"cuda:{self.runtime.number}. Copy it there, or use the backend cupy:cuda:{data.device.id}."
             )
             raise ValueError(message)
-        with self.runtime.active():
+        with self.active():
             if isinstance(data, cupy.ndarray):
                 made = cupy.ascontiguousarray(data, dtype=dtype).reshape(data.shape)
                 return made.copy() if made.data.ptr % ALIGNMENT else made
             return cupy.array(np.asarray(data), dtype=dtype, order="C")
 
     def to_numpy(self, array: Array) -> np.ndarray[Any, Any]:
-        with explained():
+        with self.active():
             return cupy.asnumpy(array)
 
     def owns(self, array: Any) -> bool:

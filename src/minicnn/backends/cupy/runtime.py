@@ -42,8 +42,18 @@ class CupyRuntime:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        with explained(), self._device:
-            yield
+        with explained():
+            # CuPy's own context manager keeps what was current with the Device, which threads share.
+            before = cupy.cuda.runtime.getDevice()
+            if before != self.number:
+                self.use()
+            try:
+                yield
+            finally:
+                cupy.cuda.runtime.setDevice(before)
+
+    def use(self) -> None:
+        cupy.cuda.runtime.setDevice(self.number)
 
     def synchronize(self, event: Event | None = None) -> None:
         (self._device if event is None else event).synchronize()

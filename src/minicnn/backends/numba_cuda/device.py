@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
@@ -161,7 +162,8 @@ class Device:
 
         with explained():
             self.core = CoreDevice(number)
-            self.core.set_current()
+            with nullcontext() if cuda.gpus.current is None else self.active():  # another that is current stays so
+                self.core.set_current()
             found, self.name = self.core.compute_capability, str(self.core.name)
             self.capability = (int(found[0]), int(found[1]))
             said = {name: int(getattr(self.core.properties, name)) for name in ATTRIBUTES}

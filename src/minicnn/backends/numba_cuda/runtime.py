@@ -47,6 +47,10 @@ class NumbaCudaRuntime:
         with explained(), self.device.active():
             yield
 
+    def use(self) -> None:
+        if not SIMULATED:
+            self.device.core.set_current()
+
     def synchronize(self, event: Event | None = None) -> None:
         if event is None:
             self.device.synchronize()
