@@ -13,7 +13,7 @@ import pytest
 from minicnn.bench import Page
 from support.command_line import error_of, minicnn
 
-STORED = Path(__file__).parents[2] / "docs" / "studies" / "earlier" / "results"
+STORED = Path(__file__).parents[2] / "docs" / "studies" / "results"
 EVIL = "a/../../../evil/planted"
 SCRIPT = "<script>alert(1)</script>"
 PRESENT = ("study", "platforms", "--stored", "--out", "out/inner")
@@ -76,7 +76,7 @@ def damages() -> dict[str, Callable[[Path], Any]]:
         return training(lambda result: how(result["history"]["numpy"]))
 
     return {
-        "no result": lambda folder: (folder / "training-mnist.json").unlink(),
+        "no result": lambda folder: [part.unlink() for part in folder.glob("*-mnist.json")],
         "a setting 990 deep": lambda folder: (folder / "setting.json").write_text("[" * 990 + "]" * 990),
         "a setting 1e6 deep": lambda folder: (folder / "setting.json").write_text('{"a":' * 10**6),
         "a result 1e6 deep": lambda folder: (folder / "training-mnist.json").write_text("[" * 10**6),
