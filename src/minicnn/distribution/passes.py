@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from minicnn import ops
 from minicnn.ops.checks import normalize_axes
@@ -129,9 +130,10 @@ def _in_buckets(program: Program, shard: Shard, values: Sequence[Value]) -> list
     place = {id(v): i for i, node in enumerate(program.nodes) for v in node.outputs}
     waiting, found = list[Value](), dict[int, Value]()
     ordered = sorted(values, key=lambda v: place.get(id(v), -1))
-    for value in ordered:
+    for value, after in zip_longest(ordered, ordered[1:]):
         waiting.append(value)
-        if value is ordered[-1] or sum(v.nbytes for v in waiting) >= BUCKET:
+        # One that is large by itself is not joined with others, which would copy it.
+        if after is None or max(sum(v.nbytes for v in waiting), after.nbytes) >= BUCKET:
             made = ops.all_reduce(*waiting, group=shard.group)
             found |= zip(map(id, waiting), made if isinstance(made, tuple) else (made,), strict=True)
             waiting.clear()

@@ -141,15 +141,16 @@ class Segments:
         return min((self._read.get(id(v), len(self.common)) for node in bucket for v in node.outputs), default=0)
 
     def buckets(self, level: int) -> list[list[Node]]:
-        """The sums of a level in groups that are read on one level, and of some size.
+        """The sums of a level in groups that are read on one level, and of some size; a large one by itself.
 
         Those of a group begin when the shard's nodes have made them.
         """
         found: list[list[Node]] = [[]]
         for node in self.collectives[level]:
             if is_sum(node):
-                full = sum(v.nbytes for n in found[-1] for v in n.outputs) >= passes.BUCKET
-                if found[-1] and (full or self.needed([node]) != self.needed(found[-1])):
+                filled, own = (sum(v.nbytes for n in nodes for v in n.outputs) for nodes in (found[-1], [node]))
+                apart = max(filled, own) >= passes.BUCKET or self.needed([node]) != self.needed(found[-1])
+                if found[-1] and apart:
                     found.append([])
                 found[-1].append(node)
         return found
