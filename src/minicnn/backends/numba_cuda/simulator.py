@@ -10,46 +10,32 @@ from contextlib import contextmanager
 from typing import Any
 
 
-class _Allocations(dict[Any, Any]):
-    """Shared arrays of a block by the place in the source that makes them.
-
-    The simulator asks with `get`, and where there is none makes one and puts it here. In between no other thread may
-    ask, or it would get an array of its own.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._lock = threading.Lock()
-
-    def get(self, key: Any, default: Any = None) -> Any:
-        """The array; or nothing, and then others wait until this thread has made it."""
-        self._lock.acquire()
-        found = super().get(key, default)
-        if found is not None:
-            self._lock.release()
-        return found
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        super().__setitem__(key, value)
-        self._lock.release()
-
-
 @contextmanager
 def _one_array_for_all_threads() -> Iterator[None]:
-    """Lets the simulator's blocks share their arrays safely."""
+    """Gives all threads of a block the same shared arrays.
+
+    The simulator knows an array of a launch by the line that makes it, and two threads may find none at the same time.
+    Blocks of one launch may have arrays of other sizes from that line, if they compute other products.
+    """
     from numba.cuda.simulator.kernelapi import FakeCUDAShared
 
-    original = FakeCUDAShared.__init__
+    original, lock = FakeCUDAShared.array, threading.Lock()
 
-    def initialise(self: Any, *arguments: Any) -> None:
-        original(self, *arguments)
-        self._allocations = _Allocations()
+    def array(self: Any, shape: Any, dtype: Any, *alignment: Any) -> Any:
+        if shape == 0:  # what a launch asks for
+            return original(self, shape, dtype, *alignment)
+        frame = sys._getframe(1)
+        key = frame.f_code.co_filename, frame.f_lineno, shape, dtype
+        with lock:
+            if key not in self._allocations:
+                self._allocations[key] = original(FakeCUDAShared(0), shape, dtype, *alignment)
+            return self._allocations[key]
 
-    FakeCUDAShared.__init__ = initialise
+    FakeCUDAShared.array = array
     try:
         yield
     finally:
-        FakeCUDAShared.__init__ = original
+        FakeCUDAShared.array = original
 
 
 def simulate(function: Any, blocks: Any, threads: int, arguments: Sequence[Any], shared: int = 0) -> None:
