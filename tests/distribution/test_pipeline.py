@@ -150,7 +150,7 @@ def test_the_program_of_a_rank_does_what_its_step_does(count: int) -> None:
 
     stated = ranks.run(work)
     assert stated == ranks.sent == stepwise.sent
-    assert all(letters.empty() for each in (ranks, stepwise) for letters in each.mail.values())
+    assert all(letters.empty() for each in (ranks, stepwise) for letters in each.boxes.values())
 
 
 def test_the_program_shows_what_crosses_and_the_memory_of_a_rank() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -25,8 +24,14 @@ class ThreadRanks:
         self.size = size
         self.given: list[Any] = [None] * size
         self.barrier = threading.Barrier(size, timeout=60)
-        self.mail: dict[Any, queue.Queue[Host]] = defaultdict(queue.Queue)
+        self.boxes: dict[Any, queue.Queue[Host]] = {}
+        self._lock = threading.Lock()
         self.sent = [0] * size  # bytes that went from each rank to others
+
+    def mail(self, sender: int, receiver: int, tag: int) -> queue.Queue[Host]:
+        """What has been sent and not been received yet."""
+        with self._lock:  # two threads that find none would each make one
+            return self.boxes.setdefault((sender, receiver, tag), queue.Queue())
 
     def communicator(self, rank: int) -> Any:
         """That of one rank."""
@@ -76,17 +81,19 @@ class _ThreadCommunicator:
     def send(self, array: Host, rank: int, tag: int) -> None:
         assert array.ndim == 1
         self._ranks.sent[self.rank] += array.nbytes
-        self._ranks.mail[self.rank, rank, tag].put(array.copy())
+        self._ranks.mail(self.rank, rank, tag).put(array.copy())
 
     def receive(self, array: Host, rank: int, tag: int) -> None:
-        while True:
+        letters = self._ranks.mail(rank, self.rank, tag)
+        for _ in range(300):  # a minute
             try:
-                array[...] = self._ranks.mail[rank, self.rank, tag].get(timeout=0.2)
+                array[...] = letters.get(timeout=0.2)
             except queue.Empty:
                 if self._ranks.barrier.broken:
                     raise threading.BrokenBarrierError from None
             else:
                 return
+        raise TimeoutError(f"Every rank sends what others wait for. Received by rank {self.rank}: nothing from {rank}.")
 
     def fail(self, error: BaseException) -> None:
         if not getattr(error, "reported", False):  # which all raise

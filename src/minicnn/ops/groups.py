@@ -134,11 +134,9 @@ class Group:
         self, span: Span, found: Mapping[Span, Summand], add: Callable[[Summand, Summand], Summand]
     ) -> Summand:
         """Likewise the sum over the shards of one part of the tree."""
-
-        def of(part: Span) -> Summand:
-            return found[part] if part in found else add(*map(of, self.tree[part]))
-
-        return of(span)
+        if span in found:
+            return found[span]
+        return add(*(self.total_of(part, found, add) for part in self.tree[span]))
 
     def __str__(self) -> str:
         apart = f", {self.stride} apart" if self.stride else ""
