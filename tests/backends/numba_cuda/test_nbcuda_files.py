@@ -10,6 +10,7 @@ import sys
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("numba_cuda")
@@ -21,7 +22,7 @@ from minicnn.backends._gpu.tiling import LIMITS
 from minicnn.backends.numba_cuda import tiling
 from minicnn.backends.numba_cuda.generation import generate
 from minicnn.backends.numba_cuda.shim import SIMULATED, check_numpy
-from minicnn.backends.numba_cuda.simulator import _Allocations
+from minicnn.backends.numba_cuda.simulator import _one_array_for_all_threads
 from minicnn.program import Program
 from support.plans import plan_of
 
@@ -95,16 +96,26 @@ def test_the_package_alone_imports_no_numba() -> None:
     assert done.stdout.split() == ["False", "True"]
 
 
+@pytest.mark.skipif(not SIMULATED, reason="is about the simulator")
 def test_threads_of_a_simulated_block_share_one_array() -> None:
-    allocations, found = _Allocations(), []
-    assert allocations.get("line") is None
-    other = threading.Thread(target=lambda: found.append(allocations.get("line")))
-    other.start()
-    other.join(0.05)
-    assert other.is_alive(), "it waits until the first thread has made the array"
-    allocations["line"] = made = object()
-    other.join()
-    assert found == [made]
+    """Made by one line; of another size it is another array, as blocks of one launch may compute other products."""
+    from numba.cuda.simulator.kernelapi import FakeCUDAShared
+
+    with _one_array_for_all_threads():
+        shared, found = FakeCUDAShared(0), []
+        start = threading.Barrier(8)
+
+        def make(size: int) -> None:
+            start.wait()
+            found.append(shared.array(size, np.float32))
+
+        threads = [threading.Thread(target=make, args=(size,)) for size in (40, 80) * 4]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sorted(len(array) for array in found) == [40] * 4 + [80] * 4
+    assert len({id(array) for array in found}) == 2
 
 
 @pytest.mark.skipif(ON_DEVICE, reason="there is a GPU")
