@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from minicnn import Sequential, layers, metrics, ops
+from minicnn.backends import get_backend
 from minicnn.callbacks import (
     Callback,
     EarlyStopping,
@@ -351,6 +352,16 @@ def test_other_epochs_with_a_validation_are_named() -> None:
 
     with pytest.raises(ValueError, match=r"begin with the same validation_freq\. Received: '1' on rank 0, '2' on rank"):
         ThreadRanks(2).run(work)
+
+
+def test_ranks_have_one_backend_with_a_device_each() -> None:
+    def work(communicator: Any, strict: bool = False) -> None:
+        backend = type(get_backend("numpy"))(f"cpu:{communicator.rank}", strict=strict)
+        made(distribution=DataParallel(CUT, communicator=communicator), backend=backend).fit(*data(), verbose=0)
+
+    ThreadRanks(2).run(work)
+    with pytest.raises(ValueError, match=r"begin with the same backend\. Received: '<backend numpy:cpu>' on rank 0"):
+        ThreadRanks(2).run(lambda c: work(c, strict=c.rank == 1))
 
 
 @pytest.mark.filterwarnings("ignore:Inputs are finite numbers")

@@ -202,7 +202,9 @@ class Model(CompiledNetwork):
         weights = {path: zlib.crc32(array.tobytes()) for path, array in self.get_weights().items()}
         about = {
             "call of fit": when, "versions": f"minicnn {__version__}, NumPy {np.__version__}",
-            "backend": repr(self.backend), "distribution": repr(self.distribution), "seed": self.seed,
+            # each rank may name a GPU of its own
+            "backend": repr(self.backend).replace(self.backend.device, self.backend.device.split(":")[0]),
+            "distribution": repr(self.distribution), "seed": self.seed,
             **{k: v for k, v in params.items() if k != "verbose"}, "position in the data": list(self._position),
             "steps taken": self.steps_taken, **weights,
         }  # fmt: skip
