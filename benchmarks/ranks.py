@@ -1,5 +1,7 @@
 """What several processes cost: DataParallel on one rank beside none, and two ranks of one thread beside one of two.
 
+The two ranks split the batch alone (data), or the dense kernels, too (hybrid): see arXiv:1404.5997.
+
     python benchmarks/ranks.py [--networks alexnet,vgg11] [--image 64,64,3] [--batch N] [--backend NAME] [--runs N]
 
 Within a process models are timed in turn; processes, which compile anew, take turns. Ranks are started by mpiexec.
@@ -21,7 +23,7 @@ import numpy as np
 
 from minicnn import machine, zoo
 from minicnn.bench.timing import interleaved
-from minicnn.distribution import DataParallel
+from minicnn.distribution import DataParallel, ModelParallel
 from minicnn.distribution.launchers import OPEN_MPI, mpiexec
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.optimizers import SGD
@@ -47,7 +49,10 @@ def measure(given: argparse.Namespace) -> None:
     rng = np.random.default_rng(0)
     x = rng.random((given.batch, *shape), dtype=np.float32)
     y = rng.integers(0, given.classes, given.batch)
-    kinds = {"two ranks": DataParallel(2)} if given.kind == "ranks" else {"none": None, "one rank": DataParallel(1)}
+    kinds: dict[str, DataParallel | None] = {"none": None, "one rank": DataParallel(1)}
+    if given.kind == "ranks":
+        hybrid = ModelParallel(2, layout_map={"kernel": (None, "model")})
+        kinds = {"two ranks, data": DataParallel(2), "two ranks, hybrid": hybrid}
 
     def step(distribution: DataParallel | None) -> Callable[[], float]:
         model = zoo.get_model(given.networks, num_classes=given.classes, input_shape=shape, backend=given.backend)
@@ -89,17 +94,16 @@ def main() -> None:
                     found[kind].append(seconds)
         print(f"{network}, {given.image}, batch {given.batch}, {given.backend}: ms of a step")
         for kind, times in found.items():
-            print(
-                f"  {kind:10} {statistics.median(times) * 1e3:8.1f} ({min(times) * 1e3:.1f} to {max(times) * 1e3:.1f})"
-            )
+            print(f"  {kind:18} {_spread([t * 1e3 for t in times], '.1f')}")
         cost = [a / b - 1 for a, b in zip(found["one rank"], found["none"], strict=True)]
-        speed = [a / b for a, b in zip(found["one rank"], found["two ranks"], strict=True)]
-        print(
-            f"  one rank beside no distribution: {statistics.median(cost):+.1%} ({min(cost):+.1%} to {max(cost):+.1%})"
-        )
-        print(
-            f"  two ranks beside one: {statistics.median(speed):.2f} ({min(speed):.2f} to {max(speed):.2f}) its speed"
-        )
+        print(f"  one rank beside no distribution: {_spread(cost, '+.1%')}")
+        for kind in ("data", "hybrid"):
+            speed = [a / b for a, b in zip(found["one rank"], found[f"two ranks, {kind}"], strict=True)]
+            print(f"  two ranks, {kind}, beside one: {_spread(speed, '.2f')} of its speed")
+
+
+def _spread(values: list[float], form: str) -> str:
+    return f"{statistics.median(values):{form}} ({min(values):{form}} to {max(values):{form}})"
 
 
 if __name__ == "__main__":

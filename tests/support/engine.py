@@ -248,6 +248,17 @@ class EngineSteps:
             with pytest.raises(ValueError, match=r"x has shape .* one row for each step"):
                 run.many({"w": backend.asarray(w[1:]), **given}, rows, 2)
 
+    def test_programs_that_are_compiled_side_by_side_share_their_memory(self) -> None:
+        backend, programs = self.make(), [Program(f"{n}") for n in range(6)]
+        for n, program in enumerate(programs):
+            x = program.input("x", (3 + n,))
+            program.outputs["y"] = ops.sum(x * x + n, axes=(0,))
+        steps = backend.compile_each(programs)
+        assert len({id(step._arena) for step in steps}) == 1
+        for n, step in enumerate(steps):
+            made = step({"x": np.full(3 + n, 2.0, "float32")})["y"]
+            np.testing.assert_allclose(backend.to_numpy(made), (3 + n) * (4 + n))
+
     def test_options_work_or_are_refused_by_name(self) -> None:
         with pytest.raises(ValueError, match=r"products='bfloat16'.* Use products='float32'"):
             self.make(Options(products="bfloat16", tensor_cores=False))

@@ -263,6 +263,10 @@ class Backend:
         program = self.rewrite(program)
         return interpreter(program, self.functions(program), self.asarray)
 
+    def compile_each(self, programs: Sequence[Program]) -> list[Executable]:
+        """`compile` of several Programs, side by side where that is faster."""
+        return [self.compile(program) for program in programs]
+
     # Machine ------------------------------------------------------------------------------------
 
     @classmethod

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from minicnn import ops
 from minicnn.backends._gpu.backend import GpuBackend
 from minicnn.distribution.nccl import NcclCommunicator
 from minicnn.distribution.passes import ADDED, Shard, summed_loss
-from minicnn.distribution.step import Arrays, ShardedStep, _Partial, own_rows
+from minicnn.distribution.step import Arrays, ShardedStep, _Partial, _Sums, own_rows
 from minicnn.ops.groups import Group
 from minicnn.program.graph import Node, Program, Value
 
@@ -69,8 +69,10 @@ class DeviceStep(ShardedStep):
     ) -> None:  # fmt: skip
         super().__init__(programs, shards, group, data, cut, backend)
         self._communicator, self._runtime = communicator, backend.runtime
-        self._sums: dict[str, Callable[[Arrays], Arrays]] = {}
         connect(communicator, backend)
+        sums = [each for level, _ in self._collectives for each in level if each.names]
+        compiled = backend.compile_each([self._program(each) for each in sums])
+        self._sums = {each.names[0]: run for each, run in zip(sums, compiled, strict=True)}
 
     def __call__(self, arrays: Mapping[str, Any]) -> Arrays:
         """See `ShardedStep`."""
@@ -79,16 +81,18 @@ class DeviceStep(ShardedStep):
             self._communicator.finish(self._runtime)
         return made
 
+    def _program(self, sums: _Sums) -> Program:
+        """One that adds up what the ranks give."""
+        program = Program("sums")
+        given = [program.input(f"given {n}", s.shape, s.dtype) for n, s in zip(sums.names, sums.specs, strict=True)]
+        program.outputs = dict(zip(sums.names, summed(given, self._group), strict=True))
+        return program
+
     def _total(self, partial: _Partial) -> Arrays:
         names = partial.names
         if not names:
             return {}
         ((_, totals),) = partial.found
-        if names[0] not in self._sums:
-            program = Program("sums")
-            given = [program.input(f"given {n}", s.shape, s.dtype) for n, s in zip(names, partial.specs, strict=True)]
-            program.outputs = dict(zip(names, summed(given, self._group), strict=True))
-            self._sums[names[0]] = self._backend.compile(program)
         return dict(self._sums[names[0]]({f"given {n}": a for n, a in zip(names, totals, strict=True)}))
 
 

@@ -66,10 +66,10 @@ class ShardedStep:
         held = {shard.samples for shard in shards}
         parts = {n: segments.parts() for n, segments in every.items() if n in held}
         shared, _ = next(iter(parts.values()))
-        self._common = [_Part.of(program, backend) for program in shared]
-        self._own = {
-            n: [[_Part.of(program, backend) for program in pieces] for pieces in own] for n, (_, own) in parts.items()
-        }
+        programs_of_parts = [*shared, *(p for _, own in parts.values() for pieces in own for p in pieces)]
+        compiled = iter(_Part.of_each(programs_of_parts, backend))
+        self._common = [next(compiled) for _ in shared]
+        self._own = {n: [[next(compiled) for _ in pieces] for pieces in own] for n, (_, own) in parts.items()}
         self._collectives = [
             (_sums(level, every, group, backend), _exchanges(level, every, group, backend))
             for level in range(len(shared))
@@ -195,9 +195,10 @@ class _Part:
     updates: list[str]
 
     @classmethod
-    def of(cls, program: Program, backend: Backend) -> _Part:
-        compiled = backend.compile(program) if program.nodes else None
-        return cls(compiled, [v.name for v in program.inputs], list(program.updates))
+    def of_each(cls, programs: Sequence[Program], backend: Backend) -> list[_Part]:
+        busy = [program for program in programs if program.nodes]
+        compiled = {id(p): run for p, run in zip(busy, backend.compile_each(busy), strict=True)}
+        return [cls(compiled.get(id(p)), [v.name for v in p.inputs], list(p.updates)) for p in programs]
 
     def run(self, arrays: Mapping[str, Array]) -> Arrays:
         return {} if self.compiled is None else dict(self.compiled({name: arrays[name] for name in self.inputs}))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -23,8 +25,11 @@ from minicnn.backends._gpu.staging import STAGE_BYTES, GpuStage
 from minicnn.backends._gpu.tensor_tiling import TensorTiles
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.backends.base import Array, Backend, Executable, Stage
-from minicnn.machine import local_rank
+from minicnn.machine import cores, local_rank
 from minicnn.program.graph import Node, Program, Spec
+
+COMPILED_AT_ONCE = 8  # Programs, each of which compiles several kernels at once
+_one_arena = threading.Lock()
 
 
 class GpuBackend(Backend, ABC):
@@ -135,11 +140,12 @@ class GpuBackend(Backend, ABC):
 
     def arena(self) -> Arena:
         """The memory that its executables share; a new one if there are none."""
-        found = self._arena()
-        if found is None:
-            found = Arena(self.runtime)
-            self._arena = weakref.ref(found)
-        return found
+        with _one_arena:
+            found = self._arena()
+            if found is None:
+                found = Arena(self.runtime)
+                self._arena = weakref.ref(found)
+            return found
 
     # Programs -----------------------------------------------------------------------------------
 
@@ -190,6 +196,11 @@ class GpuBackend(Backend, ABC):
                 return StepExecutable(self, program)
 
         return load(self, program, make)
+
+    def compile_each(self, programs: Sequence[Program]) -> list[Executable]:
+        """See `Backend.compile_each`: compilers work outside of Python, and each Program has few kernels."""
+        with ThreadPoolExecutor(min(COMPILED_AT_ONCE, cores())) as pool:
+            return list(pool.map(self.compile, programs))
 
     def _on_the_device(self, run: Executable) -> Executable:
         def call(arrays: Mapping[str, Array]) -> dict[str, Any]:
