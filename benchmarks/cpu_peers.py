@@ -86,10 +86,9 @@ def samples(case: Case) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     # A round goes over the samples a whole number of times.
     count = case.batch * (1 if case.steps == 1 and case.layers else min(case.timed, 40))
     if case.timed * case.batch % count:
-        message = (
+        raise ValueError(
             f"A round is a whole number of epochs. Received: {case.timed} steps of {case.batch} on {count} samples."
         )
-        raise ValueError(message)
     return (
         generator.integers(0, 256, (count, *case.image), np.uint8),
         generator.integers(0, case.classes, count).astype(np.int32),
@@ -318,8 +317,7 @@ def started(candidate: str, name: str, threads: int) -> Iterator[Callable[[], di
     command = [sys.executable, __file__, "--worker", candidate, "--threads", str(threads), name]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env) as process:
         if process.stdin is None or process.stdout is None or not process.stdout.readline():
-            message = f"{candidate} could not be started for {name}; its error is above."
-            raise RuntimeError(message)
+            raise RuntimeError(f"{candidate} could not be started for {name}; its error is above.")
         stdin, stdout = process.stdin, process.stdout
 
         def ask() -> dict[str, float]:
@@ -343,8 +341,7 @@ def measure(name: str, candidates: list[str], rounds: int, threads: int) -> dict
         first = losses[candidates[0]]
         wrong = {c: v for c, v in losses.items() if not abs(v - first) <= 2e-4 * abs(first)}
         if wrong:
-            message = f"{name}: all candidates have the same loss in the first round. Received: {losses}."
-            raise RuntimeError(message)
+            raise RuntimeError(f"{name}: all candidates have the same loss in the first round. Received: {losses}.")
         times: dict[str, list[float]] = {c: [] for c in candidates}
         for _ in range(rounds):
             for c, run in ask.items():

@@ -87,8 +87,7 @@ def main() -> None:
     given = arguments()
     communicator = TorchCommunicator(300)
     if given.batch % communicator.size:
-        message = f"DDP means over ranks, so --batch is a multiple of them. Received: {given.batch}."
-        raise SystemExit(message)
+        raise SystemExit(f"DDP means over ranks, so --batch is a multiple of them. Received: {given.batch}.")
     rng = np.random.default_rng(0)
     x = rng.random((given.batch, *map(int, given.image.split(","))), dtype=np.float32)
     y = rng.integers(0, given.classes, given.batch)
@@ -97,8 +96,7 @@ def main() -> None:
     losses = {name: [step() for _ in range(CHECKED)] for name, step in steps.items()}
     for name, found in losses.items():
         if not np.allclose(found, losses["ddp"], rtol=TOLERANCE):
-            message = f"All candidates compute the same losses. Received: {name} {found}, DDP {losses['ddp']}."
-            raise SystemExit(message)
+            raise SystemExit(f"All candidates compute the same losses. Received: {name} {found}, DDP {losses['ddp']}.")
 
     def timed(step: Callable[[], float]) -> Callable[[], float]:
         def run() -> float:

@@ -80,8 +80,7 @@ class Timer:
             expected = found if expected is None else expected
             error = np.abs(found - expected).max() / np.abs(expected).max()
             if not error < TOLERANCE:
-                message = f"{case} with {tile}, which differs by {error:.2g} from {tiles[0]}. Report this."
-                raise ArithmeticError(message)
+                raise ArithmeticError(f"{case} with {tile}, which differs by {error:.2g} from {tiles[0]}. Report this.")
             yield tile, us
 
     def _array(self, value: Value) -> Any:

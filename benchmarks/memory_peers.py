@@ -164,8 +164,7 @@ def main() -> None:
             print(f"{name:14} {candidate:22} {total:9.0f} {increase:12.0f} {one['loss']:9.4f}", flush=True)
         losses = [one["loss"] for one in figures[name].values()]
         if max(losses) - min(losses) > 2e-3 * abs(losses[0]):
-            message = f"{name}: all candidates have the same loss. Received: {losses}."
-            raise RuntimeError(message)
+            raise RuntimeError(f"{name}: all candidates have the same loss. Received: {losses}.")
     if given.json:
         given.json.write_text(json.dumps(figures, indent=1))
 

@@ -81,8 +81,7 @@ def main() -> None:
         return
     launcher = mpiexec()
     if launcher is None:
-        message = "mpi4py or mpiexec is missing: the extra mpi"
-        raise SystemExit(message)
+        raise SystemExit("mpi4py or mpiexec is missing: the extra mpi")
     for network in given.networks.split(","):
         found = defaultdict[str, list[float]](list)
         own = [sys.executable, __file__, *sys.argv[1:], "--networks", network, "--as"]

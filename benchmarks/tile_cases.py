@@ -178,8 +178,7 @@ class One(TensorTiles):
     def product(self, node: Node, *, joined: bool = False) -> Tile:
         """See `Tiles.product`."""
         if self.tile is None:
-            message = f"The kernel of a product has a tile. Received: none for {node!r}."
-            raise ValueError(message)
+            raise ValueError(f"The kernel of a product has a tile. Received: none for {node!r}.")
         return self.tile
 
 
@@ -189,6 +188,5 @@ def kernel_of(case: Case, gpu: Gpu, tile: Tile) -> Source:
     plan = Plan(rewrite(case.program(), tiles=tiles, fuse=True, tiled=True), tiles=tiles, fuse=True, tiled=True)
     source = generate(plan, plan.launches[0], set())
     if source.blocks != tile.blocks or source.shared != tile.shared:
-        message = f"The first launch of a case is that of its tile. Received: {source.title} for {case}."
-        raise AssertionError(message)
+        raise AssertionError(f"The first launch of a case is that of its tile. Received: {source.title} for {case}.")
     return source

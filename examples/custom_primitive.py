@@ -23,8 +23,9 @@ def unit_length(x: Any, *, epsilon: float, xp: Any) -> Any:
 @unit_length.shape
 def _(x: Any, *, epsilon: float) -> Any:
     if x.ndim != 2 or "float" not in x.dtype or epsilon <= 0:
-        message = f"unit_length takes rows (N, K) of floating point and epsilon > 0. Received: {x}, epsilon={epsilon}."
-        raise ValueError(message)
+        raise ValueError(
+            f"unit_length takes rows (N, K) of floating point and epsilon > 0. Received: {x}, epsilon={epsilon}."
+        )
     return x
 
 

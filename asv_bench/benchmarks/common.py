@@ -39,8 +39,7 @@ def backend_or_skip(name: str) -> Backend:
     library = name.partition(":")[0]
     module = {"numba_cuda": "numba"}.get(library, library)
     if importlib.util.find_spec(module) is None:
-        message = f"{library} is not installed"
-        raise NotImplementedError(message)
+        raise NotImplementedError(f"{library} is not installed")
     try:
         return get_backend(name)
     except (ImportError, RuntimeError, ValueError) as error:

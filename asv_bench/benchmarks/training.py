@@ -20,8 +20,7 @@ class _Runs:
     def setup(self, name: str, backend: str) -> None:
         """Compile the network and train a run."""
         if name in DEEP and backend == "numpy":
-            message = "takes minutes on NumPy"
-            raise NotImplementedError(message)
+            raise NotImplementedError("takes minutes on NumPy")
         self.backend = backend_or_skip(backend)
         self.model = network(name, self.backend)
         self.batch = NETWORKS[name][2]

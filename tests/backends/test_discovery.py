@@ -83,8 +83,7 @@ def test_missing_library(name: str, library: str, extra: str, monkeypatch: pytes
 
 def test_a_broken_library_shows_its_own_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(name: str) -> Any:
-        message = "libcudart.so.12: cannot open shared object file"
-        raise ImportError(message)
+        raise ImportError("libcudart.so.12: cannot open shared object file")
 
     monkeypatch.setattr("minicnn.backends.importlib.import_module", broken)
     with pytest.raises(ImportError, match=r"needs libcudart\.so\.12: cannot open"):

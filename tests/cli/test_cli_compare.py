@@ -136,8 +136,7 @@ def test_a_candidate_that_fails_does_not_keep_the_others_from_ending() -> None:
 def test_all_that_are_found_take_part(monkeypatch: pytest.MonkeyPatch) -> None:
     def only_numpy(name: str) -> type[backends.Backend]:
         if name != "numpy":
-            message = f"Backend {name!r} needs\n {name}"
-            raise ImportError(message)
+            raise ImportError(f"Backend {name!r} needs\n {name}")
         return known(name)
 
     known = backends.backend_class
@@ -192,8 +191,7 @@ def test_a_backend_without_its_device_is_left_out(monkeypatch: pytest.MonkeyPatc
         devices = ("cuda",)
 
         def __init__(self) -> None:
-            message = "no CUDA device"
-            raise RuntimeError(message)
+            raise RuntimeError("no CUDA device")
 
     monkeypatch.setattr(backends, "names", lambda: ["absent"])
     monkeypatch.setattr(backends, "backend_class", lambda name: Absent)

@@ -37,11 +37,9 @@ def test_it_names_backends_versions_and_the_machine() -> None:
 def test_what_is_missing_comes_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(name: str) -> type[backends.Backend]:
         if name == "jax":
-            message = f"Backend 'jax' needs jax: {install('jax')}."
-            raise ImportError(message)
+            raise ImportError(f"Backend 'jax' needs jax: {install('jax')}.")
         if name == "torch":
-            message = "libcudart.so: cannot open shared object file"
-            raise OSError(message)
+            raise OSError("libcudart.so: cannot open shared object file")
         return known(name)
 
     known = backends.backend_class

@@ -98,8 +98,7 @@ def test_compiling_is_for_that_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def compile_all(texts: list[str], architecture: str) -> list[bytes]:
         seen.append(architecture)
-        message = "no compiler here"
-        raise RuntimeError(message)
+        raise RuntimeError("no compiler here")
 
     monkeypatch.setattr(nvrtc, "version", lambda: "13.0")
     monkeypatch.setattr(compiler, "compile_all", compile_all)

@@ -115,8 +115,7 @@ def test_a_folder_that_somebody_else_fills_meanwhile_stays(tmp_path: Path) -> No
     with pytest.raises(RuntimeError, match="broken"), RunFolder(tmp_path / "a/b", ("x",), overwrite=False) as staging:  # noqa: PT012
         (staging / "x").write_text("half")
         (tmp_path / "a/other").mkdir()
-        message = "broken"
-        raise RuntimeError(message)
+        raise RuntimeError("broken")
     assert not (tmp_path / "a/b").exists()
     assert (tmp_path / "a/other").exists()
 

@@ -124,8 +124,7 @@ def test_transforms_see_the_samples_and_may_change_their_shape():
 def test_errors_in_a_transform_name_the_batch(workers):
     def transform(x, rng):
         if 17 in x[:, 0]:
-            message = "seventeen"
-            raise KeyError(message)
+            raise KeyError("seventeen")
         return x
 
     x = np.arange(40)[:, None]

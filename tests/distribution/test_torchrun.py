@@ -51,8 +51,7 @@ def test_ranks_that_nccl_does_not_connect() -> None:
     """What is told, with a PyTorch that sees a GPU which another rank has; and which tensors NCCL would sum."""
 
     def refuse(**_: Any) -> None:
-        message = "Duplicate GPU detected"
-        raise RuntimeError(message)
+        raise RuntimeError("Duplicate GPU detected")
 
     ranks: Any = object.__new__(TorchCommunicator)
     Ranks.__init__(ranks, 1, 2, 30.0)

@@ -36,8 +36,7 @@ class OnDevice:
     dtype = np.dtype("float32")
 
     def __dlpack__(self, **_: Any) -> Any:
-        message = "Unsupported device in DLTensor."
-        raise BufferError(message)
+        raise BufferError("Unsupported device in DLTensor.")
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return 2, 0

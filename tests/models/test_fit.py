@@ -528,8 +528,7 @@ class Failing(Callback):
     def on_train_batch_end(self, batch: int, logs: Any) -> None:
         self.weights = self.model.get_weights()
         if batch == self.after:
-            message = "stop here"
-            raise KeyboardInterrupt(message)
+            raise KeyboardInterrupt("stop here")
 
 
 @pytest.mark.parametrize("backend", FAST)

@@ -185,8 +185,7 @@ def test_a_loader_that_fails_says_so() -> None:
 
         def __iter__(self) -> Any:
             yield X[:4], Y[:4]
-            message = "no more"
-            raise OSError(message)
+            raise OSError("no more")
 
     with pytest.raises(OSError, match="no more"):
         _model(Staging()).fit(Broken(), verbose=0)

@@ -212,8 +212,7 @@ def test_several_studies_each_with_sizes_of_its_own(monkeypatch: pytest.MonkeyPa
     def carry_out(name: str, _: Any, setting: Any, *__: Any, **___: Any) -> Any:
         carried_out[name] = setting.sizes
         if len(carried_out) == 2:
-            message = "enough"
-            raise click.ClickException(message)
+            raise click.ClickException("enough")
 
     monkeypatch.setattr(command, "_carried_out", carry_out)
     given = (

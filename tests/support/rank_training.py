@@ -55,8 +55,7 @@ def main(how: str, *arguments: str) -> None:
         elif model.steps_taken != step or distribution.rank != distribution.ranks - 1 or restarted:
             pass
         elif how == "raise":
-            message = "the disk is gone"
-            raise OSError(message)
+            raise OSError("the disk is gone")
         elif how == "hang":
             time.sleep(600)
         elif how == "kill":

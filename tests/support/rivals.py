@@ -18,14 +18,12 @@ class Rival:
 
     def __init__(self, name: str, pause: float = 0.0) -> None:
         if name == "absent":
-            message = "Rivals have a library. Received: none. Install it."
-            raise ImportError(message)
+            raise ImportError("Rivals have a library. Received: none. Install it.")
         self._name, self._pause = name, pause
 
     def probe(self, epoch: int) -> Probe:
         if self._name == "broken":
-            message = "Rivals compute. Received: nothing."
-            raise RuntimeError(message)
+            raise RuntimeError("Rivals compute. Received: nothing.")
         kernel = np.array([1.0, 2.0, -3.0])
         if self._name == "wrong" or (self._name == "kinked" and epoch == 0):
             kernel[1] *= 1.001

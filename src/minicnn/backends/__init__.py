@@ -40,8 +40,7 @@ def backend_class(name: str, source: str = "") -> type[Backend]:
         ImportError: If its library is missing; says what to install.
     """
     if name not in names():
-        message = f"A backend is one of {', '.join(names())}. Received: {name!r}{source}.{remedy(name)}"
-        raise ValueError(message)
+        raise ValueError(f"A backend is one of {', '.join(names())}. Received: {name!r}{source}.{remedy(name)}")
     found = importlib.util.find_spec(f"{__name__}.{name}")
     home = f"{__name__}.{name}.backend" if found and found.submodule_search_locations else f"{__name__}.{name}"
     try:
@@ -76,12 +75,11 @@ def get_backend(
     """
     if isinstance(name, Backend):
         if reference_only or strict or convolution:
-            message = (
+            raise ValueError(
                 "reference_only, strict and convolution are set when a backend is made. Received: "
                 f"{name!r} with convolution={convolution!r}, reference_only={reference_only}, strict={strict}. "
                 "Give its name instead."
             )
-            raise ValueError(message)
         return name
     full = name or os.environ.get("MINICNN_BACKEND") or "numpy"
     base, _, device = full.partition(":")
@@ -122,12 +120,11 @@ def refuse_after_fork(backend: Backend) -> None:
     if backend.survives_fork:
         return
     if backend.name in _lost:
-        message = (
+        raise RuntimeError(
             f"The threads and the device memory of {backend.name} do not survive a fork. Received: a process forked "
             f"from one that had computed with the {backend.name} backend. Start processes with "
             'multiprocessing.get_context("spawn"), or compute in the children only.'
         )
-        raise RuntimeError(message)
     _used.add(backend.name)
 
 

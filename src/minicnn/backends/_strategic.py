@@ -39,11 +39,10 @@ class Strategic(Backend):
             chosen = self._choose(node)
             if isinstance(chosen, str):
                 if self.strict and node.op.name in PRIMITIVES:
-                    message = (
+                    raise RuntimeError(
                         f"strict=True: the strategy {self.strategy.name!r} computes every convolution. Received: "
                         f"{node!r} in {node.scope or program.name}: {chosen}. Use strict=False to run its reference."
                     )
-                    raise RuntimeError(message)
                 chosen = partial(node.op.reference, xp=self.xp, **node.attrs)
             result.append(chosen)
         return result

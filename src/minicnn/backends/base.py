@@ -150,11 +150,10 @@ class Backend:
     def __init__(self, device: str | None = None, *, reference_only: bool = False, strict: bool = False) -> None:
         self.device = self.devices[0] if device is None else device
         if self.device.split(":")[0] not in self.devices:
-            message = (
+            raise ValueError(
                 f"The {self.name} backend runs on {' or '.join(self.devices)}. Received: device {device!r}. "
                 f"Name one as {self.name}:{self.devices[0]}."
             )
-            raise ValueError(message)
         self.reference_only = reference_only
         self.strict = strict
 
@@ -251,12 +250,11 @@ class Backend:
         """
         if self.strict and missing:
             node, reason = missing[0]
-            message = (
+            raise RuntimeError(
                 f"strict=True: every node needs a kernel of the {self.name} backend. Received {len(missing)} without "
                 f"one, first {node!r} in {node.scope or program.name}: {reason}. Use strict=False to run their "
                 "references; model.explain() lists them."
             )
-            raise RuntimeError(message)
 
     def compile(self, program: Program) -> Executable:
         """A function from the Program's inputs by name to its outputs and updates by name."""
@@ -297,16 +295,14 @@ def check_results(program: Program) -> None:
     """
     both = sorted(program.outputs.keys() & program.updates.keys())
     if both:
-        message = f"Outputs and updates of a Program have different names. Received twice: {', '.join(both)}."
-        raise ValueError(message)
+        raise ValueError(f"Outputs and updates of a Program have different names. Received twice: {', '.join(both)}.")
     for name, value in program.updates.items():
         old = program.value(name)
         if old.spec != value.spec:
-            message = (
+            raise ValueError(
                 "An update has the shape and dtype of the input that it replaces. "
                 f"Received: {value!r} for {old!r}. Convert it with ops.cast or ops.reshape."
             )
-            raise ValueError(message)
 
 
 def interpreter(program: Program, functions: Iterable[Kernel], asarray: Callable[..., Array]) -> Executable:

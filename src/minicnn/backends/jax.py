@@ -30,20 +30,18 @@ class JaxBackend(Backend):
             self._device = jax.local_devices(backend=platform)[int(index or 0)]
         except (RuntimeError, IndexError) as error:
             found = sorted({d.platform for d in jax.devices()} | {"cpu"})
-            message = (
+            raise RuntimeError(
                 f"JAX must see the device that is asked for. Received: {device!r}, found: {', '.join(found)}. "
                 "Install the jax build for it, or use jax:cpu."
-            )
-            raise RuntimeError(message) from error
+            ) from error
 
     def asarray(self, data: Any, dtype: str | None = None) -> Array:
         wanted = np.dtype(dtype) if dtype else None  # JAX has taught NumPy the name bfloat16
         if wanted == np.float64 and not jax.config.jax_enable_x64:
-            message = (
+            raise ValueError(
                 "JAX computes in float64 only where its 64-bit mode is on. Received: float64 with the mode off. "
                 "Use float32, or jax.config.update('jax_enable_x64', True) before the first array."
             )
-            raise ValueError(message)
         if isinstance(data, jax.Array):
             return data if wanted is None else data.astype(wanted)
         # A copy of its own, because on a CPU JAX may go on using the memory that it is given.

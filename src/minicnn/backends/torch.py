@@ -28,11 +28,10 @@ class TorchBackend(Backend):
         super().__init__(device, reference_only=reference_only, strict=strict)
         found = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
         if not found[self.device.split(":")[0]]:
-            message = (
+            raise RuntimeError(
                 f"PyTorch must see the device that is asked for. Received: {self.device!r}, found: "
                 f"{', '.join(d for d, ok in found.items() if ok)}. Install a PyTorch build for it, or use torch:cpu."
             )
-            raise RuntimeError(message)
         if self.device == "cuda" and 0 < local_rank() < torch.cuda.device_count():
             torch.cuda.set_device(local_rank())  # of several processes on a machine each has a GPU of its own
 
@@ -44,11 +43,10 @@ class TorchBackend(Backend):
         wanted = getattr(torch, dtype) if dtype else None
         if isinstance(data, torch.Tensor):
             if data.device != torch.empty(0, device=self.device).device:
-                message = (
+                raise ValueError(
                     f"Arrays are on the model's device. Received: a tensor on {data.device}, the model is on "
                     f"{self.device}. Move it with tensor.to({self.device!r})."
                 )
-                raise ValueError(message)
             return data.to(wanted) if wanted else data
         # A copy: NumPy arrays may be read-only or have negative strides, which tensors cannot.
         return torch.tensor(np.asarray(data, order="C"), dtype=wanted, device=self.device)

@@ -75,17 +75,15 @@ def measure(runs: Sequence[Run], *, ranks: int = 0, budget_s: float = 30.0) -> d
             env={**OPEN_MPI, **os.environ, **threads, "PYTHONPATH": path},
         )  # fmt: skip
     except subprocess.TimeoutExpired as error:
-        message = (
+        raise RuntimeError(
             f"Ranks on this machine measure steps within {budget_s + DEADLINE_S:g} seconds. Received: "
             f"{', '.join(str(r['network']) for r in runs)}, which takes longer. Measure smaller batches or images."
-        )
-        raise RuntimeError(message) from error
+        ) from error
     if done.returncode:
-        message = (
+        raise RuntimeError(
             f"{ranks} ranks on this machine train and sum. Received: exit code {done.returncode}: "
             f"{done.stderr.strip()[-400:]} Mend that, or predict for a GPU."
         )
-        raise RuntimeError(message)
     return {**found, "ranks": ranks, **json.loads(done.stdout.strip().splitlines()[-1])}
 
 

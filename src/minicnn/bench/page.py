@@ -233,11 +233,11 @@ def span(values: Sequence[float], template: str = "{:.2f}") -> str:
 
 def _unique(name: str, there: Sequence[Table | Figure]) -> None:
     if re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name) is None:
-        message = (
+        raise ValueError(
             "Tables and figures have names that files can have: letters, digits, '_', '-' and '.'. "
             f"Received: {name!r:.80}. Rename it."
         )
-        raise ValueError(message)
     if name in [block.name for block in there]:
-        message = f"Tables of a page have different names, and so have figures. Received: {name!r} twice. Rename one."
-        raise ValueError(message)
+        raise ValueError(
+            f"Tables of a page have different names, and so have figures. Received: {name!r} twice. Rename one."
+        )

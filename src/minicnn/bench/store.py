@@ -97,5 +97,6 @@ def plain(value: Any) -> Any:
     try:
         return json.loads(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError) as error:
-        message = f"A result is plain data with finite numbers. Received: {error}. Use None for what is not there."
-        raise ValueError(message) from error
+        raise ValueError(
+            f"A result is plain data with finite numbers. Received: {error}. Use None for what is not there."
+        ) from error

@@ -165,8 +165,7 @@ def changed(sizes: Any, changes: Mapping[str, str]) -> Any:
     for name, text in changes.items():
         known = {f.name: getattr(sizes, f.name) for f in fields(sizes)}
         if name not in known:
-            message = f"A size of this study is one of {', '.join(known)}. Received: {name!r}."
-            raise ValueError(message)
+            raise ValueError(f"A size of this study is one of {', '.join(known)}. Received: {name!r}.")
         old = known[name]
         try:
             if isinstance(old, tuple):
@@ -174,8 +173,7 @@ def changed(sizes: Any, changes: Mapping[str, str]) -> Any:
             else:
                 new[name] = type(old)(text)
         except ValueError:
-            message = f"{name} is like {old!r}. Received: {text!r}."
-            raise ValueError(message) from None
+            raise ValueError(f"{name} is like {old!r}. Received: {text!r}.") from None
     return replace(sizes, **new)
 
 
@@ -219,8 +217,7 @@ def _chosen(wanted: Sequence[Measurement], parts: Sequence[str]) -> list[Measure
     for part in parts:
         if not any(fnmatch(m.name, part) for m in wanted):
             names = ", ".join(m.name for m in wanted)
-            message = f"A part of the study is one of {names}, or a pattern of them. Received: {part!r}."
-            raise ValueError(message)
+            raise ValueError(f"A part of the study is one of {names}, or a pattern of them. Received: {part!r}.")
     return [m for m in wanted if not parts or any(fnmatch(m.name, part) for part in parts)]
 
 
@@ -235,11 +232,10 @@ def _check_sizes(store: Store, sizes: Any, every: Sequence[Measurement]) -> None
         given = plain(measurement.given)
         if isinstance(found, Record) and {**found.given, "candidates": None} != {**given, "candidates": None}:
             other = ", ".join(k for k in {**found.given, **given} if found.given.get(k) != given.get(k))
-            message = (
+            raise ValueError(
                 f"A folder holds a study in one set of sizes. Received: {measurement.name} with other {other} than in "
                 f"{store.folder}. Name another folder with --out, or remove that one."
             )
-            raise ValueError(message)
 
 
 def recall_all(study: Study, stores: Sequence[Store]) -> list[Run]:
@@ -306,15 +302,13 @@ def _setting(study: Study, kept: Any) -> Setting:
     }  # fmt: skip
     if not isinstance(kept, dict) or kept.keys() != rules.keys():
         found = ", ".join(map(str, kept)) if isinstance(kept, dict) else type(kept).__name__
-        message = f"A stored setting has {', '.join(rules)}. Received: {found:.80}. Measure the study again."
-        raise ValueError(message)
+        raise ValueError(f"A stored setting has {', '.join(rules)}. Received: {found:.80}. Measure the study again.")
     for name, rule in rules.items():
         if not rule(kept[name]):
-            message = (
+            raise ValueError(
                 f"A stored setting names data sets, candidates and sizes that the study knows. Received: {name} = "
                 f"{kept[name]!r:.80}. Measure the study again."
             )
-            raise ValueError(message)
     return Setting(**{**kept, "sizes": type(study.full)(**kept["sizes"])})
 
 
@@ -341,5 +335,6 @@ def _check_names(measurements: Sequence[Measurement]) -> None:
     names = [SETTING, *(m.name for m in measurements)]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        message = f"Measurements of a study have different names. Received twice: {', '.join(twice)}. Rename one."
-        raise ValueError(message)
+        raise ValueError(
+            f"Measurements of a study have different names. Received twice: {', '.join(twice)}. Rename one."
+        )

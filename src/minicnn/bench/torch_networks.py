@@ -57,8 +57,9 @@ def in_torch_order(
     """
     targets = list(tensors(network))
     if len(targets) != len(arrays):
-        message = f"Both networks have the same weights. Received: {len(arrays)} arrays for {len(targets)} tensors."
-        raise ValueError(message)
+        raise ValueError(
+            f"Both networks have the same weights. Received: {len(arrays)} arrays for {len(targets)} tensors."
+        )
     converted = []
     for (path, array), (module, tensor) in zip(arrays.items(), targets, strict=True):
         a = torch.tensor(array)
@@ -72,11 +73,10 @@ def in_torch_order(
                 image = None  # only the first dense layer sees an image
             a = a.T
         if a.shape != tensor.shape:
-            message = (
+            raise ValueError(
                 f"A weight has one shape in both networks. Received: {path} {tuple(a.shape)} for "
                 f"{type(module).__name__} {tuple(tensor.shape)}."
             )
-            raise ValueError(message)
         converted.append((path, a.contiguous()))
     return converted
 

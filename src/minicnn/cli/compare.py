@@ -76,8 +76,9 @@ def compare(
     _show(results, checks, rows, reference, place)
     bad = [r.name for r in results if r.failure or not all(c.passed for c in checks[r.name])]
     if bad:
-        message = f"Every candidate computes the same. Received: {', '.join(bad)} failed or differed; see above."
-        raise click.ClickException(message)
+        raise click.ClickException(
+            f"Every candidate computes the same. Received: {', '.join(bad)} failed or differed; see above."
+        )
 
 
 def _run(names: list[str], settings: Settings, samples: job.Samples) -> list[Result]:
@@ -89,8 +90,7 @@ def _run(names: list[str], settings: Settings, samples: job.Samples) -> list[Res
             results.append(candidates.run(name, settings, samples, folder, partial(display.show, name)))
             display.end(results[-1])
     if all(r.failure for r in results):
-        message = "; ".join(f"{r.name}: {r.failure}" for r in results)
-        raise click.ClickException(message)
+        raise click.ClickException("; ".join(f"{r.name}: {r.failure}" for r in results))
     return results
 
 

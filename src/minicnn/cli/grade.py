@@ -79,8 +79,9 @@ def grade(
 def _start(exercise: str, folder: Path) -> None:
     path = folder / f"{exercise}.py"
     if path.exists():
-        message = f"--start replaces no file. Received: {path}, which is there. Name another folder, or remove it."
-        raise click.ClickException(message)
+        raise click.ClickException(
+            f"--start replaces no file. Received: {path}, which is there. Name another folder, or remove it."
+        )
     write_file(path, skeleton(exercise).encode(), folders=True)
     click.echo(f"{path}: fill in the blank, then minicnn grade {exercise} {path}")
 

@@ -69,11 +69,10 @@ def plan(
     gpu = _this() if name == THIS else KNOWN[name]
     precision = SHORT.get(precision, precision)
     if precision.startswith("mixed") and not gpu.has_tensor_cores:
-        message = (
+        raise click.UsageError(
             f"Mixed precision needs tensor cores that know bfloat16 (compute capability 8.0 or later). Received: "
             f"{precision} on {gpu.name}. Use float32."
         )
-        raise click.UsageError(message)
     batch = batch_size or RECIPES.get(network, DEFAULT).batch_size or DEFAULT.batch_size or 1
     model = zoo.get_model(
         network, num_classes=classes, input_shape=image, preprocessing=[Rescaling(1 / 255)], input_dtype="uint8"
@@ -101,8 +100,9 @@ def _this() -> Gpu:
             continue
         if isinstance(backend, GpuBackend) and backend.gpu is not None:
             return backend.gpu
-    message = f"--gpu {THIS} needs an NVIDIA GPU. Received: {' '.join(reasons)} Name one: {', '.join(KNOWN)}."
-    raise click.ClickException(message)
+    raise click.ClickException(
+        f"--gpu {THIS} needs an NVIDIA GPU. Received: {' '.join(reasons)} Name one: {', '.join(KNOWN)}."
+    )
 
 
 def _compiled(step: PlannedStep) -> tuple[list[Resources | None], str | None]:

@@ -123,10 +123,9 @@ def _measured(path: Path, run: Mapping[str, Any], *, anew: bool, needed: bool) -
     if path.exists():
         stored = read_json(path)
         if not isinstance(stored, dict) or not {"machine", "ranks", "alone", "all_reduce", "training"} <= stored.keys():
-            message = (
+            raise click.ClickException(
                 f"A calibration is what --calibrate has measured. Received: {path}. Measure anew with --calibrate."
             )
-            raise click.ClickException(message)
         if stored["machine"] != local_ranks.name():
             stored = None
     if anew or (needed and stored is None):
@@ -145,11 +144,10 @@ def _predicted(
     notes = []
     if link == THIS:
         if measured is None or measured.network is None:
-            message = (
+            raise click.ClickException(
                 f"--network {THIS} is what all-reduces between local ranks took. Received: none was measured. Install "
                 f"the extra mpi and give --calibrate, or name one: {', '.join(prediction.known())}."
             )
-            raise click.ClickException(message)
         net = measured.network
     else:
         net = prediction.interconnect(link)

@@ -50,10 +50,9 @@ class RunFolder:
             _tidy(self.folder)
             there = [name for name in self._files if (self.folder / name).exists()]
             if there and not self._overwrite:
-                message = (
+                raise click.ClickException(
                     f"{self.folder} holds a finished run: {', '.join(there)}. Name another --out, or give --overwrite."
                 )
-                raise click.ClickException(message)
             self._staging = Path(tempfile.mkdtemp(UNFINISHED, ".", self.folder))
             self._lock = _hold(self._staging)
         return self._staging

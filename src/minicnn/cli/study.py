@@ -105,8 +105,9 @@ def study(
         if not (stored and everything) or n in there
     ]
     if not chapters:
-        message = f"The folder holds results of a study. Received: {out} without. Run one without --stored first."
-        raise click.ClickException(message)
+        raise click.ClickException(
+            f"The folder holds results of a study. Received: {out} without. Run one without --stored first."
+        )
     for chapter in chapters:
         with _as_written(chapter.name):
             if docs is None:
@@ -156,8 +157,9 @@ def _settings(
         given = made, here.present, here.absent, chosen[name], data_dir, quick, here.clocks, tuple(only or ())
         settings[name] = (Setting(*given), here)
         if not here.present:
-            message = f"A study needs a backend that can run. Received: {'; '.join(here.absent.values())}"
-            raise click.ClickException(message)
+            raise click.ClickException(
+                f"A study needs a backend that can run. Received: {'; '.join(here.absent.values())}"
+            )
     return settings
 
 
@@ -211,11 +213,10 @@ def _as_written(name: str) -> Iterator[None]:
     except (OSError, ImportError, MemoryError):
         raise
     except Exception as error:
-        message = (
+        raise ValueError(
             f"Stored results are those of the study, complete and unchanged. Received for {name}: {describe(error)} "
             f"Measure {name} with --again, or remove its results."
-        )
-        raise ValueError(message) from error
+        ) from error
 
 
 def _recalled(name: str, *stores: Store) -> Chapter:

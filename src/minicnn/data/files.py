@@ -310,8 +310,7 @@ def download(
             failures.append(f"{url}: {error}")
         else:
             return path
-    message = "\n  ".join([f"{filename} could not be downloaded:", *failures]) + f"\n{remedy}"
-    raise DataError(message)
+    raise DataError("\n  ".join([f"{filename} could not be downloaded:", *failures]) + f"\n{remedy}")
 
 
 class _BoundedWriter:

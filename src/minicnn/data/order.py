@@ -124,7 +124,8 @@ def shard_rows(samples: int, index: int, count: int) -> slice:
         [slice(25, 37, None), slice(37, 50, None)]
     """
     if not 0 <= index < count:
-        message = f"A part of a batch has a number from 0 to below the number of parts. Received: {index} of {count}."
-        raise ValueError(message)
+        raise ValueError(
+            f"A part of a batch has a number from 0 to below the number of parts. Received: {index} of {count}."
+        )
     cut = rows(samples, count, index)
     return slice(cut.start, cut.stop)

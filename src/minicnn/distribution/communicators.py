@@ -192,8 +192,7 @@ class StoreRanks(Ranks):
         try:
             return self._asker.begin(lambda: call(*arguments)).result(min(5.0, max(1.0, self.timeout / 10)))
         except TimeoutError as error:
-            message = "the process of rank 0, which has the store, does not answer"
-            raise RuntimeError(message) from error
+            raise RuntimeError("the process of rank 0, which has the store, does not answer") from error
 
     @abstractmethod
     def _set(self, key: str, value: bytes) -> None:

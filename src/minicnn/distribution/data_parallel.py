@@ -68,22 +68,19 @@ class DataParallel:
         deterministic: bool = True,
     ) -> None:  # fmt: skip
         if isinstance(shards, bool) or not isinstance(shards, int) or shards < 1:
-            message = f"shards is an integer of at least 1. Received: shards={shards!r}."
-            raise ValueError(message)
+            raise ValueError(f"shards is an integer of at least 1. Received: shards={shards!r}.")
         if not timeout > 0:
-            message = f"timeout is a number of seconds above 0. Received: timeout={timeout!r}."
-            raise ValueError(message)
+            raise ValueError(f"timeout is a number of seconds above 0. Received: timeout={timeout!r}.")
         self.shards, self.timeout, self.deterministic = shards, timeout, deterministic
         self.communicator = find(timeout) if communicator is None else communicator
         self._check_ranks()
 
     def _check_ranks(self) -> None:
         if self.ranks > self.shards:
-            message = (
+            raise ValueError(
                 f"Every rank computes at least one shard. Received: shards={self.shards} for {self.ranks} ranks. Give "
                 "more shards, or start fewer processes."
             )
-            raise ValueError(message)
 
     @property
     def rank(self) -> int:
@@ -120,11 +117,10 @@ class DataParallel:
         if self.ranks > 1 and name in GPUS and not isinstance(self.communicator, NcclCommunicator):
             self.communicator = NcclCommunicator(self.communicator)
         if self.ranks > 1 and name not in BACKENDS:
-            message = (
+            raise ValueError(
                 f"Several processes compute with the backends {', '.join(BACKENDS)}. Received: {name}. Use "
                 "one of them, or one process."
             )
-            raise ValueError(message)
 
     # Shards -------------------------------------------------------------------------------------
 
@@ -253,12 +249,11 @@ class DataParallel:
         found = [int(count[0]) for count in told]
         wanted = [len(rows(sum(found), self.ranks, rank)) for rank in range(self.ranks)]
         if found != wanted:
-            message = (
+            raise ValueError(
                 f"A loader with set_shard(index, count) gives the rows minicnn.data.shard_rows(samples, index, count) "
                 f"of each batch. Received: {', '.join(map(str, found))} samples on ranks 0 to {self.ranks - 1}, where "
                 f"{', '.join(map(str, wanted))} belong together."
             )
-            raise ValueError(message)
         return sum(found)
 
     def agree(self, about: Mapping[str, Any]) -> None:
@@ -274,12 +269,11 @@ class DataParallel:
             different = [str(r) for r, other in enumerate(everyone) if other.get(what) != value]
             if different:
                 other = everyone[int(different[0])].get(what)
-                message = (
+                raise ValueError(
                     f"All ranks begin with the same {what}. Received: {value!r:.60} on rank 0, {other!r:.60} on rank "
                     f"{', '.join(different)}. Run the same program with the same arguments and versions on all ranks, "
                     "and keep data and back-ups in folders that all of them see."
                 )
-                raise ValueError(message)
 
     def __repr__(self) -> str:
         mode = "" if self.deterministic else ", deterministic=False"

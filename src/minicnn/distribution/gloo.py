@@ -41,8 +41,9 @@ class TorchCommunicator(StoreRanks):
 
     def __init__(self, timeout: float = 300.0, engine: str | None = None) -> None:
         if engine not in (None, "gloo", "nccl"):
-            message = f"engine is 'gloo', 'nccl' or None, which chooses by the device. Received: engine={engine!r}."
-            raise ValueError(message)
+            raise ValueError(
+                f"engine is 'gloo', 'nccl' or None, which chooses by the device. Received: engine={engine!r}."
+            )
         try:
             import torch
             import torch.distributed as dist
@@ -67,11 +68,10 @@ class TorchCommunicator(StoreRanks):
             if self.rank == 0:
                 self._store.set_timeout(deadline)
         except (RuntimeError, ValueError) as error:
-            message = (
+            raise RuntimeError(
                 f"All ranks meet at {place} within timeout={timeout:g} seconds. Received: {str(error)[:300]}. Set "
                 "MASTER_ADDR and MASTER_PORT to a name and a free port of the machine of rank 0."
-            )
-            raise RuntimeError(message) from error
+            ) from error
         self._torch, self._dist = torch, dist
         self._on_gpus = engine == "nccl" or (engine is None and dist.is_nccl_available())
         self._of_gpus: Any = None  # the group that NCCL connects
@@ -155,12 +155,11 @@ class TorchCommunicator(StoreRanks):
             try:
                 self._of_gpus = begun.result()
             except RuntimeError as error:
-                message = (
+                raise RuntimeError(
                     f"Ranks of the backend torch on GPUs have one each, which NCCL connects. Received by rank "
                     f"{self.rank} on {like.device}: {str(error)[:300]}. Start as many processes as there are GPUs, or "
                     "give communicator=TorchCommunicator(engine='gloo'), which sums in the host's memory."
-                )
-                raise RuntimeError(message) from error
+                ) from error
         return self._of_gpus
 
     # What is waited for -------------------------------------------------------------------------

@@ -68,12 +68,11 @@ class JaxCommunicator(StoreRanks):
                 shutdown_timeout_seconds=seconds,
             )  # fmt: skip
         except (RuntimeError, ValueError) as error:
-            message = (
+            raise RuntimeError(
                 f"All ranks meet at {place} within timeout={self.timeout:g} seconds, before JAX computes. Received: "
                 f"{str(error)[:300]}. Set JAX_COORDINATOR_ADDRESS to a name and a free port of the machine of rank 0, "
                 "and make the communicator before the first array."
-            )
-            raise RuntimeError(message) from error
+            ) from error
 
     def _compiled(self, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
         spec = self.cut.spec
@@ -131,11 +130,10 @@ class JaxCommunicator(StoreRanks):
 
     def send(self, array: Host, rank: int, tag: int) -> None:
         """Raise a RuntimeError: XLA's collectives are of all ranks together."""
-        message = (
+        raise RuntimeError(
             "Pipeline sends arrays from one rank to another. Received: ranks that jax.distributed connects, which "
             "compute all together. Let them talk through MPI or torch.distributed: leave JAX_COORDINATOR_ADDRESS out."
         )
-        raise RuntimeError(message)
 
     def receive(self, array: Host, rank: int, tag: int) -> None:
         """See `send`."""

@@ -136,11 +136,10 @@ class _Merge:
                 given = [self.value(s, n.inputs[0]) for s, n in enumerate(nodes)]
                 made = [[value] for value in rule(given, {k: v for k, v in node.attrs.items() if k != "group"})]
             else:
-                message = (
+                raise ValueError(
                     f"Of collectives only all_reduce runs with several shards in each of several processes. Received: "
                     f"{node.op.name} with {group}. Use as many ranks as shards, or one."
                 )
-                raise ValueError(message)
         for new, old, values in zip(self.new, nodes, made, strict=True):
             new |= {id(a): b for a, b in zip(old.outputs, values, strict=True)}
         if node.op.name in EACH_ITS_OWN:
@@ -149,19 +148,17 @@ class _Merge:
     def _result(self, results: str, name: str) -> Value:
         each = [self.value(s, getattr(p, results)[name]) for s, p in enumerate(self.programs)]
         if id(each[0]) in self.own or any(v is not each[0] for v in each):
-            message = (
+            raise ValueError(
                 f"What a step on several shards hands back is the same for all of them. Received: {name!r}, which "
                 "depends on the samples of a shard. Layers may assign what all samples have in common, such as the "
                 "statistics of BatchNormalization, and what does not depend on samples."
             )
-            raise ValueError(message)
         return each[0]
 
 
 def _checked(node: Node | None, first: Node | None) -> Node:
     if node is None or first is None or node.op is not first.op or len(node.inputs) != len(first.inputs):
-        message = f"Shards have the same collectives in the same order. Received: {first!r} beside {node!r}."
-        raise ValueError(message)
+        raise ValueError(f"Shards have the same collectives in the same order. Received: {first!r} beside {node!r}.")
     return node
 
 

@@ -54,16 +54,14 @@ class ModelParallel(DataParallel):
     ) -> None:  # fmt: skip
         super().__init__(shards, timeout=timeout, communicator=communicator)
         if isinstance(groups, bool) or not isinstance(groups, int) or groups < 1 or shards % groups:
-            message = f"groups divides the shards. Received: groups={groups!r} and shards={shards}."
-            raise ValueError(message)
+            raise ValueError(f"groups divides the shards. Received: groups={groups!r} and shards={shards}.")
         self.groups = groups
         for pattern, axes in (layout_map or {}).items():
             if not axes or axes[-1] != _COLUMNS or any(axis is not None for axis in axes[:-1]):
-                message = (
+                raise ValueError(
                     f"Kernels are split along their last axis, which a layout names {_COLUMNS!r}, the others None. "
                     f"Received: {pattern!r}: {axes!r}."
                 )
-                raise ValueError(message)
             re.compile(pattern)
         self._map = layout_map
         entries = _ALL if layout_map is None else [(pattern, len(axes)) for pattern, axes in layout_map.items()]
@@ -78,11 +76,10 @@ class ModelParallel(DataParallel):
 
     def _group(self, batch: int) -> Group:
         if batch < self.shards:
-            message = (
+            raise ValueError(
                 f"Where kernels are split a batch has at least as many samples as there are shards. Received: {batch} "
                 f"samples for {self.shards} shards. Choose another batch size, or last_batch='drop' or 'pad'."
             )
-            raise ValueError(message)
         return super()._group(batch)
 
     def __repr__(self) -> str:

@@ -117,12 +117,11 @@ def check_samples(nodes: Sequence[Node], shard: Shard, name: str | None = None) 
             continue
         x = node.inputs[0]
         if x.shape[:1] == (shard.samples,) and 0 in normalize_axes(node.op.name, node.attrs["axes"], x.ndim):
-            message = (
+            raise ValueError(
                 "With several shards what is computed of a sample depends on no other sample, but in ops.normalize of "
                 f"layers. Received: {name or node.scope!r}, in which {node.op.name} goes over the samples. Let it go "
                 "over the other axes alone, as in Dice(axis=(1, 2, 3)), or train without shards."
             )
-            raise ValueError(message)
 
 
 def _in_buckets(program: Program, shard: Shard, values: Sequence[Value]) -> list[Value]:

@@ -62,11 +62,10 @@ class Pipeline(DataParallel):
     def _check_ranks(self) -> None:
         count = len(self.stages) + 1
         if isinstance(self._given, str) or self.ranks > count * self.shards:
-            message = (
+            raise ValueError(
                 f"Every rank computes at least one stage of one shard. Received: stages={self._given!r}, which are "
                 f"{count}, and shards={self.shards} for {self.ranks} ranks. Name more layers, or start fewer processes."
             )
-            raise ValueError(message)
 
     @property
     def alone(self) -> bool:
@@ -95,11 +94,10 @@ class Pipeline(DataParallel):
     def _cut(self, programs: Mapping[int, Program], data: Collection[str], shards: int) -> dict[int, Stages]:
         made = {n: Stages(Segments(p, frozenset(data), n, shards), self.stages) for n, p in programs.items()}
         if len({tuple(piece.order for piece in stages.pieces) for stages in made.values()}) > 1:
-            message = (
+            raise ValueError(
                 "Shards of any size go through the stages alike. Received: layers that do otherwise for other "
                 "numbers of samples. Choose a batch size that the number of shards divides, and last_batch='drop'."
             )
-            raise ValueError(message)
         return made
 
     def _step(

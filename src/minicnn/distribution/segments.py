@@ -54,12 +54,11 @@ class Segments:
                 self._read |= {id(v): level for v in node.inputs if id(v) not in self._read}
         for name, value in (program.outputs | program.updates).items():
             if id(value) in self._own and name not in program.parts:
-                message = (
+                raise ValueError(
                     f"What a step on several shards hands back is the same for all of them. Received: {name!r}, which "
                     "depends on the samples of a shard. Layers may assign what all samples have in common, such as the "
                     "statistics of BatchNormalization, and what does not depend on samples."
                 )
-                raise ValueError(message)
 
     def _place(self, node: Node) -> None:
         level = max((self._level[id(v)] for v in node.inputs), default=0)

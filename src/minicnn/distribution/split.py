@@ -88,12 +88,11 @@ def sum_parts(program: Program, shard: Shard, given: Collection[Value]) -> None:
             total = ops.all_reduce(node.op(*node.inputs, **node.attrs), group=shard.group)
             return [total if shard.groups == 1 else total * (1.0 / shard.groups)]  # each group adds the same
         if not node.op.elementwise:
-            message = (
+            raise ValueError(
                 "With split kernels the update of an element depends on others by sums over all of them alone. "
                 f"Received: {node.scope}, in which {node.op.name} mixes elements. Choose an optimizer such as SGD or "
                 "Adam, or DataParallel."
             )
-            raise ValueError(message)
         own.update(map(id, node.outputs))
         return None
 

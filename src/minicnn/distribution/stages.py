@@ -137,11 +137,10 @@ class Stages:
         for name, value in program.updates.items():
             old = program.value(name)
             if stays(old) and self.stage[id(value)] not in (self.stage[id(old)], FREE):
-                message = (
+                raise ValueError(
                     f"A weight is updated in the stage that reads it. Received: {name!r}, which is read in stage "
                     f"{self.stage[id(old)]} and updated in stage {self.stage[id(value)]}. Begin the stages elsewhere."
                 )
-                raise ValueError(message)
 
 
 def _stays(program: Program, result: str) -> bool:
@@ -169,11 +168,10 @@ def _layers(program: Program, cuts: Sequence[str]) -> dict[str, int]:
             stage += 1
         found[name] = stage
     if stage < len(cuts):
-        message = (
+        raise ValueError(
             "A stage begins with a layer of the model, and stages come in the order of the layers. Received: "
             f"{cuts[stage]!r}. Layers that compute: {', '.join(found)}."
         )
-        raise ValueError(message)
     return found
 
 

@@ -57,12 +57,11 @@ class ShardedStep:
         for other in every.values():
             different = first.differs(other)
             if different is not None:
-                message = (
+                raise ValueError(
                     "Shards of any size compute the same with what they have in common. Received: layers that do "
                     f"otherwise for {first.samples} than for {other.samples} samples: {different:.200}. Choose a batch "
                     "size that the number of shards divides, and last_batch='drop'."
                 )
-                raise ValueError(message)
         held = {shard.samples for shard in shards}
         parts = {n: segments.parts() for n, segments in every.items() if n in held}
         shared, _ = next(iter(parts.values()))

@@ -45,8 +45,7 @@ def load(path: Path) -> ModuleType:
     """Import a file."""
     spec = importlib.util.spec_from_file_location("submission", path)
     if spec is None or spec.loader is None:
-        message = "its name does not end in .py"
-        raise ImportError(message)
+        raise ImportError("its name does not end in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules["submission"] = module
     spec.loader.exec_module(module)

@@ -93,8 +93,7 @@ def _gradient(functions: Sequence[Function], given: ModuleType, names: Sequence[
                 continue
             found, losses = _results(_call(function, given, case)), function.losses(case)
             if len(found) != len(losses):
-                message = f"{function.name} returns {len(losses)} arrays. It returned {len(found)}"
-                raise WrongError(message)
+                raise WrongError(f"{function.name} returns {len(losses)} arrays. It returned {len(found)}")
             for number, (gradient, (loss, at)) in enumerate(zip(found, losses, strict=True)):
                 _shaped(f"{function.name}, result {number}", gradient, at.shape, "float64")
                 for _ in range(DIRECTIONS):
@@ -104,11 +103,10 @@ def _gradient(functions: Sequence[Function], given: ModuleType, names: Sequence[
                     ours = float(np.sum(gradient * way))
                     error = float(abs(ours - slope) / max(1.0, abs(slope)))
                     if not error <= SLOPE_ERROR:
-                        message = (
+                        raise WrongError(
                             f"along a random direction the loss rises by {slope:.6g}, and by result {number} of "
                             f"{function.name} it would by {ours:.6g} ({case})"
                         )
-                        raise WrongError(message)
                     worst = max(worst, error)
     return f"slopes of the loss along random directions are those of finite differences, within {worst:.1g}"
 
@@ -120,11 +118,9 @@ def _inputs(functions: Sequence[Function], given: ModuleType, names: Sequence[st
             arrays = [a.copy() for a in case.arrays]
             for result in _results(_function(given, function.name)(*arrays, xp=array_api, **case.attrs)):
                 if any(np.may_share_memory(result, a) for a in arrays):
-                    message = f"a result of {function.name} is a view of an input ({case}): copy it"
-                    raise WrongError(message)
+                    raise WrongError(f"a result of {function.name} is a view of an input ({case}): copy it")
             if any(not np.array_equal(a, b, equal_nan=True) for a, b in zip(arrays, case.arrays, strict=True)):
-                message = f"{function.name} has changed an input ({case}): make a new array"
-                raise WrongError(message)
+                raise WrongError(f"{function.name} has changed an input ({case}): make a new array")
     return "no input is changed, and no result is a view of one"
 
 
@@ -137,8 +133,7 @@ def _parity(functions: Sequence[Function], given: ModuleType, names: Sequence[st
         except Exception as error:  # a library may be there and broken in any way
             if names is None:
                 continue
-            message = f"{name} cannot be used: {error}"
-            raise WrongError(message) from error
+            raise WrongError(f"{name} cannot be used: {error}") from error
         tried.append(name)
         for function in functions:
             for case in function.cases:
@@ -203,11 +198,11 @@ def _results(made: Any) -> list[Any]:
 
 def _shaped(what: str, found: Any, shape: tuple[int, ...], dtype: str) -> None:
     if found is None or not hasattr(found, "shape"):
-        message = f"{what}: an array is asked for. It is {type(found).__name__}"
-        raise WrongError(message)
+        raise WrongError(f"{what}: an array is asked for. It is {type(found).__name__}")
     if tuple(found.shape) != shape or str(np.asarray(found).dtype) != dtype:
-        message = f"{what}: shape {shape} and {dtype} are asked for. It is {tuple(found.shape)} and {found.dtype}"
-        raise WrongError(message)
+        raise WrongError(
+            f"{what}: shape {shape} and {dtype} are asked for. It is {tuple(found.shape)} and {found.dtype}"
+        )
 
 
 def _differ(function: Function, case: Case, made: Any, dtype: str = "float64") -> float:
@@ -218,8 +213,7 @@ def _differ(function: Function, case: Case, made: Any, dtype: str = "float64") -
     """
     found, right = _results(made), _results(function.oracle(*case.arrays, xp=array_api, **case.attrs))
     if len(found) != len(right):
-        message = f"{function.name} returns {len(right)} arrays. It returned {len(found)}"
-        raise WrongError(message)
+        raise WrongError(f"{function.name} returns {len(right)} arrays. It returned {len(found)}")
     worst, allowed = 0.0, tolerance(dtype, case.terms)[0]
     for number, (ours, theirs) in enumerate(zip(found, right, strict=True)):
         _shaped(f"{function.name}, result {number}", ours, theirs.shape, dtype)
@@ -227,10 +221,9 @@ def _differ(function: Function, case: Case, made: Any, dtype: str = "float64") -
         if not float(error.max(initial=0.0)) <= allowed:
             place = np.unravel_index(int(np.nanargmax(np.where(np.isnan(error), np.inf, error))), error.shape)
             where = tuple(int(i) for i in place)
-            message = (
+            raise WrongError(
                 f"element {where} of {function.name}'s result is {float(ours[place]):.6g} and should be "
                 f"{float(theirs[place]):.6g} ({case})"
             )
-            raise WrongError(message)
         worst = max(worst, float(error.max(initial=0.0)))
     return worst

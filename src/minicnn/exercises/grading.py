@@ -87,8 +87,7 @@ def grade(name: str, path: Path, *, backends: Sequence[str] | None = None, limit
     """
     exercise = EXERCISES[name]
     if exercise.needs and find_spec(exercise.needs) is None:
-        message = f"The exercise {name} needs {exercise.needs}: {install(exercise.needs)}."
-        raise ImportError(message)
+        raise ImportError(f"The exercise {name} needs {exercise.needs}: {install(exercise.needs)}.")
     _check_syntax(path)
     with tempfile.TemporaryDirectory(prefix="minicnn-") as folder:
         results = Path(folder) / "results"
@@ -100,8 +99,7 @@ def grade(name: str, path: Path, *, backends: Sequence[str] | None = None, limit
         ended, printed = _run(json.dumps(order), {**os.environ, **exercise.environment}, limit_s)
         told = [json.loads(line) for line in results.read_text("utf-8").splitlines()]
     if told and "refused" in told[0]:
-        message = f"A submission to {name} {told[0]['refused']}"
-        raise ValueError(message)
+        raise ValueError(f"A submission to {name} {told[0]['refused']}")
     outcomes = [Outcome(**facts) for facts in told]
     for check in exercise.checks[len(outcomes) :]:
         outcomes.append(Outcome(check.name, 0, check.points, ended))
@@ -114,8 +112,9 @@ def _check_syntax(path: Path) -> None:
         compile(path.read_text("utf-8"), str(path), "exec")
     except (SyntaxError, ValueError) as error:  # a ValueError where it is no text, or has null bytes
         where = f", line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else f": {error}"
-        message = f"A submission is a Python file. Received: {path}{where}. Mend it, or begin anew with --start."
-        raise ValueError(message) from error
+        raise ValueError(
+            f"A submission is a Python file. Received: {path}{where}. Mend it, or begin anew with --start."
+        ) from error
 
 
 def _run(order: str, environment: dict[str, str], limit_s: float) -> tuple[str, str]:

@@ -33,12 +33,10 @@ def _bias_relu(given: ModuleType, shape: tuple[int, int], right: Array) -> None:
     x, bias, out = _drawn(*shape), _drawn(shape[1]), np.full(shape, np.nan, "float32")
     given.bias_relu(x, bias, out)
     if not np.array_equal(x, _drawn(*shape)):
-        message = f"x of shape {shape} has been changed: write to out only"
-        raise WrongError(message)
+        raise WrongError(f"x of shape {shape} has been changed: write to out only")
     if not np.array_equal(out, right):
         place = tuple(int(i) for i in np.argwhere(~(out == right))[0])
-        message = f"out{list(place)} is {out[place]:.6g} and should be {right[place]:.6g} (x of shape {shape})"
-        raise WrongError(message)
+        raise WrongError(f"out{list(place)} is {out[place]:.6g} and should be {right[place]:.6g} (x of shape {shape})")
 
 
 def compiled(given: ModuleType, names: Names) -> str:
@@ -46,12 +44,10 @@ def compiled(given: ModuleType, names: Names) -> str:
     from numba.core.dispatcher import Dispatcher
 
     if not isinstance(given.bias_relu, Dispatcher):
-        message = "bias_relu is a plain Python function: keep the decorator @njit"
-        raise WrongError(message)
+        raise WrongError("bias_relu is a plain Python function: keep the decorator @njit")
     given.bias_relu(_drawn(2, 2), _drawn(2), _drawn(2, 2))
     if not given.bias_relu.nopython_signatures:
-        message = "bias_relu falls back to Python objects: use @njit"
-        raise WrongError(message)
+        raise WrongError("bias_relu falls back to Python objects: use @njit")
     return "bias_relu is machine code"
 
 
@@ -107,8 +103,9 @@ class _Watched:
     def _within(self, at: Any) -> None:
         for axis, i in enumerate(at if isinstance(at, tuple) else (at,)):
             if isinstance(i, int | np.integer) and not 0 <= i < self.shape[axis]:
-                message = f"index {i} is outside an axis of {self.shape[axis]}: on a GPU this reads or writes anything"
-                raise WrongError(message)
+                raise WrongError(
+                    f"index {i} is outside an axis of {self.shape[axis]}: on a GPU this reads or writes anything"
+                )
 
     @property
     def reads(self) -> int:
@@ -122,8 +119,7 @@ def _product(given: ModuleType, n: int, k: int, m: int) -> int:
 
     side = given.SIDE
     if not isinstance(side, int) or not 2 <= side <= 8:
-        message = f"SIDE, the side of a block, is an integer from 2 to 8. It is {side!r}"
-        raise WrongError(message)
+        raise WrongError(f"SIDE, the side of a block, is an integer from 2 to 8. It is {side!r}")
     rng = np.random.default_rng((n, k, m))
     a, b = (rng.integers(-4, 5, shape).astype("float32") for shape in ((n, k), (k, m)))  # sums of integers are exact
     c = np.full((n, m), np.nan, "float32")
@@ -131,8 +127,7 @@ def _product(given: ModuleType, n: int, k: int, m: int) -> int:
     simulate(given.matmul, (-(-m // side), -(-n // side)), (side, side), watched)  # type: ignore[arg-type]  # any block
     if not np.array_equal(c, a @ b):
         i, j = (int(p) for p in np.argwhere(~(c == a @ b))[0])
-        message = f"c[{i}, {j}] is {c[i, j]:.6g} and should be {(a @ b)[i, j]:.6g} (a of {n}x{k}, b of {k}x{m})"
-        raise WrongError(message)
+        raise WrongError(f"c[{i}, {j}] is {c[i, j]:.6g} and should be {(a @ b)[i, j]:.6g} (a of {n}x{k}, b of {k}x{m})")
     return sum(matrix.reads for matrix in watched)
 
 
@@ -158,6 +153,5 @@ def matmul_reads(given: ModuleType, names: Names) -> str:
     reads, naive = _product(given, n, k, m), 2 * n * m * k
     said = f"{reads:,} elements are read from memory, {naive / reads:.2g} times fewer than by the naive kernel"
     if naive < FACTOR * given.SIDE * reads:
-        message = f"{said}; with tiles in shared memory it is up to SIDE = {given.SIDE}"
-        raise WrongError(message)
+        raise WrongError(f"{said}; with tiles in shared memory it is up to SIDE = {given.SIDE}")
     return said

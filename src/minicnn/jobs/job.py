@@ -85,11 +85,10 @@ def load_samples(settings: Settings) -> Samples:
     found = data.load(settings.data, settings.data_dir, **options)
     total = len(found.x_train)
     if settings.hold_out >= total:
-        message = (
+        raise ValueError(
             f"--hold-out leaves samples to train on. Received: {settings.hold_out} of the {total} training samples "
             f"of {settings.data}. Hold out fewer."
         )
-        raise ValueError(message)
     held = drawn(total, settings.hold_out, settings.seed)
     rest = np.setdiff1d(np.arange(total), held) if len(held) else slice(None)
     arrays: Arrays = {}
@@ -99,8 +98,9 @@ def load_samples(settings: Settings) -> Samples:
         arrays[f"{axis}_test"] = _at_most(test, settings)
         arrays[f"{axis}_val"] = _at_most(train[held], settings) if len(held) else arrays[f"{axis}_test"]
     if not len(arrays["x_val"]):
-        message = f"There are samples to validate on. Received: {settings.data} without test images. Give --hold-out."
-        raise ValueError(message)
+        raise ValueError(
+            f"There are samples to validate on. Received: {settings.data} without test images. Give --hold-out."
+        )
     return Samples(arrays, found.num_classes)
 
 
@@ -128,8 +128,9 @@ def open_backend(name: str | None, precision: str) -> Backend:
     """
     backend = get_backend(name)
     if precision not in backend.precisions:
-        message = f"The {backend.name} backend computes in {' or '.join(backend.precisions)}. Received: {precision}."
-        raise ValueError(message)
+        raise ValueError(
+            f"The {backend.name} backend computes in {' or '.join(backend.precisions)}. Received: {precision}."
+        )
     if backend.name == "jax" and precision == "float64":
         import jax
 
@@ -218,7 +219,6 @@ class StopAtNaN(Callback):
         """See `Callback`."""
         for name in ("loss", "val_loss"):
             if not math.isfinite(logs[name]):
-                message = (
+                raise RuntimeError(
                     f"The {name} is a finite number. Received: {logs[name]} in epoch {epoch + 1}. Give a lower --lr."
                 )
-                raise RuntimeError(message)

@@ -40,8 +40,7 @@ class Spread:
             ValueError: If there are no samples.
         """
         if not len(samples):
-            message = "A spread is of at least one sample. Received: none. Measure first."
-            raise ValueError(message)
+            raise ValueError("A spread is of at least one sample. Received: none. Measure first.")
         low, median, high = (float(q) for q in np.quantile(np.asarray(samples, np.float64) * factor, (0.25, 0.5, 0.75)))
         return cls(median, low, high, len(samples))
 

@@ -325,11 +325,10 @@ def _(x: Spec, *, to: int, tag: int, group: Group) -> Spec:
 
 def _check_partner(name: str, word: str, rank: int, tag: int, group: Group) -> None:
     if tag < 1 or (group.ranks > 1 and (rank == group.rank or not 0 <= rank < group.ranks)):
-        message = (
+        raise ValueError(
             f"{name} has a tag of at least 1, and another rank of the group as its partner. Received: {word}={rank}, "
             f"tag={tag} on {group}."
         )
-        raise ValueError(message)
 
 
 @send.gradient
@@ -373,8 +372,9 @@ def _(ticket: Spec, *, shape: tuple[int, ...], source: int, tag: int, group: Gro
     _check_partner("receive", "source", source, tag, group)
     wanted = tuple(shape) if group.ranks == 1 else (0,)
     if ticket.shape != wanted:
-        message = f"receive takes the ticket that send returns, of shape {wanted}. Received: {ticket} on {group}."
-        raise ValueError(message)
+        raise ValueError(
+            f"receive takes the ticket that send returns, of shape {wanted}. Received: {ticket} on {group}."
+        )
     return Spec(tuple(shape), ticket.dtype)
 
 

@@ -24,7 +24,6 @@ def get_study(name: str) -> Study:
         ValueError: If there is none of that name.
     """
     if name not in names():
-        message = f"A study is one of {', '.join(names())}. Received: {name!r}."
-        raise ValueError(message)
+        raise ValueError(f"A study is one of {', '.join(names())}. Received: {name!r}.")
     study: Study = importlib.import_module(f"{__name__}.{name}").STUDY
     return study

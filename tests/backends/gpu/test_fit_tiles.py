@@ -122,8 +122,7 @@ class Launched:
         assert [text.signature for text in texts] == [("float32*",) * 3]
         self.loaded += 1
         if self.loaded == self.misfit:
-            message = "too large"
-            raise FitError(message)
+            raise FitError("too large")
         return [self.loaded]
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Any:

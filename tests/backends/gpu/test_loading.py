@@ -54,8 +54,7 @@ def test_an_engine_ends_with_one_error_where_nothing_loads() -> None:
 
     def make(program: Program) -> None:
         tried.append(planner.tiles.gpu.shared_block // 1024)
-        message = "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES: too many resources requested"
-        raise explanation(message)
+        raise explanation("CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES: too many resources requested")
 
     with pytest.raises(FitError, match="none was left: please report") as error:
         load(planner, NETWORKS["mlp"]("numpy").program("train", batch_size=8), make)
@@ -67,8 +66,7 @@ def test_other_errors_are_not_taken_for_this_one() -> None:
     planner = Planner(Tiles(KNOWN["h200"]))
 
     def make(program: Program) -> None:
-        message = "CUDA_ERROR_ILLEGAL_ADDRESS"
-        raise explanation(message)
+        raise explanation("CUDA_ERROR_ILLEGAL_ADDRESS")
 
     with pytest.raises(RuntimeError, match="ILLEGAL_ADDRESS"):
         load(planner, NETWORKS["mlp"]("numpy").program("train", batch_size=8), make)

@@ -91,12 +91,11 @@ class GpuBackend(Backend, ABC):
     def _check_options(self) -> None:
         options, on_tensor_cores = self.options, isinstance(self.tiles, TensorTiles)
         if options.products != "float32" and not on_tensor_cores:
-            message = (
+            raise ValueError(
                 "Products in another precision than float32 are for tensor cores: the backend cupy, compute capability "
                 f"8.0 or later, tiled=True and tensor_cores=True. Received: Options(products={options.products!r}) for "
                 f"{self}. Use products='float32'."
             )
-            raise ValueError(message)
 
     @property
     def gpu(self) -> Gpu | None:

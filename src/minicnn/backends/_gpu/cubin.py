@@ -33,8 +33,9 @@ def resources(cubin: bytes, kernel: str = "kernel") -> Resources:
         ValueError: If these bytes are no cubin with such a kernel.
     """
     if cubin[:4] != b"\x7fELF" or cubin[4] != 2:
-        message = f"Machine code is an ELF file of 64 bits. Received: {cubin[:5]!r}. Compile for an sm_ architecture."
-        raise ValueError(message)
+        raise ValueError(
+            f"Machine code is an ELF file of 64 bits. Received: {cubin[:5]!r}. Compile for an sm_ architecture."
+        )
     (start,) = struct.unpack_from("<Q", cubin, 0x28)
     size, count, names_at = struct.unpack_from("<HHH", cubin, 0x3A)
     # Name, type, flags, address, offset, size, link, info, alignment, size of an entry.
@@ -49,8 +50,7 @@ def resources(cubin: bytes, kernel: str = "kernel") -> Resources:
     symbols = [struct.unpack_from("<I", cubin, table[4] + 24 * k)[0] for k in range(table[5] // 24)]
     own = {k for k, at in enumerate(symbols) if name(table[6], at) == kernel}
     if not own:
-        message = f"The machine code has a kernel {kernel!r}. Received: none of that name."
-        raise ValueError(message)
+        raise ValueError(f"The machine code has a kernel {kernel!r}. Received: none of that name.")
     found = _attributes(cubin, sections[".nv.info"][4], sections[".nv.info"][5], own)
     shared = sections.get(f".nv.shared.{kernel}")
     system = _SYSTEM if ".nv.shared.reserved.0" in sections else 0  # from capability 9.0 on it is counted in

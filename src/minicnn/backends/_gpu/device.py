@@ -125,11 +125,10 @@ def gpu_of(name: str, capability: tuple[int, int], **found: Any) -> Gpu:
         RuntimeError: If its compute capability is below the least that kernels are compiled for.
     """
     if capability < LEAST:
-        message = (
+        raise RuntimeError(
             f"Kernels need an NVIDIA GPU of compute capability {LEAST[0]}.{LEAST[1]} or later (Turing, 2018). "
             f"Received: {name} with {capability[0]}.{capability[1]}. Use another GPU, or the backend torch or numba."
         )
-        raise RuntimeError(message)
     nearest = max(known for known in _ARCHITECTURES if known <= capability)
     figures = dict(zip(_FIGURES, _ARCHITECTURES[nearest], strict=True))
     figures |= {key: figures[key] * KB for key in _FIGURES[:3]}

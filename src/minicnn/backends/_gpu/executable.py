@@ -169,11 +169,10 @@ class StepExecutable:
         if address is None or address % ALIGNMENT or array.shape != value.shape or array.dtype != value.dtype:
             found = f"{getattr(array, 'dtype', type(array).__name__)}{list(getattr(array, 'shape', ()))}"
             found += ", which begins in between" if address is not None and address % ALIGNMENT else ""
-            message = (
+            raise ValueError(
                 f"{value.name} is a contiguous array of {self._backend.name}, {value.spec}, on {self._backend.device}, "
                 f"from a multiple of {ALIGNMENT} bytes on. Received: {found}. Convert it with backend.asarray."
             )
-            raise ValueError(message)
         return address
 
     # Memory -------------------------------------------------------------------------------------
@@ -207,11 +206,10 @@ class StepExecutable:
             given = rows[value.name] if each else arrays[value.name]
             shape = (steps, *value.shape) if each else value.shape
             if tuple(given.shape) != shape or (each and value.name not in EACH_STEP):
-                message = (
+                raise ValueError(
                     f"{value.name} has shape {shape}, and of {' and '.join(EACH_STEP)} alone there is one row for each "
                     f"step. Received: {tuple(given.shape)}."
                 )
-                raise ValueError(message)
             queue = self._queue[value.name]
             if self._backend.owns(given):
                 queue[:steps] = given

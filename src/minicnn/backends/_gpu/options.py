@@ -46,17 +46,14 @@ class Options:
 
     def __post_init__(self) -> None:
         if self.block not in (32, 64, 128, 256, 512, 1024) or (self.fused and self.block != 256):
-            message = (
+            raise ValueError(
                 "block is a power of two from 32 to 1024, and other than 256 only without fusion. "
                 f"Received: block={self.block}, fused={self.fused}. Use Options(fused=False, block={self.block})."
             )
-            raise ValueError(message)
         if self.products not in PRODUCTS:
-            message = f"products is one of {', '.join(PRODUCTS)}. Received: {self.products!r}."
-            raise ValueError(message)
+            raise ValueError(f"products is one of {', '.join(PRODUCTS)}. Received: {self.products!r}.")
         if self.data_bytes is not None and self.data_bytes < 0:
-            message = f"data_bytes is a number of bytes, or None. Received: {self.data_bytes}."
-            raise ValueError(message)
+            raise ValueError(f"data_bytes is a number of bytes, or None. Received: {self.data_bytes}.")
 
 
 NAIVE = Options(fused=False, tiled=False, graph=False)

@@ -142,8 +142,7 @@ def check_number(number: int, count: int) -> None:
         ValueError: If there are not so many.
     """
     if not 0 <= number < count:
-        message = (
+        raise ValueError(
             f"The device is one of the {count} that CUDA sees. Received: 'cuda:{number}'. "
             f"Use cuda:0 to cuda:{count - 1}."
         )
-        raise ValueError(message)

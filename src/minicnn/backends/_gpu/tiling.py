@@ -303,8 +303,7 @@ def product(node: Node, *, gpu: Gpu, joined: bool = False, limits: Limits = LIMI
                 sizes, shared = (bm, bn, bk, tm, tn, splits), (bm + bn + 8) * bk * itemsize
                 best = (score, Tile(sizes, blocks, threads, splits, shared=shared, score=score))
     if best is None:
-        message = "There is always a tile for a product."
-        raise AssertionError(message)
+        raise AssertionError("There is always a tile for a product.")
     return best[1]
 
 

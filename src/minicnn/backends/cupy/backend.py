@@ -36,11 +36,10 @@ class CupyBackend(GpuBackend):
     def asarray(self, data: Any, dtype: str | None = None) -> Array:
         """See `Backend.asarray`; contiguous in row-major order, and begins at a multiple of 16 bytes."""
         if isinstance(data, cupy.ndarray) and data.device.id != self.runtime.number:
-            message = (
+            raise ValueError(
                 f"Arrays are on the model's device. Received: an array on cuda:{data.device.id}, the model is on "
                 f"cuda:{self.runtime.number}. Copy it there, or use the backend cupy:cuda:{data.device.id}."
             )
-            raise ValueError(message)
         with self.active():
             if isinstance(data, cupy.ndarray):
                 made = cupy.ascontiguousarray(data, dtype=dtype).reshape(data.shape)

@@ -57,12 +57,11 @@ def _compile(text: str, architecture: str) -> bytes:
     try:
         return nvrtc.compile_program(text, headers, (f"--gpu-architecture={architecture}", *OPTIONS))
     except nvrtc.CompileError as error:
-        message = (
+        raise RuntimeError(
             f"A kernel of minicnn compiles for every GPU that its CUDA knows. Received for {architecture}: {error}\n"
             "Install the extra for your driver, cuda12 or cuda13, or use CupyBackend(reference_only=True) and report "
             "this."
-        )
-        raise RuntimeError(message) from error
+        ) from error
 
 
 def compile_all(texts: Sequence[str], architecture: str) -> list[bytes]:

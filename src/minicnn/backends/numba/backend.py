@@ -49,12 +49,10 @@ class NumbaBackend(NumpyBackend):
         super().__init__(device, reference_only=reference_only, strict=strict)
         self.threads = default_threads() if threads is None else threads
         if isinstance(threads, bool) or not isinstance(self.threads, int) or self.threads < 1:
-            message = f"threads is an integer of at least 1. Received: threads={threads!r}."
-            raise ValueError(message)
+            raise ValueError(f"threads is an integer of at least 1. Received: threads={threads!r}.")
         if convolution_kernel not in (None, *CONVOLUTION_KERNELS):
             names = ", ".join(CONVOLUTION_KERNELS)
-            message = f"convolution_kernel is one of {names}, or None. Received: {convolution_kernel!r}."
-            raise ValueError(message)
+            raise ValueError(f"convolution_kernel is one of {names}, or None. Received: {convolution_kernel!r}.")
         self.convolution_kernel = convolution_kernel
 
     def rewrite(self, program: Program) -> Program:

@@ -135,19 +135,17 @@ class NumbaExecutable:
 def _checked(value: Value, array: Array) -> Array:
     """A contiguous array of an input's dtype; its shape has to be right, because kernels read raw memory."""
     if np.shape(array) != value.shape:
-        message = (
+        raise ValueError(
             f"A compiled Program takes inputs of the shapes that it was traced with. Received: shape {np.shape(array)} "
             f"for {value!r}. Trace the Program for that shape."
         )
-        raise ValueError(message)
     # NumPy makes a 0-d array 1-d here, so its shape is put back.
     return np.ascontiguousarray(array, value.dtype).reshape(value.shape)
 
 
 def _check_index(index: Array, rows: int) -> None:
     if index.size and not 0 <= index.min() <= index.max() < rows:
-        message = f"A batch is gathered by rows from 0 to {rows - 1}. Received: {index.min()} to {index.max()}."
-        raise IndexError(message)
+        raise IndexError(f"A batch is gathered by rows from 0 to {rows - 1}. Received: {index.min()} to {index.max()}.")
 
 
 def _side_by_side(tasks: list[Task]) -> list[list[Task]]:

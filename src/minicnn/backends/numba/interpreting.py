@@ -138,8 +138,7 @@ class Interpreter:
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         """An instruction that is missing."""
-        message = f"Instructions are listed in _INSTRUCTIONS. Received: {name}. Add what it does."
-        raise AttributeError(message)
+        raise AttributeError(f"Instructions are listed in _INSTRUCTIONS. Received: {name}. Add what it does.")
 
 
 def _on_constants(instruction: Callable[..., Any]) -> Callable[..., Any]:

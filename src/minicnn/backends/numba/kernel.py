@@ -123,8 +123,9 @@ class Lines:
         if self.bake:
             return f"({value})"
         if self.numbers.setdefault(name, value) != value:
-            message = f"A number of a kernel has one value. Received: {name} as {self.numbers[name]} and {value}."
-            raise ValueError(message)
+            raise ValueError(
+                f"A number of a kernel has one value. Received: {name} as {self.numbers[name]} and {value}."
+            )
         return name
 
     def varying(self, name: str, value: int) -> str:

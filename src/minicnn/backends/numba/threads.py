@@ -272,6 +272,7 @@ def default_threads() -> int:
     if not given:
         return cores()
     if not given.isdecimal() or not int(given):
-        message = f"MINICNN_THREADS is an integer of at least 1. Received: {given!r}. Unset it to use all cores."
-        raise ValueError(message)
+        raise ValueError(
+            f"MINICNN_THREADS is an integer of at least 1. Received: {given!r}. Unset it to use all cores."
+        )
     return int(given)

@@ -95,16 +95,14 @@ class Array:
     def T(self) -> Array:  # noqa: N802
         """The transposed matrix."""
         if self.ndim != 2:
-            message = f"T is for matrices. Received: an array of shape {self.shape}. Use permute_dims."
-            raise ValueError(message)
+            raise ValueError(f"T is for matrices. Received: an array of shape {self.shape}. Use permute_dims.")
         return self.view(self.shape[::-1], self.steps[::-1])
 
     @property
     def mT(self) -> Array:  # noqa: N802
         """The array with its last two axes exchanged."""
         if self.ndim < 2:
-            message = f"mT is for stacks of matrices. Received: an array of shape {self.shape}. Add an axis."
-            raise ValueError(message)
+            raise ValueError(f"mT is for stacks of matrices. Received: an array of shape {self.shape}. Add an axis.")
         shape, steps = ((*t[:-2], t[-1], t[-2]) for t in (self.shape, self.steps))
         return self.view(shape, steps)
 
@@ -127,8 +125,9 @@ class Array:
     def item(self) -> bool | int | float:
         """The only element as a Python number."""
         if self.size != 1:
-            message = f"A Python number comes from one element. Received: an array of shape {self.shape}. Index it."
-            raise TypeError(message)
+            raise TypeError(
+                f"A Python number comes from one element. Received: an array of shape {self.shape}. Index it."
+            )
         made: bool | int | float = self.numpy().item()
         return made
 
@@ -141,8 +140,7 @@ class Array:
 
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
         if api_version not in (None, "2021.12", "2022.12", "2023.12", "2024.12", "2025.12"):
-            message = f"The namespace is that of the Array API standard 2025.12. Received: {api_version!r}."
-            raise ValueError(message)
+            raise ValueError(f"The namespace is that of the Array API standard 2025.12. Received: {api_version!r}.")
         return OPERATORS["namespace"]()
 
     @property
@@ -166,11 +164,10 @@ class Array:
     ) -> Any:
         if dl_device not in (None, self.__dlpack_device__()):
             if dl_device != (1, 0) or copy is False:
-                message = (
+                raise BufferError(
                     "An array is exported where it is, or copied to the host. "
                     f"Received: dl_device={dl_device}, copy={copy}. Use to_device."
                 )
-                raise BufferError(message)
             return self.numpy().__dlpack__()
         source = OPERATORS["contiguous"](self, copy=True) if copy else self
         if SIMULATED:
@@ -203,18 +200,16 @@ class Array:
 
     def __len__(self) -> int:
         if not self.shape:
-            message = "len() is for arrays with axes. Received: an array of shape ()."
-            raise TypeError(message)
+            raise TypeError("len() is for arrays with axes. Received: an array of shape ().")
         return self.shape[0]
 
     def __iter__(self) -> Iterator[Array]:
         return (self[k] for k in range(len(self)))
 
     def __array__(self, *_: Any, **__: Any) -> Any:
-        message = (
+        raise TypeError(
             "Arrays do not move to the host unasked. Received: an array of numba_cuda. Use backend.to_numpy(array)."
         )
-        raise TypeError(message)
 
     # Indexing -----------------------------------------------------------------------------------
 
@@ -258,8 +253,7 @@ def as_device(device: Any) -> Device:
         return device
     name, _, number = str(device if device is not None else "cuda").partition(":")
     if name != "cuda" or (number and not number.isdigit()):
-        message = f"Arrays are on cuda, cuda:0, cuda:1 ... Received: {device!r}."
-        raise ValueError(message)
+        raise ValueError(f"Arrays are on cuda, cuda:0, cuda:1 ... Received: {device!r}.")
     return get_device(int(number or 0))
 
 
@@ -298,11 +292,10 @@ def _operator(name: str, kind: str) -> Any:
         if kind != "in place":
             return made
         if made.shape != self.shape or made.dtype != self.dtype:
-            message = (
+            raise ValueError(
                 f"An array changed in place keeps its shape and type. Received: {made.dtype}{list(made.shape)} for "
                 f"{self.dtype}{list(self.shape)}. Use x = x {name} y."
             )
-            raise ValueError(message)
         self[...] = made
         return self
 

@@ -47,11 +47,10 @@ class NumbaCudaBackend(GpuBackend):
         if isinstance(data, Array):
             device = self.runtime.device
             if data.device is not device:
-                message = (
+                raise ValueError(
                     f"Arrays are on the model's device. Received: an array on {data.device}, the model is on "
                     f"{device}. Copy it with array.to_device({str(device)!r})."
                 )
-                raise ValueError(message)
             made = namespace.astype(data, dtype or data.dtype, copy=False)
             return contiguous(made, copy=not made.aligned)
         host = np.asarray(data)

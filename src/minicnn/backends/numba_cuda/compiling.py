@@ -60,15 +60,13 @@ def ptx(text: str, signature: Signature, capability: tuple[int, int], threads: i
     made = compile_ptx(python_function(text), numba_types(signature), capability, threads)
     found = re.search(r"\.entry\s+(\w+)", made)
     if found is None:
-        message = f"PTX of a kernel has an entry. Received: {made[:200]}. Please report this."
-        raise RuntimeError(message)
+        raise RuntimeError(f"PTX of a kernel has an entry. Received: {made[:200]}. Please report this.")
     made = made.replace(found.group(1), "kernel")
     if capability < OVERLAPPING:  # a kernel waits for the one ahead of it from there on
         return made
     start = re.compile(r"^\t(?!\.)(?=\w)", re.MULTILINE).search(made, made.index("\n{", made.index(".entry kernel")))
     if start is None:
-        message = f"PTX of a kernel has an instruction. Received: {made[-200:]}. Please report this."
-        raise RuntimeError(message)
+        raise RuntimeError(f"PTX of a kernel has an instruction. Received: {made[-200:]}. Please report this.")
     return f"{made[: start.start()]}\tgriddepcontrol.wait;\n{made[start.start() :]}"
 
 

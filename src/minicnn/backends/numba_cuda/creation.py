@@ -30,15 +30,15 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | 
         wanted = obj.dtype if dtype is None else dtypes.dtype(dtype)
         if wanted != made.dtype:
             if copy is False:
-                message = f"A view has the type of its array. Received: {wanted} for {made.dtype} with copy=False."
-                raise ValueError(message)
+                raise ValueError(
+                    f"A view has the type of its array. Received: {wanted} for {made.dtype} with copy=False."
+                )
             return astype(made, wanted)
         return contiguous(made, copy=True) if copy else made
     if hasattr(obj, "__cuda_array_interface__"):
         return asarray(from_interface(obj), dtype=dtype, device=device, copy=copy)
     if copy is False:
-        message = "Arrays of the host are copied to the GPU. Received: copy=False. Leave it out."
-        raise ValueError(message)
+        raise ValueError("Arrays of the host are copied to the GPU. Received: copy=False. Leave it out.")
     try:
         host = np.asarray(obj)
     except TypeError:
@@ -66,11 +66,10 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
         return asarray(from_interface(x), device=device, copy=copy)
     kind = int(x.__dlpack_device__()[0])
     if kind != 1:
-        message = (
+        raise BufferError(
             "An array on a GPU is taken through __cuda_array_interface__. "
             f"Received: {type(x).__name__} without it. Convert it on its own side, or copy it to the host."
         )
-        raise BufferError(message)
     return asarray(np.from_dlpack(x), device=device)
 
 
@@ -159,8 +158,7 @@ def triu(x: Array, /, *, k: int = 0) -> Array:
 
 def _triangle(x: Array, test: str, k: int) -> Array:
     if x.ndim < 2:
-        message = f"A triangle is of matrices. Received: an array of shape {x.shape}. Add an axis."
-        raise ValueError(message)
+        raise ValueError(f"A triangle is of matrices. Received: an array of shape {x.shape}. Add an axis.")
     made = uninitialised(x.shape, x.dtype, x.device)
     zero = f"np.{x.dtype.name}(0)" if x.dtype.kind != "b" else "False"
     compute(f"(x0 if i % a0 - i // a0 % a1 {test} a2 else {zero})", made, (x,), (x.shape[-1], x.shape[-2], k))
@@ -170,8 +168,7 @@ def _triangle(x: Array, test: str, k: int) -> Array:
 def meshgrid(*arrays: Array, indexing: str = "xy") -> tuple[Array, ...]:
     """Coordinate arrays from vectors."""
     if indexing not in ("xy", "ij"):
-        message = f"indexing is 'xy' or 'ij'. Received: {indexing!r}."
-        raise ValueError(message)
+        raise ValueError(f"indexing is 'xy' or 'ij'. Received: {indexing!r}.")
     count = len(arrays)
     along = ([slice(None) if k == j else None for j in range(count)] for k in range(count))
     made: Sequence[Array] = broadcast_arrays(*(x[tuple(key)] for x, key in zip(arrays, along, strict=True)))

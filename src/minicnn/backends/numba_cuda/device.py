@@ -277,8 +277,7 @@ class Device:
             RuntimeError: In the simulator, which has no graphs.
         """
         if SIMULATED:
-            message = "Graphs need a GPU. Received: the simulator. Use Options(graph=False)."
-            raise RuntimeError(message)
+            raise RuntimeError("Graphs need a GPU. Received: the simulator. Use Options(graph=False).")
         with explained(), self.active():
             builder = self.core.create_graph_builder().begin_building("relaxed")
             self._stream = builder

@@ -31,8 +31,9 @@ def dtype(kind: Any) -> DType:
     """
     made = np.dtype(kind)
     if made.name not in ALL:
-        message = f"Arrays of numba_cuda are of {', '.join(ALL)}. Received: {made.name}. Convert them with NumPy."
-        raise TypeError(message)
+        raise TypeError(
+            f"Arrays of numba_cuda are of {', '.join(ALL)}. Received: {made.name}. Convert them with NumPy."
+        )
     return made
 
 
@@ -45,8 +46,7 @@ def result_type(*values: Any) -> DType:
     found = [dtype(getattr(v, "dtype", v)) for v in values if not isinstance(v, bool | int | float)]
     scalars = [v for v in values if isinstance(v, bool | int | float)]
     if not found:
-        message = f"At least one argument is an array or a data type. Received: {scalars}. Use asarray."
-        raise TypeError(message)
+        raise TypeError(f"At least one argument is an array or a data type. Received: {scalars}. Use asarray.")
     result = found[0]
     for other in found[1:]:
         promoted = np.promote_types(result, other)
@@ -81,8 +81,7 @@ def isdtype(dtype: Any, kind: Any) -> bool:
         return any(isdtype(dtype, k) for k in kind)
     if isinstance(kind, str):
         if kind not in KINDS:
-            message = f"A kind is one of {', '.join(KINDS)}. Received: {kind!r}."
-            raise ValueError(message)
+            raise ValueError(f"A kind is one of {', '.join(KINDS)}. Received: {kind!r}.")
         return np.dtype(dtype).name in KINDS[kind]
     return bool(np.dtype(dtype) == np.dtype(kind))
 

@@ -80,8 +80,7 @@ def _function(name: str) -> Callable[..., Array]:
         family = "i" if kind.kind in "iu" else kind.kind
         if family not in kinds:
             allowed = " or ".join({"b": "bool", "i": "integers", "f": "floats"}[k] for k in kinds)
-            message = f"{name} is for {allowed}. Received: {kind}. Convert with astype."
-            raise TypeError(message)
+            raise TypeError(f"{name} is for {allowed}. Received: {kind}. Convert with astype.")
         text = template
         if family == "i" and (name in _ROUNDING or name in ("round", "isfinite", "isinf", "isnan")):
             text = {"isfinite": "True", "isinf": "False", "isnan": "False"}.get(name, "{0}")
@@ -128,10 +127,9 @@ def same_device(arrays: Sequence[Array]) -> Device:
     device = arrays[0].device
     for other in arrays[1:]:
         if other.device is not device:
-            message = (
+            raise ValueError(
                 f"Arrays that are combined are on one device. Received: {device} and {other.device}. Use to_device."
             )
-            raise ValueError(message)
     return device
 
 
@@ -210,11 +208,9 @@ def assign(box: Array, value: Any) -> None:
     """Write an array or number into a view."""
     if isinstance(value, Array):
         if not dtypes.can_cast(value.dtype, box.dtype):
-            message = f"Elements keep their type. Received: {value.dtype} for {box.dtype}. Convert with astype."
-            raise TypeError(message)
+            raise TypeError(f"Elements keep their type. Received: {value.dtype} for {box.dtype}. Convert with astype.")
         if np.broadcast_shapes(box.shape, value.shape) != box.shape:
-            message = f"A value broadcasts to what it is assigned to. Received: {value.shape} for {box.shape}."
-            raise ValueError(message)
+            raise ValueError(f"A value broadcasts to what it is assigned to. Received: {value.shape} for {box.shape}.")
         source = contiguous(value, copy=True) if value.memory is box.memory else value
         _copy(box, source)
     else:
@@ -237,8 +233,7 @@ def where(condition: Array, x1: Any, x2: Any, /) -> Array:
     """x1 where the condition holds, x2 elsewhere."""
     kind = dtypes.result_type(x1, x2)
     if not isinstance(condition, Array) or condition.dtype.kind != "b":
-        message = "where takes a bool array first. Compare, or convert it with astype."
-        raise TypeError(message)
+        raise TypeError("where takes a bool array first. Compare, or convert it with astype.")
     return apply("({1} if x0 else {2})", (condition, x1, x2), kind, kind)
 
 

@@ -28,11 +28,10 @@ def repeat(x: Array, repeats: int | Array, /, *, axis: int | None = None) -> Arr
     at = axis_of(0 if axis is None else axis, source.ndim)
     if isinstance(repeats, Array):
         if repeats.dtype.kind not in "iu" or repeats.shape not in ((1,), (source.shape[at],)):
-            message = (
+            raise ValueError(
                 f"repeats is a number, or a vector of integers of length 1 or {source.shape[at]}. "
                 f"Received: {repeats.dtype}{list(repeats.shape)}."
             )
-            raise ValueError(message)
         ends = cumulative_sum(broadcast_to(repeats, (source.shape[at],)), dtype="int64")
         total = int(ends[-1]) if ends.size else 0
         return take(source, searchsorted(ends, arange(total, device=x.device), side="right"), axis=at)

@@ -30,11 +30,10 @@ def get(x: Array, key: Any, *, only_views: bool = False) -> Array:
     if not only_views and len(parts) == 1 and isinstance(parts[0], Array) and parts[0].dtype.kind == "b":
         return take(_rows(x, _checked_mask(x, parts[0]).ndim), places(parts[0]), axis=0)
     if only_views or len(parts) > x.ndim or not all(_is_integer(p) for p in parts):
-        message = (
+        raise IndexError(
             "An index is integers, slices, newaxis and ellipsis, or a mask by itself, or for reading integers and "
             f"integer arrays, no more than axes. Received: {key!r}. Use take, or where with a mask."
         )
-        raise IndexError(message)
     at: Array = _places(x.shape, parts) if len(parts) > 1 else parts[0]
     made = take(_rows(x, len(parts)), at if at.ndim == 1 else reshape(at, (-1,)), axis=0)
     shape = (*at.shape, *x.shape[len(parts) :])
@@ -78,8 +77,7 @@ def _places(shape: tuple[int, ...], parts: Sequence[Any]) -> Array:
 
 def _checked_mask(x: Array, mask: Array) -> Array:
     if mask.ndim > x.ndim or any(m not in (n, 0) for n, m in zip(x.shape, mask.shape, strict=False)):
-        message = f"A mask has the lengths of the array's first axes. Received: {mask.shape} for {x.shape}."
-        raise IndexError(message)
+        raise IndexError(f"A mask has the lengths of the array's first axes. Received: {mask.shape} for {x.shape}.")
     return mask
 
 
@@ -87,11 +85,10 @@ def assign_masked(x: Array, mask: Array, value: Any) -> None:
     """Write a number, or an array that broadcasts to the axes behind the mask's, where the mask holds."""
     behind = x.ndim - _checked_mask(x, mask).ndim
     if isinstance(value, Array) and value.ndim > behind:
-        message = (
+        raise ValueError(
             f"Through a mask a number is assigned, or an array of at most {behind} axes, those behind the mask's. "
             f"Received: shape {value.shape}. Use x[...] = where(mask, values, x)."
         )
-        raise ValueError(message)
     if mask.size:
         assign(x, where(reshape(mask, (*mask.shape, *[1] * behind)), value, x))
 
@@ -99,8 +96,7 @@ def assign_masked(x: Array, mask: Array, value: Any) -> None:
 def _view(x: Array, parts: tuple[Any, ...]) -> Array:
     given = sum(1 for p in parts if p is not None and p is not Ellipsis)
     if given > x.ndim or sum(1 for p in parts if p is Ellipsis) > 1:
-        message = f"An index has at most one entry for each of {x.ndim} axes. Received: {parts}."
-        raise IndexError(message)
+        raise IndexError(f"An index has at most one entry for each of {x.ndim} axes. Received: {parts}.")
     if not any(p is Ellipsis for p in parts):
         parts = (*parts, Ellipsis)
     shape: list[int] = []
@@ -132,30 +128,26 @@ def _view(x: Array, parts: tuple[Any, ...]) -> Array:
 
 def _place(part: Any, n: int, axis: int) -> int:
     if isinstance(part, bool | float) or not hasattr(part, "__index__"):
-        message = (
+        raise IndexError(
             "An index is integers, slices, newaxis and ellipsis, or for reading one integer array by itself. "
             f"Received: {part!r}."
         )
-        raise IndexError(message)
     at = int(part.__index__())
     if not -n <= at < n:
-        message = f"An index along axis {axis} is from {-n} to {n - 1}. Received: {at}."
-        raise IndexError(message)
+        raise IndexError(f"An index along axis {axis} is from {-n} to {n - 1}. Received: {at}.")
     return at % n
 
 
 def take(x: Array, indices: Array, /, *, axis: int | None = None) -> Array:
     """Elements along an axis, by an integer vector."""
     if indices.ndim != 1 or indices.dtype.kind not in "iu" or (axis is None and x.ndim != 1):
-        message = (
+        raise ValueError(
             "take gets a vector of integers, and an axis unless x is a vector. "
             f"Received: {indices.dtype}{list(indices.shape)} and axis={axis}."
         )
-        raise ValueError(message)
     at = 0 if axis is None else axis_of(axis, x.ndim)
     if not x.shape[at] and indices.size:
-        message = f"take needs elements along axis {at}. Received: an array of shape {x.shape}."
-        raise IndexError(message)
+        raise IndexError(f"take needs elements along axis {at}. Received: an array of shape {x.shape}.")
     behind = x.ndim - at - 1
     rows = indices.view((indices.size, *[1] * behind), (*indices.steps, *[0] * behind))
     return _gathered(x, rows, at, (*x.shape[:at], indices.size, *x.shape[at + 1 :]))
@@ -165,8 +157,7 @@ def take_along_axis(x: Array, indices: Array, /, *, axis: int = -1) -> Array:
     """Elements along an axis, each from the place that an array of integers of the result's shape names."""
     at = axis_of(axis, x.ndim)
     if indices.ndim != x.ndim:
-        message = f"indices has as many axes as x. Received: {indices.ndim} and {x.ndim}."
-        raise ValueError(message)
+        raise ValueError(f"indices has as many axes as x. Received: {indices.ndim} and {x.ndim}.")
     whole = list(broadcast_shapes(*((*a.shape[:at], 1, *a.shape[at + 1 :]) for a in (x, indices))))
     whole[at] = x.shape[at]
     source = broadcast_to(x, whole)

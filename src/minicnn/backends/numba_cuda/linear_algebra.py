@@ -40,8 +40,9 @@ def matmul(x1: Array, x2: Array, /) -> Array:
     b = x2.view((*x2.shape, 1), (*x2.steps, 0)) if x2.ndim == 1 else x2
     (n, k), (rows, m) = a.shape[-2:], b.shape[-2:]
     if k != rows:
-        message = f"The columns of x1 are as many as the rows of x2. Received: shapes {x1.shape} and {x2.shape}."
-        raise ValueError(message)
+        raise ValueError(
+            f"The columns of x1 are as many as the rows of x2. Received: shapes {x1.shape} and {x2.shape}."
+        )
     outer = broadcast_shapes(a.shape[:-2], b.shape[:-2])
     made = empty((*outer, n, m), kind, same_device((a, b)))
     if made.size:
@@ -77,8 +78,7 @@ def tensordot(x1: Array, x2: Array, /, *, axes: int | tuple[Sequence[int], Seque
     else:
         left, right = [axis_of(a, x1.ndim) for a in axes[0]], [axis_of(a, x2.ndim) for a in axes[1]]
     if [x1.shape[a] for a in left] != [x2.shape[a] for a in right]:
-        message = f"Contracted axes have the same lengths. Received: {x1.shape} and {x2.shape} over {axes}."
-        raise ValueError(message)
+        raise ValueError(f"Contracted axes have the same lengths. Received: {x1.shape} and {x2.shape} over {axes}.")
     rows = [a for a in range(x1.ndim) if a not in left]
     columns = [a for a in range(x2.ndim) if a not in right]
     terms = math.prod(x1.shape[a] for a in left)
@@ -92,8 +92,7 @@ def vecdot(x1: Array, x2: Array, /, *, axis: int = -1) -> Array:
     """Sums of products along an axis."""
     product: Any = FUNCTIONS["multiply"](x1, x2)
     if x1.shape[axis] != x2.shape[axis]:
-        message = f"Vectors are of one length. Received: {x1.shape} and {x2.shape} along axis {axis}."
-        raise ValueError(message)
+        raise ValueError(f"Vectors are of one length. Received: {x1.shape} and {x2.shape} along axis {axis}.")
     return sum_of(product, axis=axis, dtype=product.dtype)
 
 

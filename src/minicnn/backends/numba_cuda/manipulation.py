@@ -20,8 +20,7 @@ def axis_of(axis: int, ndim: int) -> int:
         IndexError: If there is no such axis.
     """
     if not -ndim <= axis < ndim:
-        message = f"An axis is from {-ndim} to {ndim - 1}. Received: {axis}."
-        raise IndexError(message)
+        raise IndexError(f"An axis is from {-ndim} to {ndim - 1}. Received: {axis}.")
     return axis % ndim
 
 
@@ -32,8 +31,7 @@ def axes_of(axis: int | Sequence[int] | None, ndim: int) -> tuple[int, ...]:
     given = (axis,) if isinstance(axis, int) else tuple(axis)
     found = tuple(sorted({axis_of(a, ndim) for a in given}))
     if len(found) != len(given):
-        message = f"Each axis is named once. Received: {given}."
-        raise ValueError(message)
+        raise ValueError(f"Each axis is named once. Received: {given}.")
     return found
 
 
@@ -49,11 +47,11 @@ def reshape(x: Array, /, shape: Sequence[int], *, copy: bool | None = None) -> A
         rest = -math.prod(wanted)
         wanted[wanted.index(-1)] = x.size // rest if rest else 0
     if math.prod(wanted) != x.size or min(wanted, default=0) < 0:
-        message = f"A reshaped array has as many elements. Received: {tuple(shape)} for {x.shape}."
-        raise ValueError(message)
+        raise ValueError(f"A reshaped array has as many elements. Received: {tuple(shape)} for {x.shape}.")
     if copy is False and not x.contiguous:
-        message = f"A view in another shape needs a contiguous array. Received: strides {x.strides} with copy=False."
-        raise ValueError(message)
+        raise ValueError(
+            f"A view in another shape needs a contiguous array. Received: strides {x.strides} with copy=False."
+        )
     source = contiguous(x, copy=bool(copy))
     return source.view(tuple(wanted), row_major(wanted))
 
@@ -62,8 +60,7 @@ def permute_dims(x: Array, /, axes: Sequence[int]) -> Array:
     """The axes in another order."""
     order = [axis_of(a, x.ndim) for a in axes]
     if sorted(order) != list(range(x.ndim)):
-        message = f"axes names each of {x.ndim} axes once. Received: {tuple(axes)}."
-        raise ValueError(message)
+        raise ValueError(f"axes names each of {x.ndim} axes once. Received: {tuple(axes)}.")
     return x.view(tuple(x.shape[a] for a in order), tuple(x.steps[a] for a in order))
 
 
@@ -97,8 +94,7 @@ def squeeze(x: Array, /, axis: int | Sequence[int]) -> Array:
     """Without some axes of length 1."""
     gone = axes_of(axis, x.ndim)
     if any(x.shape[a] != 1 for a in gone):
-        message = f"Axes that are squeezed have length 1. Received: axes {gone} of shape {x.shape}."
-        raise ValueError(message)
+        raise ValueError(f"Axes that are squeezed have length 1. Received: axes {gone} of shape {x.shape}.")
     kept = [a for a in range(x.ndim) if a not in gone]
     return x.view(tuple(x.shape[a] for a in kept), tuple(x.steps[a] for a in kept))
 
@@ -107,8 +103,7 @@ def broadcast_to(x: Array, /, shape: Sequence[int]) -> Array:
     """A view in which axes of length 1 are repeated."""
     wanted = tuple(shape)
     if broadcast_shapes(x.shape, wanted) != wanted:
-        message = f"An array broadcasts to a shape that extends its own. Received: {wanted} for {x.shape}."
-        raise ValueError(message)
+        raise ValueError(f"An array broadcasts to a shape that extends its own. Received: {wanted} for {x.shape}.")
     lead = len(wanted) - x.ndim
     kept = (0 if n == 1 else s for n, s in zip(x.shape, x.steps, strict=True))
     return x.view(wanted, (*[0] * lead, *kept))
@@ -134,8 +129,9 @@ def concat(arrays: Sequence[Array], /, *, axis: int | None = 0) -> Array:
     kind = dtypes.result_type(*parts)
     rest = {(*a.shape[:at], *a.shape[at + 1 :]) for a in parts}
     if len(rest) > 1 or len({a.ndim for a in parts}) > 1:
-        message = f"Arrays differ in length along one axis only. Received: {[a.shape for a in parts]} and axis {at}."
-        raise ValueError(message)
+        raise ValueError(
+            f"Arrays differ in length along one axis only. Received: {[a.shape for a in parts]} and axis {at}."
+        )
     first = parts[0]
     total = sum(a.shape[at] for a in parts)
     made = empty((*first.shape[:at], total, *first.shape[at + 1 :]), kind, same_device(parts))

@@ -47,8 +47,7 @@ MISSING = {"imag": _COMPLEX, "complex64": _COMPLEX, "complex128": _COMPLEX, "fft
 def __getattr__(name: str) -> Any:
     reason = MISSING.get(name)
     text = f": {reason}" if reason else ", and neither has the standard"
-    message = f"numba_cuda has no {name}{text}. docs/numba-cuda.md lists what there is."
-    raise AttributeError(message)
+    raise AttributeError(f"numba_cuda has no {name}{text}. docs/numba-cuda.md lists what there is.")
 
 
 class _Info:

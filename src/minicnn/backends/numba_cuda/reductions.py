@@ -89,8 +89,9 @@ def _reduce(x: Array, axis: Axis, keepdims: bool, kind: Any, join: str, start: s
 
 def _numeric(name: str, x: Array, *, floating: bool = False) -> None:
     if x.dtype.kind not in ("f" if floating else "iuf"):
-        message = f"{name} is for {'floats' if floating else 'numbers'}. Received: {x.dtype}. Convert with astype."
-        raise TypeError(message)
+        raise TypeError(
+            f"{name} is for {'floats' if floating else 'numbers'}. Received: {x.dtype}. Convert with astype."
+        )
 
 
 def _wide(x: Array, dtype: Any) -> DType:
@@ -114,8 +115,7 @@ def prod(x: Array, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = 
 def _some(name: str, x: Array, axis: Axis) -> None:
     _numeric(name, x)
     if _count(x, axis) == 0:
-        message = f"{name} is of at least one element. Received: shape {x.shape}, axis {axis}."
-        raise ValueError(message)
+        raise ValueError(f"{name} is of at least one element. Received: shape {x.shape}, axis {axis}.")
 
 
 def _extreme(name: str, join: str, x: Array, axis: Axis, keepdims: bool) -> Array:
@@ -216,8 +216,7 @@ def argmin(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> A
 def _running(name: str, x: Array, axis: int | None, dtype: Any, include_initial: bool) -> Array:
     _numeric(name, x)
     if axis is None and x.ndim != 1:
-        message = f"{name} needs an axis unless x is a vector. Received: shape {x.shape}."
-        raise ValueError(message)
+        raise ValueError(f"{name} needs an axis unless x is a vector. Received: shape {x.shape}.")
     at = axis_of(0 if axis is None else axis, x.ndim)
     kind, product = _wide(x, dtype), name == "cumulative_prod"
     source, *numbers = _matrix(x, (at,))

@@ -31,11 +31,10 @@ def check_numpy(numpy: str, numba_cuda: str) -> None:
     """
     if _version(numba_cuda) <= (0, 30, 4) and _version(numpy)[:2] > NEWEST_NUMPY:
         newest = ".".join(map(str, NEWEST_NUMPY))
-        message = (
+        raise ImportError(
             f"a NumPy that is not newer than {newest}: numba-cuda {numba_cuda} cannot launch kernels under "
             f'NumPy {numpy}. Use pip install "numpy<2.5"'
         )
-        raise ImportError(message)
 
 
 if find_spec("numba_cuda") is not None:

@@ -70,8 +70,9 @@ def argsort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bo
 def searchsorted(x1: Array, x2: Any, /, *, side: str = "left", sorter: Array | None = None) -> Array:
     """Where x2's elements belong in the sorted vector x1, ahead of equal ones (left) or behind them (right)."""
     if side not in ("left", "right") or x1.ndim != 1:
-        message = f"searchsorted gets a vector and side='left' or 'right'. Received: shape {x1.shape}, side={side!r}."
-        raise ValueError(message)
+        raise ValueError(
+            f"searchsorted gets a vector and side='left' or 'right'. Received: shape {x1.shape}, side={side!r}."
+        )
     kind, device = dtypes.result_type(x1, x2), same_device([a for a in (x1, x2, sorter) if isinstance(a, Array)])
     keys, values = (contiguous(asarray(x, dtype=kind, device=device)) for x in (x1, x2))
     order = arange(x1.size, device=device) if sorter is None else contiguous(astype(sorter, INDEX, copy=False))
@@ -91,8 +92,7 @@ def places(x: Array) -> Array:
 def nonzero(x: Array, /) -> tuple[Array, ...]:
     """Indices along each axis of the elements that differ from 0; reads their number from the device."""
     if not x.ndim:
-        message = "nonzero is for arrays with axes. Received: an array of shape (). Compare it with 0."
-        raise ValueError(message)
+        raise ValueError("nonzero is for arrays with axes. Received: an array of shape (). Compare it with 0.")
     at, made = places(x), list[Array]()
     for axis, n in enumerate(x.shape):
         inner = math.prod(x.shape[axis + 1 :])

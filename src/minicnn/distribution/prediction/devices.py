@@ -69,8 +69,7 @@ def fit(steps: Sequence[tuple[Sequence[float], float]]) -> Rates:
         ValueError: If there is no step.
     """
     if not steps:
-        message = "Rates are fitted to measured steps. Received: none. Measure at least one."
-        raise ValueError(message)
+        raise ValueError("Rates are fitted to measured steps. Received: none. Measure at least one.")
     terms = np.array([[w / seconds for w in done] for done, seconds in steps])
     scale = terms.max(axis=0)
     kept = [0, 1, 2]

@@ -20,11 +20,10 @@ def normal(variation: float) -> list[float]:
         ValueError: If it is not from 0 to below 1/4.
     """
     if not 0 <= variation < 0.25:
-        message = (
+        raise ValueError(
             "The variation of step times is a standard deviation relative to the mean, from 0 to below 0.25. "
             f"Received: {variation!r}."
         )
-        raise ValueError(message)
     if not variation:
         return [1.0]
     of = NormalDist(1.0, variation)

@@ -57,8 +57,7 @@ class Interconnect:
         for name, value in numbers.items():
             if not least.get(name, 1) <= value < math.inf:
                 bound = "above 0" if name == "bandwidth" else f"of at least {least.get(name, 1):g}"
-                message = f"{name} of a network is a finite number {bound}. Received: {name}={value!r}."
-                raise ValueError(message)
+                raise ValueError(f"{name} of a network is a finite number {bound}. Received: {name}={value!r}.")
 
     def link(self, span: int, sharing: int = 1) -> tuple[float, float]:
         """Latency, and bytes a second, of the slowest step from neighbour to neighbour among some ranks.
@@ -163,8 +162,7 @@ def interconnect(text: str) -> Interconnect:
     first, *rest = (part.strip() for part in text.split(","))
     settings = rest if "=" not in first else [first, *rest]
     if "=" not in first and first not in known():
-        message = f"A network is one of {', '.join(known())}, or latency=S,bandwidth=B. Received: {first!r}."
-        raise ValueError(message)
+        raise ValueError(f"A network is one of {', '.join(known())}, or latency=S,bandwidth=B. Received: {first!r}.")
     found: dict[str, float | int | str] = {}
     for setting in settings:
         name, sign, value = setting.partition("=")
@@ -173,19 +171,17 @@ def interconnect(text: str) -> Interconnect:
                 raise ValueError
             found[name] = _KINDS[name](value)
         except ValueError:
-            message = (
+            raise ValueError(
                 f"Networks are described by {', '.join(f'{k}=...' for k in _KINDS)}; within is one of "
                 f"{', '.join(known())}. Received: {setting!r}."
-            )
-            raise ValueError(message) from None
+            ) from None
     if "=" not in first:
         base = known()[first]
         return replace(base, **found, name=text) if found else base  # type: ignore[arg-type]
     missing = {"latency", "bandwidth"} - found.keys()
     if missing:
-        message = (
+        raise ValueError(
             f"A network without a name has latency (seconds) and bandwidth (bytes a second). Received: {text!r}, "
             f"without {', '.join(sorted(missing))}. Add it, or begin with one of {', '.join(known())}."
         )
-        raise ValueError(message)
     return Interconnect(text, **found)  # type: ignore[arg-type]

@@ -76,8 +76,7 @@ def scaling(
     """
     for name, numbers in (("ranks", ranks), ("batch", [batch])):
         if not numbers or min(numbers) < 1:
-            message = f"{name} is at least 1. Received: {name}={', '.join(map(str, numbers)) or 'none'}."
-            raise ValueError(message)
+            raise ValueError(f"{name} is at least 1. Received: {name}={', '.join(map(str, numbers)) or 'none'}.")
     alone = predict(work, "data", 1, batch, conditions).seconds / batch
     rows = []
     for count in ranks:
