@@ -49,10 +49,12 @@ def measure(given: argparse.Namespace) -> None:
     rng = np.random.default_rng(0)
     x = rng.random((given.batch, *shape), dtype=np.float32)
     y = rng.integers(0, given.classes, given.batch)
-    kinds: dict[str, DataParallel | None] = {"none": None, "one rank": DataParallel(1)}
+    kinds: dict[str, DataParallel | None]
     if given.kind == "ranks":
         hybrid = ModelParallel(2, layout_map={"kernel": (None, "model")})
         kinds = {"two ranks, data": DataParallel(2), "two ranks, hybrid": hybrid}
+    else:
+        kinds = {"none": None, "one rank": DataParallel(1)}
 
     def step(distribution: DataParallel | None) -> Callable[[], float]:
         model = zoo.get_model(given.networks, num_classes=given.classes, input_shape=shape, backend=given.backend)

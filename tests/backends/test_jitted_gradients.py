@@ -57,6 +57,7 @@ def _backend(name: str) -> Any:
         pytest.skip(str(error))
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")  # PyTorch's compiler warns of itself
 @pytest.mark.parametrize(
     ("backend", "name", "background"),
     [
