@@ -39,7 +39,8 @@ def backend_or_skip(name: str) -> Backend:
     library = name.partition(":")[0]
     module = {"numba_cuda": "numba"}.get(library, library)
     if importlib.util.find_spec(module) is None:
-        raise NotImplementedError(f"{library} is not installed")
+        message = f"{library} is not installed"
+        raise NotImplementedError(message)
     try:
         return get_backend(name)
     except (ImportError, RuntimeError, ValueError) as error:

@@ -36,7 +36,8 @@ class FirstStep:
     def setup(self, name: str, backend: str) -> None:
         """Skip what is not there."""
         if name == "resnet18" and backend == "numpy":
-            raise NotImplementedError("takes minutes on NumPy")
+            message = "takes minutes on NumPy"
+            raise NotImplementedError(message)
         backend_or_skip(backend)
 
     def track_first_step(self, name: str, backend: str) -> float:

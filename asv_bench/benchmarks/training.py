@@ -20,7 +20,8 @@ class _Runs:
     def setup(self, name: str, backend: str) -> None:
         """Compile the network and train a run."""
         if name in DEEP and backend == "numpy":
-            raise NotImplementedError("takes minutes on NumPy")
+            message = "takes minutes on NumPy"
+            raise NotImplementedError(message)
         self.backend = backend_or_skip(backend)
         self.model = network(name, self.backend)
         self.batch = NETWORKS[name][2]

@@ -134,7 +134,9 @@ class TorchCommunicator(StoreRanks):
         spans = [span for rank in range(group.ranks) for span in group.spans(rank)]
         own = group.total(dict(zip(spans, taken.reshape(-1, share), strict=True)), lambda a, b: a + b)
         whole = like.new_empty(share * group.ranks)
-        self._done(self._dist.all_gather_into_tensor, whole, own.contiguous(), group=connected)
+        # PyTorch 2.13's name, and the one before it
+        gather = getattr(self._dist, "all_gather_single", None) or self._dist.all_gather_into_tensor
+        self._done(gather, whole, own.contiguous(), group=connected)
         return whole[:size]
 
     def _connected(self, like: Any) -> Any:
