@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures the studies in their full form on a machine without a GPU, for the pages in docs/studies:
 #
-#   bash docs/studies/measure_cpu.sh docs/studies                     all of it, into docs/studies/results: 5 hours on 2 cores
+#   bash docs/studies/measure_cpu.sh docs/studies                     all of it, into docs/studies/results: under 2 hours on 2 cores
 #   bash docs/studies/measure_cpu.sh docs/studies platforms mlp:sweep-*,training-mnist      a study, and parts of another
 #   python docs/results.py                                            writes the pages
 #

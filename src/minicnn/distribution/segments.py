@@ -213,7 +213,8 @@ class Segments:
     def _input(self, program: Program, old: Value) -> Value:
         if old.data is not None:
             return program.constant(old.data, old.dtype)
-        kind = old.kind if old.node is None else "input" if id(old) in self._own else "statistic"
+        # What all shards share does not have their samples along an axis, whatever its shape.
+        kind = old.kind if old.node is None else "input" if id(old) in self._own else "activation"
         return program.input(self.names[id(old)], old.shape, old.dtype, kind=kind)
 
 

@@ -61,12 +61,12 @@ class Window:
 
     def output_size(self, name: str, height: int, width: int) -> Pair:
         """Output positions (OH, OW): floor((size + padding - dilation * (kernel - 1) - 1) / stride) + 1."""
-        if any(k < 1 for k in self.kernel) or any(v < 1 for v in (*self.strides, *self.dilation)):
+        if min(*self.kernel, *self.strides, *self.dilation) < 1:
             raise ValueError(
                 f"{name} takes kernel size, strides and dilation of at least 1. Received: kernel {self.kernel}, "
                 f"strides {self.strides}, dilation {self.dilation}."
             )
-        if any(p < 0 for pair in self.padding for p in pair):
+        if min(*self.padding[0], *self.padding[1]) < 0:
             raise ValueError(
                 f"{name} takes padding of at least 0. Received: {self.padding}. Crop with ops.slice_ instead."
             )

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from backends.cupy.idle import IdleBackend
+from backends.cupy.idle import IdleBackend, IdleRuntime
 from minicnn import Sequential
 from minicnn.callbacks import LambdaCallback
+from minicnn.distribution import DataParallel
 from minicnn.layers import BatchNormalization, Dense, Input
 
 BATCH, STEPS = 4, 6
@@ -85,6 +86,21 @@ def test_a_step_is_as_little_work_however_many_weights_there_are() -> None:
     assert len(many._engine.names()) > 9 * 8  # or nothing was tested
 
 
+def test_parts_of_a_cut_step_are_captured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one hands to another lies somewhere else in each step."""
+    captured = []
+    monkeypatch.setattr(IdleRuntime, "capture", lambda self, launches: captured.append(1) or _nothing)
+    monkeypatch.setattr(IdleBackend, "name", "cupy")  # one of those that take part in a distribution
+    model = network(3)
+    model.compile("adam", "mse", distribution=DataParallel(2))
+    counts = []
+    for _ in range(4):
+        model.fit(X, Y, BATCH, verbose=0)
+        counts.append(len(captured))
+    assert counts[0] > 6  # a part in front of each normalisation, and one behind it, in both directions
+    assert counts[1:] == [counts[1]] * 3
+
+
 @pytest.mark.parametrize("data", ["arrays", "loader"])
 def test_a_step_of_fit_is_as_little_work_however_many_weights_there_are(data: str) -> None:
     few, many = (calls_of_fit(network(layers), data) for layers in (1, 9))
@@ -103,3 +119,7 @@ def test_new_weights_are_seen_by_the_next_step() -> None:
     assert all(after[path] is not before[path] for path in model.get_weights())
     calls_of_a_step(model)
     assert engine.state() is after
+
+
+def _nothing() -> None:
+    pass

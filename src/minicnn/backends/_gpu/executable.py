@@ -90,7 +90,7 @@ class StepExecutable:
         with self._runtime.active(), self._arena.lock:
             self._fill(arrays, {}, 1)
             made = self._run(arrays, 1, State())
-            return {name: array[0] for name, array in made.items()} if self._collected else made
+            return {name: array[0, ...] for name, array in made.items()} if self._collected else made
 
     def many(
         self, arrays: Mapping[str, Any], rows: Mapping[str, Any], steps: int, state: State | None = None
@@ -212,7 +212,11 @@ class StepExecutable:
                 )
             queue = self._queue[value.name]
             if self._backend.owns(given):
-                queue[:steps] = given
+                whole = given.dtype == queue.dtype and given.nbytes == queue.nbytes
+                if whole and self._runtime.address(given) is not None:  # contiguous: no kernel is needed
+                    self._runtime.copy(given, queue)
+                else:
+                    queue[:steps] = given
             else:
                 whole = given if each else np.broadcast_to(given, (min(steps, len(queue)), *value.shape))
                 upload.send(value.name, whole, queue)

@@ -14,7 +14,7 @@ class Inputs:
 
     Attributes:
         queued: Those that are new in each step, of which there is a queue of rows.
-        copied: Those that are copied to where graphs find them.
+        copied: Those that are copied to where graphs find them: they lie somewhere else in each step.
         totals: Running totals of metrics, which the executable keeps.
         bound: The others, which are read, or overwritten, where they are: weights, state, data sets.
     """
@@ -28,9 +28,8 @@ class Inputs:
     def of(cls, program: Program) -> Inputs:
         """The inputs of a Program that is not rewritten yet: regions take rows of a data set without a node for it."""
         data_sets = {id(n.inputs[0]) for n in program.nodes if n.op.name == "take"}
-        given = [
-            v for v in program.inputs if v.kind == "input" and v.name not in program.updates and id(v) not in data_sets
-        ]
+        new = [v for v in program.inputs if v.kind in ("input", "activation")]  # the latter of another Program
+        given = [v for v in new if v.name not in program.updates and id(v) not in data_sets]
         totals = [v for v in program.inputs if v.kind == "metric" and v.name in program.updates]
         others = {id(v) for v in (*given, *totals)}
         return cls(
