@@ -150,10 +150,12 @@ def fans(shape: Sequence[int]) -> tuple[int, int]:
 
 def truncated_normal(shape: Sequence[int], rng: np.random.Generator) -> np.ndarray[Any, Any]:
     """Standard normal values, those beyond +-2 drawn again."""
-    x = rng.standard_normal(shape)
-    while (outside := np.abs(x) > 2).any():
-        x[outside] = rng.standard_normal(int(outside.sum()))
-    return x
+    x = rng.standard_normal(math.prod(shape))
+    outside = np.flatnonzero(np.abs(x) > 2)
+    while len(outside):
+        again = x[outside] = rng.standard_normal(len(outside))
+        outside = outside[np.abs(again) > 2]
+    return x.reshape(shape)
 
 
 def generator(seed: int, name: str) -> np.random.Generator:
