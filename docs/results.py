@@ -4,8 +4,8 @@
     python docs/results.py compare FOLDER FOLDER
 
 The results are in docs/studies/results (two cores of a CPU) and docs/studies/h200/results (an NVIDIA H200); what was
-measured there in the quick form, or in other sizes, is in the folder `earlier` beside them, and shown as far as it was
-not measured again. `compare` takes two folders of results, such as docs/studies/results: it prints how far the ratios
+measured on the second in other sizes is in the folder `earlier` beside them, and shown as far as it was not measured
+again. `compare` takes two folders of results, such as docs/studies/results: it prints how far the ratios
 of candidates that were measured interleaved differ between the two runs, and ends with exit code 1 if any does by more
 than 5 %.
 """
@@ -33,8 +33,8 @@ from minicnn.studies.platforms.pages import EPOCH, epoch, times
 
 ROOT = Path(__file__).resolve().parent.parent
 STUDIES = ROOT / "docs" / "studies"
-# With the results of two cores of a CPU, and of an NVIDIA H200; of each machine those in the full form first.
-FOLDERS = (STUDIES, STUDIES / "earlier", STUDIES / "h200", STUDIES / "h200" / "earlier")
+# With the results of two cores of a CPU, and of an NVIDIA H200, those in the full form first.
+FOLDERS = (STUDIES, STUDIES / "h200", STUDIES / "h200" / "earlier")
 STUDY, DATA = "platforms", "mnist"
 ON_GPU = ("cupy", "numba_cuda", "jax.lax:gpu", "torch.nn:cuda")  # what the README shows of a machine with a GPU
 ON_CPU = ("numba", "torch.nn:cpu", "torch.nn-loader:cpu", "numpy")  # and of one without

@@ -57,7 +57,10 @@ def _backend(name: str) -> Any:
         pytest.skip(str(error))
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")  # PyTorch's compiler warns of itself
+# PyTorch's compiler warns of its own code, and of what would not be float32.
+@pytest.mark.filterwarnings(
+    "ignore:.*script_method. is deprecated:DeprecationWarning", "ignore:TensorFloat32 tensor cores:UserWarning"
+)
 @pytest.mark.parametrize(
     ("backend", "name", "background"),
     [

@@ -212,8 +212,8 @@ class StepExecutable:
                 )
             queue = self._queue[value.name]
             if self._backend.owns(given):
-                whole = given.dtype == queue.dtype and given.nbytes == queue.nbytes
-                if whole and self._runtime.address(given) is not None:  # contiguous: no kernel is needed
+                alike = given.dtype == queue.dtype and given.nbytes == queue.nbytes
+                if alike and self._runtime.address(given) is not None:  # contiguous: no kernel is needed
                     self._runtime.copy(given, queue)
                 else:
                     queue[:steps] = given

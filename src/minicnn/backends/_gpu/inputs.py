@@ -28,7 +28,8 @@ class Inputs:
     def of(cls, program: Program) -> Inputs:
         """The inputs of a Program that is not rewritten yet: regions take rows of a data set without a node for it."""
         data_sets = {id(n.inputs[0]) for n in program.nodes if n.op.name == "take"}
-        new = [v for v in program.inputs if v.kind in ("input", "activation")]  # the latter of another Program
+        # An activation is what another part of the same step made, at an address of its own each time.
+        new = [v for v in program.inputs if v.kind in ("input", "activation")]
         given = [v for v in new if v.name not in program.updates and id(v) not in data_sets]
         totals = [v for v in program.inputs if v.kind == "metric" and v.name in program.updates]
         others = {id(v) for v in (*given, *totals)}
