@@ -54,27 +54,10 @@ class ProductTile:
     PARTS: int
 
 
-@dataclass(frozen=True)
-class Side:
-    """How the threads of a block bring their piece of one matrix into shared memory, SIZE results x BK terms.
-
-    Attributes:
-        load: load(p, found, thread, first, k0, last): ask for the piece that begins at a result and at term k0.
-        store: store(found, shared, thread, k0, last): put it into shared memory, when it has come.
-        kind: Type of what is on the way.
-        count: How much of that a thread has on the way.
-    """
-
-    load: Function
-    store: Function
-    kind: Any
-    count: int
-
-
 def side(
     T: Any, LIMIT: int, SIZE: int, BK: int, ALONG: bool, W: int, ROW: int, THREADS: int, get: Function, unpack: Any
-) -> Side:
-    """One matrix's side of a product.
+) -> tuple[Function, Function, int, Any]:
+    """How the threads of a block bring their piece of one matrix into shared memory, SIZE results x BK terms.
 
     Args:
         T: Type of the elements.
@@ -88,6 +71,11 @@ def side(
         get: get(p, row, column): a tuple of W neighbours, or of one word that holds them.
         unpack: None, or unpack(word, w): one of them. They stay packed until they are stored, because a conversion
             waits for what it converts.
+
+    Returns:
+        load((p, found, thread, first, k0, last)), which asks for the piece that begins at a result and at term k0;
+        store((found, shared, thread, k0, last)), which puts it into shared memory, when it has come; how much a thread
+        has on the way, and of which type.
     """
     LOADS, RUN = BK * SIZE // W, (SIZE if ALONG else BK) // W
     EACH, STEP, SLOTS = -(-LOADS // THREADS), 1 if ALONG else ROW, 1 if unpack else W
@@ -131,7 +119,7 @@ def side(
                 inside = index(k0 + term) < last
                 shared[slot(term * ROW + at + w * STEP)] = element(found, u, w, inside)
 
-    return Side(unrolled(EACH, load_one), unrolled(EACH, store_one), kind, EACH * SLOTS)
+    return unrolled(EACH, load_one), unrolled(EACH, store_one), EACH * SLOTS, kind
 
 
 def multiply(
@@ -154,10 +142,8 @@ def multiply(
     THREADS, COLUMNS = GN * GM, -(-N // BN)
     RUN = -(-K // (PARTS * BK)) * BK  # terms of a part
     A_ROW, B_ROW = BM + min(TM, 4), -(-BN // 4) * 4 + 4  # of shared memory
-    left_side = side(T, M, BM, BK, TA, tile.WA, A_ROW, THREADS, a, unpack_a)
-    right_side = side(T, N, BN, BK, not TB, tile.WB, B_ROW, THREADS, b, unpack_b)
-    load_left, store_left, LEFT, LEFT_KIND = left_side.load, left_side.store, left_side.count, left_side.kind
-    load_right, store_right, RIGHT, RIGHT_KIND = right_side.load, right_side.store, right_side.count, right_side.kind
+    load_left, store_left, LEFT, LEFT_KIND = side(T, M, BM, BK, TA, tile.WA, A_ROW, THREADS, a, unpack_a)
+    load_right, store_right, RIGHT, RIGHT_KIND = side(T, N, BN, BK, not TB, tile.WB, B_ROW, THREADS, b, unpack_b)
     AS, BS, OWN = BK * A_ROW, BK * B_ROW, TM * TN
     WHOLE_M, WHOLE_N, STEP = M % BM == 0, N % BN == 0, min(SLAB, BK)
     zero = T(0)
