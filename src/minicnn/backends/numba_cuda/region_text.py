@@ -93,7 +93,7 @@ class _Text(Schedule):
         ahead.append(f"{self.bytes['load']}(q, found, thread, following)")
         self.head += f"    found = cuda.local.array({tile.loads * tile.width}, index)\n    following = number\n"
         self.head += "".join(f"    {line}\n" for line in ahead)
-        self.head += f"    {self.bytes['begin']}(q, thread)\n"
+        self.head += f"    {self.bytes['begin']}(q, 0, as_float32, thread)\n"
         text = ""
         for k, one in enumerate(early.values()):
             text += f"        if thread < rows * {one.columns}:\n            {one.store}(q, e{k}, thread)\n"
@@ -140,7 +140,7 @@ class _Text(Schedule):
                 continue
             numbers = f"{value.size}, {region.threads}, {at // 4}, {writer.function(value)}"
             fill = writer.define(f"{{name}} = staged(np.float32, {numbers})\n")
-            self.head += f"    {fill}(q, as_float32, thread)\n"
+            self.head += f"    {fill}(q, 0, as_float32, thread)\n"
             writer.functions[id(writer.plan.root(value))] = self._function(f"p[-3][slot({at // 4} + i)]")
         self.head += "    cuda.syncthreads()\n" if layout.staged else ""
         for value in (v for n in region.nodes for v in n.outputs if id(v) in layout.slots):

@@ -103,7 +103,7 @@ class ByteTile:
 class ByteRows:
     """What a block does with the rows of bytes."""
 
-    begin: Function  # begin(p, thread): bring the matrix into shared memory
+    begin: Function  # begin(p, 0, shared, thread): bring the matrix into shared memory
     load: Function  # load(p, found, thread, tile): ask for the bytes of a tile
     store: Function  # store(found, words, thread): put them into shared memory, when they have come
     multiply: Function  # multiply(p, words, thread): the product, slice by slice
@@ -138,11 +138,7 @@ def byte_rows(tile: ByteTile, x: Function, where: Function, weight: Function, dy
     def place_weight(k: Any) -> Any:
         return WEIGHTS + k
 
-    fill_weights = fill(T, 4 * WORDS * M, THREADS, load_weight, place_weight)
-
-    @block
-    def begin(p: Any, thread: Any) -> None:
-        fill_weights(p, 0, p[-3], thread)
+    begin = fill(T, 4 * WORDS * M, THREADS, load_weight, place_weight)
 
     # Bytes --------------------------------------------------------------------------------------
 

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from minicnn.backends.numba_cuda.kernels.decorators import Function, block, choose, device, index, slot, unrolled
-from minicnn.backends.numba_cuda.kernels.elementary import exp
 from minicnn.backends.numba_cuda.kernels.filling import fill
-from minicnn.backends.numba_cuda.kernels.scalars import larger
+from minicnn.backends.numba_cuda.kernels.rows import statistics
 from minicnn.backends.numba_cuda.shim import cuda
 
 AT_ONCE = 16  # terms of a sum that are under way together
@@ -90,7 +89,7 @@ def lane_sum(T: Any, N: int, LANES: int, AT: int, term: Function) -> Function:
 
 
 def staged(T: Any, SIZE: int, THREADS: int, AT: int, x: Function) -> Function:
-    """Function run(p, shared, thread) that copies x(p, i), i < SIZE, to shared memory from AT on."""
+    """Function filled(p, 0, shared, thread) that copies x(p, i), i < SIZE, to shared memory from AT on."""
 
     def load(p: Any, at: Any, k: Any) -> Any:
         return (T(x(p, k)),)
@@ -98,13 +97,7 @@ def staged(T: Any, SIZE: int, THREADS: int, AT: int, x: Function) -> Function:
     def place(k: Any) -> Any:
         return AT + k
 
-    filled = fill(T, SIZE, THREADS, load, place)
-
-    @block
-    def run(p: Any, shared: Any, thread: Any) -> None:
-        filled(p, 0, shared, thread)
-
-    return run
+    return fill(T, SIZE, THREADS, load, place)
 
 
 # Rows -----------------------------------------------------------------------------------------------------------
@@ -115,22 +108,19 @@ def row_statistics(T: Any, K: int, ROWS: int, THREADS: int, AT: int, x: Function
 
     They go to shared memory from AT on: ROWS maxima, then ROWS sums.
     """
-    zero = T(0)
+
+    @device
+    def element(p: Any, start: Any, c: Any) -> Any:
+        return x(p, index(start + c))
+
+    statistics_of = statistics(T, K, element)
 
     @device
     def run(p: Any, thread: Any, rows: Any) -> None:
         for first in range(0, ROWS, THREADS):
             q = index(first + thread)
             if q < rows:
-                start = index((p[-2] + q) * K)
-                top = T(x(p, start))
-                for c in range(1, K):
-                    top = larger(top, T(x(p, index(start + c))))
-                total = zero
-                for c in range(K):
-                    total += exp(T(x(p, index(start + c))) - top)
-                p[-3][slot(AT + q)] = top
-                p[-3][slot(AT + ROWS + q)] = total
+                p[-3][slot(AT + q)], p[-3][slot(AT + ROWS + q)] = statistics_of(p, index((p[-2] + q) * K))
 
     return run
 

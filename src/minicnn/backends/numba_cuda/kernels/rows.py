@@ -6,6 +6,7 @@ belongs to.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from minicnn.backends.numba_cuda.kernels.decorators import Function, device
@@ -13,46 +14,37 @@ from minicnn.backends.numba_cuda.kernels.elementary import exp, log
 from minicnn.backends.numba_cuda.kernels.scalars import larger
 
 
-def _largest(T: Any, k: int, row: Function) -> Function:
-    @device
-    def largest(p: Any, i: Any) -> Any:
-        top = T(row(p, i, 0))
-        for r in range(1, k):
-            top = larger(top, T(row(p, i, r)))
-        return top
-
-    return largest
-
-
-def _total(T: Any, k: int, row: Function) -> Function:
+def statistics(T: Any, k: int, row: Function) -> Function:
+    """Function made(p, i): the maximum of a row, and the sum of exponentials below it."""
     zero = T(0)
 
     @device
-    def total(p: Any, i: Any, top: Any) -> Any:
-        made = zero
+    def made(p: Any, i: Any) -> Any:
+        top = T(row(p, i, 0))
+        for r in range(1, k):
+            top = larger(top, T(row(p, i, r)))
+        total = zero
         for r in range(k):
-            made += exp(T(row(p, i, r)) - top)
-        return made
+            total += exp(T(row(p, i, r)) - top)
+        return top, total
 
-    return total
+    return made
 
 
 def softmax(T: Any, k: int, row: Function, logarithm: bool = False) -> Function:
     """Function element(p, i, at): element `at` of the softmax of a row, or its logarithm."""
-    largest, total = _largest(T, k, row), _total(T, k, row)
+    statistics_of = statistics(T, k, row)
 
     @device
     def element(p: Any, i: Any, at: Any) -> Any:
-        top = largest(p, i)
-        below, sum_ = T(row(p, i, at)) - top, total(p, i, top)
-        return below - log(sum_) if logarithm else exp(below) / sum_
+        top, total = statistics_of(p, i)
+        below = T(row(p, i, at)) - top
+        return below - log(total) if logarithm else exp(below) / total
 
     return element
 
 
-def log_softmax(T: Any, k: int, row: Function) -> Function:
-    """Function element(p, i, at): the logarithm of the softmax."""
-    return softmax(T, k, row, logarithm=True)
+log_softmax = partial(softmax, logarithm=True)
 
 
 def softmax_cross_entropy(T: Any, k: int, row: Function) -> Function:
