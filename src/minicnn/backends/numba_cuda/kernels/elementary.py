@@ -23,4 +23,4 @@ for _name in _TYPED:
     for _type, _ending in (("float32", "f"), ("float64", "")):
         NAMES[f"{_name}_{_type}"] = getattr(np, _name) if SIMULATED else getattr(cuda.libdevice, _name + _ending)
 
-exp, expm1, log, log1p, sqrt, tanh = (NAMES[name] for name in ("exp", "expm1", "log", "log1p", "sqrt", "tanh"))
+exp, log, log1p = (NAMES[name] for name in ("exp", "log", "log1p"))

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from minicnn.backends.numba_cuda.kernels import elementary
 from minicnn.backends.numba_cuda.kernels.decorators import Function, choose, device
-from minicnn.backends.numba_cuda.kernels.elementary import exp, expm1, log1p, sqrt, tanh
+from minicnn.backends.numba_cuda.kernels.elementary import exp, log1p
 from minicnn.backends.numba_cuda.printer import scalar_functions
 
 # Any type -------------------------------------------------------------------------------------------------------
@@ -48,6 +49,9 @@ def log_of_sum(a: Any, b: Any) -> Any:
     top = a if a > b else b
     low = b if a > b else a
     return top + log1p(exp(low - top)) if top - top == 0 else top + low if top != top or low != low else top
+
+
+_ANY_TYPE = {f.__name__: f for f in (larger, smaller, absolute, signum, log_of_sum)}
 
 
 # One type -------------------------------------------------------------------------------------------------------
@@ -87,21 +91,9 @@ def typed(T: Any) -> dict[str, Function]:
         chosen = c0 if at == 0 else c1 if at == 1 else c2 if at == 2 else c3
         return T(chosen >> np.uint64(8)) * unit
 
-    sees = {
-        "T": T,
-        "choose": choose,
-        "erf": erf,
-        "floor_": floor_,
-        "larger": larger,
-        "smaller": smaller,
-        "absolute": absolute,
-    }
-    made = scalar_functions(device, {**sees, "exp": exp, "expm1": expm1, "sqrt": sqrt, "tanh": tanh})
-    made |= {"erf": erf, "floor_": floor_, "random_uniform": random_uniform}
+    own = {"erf": erf, "floor_": floor_, "random_uniform": random_uniform}
+    made = own | scalar_functions(device, {**elementary.NAMES, **_ANY_TYPE, **own, "choose": choose, "T": T})
     return {f"{name}_{np.dtype(T).name}": function for name, function in made.items()}
 
 
-NAMES: dict[str, Any] = {
-    "larger": larger, "smaller": smaller, "absolute": absolute, "signum": signum,
-    "log_of_sum": log_of_sum, **typed(np.float32), **typed(np.float64),
-}  # fmt: skip
+NAMES: dict[str, Any] = {**_ANY_TYPE, **typed(np.float32), **typed(np.float64)}
