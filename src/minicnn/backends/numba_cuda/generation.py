@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from textwrap import indent
 
 from minicnn.backends._gpu.elements import MOST_ELEMENTS, element, same_index
 from minicnn.backends._gpu.fusing import Plan
@@ -158,7 +159,7 @@ class PythonWriter(Writer):
         if group.slices == 1:
             body = self.follow(group.nodes, group)
             size = f"    i = index(number * {threads} + cuda.threadIdx.x)\n    if i < {group.size}:\n"
-            return self.define(f"@block\ndef {{name}}(p, number):\n{size}{_indent(body)}")
+            return self.define(f"@block\ndef {{name}}(p, number):\n{size}{indent(body, '    ')}")
         total = group.anchor
         source = self.function(total.inputs[0])
         write = self.device("p, i, total", self.follow(group.nodes, group, given="total"))
@@ -184,7 +185,3 @@ class _PackedOperands(NodeOperands):
     def at(self, k: int, place: str) -> str:
         """See `Operands.at`."""
         return super().at(k, place) if self.node.inputs[k].kind == "constant" else "e"
-
-
-def _indent(text: str) -> str:
-    return "".join(f"    {line}\n" for line in text.splitlines())
