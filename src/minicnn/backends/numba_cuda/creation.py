@@ -8,11 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from minicnn.backends._strides import row_major
 from minicnn.backends.numba_cuda import dtypes
 from minicnn.backends.numba_cuda.arrays import Array, as_device, from_interface, from_numpy
 from minicnn.backends.numba_cuda.arrays import empty as uninitialised
-from minicnn.backends.numba_cuda.device import Memory
 from minicnn.backends.numba_cuda.elementwise import astype, compute, contiguous
 from minicnn.backends.numba_cuda.manipulation import broadcast_arrays, permute_dims, stack
 
@@ -175,12 +173,6 @@ def meshgrid(*arrays: Array, indexing: str = "xy") -> tuple[Array, ...]:
     if indexing == "xy" and count > 1:
         made = [permute_dims(a, (1, 0, *range(2, count))) for a in made]
     return tuple(contiguous(a, copy=True) for a in made)
-
-
-def wrap(memory: Memory, offset: int, shape: tuple[int, ...], dtype: Any) -> Array:
-    """An array at some byte of a memory."""
-    kind = dtypes.dtype(dtype)
-    return Array(memory, tuple(shape), row_major(shape), offset // kind.itemsize, kind)
 
 
 __all__ = [

@@ -50,9 +50,8 @@ def result_type(*values: Any) -> DType:
     result = found[0]
     for other in found[1:]:
         promoted = np.promote_types(result, other)
-        if (result.kind == "f") != (other.kind == "f") or (result.kind == "b") != (other.kind == "b"):
-            raise TypeError(_mixed(result.name, other.name))
-        if promoted.kind == "f" and result.kind != "f":  # uint64 with a signed type
+        mixed = (result.kind == "f") != (other.kind == "f") or (result.kind == "b") != (other.kind == "b")
+        if mixed or (promoted.kind == "f" and result.kind != "f"):  # uint64 with a signed type
             raise TypeError(_mixed(result.name, other.name))
         result = promoted
     for scalar in scalars:

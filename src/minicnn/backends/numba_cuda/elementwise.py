@@ -149,7 +149,7 @@ def compute(
     if not made.size:
         return
     operands = [made, *arrays]
-    shape, steps = collapse(made.shape, [_steps(a, made.shape) for a in operands])
+    shape, steps = collapse(made.shape, [broadcast_steps(a, made.shape) for a in operands])
     axes = range(len(shape))
     given: list[tuple[str, str, Any]] = [("n", "int64", made.size)]  # name, type and value of each argument
     given += [(f"m{k}", "int64", shape[k]) for k in axes[1:]]
@@ -181,10 +181,10 @@ def compute(
     made.device.launch(kernel("\n".join(lines) + "\n", signature), blocks, THREADS, arguments)
 
 
-def _steps(array: Array, shape: Shape) -> Shape:
-    lead = len(shape) - array.ndim
-    kept = [0 if n == 1 and m != 1 else s for n, m, s in zip(array.shape, shape[lead:], array.steps, strict=True)]
-    return (*[0] * lead, *kept)
+def broadcast_steps(x: Array, shape: Shape) -> Shape:
+    """The steps with which an array is read in a shape that it broadcasts to."""
+    kept = (0 if n == 1 else s for n, s in zip(x.shape, x.steps, strict=True))
+    return (*[0] * (len(shape) - x.ndim), *kept)
 
 
 def contiguous(x: Array, *, copy: bool = False) -> Array:

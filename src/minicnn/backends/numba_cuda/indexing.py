@@ -41,11 +41,18 @@ def get(x: Array, key: Any, *, only_views: bool = False) -> Array:
 
 
 def put(x: Array, key: Any, value: Any) -> None:
-    """x[key] = value."""
-    if isinstance(key, Array) and key.dtype.kind == "b":
-        assign_masked(x, key, value)
-    else:
+    """x[key] = value: through a mask a number, or an array that broadcasts to the axes behind the mask's."""
+    if not (isinstance(key, Array) and key.dtype.kind == "b"):
         assign(get(x, key, only_views=True), value)
+        return
+    behind = x.ndim - _checked_mask(x, key).ndim
+    if isinstance(value, Array) and value.ndim > behind:
+        raise ValueError(
+            f"Through a mask a number is assigned, or an array of at most {behind} axes, those behind the mask's. "
+            f"Received: shape {value.shape}. Use x[...] = where(mask, values, x)."
+        )
+    if key.size:
+        assign(x, where(reshape(key, (*key.shape, *[1] * behind)), value, x))
 
 
 def _is_integer(part: Any) -> bool:
@@ -81,24 +88,13 @@ def _checked_mask(x: Array, mask: Array) -> Array:
     return mask
 
 
-def assign_masked(x: Array, mask: Array, value: Any) -> None:
-    """Write a number, or an array that broadcasts to the axes behind the mask's, where the mask holds."""
-    behind = x.ndim - _checked_mask(x, mask).ndim
-    if isinstance(value, Array) and value.ndim > behind:
-        raise ValueError(
-            f"Through a mask a number is assigned, or an array of at most {behind} axes, those behind the mask's. "
-            f"Received: shape {value.shape}. Use x[...] = where(mask, values, x)."
-        )
-    if mask.size:
-        assign(x, where(reshape(mask, (*mask.shape, *[1] * behind)), value, x))
-
-
 def _view(x: Array, parts: tuple[Any, ...]) -> Array:
     given = sum(1 for p in parts if p is not None and p is not Ellipsis)
-    if given > x.ndim or sum(1 for p in parts if p is Ellipsis) > 1:
+    dots = [k for k, p in enumerate(parts) if p is Ellipsis]
+    if given > x.ndim or len(dots) > 1:
         raise IndexError(f"An index has at most one entry for each of {x.ndim} axes. Received: {parts}.")
-    if not any(p is Ellipsis for p in parts):
-        parts = (*parts, Ellipsis)
+    at = dots[0] if dots else len(parts)
+    parts = (*parts[:at], *[slice(None)] * (x.ndim - given), *parts[at + 1 :])
     shape: list[int] = []
     steps: list[int] = []
     offset, axis = 0, 0
@@ -106,12 +102,6 @@ def _view(x: Array, parts: tuple[Any, ...]) -> Array:
         if part is None:
             shape.append(1)
             steps.append(0)
-            continue
-        if part is Ellipsis:
-            count = x.ndim - given
-            shape += x.shape[axis : axis + count]
-            steps += x.steps[axis : axis + count]
-            axis += count
             continue
         n, step = x.shape[axis], x.steps[axis]
         if isinstance(part, slice):

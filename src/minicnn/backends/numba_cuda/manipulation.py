@@ -10,7 +10,7 @@ import numpy as np
 from minicnn.backends._strides import row_major
 from minicnn.backends.numba_cuda import dtypes
 from minicnn.backends.numba_cuda.arrays import Array, Shape, empty
-from minicnn.backends.numba_cuda.elementwise import compute, contiguous, same_device
+from minicnn.backends.numba_cuda.elementwise import broadcast_steps, compute, contiguous, same_device
 
 
 def axis_of(axis: int, ndim: int) -> int:
@@ -104,9 +104,7 @@ def broadcast_to(x: Array, /, shape: Sequence[int]) -> Array:
     wanted = tuple(shape)
     if broadcast_shapes(x.shape, wanted) != wanted:
         raise ValueError(f"An array broadcasts to a shape that extends its own. Received: {wanted} for {x.shape}.")
-    lead = len(wanted) - x.ndim
-    kept = (0 if n == 1 else s for n, s in zip(x.shape, x.steps, strict=True))
-    return x.view(wanted, (*[0] * lead, *kept))
+    return x.view(wanted, broadcast_steps(x, wanted))
 
 
 def broadcast_arrays(*arrays: Array) -> tuple[Array, ...]:

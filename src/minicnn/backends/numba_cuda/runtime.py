@@ -11,8 +11,8 @@ import numpy as np
 
 from minicnn.backends._gpu.errors import explained
 from minicnn.backends._gpu.runtime import Event, HostArray, KernelText, Launch, Stream
+from minicnn.backends._strides import row_major
 from minicnn.backends.numba_cuda.arrays import Array, empty
-from minicnn.backends.numba_cuda.creation import wrap
 from minicnn.backends.numba_cuda.device import THREADS, Device, Kernel, prepare_all
 from minicnn.backends.numba_cuda.shim import SIMULATED, cuda
 
@@ -69,7 +69,9 @@ class NumbaCudaRuntime:
         return empty(shape, np.dtype(dtype), self.device)
 
     def view(self, array: Array, offset: int, shape: tuple[int, ...], dtype: str) -> Array:
-        return wrap(array.memory, array.start * array.itemsize + offset, shape, dtype)
+        kind = np.dtype(dtype)
+        start = (array.start * array.itemsize + offset) // kind.itemsize
+        return Array(array.memory, tuple(shape), row_major(shape), start, kind)
 
     def address(self, array: Any) -> int | None:
         here = isinstance(array, Array) and array.device is self.device and array.contiguous
