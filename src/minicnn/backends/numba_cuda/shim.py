@@ -115,18 +115,23 @@ def _intrinsics() -> tuple[Any, ...]:
 
         return pointer.dtype(pointer, i), generate
 
-    @intrinsic
-    def read_four(typing: Any, pointer: Any, i: Any) -> Any:
-        made = types.UniTuple(pointer.dtype, 4)
+    def reading_four(kind: Any = None) -> Any:
+        """An intrinsic that reads four numbers of a type, that of the pointer by default, by one load."""
 
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            model = context.data_model_manager[pointer.dtype]
-            four, size = ir.VectorType(model.get_data_type(), 4), context.get_abi_sizeof(model.get_data_type())
-            value = loaded(context, builder, arguments, i, four, min(16, 4 * size))
-            each = [builder.extract_element(value, ir.Constant(ir.IntType(32), k)) for k in range(4)]
-            return context.make_tuple(builder, made, [model.from_data(builder, one) for one in each])
+        @intrinsic
+        def read_four(typing: Any, pointer: Any, i: Any) -> Any:
+            made = types.UniTuple(kind or pointer.dtype, 4)
 
-        return made(pointer, i), generate
+            def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+                model = context.data_model_manager[made.dtype]
+                four, size = ir.VectorType(model.get_data_type(), 4), context.get_abi_sizeof(model.get_data_type())
+                value = loaded(context, builder, arguments, i, four, min(16, 4 * size))
+                each = [builder.extract_element(value, ir.Constant(ir.IntType(32), k)) for k in range(4)]
+                return context.make_tuple(builder, made, [model.from_data(builder, one) for one in each])
+
+            return made(pointer, i), generate
+
+        return read_four
 
     @intrinsic
     def read_word(typing: Any, pointer: Any, i: Any) -> Any:
@@ -134,17 +139,6 @@ def _intrinsics() -> tuple[Any, ...]:
             return loaded(context, builder, arguments, i, ir.IntType(32), 4)
 
         return types.uint32(pointer, i), generate
-
-    @intrinsic
-    def read_words(typing: Any, pointer: Any, i: Any) -> Any:
-        made = types.UniTuple(types.uint32, 4)
-
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            value = loaded(context, builder, arguments, i, ir.VectorType(ir.IntType(32), 4), 16)
-            each = [builder.extract_element(value, ir.Constant(ir.IntType(32), k)) for k in range(4)]
-            return context.make_tuple(builder, made, each)
-
-        return made(pointer, i), generate
 
     @intrinsic
     def byte(typing: Any, word: Any, k: Any) -> Any:
@@ -168,7 +162,7 @@ def _intrinsics() -> tuple[Any, ...]:
 
         return made(condition, a, b), generate
 
-    return read, read_four, read_word, read_words, byte, choose
+    return read, reading_four(), read_word, reading_four(types.uint32), byte, choose
 
 
 # read(pointer, i): element i of memory that the kernel does not write, loaded early, in any order and through the
