@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from minicnn.backends.numba_cuda.elementwise import FUNCTIONS, contiguous
 from minicnn.backends.numba_cuda.manipulation import axes_of, axis_of, concat, moveaxis, permute_dims
 
 Axis = int | Sequence[int] | None
+Fold = Callable[..., Array]
 
 # A block makes one result: a thread takes every THREADS-th term, then halves of the block add up.
 _BLOCK = """def kernel(results, terms, o_step, r_step, p0, out):
@@ -54,7 +55,6 @@ _THREAD = """def kernel(results, terms, o_step, r_step, p0, out):
         out[o] = total
 """
 _FEW = 32
-_TRUE = "1 if x != 0 else 0"
 
 
 def _matrix(x: Array, axes: Sequence[int]) -> tuple[Array, int, int, int, int]:
@@ -118,34 +118,23 @@ def _some(name: str, x: Array, axis: Axis) -> None:
         raise ValueError(f"{name} is of at least one element. Received: shape {x.shape}, axis {axis}.")
 
 
-def _extreme(name: str, join: str, x: Array, axis: Axis, keepdims: bool) -> Array:
-    _some(name, x, axis)
-    return _reduce(x, axis, keepdims, x.dtype, f"{join}(total, y)", "p0[o * o_step]")
+def _fold(name: str, text: str, join: str, start: str = "p0[o * o_step]", kind: str | None = None) -> Fold:
+    """A function that joins elements; where a type is named, in that type whether they differ from 0."""
+
+    def fold(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
+        if kind is None:
+            _some(name, x, axis)
+        return _reduce(x, axis, keepdims, kind or x.dtype, join, start, "1 if x != 0 else 0" if kind else "x")
+
+    fold.__name__, fold.__qualname__, fold.__doc__ = name, name, text
+    return fold
 
 
-def max(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:  # noqa: A001
-    """Maxima; NaN where there is one."""
-    return _extreme("max", "larger", x, axis, keepdims)
-
-
-def min(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:  # noqa: A001
-    """Minima; NaN where there is one."""
-    return _extreme("min", "smaller", x, axis, keepdims)
-
-
-def all(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:  # noqa: A001
-    """Whether all elements differ from 0."""
-    return _reduce(x, axis, keepdims, "bool", "total * y", "1", _TRUE)
-
-
-def any(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:  # noqa: A001
-    """Whether some element differs from 0."""
-    return _reduce(x, axis, keepdims, "bool", "larger(total, y)", "0", _TRUE)
-
-
-def count_nonzero(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
-    """How many elements differ from 0."""
-    return _reduce(x, axis, keepdims, "int64", "total + y", "0", _TRUE)
+max = _fold("max", "Maxima; NaN where there is one.", "larger(total, y)")  # noqa: A001
+min = _fold("min", "Minima; NaN where there is one.", "smaller(total, y)")  # noqa: A001
+all = _fold("all", "Whether all elements differ from 0.", "total * y", "1", "bool")  # noqa: A001
+any = _fold("any", "Whether some element differs from 0.", "larger(total, y)", "0", "bool")  # noqa: A001
+count_nonzero = _fold("count_nonzero", "How many elements differ from 0.", "total + y", "0", "int64")
 
 
 def _count(x: Array, axis: Axis) -> int:
