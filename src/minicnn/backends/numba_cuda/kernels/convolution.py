@@ -9,8 +9,7 @@ done on the registers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from minicnn.backends.numba_cuda.kernels.decorators import (
     ALIGNED,
@@ -27,8 +26,7 @@ from minicnn.backends.numba_cuda.kernels.geometry import Image, Window, masked, 
 from minicnn.backends.numba_cuda.shim import cuda
 
 
-@dataclass(frozen=True)
-class ConvTile:
+class ConvTile(NamedTuple):
     """Sizes of a tile, by the names above."""
 
     WX: int  # neighbouring channels of the image that are loaded at once, 1 or 4
@@ -61,22 +59,20 @@ def convolve(T: Any, tile: ConvTile, source: Function, weight: Function, where: 
         where: where(group, a, b, c, f): the place of a weight, channel and filter counted within the group.
         finish: finish(p, sums, n, h, w, f) for the sums of a thread, which begin at (h, w) and filter f.
     """
-    C, F, NB, TH, TW, FB, CC = tile.C, tile.F, tile.NB, tile.TH, tile.TW, tile.FB, tile.CC
-    PY, PX, FX, N = tile.PY, tile.PX, tile.FX, tile.Y.N
-    KH, KW, SH, SW, DH, DW = tile.S.KH, tile.S.KW, tile.S.SH, tile.S.SW, tile.S.DH, tile.S.DW
-    PT, PL = tile.S.PT, tile.S.PL
+    WX, WW, ALONG, Y, S, C, F, EH, EW, NB, TH, TW, FB, CC, PY, PX, FX = tile
+    KH, KW, SH, SW, PT, PL, DH, DW = S
+    N = Y.N
     FG, GY, GX = FB // FX, TH // PY, TW // PX
     THREADS = FG * GY * GX * NB
     IH, IW = (TH - 1) * SH + (KH - 1) * DH + 1, (TW - 1) * SW + (KW - 1) * DW + 1
     PLANE, TAPS = (NB * IH * IW) | 1, KH * KW  # odd, so that neighbouring channels are in different banks
-    ROWS, COLUMNS, PARTS = -(-tile.EH // TH), -(-tile.EW // TW), -(-F // FB)
+    ROWS, COLUMNS, PARTS = -(-EH // TH), -(-EW // TW), -(-F // FB)
     BLOCKS = -(-N // NB) * ROWS * COLUMNS * PARTS
     SPAN = (PX - 1) * SW + (KW - 1) * DW + 1
     XS, WS, OWN, ROW = CC * PLANE, CC * TAPS * FB, PY * PX * FX, PY * SPAN
     WHOLE_C, WHOLE_F = C % CC == 0, F % FB == 0
     zero = T(0)
 
-    WX, WW, ALONG = tile.WX, tile.WW, tile.ALONG
     XRUN, FSTEP, CSTEP = CC // WX, WW if ALONG else 1, 1 if ALONG else WW
     FRUN, CRUN = FB // FSTEP, CC // CSTEP
     mask_x, mask_w, weight = masked(T, WX), masked(T, WW), tuples(weight, WW)

@@ -7,8 +7,7 @@ of PX positions of a strip; its piece of x slides along in registers. At the end
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from minicnn.backends.numba_cuda.kernels.decorators import (
     ALIGNED,
@@ -26,8 +25,7 @@ from minicnn.backends.numba_cuda.kernels.geometry import Image, Window, masked, 
 from minicnn.backends.numba_cuda.shim import cuda
 
 
-@dataclass(frozen=True)
-class WeightTile:
+class WeightTile(NamedTuple):
     """Sizes of a tile, by the names above; C and F are those of one group.
 
     Attributes:
@@ -57,13 +55,11 @@ def correlate(T: Any, tile: WeightTile, x: Function, dy: Function, out: Function
 
     x(p, i) and dy(p, i) give an element, or a tuple of four if WX or WY is 4.
     """
-    WX, WY = tile.WX, tile.WY
-    XRUN, YRUN, mask_x, mask_y = tile.CB // WX, tile.FB // WY, masked(T, WX), masked(T, WY)
+    WX, WY, X, Y, S, C, F, KB, CB, FB, TH, PX, FX, SLICES, PARTS = tile
+    XRUN, YRUN, mask_x, mask_y = CB // WX, FB // WY, masked(T, WX), masked(T, WY)
     x, dy = tuples(x, WX), tuples(dy, WY)
-    C, F, KB, CB, FB, TH, PX, FX = tile.C, tile.F, tile.KB, tile.CB, tile.FB, tile.TH, tile.PX, tile.FX
-    SLICES, PARTS, X, Y = tile.SLICES, tile.PARTS, tile.X, tile.Y
-    KH, KW, SH, SW, DH, DW = tile.S.KH, tile.S.KW, tile.S.SH, tile.S.SW, tile.S.DH, tile.S.DW
-    PT, PL, XH, XW, YH, YW, YC = tile.S.PT, tile.S.PL, X.H, X.W, Y.H, Y.W, Y.C
+    KH, KW, SH, SW, PT, PL, DH, DW = S
+    XH, XW, YH, YW, YC = X.H, X.W, Y.H, Y.W, Y.C
     FG = FB // FX
     THREADS = FG * CB * SLICES
     TW = -(-YW // PX) * PX

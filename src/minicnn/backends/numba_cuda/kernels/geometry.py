@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from minicnn.backends.numba_cuda.kernels.decorators import Function, choose, device, index, signed
 
@@ -55,8 +55,7 @@ class Image:
         return {"NHWC": nhwc, "NCHW": nchw, "HWCN": hwcn}[self.layout]
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(NamedTuple):
     """Taps KH x KW, strides, zeros before the image, distance between taps."""
 
     KH: int

@@ -7,8 +7,7 @@ few results and many terms fills the GPU; another kernel adds the parts.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from minicnn.backends.numba_cuda.kernels.decorators import (
     ALIGNED,
@@ -27,8 +26,7 @@ from minicnn.backends.numba_cuda.shim import cuda
 SLAB = 16  # terms whose products are written out one after the other
 
 
-@dataclass(frozen=True)
-class ProductTile:
+class ProductTile(NamedTuple):
     """Sizes of a product (M, K) x (K, N) and its tile.
 
     Attributes:
@@ -136,14 +134,13 @@ def multiply(
         unpack_a: None, or what makes elements of the first matrix from words; see `side`.
         unpack_b: The same of the second.
     """
-    M, N, K, TA, TB, BM, BN, BK = tile.M, tile.N, tile.K, tile.TA, tile.TB, tile.BM, tile.BN, tile.BK
-    TM, TN, PARTS = tile.TM, tile.TN, tile.PARTS
+    M, N, K, TA, TB, WA, WB, BM, BN, BK, TM, TN, PARTS = tile
     GN, GM = BN // TN, BM // TM
     THREADS, COLUMNS = GN * GM, -(-N // BN)
     RUN = -(-K // (PARTS * BK)) * BK  # terms of a part
     A_ROW, B_ROW = BM + min(TM, 4), -(-BN // 4) * 4 + 4  # of shared memory
-    load_left, store_left, LEFT, LEFT_KIND = side(T, M, BM, BK, TA, tile.WA, A_ROW, THREADS, a, unpack_a)
-    load_right, store_right, RIGHT, RIGHT_KIND = side(T, N, BN, BK, not TB, tile.WB, B_ROW, THREADS, b, unpack_b)
+    load_left, store_left, LEFT, LEFT_KIND = side(T, M, BM, BK, TA, WA, A_ROW, THREADS, a, unpack_a)
+    load_right, store_right, RIGHT, RIGHT_KIND = side(T, N, BN, BK, not TB, WB, B_ROW, THREADS, b, unpack_b)
     AS, BS, OWN = BK * A_ROW, BK * B_ROW, TM * TN
     WHOLE_M, WHOLE_N, STEP = M % BM == 0, N % BN == 0, min(SLAB, BK)
     zero = T(0)

@@ -56,7 +56,7 @@ def conv2d_input_gradient(T: Any, X: Image, Y: Image, S: Window, groups: int, dy
 def conv2d_weight_gradient(T: Any, X: Image, Y: Image, S: Window, groups: int, dy: Function, x: Function) -> Function:
     """Sum over images and positions of x * dy."""
     C, F, YC, N = X.C // groups, Y.C // groups, Y.C, X.N
-    KW, SH, SW, PT, PL, DH, DW = S.KW, S.SH, S.SW, S.PT, S.PL, S.DH, S.DW
+    _, KW, SH, SW, PT, PL, DH, DW = S
     XH, XW, YH, YW = X.H, X.W, Y.H, Y.W
     zero, x_at, y_at = T(0), X.at(), Y.at()
 
@@ -84,7 +84,7 @@ def depthwise_conv2d_weight_term(T: Any, X: Image, Y: Image, S: Window, dy: Func
     Each channel is a group of its own; kernel (KH, KW, C, M), result channels c * M + m.
     """
     M, YC, N, IMAGES_LAST = Y.C // X.C, Y.C, Y.N, Y.layout == "HWCN"
-    KW, SH, SW, PT, PL, DH, DW = S.KW, S.SH, S.SW, S.PT, S.PL, S.DH, S.DW
+    _, KW, SH, SW, PT, PL, DH, DW = S
     XH, XW, YW, AREA = X.H, X.W, Y.W, Y.H * Y.W
     zero, x_at, y_at = T(0), X.at(), Y.at()
 
