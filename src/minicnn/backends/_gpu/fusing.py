@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterable, Set
 
 from minicnn.backends._gpu import depthwise_tiling, pipelined_tiling
 from minicnn.backends._gpu.costs import costs_on
@@ -50,7 +50,7 @@ class Plan:
         self.virtual: set[int] = set()
         self._leaves: dict[int, list[Value]] = {}  # by node, until more is virtual
         self.groups: list[FusionGroup] = []
-        self._group_of: dict[int, int] = {}  # root value -> number of the group that makes it
+        self._group_of: dict[int, FusionGroup] = {}  # by root value, the group that makes it
         for node in program.nodes:
             if node.op.name == "reshape" and not reference_only:
                 self.alias[id(node.outputs[0])] = self.root(node.inputs[0])
@@ -112,10 +112,14 @@ class Plan:
         self._add(group)
 
     def _add(self, group: FusionGroup) -> None:
+        group.number = len(self.groups)
         self.groups.append(group)
-        for node in group.nodes:
-            for value in node.outputs:
-                self._group_of[id(value)] = len(self.groups) - 1
+        self._group_of |= {id(v): group for n in group.nodes for v in n.outputs}
+
+    def _last_maker(self, values: Iterable[Value]) -> FusionGroup | None:
+        """The last of the groups that make some values in memory, if any does."""
+        makers = (self._group_of[id(v)] for v in values if id(v) in self._group_of)
+        return max(makers, key=lambda group: group.number, default=None)
 
     def _only_summed(self, node: Node) -> bool:
         """Whether a sum alone reads a node, and others read what the node does, so that it is in memory anyway."""
@@ -214,12 +218,8 @@ class Plan:
 
     def _append(self, node: Node) -> bool:
         """Add a node to the group that makes its last input, if it follows it element by element."""
-        leaves = self.leaves(node)
-        at = max((self._group_of.get(id(v), -1) for v in leaves), default=-1)
-        if at < 0:
-            return False
-        group = self.groups[at]
-        if group.reference or node.outputs[0].size != group.nodes[-1].outputs[0].size:
+        group = self._last_maker(self.leaves(node))
+        if group is None or group.reference or node.outputs[0].size != group.nodes[-1].outputs[0].size:
             return False
         if node.op.name in TILED or node.op.name in PARTIAL_SUMS:
             return False
@@ -235,8 +235,7 @@ class Plan:
             return False
         group.nodes += [n for n in widened if n not in group.nodes]
         group.nodes.append(node)
-        for value in node.outputs:
-            self._group_of[id(value)] = at
+        self._group_of |= {id(v): group for v in node.outputs}
         return True
 
     def _reads_here(self, node: Node, values: Set[int], beside: Set[int] = frozenset()) -> bool:
@@ -258,7 +257,7 @@ class Plan:
             if pool.op.name != "max_pool2d" or group.tile is not None:
                 continue
             source = self.root(pool.inputs[0])
-            maker = self.groups[self._group_of[id(source)]] if id(source) in self._group_of else None
+            maker = self._group_of.get(id(source))
             if maker is None or maker.anchor.op.name != "conv2d" or maker.tile is None or maker.pool is not None:
                 continue
             made = {id(v) for n in maker.nodes for v in n.outputs}
@@ -273,9 +272,8 @@ class Plan:
             rest = [n for n in group.nodes if not n.op.name.startswith("max_pool2d")]  # know the maximum alone
             if any(id(v) in made for n in rest for v in self.leaves(n)):
                 continue
-            first, last = self.groups.index(maker), self.groups.index(group)
-            read = [self._group_of.get(id(v), -1) for n in group.nodes for v in self.leaves(n) if id(v) not in made]
-            if any(first < maker_of_it != last for maker_of_it in read):
+            read = [v for n in group.nodes for v in self.leaves(n) if id(v) not in made]
+            if any(maker.number < self._made_in(v) != group.number for v in read):
                 continue
             tile, gpu = self.tiles.convolution(maker.anchor, attrs["kernel"]), self.tiles.gpu
             if tile is None:
@@ -285,7 +283,7 @@ class Plan:
                 if not tile.precision or tile.score > maker.tile.score + apart:
                     continue
             maker.before, maker.nodes, maker.pool, maker.tile = maker.nodes, group.nodes, pool, tile
-            self._remove(group)
+            self._remove(group, maker)
 
     def _fuse_sums(self) -> None:
         """Let a convolution's tile take sums over all positions of what it makes: `pipelined.cuh`."""
@@ -293,12 +291,11 @@ class Plan:
             node = group.anchor
             if node.op.name != "reduce_partial_sums" or node.attrs["join"] != "sum" or node.outputs[0].shape[0] == 1:
                 continue
-            at = max((self._group_of.get(id(v), -1) for v in self.leaves(node)), default=-1)
-            maker = self.groups[at] if at >= 0 else group
-            if maker.tile is None or not maker.tile.stages or maker.anchor.op.name not in TILED | DEPTHWISE:
+            maker = self._last_maker(self.leaves(node))
+            if maker is None or maker.tile is None or not maker.tile.stages:
                 continue
             depthwise = maker.anchor.op.name in DEPTHWISE
-            if depthwise and len(maker.sums) == MOST_TOTALS:
+            if maker.anchor.op.name not in TILED | DEPTHWISE or (depthwise and len(maker.sums) == MOST_TOTALS):
                 continue
             y, own = maker.anchor.outputs[0], {id(v) for n in maker.nodes for v in n.outputs}
             terms = self._terms(node.inputs[0], own)
@@ -314,7 +311,7 @@ class Plan:
             tiling = depthwise_tiling if depthwise else pipelined_tiling
             parts = tiling.row_blocks(maker.anchor, maker.tile)
             node.outputs[0].spec = Spec((parts, y.shape[3]), node.outputs[0].dtype)
-            self._remove(group)
+            self._remove(group, maker)
 
     def _join_sums(self) -> None:
         """Let one group add up partial sums of the same tile, or of sums of which one waits for the other."""
@@ -329,24 +326,25 @@ class Plan:
                 if not all(self._reads_here(n, made) for n in second.nodes):
                     continue
                 alike = self._made_in(first.anchor.inputs[0]) == self._made_in(second.anchor.inputs[0])
-                if alike and all(self._made_in(v) < at or id(v) in made for v in needed):
+                if alike and all(self._made_in(v) < first.number or id(v) in made for v in needed):
                     first.nodes += second.nodes
-                    self._remove(second)
+                    self._remove(second, first)
                     break
                 between = (v for u in before[at + 1 :] for n in u.every for v in self.leaves(n))
                 if any(id(v) in made for v in needed) and not any(id(v) in made for v in between):
                     second.nodes = first.nodes + second.nodes
-                    self._remove(first)
+                    self._remove(first, second)
                     break
 
     def _made_in(self, value: Value) -> int:
         """Number of the group that makes a value; -1 if none does."""
-        return self._group_of.get(id(self.root(value)), -1)
+        maker = self._group_of.get(id(self.root(value)))
+        return -1 if maker is None else maker.number
 
-    def _remove(self, group: FusionGroup) -> None:
+    def _remove(self, group: FusionGroup, other: FusionGroup) -> None:
         """Take away a group whose nodes are now another's."""
         self.groups.remove(group)
-        self._group_of = {id(v): k for k, u in enumerate(self.groups) for n in u.every for v in n.outputs}
+        self._group_of |= {id(v): other for n in other.every for v in n.outputs}
 
     def _terms(self, value: Value, own: set[int]) -> list[Node] | None:
         """Virtual nodes that make element i of a value of element i of what a group makes; None if it needs others."""

@@ -34,6 +34,7 @@ class FusionGroup:
         sums: Sums over all positions of what the group makes, of which each block leaves its own.
         reference: Why the anchor runs as its reference, if so.
         stored: Values that go to memory.
+        number: Its place among the groups of its plan, of which some are taken away later.
     """
 
     nodes: list[Node]
@@ -43,6 +44,7 @@ class FusionGroup:
     sums: list[Node] = field(default_factory=list)
     reference: str | None = None
     stored: list[Value] = field(default_factory=list)
+    number: int = 0
 
     @property
     def anchor(self) -> Node:

@@ -175,7 +175,7 @@ def convolution(
     eh, ew = (oh, ow) if pool is None else (oh // pool[0] * pool[0], ow // pool[1] * pool[1])
     ph, pw = pool or (1, 1)
     fx, costs = _filters(f), costs_on(gpu).plain_convolution
-    best: tuple[float, Tile] | None = None
+    best: Tile | None = None
     for py, px in itertools.product((1, 2, 3), (1, 2, 3, 4, 5, 6, 8)):
         if py % ph or px % pw or py * px > 12:
             continue
@@ -212,10 +212,10 @@ def convolution(
                 together = min(resident, math.ceil(blocks / gpu.multiprocessors)) * _up(threads, 32)
                 patience = 1.0 + costs.patience / together
                 score = rounds * (work * (1 + loads) * patience + filled) + costs.round * rounds / resident
-                if best is None or score < best[0]:
+                if best is None or score < best.score:
                     sizes = (eh, ew, nb, th, tw, fb, cc, py, px, fx)
-                    best = (score, Tile(sizes, blocks, threads, shared=cc * per_channel, score=score))
-    return None if best is None else best[1]
+                    best = Tile(sizes, blocks, threads, shared=cc * per_channel, score=score)
+    return best
 
 
 def weight_gradient(node: Node, *, gpu: Gpu, limits: Limits = LIMITS) -> Tile | None:
@@ -231,7 +231,7 @@ def weight_gradient(node: Node, *, gpu: Gpu, limits: Limits = LIMITS) -> Tile | 
     kb = max(1, min(kh, 48 // (kw * fx)))
     kb = -(-kh // -(-kh // kb))
     px = min((4, 3, 2, 5), key=lambda p: _up(ow, p) * (1 + 1 / p))
-    best: tuple[float, Tile] | None = None
+    best: Tile | None = None
     for cb, fb in itertools.product(
         (1, 2, 4, 8, 12, 16, 24, 32), (fx, 2 * fx, 3 * fx, 4 * fx, 6 * fx, 8 * fx, 16 * fx)
     ):
@@ -260,10 +260,10 @@ def weight_gradient(node: Node, *, gpu: Gpu, limits: Limits = LIMITS) -> Tile | 
                 score = rounds * each * (work * (1 + costs.patience / together) + filled)
                 score += rounds * math.log2(2 * slices) * costs.halving
                 score += splits * kh * kw * c * f * groups / costs.gradients  # the sum of the partial sums
-                if best is None or score < best[0]:
+                if best is None or score < best.score:
                     sizes = (kb, cb, fb, th, px, fx, slices, splits)
-                    best = (score, Tile(sizes, blocks, threads, splits, shared=shared, score=score))
-    return None if best is None else best[1]
+                    best = Tile(sizes, blocks, threads, splits, shared=shared, score=score)
+    return best
 
 
 def product(node: Node, *, gpu: Gpu, joined: bool = False, limits: Limits = LIMITS) -> Tile:
@@ -278,7 +278,7 @@ def product(node: Node, *, gpu: Gpu, joined: bool = False, limits: Limits = LIMI
     (m, n), ta = node.outputs[0].shape, node.attrs["transpose_a"]
     k, itemsize = node.inputs[0].shape[0 if ta else 1], ITEMSIZE[node.outputs[0].dtype]
     costs = costs_on(gpu).plain_product
-    best: tuple[float, Tile] | None = None
+    best: Tile | None = None
     for bm, bn, tm, tn in limits.products:
         tiles, threads = -(-m // bm) * -(-n // bn), bm // tm * (bn // tn)
         for bk, goal in itertools.product(limits.depths, (0, 1, 2, 4)):
@@ -299,12 +299,12 @@ def product(node: Node, *, gpu: Gpu, joined: bool = False, limits: Limits = LIMI
             compute += rounds * (bm + bn) * bk * costs.filled
             score = run / bk * (max(compute, costs.latency) + costs.load * loads) + costs.launch
             score += (0 if joined else costs.more) + splits * m * n / costs.results if splits > 1 else 0
-            if best is None or score < best[0]:
+            if best is None or score < best.score:
                 sizes, shared = (bm, bn, bk, tm, tn, splits), (bm + bn + 8) * bk * itemsize
-                best = (score, Tile(sizes, blocks, threads, splits, shared=shared, score=score))
+                best = Tile(sizes, blocks, threads, splits, shared=shared, score=score)
     if best is None:
         raise AssertionError("There is always a tile for a product.")
-    return best[1]
+    return best
 
 
 def reduction(results: int, terms: int, *, gpu: Gpu, terms_first: bool, limits: Limits = LIMITS) -> Tile:
