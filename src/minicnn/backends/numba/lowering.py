@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NoReturn
 
 from minicnn.backends.numba import movement, weights
@@ -28,7 +29,6 @@ class Task:
         writes: Buffers written.
         source: The kernel; None for a reference.
         items: Pieces of work that threads share.
-        order: Buffers as the source names them.
     """
 
     node: Node | None
@@ -182,26 +182,17 @@ class Lowering:
 
     def need(self, value: Value, form: str) -> Key:
         """Where a value is in a form, converted if it has to be."""
-        if id(value) in self._waiting:
-            self._waiting.pop(id(value))()
-        made = self._place[id(value)]
-        if made[1] == form:
-            return made
+        if self.form(value) == form:
+            return self._place[id(value)]
         if (id(value), form) in self._also:
             return self._also[id(value), form]
         key = (value.name, form)
         self.sizes[key] = self._bytes(value, form)
         samples, elements = value.shape[0], math.prod(value.shape[1:])
-        if form == BLOCKED:
-            source = movement.pack(
-                samples=samples, elements=elements, dtype=value.dtype, gathered=False,
-                pieces=self.pieces(value, elements),
-            )  # fmt: skip
-        else:
-            source = movement.unpack(
-                samples=samples, elements=elements, dtype=value.dtype, pieces=self.pieces(value, elements)
-            )
-        self.tasks.append(Task(None, [made], [key], source, blocks_of(value) * source.pieces))
+        convert = partial(movement.pack, gathered=False) if form == BLOCKED else movement.unpack
+        pieces = self.pieces(value, elements)
+        source = convert(samples=samples, elements=elements, dtype=value.dtype, pieces=pieces)
+        self.tasks.append(Task(None, [self._place[id(value)]], [key], source, blocks_of(value) * source.pieces))
         self._also[id(value), form] = key
         return key
 
