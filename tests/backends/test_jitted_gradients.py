@@ -57,9 +57,11 @@ def _backend(name: str) -> Any:
         pytest.skip(str(error))
 
 
-# PyTorch's compiler warns of its own code, and of what would not be float32.
+# PyTorch's compiler warns of its own code, and of what would be quicker.
 @pytest.mark.filterwarnings(
-    "ignore:.*script_method. is deprecated:DeprecationWarning", "ignore:TensorFloat32 tensor cores:UserWarning"
+    "ignore:.*script_method. is deprecated:DeprecationWarning",
+    "ignore:TensorFloat32 tensor cores:UserWarning",
+    r"ignore:\s*Online softmax is disabled:UserWarning",
 )
 @pytest.mark.parametrize(
     ("backend", "name", "background"),
