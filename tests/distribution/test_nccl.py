@@ -6,11 +6,13 @@ import ctypes
 import importlib.util
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
+from backends.cupy.emulated import EmulatedBackend, EmulatedRuntime
 from minicnn.backends import get_backend
 from minicnn.callbacks import LambdaCallback
 from minicnn.distribution import DataParallel, NcclCommunicator, OneProcess
@@ -182,11 +184,44 @@ def test_steps_in_the_simulator(shards: int) -> None:
 
     if not SIMULATED:
         pytest.skip("for the simulator: NUMBA_ENABLE_CUDASIM=1")
-    made_up = MadeUp()
-    same("numba_cuda", made_up, dense, shards, 1)
+    made_up, steps = MadeUp(), 3
+    same("numba_cuda", made_up, dense, shards, steps)
     # One of each connects, and a step has one sum; a rank with one shard has that of the fast mode in the step itself.
-    assert made_up.calls.count("all_gather") == 1
-    assert made_up.calls.count("all_reduce") == 2 + 1
+    assert made_up.calls.count("all_gather") == steps
+    assert made_up.calls.count("all_reduce") == 2 + steps
+
+
+class Late(MadeUp):
+    """Likewise in the order of an emulated stream, which may be one that is captured."""
+
+    def __init__(self, runtime: Any) -> None:
+        super().__init__()
+        self.runtime = runtime
+
+    def _copy(self, *given: Any) -> None:
+        assert given[-1] == self.runtime.current()
+        self.runtime.do(partial(super()._copy, *given))
+
+
+def test_steps_as_graphs_on_the_emulator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts and collectives are one graph, for the last batch another, and each step has new rows and new dropouts."""
+    monkeypatch.setattr(EmulatedBackend, "name", "cupy")  # one of those that take part in a distribution
+    captured, capture = [], EmulatedRuntime.capture
+    monkeypatch.setattr(EmulatedRuntime, "capture", lambda *given: captured.append(1) or capture(*given))
+    backend, (x, y) = EmulatedBackend(), data()
+
+    def trained(**about: Any) -> tuple[list[float], dict[str, Any]]:
+        model = normalized(backend, DataParallel(3, **about))
+        captured.clear()
+        losses = model.fit(x[:28], y[:28], 12, epochs=2, verbose=0).history["loss"]
+        return losses, model.get_weights()
+
+    alone = trained()
+    made = trained(communicator=NcclCommunicator(OneProcess(), Late(backend.runtime)))
+    assert len(captured) == 2
+    assert made[0] == alone[0]
+    for path, array in made[1].items():
+        np.testing.assert_array_equal(array, alone[1][path], err_msg=path)
 
 
 @pytest.mark.gpu

@@ -138,7 +138,7 @@ class EngineSteps:
                 arrays["weight"], expected = backend.asarray(weight), np.maximum(expected @ weight, 0)
             program.outputs["rows"] = rows
             run: Any = backend.compile(program)
-            assert run._captures == self.graphs
+            assert run.captures == self.graphs
             np.testing.assert_allclose(backend.to_numpy(run(arrays)["rows"]), expected, rtol=1e-5, atol=1e-3)
 
     def test_the_host_goes_on_while_rows_are_copied(self, monkeypatch: pytest.MonkeyPatch) -> None:

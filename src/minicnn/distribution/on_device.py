@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from minicnn import ops
 from minicnn.backends._gpu.backend import GpuBackend
+from minicnn.backends._gpu.executable import BINDINGS, one_by_one
+from minicnn.backends._gpu.runtime import Launch
+from minicnn.backends._gpu.staging import Upload
 from minicnn.distribution.nccl import NcclCommunicator
 from minicnn.distribution.passes import ADDED, Shard, summed_loss
-from minicnn.distribution.step import Arrays, ShardedStep, _Partial, _Sums, own_rows
+from minicnn.distribution.step import Arrays, ShardedStep, _Part, _Partial, _Sums, own_rows
 from minicnn.ops.groups import Group
 from minicnn.program.graph import Node, Program, Value
 
@@ -93,7 +98,119 @@ class DeviceStep(ShardedStep):
         if not names:
             return {}
         ((_, totals),) = partial.found
-        return dict(self._sums[names[0]]({f"given {n}": a for n, a in zip(names, totals, strict=True)}))
+        return self._sum(names[0], {f"given {n}": a for n, a in zip(names, totals, strict=True)})
+
+    def _sum(self, name: str, arrays: Arrays) -> Arrays:
+        return dict(self._sums[name](arrays))
+
+
+class GraphStep(DeviceStep):
+    """A `DeviceStep` as one CUDA graph: the parts of all shards and the sums, the same kernels in the same order.
+
+    Weights, state and data sets are read, or overwritten, where they are; all else is copied to where the graph finds
+    it. See `ShardedStep` for the arguments.
+    """
+
+    def __init__(
+        self, programs: Mapping[int, Program], shards: Sequence[Shard], group: Group, data: Iterable[str],
+        cut: Iterable[str], backend: GpuBackend, communicator: NcclCommunicator,
+    ) -> None:  # fmt: skip
+        super().__init__(programs, shards, group, data, cut, backend, communicator)
+        sums = [each for level, _ in self._collectives for each in level if each.names] if len(shards) > 1 else []
+        compiled = backend.compile_each([_additions(each) for each in sums])
+        self._additions = {each.names[0]: run for each, run in zip(sums, compiled, strict=True)}
+        parts = [*self._common, *(part for levels in self._own.values() for pieces in levels for part in pieces)]
+        runs: list[Any] = [part.compiled for part in parts if part.compiled is not None]
+        given = {v.name for program in programs.values() for v in program.inputs}
+        self._moved = {v.name: v.spec for run in runs for v in run.inputs.moved if v.name in given}
+        self._stays = sorted({v.name for run in runs for v in run.inputs.bound if v.name in given})
+        self._in_place = {name for name, _ in self._updates} & {*self._stays}
+        self._captures = all(run.captures for run in (*runs, *self._sums.values(), *compiled))
+        first, last = shards[0], shards[-1]
+        self._whole = replace(first, samples=last.start + last.samples - first.start)  # all of this rank's
+        self._arena, self._allocation = backend.arena(), 0  # of the arena, for which there are graphs
+        self._fixed: dict[str, Any] = {}
+        self._graphs: dict[tuple[Any, ...], tuple[Launch, Arrays, Sequence[Launch]]] = {}
+        self._uploads = [Upload(self._runtime), Upload(self._runtime)]  # one is filled while the device copies
+
+    def __call__(self, arrays: Mapping[str, Any]) -> Arrays:
+        """See `ShardedStep`."""
+        runtime = self._runtime
+        with runtime.active(), self._arena.lock:
+            self._bring(arrays)
+            run, found, _ = self._graph(arrays)
+            run()
+            made = {name: arrays[name] if name in self._in_place else array for name, array in found.items()}
+            made |= {name: self._copy(found[name]) for name, _ in self._results}  # which the next step overwrites
+            self._communicator.finish(runtime)
+        return made
+
+    def _copy(self, array: Any) -> Any:
+        made = self._runtime.empty(array.shape, str(array.dtype))
+        self._runtime.copy(array, made)
+        return made
+
+    def _bring(self, arrays: Mapping[str, Any]) -> None:
+        """Copy what lies somewhere else in each step, of the shards their rows."""
+        self._uploads.reverse()
+        upload, runtime = self._uploads[0], self._runtime
+        upload.begin()
+        for name, spec in self._moved.items():
+            if name not in arrays:  # the numbers of the rows, which are always the same
+                continue
+            given = arrays[name]
+            if name in self._cut:
+                given = given[own_rows(given, self._whole, self._shards[0]), ...]
+            if name not in self._fixed:
+                self._fixed[name] = runtime.empty(given.shape if name in self._cut else spec.shape, spec.dtype)
+            target = self._fixed[name]
+            row = runtime.view(target, 0, (1, *target.shape), str(target.dtype))
+            upload.bring(name, given, row, 1, self._backend.owns(given))
+        upload.end()
+
+    def _graph(self, arrays: Mapping[str, Any]) -> tuple[Launch, Arrays, Sequence[Launch]]:
+        """What runs a step on arrays that begin where these do, and where it leaves the results."""
+        allocation = self._arena.reserve(0)
+        if allocation != self._allocation:
+            self._graphs.clear()
+            self._allocation = allocation
+        addresses = tuple(self._runtime.address(arrays[name]) for name in self._stays)
+        found = self._graphs.pop(addresses, None)
+        if found is None:
+            self._launches: list[Launch] = []
+            made = ShardedStep.__call__(self, {**{name: arrays[name] for name in self._stays}, **self._fixed})
+            run = self._runtime.capture(self._launches) if self._captures else partial(one_by_one, self._launches)
+            found = run, made, self._launches  # which hold the arrays between them
+        self._graphs[addresses] = found  # the last one used comes last
+        while len(self._graphs) > BINDINGS:
+            del self._graphs[next(iter(self._graphs))]
+        return found
+
+    def _bind(self, run: Any, arrays: Arrays) -> Arrays:
+        launches, made = run.bind(arrays)
+        self._launches += launches
+        return dict(made)
+
+    def _run(self, part: _Part, arrays: Arrays) -> Arrays:
+        return {} if part.compiled is None else self._bind(part.compiled, {name: arrays[name] for name in part.inputs})
+
+    def _sum(self, name: str, arrays: Arrays) -> Arrays:
+        return self._bind(self._sums[name], arrays)
+
+    def _plus(self, sums: _Sums) -> Callable[[list[Any], list[Any]], list[Any]]:
+        def plus(a: list[Any], b: list[Any]) -> list[Any]:
+            given = {f"{side} {n}": x for side, xs in (("a", a), ("b", b)) for n, x in enumerate(xs)}
+            return list(self._bind(self._additions[sums.names[0]], given).values()) if given else []
+
+        return plus
+
+
+def _additions(sums: _Sums) -> Program:
+    """One that adds what two shards give."""
+    program = Program("additions")
+    a, b = ([program.input(f"{side} {n}", s.shape, s.dtype) for n, s in enumerate(sums.specs)] for side in "ab")
+    program.outputs = {str(n): x + y for n, (x, y) in enumerate(zip(a, b, strict=True))}
+    return program
 
 
 class WholeStep:
@@ -144,7 +261,8 @@ def step(
     if group.shards == group.ranks and not group.deterministic and not program.parts:
         return WholeStep(program, shards[0], group, cut, backend, communicator)
     if fits(group):
-        return DeviceStep(programs, shards, group, data, cut, backend, communicator)
+        kind = DeviceStep if program.parts else GraphStep  # where kernels are split, collectives are the host's
+        return kind(programs, shards, group, data, cut, backend, communicator)
     return ShardedStep(programs, shards, group, data, cut, backend)
 
 

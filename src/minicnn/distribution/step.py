@@ -109,7 +109,7 @@ class ShardedStep:
                 updated[name] = made.pop(name)
             known |= made
             sums, exchanges = self._collectives[level]
-            buckets = [_Partial(each) for each in sums]
+            buckets = [_Partial(each, self._plus(each)) for each in sums]
             for shard, own in zip(self._shards, found, strict=True):
                 for part, bucket in zip(self._own[shard.samples][level], buckets, strict=True):
                     own |= self._run(part, known | own)
@@ -154,6 +154,10 @@ class ShardedStep:
 
     def _total(self, partial: _Partial) -> Arrays:
         return partial.total()
+
+    def _plus(self, sums: _Sums) -> Callable[[list[Array], list[Array]], list[Array]] | None:
+        """What adds what two shards give; as arrays do, if None."""
+        return None
 
     def _given(self, shard: Shard, arrays: Mapping[str, Array]) -> Arrays:
         given = {n: arrays[n][own_rows(arrays[n], shard, self._shards[0]), ...] for n in self._cut if n in arrays}
@@ -302,8 +306,8 @@ class _Partial(RunningSums):
         specs: Their shapes and dtypes.
     """
 
-    def __init__(self, sums: _Sums) -> None:
-        super().__init__(sums.group)
+    def __init__(self, sums: _Sums, plus: Callable[[list[Array], list[Array]], list[Array]] | None) -> None:
+        super().__init__(sums.group, plus)
         self.sums, self.names, self.specs = sums, sums.names, sums.specs
         self._done: Future[Any] | None = None
 

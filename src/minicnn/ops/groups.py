@@ -148,13 +148,14 @@ class RunningSums:
 
     Args:
         group: Whose tree it is.
+        plus: Adds the arrays of one sum to those of another.
 
     Attributes:
         found: The sums so far, each with the shards that it is over; in the end those of `Group.spans`.
     """
 
-    def __init__(self, group: Group) -> None:
-        self._joined = group.joined
+    def __init__(self, group: Group, plus: Callable[[list[Any], list[Any]], list[Any]] | None = None) -> None:
+        self._joined, self._plus = group.joined, plus or _plus
         self.found: list[tuple[Span, list[Any]]] = []
 
     def add(self, shard: int, arrays: list[Any]) -> None:
@@ -163,12 +164,16 @@ class RunningSums:
         found.append(((shard, shard + 1), arrays))
         while len(found) > 1 and (found[-2][0], found[-1][0]) in joined:
             (left, a), (right, b) = found[-2:]
-            found[-2:] = [(joined[left, right], [x + y for x, y in zip(a, b, strict=True)])]
+            found[-2:] = [(joined[left, right], self._plus(a, b))]
 
     @property
     def arrays(self) -> list[Any]:
         """What `all_reduce` takes: the arrays of the first sum, then of the next."""
         return [array for _, arrays in self.found for array in arrays]
+
+
+def _plus(a: list[Any], b: list[Any]) -> list[Any]:
+    return [x + y for x, y in zip(a, b, strict=True)]
 
 
 def _halves(span: Span) -> tuple[Span, Span]:

@@ -6,6 +6,7 @@ streams for copies are as early as those rules allow.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -26,6 +27,8 @@ from minicnn.backends._gpu.tiles import Tiles
 from minicnn.backends.cupy.generation import generate
 from minicnn.backends.cupy.queue_text import ADVANCE, COLLECT
 
+_one_thread = threading.RLock()  # does what waits: Programs are compiled side by side
+
 
 class Stream:
     """Work that was not done yet."""
@@ -35,8 +38,9 @@ class Stream:
 
     def finish(self) -> None:
         """Do all of it."""
-        while self.waiting:
-            self.waiting.popleft()()
+        with _one_thread:
+            while self.waiting:
+                self.waiting.popleft()()
 
 
 class Event:
@@ -51,8 +55,9 @@ class Event:
 
     def reach(self, count: int) -> None:
         """Do what is needed for it to have come so often."""
-        while self.come < count:
-            self.stream.waiting.popleft()()
+        with _one_thread:
+            while self.come < count:
+                self.stream.waiting.popleft()()
 
 
 MAIN = Stream()
@@ -153,6 +158,13 @@ class EmulatedRuntime:
 
     def wait(self, event: Event, stream: Stream | None = None) -> None:
         (stream or self._now).waiting.append(partial(event.reach, event.recorded))
+
+    def current(self) -> int:
+        return id(self._now)
+
+    def do(self, work: Callable[[], None]) -> None:
+        """Give the stream something that the backend does not launch."""
+        self._now.waiting.append(work)
 
     def seconds(self, start: Event, end: Event) -> float:
         return end.time - start.time

@@ -162,7 +162,7 @@ def test_a_kernel_that_does_not_fit_is_named() -> None:
     (kernel,) = made._kernels
     kernel.threads = 4096
     for at_once in (True, False):
-        made._captures = at_once
+        made.captures = at_once
         with pytest.raises(
             RuntimeError, match=r"fit on a multiprocessor\. Received: .*in multiply with 1 blocks of 4096"
         ):

@@ -9,8 +9,6 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from minicnn.backends._gpu.fusion_groups import FusionGroup, covered
 from minicnn.backends._gpu.inputs import Inputs
 from minicnn.backends._gpu.placement import place
@@ -35,11 +33,15 @@ class StepExecutable:
     Donated arrays (weights, optimizer state, metric totals) are overwritten where they are; data sets are read where
     they are; what is new in each step comes from a queue with one row a step, so that many steps run without the host.
     Other inputs are copied to where graphs find them, as a queue of one row.
+
+    Attributes:
+        inputs: Where its kernels find what it is given.
+        captures: Whether its launches can be captured into graphs.
     """
 
     def __init__(self, backend: GpuBackend, program: Program) -> None:
         self._backend, self._program, self._runtime = backend, program, backend.runtime
-        inputs = Inputs.of(program)  # before its plan rewrites it
+        self.inputs = inputs = Inputs.of(program)  # before its plan rewrites it
         self._queued, self._copied = inputs.queued, inputs.copied
         self._totals, self._bound = inputs.totals, inputs.bound
         self._plan = backend.plan(program)
@@ -60,7 +62,7 @@ class StepExecutable:
         self._kernels = [next(made) if isinstance(s, Source) else None for s in self._sources]
         self._advance = next(made)
         self._collect = [(text.threads, next(made)) for text in collect]
-        self._captures = backend.captures and all(isinstance(s, Source) or _collective(s.anchor) for s in self._sources)
+        self.captures = backend.captures and all(isinstance(s, Source) or _collective(s.anchor) for s in self._sources)
 
         self._arena = backend.arena()
         self._arena.reserve(self._placement.nbytes)
@@ -99,6 +101,28 @@ class StepExecutable:
             self._grow(steps)
             self._fill(arrays, rows, steps)
             return self._run(arrays, steps, State() if state is None else state)
+
+    def bind(self, arrays: Mapping[str, Array]) -> tuple[list[Launch], dict[str, Array]]:
+        """One step as a part of something longer, on arrays that stay where they are.
+
+        Args:
+            arrays: All inputs, contiguous, on the device.
+
+        Returns:
+            What it launches, and where that leaves the results.
+        """
+        runtime = self._runtime
+        runtime.clear(self._cursor)
+        for value in self._bound:
+            self._checked(value, arrays[value.name])
+        moved = [v.name for v in (*self._queued, *self._copied)]
+        launches: list[Launch] = [partial(runtime.copy, arrays[name], self._queue[name]) for name in moved]
+        launches += [partial(runtime.copy, arrays[name], kept) for name, kept in self._static.items()]
+        everything = {**arrays, **self._static}
+        launches += self._launches(everything, 0)
+        made = {name: runtime.empty(v.shape, v.dtype) for name, v in self._program.outputs.items()}
+        launches += [partial(runtime.copy, self._array(self._program.outputs[n], everything), made[n]) for n in made]
+        return launches, made | {name: everything[name] for name in self._program.updates}
 
     def launch_times(self, arrays: Mapping[str, Array], repeats: int) -> list[tuple[list[Node], list[float]]]:
         """See `TimedLaunches`.
@@ -150,7 +174,7 @@ class StepExecutable:
         while len(self._graphs) > BINDINGS:
             del self._graphs[next(iter(self._graphs))]
         left = steps
-        for size in (STEPS, 1) if self._captures else (1,):
+        for size in (STEPS, 1) if self.captures else (1,):
             count, left = divmod(left, size)
             if count and size not in graphs:
                 graphs[size] = self._steps({**state, **arrays, **self._static}, size)
@@ -210,16 +234,8 @@ class StepExecutable:
                     f"{value.name} has shape {shape}, and of {' and '.join(EACH_STEP)} alone there is one row for each "
                     f"step. Received: {tuple(given.shape)}."
                 )
-            queue = self._queue[value.name]
-            if self._backend.owns(given):
-                alike = given.dtype == queue.dtype and given.nbytes == queue.nbytes
-                if alike and self._runtime.address(given) is not None:  # contiguous: no kernel is needed
-                    self._runtime.copy(given, queue)
-                else:
-                    queue[:steps] = given
-            else:
-                whole = given if each else np.broadcast_to(given, (min(steps, len(queue)), *value.shape))
-                upload.send(value.name, whole, queue)
+            count = steps if value.name in EACH_STEP else 1
+            upload.bring(value.name, given, self._queue[value.name], count, self._backend.owns(given))
         upload.end()
 
     def _array(self, value: Value, arrays: Mapping[str, Array]) -> Array:
@@ -242,9 +258,11 @@ class StepExecutable:
 
     def _steps(self, arrays: Mapping[str, Array], size: int) -> Launch:
         """What runs so many steps on the given arrays: a graph, or its launches one by one."""
-        launches = [launch for step in range(size) for launch in self._launches(arrays, step)]
+        launches = [
+            launch for n in range(size) for launch in (*self._launches(arrays, n), *self._collecting(arrays, n))
+        ]
         launches.append(self._runtime.prepare(self._advance, 1, (self._cursor, size)))
-        return self._runtime.capture(launches) if self._captures else partial(_one_by_one, launches)
+        return self._runtime.capture(launches) if self.captures else partial(one_by_one, launches)
 
     def _launches(self, arrays: Mapping[str, Array], offset: int) -> list[Launch]:
         """What a step launches, on the rows of the queue at the cursor plus an offset: first one for each source."""
@@ -257,6 +275,11 @@ class StepExecutable:
             else:
                 made.append(self._called(source.anchor, arrays))
         made += [partial(runtime.copy, self._array(v, arrays), arrays[old.name]) for old, v in self._placement.copies]
+        return made
+
+    def _collecting(self, arrays: Mapping[str, Array], offset: int) -> list[Launch]:
+        """What puts the outputs of such a step into their rows, where they are collected."""
+        runtime, made = self._runtime, []
         for name, rows in self._collected.items():
             value = self._program.outputs[name]
             wide = value.nbytes % 4 == 0
@@ -306,7 +329,8 @@ def _collective(node: Node) -> Any:
     return communicator if hasattr(communicator, "enqueue") else None
 
 
-def _one_by_one(launches: Sequence[Launch]) -> None:
+def one_by_one(launches: Sequence[Launch]) -> None:
+    """Run them without a graph."""
     for launch in launches:
         launch()
 

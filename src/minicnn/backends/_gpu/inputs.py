@@ -24,6 +24,11 @@ class Inputs:
     totals: list[Value]
     bound: list[Value]
 
+    @property
+    def moved(self) -> list[Value]:
+        """Those that are not where they are given."""
+        return [*self.queued, *self.copied, *self.totals]
+
     @classmethod
     def of(cls, program: Program) -> Inputs:
         """The inputs of a Program that is not rewritten yet: regions take rows of a data set without a node for it."""
