@@ -185,10 +185,11 @@ class DataParallel:
 
             if fits(programs, group):
                 return JittedStep(programs, shards, group, data, cut, backend, self.communicator)
-        if isinstance(self.communicator, NcclCommunicator) and not backend.reference_only:
+        connected = self.communicator if isinstance(self.communicator, NcclCommunicator) else None
+        if backend.name in GPUS and not backend.reference_only and (connected or self.ranks == 1):
             from minicnn.distribution import on_device
 
-            return on_device.step(programs, shards, group, data, cut, backend, self.communicator)
+            return on_device.step(programs, shards, group, data, cut, backend, connected)
         return ShardedStep(programs, shards, group, data, cut, backend)
 
     # Ranks together -----------------------------------------------------------------------------

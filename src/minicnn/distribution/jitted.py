@@ -89,7 +89,7 @@ class JittedStep(ShardedStep):
         return {name: array.addressable_data(0) for name, array in made.items()}
 
     def _run(self, part: _Part, arrays: Arrays) -> Arrays:
-        return _apart(part.run(_apart({name: arrays[name] for name in part.inputs})))
+        return _apart(super()._run(part, _apart({name: arrays[name] for name in part.inputs})))
 
     def _total(self, partial: _Partial) -> Arrays:
         names, group = partial.names, self._group

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -16,9 +16,10 @@ from minicnn.backends._gpu.runtime import Launch
 from minicnn.backends._gpu.staging import Upload
 from minicnn.distribution.nccl import NcclCommunicator
 from minicnn.distribution.passes import ADDED, Shard, summed_loss
-from minicnn.distribution.step import Arrays, ShardedStep, _Part, _Partial, _Sums, own_rows
+from minicnn.distribution.step import Arrays, ShardedStep, _Partial, _Sums, own_rows
 from minicnn.ops.groups import Group
-from minicnn.program.graph import Node, Program, Value
+from minicnn.program.graph import Node, Program, Spec, Value
+from minicnn.program.memory import Buffer, assign
 
 
 def fits(group: Group) -> bool:
@@ -70,21 +71,28 @@ class DeviceStep(ShardedStep):
 
     def __init__(
         self, programs: Mapping[int, Program], shards: Sequence[Shard], group: Group, data: Iterable[str],
-        cut: Iterable[str], backend: GpuBackend, communicator: NcclCommunicator,
+        cut: Iterable[str], backend: GpuBackend, communicator: NcclCommunicator | None,
     ) -> None:  # fmt: skip
         super().__init__(programs, shards, group, data, cut, backend)
         self._communicator, self._runtime = communicator, backend.runtime
-        connect(communicator, backend)
-        sums = [each for level, _ in self._collectives for each in level if each.names]
+        sums: list[_Sums] = []
+        if communicator is not None:
+            connect(communicator, backend)
+            sums = [each for level, _ in self._collectives for each in level if each.names]
         compiled = backend.compile_each([self._program(each) for each in sums])
         self._sums = {each.names[0]: run for each, run in zip(sums, compiled, strict=True)}
 
     def __call__(self, arrays: Mapping[str, Any]) -> Arrays:
         """See `ShardedStep`."""
         made = super().__call__(arrays)
-        with self._runtime.active():
-            self._communicator.finish(self._runtime)
+        self._finish()
         return made
+
+    def _finish(self) -> None:
+        """Wait for the device, and with it for the other ranks."""
+        if self._communicator is not None:
+            with self._runtime.active():
+                self._communicator.finish(self._runtime)
 
     def _program(self, sums: _Sums) -> Program:
         """One that adds up what the ranks give."""
@@ -95,13 +103,10 @@ class DeviceStep(ShardedStep):
 
     def _total(self, partial: _Partial) -> Arrays:
         names = partial.names
-        if not names:
-            return {}
+        if not names or self._communicator is None:
+            return super()._total(partial)
         ((_, totals),) = partial.found
-        return self._sum(names[0], {f"given {n}": a for n, a in zip(names, totals, strict=True)})
-
-    def _sum(self, name: str, arrays: Arrays) -> Arrays:
-        return dict(self._sums[name](arrays))
+        return self._call(self._sums[names[0]], {f"given {n}": a for n, a in zip(names, totals, strict=True)})
 
 
 class GraphStep(DeviceStep):
@@ -113,7 +118,7 @@ class GraphStep(DeviceStep):
 
     def __init__(
         self, programs: Mapping[int, Program], shards: Sequence[Shard], group: Group, data: Iterable[str],
-        cut: Iterable[str], backend: GpuBackend, communicator: NcclCommunicator,
+        cut: Iterable[str], backend: GpuBackend, communicator: NcclCommunicator | None,
     ) -> None:  # fmt: skip
         super().__init__(programs, shards, group, data, cut, backend, communicator)
         sums = [each for level, _ in self._collectives for each in level if each.names] if len(shards) > 1 else []
@@ -130,7 +135,9 @@ class GraphStep(DeviceStep):
         self._whole = replace(first, samples=last.start + last.samples - first.start)  # all of this rank's
         self._arena, self._allocation = backend.arena(), 0  # of the arena, for which there are graphs
         self._fixed: dict[str, Any] = {}
-        self._graphs: dict[tuple[Any, ...], tuple[Launch, Arrays, Sequence[Launch]]] = {}
+        self._tape: list[tuple[Any, Arrays, Arrays]] = []  # an Executable, what it is given, and what it makes
+        self._places: dict[int, Any] = {}  # of results, by id
+        self._graphs: dict[tuple[Any, ...], tuple[Launch, Arrays]] = {}
         self._uploads = [Upload(self._runtime), Upload(self._runtime)]  # one is filled while the device copies
 
     def __call__(self, arrays: Mapping[str, Any]) -> Arrays:
@@ -138,11 +145,11 @@ class GraphStep(DeviceStep):
         runtime = self._runtime
         with runtime.active(), self._arena.lock:
             self._bring(arrays)
-            run, found, _ = self._graph(arrays)
+            run, found = self._graph(arrays)
             run()
             made = {name: arrays[name] if name in self._in_place else array for name, array in found.items()}
             made |= {name: self._copy(found[name]) for name, _ in self._results}  # which the next step overwrites
-            self._communicator.finish(runtime)
+            self._finish()
         return made
 
     def _copy(self, array: Any) -> Any:
@@ -168,41 +175,78 @@ class GraphStep(DeviceStep):
             upload.bring(name, given, row, 1, self._backend.owns(given))
         upload.end()
 
-    def _graph(self, arrays: Mapping[str, Any]) -> tuple[Launch, Arrays, Sequence[Launch]]:
+    def _graph(self, arrays: Mapping[str, Any]) -> tuple[Launch, Arrays]:
         """What runs a step on arrays that begin where these do, and where it leaves the results."""
+        if not self._tape:
+            self._record()
         allocation = self._arena.reserve(0)
         if allocation != self._allocation:
             self._graphs.clear()
             self._allocation = allocation
         addresses = tuple(self._runtime.address(arrays[name]) for name in self._stays)
-        found = self._graphs.pop(addresses, None)
-        if found is None:
-            self._launches: list[Launch] = []
-            made = ShardedStep.__call__(self, {**{name: arrays[name] for name in self._stays}, **self._fixed})
-            run = self._runtime.capture(self._launches) if self._captures else partial(one_by_one, self._launches)
-            found = run, made, self._launches  # which hold the arrays between them
+        found = self._graphs.pop(addresses, None) or self._bound(arrays)
         self._graphs[addresses] = found  # the last one used comes last
         while len(self._graphs) > BINDINGS:
             del self._graphs[next(iter(self._graphs))]
         return found
 
-    def _bind(self, run: Any, arrays: Arrays) -> Arrays:
-        launches, made = run.bind(arrays)
-        self._launches += launches
-        return dict(made)
+    def _record(self) -> None:
+        """Write down what a step runs on what, and find a place for what one hands to another."""
+        stays = {name: _Given(name) for name in self._stays}
+        self._found = super(DeviceStep, self).__call__(stays | self._fixed)
+        used: dict[int, list[Any]] = {}  # by id a result, the call that makes it, and the last that reads it
+        for at, (_, given, made) in enumerate(self._tape):
+            used |= {id(each): [each, at, at] for each in made.values()}
+            for each in given.values():
+                if id(each) in used:
+                    used[id(each)][2] = at
+        for each in self._found.values():
+            if id(each) in used:
+                used[id(each)][2] = len(self._tape)
+        buffers = assign([Buffer(str(key), "", each.spec.nbytes, *lives) for key, (each, *lives) in used.items()])
+        self._memory = self._runtime.empty((max((b.offset + b.nbytes for b in buffers), default=1),), "uint8")
+        for buffer in buffers:
+            made = used[int(buffer.name)][0].spec
+            dtype = "uint16" if made.dtype == "bfloat16" else made.dtype  # which arrays do not know
+            self._places[int(buffer.name)] = self._runtime.view(self._memory, buffer.offset, made.shape, dtype)
 
-    def _run(self, part: _Part, arrays: Arrays) -> Arrays:
-        return {} if part.compiled is None else self._bind(part.compiled, {name: arrays[name] for name in part.inputs})
+    def _bound(self, arrays: Mapping[str, Any]) -> tuple[Launch, Arrays]:
+        def there(given: Mapping[str, Any]) -> Arrays:
+            return {
+                name: arrays[each.name] if isinstance(each, _Given) else self._places.get(id(each), each)
+                for name, each in given.items()
+            }
 
-    def _sum(self, name: str, arrays: Arrays) -> Arrays:
-        return self._bind(self._sums[name], arrays)
+        launches = [launch for run, given, made in self._tape for launch in run.bind(there(given), there(made))]
+        run = self._runtime.capture(launches) if self._captures else partial(one_by_one, launches)
+        return run, there(self._found)
+
+    def _call(self, run: Any, arrays: Arrays) -> Arrays:
+        """Write it down instead, in the order of `ShardedStep`."""
+        made: Arrays = {name: _Result(spec) for name, spec in run.outputs.items()}
+        self._tape.append((run, arrays, made))
+        return made | run.updated(arrays)
 
     def _plus(self, sums: _Sums) -> Callable[[list[Any], list[Any]], list[Any]]:
         def plus(a: list[Any], b: list[Any]) -> list[Any]:
             given = {f"{side} {n}": x for side, xs in (("a", a), ("b", b)) for n, x in enumerate(xs)}
-            return list(self._bind(self._additions[sums.names[0]], given).values()) if given else []
+            return list(self._call(self._additions[sums.names[0]], given).values()) if given else []
 
         return plus
+
+
+@dataclass(frozen=True)
+class _Given:
+    """An array that a step reads, or overwrites, where it is."""
+
+    name: str
+
+
+@dataclass(frozen=True, eq=False)
+class _Result:
+    """An array that a part of a step makes."""
+
+    spec: Spec
 
 
 def _additions(sums: _Sums) -> Program:
@@ -254,15 +298,16 @@ class WholeStep:
 
 def step(
     programs: Mapping[int, Program], shards: Sequence[Shard], group: Group, data: Collection[str], cut: Collection[str],
-    backend: Any, communicator: NcclCommunicator,
+    backend: Any, communicator: NcclCommunicator | None,
 ) -> ShardedStep | WholeStep:  # fmt: skip
-    """The step of a rank, as much of it on the GPU as can be: see `ShardedStep` for the arguments."""
+    """The step of a rank, as much of it on the GPU as can be: see `ShardedStep`. One rank needs no communicator."""
     program = programs[shards[0].samples]
-    if group.shards == group.ranks and not group.deterministic and not program.parts:
+    if communicator is not None and group.shards == group.ranks and not group.deterministic and not program.parts:
         return WholeStep(program, shards[0], group, cut, backend, communicator)
-    if fits(group):
-        kind = DeviceStep if program.parts else GraphStep  # where kernels are split, collectives are the host's
-        return kind(programs, shards, group, data, cut, backend, communicator)
+    if fits(group) and not program.parts:
+        return GraphStep(programs, shards, group, data, cut, backend, communicator)
+    if fits(group) and communicator is not None:  # where kernels are split, some collectives are the host's
+        return DeviceStep(programs, shards, group, data, cut, backend, communicator)
     return ShardedStep(programs, shards, group, data, cut, backend)
 
 

@@ -150,7 +150,10 @@ class ShardedStep:
         }  # fmt: skip
 
     def _run(self, part: _Part, arrays: Arrays) -> Arrays:
-        return part.run(arrays)
+        return {} if part.compiled is None else self._call(part.compiled, {name: arrays[name] for name in part.inputs})
+
+    def _call(self, run: Callable[[Mapping[str, Array]], Arrays], arrays: Arrays) -> Arrays:
+        return dict(run(arrays))
 
     def _total(self, partial: _Partial) -> Arrays:
         return partial.total()
@@ -202,9 +205,6 @@ class _Part:
         busy = [program for program in programs if program.nodes]
         compiled = {id(p): run for p, run in zip(busy, backend.compile_each(busy), strict=True)}
         return [cls(compiled.get(id(p)), [v.name for v in p.inputs], list(p.updates)) for p in programs]
-
-    def run(self, arrays: Mapping[str, Array]) -> Arrays:
-        return {} if self.compiled is None else dict(self.compiled({name: arrays[name] for name in self.inputs}))
 
 
 class KernelParts(Parts):

@@ -17,7 +17,7 @@ from minicnn.backends._gpu.source import Source
 from minicnn.backends._gpu.staging import Upload
 from minicnn.backends.base import EACH_STEP, Array, State
 from minicnn.ops.groups import Group
-from minicnn.program.graph import Node, Program, Value
+from minicnn.program.graph import Node, Program, Spec, Value
 
 if TYPE_CHECKING:
     from minicnn.backends._gpu.backend import GpuBackend
@@ -71,7 +71,7 @@ class StepExecutable:
         self._cursor = self._zeros((1,), "int32")
         self._static = {v.name: self._zeros(v.shape, v.dtype) for v in self._totals}
         self._capacity = 0
-        self._queue = {v.name: runtime.empty((1, *v.shape), v.dtype) for v in self._copied}
+        self._queue: dict[str, Array] = {}
         self._collected: dict[str, Array] = {}  # outputs of many steps
         self._graphs: dict[Addresses, dict[int, Launch]] = {}
         self._state = _Known(weakref.ref(State()), (), self._bound, list(program.updates))
@@ -102,27 +102,35 @@ class StepExecutable:
             self._fill(arrays, rows, steps)
             return self._run(arrays, steps, State() if state is None else state)
 
-    def bind(self, arrays: Mapping[str, Array]) -> tuple[list[Launch], dict[str, Array]]:
-        """One step as a part of something longer, on arrays that stay where they are.
+    @property
+    def outputs(self) -> dict[str, Spec]:
+        """What it makes anew."""
+        return {name: value.spec for name, value in self._program.outputs.items()}
+
+    def updated(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        """The arrays that steps on some arrays overwrite."""
+        return {name: self._static.get(name, arrays.get(name)) for name in self._program.updates}
+
+    def bind(self, arrays: Mapping[str, Array], outputs: Mapping[str, Array]) -> list[Launch]:
+        """What one step launches as a part of something longer, on arrays that stay where they are.
 
         Args:
             arrays: All inputs, contiguous, on the device.
-
-        Returns:
-            What it launches, and where that leaves the results.
+            outputs: Where the outputs go.
         """
         runtime = self._runtime
         runtime.clear(self._cursor)
         for value in self._bound:
             self._checked(value, arrays[value.name])
-        moved = [v.name for v in (*self._queued, *self._copied)]
-        launches: list[Launch] = [partial(runtime.copy, arrays[name], self._queue[name]) for name in moved]
-        launches += [partial(runtime.copy, arrays[name], kept) for name, kept in self._static.items()]
-        everything = {**arrays, **self._static}
-        launches += self._launches(everything, 0)
-        made = {name: runtime.empty(v.shape, v.dtype) for name, v in self._program.outputs.items()}
-        launches += [partial(runtime.copy, self._array(self._program.outputs[n], everything), made[n]) for n in made]
-        return launches, made | {name: everything[name] for name in self._program.updates}
+        # Kernels take rows of what is queued by a number of their own, and read many bytes at once.
+        odd = [v for v in self._copied if (runtime.address(arrays[v.name]) or 1) % ALIGNMENT]
+        kept = {v.name: self._row(v) for v in (*self._queued, *odd)} | self._static
+        launches: list[Launch] = [partial(runtime.copy, arrays[name], array) for name, array in kept.items()]
+        launches += self._launches({**arrays, **kept}, 0)
+        return launches + [
+            partial(runtime.copy, self._array(value, {**arrays, **kept}), outputs[name])
+            for name, value in self._program.outputs.items()
+        ]
 
     def launch_times(self, arrays: Mapping[str, Array], repeats: int) -> list[tuple[list[Node], list[float]]]:
         """See `TimedLaunches`.
@@ -135,7 +143,7 @@ class StepExecutable:
         with runtime.active(), self._arena.lock:
             self._fill(arrays, {}, 1)
             self._begin(arrays, State())
-            launches = self._launches({**arrays, **self._static}, 0)
+            launches = self._launches({**arrays, **self._static, **self._queue}, 0)
             for number in range(repeats + 1):
                 events = [runtime.event(timed=True) for _ in range(len(times) + 1)]
                 runtime.record(events[0])
@@ -177,13 +185,13 @@ class StepExecutable:
         for size in (STEPS, 1) if self.captures else (1,):
             count, left = divmod(left, size)
             if count and size not in graphs:
-                graphs[size] = self._steps({**state, **arrays, **self._static}, size)
+                graphs[size] = self._steps({**state, **arrays, **self._static, **self._queue}, size)
             for _ in range(count):
                 graphs[size]()
         outputs = self._program.outputs
         if self._collected:
             return {n: self._copy(self._collected[n], (steps, *v.shape), v.dtype) for n, v in outputs.items()}
-        everything = {**state, **arrays, **self._static} if outputs else {}
+        everything = {**state, **arrays, **self._static, **self._queue} if outputs else {}
         made = {n: self._copy(self._array(v, everything), v.shape, v.dtype) for n, v in outputs.items()}
         return made | {n: self._static[n] if n in self._static else arrays[n] for n in self._state.returned}
 
@@ -235,8 +243,14 @@ class StepExecutable:
                     f"step. Received: {tuple(given.shape)}."
                 )
             count = steps if value.name in EACH_STEP else 1
-            upload.bring(value.name, given, self._queue[value.name], count, self._backend.owns(given))
+            upload.bring(value.name, given, self._row(value), count, self._backend.owns(given))
         upload.end()
+
+    def _row(self, value: Value) -> Array:
+        """The queue of an input, of one row unless it is new in each step."""
+        if value.name not in self._queue:
+            self._queue[value.name] = self._runtime.empty((1, *value.shape), value.dtype)
+        return self._queue[value.name]
 
     def _array(self, value: Value, arrays: Mapping[str, Array]) -> Array:
         """The array of a value, in the shape that it has in the Program; of a queue its first row."""
@@ -251,7 +265,7 @@ class StepExecutable:
                 self._constants[id(root)] = self._backend.asarray(root.data, root.dtype)
             found = self._constants[id(root)]
         else:
-            found = self._queue[root.name] if root.name in self._queue else arrays[root.name]
+            found = arrays[root.name]
         return self._runtime.view(found, 0, value.shape, dtype)
 
     # Launching ----------------------------------------------------------------------------------
