@@ -212,7 +212,7 @@ def test_steps_as_graphs_on_the_emulator(monkeypatch: pytest.MonkeyPatch) -> Non
     backend, (x, y) = EmulatedBackend(), data()
 
     def trained(**about: Any) -> tuple[list[float], dict[str, Any]]:
-        model = normalized(backend, DataParallel(3, **about))
+        model = normalized(backend, DataParallel(3, **about), precision="mixed_bfloat16")
         captured.clear()
         losses = model.fit(x[:28], y[:28], 12, epochs=2, verbose=0).history["loss"]
         return losses, model.get_weights()
@@ -257,7 +257,7 @@ def two_gpus() -> None:
 # Convolutions, batch normalisation and dropout; numba_cuda compiles one small layer, since its compiler takes seconds.
 SEVERAL = ["plain", "normalized", "by_shard", "loaded"]
 ON_TWO = [
-    ("torch:cuda", SEVERAL), ("cupy", SEVERAL), ("cupy-eager", ["normalized"]), ("cupy-numbered", ["plain"]),
+    ("torch:cuda", SEVERAL), ("cupy", [*SEVERAL, "mixed"]), ("cupy-eager", ["normalized"]), ("cupy-numbered", ["plain"]),
     ("numba_cuda", ["dense"]), ("numba_cuda-eager", ["dense"]), ("numba_cuda-numbered", ["dense"]),
 ]  # fmt: skip
 

@@ -12,7 +12,7 @@ import numpy as np
 from minicnn import ops
 from minicnn.backends._gpu.backend import GpuBackend
 from minicnn.backends._gpu.executable import BINDINGS, one_by_one
-from minicnn.backends._gpu.runtime import Launch
+from minicnn.backends._gpu.runtime import Launch, stored
 from minicnn.backends._gpu.staging import Upload
 from minicnn.distribution.nccl import NcclCommunicator
 from minicnn.distribution.passes import ADDED, Shard, summed_loss
@@ -207,8 +207,8 @@ class GraphStep(DeviceStep):
         self._memory = self._runtime.empty((max((b.offset + b.nbytes for b in buffers), default=1),), "uint8")
         for buffer in buffers:
             made = used[int(buffer.name)][0].spec
-            dtype = "uint16" if made.dtype == "bfloat16" else made.dtype  # which arrays do not know
-            self._places[int(buffer.name)] = self._runtime.view(self._memory, buffer.offset, made.shape, dtype)
+            view = self._runtime.view(self._memory, buffer.offset, made.shape, stored(made.dtype))
+            self._places[int(buffer.name)] = view
 
     def _bound(self, arrays: Mapping[str, Any]) -> tuple[Launch, Arrays]:
         def there(given: Mapping[str, Any]) -> Arrays:

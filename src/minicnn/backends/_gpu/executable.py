@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from minicnn.backends._gpu.fusion_groups import FusionGroup, covered
 from minicnn.backends._gpu.inputs import Inputs
 from minicnn.backends._gpu.placement import place
-from minicnn.backends._gpu.runtime import ALIGNMENT, KernelText, Launch
+from minicnn.backends._gpu.runtime import ALIGNMENT, KernelText, Launch, stored
 from minicnn.backends._gpu.source import Source
 from minicnn.backends._gpu.staging import Upload
 from minicnn.backends.base import EACH_STEP, Array, State
@@ -69,7 +69,7 @@ class StepExecutable:
         self._allocation = 0  # of the arena, for which there are graphs
         self._constants = {id(v): backend.asarray(v.data, v.dtype) for v in program.constants}
         self._cursor = self._zeros((1,), "int32")
-        self._static = {v.name: self._zeros(v.shape, v.dtype) for v in self._totals}
+        self._static = {v.name: self._zeros(v.shape, stored(v.dtype)) for v in self._totals}
         self._capacity = 0
         self._queue: dict[str, Array] = {}
         self._collected: dict[str, Array] = {}  # outputs of many steps
@@ -190,9 +190,9 @@ class StepExecutable:
                 graphs[size]()
         outputs = self._program.outputs
         if self._collected:
-            return {n: self._copy(self._collected[n], (steps, *v.shape), v.dtype) for n, v in outputs.items()}
+            return {n: self._copy(self._collected[n], (steps, *v.shape)) for n, v in outputs.items()}
         everything = {**state, **arrays, **self._static, **self._queue} if outputs else {}
-        made = {n: self._copy(self._array(v, everything), v.shape, v.dtype) for n, v in outputs.items()}
+        made = {n: self._copy(self._array(v, everything), v.shape) for n, v in outputs.items()}
         return made | {n: self._static[n] if n in self._static else arrays[n] for n in self._state.returned}
 
     def _checked(self, value: Value, array: Any) -> int:
@@ -214,8 +214,9 @@ class StepExecutable:
         self._runtime.clear(made)
         return made
 
-    def _copy(self, array: Array, shape: tuple[int, ...], dtype: str) -> Array:
+    def _copy(self, array: Array, shape: tuple[int, ...]) -> Array:
         """A new array with the elements that an array begins with."""
+        dtype = str(array.dtype)
         made = self._runtime.empty(shape, dtype)
         self._runtime.copy(array if array.shape == shape else self._runtime.view(array, 0, shape, dtype), made)
         return made
@@ -223,9 +224,11 @@ class StepExecutable:
     def _grow(self, steps: int) -> None:
         if steps > self._capacity:
             self._capacity, empty = steps, self._runtime.empty
-            self._queue |= {v.name: empty((steps, *v.shape), v.dtype) for v in self._queued}
+            self._queue |= {v.name: empty((steps, *v.shape), stored(v.dtype)) for v in self._queued}
             if not self._program.updates:
-                self._collected = {n: empty((steps, *v.shape), v.dtype) for n, v in self._program.outputs.items()}
+                self._collected = {
+                    n: empty((steps, *v.shape), stored(v.dtype)) for n, v in self._program.outputs.items()
+                }
             self._graphs.clear()
 
     def _fill(self, arrays: Mapping[str, Any], rows: Mapping[str, Any], steps: int) -> None:
@@ -249,14 +252,14 @@ class StepExecutable:
     def _row(self, value: Value) -> Array:
         """The queue of an input, of one row unless it is new in each step."""
         if value.name not in self._queue:
-            self._queue[value.name] = self._runtime.empty((1, *value.shape), value.dtype)
+            self._queue[value.name] = self._runtime.empty((1, *value.shape), stored(value.dtype))
         return self._queue[value.name]
 
     def _array(self, value: Value, arrays: Mapping[str, Array]) -> Array:
         """The array of a value, in the shape that it has in the Program; of a queue its first row."""
         root = self._plan.root(value)
         root = self._placement.in_place.get(id(root), root)
-        dtype = "uint16" if value.dtype == "bfloat16" else value.dtype  # which arrays do not know
+        dtype = stored(value.dtype)
         offset = self._placement.offsets.get(id(root))
         if offset is not None:
             return self._runtime.view(self._arena.memory, offset, value.shape, dtype)

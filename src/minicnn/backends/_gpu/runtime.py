@@ -135,6 +135,11 @@ class Runtime(Protocol):
         """A graph of launches one after the other: calling it runs them all."""
 
 
+def stored(dtype: str) -> str:
+    """The dtype of an array of such elements: of bfloat16, which arrays do not know, their bits."""
+    return "uint16" if dtype == "bfloat16" else dtype
+
+
 def check_number(number: int, count: int) -> None:
     """Refuse a device that is not there.
 
