@@ -257,8 +257,9 @@ def two_gpus() -> None:
 # Convolutions, batch normalisation and dropout; numba_cuda compiles one small layer, since its compiler takes seconds.
 SEVERAL = ["plain", "normalized", "by_shard", "loaded"]
 ON_TWO = [
-    ("torch:cuda", SEVERAL), ("cupy", [*SEVERAL, "mixed"]), ("cupy-eager", ["normalized"]), ("cupy-numbered", ["plain"]),
-    ("numba_cuda", ["dense"]), ("numba_cuda-eager", ["dense"]), ("numba_cuda-numbered", ["dense"]),
+    ("torch:cuda", SEVERAL), ("cupy", [*SEVERAL, "mixed"]), ("cupy-eager", ["normalized"]),
+    ("cupy-numbered", ["plain"]), ("numba_cuda", ["dense"]), ("numba_cuda-eager", ["dense"]),
+    ("numba_cuda-numbered", ["dense"]),
 ]  # fmt: skip
 
 
