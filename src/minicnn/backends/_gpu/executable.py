@@ -124,8 +124,11 @@ class StepExecutable:
             self._checked(value, arrays[value.name])
         # Kernels take rows of what is queued by a number of their own, and read many bytes at once.
         odd = [v for v in self._copied if (runtime.address(arrays[v.name]) or 1) % ALIGNMENT]
-        kept = {v.name: self._row(v) for v in (*self._queued, *odd)} | self._static
-        launches: list[Launch] = [partial(runtime.copy, arrays[name], array) for name, array in kept.items()]
+        moved = [*self._queued, *odd]
+        kept = {v.name: self._row(v) for v in moved} | self._static
+        launches: list[Launch] = [
+            partial(runtime.copy, arrays[v.name], self._array(v, kept)) for v in (*moved, *self._totals)
+        ]
         launches += self._launches({**arrays, **kept}, 0)
         return launches + [
             partial(runtime.copy, self._array(value, {**arrays, **kept}), outputs[name])
