@@ -16,6 +16,7 @@ import numpy as np
 
 from minicnn import html
 from minicnn.backends.base import Backend
+from minicnn.ops.elementwise import cast
 from minicnn.pictures import Picture, picture
 from minicnn.program.graph import Node, Program, Value
 from minicnn.program.printing import operation
@@ -273,10 +274,15 @@ def traced(program: Program, backend: Backend, given: Mapping[str, Array], *, ke
         program: The Program, which is not changed.
         backend: What runs it.
         given: Its inputs by name.
-        kernels: Whether the backend's kernels compute it, rather than the references.
+        kernels: Whether the backend's kernels compute it, rather than the references; they do in bfloat16 where its
+            arrays do not know that.
     """
     whole = program.copy()
-    whole.outputs, whole.updates = {v.name: v for node in whole.nodes for v in node.outputs}, {}
+    made_by = {v.name: v for node in whole.nodes for v in node.outputs}
+    bits = {name for name, v in made_by.items() if v.dtype == "bfloat16" and not hasattr(backend.xp, "bfloat16")}
+    kernels = kernels or bool(bits)
+    whole.outputs = {name: cast(v, dtype="float32") if name in bits else v for name, v in made_by.items()}
+    whole.updates = {}
     runner = copy.copy(backend)
     runner.reference_only, runner.strict = backend.reference_only or not kernels, False
     arrays = {v.name: backend.asarray(np.array(given[v.name]), v.dtype) for v in whole.inputs}
