@@ -90,6 +90,12 @@ class Plan:
         if reason is None and node.op.name not in PARTIAL_SUMS:
             reason = self.tiles.unsupported(node)
         if reason is not None:
+            if any(v.dtype == "bfloat16" for v in (*node.inputs, *node.outputs)):
+                raise NotImplementedError(
+                    "References compute on arrays, which do not know bfloat16: each operation in it has a kernel. "
+                    f"Received: {node.op.name} of {', '.join(str(v.spec) for v in node.inputs)}: {reason}. "
+                    "Use precision='mixed_float16' or 'float32', and please report it."
+                )
             self._add(FusionGroup([node], reference=reason))
             return
         # What is stored in 16 bits is widened by whoever reads it, and terms of a sum are made where they are added.

@@ -87,7 +87,7 @@ def widen_products(program: Program, *, every: bool = False) -> Program:
     """
 
     def rule(node: Node) -> Sequence[Value] | None:
-        if node.op.name in PRODUCTS and node.inputs[0].dtype in SHORT:
+        if node.op.name in PRODUCTS and any(v.dtype in SHORT for v in node.inputs):  # others are made by products
             return program.emit(node.op, [_as_float32(v, every) for v in node.inputs], node.attrs).outputs
         if node.op.name == "cast" and node.inputs[0].dtype == node.attrs["dtype"]:
             return node.inputs
@@ -99,6 +99,8 @@ def widen_products(program: Program, *, every: bool = False) -> Program:
 
 def _as_float32(operand: Value, every: bool) -> Value:
     """An operand of a product as it was before it was rounded, if that was float32 and it is not stored so."""
+    if operand.dtype == "float32":
+        return operand
     made = operand.node
     if made is None or made.op.name != "cast" or made.inputs[0].dtype != "float32":
         return ops.cast(operand, dtype="float32")

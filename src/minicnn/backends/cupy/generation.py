@@ -308,7 +308,7 @@ class CppWriter(NeighbourWriter):
     def _reduce_partial_sums(self, group: FusionGroup) -> str:
         node = group.anchor
         _, place = reduced_place(node, Name("o"), R)
-        if width := self.lanes(node):
+        if width := self.lanes(group):
             return self._reduced(group, *self.lane_terms(node, width))
         return self._reduced(group, f"{self.function(node.inputs[0])}({Cpp().text(place)})")
 
@@ -318,7 +318,7 @@ class CppWriter(NeighbourWriter):
             (dy, x), functions = self._depthwise_runs(group, node.inputs)
             out = f"[&](uint32 i, float sum) {{ {_ONE_BY_ONE} }}"
             return f"{self._finish_and_store(group)}{functions}    depthwise_weights<A>(block, {x}, {dy}, {out});\n"
-        if width := self.lanes(node):
+        if width := self.lanes(group):
             return self._reduced(group, *self.lane_terms(node, width))
         types = f"{c_type(node.outputs[0])}, {Cpp.geometry(node)}"
         dy, x = (self.function(v) for v in node.inputs)

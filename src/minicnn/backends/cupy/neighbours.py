@@ -121,9 +121,10 @@ class NeighbourWriter(Writer):
         self._loads += f"      const auto {name} = [&](uint32 first) {{\n{made}      }};\n"
         return name
 
-    def lanes(self, node: Node) -> int:
+    def lanes(self, group: FusionGroup) -> int:
         """How many neighbouring results of a reduction over positions a thread has; 0 if results are no channels."""
-        results, _, _, ox, rx, terms_first = node.attrs["tile"].sizes
+        node, tile = group.anchor, group.tile or group.anchor.attrs["tile"]  # in a launch there may be fewer threads
+        results, _, _, ox, rx, terms_first = tile.sizes
         if not self.plan.tiles.pipelined or terms_first or ox * rx % 32:
             return 0
         if node.op.name == "reduce_partial_sums":

@@ -1,0 +1,61 @@
+"""Networks in 16 bits on the emulator, beside the same in float32 on NumPy: what the zoo does not have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from backends.cupy.emulated import EmulatedBackend
+from backends.cupy.emulator import needs_gxx
+from minicnn import Sequential, ops
+from minicnn.layers import Conv2D, Dense, Flatten, Input, Layer, SeparableConv2D
+from minicnn.optimizers import SGD
+from minicnn.program import Program
+from support.random_networks import train
+
+pytestmark = needs_gxx
+LINEAR: dict[str, list[Layer]] = {
+    "dense": [Flatten(), Dense(3), Dense(7), Dense(2)],
+    "convolutions": [Conv2D(4, 3, use_bias=False), Conv2D(8, 2, strides=2), Flatten(), Dense(3), Dense(2)],
+    "separable": [SeparableConv2D(8, 3), SeparableConv2D(5, 3, use_bias=False), Flatten(), Dense(2)],
+}
+
+
+@pytest.mark.parametrize("precision", ["mixed_bfloat16", "mixed_float16"])
+@pytest.mark.parametrize("name", LINEAR)
+def test_layers_without_an_activation_between_them(name: str, precision: str) -> None:
+    """The gradient of a product is then an operand of the next as it is."""
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((6, 8, 8, 3)), rng.standard_normal((6, 2))
+    ways = []
+    backends: list[tuple[Any, str]] = [("numpy", "float32"), (EmulatedBackend(strict=True), precision)]
+    for backend, used in backends:
+        layers = [type(layer).from_config(layer.get_config()) for layer in LINEAR[name]]
+        model = Sequential([Input((8, 8, 3)), *layers], backend=backend, seed=1)
+        model.compile(SGD(0.1), "mse", precision=used)
+        before = model.get_weights()
+        model.train_on_batch(x, y)
+        ways.append({path: after - before[path] for path, after in model.get_weights().items()})
+    expected, found = ways
+    for path, way in expected.items():
+        assert np.linalg.norm(found[path] - way) < 0.03 * np.linalg.norm(way), path
+
+
+@pytest.mark.parametrize(("seed", "precision"), [
+    (31, "mixed_bfloat16"), (40, "mixed_bfloat16"), (55, "mixed_float16"), (63, "mixed_float16"),
+])  # fmt: skip
+def test_random_networks(seed: int, precision: str) -> None:
+    expected, _ = train(seed, "numpy", "float64")
+    found, _ = train(seed, EmulatedBackend(), precision)
+    for path, array in expected.items():
+        off = np.linalg.norm(np.asarray(found[path], "float64") - array)
+        assert off < 0.1 * np.linalg.norm(array) + 1e-2, path
+
+
+def test_nothing_computes_with_the_bits_of_bfloat16() -> None:
+    program = Program()
+    program.outputs["y"] = ops.cast(ops.tanh(ops.cast(program.input("x", (4, 4)), dtype="bfloat16")), dtype="float32")
+    with pytest.raises(NotImplementedError, match=r"do not know bfloat16.*Received: tanh of bfloat16\[4,4\]: kernels"):
+        EmulatedBackend().compile(program)
