@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from backends.cupy.emulated import EmulatedBackend, EmulatedRuntime
+from backends.cupy.emulator import needs_gxx
 from minicnn.backends import get_backend
 from minicnn.callbacks import LambdaCallback
 from minicnn.distribution import DataParallel, NcclCommunicator, OneProcess, on_device
@@ -204,6 +205,7 @@ class Late(MadeUp):
         self.runtime.do(partial(super()._copy, *given))
 
 
+@needs_gxx
 def test_steps_as_graphs_on_the_emulator(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts and collectives are one graph, for the last batch another, and each step has new rows and new dropouts."""
     monkeypatch.setattr(EmulatedBackend, "name", "cupy")  # one of those that take part in a distribution

@@ -278,10 +278,10 @@ def traced(program: Program, backend: Backend, given: Mapping[str, Array], *, ke
             arrays do not know that.
     """
     whole = program.copy()
-    made_by = {v.name: v for node in whole.nodes for v in node.outputs}
-    bits = {name for name, v in made_by.items() if v.dtype == "bfloat16" and not hasattr(backend.xp, "bfloat16")}
+    every = {v.name: v for node in whole.nodes for v in node.outputs}
+    bits = {name for name, v in every.items() if v.dtype == "bfloat16" and not hasattr(backend.xp, "bfloat16")}
     kernels = kernels or bool(bits)
-    whole.outputs = {name: cast(v, dtype="float32") if name in bits else v for name, v in made_by.items()}
+    whole.outputs = {name: cast(v, dtype="float32") if name in bits else v for name, v in every.items()}
     whole.updates = {}
     runner = copy.copy(backend)
     runner.reference_only, runner.strict = backend.reference_only or not kernels, False
