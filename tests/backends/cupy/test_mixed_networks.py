@@ -61,6 +61,20 @@ def test_random_networks(seed: int, precision: str) -> None:
         assert off < 0.2 * np.linalg.norm(array) + 1e-2, path
 
 
+def test_a_trace_in_bfloat16_is_one_of_float32_but_for_rounding() -> None:
+    """Its values are numbers, not the bits of bfloat16."""
+    rng = np.random.default_rng(0)
+    x, y, found = rng.standard_normal((4, 8, 8, 3)), rng.standard_normal((4, 2)), []
+    for backend, precision in (("numpy", "float32"), (EmulatedBackend(), "mixed_bfloat16")):
+        model = Sequential([Input((8, 8, 3)), Conv2D(4, 3), Flatten(), Dense(2)], backend=backend, seed=1)
+        model.compile(SGD(0.1), "mse", precision=precision)
+        found.append(model.trace(x, y))
+    expected, short = found
+    for name in ("conv2d/conv2d", "dense/matmul", "conv2d/conv2d_weight_gradient"):
+        way = short[name].array - expected[name].array
+        assert 0 < np.linalg.norm(way) < 0.03 * np.linalg.norm(expected[name].array), name
+
+
 def test_nothing_computes_with_the_bits_of_bfloat16() -> None:
     program = Program()
     program.outputs["y"] = ops.cast(ops.tanh(ops.cast(program.input("x", (4, 4)), dtype="bfloat16")), dtype="float32")
