@@ -193,7 +193,7 @@ def measure(
     whole = seconds(backend, run, 1 if dry else 5)
     executable = engine._steps["train", feed].many.__self__
     state = engine.state()
-    bound = {**state, **arrays, **executable._static}
+    bound = {**state, **arrays, **executable._static, **executable._queue}
     *each, graph = graphs(executable, bound, repeats)
     rows = []
     for one, groups, launch in zip(executable._sources, executable._plan.launches, each, strict=bool(repeats)):
