@@ -56,7 +56,7 @@ def test_a_page_begins_with_its_answer_and_ends_its_text_with_the_claims(results
     assert lines[0].startswith("# ")
     assert lines[4].startswith("!["), "an answer, and one figure"
     assert text.index("| claim (where) | published | ours | verdict | why |") < text.index("## How to repeat it")
-    assert "what is to be measured anew" in text
+    assert "### What these figures were" in text
     assert "turn" not in {word.strip(".,:;()") for word in text.split()}
     assert "within 0.000" not in text
     assert not re.search(r"between (\S+) and \1|\b(\d[\d.]*) to \2 %", text), "a span of one value"

@@ -266,10 +266,13 @@ def test_mlp_judges_its_hypothesis_by_the_sweeps_over_hidden_units_and_samples()
         return mlp.sweeps.lead("mnist", [run]), page
 
     lead, page = verdict(middle=(10.0, 1.0), most=(100.0, 1.0), least=(2.0, 1.0))
-    assert lead.grows
-    assert str(lead).startswith("`cupy` leads NumPy 2 times at the fewest")
+    assert lead.grows(model=False)
+    assert lead.grows(model=True)
+    assert lead.with_samples == "`cupy` leads NumPy 2 times at the fewest samples, 10 at all"
+    assert lead.with_units == "10 times with the fewest hidden units, 100 with the most"
     assert [panel.title for panel in page.figures[0].panels] == ["1,000 samples", "10 hidden units"]
     assert [row["speedup"] for row in page.tables[0].rows if str(row["candidate"]).startswith("cupy")] == [10, 100, 2]
     lead, _ = verdict(middle=(10.0, 1.0), most=(9.0, 1.0), least=(2.0, 1.0))
-    assert not lead.grows, "it grows with the samples alone"
+    assert lead.grows(model=False)
+    assert not lead.grows(model=True), "it grows with the samples alone"
     assert mlp.sweeps.lead("mnist", []) is None

@@ -141,7 +141,7 @@ def dots(
         more_is_better: Whether the largest comes first.
     """
     from matplotlib.lines import Line2D
-    from matplotlib.ticker import LogLocator
+    from matplotlib.ticker import LogLocator, MaxNLocator
 
     rows = sorted(marks, key=lambda mark: mark.spread.median, reverse=more_is_better)
     for i, mark in enumerate(rows):
@@ -162,6 +162,7 @@ def dots(
         axes.minorticks_off()
     else:
         axes.set_xlim(0, 1.22 * high)
+        axes.xaxis.set_major_locator(MaxNLocator(5))  # each has its unit
     axes.xaxis.set_major_formatter(lambda value, _: say(value) if value else "0")
     style(axes, "", "")
     axes.grid(axis="y", visible=False)
@@ -333,7 +334,7 @@ def _render(figure: Figure, panels: Sequence[Panel], form: str) -> tuple[bytes, 
     except ImportError as error:
         message = f"Figures need matplotlib: {install('cli')}."
         raise ImportError(message, name="matplotlib") from error
-    columns = min(len(panels), 2)
+    columns = min(len(panels), figure.columns)
     rows = math.ceil(len(panels) / columns)
     settings = {
         "svg.fonttype": "none", "svg.hashsalt": figure.name, "font.size": 9, "axes.titlesize": 10, "text.color": INK,

@@ -142,12 +142,14 @@ class Figure:
         title: Title.
         panels: Its panels.
         caption: What is to be seen, and what a reader must know to judge it.
+        columns: How many panels lie beside each other; one where names at the ends of lines are long.
     """
 
     name: str
     title: str
     panels: Sequence[Panel]
     caption: str = ""
+    columns: int = 2
 
 
 Block = Section | Words | Table | Figure | Repeat
@@ -193,10 +195,10 @@ class Page:
         _unique(name, self.tables)
         self.blocks.append(Table(name, title, columns, rows, note))
 
-    def figure(self, name: str, title: str, panels: Sequence[Panel], caption: str = "") -> None:
+    def figure(self, name: str, title: str, panels: Sequence[Panel], caption: str = "", columns: int = 2) -> None:
         """Add a figure; see `Figure`."""
         _unique(name, self.figures)
-        self.blocks.append(Figure(name, title, panels, caption))
+        self.blocks.append(Figure(name, title, panels, caption, columns))
 
     def refused(self, reasons: Mapping[str, str], where: str = "here") -> None:
         """Say which candidates have no figures though they are here: refused, or failed; see `Comparison.out`.

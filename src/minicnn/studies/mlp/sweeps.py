@@ -45,15 +45,20 @@ class Lead:
     most: float
 
     @property
-    def grows(self) -> bool:
-        """Whether it grows with the data and with the model."""
-        return self.middle > (1 + SAME) * self.least and self.most > (1 + SAME) * self.middle
+    def with_samples(self) -> str:
+        """How it changes with the data."""
+        ends = f"{self.least:,.0f} times at the fewest samples, {self.middle:,.0f} at all"
+        return f"`{self.candidate}` leads NumPy {ends}"
 
-    def __str__(self) -> str:
-        return (
-            f"`{self.candidate}` leads NumPy {self.least:,.0f} times at the fewest samples and hidden units, "
-            f"{self.middle:,.0f} times at all samples, {self.most:,.0f} times with the most hidden units, too"
-        )
+    @property
+    def with_units(self) -> str:
+        """How it changes with the model."""
+        return f"{self.middle:,.0f} times with the fewest hidden units, {self.most:,.0f} with the most"
+
+    def grows(self, model: bool) -> bool:
+        """Whether it grows with the model, or else with the data."""
+        before, after = (self.middle, self.most) if model else (self.least, self.middle)
+        return after > (1 + SAME) * before
 
 
 def measured(data: str, run: Run) -> dict[Point, dict[str, Spread]]:
@@ -115,4 +120,4 @@ def present(page: Page, data: str, runs: Sequence[Run]) -> None:
             )))  # fmt: skip
     if panels:
         page.figure(f"sweep-{data}", "Time of an iteration against hidden units and samples", panels,
-                    f"Medians, on the machine with {run.gpu or run.cpu}.")  # fmt: skip
+                    f"Medians, on the machine with {run.gpu or run.cpu}.", columns=1)  # fmt: skip
