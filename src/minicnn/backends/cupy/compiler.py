@@ -66,7 +66,9 @@ def _compile(text: str, architecture: str) -> bytes:
 
 def compile_all(texts: Sequence[str], architecture: str) -> list[bytes]:
     """Machine code of several kernels, compiled side by side, with a line on the terminal if that takes long."""
-    distinct, made = list(dict.fromkeys(texts)), {}
+    made: dict[str, bytes] = {}
+    # The longest first, since one that begins last would be waited for.
+    distinct = sorted(dict.fromkeys(texts), key=len, reverse=True)
     with ThreadPoolExecutor(min(16, max(1, len(distinct)), cores())) as pool, Progress(len(distinct)) as progress:
         codes = pool.map(lambda text: compile_kernel(text, architecture), distinct)
         for text, code in zip(distinct, codes, strict=True):
