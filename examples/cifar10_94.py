@@ -144,7 +144,7 @@ def main() -> None:
     parser.add_argument("--made", type=int, metavar="N", help="train on so many made images, not on CIFAR-10")
     args = parser.parse_args()
 
-    machine.prepare()  # makes NumPy faster on some machines
+    machine.prepare()  # memory that a step frees is kept for the next one
     read = None
     try:
         read = None if args.made else minicnn.data.load("cifar10", args.data_dir, download=False)

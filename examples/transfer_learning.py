@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=30, help="epochs on the digits")
     args = parser.parse_args()
 
-    machine.prepare()  # makes NumPy faster on some machines
+    machine.prepare()  # memory that a step frees is kept for the next one
     clothes, digits = (data.load(name, args.data_dir) for name in ("fashion_mnist", "mnist"))
 
     base = network(args.backend)

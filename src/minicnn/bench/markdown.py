@@ -48,7 +48,7 @@ def files_of(chapter: Chapter) -> list[Table]:
 
 def _repeat(chapter: Chapter, method: str, notes: str) -> str:
     lines = [f"Source: {chapter.study.source}", "", "## How to repeat it", ""]
-    lines += [f"The page is generated from stored results of these commands; [method]({method}) says how is measured."]
+    lines += [f"The page is generated from stored results of these commands; [method]({method}) says how we measure."]
     lines += ["", "```sh", *commands(chapter), "```"]
     lines += [f"\n{text}" for text in lacking(chapter)]
     return _escaped("\n".join(lines)) + (f"\n\n{notes.strip()}" if notes else "")

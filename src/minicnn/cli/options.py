@@ -83,11 +83,11 @@ _OPTIONS = (
     ),
     click.option(
         "--samples", type=click.IntRange(min=1), metavar="N",
-        help="Use at most N samples of the training set, spread evenly, and N of the test set.",
+        help="Use at most N samples of the training set, drawn by the seed, and N of the test set.",
     ),
     click.option(
         "--hold-out", type=click.IntRange(min=0), metavar="N",
-        help="Validate on N of the training samples, spread evenly, which are then not trained on; 0: on the test set.",
+        help="Validate on N of the training samples, drawn by the seed and then not trained on; 0: on the test set.",
     ),
     click.option("--overwrite", is_flag=True, help="Replace the results of an earlier run in the same folder."),
 )  # fmt: skip

@@ -60,7 +60,7 @@ def plan(
     network: str, name: str, batch_size: int | None, precision: str, classes: int | None,
     image: tuple[int, ...] | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Plan a training step of NETWORK for a GPU, which need not be there.
+    """Plan a training step of NETWORK for a GPU, which need not be there. The optimizer is SGD with momentum.
 
     For each launch of the cupy backend: its operations, blocks and threads, what it takes of the GPU's shared memory
     and registers, the bytes that it moves, its FLOPs, and the time by the model of tile times beside the least time

@@ -73,8 +73,9 @@ def present(page: Page, data: str, found: Found) -> None:
     note = (
         "Each node of the training step is timed by itself while the backend runs the step. Apart: the backend merges "
         "nodes into kernels, compiles the step as a whole or computes on a GPU, so each operation is compiled by "
-        "itself for this table, on a GPU launched many times in a row; what the sum takes longer than an iteration is "
-        "what merging saves. Matrix products are those of both passes; other gradients are all else of the backward "
+        "itself for this table, on a GPU launched many times in a row. What the sum takes longer than an iteration is, "
+        "on a GPU, what merging saves; `numba` also rearranges the operands of each operation by itself, which a step "
+        "does once. Matrix products are those of both passes; other gradients are all else of the backward "
         "pass. PyTorch's and JAX's own modules are no Programs, so they have no nodes."
     )
     page.table(f"operations-{data}", f"Time by operation on {data}", columns, rows, note)

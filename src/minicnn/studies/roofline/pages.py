@@ -188,7 +188,8 @@ def _answer(every: Sequence[Step]) -> str:
     run = next(iter(found.values())).run
     rates = peaks(run.found("ceilings"), gpu) if run.found("ceilings") else {}
     listed = ", ".join(f"{TITLES[n]} {s.rate:,.0f}" for n, s in found.items())
-    text = f"`{best}` on {run.where(best)} trains, in images of 64x64 per second, {listed}"
+    batch = next(iter(found.values())).batch
+    text = f"`{best}` on {run.where(best)} trains, in images of 64x64 per second at batch {batch}, {listed}"
     rest = [s for s in every if not on_gpu(s.candidate)] if gpu else []
     if rest:
         slow = largest(rest, best_of(rest) or "")
@@ -206,10 +207,12 @@ def _answer(every: Sequence[Step]) -> str:
         verdicts = [v.bottleneck for v in map(verdict_of, found.values()) if v]
         named = dict.fromkeys(NAMES[v] for v in verdicts if v != NONE)
         if not named:
-            text += "No step is near a ceiling, so what is missing is lost within the kernels, not to one resource."
+            text += (
+                "None of these steps is near a ceiling: what is missing is lost within kernels, not to one resource."
+            )
         else:
             count = sum(v != NONE for v in verdicts)
-            text += f"{count} of {len(verdicts)} steps spend half of their time or more on {' or '.join(named)}."
+            text += f"{count} of these {len(verdicts)} steps spend half of their time or more on {' or '.join(named)}."
     return text
 
 
@@ -230,5 +233,5 @@ def claims(every: Sequence[Step]) -> list[Claim]:
               "an H200 against two cores of a CPU; a Tesla T4 and an e2-standard-4 were meant"),
         Claim("Top-1 after an epoch of Tiny-ImageNet", "all tables", "left empty",
               f"{span(tops, '{:.1f}')} % on made images" if tops else None, None,
-              "made images, few of them: see below why some networks do not get beyond chance in so few steps"),
+              "made images: see below why some networks do not get beyond chance in so few steps"),
     ]  # fmt: skip
