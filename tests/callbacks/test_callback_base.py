@@ -3,10 +3,13 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 
+from minicnn import Sequential
 from minicnn.callbacks import Callback, Callbacks, History, LambdaCallback
 from minicnn.data import Loader
+from minicnn.layers import Dense, Input
 from support.small_training import compiled, digits
 
 
@@ -226,3 +229,23 @@ def test_lambda_callback_is_called_as_keras_calls_it() -> None:
 def test_a_lambda_callback_may_leave_out_everything() -> None:
     history = compiled().fit(*digits(), verbose=0, callbacks=[LambdaCallback()])
     assert list(history.history) == ["loss", "accuracy"]
+
+
+def test_a_model_is_not_compiled_while_it_trains() -> None:
+    model = Sequential([Input((3,)), Dense(2)])
+    model.compile("sgd", "mse")
+    again = LambdaCallback(on_epoch_end=lambda epoch, logs: model.compile("sgd", "mse"))
+    with pytest.raises(RuntimeError, match=r"compiled before its training or after it\. Received: compile of"):
+        model.fit(np.ones((4, 3)), np.ones((4, 2)), epochs=2, verbose=0, callbacks=[again])
+    model.compile("sgd", "mse")  # it is no longer in training
+
+
+def test_a_lambda_callback_takes_every_method() -> None:
+    seen: list[str] = []
+    tests = LambdaCallback(on_test_begin=lambda logs: seen.append("begin"), on_test_end=None)
+    model = Sequential([Input((3,)), Dense(2)])
+    model.compile("sgd", "mse")
+    model.evaluate(np.ones((4, 3)), np.ones((4, 2)), callbacks=[tests])
+    assert seen == ["begin"]
+    with pytest.raises(TypeError, match=r"takes the methods of a Callback\. Received: on_tests_begin"):
+        LambdaCallback(on_tests_begin=print)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minicnn.callbacks import EarlyStopping, LambdaCallback, TerminateOnNaN
+from minicnn import Sequential
+from minicnn.callbacks import EarlyStopping, LambdaCallback, ModelCheckpoint, ReduceLROnPlateau, TerminateOnNaN
 from minicnn.callbacks.monitors import Monitor
+from minicnn.layers import Dense, Input
+from minicnn.losses import SparseCategoricalCrossentropy
 from support.small_training import arrays, assert_same_bits, compiled, digits
 
 
@@ -181,3 +185,16 @@ def test_terminate_on_nan_leaves_a_sound_training_alone() -> None:
     plain.fit(*digits(), 5, 2, verbose=0)
     watched.fit(*digits(), 5, 2, verbose=0, callbacks=[TerminateOnNaN()])
     assert_same_bits(arrays(watched), arrays(plain))
+
+
+def test_epochs_between_two_validations_are_not_looked_at(tmp_path: Path) -> None:
+    x, y = np.random.default_rng(0).random((12, 3)), np.arange(12) % 2
+    model = Sequential([Input((3,)), Dense(2)], seed=0)
+    model.compile("sgd", SparseCategoricalCrossentropy(from_logits=True))
+    file = tmp_path / "best.safetensors"
+    watching = [EarlyStopping(patience=5), ReduceLROnPlateau(), ModelCheckpoint(file, save_best_only=True)]
+    history = model.fit(x, y, epochs=4, verbose=0, validation_data=(x, y), validation_freq=2, callbacks=watching)
+    assert [len(history.history[name]) for name in ("loss", "val_loss", "learning_rate")] == [4, 2, 4]
+    assert file.exists()
+    with pytest.raises(ValueError, match="Logs that start with 'val_' need validation data"):
+        model.fit(x, y, verbose=0, callbacks=[EarlyStopping()])

@@ -245,3 +245,10 @@ def test_in_training_alone() -> None:
 def test_wrong_arguments(make: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize("layer", [RandomRotation(-0.2), RandomTranslation(-0.3, -0.4), RandomZoom(-0.4)])
+def test_the_sign_of_a_factor_does_not_matter(layer: Layer) -> None:
+    images = np.arange(25.0).reshape(1, 5, 5, 1).repeat(20, 0)
+    moved = np.asarray(Sequential([Input((5, 5, 1)), layer])(images, training=True))
+    assert len({image.tobytes() for image in moved}) == 20

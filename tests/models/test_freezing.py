@@ -172,7 +172,8 @@ def test_what_is_left_is_trained_as_before() -> None:
     x, y = rng.random((5, 6, 6, 1)).astype("float32"), rng.integers(0, 3, 5)
     steps = []
     for frozen in (False, True):
-        layers = [Input((6, 6, 1)), Conv2D(4, 3, trainable=not frozen), GlobalAveragePooling2D(), Dense(3)]
+        layers = [Input((6, 6, 1)), Conv2D(4, 3, trainable=not frozen), GlobalAveragePooling2D()]
+        layers.append(Dense(3, activation="softmax"))
         model = Sequential(layers, backend="numpy")
         model.compile("sgd", "sparse_categorical_crossentropy")
         model.train_on_batch(x, y)

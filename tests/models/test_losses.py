@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minicnn import ops
+from minicnn import Sequential, ops
 from minicnn.backends import get_backend
+from minicnn.layers import Dense, Input
 from minicnn.losses import (
     LOSSES,
     BinaryCrossentropy,
@@ -334,3 +335,13 @@ def test_binary_crossentropy_is_smooth_at_a_logit_of_zero() -> None:
     (program.outputs["gradient"],) = gradients(program, loss, [logits])
     arrays = {"x": np.zeros((2, 1)), "t": np.asarray([[0.0], [1.0]])}
     np.testing.assert_array_equal(get_backend("numpy").compile(program)(arrays)["gradient"], [[0.5], [-0.5]])
+
+
+@pytest.mark.parametrize("loss", ["categorical_crossentropy", "sparse_categorical_crossentropy"])
+def test_predictions_that_are_no_distribution_are_divided_by_their_sum(loss: str) -> None:
+    x, y = np.zeros((2, 1)), np.array([0, 1])
+    model = Sequential([Input((1,)), Dense(2)])
+    model.layers[0].set_weights([np.zeros((1, 2), "float32"), np.array([6.0, 2.0], "float32")])
+    model.compile("sgd", loss)
+    found = model.evaluate(x, np.eye(2)[y] if loss.startswith("cat") else y)
+    assert found == pytest.approx(-np.log([0.75, 0.25]).mean(), rel=1e-6)

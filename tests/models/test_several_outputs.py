@@ -43,7 +43,7 @@ def test_logs_by_hand(backend: str) -> None:
     expected_digit = np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(17), CLASSES]
     expected_place = ((place - TARGET) ** 2).mean(axis=1)
     found = model.evaluate([A, B], [CLASSES, TARGET], 5, sample_weight=WEIGHT, return_dict=True)
-    names = ["loss", "digit_loss", "digit_accuracy", "digit_top_k_categorical_accuracy", "place_loss", "place_mae"]
+    names = ["loss", "digit_loss", "place_loss", "digit_accuracy", "digit_top_k_categorical_accuracy", "place_mae"]
     assert list(found) == names
     expected = {
         "digit_loss": np.mean(WEIGHT * expected_digit),
@@ -86,7 +86,7 @@ def test_a_loss_weight_of_zero_leaves_an_output_untrained() -> None:
 def test_one_loss_and_one_list_of_metrics_serve_all_outputs() -> None:
     model = branched(loss="mse", metrics=["mae"], loss_weights=None)
     found = model.evaluate([A, B], [np.zeros((17, 4)), TARGET], return_dict=True)
-    assert list(found) == ["loss", "digit_loss", "digit_mae", "place_loss", "place_mae"]
+    assert list(found) == ["loss", "digit_loss", "place_loss", "digit_mae", "place_mae"], "losses first"
     assert found["loss"] == pytest.approx(found["digit_loss"] + found["place_loss"])
 
 
@@ -96,6 +96,27 @@ def test_metrics_of_some_outputs() -> None:
     assert list(found) == ["loss", "digit_loss", "place_loss", "place_mae"]
     with pytest.raises(ValueError, match=r"one entry for each of the 2 outputs\. Received: 2 losses, metrics for 1"):
         branched(metrics=[["mae"]])
+
+
+@pytest.mark.parametrize("metrics", [["mse", "mae"], [["mse"], "mae"], {"place": ["mae"], "digit": "mse"}])
+def test_a_list_of_metrics_with_an_entry_for_each_output(metrics: Any) -> None:
+    found = branched(loss="mse", metrics=metrics).evaluate([A, B], [np.zeros((17, 4)), TARGET], return_dict=True)
+    assert list(found) == ["loss", "digit_loss", "place_loss", "digit_mse", "place_mae"]
+    found = branched(loss="mse", metrics=[None, "mae"]).evaluate([A, B], [np.zeros((17, 4)), TARGET], return_dict=True)
+    assert list(found) == ["loss", "digit_loss", "place_loss", "place_mae"]
+
+
+def test_logs_of_metrics_are_in_the_order_of_the_names_of_outputs() -> None:
+    x = Input((3,))
+    model = Model(x, [Dense(2, name="zz")(x), Dense(2, name="aa")(x)])
+    model.compile("sgd", "mse", ["mae"])
+    given = np.ones((5, 3)), [np.ones((5, 2))] * 2
+    assert list(model.evaluate(*given, return_dict=True)) == ["loss", "zz_loss", "aa_loss", "aa_mae", "zz_mae"]
+
+
+def test_names_of_outputs_are_each_there_once() -> None:
+    x, a, b = Input((4,)), Dense(4, name="a"), Dense(4, name="a_1")
+    assert Model(x, [b(x), a(x), a(a(x))]).output_names == ["a_1", "a", "a_2"]
 
 
 @pytest.mark.parametrize("backend", FAST)

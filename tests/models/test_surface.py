@@ -295,3 +295,18 @@ def test_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     for call in (lambda: model.predict(X, verbose=3), lambda: model.evaluate(X, Y, 32, 3)):
         with pytest.raises(ValueError, match=r"verbose is 0, 1, 2 or 'auto'\. Received: 3"):
             call()
+
+
+def test_a_pydataset_says_its_number_of_batches_as_keras_lets_it() -> None:
+    class ByNumber(Numbered):
+        num_batches = 5
+        __len__ = PyDataset.__len__
+
+    model = network()
+    assert (
+        model.fit(ByNumber(), epochs=1, verbose=0).history["loss"]
+        == network().fit(Numbered(), verbose=0).history["loss"]
+    )
+    ByNumber.num_batches = None  # type: ignore[assignment]
+    with pytest.raises(TypeError, match=r"says in __len__ or num_batches how many .* Received: ByNumber with neither"):
+        len(ByNumber())

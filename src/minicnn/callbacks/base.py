@@ -147,6 +147,7 @@ class Callbacks:
             callback.set_params(params)
             callback.set_model(model)
         self.callbacks = sorted(callbacks, key=lambda c: c.runs_last)
+        self.without_validation = False  # whether the epoch that ends is one of those between two validations
         self._last: Logs = {}
 
     @property
@@ -274,6 +275,10 @@ class LambdaCallback(Callback):
         on_train_end: Called with (logs), those of the last epoch.
         on_train_batch_begin: Called with (batch, logs).
         on_train_batch_end: Called with (batch, logs).
+        others: The other methods of a Callback, such as on_test_begin.
+
+    Raises:
+        TypeError: If a Callback has no such method.
 
     Example:
         >>> stop = LambdaCallback(on_epoch_end=lambda epoch, logs: print(epoch, logs["loss"]))
@@ -287,13 +292,16 @@ class LambdaCallback(Callback):
         on_train_end: Callable[[Logs], Any] | None = None,
         on_train_batch_begin: Callable[[int, Logs], Any] | None = None,
         on_train_batch_end: Callable[[int, Logs], Any] | None = None,
+        **others: Callable[..., Any] | None,
     ) -> None:
+        if unknown := sorted(name for name in others if not name.startswith("on_") or not hasattr(Callback, name)):
+            raise TypeError(f"A LambdaCallback takes the methods of a Callback. Received: {', '.join(unknown)}.")
         given = {
             "on_epoch_begin": on_epoch_begin, "on_epoch_end": on_epoch_end, "on_train_begin": on_train_begin,
             "on_train_end": on_train_end, "on_train_batch_begin": on_train_batch_begin,
-            "on_train_batch_end": on_train_batch_end,
+            "on_train_batch_end": on_train_batch_end, **others,
         }  # fmt: skip
-        self.every_batch = on_train_batch_begin is not None or on_train_batch_end is not None
+        self.every_batch = any("batch" in name and function is not None for name, function in given.items())
         for name, function in given.items():
             if function is not None:
                 setattr(self, name, function)

@@ -85,6 +85,8 @@ class ModelCheckpoint(Callback):
 
     def _save(self, fields: dict[str, int], logs: Logs) -> None:
         if self._monitor is not None:
+            if self._monitor.pauses(self):
+                return
             value = self._monitor.value(logs)
             if not self._monitor.better(value, self._monitor.worst if self.best is None else self.best):
                 return

@@ -57,6 +57,11 @@ class Monitor:
             )
         return float(available[self.name])
 
+    def pauses(self, callback: Callback) -> bool:
+        """Whether an epoch ends without what is monitored, because it is between two that are validated."""
+        group = getattr(callback, "group", None)
+        return self.name.startswith("val_") and group is not None and group.without_validation
+
     def better(self, value: float, than: float) -> bool:
         """Whether one value is better than another by more than `min_delta`."""
         return value - self.min_delta > than if self.more else value + self.min_delta < than
@@ -112,6 +117,8 @@ class EarlyStopping(Callback):
         self._reset()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
+        if self._monitor.pauses(self):
+            return
         value = self._monitor.value(logs)
         if epoch < self.start_from_epoch:
             return

@@ -138,6 +138,8 @@ class ReduceLROnPlateau(_RateCallback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
         super().on_epoch_end(epoch, logs)
+        if self._monitor.pauses(self):
+            return
         value = self._monitor.value(logs)
         if self.cooldown_counter:
             self.cooldown_counter -= 1

@@ -26,9 +26,11 @@ _Map = tuple[float, float, float, float, float, float]  # see `ops.affine_transf
 
 
 def _range(name: str, given: Any, least: float = -math.inf) -> tuple[float, float]:
-    """Bounds of a draw: -f to f for a number f."""
-    low, high = given if isinstance(given, list | tuple) and len(given) == 2 else (-abs(number(name, given)), given)
-    low, high = number(name, low), number(name, high)
+    """Bounds of a draw: -f to f for a number f, whatever its sign."""
+    if isinstance(given, list | tuple) and len(given) == 2:
+        low, high = (number(name, bound) for bound in given)
+    else:
+        low, high = -abs(number(name, given)), abs(number(name, given))
     if not least <= low <= high:
         raise ValueError(
             f"{name} is a number, or a pair of them that does not fall"

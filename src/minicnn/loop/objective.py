@@ -39,7 +39,8 @@ class Objective:
 
         Args:
             loss: Loss or its name, or a list or a dictionary by name with one for each output.
-            metrics: Metrics or their names; for several outputs perhaps a list, or a dictionary by name, of such lists.
+            metrics: Metrics or their names; for several outputs a dictionary by name, or a list with an entry for each,
+                of one, a list of them, or None. Any other list is of all outputs.
             loss_weights: One number for each output, by place or by name, or None.
             outputs: Names of the outputs of the model.
 
@@ -51,8 +52,9 @@ class Objective:
         losses = losses if isinstance(losses, list) else [losses] * count
         given = _each("metrics", metrics, outputs, ())
         given = given if isinstance(given, list) else [] if given is None else [given]
-        listed = isinstance(metrics, Mapping) or (count > 1 and any(isinstance(m, list | tuple) for m in given))
-        per_output = given if listed else [given] * count
+        nested = any(m is None or isinstance(m, list | tuple) for m in given)
+        listed = isinstance(metrics, Mapping) or (count > 1 and (nested or len(given) == count))
+        per_output = [() if ms is None else ms for ms in given] if listed else [given] * count
         weights = _each("loss_weights", [1.0] * count if loss_weights is None else loss_weights, outputs, 1.0)
         if not len(losses) == len(per_output) == len(weights) == count:
             raise ValueError(
@@ -79,9 +81,8 @@ class Objective:
     def _readers(self) -> list[tuple[str, Callable[[Mapping[str, Any]], Any]]]:
         """Names of the logs in their order, and what makes each from its totals."""
         readers: list[tuple[str, Callable[[Mapping[str, Any]], Any]]] = [("loss", _mean)]
-        for prefix, metrics in zip(self.names, self.metrics, strict=True):
-            if prefix:
-                readers.append((f"{prefix}loss", _mean))
+        readers += [(f"{prefix}loss", _mean) for prefix in self.names if prefix]
+        for prefix, metrics in sorted(zip(self.names, self.metrics, strict=True), key=lambda pair: pair[0]):  # as Keras
             readers += [(f"{prefix}{metric.name}", metric.result) for metric in metrics]
         return readers
 

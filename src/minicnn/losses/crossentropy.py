@@ -15,6 +15,11 @@ def _check_focus(gamma: float) -> None:
         raise ValueError(f"gamma is a finite number of at least 0. Received: gamma={gamma}.")
 
 
+def _shares(y_pred: Value) -> Value:
+    """Predictions divided by their sum, as Keras does, so that none is likelier for all being large."""
+    return y_pred / ops.sum(y_pred, axes=-1, keepdims=True)
+
+
 def _clipped(p: Value) -> Value:
     return ops.maximum(ops.minimum(p, 1.0 - EPSILON), EPSILON)
 
@@ -43,7 +48,7 @@ class SparseCategoricalCrossentropy(Crossentropy):
     """-log(probability of the labelled class), from class numbers.
 
     Args:
-        from_logits: Whether predictions are logits; otherwise probabilities that sum to 1.
+        from_logits: Whether predictions are logits; otherwise probabilities, which are divided by their sum.
         label_smoothing: Share of the label that is spread evenly over all classes.
 
     Input shape:
@@ -68,7 +73,7 @@ class CategoricalCrossentropy(Crossentropy):
     """-sum(target * log(probability)), from a distribution over the classes for each sample.
 
     Args:
-        from_logits: Whether predictions are logits; otherwise probabilities that sum to 1.
+        from_logits: Whether predictions are logits; otherwise probabilities, which are divided by their sum.
 
     Input shape:
         y_true and y_pred (N, ..., K).
@@ -77,7 +82,7 @@ class CategoricalCrossentropy(Crossentropy):
     def call(self, y_true: Value, y_pred: Value) -> Value:
         check_same_shape(self, y_true, y_pred)
         target = self._smoothed(y_true, y_pred.shape[-1])
-        log_p = ops.log_softmax(y_pred) if self.from_logits else ops.log(_clipped(y_pred))
+        log_p = ops.log_softmax(y_pred) if self.from_logits else ops.log(_clipped(_shares(y_pred)))
         return -ops.sum(target * log_p, axes=-1)
 
     def check_targets(self, y_true: Array, backend: Backend) -> None:
@@ -181,7 +186,7 @@ class CategoricalFocalCrossentropy(Crossentropy):
     def call(self, y_true: Value, y_pred: Value) -> Value:
         check_same_shape(self, y_true, y_pred)
         t = self._smoothed(y_true, y_pred.shape[-1])
-        p = ops.softmax(y_pred) if self.from_logits else y_pred / ops.sum(y_pred, axes=-1, keepdims=True)
+        p = ops.softmax(y_pred) if self.from_logits else _shares(y_pred)
         p = _clipped(p)
         return ops.sum(t * ops.log(p) * ops.power(1.0 - p, self.gamma) * -self.alpha, axes=-1)
 

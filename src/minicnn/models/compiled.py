@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 class CompiledNetwork(Network):
     """A model as far as it does not change its weights: compile, evaluate, predict; see `Model`."""
+
+    _fitting: threading.Lock  # held by a training
 
     def __call__(self, inputs: Any, *, training: bool | None = None) -> Any:
         """Apply to symbolic tensors, to Values within a layer's `call`, or to arrays.
@@ -79,9 +82,9 @@ class CompiledNetwork(Network):
         Args:
             optimizer: Name or Optimizer.
             loss: Name, Loss or function of (y_true, y_pred); or a list, or a dictionary by `output_names`, of these.
-            metrics: Names, Metrics or functions; for several outputs perhaps a list, or a dictionary by name, of such
-                lists. A loss stands for its mean. Sample weights weigh metrics too: Keras calls these weighted
-                metrics.
+            metrics: Names, Metrics or functions; for several outputs a dictionary by name, or a list with an entry for
+                each, of one, a list of them, or None; any other list is of all outputs. A loss stands for its mean.
+                Sample weights weigh metrics too: Keras calls these weighted metrics.
             loss_weights: Weight of each output's loss in the sum, as a list or a dictionary.
             precision: "float32", "float64", or "mixed_bfloat16" and "mixed_float16": products of shorter operands,
                 images stored in 16 bits, weights, optimizer and sums in float32. In float16 the loss is scaled, and
@@ -93,7 +96,13 @@ class CompiledNetwork(Network):
         Raises:
             ValueError: If a name is unknown, a number of entries is wrong, or the backend lacks the precision. The
                 model stays as it was.
+            RuntimeError: If the model is in training.
         """
+        if self._fitting.locked():
+            raise RuntimeError(
+                "A model is compiled before its training or after it. Received: compile of a model in training, from a "
+                "callback or another thread. Set model.stop_training, and compile once fit has returned."
+            )
         if precision not in PRECISIONS:
             raise ValueError(f"precision is one of {', '.join(PRECISIONS)}. Received: {precision!r}.")
         distribution = _distribution(distribution, accumulate)

@@ -190,6 +190,7 @@ class Model(CompiledNetwork):
                 # Training that was stopped within an epoch and then resumed still has to end that epoch.
                 while self._position[0] < epochs and (self._position[1] or not self.stop_training):
                     due = validation if validated(self._position[0] + 1) else None
+                    everyone.without_validation = validation is not None and due is None
                     self._train_epoch(source, due, everyone, shuffle, seed)
                 everyone("on_train_end")
                 self._agree("end of the training", params)

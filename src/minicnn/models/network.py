@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 import weakref
@@ -279,7 +280,8 @@ class Network(Graph):
         names: list[str] = []
         for tensor in self._outputs:
             base = self.layer_name(tensor.source.layer) if tensor.source else tensor.name or "output"
-            names.append(base if base not in names else f"{base}_{sum(n.startswith(base) for n in names)}")
+            numbered = (f"{base}_{number}" for number in itertools.count(1))
+            names.append(next(name for name in (base, *itertools.islice(numbered, len(names))) if name not in names))
         return names
 
     def _compiled(self) -> tuple[Objective, Optimizer]:
