@@ -11,8 +11,8 @@ class PyDataset:
 
     A subclass says in `__len__`, or as `num_batches`, how many batches there are, and gives each in `__getitem__` as
     (x, y) or (x, y, sample_weight). `fit` shuffles the order of the batches, by its seed and the same on every backend,
-    unless shuffle=False. For batches that background threads make ready see `Loader`. With a method `set_shard(index, count)`
-    it is asked for the rows of one of several ranks alone: see `minicnn.data.shard_rows`.
+    unless shuffle=False. For batches that background threads make ready see `Loader`. With a method
+    `set_shard(index, count)` it is asked for the rows of one of several ranks alone: see `minicnn.data.shard_rows`.
 
     Args:
         workers: Taken as Keras's classes pass it on, and without effect; so are the other arguments.
