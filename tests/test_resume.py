@@ -181,3 +181,28 @@ def test_the_trainings_above_are_worth_interrupting() -> None:
     assert rates[-1] < rates[0]
     assert {"file/best", "file/log.csv", "file/every-1-3"} <= set(left)
     assert len({left[k].tobytes() for k in left if k.startswith("state/")}) > 10
+
+
+@pytest.mark.parametrize("kind", ["loader", "generator"])
+def test_a_back_up_after_the_last_of_the_steps_of_an_epoch_is_resumed(kind: str, tmp_path: Path) -> None:
+    x, y = digits(24)
+    folder = tmp_path / "backup"
+
+    def fit(callbacks: list[Callback], epochs: int = EPOCHS) -> Sequential:
+        loader = Loader(x, y, batch_size=6, seed=5)
+        endless = (batch for epoch in range(epochs) for batch in loader)
+        model = compiled()
+        model.fit(
+            loader if kind == "loader" else endless,
+            epochs=epochs,
+            steps_per_epoch=STEPS,
+            verbose=0,
+            callbacks=callbacks,
+        )
+        return model
+
+    interruption = Interrupt("on_train_end", 1, RuntimeError)
+    with pytest.raises(RuntimeError):
+        fit([BackupAndRestore(folder, save_freq=STEPS // 2), interruption])
+    resumed = fit([BackupAndRestore(folder, save_freq=STEPS // 2)])
+    assert_same_bits(arrays(resumed), arrays(fit([])))

@@ -195,7 +195,7 @@ class LoaderSource:
                 f"An epoch of a generator has as many batches as it is to have. Received: {given} of {wanted}, and no "
                 "more. Let it begin anew at its end, or take fewer steps, or fewer epochs."
             )
-        if not given:
+        if not given and wanted != 0:  # none is wanted where training resumes at the end of an epoch
             raise ValueError("A loader gives at least one batch whenever it is iterated over. Received: none.")
 
     def _once(self, epoch: int) -> Any:
