@@ -306,13 +306,14 @@ def test_get_config_needs_the_attributes() -> None:
         Hidden(3).get_config()
 
 
-def test_further_keyword_arguments_are_not_part_of_the_config() -> None:
+def test_further_keyword_arguments_are_part_of_the_config_if_they_are_given() -> None:
     class Open(Layer):
         def __init__(self, size: int, **more: Any) -> None:
             super().__init__(name=more.get("name"))
             self.size = size
 
-    assert Open(3, name="n").get_config() == {"size": 3}
+    assert Open(3).get_config() == {"size": 3}
+    assert Open(3, name="n").get_config() == {"size": 3, "name": "n"}
 
 
 def test_an_error_inside_names_the_innermost_layer() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -180,6 +181,59 @@ def test_a_class_of_the_user_takes_precedence() -> None:
 
 
 # Graphs -----------------------------------------------------------------------------------------
+
+
+class Scaled(Dense):
+    """Hands on what it does not know, as is usual in Keras; its names are those of its bases."""
+
+    def __init__(self, units: int, scale: float = 2.0, **kwargs: Any) -> None:
+        super().__init__(units, **kwargs)
+        self.scale = scale
+
+    def call(self, inputs: Any) -> Any:
+        return super().call(inputs) * self.scale
+
+
+class Window(MaxPooling2D):
+    """Fixes one argument of its base, which is none of its own."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(pool_size=2, **kwargs)
+
+
+class Anything(Conv2D):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+
+
+def test_arguments_that_a_constructor_hands_on_are_saved() -> None:
+    inputs = Input((9, 9, 3))
+    convolution = Anything(filters=2, kernel_size=3, activation="relu", kernel_regularizer="l2")
+    window = Window(padding="same", strides=3)
+    dense = Scaled(3, scale=3.0, activation="tanh", use_bias=False, name="first", trainable=False)
+    graph = Graph(inputs, dense(Flatten()(window(convolution(inputs)))))
+    copy = rebuilt(graph, Anything=Anything, Window=Window, Scaled=Scaled)
+    assert layer_to_config(window) == {"class": "Window", "config": {"padding": "same", "strides": [3, 3]}}
+    assert copy.get_layer("first").activation == "tanh"
+    assert not copy.get_layer("first").trainable
+    assert deepcopy(dense).get_config() == dense.get_config()
+
+
+def test_arguments_without_a_name_cannot_be_saved() -> None:
+    with pytest.raises(
+        TypeError, match=r"by name. Received: Anything with 2 in \*args. Give them by name, or override"
+    ):
+        layer_to_config(Anything(2, 3))
+
+
+def test_an_argument_that_is_handed_on_and_not_kept_cannot_be_saved() -> None:
+    class Forgetful(Layer):
+        def __init__(self, **kwargs: Any) -> None:
+            kwargs.pop("rate")
+            super().__init__(**kwargs)
+
+    with pytest.raises(AttributeError, match=r"Received: Forgetful without 'rate'. Set self.rate or override"):
+        layer_to_config(Forgetful(rate=2))
 
 
 def test_a_chain() -> None:

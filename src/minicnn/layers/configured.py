@@ -34,6 +34,14 @@ class Configured:
     _trainable: bool
     # Weights with a regularizer and a constraint, each with the word that the names of these arguments begin with.
     limited: tuple[tuple[str, str], ...] = ()
+    # What the constructor was given: how many arguments by their place, and the names of the others.
+    _constructed_with: tuple[int, tuple[str, ...]] = (0, ())
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        """Remember what is given, because a constructor may take it as `**kwargs` and hand it on."""
+        made = super().__new__(cls)
+        made._constructed_with = len(args), tuple(options)
+        return made
 
     @classmethod
     def limit_names(cls) -> list[str]:
@@ -46,10 +54,26 @@ class Configured:
         return cls.__name__
 
     def get_config(self) -> dict[str, Any]:
-        """Arguments of the constructor as plain data: the attributes that bear the arguments' names."""
+        """Arguments of the constructor as plain data: the attributes that bear the arguments' names.
+
+        Those that it takes as `**kwargs` are those of them that were given.
+
+        Raises:
+            AttributeError: If one is not kept.
+            TypeError: If one is no plain data, or was taken as `*args`, so that it has no name.
+        """
         config = {}
-        for name, parameter in inspect.signature(type(self)).parameters.items():
-            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) or name == "trainable":
+        parameters = inspect.signature(type(self)).parameters.values()
+        own = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+        placed = sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
+        count, names = self._constructed_with
+        if count > placed:
+            raise TypeError(
+                "What is saved has each argument of its constructor by name. Received: "
+                f"{type(self).__name__} with {count - placed} in *args. Give them by name, or override get_config."
+            )
+        for name in dict.fromkeys([*own, *names]):
+            if name == "trainable":
                 continue
             kept = "_name" if name == "name" else name  # what was given
             if not hasattr(self, kept):
