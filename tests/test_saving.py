@@ -261,9 +261,10 @@ class Inverse(Schedule):
 CUSTOM: dict[str, type[Any]] = {c.__name__: c for c in (Scale, Cubic, Bias, Sign, Inverse)}
 
 
-def custom() -> Sequential:
-    model = Sequential([Input((4,)), Scale(2), Dense(2)], backend="numpy")
-    model.compile(Sign(Inverse(0.01)), Cubic(0.5), [Bias()])
+def custom(classes: Mapping[str, Any] = CUSTOM) -> Sequential:
+    scale, cubic, bias, sign, inverse = classes.values()
+    model = Sequential([Input((4,)), scale(2), Dense(2)], backend="numpy")
+    model.compile(sign(inverse(0.01)), cubic(0.5), [bias()])
     return model
 
 
@@ -285,6 +286,14 @@ def test_a_class_that_is_not_given_is_named(missing: str, tmp_path: Path) -> Non
     rest = {name: c for name, c in CUSTOM.items() if name != missing}
     with pytest.raises(SavedModelError, match=rf"cannot be built.*'{missing}'.*custom_objects"):
         load_model(tmp_path / "m", custom_objects=rest)
+
+
+@pytest.mark.parametrize("name", ["Dense", "Huber", "MeanSquaredError", "Accuracy", "Adam", "CosineDecay", "Graph"])
+@pytest.mark.parametrize("own", CUSTOM)
+def test_a_class_with_the_name_of_one_of_minicnns_own_is_refused(own: str, name: str, tmp_path: Path) -> None:
+    classes = {**CUSTOM, own: type(name, (CUSTOM[own],), {})}
+    with pytest.raises(ValueError, match=rf"name that none of minicnn's own has.* Received: '{name}' of .* Rename it"):
+        custom(classes).save(tmp_path / "m")
 
 
 def test_what_does_not_keep_its_arguments_is_refused(tmp_path: Path) -> None:

@@ -25,20 +25,17 @@ from minicnn.metrics import METRICS, MeanLoss
 from minicnn.models import Model, Sequential
 from minicnn.optimizers import OPTIMIZERS
 from minicnn.schedules import Schedule
+from minicnn.setting import CLASSES
 
 __all__ = ["SavedModelError", "load_model", "load_weights", "save_model", "save_weights"]
 
 _FORMAT = 1
 _MODEL, _WEIGHTS = "model", "weights"
 
-# The classes, besides those of layers, that a saved model may name.
-_CLASSES: dict[str, type[Any]] = {
-    c.__name__: c
-    for c in (
-        *OPTIMIZERS.values(), *LOSSES.values(), *METRICS.values(), MeanLoss,
-        *(c for c in vars(schedules).values() if isinstance(c, type) and issubclass(c, Schedule)),
-    )
-}  # fmt: skip
+_SCHEDULES = [c for c in vars(schedules).values() if isinstance(c, type) and issubclass(c, Schedule)]
+CLASSES.update(
+    {c.__name__: c for c in (*OPTIMIZERS.values(), *LOSSES.values(), *METRICS.values(), MeanLoss, *_SCHEDULES)}
+)
 
 
 def save_model(model: Model, path: Path) -> None:
@@ -53,7 +50,8 @@ def save_model(model: Model, path: Path) -> None:
     Raises:
         RuntimeError: If the model is not built.
         TypeError: If an argument of a layer, loss, metric or optimizer is no plain data, such as a function.
-        ValueError: If the optimizer has state that it does not name.
+        ValueError: If the optimizer has state that it does not name, or a class of the caller has the name of one of
+            minicnn's own.
         OSError: If the file cannot be written; names the path and a remedy.
         ImportError: If safetensors is missing.
 
@@ -102,7 +100,7 @@ def load_model(
     chosen = None if backend is None else get_backend(backend)
     tensors, about = _read(path, _MODEL)
     try:
-        model = _model(about, chosen, {**_CLASSES, **(custom_objects or {})})
+        model = _model(about, chosen, custom_objects or {})
     except Exception as error:
         wrong = f"its model cannot be built ({type(error).__name__}: {error})"
         remedy = "Pass all classes that are not minicnn's own as custom_objects, or save the model again"

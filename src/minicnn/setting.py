@@ -8,6 +8,23 @@ from typing import Any, Self
 
 from minicnn import html
 
+# The classes that plain data may name: `minicnn.layers` enters its own, `minicnn.saving` what models are compiled with.
+CLASSES: dict[str, type[Any]] = {}
+
+
+def saved_name(kind: type[Any]) -> str:
+    """The name of a class in plain data.
+
+    Raises:
+        ValueError: If it is that of one of minicnn's own classes, which would be taken for it.
+    """
+    if CLASSES.get(kind.__name__, kind) is not kind:
+        raise ValueError(
+            "A class that is saved has a name that none of minicnn's own has, because files name classes. "
+            f"Received: {kind.__name__!r} of {kind.__module__}. Rename it."
+        )
+    return kind.__name__
+
 
 class Setting:
     """Base class of what keeps each argument of its constructor as an attribute of the same name."""
@@ -57,7 +74,7 @@ class Setting:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Setting):
-        return {"class": type(value).__name__, "config": value.get_config()}
+        return {"class": saved_name(type(value)), "config": value.get_config()}
     return [_plain(v) for v in value] if isinstance(value, list | tuple) else value
 
 

@@ -12,7 +12,6 @@ from minicnn.layers.augmentation import (
     RandomZoom,
     Resizing,
 )
-from minicnn.layers.configured import CLASSES as _CLASSES
 from minicnn.layers.convolutional import Conv2D, Conv2DTranspose, DepthwiseConv2D, SeparableConv2D
 from minicnn.layers.core import Dense, Identity, Lambda, Rescaling
 from minicnn.layers.features import CategoryEncoding, Normalization
@@ -59,6 +58,7 @@ from minicnn.layers.pooling import (
 from minicnn.layers.regularization import Dropout, GaussianNoise, SpatialDropout2D
 from minicnn.layers.reshaping import Cropping2D, Flatten, Permute, Reshape, UpSampling2D, ZeroPadding2D
 from minicnn.layers.symbolic import Input
+from minicnn.setting import CLASSES as _CLASSES
 
 # Keras's short names.
 AvgPool1D, MaxPool1D, GlobalAvgPool1D, GlobalMaxPool1D = (

@@ -16,15 +16,12 @@ from minicnn.constraints import CONSTRAINTS
 from minicnn.initializers import INITIALIZER_CLASSES
 from minicnn.layers.activations import ACTIVATIONS
 from minicnn.regularizers import REGULARIZERS
-from minicnn.setting import Setting
+from minicnn.setting import CLASSES, Setting, saved_name
 
 Config = dict[str, Any]
 CustomObjects = Mapping[str, Any] | None
 
-# The classes that plain data may name: `minicnn.layers` enters its own.
-CLASSES: dict[str, type[Any]] = {
-    c.__name__: c for c in (*INITIALIZER_CLASSES.values(), *REGULARIZERS.values(), *CONSTRAINTS.values())
-}
+CLASSES.update({c.__name__: c for c in (*INITIALIZER_CLASSES.values(), *REGULARIZERS.values(), *CONSTRAINTS.values())})
 
 
 class Configured:
@@ -50,8 +47,12 @@ class Configured:
 
     @classmethod
     def saved_as(cls) -> str:
-        """The name of the class in plain data."""
-        return cls.__name__
+        """The name of the class in plain data.
+
+        Raises:
+            ValueError: If one of minicnn's own classes has it.
+        """
+        return saved_name(cls)
 
     def get_config(self) -> dict[str, Any]:
         """Arguments of the constructor as plain data: the attributes that bear the arguments' names.
@@ -112,6 +113,7 @@ def encode(value: Any, what: str = "the value") -> Any:
 
     Raises:
         TypeError: If it is something else, such as a function.
+        ValueError: If a class of the caller has the name of one of minicnn's own.
     """
     if value is None or isinstance(value, bool | int | float | str):
         return value
@@ -124,7 +126,7 @@ def encode(value: Any, what: str = "the value") -> Any:
     if isinstance(value, Configured):
         return layer_to_config(value)
     if isinstance(value, Setting):
-        return {"class": type(value).__name__, "config": encode(value.get_config(), what)}
+        return {"class": saved_name(type(value)), "config": encode(value.get_config(), what)}
     for name, function in ACTIVATIONS.items():
         if function is value:
             return name
@@ -157,6 +159,7 @@ def layer_to_config(layer: Configured) -> Config:
 
     Raises:
         TypeError: If an argument cannot be saved, such as a function.
+        ValueError: If the class is the caller's and has the name of one of minicnn's own.
     """
     name = layer.saved_as()
     config = encode(layer.get_config(), f"an argument of {name}")

@@ -16,9 +16,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from minicnn.layers.configured import CLASSES, Config, CustomObjects, layer_from_config, layer_to_config
+from minicnn.layers.configured import Config, CustomObjects, layer_from_config, layer_to_config
 from minicnn.layers.layer import Layer
 from minicnn.layers.symbolic import Input, SymbolicTensor, Tensors, connect
+from minicnn.setting import CLASSES
 
 # Bounds of a description: layers, each counted as often as it is made and called, and graphs within graphs.
 MOST_LAYERS, MOST_NESTED = 5_000, 50
