@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minicnn import ops
+from minicnn import Model, Sequential, ops
 from minicnn.layers import Add, Concatenate, Conv2D, Dense, Dropout, Flatten, Input, Layer
 from minicnn.layers.graph import Graph
 from minicnn.layers.layer import Trace
@@ -183,3 +183,15 @@ def test_what_a_model_holds_besides_layers_is_left_alone() -> None:
     assert list(run(Graph(y, graph(y)), np.ones((1, 2))).weights) == ["model/dense/kernel", "model/dense/bias"]
     assert layer.shape == (None, 2)
     assert ops.REGISTRY
+
+
+@pytest.mark.parametrize("kind", [Graph, Model, Sequential])
+def test_a_model_with_a_call_of_its_own_is_refused(kind: Any) -> None:
+    class Twice:
+        def call(self, inputs: Any) -> Any:
+            return inputs * 2
+
+    with pytest.raises(
+        TypeError, match=r"Received: Doubled with a call of its own, .* Derive it from Layer, which can"
+    ):
+        type("Doubled", (Twice, kind), {})

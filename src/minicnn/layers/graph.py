@@ -21,9 +21,18 @@ class Graph(Layer):
         name: Name in the model.
 
     Raises:
-        TypeError: If inputs or outputs are something else.
+        TypeError: If inputs or outputs are something else; where a subclass is defined that overrides `call`.
         ValueError: If an output depends on an input that is not given, or two layers have one name.
     """
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if cls.call is not Graph.call:
+            raise TypeError(
+                "A model computes what its layers do, in the order of its graph, and is saved as such. Received: "
+                f"{cls.__name__} with a call of its own, which would not be run. Derive it from Layer, which can hold "
+                "other layers."
+            )
 
     def __init__(self, inputs: Tensors, outputs: Tensors, *, name: str | None = None) -> None:
         super().__init__(name=name)
