@@ -129,6 +129,16 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_what_is_no_regular_file_is_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "m")
+    (tmp_path / "link").symlink_to(tmp_path / "m")
+    for path in (tmp_path / "m", tmp_path / "link"):
+        with pytest.raises(OSError, match=FORM) as caught:
+            network().save(path)
+        assert_told(caught, path, "that is no regular file. Name a regular file, or one that is not there")
+        assert stat.S_ISFIFO(path.stat().st_mode)
+
+
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 

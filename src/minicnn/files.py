@@ -38,6 +38,7 @@ _REMEDIES = {
     **dict.fromkeys((errno.ENOTDIR, errno.EEXIST), "Name a folder where there is no file"),
     errno.ENOENT: "Make the folder first, or name one that is there",
     errno.EISDIR: "Name a file, not a folder",
+    errno.EINVAL: "Name a regular file, or one that is not there",
     errno.ENAMETOOLONG: "Give a shorter name",
 }
 
@@ -111,6 +112,8 @@ def write_file(path: Path, data: bytes, *, folders: bool = False) -> None:
         check_folder(path)
         if os.path.isdir(target):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if os.path.exists(target) and not os.path.isfile(target):  # a device, which would be replaced
+            raise OSError(errno.EINVAL, "there is something of that name that is no regular file")
         old = stat.S_IMODE(os.stat(target).st_mode) if os.path.exists(target) else None
         try:
             with open(unfinished, "xb") as file:
