@@ -45,7 +45,7 @@ def save_model(model: Model, path: Path) -> None:
 
     Args:
         model: The model, built.
-        path: File to write. Missing folders are made. The usual ending is ".safetensors".
+        path: File to write, in a folder that is there. The usual ending is ".safetensors".
 
     Raises:
         RuntimeError: If the model is not built.
@@ -115,7 +115,7 @@ def save_weights(model: Model, path: Path) -> None:
 
     Args:
         model: The model, built.
-        path: File to write. Missing folders are made.
+        path: File to write, in a folder that is there.
 
     Raises:
         RuntimeError: If the model is not built.

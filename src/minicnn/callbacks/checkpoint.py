@@ -28,7 +28,7 @@ class ModelCheckpoint(Callback):
 
     Args:
         filepath: File to write, with fields such as "model-{epoch:02d}-{val_loss:.2f}.safetensors": "epoch"
-            counted from 1, "batch" counted from 1, and the logs. Missing folders are made.
+            counted from 1, "batch" counted from 1, and the logs. Folders with fields in their names are made.
         monitor: Key in the logs, for `save_best_only`.
         verbose: 1 prints a line for each file.
         save_best_only: Whether only a model better than all before is saved.
@@ -39,7 +39,7 @@ class ModelCheckpoint(Callback):
 
     Raises:
         ValueError: If an argument is out of range; during training, if there is no such log.
-        OSError: If the folder cannot be made; during training, if the file cannot be written.
+        OSError: When training begins, if the folder is not there; during training, if the file cannot be written.
     """
 
     def __init__(

@@ -60,7 +60,7 @@ class CSVLogger(Callback):
     resumed from a back-up, rows written after that back-up are taken out and the file is continued.
 
     Args:
-        filename: File to write. Missing folders are made.
+        filename: File to write, in a folder that is there.
         separator: Character between two columns.
         append: Whether to continue a file that is there, rather than to replace it.
 
