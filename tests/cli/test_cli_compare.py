@@ -319,6 +319,14 @@ def test_a_worker_tells_how_far_it_is_and_ends_with_its_results(
         assert end["start"] == worker.digest({p: weights[f"start/{p}"] for p in paths})
 
 
+def test_modules_of_the_folder_in_which_it_runs_are_not_those_of_python(tmp_path: Path) -> None:
+    Path("random.py").write_text("raise RuntimeError('mine')", "utf-8")
+    settings = settings_of()
+    samples = load_samples(settings)
+    candidates.write_samples(samples, tmp_path)
+    assert candidates.run("numpy", settings, samples, tmp_path, lambda event: None).failure is None
+
+
 def launched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str) -> tuple[Result, list[dict[str, Any]]]:
     """What becomes of a worker that runs other code."""
     real = candidates.subprocess.Popen

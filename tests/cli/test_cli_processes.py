@@ -59,9 +59,9 @@ def test_what_is_started_is_the_same_command(monkeypatch: pytest.MonkeyPatch) ->
         assert processes.start(4, given) == 3
     for command in started:
         assert command[1:3] == ["-n", "4"]
-        assert command[4:] == ["-m", "minicnn", "train", "lenet5", "--lr", "1", "--distribute", "data"]
+        assert command[4:] == ["-P", "-m", "minicnn", "train", "lenet5", "--lr", "1", "--distribute", "data"]
     processes.start(2, ["train", "lenet5", "--processes", "2", "--distribute", "hybrid"])
-    assert started[-1][4:] == ["-m", "minicnn", "train", "lenet5", "--distribute", "hybrid"]
+    assert started[-1][4:] == ["-P", "-m", "minicnn", "train", "lenet5", "--distribute", "hybrid"]
 
 
 def test_processes_of_one_machine_share_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:

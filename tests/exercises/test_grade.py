@@ -150,6 +150,12 @@ def test_slow_code_loses_the_points_of_speed_and_one_that_hangs_is_stopped() -> 
     assert checks["speed"] == (0, "stopped here after 5 s, the limit of all checks together (--limit)")
 
 
+def test_modules_of_the_folder_in_which_it_is_graded_are_not_those_of_python() -> None:
+    Path("random.py").write_text("raise RuntimeError('mine')", "utf-8")
+    code, checks, said = graded("cross_entropy", text_of("cross_entropy"))
+    assert (code, said) == (0, ""), checks
+
+
 def test_a_process_that_dies_is_told() -> None:
     dies = text_of("convolution").replace("    n, _,", "    import os\n    os._exit(7)\n    n, _,")
     code, checks, _ = graded("convolution", dies)

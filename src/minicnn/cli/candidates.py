@@ -118,7 +118,7 @@ def run(name: str, settings: Settings, samples: Samples, folder: Path, show: Sho
     said = folder / "stderr.txt"
     facts: dict[str, Any] = {}
     with said.open("w+", encoding="utf-8", errors="replace") as stderr:
-        command = [sys.executable, "-m", "minicnn", "worker"]
+        command = [sys.executable, "-P", "-m", "minicnn", "worker"]  # -P: no module of the folder that it runs in
         debug = os.environ.get(DEBUG, "0") not in ("", "0")
         worker = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=None if debug else stderr, text=True

@@ -66,7 +66,7 @@ def start(processes: int, arguments: Sequence[str]) -> int:
     if launcher is None:
         message = f"--processes starts processes by mpiexec, which talk through mpi4py: {install('mpi')}."
         raise ImportError(message, name="mpi4py")
-    command = [launcher, "-n", str(processes), sys.executable, "-m", "minicnn", *without_processes(arguments)]
+    command = [launcher, "-n", str(processes), sys.executable, "-P", "-m", "minicnn", *without_processes(arguments)]
     kind = [] if any(argument.split("=")[0] == "--distribute" for argument in arguments) else ["--distribute", "data"]
     return subprocess.run([*command, *kind], env={**OPEN_MPI, **os.environ}, check=False).returncode
 

@@ -121,7 +121,7 @@ def _run(order: str, environment: dict[str, str], limit_s: float) -> tuple[str, 
     """Run the judge in a process of its own; how it ended, in words, and the end of what it printed."""
     printed: deque[str] = deque(maxlen=PRINTED)
     process = subprocess.Popen(
-        [sys.executable, "-m", "minicnn.exercises", order], env=environment, stdin=subprocess.DEVNULL,
+        [sys.executable, "-P", "-m", "minicnn.exercises", order], env=environment, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
     )  # fmt: skip
     reader = threading.Thread(target=_keep, args=(process.stdout, printed), daemon=True)
