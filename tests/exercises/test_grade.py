@@ -91,6 +91,13 @@ def test_a_view_of_an_input_is_seen(tmp_path: Path) -> None:
     assert "a result of max_pool2d is a view of an input" in points_lost("pooling", text, tmp_path, ["numpy"])["inputs"]
 
 
+@pytest.mark.parametrize("made", ["None", "'abc'", "()", "[None]"])
+def test_what_returns_no_array_gets_no_points(made: str, tmp_path: Path) -> None:
+    lost = points_lost("convolution", f"def conv2d(x, w, **attrs):\n    return {made}\n", tmp_path, ["numpy"])
+    assert set(lost) == {"values", "inputs", "parity"}
+    assert "conv2d, result 0: an array is asked for. It is" in lost["inputs"]
+
+
 def test_an_error_is_told_with_its_line_and_backend(tmp_path: Path) -> None:
     text = "def conv2d(x, w, *, strides, padding, xp):\n    return x.no_such_thing\n"
     lost = points_lost("convolution", text, tmp_path, ["numpy"])
@@ -154,6 +161,27 @@ def test_modules_of_the_folder_in_which_it_is_graded_are_not_those_of_python() -
     Path("random.py").write_text("raise RuntimeError('mine')", "utf-8")
     code, checks, said = graded("cross_entropy", text_of("cross_entropy"))
     assert (code, said) == (0, ""), checks
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "latin-1"])
+def test_a_submission_says_how_it_is_encoded(encoding: str) -> None:
+    text = f"# coding: {encoding.removesuffix('-sig')}\nNAME = 'é'\nassert len(NAME) == 1\n{text_of('cross_entropy')}"
+    Path("x.py").write_bytes(text.encode(encoding))
+    result = minicnn("grade", "cross_entropy", "x.py", "--backends", "numpy")
+    assert result.stdout.splitlines()[-1] == "10 of 10 points", result.output
+
+
+def test_half_a_character_in_an_error_is_told() -> None:
+    code, checks, _ = graded("convolution", "def conv2d(x, w, **attrs):\n    raise ValueError('half \\ud800')\n")
+    assert code == 1
+    assert checks["values"] == (0, "ValueError: half \\ud800 (line 2)")
+
+
+def test_a_submission_that_forks_gets_the_points_of_one() -> None:
+    code, checks, _ = graded("cross_entropy", f"import os\nos.fork()\n{text_of('cross_entropy')}")
+    assert (code, list(checks)) == (0, [check.name for check in EXERCISES["cross_entropy"].checks])
+    result = minicnn("grade", "cross_entropy", "cross_entropy.py", "--backends", "numpy")
+    assert result.stdout.splitlines()[-1] == "10 of 10 points"
 
 
 def test_a_process_that_dies_is_told() -> None:

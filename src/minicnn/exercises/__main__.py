@@ -62,6 +62,10 @@ def judged(check: Check, given: ModuleType, backends: Sequence[str] | None, path
 
 def why(error: BaseException, path: Path) -> str:
     """An error in one line, with the line of the submission that it comes from."""
+    return _why(error, path).encode(errors="backslashreplace").decode()  # it may hold half a character
+
+
+def _why(error: BaseException, path: Path) -> str:
     notes = " ".join(getattr(error, "__notes__", []))
     if isinstance(error, NotImplementedError):
         return "the blank is not filled in yet"

@@ -116,7 +116,9 @@ def _inputs(functions: Sequence[Function], given: ModuleType, names: Sequence[st
     for function in functions:
         for case in function.cases:
             arrays = [a.copy() for a in case.arrays]
-            for result in _results(_function(given, function.name)(*arrays, xp=array_api, **case.attrs)):
+            made = _results(_function(given, function.name)(*arrays, xp=array_api, **case.attrs))
+            for number, result in enumerate(made or [None]):
+                _array(f"{function.name}, result {number}", result)
                 if any(np.may_share_memory(result, a) for a in arrays):
                     raise WrongError(f"a result of {function.name} is a view of an input ({case}): copy it")
             if any(not np.array_equal(a, b, equal_nan=True) for a, b in zip(arrays, case.arrays, strict=True)):
@@ -196,9 +198,13 @@ def _results(made: Any) -> list[Any]:
     return list(made) if isinstance(made, tuple | list) else [made]
 
 
-def _shaped(what: str, found: Any, shape: tuple[int, ...], dtype: str) -> None:
-    if found is None or not hasattr(found, "shape"):
+def _array(what: str, found: Any) -> None:
+    if not hasattr(found, "shape"):
         raise WrongError(f"{what}: an array is asked for. It is {type(found).__name__}")
+
+
+def _shaped(what: str, found: Any, shape: tuple[int, ...], dtype: str) -> None:
+    _array(what, found)
     if tuple(found.shape) != shape or str(np.asarray(found).dtype) != dtype:
         raise WrongError(
             f"{what}: shape {shape} and {dtype} are asked for. It is {tuple(found.shape)} and {found.dtype}"

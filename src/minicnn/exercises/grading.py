@@ -100,18 +100,23 @@ def grade(name: str, path: Path, *, backends: Sequence[str] | None = None, limit
         told = [json.loads(line) for line in results.read_text("utf-8").splitlines()]
     if told and "refused" in told[0]:
         raise ValueError(f"A submission to {name} {told[0]['refused']}")
-    outcomes = [Outcome(**facts) for facts in told]
-    for check in exercise.checks[len(outcomes) :]:
-        outcomes.append(Outcome(check.name, 0, check.points, ended))
-        ended = "not judged, as the process had ended"
+    judged = {facts["name"]: Outcome(**facts) for facts in told}  # a submission that forks is judged more than once
+    outcomes = []
+    for check in exercise.checks:
+        outcome = judged.get(check.name)
+        if outcome is None:
+            outcome = Outcome(check.name, 0, check.points, ended)
+            ended = "not judged, as the process had ended"
+        outcomes.append(outcome)
     return Grade(name, tuple(outcomes), printed)
 
 
 def _check_syntax(path: Path) -> None:
     try:
-        compile(path.read_text("utf-8"), str(path), "exec")
-    except (SyntaxError, ValueError) as error:  # a ValueError where it is no text, or has null bytes
-        where = f", line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else f": {error}"
+        compile(path.read_bytes(), str(path), "exec")  # bytes, which say themselves how they are encoded
+    except (SyntaxError, ValueError) as error:  # a ValueError where it has null bytes
+        line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        where = f"{line}: {error.msg if isinstance(error, SyntaxError) else error}"
         raise ValueError(
             f"A submission is a Python file. Received: {path}{where}. Mend it, or begin anew with --start."
         ) from error
