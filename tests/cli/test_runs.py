@@ -108,6 +108,27 @@ def test_a_run_that_goes_on_keeps_its_hidden_folder(tmp_path: Path) -> None:
     assert shown(tmp_path) == dict.fromkeys(FILES, "first")
 
 
+def test_a_run_that_has_finished_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+    for run in ("second", "third"):
+        for path in tmp_path.glob("*.txt"):
+            path.unlink()
+        folder = RunFolder(tmp_path, FILES, overwrite=False)
+        staging = folder.__enter__()
+        write(tmp_path, "first", overwrite=False)
+        for name in FILES:
+            (staging / name).write_text(run)
+        said = (
+            r"a run that has finished meanwhile: a.txt, b.txt, c.txt. This one is in .*run-\d. Give each run an --out"
+        )
+        with pytest.raises(click.ClickException, match=said):
+            folder.__exit__(None, None, None)
+        assert shown(tmp_path) == dict.fromkeys(FILES, "first")
+    assert shown(tmp_path / "run-2") == dict.fromkeys(FILES, "second")
+    assert shown(tmp_path / "run-3") == dict.fromkeys(FILES, "third")
+    assert {p.name for p in tmp_path.iterdir()} == {*FILES, "run-2", "run-3"}
+    assert (tmp_path / "run-2").stat().st_mode == tmp_path.stat().st_mode
+
+
 def test_the_working_folder_can_be_the_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     for run in ("old", "new"):

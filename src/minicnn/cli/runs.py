@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import shutil
 import tempfile
+from itertools import count
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -32,7 +34,8 @@ class RunFolder:
         overwrite: Whether to replace those of an earlier run.
 
     Raises:
-        click.ClickException: On entering, if the folder holds such files and `overwrite` is not set.
+        click.ClickException: If the folder holds such files and `overwrite` is not set; on leaving, if they have come
+            meanwhile. The new ones are then in a folder of their own in it, which the error names.
         OSError: If the folder cannot be written; names it and a remedy.
     """
 
@@ -48,19 +51,40 @@ class RunFolder:
         with writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             _tidy(self.folder)
-            there = [name for name in self._files if (self.folder / name).exists()]
-            if there and not self._overwrite:
+            if there := self._there():
                 raise click.ClickException(
-                    f"{self.folder} holds a finished run: {', '.join(there)}. Name another --out, or give --overwrite."
+                    f"{self.folder} holds a finished run: {there}. Name another --out, or give --overwrite."
                 )
             self._staging = Path(tempfile.mkdtemp(UNFINISHED, ".", self.folder))
             self._lock = _hold(self._staging)
         return self._staging
 
+    def _there(self) -> str:
+        """Names of the files of a finished run that are not to be replaced."""
+        return "" if self._overwrite else ", ".join(name for name in self._files if (self.folder / name).exists())
+
+    def _put_aside(self, there: str) -> NoReturn:
+        """Make the hidden folder one beside the files that are there, because another run has finished first."""
+        shutil.copymode(self.folder, self._staging)  # the hidden folder is this user's only
+        for number in count(2):
+            aside = self.folder / f"run-{number}"
+            try:
+                self._staging.rename(aside)
+                break
+            except OSError as error:
+                if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):  # as where it is there
+                    raise
+        raise click.ClickException(
+            f"{self.folder} holds a run that has finished meanwhile: {there}. This one is in {aside}. Give each run "
+            "an --out of its own."
+        )
+
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> Any:
         try:
             if kind is None:
                 with writing(self.folder):
+                    if there := self._there():
+                        self._put_aside(there)
                     _settle(self._staging.replace(self._staging.with_suffix(".done")))
             elif isinstance(error, OSError) and (error.errno in NO_ROOM or str(self._staging) in str(error.filename)):
                 with writing(self.folder):  # not the name of the hidden folder
