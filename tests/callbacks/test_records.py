@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,6 +47,20 @@ def test_a_file_is_replaced_unless_asked_to_append(tmp_path: Path) -> None:
     assert len(rows(path)) == 2
     model.fit(*digits(), verbose=0, initial_epoch=2, epochs=3, callbacks=[CSVLogger(path, append=True)])
     assert [row["epoch"] for row in rows(path)] == ["0", "1", "2"]
+
+
+def test_append_to_a_file_whose_last_line_has_no_end(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("epoch;loss\n0;2.5")
+    compiled().fit(*digits(), verbose=0, initial_epoch=1, epochs=3, callbacks=[CSVLogger(path, ";", append=True)])
+    assert [row["epoch"] for row in rows(path, ";")] == ["0", "1", "2"]
+    assert rows(path, ";")[0]["loss"] == "2.5"
+
+
+@pytest.mark.parametrize("separator", ["ab", "", None, 3, '"', "\n", "\r"])
+def test_a_separator_is_one_character(separator: Any) -> None:
+    with pytest.raises(ValueError, match=r"separator of CSVLogger is one character, .* Received: separator=.* Use ','"):
+        CSVLogger("log.csv", separator)
 
 
 def test_append_to_a_file_that_is_not_there_or_empty(tmp_path: Path) -> None:

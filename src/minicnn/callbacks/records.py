@@ -65,10 +65,16 @@ class CSVLogger(Callback):
         append: Whether to continue a file that is there, rather than to replace it.
 
     Raises:
+        ValueError: If the separator is no single character, or one that the columns need themselves.
         OSError: When training begins, or during it, if the file cannot be written.
     """
 
     def __init__(self, filename: str | os.PathLike[str], separator: str = ",", append: bool = False) -> None:
+        if not isinstance(separator, str) or len(separator) != 1 or separator in '"\r\n':
+            raise ValueError(
+                "The separator of CSVLogger is one character, no quote and no end of a line. "
+                f"Received: separator={separator!r}. Use ',' or '\\t'."
+            )
         self.filename = os.fspath(filename)
         self.separator = separator
         self.append = append
@@ -93,13 +99,15 @@ class CSVLogger(Callback):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
         if not self.chief:
             return
-        keep = self._size
+        keep, text = self._size, io.StringIO()
         if keep is None and self.append and os.path.exists(self.filename):
             keep = os.path.getsize(self.filename)
             with open(self.filename, newline="", encoding="utf-8") as old:
-                self._columns = next(csv.reader(old, delimiter=self.separator), [])
+                lines = list(old)
+            self._columns = next(csv.reader(lines, delimiter=self.separator), [])
+            if lines and not lines[-1].endswith(("\n", "\r")):
+                text.write("\n")
         self._columns = self._columns or ["epoch", *(k for k in logs if k != "epoch")]
-        text = io.StringIO()
         writer = csv.writer(text, delimiter=self.separator, lineterminator="\n")
         with self._opened() as file:
             file.truncate(min(keep or 0, file.tell()))
