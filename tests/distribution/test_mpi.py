@@ -70,16 +70,18 @@ def test_a_killed_training_goes_on_with_another_number_of_ranks(tmp_path: Path) 
     assert done.stdout.split() == [digest(undisturbed)], done.stderr
 
 
-def test_the_command_trains_the_same_model_on_any_number_of_processes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("strategy", ["data", "hybrid"])  # of hybrid the optimizer's state is split as well
+def test_the_command_trains_the_same_model_on_any_number_of_processes(tmp_path: Path, strategy: str) -> None:
     pytest.importorskip("click")
     pytest.importorskip("matplotlib")
     small = ("--samples", "100", "--epochs", "1", "--batch-size", "50", "--data", "synthetic_digits")
+    shared = ("--distribute", strategy, "--shards", "2", "--timeout", "30")
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     made = set()
-    for extra in (("--distribute", "data"), ("--processes", "2")):
-        out = tmp_path / extra[-1]
+    for extra in ((), ("--processes", "2")):
+        out = tmp_path / str(len(extra))
         done = subprocess.run(
-            [sys.executable, "-m", "minicnn", "train", "lenet5", *small, *extra, "--out", str(out)],
+            [sys.executable, "-m", "minicnn", "train", "lenet5", *small, *shared, *extra, "--out", str(out)],
             capture_output=True, text=True, check=False, timeout=100,
             env={**os.environ, "MINICNN_THREADS": "1", "OMP_NUM_THREADS": "1", **root},
         )  # fmt: skip

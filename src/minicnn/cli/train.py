@@ -71,6 +71,7 @@ def _train(settings: Settings, backend: str, place: Path, overwrite: bool, distr
             )
         rows = job.fit(model, settings, samples)
         test = job.judge(model, settings, samples, rows)
+        model.join()  # what is split between ranks takes all of them
         if not chief:
             return
         model.save(folder / "model.safetensors")
