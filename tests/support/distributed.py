@@ -87,6 +87,14 @@ def dense(backend: str, distribution: Any, **extra: Any) -> Model:
     return model
 
 
+def layered(backend: str, distribution: Any, **extra: Any) -> Model:
+    """Samples normalised by themselves."""
+    layers = [nn.LayerNormalization(), nn.GroupNormalization(3), nn.Flatten(), nn.Dense(CLASSES, activation="softmax")]
+    model = Sequential([nn.Input(SHAPE), *layers], backend=backend)
+    model.compile(SGD(0.05, momentum=0.9), metrics=["accuracy"], distribution=distribution, **extra)
+    return model
+
+
 STAGES = ["conv2d_1", "flatten", "dense"]
 
 
@@ -101,7 +109,8 @@ def split(backend: str, distribution: Any, **extra: Any) -> Model:
     return model
 
 
-MODELS: dict[str, Callable[..., Model]] = {f.__name__: f for f in (dense, plain, normalized, branched, by_shard)}
+_MODELS = (dense, plain, normalized, branched, by_shard, layered)
+MODELS: dict[str, Callable[..., Model]] = {f.__name__: f for f in _MODELS}
 
 
 def trained_by(name: str) -> Callable[..., Model]:

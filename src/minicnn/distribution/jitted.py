@@ -24,8 +24,12 @@ Array = Any
 def fits(programs: Mapping[int, Program], group: Group) -> bool:
     """Whether every rank computes the same on arrays of the same shapes, which is what XLA compiles.
 
-    All shards are of one size, each rank makes one sum by itself, of as many shards, and there are sums alone.
+    All shards are of one size, each rank makes one sum by itself, of as many shards, and there are sums alone. Nor is
+    there a normalisation within a shard: XLA fuses what it is made of otherwise for one shard a rank than for several.
     """
+    names = {n.op.name for p in programs.values() for n in p.nodes}
+    if names & {"normalize", "normalize_gradient"}:
+        return False
     alike = {(len(group.held(r)), len(group.spans(r))) for r in range(group.ranks)}
     sums = {"all_reduce"} >= {n.op.name for p in programs.values() for n in p.nodes if "group" in n.attrs}
     return len(programs) == 1 and sums and len(alike) == 1 and alike.pop()[1] == 1
