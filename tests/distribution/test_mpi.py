@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from minicnn.distribution import DataParallel
+from minicnn.distribution import DataParallel, MPICommunicator, RankError
+from minicnn.distribution.communicators import Ranks
 from support.distributed import MODELS, data, digest, normalized, trained
 from support.launchers import MPIEXEC, mpiexec, results
 
@@ -59,6 +60,21 @@ def test_a_rank_that_hangs_is_named_at_the_deadline() -> None:
     assert "within timeout=1.5 seconds. Received by rank" in done.stderr
     assert "no answer from rank 2" in done.stderr
     assert time.monotonic() - start < 30
+
+
+def test_ranks_that_part_are_named_as_such() -> None:
+    done = mpiexec(2, "part", TIMEOUT="5")
+    assert done.returncode != 0
+    assert "Received by rank 0: all ranks answer, but do not compute the same. Let every rank call" in done.stderr
+
+
+@pytest.mark.parametrize("length", [-5, 1 << 60])
+def test_no_message_has_such_a_length(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks = object.__new__(MPICommunicator)
+    Ranks.__init__(ranks, 0, 1, 5.0)
+    monkeypatch.setattr(ranks, "gather", lambda given, taken: taken[0].fill(length))
+    with pytest.raises(RankError, match="but do not compute the same"):
+        ranks.share(b"")
 
 
 def test_a_killed_training_goes_on_with_another_number_of_ranks(tmp_path: Path) -> None:

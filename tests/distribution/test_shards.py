@@ -345,12 +345,21 @@ def test_adapted_layers_are_the_same_on_all_ranks() -> None:
         ThreadRanks(2).run(lambda c: work(DataParallel(CUT, communicator=c), c.rank))
 
 
-def test_other_epochs_with_a_validation_are_named() -> None:
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [
+        ({"validation_freq": 2}, r"validation_freq\. Received: '1' on rank 0, '2' on rank 1"),
+        ({"validation_steps": 1}, r"validation steps\. Received: 2 on rank 0, 1 on rank 1"),
+        ({"class_weight": {0: 5.0}}, r"class_weight\. Received: 'None' on rank 0, '{0: 5.0}' on rank 1"),
+        ({"sample_weight": np.ones(BATCH)}, r"sample_weight\. Received: 'none' on rank 0, 'given' on rank 1"),
+    ],
+)
+def test_other_arguments_of_fit_are_named(other: dict[str, Any], named: str) -> None:
     def work(communicator: Any) -> None:
         model = made(distribution=DataParallel(CUT, communicator=communicator))
-        model.fit(*data(), verbose=0, validation_data=data(), validation_freq=1 + communicator.rank)
+        model.fit(*data(), 6, verbose=0, validation_data=data(), **(other if communicator.rank else {}))
 
-    with pytest.raises(ValueError, match=r"begin with the same validation_freq\. Received: '1' on rank 0, '2' on rank"):
+    with pytest.raises(ValueError, match=f"begin with the same {named}"):
         ThreadRanks(2).run(work)
 
 

@@ -11,6 +11,8 @@ import threading
 import time
 from typing import Any
 
+import numpy as np
+
 from minicnn.backends import get_backend
 from minicnn.callbacks import BackupAndRestore, LambdaCallback
 from minicnn.distribution import DataParallel, ModelParallel, Pipeline
@@ -42,6 +44,10 @@ def main(how: str, *arguments: str) -> None:
         made = {name: trained(name, backend, given.get(name, lambda: distribution)(), int(epochs)) for name in names}
         if distribution.rank == 0:
             print(json.dumps([distribution.ranks, made]))
+        return
+    if how == "part":  # each rank takes what it gives, of another length
+        own = np.zeros(1 + distribution.rank)
+        distribution.communicator.gather(own, [own.copy() for _ in range(distribution.ranks)])
         return
     step, backup = int(arguments[0]), arguments[1:]
     if how == "time":  # killed at any moment: which rank, and after how many milliseconds of a training with slow steps

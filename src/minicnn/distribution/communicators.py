@@ -19,6 +19,7 @@ Host = np.ndarray[Any, Any]
 
 _SPIN = 1e-3  # seconds of looking again and again, before sleeping in between
 _LISTEN = 0.05  # seconds between two looks at what others report
+_LONGEST = 1 << 32  # bytes that ranks tell each other; more is none of our messages
 FOLLOW = 1.0  # seconds that whoever failed has to say so, before others end the job
 
 
@@ -122,6 +123,8 @@ class Ranks(ABC):
         """See `Communicator`."""
         lengths = [np.zeros(1, np.int64) for _ in range(self.size)]
         self.gather(np.array([len(data)], np.int64), lengths)
+        if not all(0 <= n[0] <= _LONGEST for n in lengths):
+            raise self.apart()
         taken = [np.empty(int(n[0]), np.uint8) for n in lengths]
         self.gather(np.frombuffer(data, np.uint8), taken)
         return [t.tobytes() for t in taken]
@@ -144,12 +147,17 @@ class Ranks(ABC):
     def late(self) -> RankError:
         """What to raise when the deadline has passed: it names who is missing."""
         missing = self.missing(min(5.0, max(0.5, self.timeout / 10)))
-        if missing:
-            who = f"no answer from rank {', '.join(map(str, sorted(missing)))}"
-            remedy = "Look at what that rank printed last, and whether its machine and the link to it are up"
-        else:
-            who = "all ranks answer, but do not compute the same"
-            remedy = "Let every rank call the same methods with the same arguments"
+        if not missing:
+            return self.apart()
+        who = f"no answer from rank {', '.join(map(str, sorted(missing)))}"
+        return self._late(who, "Look at what that rank printed last, and whether its machine and the link to it are up")
+
+    def apart(self) -> RankError:
+        """What to raise when another rank gives what is not asked for."""
+        remedy = "Let every rank call the same methods with the same arguments"
+        return self._late("all ranks answer, but do not compute the same", remedy)
+
+    def _late(self, who: str, remedy: str) -> RankError:
         return RankError(
             f"All ranks come to each collective within timeout={self.timeout:g} seconds. Received by rank {self.rank}: "
             f"{who}. {remedy}; resume from the last back-up, with as many ranks as there are, or give a longer timeout."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -63,6 +63,13 @@ class MPICommunicator(Ranks):
     def receive(self, array: Host, rank: int, tag: int) -> None:
         """See `Communicator`."""
         self.wait(self._comm.Irecv(_bytes(array), rank, tag).Test)
+
+    def wait(self, done: Callable[[], Any]) -> None:
+        """See `Ranks`; what MPI refuses, such as more bytes than are asked for, comes from ranks that have parted."""
+        try:
+            super().wait(done)
+        except self._mpi.Exception as error:
+            raise self.apart() from error
 
     def _send(self, rank: int, message: bytes) -> None:
         self._sent = [kept for kept in self._sent if not kept[0].Test()]

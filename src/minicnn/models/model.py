@@ -25,7 +25,7 @@ from minicnn.loop.executor import Totals
 from minicnn.loop.objective import LazyLogs
 from minicnn.loop.prefetch import Run
 from minicnn.loop.sources import Source
-from minicnn.models.compiled import CompiledNetwork, _as_asked
+from minicnn.models.compiled import CompiledNetwork, _as_asked, _length
 from minicnn.models.network import check_counts, check_seed
 from minicnn.schedules import Schedule
 
@@ -186,7 +186,13 @@ class Model(CompiledNetwork):
             self._position = (initial_epoch, 0)
             with Callbacks([*given, history, *progress(verbose if self.chief else 0)], self, params) as everyone:
                 everyone("on_train_begin")
-                self._agree("training", params | {"validation_freq": repr(validation_freq)})
+                about = {
+                    "validation_freq": repr(validation_freq),
+                    "validation steps": None if validation is None else _length(validation),
+                    "class_weight": repr(class_weight),
+                    "sample_weight": "none" if sample_weight is None else "given",
+                }  # fmt: skip
+                self._agree("training", params | about)
                 # Training that was stopped within an epoch and then resumed still has to end that epoch.
                 while self._position[0] < epochs and (self._position[1] or not self.stop_training):
                     due = validation if validated(self._position[0] + 1) else None
