@@ -62,6 +62,17 @@ def test_a_rank_that_hangs_is_named_at_the_deadline() -> None:
     assert time.monotonic() - start < 30
 
 
+@pytest.mark.parametrize(("how", "who"), [("absent", "process "), ("alone", "rank 0")])
+def test_a_communicator_has_a_deadline(how: str, who: str) -> None:
+    """Whether another rank never begins, or makes no second one."""
+    start = time.monotonic()
+    done = mpiexec(2, how, TIMEOUT="2")
+    assert done.returncode != 0
+    assert f"within timeout=2 seconds. Received by {who}" in done.stderr
+    assert "no answer from another, which has ended or makes none. Look at" in done.stderr
+    assert time.monotonic() - start < 20
+
+
 def test_ranks_that_part_are_named_as_such() -> None:
     done = mpiexec(2, "part", TIMEOUT="5")
     assert done.returncode != 0

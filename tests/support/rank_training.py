@@ -16,6 +16,7 @@ import numpy as np
 from minicnn.backends import get_backend
 from minicnn.callbacks import BackupAndRestore, LambdaCallback
 from minicnn.distribution import DataParallel, ModelParallel, Pipeline
+from minicnn.distribution.launchers import launched
 from minicnn.machine import local_rank
 from support.distributed import STAGES, data, digest, normalized, trained
 
@@ -29,7 +30,13 @@ def without_graphs(name: str) -> Any:
 
 def main(how: str, *arguments: str) -> None:
     shards, timeout = int(os.environ.get("SHARDS", "8")), float(os.environ.get("TIMEOUT", "60"))
+    if how == "absent" and launched()[1] == 1:
+        time.sleep(30)
     distribution = DataParallel(shards, timeout=timeout)
+    if how == "alone" and distribution.rank == 0:
+        DataParallel(shards, timeout=timeout)
+    if how == "alone":
+        time.sleep(30)
     if how == "train":
         backend, epochs, *names = arguments
         given = {  # names of models that have these

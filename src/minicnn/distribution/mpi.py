@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -12,6 +16,24 @@ from minicnn.distribution.communicators import FOLLOW, Host, RankError, Ranks
 from minicnn.extras import install
 
 _ASK, _HERE, _FAILED = b"?", b"!", b"F"
+
+
+_NOBODY = (
+    "All ranks make a communicator within timeout={:g} seconds. Received {}: no answer from another, which has ended "
+    "or makes none. Look at what each rank printed last; start the job again, or give a longer timeout."
+)
+# MPI begins with the interpreter's lock held: only another process can look at the clock.
+_WATCH = """
+import os, signal, sys, threading
+def end():
+    print(sys.argv[3], file=sys.stderr, flush=True)
+    os.kill(int(sys.argv[2]), getattr(signal, "SIGKILL", signal.SIGTERM))
+    os._exit(0)
+timer = threading.Timer(min(float(sys.argv[1]), threading.TIMEOUT_MAX), end)
+timer.start()
+sys.stdin.read()  # until the rank goes on, or has ended
+timer.cancel()
+"""
 
 
 class MPICommunicator(Ranks):
@@ -30,17 +52,28 @@ class MPICommunicator(Ranks):
 
     def __init__(self, timeout: float = 300.0, comm: Any = None) -> None:
         try:
-            from mpi4py import MPI
+            with nullcontext() if "mpi4py.MPI" in sys.modules else _deadline(timeout):
+                from mpi4py import MPI
         except (ImportError, RuntimeError) as error:  # RuntimeError: it finds no libmpi
             message = f"Several processes compute together through mpi4py and an MPI library: {install('mpi')}. {error}"
             raise ImportError(message, name="mpi4py") from error
         self._mpi = MPI
         world = MPI.COMM_WORLD if comm is None else comm
-        self._comm, self._control = world.Dup(), world.Dup()
-        super().__init__(self._comm.rank, self._comm.size, timeout)
+        super().__init__(world.rank, world.size, timeout)
+        (self._comm, first), (self._control, second) = world.Idup(), world.Idup()
+        self._wait_for_all(lambda: MPI.Request.Testall([first, second]))
         self._sent: list[Any] = []  # messages that others may not have taken yet, and arrays
         self._given: list[Any] = []
         self._here: set[int] = set()  # who has said that it is there
+
+    def _wait_for_all(self, done: Callable[[], Any]) -> None:
+        """Wait until all ranks make a communicator, before which none can be asked for."""
+        until = time.monotonic() + self.timeout
+        while not done():
+            if time.monotonic() > until:
+                self.end_at_exit(0.0)
+                raise RankError(_NOBODY.format(self.timeout, f"by rank {self.rank}"))
+            time.sleep(1e-4)
 
     def exchange(self, given: Sequence[Host], taken: Sequence[Host]) -> None:
         """See `Communicator`."""
@@ -110,6 +143,15 @@ class MPICommunicator(Ranks):
     def abort(self) -> None:
         """See `Ranks`."""
         self._mpi.COMM_WORLD.Abort(1)
+
+
+@contextmanager
+def _deadline(timeout: float) -> Iterator[None]:
+    """Context manager: ends this process, with an error, unless what is done in it is done within some seconds."""
+    text = _NOBODY.format(timeout, f"by process {os.getpid()}")
+    command = [sys.executable, "-I", "-S", "-c", _WATCH, str(timeout), str(os.getpid()), text]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL):
+        yield
 
 
 def _bytes(array: Host) -> Any:
