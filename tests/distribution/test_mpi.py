@@ -73,6 +73,11 @@ def test_a_communicator_has_a_deadline(how: str, who: str) -> None:
     assert time.monotonic() - start < 20
 
 
+def test_communicators_that_are_gone_are_freed() -> None:
+    done = mpiexec(2, "many")
+    assert done.stdout.split() == ["2200"] * 2, done.stderr
+
+
 def test_ranks_that_part_are_named_as_such() -> None:
     done = mpiexec(2, "part", TIMEOUT="5")
     assert done.returncode != 0

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -60,8 +61,11 @@ class MPICommunicator(Ranks):
         self._mpi = MPI
         world = MPI.COMM_WORLD if comm is None else comm
         super().__init__(world.rank, world.size, timeout)
-        (self._comm, first), (self._control, second) = world.Idup(), world.Idup()
-        self._wait_for_all(lambda: MPI.Request.Testall([first, second]))
+        made: list[tuple[Any, Any]] = [world.Idup(), world.Idup()]
+        self._wait_for_all(lambda: all(request.Test() for _, request in made))
+        self._comm, self._control = (communicator for communicator, _ in made)
+        # MPI has some 2,000 communicators; at the end of the process it frees them by itself.
+        weakref.finalize(self, _free, self._comm, self._control).atexit = False
         self._sent: list[Any] = []  # messages that others may not have taken yet, and arrays
         self._given: list[Any] = []
         self._here: set[int] = set()  # who has said that it is there
@@ -143,6 +147,11 @@ class MPICommunicator(Ranks):
     def abort(self) -> None:
         """See `Ranks`."""
         self._mpi.COMM_WORLD.Abort(1)
+
+
+def _free(*communicators: Any) -> None:
+    for communicator in communicators:
+        communicator.Free()
 
 
 @contextmanager
