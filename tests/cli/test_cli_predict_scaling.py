@@ -124,5 +124,17 @@ def test_wrong_usage(args: tuple[str, ...], wrong: str) -> None:
 def test_wrong_values(stored: Path) -> None:
     given = ("predict-scaling", "platforms", "--calibration", str(stored))
     assert "A network is one of nvlink" in error_of(minicnn(*given, "--network", "token-ring"), 1)
-    stored.write_text("[]")
-    assert "A calibration is what --calibrate has measured" in error_of(minicnn(*given), 1)
+
+
+@pytest.mark.parametrize("text", ["[]", "{", "{}", "null", "training"])
+def test_a_damaged_calibration_is_named_and_measured_anew(
+    stored: Path, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = json.loads(stored.read_text())
+    stored.write_text(json.dumps({**whole, "training": None}) if text == "training" else text)
+    given = ("platforms", "--ranks", "1,2", "--calibration", str(stored))
+    line = error_of(minicnn("predict-scaling", *given), 1)
+    assert f"A calibration is what --calibrate has measured. Received: {stored}. Measure anew with --calibrate." in line
+    monkeypatch.setattr(local_ranks, "measure", lambda runs: whole)
+    predicted(*given, "--calibrate")
+    assert json.loads(stored.read_text()) == whole

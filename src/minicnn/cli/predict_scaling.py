@@ -119,22 +119,23 @@ def predict_scaling(
 
 def _measured(path: Path, run: Mapping[str, Any], *, anew: bool, needed: bool) -> prediction.Calibration | None:
     """What was measured on this machine: kept from before, or measured now if it is needed."""
-    stored = None
-    if path.exists():
-        stored = read_json(path)
-        if not isinstance(stored, dict) or not {"machine", "ranks", "alone", "all_reduce", "training"} <= stored.keys():
+    if path.exists() and not anew:
+        try:
+            stored = read_json(path)
+            if stored["machine"] == local_ranks.name():
+                return prediction.calibrate(stored, local_ranks.trace)
+        except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
             raise click.ClickException(
                 f"A calibration is what --calibrate has measured. Received: {path}. Measure anew with --calibrate."
-            )
-        if stored["machine"] != local_ranks.name():
-            stored = None
-    if anew or (needed and stored is None):
-        click.echo("measuring this machine, for about a minute ...", err=True)
-        network, image, classes, batch = CALIBRATED
-        other = {"network": network, "image": image, "classes": classes, "batch": batch}
-        stored = local_ranks.measure([run, other] if run["network"] != network else [run])
-        write_file(path, (json.dumps(stored, indent=1) + "\n").encode(), folders=True)
-    return None if stored is None else prediction.calibrate(stored, local_ranks.trace)
+            ) from error
+    if not anew and not needed:
+        return None
+    click.echo("measuring this machine, for about a minute ...", err=True)
+    network, image, classes, batch = CALIBRATED
+    other = {"network": network, "image": image, "classes": classes, "batch": batch}
+    found = local_ranks.measure([run, other] if run["network"] != network else [run])
+    write_file(path, (json.dumps(found, indent=1) + "\n").encode(), folders=True)
+    return prediction.calibrate(found, local_ranks.trace)
 
 
 def _predicted(
