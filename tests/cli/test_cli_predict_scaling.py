@@ -107,12 +107,20 @@ def test_the_calibration_of_another_machine_does_not_count(stored: Path, monkeyp
     assert "Received: none was measured" in line
 
 
+def test_each_ellipsis_goes_up_to_the_number_behind_it() -> None:
+    found = predicted("platforms", "--device", "t4", "--ranks", "1,2,...,8,24,...,100")
+    assert [row["ranks"] for row in found["strong"]] == [1, 2, 4, 8, 24, 72, 100]
+
+
 @pytest.mark.parametrize(
     ("args", "wrong"),
     [
         (("platforms", "--ranks", "1,x"), "Received: '1,x'"),
         (("platforms", "--ranks", "0"), "such as 1,2,4,...,1024. Received: '0'"),
-        (("platforms", "--ranks", "..."), "Received: '...'"),
+        *(
+            (("platforms", "--ranks", ranks), f"from 1 to 1,048,576, such as 1,2,4,...,1024. Received: '{ranks}'")
+            for ranks in ("...", "1,2,...", "1,2,...,x", "1,2,...,...,8", "1,\u00b2", "1,2,...,1000000000", "9" * 5000)
+        ),
         (("alexnat",), "Did you mean 'alexnet'?"),
         (("platforms", "--device", "h100"), "A device is one of cpu, t4"),
     ],

@@ -25,6 +25,7 @@ from minicnn.files import read_json, write_file
 from minicnn.jobs.settings import DEFAULT, RECIPES
 
 CPU, THIS = "cpu", "this"
+MOST_RANKS = 1 << 20
 VARIATION = 0.03  # of step times, where none were measured
 CALIBRATED = ("platforms", (28, 28, 1), 10, 256)  # is measured beside what is asked for: network, image, classes, batch
 
@@ -39,17 +40,20 @@ class Counts(click.ParamType):  # type: ignore[type-arg]  # generic from click 8
         if isinstance(value, list):
             return value
         parts = [p.strip() for p in str(value).split(",")]
+        numbers = [int(p) if p.isascii() and p.isdecimal() and len(p) < 10 else 0 for p in parts]
         found: list[int] = []
-        for part in parts:
-            if part == "..." and len(found) >= 2 and found[-1] % found[-2] == 0 and found[-1] > found[-2]:
-                last, factor = parts[parts.index("...") + 1 :], found[-1] // found[-2]
-                stop = int(last[0]) if last and last[0].isdigit() else 0
-                while found[-1] * factor < stop:
+        for part, number, last in zip(parts, numbers, [*numbers[1:], 0], strict=True):
+            if part == "..." and last and len(found) >= 2 and found[-1] % found[-2] == 0 and found[-1] > found[-2]:
+                factor = found[-1] // found[-2]
+                while found[-1] * factor < last:
                     found.append(found[-1] * factor)
-            elif part.isdigit() and int(part) > 0:
-                found.append(int(part))
+            elif 0 < number <= MOST_RANKS:
+                found.append(number)
             else:
-                self.fail(f"Ranks are positive numbers, such as 1,2,4,...,1024. Received: {value!r}.", param, ctx)
+                self.fail(
+                    f"Ranks are numbers from 1 to {MOST_RANKS:,}, such as 1,2,4,...,1024. Received: {value!r}.",
+                    param, ctx,
+                )  # fmt: skip
         return list(dict.fromkeys(found))
 
 
