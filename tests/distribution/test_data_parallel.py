@@ -291,8 +291,11 @@ def test_arguments() -> None:
     for shards in (0, 2.5, True):
         with pytest.raises(ValueError, match="shards is an integer of at least 1"):
             DataParallel(shards)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="timeout is a number of seconds above 0"):
-        DataParallel(2, timeout=0)
+    for timeout in (0, "5", None, True):
+        with pytest.raises(ValueError, match="timeout is a number of seconds above 0"):
+            DataParallel(2, timeout=timeout)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"Received: object, which lacks rank, size, .*Give one of minicnn"):
+        DataParallel(2, communicator=object())  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"Received: shards=2 for 3 ranks\. Give more shards"):
         ThreadRanks(3).run(lambda c: DataParallel(2, communicator=c))
     with pytest.raises(ValueError, match="Leave accumulate out"):

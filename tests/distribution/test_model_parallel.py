@@ -186,6 +186,17 @@ def test_what_does_not_go_is_refused() -> None:
         made(ModelParallel(SHARDS), optimizer=Muon(0.01)).train_on_batch(x, y)
     with pytest.raises(ValueError, match="Kernels are split along their last axis"):
         ModelParallel(2, layout_map={"kernel": ("model", None)})
+    with pytest.raises(ValueError, match=r"layout_map is a dictionary .* Received: \[\('kernel'"):
+        ModelParallel(2, layout_map=[("kernel", (None, "model"))])  # type: ignore[arg-type]
+    for key, wrong in (("(", "missing \\)"), (5, "first argument")):
+        with pytest.raises(ValueError, match=f"are regular expressions of weights' paths. Received: .*: {wrong}"):
+            ModelParallel(2, layout_map={key: (None, "model")})  # type: ignore[dict-item]
+    with pytest.raises(ValueError, match=r"Received: 'kernal', and the weights .*/kernel.*Mend it, or leave it out"):
+        made(ModelParallel(SHARDS, layout_map={"kernal": (None, "model")})).train_on_batch(x, y)
+    frozen = made(None)
+    frozen.get_layer("dense").trainable = False
+    frozen.compile("sgd", distribution=ModelParallel(SHARDS, layout_map={"dense/kernel": (None, "model")}))
+    frozen.train_on_batch(x, y)  # its path is there
 
 
 def test_copies_and_pickles_are_distributed_likewise() -> None:

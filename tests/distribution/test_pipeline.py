@@ -228,6 +228,9 @@ def test_what_does_not_go_is_refused() -> None:
             ValueError, match=r"stages come in the order of the layers\. Received: '(dense_7|conv2d_1)'"
         ):
             made(Pipeline(cuts, shards=2)).train_on_batch(x, y)
+    for stages in ("flatten", 5, None):
+        with pytest.raises(ValueError, match=rf"stages is a list of names .* Received: stages={stages!r}"):
+            Pipeline(stages, shards=2)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"which are 2, and shards=2 for 5 ranks\. Name more layers"):
         ThreadRanks(5).run(lambda c: Pipeline(["dense"], shards=2, communicator=c))
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 Array = Any
 GPUS = ("cupy", "numba_cuda")  # backends whose ranks NCCL connects
+_METHODS = ("rank", "size", "exchange", "gather", "share", "fail")  # of every communicator
 BACKENDS = ("numpy", "numba", "torch", "jax", *GPUS)
 
 
@@ -69,9 +70,15 @@ class DataParallel:
     ) -> None:  # fmt: skip
         if isinstance(shards, bool) or not isinstance(shards, int) or shards < 1:
             raise ValueError(f"shards is an integer of at least 1. Received: shards={shards!r}.")
-        if not timeout > 0:
+        if isinstance(timeout, bool) or not isinstance(timeout, int | float | np.floating) or not timeout > 0:
             raise ValueError(f"timeout is a number of seconds above 0. Received: timeout={timeout!r}.")
         self.shards, self.timeout, self.deterministic = shards, timeout, deterministic
+        lacks = [name for name in _METHODS if communicator is not None and not hasattr(communicator, name)]
+        if lacks:
+            raise ValueError(
+                f"A communicator has {', '.join(_METHODS)}. Received: {type(communicator).__name__}, which lacks "
+                f"{', '.join(lacks)}. Give one of minicnn.distribution, or leave it out for that of the launcher."
+            )
         self.communicator = find(timeout) if communicator is None else communicator
         self._check_ranks()
 

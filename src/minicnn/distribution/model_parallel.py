@@ -40,8 +40,8 @@ class ModelParallel(DataParallel):
         communicator: See `DataParallel`.
 
     Raises:
-        ValueError: If an argument is out of range; in training, if a batch has fewer samples than there are shards,
-            or the optimizer mixes elements of a kernel otherwise than by sums over all of them.
+        ValueError: If an argument is out of range; in training, if a pattern of the layout is that of no weight, a
+            batch has fewer samples than there are shards, or the optimizer mixes elements of a kernel otherwise than by sums over all of them.
 
     Example:
         >>> ModelParallel(4, layout_map={"kernel": (None, "model")})
@@ -56,13 +56,24 @@ class ModelParallel(DataParallel):
         if isinstance(groups, bool) or not isinstance(groups, int) or groups < 1 or shards % groups:
             raise ValueError(f"groups divides the shards. Received: groups={groups!r} and shards={shards}.")
         self.groups = groups
+        if not isinstance(layout_map, Mapping | None):
+            raise ValueError(
+                "layout_map is a dictionary from regular expressions of weights' paths to axes, such as "
+                f'{{"kernel": (None, "model")}}. Received: {layout_map!r:.60}. Write it so, or leave it out.'
+            )
         for pattern, axes in (layout_map or {}).items():
             if not axes or axes[-1] != _COLUMNS or any(axis is not None for axis in axes[:-1]):
                 raise ValueError(
                     f"Kernels are split along their last axis, which a layout names {_COLUMNS!r}, the others None. "
                     f"Received: {pattern!r}: {axes!r}."
                 )
-            re.compile(pattern)
+            try:
+                re.compile(pattern)
+            except (re.error, TypeError) as error:
+                raise ValueError(
+                    f"Keys of layout_map are regular expressions of weights' paths. Received: {pattern!r}: {error}. "
+                    'Give a text such as "dense.*/kernel".'
+                ) from error
         self._map = layout_map
         entries = _ALL if layout_map is None else [(pattern, len(axes)) for pattern, axes in layout_map.items()]
         self.layout = tuple(entries)

@@ -56,14 +56,18 @@ class Pipeline(DataParallel):
     def __init__(
         self, stages: Sequence[str], *, shards: int, timeout: float = 300.0, communicator: Communicator | None = None
     ) -> None:
-        self._given, self.stages = stages, list(stages)
+        if isinstance(stages, str) or not isinstance(stages, Sequence):
+            raise ValueError(
+                f'stages is a list of names of layers, such as ["flatten"]. Received: stages={stages!r:.60}. Give one.'
+            )
+        self.stages = list(stages)
         super().__init__(shards, timeout=timeout, communicator=communicator)
 
     def _check_ranks(self) -> None:
         count = len(self.stages) + 1
-        if isinstance(self._given, str) or self.ranks > count * self.shards:
+        if self.ranks > count * self.shards:
             raise ValueError(
-                f"Every rank computes at least one stage of one shard. Received: stages={self._given!r}, which are "
+                f"Every rank computes at least one stage of one shard. Received: stages={self.stages!r}, which are "
                 f"{count}, and shards={self.shards} for {self.ranks} ranks. Name more layers, or start fewer processes."
             )
 

@@ -31,7 +31,17 @@ def split_kernels(program: Program, shard: Shard, paths: Collection[str]) -> lis
     Returns:
         Names of the kernels that were split: those whose columns the number of shards divides, and that one dense or
         convolutional layer reads.
+
+    Raises:
+        ValueError: If a pattern of the layout is that of no weight.
     """
+    names = [value.name for value in program.inputs if value.kind in ("parameter", "statistic")]
+    for pattern, _ in shard.layout:
+        if not any(re.search(pattern, name) for name in names):
+            raise ValueError(
+                f"Each pattern of layout_map is found in the path of a weight. Received: {pattern!r}, and the weights "
+                f"{', '.join(names[:8])}{', ...' * (len(names) > 8)}. Mend it, or leave it out."
+            )
     count, readers, found = shard.split.shards, Readers(program), list[str]()
     if count == 1:
         return []
