@@ -14,6 +14,7 @@ from minicnn.backends._gpu.options import Options
 from minicnn.bench.operations import step_inputs, step_times
 from minicnn.program import Program
 from support.kernel_check import train_by_steps
+from support.overwritten import CASES, check_program, losses_with_heavy_ball
 
 FROM_HOST = (
     Options(resident=False), Options(resident=False, pinned=False), Options(resident=False, graph=False),
@@ -66,6 +67,15 @@ class EngineSteps:
             made = [train_by_steps(self.make(o), network, self.steps, at_once=way) for o, way in dict.fromkeys(ways)]
             for other in made[1:]:
                 assert_same(made[0], other)
+
+    @pytest.mark.parametrize("case", CASES)
+    def test_what_is_overwritten_is_handed_out_as_it_was(self, case: str) -> None:
+        for options in (Options(), Options(fused=False)):
+            check_program(case, self.make(options))
+
+    def test_an_optimizer_that_remembers_the_weights(self) -> None:
+        expected = losses_with_heavy_ball("numpy")
+        assert losses_with_heavy_ball(self.make()) == pytest.approx(expected, rel=1e-5)
 
     def test_data_from_the_host_give_the_same_bits(self) -> None:
         x, y = (a[: self.samples] for a in data())

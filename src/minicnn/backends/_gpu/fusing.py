@@ -94,7 +94,7 @@ class Plan:
                 raise NotImplementedError(
                     "References compute on arrays, which do not know bfloat16: each operation in it has a kernel. "
                     f"Received: {node.op.name} of {', '.join(str(v.spec) for v in node.inputs)}: {reason}. "
-                    "Use precision='mixed_float16' or 'float32', and please report it."
+                    "Take a smaller batch where an array is too large, else precision='mixed_float16' or 'float32'."
                 )
             self._add(FusionGroup([node], reference=reason))
             return

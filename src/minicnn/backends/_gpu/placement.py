@@ -46,9 +46,6 @@ def place(plan: Plan) -> Placement:
     buffers = assign([Buffer(name, "", stored[key].nbytes, first[key], last[key]) for key, name in names.items()])
     offsets = {b.name: b.offset for b in buffers}
     size = max((b.offset + -(-b.nbytes // ALIGNMENT) * ALIGNMENT for b in buffers), default=0)
-    copies = [
-        (program.value(name), value)
-        for name, value in program.updates.items()
-        if id(value) not in in_place and plan.root(value) is not program.value(name)
-    ]
+    replaced = [(program.value(name), value) for name, value in program.updates.items()]
+    copies = [(old, new) for old, new in replaced if in_place.get(id(new)) is not old and plan.root(new) is not old]
     return Placement({key: offsets[name] for key, name in names.items()}, size, in_place, copies)

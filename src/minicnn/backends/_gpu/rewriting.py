@@ -248,6 +248,17 @@ def _joined_anyway(program: Program, found: Sequence[RowRegion]) -> set[int]:
     return result
 
 
+def keep_overwritten(program: Program) -> None:
+    """Copy inputs that a step overwrites and yet hands out as they were: as outputs, or as others' new values."""
+    for results in (program.outputs, program.updates):
+        for name, value in results.items():
+            root = value
+            while root.node is not None and root.node.op.name == "reshape":
+                root = root.node.inputs[0]
+            if root.node is None and root.name in program.updates and (results is program.outputs or name != root.name):
+                results[name] = ops.maximum(value, value)
+
+
 def rewrite(program: Program, *, fuse: bool, tiled: bool, tiles: Tiles) -> Program:
     """All of the above that the options ask for, in place.
 
@@ -257,6 +268,7 @@ def rewrite(program: Program, *, fuse: bool, tiled: bool, tiles: Tiles) -> Progr
         tiled: Sums that many blocks share.
         tiles: Where tiles come from.
     """
+    keep_overwritten(program)
     if products_in(program):
         remove_dead_nodes(widen_products(program, every=tiles.pipelined and fuse))
     decompose(program, one_pass=tiles.pipelined and fuse)
