@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from minicnn import ops, zoo
 from minicnn.backends import get_backend
+from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.ops.strategies import DIRECTIONS, PRIMITIVES, STRATEGIES, Problem, get_strategy
 from minicnn.ops.windows import Axes, Window
 from minicnn.program import Program
@@ -269,7 +270,7 @@ def losses(backend: Any, batch: int = 8) -> list[float]:
     rng = np.random.default_rng(0)
     x, y = rng.random((batch, 12, 12, 1)).astype("float32"), rng.integers(0, 10, batch).astype("int32")
     model = zoo.get_model("kernels", input_shape=(12, 12, 1), backend=backend)
-    model.compile("sgd")
+    model.compile("sgd", SparseCategoricalCrossentropy(from_logits=True))
     return [float(model.train_on_batch(x, y, return_dict=True)["loss"]) for _ in range(3)]
 
 

@@ -15,10 +15,18 @@ from minicnn.backends.base import Backend
 from minicnn.distribution.jax import AXIS, JaxCommunicator
 from minicnn.distribution.passes import Shard
 from minicnn.distribution.step import Arrays, ShardedStep, _Part, _Partial
+from minicnn.ops.checks import normalize_axes
 from minicnn.ops.groups import Group
-from minicnn.program.graph import Program
+from minicnn.program.graph import Node, Program
 
 Array = Any
+
+
+def _normalizes(node: Node) -> bool:
+    """Whether a node is of what divides elements by a sum of some of them, within a sample."""
+    if node.op.name == "sum" and node.attrs["keepdims"]:
+        return 0 not in normalize_axes("axes", node.attrs["axes"], node.inputs[0].ndim)
+    return node.op.name in ("normalize", "normalize_gradient")
 
 
 def fits(programs: Mapping[int, Program], group: Group) -> bool:
@@ -27,8 +35,7 @@ def fits(programs: Mapping[int, Program], group: Group) -> bool:
     All shards are of one size, each rank makes one sum by itself, of as many shards, and there are sums alone. Nor is
     there a normalisation within a shard: XLA fuses what it is made of otherwise for one shard a rank than for several.
     """
-    names = {n.op.name for p in programs.values() for n in p.nodes}
-    if names & {"normalize", "normalize_gradient"}:
+    if any(_normalizes(n) for p in programs.values() for n in p.nodes):
         return False
     alike = {(len(group.held(r)), len(group.spans(r))) for r in range(group.ranks)}
     sums = {"all_reduce"} >= {n.op.name for p in programs.values() for n in p.nodes if "group" in n.attrs}
