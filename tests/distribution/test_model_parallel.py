@@ -191,8 +191,12 @@ def test_what_does_not_go_is_refused() -> None:
     for key, wrong in (("(", "missing \\)"), (5, "first argument")):
         with pytest.raises(ValueError, match=f"are regular expressions of weights' paths. Received: .*: {wrong}"):
             ModelParallel(2, layout_map={key: (None, "model")})  # type: ignore[dict-item]
-    with pytest.raises(ValueError, match=r"Received: 'kernal', and the weights .*/kernel.*Mend it, or leave it out"):
+    with pytest.raises(ValueError, match=r"Received: 'kernal', and the weights .*/kernel.*, or use DataParallel"):
         made(ModelParallel(SHARDS, layout_map={"kernal": (None, "model")})).train_on_batch(x, y)
+    plain = Sequential([nn.Input((4,)), nn.PReLU()])
+    plain.compile("sgd", "mse", distribution=ModelParallel(2))
+    with pytest.raises(ValueError, match=r"Received: 'kernel', and the weights .*alpha. Mend it, or use DataParallel"):
+        plain.train_on_batch(np.ones((4, 4), "float32"), np.ones((4, 4), "float32"))
     frozen = made(None)
     frozen.get_layer("dense").trainable = False
     frozen.compile("sgd", distribution=ModelParallel(SHARDS, layout_map={"dense/kernel": (None, "model")}))

@@ -41,8 +41,8 @@ class ModelParallel(DataParallel):
 
     Raises:
         ValueError: If an argument is out of range; in training, if a pattern of the layout is that of no weight, a
-            batch has fewer samples than there are shards, or the
-            optimizer mixes elements of a kernel otherwise than by sums over all of them.
+            batch has fewer samples than there are shards, or the optimizer mixes elements of a kernel otherwise than by
+            sums over all of them.
 
     Example:
         >>> ModelParallel(4, layout_map={"kernel": (None, "model")})

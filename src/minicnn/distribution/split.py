@@ -40,7 +40,8 @@ def split_kernels(program: Program, shard: Shard, paths: Collection[str]) -> lis
         if not any(re.search(pattern, name) for name in names):
             raise ValueError(
                 f"Each pattern of layout_map is found in the path of a weight. Received: {pattern!r}, and the weights "
-                f"{', '.join(names[:8])}{', ...' * (len(names) > 8)}. Mend it, or leave it out."
+                f"{', '.join(names[:8]) or 'none'}{', ...' * (len(names) > 8)}. "
+                "Mend it, or use DataParallel, which splits no kernel."
             )
     count, readers, found = shard.split.shards, Readers(program), list[str]()
     if count == 1:
