@@ -1,7 +1,7 @@
 """Time of training steps on one GPU: kernel by kernel beside its roof, by layer, the whole, and the host's work.
 
     python benchmarks/gpu_steps.py [--backend cupy|numba_cuda ...] [--precision NAME ...] [--shared KB] [--json FILE]
-                                   [--ablate OPTION ...] [--image N] [--classes N] [--batch N] [--whole] [--dry]
+                                   [--ablate OPTIONS ...] [--image N] [--classes N] [--batch N] [--whole] [--dry]
                                    [NETWORK ...]
 
 Networks are the reference studies (mlp, platforms, kernels) and the deep ones of `gpu_peers.py` (resnet18, resnet50,
@@ -11,8 +11,8 @@ Data are random uint8 images, which take the same time as real ones; `mlp_float`
 study has them. Times are medians, synchronised, on CUDA graphs. With --shared, blocks have at most so much shared
 memory, as they do on other GPUs: 99 KB on an RTX 30, 40 or 50.
 
-With --ablate, each network is measured again with a field of `Options` the other way round, right after the first
-measurement: `--ablate pipelined`.
+With --ablate, each network is measured again with a field of `Options` the other way round, or with several, right
+after the first measurement: `--ablate pipelined --ablate fused,tiled`.
 
 The roof of a kernel is the time that its bytes or its FLOPs take at the GPU's peaks. The host's work is how long a call
 that runs one step takes while the GPU is idle, and nothing is read; beside it stands what the launch of the step's
@@ -160,7 +160,7 @@ def measure(
     dry: bool = False,
     other: str | None = None,
 ) -> dict[str, Any]:
-    """All figures of one network on one backend, one of whose options is `other` than usual."""
+    """All figures of one network on one backend, whose options named in `other` (by commas) are not the usual ones."""
     batch, samples, steps = SIZES[study] if deep is None else (deep.batch, 20 * deep.batch, 64)
     if dry:
         batch = min(batch, 8)
@@ -174,7 +174,8 @@ def measure(
         given, index = (as_data([((x / 255).astype("float32"), y)]), None), None
     start = time.perf_counter()
     usual = Options()
-    backend = network(name, replace(usual, **{other: not getattr(usual, other)}) if other else usual, dry=dry)
+    changed = {option: not getattr(usual, option) for option in (other or "").split(",") if option}
+    backend = network(name, replace(usual, **changed), dry=dry)
     if shared:
         backend.tiles = replace(backend.tiles, gpu=replace(backend.tiles.gpu, shared_block=shared * KB))
     model = build(study, backend, precision, deep)
@@ -246,8 +247,8 @@ def measure(
         "arena_bytes": executable.arena_bytes,
         "kernels": rows,
     }
-    changed = f" with the other {other}" if other else ""
-    print(f"\n{study} on {name} in {precision}{changed}: {whole * 1e3:.2f} ms,")
+    ablated = f" with the other {other}" if other else ""
+    print(f"\n{study} on {name} in {precision}{ablated}: {whole * 1e3:.2f} ms,")
     print(f"  {steps} steps of {whole / steps * 1e6:.1f} us,")
     print(f"  {batch * steps / whole:,.0f} samples a second; {alone / steps * 1e6:.1f} us a step in a graph of 16;")
     print(f"  host's work in a step {host * 1e6:.0f} us, {launching * 1e6:.0f} of them the graph's launch;")
@@ -273,8 +274,7 @@ if __name__ == "__main__":
     parser.add_argument("networks", nargs="*", metavar="NETWORK", help=", ".join((*SIZES, *DEEP)))
     parser.add_argument("--backend", action="append", choices=["cupy", "numba_cuda"])
     parser.add_argument("--precision", action="append", choices=["float32", "mixed_bfloat16", "mixed_float16"])
-    switches = [one.name for one in fields(Options) if isinstance(one.default, bool)]
-    parser.add_argument("--ablate", action="append", choices=switches, default=[])
+    parser.add_argument("--ablate", action="append", default=[])
     parser.add_argument("--shared", type=int, metavar="KB")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--whole", action="store_true")
@@ -286,6 +286,9 @@ if __name__ == "__main__":
     results = []
     if unknown := set(chosen.networks) - {*SIZES, *DEEP}:
         parser.error(f"the networks are {', '.join((*SIZES, *DEEP))}. Received: {', '.join(sorted(unknown))}.")
+    switches = [one.name for one in fields(Options) if isinstance(one.default, bool)]
+    if unknown := {option for several in chosen.ablate for option in several.split(",")} - {*switches}:
+        parser.error(f"the options are {', '.join(switches)}. Received: {', '.join(sorted(unknown))}.")
     for study in chosen.networks or ["platforms", "kernels", "mlp"]:
         for precision in chosen.precision or ["float32"]:
             for name in chosen.backend or ["cupy"]:
