@@ -201,7 +201,7 @@ def test_a_backend_without_its_device_is_left_out(monkeypatch: pytest.MonkeyPatc
 # Results that are made up -------------------------------------------------------------------------
 
 
-def made_up(name: str, *, loss: float = 1.0, step: float = 0.1, start: str = "a", accuracy: float = 0.5) -> Result:
+def made_up(name: str, *, loss: float = 1.0, step: float = 0.1, start: float = 1.0, accuracy: float = 0.5) -> Result:
     history = [
         {
             "epoch": i,
@@ -216,14 +216,13 @@ def made_up(name: str, *, loss: float = 1.0, step: float = 0.1, start: str = "a"
     ]
     weights = {
         f"{stage}/w": np.full(3, value, np.float32)
-        for stage, value in (("start", 1.0), ("first", 1 + step), ("final", 2.0))
+        for stage, value in (("start", start), ("first", 1 + step), ("final", 2.0))
     }
     facts = {
         "history": history,
         "memory_mb": 1.0,
         "process_mb": 2.0,
         "test": {"loss": 1.0, "accuracy": accuracy},
-        "start": start,
         "reduction": 100,
     }
     return Result(name, facts, weights)
@@ -243,7 +242,7 @@ def compared(
     [
         ({"loss": 1.01}, "loss 1.0e-02 (at most"),
         ({"step": 0.101}, "first update 1.0e-02 (at most"),
-        ({"start": "b"}, "first weights differ"),
+        ({"start": 1 + 2**-23}, "first weights differ"),
         ({"accuracy": 0.504}, "test accuracy 4.0e-03 (at most 3.0e-03)"),
         ({"loss": float("nan")}, "loss nan"),
     ],
@@ -316,7 +315,6 @@ def test_a_worker_tells_how_far_it_is_and_ends_with_its_results(
         paths = [name.removeprefix("start/") for name in weights if name.startswith("start/")]
         changed = [not np.array_equal(weights[f"start/{p}"], weights[f"first/{p}"]) for p in paths]
         assert all(changed)
-        assert end["start"] == worker.digest({p: weights[f"start/{p}"] for p in paths})
 
 
 def test_modules_of_the_folder_in_which_it_runs_are_not_those_of_python(tmp_path: Path) -> None:

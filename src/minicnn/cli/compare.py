@@ -170,7 +170,7 @@ def _write(
     entries = []
     for r in results:
         compared = [{**asdict(c), "passed": c.passed} for c in checks[r.name]]
-        facts = {k: v for k, v in r.facts.items() if k not in ("event", "start", "reduction")}
+        facts = {k: v for k, v in r.facts.items() if k not in ("event", "reduction")}
         entries.append({"name": r.name, "failure": r.failure, **facts, **by_name.get(r.name, {}), "checks": compared})
     record = {
         "settings": asdict(settings), "machine": machine.facts(), "reference": reference.name, "results": entries,
