@@ -142,7 +142,7 @@ def test_what_fails_names_the_folder_and_not_the_hidden_one(monkeypatch: pytest.
     def full(path: Path, rows: Any) -> None:
         raise OSError(28, "No space left on device", str(path))
 
-    monkeypatch.setattr(job, "write_history", full)
+    monkeypatch.setattr(job, "write_rows", full)
     line = error_of(minicnn("train", "mlp", "--samples", "40", "--epochs", "1", "--out", "a/b"), 1)
     assert line.startswith("a/b: Results are written to a place with permission and room. Received: No space left")
     assert line.endswith("Make room, or name a place on another disk.")
