@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
+from functools import partial
 
 import pytest
 
 from minicnn.backends.cupy import compiler, nvrtc
-from support.command_line import error_of, minicnn
+from support.command_line import error_of, facts_of, minicnn
+
+planned = partial(facts_of, "plan")
 
 
 @pytest.fixture(autouse=True)
@@ -19,13 +20,6 @@ def without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ImportError(nvrtc.MISSING)
 
     monkeypatch.setattr(nvrtc, "version", version)
-
-
-def planned(*args: str) -> dict[str, Any]:
-    result = minicnn("plan", *args, "--json")
-    assert result.exit_code == 0, result.output
-    found: dict[str, Any] = json.loads(result.stdout)
-    return found
 
 
 @pytest.mark.parametrize(("gpu", "most"), [("t4", 64), ("a100", 163), ("rtx4060", 99), ("h200", 227)])

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from minicnn.bench import local_ranks
-from support.command_line import error_of, minicnn
+from support.command_line import error_of, facts_of, minicnn
 
 NETWORK = {"network": "platforms", "image": [28, 28, 1], "classes": 10}
+predicted = partial(facts_of, "predict-scaling")
 
 
 @pytest.fixture(autouse=True)
@@ -32,13 +34,6 @@ def stored(here: Path) -> Path:
     }  # fmt: skip
     path.write_text(json.dumps(found))
     return path
-
-
-def predicted(*args: str) -> dict[str, Any]:
-    result = minicnn("predict-scaling", *args, "--json")
-    assert result.exit_code == 0, result.output
-    found: dict[str, Any] = json.loads(result.stdout)
-    return found
 
 
 def test_errors_come_before_predictions(stored: Path) -> None:
