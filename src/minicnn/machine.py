@@ -157,9 +157,8 @@ def thread_pools() -> list[dict[str, Any]]:
     return [{k: pool[k] for k in keys if pool.get(k) is not None} for pool in threadpool_info()]
 
 
-def blas(pools: list[dict[str, Any]] | None = None) -> str:
-    """NumPy's BLAS in words: its name, version, kernels and number of threads."""
-    pools = thread_pools() if pools is None else pools
+def blas(pools: list[dict[str, Any]]) -> str:
+    """NumPy's BLAS in words, from `thread_pools`: its name, version, kernels and number of threads."""
     for pool in pools:
         if pool.get("user_api") == "blas":
             kernels = f", {pool['architecture']} kernels" if "architecture" in pool else ""
@@ -171,10 +170,9 @@ def blas(pools: list[dict[str, Any]] | None = None) -> str:
     return f"{found.get('name', 'unknown')} {found.get('version', '')}".strip()
 
 
-def mistaken_kernels(pools: list[dict[str, Any]] | None = None, cpu: Processor | None = None) -> str | None:
-    """Name of the kernels that OpenBLAS runs, if they leave the AVX-512 units of this CPU idle; else None."""
-    pools = thread_pools() if pools is None else pools
-    if (cpu or processor()).avx512:
+def mistaken_kernels(pools: list[dict[str, Any]], cpu: Processor) -> str | None:
+    """Name of the kernels that OpenBLAS runs, if they leave the AVX-512 units of the CPU idle; else None."""
+    if cpu.avx512:
         for pool in pools:
             if pool.get("internal_api") == "openblas" and str(pool.get("architecture", "")).lower() in OLDER:
                 return str(pool["architecture"])
@@ -183,7 +181,7 @@ def mistaken_kernels(pools: list[dict[str, Any]] | None = None, cpu: Processor |
 
 def warnings() -> list[str]:
     """What slows NumPy down on this machine, and how to mend it."""
-    kernels = mistaken_kernels()
+    kernels = mistaken_kernels(thread_pools(), processor())
     if kernels is None:
         return []
     given = os.environ.get(CORETYPE)
