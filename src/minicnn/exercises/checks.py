@@ -116,7 +116,7 @@ def _inputs(functions: Sequence[Function], given: ModuleType, names: Sequence[st
     for function in functions:
         for case in function.cases:
             arrays = [a.copy() for a in case.arrays]
-            made = _results(_function(given, function.name)(*arrays, xp=array_api, **case.attrs))
+            made = _results(getattr(given, function.name)(*arrays, xp=array_api, **case.attrs))
             for number, result in enumerate(made or [None]):
                 _array(f"{function.name}, result {number}", result)
                 if any(np.may_share_memory(result, a) for a in arrays):
@@ -142,7 +142,7 @@ def _parity(functions: Sequence[Function], given: ModuleType, names: Sequence[st
                 arrays = [backend.asarray(a, "float32" if a.dtype.kind == "f" else None) for a in case.arrays]
                 try:
                     with backend.active():
-                        made = _function(given, function.name)(*arrays, xp=backend.xp, **case.attrs)
+                        made = getattr(given, function.name)(*arrays, xp=backend.xp, **case.attrs)
                     found = [backend.to_numpy(result) for result in _results(made)]
                     worst = max(worst, _differ(function, case, found, "float32"))
                 except Exception as error:
@@ -156,7 +156,7 @@ def _speed(functions: Sequence[Function], given: ModuleType, names: Sequence[str
     said = []
     for function in functions:
         arrays = [a.astype("float32") if a.dtype.kind == "f" else a for a in function.large.arrays]
-        call = partial(_function(given, function.name), *arrays, xp=array_api, **function.large.attrs)
+        call = partial(getattr(given, function.name), *arrays, xp=array_api, **function.large.attrs)
         own = partial(function.oracle, *arrays, xp=array_api, **function.large.attrs)
         _differ(function, function.large, call(), "float32")  # a time counts only if the results are right
         said.append(faster(function.name, call, function.bar, "the library", own))
@@ -185,13 +185,9 @@ def faster(name: str, call: Callable[[], Any], bar: float, whose: str, other: Ca
     raise WrongError(said)
 
 
-def _function(given: ModuleType, name: str) -> Callable[..., Any]:
-    return getattr(given, name)  # which was looked for before
-
-
 def _call(function: Function, given: ModuleType, case: Case) -> Any:
     """Results in float64, from copies, so that what changes its inputs loses the points of that check only."""
-    return _function(given, function.name)(*(a.copy() for a in case.arrays), xp=array_api, **case.attrs)
+    return getattr(given, function.name)(*(a.copy() for a in case.arrays), xp=array_api, **case.attrs)
 
 
 def _results(made: Any) -> list[Any]:
