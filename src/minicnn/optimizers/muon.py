@@ -62,8 +62,7 @@ class Muon(Optimizer):
             learning_rate, weight_decay=weight_decay, clipvalue=clipvalue, clipnorm=clipnorm,
             global_clipnorm=global_clipnorm,
         )  # fmt: skip
-        for name, value in (("adam_beta_1", adam_beta_1), ("adam_beta_2", adam_beta_2), ("momentum", momentum)):
-            share(name, value)
+        share(adam_beta_1=adam_beta_1, adam_beta_2=adam_beta_2, momentum=momentum)
         at_least_zero("adam_weight_decay", adam_weight_decay)
         at_least_zero("epsilon", epsilon)
         self.adam_beta_1, self.adam_beta_2, self.adam_weight_decay = adam_beta_1, adam_beta_2, adam_weight_decay
