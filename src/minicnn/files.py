@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import os
+import pathlib
 import re
 import stat
 from collections.abc import Iterator, Mapping
@@ -76,17 +77,9 @@ def check_folder(path: Path) -> None:
     folder = os.path.dirname(os.path.realpath(path))
     with writing(path):
         if not os.path.isdir(folder):
-            code = errno.ENOTDIR if any(map(os.path.isfile, _parents(folder))) else errno.ENOENT
+            in_file = any(os.path.isfile(place) for place in (folder, *pathlib.PurePath(folder).parents))
+            code = errno.ENOTDIR if in_file else errno.ENOENT
             raise OSError(code, f"there is no folder {folder!r}" if code == errno.ENOENT else os.strerror(code))
-
-
-def _parents(folder: str) -> Iterator[str]:
-    """A folder and all that it is in."""
-    while True:
-        yield folder
-        folder, below = os.path.dirname(folder), folder
-        if folder == below:
-            return
 
 
 def write_file(path: Path, data: bytes, *, folders: bool = False) -> None:
