@@ -77,8 +77,8 @@ def check_folder(path: Path) -> None:
     folder = os.path.dirname(os.path.realpath(path))
     with writing(path):
         if not os.path.isdir(folder):
-            in_file = any(os.path.isfile(place) for place in (folder, *pathlib.PurePath(folder).parents))
-            code = errno.ENOTDIR if in_file else errno.ENOENT
+            above = pathlib.PurePath(folder, "x").parents  # the folder and all that it is in
+            code = errno.ENOTDIR if any(map(os.path.isfile, above)) else errno.ENOENT
             raise OSError(code, f"there is no folder {folder!r}" if code == errno.ENOENT else os.strerror(code))
 
 
