@@ -19,7 +19,7 @@ from minicnn.cli.candidates import Result
 from minicnn.jobs.job import load_samples
 from minicnn.jobs.settings import Settings
 from minicnn.jobs.spread import Spread
-from support.command_line import error_of, minicnn, settings_of
+from support.command_line import done, error_of, minicnn, settings_of
 
 FILES = {"compare.json", "compare.csv", "compare.png"}
 COLUMNS = [
@@ -54,7 +54,7 @@ def written() -> tuple[list[dict[str, str]], dict[str, Any]]:
 def test_backends_and_pytorchs_own_modules_agree() -> None:
     pytest.importorskip("torch")
     pytest.importorskip("jax")
-    result = minicnn(
+    result = done(
         "compare",
         "mlp",
         "--samples",
@@ -68,7 +68,6 @@ def test_backends_and_pytorchs_own_modules_agree() -> None:
         "--out",
         "out",
     )
-    assert result.exit_code == 0, result.output
     rows, record = written()
     assert list(rows[0]) == COLUMNS
     names = ["torch", "numpy", "jax", "torch.nn"]
@@ -131,8 +130,7 @@ def test_all_that_are_found_take_part(monkeypatch: pytest.MonkeyPatch) -> None:
     known = backends.backend_class
     monkeypatch.setattr(backends, "backend_class", only_numpy)
     monkeypatch.setattr(machine, "warnings", lambda: ["slow"])
-    result = minicnn("compare", "mlp", "--samples", "60", "--epochs", "1")
-    assert result.exit_code == 0, result.output
+    result = done("compare", "mlp", "--samples", "60", "--epochs", "1")
     assert "note: Backend 'jax' needs jax\n".replace("Backend", "jax is left out: Backend") in result.stderr
     assert "note: slow" in result.stderr
     assert "array_api_strict" not in result.stderr
@@ -146,8 +144,7 @@ def test_all_that_are_found_take_part(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_jax_computes_in_float64_too() -> None:
     pytest.importorskip("jax")
     args = ("--samples", "60", "--epochs", "2", "--backends", "numpy,jax", "--precision", "float64", "--out", "out")
-    result = minicnn("compare", "mlp", *args)
-    assert result.exit_code == 0, result.output
+    done("compare", "mlp", *args)
     rows, _ = written()
     assert float(rows[1]["difference"]) < 1e-13
 
@@ -290,8 +287,7 @@ def test_a_worker_tells_how_far_it_is_and_ends_with_its_results(
         "held_out": False,
         "weights": str(tmp_path / "weights.npz"),
     }
-    result = minicnn("worker", stdin=json.dumps(order))
-    assert result.exit_code == 0, result.output
+    result = done("worker", stdin=json.dumps(order))
     events = [json.loads(line) for line in result.stdout.splitlines()]
     assert [e["event"] for e in events] == ["step"] * 3 + ["epoch"] + ["step"] * 3 + ["epoch", "end"]
     assert [e["done"] for e in events if e["event"] == "step"] == pytest.approx([1 / 3, 2 / 3, 1, 4 / 3, 5 / 3, 2])

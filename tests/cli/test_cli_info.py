@@ -9,7 +9,7 @@ import pytest
 
 from minicnn import backends, data, machine
 from minicnn.extras import install
-from support.command_line import facts_of, minicnn
+from support.command_line import done, facts_of, minicnn
 from support.datafiles import idx_files, write_idx
 
 
@@ -64,8 +64,7 @@ def test_a_folder_that_does_not_hold_what_it_should_is_named(monkeypatch: pytest
     monkeypatch.setenv("MINICNN_DATA", str(tmp_path))
     assert "the four IDX files are together" in facts_of("info")["data"]["mnist"]["remedy"]
     monkeypatch.setenv("MINICNN_DATA", str(tmp_path / "nowhere"))
-    result = minicnn("info")
-    assert result.exit_code == 0
+    result = done("info")
     assert "MINICNN_DATA names a folder that exists" in result.stdout
 
 

@@ -16,7 +16,7 @@ from minicnn import data, machine
 from minicnn.cli.runs import RunFolder
 from minicnn.extras import install
 from minicnn.models import Model
-from support.command_line import error_of, minicnn, settings_of
+from support.command_line import done, error_of, minicnn, settings_of
 from support.datafiles import idx_files, write_idx
 
 FILES = {"model.safetensors", "history.csv", "curves.png", "run.json"}
@@ -26,8 +26,7 @@ SMALL = ("--samples", "300", "--epochs", "2", "--batch-size", "50")
 
 def trained(*args: str) -> tuple[str, list[dict[str, float]], dict[str, Any]]:
     """Output, history and record of a training that must succeed, in the folder "out"."""
-    result = minicnn("train", *args, "--out", "out")
-    assert result.exit_code == 0, result.output
+    result = done("train", *args, "--out", "out")
     with Path("out/history.csv").open(newline="") as file:
         rows = [{k: float(v) for k, v in row.items()} for row in csv.DictReader(file)]
     return result.stdout, rows, json.loads(Path("out/run.json").read_text())
@@ -234,8 +233,7 @@ def test_the_backend_may_come_from_the_environment(monkeypatch: pytest.MonkeyPat
 
 def test_mistaken_kernels_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "warnings", lambda: ["slow"])
-    result = minicnn("train", "mlp", "--samples", "60", "--epochs", "1")
-    assert result.exit_code == 0
+    result = done("train", "mlp", "--samples", "60", "--epochs", "1")
     assert result.stderr == "note: slow\n"
 
 

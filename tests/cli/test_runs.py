@@ -129,8 +129,7 @@ def test_a_run_that_has_finished_meanwhile_is_not_replaced(tmp_path: Path) -> No
     assert (tmp_path / "run-2").stat().st_mode == tmp_path.stat().st_mode
 
 
-def test_the_working_folder_can_be_the_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_the_working_folder_can_be_the_one() -> None:
     for run in ("old", "new"):
         write(Path(), run)
         assert shown(Path()) == dict.fromkeys(FILES, run)

@@ -17,11 +17,16 @@ def minicnn(*args: str, stdin: str | None = None) -> Result:
     return CliRunner().invoke(cli, args, input=stdin)
 
 
+def done(*args: str, stdin: str | None = None) -> Result:
+    """What a command that must succeed ends with."""
+    result = minicnn(*args, stdin=stdin)
+    assert result.exit_code == 0, result.output
+    return result
+
+
 def facts_of(*args: str) -> dict[str, Any]:
     """What a command that must succeed prints with --json."""
-    result = minicnn(*args, "--json")
-    assert result.exit_code == 0, result.output
-    found: dict[str, Any] = json.loads(result.stdout)
+    found: dict[str, Any] = json.loads(done(*args, "--json").stdout)
     return found
 
 
