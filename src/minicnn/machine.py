@@ -80,12 +80,8 @@ def prepare(environ: MutableMapping[str, str] = os.environ) -> None:
 
 def share_cores(environ: MutableMapping[str, str] = os.environ) -> None:
     """Give each of several processes that a launcher has started on this machine its share of the cores."""
-    local = (
-        environ.get("MPI_LOCALNRANKS")
-        or environ.get("OMPI_COMM_WORLD_LOCAL_SIZE")
-        or environ.get("LOCAL_WORLD_SIZE")
-        or "1"
-    )
+    names = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "LOCAL_WORLD_SIZE")
+    local = next((environ[name] for name in names if environ.get(name)), "1")
     if local.isdecimal() and int(local) > 1:
         # A launcher that binds each process to its cores has shared them out already.
         share = cores() if cores() < (os.cpu_count() or 1) else max(1, cores() // int(local))
