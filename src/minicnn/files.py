@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from minicnn.extras import install
+from minicnn.extras import needing
 
 Tensors = dict[str, np.ndarray[Any, Any]]
 Path = str | os.PathLike[str]
@@ -233,11 +233,8 @@ def _too_large(path: Path, size: int) -> SavedModelError:
 
 
 def _safetensors() -> ModuleType:
-    try:
+    with needing("Saving and loading need", "safetensors"):
         import safetensors.numpy
-    except ImportError as error:
-        message = f"Saving and loading need safetensors: {install('cli')}."
-        raise ImportError(message, name="safetensors") from error
     return safetensors.numpy
 
 
