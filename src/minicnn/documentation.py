@@ -36,12 +36,12 @@ class WrittenOut:
         return found.replace(parameters=parameters)
 
 
-def complete(kind: type[Any], arguments: Iterable[str], **given: str) -> None:
+def complete(kind: type[Any], arguments: Iterable[str] | None = None, **given: str) -> None:
     """Add to a class's docstring what it leaves out: arguments of its constructor, and shapes, as its bases have them.
 
     Args:
         kind: The class; where Python strips docstrings nothing is done.
-        arguments: Names of the arguments, in their order.
+        arguments: Names of the arguments, in their order; those of the signature if None.
         given: Sections where no class has them, their titles with `_`; `limits` is what is said of that argument.
     """
     if not kind.__doc__:
@@ -55,7 +55,8 @@ def complete(kind: type[Any], arguments: Iterable[str], **given: str) -> None:
         sections |= {name: found[name] for name in ("Input shape", "Output shape") if name in found}
     if "limits" in given:
         entries["limits"] = f"    limits: {given['limits']}"
-    sections |= own | {"Args": "\n".join(entries[name] for name in arguments if name in entries)}
+    names = inspect.signature(kind).parameters if arguments is None else arguments
+    sections |= own | {"Args": "\n".join(entries[name] for name in names if name in entries)}
     texts = [f"{name}:\n{sections[name]}" for name in SECTIONS if sections.get(name)]
     kind.__doc__ = "\n\n".join([summary, *texts])
 

@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import os
+import pathlib
 import re
 import stat
 from collections.abc import Iterator, Mapping
@@ -15,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from minicnn.extras import install
+from minicnn.extras import needing
 
 Tensors = dict[str, np.ndarray[Any, Any]]
 Path = str | os.PathLike[str]
@@ -76,17 +77,9 @@ def check_folder(path: Path) -> None:
     folder = os.path.dirname(os.path.realpath(path))
     with writing(path):
         if not os.path.isdir(folder):
-            code = errno.ENOTDIR if any(map(os.path.isfile, _parents(folder))) else errno.ENOENT
+            above = pathlib.PurePath(folder, "x").parents  # the folder and all that it is in
+            code = errno.ENOTDIR if any(map(os.path.isfile, above)) else errno.ENOENT
             raise OSError(code, f"there is no folder {folder!r}" if code == errno.ENOENT else os.strerror(code))
-
-
-def _parents(folder: str) -> Iterator[str]:
-    """A folder and all that it is in."""
-    while True:
-        yield folder
-        folder, below = os.path.dirname(folder), folder
-        if folder == below:
-            return
 
 
 def write_file(path: Path, data: bytes, *, folders: bool = False) -> None:
@@ -240,11 +233,8 @@ def _too_large(path: Path, size: int) -> SavedModelError:
 
 
 def _safetensors() -> ModuleType:
-    try:
+    with needing("Saving and loading need", "safetensors"):
         import safetensors.numpy
-    except ImportError as error:
-        message = f"Saving and loading need safetensors: {install('cli')}."
-        raise ImportError(message, name="safetensors") from error
     return safetensors.numpy
 
 

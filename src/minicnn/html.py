@@ -155,16 +155,15 @@ def _key(x: int, y: int, name: str, colour: str) -> str:
     return f'<text x="{x}" y="{y}"><tspan fill="{colour}">\N{BLACK SQUARE}</tspan> {escape(name)}</text>'
 
 
-def strip(title: str, amounts: Sequence[Mapping[str, int]], unit: str, width: int = 600, height: int = 70) -> Drawing:
+def strip(title: str, amounts: Sequence[Mapping[str, int]], unit: str) -> Drawing:
     """Stacked amounts by kind over a row of moments.
 
     Args:
         title: What it shows.
         amounts: For each moment the amounts by kind, of which all have the same kinds.
         unit: What is counted.
-        width: Width in pixels.
-        height: Height in pixels.
     """
+    width, height = 600, 70  # pixels
     most = max((sum(a.values()) for a in amounts), default=0) or 1
     step = width / max(len(amounts), 1)
     drawn, key = [], 0

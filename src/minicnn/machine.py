@@ -80,12 +80,8 @@ def prepare(environ: MutableMapping[str, str] = os.environ) -> None:
 
 def share_cores(environ: MutableMapping[str, str] = os.environ) -> None:
     """Give each of several processes that a launcher has started on this machine its share of the cores."""
-    local = (
-        environ.get("MPI_LOCALNRANKS")
-        or environ.get("OMPI_COMM_WORLD_LOCAL_SIZE")
-        or environ.get("LOCAL_WORLD_SIZE")
-        or "1"
-    )
+    names = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "LOCAL_WORLD_SIZE")
+    local = next((environ[name] for name in names if environ.get(name)), "1")
     if local.isdecimal() and int(local) > 1:
         # A launcher that binds each process to its cores has shared them out already.
         share = cores() if cores() < (os.cpu_count() or 1) else max(1, cores() // int(local))
@@ -157,9 +153,8 @@ def thread_pools() -> list[dict[str, Any]]:
     return [{k: pool[k] for k in keys if pool.get(k) is not None} for pool in threadpool_info()]
 
 
-def blas(pools: list[dict[str, Any]] | None = None) -> str:
-    """NumPy's BLAS in words: its name, version, kernels and number of threads."""
-    pools = thread_pools() if pools is None else pools
+def blas(pools: list[dict[str, Any]]) -> str:
+    """NumPy's BLAS in words, from `thread_pools`: its name, version, kernels and number of threads."""
     for pool in pools:
         if pool.get("user_api") == "blas":
             kernels = f", {pool['architecture']} kernels" if "architecture" in pool else ""
@@ -171,10 +166,9 @@ def blas(pools: list[dict[str, Any]] | None = None) -> str:
     return f"{found.get('name', 'unknown')} {found.get('version', '')}".strip()
 
 
-def mistaken_kernels(pools: list[dict[str, Any]] | None = None, cpu: Processor | None = None) -> str | None:
-    """Name of the kernels that OpenBLAS runs, if they leave the AVX-512 units of this CPU idle; else None."""
-    pools = thread_pools() if pools is None else pools
-    if (cpu or processor()).avx512:
+def mistaken_kernels(pools: list[dict[str, Any]], cpu: Processor) -> str | None:
+    """Name of the kernels that OpenBLAS runs, if they leave the AVX-512 units of the CPU idle; else None."""
+    if cpu.avx512:
         for pool in pools:
             if pool.get("internal_api") == "openblas" and str(pool.get("architecture", "")).lower() in OLDER:
                 return str(pool["architecture"])
@@ -183,7 +177,7 @@ def mistaken_kernels(pools: list[dict[str, Any]] | None = None, cpu: Processor |
 
 def warnings() -> list[str]:
     """What slows NumPy down on this machine, and how to mend it."""
-    kernels = mistaken_kernels()
+    kernels = mistaken_kernels(thread_pools(), processor())
     if kernels is None:
         return []
     given = os.environ.get(CORETYPE)

@@ -14,50 +14,6 @@ from support.small_training import compiled, digits
 
 
 class Recorder(Callback):
-    def __init__(self) -> None:
-        self.calls: list[Any] = []
-
-    def on_train_begin(self, logs: Any) -> None:
-        self.calls.append("train_begin")
-
-    def on_train_end(self, logs: Any) -> None:
-        self.calls.append("train_end")
-
-    def on_epoch_begin(self, epoch: int, logs: Any) -> None:
-        self.calls.append(("epoch_begin", epoch))
-
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
-        self.calls.append(("epoch_end", epoch, sorted(logs)))
-
-    def on_train_batch_begin(self, batch: int, logs: Any) -> None:
-        self.calls.append(("batch_begin", batch))
-
-    def on_train_batch_end(self, batch: int, logs: Any) -> None:
-        self.calls.append(("batch_end", batch, sorted(logs)))
-
-    def on_test_begin(self, logs: Any) -> None:
-        self.calls.append("test_begin")
-
-    def on_test_end(self, logs: Any) -> None:
-        self.calls.append(("test_end", sorted(logs)))
-
-    def close(self) -> None:
-        self.calls.append("close")
-
-
-def test_the_points_come_in_keras_order() -> None:
-    recorder = Recorder()
-    compiled().fit(*digits(8), 5, 1, verbose=0, callbacks=[recorder], validation_data=digits(4))
-    names = ["accuracy", "loss"]
-    assert recorder.calls == [
-        "train_begin", ("epoch_begin", 0),
-        ("batch_begin", 0), ("batch_end", 0, names), ("batch_begin", 1), ("batch_end", 1, names),
-        "test_begin", ("test_end", names),
-        ("epoch_end", 0, ["accuracy", "loss", "val_accuracy", "val_loss"]), "train_end", "close",
-    ]  # fmt: skip
-
-
-class Everything(Callback):
     """Writes down every call with its logs."""
 
     def __init__(self) -> None:
@@ -69,33 +25,38 @@ class Everything(Callback):
         *number, logs = arguments
         self.calls.append((name, *number, sorted(logs)))
 
+    def close(self) -> None:
+        self.calls.append("close")
 
-def test_every_hook_gets_logs_as_in_keras() -> None:
+
+def two_batches(kind: str, made: list[str]) -> list[Any]:
+    """The calls for two batches, whose ends have logs of these names."""
+    return [(f"on_{kind}_batch_{end}", k, logs) for k in (0, 1) for end, logs in (("begin", []), ("end", made))]
+
+
+def test_hooks_come_in_keras_order_with_its_logs() -> None:
     model, (x, y), names = compiled(), digits(8), ["accuracy", "loss"]
-    every = Everything()
-    model.fit(x, y, 8, 1, verbose=0, callbacks=[every], validation_data=(x, y))
-    tested = [("on_test_begin", []), ("on_test_batch_begin", 0, []), ("on_test_batch_end", 0, names),
-              ("on_test_end", names)]  # fmt: skip
+    recorder = Recorder()
+    model.fit(x, y, 5, 1, verbose=0, callbacks=[recorder], validation_data=(x, y))
+    tested = [("on_test_begin", []), *two_batches("test", names), ("on_test_end", names)]
     after = [*names, *(f"val_{name}" for name in names)]
-    assert every.calls == [
-        ("on_train_begin", []), ("on_epoch_begin", 0, []), ("on_train_batch_begin", 0, []),
-        ("on_train_batch_end", 0, names), *tested, ("on_epoch_end", 0, after), ("on_train_end", after),
+    assert recorder.calls == [
+        ("on_train_begin", []), ("on_epoch_begin", 0, []), *two_batches("train", names), *tested,
+        ("on_epoch_end", 0, after), ("on_train_end", after), "close",
     ]  # fmt: skip
-    every = Everything()
-    model.evaluate(x, y, 8, callbacks=[every])
-    assert every.calls == tested
-    every = Everything()
-    model.predict(x, 4, callbacks=[every])
-    batches = [
-        (f"on_predict_batch_{end}", k, made) for k in (0, 1) for end, made in (("begin", []), ("end", ["outputs"]))
-    ]
-    assert every.calls == [("on_predict_begin", []), *batches, ("on_predict_end", [])]
+    recorder = Recorder()
+    model.evaluate(x, y, 5, callbacks=[recorder])
+    assert recorder.calls == [*tested, "close"]
+    recorder = Recorder()
+    model.predict(x, 4, callbacks=[recorder])
+    predicted = [("on_predict_begin", []), *two_batches("predict", ["outputs"]), ("on_predict_end", [])]
+    assert recorder.calls == [*predicted, "close"]
 
 
 def test_without_validation_there_is_no_test() -> None:
     recorder = Recorder()
     compiled().fit(*digits(8), verbose=0, callbacks=[recorder])
-    assert not {"test_begin", "test_end"} & {c if isinstance(c, str) else c[0] for c in recorder.calls}
+    assert not any(call[0].startswith("on_test") for call in recorder.calls)
 
 
 def test_logs_of_a_batch_are_averages_over_the_epoch_so_far() -> None:
@@ -119,7 +80,8 @@ def test_callbacks_are_closed_when_training_breaks_off(error: type[BaseException
     recorder = Recorder()
     with pytest.raises(OSError, match="cannot be closed"):
         compiled().fit(*digits(), verbose=0, callbacks=[recorder, Boom()])
-    assert recorder.calls == ["train_begin", ("epoch_begin", 0), ("batch_begin", 0), "close"]
+    begun = [("on_train_begin", []), ("on_epoch_begin", 0, []), ("on_train_batch_begin", 0, [])]
+    assert recorder.calls == [*begun, "close"]
 
 
 def test_stop_training_within_an_epoch_ends_it_with_its_logs() -> None:
@@ -129,7 +91,7 @@ def test_stop_training_within_an_epoch_ends_it_with_its_logs() -> None:
 
     recorder = Recorder()
     history = compiled().fit(*digits(), 5, 3, verbose=0, callbacks=[Stop(), recorder])
-    assert [c[1] for c in recorder.calls if c[0] == "batch_end"] == [0, 1]
+    assert [c[1] for c in recorder.calls if c[0] == "on_train_batch_end"] == [0, 1]
     assert history.epoch == [0]
 
 
@@ -140,7 +102,7 @@ def test_stop_training_at_the_start_of_an_epoch_trains_no_batch() -> None:
 
     recorder = Recorder()
     compiled().fit(*digits(), 23, 3, verbose=0, callbacks=[Stop(), recorder])
-    assert [c[1] for c in recorder.calls if c[0] == "batch_end"] == [0]
+    assert [c[1] for c in recorder.calls if c[0] == "on_train_batch_end"] == [0]
 
 
 def test_params_say_what_fit_was_asked_for() -> None:

@@ -20,7 +20,7 @@ def result(name: str = "numpy", losses: tuple[float, ...] = (2.0, 1.0), accuracy
         weights[f"first/{path}"] = np.full(4, after, np.float32)
         weights[f"final/{path}"] = np.full(4, after, np.float32)
     history = [{"loss": loss} for loss in losses]
-    return Result(name, {"history": history, "test": {"accuracy": accuracy}, "start": "digest"}, weights)
+    return Result(name, {"history": history, "test": {"accuracy": accuracy}}, weights)
 
 
 def checks(

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from minicnn import backends, data, machine
 from minicnn.extras import install
-from support.command_line import minicnn
+from support.command_line import done, facts_of, minicnn
 from support.datafiles import idx_files, write_idx
 
 
-def facts() -> dict[str, Any]:
-    result = minicnn("info", "--json")
-    assert result.exit_code == 0, result.output
-    found: dict[str, Any] = json.loads(result.stdout)
-    return found
-
-
 def test_it_names_backends_versions_and_the_machine() -> None:
-    found = facts()
+    found = facts_of("info")
     assert found["backends"].keys() == set(backends.names())
     assert found["backends"]["numpy"] == {"found": True, "facts": {"numpy": np.__version__}, "remedy": None}
     assert found["machine"]["cores"] == machine.cores()
@@ -46,7 +37,7 @@ def test_what_is_missing_comes_with_its_remedy(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(backends, "backend_class", broken)
     versions = {**machine.versions(), "pooch": None, "torch": None}
     monkeypatch.setattr(machine, "versions", lambda: versions)
-    found = facts()
+    found = facts_of("info")
     assert found["backends"]["jax"]["remedy"].endswith(f"{install('jax')}.")
     assert found["backends"]["torch"]["remedy"].startswith("OSError: libcudart.so")
     assert found["packages"]["pooch"]["remedy"] == install("cli")
@@ -60,7 +51,7 @@ def test_data_sets_are_found_where_load_would_find_them(monkeypatch: pytest.Monk
     monkeypatch.setattr(data.places, "_downloaded", lambda name: tmp_path if name == "cifar10" else None)
     folder = write_idx(tmp_path / "sets" / "mnist", idx_files())
     monkeypatch.setenv("MINICNN_DATA", str(tmp_path / "sets"))
-    found = facts()["data"]
+    found = facts_of("info")["data"]
     assert found["mnist"] == {"place": str(folder), "remedy": None}
     assert found["cifar10"]["place"] == str(tmp_path)
     assert found["fashion_mnist"]["remedy"] == "downloaded when asked for; else name its folder by MINICNN_DATA"
@@ -71,10 +62,9 @@ def test_data_sets_are_found_where_load_would_find_them(monkeypatch: pytest.Monk
 def test_a_folder_that_does_not_hold_what_it_should_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (write_idx(tmp_path / "mnist", idx_files()) / "t10k-labels-idx1-ubyte").unlink()
     monkeypatch.setenv("MINICNN_DATA", str(tmp_path))
-    assert "the four IDX files are together" in facts()["data"]["mnist"]["remedy"]
+    assert "the four IDX files are together" in facts_of("info")["data"]["mnist"]["remedy"]
     monkeypatch.setenv("MINICNN_DATA", str(tmp_path / "nowhere"))
-    result = minicnn("info")
-    assert result.exit_code == 0
+    result = done("info")
     assert "MINICNN_DATA names a folder that exists" in result.stdout
 
 
@@ -82,7 +72,7 @@ def test_it_says_what_the_command_has_set(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(machine, "warnings", lambda: ["OpenBLAS is mistaken"])
     monkeypatch.setattr(machine, "set_by_us", True)
     monkeypatch.setenv(machine.CORETYPE, "SKYLAKEX")
-    notes = facts()["notes"]
+    notes = facts_of("info")["notes"]
     assert notes[0] == "OpenBLAS is mistaken"
     assert "export OPENBLAS_CORETYPE=SKYLAKEX before Python starts" in notes[1]
     assert "Note: OpenBLAS is mistaken" in minicnn("info").stdout

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
+from functools import partial
 
 import pytest
 
 from minicnn.backends.cupy import compiler, nvrtc
-from support.command_line import error_of, minicnn
+from support.command_line import done, error_of, facts_of, minicnn
+
+planned = partial(facts_of, "plan")
 
 
 @pytest.fixture(autouse=True)
@@ -19,13 +20,6 @@ def without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ImportError(nvrtc.MISSING)
 
     monkeypatch.setattr(nvrtc, "version", version)
-
-
-def planned(*args: str) -> dict[str, Any]:
-    result = minicnn("plan", *args, "--json")
-    assert result.exit_code == 0, result.output
-    found: dict[str, Any] = json.loads(result.stdout)
-    return found
 
 
 @pytest.mark.parametrize(("gpu", "most"), [("t4", 64), ("a100", 163), ("rtx4060", 99), ("h200", 227)])
@@ -74,8 +68,7 @@ def test_a_step_that_is_too_large_is_said() -> None:
 
 
 def test_the_table_says_the_same() -> None:
-    result = minicnn("plan", "platforms", "--gpu", "rtx4060", "--precision", "bfloat16")
-    assert result.exit_code == 0, result.output
+    result = done("plan", "platforms", "--gpu", "rtx4060", "--precision", "bfloat16")
     assert "in mixed_bfloat16, on RTX 4060 (compute capability 8.9)" in result.stdout
     assert "101,376 bytes of shared memory" in result.stdout
     assert "Registers are those of compiled kernels. Kernels are compiled by NVRTC. Received: none" in result.stdout

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from minicnn.bench import local_ranks
-from support.command_line import error_of, minicnn
+from support.command_line import done, error_of, facts_of, minicnn
 
 NETWORK = {"network": "platforms", "image": [28, 28, 1], "classes": 10}
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+predicted = partial(facts_of, "predict-scaling")
 
 
 @pytest.fixture
-def stored(here: Path) -> Path:
+def stored(tmp_path: Path) -> Path:
     """A calibration of this machine, with made figures."""
-    path = here / "made.json"
+    path = tmp_path / "made.json"
     found = {
         "machine": local_ranks.name(), "ranks": 2, "missing": None,
         "alone": [{**NETWORK, "batch": n, "seconds": [1e-3 + 1e-4 * n, 1.2e-3 + 1e-4 * n]} for n in (64, 256)],
@@ -34,18 +30,8 @@ def stored(here: Path) -> Path:
     return path
 
 
-def predicted(*args: str) -> dict[str, Any]:
-    result = minicnn("predict-scaling", *args, "--json")
-    assert result.exit_code == 0, result.output
-    found: dict[str, Any] = json.loads(result.stdout)
-    return found
-
-
 def test_errors_come_before_predictions(stored: Path) -> None:
-    result = minicnn(
-        "predict-scaling", "platforms", "--ranks", "1,2,4", "--network", "this", "--calibration", str(stored)
-    )
-    assert result.exit_code == 0, result.output
+    result = done("predict-scaling", "platforms", "--ranks", "1,2,4", "--network", "this", "--calibration", str(stored))
     text = result.stdout
     first = text.index("Predicted, strong scaling")
     for said in ("on 64 of 28x28x1, by itself", "all-reduce of 25,000 kB, 2 ranks", "on 512 of 28x28x1, 2 ranks",

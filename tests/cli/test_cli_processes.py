@@ -14,14 +14,13 @@ import pytest
 from minicnn import machine
 from minicnn.cli import processes
 from minicnn.distribution import ModelParallel
-from support.command_line import error_of, minicnn
+from support.command_line import done, error_of, minicnn
 
 SMALL = ("--samples", "100", "--epochs", "1", "--batch-size", "50")
 
 
 def test_one_process_takes_all_shards_and_says_so() -> None:
-    result = minicnn("train", "lenet5", *SMALL, "--distribute", "data", "--shards", "4", "--out", "out")
-    assert result.exit_code == 0, result.output
+    result = done("train", "lenet5", *SMALL, "--distribute", "data", "--shards", "4", "--out", "out")
     assert "4 shards on 1 rank(s)" in result.stdout
     assert json.loads(Path("out/run.json").read_text())["distribution"] == {"shards": 4, "processes": 1}
 

@@ -15,9 +15,8 @@ import pytest
 from minicnn import data, machine
 from minicnn.cli.runs import RunFolder
 from minicnn.extras import install
-from minicnn.jobs.settings import Settings
 from minicnn.models import Model
-from support.command_line import error_of, minicnn
+from support.command_line import done, error_of, minicnn, settings_of
 from support.datafiles import idx_files, write_idx
 
 FILES = {"model.safetensors", "history.csv", "curves.png", "run.json"}
@@ -27,8 +26,7 @@ SMALL = ("--samples", "300", "--epochs", "2", "--batch-size", "50")
 
 def trained(*args: str) -> tuple[str, list[dict[str, float]], dict[str, Any]]:
     """Output, history and record of a training that must succeed, in the folder "out"."""
-    result = minicnn("train", *args, "--out", "out")
-    assert result.exit_code == 0, result.output
+    result = done("train", *args, "--out", "out")
     with Path("out/history.csv").open(newline="") as file:
         rows = [{k: float(v) for k, v in row.items()} for row in csv.DictReader(file)]
     return result.stdout, rows, json.loads(Path("out/run.json").read_text())
@@ -201,12 +199,6 @@ def test_without_test_images_something_is_held_out(monkeypatch: pytest.MonkeyPat
     assert len(job.load_samples(settings_of("kernels", hold_out=1))["x_val"]) == 1
 
 
-def settings_of(network: str, **given: Any) -> Settings:
-    names = ("data_dir", "epochs", "batch_size", "learning_rate", "momentum", "samples", "hold_out")
-    default = {**dict.fromkeys(names), "data": "synthetic_digits", "precision": "float32", "seed": 0}
-    return Settings.resolve(network, **{**default, **given})
-
-
 @pytest.mark.parametrize(
     ("network", "batch", "rate", "momentum", "epochs"),
     [
@@ -241,8 +233,7 @@ def test_the_backend_may_come_from_the_environment(monkeypatch: pytest.MonkeyPat
 
 def test_mistaken_kernels_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "warnings", lambda: ["slow"])
-    result = minicnn("train", "mlp", "--samples", "60", "--epochs", "1")
-    assert result.exit_code == 0
+    result = done("train", "mlp", "--samples", "60", "--epochs", "1")
     assert result.stderr == "note: slow\n"
 
 

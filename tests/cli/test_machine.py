@@ -135,8 +135,7 @@ def test_blas_is_named_with_or_without_threadpoolctl(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "threadpoolctl", None)
     assert machine.thread_pools() == []
     built_with = np.show_config(mode="dicts")["Build Dependencies"]["blas"]["name"]
-    assert machine.blas() == machine.blas([])
-    assert machine.blas().startswith(built_with)
+    assert machine.blas([]).startswith(built_with)
 
 
 def test_facts_hold_what_a_figure_needs(monkeypatch: pytest.MonkeyPatch) -> None:

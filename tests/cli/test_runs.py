@@ -129,8 +129,7 @@ def test_a_run_that_has_finished_meanwhile_is_not_replaced(tmp_path: Path) -> No
     assert (tmp_path / "run-2").stat().st_mode == tmp_path.stat().st_mode
 
 
-def test_the_working_folder_can_be_the_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_the_working_folder_can_be_the_one() -> None:
     for run in ("old", "new"):
         write(Path(), run)
         assert shown(Path()) == dict.fromkeys(FILES, run)
@@ -142,7 +141,7 @@ def test_what_fails_names_the_folder_and_not_the_hidden_one(monkeypatch: pytest.
     def full(path: Path, rows: Any) -> None:
         raise OSError(28, "No space left on device", str(path))
 
-    monkeypatch.setattr(job, "write_history", full)
+    monkeypatch.setattr(job, "write_rows", full)
     line = error_of(minicnn("train", "mlp", "--samples", "40", "--epochs", "1", "--out", "a/b"), 1)
     assert line.startswith("a/b: Results are written to a place with permission and room. Received: No space left")
     assert line.endswith("Make room, or name a place on another disk.")

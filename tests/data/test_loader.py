@@ -15,10 +15,6 @@ def samples(n: int = 50) -> tuple[np.ndarray, np.ndarray]:
     return np.arange(n * 12, dtype=np.uint8).reshape(n, 2, 3, 2), np.arange(n, dtype=np.int32)
 
 
-def collect(loader: Loader) -> list[tuple[np.ndarray, ...]]:
-    return list(loader)
-
-
 def assert_same(first, second) -> None:
     assert len(first) == len(second)
     for a, b in zip(first, second, strict=True):
@@ -51,7 +47,7 @@ def test_batches_follow_the_order(n, batch_size, shuffle, seed, epoch, last_batc
     order = epoch_order(n, shuffle=shuffle, seed=seed, epoch=epoch)
     expected = [(x[i], y[i]) for i in batch_indices(order, batch_size, last_batch)]
     assert len(loader) == len(expected)
-    assert_same(collect(loader), expected)
+    assert_same(list(loader), expected)
 
 
 def test_tuples_have_as_many_arrays_as_were_given():
@@ -65,12 +61,12 @@ def test_tuples_have_as_many_arrays_as_were_given():
 
 def test_epochs_differ_and_repeat():
     loader = Loader(*samples(), batch_size=8)
-    first, again = collect(loader), collect(loader)
+    first, again = list(loader), list(loader)
     assert_same(first, again)
     loader.set_epoch(1)
-    assert not np.array_equal(first[0][1], collect(loader)[0][1])
+    assert not np.array_equal(first[0][1], next(iter(loader))[1])
     loader.set_epoch(0)
-    assert_same(first, collect(loader))
+    assert_same(first, list(loader))
 
 
 def test_batches_are_new_arrays():
@@ -94,8 +90,8 @@ def test_drop():
 @pytest.mark.parametrize("prefetch", [1, 8])
 def test_workers_change_nothing(workers, prefetch):
     options = {"batch_size": 3, "seed": 5, "transform": noise}
-    expected = collect(Loader(*samples(), **options))
-    assert_same(collect(Loader(*samples(), workers=workers, prefetch=prefetch, **options)), expected)
+    expected = list(Loader(*samples(), **options))
+    assert_same(list(Loader(*samples(), workers=workers, prefetch=prefetch, **options)), expected)
     assert loader_threads() == []
 
 
@@ -146,7 +142,7 @@ def test_errors_in_a_transform_name_the_batch(workers):
 def test_results_of_a_transform_are_checked(result, match):
     loader = Loader(np.zeros((4, 2)), batch_size=2, transform=lambda x, rng: result)
     with pytest.raises(ValueError, match=f"as many samples as it gets, 2. Received on batch 0 of epoch 0: {match}"):
-        collect(loader)
+        list(loader)
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -185,7 +181,7 @@ def test_workers_work_at_the_same_time():
         barrier.wait()  # breaks unless three batches are made at once
         return x
 
-    assert len(collect(Loader(np.zeros((6, 1)), batch_size=1, workers=3, transform=transform))) == 6
+    assert len(list(Loader(np.zeros((6, 1)), batch_size=1, workers=3, transform=transform))) == 6
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from minicnn.exercises.__main__ import judged, load
 from minicnn.exercises.exercise import skeleton
 from minicnn.exercises.table import EXERCISES
 from minicnn.extras import install
-from support.command_line import error_of, minicnn
+from support.command_line import done, error_of, minicnn
 
 SOLUTIONS = Path(__file__).parent / "solutions"
 ON_ARRAYS = [name for name, exercise in EXERCISES.items() if not exercise.needs]
@@ -127,14 +127,12 @@ def graded(name: str, text: str, *options: str) -> tuple[int, dict[str, tuple[in
 
 
 def test_from_the_skeleton_to_ten_points() -> None:
-    result = minicnn("grade", "--start", "cross_entropy", "new/folder")
-    assert result.exit_code == 0, result.output
+    result = done("grade", "--start", "cross_entropy", "new/folder")
     path = Path("new/folder/cross_entropy.py")
     assert path.read_text("utf-8") == skeleton("cross_entropy")
     assert "which is there" in error_of(minicnn("grade", "--start", "cross_entropy", "new/folder"), 1)
     path.write_text(text_of("cross_entropy") + "\nprint('hello')\n", "utf-8")
-    result = minicnn("grade", "cross_entropy", str(path), "--backends", "numpy")
-    assert result.exit_code == 0, result.output
+    result = done("grade", "cross_entropy", str(path), "--backends", "numpy")
     assert result.stdout.splitlines()[-1] == "10 of 10 points"
     assert result.stderr == "hello\n"
 
@@ -222,8 +220,7 @@ def test_wrong_usage(args: tuple[str, ...], said: str) -> None:
 
 
 def test_the_exercises_are_listed() -> None:
-    result = minicnn("grade", "--list")
-    assert result.exit_code == 0, result.output
+    result = done("grade", "--list")
     assert all(name in result.stdout for name in EXERCISES)
 
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 from click.testing import CliRunner, Result
+
+from minicnn.jobs.settings import Settings
 
 
 def minicnn(*args: str, stdin: str | None = None) -> Result:
@@ -10,6 +15,26 @@ def minicnn(*args: str, stdin: str | None = None) -> Result:
     from minicnn.cli import cli
 
     return CliRunner().invoke(cli, args, input=stdin)
+
+
+def done(*args: str, stdin: str | None = None) -> Result:
+    """What a command that must succeed ends with."""
+    result = minicnn(*args, stdin=stdin)
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def facts_of(*args: str) -> dict[str, Any]:
+    """What a command that must succeed prints with --json."""
+    found: dict[str, Any] = json.loads(done(*args, "--json").stdout)
+    return found
+
+
+def settings_of(network: str, **given: Any) -> Settings:
+    """Settings of a training in float32 on drawn digits, by the network's recipe but for what is given."""
+    names = ("data_dir", "epochs", "batch_size", "learning_rate", "momentum", "samples", "hold_out")
+    default = {**dict.fromkeys(names), "data": "synthetic_digits", "precision": "float32", "seed": 0}
+    return Settings.resolve(network, **{**default, **given})
 
 
 def error_of(result: Result, code: int) -> str:

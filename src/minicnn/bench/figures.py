@@ -14,7 +14,7 @@ from typing import Any
 
 from minicnn.bench.page import Figure, Panel
 from minicnn.bench.timing import Spread
-from minicnn.extras import install
+from minicnn.extras import needing
 
 INK, PAPER, GRID, DEEP, PALE = "#1c1d21", "#fdfdfe", "#d8dade", "#0b62c4", "#6aa9ee"
 DARK = {INK: "#e6e7ea", PAPER: "#15171b", GRID: "#3a3d44", DEEP: "#3f8ef0", PALE: "#a9cff9"}
@@ -327,13 +327,10 @@ def _spots(drawing: Any) -> list[Spot]:
 
 
 def _render(figure: Figure, panels: Sequence[Panel], form: str) -> tuple[bytes, list[Spot]]:
-    try:
+    with needing("Figures need", "matplotlib"):
         import matplotlib
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure as Drawing
-    except ImportError as error:
-        message = f"Figures need matplotlib: {install('cli')}."
-        raise ImportError(message, name="matplotlib") from error
     columns = min(len(panels), figure.columns)
     rows = math.ceil(len(panels) / columns)
     settings = {

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from minicnn.backends.base import Backend
-from minicnn.extras import install
+from minicnn.extras import needing
 from minicnn.machine import PeakMemory
 
 MB = 1e6
@@ -22,11 +22,8 @@ def resident() -> int:
     Raises:
         ImportError: If psutil is missing.
     """
-    try:
+    with needing("Measuring memory needs", "psutil"):
         import psutil
-    except ImportError as error:
-        message = f"Measuring memory needs psutil: {install('cli')}."
-        raise ImportError(message, name="psutil") from error
     return int(psutil.Process().memory_info().rss)
 
 

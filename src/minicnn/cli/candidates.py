@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -144,12 +145,10 @@ def run(name: str, settings: Settings, samples: Samples, folder: Path, show: Sho
 
 
 def _send(worker: subprocess.Popen[str], text: str) -> None:
-    try:
+    with suppress(BrokenPipeError):  # it has ended already, and said why
         if worker.stdin:
             worker.stdin.write(text)
             worker.stdin.close()
-    except BrokenPipeError:  # it has ended already, and said why
-        pass
 
 
 def _event(line: str) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import sys
 import tempfile
@@ -26,10 +25,6 @@ from minicnn.jobs import job
 from minicnn.jobs.settings import Settings
 
 FILES = ("compare.json", "compare.csv", "compare.png")
-COLUMNS = (
-    "backend", "time_s", "first_time_s", "samples_per_s", "speedup", "test_accuracy", "memory_mb", "difference",
-    "agrees",
-)  # fmt: skip
 LINES = 10  # of progress for a candidate, where the output is no terminal
 
 
@@ -170,16 +165,13 @@ def _write(
     entries = []
     for r in results:
         compared = [{**asdict(c), "passed": c.passed} for c in checks[r.name]]
-        facts = {k: v for k, v in r.facts.items() if k not in ("event", "start", "reduction")}
+        facts = {k: v for k, v in r.facts.items() if k not in ("event", "reduction")}
         entries.append({"name": r.name, "failure": r.failure, **facts, **by_name.get(r.name, {}), "checks": compared})
     record = {
         "settings": asdict(settings), "machine": machine.facts(), "reference": reference.name, "results": entries,
     }  # fmt: skip
     (folder / "compare.json").write_text(json.dumps(record, indent=2) + "\n", "utf-8")
-    with (folder / "compare.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    job.write_rows(folder / "compare.csv", rows)
     figures.comparison(folder / "compare.png", [e for e in entries if not e["failure"]], title, reference.name)
 
 

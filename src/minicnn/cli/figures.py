@@ -35,7 +35,7 @@ def curves(path: Path, rows: Sequence[Row], title: str, *, validation: str) -> N
         _style(axes, "epoch", label)
         axes.legend(title="after the last epoch", title_fontsize=8)
         _whole_numbers(axes)
-    _save(figure, path)
+    figure.savefig(path, format="png")
 
 
 def comparison(path: Path, results: Sequence[Row], title: str, reference: str) -> None:
@@ -53,8 +53,9 @@ def comparison(path: Path, results: Sequence[Row], title: str, reference: str) -
     _time(figure.add_subplot(2, 2, 1), results, colors)
     _accuracy(figure.add_subplot(2, 2, 2), results, colors)
     _difference(figure.add_subplot(2, 2, 3), results, colors, reference)
-    _memory(figure.add_subplot(2, 2, 4), results, colors)
-    _save(figure, path)
+    memory = [(r["name"], r["memory_mb"]) for r in results]
+    _bars(figure.add_subplot(2, 2, 4), memory, colors, "memory for training (MB)", "{:.0f}")
+    figure.savefig(path, format="png")
 
 
 def _time(axes: Any, results: Sequence[Row], colors: Mapping[str, str]) -> None:
@@ -94,10 +95,6 @@ def _difference(axes: Any, results: Sequence[Row], colors: Mapping[str, str], re
             axes.semilogy(range(1, len(parts) + 1), parts, color=colors[r["name"]], marker=marker, markersize=4)
     _style(axes, "epoch", f"loss, relative difference from {reference}")
     _whole_numbers(axes)
-
-
-def _memory(axes: Any, results: Sequence[Row], colors: Mapping[str, str]) -> None:
-    _bars(axes, [(r["name"], r["memory_mb"]) for r in results], colors, "memory for training (MB)", "{:.0f}")
 
 
 def _bars(
@@ -144,7 +141,3 @@ def _whole_numbers(axes: Any) -> None:
 
 def _marker(rows: Sequence[Any]) -> str:
     return "o" if len(rows) <= FEW else ""
-
-
-def _save(figure: Any, path: Path) -> None:
-    figure.savefig(path, format="png")

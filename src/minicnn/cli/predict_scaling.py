@@ -27,7 +27,8 @@ from minicnn.jobs.settings import DEFAULT, RECIPES
 CPU, THIS = "cpu", "this"
 MOST_RANKS = 1 << 20
 VARIATION = 0.03  # of step times, where none were measured
-CALIBRATED = ("platforms", (28, 28, 1), 10, 256)  # is measured beside what is asked for: network, image, classes, batch
+# Is measured beside what is asked for.
+CALIBRATED = {"network": "platforms", "image": (28, 28, 1), "classes": 10, "batch": 256}
 
 
 class Counts(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
@@ -135,9 +136,7 @@ def _measured(path: Path, run: Mapping[str, Any], *, anew: bool, needed: bool) -
     if not anew and not needed:
         return None
     click.echo("measuring this machine, for about a minute ...", err=True)
-    network, image, classes, batch = CALIBRATED
-    other = {"network": network, "image": image, "classes": classes, "batch": batch}
-    found = local_ranks.measure([run, other] if run["network"] != network else [run])
+    found = local_ranks.measure([run, CALIBRATED] if run["network"] != CALIBRATED["network"] else [run])
     write_file(path, (json.dumps(found, indent=1) + "\n").encode(), folders=True)
     return prediction.calibrate(found, local_ranks.trace)
 

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import click
 
-from minicnn.extras import install
+from minicnn.extras import needing
 from minicnn.files import NO_ROOM, UNFINISHED, writing
 
 # End of the names of folders that hold all files of a run, which are being moved to their place.
@@ -148,8 +148,5 @@ def require(*modules: str) -> None:
         ImportError: If one is missing; says what to install.
     """
     for name in modules:
-        try:
+        with needing("This command needs", name):
             importlib.import_module(name)
-        except ImportError as error:
-            message = f"This command needs {name}: {install('cli')}."
-            raise ImportError(message, name=name) from error

@@ -75,7 +75,7 @@ def _train(settings: Settings, backend: str, place: Path, overwrite: bool, distr
         if not chief:
             return
         model.save(folder / "model.safetensors")
-        job.write_history(folder / "history.csv", rows)
+        job.write_rows(folder / "history.csv", rows)
         title = f"{settings.network} on {settings.data}, {backend}, {settings.precision}"
         figures.curves(folder / "curves.png", rows, title, validation="held out" if samples.held_out else "test")
         record = {"settings": asdict(settings), "backend": backend, "test": test, "machine": machine.facts()}

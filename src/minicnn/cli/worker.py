@@ -6,11 +6,10 @@ It reads its order from standard input, one JSON object, and writes events to st
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -58,15 +57,9 @@ def _backend(name: str, settings: Settings, samples: job.Samples, tell: Tell) ->
     model = job.make_model(settings, samples, backend)
     start = model.get_weights()
     rows = job.fit(model, settings, samples, [_Watch(tell)], verbose=0)
-    used = backend.memory()
     results = {
-        "device": backend.device,
-        "history": rows,
-        "memory_mb": (memory.growth() if used is None else used) / 2**20,
-        "process_mb": memory.peak() / 2**20,
-        "threads": machine.facts()["threads"],
+        **_trained(backend, rows, memory),
         "test": job.judge(model, settings, samples, rows),
-        "start": digest(start),
         "reduction": longest_sum(model.program("train", batch_size=settings.batch_size or len(samples["x_train"]))),
     }
     return results, stages(start, after_one_step(settings, samples, backend), model.get_weights())
@@ -81,18 +74,20 @@ def _peer(name: str, settings: Settings, samples: job.Samples, tell: Tell) -> tu
     backend = job.open_backend(name.replace(PEER, "torch"), settings.precision)
     memory = machine.PeakMemory()
     trained = torch_peer.train(settings, samples, start, lambda row: tell("epoch", **row), backend.device)
+    results = {**_trained(backend, trained.rows, memory), "test": trained.test, "reduction": None}
+    return results, stages(start, trained.first, trained.final)
+
+
+def _trained(backend: Backend, rows: list[dict[str, Any]], memory: machine.PeakMemory) -> dict[str, Any]:
+    """What there is to say of a training that has just ended: rows of its epochs, and what it took of the machine."""
     used = backend.memory()
-    results = {
+    return {
         "device": backend.device,
-        "history": trained.rows,
+        "history": rows,
         "memory_mb": (memory.growth() if used is None else used) / 2**20,
         "process_mb": memory.peak() / 2**20,
         "threads": machine.facts()["threads"],
-        "test": trained.test,
-        "start": digest(start),
-        "reduction": None,
     }
-    return results, stages(start, trained.first, trained.final)
 
 
 def after_one_step(settings: Settings, samples: job.Samples, backend: Backend) -> Weights:
@@ -110,15 +105,6 @@ def stages(start: Weights, first: Weights, final: Weights) -> Weights:
     """Weights before training, after the first step and at the end, by stage and path."""
     named = {"start": start, "first": first, "final": final}
     return {f"{stage}/{path}": array for stage, weights in named.items() for path, array in weights.items()}
-
-
-def digest(weights: Mapping[str, np.ndarray[Any, Any]]) -> str:
-    """SHA-256 of the weights' names and bytes."""
-    total = hashlib.sha256()
-    for path in sorted(weights):
-        total.update(path.encode())
-        total.update(np.ascontiguousarray(weights[path]).tobytes())
-    return total.hexdigest()
 
 
 def longest_sum(program: Any) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol, TypeVar
 
 from minicnn.data.dataset import DataError
-from minicnn.extras import install
+from minicnn.extras import needing
 
 T = TypeVar("T")
 PathLike = str | os.PathLike[str]
@@ -270,11 +270,8 @@ def download(
         DataError: If no mirror gives the file.
         ImportError: If pooch is missing.
     """
-    try:
+    with needing(f"Downloading {filename} needs", "pooch", remedy):
         import pooch
-    except ImportError as error:
-        raise ImportError(f"Downloading {filename} needs pooch: {install('cli')}. {remedy}") from error
-
     limit = size + size // 16
 
     def verify(fname: str, action: str, _: Any) -> str:

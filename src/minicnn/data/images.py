@@ -15,7 +15,7 @@ import numpy as np
 from minicnn.data.dataset import DataError, Dataset, Images
 from minicnn.data.files import PathLike, entries, fail, find_or_download, open_bounded, open_regular
 from minicnn.data.order import philox
-from minicnn.extras import install
+from minicnn.extras import needing
 from minicnn.machine import total_memory
 
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
@@ -186,10 +186,8 @@ def _dataset(
     size: int | tuple[int, int] | None,
     channels: int,
 ) -> Dataset:
-    try:
+    with needing("Reading images needs", "Pillow"):
         from PIL import Image
-    except ImportError as error:
-        raise ImportError(f"Reading images needs Pillow: {install('cli')}.") from error
     from concurrent.futures import ThreadPoolExecutor
 
     if channels not in (1, 3):

@@ -6,22 +6,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from minicnn.data.cifar10 import SUBFOLDERS as CIFAR10_SUBFOLDERS
-from minicnn.data.cifar10 import _place_in
+from minicnn.data import idx, images, kaggle
+from minicnn.data.cifar10 import SUBFOLDERS, _place_in
 from minicnn.data.files import PathLike, find
-from minicnn.data.idx import FASHION_MNIST, MNIST, _files_in
-from minicnn.data.images import SUBFOLDERS as TINY_SUBFOLDERS
-from minicnn.data.images import _tiny_imagenet_in
-from minicnn.data.kaggle import SUBFOLDERS as KAGGLE_SUBFOLDERS
-from minicnn.data.kaggle import _csv_in
 
 # Of each data set that is read from files: its subfolders, and what finds it in a folder.
 PLACES: dict[str, tuple[Sequence[str], Callable[[Path], Any]]] = {
-    "mnist": (MNIST.subfolders, _files_in),
-    "fashion_mnist": (FASHION_MNIST.subfolders, _files_in),
-    "kaggle_digits": (KAGGLE_SUBFOLDERS, _csv_in),
-    "cifar10": (CIFAR10_SUBFOLDERS, _place_in),
-    "tiny_imagenet": (TINY_SUBFOLDERS, _tiny_imagenet_in),
+    "mnist": (idx.MNIST.subfolders, idx._files_in),
+    "fashion_mnist": (idx.FASHION_MNIST.subfolders, idx._files_in),
+    "kaggle_digits": (kaggle.SUBFOLDERS, kaggle._csv_in),
+    "cifar10": (SUBFOLDERS, _place_in),
+    "tiny_imagenet": (images.SUBFOLDERS, images._tiny_imagenet_in),
 }
 
 

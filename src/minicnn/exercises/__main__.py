@@ -62,19 +62,15 @@ def judged(check: Check, given: ModuleType, backends: Sequence[str] | None, path
 
 def why(error: BaseException, path: Path) -> str:
     """An error in one line, with the line of the submission that it comes from."""
-    return _why(error, path).encode(errors="backslashreplace").decode()  # it may hold half a character
-
-
-def _why(error: BaseException, path: Path) -> str:
-    notes = " ".join(getattr(error, "__notes__", []))
     if isinstance(error, NotImplementedError):
         return "the blank is not filled in yet"
-    if isinstance(error, WrongError):
-        return f"{error} {notes}".strip()
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
-    where = f"(line {lines[-1]}) " if lines else ""
-    text = " ".join(f"{type(error).__name__}: {error}".split())
-    return f"{text[:MOST]} {where}{notes}".strip()
+    text = str(error)
+    if not isinstance(error, WrongError):
+        text = " ".join(f"{type(error).__name__}: {error}".split())[:MOST]
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+        text += f" (line {lines[-1]})" if lines else ""
+    said = " ".join([text, *getattr(error, "__notes__", [])])
+    return said.strip().encode(errors="backslashreplace").decode()  # it may hold half a character
 
 
 if __name__ == "__main__":

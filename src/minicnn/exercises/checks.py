@@ -76,53 +76,47 @@ def array_checks(*functions: Function, values: int = 0, gradient: int = 0, input
 
 def _values(functions: Sequence[Function], given: ModuleType, names: Sequence[str] | None) -> str:
     """In float64 on NumPy's arrays the results are the library's."""
-    worst = 0.0
-    for function in functions:
-        for case in function.cases:
-            worst = max(worst, _differ(function, case, _call(function, given, case)))
-    count = sum(len(function.cases) for function in functions)
-    return f"{count} calls in float64: the largest difference from the library's own is {worst:.1g}"
+    errors = [_differ(function, case, _call(function, given, case)) for function, case in _calls(functions)]
+    return f"{len(errors)} calls in float64: the largest difference from the library's own is {max(errors):.1g}"
 
 
 def _gradient(functions: Sequence[Function], given: ModuleType, names: Sequence[str] | None) -> str:
     """The results are the slopes of losses, by difference quotients along random directions in float64."""
     rng, worst = np.random.default_rng(1), 0.0
-    for function in functions:
-        for case in function.cases:
-            if function.losses is None or not case.smooth:
-                continue
-            found, losses = _results(_call(function, given, case)), function.losses(case)
-            if len(found) != len(losses):
-                raise WrongError(f"{function.name} returns {len(losses)} arrays. It returned {len(found)}")
-            for number, (gradient, (loss, at)) in enumerate(zip(found, losses, strict=True)):
-                _shaped(f"{function.name}, result {number}", gradient, at.shape, "float64")
-                for _ in range(DIRECTIONS):
-                    way = rng.standard_normal(at.shape)
-                    way /= float(np.linalg.norm(way))
-                    slope = (loss(at + STEP * way) - loss(at - STEP * way)) / (2 * STEP)
-                    ours = float(np.sum(gradient * way))
-                    error = float(abs(ours - slope) / max(1.0, abs(slope)))
-                    if not error <= SLOPE_ERROR:
-                        raise WrongError(
-                            f"along a random direction the loss rises by {slope:.6g}, and by result {number} of "
-                            f"{function.name} it would by {ours:.6g} ({case})"
-                        )
-                    worst = max(worst, error)
+    for function, case in _calls(functions):
+        if function.losses is None or not case.smooth:
+            continue
+        found, losses = _results(_call(function, given, case)), function.losses(case)
+        if len(found) != len(losses):
+            raise WrongError(f"{function.name} returns {len(losses)} arrays. It returned {len(found)}")
+        for number, (gradient, (loss, at)) in enumerate(zip(found, losses, strict=True)):
+            _shaped(f"{function.name}, result {number}", gradient, at.shape, "float64")
+            for _ in range(DIRECTIONS):
+                way = rng.standard_normal(at.shape)
+                way /= float(np.linalg.norm(way))
+                slope = (loss(at + STEP * way) - loss(at - STEP * way)) / (2 * STEP)
+                ours = float(np.sum(gradient * way))
+                error = float(abs(ours - slope) / max(1.0, abs(slope)))
+                if not error <= SLOPE_ERROR:
+                    raise WrongError(
+                        f"along a random direction the loss rises by {slope:.6g}, and by result {number} of "
+                        f"{function.name} it would by {ours:.6g} ({case})"
+                    )
+                worst = max(worst, error)
     return f"slopes of the loss along random directions are those of finite differences, within {worst:.1g}"
 
 
 def _inputs(functions: Sequence[Function], given: ModuleType, names: Sequence[str] | None) -> str:
     """No input is changed, and no result shares memory with one."""
-    for function in functions:
-        for case in function.cases:
-            arrays = [a.copy() for a in case.arrays]
-            made = _results(_function(given, function.name)(*arrays, xp=array_api, **case.attrs))
-            for number, result in enumerate(made or [None]):
-                _array(f"{function.name}, result {number}", result)
-                if any(np.may_share_memory(result, a) for a in arrays):
-                    raise WrongError(f"a result of {function.name} is a view of an input ({case}): copy it")
-            if any(not np.array_equal(a, b, equal_nan=True) for a, b in zip(arrays, case.arrays, strict=True)):
-                raise WrongError(f"{function.name} has changed an input ({case}): make a new array")
+    for function, case in _calls(functions):
+        arrays = [a.copy() for a in case.arrays]
+        made = _results(getattr(given, function.name)(*arrays, xp=array_api, **case.attrs))
+        for number, result in enumerate(made or [None]):
+            _array(f"{function.name}, result {number}", result)
+            if any(np.may_share_memory(result, a) for a in arrays):
+                raise WrongError(f"a result of {function.name} is a view of an input ({case}): copy it")
+        if any(not np.array_equal(a, b, equal_nan=True) for a, b in zip(arrays, case.arrays, strict=True)):
+            raise WrongError(f"{function.name} has changed an input ({case}): make a new array")
     return "no input is changed, and no result is a view of one"
 
 
@@ -137,17 +131,16 @@ def _parity(functions: Sequence[Function], given: ModuleType, names: Sequence[st
                 continue
             raise WrongError(f"{name} cannot be used: {error}") from error
         tried.append(name)
-        for function in functions:
-            for case in function.cases:
-                arrays = [backend.asarray(a, "float32" if a.dtype.kind == "f" else None) for a in case.arrays]
-                try:
-                    with backend.active():
-                        made = _function(given, function.name)(*arrays, xp=backend.xp, **case.attrs)
-                    found = [backend.to_numpy(result) for result in _results(made)]
-                    worst = max(worst, _differ(function, case, found, "float32"))
-                except Exception as error:
-                    error.add_note(f"(on {name}'s arrays)")
-                    raise
+        for function, case in _calls(functions):
+            arrays = [backend.asarray(a, "float32" if a.dtype.kind == "f" else None) for a in case.arrays]
+            try:
+                with backend.active():
+                    made = getattr(given, function.name)(*arrays, xp=backend.xp, **case.attrs)
+                found = [backend.to_numpy(result) for result in _results(made)]
+                worst = max(worst, _differ(function, case, found, "float32"))
+            except Exception as error:
+                error.add_note(f"(on {name}'s arrays)")
+                raise
     return f"the same in float32 on {', '.join(tried)}, within {worst:.1g}"
 
 
@@ -156,7 +149,7 @@ def _speed(functions: Sequence[Function], given: ModuleType, names: Sequence[str
     said = []
     for function in functions:
         arrays = [a.astype("float32") if a.dtype.kind == "f" else a for a in function.large.arrays]
-        call = partial(_function(given, function.name), *arrays, xp=array_api, **function.large.attrs)
+        call = partial(getattr(given, function.name), *arrays, xp=array_api, **function.large.attrs)
         own = partial(function.oracle, *arrays, xp=array_api, **function.large.attrs)
         _differ(function, function.large, call(), "float32")  # a time counts only if the results are right
         said.append(faster(function.name, call, function.bar, "the library", own))
@@ -185,13 +178,13 @@ def faster(name: str, call: Callable[[], Any], bar: float, whose: str, other: Ca
     raise WrongError(said)
 
 
-def _function(given: ModuleType, name: str) -> Callable[..., Any]:
-    return getattr(given, name)  # which was looked for before
+def _calls(functions: Sequence[Function]) -> list[tuple[Function, Case]]:
+    return [(function, case) for function in functions for case in function.cases]
 
 
 def _call(function: Function, given: ModuleType, case: Case) -> Any:
     """Results in float64, from copies, so that what changes its inputs loses the points of that check only."""
-    return _function(given, function.name)(*(a.copy() for a in case.arrays), xp=array_api, **case.attrs)
+    return getattr(given, function.name)(*(a.copy() for a in case.arrays), xp=array_api, **case.attrs)
 
 
 def _results(made: Any) -> list[Any]:

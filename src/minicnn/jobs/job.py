@@ -22,6 +22,7 @@ from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.models import Model
 from minicnn.optimizers import SGD
 
+# Of an epoch: losses in nats, accuracies as shares, times in seconds.
 COLUMNS = ("epoch", "loss", "accuracy", "val_loss", "val_accuracy", "time_s", "samples_per_s")
 
 Arrays = dict[str, np.ndarray[Any, Any]]
@@ -204,10 +205,10 @@ def judge(model: Model, settings: Settings, samples: Samples, rows: Sequence[dic
     return found
 
 
-def write_history(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Write the rows of `fit` as CSV: a line an epoch, losses in nats, accuracies as shares, times in seconds."""
+def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Write rows with the same columns, such as those of `fit`, as CSV."""
     with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
 

@@ -80,7 +80,7 @@ def disturbed(times: Sequence[float]) -> str | None:
     usual = Spread.after_first(times)
     if not usual.outliers:
         return None
-    largest = max(s for s in times[1:])
+    largest = max(times[1:])
     count = f"{usual.outliers} epochs took" if usual.outliers > 1 else "one epoch took"
     return (
         f"{count} up to {largest:.3g} s, where others take {usual.median:.3g} s: the machine was disturbed, "

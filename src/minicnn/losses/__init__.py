@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 from minicnn.documentation import complete
@@ -46,7 +45,7 @@ LOSSES: dict[str, type[Loss]] = {
 }
 
 for _kind in LOSSES.values():
-    complete(_kind, inspect.signature(_kind).parameters)
+    complete(_kind)
 
 
 def get_loss(given: Any) -> Loss:

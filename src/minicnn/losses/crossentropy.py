@@ -189,8 +189,7 @@ class CategoricalFocalCrossentropy(Crossentropy):
     def call(self, y_true: Value, y_pred: Value) -> Value:
         check_same_shape(self, y_true, y_pred)
         t = self._smoothed(y_true, y_pred.shape[-1])
-        p = ops.softmax(y_pred) if self.from_logits else _shares(y_pred)
-        p = _clipped(p)
+        p = _clipped(ops.softmax(y_pred) if self.from_logits else _shares(y_pred))
         return ops.sum(t * ops.log(p) * ops.power(1.0 - p, self.gamma) * -self.alpha, axes=-1)
 
     check_targets = CategoricalCrossentropy.check_targets

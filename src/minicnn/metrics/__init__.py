@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from functools import partial
 from typing import Any
 
@@ -46,7 +45,7 @@ METRICS: dict[str, type[Metric]] = {
 }
 
 for _kind in (*METRICS.values(), MeanIoU):
-    complete(_kind, inspect.signature(_kind).parameters)
+    complete(_kind)
 
 
 def get_metric(given: Any) -> Metric:

@@ -179,14 +179,10 @@ class AUC(Thresholded):
         self, num_thresholds: int = 200, curve: str = "ROC", summation_method: str = "interpolation",
         name: str = "auc", thresholds: Sequence[float] | None = None, from_logits: bool = False,
     ) -> None:  # fmt: skip
-        known = {"interpolation", "minoring", "majoring"}
-        if (
-            curve not in ("ROC", "PR")
-            or summation_method not in known
-            or positive("num_thresholds", num_thresholds) < 2
-        ):
+        known = curve in ("ROC", "PR") and summation_method in _HEIGHTS
+        if not known or positive("num_thresholds", num_thresholds) < 2:
             raise ValueError(
-                f"AUC takes curve 'ROC' or 'PR', a summation_method of {sorted(known)} and at least 2 thresholds. "
+                f"AUC takes curve 'ROC' or 'PR', a summation_method of {sorted(_HEIGHTS)} and at least 2 thresholds. "
                 f"Received: {curve!r}, {summation_method!r}, {num_thresholds}."
             )
         inner = np.arange(1, num_thresholds - 1) / (num_thresholds - 1) if thresholds is None else sorted(thresholds)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-
 from minicnn import schedules as schedules  # where Keras has them
 from minicnn.documentation import complete
 from minicnn.names import look_up
@@ -20,7 +18,7 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {"sgd": SGD, "adam": Adam, "adamw": Ada
     "adagrad": Adagrad, "lion": Lion, "nadam": Nadam, "muon": Muon}  # fmt: skip
 
 for _kind in OPTIMIZERS.values():
-    complete(_kind, inspect.signature(_kind).parameters)
+    complete(_kind)
 
 
 def get_optimizer(given: str | Optimizer) -> Optimizer:

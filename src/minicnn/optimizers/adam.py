@@ -34,8 +34,7 @@ class Adam(Optimizer):
         **options: Unpack[Options],
     ) -> None:
         super().__init__(learning_rate, **options)
-        share("beta_1", beta_1)
-        share("beta_2", beta_2)
+        share(beta_1=beta_1, beta_2=beta_2)
         at_least_zero("epsilon", epsilon)
         self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
 

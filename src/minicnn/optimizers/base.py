@@ -151,7 +151,8 @@ def at_least_zero(name: str, value: float, otherwise: str = "") -> None:
         raise ValueError(f"{name} is a finite number of at least 0{otherwise}. Received: {name}={value!r:.60}.")
 
 
-def share(name: str, value: float) -> None:
-    """Raise a ValueError unless the value is at least 0 and below 1."""
-    if not (isinstance(value, Real) and 0 <= value < 1):
-        raise ValueError(f"{name} is at least 0 and below 1. Received: {name}={value!r}.")
+def share(**given: float) -> None:
+    """Raise a ValueError unless all values are at least 0 and below 1."""
+    for name, value in given.items():
+        if not (isinstance(value, Real) and 0 <= value < 1):
+            raise ValueError(f"{name} is at least 0 and below 1. Received: {name}={value!r}.")

@@ -27,7 +27,7 @@ class SGD(Optimizer):
         **options: Unpack[Options],
     ) -> None:
         super().__init__(learning_rate, **options)
-        share("momentum", momentum)
+        share(momentum=momentum)
         self.momentum, self.nesterov = momentum, nesterov
         self.slots = ("velocity",) if momentum else ()
 
@@ -61,8 +61,7 @@ class RMSprop(Optimizer):
         **options: Unpack[Options],
     ) -> None:
         super().__init__(learning_rate, **options)
-        share("rho", rho)
-        share("momentum", momentum)
+        share(rho=rho, momentum=momentum)
         at_least_zero("epsilon", epsilon)
         self.rho, self.momentum, self.epsilon, self.centered = rho, momentum, epsilon, centered
 
@@ -122,8 +121,7 @@ class Lion(Optimizer):
         **options: Unpack[Options],
     ) -> None:
         super().__init__(learning_rate, **options)
-        share("beta_1", beta_1)
-        share("beta_2", beta_2)
+        share(beta_1=beta_1, beta_2=beta_2)
         self.beta_1, self.beta_2 = beta_1, beta_2
 
     def update(self, p: Value, g: Value, state: list[Value], rate: Value, step: Value) -> Sequence[Value]:

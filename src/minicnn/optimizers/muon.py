@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from typing import Unpack
 
 from minicnn import ops
-from minicnn.optimizers.base import Optimizer, at_least_zero, share
+from minicnn.optimizers.base import Clipping, Optimizer, at_least_zero, share
 from minicnn.program.graph import Value
 from minicnn.schedules import Schedule
 
@@ -45,9 +46,6 @@ class Muon(Optimizer):
         epsilon: float = 1e-7,
         weight_decay: float = 0.004,
         *,
-        clipvalue: float | None = None,
-        clipnorm: float | None = None,
-        global_clipnorm: float | None = None,
         exclude_layers: Sequence[str] = (),
         muon_a: float = 3.4445,
         muon_b: float = -4.7750,
@@ -57,13 +55,10 @@ class Muon(Optimizer):
         ns_steps: int = 5,
         nesterov: bool = True,
         rms_rate: float | None = 0.2,
+        **options: Unpack[Clipping],
     ) -> None:
-        super().__init__(
-            learning_rate, weight_decay=weight_decay, clipvalue=clipvalue, clipnorm=clipnorm,
-            global_clipnorm=global_clipnorm,
-        )  # fmt: skip
-        for name, value in (("adam_beta_1", adam_beta_1), ("adam_beta_2", adam_beta_2), ("momentum", momentum)):
-            share(name, value)
+        super().__init__(learning_rate, weight_decay=weight_decay, **options)
+        share(adam_beta_1=adam_beta_1, adam_beta_2=adam_beta_2, momentum=momentum)
         at_least_zero("adam_weight_decay", adam_weight_decay)
         at_least_zero("epsilon", epsilon)
         self.adam_beta_1, self.adam_beta_2, self.adam_weight_decay = adam_beta_1, adam_beta_2, adam_weight_decay
