@@ -12,7 +12,7 @@ __all__ = ["cli"]
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="minicnn")
 def cli() -> None:
-    """Train small convolutional networks on NumPy, PyTorch or JAX arrays, and compare these.
+    """Train small convolutional networks on NumPy, Numba, CuPy, PyTorch or JAX arrays, and compare these.
 
     Errors are one line; MINICNN_DEBUG=1 shows where they come from. Exit codes: 0 done, 1 failed,
     2 wrong usage, 130 interrupted, 143 terminated.

@@ -51,8 +51,8 @@ def grade(
     """Grade the file PATH, a solution of EXERCISE.
 
     Gradients are compared with finite differences in float64, results with the library's own on the arrays of every
-    backend, and times with the library's or with a naive form, as ratios. The file runs in a process of its own. The
-    exit code is 1 unless all points are reached.
+    backend, and times with those of the library or of a naive implementation, as ratios. The file runs in a process of
+    its own. The exit code is 1 unless all points are reached.
     """
     if start:
         _start(exercise, path)

@@ -75,7 +75,7 @@ _OPTIONS = (
     click.option("--momentum", type=Number(min=0, max=1, max_open=True), metavar="X", help="Momentum of SGD."),
     click.option(
         "--precision", type=click.Choice(list(PRECISIONS)), default="float32", show_default=True,
-        help="What is computed in which format.",
+        help="Number formats: one everywhere, or mixed: products and images in 16 bits.",
     ),
     click.option(
         "--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, metavar="N",

@@ -46,12 +46,12 @@ class Image(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.
 @click.argument("network", type=Name("A network", zoo.names))
 @click.option(
     "--gpu", "name", required=True, type=Name("A GPU", lambda: [*KNOWN, THIS]), metavar="NAME",
-    help=f"GPU: {', '.join(KNOWN)}; or {THIS}, the one of this machine.",
+    help=f"GPU: {', '.join(KNOWN)}; or {THIS}, the GPU of this machine.",
 )  # fmt: skip
 @click.option("--batch-size", type=click.IntRange(min=1), metavar="N", help="Samples in the step.")
 @click.option(
     "--precision", type=click.Choice([*PRECISIONS, *(s for s in SHORT if s not in PRECISIONS)]), default="float32",
-    show_default=True, help="What is computed in which format.",
+    show_default=True, help="Number formats: one everywhere, or mixed: products and images in 16 bits.",
 )  # fmt: skip
 @click.option("--classes", type=click.IntRange(min=1), metavar="N", help="Classes; by default the network's own.")
 @click.option("--image", type=Image(), metavar="H,W,C", help="Size of an image; by default the network's own.")
@@ -60,11 +60,11 @@ def plan(
     network: str, name: str, batch_size: int | None, precision: str, classes: int | None,
     image: tuple[int, ...] | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Plan a training step of NETWORK for a GPU, which need not be there. The optimizer is SGD with momentum.
+    """Plan a training step of NETWORK for a GPU that need not be there. The optimizer is SGD with momentum.
 
-    For each launch of the cupy backend: its operations, blocks and threads, what it takes of the GPU's shared memory
-    and registers, the bytes that it moves, its FLOPs, and the time by the model of tile times beside the least time
-    that the GPU's peaks allow. Registers are those of the compiled kernel, where NVRTC is installed.
+    Prints for each launch of the cupy backend its operations, blocks and threads, its shared memory and registers, the
+    bytes that it moves, its FLOPs, and the time that the performance model predicts beside the least time that the
+    GPU's peak rates allow. Registers are those of the compiled kernel, where NVRTC is installed.
     """
     gpu = _this() if name == THIS else KNOWN[name]
     precision = SHORT.get(precision, precision)

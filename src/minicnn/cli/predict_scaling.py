@@ -86,7 +86,7 @@ class Counts(click.ParamType):  # type: ignore[type-arg]  # generic from click 8
 @click.option("--shards", type=click.IntRange(min=1), metavar="N", help="Shards of a batch; one a rank by default.")
 @click.option(
     "--bucket", type=Number(min=0), default=25.0, show_default=True, metavar="MB",
-    help="Gradients that are summed at once, while the backward pass goes on; 0: all of them after it.",
+    help="Size of the buckets in which gradients are summed during the backward pass; 0: all of them after it.",
 )  # fmt: skip
 @click.option(
     "--variation", type=Number(min=0, max=0.25, max_open=True), metavar="X",
@@ -95,7 +95,7 @@ class Counts(click.ParamType):  # type: ignore[type-arg]  # generic from click 8
 @click.option("--calibrate", is_flag=True, help="Measure this machine anew; takes a minute.")
 @click.option(
     "--calibration", "path", type=click.Path(dir_okay=False, path_type=Path), default=Path("runs/calibration.json"),
-    show_default=True, metavar="FILE", help="Where what was measured is kept.",
+    show_default=True, metavar="FILE", help="File in which the measurements are kept.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def predict_scaling(
@@ -103,11 +103,11 @@ def predict_scaling(
     image: tuple[int, ...] | None, algorithm: str, shards: int | None, bucket: float, variation: float | None,
     calibrate: bool, path: Path, as_json: bool,
 ) -> None:  # fmt: skip
-    """Predict how the training of NETWORK scales over ranks, which need not be there.
+    """Predict how the training of NETWORK scales over ranks (processes) that need not be there.
 
-    By data, model, hybrid and pipeline parallelism: the time of a step, what of it is communication and waiting, bytes
-    that a rank sends, and its memory. First come the model's own errors: against this machine, where it was measured,
-    and against published figures.
+    Prints for data, model, hybrid and pipeline parallelism the time of a step, how much of it is communication and
+    waiting, the bytes that a rank sends, and its memory. First it prints its own errors: against this machine, where
+    that was measured, and against published figures.
     """
     known = zoo.NETWORKS[network]
     run = {

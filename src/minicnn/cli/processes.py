@@ -23,8 +23,9 @@ def options(function: Callable[..., Any]) -> Callable[..., Any]:
     given = (
         click.option(
             "--distribute", type=click.Choice(["data", "model", "hybrid"]),
-            help="Share each batch out between the processes that mpiexec or torchrun has started; with one, its parts "
-            "come one after the other. With model each also has a part of every kernel, with hybrid of dense ones.",
+            help="Divide each batch among the processes that mpiexec or torchrun has started; a single process "
+            "computes the parts one after the other. With model each process also holds only a part of every layer's "
+            "weight matrix or filters, with hybrid a part of those of dense layers.",
         ),
         click.option(
             "--shards", type=click.IntRange(min=1), default=8, show_default=True, metavar="N",
