@@ -20,6 +20,7 @@ from minicnn.cli.options import Name, Number
 from minicnn.cli.plan import Image
 from minicnn.cli.tables import console, table
 from minicnn.distribution import prediction
+from minicnn.distribution.passes import BUCKET
 from minicnn.distribution.prediction import side_by_side as rows
 from minicnn.files import read_json, write_file
 from minicnn.jobs.settings import DEFAULT, RECIPES
@@ -85,7 +86,7 @@ class Counts(click.ParamType):  # type: ignore[type-arg]  # generic from click 8
 )  # fmt: skip
 @click.option("--shards", type=click.IntRange(min=1), metavar="N", help="Shards of a batch; one a rank by default.")
 @click.option(
-    "--bucket", type=Number(min=0), default=25.0, show_default=True, metavar="MB",
+    "--bucket", type=Number(min=0), default=BUCKET / 1e6, show_default=True, metavar="MB",
     help="Size of the buckets in which gradients are summed during the backward pass; 0: all of them after it.",
 )  # fmt: skip
 @click.option(
@@ -178,10 +179,6 @@ def _predicted(
         notes.append(f"How far step times vary was not measured there: {VARIATION} of their mean is assumed.")
     conditions = prediction.Conditions(net, jitter, algorithm, shards, 1e6 * bucket, None, memory)
     work = prediction.counted(partial(local_ranks.trace, run), clock, run["batch"])
-    if bucket:
-        notes.append(
-            "Gradients are summed while the backward pass goes on; today's training does so after it: --bucket 0."
-        )
     alexnet = prediction.workload(partial(local_ranks.trace, {"network": "alexnet"}), [1])
     points = [*(measured.points if measured else ()), *prediction.published(alexnet)]
     if measured is None:

@@ -106,7 +106,7 @@ def calibrate(found: Measured, trace: Callable[[Run, int], Program]) -> Calibrat
         for n, s in sums
     ]
     made = Calibration(machine, ranks, rates, factors, network, jitter, [])
-    conditions = Conditions(network, bucket=0.0)  # as it is: sums come after the backward pass
+    conditions = Conditions(network, bucket=0.0)  # ranks of one machine share its cores, which hides little
     for run in found["training"]:
         clock, own = made.clock(run["network"]), run["batch"] // ranks
         layers = workload(partial(trace, run), clock.batches(own), clock)

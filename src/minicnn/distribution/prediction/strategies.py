@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from minicnn.distribution.passes import BUCKET
 from minicnn.distribution.prediction.jitter import expected_maximum
 from minicnn.distribution.prediction.links import Interconnect, sent, sums_of
 from minicnn.distribution.prediction.workload import Layer, Workload
@@ -32,7 +33,7 @@ class Conditions:
     jitter: Sequence[float] = (1.0,)
     algorithm: str = "fixed"
     shards: int | None = None
-    bucket: float = 25e6
+    bucket: float = BUCKET
     group: int | None = None
     memory: float | None = None
 
