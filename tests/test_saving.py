@@ -78,7 +78,6 @@ def test_training_goes_on_as_if_the_model_had_not_been_saved(optimizer: Optimize
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_every_backend_goes_on_bit_for_bit(backend: str, tmp_path: Path) -> None:
-    pytest.importorskip(backend)
     model = compiled(backend)
     go_on(model)
     model.save(tmp_path / "m")

@@ -54,7 +54,6 @@ def test_numba_on_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_other_backends_on_ranks(backend: str) -> None:
-    pytest.importorskip(backend)
     x, y = data()
 
     def work(distribution: DataParallel) -> str:
@@ -76,7 +75,6 @@ WHOLE = [(name, "numpy") for name in MODELS if name != "by_shard"]
 @pytest.mark.parametrize(("name", "backend"), [*WHOLE, ("plain", "torch")])
 def test_shards_compute_what_the_whole_batch_does(name: str, backend: str) -> None:
     """But for rounding: dropout, batch normalisation, clipping and metrics do not see the cut."""
-    pytest.importorskip(backend)
     x, y = data()
     whole, cut = MODELS[name](backend, None), MODELS[name](backend, None, accumulate=5)
     for model in (whole, cut):

@@ -66,7 +66,6 @@ def test_any_number_of_ranks_computes_the_same_bits(about: Any) -> None:
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("backend", ["numpy", "torch"])
 def test_split_kernels_learn_what_whole_ones_do(backend: str, groups: int) -> None:
-    pytest.importorskip(backend)
     x, y = data()
     models = [made(d, backend, SGD(0.05, momentum=0.9)) for d in (None, ModelParallel(SHARDS, groups=groups))]
     for model in models:
@@ -77,7 +76,6 @@ def test_split_kernels_learn_what_whole_ones_do(backend: str, groups: int) -> No
 
 @pytest.mark.parametrize("backend", ["numba", "jax"])
 def test_compiled_steps_with_split_kernels(backend: str) -> None:
-    pytest.importorskip(backend)
     x, y = data()
     models = []
     for distribution in (None, ModelParallel(2)):

@@ -58,7 +58,6 @@ def test_any_number_of_ranks_computes_the_same_bits(optimizer: Any) -> None:
 
 @pytest.mark.parametrize("backend", ["numpy", "torch"])
 def test_stages_learn_what_the_whole_does(backend: str) -> None:
-    pytest.importorskip(backend)
     x, y = data()
     whole, cut = (made(d, backend, SGD(0.05, momentum=0.9)) for d in (None, Pipeline(CUTS, shards=SHARDS)))
     for model in (whole, cut):

@@ -54,7 +54,6 @@ def test_every_sample_and_step_has_draws_of_its_own(layer: Any) -> None:
 
 @pytest.mark.parametrize("backend", FAST[1:])
 def test_backends_draw_and_move_alike(backend: str) -> None:
-    pytest.importorskip(backend)
     made = []
     for name in ("numpy", backend):
         layers = [RandomFlip(), RandomRotation(0.3), RandomTranslation(0.3, 0.3, "wrap"), RandomContrast(0.3)]

@@ -27,7 +27,6 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_from_the_arrays(library: str) -> None:
-    pytest.importorskip(library)
     x, y = to_library(X, library), to_library(Y, library)
     for use in (
         lambda m: m.fit(x, y, verbose=0), lambda m: m.evaluate(x, y), lambda m: m.predict(x),

@@ -48,7 +48,6 @@ BAD = {
 
 @pytest.mark.parametrize(("backend", "what"), [*(("numpy", what) for what in BAD), ("torch", "above"), ("jax", "sum")])
 def test_targets(backend: str, what: str) -> None:
-    pytest.importorskip(backend)
     loss, units, y, message = BAD[what]
     model = network(loss, units, backend)
     before = model.get_weights()
@@ -102,7 +101,6 @@ def test_weights_that_are_all_zero() -> None:
 
 @pytest.mark.parametrize("backend", [*FAST, "numba"])
 def test_a_bad_batch_of_a_loader_is_not_trained_on(backend: str) -> None:
-    pytest.importorskip(backend)
     model, twin = network(backend=backend), network(backend=backend)
     twin.fit([(X, Y)], verbose=0)
     with pytest.raises(ValueError, match="Labels of a sparse loss") as caught:
@@ -248,6 +246,5 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.parametrize(("backend", "when", "code"), [("torch", "used", 3), ("torch", "new", 0), ("numba", "used", 0)])
 def test_a_forked_child(backend: str, when: str, code: int) -> None:
-    pytest.importorskip(backend)
     done = subprocess.run([sys.executable, "-c", FORKED, backend, when], timeout=60, check=False)
     assert done.returncode == code

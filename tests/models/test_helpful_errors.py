@@ -181,7 +181,6 @@ def test_inputs_that_are_no_numbers_warn_once(use: Any, value: float) -> None:
 
 @pytest.mark.parametrize("backend", FAST)
 def test_the_same_for_arrays_of_the_backend(backend: str) -> None:
-    pytest.importorskip(backend)
     model = network(backend=backend)
     with pytest.warns(UserWarning, match="Inputs are finite numbers"):
         model.fit(model.backend.asarray(broken(X)), Y, verbose=0)

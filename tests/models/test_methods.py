@@ -119,7 +119,6 @@ def test_a_model_goes_with_its_memory_though_its_layers_stay() -> None:
 
 @pytest.mark.parametrize("backend", FAST)
 def test_weights_of_a_layer(backend: str) -> None:
-    pytest.importorskip(backend)
     model = network(backend)
     dense, norm, _ = model.layers
     assert [w.name for w in norm.weights] == ["gamma", "beta", "moving_mean", "moving_variance"]

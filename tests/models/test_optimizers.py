@@ -262,7 +262,6 @@ def test_against_torch(name: str) -> None:
 @pytest.mark.parametrize("backend", ["torch", "jax", "array_api_strict"])
 @pytest.mark.parametrize("optimizer", [o for o, _ in TORCH.values()], ids=sorted(TORCH))
 def test_backends_agree(backend: str, optimizer: Optimizer) -> None:
-    pytest.importorskip(backend)
     found, expected = train(optimizer, gradients(), backend, "float32"), train(optimizer, gradients())
     for name in SHAPES:
         assert_close(found[name], expected[name], 10 * STEPS)
@@ -309,7 +308,6 @@ def assert_equal(found: State, expected: State) -> None:
 
 @pytest.mark.parametrize("backend", FAST)
 def test_the_rate_of_step_k_is_that_of_the_schedule(backend: str) -> None:
-    pytest.importorskip(backend)
     schedule = CosineDecay(0.1, 6, 0.2, warmup_target=0.5, warmup_steps=3)
     model = Sequential([Input((1,)), Dense(1, use_bias=False)], backend=backend)
     model.compile(SGD(schedule), MeanOutput())

@@ -45,7 +45,6 @@ def check_float64(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", ["numpy", "torch", "array_api_strict"])
 def test_float64(backend: str) -> None:
-    pytest.importorskip(backend)
     check_float64(backend)
 
 
@@ -66,7 +65,6 @@ def test_float64_on_jax_needs_its_64_bit_mode() -> None:
 
 @pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_mixed_bfloat16(backend: str) -> None:
-    pytest.importorskip(backend)
     model, plain = network(backend, "mixed_bfloat16"), network(backend, "float32")
     program = model.program("train", batch_size=8)
     products = [n for n in program.nodes if n.op.name == "matmul"]
@@ -84,7 +82,6 @@ def test_mixed_bfloat16(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", ["numpy", "array_api_strict"])
 def test_backends_that_lack_bfloat16_say_so(backend: str) -> None:
-    pytest.importorskip(backend)
     message = rf"The {backend} backend computes in float32, float64\. Received: precision='mixed_bfloat16'"
     with pytest.raises(ValueError, match=message):
         network(backend, "mixed_bfloat16")
@@ -105,7 +102,6 @@ def test_the_backend_of_the_data_decides_late() -> None:
 @pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_counts_are_exact_where_products_are_rounded(backend: str) -> None:
     """A count of 301 has no bfloat16 of its own."""
-    pytest.importorskip(backend)
     model = Sequential([Input((2,))], backend=backend)
     model.compile("sgd", "mse", ["confusion_matrix", "accuracy"], precision="mixed_bfloat16")
     n = 301
@@ -117,7 +113,6 @@ def test_counts_are_exact_where_products_are_rounded(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", FAST)
 def test_compile_keeps_the_weights_and_changes_their_type(backend: str) -> None:
-    pytest.importorskip(backend)
     model = linear(backend)
     model.train_on_batch(X[:, :3], X[:, :2])
     before = model.get_weights()

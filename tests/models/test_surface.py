@@ -66,7 +66,6 @@ def endless() -> Iterator[Any]:
 @pytest.mark.parametrize("data", [lambda: batches(), Unsized, endless], ids=["list", "loader", "generator"])
 @pytest.mark.parametrize("steps", [1, 3, 5, 7])
 def test_epochs_of_given_length_go_on_where_the_last_has_ended(backend: str, data: Any, steps: int) -> None:
-    pytest.importorskip(backend)
     model, expected = network(backend), network(backend)
     history = model.fit(data(), epochs=3, steps_per_epoch=steps, verbose=0).history
     stream = endless()
@@ -79,7 +78,6 @@ def test_epochs_of_given_length_go_on_where_the_last_has_ended(backend: str, dat
 
 @pytest.mark.parametrize("backend", FAST)
 def test_steps_of_arrays_are_those_of_whole_epochs(backend: str) -> None:
-    pytest.importorskip(backend)
     model, expected = network(backend), network(backend)
     model.fit(X, Y, 5, 5, 0, steps_per_epoch=3)  # 15 batches: three times all of the data
     expected.fit(X, Y, 5, 3, 0)
@@ -211,7 +209,6 @@ def test_single_batches() -> None:
 
 @pytest.mark.parametrize("library", ["numpy", "torch", "jax"])
 def test_a_model_called_on_arrays_predicts(library: str) -> None:
-    pytest.importorskip(library)
     model = network()
     expected = model.predict(X, 23)
     for made in (model(to_library(X, library)), model.predict_on_batch(to_library(X, library))):
@@ -230,7 +227,6 @@ def test_a_model_not_built_yet_is_built_by_what_it_is_called_on() -> None:
 
 @pytest.mark.parametrize("backend", FAST)
 def test_called_as_in_training_layers_draw_anew(backend: str) -> None:
-    pytest.importorskip(backend)
 
     def made() -> Sequential:
         return Sequential([Input((4,)), Dropout(0.5), BatchNormalization()], backend=backend)
@@ -248,7 +244,6 @@ def test_called_as_in_training_layers_draw_anew(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", FAST)
 def test_layers_that_always_act_as_in_training_draw_anew_at_each_prediction(backend: str) -> None:
-    pytest.importorskip(backend)
     x = Input((4,))
     model = Model(x, Dropout(0.5)(x, training=True), backend=backend)
     first, second = model.predict(X), model.predict(X)
