@@ -80,12 +80,6 @@ def test_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert from_arrays.backend.name == "jax"
 
 
-def test_a_wrong_environment_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MINICNN_BACKEND", "tensorflow")
-    with pytest.raises(ValueError, match=r"A backend is one of .*Received: 'tensorflow'"):
-        classifier().predict(X)
-
-
 def test_once_decided_it_stays() -> None:
     torch = pytest.importorskip("torch")
     model = classifier()

@@ -344,11 +344,6 @@ def test_layers_of_a_sequential(layers: Any) -> None:
         Sequential(layers)
 
 
-def test_an_unknown_backend() -> None:
-    with pytest.raises(ValueError, match=r"A backend is one of .*numpy.*Received: 'tensorflow'"):
-        Sequential([Dense(2)], backend="tensorflow")
-
-
 @pytest.mark.parametrize("kind", ["fit", "", "TRAIN"])
 def test_unknown_programs(kind: Any) -> None:
     with pytest.raises(ValueError, match=r"kind is one of train, evaluate, predict\. Received: "):

@@ -471,14 +471,6 @@ def test_validation_does_not_change_training() -> None:
 # Course of training -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("verbose", [0, 1, 2, "auto"])
-def test_verbose(verbose: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    network().fit(X, Y, 8, 3, verbose)
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == (0 if verbose == 0 else 3)
-    assert all(f"Epoch {i}/3" in line and "loss: " in line for i, line in enumerate(lines, start=1))
-
-
 def test_stopping_within_an_epoch() -> None:
     def stop(batch: int, logs: Any) -> None:
         model.stop_training = batch == 1
@@ -510,10 +502,6 @@ def test_train_on_batch_is_a_step_of_fit() -> None:
     assert_same_weights(stepwise.get_weights(), fit.get_weights())
 
 
-def test_the_same_seed_gives_the_same_bits_again() -> None:
-    assert_same_weights(fitted(), fitted())
-
-
 class Failing(Callback):
     def __init__(self, after: int) -> None:
         self.after = after
@@ -537,17 +525,6 @@ def test_an_interrupted_fit_keeps_the_last_full_step(backend: str) -> None:
     model.fit(X, Y, 8, 1, 0)
     expected.fit(X, Y, 8, 1, 0)
     assert_same_weights(model.get_weights(), expected.get_weights())
-
-
-@pytest.mark.parametrize("backend", FAST)
-def test_a_bad_batch_in_the_middle_keeps_the_last_full_step(backend: str) -> None:
-    model, expected = network(backend), network(backend)
-    good = (X[:8], Y[:8])
-    with pytest.raises(ValueError, match="Labels of a sparse loss"):
-        model.fit([good, (X[:8], Y[:8] + 3), good], verbose=0)
-    expected.fit([good], verbose=0)
-    assert_same_weights(model.get_weights(), expected.get_weights())
-    assert model.evaluate(X, Y) == expected.evaluate(X, Y)
 
 
 def test_data_that_are_no_number_are_no_error() -> None:

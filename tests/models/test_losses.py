@@ -14,7 +14,6 @@ from minicnn import Sequential, ops
 from minicnn.backends import get_backend
 from minicnn.layers import Dense, Input
 from minicnn.losses import (
-    LOSSES,
     BinaryCrossentropy,
     BinaryFocalCrossentropy,
     CategoricalCrossentropy,
@@ -30,9 +29,7 @@ from minicnn.losses import (
     Poisson,
     SparseCategoricalCrossentropy,
     Tversky,
-    get_loss,
 )
-from minicnn.names import snake_case
 from minicnn.program import Program, gradients
 from support.gradcheck import check_gradients
 from support.model_cases import identity, run
@@ -248,25 +245,10 @@ def test_labels_of_every_integer_type_mean_the_same() -> None:
         np.testing.assert_array_equal(run(loss, labels.astype(dtype), logits), expected)
 
 
-@pytest.mark.parametrize("name", sorted(LOSSES))
-def test_by_name(name: str) -> None:
-    loss = get_loss(name)
-    assert type(loss) is LOSSES[name]
-    assert get_loss(loss) is loss
-    assert vars(loss) == vars(LOSSES[name]())
-    assert loss.name == snake_case(type(loss).__name__)
-
-
 def test_defaults_are_keras_s() -> None:
     assert SparseCategoricalCrossentropy().from_logits is False
     assert CategoricalCrossentropy().label_smoothing == 0.0
     assert Huber().delta == 1.0
-
-
-@pytest.mark.parametrize("wrong", ["mean_squared", "", None, 3, int, ["mse"]])
-def test_unknown_names(wrong: Any) -> None:
-    with pytest.raises(ValueError, match=r"A loss is one of sparse_categorical_crossentropy, .*Received: "):
-        get_loss(wrong)
 
 
 @pytest.mark.parametrize("smoothing", [-0.1, 1.0, 2, float("nan")])

@@ -365,14 +365,6 @@ def test_one_optimizer_serves_several_models() -> None:
 # Arguments --------------------------------------------------------------------------------------
 
 
-def test_by_name() -> None:
-    for name, kind in OPTIMIZERS.items():
-        assert type(get_optimizer(name)) is kind
-        assert get_optimizer(name).name == name
-    optimizer = SGD()
-    assert get_optimizer(optimizer) is optimizer
-
-
 def test_defaults_are_keras_s() -> None:
     assert (SGD().learning_rate, SGD().momentum, SGD().nesterov) == (0.01, 0.0, False)
     adam = Adam()
@@ -380,12 +372,6 @@ def test_defaults_are_keras_s() -> None:
     assert (AdamW().weight_decay, adam.weight_decay) == (0.004, 0.0)
     rms = RMSprop()
     assert (rms.learning_rate, rms.rho, rms.momentum, rms.epsilon, rms.centered) == (0.001, 0.9, 0.0, 1e-7, False)
-
-
-@pytest.mark.parametrize("wrong", ["adamm", "", None, 1, Dense, ["sgd"]])
-def test_unknown_names(wrong: Any) -> None:
-    with pytest.raises(ValueError, match=r"An optimizer is one of sgd, adam, adamw, rmsprop, .*Received: "):
-        get_optimizer(wrong)
 
 
 def test_a_class_stands_for_its_defaults() -> None:

@@ -11,9 +11,8 @@ import pytest
 from minicnn import Sequential
 from minicnn.layers import Dense, Input
 from minicnn.losses import SparseCategoricalCrossentropy
-from minicnn.metrics import ConfusionMatrix
 from minicnn.optimizers import Adam
-from support.model_cases import FAST, blobs, identity, linear
+from support.model_cases import FAST, blobs, linear
 
 X, Y = blobs(24, 5, 3)
 
@@ -153,8 +152,3 @@ def test_predictions_before_and_after_compile() -> None:
     after = model.predict(X)
     assert after.dtype == "float64"
     np.testing.assert_allclose(after, before, rtol=1e-5, atol=1e-6)
-
-
-def test_confusion_matrix_in_float64() -> None:
-    model = identity((3,), "mse", [ConfusionMatrix()])
-    np.testing.assert_array_equal(model.evaluate(np.eye(3), np.eye(3), return_dict=True)["confusion_matrix"], np.eye(3))
