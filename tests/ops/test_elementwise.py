@@ -168,7 +168,6 @@ def test_operators_of_values(data: st.DataObject, seed: int) -> None:
         lambda a, b: a + b, lambda a, b: a - b, lambda a, b: a * b, lambda a, b: a / b, lambda a, b: -a,
         lambda a, b: 2.5 + a, lambda a, b: 1 - a, lambda a, b: 3 * a, lambda a, b: 2.0 / a, lambda a, b: a**2,
         lambda a, b: a + y, lambda a, b: y - a, lambda a, b: y * a, lambda a, b: y / a, lambda a, b: a / 4,
-        lambda a, b: a @ b.T if isinstance(b, np.ndarray) and b.ndim > 1 else a * b,
     ]  # fmt: skip
     function = data.draw(st.sampled_from(functions))
     program = Program()
