@@ -298,9 +298,9 @@ def test_clones_of_any_model() -> None:
 def test_configurations_give_models_of_every_kind() -> None:
     x = Input((4,))
     inner = Sequential([Input((4,)), Dense(3, activation="relu")])
-    branched = Model(x, [Dense(2)(x), inner(x)], name="net", backend="numpy")
-    branched.trainable = False
-    for model in (network(), branched):
+    branched, chain = Model(x, [Dense(2)(x), inner(x)], name="net", backend="numpy"), network()
+    branched.trainable = chain.trainable = False
+    for model in (chain, branched):
         again = type(model).from_config(model.get_config())
         assert type(again) is type(model)
         assert (again.name, again.trainable) == (model.name, model.trainable)
