@@ -10,7 +10,6 @@ where that library is missing.
 from __future__ import annotations
 
 import doctest
-import importlib.util
 import json
 import re
 import tomllib
@@ -27,8 +26,8 @@ import minicnn
 from minicnn import backends, callbacks, data, layers, losses, metrics, ops, optimizers, schedules, zoo
 from minicnn.cli import cli
 from minicnn.exercises.table import EXERCISES
+from support.scripts import ROOT, load
 
-ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
 PAGES = [page for page in PAGES if not {"_build", "notes"} & set(page.parts)]  # notes are put into pages
 
@@ -170,11 +169,7 @@ def test_a_page_names_all_that_there_is(page: str) -> None:
 
 
 def test_the_figure_of_launches_is_what_the_plan_says() -> None:
-    spec = importlib.util.spec_from_file_location("step_figure", ROOT / "docs" / "step_figure.py")
-    assert spec is not None
-    assert spec.loader is not None
-    figure = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(figure)
+    figure = load("docs/step_figure.py")
     said = CliRunner().invoke(cli, figure.COMMAND, catch_exceptions=False).stdout
     assert figure.draw(json.loads(said)) == figure.FIGURE.read_text("utf-8"), "python docs/step_figure.py draws it anew"
 

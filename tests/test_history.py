@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import platform
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from support.scripts import ROOT, load
 
 
 @pytest.fixture
 def history(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("asv_history", ROOT / "asv_bench" / "history.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "asv_history", module)
-    spec.loader.exec_module(module)
+    module = load("asv_bench/history.py")
     monkeypatch.setattr(module, "git", lambda *arguments: {"old": "a" * 40, "new": "b" * 40}[arguments[-1]])
     return module
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import json
 import re
-import sys
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -14,7 +12,8 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from support.scripts import ROOT, load
+
 PAGES = sorted((ROOT / "docs/steps").glob("*.md"))
 LINK = re.compile(r"\[`(\w+)`\]\(([\w./-]+\.py)\)")
 
@@ -24,13 +23,7 @@ each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 
 @pytest.fixture(scope="module")
 def maker() -> ModuleType:
-    """docs/notebooks.py."""
-    spec = importlib.util.spec_from_file_location("docs_notebooks", ROOT / "docs/notebooks.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules["docs_notebooks"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load("docs/notebooks.py")
 
 
 def test_there_are_ten_and_the_first_page_leads_to_them_in_order() -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,19 +15,12 @@ from minicnn.bench.store import Store
 from minicnn.bench.study import recall_all
 from minicnn.bench.tables import to_csv
 from minicnn.studies import get_study, names
+from support.scripts import ROOT, load
 
-ROOT = Path(__file__).parent.parent
 
-
-@pytest.fixture
-def results(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("docs_results", ROOT / "docs" / "results.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "docs_results", module)
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture(scope="module")
+def results() -> ModuleType:
+    return load("docs/results.py")
 
 
 def test_the_readme_shows_what_is_stored(results: ModuleType) -> None:

@@ -28,6 +28,7 @@ from support.small_training import (
     assert_same_bits,
     digits,
     network,
+    places,
     trained,
     two_tasks,
 )
@@ -361,18 +362,11 @@ JSON = st.one_of(
 )  # fmt: skip
 
 
-def nodes(tree: Any) -> list[tuple[Any, Any]]:
-    """Every (container, key) of a tree of plain data."""
-    items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
-    found = [(tree, key) for key, _ in items]
-    return found + [deeper for container, key in found for deeper in nodes(container[key])]
-
-
 @given(st.data())
 def test_descriptions_with_anything_in_them(place: Path, data: st.DataObject) -> None:
     def change(tensors: Any, about: Any) -> None:
         for _ in range(data.draw(st.integers(1, 2))):
-            container, key = data.draw(st.sampled_from(nodes({k: about[k] for k in ("graph", "compile")})))
+            container, key = data.draw(st.sampled_from(places({k: about[k] for k in ("graph", "compile")})))
             if isinstance(container, dict) and data.draw(st.booleans()):
                 container.pop(key)
             else:

@@ -28,7 +28,7 @@ from minicnn.files import SavedModelError, Tensors, read_tensors, write_tensors
 from minicnn.layers import BatchNormalization, Dense, Input
 from minicnn.optimizers import Adam, Optimizer
 from minicnn.schedules import ExponentialDecay
-from support.small_training import Interrupt, arrays, assert_same_bits
+from support.small_training import Interrupt, arrays, assert_same_bits, places
 
 STEPS, EPOCHS = 3, 2
 
@@ -209,13 +209,6 @@ ARRAYS = st.sampled_from(
         np.array(5, "i4"),
     ]
 )
-
-
-def places(tree: Any) -> list[tuple[Any, Any]]:
-    """Every (container, key) of a tree of plain data."""
-    items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
-    found = [(tree, key) for key, _ in items]
-    return found + [deeper for container, key in found for deeper in places(container[key])]
 
 
 @settings(max_examples=2 * settings().max_examples)  # more with HYPOTHESIS_PROFILE=nightly

@@ -7,6 +7,7 @@ import io
 import json
 import sys
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,8 @@ from minicnn import backends, machine
 from minicnn.cli import candidates, compare, worker
 from minicnn.cli.candidates import Result
 from minicnn.jobs.job import load_samples
-from minicnn.jobs.settings import Settings
 from minicnn.jobs.spread import Spread
-from support.command_line import error_of, minicnn
+from support.command_line import error_of, minicnn, settings_of
 
 FILES = {"compare.json", "compare.csv", "compare.png"}
 COLUMNS = [
@@ -35,20 +35,9 @@ COLUMNS = [
 ]
 
 
-def settings_of(network: str = "mlp", **given: Any) -> Settings:
-    settings: dict[str, Any] = {
-        "data": "synthetic_digits",
-        "data_dir": None,
-        "epochs": 2,
-        "batch_size": 32,
-        "learning_rate": 0.1,
-        "momentum": 0.5,
-        "precision": "float32",
-        "seed": 0,
-        "samples": 70,
-        "hold_out": 0,
-    }
-    return Settings.resolve(network, **{**settings, **given})
+small = partial(
+    settings_of, epochs=2, batch_size=32, learning_rate=0.1, momentum=0.5, samples=70, hold_out=0
+)  # fmt: skip
 
 
 def written() -> tuple[list[dict[str, str]], dict[str, Any]]:
@@ -168,21 +157,21 @@ def test_jax_computes_in_float64_too() -> None:
 
 def test_numpy_comes_first_and_the_peer_last() -> None:
     pytest.importorskip("torch")
-    names, _ = candidates.found(settings_of(), with_peer=True)
+    names, _ = candidates.found(small(), with_peer=True)
     assert names[0] == "numpy"
     assert names[-1] == "torch.nn"
     assert "array_api_strict" not in names
-    assert "torch.nn" not in candidates.found(settings_of(), with_peer=False)[0]
-    assert "torch.nn" not in candidates.found(settings_of("lenet5"), with_peer=True)[0]
-    names, notes = candidates.found(settings_of(precision="mixed_bfloat16"), with_peer=True)
+    assert "torch.nn" not in candidates.found(small(), with_peer=False)[0]
+    assert "torch.nn" not in candidates.found(small("lenet5"), with_peer=True)[0]
+    names, notes = candidates.found(small(precision="mixed_bfloat16"), with_peer=True)
     assert "numpy" not in names
     assert "torch.nn" not in names
     assert "numpy is left out: it computes in float32 or float64" in notes
 
 
 def test_each_pytorch_device_has_its_peer() -> None:
-    assert candidates.peers(["numpy", "torch", "torch:cuda:1"], settings_of()) == ["torch.nn", "torch.nn:cuda:1"]
-    assert candidates.peers(["numpy", "jax"], settings_of()) == []
+    assert candidates.peers(["numpy", "torch", "torch:cuda:1"], small()) == ["torch.nn", "torch.nn:cuda:1"]
+    assert candidates.peers(["numpy", "jax"], small()) == []
 
 
 def test_a_backend_without_its_device_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,7 +184,7 @@ def test_a_backend_without_its_device_is_left_out(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(backends, "names", lambda: ["absent"])
     monkeypatch.setattr(backends, "backend_class", lambda name: Absent)
-    assert candidates.found(settings_of(), with_peer=True) == ([], ["absent is left out: no CUDA device"])
+    assert candidates.found(small(), with_peer=True) == ([], ["absent is left out: no CUDA device"])
 
 
 # Results that are made up -------------------------------------------------------------------------
@@ -291,7 +280,7 @@ def test_a_worker_tells_how_far_it_is_and_ends_with_its_results(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker, "INTERVAL", 0.0)
-    settings = settings_of()
+    settings = small()
     samples = load_samples(settings)
     candidates.write_samples(samples, tmp_path)
     order = {
@@ -321,7 +310,7 @@ def test_a_worker_tells_how_far_it_is_and_ends_with_its_results(
 
 def test_modules_of_the_folder_in_which_it_runs_are_not_those_of_python(tmp_path: Path) -> None:
     Path("random.py").write_text("raise RuntimeError('mine')", "utf-8")
-    settings = settings_of()
+    settings = small()
     samples = load_samples(settings)
     candidates.write_samples(samples, tmp_path)
     assert candidates.run("numpy", settings, samples, tmp_path, lambda event: None).failure is None
@@ -334,7 +323,7 @@ def launched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str) -> tupl
         candidates.subprocess, "Popen", lambda command, **rest: real([sys.executable, "-c", code], **rest)
     )
     events: list[dict[str, Any]] = []
-    settings = settings_of()
+    settings = small()
     return candidates.run("numpy", settings, load_samples(settings), tmp_path, events.append), events
 
 
@@ -373,7 +362,7 @@ EPOCH = {"event": "epoch", "time_s": 2.0, "samples_per_s": 1000.0, "loss": 0.5, 
 
 
 def test_many_epochs_are_few_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    with compare._Display(["numpy"], settings_of(epochs=45)) as display:
+    with compare._Display(["numpy"], small(epochs=45)) as display:
         for epoch in range(1, 46):
             display.show("numpy", {**EPOCH, "epoch": epoch})
             display.show("numpy", {"event": "step", "done": epoch + 0.5})
@@ -389,7 +378,7 @@ class Terminal(io.StringIO):
 
 def test_a_terminal_gets_bars(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", Terminal())
-    with compare._Display(["numpy", "jax"], settings_of(epochs=2)) as display:
+    with compare._Display(["numpy", "jax"], small(epochs=2)) as display:
         display.show("numpy", {"event": "step", "done": 0.5})
         assert display._progress.tasks[0].completed == 0.5  # type: ignore[attr-defined]
         display.show("numpy", {**EPOCH, "epoch": 1})

@@ -15,9 +15,8 @@ import pytest
 from minicnn import data, machine
 from minicnn.cli.runs import RunFolder
 from minicnn.extras import install
-from minicnn.jobs.settings import Settings
 from minicnn.models import Model
-from support.command_line import error_of, minicnn
+from support.command_line import error_of, minicnn, settings_of
 from support.datafiles import idx_files, write_idx
 
 FILES = {"model.safetensors", "history.csv", "curves.png", "run.json"}
@@ -199,12 +198,6 @@ def test_without_test_images_something_is_held_out(monkeypatch: pytest.MonkeyPat
     with pytest.raises(ValueError, match="Give --hold-out"):
         job.load_samples(settings_of("kernels", hold_out=0))
     assert len(job.load_samples(settings_of("kernels", hold_out=1))["x_val"]) == 1
-
-
-def settings_of(network: str, **given: Any) -> Settings:
-    names = ("data_dir", "epochs", "batch_size", "learning_rate", "momentum", "samples", "hold_out")
-    default = {**dict.fromkeys(names), "data": "synthetic_digits", "precision": "float32", "seed": 0}
-    return Settings.resolve(network, **{**default, **given})
 
 
 @pytest.mark.parametrize(

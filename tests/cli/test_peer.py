@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from minicnn.bench import torch_peer as peer
 from minicnn.cli.worker import after_one_step
 from minicnn.jobs import job
-from minicnn.jobs.settings import Settings
+from support.command_line import settings_of
 
 torch = pytest.importorskip("torch")
 
@@ -29,26 +30,15 @@ def samples(*, held_out: bool = False) -> job.Samples:
     return job.Samples(arrays, CLASSES)
 
 
-def settings_of(network: str, **given: Any) -> Settings:
-    settings: dict[str, Any] = {
-        "data": "synthetic_digits",
-        "data_dir": None,
-        "epochs": 3,
-        "batch_size": 8,
-        "learning_rate": 0.05,
-        "momentum": 0.9,
-        "precision": "float64",
-        "seed": 1,
-        "samples": None,
-        "hold_out": 0,
-    }
-    return Settings.resolve(network, **{**settings, **given})
+small = partial(
+    settings_of, epochs=3, batch_size=8, learning_rate=0.05, momentum=0.9, precision="float64", seed=1, hold_out=0
+)
 
 
 @pytest.mark.parametrize("network", peer.NETWORKS)
 @pytest.mark.parametrize("held_out", [False, True])
 def test_peer_and_minicnn_end_with_the_same_numbers(network: str, held_out: bool) -> None:
-    settings, data = settings_of(network), samples(held_out=held_out)
+    settings, data = small(network), samples(held_out=held_out)
     backend = job.open_backend("numpy", "float64")
     model = job.make_model(settings, data, backend)
     first = model.get_weights()
@@ -72,7 +62,7 @@ def test_peer_and_minicnn_end_with_the_same_numbers(network: str, held_out: bool
 
 
 def test_in_float32_they_agree_as_floats_do() -> None:
-    settings, data = settings_of("kernels", precision="float32", epochs=1), samples()
+    settings, data = small("kernels", precision="float32", epochs=1), samples()
     model = job.make_model(settings, data, job.open_backend("numpy", "float32"))
     trained = peer.train(settings, data, model.get_weights(), lambda row: None)
     job.fit(model, settings, data, verbose=0)
@@ -82,7 +72,7 @@ def test_in_float32_they_agree_as_floats_do() -> None:
 
 
 def test_a_full_batch_is_taken_in_order() -> None:
-    settings, data = settings_of("mlp", batch_size=None, epochs=2), samples()
+    settings, data = small("mlp", batch_size=None, epochs=2), samples()
     model = job.make_model(settings, data, job.open_backend("numpy", "float64"))
     trained = peer.train(settings, data, model.get_weights(), lambda row: None)
     rows = job.fit(model, settings, data, verbose=0)
@@ -94,4 +84,4 @@ def test_a_full_batch_is_taken_in_order() -> None:
     [("mlp", "float32", True), ("lenet5", "float32", False), ("mlp", "mixed_bfloat16", False)],
 )
 def test_where_it_takes_part(network: str, precision: str, expected: bool) -> None:
-    assert peer.takes_part(settings_of(network, precision=precision)) is expected
+    assert peer.takes_part(small(network, precision=precision)) is expected

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from click.testing import CliRunner, Result
+
+from minicnn.jobs.settings import Settings
 
 
 def minicnn(*args: str, stdin: str | None = None) -> Result:
@@ -10,6 +14,13 @@ def minicnn(*args: str, stdin: str | None = None) -> Result:
     from minicnn.cli import cli
 
     return CliRunner().invoke(cli, args, input=stdin)
+
+
+def settings_of(network: str = "mlp", **given: Any) -> Settings:
+    """What a command trains with by these options, and the network's own where there is none."""
+    names = ("data_dir", "epochs", "batch_size", "learning_rate", "momentum", "samples", "hold_out")
+    default = {**dict.fromkeys(names), "data": "synthetic_digits", "precision": "float32", "seed": 0}
+    return Settings.resolve(network, **{**default, **given})
 
 
 def error_of(result: Result, code: int) -> str:

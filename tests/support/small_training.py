@@ -121,6 +121,13 @@ def two_tasks(optimizer: str | Optimizer = "adam") -> tuple[Model, list[Any], li
     return model, [x / 255.0, rng.normal(size=(len(x), 4))], y
 
 
+def places(tree: Any) -> list[tuple[Any, Any]]:
+    """Every (container, key) of a tree of plain data."""
+    items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
+    found = [(tree, key) for key, _ in items]
+    return found + [deeper for container, key in found for deeper in places(container[key])]
+
+
 class Interrupt(Callback):
     """Breaks training off when a point, such as "on_epoch_end", comes for the count-th time."""
 
