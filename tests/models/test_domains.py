@@ -17,15 +17,13 @@ from minicnn.layers import Dense, Input
 from minicnn.losses import BinaryCrossentropy, CategoricalCrossentropy
 from minicnn.optimizers import SGD, Adam
 from minicnn.schedules import ExponentialDecay, Schedule
-from support.model_cases import FAST, assert_same_weights, blobs, to_library
+from support.model_cases import FAST, assert_same_weights, blobs, linear, to_library
 
 X, Y = blobs(12, 4, 3)
 
 
 def network(loss: Any = "sparse_categorical_crossentropy", units: int = 3, backend: Any = "numpy") -> Sequential:
-    model = Sequential([Input((4,)), Dense(units)], backend=backend)
-    model.compile("sgd", loss, ["accuracy"])
-    return model
+    return linear(backend, features=4, units=units, loss=loss, metrics=["accuracy"])
 
 
 def with_one(array: Any, value: Any) -> Any:

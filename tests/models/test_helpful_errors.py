@@ -15,16 +15,14 @@ from minicnn.cli import cli
 from minicnn.layers import Dense, Input, Lambda, Layer, ReLU
 from minicnn.losses import Loss
 from minicnn.optimizers import Adam
-from support.model_cases import FAST
+from support.model_cases import FAST, linear
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.random((8, 4)).astype("float32"), RNG.random((8, 3)).astype("float32")
 
 
 def network(loss: Any = "mse", metrics: Any = (), backend: Any = "numpy") -> Sequential:
-    model = Sequential([Input((4,)), Dense(3)], backend=backend)
-    model.compile("sgd", loss, metrics)
-    return model
+    return linear(backend, features=4, units=3, loss=loss, metrics=metrics)
 
 
 class Forgetful(Layer):
