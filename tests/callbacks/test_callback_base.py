@@ -81,12 +81,9 @@ def test_callbacks_are_closed_when_training_breaks_off(error: type[BaseException
 
 
 def test_stop_training_at_the_start_of_an_epoch_trains_no_batch() -> None:
-    class Stop(Callback):
-        def on_epoch_begin(self, epoch: int, logs: Any) -> None:
-            self.model.stop_training = epoch == 1
-
-    recorder = Recorder()
-    compiled().fit(*digits(), 23, 3, verbose=0, callbacks=[Stop(), recorder])
+    model, recorder = compiled(), Recorder()
+    stop = LambdaCallback(on_epoch_begin=lambda epoch, logs: setattr(model, "stop_training", epoch == 1))
+    model.fit(*digits(), 23, 3, verbose=0, callbacks=[stop, recorder])
     assert [c[1] for c in recorder.calls if c[0] == "on_train_batch_end"] == [0]
 
 
@@ -105,13 +102,9 @@ def test_params_with_a_loader_and_a_seed() -> None:
 
 
 def test_samples_seen_counts_those_of_the_epoch() -> None:
-    seen: list[int] = []
-
-    class Look(Callback):
-        def on_train_batch_end(self, batch: int, logs: Any) -> None:
-            seen.append(self.model.samples_seen)
-
-    compiled().fit(*digits(), 10, 2, verbose=0, callbacks=[Look()])
+    model, seen = compiled(), []
+    look = LambdaCallback(on_train_batch_end=lambda batch, logs: seen.append(model.samples_seen))
+    model.fit(*digits(), 10, 2, verbose=0, callbacks=[look])
     assert seen == [10, 20, 23] * 2
 
 

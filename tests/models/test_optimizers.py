@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from minicnn import Sequential, ops
 from minicnn.backends import get_backend
-from minicnn.callbacks import Callback
 from minicnn.layers import Dense, Input
 from minicnn.optimizers import (
     OPTIMIZERS,
@@ -29,7 +28,7 @@ from minicnn.optimizers import (
 )
 from minicnn.program import Program
 from minicnn.schedules import CosineDecay, ExponentialDecay, Schedule
-from support.model_cases import FAST, MeanOutput, run
+from support.model_cases import FAST, MeanOutput, Watch, run
 from support.numerics import assert_close
 from support.strategies import normal, seeds
 
@@ -313,13 +312,9 @@ def test_the_rate_of_step_k_is_that_of_the_schedule(backend: str) -> None:
     model.compile(SGD(schedule), MeanOutput())
     kernel = [model.get_weights()["dense/kernel"].item()]
     x, y = np.ones((4, 1), "float32"), np.zeros((4, 1))
-
-    class Read(Callback):
-        def on_train_batch_end(self, batch: int, logs: Any) -> None:
-            kernel.append(self.model.get_weights()["dense/kernel"].item())
-
-    model.fit(x, y, 2, 3, 0, [Read()])  # three epochs of two steps
-    model.fit(x, y, 2, 1, 0, [Read()])  # the count goes on
+    read = Watch(lambda batch, logs: kernel.append(model.get_weights()["dense/kernel"].item()))
+    model.fit(x, y, 2, 3, 0, [read])  # three epochs of two steps
+    model.fit(x, y, 2, 1, 0, [read])  # the count goes on
     model.train_on_batch(x, y)
     kernel.append(model.get_weights()["dense/kernel"].item())
     expected = [schedule(k) for k in range(9)]  # the gradient is 1

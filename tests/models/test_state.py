@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minicnn import Model, Sequential
-from minicnn.callbacks import Callback
 from minicnn.layers import BatchNormalization, Dense, Dropout, Input
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.optimizers import SGD, Adam
@@ -185,20 +184,18 @@ def test_everything_may_be_read_at_any_time(backend: str) -> None:
     at_once: list[dict[str, Any]] = []
     weights: list[dict[str, Array]] = []
 
-    class Keep(Callback):
-        def on_train_batch_end(self, batch: int, logs: Any) -> None:
-            kept.append(logs)  # looked at long after the step
-            weights.append(self.model.get_weights())
+    def keep(batch: int, logs: Any) -> None:
+        kept.append(logs)  # looked at long after the step
+        weights.append(model.get_weights())
 
-    class Look(Callback):
-        def on_train_batch_end(self, batch: int, logs: Any) -> None:
-            at_once.append(dict(logs))
-            self.model.evaluate(X, Y, 5)
-            self.model.predict(X, 5)
+    def look(batch: int, logs: Any) -> None:
+        at_once.append(dict(logs))
+        twin.evaluate(X, Y, 5)
+        twin.predict(X, 5)
 
-    model.fit(X, Y, 4, 2, 0, [Keep()])
+    model.fit(X, Y, 4, 2, 0, [Watch(keep)])
     twin = network(backend)
-    twin.fit(X, Y, 4, 2, 0, [Look()])
+    twin.fit(X, Y, 4, 2, 0, [Watch(look)])
     assert [dict(logs) for logs in kept] == at_once
     assert len({tuple(w["dense/kernel"].ravel()) for w in weights}) == 6
     assert_same_weights(model.get_weights(), twin.get_weights())
@@ -240,12 +237,7 @@ def test_nobody_looking_means_nothing_is_read(backend: str, monkeypatch: pytest.
 def test_steps_inside_a_callback(backend: str) -> None:
     """A callback that trains on its own continues the same training."""
     model, twin = network(backend), network(backend)
-
-    class Extra(Callback):
-        def on_train_batch_end(self, batch: int, logs: Any) -> None:
-            self.model.train_on_batch(X, Y)
-
-    model.fit(X, Y, 12, 2, 0, [Extra()], shuffle=False)
+    model.fit(X, Y, 12, 2, 0, [Watch(lambda batch, logs: model.train_on_batch(X, Y))], shuffle=False)
     for _ in range(4):
         twin.train_on_batch(X, Y)
     for path, w in twin.get_weights().items():

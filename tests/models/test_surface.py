@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from minicnn import Model, Sequential
-from minicnn.callbacks import Callback
+from minicnn.callbacks import LambdaCallback
 from minicnn.layers import BatchNormalization, Dense, Dropout, Input
 from minicnn.utils import PyDataset
-from support.model_cases import FAST, assert_same_weights, blobs, to_library
+from support.model_cases import FAST, Watch, assert_same_weights, blobs, to_library
 
 X, Y = blobs(23, 4, 3)
 
@@ -84,23 +84,13 @@ def test_steps_of_arrays_are_those_of_whole_epochs(backend: str) -> None:
 
 
 def test_training_resumed_within_such_an_epoch_goes_on_exactly() -> None:
-    class Keep(Callback):
-        def on_train_batch_end(self, batch: int, logs: Any) -> None:
-            if self.model.steps_taken == 4:
-                self.state = self.model.get_state()
-
-    class Resume(Callback):
-        def __init__(self, state: Any) -> None:
-            self.state = state
-
-        def on_train_begin(self, logs: Any = None) -> None:
-            self.model.set_state(self.state)
-
     for data in ((X, Y), (batches(),), (Unsized(),), (Numbered(),)):
-        model, expected, keep = network(), network(), Keep()
+        model, expected, states = network(), network(), []
+        keep = Watch(lambda batch, logs, model=expected, states=states: states.append(model.get_state()))
+        resume = LambdaCallback(on_train_begin=lambda logs, model=model, states=states: model.set_state(states[3]))
         arguments = {"batch_size": 5, "epochs": 3, "verbose": 0, "steps_per_epoch": 3}
         expected.fit(*data, **arguments, callbacks=keep)
-        model.fit(*data, **arguments, callbacks=Resume(keep.state))
+        model.fit(*data, **arguments, callbacks=resume)
         assert model.steps_taken == 9
         assert_same_weights(model.get_weights(), expected.get_weights())
 
@@ -176,13 +166,8 @@ def test_wrong_counts_of_fit(wrong: Any) -> None:
 
 
 def test_one_callback_or_none() -> None:
-    epochs = []
-
-    class Note(Callback):
-        def on_epoch_end(self, epoch: int, logs: Any) -> None:
-            epochs.append(epoch)
-
-    network().fit(X, Y, epochs=2, verbose=0, callbacks=Note())
+    epochs: list[int] = []
+    network().fit(X, Y, epochs=2, verbose=0, callbacks=LambdaCallback(on_epoch_end=lambda e, logs: epochs.append(e)))
     network().fit(X, Y, epochs=2, verbose=0, callbacks=None)
     assert epochs == [0, 1]
 
