@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from minicnn import Sequential, ops
-from minicnn.callbacks import Callback, CSVLogger, EarlyStopping
+from minicnn.callbacks import CSVLogger, EarlyStopping, LambdaCallback
 from minicnn.cli import cli
 from minicnn.layers import Dense, Input, Lambda, Layer, ReLU
 from minicnn.losses import Loss
@@ -142,17 +142,14 @@ def test_masked_arrays(use: Any) -> None:
 
 
 def test_a_text_among_the_logs(capsys: pytest.CaptureFixture[str], tmp_path: Any) -> None:
-    class Note(Callback):
-        def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
-            logs["note"] = "hello"
-
-    given = [Note(), CSVLogger(tmp_path / "log.csv")]
+    note = LambdaCallback(on_epoch_end=lambda epoch, logs: logs.update(note="hello"))
+    given = [note, CSVLogger(tmp_path / "log.csv")]
     history = network().fit(X, Y, epochs=2, verbose=2, callbacks=given)
     assert history.history["note"] == ["hello", "hello"]
     assert "hello" not in capsys.readouterr().out
     assert (tmp_path / "log.csv").read_text().splitlines()[1].endswith(",hello")
     with pytest.raises(ValueError, match=r"a number among the logs\. Received: 'note'; there are: loss\."):
-        network().fit(X, Y, verbose=0, callbacks=[Note(), EarlyStopping("note", mode="min")])
+        network().fit(X, Y, verbose=0, callbacks=[note, EarlyStopping("note", mode="min")])
 
 
 def test_an_activation_that_is_a_class() -> None:
