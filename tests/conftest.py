@@ -92,6 +92,17 @@ def libraries_are_no_garbage() -> None:
 
 
 @pytest.fixture
+def one_torch_thread() -> Iterator[None]:
+    """PyTorch computes with one thread, on which its bits depend."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
 def registry() -> Iterator[None]:
     """Forgets the primitives that a test defines."""
     from minicnn.ops import REGISTRY

@@ -374,7 +374,9 @@ def test_a_class_stands_for_its_defaults() -> None:
 
 
 @pytest.mark.parametrize("kind", list(OPTIMIZERS.values()))
-@pytest.mark.parametrize("wrong", [-0.1, float("nan"), float("inf"), "0.1", None])
+@pytest.mark.parametrize(
+    "wrong", [-0.1, 10**400, 1e39, float("nan"), float("inf"), "0.1", None], ids=lambda r: f"{r!r:.9}"
+)
 def test_rate_out_of_range(kind: Any, wrong: Any) -> None:
     message = r"learning_rate is a finite number of at least 0 or a Schedule\. Received: learning_rate="
     with pytest.raises(ValueError, match=message):
