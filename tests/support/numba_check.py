@@ -83,7 +83,7 @@ def backend(threads: int) -> Any:
     return backend_class("numba")(threads=threads)  # type: ignore[call-arg]
 
 
-def train(model: Model, steps: int, samples: int = 40) -> list[float]:
+def train(model: Model, steps: int) -> list[float]:
     """The losses of steps on one batch of digits."""
-    x, y = digits(samples)
+    x, y = digits(40)
     return [float(np.asarray(model.train_on_batch(x, y, return_dict=True)["loss"])) for _ in range(steps)]
