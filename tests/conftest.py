@@ -43,6 +43,9 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 # Folders that answer in a minute, without the cases that compile.
 QUICK, COMPILING = {"callbacks", "layers", "models", "ops", "program", "zoo"}, ("jax", "numba")
 
+# Backends, and libraries of arrays, that come with an extra or for tests.
+OPTIONAL = ("array_api_strict", "jax", "numba", "torch")
+
 # Counting lines makes Python up to twice as slow. It is done in the first cases of each test: hardly a line of src is
 # run by a later one only, and where many are, the test has the marker `cover`.
 MEASURED = 2
@@ -59,6 +62,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             cases[test] += 1
             if cases[test] > MEASURED:
                 item.add_marker(pytest.mark.no_cover)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a case whose parameter `backend` or `library` names one that is not installed."""
+    parameters = item.callspec.params if hasattr(item, "callspec") else {}
+    for name in ("backend", "library"):
+        if parameters.get(name) in OPTIONAL:
+            pytest.importorskip(parameters[name])
 
 
 @pytest.hookimpl(wrapper=True)
@@ -78,6 +89,17 @@ def libraries_are_no_garbage() -> None:
     """What is there stays: looking through all of PyTorch and JAX for garbage took a tenth of the time."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def one_torch_thread() -> Iterator[None]:
+    """PyTorch computes with one thread, on which its bits depend."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ from minicnn.layers import Conv2D, Dense, Dropout, Flatten, Input, MaxPooling2D,
 
 @pytest.mark.parametrize("backend", ["numpy", "torch"])
 def test_from_pixels_to_digits(backend: str, tmp_path: Path) -> None:
-    pytest.importorskip(backend)
     pytest.importorskip("safetensors")
     x, y = synthetic_digits(2500, size=14, seed=1)
     layers = [

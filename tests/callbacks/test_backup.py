@@ -214,9 +214,3 @@ def test_time_goes_on_where_it_was(tmp_path: Path) -> None:
     history = compiled().fit(*digits(), 6, 1, 0, [Timer(), slow, BackupAndRestore(tmp_path, 1)]).history
     assert history["time_s"][0] >= 0.08
     assert history["samples_per_s"] == [23 / history["time_s"][0]]
-
-
-@pytest.mark.parametrize("save_freq", ["batch", 0, 1.5])
-def test_save_freq_of_a_back_up(save_freq: Any, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="save_freq is 'epoch' or a number of batches"):
-        BackupAndRestore(tmp_path, save_freq)

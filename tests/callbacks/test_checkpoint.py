@@ -113,10 +113,11 @@ def test_an_unknown_monitor(tmp_path: Path) -> None:
     ModelCheckpoint(tmp_path / "m", "f1")  # what is not looked at needs no mode
 
 
+@pytest.mark.parametrize("kind", [ModelCheckpoint, BackupAndRestore])
 @pytest.mark.parametrize("save_freq", ["epochs", 0, -1, 2.5, None])
-def test_save_freq_is_an_epoch_or_a_number(save_freq: Any, tmp_path: Path) -> None:
+def test_save_freq_is_an_epoch_or_a_number(kind: Any, save_freq: Any, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"save_freq is 'epoch' or a number of batches, at least 1. Received: "):
-        ModelCheckpoint(tmp_path, save_freq=save_freq)
+        kind(tmp_path, save_freq=save_freq)
 
 
 @pytest.mark.parametrize("kind", [ModelCheckpoint, BackupAndRestore])

@@ -20,6 +20,7 @@ from minicnn.callbacks import (
     Callback,
     CSVLogger,
     EarlyStopping,
+    LambdaCallback,
     ModelCheckpoint,
     ReduceLROnPlateau,
     Timer,
@@ -250,12 +251,12 @@ def test_a_folder_that_vanishes_after_the_last_save_takes_nothing_with_it(keep: 
 
 
 def test_a_back_up_that_cannot_be_deleted_is_warned_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Lock(Callback):
-        def on_train_end(self, logs: Any) -> None:
-            monkeypatch.setattr("os.unlink", lambda path: (_ for _ in ()).throw(PermissionError(13, "no", path)))
+    def refuse(path: Any) -> None:
+        raise PermissionError(13, "no", path)
 
+    lock = LambdaCallback(on_train_end=lambda logs: monkeypatch.setattr("os.unlink", refuse))
     with pytest.warns(
         UserWarning, match=r"A back-up is deleted when training has ended\. Received: .*Delete '.*backup"
     ):
-        history = model_of().fit(np.zeros((4, 4)), np.zeros((4, 2)), 2, EPOCHS, 0, [Lock(), BackupAndRestore(tmp_path)])
+        history = model_of().fit(np.zeros((4, 4)), np.zeros((4, 2)), 2, EPOCHS, 0, [lock, BackupAndRestore(tmp_path)])
     assert history.epoch == [0, 1]

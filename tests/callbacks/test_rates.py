@@ -31,7 +31,7 @@ def test_the_scheduler_says_what_it_sets(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().out == "Epoch 1: the learning rate is 0.25.\n"
 
 
-@pytest.mark.parametrize("wrong", [None, "fast", float("nan"), float("inf"), -0.1])
+@pytest.mark.parametrize("wrong", [None, "fast", float("nan"), float("inf"), -0.1, 10**400], ids=lambda r: f"{r!r:.9}")
 def test_a_schedule_gives_a_rate(wrong: Any) -> None:
     with pytest.raises(ValueError, match=r"finite number of at least 0. Received from the schedule for epoch 0"):
         compiled().fit(*digits(), verbose=0, callbacks=[LearningRateScheduler(lambda epoch: wrong)])

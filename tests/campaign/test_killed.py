@@ -51,7 +51,6 @@ def check_end(backend: str, folder: Path, compiled: dict[str, str], *kills: str)
 )
 def test_fit_killed_while_it_writes(backend: str, kills: list[str], tmp_path: Path, compiled: dict[str, str]) -> None:
     """Each kill but the first meets a training that goes on from a back-up."""
-    pytest.importorskip(backend)
     check_end(backend, tmp_path / "backup", compiled, *kills)
 
 
@@ -67,7 +66,6 @@ def kill_at_a_moment(process: Any, rng: random.Random, longest: float) -> tuple[
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("seed", range(size(50, 1)))
 def test_fit_killed_at_random_moments(seed: int, backend: str, tmp_path: Path, compiled: dict[str, str]) -> None:
-    pytest.importorskip(backend)
     rng, folder, ready = random.Random(seed), tmp_path / "backup", set()
     for _ in range(rng.randint(1, 3)):
         code, out = kill_at_a_moment(start("fit", backend, folder, "time", **compiled), rng, 0.5)
@@ -130,7 +128,6 @@ def undisturbed_run(backend: str) -> bytes:
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("seed", range(size(50, 1)))
 def test_train_killed_at_random_moments(seed: int, backend: str, tmp_path: Path) -> None:
-    pytest.importorskip(backend)
     pytest.importorskip("matplotlib")
     expected, rng, model = undisturbed_run(backend), random.Random(seed), tmp_path / "run" / "model.safetensors"
     command = [*arguments(), model.parent, "--backend", backend, "--overwrite"]

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -139,10 +137,3 @@ def test_a_folder_that_does_not_exist_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setenv("MINICNN_DATA", str(tmp_path / "neither"))
     with pytest.raises(DataError, match=r"MINICNN_DATA names a folder that exists.*neither"):
         data.load("mnist")
-
-
-def test_import_loads_no_optional_package():
-    optional = {"pooch", "PIL", "rich", "requests", "torch", "jax"}
-    code = f"import sys, minicnn.data; print(sorted({optional} & set(sys.modules)))"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == "[]"

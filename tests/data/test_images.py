@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import shutil
-import struct
 import subprocess
 import sys
 import zlib
@@ -13,6 +12,7 @@ import pytest
 
 from minicnn.data import DataError, image_folder, images, tiny_imagenet
 from support.datafiles import named_pipe
+from support.fuzzing import png
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -168,21 +168,13 @@ def test_the_folder_must_be_given():
         image_folder(None)
 
 
-def png(width: int, height: int) -> bytes:
-    """The start of a PNG of any size."""
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(100)))
-
-
 @pytest.mark.parametrize("side", [9_000, 10_000, 100_000])  # Pillow warns of the second, refuses the third
 def test_decompression_bombs(tmp_path, side):
     tree(tmp_path)
-    (tmp_path / "bee" / "bomb.png").write_bytes(png(side, side))
-    with pytest.raises(DataError, match=r"bomb.png: an image is BMP, .* and has at most 33,554,432 pixels"):
+    (tmp_path / "bee" / "bomb.png").write_bytes(png(side, side, zlib.compress(bytes(100))))
+    with pytest.raises(
+        DataError, match=r"bomb.png: an image is BMP, .* Received: (more than 33,554,432 pixels|Image size)"
+    ):
         image_folder(tmp_path, size=8)
 
 
@@ -192,7 +184,7 @@ def test_too_many_bytes_in_all(tmp_path, monkeypatch):
         image_folder(tree(tmp_path))
 
 
-@pytest.mark.parametrize("content", [b"", b"not an image", png(6, 8)])
+@pytest.mark.parametrize("content", [b"", b"not an image", png(8, 6, zlib.compress(bytes(100)))])
 def test_unreadable_images(tmp_path, content):
     tree(tmp_path)
     (tmp_path / "bee" / "2.png").write_bytes(content)

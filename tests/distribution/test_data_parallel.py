@@ -17,14 +17,20 @@ from minicnn.distribution import DataParallel, ModelParallel, OneProcess, passes
 from minicnn.distribution.data_parallel import find
 from minicnn.distribution.launchers import launched
 from minicnn.layers import BatchNormalization, Dense, Dropout, Flatten, Input, Layer
-from support.distributed import CLASSES, MODELS, SHAPE, data, digest, normalized, plain, targets, trained
+from support.distributed import (
+    CLASSES,
+    MODELS,
+    SHAPE,
+    SHARDS,
+    data,
+    digest,
+    normalized,
+    on_ranks,
+    plain,
+    targets,
+    trained,
+)
 from support.ranks import ThreadRanks
-
-SHARDS = 8
-
-
-def on_ranks(count: int, work: Any) -> list[Any]:
-    return ThreadRanks(count).run(lambda c: work(DataParallel(SHARDS, communicator=c)))
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -34,39 +40,21 @@ def test_any_number_of_ranks_computes_the_same_bits(name: str) -> None:
         assert all(made == alone for made in on_ranks(count, lambda d: trained(name, "numpy", d)))
 
 
-def test_numba_on_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("numba")
+@pytest.mark.parametrize(("backend", "counts"), [("torch", (2, 3)), ("jax", (2, 3)), ("numba", (3, 8))])
+def test_other_backends_on_ranks(backend: str, counts: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINICNN_THREADS", "1")
     x, y = data()
 
     def work(distribution: DataParallel) -> str:
         layers = [Flatten(), BatchNormalization(), Dropout(0.3), Dense(CLASSES, activation="softmax")]
-        model = Sequential([Input(SHAPE), *layers], backend="numba")  # convolutions are tried under MPI
+        model = Sequential([Input(SHAPE), *layers], backend=backend)  # convolutions are tried under MPI
         model.compile("adam", distribution=distribution)
         for start in (0, 12):
             model.train_on_batch(x[start : start + 12], y[start : start + 12])
         return digest(model)
 
     alone = work(DataParallel(SHARDS))
-    for count in (3, 8):
-        assert set(on_ranks(count, work)) == {alone}
-
-
-@pytest.mark.parametrize("backend", ["torch", "jax"])
-def test_other_backends_on_ranks(backend: str) -> None:
-    pytest.importorskip(backend)
-    x, y = data()
-
-    def work(distribution: DataParallel) -> str:
-        layers = [Flatten(), BatchNormalization(), Dropout(0.3), Dense(CLASSES, activation="softmax")]
-        model = Sequential([Input(SHAPE), *layers], backend=backend)
-        model.compile("adam", distribution=distribution)
-        for start in (0, 12):
-            model.train_on_batch(x[start : start + 12], y[start : start + 12])
-        return digest(model)
-
-    alone = work(DataParallel(SHARDS))
-    for count in (2, 3):
+    for count in counts:
         assert set(on_ranks(count, work)) == {alone}
 
 
@@ -76,7 +64,6 @@ WHOLE = [(name, "numpy") for name in MODELS if name != "by_shard"]
 @pytest.mark.parametrize(("name", "backend"), [*WHOLE, ("plain", "torch")])
 def test_shards_compute_what_the_whole_batch_does(name: str, backend: str) -> None:
     """But for rounding: dropout, batch normalisation, clipping and metrics do not see the cut."""
-    pytest.importorskip(backend)
     x, y = data()
     whole, cut = MODELS[name](backend, None), MODELS[name](backend, None, accumulate=5)
     for model in (whole, cut):

@@ -11,14 +11,8 @@ from minicnn.callbacks import LambdaCallback
 from minicnn.data import shard_rows
 from minicnn.distribution import DataParallel, ModelParallel
 from minicnn.utils import PyDataset
-from support.distributed import SAMPLES, data, digest, normalized, trained
+from support.distributed import SAMPLES, SHARDS, data, digest, normalized, on_ranks, trained
 from support.ranks import ThreadRanks
-
-SHARDS = 8
-
-
-def on_ranks(count: int, work: Any) -> list[Any]:
-    return ThreadRanks(count).run(lambda c: work(DataParallel(SHARDS, communicator=c)))
 
 
 def test_loaders_give_whole_batches_of_which_each_rank_takes_its_part() -> None:

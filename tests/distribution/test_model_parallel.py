@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,33 +18,17 @@ from minicnn.distribution import DataParallel, ModelParallel
 from minicnn.distribution.exchanges import exchange
 from minicnn.ops import all_gather, all_to_all, reduce_scatter
 from minicnn.ops.groups import Group
-from minicnn.optimizers import SGD, Adam, Muon
+from minicnn.optimizers import SGD, Muon
 from minicnn.program.graph import Program
-from support.distributed import data, digest
+from support.distributed import CLASSES, SHAPE, data, deep, digest, left_by
 from support.ranks import ThreadRanks
 
-SHAPE, CLASSES, SHARDS = (8, 8, 3), 5, 4
+SHARDS = 4
 DENSE = {"dense.*kernel": (None, "model")}
 
 
-def made(distribution: Any, backend: str = "numpy", optimizer: Any = None, **about: Any) -> Model:
-    """Two convolutions, one of them strided, batch normalisation, dropout, and dense layers of 8 and 5 units."""
-    layers = [
-        nn.Conv2D(4, 3, strides=2, padding="same"), nn.BatchNormalization(), nn.ReLU(), nn.Conv2D(8, 3, use_bias=False),
-        nn.Flatten(), nn.Dropout(0.3), nn.Dense(8, activation="relu"), nn.Dense(CLASSES, activation="softmax"),
-    ]  # fmt: skip
-    model = Sequential([nn.Input(SHAPE), *layers], backend=backend, seed=1)
-    optimizer = Adam(0.01, global_clipnorm=0.5) if optimizer is None else optimizer
-    model.compile(optimizer, metrics=["accuracy"], distribution=distribution, **about)
-    return model
-
-
-def trained(model: Model, epochs: int = 1, **about: Any) -> list[Any]:
-    """The hash of all weights, the logs, an evaluation and predictions; batches of 15 and 5."""
-    x, y = data()
-    logs = model.fit(x, y, 15, epochs, verbose=0, **about).history
-    found = model.evaluate(x, y, 15, return_dict=True)
-    return [digest(model), logs, found, model.predict(x[:3]).tobytes()]
+made = partial(deep, {"strides": 2, "padding": "same"})
+trained = partial(left_by, 15)  # and one of 5
 
 
 def on_ranks(count: int, work: Any, **about: Any) -> list[Any]:
@@ -66,7 +51,6 @@ def test_any_number_of_ranks_computes_the_same_bits(about: Any) -> None:
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("backend", ["numpy", "torch"])
 def test_split_kernels_learn_what_whole_ones_do(backend: str, groups: int) -> None:
-    pytest.importorskip(backend)
     x, y = data()
     models = [made(d, backend, SGD(0.05, momentum=0.9)) for d in (None, ModelParallel(SHARDS, groups=groups))]
     for model in models:
@@ -77,7 +61,6 @@ def test_split_kernels_learn_what_whole_ones_do(backend: str, groups: int) -> No
 
 @pytest.mark.parametrize("backend", ["numba", "jax"])
 def test_compiled_steps_with_split_kernels(backend: str) -> None:
-    pytest.importorskip(backend)
     x, y = data()
     models = []
     for distribution in (None, ModelParallel(2)):

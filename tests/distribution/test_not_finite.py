@@ -11,14 +11,8 @@ import pytest
 from minicnn.callbacks import BackupAndRestore, LambdaCallback, TerminateOnNaN
 from minicnn.distribution import DataParallel, Pipeline, RankError
 from minicnn.files import read_tensors
-from support.distributed import CLASSES, STAGES, data, digest, normalized, plain, trained_by
+from support.distributed import CLASSES, SHARDS, STAGES, data, digest, normalized, on_ranks, plain, trained_by
 from support.ranks import ThreadRanks
-
-SHARDS = 8
-
-
-def on_ranks(count: int, work: Any) -> list[Any]:
-    return ThreadRanks(count).run(lambda c: work(DataParallel(SHARDS, communicator=c)))
 
 
 @pytest.mark.filterwarnings("ignore:Inputs are finite numbers")

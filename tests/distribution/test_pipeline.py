@@ -4,43 +4,28 @@ from __future__ import annotations
 
 import copy
 import pickle
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from minicnn import Model, Sequential
+from minicnn import Sequential
 from minicnn import layers as nn
 from minicnn.backends import get_backend
 from minicnn.callbacks import BackupAndRestore
 from minicnn.distribution import Pipeline
 from minicnn.optimizers import SGD, Adam
 from minicnn.program import Program
-from support.distributed import CLASSES, SHAPE, HalfBackend, branched, data, digest, targets
+from support.distributed import CLASSES, SHAPE, HalfBackend, branched, data, deep, digest, left_by, targets
 from support.ranks import ThreadRanks
 
 CUTS, SHARDS = ["conv2d_1", "flatten", "dense_1"], 5
 
 
-def made(distribution: Any, backend: str = "numpy", optimizer: Any = None, **about: Any) -> Model:
-    """Two convolutions, batch normalisation, dropout, a penalty, and dense layers."""
-    layers = [
-        nn.Conv2D(4, 3, kernel_regularizer="l2"), nn.BatchNormalization(), nn.ReLU(), nn.Conv2D(8, 3, use_bias=False),
-        nn.Flatten(), nn.Dropout(0.3), nn.Dense(8, activation="relu"), nn.Dense(CLASSES, activation="softmax"),
-    ]  # fmt: skip
-    model = Sequential([nn.Input(SHAPE), *layers], backend=backend, seed=1)
-    optimizer = Adam(0.01, global_clipnorm=0.5) if optimizer is None else optimizer
-    model.compile(optimizer, metrics=["accuracy"], distribution=distribution, **about)
-    return model
-
-
-def trained(model: Model, epochs: int = 1, **about: Any) -> list[Any]:
-    """The hash of all weights, the logs, an evaluation and predictions; batches of 12 and 2."""
-    x, y = data()
-    logs = model.fit(x, y, 12, epochs, verbose=0, **about).history
-    found = model.evaluate(x, y, 20, return_dict=True)
-    return [digest(model), logs, found, model.predict(x[:3]).tobytes()]
+made = partial(deep, {"kernel_regularizer": "l2"})
+trained = partial(left_by, 12)  # and one of 2
 
 
 def on_ranks(count: int, work: Any, cuts: Any = CUTS) -> list[Any]:
@@ -58,7 +43,6 @@ def test_any_number_of_ranks_computes_the_same_bits(optimizer: Any) -> None:
 
 @pytest.mark.parametrize("backend", ["numpy", "torch"])
 def test_stages_learn_what_the_whole_does(backend: str) -> None:
-    pytest.importorskip(backend)
     x, y = data()
     whole, cut = (made(d, backend, SGD(0.05, momentum=0.9)) for d in (None, Pipeline(CUTS, shards=SHARDS)))
     for model in (whole, cut):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,16 +16,7 @@ from support.distributed import STAGES, data, digest, normalized, trained
 from support.launchers import results, torchrun
 
 torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.no_cover
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """One thread here, as each rank has: bits depend on it."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = [pytest.mark.no_cover, pytest.mark.usefixtures("one_torch_thread")]  # which each rank has, too
 
 
 def test_weights_are_the_same_bits_on_any_number_of_ranks() -> None:

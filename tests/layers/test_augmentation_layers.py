@@ -54,7 +54,6 @@ def test_every_sample_and_step_has_draws_of_its_own(layer: Any) -> None:
 
 @pytest.mark.parametrize("backend", FAST[1:])
 def test_backends_draw_and_move_alike(backend: str) -> None:
-    pytest.importorskip(backend)
     made = []
     for name in ("numpy", backend):
         layers = [RandomFlip(), RandomRotation(0.3), RandomTranslation(0.3, 0.3, "wrap"), RandomContrast(0.3)]
@@ -86,13 +85,11 @@ def test_engines_have_kernels_for_all_of_it(layer: Any) -> None:
 
 def test_flips_are_one_of_four() -> None:
     made = run_layer(RandomFlip(), X, training=True)
-    kinds = [x.tobytes() for x in (X, X[:, ::-1], X[:, :, ::-1], X[:, ::-1, ::-1])]
     counts = [0, 0, 0, 0]
     for i, image in enumerate(made):
         options = (X[i], X[i, ::-1], X[i, :, ::-1], X[i, ::-1, ::-1])
         counts[next(k for k, option in enumerate(options) if (image == option).all())] += 1
     assert min(counts) >= 3
-    assert len(kinds) == 4
     rows = run_layer(RandomFlip("vertical"), X, training=True)
     assert all((image == X[i]).all() or (image == X[i, ::-1]).all() for i, image in enumerate(rows))
 

@@ -22,7 +22,6 @@ from minicnn.initializers import (
     get_initializer,
     truncated_normal,
 )
-from minicnn.layers import Dense
 
 SHAPE = (3, 3, 40, 60)
 FAN_IN, FAN_OUT = 9 * 40, 9 * 60
@@ -120,21 +119,6 @@ def test_wrong_variance_scaling(make: Any) -> None:
         make()
 
 
-@pytest.mark.parametrize("given", ["glorot", None, 3, ["zeros"]])
-def test_unknown(given: Any) -> None:
-    with pytest.raises(ValueError, match=r"An initializer is one of zeros, ones, .*, or an Initializer. Received"):
-        get_initializer(given)
-
-
 def test_the_base_class_is_abstract() -> None:
     with pytest.raises(NotImplementedError):
         Initializer()((2,), np.random.default_rng(0))
-
-
-def test_configs() -> None:
-    for initializer in INITIALIZERS.values():
-        assert type(initializer)(**initializer.get_config()) == initializer
-    assert Dense(2, bias_initializer=Constant(0.5)).get_config()["bias_initializer"] == {
-        "class": "Constant",
-        "config": {"value": 0.5},
-    }

@@ -247,28 +247,6 @@ def test_weights_are_not_declared_in_call() -> None:
         Late()(Input((2,)))
 
 
-def test_the_base_constructor_must_run() -> None:
-    class Forgetful(Layer):
-        def __init__(self) -> None:
-            self.size = 3
-
-    with pytest.raises(
-        RuntimeError, match=r"calls super\(\).__init__\(name=name\) in its constructor. Received: a Forgetful"
-    ):
-        Forgetful()(Input((2,)))
-
-    class Holder(Layer):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = Forgetful()
-
-        def call(self, inputs: Any) -> Any:
-            return self.inner(inputs)
-
-    with pytest.raises(RuntimeError, match="Received: a Forgetful"):
-        Holder()(Input((2,)))
-
-
 def test_a_result_has_the_batch_first() -> None:
     class Total(Layer):
         def call(self, inputs: Any) -> Any:
@@ -362,20 +340,6 @@ def test_several_inputs_reach_build_as_a_list() -> None:
 
     result = run(Bilinear(), [x := normal((2, 3), 0), y := normal((2, 4), 1)])
     assert_close(result.y, ((x @ result.weights["w"]) * y).sum(-1, keepdims=True), terms=12)
-
-
-def test_built_in_layers_pass_as_arguments() -> None:
-    class Wrap(Layer):
-        def __init__(self, inner: Layer, *, name: str | None = None) -> None:
-            super().__init__(name=name)
-            self.inner = inner
-
-        def call(self, inputs: Any) -> Any:
-            return self.inner(inputs)
-
-    config = layer_to_config(Wrap(Dense(3, "relu", kernel_initializer="he_uniform")))
-    copy: Any = layer_from_config(config, {"Wrap": Wrap})
-    assert (type(copy.inner), copy.inner.units, layer_to_config(copy)) == (Dense, 3, config)
 
 
 def test_checks_of_the_checks() -> None:

@@ -163,18 +163,6 @@ def test_initializers_of_the_user() -> None:
     assert (copy.kernel_initializer, copy.bias_initializer) == (Ramp(0.5), Constant(1))
 
 
-def test_an_initializer_that_does_not_keep_an_argument() -> None:
-    class Odd(Initializer):
-        def __init__(self, scale: float) -> None:
-            pass
-
-        def __call__(self, shape: Sequence[int], rng: np.random.Generator) -> Any:
-            return np.zeros(shape)
-
-    with pytest.raises(TypeError, match=r"Received: Odd without 'scale'\. Set self\.scale\."):
-        layer_to_config(Dense(2, kernel_initializer=Odd(2.0)))
-
-
 def test_a_class_of_the_user_takes_precedence() -> None:
     class Dense2(layers.Dense):
         pass

@@ -24,7 +24,6 @@ def standardizer(backend: str, loss: Any = None, dtype: str = "float32") -> Stan
 
 @pytest.mark.parametrize("backend", FAST)
 def test_images_stay_small_until_the_program_scales_them(backend: str) -> None:
-    pytest.importorskip(backend)
     feed, arrays = standardizer(backend).batch(IMAGES, LABELS.astype("int64"))
     assert (feed.batch, str(feed.x[0]), str(feed.y[0])) == (4, "uint8[4,6]", "int32[4]")
     assert (feed.weighted, feed.gathered) == (False, False)
@@ -37,7 +36,6 @@ def test_images_stay_small_until_the_program_scales_them(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", FAST)
 def test_arrays_in_their_form_are_not_copied(backend: str) -> None:
-    pytest.importorskip(backend)
     x, y = (to_library(a, backend) for a in (IMAGES.astype("float32"), LABELS))
     _, arrays = standardizer(backend).batch(x, y)
     assert arrays["x"] is x

@@ -106,7 +106,6 @@ TRAINED = [(name, "torch") for name in sorted(NETWORKS)] + [
 
 @pytest.mark.parametrize(("name", "backend"), TRAINED)
 def test_a_hundred_steps(name: str, backend: str) -> None:
-    pytest.importorskip(backend)
     assert_agree(losses(name, backend), expected(name), longest_sum(name))
 
 
@@ -131,7 +130,6 @@ def test_the_tolerance_tells_networks_apart() -> None:
 
 @pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
 def test_the_same_bits_every_time(backend: str) -> None:
-    pytest.importorskip(backend)
     model = normalized(backend)
     model.compile(Adam(0.003), SparseCategoricalCrossentropy(from_logits=True))
     start, runs = model.get_state(), []

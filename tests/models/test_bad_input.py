@@ -86,7 +86,6 @@ BAD_X = {
 @pytest.mark.parametrize("what", sorted(BAD_X))
 @pytest.mark.parametrize("backend", FAST)
 def test_inputs(backend: str, what: str) -> None:
-    pytest.importorskip(backend)
     x, error, message = BAD_X[what]
     model = classifier(backend)
     before = model.get_weights()
@@ -123,7 +122,6 @@ BAD_Y = {
 @pytest.mark.parametrize("what", sorted(BAD_Y))
 @pytest.mark.parametrize("backend", FAST)
 def test_labels(backend: str, what: str) -> None:
-    pytest.importorskip(backend)
     y, error, message = BAD_Y[what]
     model = classifier(backend)
     before = model.get_weights()
@@ -344,11 +342,6 @@ def test_the_largest_seed_works() -> None:
 def test_layers_of_a_sequential(layers: Any) -> None:
     with pytest.raises(TypeError, match=r"a list of layers, of which the first may be Input\(\.\.\.\)\. Received: "):
         Sequential(layers)
-
-
-def test_an_unknown_backend() -> None:
-    with pytest.raises(ValueError, match=r"A backend is one of .*numpy.*Received: 'tensorflow'"):
-        Sequential([Dense(2)], backend="tensorflow")
 
 
 @pytest.mark.parametrize("kind", ["fit", "", "TRAIN"])

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from minicnn import constraints, initializers, losses, metrics, optimizers, regularizers, schedules
-from minicnn.initializers import Initializer
+from minicnn.initializers import INITIALIZERS, Initializer
+from minicnn.names import snake_case
 from minicnn.schedules import Schedule
 
 WITH_ARGUMENTS: list[Any] = [
@@ -25,9 +26,14 @@ DEFAULT: list[Any] = [
     for made in dict.fromkeys([*optimizers.OPTIMIZERS.values(), *losses.LOSSES.values(), *metrics.METRICS.values()])
     if made not in (metrics.MeanIoU, metrics.ConfusionMatrix)
 ]  # fmt: skip
+REGISTRIES: dict[str, tuple[Any, Any]] = {
+    "A loss": (losses.get_loss, losses.LOSSES), "A metric": (metrics.get_metric, metrics.METRICS),
+    "An optimizer": (optimizers.get_optimizer, optimizers.OPTIMIZERS),
+    "An initializer": (initializers.get_initializer, initializers.INITIALIZERS),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("given", [*WITH_ARGUMENTS, *DEFAULT], ids=repr)
+@pytest.mark.parametrize("given", [*WITH_ARGUMENTS, *DEFAULT, *INITIALIZERS.values()], ids=repr)
 def test_there_and_back(given: Any) -> None:
     config = json.loads(json.dumps(given.get_config()))
     made = type(given).from_config(config)
@@ -36,6 +42,26 @@ def test_there_and_back(given: Any) -> None:
     assert repr(made) == repr(given)
     if isinstance(given, Schedule):
         assert [made(step) for step in range(12)] == [given(step) for step in range(12)]
+
+
+@pytest.mark.parametrize("what", REGISTRIES)
+def test_by_name(what: str) -> None:
+    get, known = REGISTRIES[what]
+    for name, kind in known.items():
+        made = get(name)
+        assert type(made) is (kind if isinstance(kind, type) else type(kind))
+        assert getattr(made, "name", name) in (name, snake_case(type(made).__name__))
+        assert get(made) is made
+    for wrong in (
+        "sparse",
+        "",
+        None,
+        3,
+        [name],
+        *([int] if what != "A metric" else []),
+    ):  # which may be a class of a loss
+        with pytest.raises(ValueError, match=rf"{what} is one of .*{name}.*Received: "):
+            get(wrong)
 
 
 def test_keras_names() -> None:

@@ -10,22 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minicnn import Model, Sequential
-from minicnn.callbacks import LearningRateScheduler
+from minicnn import Sequential
 from minicnn.data import Loader
 from minicnn.layers import Dense, Input
 from minicnn.losses import BinaryCrossentropy, CategoricalCrossentropy
-from minicnn.optimizers import SGD, Adam
+from minicnn.optimizers import SGD
 from minicnn.schedules import ExponentialDecay, Schedule
-from support.model_cases import FAST, assert_same_weights, blobs, to_library
+from support.model_cases import FAST, assert_same_weights, blobs, linear, to_library
 
 X, Y = blobs(12, 4, 3)
 
 
 def network(loss: Any = "sparse_categorical_crossentropy", units: int = 3, backend: Any = "numpy") -> Sequential:
-    model = Sequential([Input((4,)), Dense(units)], backend=backend)
-    model.compile("sgd", loss, ["accuracy"])
-    return model
+    return linear(backend, features=4, units=units, loss=loss, metrics=["accuracy"])
 
 
 def with_one(array: Any, value: Any) -> Any:
@@ -48,7 +45,6 @@ BAD = {
 
 @pytest.mark.parametrize(("backend", "what"), [*(("numpy", what) for what in BAD), ("torch", "above"), ("jax", "sum")])
 def test_targets(backend: str, what: str) -> None:
-    pytest.importorskip(backend)
     loss, units, y, message = BAD[what]
     model = network(loss, units, backend)
     before = model.get_weights()
@@ -102,12 +98,12 @@ def test_weights_that_are_all_zero() -> None:
 
 @pytest.mark.parametrize("backend", [*FAST, "numba"])
 def test_a_bad_batch_of_a_loader_is_not_trained_on(backend: str) -> None:
-    pytest.importorskip(backend)
     model, twin = network(backend=backend), network(backend=backend)
     twin.fit([(X, Y)], verbose=0)
     with pytest.raises(ValueError, match="Labels of a sparse loss") as caught:
-        model.fit([(X, Y), (X, Y + 1)], verbose=0)
+        model.fit([(X, Y), (X, Y + 1), (X, Y)], verbose=0)
     assert_same_weights(model.get_weights(), twin.get_weights())
+    assert model.evaluate(X, Y) == twin.evaluate(X, Y)
     assert caught.value.__notes__ == [
         "In batch 1 of the epoch, counted from 0. Nothing of it was trained on; those before it were, but for what was "
         "still being made ready."
@@ -121,18 +117,12 @@ def test_a_bad_batch_of_a_loader_is_not_trained_on(backend: str) -> None:
     "rate", [10**400, 1e39, float("nan"), float("inf"), -1.0, "fast", None], ids=lambda r: f"{r!r:.9}"
 )
 def test_learning_rates(rate: Any) -> None:
-    for make in (SGD, Adam):
-        with pytest.raises(ValueError, match=r"learning_rate is a finite number of at least 0"):
-            make(rate)
     model = network()
     before = model.get_weights()
     assert model.optimizer is not None
     model.optimizer.learning_rate = rate
     with pytest.raises(ValueError, match=r"learning_rate is a finite number .*in step 0\. Received: learning_rate="):
         model.fit(X, Y, verbose=0)
-    model.optimizer.learning_rate = 0.1
-    with pytest.raises(ValueError, match="finite number"):
-        model.fit(X, Y, verbose=0, callbacks=[LearningRateScheduler(lambda epoch: rate)])
     assert_same_weights(model.get_weights(), before)
 
 
@@ -192,7 +182,7 @@ def test_predictions_are_in_the_order_of_the_data() -> None:
     np.testing.assert_allclose(model.predict(torch.utils.data.DataLoader(data, 4)), found, rtol=1e-6)
 
 
-# What evaluate gives, and configurations --------------------------------------------------------
+# What evaluate gives ----------------------------------------------------------------------------
 
 
 def test_evaluate_gives_what_keras_gives() -> None:
@@ -203,23 +193,6 @@ def test_evaluate_gives_what_keras_gives() -> None:
     model.compile("sgd", "sparse_categorical_crossentropy")
     assert model.evaluate(X, Y) == loss
     assert type(loss) is float
-
-
-def test_models_from_their_configurations() -> None:
-    model = Sequential([Input((4,)), Dense(5, activation="relu"), Dense(3)], name="net", backend="numpy")
-    again = Sequential.from_config(model.get_config())
-    assert type(again) is Sequential
-    assert again.name == "net"
-    assert again.get_config() == model.get_config()
-    assert_same_weights(again.get_weights(), model.get_weights())  # by the same seed
-    x = Input((4,))
-    functional = Model(x, [Dense(2)(x), Dense(3)(x)])
-    functional.trainable = False
-    twin = Model.from_config(functional.get_config())
-    assert twin.get_config() == functional.get_config()
-    assert not twin.trainable
-    with pytest.raises(ValueError, match="a chain"):
-        Sequential.from_config(functional.get_config())
 
 
 # Forks ------------------------------------------------------------------------------------------
@@ -248,6 +221,5 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.parametrize(("backend", "when", "code"), [("torch", "used", 3), ("torch", "new", 0), ("numba", "used", 0)])
 def test_a_forked_child(backend: str, when: str, code: int) -> None:
-    pytest.importorskip(backend)
     done = subprocess.run([sys.executable, "-c", FORKED, backend, when], timeout=60, check=False)
     assert done.returncode == code

@@ -33,12 +33,14 @@ def _model() -> Sequential:
 @pytest.mark.parametrize("verbose", [0, 1, 2])
 def test_a_model_goes_at_once(verbose: int) -> None:
     model = _model()
+    kept = model.layers
     history = model.fit(X, Y, batch_size=4, epochs=2, verbose=verbose, validation_split=0.25)
     model.predict(X)
     model.explain()
     known = weakref.ref(model), weakref.ref(model._engine)
     del model, history
     assert [ref() for ref in known] == [None, None]
+    assert len(kept) == 3
 
 
 def test_compiled_steps_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,6 @@ from minicnn.description import describe
 from minicnn.losses import BinaryCrossentropy, MeanAbsoluteError
 from minicnn.metrics import (
     AUC,
-    METRICS,
     Accuracy,
     ConfusionMatrix,
     F1Score,
@@ -26,7 +25,6 @@ from minicnn.metrics import (
     Recall,
     RootMeanSquaredError,
     TopKCategoricalAccuracy,
-    get_metric,
 )
 from support.model_cases import identity, measure
 from support.strategies import seeds
@@ -274,21 +272,6 @@ def test_threshold_of_accuracy_by_name_follows_the_loss(loss: Any, threshold: fl
     y = np.asarray([1, 1, 0, 0])
     found = identity((1,), loss, ["accuracy"]).evaluate(p, y, return_dict=True)
     assert found["accuracy"] == np.mean((p[:, 0] > threshold) == y)
-
-
-def test_by_name() -> None:
-    for name, kind in METRICS.items():
-        assert type(get_metric(name)) is kind
-    assert get_metric("top_k_categorical_accuracy").name == "top_k_categorical_accuracy"
-    assert get_metric("mae").name == "mae"
-    metric = Accuracy("hits")
-    assert get_metric(metric) is metric
-
-
-@pytest.mark.parametrize("wrong", ["loss", "acuracy", None, 1, ["accuracy"]])
-def test_unknown_names(wrong: Any) -> None:
-    with pytest.raises(ValueError, match=r"A metric is one of accuracy, .*mse, .*or a Metric\. Received: "):
-        get_metric(wrong)
 
 
 @pytest.mark.parametrize("k", [0, -1, 1.5, "3", True])

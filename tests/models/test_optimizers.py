@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from minicnn import Sequential, ops
 from minicnn.backends import get_backend
-from minicnn.callbacks import Callback
 from minicnn.layers import Dense, Input
 from minicnn.optimizers import (
     OPTIMIZERS,
@@ -29,7 +28,7 @@ from minicnn.optimizers import (
 )
 from minicnn.program import Program
 from minicnn.schedules import CosineDecay, ExponentialDecay, Schedule
-from support.model_cases import FAST, MeanOutput, run
+from support.model_cases import FAST, MeanOutput, Watch, run
 from support.numerics import assert_close
 from support.strategies import normal, seeds
 
@@ -262,7 +261,6 @@ def test_against_torch(name: str) -> None:
 @pytest.mark.parametrize("backend", ["torch", "jax", "array_api_strict"])
 @pytest.mark.parametrize("optimizer", [o for o, _ in TORCH.values()], ids=sorted(TORCH))
 def test_backends_agree(backend: str, optimizer: Optimizer) -> None:
-    pytest.importorskip(backend)
     found, expected = train(optimizer, gradients(), backend, "float32"), train(optimizer, gradients())
     for name in SHAPES:
         assert_close(found[name], expected[name], 10 * STEPS)
@@ -309,19 +307,14 @@ def assert_equal(found: State, expected: State) -> None:
 
 @pytest.mark.parametrize("backend", FAST)
 def test_the_rate_of_step_k_is_that_of_the_schedule(backend: str) -> None:
-    pytest.importorskip(backend)
     schedule = CosineDecay(0.1, 6, 0.2, warmup_target=0.5, warmup_steps=3)
     model = Sequential([Input((1,)), Dense(1, use_bias=False)], backend=backend)
     model.compile(SGD(schedule), MeanOutput())
     kernel = [model.get_weights()["dense/kernel"].item()]
     x, y = np.ones((4, 1), "float32"), np.zeros((4, 1))
-
-    class Read(Callback):
-        def on_train_batch_end(self, batch: int, logs: Any) -> None:
-            kernel.append(self.model.get_weights()["dense/kernel"].item())
-
-    model.fit(x, y, 2, 3, 0, [Read()])  # three epochs of two steps
-    model.fit(x, y, 2, 1, 0, [Read()])  # the count goes on
+    read = Watch(lambda batch, logs: kernel.append(model.get_weights()["dense/kernel"].item()))
+    model.fit(x, y, 2, 3, 0, [read])  # three epochs of two steps
+    model.fit(x, y, 2, 1, 0, [read])  # the count goes on
     model.train_on_batch(x, y)
     kernel.append(model.get_weights()["dense/kernel"].item())
     expected = [schedule(k) for k in range(9)]  # the gradient is 1
@@ -367,14 +360,6 @@ def test_one_optimizer_serves_several_models() -> None:
 # Arguments --------------------------------------------------------------------------------------
 
 
-def test_by_name() -> None:
-    for name, kind in OPTIMIZERS.items():
-        assert type(get_optimizer(name)) is kind
-        assert get_optimizer(name).name == name
-    optimizer = SGD()
-    assert get_optimizer(optimizer) is optimizer
-
-
 def test_defaults_are_keras_s() -> None:
     assert (SGD().learning_rate, SGD().momentum, SGD().nesterov) == (0.01, 0.0, False)
     adam = Adam()
@@ -384,18 +369,14 @@ def test_defaults_are_keras_s() -> None:
     assert (rms.learning_rate, rms.rho, rms.momentum, rms.epsilon, rms.centered) == (0.001, 0.9, 0.0, 1e-7, False)
 
 
-@pytest.mark.parametrize("wrong", ["adamm", "", None, 1, Dense, ["sgd"]])
-def test_unknown_names(wrong: Any) -> None:
-    with pytest.raises(ValueError, match=r"An optimizer is one of sgd, adam, adamw, rmsprop, .*Received: "):
-        get_optimizer(wrong)
-
-
 def test_a_class_stands_for_its_defaults() -> None:
     assert get_optimizer(SGD).get_config() == SGD().get_config()
 
 
 @pytest.mark.parametrize("kind", list(OPTIMIZERS.values()))
-@pytest.mark.parametrize("wrong", [-0.1, float("nan"), float("inf"), "0.1", None])
+@pytest.mark.parametrize(
+    "wrong", [-0.1, 10**400, 1e39, float("nan"), float("inf"), "0.1", None], ids=lambda r: f"{r!r:.9}"
+)
 def test_rate_out_of_range(kind: Any, wrong: Any) -> None:
     message = r"learning_rate is a finite number of at least 0 or a Schedule\. Received: learning_rate="
     with pytest.raises(ValueError, match=message):

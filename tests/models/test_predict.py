@@ -30,7 +30,6 @@ def host(array: Any) -> Array:
 @pytest.mark.parametrize("backend", [*FAST, "array_api_strict"])
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_arrays_come_back_as_they_were_given(backend: str, library: str) -> None:
-    pytest.importorskip(backend)
     model = linear(backend)
     found = model.predict(to_library(X, library), 5)
     assert library_of(found) == library
@@ -57,7 +56,6 @@ def test_the_batch_size_makes_no_difference(n: int, batch: int) -> None:
 @pytest.mark.parametrize("backend", FAST)
 @pytest.mark.parametrize("library", ["numpy", "torch"])
 def test_loaders(backend: str, library: str) -> None:
-    pytest.importorskip(backend)
     model = linear(backend)
     x = to_library(X, library)
     expected = model.predict(x, 5)
@@ -91,7 +89,6 @@ def test_several_inputs_from_arrays_and_loaders() -> None:
 
 @pytest.mark.parametrize("backend", FAST)
 def test_many_outputs_keep_their_order(backend: str) -> None:
-    pytest.importorskip(backend)
     x = Input((3,))
     model = Model(x, [Dense(i + 1)(x) for i in range(12)], backend=backend)
     assert [p.shape[1] for p in model.predict(X)] == list(range(1, 13))
@@ -102,7 +99,6 @@ def test_many_outputs_keep_their_order(backend: str) -> None:
 @pytest.mark.parametrize("backend", FAST)
 @pytest.mark.parametrize("batch", [5, 13])
 def test_predictions_are_arrays_of_their_own(backend: str, batch: int) -> None:
-    pytest.importorskip(backend)
     model = identity((3,), backend="numpy") if backend == "numpy" else Sequential([Input((3,))], backend=backend)
     x = X.astype("float64") if backend == "numpy" else X.copy()
     found = model.predict(x, batch)
@@ -149,7 +145,6 @@ def test_evaluation_over_partial_batches_is_that_of_the_whole(n: int, batch: int
 @pytest.mark.parametrize("backend", FAST)
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_evaluation_of_every_library(backend: str, library: str) -> None:
-    pytest.importorskip(backend)
     model = linear(backend)
     expected = linear(backend).evaluate(X, np.eye(2, dtype="float32")[Y], 5)
     found = model.evaluate(to_library(X, library), to_library(np.eye(2, dtype="float32")[Y], library), 5)

@@ -13,6 +13,7 @@ from minicnn import Sequential, callbacks, layers
 from minicnn.backends.base import Stage
 from minicnn.backends.numpy import NumpyBackend
 from minicnn.program.graph import Spec
+from support.model_cases import Watch
 
 
 class HostStage(Stage):
@@ -160,16 +161,11 @@ def test_a_batch_is_evaluated_again_and_again_at_once() -> None:
 @pytest.mark.parametrize("loader", [True, False])
 def test_a_training_that_broke_off_goes_on_where_it_was(loader: bool) -> None:
     states: list[Any] = []
-
-    class Keep(callbacks.Callback):
-        def on_train_batch_end(self, batch: int, logs: Any) -> None:
-            if batch == 2:
-                states.append(self.model.get_state())
-
     given: Any = ([(X[i : i + 4], Y[i : i + 4]) for i in range(0, 24, 4)],) if loader else (X, Y)
-    _model(Staging()).fit(*given, batch_size=4, epochs=2, verbose=0, callbacks=[Keep()])
-    again, whole = _model(Staging()), _model("numpy")
-    again.set_state(states[0])
+    first, again, whole = _model(Staging()), _model(Staging()), _model("numpy")
+    keep = Watch(lambda batch, logs: states.append(first.get_state()))
+    first.fit(*given, batch_size=4, epochs=2, verbose=0, callbacks=[keep])
+    again.set_state(states[2])
     whole.fit(*given, batch_size=4, epochs=1, verbose=0)
     x, y, weight = (*given, None, None)[:3]
     source = again._source(x, y, weight, 4, again=True)

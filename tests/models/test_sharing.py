@@ -29,7 +29,6 @@ def parts(backend: Any = "numpy") -> tuple[Model, Model]:
 
 @pytest.mark.parametrize("backend", ["numpy", "jax", "numba"])
 def test_a_part_has_what_the_whole_has_learnt(backend: str) -> None:
-    pytest.importorskip(backend)
     model, features = parts(backend)
     before = features.predict(X)
     model.fit(X, Y, 8, 3, 0)
@@ -48,7 +47,6 @@ def test_a_part_has_what_the_whole_has_learnt(backend: str) -> None:
 @pytest.mark.parametrize("backend", FAST)
 def test_two_models_train_the_same_weights_in_turn(backend: str) -> None:
     """On arrays that are donated, too."""
-    pytest.importorskip(backend)
     model, features = parts(backend)
     features.compile("sgd", "mse")
     for _ in range(2):
@@ -120,7 +118,6 @@ def pickled(model: Any) -> Any:
     [("numpy", copy.deepcopy), ("numpy", pickled), ("torch", copy.deepcopy), ("jax", pickled), ("numba", pickled)],
 )
 def test_a_copy_goes_on_by_itself(backend: str, how: Any) -> None:
-    pytest.importorskip(backend)
     model = trained(backend)
     twin, before = how(model), model.get_weights()
     np.testing.assert_array_equal(np.asarray(twin.predict(X)), np.asarray(model.predict(X)))
@@ -191,7 +188,6 @@ def test_a_model_is_in_one_fit_at_a_time() -> None:
 @pytest.mark.parametrize("backend", ["numpy", "jax"])
 def test_predictions_from_other_threads_take_turns_with_training(backend: str) -> None:
     """On JAX, training overwrites the arrays that a prediction reads."""
-    pytest.importorskip(backend)
     model, features = parts(backend)
     model.fit(X, Y, 8, 1, 0)
     features.predict(X)

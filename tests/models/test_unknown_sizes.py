@@ -30,7 +30,6 @@ def images(n: int, h: int, w: int | None = None) -> Any:
 
 @pytest.mark.parametrize("backend", [*FAST, "numba"])
 def test_every_size_is_computed_as_by_a_model_of_that_size(backend: str) -> None:
-    pytest.importorskip(backend)
     model = classifier(None, backend)
     assert model.input_shape == (None, None, None, 2)
     assert model.output_shape == (None, 3)

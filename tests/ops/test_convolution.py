@@ -72,16 +72,6 @@ def test_gradients_of_gradients(case: WindowCase) -> None:
     check_gradients(ops.conv2d_weight_gradient, dy, x, seed=case.seed, kernel=case.kernel, **attrs)
 
 
-@given(case=conv_cases())
-def test_input_gradient_is_the_transpose(case: WindowCase) -> None:
-    """<dy, conv(x, w)> = <conv_input_gradient(dy, w), x> for any dy."""
-    x = to_format(case.x, case.data_format)
-    y = run_primitive(ops.conv2d, x, case.w, **case.convolution)
-    dy = normal(y.shape, case.seed, 5)
-    dx = run_primitive(ops.conv2d_input_gradient, dy, case.w, image=case.image, **case.convolution)
-    assert np.sum(dy * y) == pytest.approx(np.sum(dx * x), rel=1e-10, abs=1e-10)
-
-
 @pytest.mark.parametrize("data_format", DATA_FORMATS)
 @pytest.mark.parametrize("shape", [(3, 5, 2, 9), (40, 2, 2, 2)])
 def test_weight_gradient_for_few_and_many_positions(data_format: str, shape: tuple[int, int, int, int]) -> None:

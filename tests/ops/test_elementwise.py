@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from minicnn import ops
 from minicnn.program import Program, Value, gradients
@@ -160,20 +159,24 @@ def test_as_float_converts_only_if_needed() -> None:
     assert ops.as_float(x, "float64").dtype == "float64"
 
 
-@given(data=st.data(), seed=seeds)
-def test_operators_of_values(data: st.DataObject, seed: int) -> None:
+Y = away_from_zero((3,), 1)
+OPERATORS: list[Any] = [
+    lambda a, b: a + b, lambda a, b: a - b, lambda a, b: a * b, lambda a, b: a / b, lambda a, b: -a,
+    lambda a, b: 2.5 + a, lambda a, b: 1 - a, lambda a, b: 3 * a, lambda a, b: 2.0 / a, lambda a, b: a**2,
+    lambda a, b: a + Y, lambda a, b: Y - a, lambda a, b: Y * a, lambda a, b: Y / a, lambda a, b: a / 4,
+]  # fmt: skip
+
+
+@given(seed=seeds)
+def test_operators_of_values(seed: int) -> None:
     """Python's operators on Values, Python scalars and NumPy arrays mean what they do in NumPy."""
     x, y = away_from_zero((2, 3), seed), away_from_zero((3,), seed + 1)
-    functions: list[Any] = [
-        lambda a, b: a + b, lambda a, b: a - b, lambda a, b: a * b, lambda a, b: a / b, lambda a, b: -a,
-        lambda a, b: 2.5 + a, lambda a, b: 1 - a, lambda a, b: 3 * a, lambda a, b: 2.0 / a, lambda a, b: a**2,
-        lambda a, b: a + y, lambda a, b: y - a, lambda a, b: y * a, lambda a, b: y / a, lambda a, b: a / 4,
-        lambda a, b: a @ b.T if isinstance(b, np.ndarray) and b.ndim > 1 else a * b,
-    ]  # fmt: skip
-    function = data.draw(st.sampled_from(functions))
     program = Program()
-    program.outputs["r"] = function(program.input("a", x.shape, "float64"), program.input("b", y.shape, "float64"))
-    assert_close(_run(program, a=x, b=y)["r"], function(x, y))
+    a, b = program.input("a", x.shape, "float64"), program.input("b", y.shape, "float64")
+    program.outputs = {str(i): function(a, b) for i, function in enumerate(OPERATORS)}
+    found = _run(program, a=x, b=y)
+    for i, function in enumerate(OPERATORS):
+        assert_close(found[str(i)], function(x, y))
 
 
 def test_matmul_operator() -> None:

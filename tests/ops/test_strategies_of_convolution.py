@@ -282,7 +282,6 @@ def test_a_network_trains_with_a_strategy(name: str, batch: int) -> None:
 
 @pytest.mark.parametrize("backend", ["torch", "jax", "numba", "array_api_strict"])
 def test_every_backend_takes_a_strategy(backend: str) -> None:
-    pytest.importorskip(backend)
     name = "vendor" if backend in ("torch", "jax") else "winograd2"
     chosen = get_backend(backend, convolution=name)
     assert repr(chosen) == f"<backend {backend}:cpu, convolution={name!r}>"

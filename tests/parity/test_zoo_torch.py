@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from minicnn.program.graph import Program, Value
 from support.campaign import NIGHT
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 from minicnn.bench import torch_networks  # noqa: E402
 
@@ -64,14 +65,6 @@ class Recording(SGD):
     def apply(self, program: Program, parameters: Mapping[str, Value], gradients: Sequence[Value], step: Value) -> None:
         super().apply(program, parameters, gradients, step)
         program.outputs |= {f"gradient/{p}": g for p, g in zip(parameters, gradients, strict=True)}
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def step(model: Model, x: Any, y: Any) -> dict[str, Any]:

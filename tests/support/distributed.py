@@ -14,8 +14,10 @@ from minicnn.backends.numpy import NumpyBackend
 from minicnn.data import Loader, augment
 from minicnn.distribution import DataParallel
 from minicnn.optimizers import SGD, Adam
+from support.ranks import ThreadRanks
 
 SHAPE, CLASSES = (8, 8, 3), 5
+SHARDS = 8
 SAMPLES = 50  # in batches of 12 the last has 2, fewer than there are shards
 
 
@@ -30,12 +32,16 @@ def data() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     return rng.standard_normal((SAMPLES, *SHAPE)).astype("float32"), rng.integers(0, CLASSES, SAMPLES)
 
 
+def _chain(layers: list[Any], optimizer: Any, backend: str, distribution: Any, seed: int = 0, **extra: Any) -> Model:
+    model = Sequential([nn.Input(SHAPE), *layers], backend=backend, seed=seed)
+    model.compile(optimizer, metrics=["accuracy"], distribution=distribution, **extra)
+    return model
+
+
 def plain(backend: str, distribution: Any, **extra: Any) -> Model:
     """A convolution, with momentum and each gradient clipped."""
     layers = [nn.Conv2D(4, 3), nn.ReLU(), nn.MaxPooling2D(), nn.Flatten(), nn.Dense(CLASSES, activation="softmax")]
-    model = Sequential([nn.Input(SHAPE), *layers], backend=backend)
-    model.compile(SGD(0.05, momentum=0.9, clipnorm=0.5), metrics=["accuracy"], distribution=distribution, **extra)
-    return model
+    return _chain(layers, SGD(0.05, momentum=0.9, clipnorm=0.5), backend, distribution, **extra)
 
 
 def normalized(backend: str, distribution: Any, **extra: Any) -> Model:
@@ -46,9 +52,7 @@ def normalized(backend: str, distribution: Any, **extra: Any) -> Model:
         nn.BatchNormalization(scale=False), nn.ReLU(), nn.Flatten(), nn.Dropout(0.3),
         nn.Dense(CLASSES, activation="softmax"),
     ]  # fmt: skip
-    model = Sequential([nn.Input(SHAPE), *layers], backend=backend)
-    model.compile(Adam(0.01, global_clipnorm=0.5), metrics=["accuracy"], distribution=distribution, **extra)
-    return model
+    return _chain(layers, Adam(0.01, global_clipnorm=0.5), backend, distribution, **extra)
 
 
 def by_shard(backend: str, distribution: Any, **extra: Any) -> Model:
@@ -57,9 +61,7 @@ def by_shard(backend: str, distribution: Any, **extra: Any) -> Model:
         nn.Conv2D(4, 3), nn.BatchNormalization(synchronized=False), nn.ReLU(), nn.Conv2D(4, 3),
         nn.BatchNormalization(), nn.Flatten(), nn.Dense(CLASSES, activation="softmax"),
     ]  # fmt: skip
-    model = Sequential([nn.Input(SHAPE), *layers], backend=backend)
-    model.compile(SGD(0.05, momentum=0.9), metrics=["accuracy"], distribution=distribution, **extra)
-    return model
+    return _chain(layers, SGD(0.05, momentum=0.9), backend, distribution, **extra)
 
 
 def branched(backend: str, distribution: Any, **extra: Any) -> Model:
@@ -82,17 +84,13 @@ def branched(backend: str, distribution: Any, **extra: Any) -> Model:
 def dense(backend: str, distribution: Any, **extra: Any) -> Model:
     """One layer, which is soon compiled."""
     layers = [nn.Flatten(), nn.Dropout(0.3), nn.Dense(CLASSES, activation="softmax")]
-    model = Sequential([nn.Input(SHAPE), *layers], backend=backend)
-    model.compile(SGD(0.05, momentum=0.9), metrics=["accuracy"], distribution=distribution, **extra)
-    return model
+    return _chain(layers, SGD(0.05, momentum=0.9), backend, distribution, **extra)
 
 
 def layered(backend: str, distribution: Any, **extra: Any) -> Model:
     """Samples normalised by themselves."""
     layers = [nn.LayerNormalization(), nn.GroupNormalization(3), nn.Flatten(), nn.Dense(CLASSES, activation="softmax")]
-    model = Sequential([nn.Input(SHAPE), *layers], backend=backend)
-    model.compile(SGD(0.05, momentum=0.9), metrics=["accuracy"], distribution=distribution, **extra)
-    return model
+    return _chain(layers, SGD(0.05, momentum=0.9), backend, distribution, **extra)
 
 
 STAGES = ["conv2d_1", "flatten", "dense"]
@@ -104,9 +102,19 @@ def split(backend: str, distribution: Any, **extra: Any) -> Model:
         nn.Conv2D(4, 3), nn.BatchNormalization(), nn.ReLU(), nn.Conv2D(4, 3), nn.Flatten(), nn.Dropout(0.3),
         nn.Dense(8, activation="softmax"),
     ]  # fmt: skip
-    model = Sequential([nn.Input(SHAPE), *layers], backend=backend)
-    model.compile(Adam(0.01, global_clipnorm=0.5), metrics=["accuracy"], distribution=distribution, **extra)
-    return model
+    return _chain(layers, Adam(0.01, global_clipnorm=0.5), backend, distribution, **extra)
+
+
+def deep(
+    first: dict[str, Any], distribution: Any, backend: str = "numpy", optimizer: Any = None, **extra: Any
+) -> Model:
+    """Two convolutions, of which the first has these arguments, batch normalisation, dropout, and dense layers."""
+    layers = [
+        nn.Conv2D(4, 3, **first), nn.BatchNormalization(), nn.ReLU(), nn.Conv2D(8, 3, use_bias=False),
+        nn.Flatten(), nn.Dropout(0.3), nn.Dense(8, activation="relu"), nn.Dense(CLASSES, activation="softmax"),
+    ]  # fmt: skip
+    optimizer = Adam(0.01, global_clipnorm=0.5) if optimizer is None else optimizer
+    return _chain(layers, optimizer, backend, distribution, seed=1, **extra)
 
 
 _MODELS = (dense, plain, normalized, branched, by_shard, layered)
@@ -139,6 +147,19 @@ def trained(name: str, backend: str, distribution: DataParallel | None, epochs: 
         logs = model.fit(x, targets(name, y), size, epochs, verbose=0, sample_weight=weight).history
     found = model.evaluate(x, targets(name, y), 20, return_dict=True)
     return [digest(model), {k: v[-1] for k, v in logs.items()}, found]
+
+
+def left_by(size: int, model: Model, epochs: int = 1, **about: Any) -> list[Any]:
+    """The hash of all weights after a training in batches, the logs, an evaluation and predictions."""
+    x, y = data()
+    logs = model.fit(x, y, size, epochs, verbose=0, **about).history
+    found = model.evaluate(x, y, size, return_dict=True)
+    return [digest(model), logs, found, model.predict(x[:3]).tobytes()]
+
+
+def on_ranks(count: int, work: Callable[[DataParallel], Any]) -> list[Any]:
+    """What `work` gives on each of several ranks, which are threads."""
+    return ThreadRanks(count).run(lambda c: work(DataParallel(SHARDS, communicator=c)))
 
 
 def digest(model: Model) -> str:

@@ -6,15 +6,19 @@ kernels as Python.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import array_api_compat.numpy as xp
 import numpy as np
 import pytest
 
+from minicnn import Model
 from minicnn.backends import backend_class
 from minicnn.ops.primitive import Primitive
 from minicnn.program import Program
+from minicnn.tolerance import tolerance
+from support.small_training import digits
 
 Array = np.ndarray[Any, Any]
 
@@ -51,3 +55,35 @@ def both(
     made = run({f"x{i}" if i else "x": a for i, a in enumerate(arrays)})
     expected = op.reference(*arrays, xp=xp, **attrs)
     return [made[k] for k in sorted(made)], list(expected) if isinstance(expected, tuple) else [expected]
+
+
+def run_both(program: Program, arrays: Mapping[str, Array], threads: int = 2) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Results of the kernels of a Program and of the references; an error if there is no kernel."""
+    expected = backend_class("numba")(reference_only=True).compile(program)(arrays)
+    made = backend_class("numba")(strict=True, threads=threads).compile(program)(arrays)  # type: ignore[call-arg]
+    return made, expected
+
+
+def assert_alike(made: Mapping[Any, Array], expected: Mapping[Any, Array], terms: int = 1, slack: float = 1) -> None:
+    """Assert that results have the same names, dtypes, shapes and, but for rounding of such sums, numbers."""
+    rtol, atol = tolerance("float32", terms)
+    assert set(made) == set(expected)
+    for name, array in expected.items():
+        assert (made[name].dtype, made[name].shape) == (array.dtype, array.shape), name
+        np.testing.assert_allclose(made[name], array, rtol=rtol, atol=slack * atol, err_msg=name)
+
+
+def check(made: list[Array], expected: list[Array], terms: int = 1) -> None:
+    """Assert that the results of `both` are alike."""
+    assert_alike(dict(enumerate(made)), dict(enumerate(expected)), terms, slack=4)
+
+
+def backend(threads: int) -> Any:
+    """The numba backend with a number of threads."""
+    return backend_class("numba")(threads=threads)  # type: ignore[call-arg]
+
+
+def train(model: Model, steps: int) -> list[float]:
+    """The losses of steps on one batch of digits."""
+    x, y = digits(40)
+    return [float(np.asarray(model.train_on_batch(x, y, return_dict=True)["loss"])) for _ in range(steps)]

@@ -63,18 +63,6 @@ def conv2d_gradients(
     return dx, dw
 
 
-def depthwise_conv2d(x: Array, w: Array, strides: Pair, padding: Padding, dilation: Pair) -> Array:
-    """Convolution of each channel of x (N, H, W, C) with its own kernels w (KH, KW, C, M)."""
-    n, height, width, c = x.shape
-    kh, kw, _, multiplier = w.shape
-    output = _output((height, width), (kh, kw), strides, padding, dilation)
-    y = np.zeros((n, *output, c * multiplier))
-    for oh, ow, i, j, row, column in _terms((height, width), output, (kh, kw), strides, padding, dilation):
-        for b, k, m in itertools.product(range(n), range(c), range(multiplier)):
-            y[b, oh, ow, k * multiplier + m] += x[b, row, column, k] * w[i, j, k, m]
-    return y
-
-
 def _windows(x: Array, kernel: Pair, strides: Pair, padding: Padding) -> tuple[Pair, dict[Any, list[Pair]]]:
     image = x.shape[1:3]
     output = _output(image, kernel, strides, padding, (1, 1))

@@ -75,13 +75,6 @@ def assert_same_bits(actual: Mapping[str, Any], expected: Mapping[str, Any]) -> 
         assert actual[name].tobytes() == array.tobytes(), name
 
 
-def places(tree: Any) -> list[tuple[Any, Any]]:
-    """Every (container, key) of a tree of plain data."""
-    items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
-    found = [(tree, key) for key, _ in items]
-    return found + [deeper for container, key in found for deeper in places(container[key])]
-
-
 def go_on(model: Model, epochs: int = 1, **options: Any) -> Any:
     """Train a model on the images, in batches of which the last is not full."""
     return model.fit(*digits(), 6, epochs, verbose=0, **options)
@@ -126,6 +119,13 @@ def two_tasks(optimizer: str | Optimizer = "adam") -> tuple[Model, list[Any], li
     rng = np.random.default_rng(5)
     y = [rng.normal(size=(len(x), 1)), np.eye(CLASSES)[labels]]
     return model, [x / 255.0, rng.normal(size=(len(x), 4))], y
+
+
+def places(tree: Any) -> list[tuple[Any, Any]]:
+    """Every (container, key) of a tree of plain data."""
+    items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
+    found = [(tree, key) for key, _ in items]
+    return found + [deeper for container, key in found for deeper in places(container[key])]
 
 
 class Interrupt(Callback):

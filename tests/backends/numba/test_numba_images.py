@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,51 +11,28 @@ from minicnn import ops
 from minicnn.backends import backend_class
 from minicnn.program import Program
 from minicnn.tolerance import tolerance
-from support.numba_check import Array, both
-from support.strategies import distinct_values, normal, seeds
+from support.numba_check import Array, both, check, run_both
+from support.strategies import Padding, Pair, WindowCase, distinct_values, normal, seeds
 
 pytest.importorskip("numba")
 
 NOT_COUNTED = pytest.mark.no_cover  # other tests interpret these kernels, or compile them with other numbers
 
 
-@dataclass(frozen=True)
-class Case:
-    """Geometry; each compiles kernels of its own, so there are few."""
-
-    n: int
-    image: tuple[int, int]
-    c: int
-    f: int
-    kernel: tuple[int, int]
-    strides: tuple[int, int] = (1, 1)
-    padding: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (0, 0))
-    dilation: tuple[int, int] = (1, 1)
-    groups: int = 1
-
-    @property
-    def output(self) -> tuple[int, int]:
-        oh, ow = (
-            (n + sum(p) - d * (k - 1) - 1) // s + 1
-            for n, p, d, k, s in zip(self.image, self.padding, self.dilation, self.kernel, self.strides, strict=True)
-        )
-        return oh, ow
-
-    @property
-    def attrs(self) -> dict[str, Any]:
-        return {"strides": self.strides, "padding": self.padding, "dilation": self.dilation}
-
-    @property
-    def pooling(self) -> dict[str, Any]:
-        return {"kernel": self.kernel, "strides": self.strides, "padding": self.padding}
+def case_of(
+    n: int, image: Pair, channels: int, filters: int, kernel: Pair, strides: Pair = (1, 1),
+    padding: Padding = ((0, 0), (0, 0)), dilation: Pair = (1, 1), groups: int = 1,
+) -> WindowCase:  # fmt: skip
+    """A geometry; each compiles kernels of its own, so there are few."""
+    return WindowCase(n, image, channels, kernel, strides, padding, dilation, groups, filters, "NHWC", 0)
 
 
 CASES = [
-    Case(17, (5, 7), 3, 5, (3, 3)),
-    Case(33, (6, 6), 12, 24, (3, 3), padding=((1, 1), (2, 1))),
-    Case(1, (1, 1), 20, 1, (1, 1)),
-    Case(16, (7, 8), 6, 8, (2, 3), (2, 2), ((1, 0), (0, 1)), (1, 2), groups=2),
-    Case(15, (8, 4), 1, 9, (5, 3), (3, 1), ((2, 2), (2, 2))),
+    case_of(17, (5, 7), 3, 5, (3, 3)),
+    case_of(33, (6, 6), 12, 24, (3, 3), padding=((1, 1), (2, 1))),
+    case_of(1, (1, 1), 20, 1, (1, 1)),
+    case_of(16, (7, 8), 6, 8, (2, 3), (2, 2), ((1, 0), (0, 1)), (1, 2), groups=2),
+    case_of(15, (8, 4), 1, 9, (5, 3), (3, 1), ((2, 2), (2, 2))),
 ]
 
 
@@ -66,19 +40,12 @@ def array(*shape: int, seed: int = 0) -> Array:
     return normal(shape, seed).astype("float32")
 
 
-def check(made: list[Array], expected: list[Array], terms: int) -> None:
-    rtol, atol = tolerance("float32", terms)
-    for one, other in zip(made, expected, strict=True):
-        assert one.dtype == other.dtype
-        np.testing.assert_allclose(one, other, rtol=rtol, atol=4 * atol)
-
-
-def check_conv2d(case: Case, seed: int = 0) -> None:
-    w = array(*case.kernel, case.c // case.groups, case.f, seed=seed)
-    x, dy = array(case.n, *case.image, case.c, seed=seed), array(case.n, *case.output, case.f, seed=seed)
-    attrs = case.attrs | {"groups": case.groups}
-    check(*both(ops.conv2d, (x, w), attrs, weights=(1,)), case.c * 15)
-    check(*both(ops.conv2d_input_gradient, (dy, w), attrs | {"image": case.image}, weights=(1,)), case.f * 15)
+def check_conv2d(case: WindowCase, seed: int = 0) -> None:
+    w = array(*case.kernel, case.channels // case.groups, case.filters, seed=seed)
+    x, dy = array(case.n, *case.image, case.channels, seed=seed), array(case.n, *case.output, case.filters, seed=seed)
+    attrs = case.convolution
+    check(*both(ops.conv2d, (x, w), attrs, weights=(1,)), case.channels * 15)
+    check(*both(ops.conv2d_input_gradient, (dy, w), attrs | {"image": case.image}, weights=(1,)), case.filters * 15)
     check(*both(ops.conv2d_weight_gradient, (dy, x), attrs | {"kernel": case.kernel}), case.n * 35)
 
 
@@ -87,7 +54,7 @@ def check_conv2d(case: Case, seed: int = 0) -> None:
     ("case", "jit"), [(c, "interpreted" if c in CASES[2::2] else "compiled") for c in CASES], indirect=["jit"]
 )
 @pytest.mark.usefixtures("jit")
-def test_conv2d_and_its_gradients(case: Case) -> None:
+def test_conv2d_and_its_gradients(case: WindowCase) -> None:
     check_conv2d(case)
 
 
@@ -95,7 +62,7 @@ def test_conv2d_and_its_gradients(case: Case) -> None:
 @settings(max_examples=4, deadline=None)
 @given(st.integers(1, 40), st.integers(3, 9), st.integers(0, 2), seeds)
 def test_one_compiled_convolution_serves_many_shapes(n: int, h: int, top: int, seed: int) -> None:
-    check_conv2d(Case(n, (h, 6), 12, 8, (3, 3), padding=((top, 1), (1, 1))), seed)
+    check_conv2d(case_of(n, (h, 6), 12, 8, (3, 3), padding=((top, 1), (1, 1))), seed)
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -107,44 +74,45 @@ def test_weight_gradient_on_other_numbers_of_threads(threads: int) -> None:
 
 # Many weights or filters: filters in the lanes. Panels of 1 and 2 vectors, full and not, long rows and small images.
 WIDE = [
-    Case(40, (6, 5), 16, 34, (3, 3), padding=((1, 1), (1, 1))),
-    Case(35, (9, 9), 16, 40, (3, 3), (2, 2), ((1, 1), (0, 1)), groups=2),
-    Case(18, (3, 40), 6, 32, (3, 3)),
-    Case(50, (1, 1), 90, 50, (1, 1)),
+    case_of(40, (6, 5), 16, 34, (3, 3), padding=((1, 1), (1, 1))),
+    case_of(35, (9, 9), 16, 40, (3, 3), (2, 2), ((1, 1), (0, 1)), groups=2),
+    case_of(18, (3, 40), 6, 32, (3, 3)),
+    case_of(50, (1, 1), 90, 50, (1, 1)),
 ]
 
 
 @pytest.mark.parametrize(("case", "threads"), [*((case, 3) for case in WIDE), (WIDE[0], 1)])
-def test_weight_gradient_with_the_filters_in_the_lanes(case: Case, threads: int) -> None:
-    dy, x = array(case.n, *case.output, case.f), array(case.n, *case.image, case.c, seed=1)
-    attrs = case.attrs | {"kernel": case.kernel, "groups": case.groups}
+def test_weight_gradient_with_the_filters_in_the_lanes(case: WindowCase, threads: int) -> None:
+    dy, x = array(case.n, *case.output, case.filters), array(case.n, *case.image, case.channels, seed=1)
+    attrs = case.convolution | {"kernel": case.kernel}
     made, expected = both(ops.conv2d_weight_gradient, (dy, x), attrs, threads=threads)
     check(made, expected, case.n * case.output[0] * case.output[1])
 
 
 def test_threads_share_filters_where_there_are_more_weights_than_pixels() -> None:
     # The first weight gradient is divided among threads, the second is added up from their parts.
-    for case in (Case(17, (2, 2), 64, 64, (1, 1)), Case(64, (2, 2), 64, 32, (1, 1))):
-        dy, x = array(case.n, 2, 2, case.f), array(case.n, 2, 2, case.c, seed=1)
+    for case in (case_of(17, (2, 2), 64, 64, (1, 1)), case_of(64, (2, 2), 64, 32, (1, 1))):
+        dy, x = array(case.n, 2, 2, case.filters), array(case.n, 2, 2, case.channels, seed=1)
         made, expected = both(ops.conv2d_weight_gradient, (dy, x), {"kernel": (1, 1)}, threads=2)
         check(made, expected, case.n * 4)
 
 
 # Geometries with a Winograd transform: odd and even sides, no padding and some, tiles that fill up and do not.
 TRANSFORMED = [
-    Case(5, (7, 8), 5, 16, (3, 3), padding=((1, 1), (1, 1))),
-    Case(33, (6, 5), 20, 24, (3, 3)),
-    Case(17, (9, 9), 18, 40, (3, 3), padding=((2, 0), (0, 1))),
-    Case(16, (2, 2), 16, 17, (3, 3), padding=((1, 1), (1, 1))),
+    case_of(5, (7, 8), 5, 16, (3, 3), padding=((1, 1), (1, 1))),
+    case_of(33, (6, 5), 20, 24, (3, 3)),
+    case_of(17, (9, 9), 18, 40, (3, 3), padding=((2, 0), (0, 1))),
+    case_of(16, (2, 2), 16, 17, (3, 3), padding=((1, 1), (1, 1))),
 ]
 
 
-def convolutions(case: Case, *, ends: bool) -> Program:
+def convolutions(case: WindowCase, *, ends: bool) -> Program:
     """y from x, k and b, dx from dy, k and z; with ends, y is rectified, and dx passes where z is positive."""
     program = Program()
-    x, z = (program.input(name, (case.n, *case.image, case.c)) for name in "xz")
-    k, b = (program.input(n, s, kind="parameter") for n, s in (("k", (3, 3, case.c, case.f)), ("b", (case.f,))))
-    dy = program.input("dy", (case.n, *case.output, case.f))
+    x, z = (program.input(name, (case.n, *case.image, case.channels)) for name in "xz")
+    k = program.input("k", (3, 3, case.channels, case.filters), kind="parameter")
+    b = program.input("b", (case.filters,), kind="parameter")
+    dy = program.input("dy", (case.n, *case.output, case.filters))
     y = ops.conv2d(x, k, padding=case.padding) + b
     dx = ops.conv2d_input_gradient(dy, k, padding=case.padding, image=case.image)
     program.outputs["y"], program.outputs["dx"] = (ops.relu(y), ops.relu_gradient(dx, z)) if ends else (y, dx)
@@ -158,17 +126,17 @@ def convolutions(case: Case, *, ends: bool) -> Program:
         *((case, "unrolled", True) for case in TRANSFORMED[1:3]), (TRANSFORMED[0], "direct", True),
     ],
 )  # fmt: skip
-def test_every_way_of_convolution_computes_the_same(case: Case, ends: bool, kernel: str) -> None:
+def test_every_way_of_convolution_computes_the_same(case: WindowCase, ends: bool, kernel: str) -> None:
     backend = backend_class("numba")(strict=True, threads=3, convolution_kernel=kernel)  # type: ignore[call-arg]
     texts = [how for _, how in backend.explain(convolutions(case, ends=ends)) if "conv2d" in how]
-    possible = {"direct": 0, "winograd": 1 + (case.c >= 16), "unrolled": 2}[kernel]
+    possible = {"direct": 0, "winograd": 1 + (case.channels >= 16), "unrolled": 2}[kernel]
     assert sum(kernel in how for how in texts) == possible
     arrays = {v.name: array(*v.shape, seed=i) for i, v in enumerate(convolutions(case, ends=ends).inputs)}
     made, expected = (
         b.compile(convolutions(case, ends=ends))(arrays) for b in (backend, backend_class("numba")(reference_only=True))
     )
     for name in ("y", "dx"):
-        rtol, atol = tolerance("float32", 9 * max(case.c, case.f))
+        rtol, atol = tolerance("float32", 9 * max(case.channels, case.filters))
         # Winograd's sums are of values up to 4 times as large as the direct ones.
         np.testing.assert_allclose(made[name], expected[name], rtol=4 * rtol, atol=16 * atol)
 
@@ -185,27 +153,27 @@ def test_an_unknown_way_of_convolution_is_refused() -> None:
     indirect=["jit"],
 )
 @pytest.mark.usefixtures("jit")
-def test_depthwise(case: Case, multiplier: int) -> None:
-    x, w = array(case.n, *case.image, case.c), array(*case.kernel, case.c, multiplier, seed=1)
-    dy = array(case.n, *case.output, case.c * multiplier, seed=2)
-    check(*both(ops.depthwise_conv2d, (x, w), case.attrs, weights=(1,)), 9)
-    attrs = case.attrs | {"image": case.image}
+def test_depthwise(case: WindowCase, multiplier: int) -> None:
+    x, w = array(case.n, *case.image, case.channels), array(*case.kernel, case.channels, multiplier, seed=1)
+    dy = array(case.n, *case.output, case.channels * multiplier, seed=2)
+    check(*both(ops.depthwise_conv2d, (x, w), case.sliding, weights=(1,)), 9)
+    attrs = case.sliding | {"image": case.image}
     check(*both(ops.depthwise_conv2d_input_gradient, (dy, w), attrs, weights=(1,)), 18)
-    attrs = case.attrs | {"kernel": case.kernel}
+    attrs = case.sliding | {"kernel": case.kernel}
     check(*both(ops.depthwise_conv2d_weight_gradient, (dy, x), attrs), case.n * 35)
 
 
 POOLS = [
-    Case(17, (5, 7), 3, 0, (2, 2), (2, 2)),
-    Case(16, (6, 6), 5, 0, (3, 3), (2, 1), ((1, 1), (2, 0))),
-    Case(1, (8, 4), 1, 0, (2, 1), (3, 2)),
+    case_of(17, (5, 7), 3, 0, (2, 2), (2, 2)),
+    case_of(16, (6, 6), 5, 0, (3, 3), (2, 1), ((1, 1), (2, 0))),
+    case_of(1, (8, 4), 1, 0, (2, 1), (3, 2)),
 ]
 
 
 @NOT_COUNTED
 @pytest.mark.parametrize(("case", "count_padding"), [*((case, True) for case in POOLS), (POOLS[1], False)])
-def test_pooling(case: Case, count_padding: bool) -> None:
-    x = distinct_values((case.n, *case.image, case.c), 0).astype("float32")
+def test_pooling(case: WindowCase, count_padding: bool) -> None:
+    x = distinct_values((case.n, *case.image, case.channels), 0).astype("float32")
     attrs = case.pooling
     made, expected = both(ops.max_pool2d, (x,), attrs)
     np.testing.assert_array_equal(made[0], expected[0])
@@ -257,7 +225,7 @@ def test_scale_and_bias_join_their_neighbours(n: int) -> None:
     assert kernels == {"kernel: block", "kernel: conv2d + bias + relu", "kernel: no work", "kernel: matmul + bias"}
     arrays = {u.name: array(*u.shape, seed=i) for i, u in enumerate(program.inputs)}
     arrays["x"] = np.random.default_rng(0).integers(0, 256, x.shape).astype("uint8")
-    made, expected = (backend_class("numba")(reference_only=only).compile(program)(arrays) for only in (False, True))
+    made, expected = run_both(program, arrays)
     check([made["y"]], [expected["y"]], 27 * 160)
 
 
@@ -282,7 +250,7 @@ def test_pooling_and_its_relu_run_as_one(size: tuple[int, int], kernel: tuple[in
     arrays = {v.name: array(*v.shape, seed=i) for i, v in enumerate(program().inputs)}
     arrays["x"] = np.where(np.arange(18)[:, None, None, None] % 3, arrays["x"], -abs(arrays["x"]))  # some all negative
     arrays["x"][0, 0, 0, 0] = np.nan
-    made, expected = (b.compile(program())(arrays) for b in (backend, backend_class("numba")(reference_only=True)))
+    made, expected = run_both(program(), arrays)
     for name in ("y", "dx"):
         np.testing.assert_allclose(made[name], expected[name], rtol=1e-5, atol=1e-6)
 
@@ -301,5 +269,5 @@ def test_normalisation_and_activation_run_as_one(activation: str) -> None:
     backend = backend_class("numba")(strict=True)
     assert f"kernel: normalize + {activation}" in {how for _, how in backend.explain(program())}
     arrays = {v.name: array(*v.shape, seed=i) for i, v in enumerate(program().inputs)}
-    made, expected = (b.compile(program())(arrays) for b in (backend, backend_class("numba")(reference_only=True)))
+    made, expected = run_both(program(), arrays)
     check([made[k] for k in sorted(made)], [expected[k] for k in sorted(expected)], 16 * 12)

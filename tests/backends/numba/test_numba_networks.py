@@ -15,9 +15,9 @@ from minicnn.loop.tracing import StepKind
 from minicnn.losses import Loss, SparseCategoricalCrossentropy
 from minicnn.optimizers import Optimizer
 from minicnn.program import Program
-from minicnn.tolerance import tolerance
 from support.campaign import NIGHT
 from support.channels_first import channels_first, program_of
+from support.numba_check import assert_alike
 
 pytest.importorskip("numba")
 
@@ -89,14 +89,6 @@ def values(program: Program, weights: Arrays, seed: int = 0) -> Arrays:
     return made
 
 
-def assert_alike(made: Arrays, expected: Arrays, terms: int = 10_000) -> None:
-    rtol, atol = tolerance("float32", terms)
-    assert set(made) == set(expected)
-    for name, array in expected.items():
-        assert made[name].dtype == array.dtype, name
-        np.testing.assert_allclose(made[name], array, rtol=rtol, atol=atol, err_msg=name)
-
-
 @pytest.mark.no_cover
 def test_both_orders_of_the_axes_give_the_same_predictions() -> None:
     model = of_zoo("platforms")
@@ -106,7 +98,7 @@ def test_both_orders_of_the_axes_give_the_same_predictions() -> None:
     y = strict().compile(last)(arrays)["output"]
     first = program_of(channels_first(model), "predict", 3)
     moved = arrays | {"x": arrays["x"].transpose(0, 3, 1, 2)}
-    assert_alike({"y": strict().compile(first)(moved)["output"]}, {"y": y})
+    assert_alike({"y": strict().compile(first)(moved)["output"]}, {"y": y}, terms=10_000)
 
 
 def check(model: Model, loss: str | Loss = "mse", optimizer: str | Optimizer = "sgd", metrics: Any = (),
@@ -118,7 +110,7 @@ def check(model: Model, loss: str | Loss = "mse", optimizer: str | Optimizer = "
         program = model.program(kind, batch_size=batch)
         arrays = values(program, weights)
         expected = get_backend("numpy").compile(program)(arrays)
-        assert_alike(strict(threads).compile(model.program(kind, batch_size=batch))(arrays), expected)
+        assert_alike(strict(threads).compile(model.program(kind, batch_size=batch))(arrays), expected, terms=10_000)
 
 
 LAYERS: dict[str, Callable[[dict[str, Any], int], Layer]] = {
@@ -255,4 +247,4 @@ def test_weights_of_samples_and_classes() -> None:
         model.compile("sgd", SparseCategoricalCrossentropy(from_logits=True), ["accuracy"])
         model.fit(x, y, 8, 2, sample_weight=w, class_weight={0: 2.0, 1: 0.5, 2: 1.0}, verbose=0)
         found.append(model.get_weights())
-    assert_alike(*found, terms=200)  # type: ignore[arg-type]
+    assert_alike(*found, terms=200)

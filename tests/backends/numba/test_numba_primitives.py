@@ -11,7 +11,7 @@ from minicnn import ops
 from minicnn.backends import backend_class
 from minicnn.program import Program
 from minicnn.tolerance import tolerance
-from support.numba_check import both
+from support.numba_check import both, run_both
 from support.op_cases import CASES, COLLECTIVES, Case
 
 pytest.importorskip("numba")
@@ -79,8 +79,7 @@ def test_lanes_beyond_the_last_sample_do_not_count(n: int) -> None:
     program.outputs |= {f"gradient{i}": value for i, value in enumerate(made)}
     rng = np.random.default_rng(0)
     arrays = {v.name: rng.standard_normal(v.shape).astype("float32") for v in program.inputs}
-    expected = backend_class("numba")(reference_only=True).compile(program)(arrays)
-    found = backend_class("numba")(strict=True, threads=2).compile(program)(arrays)  # type: ignore[call-arg]
+    found, expected = run_both(program, arrays)
     rtol, atol = tolerance("float32", 12 * n)
     for name, array in expected.items():
         np.testing.assert_allclose(found[name], array, rtol=rtol, atol=atol * 9, err_msg=name)
@@ -126,6 +125,5 @@ def test_gradients_of_maxima_within_samples(axes: tuple[int, ...], keepdims: boo
     y = ops.max(h, axes=axes, keepdims=keepdims)
     program.outputs["dx"] = ops.max_gradient(y * 2.0, h, y, axes=axes, keepdims=keepdims)
     arrays = {"image": np.round(np.random.default_rng(0).standard_normal((19, 4, 3, 20))).astype("float32")}
-    expected = backend_class("numba")(reference_only=True).compile(program)(arrays)
-    found = backend_class("numba")(strict=True).compile(program)(arrays)
+    found, expected = run_both(program, arrays)
     np.testing.assert_array_equal(found["dx"], expected["dx"])

@@ -16,8 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from minicnn import ops
-from minicnn.tolerance import tolerance
-from support.numba_check import Array, both
+from support.numba_check import Array, both, check
 from support.strategies import (
     WindowCase,
     axes_of,
@@ -38,41 +37,33 @@ FIXED = {"suppress_health_check": [HealthCheck.function_scoped_fixture], "deadli
 drawn: Callable[..., Any] = settings(max_examples=15, **FIXED)
 
 
-def check(made: list[Array], expected: list[Array], terms: int = 1) -> None:
-    rtol, atol = tolerance("float32", terms)
-    for one, other in zip(made, expected, strict=True):
-        assert one.dtype == other.dtype
-        assert one.shape == other.shape
-        np.testing.assert_allclose(one, other, rtol=rtol, atol=4 * atol)
-
-
 def small(array: Array) -> Array:
     return array.astype("float32")
 
 
-def convolve(case: WindowCase) -> None:
-    x, w = small(to_format(case.x, case.data_format)), small(case.w)
-    terms = case.n * case.terms
-    (y,), (expected,) = both(ops.conv2d, (x, w), case.convolution, (1,), threads=1)
-    check([y], [expected], terms)
-    dy = small(normal(expected.shape, case.seed))
-    attrs = case.convolution
-    check(*both(ops.conv2d_input_gradient, (dy, w), attrs | {"image": case.image}, (1,), threads=1), terms)
-    check(*both(ops.conv2d_weight_gradient, (dy, x), attrs | {"kernel": case.kernel}, threads=1), terms)
+@pytest.mark.usefixtures("either_at_night")
+@pytest.mark.parametrize("name", ["conv2d", "depthwise_conv2d"])
+@drawn
+@given(conv_cases(), BATCHES)
+def test_convolutions(name: str, case: WindowCase, n: int) -> None:
+    case = replace(case, n=n)
+    w, attrs = (case.w, case.convolution) if name == "conv2d" else (case.depthwise_w, case.sliding)
+    x, w, terms = small(to_format(case.x, case.data_format)), small(w), case.n * case.terms
+    convolve, input_gradient, weight_gradient = (
+        getattr(ops, name + of) for of in ("", "_input_gradient", "_weight_gradient")
+    )
+    made, expected = both(convolve, (x, w), attrs, (1,), threads=1)
+    check(made, expected, terms)
+    dy = small(normal(expected[0].shape, case.seed))
+    check(*both(input_gradient, (dy, w), attrs | {"image": case.image}, (1,), threads=1), terms)
+    check(*both(weight_gradient, (dy, x), attrs | {"kernel": case.kernel}, threads=1), terms)
 
 
-def convolve_depthwise(case: WindowCase) -> None:
-    x, w = small(to_format(case.x, case.data_format)), small(case.depthwise_w)
-    terms = case.n * case.terms
-    (y,), (expected,) = both(ops.depthwise_conv2d, (x, w), case.sliding, (1,), threads=1)
-    check([y], [expected], terms)
-    dy = small(normal(expected.shape, case.seed))
-    attrs = case.sliding
-    check(*both(ops.depthwise_conv2d_input_gradient, (dy, w), attrs | {"image": case.image}, (1,), threads=1), terms)
-    check(*both(ops.depthwise_conv2d_weight_gradient, (dy, x), attrs | {"kernel": case.kernel}, threads=1), terms)
-
-
-def pool(case: WindowCase) -> None:
+@pytest.mark.usefixtures("either_at_night")
+@drawn
+@given(pool_cases(), BATCHES)
+def test_poolings(case: WindowCase, n: int) -> None:
+    case = replace(case, n=n)
     x = small(to_format(case.x, case.data_format))
     (y,), (expected,) = both(ops.max_pool2d, (x,), case.pooling, threads=1)
     np.testing.assert_array_equal(y, expected)
@@ -80,27 +71,6 @@ def pool(case: WindowCase) -> None:
     check(*both(ops.max_pool2d_gradient, (dy, x, expected), case.pooling, threads=1), 9)
     check(*both(ops.average_pool2d, (x,), case.pooling, threads=1), 9)
     check(*both(ops.average_pool2d_gradient, (dy,), case.pooling | {"image": case.image}, threads=1), 9)
-
-
-@pytest.mark.usefixtures("either_at_night")
-@drawn
-@given(conv_cases(), BATCHES)
-def test_convolutions(case: WindowCase, n: int) -> None:
-    convolve(replace(case, n=n))
-
-
-@pytest.mark.usefixtures("either_at_night")
-@drawn
-@given(conv_cases(), BATCHES)
-def test_depthwise_convolutions(case: WindowCase, n: int) -> None:
-    convolve_depthwise(replace(case, n=n))
-
-
-@pytest.mark.usefixtures("either_at_night")
-@drawn
-@given(pool_cases(), BATCHES)
-def test_poolings(case: WindowCase, n: int) -> None:
-    pool(replace(case, n=n))
 
 
 SIDES = st.sampled_from([1, 5, 15, 16, 17, 31, 33, 70])

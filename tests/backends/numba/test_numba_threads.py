@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +17,13 @@ import numpy as np
 import pytest
 
 from minicnn.backends import backend_class, get_backend
+from support.numba_check import backend, train
 from support.small_training import arrays, assert_same_bits, compiled, digits
 
 pytest.importorskip("numba")
 
 BACKEND = "numba"
 FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-
-
-def backend(threads: int) -> Any:
-    return backend_class(BACKEND)(threads=threads)  # type: ignore[call-arg]
-
-
-def train(model: Any, steps: int) -> list[float]:
-    x, y = digits(40)
-    return [float(np.asarray(model.train_on_batch(x, y, return_dict=True)["loss"])) for _ in range(steps)]
 
 
 # How many -----------------------------------------------------------------------------------------
@@ -189,30 +182,17 @@ def test_several_threads_of_the_user_predict() -> None:
     model = compiled(backend(2))
     x, _ = digits(40)
     expected = model.predict(x)
-    made: list[Any] = []
-    callers = [threading.Thread(target=lambda: made.extend(model.predict(x) for _ in range(20))) for _ in range(4)]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join()
-    assert len(made) == 80
-    for one in made:
-        np.testing.assert_array_equal(one, expected)
+    with ThreadPoolExecutor(4) as callers:
+        for made in callers.map(lambda _: model.predict(x), range(80)):
+            np.testing.assert_array_equal(made, expected)
 
 
 def test_models_train_in_threads_of_the_user() -> None:
     expected = compiled(backend(2))
     losses = train(expected, 20)
     models = [compiled(backend(threads)) for threads in (2, 2, 1)]
-    made: dict[int, list[float]] = {}
-    callers = [
-        threading.Thread(target=lambda i=i, m=m: made.update({i: train(m, 20)}))  # type: ignore[misc]
-        for i, m in enumerate(models)
-    ]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join()
+    with ThreadPoolExecutor(3) as callers:
+        made = list(callers.map(lambda model: train(model, 20), models))
     assert made[0] == made[1] == losses
     assert made[2] == pytest.approx(losses, rel=1e-4)
     for model in models[:2]:
@@ -231,16 +211,9 @@ def test_threads_that_compile_a_kernel_at_once_get_one_address(monkeypatch: pyte
 
     monkeypatch.setattr(kernel, "_native", slow)
     monkeypatch.setattr(kernel, "_COMPILED", {})
-    source, addresses = kernel.Source("test", (), ("return",)), []
-
-    def compile_one() -> None:
-        addresses.append(kernel.compile_source(source).address)
-
-    callers = [threading.Thread(target=compile_one) for _ in range(3)]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join()
+    source = kernel.Source("test", (), ("return",))
+    with ThreadPoolExecutor(3) as callers:
+        addresses = [made.address for made in callers.map(kernel.compile_source, [source] * 3)]
     # The others' code is let go of, so nobody may hold an address in it.
     assert addresses == [kernel._COMPILED[kernel._key(source)].address] * 3
 

@@ -1,40 +1,14 @@
-"""Whole steps on the numba backend: training, evaluation and prediction agree with the references."""
+"""The numba backend on whole models: evaluation and prediction; training is in tests/models/test_agreement.py."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 import pytest
 
-from minicnn import Model
-from minicnn.backends import backend_class
-from minicnn.tolerance import tolerance
-from support.small_training import arrays, assert_same_bits, compiled, digits
+from support.numba_check import backend
+from support.small_training import assert_same_bits, compiled, digits
 
 pytest.importorskip("numba")
-
-BACKEND = "numba"
-
-
-def backend(threads: int) -> Any:
-    return backend_class(BACKEND)(threads=threads)  # type: ignore[call-arg]
-
-
-def train(model: Model, steps: int) -> list[float]:
-    x, y = digits(23)
-    return [float(np.asarray(model.train_on_batch(x, y, return_dict=True)["loss"])) for _ in range(steps)]
-
-
-def test_a_hundred_steps_agree_with_numpy() -> None:
-    # Normalisation, pooling, dropout; plain descent, because Adam makes large steps of tiny differences.
-    model, expected = compiled(backend(2), "sgd"), compiled("numpy", "sgd")
-    losses, reference = train(model, 100), train(expected, 100)
-    assert reference[-1] < reference[0]
-    rtol, atol = tolerance("float32", 100 * 23 * 16)
-    np.testing.assert_allclose(losses, reference, rtol=rtol, atol=atol)
-    for name, array in arrays(expected).items():
-        np.testing.assert_allclose(arrays(model)[name], array, rtol=rtol, atol=atol, err_msg=name)
 
 
 def test_evaluation_and_prediction_agree_with_numpy() -> None:

@@ -11,7 +11,7 @@ from minicnn import ops
 from minicnn.backends import backend_class, get_backend
 from minicnn.program import Program, Value
 from minicnn.tolerance import tolerance
-from support.numba_check import Array, both
+from support.numba_check import assert_alike, both, run_both
 from support.strategies import normal
 
 pytest.importorskip("numba")
@@ -23,21 +23,6 @@ UNARY = [
 ]  # fmt: skip
 BINARY = [ops.add, ops.subtract, ops.multiply, ops.divide, ops.maximum, ops.minimum]
 COMPARISONS = [ops.greater, ops.greater_equal, ops.less, ops.less_equal, ops.equal]
-
-
-def run_both(program: Program, arrays: dict[str, Array], threads: int = 2) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Results of the kernels and of the references."""
-    expected = backend_class("numba")(reference_only=True).compile(program)(arrays)
-    made = backend_class("numba")(strict=True, threads=threads).compile(program)(arrays)  # type: ignore[call-arg]
-    return made, expected
-
-
-def assert_alike(made: dict[str, Any], expected: dict[str, Any], terms: int = 1) -> None:
-    rtol, atol = tolerance("float32", terms)
-    assert set(made) == set(expected)
-    for name, array in expected.items():
-        assert made[name].dtype == array.dtype, name
-        np.testing.assert_allclose(made[name], array, rtol=rtol, atol=atol, err_msg=name)
 
 
 @pytest.mark.parametrize("shape", [(17, 2, 3), (37,), (1, 1)])
@@ -136,7 +121,7 @@ def test_batch_normalisation(n: int) -> None:
     scale, offset = (normal((11,), i).astype("float32") for i in (2, 3))
     attrs = {"axes": (0, 1, 2), "epsilon": 1e-3}
     made, expected = both(ops.normalize, (x, scale, offset), attrs, weights=(1, 2))
-    assert_alike(dict(enumerate(made)), dict(enumerate(expected)), 6 * n)  # type: ignore[arg-type]
+    assert_alike(dict(enumerate(made)), dict(enumerate(expected)), 6 * n)
     mean, variance = expected[1:]
     made, expected = both(ops.normalize_gradient, (dy, x, scale, mean, variance), attrs, weights=(2, 3, 4))
     rtol, atol = tolerance("float32", 6 * n)
@@ -199,7 +184,7 @@ def test_updates(op: Any, count: int, attrs: dict[str, Any], size: int) -> None:
     if op is ops.adam_update:
         arrays.append(np.asarray(3, "int32"))
     made, expected = both(op, tuple(arrays), attrs, weights=tuple(range(len(arrays))))
-    assert_alike(dict(enumerate(made)), dict(enumerate(expected)))  # type: ignore[arg-type]
+    assert_alike(dict(enumerate(made)), dict(enumerate(expected)))
 
 
 def test_gathers_check_the_index() -> None:
