@@ -10,7 +10,7 @@ from math import isfinite
 from typing import Any
 
 from minicnn.bench.candidates import is_name, on_gpu
-from minicnn.bench.page import Missing, Page
+from minicnn.bench.page import Page
 from minicnn.bench.store import NOT_MEASURED, Record, Store, plain
 
 Results = Mapping[str, Any]
@@ -41,17 +41,6 @@ class Setting:
     quick: bool = False
     clocks: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
-
-    def missing(self, name: str, out: Mapping[str, str]) -> Missing:
-        """The cell of a candidate that has no figure, with the reason.
-
-        Args:
-            name: Name of the candidate.
-            out: Why candidates of a measurement are out: see `Comparison.out`.
-        """
-        if name in out:
-            return Missing(out[name])
-        return Missing(f"not on this machine: {self.absent.get(name, 'it was not asked for')}")
 
 
 @dataclass(frozen=True)
