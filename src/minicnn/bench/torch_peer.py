@@ -10,6 +10,7 @@ import copy
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -69,34 +70,6 @@ def takes_part(settings: Settings) -> bool:
     return settings.network in NETWORKS and settings.precision in PRECISIONS
 
 
-def network(name: str, input_shape: tuple[int, ...], num_classes: int, hidden_units: int = 10) -> Any:
-    """One of `NETWORKS` as a `torch.nn.Sequential` that takes images (N, C, H, W) and returns logits.
-
-    Args:
-        name: Name of the network.
-        input_shape: Shape (H, W, C) of an image.
-        num_classes: Number of classes.
-        hidden_units: Hidden units of `mlp`.
-    """
-    from torch import nn
-
-    H, W, C = input_shape
-    if name == "mlp":
-        hidden, last = nn.Linear(H * W * C, hidden_units), nn.Linear(hidden_units, num_classes)
-        return nn.Sequential(nn.Flatten(), hidden, nn.ReLU(), last)
-    if name == "platforms":
-        features = 16 * (((H - 2) // 2 - 2) // 2) * (((W - 2) // 2 - 2) // 2)
-        return nn.Sequential(
-            nn.Conv2d(C, 8, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 16, 3), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Flatten(), nn.Linear(features, 128), nn.ReLU(), nn.Linear(128, num_classes),
-        )  # fmt: skip
-    features = 32 * ((H - 4) // 2) * ((W - 4) // 2)
-    return nn.Sequential(
-        nn.Conv2d(C, 16, 3), nn.ReLU(), nn.Conv2d(16, 32, 3), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(features, num_classes),
-    )  # fmt: skip
-
-
 class TorchTrainer:
     """A training by PyTorch: eager, the data on the device.
 
@@ -113,16 +86,17 @@ class TorchTrainer:
     ) -> None:
         import torch
 
+        from minicnn.bench import torch_networks
+
         at_its_best()
         self._accuracy = accuracy
         self.settings, self.samples, self.device = settings, samples, torch.device(device)
         self._dtype = getattr(torch, settings.precision)
-        units = next(iter(weights.values())).shape[-1]  # of the first layer
-        model = network(settings.network, samples.input_shape, samples.num_classes, units)
-        self._layers, self._paths = _layers(model, samples.input_shape), list(weights)
-        model = model.to(dtype=self._dtype)
-        _set(self._layers, weights)
-        self._model = model.to(self.device)
+        H, W, C = samples.input_shape
+        model = torch_networks.build(settings.network, (H, W, C), samples.num_classes, weights, self._dtype)
+        flat = torch_networks.image_before_dense(model, torch.zeros(1, C, H, W, dtype=self._dtype))
+        self._model = model.train().to(self.device)
+        self._arrays = partial(torch_networks.in_minicnn_order, paths=list(weights), image=flat)
         self._count = len(samples["x_train"])
         self._batch = settings.batch_size or self._count
         self._order = torch.contiguous_format
@@ -225,11 +199,11 @@ class TorchTrainer:
         loss, _ = self._forward(x, y)
         self._optimizer.zero_grad()
         loss.backward()
-        return float(loss.detach()), _get(self._layers, self._paths, lambda weight: weight.grad)
+        return float(loss.detach()), self._arrays(self._model, of=lambda weight: weight.grad)
 
     def weights(self) -> dict[str, np.ndarray[Any, Any]]:
         """The weights by path, in minicnn's layout."""
-        return _get(self._layers, self._paths)
+        return self._arrays(self._model)
 
 
 class LoaderTrainer(TorchTrainer):
@@ -329,60 +303,3 @@ def train(
         tell(rows[-1])
     test = trainer.evaluate("test") if samples.held_out else found
     return Trained(rows, test, once.weights(), trainer.weights())
-
-
-# Layouts ------------------------------------------------------------------------------------------
-
-Layer = tuple[Any, tuple[int, ...] | None]
-
-
-def _layers(model: Any, input_shape: tuple[int, ...]) -> list[Layer]:
-    """The layers with weights, the first dense one with the shape (C, H, W) of what is flattened for it."""
-    import torch
-
-    H, W, C = input_shape
-    x, flat, found = torch.zeros(1, C, H, W), None, []
-    for layer in model:
-        if isinstance(layer, torch.nn.Flatten):
-            flat = tuple(x.shape[1:])
-        x = layer(x)
-        if hasattr(layer, "weight"):
-            found.append((layer, flat))
-            flat = None
-    return found
-
-
-def _set(layers: list[Layer], weights: Weights) -> None:
-    """Copy weights, in minicnn's order (kernel, bias of each layer) and layout, into PyTorch's modules."""
-    import torch
-
-    arrays = iter(weights.values())
-    with torch.no_grad():
-        for layer, flat in layers:
-            kernel = next(arrays)
-            if kernel.ndim == 4:  # (KH, KW, C, F) -> (F, C, KH, KW)
-                kernel = kernel.transpose(3, 2, 0, 1)
-            elif flat:  # (H * W * C, units) -> (units, C * H * W)
-                C, H, W = flat
-                kernel = kernel.reshape(H, W, C, -1).transpose(3, 2, 0, 1).reshape(kernel.shape[::-1])
-            else:
-                kernel = kernel.T
-            layer.weight.copy_(torch.from_numpy(np.ascontiguousarray(kernel)))
-            layer.bias.copy_(torch.from_numpy(next(arrays)))
-
-
-def _get(
-    layers: list[Layer], paths: Iterable[str], of: Callable[[Any], Any] = lambda weight: weight.detach()
-) -> dict[str, np.ndarray[Any, Any]]:
-    """The inverse of `_set`: weights, or what belongs to them, by path, in minicnn's layout."""
-    arrays = []
-    for layer, flat in layers:
-        kernel = of(layer.weight).cpu().numpy()
-        if kernel.ndim == 4:
-            kernel = kernel.transpose(2, 3, 1, 0)
-        elif flat:
-            kernel = kernel.reshape(-1, *flat).transpose(2, 3, 1, 0).reshape(kernel.shape[::-1])
-        else:
-            kernel = kernel.T
-        arrays += [kernel.copy(), of(layer.bias).cpu().numpy().copy()]
-    return dict(zip(paths, arrays, strict=True))
