@@ -59,7 +59,7 @@ def test_workers_of_a_loader_live_from_epoch_to_epoch() -> None:
     seen: list[set[int | None]] = []
     for epoch in (0, 1):
         labels = [y.tolist() for _, y in trainer.chosen(epoch)]
-        assert labels == [samples["y_train"][rows].tolist() for rows in trainer.batches(epoch)]
+        assert labels == [samples["y_train"][rows].tolist() for rows in job.batches(settings, 48, epoch)]
         seen.append({process.pid for process in multiprocessing.active_children()})
     assert len(seen[0]) == 1, "it waits for the next epoch"
     assert seen[0] == seen[1], "starting it again would count as loading"

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from minicnn.bench.timing import stopwatch
-from minicnn.data import batch_indices, epoch_order
+from minicnn.jobs import job
 from minicnn.jobs.job import COLUMNS, Samples
 from minicnn.jobs.settings import Settings
 
@@ -125,18 +125,12 @@ class TorchTrainer:
         logits = self._model(self._floating(x))
         return nn.functional.cross_entropy(logits, y), (logits.argmax(1) == y).sum() if accuracy else 0
 
-    def batches(self, epoch: int) -> list[np.ndarray[Any, Any]]:
-        """Indices of the samples of each batch of an epoch, the same as minicnn's."""
-        shuffle = self._batch < self._count
-        order = epoch_order(self._count, shuffle=shuffle, seed=self.settings.seed, epoch=epoch)
-        return batch_indices(order, self._batch, self.settings.last_batch)
-
     def chosen(self, epoch: int) -> Iterator[tuple[Any, Any]]:
         """Batches (x, y) of an epoch."""
         import torch
 
         x, y = self._data["train"]
-        batches = self.batches(epoch)
+        batches = job.batches(self.settings, self._count, epoch)
         order = torch.from_numpy(np.concatenate(batches)).to(self.device)  # one copy an epoch
         for rows in order.split([len(batch) for batch in batches]):
             yield x[rows], y[rows]
@@ -153,6 +147,14 @@ class TorchTrainer:
         loss.backward()
         self._optimizer.step()
         return loss.detach(), hits
+
+    def train_epoch(self, epoch: int) -> dict[str, float]:
+        """Train for an epoch: see `train`."""
+        return self.train(self.chosen(epoch))
+
+    def train_whole(self, times: int) -> dict[str, float]:
+        """Train some steps with the whole training set as the batch."""
+        return self.train(self.whole(times))
 
     def train(self, batches: Iterable[tuple[Any, Any]]) -> dict[str, float]:
         """Train on batches: "loss", "accuracy" if it is counted, "time_s" and "samples_per_s"."""
@@ -194,9 +196,9 @@ class TorchTrainer:
         loss = sum(n * float(v) for n, v, _ in parts) / len(y)
         return {"loss": loss, "accuracy": sum(int(hits) for *_, hits in parts) / len(y)}
 
-    def gradients(self, x: Any, y: Any) -> tuple[float, dict[str, np.ndarray[Any, Any]]]:
-        """Mean loss of a batch, and the gradients of the weights by path, in minicnn's layout."""
-        loss, _ = self._forward(x, y)
+    def gradients(self, epoch: int) -> tuple[float, dict[str, np.ndarray[Any, Any]]]:
+        """Mean loss of the first batch of an epoch, and the gradients of the weights by path, in minicnn's layout."""
+        loss, _ = self._forward(*next(iter(self.chosen(epoch))))
         self._optimizer.zero_grad()
         loss.backward()
         return float(loss.detach()), self._arrays(self._model, of=lambda weight: weight.grad)
@@ -240,7 +242,7 @@ class LoaderTrainer(TorchTrainer):
 
     def chosen(self, epoch: int) -> Iterator[tuple[Any, Any]]:
         """See `TorchTrainer.chosen`; the workers live from epoch to epoch."""
-        self._next[:] = [index.tolist() for index in self.batches(epoch)]
+        self._next[:] = [index.tolist() for index in job.batches(self.settings, self._count, epoch)]
         for x, y in self._loader:
             x = x.to(self.device, memory_format=self._order, non_blocking=True)
             yield x, y.to(self.device, non_blocking=True)
@@ -296,7 +298,7 @@ def train(
     trainer = TorchTrainer(settings, samples, weights, device)
     rows: list[dict[str, Any]] = []
     for epoch in range(settings.epochs):
-        row = trainer.train(trainer.chosen(epoch))
+        row = trainer.train_epoch(epoch)
         found = trainer.evaluate("val")
         row |= {"epoch": epoch + 1, "val_loss": found["loss"], "val_accuracy": found["accuracy"]}
         rows.append({column: row[column] for column in COLUMNS})
