@@ -6,9 +6,10 @@ same batches.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from minicnn.backends import get_backend
 from minicnn.backends.base import Backend
 from minicnn.bench import jax_peer, torch_peer
 from minicnn.bench.candidates import PEERS, backend_of
+from minicnn.bench.comparison import Comparison
 from minicnn.bench.memory import MB, footprint, let_go, resident
 from minicnn.bench.operations import apart, step_inputs, step_times
 from minicnn.bench.timing import awaken, stopwatch
@@ -191,6 +193,33 @@ class Trainer:
 
     def _whole(self, steps: int) -> Row:
         raise NotImplementedError
+
+
+def train(
+    make: Callable[..., Trainer], settings: Settings, candidates: Sequence[str], rtol: float,
+    others: Mapping[str, float] = MappingProxyType({}),
+) -> dict[str, Any]:  # fmt: skip
+    """Train all candidates, epochs interleaved and each followed by a test, once their gradients were compared.
+
+    Args:
+        make: Makes a candidate's trainer from its name and the settings.
+        settings: What to train and how.
+        candidates: Their names.
+        rtol: See `minicnn.jobs.parity.parity`.
+        others: See `minicnn.jobs.parity.parity`.
+
+    Returns:
+        "history", rows of the epochs by candidate, and "out", why others are out.
+    """
+    history: dict[str, list[Row]] = {name: [] for name in candidates}
+    with Comparison(candidates, make, settings) as comparison:
+        comparison.check(rtol, others=others)
+        comparison.prepare("evaluate")  # compiles it
+        for _ in range(settings.epochs):
+            rows = comparison.call("train_epoch")
+            for name, found in comparison.call("evaluate").items():
+                history[name].append({**rows[name], **{f"test_{key}": value for key, value in found.items()}})
+        return {"history": {name: history[name] for name in comparison.names}, "out": comparison.out}
 
 
 def _warm_up(backend: Backend) -> None:
