@@ -35,6 +35,14 @@ def at_its_best() -> None:
     torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = True, False
 
 
+def on_device(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], device: Any, order: Any) -> tuple[Any, Any]:
+    """Images (N, H, W, C) as (N, C, H, W) in an order of axes, and classes as int64, on a device."""
+    import torch
+
+    images = torch.from_numpy(x).permute(0, 3, 1, 2).to(device)
+    return images.contiguous(memory_format=order), torch.from_numpy(y).long().to(device)
+
+
 def faster_order(module: Any, x: Any, y: Any) -> Any:
     """In which order of axes a module trains faster: `torch.channels_last` or `torch.contiguous_format`.
 
@@ -109,11 +117,8 @@ class TorchTrainer:
 
     def _on_device(self, part: str) -> tuple[Any, Any]:
         """Images (N, C, H, W) in the module's order of axes, and labels."""
-        import torch
-
-        x = torch.from_numpy(self.samples[f"x_{part}"].copy()).to(self.device).permute(0, 3, 1, 2)
-        x = x.contiguous(memory_format=self._order)
-        return x, torch.from_numpy(self.samples[f"y_{part}"].astype(np.int64)).to(self.device)
+        x, y = (self.samples[f"{axis}_{part}"].copy() for axis in "xy")
+        return on_device(x, y, self.device, self._order)
 
     def _floating(self, x: Any) -> Any:
         return x if x.is_floating_point() else x.to(self._dtype) / 255
