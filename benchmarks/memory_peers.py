@@ -21,9 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-TUNED_MALLOC = {
-    "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "100000000000", "MALLOC_TOP_PAD_": "268435456",
-}  # fmt: skip
+from cpu_peers import TUNED_MALLOC
 
 
 @dataclass(frozen=True)
@@ -110,9 +108,6 @@ def torch_losses(name: str, threads: int, steps: int) -> tuple[int, list[float]]
     )  # fmt: skip
     network = torch_networks.build(name, case.image, case.classes, source.get_weights()).train()
     del source
-    for module in network.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
     network = network.to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(network.parameters(), RATE, case.momentum)
     images, labels = torch.from_numpy(x).permute(0, 3, 1, 2), torch.from_numpy(y.astype(np.int64))
