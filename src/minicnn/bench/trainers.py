@@ -33,7 +33,7 @@ from minicnn.tolerance import EPSILON, tolerance
 # Forward passes, or steps, are timed together up to so many seconds, and so many of them.
 PASSES_S, MOST_PASSES, MOST_STEPS = 0.1, 100, 1000
 
-PEER_TRAINERS = {
+PEER_TRAINERS: dict[str, Callable[..., torch_peer.TorchTrainer | jax_peer.JaxTrainer]] = {
     "torch.nn": torch_peer.TorchTrainer, "torch.nn-loader": torch_peer.LoaderTrainer, "jax.lax": jax_peer.JaxTrainer,
 }  # fmt: skip
 Weights = dict[str, np.ndarray[Any, Any]]
@@ -338,29 +338,26 @@ class Peer(Trainer):
 
     def __init__(self, name: str, settings: Settings, options: Mapping[str, Any], work: Work) -> None:
         super().__init__(name, settings, options, work)
-        kind: Any = PEER_TRAINERS[name.partition(":")[0]]
-        weights = first_weights(self.settings, self.samples, work)
-        self.peer = kind(self.settings, self.samples, weights, self.backend.device, accuracy=work.accuracy, **options)
+        self.peer = PEER_TRAINERS[name.partition(":")[0]](
+            self.settings, self.samples, first_weights(self.settings, self.samples, work), self.backend.device,
+            accuracy=work.accuracy, **options,
+        )  # fmt: skip
 
     def probe(self, epoch: int = 0) -> Probe:
         """See `Trainer.probe`; the batch comes as in training, through the loader if there is one."""
-        loss, gradients = self.peer.gradients(epoch)
-        return Probe(loss, gradients, {})
+        return Probe(*self.peer.gradients(epoch), {})
 
     def _evaluate(self, part: str) -> dict[str, float]:
-        found: dict[str, float] = self.peer.evaluate(part)
-        return found
+        return self.peer.evaluate(part)
 
     def _forward(self, passes: int) -> object:
         return self.peer.forward(passes)
 
     def _epoch(self) -> Row:
-        row: Row = self.peer.train_epoch(self.epoch)
-        return row
+        return self.peer.train_epoch(self.epoch)
 
     def _whole(self, steps: int) -> Row:
-        row: Row = self.peer.train_whole(steps)
-        return row
+        return self.peer.train_whole(steps)
 
 
 def first_weights(settings: Settings, samples: job.Samples, work: Work = USUAL) -> Weights:
