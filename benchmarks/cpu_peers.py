@@ -131,6 +131,20 @@ def torch_network(case: Case) -> Any:
     return nn.Sequential(*modules, nn.Linear(units[-1], case.classes))
 
 
+def torch_module(name: str, case: Case, weights: dict[str, np.ndarray[Any, Any]]) -> Any:
+    """A case's network of PyTorch's modules, which have no dropout, with minicnn's weights."""
+    import torch
+
+    from minicnn.bench import torch_networks
+
+    if not case.layers:
+        return torch_networks.build(name, case.image, case.classes, weights).train()
+    H, W, C = case.image
+    network = torch_network(case)
+    torch_networks.load(network, weights, torch_networks.image_before_dense(network, torch.zeros(2, C, H, W)))
+    return network.train()
+
+
 def jax_loss(case: Case) -> Callable[[list[Any], Any, Any], Any]:
     """Mean loss of the same network in plain JAX: a function of weights, images (N, H, W, C) and labels (N,)."""
     import jax
@@ -215,25 +229,11 @@ def torch_round(name: str, threads: int, *, channels_last: bool) -> Callable[[],
     import torch
     from torch import nn
 
-    from minicnn.bench import torch_networks
-
     torch.set_num_threads(threads)
     case = CASES[name]
     x, y = samples(case)
-    H, W, C = case.image
-    if case.layers:
-        network: Any = torch_network(case)
-    else:
-        network = getattr(torch_networks, name)(C, case.classes)
-    source = model_of(name, "numpy")
-    flat = torch_networks.image_before_dense(network, torch.zeros(2, C, H, W))
-    torch_networks.load(network, source.get_weights(), flat)
-    network.train()
-    for module in network.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
     layout = torch.channels_last if channels_last else torch.contiguous_format
-    network = network.to(memory_format=layout)
+    network = torch_module(name, case, model_of(name, "numpy").get_weights()).to(memory_format=layout)
     images = torch.from_numpy(x).permute(0, 3, 1, 2).to(torch.float32) / 255
     images = images.contiguous(memory_format=layout)
     labels = torch.from_numpy(y.astype(np.int64))

@@ -157,27 +157,6 @@ def model(name: str, backend: Any) -> Any:
     return cpu_peers.sequential(case, backend) if case.layers else cpu_peers.deep(name, case, backend)
 
 
-def torch_module(name: str) -> Any:
-    """The same of PyTorch's modules, with the first weights."""
-    import torch
-    from torch import nn
-
-    from minicnn.bench import torch_networks
-
-    case, weights = CASES[name], first_weights(name)
-    if not case.layers:
-        network = torch_networks.build(name, case.image, case.classes, weights)
-    else:
-        H, W, C = case.image
-        network = cpu_peers.torch_network(case)
-        flat = torch_networks.image_before_dense(network, torch.zeros(2, C, H, W))
-        torch_networks.load(network, weights, flat)
-    for module in network.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
-    return network.train()
-
-
 class MiniCNN:
     """The engine's training loop: all steps of a round in one call, as `fit` makes it."""
 
@@ -262,7 +241,8 @@ class Torch:
 
         case = self._case
         layout = torch.channels_last if channels_last else torch.contiguous_format
-        network = torch_module(self._name).to(DEVICE, memory_format=layout)
+        module = cpu_peers.torch_module(self._name, case, first_weights(self._name))
+        network = module.to(DEVICE, memory_format=layout)
         self._x = images if channels_last else images.permute(0, 3, 1, 2).contiguous()
         self._parameters = list(network.parameters())
         self._first = [p.detach().clone() for p in self._parameters]
@@ -359,7 +339,7 @@ class Jax:
             import jax_networks
 
             short = precision if precision.endswith("16") else "float32"
-            made, run = jax_networks.network(torch_module(name), short)
+            made, run = jax_networks.network(cpu_peers.torch_module(name, case, first_weights(name)), short)
             self._first = list(made.values())
 
             def loss_of(weights: list[Any], x: Any, y: Any) -> Any:

@@ -39,40 +39,26 @@ import cpu_peers
 import numpy as np
 from cpu_peers import Case
 
-from minicnn import Sequential, layers
 from minicnn.backends import backend_class
 from minicnn.backends._gpu.device import KB
 from minicnn.backends._gpu.options import Options
 from minicnn.backends._gpu.planning import planned_launch
 from minicnn.backends._gpu.source import Source
+from minicnn.bench import stopwatch
+from minicnn.jobs.settings import DEFAULT, RECIPES
 from minicnn.loop.adapters import as_data
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.optimizers import SGD
+from minicnn.zoo import get_model
 
 
 def build(study: str, backend: Any, precision: str = "float32", deep: Case | None = None) -> Any:
     """A network, compiled; a deep one for the images of a case."""
-    if deep is not None:
-        made = cpu_peers.deep(study, deep, backend)
-        loss = SparseCategoricalCrossentropy(from_logits=True)
-        made.compile(SGD(0.01, momentum=0.9), loss, ["accuracy"], precision=precision)
-        return made
-    conv, dense, pool = layers.Conv2D, layers.Dense, layers.MaxPooling2D
-    floats, scaled = [layers.Input((28, 28, 1))], [layers.Input((28, 28, 1), dtype="uint8"), layers.Rescaling(1 / 255)]
-    mlp = [layers.Flatten(), dense(10, "relu"), dense(10)], SGD(0.1)
-    rest, optimizer = {
-        "mlp": mlp, "mlp_float": mlp,
-        "platforms": (
-            [conv(8, 3, activation="relu"), pool(), conv(16, 3, activation="relu"), pool(), layers.Flatten(),
-             dense(128, "relu"), dense(10)], SGD(0.01, momentum=0.9),
-        ),
-        "kernels": (
-            [conv(16, 3, activation="relu"), conv(32, 3, activation="relu"), pool(), layers.Flatten(), dense(10)],
-            SGD(0.01),
-        ),
-    }[study]  # fmt: skip
-    model = Sequential([*(floats if study == "mlp_float" else scaled), *rest], backend=backend)
-    model.compile(optimizer, SparseCategoricalCrossentropy(from_logits=True), ["accuracy"], precision=precision)
+    name = study.removesuffix("_float")
+    recipe = RECIPES.get(name, DEFAULT)
+    model = get_model(name, backend=backend) if name != study else cpu_peers.deep(name, deep or Case(()), backend)
+    loss = SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(SGD(recipe.learning_rate, momentum=recipe.momentum), loss, ["accuracy"], precision=precision)
     return model
 
 
@@ -122,14 +108,7 @@ def host_seconds(call: Callable[[], Any], synchronize: Callable[[], None]) -> fl
 
 def seconds(backend: Any, run: Callable[[], Any], repeats: int = 5) -> float:
     """Median time of a call, with the device idle before and after."""
-    times = []
-    for _ in range(repeats):
-        backend.synchronize()
-        start = time.perf_counter()
-        run()
-        backend.synchronize()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
+    return statistics.median(stopwatch(run, backend.synchronize) for _ in range(repeats))
 
 
 def graphs(executable: Any, arrays: dict[str, Any], repeats: int) -> Iterator[Callable[[], None]]:

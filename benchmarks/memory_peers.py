@@ -17,34 +17,12 @@ import resource
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-TUNED_MALLOC = {
-    "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "100000000000", "MALLOC_TOP_PAD_": "268435456",
-}  # fmt: skip
+from cpu_peers import CASES, TUNED_MALLOC, deep
 
-
-@dataclass(frozen=True)
-class Case:
-    """How a network of the zoo is trained."""
-
-    batch: int
-    samples: int
-    image: tuple[int, int, int] = (28, 28, 1)
-    classes: int = 10
-    momentum: float = 0.0
-
-
-_DEEP: dict[str, Any] = {"image": (64, 64, 3), "classes": 200, "momentum": 0.9}
-CASES = {
-    "platforms": Case(512, 60_000, momentum=0.9),
-    "kernels": Case(64, 60_000),
-    "mlp": Case(59_000, 59_000),
-    "resnet18": Case(128, 1024, **_DEEP),
-    "squeezenet1_1": Case(64, 1024, **_DEEP),
-}
+SAMPLES = {"platforms": 60_000, "kernels": 60_000, "mlp": 59_000, "resnet18": 1024, "squeezenet1_1": 1024}
 CANDIDATES = ("minicnn", "minicnn, first run", "torch", "torch, tuned malloc")
 RATE = 0.01
 
@@ -54,40 +32,30 @@ def peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def data(case: Case) -> tuple[Any, Any]:
+def data(name: str) -> tuple[Any, Any]:
     """Images (N, H, W, C) uint8 and labels (N,)."""
     import numpy as np
 
-    generator = np.random.default_rng(0)
-    images = generator.integers(0, 256, (case.samples, *case.image), np.uint8)
-    return images, generator.integers(0, case.classes, case.samples).astype(np.int32)
-
-
-def options(name: str) -> dict[str, Any]:
-    """Dropout draws other numbers in each library."""
-    return {"dropout": 0.0} if name == "squeezenet1_1" else {}
+    generator, count = np.random.default_rng(0), SAMPLES[name]
+    images = generator.integers(0, 256, (count, *CASES[name].image), np.uint8)
+    return images, generator.integers(0, CASES[name].classes, count).astype(np.int32)
 
 
 def minicnn_losses(name: str, threads: int, steps: int) -> tuple[int, list[float]]:
     """Peak after the imports, and the losses of some steps."""
-    import minicnn
     from minicnn.backends import backend_class
-    from minicnn.layers import Rescaling
     from minicnn.losses import SparseCategoricalCrossentropy
     from minicnn.optimizers import SGD
 
     backend = backend_class("numba")(threads=threads)
     start = peak()
     case = CASES[name]
-    x, y = data(case)
-    model = minicnn.zoo.get_model(
-        name, num_classes=case.classes, input_shape=case.image, backend=backend, input_dtype="uint8",
-        preprocessing=[Rescaling(1 / 255)], **options(name),
-    )  # fmt: skip
+    x, y = data(name)
+    model = deep(name, case, backend)
     model.compile(SGD(RATE, momentum=case.momentum), SparseCategoricalCrossentropy(from_logits=True))
     losses: list[float] = []
     while len(losses) < steps:  # epochs of a whole set, or one that is cut short
-        last = min(case.samples // case.batch, steps - len(losses)) * case.batch
+        last = min(len(x) // case.batch, steps - len(losses)) * case.batch
         made = model.fit(x[:last], y[:last], case.batch, 1, shuffle=False, verbose=0)
         losses += made.history["loss"] * (last // case.batch)
     return start, losses
@@ -98,28 +66,22 @@ def torch_losses(name: str, threads: int, steps: int) -> tuple[int, list[float]]
     import numpy as np
     import torch
 
-    import minicnn
     from minicnn.bench import torch_networks
 
     torch.set_num_threads(threads)
     start = peak()
     case = CASES[name]
-    x, y = data(case)
-    source = minicnn.zoo.get_model(
-        name, num_classes=case.classes, input_shape=case.image, backend="numpy", **options(name)
-    )  # fmt: skip
-    network = torch_networks.build(name, case.image, case.classes, source.get_weights()).train()
-    del source
-    for module in network.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
+    x, y = data(name)
+    weights = deep(name, case, "numpy").get_weights()
+    network = torch_networks.build(name, case.image, case.classes, weights).train()
+    del weights
     network = network.to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(network.parameters(), RATE, case.momentum)
     images, labels = torch.from_numpy(x).permute(0, 3, 1, 2), torch.from_numpy(y.astype(np.int64))
-    whole = images.to(torch.float32).div_(255) if case.batch == case.samples else None
+    whole = images.to(torch.float32).div_(255) if case.batch == len(x) else None
     losses = []
     for step in range(steps):
-        at = slice(step * case.batch % case.samples, step * case.batch % case.samples + case.batch)
+        at = slice(step * case.batch % len(x), step * case.batch % len(x) + case.batch)
         batch = images[at].to(torch.float32).div_(255) if whole is None else whole
         loss = torch.nn.functional.cross_entropy(network(batch), labels[at])
         optimizer.zero_grad()
@@ -156,7 +118,7 @@ def main() -> None:
         return
     figures: dict[str, dict[str, Any]] = {}
     print(f"{'network':14} {'candidate':22} {'total MB':>9} {'increase MB':>12} {'loss':>9}")
-    for name in given.networks or CASES:
+    for name in given.networks or SAMPLES:
         measured("minicnn", name, given.threads, 1)  # so that the kernels are on the disk
         figures[name] = {c: measured(c, name, given.threads, given.steps) for c in CANDIDATES}
         for candidate, one in figures[name].items():

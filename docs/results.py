@@ -30,6 +30,7 @@ from minicnn.bench.study import recall, recall_all
 from minicnn.studies import get_study
 from minicnn.studies.mlp.pages import iteration
 from minicnn.studies.platforms.pages import EPOCH, epoch, times
+from minicnn.studies.platforms.variants import seen
 
 ROOT = Path(__file__).resolve().parent.parent
 STUDIES = ROOT / "docs" / "studies"
@@ -103,7 +104,7 @@ def summary() -> str:
 def words(run: Run) -> str:
     """What a machine's rows are."""
     machine, epochs = run.machine, next(iter(run.results[f"training-{DATA}"]["history"].values()))
-    seen = round(epochs[0]["samples_per_s"] * epochs[0]["time_s"])
+    samples = seen(epochs)
     cpu = f"{machine['cores']} cores of a CPU ({machine['cpu']})"
     libraries = {"numpy": "NumPy", "numba": "Numba", "torch": "PyTorch", "jax": "JAX", "cupy-cuda13x": "CuPy"}
     versions = ", ".join(
@@ -111,8 +112,8 @@ def words(run: Run) -> str:
     )
     return (
         f"`{command(STUDY, get_study(STUDY), run.setting)}` on {f'an NVIDIA {run.gpu} and ' if run.gpu else ''}{cpu}: "
-        f"medians of {len(epochs)} epochs of {seen:,}\nsamples of MNIST but the first"
-        + (f", scaled to {EPOCH:,}" if seen != EPOCH else "")
+        f"medians of {len(epochs)} epochs of {samples:,}\nsamples of MNIST but the first"
+        + (f", scaled to {EPOCH:,}" if samples != EPOCH else "")
         + f"; {versions}."
     )
 

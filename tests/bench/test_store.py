@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,10 @@ class Sizes:
     count: int = 3
     fail_at: int = -1
     names: tuple[str, ...] = ("a", "b")
+    most: int = 0
+    budget_s: float = 1.0
+    kind: str = field(default="x", metadata={"known": ("x", "y")})
+    held: int = field(default=5, metadata={"least": 0})
 
 
 class Journal:
@@ -160,6 +165,34 @@ def test_a_folder_holds_one_set_of_sizes(tmp_path: Path) -> None:
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before, "nothing is lost, nor added"
 
 
+def test_a_folder_holds_the_results_of_one_machine(tmp_path: Path) -> None:
+    journal = Journal()
+    gpu = {"cpu": "a", "cores": 2, "devices": {"torch cuda": "NVIDIA H200"}}
+    measure(journal.study, setting_of(), Store(tmp_path, gpu), lambda line: None, parts=["part 1"])
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    for other in ({**gpu, "cpu": "b"}, {**gpu, "cores": 4}, {**gpu, "devices": {"torch cuda": "NVIDIA T4"}}):
+        for again in (False, True):
+            with pytest.raises(
+                ValueError, match=r"one machine\. Received: part 1, measured on a, 2 cores, NVIDIA H200, for [ab], "
+            ):
+                measure(journal.study, setting_of(), Store(tmp_path, other), lambda line: None, again=again)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before, "nothing is lost, nor added"
+    newer = Store(tmp_path, {**gpu, "versions": {"numpy": "3"}, "devices": {"cupy cuda:0": "NVIDIA H200"}})
+    measure(journal.study, setting_of(), newer, lambda line: None, parts=["part 1"])
+    assert journal.done == [1, 1], "it is measured anew with other versions"
+    Store(tmp_path, {**gpu, "cores": 4}).keep("part 2", {"i": 2}, {"square": 4})
+    with pytest.raises(
+        ValueError, match=r"part 2, measured on a, 4 cores, NVIDIA H200, for a, 2 cores, NVIDIA H200 in"
+    ):
+        recall(journal.study, newer)
+
+
+def test_what_cannot_be_measured_leaves_nothing_behind(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        measure(Journal().study, setting_of(fail_at=0), Store(tmp_path, STAMP), lambda line: None)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_page_shows_each_measurement_of_a_machine_once_and_says_in_which_form(tmp_path: Path) -> None:
     machine = {"cpu": "a", "cores": 2, "devices": {}, "versions": {}}
     gpu = {"cpu": "b", "cores": 16, "devices": {"cupy cuda:0": "NVIDIA H200"}, "versions": {}}
@@ -202,7 +235,25 @@ def test_measurements_need_names_of_their_own(tmp_path: Path) -> None:
 
 def test_sizes_are_changed_by_text() -> None:
     assert changed(Sizes(), {"count": "5", "names": "x,y,z"}) == Sizes(5, -1, ("x", "y", "z"))
-    with pytest.raises(ValueError, match=r"one of count, fail_at, names\. Received: 'size'"):
+    assert changed(
+        replace(Sizes(), most=9), {"most": "0", "budget_s": "0", "held": "0", "names": "", "kind": "y"}
+    ) == Sizes(3, -1, ("",), 0, 0.0, "y", 0)
+    with pytest.raises(ValueError, match=r"one of count, fail_at, names, most, .*\. Received: 'size'"):
         changed(Sizes(), {"size": "5"})
-    with pytest.raises(ValueError, match=r"count is like 3\. Received: 'many'"):
-        changed(Sizes(), {"count": "many"})
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        *(("count", text, "Give a whole number that is at least 1.") for text in ("many", "0", "-1", "1.5", "", "1,2")),
+        ("most", "-1", "Give a whole number that is at least 0."),
+        *(("budget_s", text, "Give a number that is at least 0.") for text in ("nan", "inf", "-0.1")),
+        ("names", "a,a", "Give a text, or several different ones with commas between them."),
+        ("kind", "z", "Give one of x, y."),
+        ("kind", "", "Give one of x, y."),
+    ],
+)
+def test_a_size_that_cannot_be_is_refused(name: str, text: str, said: str) -> None:
+    usual = getattr(Sizes(), name)
+    with pytest.raises(ValueError, match=f"^{re.escape(f'{name} is like {usual!r}. Received: {text!r}. {said}')}$"):
+        changed(Sizes(), {name: text})

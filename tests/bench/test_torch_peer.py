@@ -13,10 +13,12 @@ from minicnn.jobs import job
 
 torch = pytest.importorskip("torch")
 
+from minicnn.bench import torch_networks  # noqa: E402
+
 
 @pytest.mark.parametrize("slower", [torch.channels_last, torch.contiguous_format])
 def test_the_faster_order_of_axes_is_found_on_copies(slower: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = torch_peer.network("platforms", (28, 28, 3), 10)
+    module = torch_networks.platforms(3, 10)
     before = {name: (weight.clone(), weight.stride()) for name, weight in module.named_parameters()}
     x, y = torch.rand(4, 3, 28, 28), torch.arange(4)
     seen: list[torch.Tensor] = []
@@ -45,7 +47,7 @@ def test_channels_last_is_not_tried_without_convolutions_or_elsewhere(
 ) -> None:
     monkeypatch.setattr(torch_peer, "TRIED_ON", tried_on)
     monkeypatch.setattr(torch_peer, "stopwatch", None)
-    module = torch_peer.network(network, (28, 28, 1), 10)
+    module = getattr(torch_networks, network)(1, 10)
     assert torch_peer.faster_order(module, torch.rand(2, 1, 28, 28), torch.arange(2)) is torch.channels_last
 
 
@@ -57,7 +59,7 @@ def test_workers_of_a_loader_live_from_epoch_to_epoch() -> None:
     seen: list[set[int | None]] = []
     for epoch in (0, 1):
         labels = [y.tolist() for _, y in trainer.chosen(epoch)]
-        assert labels == [samples["y_train"][rows].tolist() for rows in trainer.batches(epoch)]
+        assert labels == [samples["y_train"][rows].tolist() for rows in job.batches(settings, 48, epoch)]
         seen.append({process.pid for process in multiprocessing.active_children()})
     assert len(seen[0]) == 1, "it waits for the next epoch"
     assert seen[0] == seen[1], "starting it again would count as loading"

@@ -16,6 +16,7 @@ import pytest
 
 from minicnn import data
 from minicnn.bench import comparison
+from minicnn.bench.candidates import Field
 from minicnn.bench.trainers import Work, settings_of, trainer
 from minicnn.cli import study as command
 from minicnn.jobs import job
@@ -142,7 +143,7 @@ def carry_out_platforms(kept: Path) -> str:
     return output
 
 
-def test_platforms_goes_on_after_an_interruption(monkeypatch: pytest.MonkeyPatch, kept: Path) -> None:
+def test_platforms_goes_on_after_an_interruption(monkeypatch: pytest.MonkeyPatch, kept: Path, field: Field) -> None:
     output = carry_out_platforms(kept)
     assert "without cupy: " in output
     assert_complete(
@@ -179,13 +180,18 @@ def test_platforms_goes_on_after_an_interruption(monkeypatch: pytest.MonkeyPatch
     assert "minicnn study platforms --backends numpy,cupy --data synthetic_digits " in page
     assert "--set samples=130" in page
     shutil.copytree("out", "other")
-    setting = Path("other/results/platforms/setting.json")
-    setting.write_text(setting.read_text().replace('"cores": ', '"cores": 9'))
+    for record in Path("other/results/platforms").iterdir():
+        record.write_text(record.read_text().replace('"cores": ', '"cores": 9'))
     stored = "study", "platforms", "--stored", "--out", "out", "--beside", "other", "--docs", "both"
     done(*stored)
     page = Path("both/platforms.md").read_text("utf-8")
     assert page.count("minicnn study platforms --backends numpy,cupy") == 2, "two machines on one page"
     assert "--beside is for results that are stored." in error_of(minicnn(*PLATFORMS, "--beside", "out"), 2)
+    monkeypatch.setattr(command, "find", lambda: field)
+    before = {path: path.read_bytes() for path in Path("other").rglob("*.*")}
+    other = error_of(minicnn(*PLATFORMS, "--out", "other", "--part", "frozen-*"), 1)
+    assert other.startswith("A folder holds the results of one machine. Received: training-synthetic_digits, measured")
+    assert {path: path.read_bytes() for path in Path("other").rglob("*.*")} == before
 
 
 @pytest.mark.no_cover  # Numba would compile for twice as long
@@ -257,7 +263,22 @@ def test_who_was_refused_is_named_and_the_code_is_1(kept: Path) -> None:
         (("study", "mlp", "--set", "mlp.epochs=2"), 2, "with a size among counts, hidden, hold_out, input, "),
         (("study", "mlp", "--measure-only", "--stored"), 2, "--measure-only presents nothing."),
         (("study", "mlp", "mpl"), 2, "A study is one of mlp, platforms"),
-        (("study", "mlp", "--set", "iterations=many"), 2, "iterations is like 500. Received: 'many'."),
+        (("study", "mlp", "--set", "iterations=many"), 2, "iterations is like 500. Received: 'many'. Give a whole"),
+        (
+            ("study", "platforms", "mlp", "--set", "per_round=0"),
+            2,
+            "Received: '0'. Give a whole number that is at least 1",
+        ),
+        (("study", "mlp", "--set", "input=int8"), 2, "Received: 'int8'. Give one of float32, uint8."),
+        (("study", "mlp", "--set", "hold_out=99999", "--data", "synthetic_digits"), 1, "99999 of the 60000 training"),
+        (
+            ("study", "roofline", "--set", "left_out=numpi"),
+            2,
+            "Received: 'numpi'. Give nothing, one of array_api_strict,",
+        ),
+        (("study", "roofline", "--set", "samples=100"), 2, "An epoch has a batch at least. Received: samples=100 for"),
+        (("study", "roofline", "--set", "image=8"), 2, "Received: 8, with which in squeezenet1_1 max_pool2d needs an"),
+        (("study", "convolution", "--set", "network_image=32"), 2, "Received: 32, with which in alexnet max_pool2d"),
         (("study", "mlp", "--data", "cifar10"), 2, "The study mlp works with mnist, "),
         (("study", "mlp", "--backends", "cupy:cuda:99"), 1, "A study needs a backend that can run."),
         (("study", "mlp", "--stored"), 1, "Stored results are there, and can be read. Received: not measured yet."),
@@ -266,3 +287,4 @@ def test_who_was_refused_is_named_and_the_code_is_1(kept: Path) -> None:
 )
 def test_errors_are_one_line(args: tuple[str, ...], code: int, said: str) -> None:
     assert said in error_of(minicnn(*args, "--out", "out"), code)
+    assert not Path("out").exists(), "nothing was written"

@@ -332,9 +332,7 @@ def test_the_study_from_end_to_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert "synthetic images of 48x48" in report
 
     Path("out/results/roofline/training-squeezenet1_1.json").unlink()  # what other sizes make another one
-    result = minicnn(
-        "study", "roofline", "--quick", "--backends", "numpy", *args, "--set", "swept=none", "--out", "out"
-    )
+    result = minicnn("study", "roofline", "--quick", "--backends", "numpy", *args, "--set", "swept=", "--out", "out")
     assert result.exit_code == 0, result.output
     assert {row["batch"] for row in table("steps")} == {"4"}, "a network that is not swept has the epoch's batches only"
 

@@ -18,6 +18,7 @@ SLOW = ("array_api_strict",)  # takes part only when named
 DEVICES = {"torch": ("cpu", "cuda", "mps"), "jax": ("cpu", "gpu")}
 # Peers, and the backend whose library and devices they have.
 PEERS = {"torch.nn": "torch", "torch.nn-loader": "torch", "jax.lax": "jax"}
+LIBRARIES = (*backends.names(), *PEERS)  # what candidates are called without their device
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def names() -> list[str]:
 
 def is_name(name: Any) -> bool:
     """Whether a candidate could have this name: a backend or a peer, perhaps with a device."""
-    known = "|".join(map(re.escape, (*backends.names(), *PEERS)))
+    known = "|".join(map(re.escape, LIBRARIES))
     return isinstance(name, str) and re.fullmatch(rf"({known})(:[a-z0-9]+)*", name) is not None
 
 

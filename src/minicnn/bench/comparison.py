@@ -29,8 +29,7 @@ class Comparison:
         args: Further arguments of it.
 
     Attributes:
-        out: Why each candidate that is out is so.
-        refused: Those of them that computed something else than the reference.
+        out: Why each candidate that is out is so: it failed, or it was refused.
     """
 
     def __init__(self, names: Sequence[str], make: Callable[..., Any], *args: Any) -> None:
@@ -38,7 +37,6 @@ class Comparison:
         self._workers: dict[str, Worker] = {}
         self._calls = 0
         self.out: dict[str, str] = {}
-        self.refused: set[str] = set()
 
     def __enter__(self) -> Comparison:
         workers = {name: Worker(name, self._make, name, *self._args) for name in self._names}
@@ -121,22 +119,18 @@ class Comparison:
                 second = parity(again, reference, rtol, others)
                 found = {n: second.get(n, why) for n, why in found.items() if n not in unsure or n in second}
             self.out |= found
-            self.refused |= set(found)
 
-    def time(
-        self, method: str, *args: Any, rounds: int, warmup: int = 1, budget_s: float | None = None
-    ) -> dict[str, list[float]]:
+    def time(self, method: str, *args: Any, rounds: int, budget_s: float | None = None) -> dict[str, list[float]]:
         """Measure the candidates interleaved; seconds of each measurement by name.
 
         Args:
             method: Method of the objects that returns seconds.
             args: Its arguments.
             rounds: See `interleaved`.
-            warmup: See `interleaved`.
             budget_s: See `interleaved`.
         """
         calls = {name: partial(self._timed, name, method, *args) for name in self.names}
-        samples = interleaved(calls, rounds=rounds, warmup=warmup, budget_s=budget_s)
+        samples = interleaved(calls, rounds=rounds, budget_s=budget_s)
         return {name: times for name, times in samples.items() if name not in self.out}
 
     def _timed(self, name: str, method: str, *args: Any) -> float:

@@ -86,13 +86,9 @@ class Spot:
     text: str
 
 
-def _library(name: str) -> str:
-    return name.partition(" / ")[0].partition(":")[0]
-
-
 def family(name: str) -> str:
     """Family of a candidate."""
-    return FAMILY_OF.get(_library(name), ARRAYS)
+    return FAMILY_OF.get(name.partition(" / ")[0].partition(":")[0], ARRAYS)
 
 
 def duration(seconds: float) -> str:
@@ -248,14 +244,13 @@ def style(axes: Any, xlabel: str, ylabel: str) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def stacked(axes: Any, values: Mapping[str, Mapping[str, float]], label: str, template: str = "{:.3g}") -> None:
-    """Draw horizontal bars of parts, each with its total beside it.
+def stacked(axes: Any, values: Mapping[str, Mapping[str, float]], label: str) -> None:
+    """Draw horizontal bars of parts.
 
     Args:
         axes: Where to draw.
         values: For each bar the lengths of its parts by name.
         label: What the length means, with its unit.
-        template: How totals are written.
     """
     parts = list(dict.fromkeys(part for bar in values.values() for part in bar))
     starts = dict.fromkeys(values, 0.0)
@@ -270,10 +265,8 @@ def stacked(axes: Any, values: Mapping[str, Mapping[str, float]], label: str, te
                 words = f"{bar}, {part}: {length:.3g} of {sum(values[bar].values()):.3g}, {label}"
                 answer(axes, words, (starts[bar], starts[bar] + length), (row - 0.31, row + 0.31))
         starts = {bar: starts[bar] + n for bar, n in zip(values, lengths, strict=True)}
-    for i, total in enumerate(starts.values()):
-        axes.annotate(template.format(total), (total, i), (5, 0), textcoords="offset points", va="center", size=8)
     axes.invert_yaxis()
-    axes.margins(x=0.2 if template else 0.0)  # room for the totals
+    axes.margins(x=0.0)
     style(axes, label, "")
     axes.grid(axis="y", visible=False)
     if parts and not axes.figure.legends:

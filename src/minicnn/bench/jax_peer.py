@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from minicnn.data import batch_indices, epoch_order
+from minicnn.jobs import job
 from minicnn.jobs.job import Samples
 from minicnn.jobs.settings import Settings
 
@@ -121,9 +121,7 @@ class JaxTrainer:
 
     def train_epoch(self, epoch: int) -> dict[str, float]:
         """Train for an epoch: "loss", "accuracy" if it is counted, "time_s" and "samples_per_s"."""
-        shuffle = self._batch < self._count
-        order = epoch_order(self._count, shuffle=shuffle, seed=self.settings.seed, epoch=epoch)
-        batches = batch_indices(order, self._batch, self.settings.last_batch)
+        batches = job.batches(self.settings, self._count, epoch)
         even = [b for b in batches if len(b) == self._batch]
         x, y = self._data["train"]
         start = time.perf_counter()
@@ -178,9 +176,9 @@ class JaxTrainer:
             loss, hits = loss + float(mean) * len(labels), hits + int(right)
         return {"loss": loss / len(y), "accuracy": hits / len(y)}
 
-    def gradients(self, index: np.ndarray[Any, Any]) -> tuple[float, dict[str, np.ndarray[Any, Any]]]:
-        """Mean loss of a batch, and the gradients of the weights by path."""
-        x, y = self._data["train"]
+    def gradients(self, epoch: int) -> tuple[float, dict[str, np.ndarray[Any, Any]]]:
+        """Mean loss of the first batch of an epoch, and the gradients of the weights by path."""
+        (x, y), index = self._data["train"], job.batches(self.settings, self._count, epoch)[0]
         (loss, _), found = self._differentiate(self._weights, x[index], y[index])
         arrays = [np.asarray(g) for pair in found for g in pair]
         return float(loss), dict(zip(self._paths, arrays, strict=True))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +38,11 @@ class NodeTime:
     flops: int
     bytes_moved: int
     seconds: tuple[float, ...]
+
+    @classmethod
+    def of(cls, node: Node, seconds: Iterable[float]) -> NodeTime:
+        """What a node takes in some runs."""
+        return cls(node.op.name, node.scope, node.phase, node.cost.flops, node.cost.bytes, tuple(seconds))
 
 
 def step_inputs(model: Model, program: Program, given: Mapping[str, Any]) -> dict[str, Array]:
@@ -99,21 +104,14 @@ def step_times(
     if any(times):
         for _ in range(repeats - 1):
             once()
-        found = zip(nodes, times, strict=True)
-        return "nodes", [NodeTime(n.op.name, n.scope, n.phase, n.cost.flops, n.cost.bytes, tuple(t)) for n, t in found]
+        return "nodes", [NodeTime.of(node, samples) for node, samples in zip(nodes, times, strict=True)]
     if merged and isinstance(run, TimedLaunches):
         return "merged", [
-            time for nodes, seconds in run.launch_times(arrays, repeats) for time in _split(nodes, seconds)
+            NodeTime.of(node, [share * s for s in seconds])
+            for kernel, seconds in run.launch_times(arrays, repeats)
+            for node, share in zip(kernel, shares(kernel), strict=True)
         ]
     return None
-
-
-def _split(nodes: Sequence[Node], seconds: Sequence[float]) -> list[NodeTime]:
-    """The time of a kernel divided among its nodes."""
-    return [
-        NodeTime(n.op.name, n.scope, n.phase, n.cost.flops, n.cost.bytes, tuple(share * s for s in seconds))
-        for n, share in zip(nodes, shares(nodes), strict=True)
-    ]
 
 
 def carry(program: Program, results: Mapping[str, Value]) -> None:
@@ -152,13 +150,13 @@ def apart(backend: Backend, program: Program, arrays: Mapping[str, Array], *, re
         run = backend.compile(alone)
         here |= run(here)  # the memory of what was given may be gone
         least_s = 0.0 if backend.device == "cpu" else IN_A_ROW_S
-        seconds = tuple(_seconds(run, here, backend.synchronize, least_s) for _ in range(repeats))
+        seconds = [_seconds(run, here, backend.synchronize, least_s) for _ in range(repeats)]
         known |= {id(v): here[f"out{i}"] for i, v in enumerate(node.outputs)}
-        found.append(NodeTime(node.op.name, node.scope, node.phase, node.cost.flops, node.cost.bytes, seconds))
+        found.append(NodeTime.of(node, seconds))
     return found
 
 
-def _seconds(run: Executable, arrays: dict[str, Array], synchronize: Callable[[], None], least_s: float = 0.0) -> float:
+def _seconds(run: Executable, arrays: dict[str, Array], synchronize: Callable[[], None], least_s: float) -> float:
     """Seconds of a run. Its results replace what was given: JAX's can only be waited for while they exist."""
     return stopwatch(lambda: arrays.update(run(arrays)), synchronize, least_s=least_s)
 

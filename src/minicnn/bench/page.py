@@ -12,7 +12,7 @@ from minicnn.bench.timing import Spread
 
 @dataclass(frozen=True)
 class Missing:
-    """A cell that cannot be filled, and why: see `Setting.missing`."""
+    """A cell that cannot be filled, and why."""
 
     why: str
 

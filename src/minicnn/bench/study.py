@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import Field, asdict, dataclass, field, fields, replace
 from fnmatch import fnmatch
+from math import isfinite
 from typing import Any
 
 from minicnn.bench.candidates import is_name, on_gpu
-from minicnn.bench.page import Missing, Page
+from minicnn.bench.page import Page
 from minicnn.bench.store import NOT_MEASURED, Record, Store, plain
 
 Results = Mapping[str, Any]
@@ -40,17 +41,6 @@ class Setting:
     quick: bool = False
     clocks: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
-
-    def missing(self, name: str, out: Mapping[str, str]) -> Missing:
-        """The cell of a candidate that has no figure, with the reason.
-
-        Args:
-            name: Name of the candidate.
-            out: Why candidates of a measurement are out: see `Comparison.out`.
-        """
-        if name in out:
-            return Missing(out[name])
-        return Missing(f"not on this machine: {self.absent.get(name, 'it was not asked for')}")
 
 
 @dataclass(frozen=True)
@@ -134,13 +124,14 @@ class Study:
         title: What it is called.
         question: What it asks.
         source: Where it was published before.
-        full: Sizes of the full form, a frozen dataclass.
+        full: Sizes of the full form, a frozen dataclass: see `changed`.
         quick: Sizes that take minutes on two cores.
         data: Data sets that it is about.
         measurements: What there is to measure for a setting, in order.
         present: Puts answer, figures, claims and tables on a page, from the results of one or several machines alone.
         others: Other data sets that it can work with.
         peers: Peers that take part: see `minicnn.bench.candidates.PEERS`.
+        check: Raises a ValueError for sizes that cannot be measured together, or with its networks.
     """
 
     title: str
@@ -153,28 +144,56 @@ class Study:
     present: Callable[[Page, Sequence[Run]], None]
     others: tuple[str, ...] = ()
     peers: tuple[str, ...] = ()
+    check: Callable[[Any], None] = lambda sizes: None
 
 
 def changed(sizes: Any, changes: Mapping[str, str]) -> Any:
-    """Sizes with some fields set from text; tuples from text with commas.
+    """Sizes with some fields set from text; tuples, of different values, from text with commas.
+
+    Numbers are finite and not below the "least" of the field's metadata: if that is not given, 0 where the default is
+    0, has a 0 or is no whole number, else 1. Texts are among the "known" of the metadata, if given; an empty text is a
+    tuple of none of them.
 
     Raises:
         ValueError: If there is no such field, or the text is not of its kind.
     """
-    new: dict[str, Any] = {}
-    for name, text in changes.items():
-        known = {f.name: getattr(sizes, f.name) for f in fields(sizes)}
+    known = {f.name: f for f in fields(sizes)}
+    for name in changes:
         if name not in known:
             raise ValueError(f"A size of this study is one of {', '.join(known)}. Received: {name!r}.")
-        old = known[name]
-        try:
-            if isinstance(old, tuple):
-                new[name] = tuple(type(old[0])(part) for part in text.split(","))
-            else:
-                new[name] = type(old)(text)
-        except ValueError:
-            raise ValueError(f"{name} is like {old!r}. Received: {text!r}.") from None
-    return replace(sizes, **new)
+    return replace(sizes, **{name: _size(known[name], getattr(sizes, name), text) for name, text in changes.items()})
+
+
+def _several(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _size(size: Field[Any], usual: Any, text: str) -> Any:
+    """The value of a size from text."""
+    several = isinstance(usual, tuple)
+    kind = type(_several(usual)[0])
+    if kind is str:
+        known = size.metadata.get("known")
+        wanted = f"{'nothing, ' * several}one of {', '.join(known)}" if known else "a text"
+
+        def allowed(value: Any) -> bool:
+            return not known or value in known or (several and not value)
+    else:
+        least = size.metadata.get("least", 0 if kind is float or 0 in _several(size.default) else 1)
+        wanted = f"a {'whole ' if kind is int else ''}number that is at least {least}"
+
+        def allowed(value: Any) -> bool:
+            return isfinite(value) and value >= least
+
+    try:
+        values = tuple(kind(part) for part in (text.split(",") if several else [text]))
+        good = all(map(allowed, values)) and len(set(values)) == len(values)
+    except ValueError:
+        good = False
+    if not good:
+        wanted += ", or several different ones with commas between them" if several else ""
+        raise ValueError(f"{size.name} is like {usual!r}. Received: {text!r:.80}. Give {wanted}.")
+    return values if several else values[0]
 
 
 def measure(
@@ -192,23 +211,26 @@ def measure(
         parts: Names of measurements, or patterns such as "sweep-*"; empty for all.
 
     Raises:
-        ValueError: If the store holds the study in other sizes, as nothing would tell them apart; or if it has no
-            measurement of such a name.
+        ValueError: If the store holds the study in other sizes, or results of another machine, as nothing would tell
+            them apart; or if the study has no measurement of such a name.
     """
     wanted = list(study.measurements(setting))
     _check_names(wanted)
+    _check_machine(store, store.stamp, wanted)
     _check_sizes(store, setting.sizes, wanted)
     wanted = _chosen(wanted, parts)
-    store.keep(SETTING, {}, asdict(setting))
     for number, measurement in enumerate(wanted, start=1):
         found = "measured anew" if again else store.find(measurement.name, measurement.given)
         place = f"{number}/{len(wanted)} {measurement.name}"
         if isinstance(found, Record):
+            store.keep(SETTING, {}, asdict(setting))
             say(f"{place}: kept")
             continue
         start = time.perf_counter()
         say(f"{place} ... ({found})")
-        store.keep(measurement.name, measurement.given, measurement.run())
+        result = measurement.run()
+        store.keep(SETTING, {}, asdict(setting))  # only now: what cannot be measured leaves nothing behind
+        store.keep(measurement.name, measurement.given, result)
         say(f"{place}: {time.perf_counter() - start:.0f} s")
 
 
@@ -219,6 +241,24 @@ def _chosen(wanted: Sequence[Measurement], parts: Sequence[str]) -> list[Measure
             names = ", ".join(m.name for m in wanted)
             raise ValueError(f"A part of the study is one of {names}, or a pattern of them. Received: {part!r}.")
     return [m for m in wanted if not parts or any(fnmatch(m.name, part) for part in parts)]
+
+
+def _check_machine(store: Store, stamp: Mapping[str, Any], every: Sequence[Measurement]) -> None:
+    """Refuse results of another machine than that of a stamp, under whose name a page would show them."""
+    own = _computer(stamp)
+    for measurement in every:
+        found = store.read(measurement.name)
+        if isinstance(found, Record) and (other := _computer(found.stamp)) != own:
+            raise ValueError(
+                f"A folder holds the results of one machine. Received: {measurement.name}, measured on {other}, for "
+                f"{own} in {store.folder}. Name another folder with --out, or remove that one."
+            )
+
+
+def _computer(stamp: Mapping[str, Any]) -> str:
+    """What a page names of a machine, in words."""
+    gpus = {str(device) for name, device in stamp.get("devices", {}).items() if "cuda" in name}
+    return ", ".join([str(stamp.get("cpu")), f"{stamp.get('cores')} cores", *sorted(gpus)])
 
 
 def _check_sizes(store: Store, sizes: Any, every: Sequence[Measurement]) -> None:
@@ -262,14 +302,16 @@ def recall(study: Study, store: Store) -> Run:
     """What a store holds of a study; a measurement that it does not hold is left out.
 
     Raises:
-        ValueError: If it holds none, or one that cannot be read.
+        ValueError: If it holds none, one that cannot be read, or one of another machine than the study's setting.
     """
     record = store.read(SETTING)
     if isinstance(record, str):
         raise _incomplete(record)
     setting = _setting(study, _tuples(record.result))
+    every = list(study.measurements(setting))
+    _check_machine(store, record.stamp, every)
     results = {}
-    for measurement in study.measurements(setting):
+    for measurement in every:
         found = store.read(measurement.name)
         if isinstance(found, Record):
             results[measurement.name] = found.result

@@ -7,7 +7,7 @@ main path of a block before its shortcut, which is also the order of minicnn's w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -81,6 +81,32 @@ def in_torch_order(
     return converted
 
 
+def in_minicnn_order(
+    network: nn.Module, paths: Iterable[str], image: tuple[int, int, int] | None,
+    of: Callable[[Tensor], Tensor] = Tensor.detach,
+) -> dict[str, Array]:  # fmt: skip
+    """The inverse of `in_torch_order`: the torch network's weights, or what belongs to each, by weight path.
+
+    Args:
+        network: The torch network.
+        paths: Paths of all weights in the model's order.
+        image: (C, H, W) of what is flattened before the first dense layer.
+        of: Gives the tensor of a weight, such as its gradient.
+    """
+    arrays = {}
+    for path, (module, tensor) in zip(paths, tensors(network), strict=True):
+        a = of(tensor)
+        if isinstance(module, nn.Conv2d) and a.ndim == 4:
+            a = a.permute(2, 3, 0, 1) if module.groups > 1 else a.permute(2, 3, 1, 0)
+        elif isinstance(module, nn.Linear) and a.ndim == 2:
+            a = a.T
+            if image is not None:
+                a = a.reshape(*image, -1).permute(1, 2, 0, 3).reshape(a.shape)
+                image = None  # only the first dense layer sees an image
+        arrays[path] = a.cpu().numpy().copy()
+    return arrays
+
+
 def load(network: nn.Module, arrays: Mapping[str, Array], image: tuple[int, int, int] | None) -> None:
     """Copy minicnn's weights into the torch network."""
     with torch.no_grad():
@@ -88,7 +114,9 @@ def load(network: nn.Module, arrays: Mapping[str, Array], image: tuple[int, int,
             tensor.copy_(a)
 
 
-def build(name: str, image: tuple[int, ...], classes: int, weights: Mapping[str, Array]) -> nn.Module:
+def build(
+    name: str, image: tuple[int, ...], classes: int, weights: Mapping[str, Array], dtype: torch.dtype = torch.float32
+) -> nn.Module:
     """A network of the zoo with minicnn's weights, for images in (N, C, H, W).
 
     Args:
@@ -96,16 +124,19 @@ def build(name: str, image: tuple[int, ...], classes: int, weights: Mapping[str,
         image: Shape (H, W, C) of an image.
         classes: Number of classes.
         weights: minicnn's weights by path, in the model's order; they tell the widths of dense layers.
+        dtype: Type of its weights.
     """
     h, w, c = image
     widths = [a.shape for a in weights.values() if a.ndim == 2]
     options: dict[str, Any] = {}
     if name in ("alexnet", "overfeat", "vgg11", "vgg16"):
         options["units"] = (widths[0][1], widths[1][1])
-    if name in ("overfeat", "resnet9"):
+    if name in ("mlp", "platforms", "kernels", "overfeat", "resnet9"):
         options["features"] = widths[0][0]
-    network = globals()[name](c, classes, **options)
-    load(network, weights, image_before_dense(network, torch.zeros(1, c, h, w)))
+    if name == "mlp":
+        options["units"] = widths[0][1]
+    network = globals()[name](c, classes, **options).to(dtype)
+    load(network, weights, image_before_dense(network, torch.zeros(1, c, h, w, dtype=dtype)))
     return network
 
 
@@ -166,20 +197,21 @@ def pooled() -> list[nn.Module]:
 # Networks: each takes the channels of the images and the number of classes ------------------------
 
 
-def mlp(c: int, classes: int) -> nn.Module:
-    """mlp of the zoo: channels c of the images, and the number of classes."""
-    return nn.Sequential(nn.Flatten(), *dense([c * 28 * 28, 10, classes]))
+def mlp(c: int, classes: int, features: int = 784, units: int = 10) -> nn.Module:
+    """mlp of the zoo: channels c of the images, the numbers of classes, of features and of hidden units."""
+    return nn.Sequential(nn.Flatten(), *dense([features, units, classes]))
 
 
-def platforms(c: int, classes: int) -> nn.Module:
-    """platforms of the zoo: channels c of the images, and the number of classes."""
-    features = [*conv(c, 8, 3), nn.MaxPool2d(2), *conv(8, 16, 3), nn.MaxPool2d(2)]
-    return nn.Sequential(*features, nn.Flatten(), *dense([400, 128, classes]))
+def platforms(c: int, classes: int, features: int = 400) -> nn.Module:
+    """platforms of the zoo: channels c of the images, the number of classes, and that of flattened features."""
+    convolutions = [*conv(c, 8, 3), nn.MaxPool2d(2), *conv(8, 16, 3), nn.MaxPool2d(2)]
+    return nn.Sequential(*convolutions, nn.Flatten(), *dense([features, 128, classes]))
 
 
-def kernels(c: int, classes: int) -> nn.Module:
-    """kernels of the zoo: channels c of the images, and the number of classes."""
-    return nn.Sequential(*conv(c, 16, 3), *conv(16, 32, 3), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(4608, classes))
+def kernels(c: int, classes: int, features: int = 4608) -> nn.Module:
+    """kernels of the zoo: channels c of the images, the number of classes, and that of flattened features."""
+    convolutions = [*conv(c, 16, 3), *conv(16, 32, 3), nn.MaxPool2d(2)]
+    return nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(features, classes))
 
 
 def lenet5(c: int, classes: int) -> nn.Module:

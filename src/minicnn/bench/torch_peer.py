@@ -10,12 +10,13 @@ import copy
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from minicnn.bench.timing import stopwatch
-from minicnn.data import batch_indices, epoch_order
+from minicnn.jobs import job
 from minicnn.jobs.job import COLUMNS, Samples
 from minicnn.jobs.settings import Settings
 
@@ -32,6 +33,14 @@ def at_its_best() -> None:
     import torch
 
     torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = True, False
+
+
+def on_device(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], device: Any, order: Any) -> tuple[Any, Any]:
+    """Images (N, H, W, C) as (N, C, H, W) in an order of axes, and classes as int64, on a device."""
+    import torch
+
+    images = torch.from_numpy(x).permute(0, 3, 1, 2).to(device)
+    return images.contiguous(memory_format=order), torch.from_numpy(y).long().to(device)
 
 
 def faster_order(module: Any, x: Any, y: Any) -> Any:
@@ -69,34 +78,6 @@ def takes_part(settings: Settings) -> bool:
     return settings.network in NETWORKS and settings.precision in PRECISIONS
 
 
-def network(name: str, input_shape: tuple[int, ...], num_classes: int, hidden_units: int = 10) -> Any:
-    """One of `NETWORKS` as a `torch.nn.Sequential` that takes images (N, C, H, W) and returns logits.
-
-    Args:
-        name: Name of the network.
-        input_shape: Shape (H, W, C) of an image.
-        num_classes: Number of classes.
-        hidden_units: Hidden units of `mlp`.
-    """
-    from torch import nn
-
-    H, W, C = input_shape
-    if name == "mlp":
-        hidden, last = nn.Linear(H * W * C, hidden_units), nn.Linear(hidden_units, num_classes)
-        return nn.Sequential(nn.Flatten(), hidden, nn.ReLU(), last)
-    if name == "platforms":
-        features = 16 * (((H - 2) // 2 - 2) // 2) * (((W - 2) // 2 - 2) // 2)
-        return nn.Sequential(
-            nn.Conv2d(C, 8, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 16, 3), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Flatten(), nn.Linear(features, 128), nn.ReLU(), nn.Linear(128, num_classes),
-        )  # fmt: skip
-    features = 32 * ((H - 4) // 2) * ((W - 4) // 2)
-    return nn.Sequential(
-        nn.Conv2d(C, 16, 3), nn.ReLU(), nn.Conv2d(16, 32, 3), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(features, num_classes),
-    )  # fmt: skip
-
-
 class TorchTrainer:
     """A training by PyTorch: eager, the data on the device.
 
@@ -113,16 +94,17 @@ class TorchTrainer:
     ) -> None:
         import torch
 
+        from minicnn.bench import torch_networks
+
         at_its_best()
         self._accuracy = accuracy
         self.settings, self.samples, self.device = settings, samples, torch.device(device)
         self._dtype = getattr(torch, settings.precision)
-        units = next(iter(weights.values())).shape[-1]  # of the first layer
-        model = network(settings.network, samples.input_shape, samples.num_classes, units)
-        self._layers, self._paths = _layers(model, samples.input_shape), list(weights)
-        model = model.to(dtype=self._dtype)
-        _set(self._layers, weights)
-        self._model = model.to(self.device)
+        H, W, C = samples.input_shape
+        model = torch_networks.build(settings.network, (H, W, C), samples.num_classes, weights, self._dtype)
+        flat = torch_networks.image_before_dense(model, torch.zeros(1, C, H, W, dtype=self._dtype))
+        self._model = model.train().to(self.device)
+        self._arrays = partial(torch_networks.in_minicnn_order, paths=list(weights), image=flat)
         self._count = len(samples["x_train"])
         self._batch = settings.batch_size or self._count
         self._order = torch.contiguous_format
@@ -135,11 +117,8 @@ class TorchTrainer:
 
     def _on_device(self, part: str) -> tuple[Any, Any]:
         """Images (N, C, H, W) in the module's order of axes, and labels."""
-        import torch
-
-        x = torch.from_numpy(self.samples[f"x_{part}"].copy()).to(self.device).permute(0, 3, 1, 2)
-        x = x.contiguous(memory_format=self._order)
-        return x, torch.from_numpy(self.samples[f"y_{part}"].astype(np.int64)).to(self.device)
+        x, y = (self.samples[f"{axis}_{part}"].copy() for axis in "xy")
+        return on_device(x, y, self.device, self._order)
 
     def _floating(self, x: Any) -> Any:
         return x if x.is_floating_point() else x.to(self._dtype) / 255
@@ -151,18 +130,12 @@ class TorchTrainer:
         logits = self._model(self._floating(x))
         return nn.functional.cross_entropy(logits, y), (logits.argmax(1) == y).sum() if accuracy else 0
 
-    def batches(self, epoch: int) -> list[np.ndarray[Any, Any]]:
-        """Indices of the samples of each batch of an epoch, the same as minicnn's."""
-        shuffle = self._batch < self._count
-        order = epoch_order(self._count, shuffle=shuffle, seed=self.settings.seed, epoch=epoch)
-        return batch_indices(order, self._batch, self.settings.last_batch)
-
     def chosen(self, epoch: int) -> Iterator[tuple[Any, Any]]:
         """Batches (x, y) of an epoch."""
         import torch
 
         x, y = self._data["train"]
-        batches = self.batches(epoch)
+        batches = job.batches(self.settings, self._count, epoch)
         order = torch.from_numpy(np.concatenate(batches)).to(self.device)  # one copy an epoch
         for rows in order.split([len(batch) for batch in batches]):
             yield x[rows], y[rows]
@@ -179,6 +152,14 @@ class TorchTrainer:
         loss.backward()
         self._optimizer.step()
         return loss.detach(), hits
+
+    def train_epoch(self, epoch: int) -> dict[str, float]:
+        """Train for an epoch: see `train`."""
+        return self.train(self.chosen(epoch))
+
+    def train_whole(self, times: int) -> dict[str, float]:
+        """Train some steps with the whole training set as the batch."""
+        return self.train(self.whole(times))
 
     def train(self, batches: Iterable[tuple[Any, Any]]) -> dict[str, float]:
         """Train on batches: "loss", "accuracy" if it is counted, "time_s" and "samples_per_s"."""
@@ -220,16 +201,16 @@ class TorchTrainer:
         loss = sum(n * float(v) for n, v, _ in parts) / len(y)
         return {"loss": loss, "accuracy": sum(int(hits) for *_, hits in parts) / len(y)}
 
-    def gradients(self, x: Any, y: Any) -> tuple[float, dict[str, np.ndarray[Any, Any]]]:
-        """Mean loss of a batch, and the gradients of the weights by path, in minicnn's layout."""
-        loss, _ = self._forward(x, y)
+    def gradients(self, epoch: int) -> tuple[float, dict[str, np.ndarray[Any, Any]]]:
+        """Mean loss of the first batch of an epoch, and the gradients of the weights by path, in minicnn's layout."""
+        loss, _ = self._forward(*next(iter(self.chosen(epoch))))
         self._optimizer.zero_grad()
         loss.backward()
-        return float(loss.detach()), _get(self._layers, self._paths, lambda weight: weight.grad)
+        return float(loss.detach()), self._arrays(self._model, of=lambda weight: weight.grad)
 
     def weights(self) -> dict[str, np.ndarray[Any, Any]]:
         """The weights by path, in minicnn's layout."""
-        return _get(self._layers, self._paths)
+        return self._arrays(self._model)
 
 
 class LoaderTrainer(TorchTrainer):
@@ -266,7 +247,7 @@ class LoaderTrainer(TorchTrainer):
 
     def chosen(self, epoch: int) -> Iterator[tuple[Any, Any]]:
         """See `TorchTrainer.chosen`; the workers live from epoch to epoch."""
-        self._next[:] = [index.tolist() for index in self.batches(epoch)]
+        self._next[:] = [index.tolist() for index in job.batches(self.settings, self._count, epoch)]
         for x, y in self._loader:
             x = x.to(self.device, memory_format=self._order, non_blocking=True)
             yield x, y.to(self.device, non_blocking=True)
@@ -322,67 +303,10 @@ def train(
     trainer = TorchTrainer(settings, samples, weights, device)
     rows: list[dict[str, Any]] = []
     for epoch in range(settings.epochs):
-        row = trainer.train(trainer.chosen(epoch))
+        row = trainer.train_epoch(epoch)
         found = trainer.evaluate("val")
         row |= {"epoch": epoch + 1, "val_loss": found["loss"], "val_accuracy": found["accuracy"]}
         rows.append({column: row[column] for column in COLUMNS})
         tell(rows[-1])
     test = trainer.evaluate("test") if samples.held_out else found
     return Trained(rows, test, once.weights(), trainer.weights())
-
-
-# Layouts ------------------------------------------------------------------------------------------
-
-Layer = tuple[Any, tuple[int, ...] | None]
-
-
-def _layers(model: Any, input_shape: tuple[int, ...]) -> list[Layer]:
-    """The layers with weights, the first dense one with the shape (C, H, W) of what is flattened for it."""
-    import torch
-
-    H, W, C = input_shape
-    x, flat, found = torch.zeros(1, C, H, W), None, []
-    for layer in model:
-        if isinstance(layer, torch.nn.Flatten):
-            flat = tuple(x.shape[1:])
-        x = layer(x)
-        if hasattr(layer, "weight"):
-            found.append((layer, flat))
-            flat = None
-    return found
-
-
-def _set(layers: list[Layer], weights: Weights) -> None:
-    """Copy weights, in minicnn's order (kernel, bias of each layer) and layout, into PyTorch's modules."""
-    import torch
-
-    arrays = iter(weights.values())
-    with torch.no_grad():
-        for layer, flat in layers:
-            kernel = next(arrays)
-            if kernel.ndim == 4:  # (KH, KW, C, F) -> (F, C, KH, KW)
-                kernel = kernel.transpose(3, 2, 0, 1)
-            elif flat:  # (H * W * C, units) -> (units, C * H * W)
-                C, H, W = flat
-                kernel = kernel.reshape(H, W, C, -1).transpose(3, 2, 0, 1).reshape(kernel.shape[::-1])
-            else:
-                kernel = kernel.T
-            layer.weight.copy_(torch.from_numpy(np.ascontiguousarray(kernel)))
-            layer.bias.copy_(torch.from_numpy(next(arrays)))
-
-
-def _get(
-    layers: list[Layer], paths: Iterable[str], of: Callable[[Any], Any] = lambda weight: weight.detach()
-) -> dict[str, np.ndarray[Any, Any]]:
-    """The inverse of `_set`: weights, or what belongs to them, by path, in minicnn's layout."""
-    arrays = []
-    for layer, flat in layers:
-        kernel = of(layer.weight).cpu().numpy()
-        if kernel.ndim == 4:
-            kernel = kernel.transpose(2, 3, 1, 0)
-        elif flat:
-            kernel = kernel.reshape(-1, *flat).transpose(2, 3, 1, 0).reshape(kernel.shape[::-1])
-        else:
-            kernel = kernel.T
-        arrays += [kernel.copy(), of(layer.bias).cpu().numpy().copy()]
-    return dict(zip(paths, arrays, strict=True))

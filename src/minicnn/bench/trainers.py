@@ -6,22 +6,24 @@ same batches.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from minicnn.backends import get_backend
 from minicnn.backends.base import Backend
+from minicnn.bench import jax_peer, torch_peer
 from minicnn.bench.candidates import PEERS, backend_of
+from minicnn.bench.comparison import Comparison
 from minicnn.bench.memory import MB, footprint, let_go, resident
 from minicnn.bench.operations import apart, step_inputs, step_times
 from minicnn.bench.timing import awaken, stopwatch
 from minicnn.callbacks import Callback, Timer
 from minicnn.callbacks.base import Logs
-from minicnn.data import batch_indices, epoch_order
 from minicnn.jobs import job
 from minicnn.jobs.parity import Probe
 from minicnn.jobs.settings import Settings
@@ -31,6 +33,9 @@ from minicnn.tolerance import EPSILON, tolerance
 # Forward passes, or steps, are timed together up to so many seconds, and so many of them.
 PASSES_S, MOST_PASSES, MOST_STEPS = 0.1, 100, 1000
 
+PEER_TRAINERS: dict[str, Callable[..., torch_peer.TorchTrainer | jax_peer.JaxTrainer]] = {
+    "torch.nn": torch_peer.TorchTrainer, "torch.nn-loader": torch_peer.LoaderTrainer, "jax.lax": jax_peer.JaxTrainer,
+}  # fmt: skip
 Weights = dict[str, np.ndarray[Any, Any]]
 Row = dict[str, Any]
 
@@ -82,10 +87,7 @@ def trainer(name: str, settings: Settings, options: Mapping[str, Any] | None = N
         options: Further arguments: of the backend for one of minicnn's, of the trainer for a peer.
         work: What a step does.
     """
-    library = name.partition(":")[0]
-    kind: type[Trainer] = {"torch.nn": TorchPeer, "torch.nn-loader": TorchPeer, "jax.lax": JaxPeer}.get(
-        library, ModelTrainer
-    )
+    kind = Peer if name.partition(":")[0] in PEERS else ModelTrainer
     return kind(name, settings, dict(options or {}), work)
 
 
@@ -101,7 +103,7 @@ class Trainer:
 
     def __init__(self, name: str, settings: Settings, options: Mapping[str, Any], work: Work) -> None:
         self.bare_mb = resident() / MB
-        self.settings, self.options, self.work = settings, options, work
+        self.settings, self.work = settings, work
         self.backend: Backend = open_candidate(name, {} if name.partition(":")[0] in PEERS else options)
         _warm_up(self.backend)
         let_go()
@@ -192,10 +194,32 @@ class Trainer:
     def _whole(self, steps: int) -> Row:
         raise NotImplementedError
 
-    def _first_batch(self, epoch: int) -> np.ndarray[Any, Any]:
-        count, batch = len(self.samples["x_train"]), self.settings.batch_size or 0
-        order = epoch_order(count, shuffle=batch < count, seed=self.settings.seed, epoch=epoch)
-        return batch_indices(order, batch, self.settings.last_batch)[0]
+
+def train(
+    make: Callable[..., Trainer], settings: Settings, candidates: Sequence[str], rtol: float,
+    others: Mapping[str, float] = MappingProxyType({}),
+) -> dict[str, Any]:  # fmt: skip
+    """Train all candidates, epochs interleaved and each followed by a test, once their gradients were compared.
+
+    Args:
+        make: Makes a candidate's trainer from its name and the settings.
+        settings: What to train and how.
+        candidates: Their names.
+        rtol: See `minicnn.jobs.parity.parity`.
+        others: See `minicnn.jobs.parity.parity`.
+
+    Returns:
+        "history", rows of the epochs by candidate, and "out", why others are out.
+    """
+    history: dict[str, list[Row]] = {name: [] for name in candidates}
+    with Comparison(candidates, make, settings) as comparison:
+        comparison.check(rtol, others=others)
+        comparison.prepare("evaluate")  # compiles it
+        for _ in range(settings.epochs):
+            rows = comparison.call("train_epoch")
+            for name, found in comparison.call("evaluate").items():
+                history[name].append({**rows[name], **{f"test_{key}": value for key, value in found.items()}})
+        return {"history": {name: history[name] for name in comparison.names}, "out": comparison.out}
 
 
 def _warm_up(backend: Backend) -> None:
@@ -309,48 +333,19 @@ class _StopAtOnce(Callback):
         self.model.stop_training = True
 
 
-class TorchPeer(Trainer):
-    """PyTorch's own modules: with the data on the device, or through a DataLoader."""
+class Peer(Trainer):
+    """Another library by itself: PyTorch with the data on the device or through a DataLoader, or plain JAX."""
 
     def __init__(self, name: str, settings: Settings, options: Mapping[str, Any], work: Work) -> None:
         super().__init__(name, settings, options, work)
-        from minicnn.bench.torch_peer import LoaderTrainer, TorchTrainer
-
-        kind = LoaderTrainer if name.startswith("torch.nn-loader") else TorchTrainer
-        self.peer = kind(self.settings, self.samples, first_weights(self.settings, self.samples, work),
-                         self.backend.device, accuracy=work.accuracy, **self.options)  # fmt: skip
+        self.peer = PEER_TRAINERS[name.partition(":")[0]](
+            self.settings, self.samples, first_weights(self.settings, self.samples, work), self.backend.device,
+            accuracy=work.accuracy, **options,
+        )  # fmt: skip
 
     def probe(self, epoch: int = 0) -> Probe:
         """See `Trainer.probe`; the batch comes as in training, through the loader if there is one."""
-        loss, gradients = self.peer.gradients(*next(iter(self.peer.chosen(epoch))))
-        return Probe(loss, gradients, {})
-
-    def _evaluate(self, part: str) -> dict[str, float]:
-        return self.peer.evaluate(part)
-
-    def _forward(self, passes: int) -> object:
-        return self.peer.forward(passes)
-
-    def _epoch(self) -> Row:
-        return self.peer.train(self.peer.chosen(self.epoch))
-
-    def _whole(self, steps: int) -> Row:
-        return self.peer.train(self.peer.whole(steps))
-
-
-class JaxPeer(Trainer):
-    """Plain JAX: functions of arrays, jitted."""
-
-    def __init__(self, name: str, settings: Settings, options: Mapping[str, Any], work: Work) -> None:
-        super().__init__(name, settings, options, work)
-        from minicnn.bench.jax_peer import JaxTrainer
-
-        weights = first_weights(self.settings, self.samples, work)
-        self.peer = JaxTrainer(self.settings, self.samples, weights, self.backend.device, accuracy=work.accuracy)
-
-    def probe(self, epoch: int = 0) -> Probe:
-        """See `Trainer.probe`."""
-        return Probe(*self.peer.gradients(self._first_batch(epoch)), {})
+        return Probe(*self.peer.gradients(epoch), {})
 
     def _evaluate(self, part: str) -> dict[str, float]:
         return self.peer.evaluate(part)

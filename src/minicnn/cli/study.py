@@ -152,6 +152,7 @@ def _settings(
         base = opened_study.quick if quick else opened_study.full
         try:
             made = changed(base, changes[name])
+            opened_study.check(made)
         except ValueError as error:
             raise click.UsageError(str(error), ctx) from error
         given = made, here.present, here.absent, chosen[name], data_dir, quick, here.clocks, tuple(only or ())

@@ -21,7 +21,6 @@ from minicnn.backends.base import Backend
 from minicnn.callbacks import Callback
 from minicnn.callbacks.base import Logs
 from minicnn.cli.candidates import PEER
-from minicnn.data import batch_indices, epoch_order
 from minicnn.jobs import job
 from minicnn.jobs.settings import Settings
 
@@ -93,10 +92,7 @@ def _trained(backend: Backend, rows: list[dict[str, Any]], memory: machine.PeakM
 def after_one_step(settings: Settings, samples: job.Samples, backend: Backend) -> Weights:
     """Weights after the first step of the training, taken by itself: backends may run many steps at once."""
     model = job.make_model(settings, samples, backend)
-    count = len(samples["x_train"])
-    batch = settings.batch_size or count
-    order = epoch_order(count, shuffle=batch < count, seed=settings.seed, epoch=0)
-    index = batch_indices(order, batch, settings.last_batch)[0]
+    index = job.batches(settings, len(samples["x_train"]))[0]
     model.train_on_batch(samples["x_train"][index], samples["y_train"][index])
     return model.get_weights()
 

@@ -105,6 +105,13 @@ def load_samples(settings: Settings) -> Samples:
     return Samples(arrays, found.num_classes)
 
 
+def batches(settings: Settings, count: int, epoch: int = 0) -> list[np.ndarray[Any, Any]]:
+    """Indices of the samples of each batch of an epoch, of so many in all, as `Model.fit` takes them."""
+    batch = settings.batch_size or count
+    order = data.epoch_order(count, shuffle=batch < count, seed=settings.seed, epoch=epoch)
+    return data.batch_indices(order, batch, settings.last_batch)
+
+
 def drawn(total: int, count: int, seed: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     """`count` of `total` indices, drawn at random and in order.
 

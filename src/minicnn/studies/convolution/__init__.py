@@ -7,12 +7,12 @@ Neural Networks, ICPP 2016.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from minicnn.bench import Measurement, Setting, Study
-from minicnn.bench.candidates import PEERS, on_gpu
+from minicnn.bench.candidates import LIBRARIES, PEERS, on_gpu
 from minicnn.ops.strategies import Problem
 from minicnn.studies.convolution import breakdown, lanes, pages, parallelism, strategy_pages, sweeps
 
@@ -54,8 +54,8 @@ class Sizes:
     batches: tuple[int, ...] = (1, 8, 32, 64, 128, 256)
     rounds: int = 15
     budget_s: float = 20.0
-    not_in_sweeps: tuple[str, ...] = ("",)
-    not_in_layers: tuple[str, ...] = ("",)
+    not_in_sweeps: tuple[str, ...] = field(default=("",), metadata={"known": LIBRARIES})
+    not_in_layers: tuple[str, ...] = field(default=("",), metadata={"known": LIBRARIES})
     network_image: int = 0
     network_batch: int = 32
     iterations: int = 10
@@ -91,6 +91,22 @@ def sweep_of(name: str, sizes: Sizes) -> list[Problem]:
     if name == "image size":
         return [replace(middle, image=(n, n)) for n in sizes.images]
     return [replace(middle, batch=n) for n in sizes.batches]
+
+
+def check(sizes: Sizes) -> None:
+    """Refuse images that one of the networks is too deep for.
+
+    Raises:
+        ValueError: If there is such a network.
+    """
+    for name in NETWORKS if sizes.network_image else ():
+        try:
+            breakdown.network(name, sizes.network_image, "numpy", CLASSES)
+        except ValueError as error:
+            raise ValueError(
+                f"network_image is large enough for {', '.join(NETWORKS)}, or 0 for their own sizes. Received: "
+                f"{sizes.network_image}, with which in {name} {error}"
+            ) from error
 
 
 def backends_of(setting: Setting) -> tuple[str, ...]:
@@ -149,4 +165,5 @@ STUDY = Study(
     measurements=measurements,
     present=pages.present,
     peers=("torch.nn",),
+    check=check,
 )

@@ -169,9 +169,7 @@ class Layers:
     def _torch_batch(self) -> tuple[Any, Any]:
         import torch
 
-        x = torch.from_numpy(self._x).permute(0, 3, 1, 2).to(self._device)
-        x = x.contiguous(memory_format=self._order or torch.contiguous_format)
-        return x, torch.from_numpy(self._y).long().to(self._device)
+        return torch_peer.on_device(self._x, self._y, self._device, self._order or torch.contiguous_format)
 
     def _torch_synchronize(self) -> None:
         import torch

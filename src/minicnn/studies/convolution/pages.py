@@ -197,7 +197,7 @@ def _layers(page: Page, runs: Sequence[Run], every: Sequence[Step]) -> None:
 
 
 def _draw(axes: Any, shown: Mapping[str, Mapping[str, float]]) -> None:
-    figures.stacked(axes, shown, "share of the time of layers (%)", "")
+    figures.stacked(axes, shown, "share of the time of layers (%)")
     axes.axvline(PUBLISHED_SHARE, color=figures.INK, linewidth=figures.LINE, linestyle="--")
 
 

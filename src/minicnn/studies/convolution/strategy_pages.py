@@ -60,6 +60,11 @@ def flops_of(point: Point) -> int:
 # Strategies ---------------------------------------------------------------------------------------
 
 
+def swept(run: Run) -> list[str]:
+    """The sweeps that were measured."""
+    return [name for name in SWEEPS if f"strategies-{name}" in run.results]
+
+
 def points_of(run: Run, name: str) -> list[Point]:
     """The points of a sweep in order; the one that all sweeps go through is measured once for all of them."""
     varied, (base,) = SWEEPS[name], run.found(BASE)["points"]
@@ -82,14 +87,12 @@ def strategies(page: Page, runs: Sequence[Run]) -> None:
     )
     every: dict[str, list[dict[str, Cell]]] = {"winners": [], "points": []}
     for run in runs:
-        results = run.results
-        there = [name for name in (BASE, *(f"strategies-{name}" for name in SWEEPS)) if name in results]
+        there = [name for name in (BASE, *(f"strategies-{name}" for name in SWEEPS)) if name in run.results]
         if not there or run.found(BASE) is None:
             continue
         backend = _arrays(run)
         where = run.where(backend)
-        panels = [Panel(UNITS[name], partial(_draw, run=run, name=name, backend=backend)) for name in SWEEPS
-                  if f"strategies-{name}" in results]  # fmt: skip
+        panels = [Panel(UNITS[name], partial(_draw, run=run, name=name, backend=backend)) for name in swept(run)]
         base = run.found(BASE)["points"][0]
         if panels:
             page.figure(
@@ -99,15 +102,14 @@ def strategies(page: Page, runs: Sequence[Run]) -> None:
             )  # fmt: skip
         page.words(f"On {where}: {_winner_words(run)}")
         page.words(_memory_words(base))
-        for at in [at for of in there for at in results[of]["points"]]:
+        for at in [at for of in there for at in run.results[of]["points"]]:
             for name, found in at["candidates"].items():
                 page.refused(
                     {f"{way} on {name}": text for way, text in found["refused"].items()},
                     where=f"for {in_words(at['problem'])}",
                 )
         every["winners"] += winners(run)
-        for name in SWEEPS:
-            every["points"] += _points(run, name)
+        every["points"] += [row for name in swept(run) for row in _points(run, name)]
     page.table("winners", "The fastest strategy at each point", _WINNERS, every["winners"])
     note = (
         "GFLOP/s count the multiply-adds of the definition with pixels of the image, whatever the strategy does; those "
@@ -152,8 +154,6 @@ def _draw(axes: Any, run: Run, name: str, backend: str) -> None:
 
 def _points(run: Run, name: str) -> list[dict[str, Cell]]:
     """Rows of all strategies at the points of a sweep."""
-    if f"strategies-{name}" not in run.results:
-        return []
     rows: list[dict[str, Cell]] = []
     for point in points_of(run, name):
         for backend, found in point["candidates"].items():
@@ -192,9 +192,7 @@ def winners(run: Run) -> list[dict[str, Cell]]:
     """Rows of the fastest and the second at each point and in each direction."""
     rows: list[dict[str, Cell]] = []
     backend = _arrays(run)
-    for name, varied in SWEEPS.items():
-        if f"strategies-{name}" not in run.results:
-            continue
+    for name in swept(run):
         for point in points_of(run, name):
             for d in DIRECTIONS:
                 order = sorted(entries(point, d), key=lambda item: item[1].median)
@@ -203,7 +201,7 @@ def winners(run: Run) -> list[dict[str, Cell]]:
                 (first, spread), (second, behind) = order[0], order[1] if len(order) > 1 else order[0]
                 own = next((way for (way, of), _ in order if of == backend and way in OURS), None)
                 rows.append({
-                    "sweep": name, "at": varied(point["problem"]), "direction": d,
+                    "sweep": name, "at": SWEEPS[name](point["problem"]), "direction": d,
                     "winner": f"{first[0]}, {run.label(first[1])}", "ms": spread,
                     "gflops": flops_of(point) / spread.median / 1e6, "second": f"{second[0]}, {run.label(second[1])}",
                     "lead": behind.median / spread.median, "own": own,
@@ -238,15 +236,13 @@ def _winner_words(run: Run) -> str:
 def own_winners(run: Run) -> list[str]:
     """For each sweep where which of our own strategies is the fastest forward, on the arrays that are shown."""
     backend, parts = _arrays(run), []
-    for name, varied in SWEEPS.items():
-        if f"strategies-{name}" not in run.results:
-            continue
+    for name in swept(run):
         wins: dict[str, list[int]] = {}
         for point in points_of(run, name):
             ours = {way: s.median for (way, of), s in entries(point, "forward") if of == backend and way in OURS}
             if ours:
                 way = min(ours, key=lambda name: ours[name])
-                wins.setdefault(way, []).append(varied(point["problem"]))
+                wins.setdefault(way, []).append(SWEEPS[name](point["problem"]))
         if wins:
             parts.append(f"{name}: " + ", ".join(f"{way} at {', '.join(map(str, at))}" for way, at in wins.items()))
     return parts
@@ -256,8 +252,7 @@ def _lead_words(run: Run) -> list[str]:
     """How many times as fast the libraries' own convolutions, and our kernels, are as others."""
     vendors: list[float] = []
     kernels: dict[str, list[float]] = {}
-    there = [name for name in SWEEPS if f"strategies-{name}" in run.results]
-    points = {str(p["problem"]): p for name in there for p in points_of(run, name)}  # one is in all sweeps
+    points = {str(p["problem"]): p for name in swept(run) for p in points_of(run, name)}  # one is in all sweeps
     for point in points.values():
         for d in DIRECTIONS:
             best: dict[tuple[str, str], float] = {}  # of each kind on each backend

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from minicnn.bench import Comparison, Measurement, Setting, Study
-from minicnn.bench.trainers import gradient_tolerance, settings_of
+from minicnn.bench import Measurement, Setting, Study
+from minicnn.bench.trainers import gradient_tolerance, settings_of, train
 from minicnn.jobs.settings import Settings
 from minicnn.studies.kernels import pages
 from minicnn.studies.kernels.levels import ablation, blocks, candidate, loaders
@@ -50,32 +50,15 @@ def measurements(setting: Setting) -> Iterator[Measurement]:
             ("blocks", blocks(setting), sizes.sweep_epochs, few),
             ("loaders", loaders(setting), sizes.sweep_epochs, sizes.loader_samples or sizes.samples),
         ):
+            settings = settings_of("kernels", data, setting.data_dir, epochs=epochs, samples=samples or None)
+            given = {"settings": asdict(settings), "candidates": candidates}
             if candidates:
-                yield _measurement(setting, f"{name}-{data}", data, candidates, epochs, samples)
-
-
-def _measurement(
-    setting: Setting, name: str, data: str, candidates: Sequence[str], epochs: int, samples: int
-) -> Measurement:
-    settings = settings_of("kernels", data, setting.data_dir, epochs=epochs, samples=samples or None)
-    return Measurement(
-        name, {"settings": asdict(settings), "candidates": candidates}, partial(_train, settings, candidates)
-    )
+                yield Measurement(f"{name}-{data}", given, partial(_train, settings, candidates))
 
 
 def _train(settings: Settings, candidates: Sequence[str]) -> dict[str, Any]:
-    """Rows of the epochs by candidate; why others are out."""
-    history: dict[str, list[dict[str, Any]]] = {name: [] for name in candidates}
-    tolerance = gradient_tolerance(settings)
-    with Comparison(candidates, candidate, settings) as comparison:
-        comparison.check(tolerance, others={n: rounded("bfloat16")[0] for n in candidates if n.endswith("bfloat16")})
-        comparison.prepare("evaluate")  # compiles it
-        for _ in range(settings.epochs):
-            rows = comparison.call("train_epoch")
-            for name, found in comparison.call("evaluate").items():
-                history[name].append({**rows[name], **{f"test_{key}": value for key, value in found.items()}})
-        kept = {name: history[name] for name in comparison.names}
-        return {"history": kept, "out": comparison.out}
+    coarse = {name: rounded("bfloat16")[0] for name in candidates if name.endswith("bfloat16")}
+    return train(candidate, settings, candidates, gradient_tolerance(settings), coarse)
 
 
 STUDY = Study(

@@ -7,15 +7,17 @@ from functools import partial
 from itertools import accumulate
 from typing import Any
 
-from minicnn.bench import Column, Page, Panel, Run, Spread, figures
+from minicnn.bench import Column, Page, Panel, Run, figures
 from minicnn.bench.candidates import on_gpu
 from minicnn.bench.figures import FAMILIES, OWN, Mark, duration, family
 from minicnn.bench.figures import PUBLISHED as HOLLOW
 from minicnn.bench.page import Cell
 from minicnn.studies.kernels.levels import BASE, BLOCKS, LEVELS, OPTIMISATIONS
-from minicnn.studies.platforms.pages import times
+from minicnn.studies.platforms.pages import epoch, times
+from minicnn.studies.platforms.variants import seen
 
 EPOCH = 60_000  # samples
+epoch_of = partial(epoch, samples=EPOCH)
 EPOCHS = 5  # of what was published
 ALL = "all, with tensor cores"  # the level of `cupy` that trains
 
@@ -76,16 +78,6 @@ def history(runs: Sequence[Run], what: str, data: str) -> Found:
     """Epochs by candidate of a measurement, of each machine that has them."""
     found = [(run, run.results[f"{what}-{data}"]["history"]) for run in runs if f"{what}-{data}" in run.results]
     return [(run, rows) for run, rows in found if rows]
-
-
-def seen(rows: Sequence[Mapping[str, Any]]) -> int:
-    """Samples of an epoch."""
-    return round(rows[-1]["samples_per_s"] * rows[-1]["time_s"])
-
-
-def epoch_of(rows: Sequence[Mapping[str, Any]]) -> Spread:
-    """Seconds of as many samples as a whole epoch has."""
-    return times(rows).scaled(EPOCH / seen(rows))
 
 
 def pick(runs: Sequence[Run], what: str, data: str, wanted: Callable[[str], bool]) -> dict[str, float]:

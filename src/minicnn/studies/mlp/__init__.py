@@ -6,7 +6,7 @@ A. Sapra, Performance Benchmarking of CNN Implementation: CPU vs. CUDA, Thapar I
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -25,7 +25,7 @@ class Sizes:
     Attributes:
         iterations: Iterations, each on the whole training set.
         per_round: How many of them a candidate makes in a round, between two evaluations of the accuracy.
-        hold_out: Samples held out.
+        hold_out: Samples held out; 0 evaluates on the test set.
         repeats: How often the forward pass and each operation are timed.
         samples: The most samples that are used; 0 for all.
         input: Whether images are scaled beforehand, as in the study ("float32"), or in each step ("uint8").
@@ -36,10 +36,10 @@ class Sizes:
 
     iterations: int = 500
     per_round: int = 10
-    hold_out: int = 1000
+    hold_out: int = field(default=1000, metadata={"least": 0})
     repeats: int = 20
     samples: int = 0
-    input: str = "float32"
+    input: str = field(default="float32", metadata={"known": ("float32", "uint8")})
     hidden: tuple[int, ...] = (10, 32, 128, 512, 2048)
     counts: tuple[int, ...] = (1000, 4000, 16_000, 59_000)
     rounds: int = 5

@@ -174,7 +174,6 @@ def _products_share(nodes: Mapping[str, Any]) -> float:
 def claims(found: Found, growth: sweeps.Lead | None = None) -> list[Claim]:
     """Each claim of the source, judged; the growth of the GPU's lead from the sweeps, if they were measured."""
     pair = _pair(found)
-    made: list[Claim] = []
     result, cpu, gpu = pair if pair else (None, "", "")
 
     def ours(text: str) -> str | None:
@@ -183,60 +182,45 @@ def claims(found: Found, growth: sweeps.Lead | None = None) -> list[Claim]:
     slow = iteration(result, cpu).median if result else 0.0
     fast = iteration(result, gpu).median if result else 1.0
     lead = slow / fast
-    made.append(Claim(
-        "CuPy trains 2.8 times as fast as NumPy", "total and time of an iteration", "42.3 s and 15.1 s",
-        ours(f"{lead:,.0f} times with `{gpu}`"), 2.8 / 1.5 < lead < 2.8 * 1.5,
-        "a GPU wins by far more: 30 ms an iteration are not its arithmetic; the study's way of writing it takes 0.465 "
-        "ms on an H200, where launches hold it back",
-    ))  # fmt: skip
-    made.append(Claim(
-        "An iteration takes 84.6 ms on the CPU and 30.2 ms on the GPU", "time of an iteration", "84.6 and 30.2 ms",
-        ours(f"{duration(slow)} and {duration(fast)}"), None, "neither CPU, GPU nor precision is named",
-    ))  # fmt: skip
     shares = [share for name in (cpu, gpu) if result and (share := _forward_share(result, name)) is not None]
-    made.append(Claim(
-        "The forward pass is 43 % of an iteration on the CPU, 39 % on the GPU", "forward and backward",
-        "36.7 of 84.6 ms, 11.9 of 30.2 ms", f"{shares[0]:.0%} and {shares[1]:.0%}" if len(shares) == 2 else None,
-        all(abs(a - b) < 0.1 for a, b in zip(shares, (0.43, 0.39), strict=False)),
-        "operations one after the other, as the study runs them; a step that merges them has no such part",
-    ))  # fmt: skip
     products = {r.cpu: _products_share(n) for r, one in found if (n := one["nodes"].get("numpy"))}
-    made.append(Claim(
-        "Half of the CPU's time are matrix products", "by operation", "42.3 of 84.6 ms",
-        ", ".join(f"{share:.0%} on {cpu}" for cpu, share in products.items()) or None,
-        bool(products) and min(products.values()) - 0.1 < 0.5 < max(products.values()) + 0.1,
-        "it depends on the number of cores, which share out products but hardly NumPy's other operations",
-    ))  # fmt: skip
-    repeated = result is not None and "work" in result
-    made.append(Claim(
-        "The GPU gains most in matrix products (6.3 times), least in ReLU (1.7), softmax (1.9) and gradients (1.8)",
-        "by operation", "42.3 / 6.7, 3.1 / 1.8, 5.6 / 2.9, 33.6 / 18.8 ms",
-        _gains(result, gpu) if repeated and result else None, False,
-        "NumPy's products are a library's, on all cores; its other operations run on one core and go through memory "
-        "each time, so that a GPU gains more there",
-    ))  # fmt: skip
     accounts = [result["account"][name]["peak_mb"] for name in (cpu, gpu)] if result else [0.0, 0.0]
-    made.append(Claim(
-        "Training takes 128 MB on the CPU and 274 MB on the GPU", "memory", "128.0 and 274.1 MB",
-        ours(f"{accounts[0]:,.0f} and {accounts[1]:,.0f} MB of the process"), False,
-        "its table contradicts itself: 7,960 float32 parameters are 0.03 MB, not 7.9, and 59,000 images of 784 float32 "
-        "are 185 MB, not 47.1",
-    ))  # fmt: skip
-    made.append(Claim(
-        "The GPU's lead grows with the data", "hypothesis", "no figures",
-        growth.with_samples if growth else None, bool(growth and growth.grows(model=False)),
-        "an iteration on few samples is a few launches, whatever the GPU could do",
-    ))  # fmt: skip
-    made.append(Claim(
-        "The GPU's lead grows with the model", "hypothesis", "no figures",
-        growth.with_units if growth else None, bool(growth and growth.grows(model=True)),
-        "with few hidden units an iteration moves data through memory once for each operation, with many it is matrix "
-        "products: the lead is first that of the GPU's memory, then that of its arithmetic",
-    ))  # fmt: skip
-    made.append(Claim(
-        "The network is a CNN", "title", "784-10-10", "no convolution", False, "it is a multilayer perceptron",
-    ))  # fmt: skip
-    return made
+    return [
+        Claim("CuPy trains 2.8 times as fast as NumPy", "total and time of an iteration", "42.3 s and 15.1 s",
+              ours(f"{lead:,.0f} times with `{gpu}`"), 2.8 / 1.5 < lead < 2.8 * 1.5,
+              "a GPU wins by far more: 30 ms an iteration are not its arithmetic; the study's way of writing it takes "
+              "0.465 ms on an H200, where launches hold it back"),
+        Claim("An iteration takes 84.6 ms on the CPU and 30.2 ms on the GPU", "time of an iteration",
+              "84.6 and 30.2 ms", ours(f"{duration(slow)} and {duration(fast)}"), None,
+              "neither CPU, GPU nor precision is named"),
+        Claim("The forward pass is 43 % of an iteration on the CPU, 39 % on the GPU", "forward and backward",
+              "36.7 of 84.6 ms, 11.9 of 30.2 ms",
+              f"{shares[0]:.0%} and {shares[1]:.0%}" if len(shares) == 2 else None,
+              all(abs(a - b) < 0.1 for a, b in zip(shares, (0.43, 0.39), strict=False)),
+              "operations one after the other, as the study runs them; a step that merges them has no such part"),
+        Claim("Half of the CPU's time are matrix products", "by operation", "42.3 of 84.6 ms",
+              ", ".join(f"{share:.0%} on {cpu}" for cpu, share in products.items()) or None,
+              bool(products) and min(products.values()) - 0.1 < 0.5 < max(products.values()) + 0.1,
+              "it depends on the number of cores, which share out products but hardly NumPy's other operations"),
+        Claim("The GPU gains most in matrix products (6.3 times), least in ReLU (1.7), softmax (1.9) and gradients "
+              "(1.8)", "by operation", "42.3 / 6.7, 3.1 / 1.8, 5.6 / 2.9, 33.6 / 18.8 ms",
+              _gains(result, gpu) if result and "work" in result else None, False,
+              "NumPy's products are a library's, on all cores; its other operations run on one core and go through "
+              "memory each time, so that a GPU gains more there"),
+        Claim("Training takes 128 MB on the CPU and 274 MB on the GPU", "memory", "128.0 and 274.1 MB",
+              ours(f"{accounts[0]:,.0f} and {accounts[1]:,.0f} MB of the process"), False,
+              "its table contradicts itself: 7,960 float32 parameters are 0.03 MB, not 7.9, and 59,000 images of 784 "
+              "float32 are 185 MB, not 47.1"),
+        Claim("The GPU's lead grows with the data", "hypothesis", "no figures",
+              growth.with_samples if growth else None, bool(growth and growth.grows(model=False)),
+              "an iteration on few samples is a few launches, whatever the GPU could do"),
+        Claim("The GPU's lead grows with the model", "hypothesis", "no figures",
+              growth.with_units if growth else None, bool(growth and growth.grows(model=True)),
+              "with few hidden units an iteration moves data through memory once for each operation, with many it is "
+              "matrix products: the lead is first that of the GPU's memory, then that of its arithmetic"),
+        Claim("The network is a CNN", "title", "784-10-10", "no convolution", False,
+              "it is a multilayer perceptron"),
+    ]  # fmt: skip
 
 
 def _gains(result: Result, gpu: str) -> str:

@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from minicnn.bench import Comparison, Measurement, Setting, Study
+from minicnn.bench import Measurement, Setting, Study
 from minicnn.bench.candidates import PEERS
-from minicnn.bench.trainers import USUAL, Work, gradient_tolerance, settings_of, trainer
+from minicnn.bench.trainers import USUAL, Work, gradient_tolerance, settings_of, train, trainer
 from minicnn.jobs.settings import Settings
 from minicnn.studies.platforms import pages
 from minicnn.studies.platforms.variants import VARIANTS
@@ -54,19 +54,7 @@ def standing(setting: Setting) -> tuple[str, ...]:
 
 
 def _train(settings: Settings, candidates: Sequence[str], work: Work) -> dict[str, Any]:
-    """Rows of the epochs by candidate; why others are out."""
-    history: dict[str, list[dict[str, Any]]] = {name: [] for name in candidates}
-    tolerance = gradient_tolerance(settings, work)
-    with Comparison(candidates, partial(trainer, work=work), settings) as comparison:
-        comparison.check(tolerance)
-        comparison.prepare("evaluate")  # compiles it
-        for _ in range(settings.epochs):
-            rows = comparison.call("train_epoch")
-            for name, found in comparison.call("evaluate").items():
-                tested = {f"test_{key}": value for key, value in found.items()}
-                history[name].append({**rows[name], **tested})
-        rows = {name: history[name] for name in comparison.names}
-        return {"history": rows, "out": comparison.out}
+    return train(partial(trainer, work=work), settings, candidates, gradient_tolerance(settings, work))
 
 
 STUDY = Study(

@@ -98,10 +98,9 @@ def present(page: Page, runs: Sequence[Run]) -> None:
         page.table(f"epochs-{data}", f"Every epoch on {data}", COLUMNS, rows)
 
 
-def epoch(rows: Sequence[Mapping[str, Any]]) -> Spread:
+def epoch(rows: Sequence[Mapping[str, Any]], samples: int = EPOCH) -> Spread:
     """Seconds of as many samples as a whole epoch has."""
-    seen = rows[-1]["samples_per_s"] * rows[-1]["time_s"]
-    return times(rows).scaled(EPOCH / seen)
+    return times(rows).scaled(samples / variants.seen(rows))
 
 
 def _every(found: Found) -> list[tuple[str, str, Spread]]:
@@ -234,7 +233,7 @@ def _summary(page: Page, data: str, found: Found) -> None:
         for name, epochs in result["history"].items():
             rows.append({
                 "candidate": run.label(name), "epochs": len(epochs),
-                "seen": round(epochs[0]["samples_per_s"] * epochs[0]["time_s"]), "time_s": times(epochs),
+                "seen": variants.seen(epochs), "time_s": times(epochs),
                 "samples_per_s": times(epochs, "samples_per_s"), "total_s": sum(e["time_s"] for e in epochs),
                 "first_s": epochs[0]["time_s"], "accuracy": 100 * epochs[-1]["test_accuracy"],
                 "best": 100 * max(e["test_accuracy"] for e in epochs),

@@ -29,6 +29,11 @@ VARIANTS = {
 }
 
 
+def seen(rows: Sequence[Mapping[str, Any]]) -> int:
+    """Samples of an epoch."""
+    return round(rows[-1]["samples_per_s"] * rows[-1]["time_s"])
+
+
 def last(run: Run, name: str, data: str) -> float | None:
     """Test accuracy in % after the last epoch of a variant; None if it was not measured."""
     histories = run.results.get(f"{name}-{data}", {"history": {}})["history"].values()
@@ -51,7 +56,7 @@ def present(page: Page, data: str, runs: Sequence[Run]) -> None:
             for name, epochs in history.items():
                 rows.append({
                     "variant": title, "candidate": run.label(name), "epochs": len(epochs),
-                    "seen": round(epochs[0]["samples_per_s"] * epochs[0]["time_s"]), "loss": epochs[-1]["loss"],
+                    "seen": seen(epochs), "loss": epochs[-1]["loss"],
                     "accuracy": 100 * epochs[-1]["test_accuracy"],
                     "best": 100 * max(e["test_accuracy"] for e in epochs),
                 })  # fmt: skip

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from minicnn.bench import Measurement, Setting, Study
-from minicnn.bench.candidates import PEERS
+from minicnn.bench.candidates import LIBRARIES, PEERS
 from minicnn.jobs.settings import RECIPES
 from minicnn.studies.roofline import ceilings, counting, images, pages, training
 from minicnn.studies.roofline.counting import NETWORKS
@@ -46,17 +46,17 @@ class Sizes:
 
     image: int = 64
     batches: tuple[int, ...] = (32, 64, 128, 256)
-    swept: tuple[str, ...] = NETWORKS
+    swept: tuple[str, ...] = field(default=NETWORKS, metadata={"known": NETWORKS})
     rounds: int = 10
     budget_s: float = 30.0
     samples: int = 100_000
     tests: int = 10_000
     epoch_batch: int = 128
     account_batch: int = 32
-    copies: tuple[int, ...] = tuple(2**k for k in range(13, 30))
+    copies: tuple[int, ...] = field(default=tuple(2**k for k in range(13, 30)), metadata={"least": 4})
     side: int = 2048
     repeats: int = 10
-    left_out: tuple[str, ...] = ("",)
+    left_out: tuple[str, ...] = field(default=("",), metadata={"known": LIBRARIES})
     diverging_batches: tuple[int, ...] = (64, 128)
     diverging_rates: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3)
     diverging_steps: int = 100
@@ -66,6 +66,32 @@ QUICK = Sizes(
     rounds=2, samples=512, tests=256, epoch_batch=64, account_batch=8, copies=tuple(2**k for k in range(13, 28, 2)),
     side=1536, repeats=5, left_out=("numpy", "torch", "jax"), diverging_steps=20,
 )  # fmt: skip
+
+
+def epoch_batch(sizes: Sizes, network: str) -> int:
+    """Batch size of a network's epoch."""
+    return min(sizes.epoch_batch, RECIPES[network].batch_size or sizes.epoch_batch)
+
+
+def check(sizes: Sizes) -> None:
+    """Refuse images that one of the networks is too deep for, and an epoch without a whole batch.
+
+    Raises:
+        ValueError: If there is such a network, or if there are too few samples.
+    """
+    for name in NETWORKS:
+        if sizes.samples < epoch_batch(sizes, name):
+            raise ValueError(
+                f"An epoch has a batch at least. Received: samples={sizes.samples} for batches of "
+                f"{epoch_batch(sizes, name)} of {name}. Set samples to more, or epoch_batch to fewer."
+            )
+        try:
+            counting.network(name, "numpy", (sizes.image, sizes.image, 3))
+        except ValueError as error:
+            raise ValueError(
+                f"image is large enough for {', '.join(NETWORKS)}. Received: {sizes.image}, with which in {name} "
+                f"{error}"
+            ) from error
 
 
 def measurements(setting: Setting) -> Iterator[Measurement]:
@@ -85,7 +111,7 @@ def measurements(setting: Setting) -> Iterator[Measurement]:
     yield Measurement("accounts", given, partial(_accounts, sizes.account_batch, image))
     some = tuple(c for c in setting.candidates if c.partition(":")[0] not in sizes.left_out) or setting.candidates
     for name in NETWORKS:
-        whole = min(sizes.epoch_batch, RECIPES[name].batch_size or sizes.epoch_batch)
+        whole = epoch_batch(sizes, name)
         batches = sizes.batches if name in sizes.swept else (whole,)
         given = {
             "candidates": some, "batches": batches, "rounds": sizes.rounds, "budget_s": sizes.budget_s,
@@ -148,4 +174,5 @@ STUDY = Study(
     measurements=measurements,
     present=pages.present,
     peers=("torch.nn",),
+    check=check,
 )

@@ -18,7 +18,7 @@ from minicnn.bench.utilisation import utilisation
 from minicnn.bench.worker import together
 from minicnn.data import batch_indices, epoch_order
 from minicnn.machine import PeakMemory
-from minicnn.program.graph import Node
+from minicnn.program.graph import Node, Program
 from minicnn.program.memory import plan
 from minicnn.studies.roofline import counting
 from minicnn.studies.roofline.images import ARRAYS
@@ -122,9 +122,7 @@ class Runner:
         if self._peer:
             import torch
 
-            images = torch.from_numpy(x).permute(0, 3, 1, 2).to(self._device)
-            images = images.contiguous(memory_format=self._orders.get(len(x), torch.channels_last))
-            return images, torch.from_numpy(y).long().to(self._device)
+            return torch_peer.on_device(x, y, self._device, self._orders.get(len(x), torch.channels_last))
         return self._model.backend.asarray(x), self._model.backend.asarray(y)
 
     def _step(self) -> float:
@@ -197,9 +195,7 @@ class Runner:
         backend, model = self._model.backend, self._model
         if self._peer or backend.name == "jax":
             return None
-        program = model.program("train", batch_size=batch)
-        x, y = (backend.to_numpy(a) for a in self._given(np.arange(batch) % len(self._arrays["x"])))
-        arrays = step_inputs(model, program, {"x": x, "y": y, "learning_rate": np.float32(counting.LEARNING_RATE)})
+        program, arrays = self._program(batch)
         if backend.name == "numba":
             planned, run = plan(program).arena_bytes, backend.compile(program)
             if not isinstance(run, PlannedMemory):
@@ -224,14 +220,20 @@ class Runner:
         peak = allocated(backend, lambda: run(arrays))
         return None if peak is None else {"plan_mb": planned / MB, "measured_mb": peak / MB, "batch": batch}
 
+    def _program(self, batch: int) -> tuple[Program, dict[str, Any]]:
+        """A step as a Program, and its inputs on the backend."""
+        program = self._model.program("train", batch_size=batch)
+        rows = np.arange(batch) % len(self._arrays["x"])
+        given = {name: self._arrays[name][rows] for name in "xy"}
+        given["learning_rate"] = np.float32(counting.LEARNING_RATE)
+        return program, step_inputs(self._model, program, given)
+
     def kernels(self, batch: int, repeats: int) -> list[dict[str, float]] | None:
         """FLOPs, bytes and median seconds of each kernel of a step; None where a backend does not tell."""
-        backend, model = self._model.backend, self._model
+        backend = self._model.backend
         if self._peer or backend.device == "cpu":
             return None
-        program = model.program("train", batch_size=batch)
-        x, y = (backend.to_numpy(a) for a in self._given(np.arange(batch) % len(self._arrays["x"])))
-        arrays = step_inputs(model, program, {"x": x, "y": y, "learning_rate": np.float32(counting.LEARNING_RATE)})
+        program, arrays = self._program(batch)
         run = backend.compile(program)
         if not isinstance(run, TimedLaunches):
             return None
