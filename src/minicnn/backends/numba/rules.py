@@ -6,11 +6,11 @@ import math
 
 from minicnn.backends.numba import elementwise, loss, movement, random
 from minicnn.backends.numba.expanding import expand
-from minicnn.backends.numba.grouping import NORMALIZE, POOL, PRODUCT, SCALED, elementwise_group, group, update
+from minicnn.backends.numba.grouping import POOL, PRODUCT, SCALED, SUM, elementwise_group, group, update
 from minicnn.backends.numba.images import IMAGE_RULES, pool_and_relu, product
 from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Lowering, Rows, Rule
 from minicnn.backends.numba.moving import MOVING_RULES
-from minicnn.backends.numba.statistics import STATISTIC_RULES, normalize
+from minicnn.backends.numba.statistics import STATISTIC_RULES, sum_of_terms
 from minicnn.backends.numba.transforms import transform
 from minicnn.program.graph import ITEMSIZE, Node, Program, Value
 from minicnn.program.layout import channels_last
@@ -90,13 +90,11 @@ def _pack_bytes(to: Lowering, node: Node, x: Value, scale: float) -> None:
 
 def _fused(to: Lowering, node: Node) -> None:
     body = node.attrs["body"]
-    if body.name == NORMALIZE:
-        normalize(to, node, body.steps[1].op.name)
-    elif body.name == SCALED:
+    if body.name == SCALED:
         factor = node.inputs[1].data
         _pack_bytes(to, node, node.inputs[0], 1.0 if factor is None else float(factor.item()))
     else:
-        {PRODUCT: product, POOL: pool_and_relu}.get(body.name, elementwise_group)(to, node)
+        {PRODUCT: product, POOL: pool_and_relu, SUM: sum_of_terms}.get(body.name, elementwise_group)(to, node)
 
 
 def _reshape(to: Lowering, node: Node) -> None:
