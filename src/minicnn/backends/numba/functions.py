@@ -154,11 +154,6 @@ def _tanh(c: _Code, x: Any) -> Any:
     return c.keep_nan(x, c.signed(c.div(t, c.add(t, 2)), x))
 
 
-def _sigmoid(c: _Code, x: Any) -> Any:
-    small = _exp(c, c.sub(0, c.magnitude(x)))
-    return c.div(c.choose(x, ">=", 0.0, 1.0, small), c.add(small, 1))
-
-
 def _erf(c: _Code, x: Any) -> Any:
     z = c.between(c.magnitude(x), 0.0, 10.0)
     t = c.div(2, c.add(z, 2))
@@ -217,6 +212,5 @@ vexpm1 = _function("vexpm1", _expm1)
 vlog = _function("vlog", _log)
 vlog1p = _function("vlog1p", _log1p)
 vtanh = _function("vtanh", _tanh)
-vsigmoid = _function("vsigmoid", _sigmoid)
 verf = _function("verf", _erf)
 vpow = _operation("vpow", vector, [vector, vector], lambda b, x, y: _power(_Code(b), x, y))
