@@ -20,7 +20,7 @@ _NAMES = frozenset(elementwise.OPERATIONS) - {"reshape"} | {"cast"}
 
 
 # Names of merged groups that have a kernel of their own.
-PRODUCT, POOL, SUM, SCALED = "product", "pool", "sum", "cast+scale"
+PACK, PRODUCT, POOL, SUM = "pack", "product", "pool", "sum"
 
 ACTIVATIONS = ("relu", "relu6")  # what a product does at its end
 _PRODUCTS = ("conv2d", "matmul", "conv2d_input_gradient")
@@ -30,23 +30,22 @@ def group(to: Lowering) -> None:
     """Merge nodes that have one kernel together.
 
     First a convolution or matrix product with its bias, its activation or the gradient of the one before; pooling and
-    relu, forward and backward; sums over the batch with what makes their terms; bytes and their scale. Then groups of
-    elementwise nodes, on blocked values and on plain ones.
+    relu, forward and backward; sums over the batch with what makes their terms; bytes with what takes them and their
+    scale. Then groups of elementwise nodes, on blocked values and on plain ones.
     """
     for node in list(to.program.nodes):
         if node.op.name == "max_pool2d" and to.is_blocked(node.outputs[0]):
             _pool_and_relu(to, node)
     readers = Readers(to.program)
     for node in list(to.program.nodes):
-        after = readers.only(node.outputs[0])
         if node.op.name in _PRODUCTS and to.is_blocked(node.outputs[0]):
             ending = _ending(to, node, readers)
             if ending:
                 merge(to.program, [node, *ending], PRODUCT, readers)
         elif _sums_batch(to, node):
             merge(to.program, [*_terms(to, node, readers), node], SUM, readers)
-        elif after is not None and _scaled(to, node, after):
-            merge(to.program, [node, after], SCALED, readers)
+        elif node.op.name == "cast" and node.inputs[0].dtype == "uint8" and to.is_blocked(node.outputs[0]):
+            merge(to.program, _packed(node, readers), PACK, readers)
     to.mark()
     for blocked in (True, False):
         readers = Readers(to.program)
@@ -126,12 +125,21 @@ def _terms(to: Lowering, node: Node, readers: Readers) -> list[Node]:
     return found
 
 
-def _scaled(to: Lowering, node: Node, after: Node) -> bool:
-    y = node.outputs[0]
-    if node.op.name != "cast" or node.inputs[0].dtype != "uint8" or not to.is_blocked(y) or y.dtype != "float32":
-        return False
-    factor = after.inputs[-1]
-    return after.op.name == "multiply" and after.inputs[0] is y and factor.kind == "constant" and factor.size == 1
+def _packed(node: Node, readers: Readers) -> list[Node]:
+    """The cast of bytes to blocked floats, with what takes the samples before it, and what scales them after it."""
+    x, y = node.inputs[0], node.outputs[0]
+    before, after = x.node, readers.only(y)
+    if before is None or before.op.name != "take" or before.inputs[1].kind != "input" or readers.only(x) is None:
+        before = None
+    if after is not None and (
+        after.op.name != "multiply" or after.inputs[0] is not y or not _is_number(after.inputs[1])
+    ):
+        after = None
+    return [n for n in (before, node, after) if n is not None]
+
+
+def _is_number(value: Value) -> bool:
+    return value.kind == "constant" and value.size == 1
 
 
 def _member(to: Lowering, node: Node, blocked: bool) -> bool:
@@ -146,7 +154,7 @@ def _member(to: Lowering, node: Node, blocked: bool) -> bool:
 
 def _operand(to: Lowering, value: Value, result: Value | Spec, blocked: bool) -> Operand | None:
     """How a value is read next to a result; None if it cannot be."""
-    if value.kind == "constant" and value.size == 1 and value.data is not None:
+    if _is_number(value) and value.data is not None:
         return Operand("constant", value.dtype, value=value.data.item())
     if not blocked:
         if value.size == 1 and result.size != 1:
