@@ -91,7 +91,6 @@ class Lowering:
         self._waiting: dict[int, Callable[[], None]] = {}  # what makes a value when somebody needs it
         self.indices: list[tuple[Value, int]] = []
         self.samples = _samples(program)
-        self.blocks = -(-self.samples // LANES)
         self.carries: set[int] = set()
         for value in program.inputs:
             self._place[id(value)] = (value.name, PLAIN)
@@ -231,13 +230,9 @@ class Lowering:
         name: str | None = None,
     ) -> None:  # fmt: skip
         """Run a kernel that leaves each thread's part of a sum over the batch, and add these up."""
-        parts = self.parts(node, "parts", size)
+        parts = self.scratch(node, "parts", weights.part_bytes(size) * self.threads)
         self.add(node, source, reads, [parts], self.threads, name=name)
         self.join(node, key, size, parts, divisor=divisor)
-
-    def parts(self, node: Node, what: str, size: int) -> Key:
-        """Memory for the threads' parts of sums of that many elements."""
-        return self.scratch(node, what, weights.part_bytes(size) * self.threads)
 
     def unrolled(self, node: Node) -> None:
         """Run a convolution as its reference does: unfolded, and a matrix product through BLAS."""
