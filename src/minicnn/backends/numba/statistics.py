@@ -75,22 +75,21 @@ def _merged(shape: tuple[int, ...], reduced: list[bool]) -> tuple[list[int], lis
 def sum_of_terms(to: Lowering, node: Node) -> None:
     """Lower a sum over the batch with what makes its terms; see `grouping`."""
     group = group_of(node)
-    *steps, (kind, terms, _) = group.steps
+    *steps, (_, terms, _) = group.steps
     shape = body_specs(node.attrs["body"], tuple(v.spec for v in node.inputs))[terms[0]]
     operands = operands_of(to, node.inputs, shape, True) or []
     what, reads = replace(group, steps=tuple(steps), outputs=terms), reads_of(to, node, operands)
-    _sum_batch(to, node, kind, shape, (what, operands), reads, math.prod(shape.shape[1:-1]), shape.shape[-1])
+    _sum_batch(to, node, group.name, shape, (what, operands), reads, math.prod(shape.shape[1:-1]), shape.shape[-1])
 
 
-def _sum_batch(to: Lowering, node: Node, kind: str, x: Value | Spec, what: tuple[Group, list[Operand]],
+def _sum_batch(to: Lowering, node: Node, name: str, x: Value | Spec, what: tuple[Group, list[Operand]],
                reads: list[Key], positions: int, channels: int) -> None:  # fmt: skip
     """Sums over the batch and positions of what is made of (B, positions, channels, 16)."""
     source = reduction.of_batch(
         *what, samples=x.shape[0], positions=positions, channels=channels, parts=to.threads,
         blocks=blocks_of(x),
     )  # fmt: skip
-    divisor = x.size // channels if kind == "mean" else 1
-    name = "+".join([*(step[0] for step in what[0].steps), kind])
+    divisor = x.size // channels if name.endswith("mean") else 1
     to.sums(node, source, reads, to.buffer(node.outputs[0], PLAIN), channels, divisor=divisor, name=name)
 
 
