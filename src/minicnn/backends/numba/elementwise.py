@@ -97,13 +97,15 @@ class Group:
             out(f"v{operands + k} = {text}")
 
 
-def _constant(out: Lines, name: str, operand: Operand) -> str:
+def constant(out: Lines, name: str, operand: Operand) -> str:
+    """Code of a constant in all lanes."""
     if operand.dtype == "int32":
         return f"isplat(int32({out.varying(name, int(operand.value))}))"
     return f"splat({out.constant(name, operand.value)})"
 
 
-def _one(operand: Operand, at: str) -> str:
+def one(operand: Operand, at: str) -> str:
+    """Code of one element in all lanes."""
     return f"splat(float32(uload({at})))" if operand.dtype in ("bool", "uint8") else f"bload({at})"
 
 
@@ -130,7 +132,7 @@ def blocked(
     with out.pieces(pieces(sizes[0])):
         for i, o in enumerate(operands):
             if o.kind == "constant":
-                out(f"v{i} = {_constant(out, f'c{i}', o)}")
+                out(f"v{i} = {constant(out, f'c{i}', o)}")
             elif o.kind == "lanes":
                 out(f"p{i} = b{i} + block * {out.number(f'span{i}', spans[i] * BYTES)}")
         out(*(f"q{k} = y{k} + block * {total} * {BYTES}" for k in range(len(group.outputs))))
@@ -141,7 +143,7 @@ def blocked(
                 width = BYTES if operands[i].kind == "lanes" else _size(operands[i].dtype)
                 at = "".join(f" + i{a} * {out.number(f's{i}_{a}', s * width)}" for a, s in enumerate(step) if s)
                 lanes = operands[i].kind == "lanes"
-                out(f"v{i} = vload(p{i}{at})" if lanes else f"v{i} = {_one(operands[i], f'b{i}{at}')}")
+                out(f"v{i} = vload(p{i}{at})" if lanes else f"v{i} = {one(operands[i], f'b{i}{at}')}")
             group.write(out, len(operands))
             at = "".join(f" + i{a} * {out.number(f't{a}', s * BYTES)}" for a, s in enumerate(strides[0]) if s)
             out(*(f"vstore(q{k}{at}, v{place})" for k, place in enumerate(group.outputs)))
@@ -165,7 +167,7 @@ def plain(group: Group, operands: Sequence[Operand], shape: Sequence[int]) -> tu
     with out.block("for item in range(start, stop):"):
         for i, o in enumerate(operands):
             if o.kind != "many":
-                out(f"v{i} = {_constant(out, f'c{i}', o) if o.kind == 'constant' else _one(o, f'b{i}')}")
+                out(f"v{i} = {constant(out, f'c{i}', o) if o.kind == 'constant' else one(o, f'b{i}')}")
         base = dict.fromkeys(many, "")
         if rows > 1:
             each = out.number("chunks", chunks)
@@ -185,7 +187,7 @@ def plain(group: Group, operands: Sequence[Operand], shape: Sequence[int]) -> tu
                 size = _size(operands[i].dtype)
                 place = f"b{i} + ({base[i]}{'k' if step[-1] else '0'}) * {size}"
                 load = "bytes_load_some" if size == 1 else "vload_some"
-                out(f"v{i} = {f'{load}({place}, left)' if step[-1] else _one(operands[i], place)}")
+                out(f"v{i} = {f'{load}({place}, left)' if step[-1] else one(operands[i], place)}")
             group.write(out, len(operands))
             for j, made in enumerate(group.outputs):
                 size = _size(group.dtypes[made])

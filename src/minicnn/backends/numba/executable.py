@@ -29,7 +29,7 @@ class NumbaExecutable:
         results = program.outputs | program.updates
         self._results = {name: (lowering.need(v, PLAIN), v) for name, v in results.items()}
         self._indices = lowering.indices
-        self._groups = _side_by_side(_native_first(lowering.tasks))
+        self._groups = _side_by_side(lowering.tasks)
         self.tasks = [task for group in self._groups for task in group]
         # The caller's own arrays, and those that the caller gets.
         self._fixed = {constant_key(v): np.ascontiguousarray(v.data, v.dtype) for v in program.constants}
@@ -162,16 +162,3 @@ def _side_by_side(tasks: list[Task]) -> list[list[Task]]:
         read.update(task.reads)
         written.update(task.writes)
     return groups
-
-
-def _native_first(tasks: list[Task]) -> list[Task]:
-    """Kernels that depend on no reference first, so that the references interrupt them least."""
-    late: set[Key] = set()
-    early, rest = [], []
-    for task in tasks:
-        if task.source is None or any(k in late for k in (*task.reads, *task.writes)):
-            late.update(task.writes)
-            rest.append(task)
-        else:
-            early.append(task)
-    return early + rest

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from minicnn.backends.numba.correlate import REGISTERS
 from minicnn.backends.numba.kernel import Lines, Source, even_tile
 from minicnn.backends.numba.panels import SCRATCH
 from minicnn.backends.numba.vector import BYTES, LANES
 from minicnn.backends.numba.weights import Gradient, lanes_apart
-
-ROWS = 24  # accumulators
 
 _PLACE = "(((block - block0) * strip_rows + {r} - r0) * strip_columns + {t} - t0)"  # of a position in the panel
 
@@ -125,19 +124,13 @@ def _strips(out: Lines, shape: Shape, panels: str, width: int, length: int, *, p
                     out("ca = max(t0, -(j0 // c_step))", "cz = min(t1, (w - 1 - j0) // c_step + 1)")
                 else:
                     out("ca = t0", "cz = t1")
-                size = _rows(length, vectors)
+                size = even_tile(length, REGISTERS // vectors)
                 full, rest = divmod(length, size)
                 with out.block(f"for m in range(0, {out.number('full', full * size)}, {size}):"):
                     _visit(out, size, vectors)
                 if rest:
                     out("m = full")
                     _visit(out, rest, vectors)
-
-
-def _rows(length: int, vectors: int) -> int:
-    """Rows of a tile: as many as there are accumulators for, fewer if that leaves no rest."""
-    most = min(ROWS // vectors, length)
-    return next((n for n in range(most, most * 2 // 3, -1) if length % n == 0), most)
 
 
 def _transposed(out: Lines, vectors: int) -> None:

@@ -10,9 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
-from numba.core import cgutils
 
-from minicnn.backends.numba.vector import _INTS, _VECTOR, LANES, _filled, _operation, vector
+from minicnn.backends.numba.vector import _INTS, _VECTOR, LANES, _filled, _of_vectors, _operation, vector
 from minicnn.ops.activations import _ERFC, _ERFC_TERMS_32
 
 # log 2 in two parts, the first with few bits, so that a multiple of it up to 2^8 is exact.
@@ -41,23 +40,17 @@ class _Code:
     def div(self, x: Any, y: Any) -> Any:
         return self.b.fdiv(self.of(x), self.of(y))
 
-    def _intrinsic(self, name: str, *values: Any) -> Any:
-        kind = ir.FunctionType(_VECTOR, [_VECTOR] * len(values))
-        return self.b.call(
-            cgutils.get_or_insert_function(self.b.module, kind, f"llvm.{name}.v16f32"), [self.of(v) for v in values]
-        )
-
     def fma(self, x: Any, y: Any, z: Any) -> Any:
-        return self._intrinsic("fma", x, y, z)
+        return _of_vectors(self.b, "fma", self.of(x), self.of(y), self.of(z))
 
     def rint(self, x: Any) -> Any:
-        return self._intrinsic("rint", x)
+        return _of_vectors(self.b, "rint", x)
 
     def magnitude(self, x: Any) -> Any:
-        return self._intrinsic("fabs", x)
+        return _of_vectors(self.b, "fabs", x)
 
     def signed(self, x: Any, sign: Any) -> Any:
-        return self._intrinsic("copysign", x, sign)
+        return _of_vectors(self.b, "copysign", x, sign)
 
     def choose(self, x: Any, sign: str, y: Any, yes: Any, no: Any) -> Any:
         """Yes where the comparison holds, no elsewhere and for NaN."""
@@ -154,11 +147,6 @@ def _tanh(c: _Code, x: Any) -> Any:
     return c.keep_nan(x, c.signed(c.div(t, c.add(t, 2)), x))
 
 
-def _sigmoid(c: _Code, x: Any) -> Any:
-    small = _exp(c, c.sub(0, c.magnitude(x)))
-    return c.div(c.choose(x, ">=", 0.0, 1.0, small), c.add(small, 1))
-
-
 def _erf(c: _Code, x: Any) -> Any:
     z = c.between(c.magnitude(x), 0.0, 10.0)
     t = c.div(2, c.add(z, 2))
@@ -217,6 +205,5 @@ vexpm1 = _function("vexpm1", _expm1)
 vlog = _function("vlog", _log)
 vlog1p = _function("vlog1p", _log1p)
 vtanh = _function("vtanh", _tanh)
-vsigmoid = _function("vsigmoid", _sigmoid)
 verf = _function("verf", _erf)
 vpow = _operation("vpow", vector, [vector, vector], lambda b, x, y: _power(_Code(b), x, y))

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
 
 from minicnn.backends._strides import row_major
 from minicnn.backends.numba import elementwise
 from minicnn.backends.numba.elementwise import Group, Operand
-from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Lowering
+from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Key, Lowering
+from minicnn.ops.checks import normalize_axes
 from minicnn.ops.fused import body_specs
 from minicnn.program.fusion import fusion_groups, merge
-from minicnn.program.graph import Node, Value
+from minicnn.program.graph import Node, Spec, Value
 from minicnn.program.readers import Readers
 
 _NAMES = frozenset(elementwise.OPERATIONS) - {"reshape"} | {"cast"}
 
 
 # Names of merged groups that have a kernel of their own.
-PRODUCT, POOL, NORMALIZE, SCALED = "product", "pool", "normalize", "cast+scale"
+PACK, PRODUCT, POOL, SUM = "pack", "product", "pool", "sum"
 
-ACTIVATIONS = ("relu", "relu6")  # what a product or normalisation does at its end
+ACTIVATIONS = ("relu", "relu6")  # what a product does at its end
 _PRODUCTS = ("conv2d", "matmul", "conv2d_input_gradient")
 
 
@@ -28,23 +30,22 @@ def group(to: Lowering) -> None:
     """Merge nodes that have one kernel together.
 
     First a convolution or matrix product with its bias, its activation or the gradient of the one before; pooling and
-    relu, forward and backward; normalisation and activation; bytes and their scale. Then groups of elementwise nodes,
-    on blocked values and on plain ones.
+    relu, forward and backward; sums over the batch with what makes their terms; bytes with what takes them and their
+    scale. Then groups of elementwise nodes, on blocked values and on plain ones.
     """
     for node in list(to.program.nodes):
         if node.op.name == "max_pool2d" and to.is_blocked(node.outputs[0]):
             _pool_and_relu(to, node)
     readers = Readers(to.program)
     for node in list(to.program.nodes):
-        after = readers.only(node.outputs[0])
         if node.op.name in _PRODUCTS and to.is_blocked(node.outputs[0]):
             ending = _ending(to, node, readers)
             if ending:
                 merge(to.program, [node, *ending], PRODUCT, readers)
-        elif node.op.name == "normalize" and after is not None and after.op.name in ACTIVATIONS:
-            merge(to.program, [node, after], NORMALIZE, readers)
-        elif after is not None and _scaled(to, node, after):
-            merge(to.program, [node, after], SCALED, readers)
+        elif _sums_batch(to, node):
+            merge(to.program, [*_terms(to, node, readers), node], SUM, readers)
+        elif node.op.name == "cast" and node.inputs[0].dtype == "uint8" and to.is_blocked(node.outputs[0]):
+            merge(to.program, _packed(node, readers), PACK, readers)
     to.mark()
     for blocked in (True, False):
         readers = Readers(to.program)
@@ -103,12 +104,42 @@ def _pool_and_relu(to: Lowering, pool: Node) -> None:
     merge(to.program, [pool, relus[0]], POOL)
 
 
-def _scaled(to: Lowering, node: Node, after: Node) -> bool:
-    y = node.outputs[0]
-    if node.op.name != "cast" or node.inputs[0].dtype != "uint8" or not to.is_blocked(y) or y.dtype != "float32":
+def _sums_batch(to: Lowering, node: Node) -> bool:
+    """Whether a node adds up images over everything but the channels."""
+    x = node.inputs[0]
+    if node.op.name not in ("sum", "mean") or x.dtype != "float32" or not to.is_blocked(x):
         return False
-    factor = after.inputs[-1]
-    return after.op.name == "multiply" and after.inputs[0] is y and factor.kind == "constant" and factor.size == 1
+    return set(normalize_axes(node.op.name, node.attrs["axes"], x.ndim)) == set(range(x.ndim - 1))
+
+
+def _terms(to: Lowering, node: Node, readers: Readers) -> list[Node]:
+    """What only a node reads and can be made within a sum, from whole images and a number for each channel."""
+    found = []
+    for value in node.inputs:
+        made = value.node
+        if made is None or readers.only(value) is None or made in found or not _member(to, made, True):
+            continue
+        read = zip(made.inputs, operands_of(to, made.inputs, value, True) or (), strict=True)
+        if all(v.shape == value.shape if o.kind == "lanes" else not any(o.strides[:-1]) for v, o in read):
+            found += [*_terms(to, made, readers), made]
+    return found
+
+
+def _packed(node: Node, readers: Readers) -> list[Node]:
+    """The cast of bytes to blocked floats, with what takes the samples before it, and what scales them after it."""
+    x, y = node.inputs[0], node.outputs[0]
+    before, after = x.node, readers.only(y)
+    if before is None or before.op.name != "take" or before.inputs[1].kind != "input" or readers.only(x) is None:
+        before = None
+    if after is not None and (
+        after.op.name != "multiply" or after.inputs[0] is not y or not _is_number(after.inputs[1])
+    ):
+        after = None
+    return [n for n in (before, node, after) if n is not None]
+
+
+def _is_number(value: Value) -> bool:
+    return value.kind == "constant" and value.size == 1
 
 
 def _member(to: Lowering, node: Node, blocked: bool) -> bool:
@@ -117,13 +148,13 @@ def _member(to: Lowering, node: Node, blocked: bool) -> bool:
         node.op.name in _NAMES
         and to.is_blocked(result) == blocked
         and elementwise.supported(node.op.name, [v.dtype for v in node.inputs], result.dtype)
-        and _operands(to, node, blocked) is not None
+        and operands_of(to, node.inputs, result, blocked) is not None
     )
 
 
-def _operand(to: Lowering, value: Value, result: Value, blocked: bool) -> Operand | None:
+def _operand(to: Lowering, value: Value, result: Value | Spec, blocked: bool) -> Operand | None:
     """How a value is read next to a result; None if it cannot be."""
-    if value.kind == "constant" and value.size == 1 and value.data is not None:
+    if _is_number(value) and value.data is not None:
         return Operand("constant", value.dtype, value=value.data.item())
     if not blocked:
         if value.size == 1 and result.size != 1:
@@ -151,24 +182,30 @@ def _strides(shape: tuple[int, ...], result: tuple[int, ...]) -> tuple[int, ...]
     return tuple(s if n == m else 0 for s, n, m in zip(row_major(shape), shape, result, strict=True))
 
 
-def elementwise_group(to: Lowering, node: Node) -> None:
-    """Lower a group of elementwise nodes, or one of them."""
-    count = len(node.inputs)
+def group_of(node: Node) -> Group:
+    """The operations of a fused node, or of another one."""
     if node.op.name == "fused":
         body = node.attrs["body"]
-        steps, outputs = tuple((s.op.name, s.inputs, s.attrs) for s in body.steps), body.outputs
-        dtypes = tuple(s.dtype for s in body_specs(body, tuple(v.spec for v in node.inputs)))
-    else:
-        steps, outputs = ((node.op.name, tuple(range(count)), node.attrs),), (count,)
-        dtypes = (*(v.dtype for v in node.inputs), node.outputs[0].dtype)
-        if node.op.name not in _NAMES or not elementwise.supported(node.op.name, dtypes[:-1], dtypes[-1]):
-            to.refuse(f"no kernel for {node.op.name} of {', '.join(dtypes[:-1])}")
+        steps = tuple((s.op.name, s.inputs, s.attrs) for s in body.steps)
+        specs = body_specs(body, tuple(v.spec for v in node.inputs))
+        return Group(steps, body.outputs, tuple(s.dtype for s in specs))
+    count = len(node.inputs)
+    dtypes = (*(v.dtype for v in node.inputs), node.outputs[0].dtype)
+    return Group(((node.op.name, tuple(range(count)), node.attrs),), (count,), dtypes)
+
+
+def elementwise_group(to: Lowering, node: Node) -> None:
+    """Lower a group of elementwise nodes, or one of them."""
+    made = group_of(node)
+    name, *dtypes = node.op.name, *made.dtypes
+    if name != "fused" and (name not in _NAMES or not elementwise.supported(name, dtypes[:-1], dtypes[-1])):
+        to.refuse(f"no kernel for {name} of {', '.join(dtypes[:-1])}")
     result = node.outputs[0]
     blocked = to.is_blocked(result)
-    operands = _operands(to, node, blocked)
+    operands = operands_of(to, node.inputs, result, blocked)
     if operands is None:  # one of them cannot be read next to blocked ones
-        blocked, operands = False, _operands(to, node, False)
-    run(to, node, Group(steps, outputs, dtypes), operands or [], blocked)
+        blocked, operands = False, operands_of(to, node.inputs, result, False)
+    run(to, node, made, operands or [], blocked)
 
 
 def update(to: Lowering, node: Node) -> None:
@@ -176,22 +213,27 @@ def update(to: Lowering, node: Node) -> None:
     count = len(node.inputs)
     steps = tuple((node.op.name, tuple(range(count)), {**node.attrs, "result": k}) for k in range(len(node.outputs)))
     made = Group(steps, tuple(range(count, count + len(steps))), tuple(v.dtype for v in (*node.inputs, *node.outputs)))
-    run(to, node, made, _operands(to, node, False) or [], False)
+    run(to, node, made, operands_of(to, node.inputs, node.outputs[0], False) or [], False)
     to.how[id(node)] = node.op.name
 
 
-def _operands(to: Lowering, node: Node, blocked: bool) -> list[Operand] | None:
-    found = [_operand(to, v, node.outputs[0], blocked) for v in node.inputs]
+def operands_of(to: Lowering, inputs: Sequence[Value], result: Value | Spec, blocked: bool) -> list[Operand] | None:
+    """How each input is read next to a result; None if one of them cannot be."""
+    found = [_operand(to, v, result, blocked) for v in inputs]
     return None if None in found else [o for o in found if o is not None]
+
+
+def reads_of(to: Lowering, node: Node, operands: list[Operand]) -> list[Key]:
+    """Buffers of a node's inputs that are read in those ways."""
+    return [
+        to.need(v, BLOCKED if o.kind == "lanes" else PLAIN)
+        for v, o in zip(node.inputs, operands, strict=True) if o.kind != "constant"
+    ]  # fmt: skip
 
 
 def run(to: Lowering, node: Node, group: Group, operands: list[Operand], blocked: bool) -> None:
     """Run a group whose operands are the node's inputs and whose results are its outputs."""
-    result = node.outputs[0]
-    reads = [
-        to.need(v, BLOCKED if o.kind == "lanes" else PLAIN)
-        for v, o in zip(node.inputs, operands, strict=True) if o.kind != "constant"
-    ]  # fmt: skip
+    result, reads = node.outputs[0], reads_of(to, node, operands)
     items: int | None = None
     if blocked:
         spans = [math.prod(v.shape[1:]) for v in node.inputs]

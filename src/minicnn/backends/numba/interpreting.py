@@ -124,7 +124,6 @@ _CALLS: dict[str, Callable[..., Any]] = {
     "llvm.masked.store": _masked_store,
     "llvm.vector.reduce.and": np.all,
     "llvm.prefetch": lambda *_: None,
-    "llvm.x86.sse2.pause": lambda: None,
 }
 
 
@@ -178,13 +177,6 @@ def _ordered(sign: str, x: Any, y: Any) -> Any:
     return _COMPARE[sign](x, y) & ~(np.isnan(x) | np.isnan(y))
 
 
-def _atomic_add(_: str, pointer: Any, value: int, __: str) -> int:
-    with _LOCK:
-        before = int(_load(*pointer))
-        _store(pointer[0], before + value, pointer[1])
-        return before
-
-
 _INSTRUCTIONS: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("add", "fadd"), operator.add),
     **dict.fromkeys(("sub", "fsub"), operator.sub),
@@ -208,8 +200,6 @@ _INSTRUCTIONS: dict[str, Callable[..., Any]] = {
     "inttoptr": lambda address, kind: (address, getattr(kind, "pointee", kind)),
     "load": lambda pointer: _load(*pointer),
     "store": lambda value, pointer: _store(pointer[0], value, pointer[1]),
-    "load_atomic": lambda pointer, *_: _load(*pointer),
-    "atomic_rmw": _atomic_add,
     "call": _call,
 }
 

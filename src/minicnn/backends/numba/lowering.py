@@ -12,7 +12,7 @@ from minicnn.backends.numba import movement, weights
 from minicnn.backends.numba.kernel import Source
 from minicnn.backends.numba.vector import BYTES, LANES
 from minicnn.ops.checks import normalize_axes
-from minicnn.program.graph import ITEMSIZE, Node, Program, Value
+from minicnn.program.graph import ITEMSIZE, Node, Program, Spec, Value
 
 PLAIN, BLOCKED = "plain", "blocked"
 _DTYPES = ("float32", "int32", "uint8", "bool")
@@ -91,7 +91,6 @@ class Lowering:
         self._waiting: dict[int, Callable[[], None]] = {}  # what makes a value when somebody needs it
         self.indices: list[tuple[Value, int]] = []
         self.samples = _samples(program)
-        self.blocks = -(-self.samples // LANES)
         self.carries: set[int] = set()
         for value in program.inputs:
             self._place[id(value)] = (value.name, PLAIN)
@@ -125,7 +124,7 @@ class Lowering:
             draws = node.op.name in ("take", "random_uniform")
             if not (ndim or draws) or _joins_samples(node):
                 continue
-            for value in node.outputs[:1] if node.op.name.startswith("normalize") else node.outputs:
+            for value in node.outputs:
                 same_axis = node.op.name in _RESHAPING or value.ndim == ndim
                 if value.shape[:1] == (self.samples,) and (draws or same_axis):
                     self.carries.add(id(value))
@@ -231,13 +230,9 @@ class Lowering:
         name: str | None = None,
     ) -> None:  # fmt: skip
         """Run a kernel that leaves each thread's part of a sum over the batch, and add these up."""
-        parts = self.parts(node, "parts", size)
+        parts = self.scratch(node, "parts", weights.part_bytes(size) * self.threads)
         self.add(node, source, reads, [parts], self.threads, name=name)
         self.join(node, key, size, parts, divisor=divisor)
-
-    def parts(self, node: Node, what: str, size: int) -> Key:
-        """Memory for the threads' parts of sums of that many elements."""
-        return self.scratch(node, what, weights.part_bytes(size) * self.threads)
 
     def unrolled(self, node: Node) -> None:
         """Run a convolution as its reference does: unfolded, and a matrix product through BLAS."""
@@ -250,7 +245,7 @@ class Lowering:
         self.how[id(node)] = f"reference: {reason}"
 
 
-def blocks_of(value: Value) -> int:
+def blocks_of(value: Value | Spec) -> int:
     """Blocks of 16 rows of a value."""
     return -(-value.shape[0] // LANES)
 
@@ -279,6 +274,8 @@ _RESHAPING = frozenset({
 
 def _joins_samples(node: Node) -> bool:
     """Operations whose first result axis is not the batch although it may be as long."""
+    if node.op.name == "fused":
+        return node.attrs["body"].steps[-1].op.name in ("sum", "mean")
     if node.op.name == "matmul":
         return bool(node.attrs["transpose_a"])
     if node.op.name in ("sum", "mean", "max", "argmax"):

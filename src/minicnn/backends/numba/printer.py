@@ -31,7 +31,6 @@ _X = Name("x")
 _FUNCTIONS = {
     **FUNCTIONS, "sign": Function(("x",), {}, Select(_X > ZERO, ONE, Select(_X < ZERO, Number(-1), _X))),
 }  # fmt: skip
-del _FUNCTIONS["sigmoid"]
 
 
 def splat(value: float) -> str:

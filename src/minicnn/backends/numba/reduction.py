@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from minicnn.backends.numba.elementwise import Group, Operand, constant, one
 from minicnn.backends.numba.kernel import Lines, Source, even_tile
 from minicnn.backends.numba.vector import BYTES, LANES
 from minicnn.backends.numba.weights import lanes_apart, part_bytes
@@ -179,13 +180,14 @@ def over_axes(
     return out.source(kind, "x", "y"), out.items
 
 
-def of_batch(kind: str, *, samples: int, positions: int, channels: int, parts: int, blocks: int) -> Source:
-    """Part of sums over batch and positions of x (B, positions, C, 16); one item a part.
-
-    Lanes beyond the last sample must be 0 in what is summed.
+def of_batch(
+    group: Group, operands: Sequence[Operand], *, samples: int, positions: int, channels: int, parts: int, blocks: int
+) -> Source:
+    """Part of sums over batch and positions of what operations make of images (B, positions, C, 16); one item a part.
 
     Args:
-        kind: "sum" of x; "square" of (x - mean); "gradient" for sums of dy and of dy * (x - mean).
+        group: The operations; none if the first operand is added up as it is.
+        operands: Images ("lanes"), numbers of each channel or of all ("one"), constants.
         samples: N.
         positions: Elements of a sample without the channels.
         channels: C.
@@ -198,33 +200,28 @@ def of_batch(kind: str, *, samples: int, positions: int, channels: int, parts: i
     )
     width, apart = even_tile(channels, CHANNELS), lanes_apart(channels)
     size = out.number("part_bytes", part_bytes(channels))
-    results = ("parts", "parts2") if kind == "gradient" else ("parts",)
     with out.block("for part in range(start, stop):"), out.block(f"for cq in range(0, {c}, {width}):"):
-        out(f"c = min(cq, {c} - {width})")
-        out(*(f"a{k}_{i} = splat(float32(0))" for k in range(len(results)) for i in range(width)))
-        if kind != "sum":
-            out(*(f"m{i} = bload(mean + (c + {i}) * 4)" for i in range(width)))
+        out(f"c = min(cq, {c} - {width})", "zero = splat(float32(0))")
+        out(*(f"a{i} = zero" for i in range(width)))
+        for k, o in enumerate(operands):
+            if o.kind == "constant":
+                out(f"v{k} = {constant(out, f'c{k}', o)}")
+            elif o.kind == "one":
+                out(*(f"m{k}_{i} = {one(o, f'b{k} + (c + {i}) * {o.strides[-1] * 4}')}" for i in range(width)))
         # Positions of all blocks are numbered through, and a part is some of them.
         out(f"u0 = {b} * {p} * part // {count}", f"u1 = {b} * {p} * (part + 1) // {count}")
         with out.block(f"for block in range(u0 // {p}, (u1 + {p} - 1) // {p}):"):
             out(f"pa = max(0, u0 - block * {p})", f"pz = min({p}, u1 - block * {p})")
-            out(f"at = ((block * {p} + pa) * {c} + c) * {BYTES}")
-            if kind == "square":
-                out(f"live = msome({n} - block * {LANES})", "zero = splat(float32(0))")
+            out(f"at = ((block * {p} + pa) * {c} + c) * {BYTES}", f"live = msome({n} - block * {LANES})")
             with out.block("for position in range(pa, pz):"):
                 for i in range(width):
-                    if kind == "sum":
-                        out(f"a0_{i} = vadd(a0_{i}, vload(x + at + {i * BYTES}))")
-                    elif kind == "square":
-                        out(f"d = vselect(live, vsub(vload(x + at + {i * BYTES}), m{i}), zero)")
-                        out(f"a0_{i} = vfma(d, d, a0_{i})")
-                    else:
-                        out(f"g = vload(dy + at + {i * BYTES})", f"a0_{i} = vadd(a0_{i}, g)")
-                        out(f"a1_{i} = vfma(g, vsub(vload(x + at + {i * BYTES}), m{i}), a1_{i})")
+                    for k, o in enumerate(operands):
+                        if o.kind != "constant":
+                            out(f"v{k} = vload(b{k} + at + {i * BYTES})" if o.kind == "lanes" else f"v{k} = m{k}_{i}")
+                    group.write(out, len(operands))
+                    out(f"a{i} = vadd(a{i}, vselect(live, v{group.outputs[0]}, zero))")
                 out(f"at += {c} * {BYTES}")
-        for k, name in enumerate(results):
-            for i in range(width):
-                at = f"{name} + part * {size} + (c + {i}) * {BYTES if apart else 4}"
-                out(f"vstore({at}, a{k}_{i})" if apart else f"fstore({at}, vsum(a{k}_{i}))")
-    reads = {"sum": ("x",), "square": ("x", "mean"), "gradient": ("dy", "x", "mean")}[kind]
-    return out.source({"sum": "sum", "square": "variance", "gradient": "normalize_gradient"}[kind], *reads, *results)
+        for i in range(width):
+            at = f"parts + part * {size} + (c + {i}) * {BYTES if apart else 4}"
+            out(f"vstore({at}, a{i})" if apart else f"fstore({at}, vsum(a{i}))")
+    return out.source("sum", *(f"b{k}" for k, o in enumerate(operands) if o.kind != "constant"), "parts")

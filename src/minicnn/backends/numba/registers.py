@@ -270,15 +270,13 @@ def operations(rows: int, columns: int) -> dict[str, Any]:
         "put": (types.void, [address, tile, address], put),
         "gather": (types.void, [address, tile, address], gather),
         "spread": (tile, [tile, *many], spread),
-        "dot_bytes": (tile, [tile, *many[1:]], dot("bytes")),
-        "dot_floats": (tile, [tile, *many[1:]], dot("floats")),
-        "fold_bytes": (tile, [tile, *many], fold("bytes", checked=False)),
-        "fold_bytes_some": (tile, [tile, *many], fold("bytes", checked=True)),
-        "fold_floats": (tile, [tile, *many], fold("floats", checked=False)),
-        "fold_floats_some": (tile, [tile, *many], fold("floats", checked=True)),
         "lay": (types.void, [address, tile, address, address, address], added(across=True)),
         "deposit": (types.void, [address, tile, address, address, address], added(across=False)),
     }
+    for kind_of in _SIZE:
+        made[f"dot_{kind_of}"] = (tile, [tile, *many[1:]], dot(kind_of))
+        made[f"fold_{kind_of}"] = (tile, [tile, *many], fold(kind_of, checked=False))
+        made[f"fold_{kind_of}_some"] = (tile, [tile, *many], fold(kind_of, checked=True))
     return {
         f"{name}_{rows}_{columns}": _operation(f"{name}_{rows}_{columns}", result, arguments, emit)
         for name, (result, arguments, emit) in made.items()

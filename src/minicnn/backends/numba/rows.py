@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from minicnn.backends.numba.correlate import REGISTERS
 from minicnn.backends.numba.elementwise import code
 from minicnn.backends.numba.kernel import Lines, Source, even_tile
 from minicnn.backends.numba.panels import SCRATCH
 from minicnn.backends.numba.vector import BYTES, LANES
 
 UNITS, SUMMED_UNITS = 6, 12  # of a tile at most: so few that their weights stay in the cache beside the rows; of sums
-ACCUMULATORS = 24
 TOGETHER = 8
 ELEMENT = {"uint8": 1, "float32": 4}  # bytes
 
@@ -95,7 +95,7 @@ def forward(shape: Shape, *, bias: bool, finish: str = "") -> Source:
     out = Lines()
     _begin(out, shape)
     width = even_tile(shape.units, UNITS)
-    rows = next(r for r in (4, 2, 1) if r * width <= ACCUMULATORS)
+    rows = next(r for r in (4, 2, 1) if r * width <= REGISTERS)
     tile, kind = out.tile(rows, width), "bytes" if shape.dtype == "uint8" else "floats"
     out("panel = stack()", f"table = panel + {SCRATCH - 8 * LANES}")
     with out.block("for block in range(start, stop):"):
@@ -122,7 +122,7 @@ def weight_gradient(shape: Shape, parts: int) -> Source:
     _begin(out, shape)
     out.number("parts_", parts), out.number("blocks", shape.blocks), out.number("size", shape.size)
     width = even_tile(shape.units, SUMMED_UNITS)
-    vectors, kind = 2 if width > ACCUMULATORS // 4 else 4, "bytes" if shape.dtype == "uint8" else "floats"
+    vectors, kind = 2 if width > REGISTERS // 4 else 4, "bytes" if shape.dtype == "uint8" else "floats"
     full = shape.length // (vectors * LANES) * vectors * LANES
     out("table0 = stack()")
     with (

@@ -6,39 +6,28 @@ import math
 
 from minicnn.backends.numba import elementwise, loss, movement, random
 from minicnn.backends.numba.expanding import expand
-from minicnn.backends.numba.grouping import NORMALIZE, POOL, PRODUCT, SCALED, elementwise_group, group, update
+from minicnn.backends.numba.grouping import PACK, POOL, PRODUCT, SUM, elementwise_group, group, update
 from minicnn.backends.numba.images import IMAGE_RULES, pool_and_relu, product
 from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Lowering, Rows, Rule
 from minicnn.backends.numba.moving import MOVING_RULES
-from minicnn.backends.numba.statistics import STATISTIC_RULES, normalize
+from minicnn.backends.numba.statistics import STATISTIC_RULES, sum_of_terms
 from minicnn.backends.numba.transforms import transform
 from minicnn.program.graph import ITEMSIZE, Node, Program, Value
 from minicnn.program.layout import channels_last
-from minicnn.program.readers import Readers
 
 _CONVOLUTIONS = ("conv2d", "conv2d_input_gradient", "conv2d_weight_gradient")
 
 
 def _take(to: Lowering, node: Node) -> None:
-    x, index = node.inputs
-    y = node.outputs[0]
+    (x, index), y = node.inputs, node.outputs[0]
     checked = index.kind == "input"  # before the step
+    if checked and to.is_blocked(y) and x.dtype == "float32":
+        _pack(to, node, x, index)
+        return
     if checked:
         to.indices.append((index, x.shape[0]))
-    reader = Readers(to.program).only(y)
-    if not checked:
-        _gather(to, node, x.shape[0])
-    elif x.dtype == "uint8" and reader is not None and _casts(reader) and to.is_blocked(reader.outputs[0]):
-        to.how[id(node)] = "gather (with the cast that follows)"
-    elif to.is_blocked(y) and x.dtype == "float32":
-        _pack(to, node, x, index)
-    else:
-        _gather(to, node)
-
-
-def _gather(to: Lowering, node: Node, rows: int | None = None) -> None:
-    x, y = node.inputs[0], node.outputs[0]
-    source = movement.gather_rows(nbytes=math.prod(x.shape[1:]) * ITEMSIZE[x.dtype], rows=rows)
+    nbytes, rows = math.prod(x.shape[1:]) * ITEMSIZE[x.dtype], None if checked else x.shape[0]
+    source = movement.gather_rows(nbytes=nbytes, rows=rows)
     to.add(node, source, [to.need(v, PLAIN) for v in node.inputs], [to.buffer(y, PLAIN)], y.shape[0])
 
 
@@ -52,12 +41,10 @@ def _take_gradient(to: Lowering, node: Node) -> None:
     to.add(node, source, [to.need(v, PLAIN) for v in node.inputs], [to.buffer(dx, PLAIN)], -(-elements // width))
 
 
-def _casts(node: Node) -> bool:
-    return node.op.name == "cast" or (node.op.name == "fused" and node.attrs["body"].name == SCALED)
-
-
 def _pack(to: Lowering, node: Node, x: Value, index: Value | None, scale: float = 1.0) -> None:
     y = node.outputs[0]
+    if index is not None:
+        to.indices.append((index, x.shape[0]))
 
     def make() -> None:
         elements = math.prod(x.shape[1:])
@@ -72,31 +59,15 @@ def _pack(to: Lowering, node: Node, x: Value, index: Value | None, scale: float 
     to.later(y, Rows(x, index, scale), make)
 
 
-def _cast(to: Lowering, node: Node) -> None:
-    (x,) = node.inputs
-    if x.dtype != "uint8" or not to.is_blocked(node.outputs[0]):
-        elementwise_group(to, node)
-    else:
-        _pack_bytes(to, node, x, 1.0)
-
-
-def _pack_bytes(to: Lowering, node: Node, x: Value, scale: float) -> None:
-    taken = x.node is not None and x.node.op.name == "take" and not to.how[id(x.node)].startswith("reference")
-    if taken and x.node is not None and "cast" in to.how[id(x.node)]:
-        _pack(to, node, x.node.inputs[0], x.node.inputs[1], scale)
-    else:
-        _pack(to, node, x, None, scale)
+def _pack_bytes(to: Lowering, node: Node) -> None:
+    x, *others = node.inputs
+    index = others.pop(0) if node.attrs["body"].steps[0].op.name == "take" else None
+    _pack(to, node, x, index, *(float(v.data.item()) for v in others if v.data is not None))
 
 
 def _fused(to: Lowering, node: Node) -> None:
-    body = node.attrs["body"]
-    if body.name == NORMALIZE:
-        normalize(to, node, body.steps[1].op.name)
-    elif body.name == SCALED:
-        factor = node.inputs[1].data
-        _pack_bytes(to, node, node.inputs[0], 1.0 if factor is None else float(factor.item()))
-    else:
-        {PRODUCT: product, POOL: pool_and_relu}.get(body.name, elementwise_group)(to, node)
+    rules = {PACK: _pack_bytes, PRODUCT: product, POOL: pool_and_relu, SUM: sum_of_terms}
+    rules.get(node.attrs["body"].name, elementwise_group)(to, node)
 
 
 def _reshape(to: Lowering, node: Node) -> None:
@@ -141,11 +112,10 @@ def _random_uniform(to: Lowering, node: Node) -> None:
 
 
 RULES: dict[str, Rule] = {
-    **dict.fromkeys(elementwise.OPERATIONS, elementwise_group),
+    **dict.fromkeys((*elementwise.OPERATIONS, "cast"), elementwise_group),
     "fused": _fused,
     "take": _take,
     "take_gradient": _take_gradient,
-    "cast": _cast,
     "reshape": _reshape,
     "softmax": _softmax,
     "log_softmax": _softmax,

@@ -80,12 +80,19 @@ def _store(builder: Any, address: Any, value: Any, kind: Any = _VECTOR) -> None:
     builder.store(value, _pointer(builder, address, kind), align=4 if kind is _VECTOR else None)
 
 
-def _call(name: str, result: Any, count: int) -> Callable[..., Any]:
-    def emit(builder: Any, *values: Any) -> Any:
-        kind = ir.FunctionType(result, [_VECTOR] * count)
-        return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), values)
+def _external(builder: Any, name: str, result: Any, kinds: Sequence[Any], values: Sequence[Any]) -> Any:
+    """Call a function of LLVM or of the operating system."""
+    function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(result, kinds), name)
+    return builder.call(function, values)
 
-    return emit
+
+def _of_vectors(builder: Any, name: str, *values: Any) -> Any:
+    """Call a function of LLVM on vectors."""
+    return _external(builder, f"llvm.{name}.v{LANES}f32", _VECTOR, [_VECTOR] * len(values), values)
+
+
+def _fma(builder: Any, x: Any, y: Any, z: Any) -> Any:
+    return _of_vectors(builder, "fma", x, y, z)
 
 
 def _halves(builder: Any, value: Any, join: Callable[..., Any]) -> Any:
@@ -131,12 +138,10 @@ def _masked(builder: Any, what: str, kind: Any, address: Any, count: Any, value:
     align = ir.Constant(ir.IntType(32), 1 if kind is _BYTES else 4)
     where = [_pointer(builder, address, kind), align, _some(builder, count)]
     types_of = [kind.as_pointer(), ir.IntType(32), _MASK]
-    if what == "load":
-        made, arguments = ir.FunctionType(kind, [*types_of, kind]), [*where, value]
-    else:
-        made, arguments = ir.FunctionType(ir.VoidType(), [kind, *types_of]), [value, *where]
     name = f"llvm.masked.{what}.v{LANES}{kind.element.intrinsic_name}.p0"
-    return builder.call(cgutils.get_or_insert_function(builder.module, made, name), arguments)
+    if what == "load":
+        return _external(builder, name, kind, [*types_of, kind], [*where, value])
+    return _external(builder, name, ir.VoidType(), [kind, *types_of], [value, *where])
 
 
 def _load_bytes(builder: Any, address: Any, count: Any) -> Any:
@@ -163,11 +168,10 @@ vstore_some = _operation("vstore_some", types.void, [_a, _v, _a], _store_some)
 bytes_load_some = _operation("bytes_load_some", _v, [_a, _a], _load_bytes)
 bytes_store_some = _operation("bytes_store_some", types.void, [_a, _v, _a], _store_bytes)
 
-_fma = _call("llvm.fma.v16f32", _VECTOR, 3)
 vfma = _operation("vfma", _v, [_v, _v, _v], _fma)
-vfloor = _operation("vfloor", _v, [_v], _call("llvm.floor.v16f32", _VECTOR, 1))
-vsqrt = _operation("vsqrt", _v, [_v], _call("llvm.sqrt.v16f32", _VECTOR, 1))
-vabs = _operation("vabs", _v, [_v], _call("llvm.fabs.v16f32", _VECTOR, 1))
+vfloor = _operation("vfloor", _v, [_v], lambda b, x: _of_vectors(b, "floor", x))
+vsqrt = _operation("vsqrt", _v, [_v], lambda b, x: _of_vectors(b, "sqrt", x))
+vabs = _operation("vabs", _v, [_v], lambda b, x: _of_vectors(b, "fabs", x))
 vlane = _operation("vlane", _f, [_v, _a], lambda b, x, i: b.extract_element(x, b.trunc(i, ir.IntType(32))))
 ilane = _operation(  # of int32
     "ilane", _a, [_v, _a],
@@ -177,9 +181,7 @@ vsum = _operation("vsum", _f, [_v], lambda b, x: _halves(b, x, lambda b, x, y: b
 
 
 def _all(builder: Any, lanes_set: Any) -> Any:
-    kind = ir.FunctionType(ir.IntType(1), [_MASK])
-    name = f"llvm.vector.reduce.and.v{LANES}i1"
-    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [lanes_set])
+    return _external(builder, f"llvm.vector.reduce.and.v{LANES}i1", ir.IntType(1), [_MASK], [lanes_set])
 
 
 mand = _operation("mand", mask, [mask, mask], lambda b, x, y: b.and_(x, y))
@@ -203,17 +205,15 @@ def _lanes_at(builder: Any, address: Any, offsets: Any) -> Any:
 
 
 def _gather(builder: Any, address: Any, offsets: Any) -> Any:
-    kind = ir.FunctionType(_VECTOR, [_PLACES, ir.IntType(32), _MASK, _VECTOR])
-    read = cgutils.get_or_insert_function(builder.module, kind, "llvm.masked.gather.v16f32.v16p0")
+    kinds = [_PLACES, ir.IntType(32), _MASK, _VECTOR]
     given = (_lanes_at(builder, address, offsets), ir.Constant(ir.IntType(32), 4), _filled(_MASK, 1), _UNDEFINED)
-    return builder.call(read, given)
+    return _external(builder, "llvm.masked.gather.v16f32.v16p0", _VECTOR, kinds, given)
 
 
 def _scatter(builder: Any, address: Any, offsets: Any, value: Any) -> None:
-    kind = ir.FunctionType(ir.VoidType(), [_VECTOR, _PLACES, ir.IntType(32), _MASK])
-    write = cgutils.get_or_insert_function(builder.module, kind, "llvm.masked.scatter.v16f32.v16p0")
+    kinds = [_VECTOR, _PLACES, ir.IntType(32), _MASK]
     given = (value, _lanes_at(builder, address, offsets), ir.Constant(ir.IntType(32), 4), _filled(_MASK, 1))
-    builder.call(write, given)
+    _external(builder, "llvm.masked.scatter.v16f32.v16p0", ir.VoidType(), kinds, given)
 
 
 def _between(builder: Any, above: Any, below: Any, offsets: Any, right: Any, down: Any) -> Any:
@@ -332,11 +332,9 @@ def _atomic_replace(builder: Any, address: Any, old: Any, new: Any) -> Any:
 def _nap(builder: Any) -> None:
     """Sleep for some 0.1 ms; on Windows, which has no such short sleeps, let other threads go first."""
     if platform.system() == "Windows":
-        kind, name, values = ir.FunctionType(ir.IntType(32), []), "SwitchToThread", []
+        _external(builder, "SwitchToThread", ir.IntType(32), [], [])
     else:
-        kind, name = ir.FunctionType(ir.IntType(32), [ir.IntType(32)]), "usleep"
-        values = [ir.Constant(ir.IntType(32), NAP_US)]
-    builder.call(cgutils.get_or_insert_function(builder.module, kind, name), values)
+        _external(builder, "usleep", ir.IntType(32), [ir.IntType(32)], [ir.Constant(ir.IntType(32), NAP_US)])
 
 
 call_kernel = _operation(
@@ -353,15 +351,14 @@ nap = _operation("nap", types.void, [], _nap)
 def _pause(builder: Any) -> None:
     """Let the other thread of the core have it for a moment, where the CPU has a word for that."""
     if platform.machine() in ("x86_64", "AMD64"):
-        kind = ir.FunctionType(ir.VoidType(), [])
-        builder.call(cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.sse2.pause"), [])
+        _external(builder, "llvm.x86.sse2.pause", ir.VoidType(), [], [])
 
 
 def _prefetch(builder: Any, address: Any) -> None:
-    kind = ir.FunctionType(ir.VoidType(), [ir.IntType(8).as_pointer(), *[ir.IntType(32)] * 3])
-    fetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
     read, keep, data = (ir.Constant(ir.IntType(32), n) for n in (0, 3, 1))
-    builder.call(fetch, [_pointer(builder, address, ir.IntType(8)), read, keep, data])
+    kinds = [ir.IntType(8).as_pointer(), *[ir.IntType(32)] * 3]
+    given = [_pointer(builder, address, ir.IntType(8)), read, keep, data]
+    _external(builder, "llvm.prefetch.p0", ir.VoidType(), kinds, given)
 
 
 prefetch = _operation("prefetch", types.void, [_a], _prefetch)  # the cache line of an address, before it is read

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from minicnn.backends.numba.correlate import SHORT, Line
+from minicnn.backends.numba.correlate import REGISTERS, SHORT, Line
 from minicnn.backends.numba.kernel import Lines, Source, even_tile
 from minicnn.backends.numba.vector import BYTES, LANES
 
@@ -25,19 +25,6 @@ def lanes_apart(size: int) -> bool:
 def part_bytes(size: int) -> int:
     """Bytes of one part's sums."""
     return size * (BYTES if lanes_apart(size) else 4)
-
-
-def _tile(length: int, filters: int) -> tuple[int, int]:
-    """Rows and columns of accumulators, at most 24, that waste least where they do not divide the sums."""
-
-    def cost(shape: tuple[int, int]) -> float:
-        m, f = shape
-        visits = -(-length // m) * -(-filters // f)
-        # A visit takes as long as its multiply-adds, its loads, or the chain of additions into one sum.
-        return visits * max(m * f / 2, (m + f) / 2, 4.0) + 0.1 * ((length % m > 0) + (filters % f > 0))
-
-    shapes = [(m, f) for m in range(1, 9) for f in range(1, 25) if m * f <= 24 and m <= length and f <= filters]
-    return min(shapes, key=lambda shape: (cost(shape), -shape[0] * shape[1]))
 
 
 @dataclass(frozen=True)
@@ -82,7 +69,8 @@ def weight_gradient(shape: Gradient, parts: int) -> Source:
     padded = column.inside != (0, column.count)
     joined = column.joined and not padded and groups == 1
     length = column.taps * channels if joined else channels
-    rows, columns = _tile(length, shape.filters)
+    columns = even_tile(shape.filters, 6)
+    rows = even_tile(length, REGISTERS // columns)
     numbers = {
         "part_bytes": shape.size * BYTES, "kh_": row.taps, "kw_": column.taps,
         "lines": 1 if joined else column.taps, "strip": strip, "oh": row.count, "ow": column.count, "h": row.size,

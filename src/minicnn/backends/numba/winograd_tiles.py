@@ -89,10 +89,6 @@ def _unpatch(finish: str) -> Callable[..., None]:
     return emit
 
 
-def _filters(builder: Any, *given: Any) -> list[Any]:
-    return _both_ways(builder, [list(given[3 * i : 3 * i + 3]) for i in range(3)], _filter_lines)
-
-
 def _spread_filters(builder: Any, o: Any, w: Any, step: Any, o_step: Any, flipped: Any) -> None:
     last = builder.mul(flipped, ir.Constant(_INT, 8))  # taps from the last to the first if flipped
     sign = builder.sub(ir.Constant(_INT, 1), builder.mul(flipped, ir.Constant(_INT, 2)))
@@ -100,7 +96,7 @@ def _spread_filters(builder: Any, o: Any, w: Any, step: Any, o_step: Any, flippe
     for i in range(9):
         place = builder.add(last, builder.mul(sign, ir.Constant(_INT, i)))
         taps.append(_load(builder, builder.add(w, builder.mul(place, step))))
-    for i, value in enumerate(_filters(builder, *taps)):
+    for i, value in enumerate(_both_ways(builder, [taps[3 * i : 3 * i + 3] for i in range(3)], _filter_lines)):
         _store(builder, _at(builder, o, o_step, i), value)
 
 
