@@ -3,11 +3,11 @@
     python docs/results.py
     python docs/results.py compare FOLDER FOLDER
 
-The results are in docs/studies/results (two cores of a CPU) and docs/studies/h200/results (an NVIDIA H200); what was
-measured on the second in other sizes is in the folder `earlier` beside them, and shown as far as it was not measured
-again. `compare` takes two folders of results, such as docs/studies/results: it prints how far the ratios
-of candidates that were measured interleaved differ between the two runs, and ends with exit code 1 if any does by more
-than 5 %.
+The results of two cores of a CPU are in docs/studies/results; those of a machine with a GPU are in a folder of its name
+beside that, such as docs/studies/h200/results. What was measured there in other sizes is in its folder `earlier`, and
+shown as far as it was not measured again. `compare` takes two folders of results, such as docs/studies/results: it
+prints how far the ratios of candidates that were measured interleaved differ between the two runs, and ends with exit
+code 1 if any does by more than 5 %.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from minicnn.studies.platforms.variants import seen
 
 ROOT = Path(__file__).resolve().parent.parent
 STUDIES = ROOT / "docs" / "studies"
-# With the results of two cores of a CPU, and of an NVIDIA H200, those in the full form first.
-FOLDERS = (STUDIES, STUDIES / "h200", STUDIES / "h200" / "earlier")
+# Of all machines: that without a GPU first, and what is in other sizes last.
+FOLDERS = sorted((found.parent for found in STUDIES.glob("**/results")), key=lambda f: (len(f.parts), f.name))
 STUDY, DATA = "platforms", "mnist"
 ON_GPU = ("cupy", "numba_cuda", "jax.lax:gpu", "torch.nn:cuda")  # what the README shows of a machine with a GPU
 ON_CPU = ("numba", "torch.nn:cpu", "torch.nn-loader:cpu", "numpy")  # and of one without
@@ -45,10 +45,9 @@ REPEATABLE = 0.05  # how far the ratio of two candidates may differ between two 
 
 def main() -> None:
     """Write everything."""
-    folders = [folder for folder in FOLDERS if (folder / "results").is_dir()]
-    names = [name for name in studies.names() if any(holds(folder, name) for folder in folders)]
+    names = [name for name in studies.names() if any(holds(folder, name) for folder in FOLDERS)]
     for name in names:
-        first, *others = [folder for folder in folders if holds(folder, name)]
+        first, *others = [folder for folder in FOLDERS if holds(folder, name)]
         beside = [part for folder in others for part in ("--beside", str(folder))]
         options = ["--stored", "--out", str(first), *beside, "--docs", str(STUDIES)]
         subprocess.run([sys.executable, "-m", "minicnn", "study", name, *options], check=True)

@@ -194,6 +194,18 @@ def test_names_at_the_ends_of_lines_do_not_lie_on_each_other() -> None:
     boxes = sorted((text.get_window_extent() for text in axes.texts), key=lambda box: box.y0)
     assert len(boxes) == 7
     assert all(below.y1 <= above.y0 + 2 for below, above in pairwise(boxes))
+    short: dict[str, Any] = {f"point {i}": ([1], [2.0 + 0.001 * i], "#0072B2") for i in range(3)}
+    axes = drawn(lambda axes: figures.paths(axes, series | short, "x", "y"))
+    boxes = sorted((t.get_window_extent() for t in axes.texts if "point" in t.get_text()), key=lambda box: box.y0)
+    assert len(boxes) == 3
+    assert all(below.y1 <= above.y0 + 2 for below, above in pairwise(boxes)), "of lines that end early, too"
+
+
+def test_an_axis_of_less_than_a_decade_has_numbers() -> None:
+    lines = {"line": ([1, 2], [1500.0, 3000.0], "#0072B2")}
+    axes = drawn(lambda axes: figures.paths(axes, lines, "x", "y", log="y", say=figures.quantity("/s")))
+    low, high = axes.get_ylim()
+    assert sum(low <= tick <= high for tick in axes.get_yticks()) >= 2
 
 
 def test_values_that_read_the_same_are_said_once() -> None:

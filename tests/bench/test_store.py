@@ -195,7 +195,7 @@ def test_what_cannot_be_measured_leaves_nothing_behind(tmp_path: Path) -> None:
 
 def test_a_page_shows_each_measurement_of_a_machine_once_and_says_in_which_form(tmp_path: Path) -> None:
     machine = {"cpu": "a", "cores": 2, "devices": {}, "versions": {}}
-    gpu = {"cpu": "b", "cores": 16, "devices": {"cupy cuda:0": "NVIDIA H200"}, "versions": {}}
+    gpu = {"cpu": "b", "cores": 16, "devices": {"cupy cuda:0": "NVIDIA H100 80GB HBM3"}, "versions": {}}
     journal, stores = Journal(), []
     for place, stamp, quick, parts in (
         ("full", machine, False, ["part 1"]), ("quick", machine, True, []), ("gpu", gpu, False, ["part 0"]),
@@ -208,8 +208,8 @@ def test_a_page_shows_each_measurement_of_a_machine_once_and_says_in_which_form(
     shown = {run.label("numpy") + f" on {run.gpu}": list(run.results) for run in runs}
     assert shown == {
         "numpy, 2 cores on None": ["part 1"], "numpy, 2 cores (quick form) on None": ["part 0", "part 2"],
-        "numpy, 16 cores on H200": ["part 0"],
-        "numpy, 16 cores (earlier sizes) on H200 (earlier sizes)": ["part 2"],
+        "numpy, 16 cores on H100": ["part 0"],
+        "numpy, 16 cores (earlier sizes) on H100 (earlier sizes)": ["part 2"],
     }  # fmt: skip
     assert runs[1].found("part 1") == {"square": 1}, "for what depends on it"
     assert runs[0].found("part 0") is None

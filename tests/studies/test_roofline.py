@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minicnn import ops, zoo
-from minicnn.bench import Page, Run, Setting
+from minicnn.bench import Page, Run, Setting, Spread
 from minicnn.data import DataError
 from minicnn.program import Program
 from minicnn.studies import roofline
@@ -46,6 +46,24 @@ def test_kernels_are_near_a_ceiling_or_none() -> None:
     kernels = [Kernel(60.0, 1.0, 1.0), Kernel(1.0, 6.0, 1.0), Kernel(10.0, 1.0, 2.0)]  # at 100 FLOP/s and 10 byte/s
     found = near(kernels, 5.0, 100.0, 10.0)
     assert found == pytest.approx({"compute": 0.2, "memory": 0.2, "none": 0.4, "between": 0.2})
+    found = near(kernels, 2.0, 100.0, 10.0)
+    assert found == pytest.approx({"compute": 0.25, "memory": 0.25, "none": 0.5, "between": 0.0}), "they overlap"
+
+
+def test_verdicts_are_on_the_batch_in_which_kernels_are_timed_on_each_machine() -> None:
+    setting = Setting(roofline.Sizes(), ("cupy",), {}, ("synthetic",))
+    first, second = (
+        Run(setting, {"training-resnet18": {"epoch_batch": batch}}, {"cores": 16, "devices": {}}) for batch in (64, 128)
+    )
+    every = [
+        steps.Step(run, "resnet18", candidate, batch, Spread(1.0, 1.0, 1.0, 1), 0.0)
+        for run in (first, second)
+        for candidate in ("cupy", "numba")
+        for batch in (32, 64)
+    ]
+    found = [(step.run, step.candidate, step.batch) for step in steps.at_epoch(every)]
+    assert found == [(run, name, 64) for run in (first, second) for name in ("cupy", "numba")]
+    assert [step.batch for step in steps.at_epoch(every[:1])] == [32], "where that of the epoch was not timed"
 
 
 def test_what_stays_within_a_kernel_is_not_moved() -> None:

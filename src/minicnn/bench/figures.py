@@ -37,6 +37,7 @@ FAMILY_OF = {
 WIDTH, HEIGHT = 3.6, 2.9  # inches of a panel; two beside each other, or one twice as wide, are 700 pixels
 BAR = 0.22  # inches for each bar, where there are many
 LEAST = 2.0  # inches of the lowest panel
+MARKED = 20.0  # up to this ratio of the ends of an axis it has ticks at 1, 2 and 5, not at powers of ten alone
 DECADE = 8.0  # from this ratio of the largest to the smallest on the axis is logarithmic
 DECADES = 50.0  # below this one the axis has ticks between powers of ten
 LINE = 1.5  # points of every line
@@ -214,25 +215,34 @@ def paths(
     if say is not None:
         axes.yaxis.set_major_formatter(lambda value, _: say(value))
         axes.minorticks_off()
-    last = max(xs[-1] for xs, _, _ in series.values())
-    for name in [name for name, (xs, _, _) in series.items() if xs[-1] < last]:  # beside others' lines
-        xs, ys, tone = series[name]
-        early = len(xs) == 1 and 2 * sorted(best).index(xs[0]) < len(best) - 1
-        side, aside = ("right", (-6, 4)) if early else ("left", (6, -9))
-        axes.annotate(name, (xs[-1], ys[-1]), aside, textcoords="offset points", va="center", ha=side, color=tone)
-    low, high = (math.log(v) if "y" in log else v for v in axes.get_ylim())
+    low, high = axes.get_ylim()
+    if "y" in log:
+        if high < MARKED * low:  # a decade has one tick or none there
+            axes.yaxis.get_major_locator().set_params(subs=(1, 2, 5))
+        low, high = math.log(low), math.log(high)
     points = 0.72 * HEIGHT * 72  # of the axes' height
-    ends = sorted((points * ((math.log(ys[-1]) if "y" in log else ys[-1]) - low) / (high - low), name)
-                  for name, (xs, ys, _) in series.items() if xs[-1] == last)  # fmt: skip
+    for last in dict.fromkeys(xs[-1] for xs, _, _ in series.values()):
+        ends = sorted((points * ((math.log(ys[-1]) if "y" in log else ys[-1]) - low) / (high - low), name)
+                      for name, (xs, ys, _) in series.items() if xs[-1] == last)  # fmt: skip
+        beside = last < max(best)  # others' lines, which go on
+        early = beside and 2 * sorted(best).index(last) < len(best) - 1
+        for place, (end, name) in zip(_apart([end for end, _ in ends], points), ends, strict=True):
+            xs, ys, tone = series[name]
+            early = early and len(xs) == 1
+            side, right, up = ("right", -6, 4) if early else ("left", 6, -9 if beside else 0)
+            axes.annotate(name, (xs[-1], ys[-1]), (right, place - end + up), textcoords="offset points", va="center",
+                          ha=side, color=tone)  # fmt: skip
+
+
+def _apart(ends: Sequence[float], top: float) -> list[float]:
+    """Heights for the names of lines that end at some heights, ascending: a letter's height apart, none above a top."""
     places: list[float] = []
-    for end, _ in ends:
+    for end in ends:
         places.append(max(places[-1] + LETTERS, end) if places else end)
-    above = points  # where the name above is
+    above = top  # where the name above is
     for i in reversed(range(len(places))):
         places[i] = above = min(places[i], above - (LETTERS if i + 1 < len(places) else 0))
-    for place, (end, name) in zip(places, ends, strict=True):
-        xs, ys, tone = series[name]
-        axes.annotate(name, (xs[-1], ys[-1]), (6, place - end), textcoords="offset points", va="center", color=tone)
+    return places
 
 
 def style(axes: Any, xlabel: str, ylabel: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import Field, asdict, dataclass, field, fields, replace
@@ -69,9 +70,9 @@ class Run:
 
     @property
     def gpu(self) -> str | None:
-        """The GPU in a word or two; None without."""
+        """The GPU in a word or two, without its maker and its memory; None without one."""
         found = (device for name, device in self.machine["devices"].items() if "cuda" in name)
-        return next((self._formed(device.removeprefix("NVIDIA ")) for device in found), None)
+        return next((self._formed(re.sub(r"^NVIDIA | \d+GB\b.*", "", device)) for device in found), None)
 
     def _formed(self, name: str) -> str:
         return f"{name} ({self.form})" if self.form else name

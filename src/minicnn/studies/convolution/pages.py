@@ -108,8 +108,8 @@ def _answer(every: Sequence[Step], runs: Sequence[Run]) -> str:
     for run in runs:
         won = [str(row["winner"]).startswith(OWN) for row in winners(run)] if run.found(BASE) else []
         if won:
-            texts.append(f"at {sum(won)} of {len(won)} points on the machine with {run.gpu or run.cpu}")
-    return text + f"A kernel of ours is the fastest way to convolve {' and '.join(texts)}." if texts else text
+            texts.append(f"at {sum(won)} of {len(won)} points on {run.gpu or run.cpu}")
+    return text + f"A kernel of ours is the fastest way to convolve {', '.join(texts)}." if texts else text
 
 
 def _shares(every: Sequence[Step]) -> str:

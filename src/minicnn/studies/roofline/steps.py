@@ -75,6 +75,16 @@ def largest(every: Sequence[Step], candidate: str) -> dict[str, Step]:
     return found
 
 
+def at_epoch(every: Sequence[Step]) -> Iterator[Step]:
+    """Of each network and candidate on each machine the step in the batch of its epoch, or else in the largest."""
+    found: dict[tuple[int, str, str], list[Step]] = {}
+    for step in every:
+        found.setdefault((id(step.run), step.candidate, step.network), []).append(step)
+    for own in found.values():
+        batch = epoch_batch(own[0].run, own[0].network)
+        yield next((s for s in own if s.batch == batch), max(own, key=lambda s: s.batch))
+
+
 def best_of(every: Sequence[Step]) -> str | None:
     """The candidate that is the fastest on most networks."""
     fastest = {s.network: s.candidate for s in sorted(every, key=lambda s: s.rate)}

@@ -62,7 +62,7 @@ def _title(every: Sequence[Step]) -> str:
     if not ratios:
         return "Images of 64x64 per second in training"
     where = own[0].run.where(peer)
-    return f"{best} trains {span(ratios, '{:.1f}')} times as many images per second as PyTorch's modules on {where}"
+    return f"{best} trains {span(ratios, '{:.1f}')} times as many images a second as PyTorch's modules on {where}"
 
 
 def _machines(page: Page, every: Sequence[Step]) -> None:

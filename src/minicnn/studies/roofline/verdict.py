@@ -89,11 +89,13 @@ class Kernel:
 def near(kernels: Sequence[Kernel], step_s: float, peak: float, bandwidth: float) -> dict[str, float]:
     """Shares of a step's time by what its kernels are near: "compute", "memory", "none", and "between" kernels.
 
-    A kernel is near a ceiling if at it the kernel would need at least half of its time.
+    A kernel is near a ceiling if at it the kernel would need at least half of its time. Timed one by one, kernels can
+    take longer in all than the step, in which one begins before the other ends.
     """
+    whole = max(step_s, sum(kernel.seconds for kernel in kernels))
     found = dict.fromkeys(("compute", "memory", NONE), 0.0)
     for kernel in kernels:
         needs = {"compute": kernel.flops / peak, "memory": kernel.bytes_moved / bandwidth}
         most = max(needs, key=lambda name: needs[name])
-        found[most if needs[most] >= NEAR * kernel.seconds else NONE] += kernel.seconds / step_s
+        found[most if needs[most] >= NEAR * kernel.seconds else NONE] += kernel.seconds / whole
     return {**found, "between": max(0.0, 1 - sum(found.values()))}
