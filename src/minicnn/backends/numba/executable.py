@@ -124,11 +124,9 @@ class NumbaExecutable:
     def _handed_back(self, given: dict[Key, Array]) -> dict[str, Array]:
         """Results by name; what is the caller's or the Program's own array already is copied."""
         made: dict[str, Array] = {}
-        seen = set(self._inputs)
         for name, (key, value) in self._results.items():
             array = self._view(key, value, given)
-            made[name] = array.copy() if key in seen or key in self._fixed else array
-            seen.add(key)
+            made[name] = array.copy() if key in self._inputs or key in self._fixed else array
         return made
 
 
