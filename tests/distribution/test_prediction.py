@@ -367,8 +367,37 @@ def test_a_network_slower_than_the_rates_is_slower_in_the_prediction() -> None:
     for step in given["alone"][2:]:
         step["seconds"] = [2 * s for s in step["seconds"]]
     found = prediction.calibrate(given, local_ranks.trace)
-    assert found.factors["platforms"] > 1.2 * found.factors["lenet5"]
-    assert all(abs(p.error) < 0.25 for p in found.points[:4])
+    factors = {name: [factor for _, factor in every] for name, every in found.factors.items()}
+    assert min(factors["platforms"]) > 1.2 * max(factors["lenet5"])
+    assert all(p.error == pytest.approx(0) for p in found.points[:4]), "of what was measured"
+    clock = found.clock("platforms")
+    trace = partial(local_ranks.trace, given["alone"][2])
+    low, between, high = (sum(t.seconds for t in clock(trace(n))) for n in (32, 80, 128))
+    assert between == pytest.approx((low + high) / 2, rel=0.1)
+
+
+def test_a_step_that_sums_gradients_takes_longer_by_what_was_measured() -> None:
+    given = measured(Rates(2e10, 5e9, 3e-6), Interconnect("", 4e-6, 5e9))
+    without = prediction.calibrate(given, local_ranks.trace)
+    longer = [{**step, "seconds": [s + 0.25 for s in step["seconds"]]} for step in given["alone"][1:2]]
+    found = prediction.calibrate({**given, "cut": longer}, local_ranks.trace)
+    assert found.cut == {"lenet5": pytest.approx(0.25)}
+    assert found.points[-1].predicted - without.points[-1].predicted == pytest.approx(0.25)
+    work = made(layer("a", 1.0, weights=3.0), layer("b", 1.0, weights=1.0))
+    for strategy, ranks, more in (("data", 1, 0.0), ("data", 2, 0.25), ("pipeline", 4, 0.1875)):
+        seconds = [predict(work, strategy, ranks, 4, Conditions(FREE, cut=c)).seconds for c in (0.0, 0.25)]
+        assert seconds[1] - seconds[0] == pytest.approx(more), f"{strategy} on {ranks}"
+
+
+def test_the_network_has_what_ranks_do_not_do_by_themselves() -> None:
+    net = Interconnect("", 4e-6, 5e9)
+    given = measured(Rates(2e10, 5e9, 3e-6), net)
+    apart = [{**one, "seconds": [1e-10 * one["bytes"]] * 4} for one in given["all_reduce"]]
+    whole = [{**one, "seconds": [s + 1e-10 * one["bytes"] for s in one["seconds"]]} for one in given["all_reduce"]]
+    found = prediction.calibrate({**given, "apart": apart, "all_reduce": whole}, local_ranks.trace)
+    assert found.network is not None
+    assert found.network.bandwidth == pytest.approx(net.bandwidth, rel=1e-3)
+    assert all(p.error == pytest.approx(0, abs=1e-3) for p in found.points)
 
 
 def test_without_an_all_reduce_there_is_no_network() -> None:
@@ -401,6 +430,9 @@ def test_two_processes_measure_each_other() -> None:
     found = local_ranks.measure([run], ranks=2, budget_s=0.5)
     assert found["missing"] is None
     assert [(step["batch"], len(step["seconds"]) % 2) for step in found["alone"]] == [(8, 0), (2, 0)]
+    assert [step["batch"] for step in found["cut"]] == [8]
+    assert [one["bytes"] for one in found["apart"]] == [one["bytes"] for one in found["all_reduce"]]
+    assert all(s > 0 for kind in ("cut", "apart") for one in found[kind] for s in one["seconds"])
     weights = local_ranks.trace(run, 1)
     assert sum(v.nbytes for v in weights.inputs if v.kind == "parameter") in [s["bytes"] for s in found["all_reduce"]]
     made = prediction.calibrate(found, local_ranks.trace)

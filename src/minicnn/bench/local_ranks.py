@@ -30,6 +30,7 @@ SIZES = (54_000, 2_000_000, 25_000_000)  # bytes of all-reduces, beside those of
 LEAST, MOST = 3, 60  # rounds
 DEADLINE_S = 300.0  # beside the budget, for starting and compiling
 Run = Mapping[str, Any]
+Host = np.ndarray[Any, Any]
 
 
 def trace(run: Run, batch: int) -> Program:
@@ -56,8 +57,9 @@ def measure(runs: Sequence[Run], *, ranks: int = 0, budget_s: float = 30.0) -> d
 
     Returns:
         "machine", its name; "facts" of it; "ranks"; "alone" that each rank takes by itself while the others do, of its
-        share of the batch and of a quarter of that; "all_reduce"; "training", of steps together; "missing", why some
-        were not measured, or None.
+        share of the batch and of a quarter of that; "cut", likewise of its share in steps that sum gradients, but for
+        what ranks give each other; "apart", likewise of all-reduces; "all_reduce"; "training", of steps together;
+        "missing", why some were not measured, or None.
     """
     found: dict[str, Any] = {"machine": name(), "facts": machine.facts(), "missing": None}
     ranks = ranks or min(max(2, machine.cores()), 4)
@@ -93,6 +95,26 @@ def name() -> str:
 
 
 # A rank ------------------------------------------------------------------------------------------
+
+
+class Apart(OneProcess):
+    """Ranks that do all that they do together but give each other arrays: what others would give is next to nothing."""
+
+    def __init__(self, communicator: Communicator) -> None:
+        self.rank, self.size = communicator.rank, communicator.size
+
+    def exchange(self, given: Sequence[Host], taken: Sequence[Host]) -> None:
+        """See `Communicator`."""
+        self.gather(given[self.rank], taken)
+
+    def gather(self, given: Host, taken: Sequence[Host]) -> None:
+        """See `Communicator`."""
+        for rank, array in enumerate(taken):
+            array[...] = given if rank == self.rank else 1e-6  # but no 0: means are divided by sums
+
+    def share(self, data: bytes) -> list[bytes]:
+        """See `Communicator`."""
+        return [data] * self.size
 
 
 class Together:
@@ -133,7 +155,7 @@ class Together:
 def _rank(wanted: Mapping[str, Any], communicator: Communicator | None) -> dict[str, Any]:
     """What this rank and the others take; see `measure`."""
     together, ranks, runs = Together(communicator), communicator.size if communicator else 1, wanted["runs"]
-    found: dict[str, Any] = {"alone": [], "all_reduce": [], "training": []}
+    found: dict[str, Any] = {"alone": [], "cut": [], "apart": [], "all_reduce": [], "training": []}
     calls: list[Callable[[], object]] = []
     for run in runs:
         own = run["batch"] // ranks
@@ -142,18 +164,23 @@ def _rank(wanted: Mapping[str, Any], communicator: Communicator | None) -> dict[
             found["alone"].append({**run, "batch": batch})
             calls.append(step(batch))
     if communicator is not None:
-        group = Group(ranks, communicator.rank, ranks, communicator)
-        for nbytes in sorted({*SIZES, *(_weights(run) for run in runs)}):
-            found["all_reduce"].append({"bytes": nbytes})
-            calls.append(partial(all_reduce.reference, np.ones(nbytes // 4, np.float32), group=group, xp=np))
+        for run in runs:
+            found["cut"].append({**run, "batch": run["batch"] // ranks})
+            calls.append(_trainer(run, DataParallel(ranks, communicator=Apart(communicator)))(run["batch"]))
+        for kind, joined in (("apart", Apart(communicator)), ("all_reduce", communicator)):
+            group = Group(ranks, communicator.rank, ranks, joined)
+            for nbytes in sorted({*SIZES, *(_weights(run) for run in runs)}):
+                found[kind].append({"bytes": nbytes})
+                calls.append(partial(all_reduce.reference, np.ones(nbytes // 4, np.float32), group=group, xp=np))
         for run in runs:
             found["training"].append(dict(run))
             calls.append(_trainer(run, DataParallel(ranks, communicator=communicator))(run["batch"]))
-    taken = together.interleaved(calls, wanted["budget_s"])
-    every = [one for kind in found.values() for one in kind]
-    for one, times in zip(every, taken, strict=True):
-        # Of steps by themselves those of each rank count, of what ranks do together the slowest.
-        one["seconds"] = [s for t in times for s in t] if one in found["alone"] else [max(t) for t in times]
+    taken = iter(together.interleaved(calls, wanted["budget_s"]))
+    for kind, every in found.items():
+        for one, times in zip(every, taken, strict=False):
+            # Of what ranks do by themselves the times of each count, of what they do together those of the slowest.
+            by_itself = kind in ("alone", "cut", "apart")
+            one["seconds"] = [s for t in times for s in t] if by_itself else [max(t) for t in times]
     return found
 
 

@@ -159,7 +159,7 @@ def _predicted(
         notes.append(
             f"No all-reduce was measured on {net.name}: its latency and bandwidth are those of its description."
         )
-    clock: prediction.Rates | prediction.PlannedGpu
+    clock: prediction.FittedRates | prediction.PlannedGpu
     memory = None
     if device == CPU and measured is not None:
         clock = measured.clock(run["network"])
@@ -177,8 +177,9 @@ def _predicted(
         jitter = measured.jitter
     elif variation is None:
         notes.append(f"How far step times vary was not measured there: {VARIATION} of their mean is assumed.")
-    conditions = prediction.Conditions(net, jitter, algorithm, shards, 1e6 * bucket, None, memory)
     work = prediction.counted(partial(local_ranks.trace, run), clock, run["batch"])
+    cut = measured.cut.get(run["network"], 0.0) if device == CPU and measured is not None else 0.0
+    conditions = prediction.Conditions(net, jitter, algorithm, shards, 1e6 * bucket, cut, None, memory)
     alexnet = prediction.workload(partial(local_ranks.trace, {"network": "alexnet"}), [1])
     points = [*(measured.points if measured else ()), *prediction.published(alexnet)]
     if measured is None:

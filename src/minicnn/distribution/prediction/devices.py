@@ -44,13 +44,40 @@ class Rates:
         flops, nbytes, nodes = work
         return flops / self.flops + nbytes / self.bandwidth + nodes * self.overhead
 
-    def slower(self, factor: float) -> Rates:
-        """Rates by which all takes longer by a factor."""
-        return Rates(self.flops / factor, self.bandwidth / factor, self.overhead * factor)
-
     def batches(self, largest: int) -> list[int]:
         """Batches that are to be timed: a cost is a constant plus a multiple of the batch."""
         return [1, max(2, largest)]
+
+
+@dataclass(frozen=True)
+class FittedRates:
+    """Rates by which a network's steps take what they took, where these were measured.
+
+    Attributes:
+        rates: Of the device.
+        factors: Samples of measured steps, ascending, and by what these took longer than the rates say; in between
+            factors lie on lines.
+    """
+
+    rates: Rates
+    factors: Sequence[tuple[int, float]]
+
+    def __call__(self, program: Program) -> list[Timed]:
+        """See `Clock`."""
+        factor = self._factor(next(v.shape[0] for v in program.inputs if v.kind == "input" and v.shape))
+        return [Timed(t.node, factor * t.seconds, factor * t.least) for t in self.rates(program)]
+
+    def seconds(self, work: Sequence[float], samples: int) -> float:
+        """Seconds of a step with so many operations, bytes, nodes and samples."""
+        return self._factor(samples) * self.rates.seconds(work)
+
+    def batches(self, largest: int) -> list[int]:
+        """Batches that are to be timed: the measured ones, and what lies around them."""
+        measured = [n for n, _ in self.factors if 1 < n < largest]
+        return [1, *measured, max(2, largest)]
+
+    def _factor(self, samples: int) -> float:
+        return float(np.interp(samples, [n for n, _ in self.factors], [factor for _, factor in self.factors]))
 
 
 def work(program: Program) -> list[float]:

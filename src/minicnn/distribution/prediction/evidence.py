@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from statistics import fmean
 from typing import Any
 
 import numpy as np
 
-from minicnn.distribution.prediction.devices import Rates, fit, work
+from minicnn.distribution.passes import BUCKET
+from minicnn.distribution.prediction.devices import FittedRates, Rates, fit, work
 from minicnn.distribution.prediction.jitter import relative, typical
 from minicnn.distribution.prediction.links import Interconnect, sent
 from minicnn.distribution.prediction.strategies import Conditions, predict
@@ -59,7 +58,10 @@ class Calibration:
         machine: The machine's name.
         ranks: Local ranks that were measured, all at once.
         rates: Of one of them.
-        factors: By what a network's steps took longer than the rates say, by its name.
+        factors: For each network that was measured the samples of its steps, ascending, and by what these took longer
+            than the rates say.
+        cut: For each network that was measured the seconds that a step takes longer where gradients are summed: see
+            `Conditions`.
         network: Between the ranks; None if no all-reduce was measured.
         jitter: Step times of a rank, relative to the typical one.
         points: What was measured, beside the model.
@@ -68,14 +70,15 @@ class Calibration:
     machine: str
     ranks: int
     rates: Rates
-    factors: Mapping[str, float]
+    factors: Mapping[str, Sequence[tuple[int, float]]]
+    cut: Mapping[str, float]
     network: Interconnect | None
     jitter: Sequence[float]
     points: Sequence[Point]
 
-    def clock(self, network: str) -> Rates:
+    def clock(self, network: str) -> FittedRates:
         """What times the nodes of a network's steps."""
-        return self.rates.slower(self.factors.get(network, 1.0))
+        return FittedRates(self.rates, self.factors.get(network, ((1, 1.0),)))
 
 
 def calibrate(found: Measured, trace: Callable[[Run, int], Program]) -> Calibration:
@@ -88,31 +91,49 @@ def calibrate(found: Measured, trace: Callable[[Run, int], Program]) -> Calibrat
     machine, ranks, steps = found["machine"], found["ranks"], found["alone"]
     done = [(work(trace(step, step["batch"])), typical(step["seconds"])) for step in steps]
     rates = fit(done)
-    ratios: dict[str, list[float]] = {}
+    factors: dict[str, list[tuple[int, float]]] = {}
     for step, (what, seconds) in zip(steps, done, strict=True):
-        ratios.setdefault(step["network"], []).append(math.log(seconds / rates.seconds(what)))
-    factors = {name: math.exp(fmean(logs)) for name, logs in ratios.items()}
+        factors.setdefault(step["network"], []).append((step["batch"], seconds / rates.seconds(what)))
+    factors = {name: sorted(each) for name, each in factors.items()}
     jitter = sorted(t for step in steps for t in relative(step["seconds"]))
+    whole = {(step["network"], step["batch"]): seconds for step, (_, seconds) in zip(steps, done, strict=True)}
+    cut = {
+        one["network"]: max(0.0, typical(one["seconds"]) - whole[one["network"], one["batch"]])
+        for one in found.get("cut", ())
+    }
+    made = Calibration(machine, ranks, rates, factors, cut, None, jitter, [])
     points = [
-        Point(f"{_named(step)}, by itself", seconds, factors[step["network"]] * rates.seconds(what), "s", machine, True)
+        Point(f"{_named(step)}, by itself", seconds, made.clock(step["network"]).seconds(what, step["batch"]), "s",
+              machine, True)
         for step, (what, seconds) in zip(steps, done, strict=True)
-    ]
+    ]  # fmt: skip
     if not found["all_reduce"]:
-        return Calibration(machine, ranks, rates, factors, None, jitter, points)
-    sums = [(one["bytes"], typical(one["seconds"])) for one in found["all_reduce"]]
-    network = fit_interconnect(f"this machine's memory, {ranks} ranks", sums, ranks)
+        return replace(made, points=points)
+    apart = {one["bytes"]: typical(one["seconds"]) for one in found.get("apart", ())}
+    sums = [(one["bytes"], apart.get(one["bytes"], 0.0), typical(one["seconds"])) for one in found["all_reduce"]]
+    exchanged = [(n, max(whole - own, 0.1 * whole)) for n, own, whole in sums]  # steps that are cut have the rest
+    network = fit_interconnect(f"this machine's memory, {ranks} ranks", exchanged, ranks)
     points += [
-        Point(f"all-reduce of {n / 1e3:,.0f} kB, {ranks} ranks", s, network.all_reduce(n, ranks), "s", machine, True)
-        for n, s in sums
-    ]
-    made = Calibration(machine, ranks, rates, factors, network, jitter, [])
-    conditions = Conditions(network, bucket=0.0)  # ranks of one machine share its cores, which hides little
+        Point(f"all-reduce of {n / 1e3:,.0f} kB, {ranks} ranks", whole, own + network.all_reduce(n, ranks), "s",
+              machine, True)
+        for n, own, whole in sums
+    ]  # fmt: skip
+    # What sends gradients hides behind the backward pass where it has cores of its own.
+    bucket = BUCKET if found.get("facts", {}).get("cores", 0) >= 2 * ranks else 0.0
     for run in found["training"]:
         clock, own = made.clock(run["network"]), run["batch"] // ranks
         layers = workload(partial(trace, run), clock.batches(own), clock)
+        same = [s for s in (*found.get("cut", ()), *steps) if (s["network"], s["batch"]) == (run["network"], own)]
+        slowest = _slowest(same[0]["seconds"], ranks) if same else 1.0
+        conditions = Conditions(network, [slowest], bucket=bucket, cut=cut.get(run["network"], 0.0))
         predicted = predict(layers, "data", ranks, run["batch"], conditions).seconds
         points.append(Point(f"{_named(run)}, {ranks} ranks", typical(run["seconds"]), predicted, "s", machine, False))
-    return replace(made, points=points)
+    return replace(made, network=network, points=points)
+
+
+def _slowest(seconds: Sequence[float], ranks: int) -> float:
+    """By how much the slowest of some ranks, which take so many seconds in turn, takes longer than is typical."""
+    return typical([max(seconds[i : i + ranks]) for i in range(0, len(seconds), ranks)]) / typical(seconds)
 
 
 def _named(run: Run) -> str:

@@ -25,6 +25,8 @@ class Conditions:
         algorithm: How gradients are summed: see `Interconnect.all_reduce`.
         shards: Parts of each batch that a fixed tree sums; one a rank if None.
         bucket: Bytes of gradients that are summed at once while the backward pass goes on; 0 for all after it.
+        cut: Seconds that a rank takes longer where gradients are summed: it writes and reads them, where kernels would
+            otherwise update the weights at once.
         group: Ranks that share the dense layers in hybrid parallelism; the fastest number if None.
         memory: Bytes of a rank's memory; None if it is not known.
     """
@@ -34,6 +36,7 @@ class Conditions:
     algorithm: str = "fixed"
     shards: int | None = None
     bucket: float = BUCKET
+    cut: float = 0.0
     group: int | None = None
     memory: float | None = None
 
@@ -196,6 +199,16 @@ def _group(work: Workload, ranks: int, batch: int, conditions: Conditions, strat
         compute += seconds
         line.at += seconds
 
+    def hand(layer: Layer, cut: bool) -> None:
+        nonlocal compute
+        parts = size if cut else 1
+        seconds = (
+            slow * conditions.cut * layer.weights / parts / work.weights if layer.weights and ranks * runs > 1 else 0.0
+        )
+        compute += seconds
+        line.at += seconds
+        line.add(layer.weights / parts, ranks // parts, parts)
+
     def gather(layer: Layer, cut: bool) -> None:
         if cut and not layer.first:
             line.wait(network.all_gather(own * size * layer.given, size))
@@ -214,10 +227,8 @@ def _group(work: Workload, ranks: int, batch: int, conditions: Conditions, strat
                 normalize(layer)
             spend(layer, "backward", cut)
             gather(layer, cut)
-            if number == runs - 1 and cut:
-                line.add(layer.weights / size, ranks // size, size)
-            elif number == runs - 1:
-                line.add(layer.weights, ranks)
+            if number == runs - 1:
+                hand(layer, cut)
     late = line.end()
     line.at += late
     moved = memory = 0.0
@@ -303,7 +314,8 @@ def _piped(
         slots.append(bare[-1] + sum(latency + e * part / bandwidth for e in edges))
         sums.append(network.all_reduce(weights, copies, conditions.algorithm, stride=stages))
         sends.append(sum(e * own for e in edges) + sent(weights, copies))
-        updates.append(slow * sum(work.seconds(layer, "update", 1) for layer in held))
+        cut = conditions.cut * weights / work.weights if weights and copies * micro > 1 else 0.0
+        updates.append(slow * (cut + sum(work.seconds(layer, "update", 1) for layer in held)))
         memory.append(sum(2 * layer.weights + layer.state + layer.saved * own for layer in held))
     idle = (stages - 1) * max(slots)
     compute = micro * max(bare) + max(updates)
