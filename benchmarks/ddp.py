@@ -5,7 +5,8 @@
 
 All candidates live in the same processes, talk through gloo, and are timed in turn, each between two barriers; one
 whose losses are not DDP's is an error. By default there are as many shards as ranks, so that a rank has one. Networks
-are those of the zoo that `minicnn.bench.torch_networks` has as modules, without dropout.
+are those of the zoo that `minicnn.bench.torch_networks` has as modules, without dropout. A backend may have a strategy
+of convolution, such as torch/vendor.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import torch.distributed as dist
 from torch import nn
 
 from minicnn import zoo
+from minicnn.backends import get_backend
 from minicnn.bench.timing import interleaved
 from minicnn.bench.torch_networks import build
 from minicnn.distribution import DataParallel, TorchCommunicator
@@ -52,7 +54,9 @@ def arguments() -> argparse.Namespace:
 def minicnn_step(given: argparse.Namespace, backend: str, communicator: Any, x: Any, y: Any) -> Callable[[], float]:
     """A step of minicnn's; gives the loss of the whole batch before it."""
     shape = tuple(map(int, given.image.split(",")))
-    model = zoo.get_model(given.network, num_classes=given.classes, input_shape=shape, backend=backend)
+    name, _, strategy = backend.partition("/")
+    made = get_backend(name, convolution=strategy or None)
+    model = zoo.get_model(given.network, num_classes=given.classes, input_shape=shape, backend=made)
     distribution = DataParallel(given.shards or communicator.size, communicator=communicator)
     loss = SparseCategoricalCrossentropy(from_logits=True)
     model.compile(SGD(RATE, momentum=MOMENTUM), loss, distribution=distribution)
@@ -116,7 +120,7 @@ def main() -> None:
     threads = f"{torch.get_num_threads()} PyTorch thread(s)"
     print(f"{given.network}, batch {given.batch} on {communicator.size} ranks, {threads}: median ms of a step")
     for name, value in median.items():
-        print(f"  {name:8} {value * 1e3:9.3f}   {median['ddp'] / value:5.2f} times DDP's speed")
+        print(f"  {name:12} {value * 1e3:9.3f}   {median['ddp'] / value:5.2f} times DDP's speed")
     if given.json:
         given.json.write_text(
             json.dumps({"arguments": vars(given) | {"json": None}, "seconds": seconds}, indent=1) + "\n"
