@@ -13,7 +13,8 @@ from minicnn.bench import Page, Run, Setting, Store
 from minicnn.bench.figures import to_svg
 from minicnn.bench.page import Words
 from minicnn.bench.study import recall
-from minicnn.studies import ORDER, get_study, kernels, mlp, names, platforms
+from minicnn.studies import ORDER, convolution, get_study, kernels, mlp, names, platforms
+from minicnn.studies.convolution.breakdown import PARTS, PHASES
 
 
 def rows(time: float, *, epochs: int = 3, accuracy: float = 0.97) -> list[dict[str, Any]]:
@@ -277,3 +278,25 @@ def test_mlp_judges_its_hypothesis_by_the_sweeps_over_hidden_units_and_samples()
     assert lead.grows(model=False)
     assert not lead.grows(model=True), "it grows with the samples alone"
     assert mlp.sweeps.lead("mnist", []) is None
+
+
+def test_shares_of_kernels_that_are_not_divided_among_their_nodes_are_left_out() -> None:
+    seconds = {
+        name: {
+            phase: {part: [share] for part, share in zip(PARTS, (first, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0), strict=True)}
+            for phase in PHASES
+        }
+        for name, first in (("cupy", 54.0), ("torch.nn:cuda", 14.0))
+    }
+    setting = Setting(convolution.Sizes(), tuple(seconds), {}, ("synthetic",))
+    found = {
+        "seconds": seconds, "steps": {"cupy": [1.0], "torch.nn:cuda": [2.0]}, "merged": ["cupy"], "apart": [],
+        "out": {"numba": "it had no memory"}, "refused": {},
+    }  # fmt: skip
+    for divided, shares in (({}, "74 %"), ({"split": True}, "70 to 90 %")):  # "other" is not known in the first
+        page = presented("convolution", (setting, {"layers-vgg16": found | divided}))
+        assert f"convolutions take {shares} on H200" in text_of(page)
+        layers = next(table for table in page.tables if table.name == "layers")
+        assert ("convolution" in layers.rows[0] and layers.rows[0]["convolution"] is not None) == bool(divided)
+        assert ("cupy, H200 are left out" in layers.note) != bool(divided)
+        assert "vgg16 by numba, 2 cores was not timed: it had no memory." in layers.note

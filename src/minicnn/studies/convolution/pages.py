@@ -117,6 +117,7 @@ def _shares(every: Sequence[Step]) -> str:
     texts = []
     for gpu in (True, False):
         own = [s for s in every if on_gpu(s.candidate) == gpu]
+        own = [s for s in own if _divided(s)]
         shares = [100 * s.shares["convolution"] for s in own if s.run is own[0].run]
         texts += [f"{span(shares, '{:.0f}')} % on {own[0].run.where(own[0].candidate)}"] if own else []
     return " and ".join(texts)
@@ -145,8 +146,9 @@ def claims(every: Sequence[Step], runs: Sequence[Run]) -> list[Claim]:
     """Each claim of the source, judged."""
     swept = [run for run in sorted(runs, key=lambda r: r.gpu is None) if run.found(BASE)]
     won = own_winners(swept[0]) if swept else []
-    gpu = [s for s in every if on_gpu(s.candidate)] or list(every)
-    shares = [100 * s.shares["convolution"] for s in gpu]
+    divided = [s for s in every if _divided(s)]
+    shares = [100 * s.shares["convolution"] for s in divided if on_gpu(s.candidate)]
+    shares = shares or [100 * s.shares["convolution"] for s in divided]
     return [
         Claim("Convolution takes up to 94 % of training time", "layers of AlexNet, VGG, GoogLeNet, OverFeat",
               f"at most {PUBLISHED_SHARE} %", f"{span(shares, '{:.0f}')} % of kernels' time" if shares else None,
@@ -182,12 +184,13 @@ def _layers(page: Page, runs: Sequence[Run], every: Sequence[Step]) -> None:
         rows.append({
             "network": s.network, "candidate": s.run.label(s.candidate), "how": how, "step_ms": s.whole.scaled(1e3),
             **{f"{phase}_ms": ms or None for phase, ms in s.ms.items()},
-            **{part: 100 * s.shares[part] if part in s.shares else None for part in PARTS},
+            **{part: 100 * s.shares[part] if part in s.shares and _divided(s) else None for part in PARTS},
         })  # fmt: skip
     page.table("layers", "Time by kind of layer", columns, rows, "Medians over the iterations. " + _notes(runs, every))
     shown: dict[str, Mapping[str, float]] = {
-        f"{s.network}, {s.run.label(s.candidate)}": {p: 100 * v for p, v in s.shares.items()} for s in every
-    }
+        f"{s.network}, {s.run.label(s.candidate)}": {p: 100 * v for p, v in s.shares.items()}
+        for s in every if _divided(s)
+    }  # fmt: skip
     if shown:
         page.figure(
             "layers", "Shares of the kinds of layers",
@@ -203,16 +206,18 @@ def _draw(axes: Any, shown: Mapping[str, Mapping[str, float]]) -> None:
 
 def _notes(runs: Sequence[Run], every: Sequence[Step]) -> str:
     texts = []
-    merged = dict.fromkeys(s.run.label(s.candidate) for s in every if s.how == "merged" and not _split(s))
+    merged = dict.fromkeys(s.run.label(s.candidate) for s in every if not _divided(s))
     if merged:
         texts.append(
-            f"In the stored results of {', '.join(merged)} a kernel counts as its largest node: ReLU, pooling and the "
-            "update are merged into convolutions and products. PyTorch's other parts on the GPU are not known there."
+            f"Shares of {', '.join(merged)} are left out: in the stored results a kernel counts as its largest node, "
+            "and ReLU, pooling and the update are merged into convolutions and products. PyTorch's other parts on the "
+            "GPU are not known there."
         )
-    out = {run.label(c): why for run in runs for n, r in run.results.items() if n.startswith(LAYERS)
-           for c, why in r["out"].items()}  # fmt: skip
+    out = {f"{n.removeprefix(LAYERS)} by {run.label(c)}": why for run in runs for n, r in run.results.items()
+           if n.startswith(LAYERS) for c, why in r["out"].items()}  # fmt: skip
     return " ".join([*texts, *(f"{name} was not timed: {why}." for name, why in out.items())])
 
 
-def _split(step: Step) -> bool:
-    return "split" in step.run.results[f"{LAYERS}{step.network}"]
+def _divided(step: Step) -> bool:
+    """Whether the time of a kernel of several nodes is divided among them; of nodes one by one there is none."""
+    return step.how != "merged" or "split" in step.run.results[f"{LAYERS}{step.network}"]
