@@ -228,8 +228,7 @@ def paths(
         early = beside and 2 * sorted(best).index(last) < len(best) - 1
         for place, (end, name) in zip(_apart([end for end, _ in ends], points), ends, strict=True):
             xs, ys, tone = series[name]
-            early = early and len(xs) == 1
-            side, right, up = ("right", -6, 4) if early else ("left", 6, -9 if beside else 0)
+            side, right, up = ("right", -6, 4) if early and len(xs) == 1 else ("left", 6, -9 if beside else 0)
             axes.annotate(name, (xs[-1], ys[-1]), (right, place - end + up), textcoords="offset points", va="center",
                           ha=side, color=tone)  # fmt: skip
 

@@ -116,8 +116,7 @@ def _shares(every: Sequence[Step]) -> str:
     """Which share of the time of layers convolutions take, on a GPU and on a CPU."""
     texts = []
     for gpu in (True, False):
-        own = [s for s in every if on_gpu(s.candidate) == gpu]
-        own = [s for s in own if _divided(s)]
+        own = [s for s in every if on_gpu(s.candidate) == gpu and _divided(s)]
         shares = [100 * s.shares["convolution"] for s in own if s.run is own[0].run]
         texts += [f"{span(shares, '{:.0f}')} % on {own[0].run.where(own[0].candidate)}"] if own else []
     return " and ".join(texts)
