@@ -37,7 +37,6 @@ FAMILY_OF = {
 WIDTH, HEIGHT = 3.6, 2.9  # inches of a panel; two beside each other, or one twice as wide, are 700 pixels
 BAR = 0.22  # inches for each bar, where there are many
 LEAST = 2.0  # inches of the lowest panel
-MARKED = 20.0  # up to this ratio of the ends of an axis it has ticks at 1, 2 and 5, not at powers of ten alone
 DECADE = 8.0  # from this ratio of the largest to the smallest on the axis is logarithmic
 DECADES = 50.0  # below this one the axis has ticks between powers of ten
 LINE = 1.5  # points of every line
@@ -217,8 +216,8 @@ def paths(
         axes.minorticks_off()
     low, high = axes.get_ylim()
     if "y" in log:
-        if high < MARKED * low:  # a decade has one tick or none there
-            axes.yaxis.get_major_locator().set_params(subs=(1, 2, 5))
+        if high / low < DECADES:  # as in `dots`
+            axes.yaxis.get_major_locator().set_params(subs=(1.0, 2.0, 5.0))
         low, high = math.log(low), math.log(high)
     points = 0.72 * HEIGHT * 72  # of the axes' height
     for last in dict.fromkeys(xs[-1] for xs, _, _ in series.values()):

@@ -217,3 +217,16 @@ def test_rows_by_an_index_that_the_step_makes(dtype: str) -> None:
     if dtype == "float32":
         np.testing.assert_array_equal(made["dx"][[1, 5]], arrays["x"][[1, 5]])
         assert made["dx"].sum() == arrays["x"][[1, 5]].sum()
+
+
+def test_a_result_with_two_names_is_made_once() -> None:
+    program = Program("two names")
+    weight = program.input("weight", (64,), kind="parameter")
+    program.updates["weight"] = program.outputs["after"] = weight * 2
+    program.outputs["before"] = weight
+    given = np.ones(64, np.float32)
+    made = get_backend("numba").compile(program)({"weight": given})
+    assert np.shares_memory(made["after"], made["weight"]), "weights are large"
+    assert not np.shares_memory(made["before"], given), "but the caller's own array is the caller's"
+    assert (made["before"] == 1).all()
+    assert (made["weight"] == 2).all()

@@ -151,6 +151,11 @@ def _slowest(conditions: Conditions, ranks: int) -> float:
     return expected_maximum(conditions.jitter, ranks)
 
 
+def _cut_s(work: Workload, weights: float, conditions: Conditions) -> float:
+    """The share of `Conditions.cut` of so many bytes of the weights."""
+    return conditions.cut * weights / work.weights if weights else 0.0
+
+
 def _data(work: Workload, ranks: int, batch: int, conditions: Conditions) -> Iterator[Prediction]:
     """Each rank computes all layers for its samples; gradients are summed over all ranks."""
     return _groups(work, ranks, batch, conditions, "data", [1])
@@ -202,9 +207,7 @@ def _group(work: Workload, ranks: int, batch: int, conditions: Conditions, strat
     def hand(layer: Layer, cut: bool) -> None:
         nonlocal compute
         parts = size if cut else 1
-        seconds = (
-            slow * conditions.cut * layer.weights / parts / work.weights if layer.weights and ranks * runs > 1 else 0.0
-        )
+        seconds = slow * _cut_s(work, layer.weights / parts, conditions) if ranks * runs > 1 else 0.0
         compute += seconds
         line.at += seconds
         line.add(layer.weights / parts, ranks // parts, parts)
@@ -314,7 +317,7 @@ def _piped(
         slots.append(bare[-1] + sum(latency + e * part / bandwidth for e in edges))
         sums.append(network.all_reduce(weights, copies, conditions.algorithm, stride=stages))
         sends.append(sum(e * own for e in edges) + sent(weights, copies))
-        cut = conditions.cut * weights / work.weights if weights and copies * micro > 1 else 0.0
+        cut = _cut_s(work, weights, conditions) if copies * micro > 1 else 0.0
         updates.append(slow * (cut + sum(work.seconds(layer, "update", 1) for layer in held)))
         memory.append(sum(2 * layer.weights + layer.state + layer.saved * own for layer in held))
     idle = (stages - 1) * max(slots)
