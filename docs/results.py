@@ -4,8 +4,7 @@
     python docs/results.py compare FOLDER FOLDER
 
 The results of two cores of a CPU are in docs/studies/results; those of a machine with a GPU are in a folder of its name
-beside that, such as docs/studies/h200/results. What was measured there in other sizes is in its folder `earlier`, and
-shown as far as it was not measured again. `compare` takes two folders of results, such as docs/studies/results: it
+beside that, such as docs/studies/h200/results. `compare` takes two folders of results, such as docs/studies/results: it
 prints how far the ratios of candidates that were measured interleaved differ between the two runs, and ends with exit
 code 1 if any does by more than 5 %.
 """
@@ -34,7 +33,7 @@ from minicnn.studies.platforms.variants import seen
 
 ROOT = Path(__file__).resolve().parent.parent
 STUDIES = ROOT / "docs" / "studies"
-# Of all machines: that without a GPU first, and what is in other sizes last.
+# Of all machines: that without a GPU first.
 FOLDERS = sorted((found.parent for found in STUDIES.glob("**/results")), key=lambda f: (len(f.parts), f.name))
 STUDY, DATA = "platforms", "mnist"
 ON_GPU = ("cupy", "numba_cuda", "jax.lax:gpu", "torch.nn:cuda")  # what the README shows of a machine with a GPU

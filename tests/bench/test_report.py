@@ -186,6 +186,43 @@ def test_dots_are_sorted_on_a_logarithmic_axis_where_they_span_decades() -> None
     assert [label.get_text() for label in near.get_yticklabels()] == ["slow", "near"]
 
 
+def test_numbers_below_an_axis_do_not_lie_on_each_other() -> None:
+    line: figures.Series = {"a": ([1, 32, 64, 128, 256, 512], [1.0, 2.0, 3.0, 4.0, 5.0, 6.0], "#0072B2")}
+    axes = drawn(lambda axes: figures.paths(axes, line, "batch", "", log="x"))
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "32", "", "128", "", "512"]
+    assert len(axes.get_xticks()) == 6, "each place has its tick"
+    even: figures.Series = {"a": ([8, 32, 128, 512], [1.0, 2.0, 3.0, 4.0], "#0072B2")}
+    axes = drawn(lambda axes: figures.paths(axes, even, "batch", "", log="x"))
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["8", "32", "128", "512"]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [
+        (0.002, 100.0, [0.01, 0.1, 1.0, 10.0, 100.0]),
+        (0.9, 60.0, [1.0, 2.0, 5.0, 10.0, 20.0, 50.0]),  # two powers of ten
+        (68.0, 118.0, [70.0, 80.0, 90.0, 100.0, 110.0]),  # one of them, and no more by twos and fives
+    ],
+)
+def test_a_logarithmic_axis_has_three_ticks_at_least(low: float, high: float, ticks: list[float]) -> None:
+    line: figures.Series = {"a": ([1, 2], [low, high], "#0072B2")}
+    axes = drawn(lambda axes: figures.paths(axes, line, "", "", log="y", upward=(low, high)))
+    assert list(axes.get_yticks()) == pytest.approx(ticks)
+
+
+def test_lines_of_several_panels_have_one_upward_axis() -> None:
+    lines: dict[str, figures.Series] = {
+        "few": {"a": ([1, 2], [1.0, 4.0], "#0072B2")}, "many": {"a": ([1, 2], [20.0, 100.0], "#0072B2")}
+    }  # fmt: skip
+    upward = figures.ends(lines.values())
+    limits = [
+        drawn(lambda axes, one=one: figures.paths(axes, one, "", "", log="y", upward=upward)).get_ylim()
+        for one in lines.values()
+    ]
+    assert limits[0] == limits[1] == pytest.approx(upward)
+    assert upward[0] < 1.0 < 100.0 < upward[1]
+
+
 def test_names_at_the_ends_of_lines_do_not_lie_on_each_other() -> None:
     series = {f"line {i}": ([1, 2], [1.0, 10.0 + 0.001 * i], "#0072B2") for i in range(6)} | {
         "low": ([1, 2], [1, 1], "#D55E00")

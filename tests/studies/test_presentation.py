@@ -280,7 +280,8 @@ def test_mlp_judges_its_hypothesis_by_the_sweeps_over_hidden_units_and_samples()
     assert mlp.sweeps.lead("mnist", []) is None
 
 
-def test_shares_of_kernels_that_are_not_divided_among_their_nodes_are_left_out() -> None:
+def test_gradients_that_other_kernels_compute_are_named() -> None:
+    """A merged kernel that scatters a pooling's gradient where it reads it has the time of both."""
     seconds = {
         name: {
             phase: {part: [share] for part, share in zip(PARTS, (first, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0), strict=True)}
@@ -293,10 +294,11 @@ def test_shares_of_kernels_that_are_not_divided_among_their_nodes_are_left_out()
         "seconds": seconds, "steps": {"cupy": [1.0], "torch.nn:cuda": [2.0]}, "merged": ["cupy"], "apart": [],
         "out": {"numba": "it had no memory"}, "refused": {},
     }  # fmt: skip
-    for divided, shares in (({}, "74 %"), ({"split": True}, "70 to 90 %")):  # "other" is not known in the first
-        page = presented("convolution", (setting, {"layers-vgg16": found | divided}))
+    for pooling, said, shares in ((1.0, False, "70 to 90 %"), (0.0, True, "70 to 91 %")):
+        seconds["cupy"]["backward"]["pooling"] = [pooling]
+        page = presented("convolution", (setting, {"layers-vgg16": found}))
         assert f"convolutions take {shares} on H200" in text_of(page)
-        layers = next(table for table in page.tables if table.name == "layers")
-        assert ("convolution" in layers.rows[0] and layers.rows[0]["convolution"] is not None) == bool(divided)
-        assert ("cupy, H200 are left out" in layers.note) != bool(divided)
+        layers, judged = (next(table for table in page.tables if table.name == n) for n in ("layers", "claims"))
+        assert ("The gradient of pooling by cupy, H200 (vgg16) is computed within the kernels" in layers.note) == said
+        assert ("its kernels compute" in str(judged.rows[0]["why"])) == said
         assert "vgg16 by numba, 2 cores was not timed: it had no memory." in layers.note

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from minicnn.bench.page import Figure, Panel
@@ -38,11 +39,12 @@ WIDTH, HEIGHT = 3.6, 2.9  # inches of a panel; two beside each other, or one twi
 BAR = 0.22  # inches for each bar, where there are many
 LEAST = 2.0  # inches of the lowest panel
 DECADE = 8.0  # from this ratio of the largest to the smallest on the axis is logarithmic
-DECADES = 50.0  # below this one the axis has ticks between powers of ten
 LINE = 1.5  # points of every line
 LETTERS = 10.5  # points from one line of letters to the next
 FEW = 25  # points up to which each is marked
 TICKS = 7  # places up to which each has a tick
+ROOM = 0.045  # of the axis' width, for a digit of the number at a tick
+Series = Mapping[str, tuple[Sequence[float], Sequence[float], str]]  # by name: xs, ys and the colour
 POINTER = 14.0  # points that a pointer can hit, at least
 SPOTS = "minicnn_spots"  # where axes keep what `answer` has told them
 
@@ -137,7 +139,7 @@ def dots(
         more_is_better: Whether the largest comes first.
     """
     from matplotlib.lines import Line2D
-    from matplotlib.ticker import LogLocator, MaxNLocator
+    from matplotlib.ticker import MaxNLocator
 
     rows = sorted(marks, key=lambda mark: mark.spread.median, reverse=more_is_better)
     for i, mark in enumerate(rows):
@@ -153,8 +155,7 @@ def dots(
     if low > 0 and high / low >= DECADE:
         axes.set_xscale("log")
         axes.set_xlim(low / (high / low) ** 0.05, high * (high / low) ** 0.25)
-        if high / low < DECADES:  # powers of ten alone would be one tick or two
-            axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.set_xticks(_places(*axes.get_xlim()))
         axes.minorticks_off()
     else:
         axes.set_xlim(0, 1.22 * high)
@@ -175,9 +176,16 @@ def dots(
                            handletextpad=0.1, columnspacing=1.0, borderpad=0.1)  # fmt: skip
 
 
+def ends(every: Iterable[Series]) -> tuple[float, float]:
+    """From where to where a logarithmic axis goes on which the lines of several panels have room."""
+    values = [y for series in every for _, ys, _ in series.values() for y in ys]
+    room = (max(values) / min(values)) ** 0.05
+    return min(values) / room, max(values) * room
+
+
 def paths(
-    axes: Any, series: Mapping[str, tuple[Sequence[float], Sequence[float], str]], xlabel: str, ylabel: str, *,
-    log: str = "", say: Callable[[float], str] | None = None, more_is_better: bool = False,
+    axes: Any, series: Series, xlabel: str, ylabel: str, *, log: str = "", say: Callable[[float], str] | None = None,
+    more_is_better: bool = False, upward: tuple[float, float] | None = None,
 ) -> None:  # fmt: skip
     """Draw a line for each name, with the name at its end; names that would lie on each other move apart.
 
@@ -185,12 +193,13 @@ def paths(
 
     Args:
         axes: Where to draw.
-        series: For each name xs, ys and the colour.
+        series: The lines.
         xlabel: What runs to the right, with its unit.
         ylabel: What runs upwards, with its unit.
         log: Which axes are logarithmic: "", "x", "y" or "xy".
         say: Writes the ticks of the upward axis, if not as numbers.
         more_is_better: Whether the largest is the best.
+        upward: From where to where the upward axis goes; None for as far as the lines do.
     """
     pick = max if more_is_better else min
     best: dict[float, float] = {}
@@ -209,33 +218,72 @@ def paths(
     if not series:
         return
     if len(best) <= TICKS:
-        axes.set_xticks(sorted(best), [f"{x:,g}" for x in sorted(best)])
+        axes.set_xticks(sorted(best), _spaced(sorted(best), log="x" in log))
         axes.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
     if say is not None:
         axes.yaxis.set_major_formatter(lambda value, _: say(value))
         axes.minorticks_off()
-    low, high = axes.get_ylim()
+    low, high = upward or axes.get_ylim()
+    axes.set_ylim(low, high)
     if "y" in log:
-        if high / low < DECADES:  # as in `dots`
-            axes.yaxis.get_major_locator().set_params(subs=(1.0, 2.0, 5.0))
+        axes.set_yticks(_places(low, high))
         low, high = math.log(low), math.log(high)
     points = 0.72 * HEIGHT * 72  # of the axes' height
     for last in dict.fromkeys(xs[-1] for xs, _, _ in series.values()):
-        ends = sorted((points * ((math.log(ys[-1]) if "y" in log else ys[-1]) - low) / (high - low), name)
-                      for name, (xs, ys, _) in series.items() if xs[-1] == last)  # fmt: skip
+        at = sorted((points * ((math.log(ys[-1]) if "y" in log else ys[-1]) - low) / (high - low), name)
+                    for name, (xs, ys, _) in series.items() if xs[-1] == last)  # fmt: skip
         beside = last < max(best)  # others' lines, which go on
         early = beside and 2 * sorted(best).index(last) < len(best) - 1
-        for place, (end, name) in zip(_apart([end for end, _ in ends], points), ends, strict=True):
+        for place, (end, name) in zip(_apart([end for end, _ in at], points), at, strict=True):
             xs, ys, tone = series[name]
             side, right, up = ("right", -6, 4) if early and len(xs) == 1 else ("left", 6, -9 if beside else 0)
+            ground = {"facecolor": PAPER, "edgecolor": "none", "alpha": 0.8, "pad": 0.2} if beside else None
             axes.annotate(name, (xs[-1], ys[-1]), (right, place - end + up), textcoords="offset points", va="center",
-                          ha=side, color=tone)  # fmt: skip
+                          ha=side, color=tone, bbox=ground)  # fmt: skip
 
 
-def _apart(ends: Sequence[float], top: float) -> list[float]:
+def multiples(
+    lines: Mapping[tuple[str, str], Series], *, log: str, say: Callable[[float], str], more_is_better: bool = False
+) -> list[Panel]:
+    """A panel for each title, and what runs to the right in it, all with the same upward axis; see `paths`."""
+    upward = ends(lines.values())
+    return [
+        Panel(title, partial(paths, series=series, xlabel=xlabel, ylabel="", log=log, say=say,
+                             more_is_better=more_is_better, upward=upward))
+        for (title, xlabel), series in lines.items()
+    ]  # fmt: skip
+
+
+def _places(low: float, high: float) -> list[float]:
+    """Ticks of a logarithmic axis: powers of ten; also twice and five times these, or even steps, if they are few."""
+    from matplotlib.ticker import MaxNLocator
+
+    powers = [10.0**k for k in range(math.floor(math.log10(low)), math.floor(math.log10(high)) + 1)]
+    for parts in ((1.0,), (1.0, 2.0, 5.0)):
+        ticks = [tick for power in powers for part in parts if low <= (tick := part * power) <= high]
+        if len(ticks) > 2:
+            return ticks
+    return [tick for tick in MaxNLocator(5).tick_values(low, high) if low <= tick <= high]
+
+
+def _spaced(places: Sequence[float], *, log: bool) -> list[str]:
+    """The numbers at ascending ticks, the last at any rate, without those that would lie on the next."""
+    at = [math.log(x) if log else x for x in places]
+    room = ROOM * (at[-1] - at[0])
+    texts = [f"{x:,g}" for x in places]
+    kept = len(texts) - 1
+    for i in reversed(range(kept)):
+        if at[kept] - at[i] >= room * (len(texts[i]) + len(texts[kept])) / 2:
+            kept = i
+        else:
+            texts[i] = ""
+    return texts
+
+
+def _apart(heights: Sequence[float], top: float) -> list[float]:
     """Heights for the names of lines that end at some heights, ascending: a letter's height apart, none above a top."""
     places: list[float] = []
-    for end in ends:
+    for end in heights:
         places.append(max(places[-1] + LETTERS, end) if places else end)
     above = top  # where the name above is
     for i in reversed(range(len(places))):

@@ -237,12 +237,10 @@ def measure(
 
     Returns:
         "seconds" by candidate, phase and part; "nodes", "merged" and "apart": whose nodes were timed so; "steps" by
-        candidate; "out": why others could not take part; "refused": those that compute another loss; "split": that
-        the times of kernels are divided among their nodes, and wall time is in no part on a GPU.
+        candidate; "out": why others could not take part; "refused": those that compute another loss.
     """
     result: dict[str, Any] = {
         "seconds": {}, "nodes": [], "merged": [], "apart": [], "steps": {}, "losses": {}, "out": {}, "refused": {},
-        "split": True,
     }  # fmt: skip
     made = {c: Worker(c, Layers, c, name, image, batch, classes) for c in candidates}
     with together(made) as (workers, result["out"]):

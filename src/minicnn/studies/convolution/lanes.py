@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from minicnn.bench import Column, Page, Panel, Run, Spread, Worker, figures
@@ -142,11 +141,16 @@ def _cores(page: Page, runs: Sequence[Run]) -> None:
 
 def _lanes(page: Page, runs: Sequence[Run]) -> None:
     rows: list[dict[str, Cell]] = []
-    panels = []
+    panels: list[Panel] = []
     for run in runs:
+        lines: dict[bool, dict[tuple[str, str], dict[str, Any]]] = {False: {}, True: {}}  # on a CPU, on a GPU
         for what, label in VARIED.items():
-            found = on_lanes(run, what)
-            for name, times in found.items():
+            for name, times in on_lanes(run, what).items():
+                title = f"{label}, {run.label(name).rpartition(', ')[2]}"
+                lines[on_gpu(name)].setdefault((title, label), {})[run.label(name)] = (
+                    list(times), [s.median / n for n, (_, s) in times.items()],
+                    figures.FAMILIES[figures.family(name)],
+                )  # fmt: skip
                 for n, (way, spread) in times.items():
                     below = times.get(n - 1)
                     rows.append({
@@ -154,17 +158,8 @@ def _lanes(page: Page, runs: Sequence[Run]) -> None:
                         "each": 1e6 * spread.median / n,
                         "more": 100 * (spread.median / below[1].median - 1) if below else None,
                     })  # fmt: skip
-            for gpu in (False, True):
-                series = {
-                    run.label(name): (list(times), [s.median / n for n, (_, s) in times.items()],
-                                      figures.FAMILIES[figures.family(name)])
-                    for name, times in found.items() if on_gpu(name) == gpu
-                }  # fmt: skip
-                if series:
-                    where = run.label(next(n for n in found if on_gpu(n) == gpu)).rpartition(", ")[2]
-                    panels.append(Panel(f"{label}, {where}", partial(
-                        figures.paths, series=series, xlabel=label, ylabel="", log="y", say=figures.duration
-                    )))  # fmt: skip
+        for there in filter(None, lines.values()):
+            panels += figures.multiples(there, log="y", say=figures.duration)
     if not rows:
         return
     page.section("Around the widths of vectors and warps")

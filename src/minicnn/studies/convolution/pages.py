@@ -35,6 +35,7 @@ class Step:
         ms: Milliseconds of each phase, summed over its parts.
         shares: Share of each part of all phases' time.
         how: What was timed: "nodes", "merged" or "apart".
+        within: Parts whose gradients merged kernels compute where they read them, so that other parts have their time.
     """
 
     run: Run
@@ -44,6 +45,7 @@ class Step:
     ms: Mapping[str, float]
     shares: Mapping[str, float]
     how: str
+    within: tuple[str, ...]
 
 
 def steps(runs: Sequence[Run]) -> Iterator[Step]:
@@ -53,14 +55,14 @@ def steps(runs: Sequence[Run]) -> Iterator[Step]:
             if name.startswith(LAYERS):
                 for candidate, seconds in result["seconds"].items():
                     how = next((h for h in ("merged", "apart") if candidate in result[h]), "nodes")
-                    # Stored results that are not split have, in PyTorch's other parts on a GPU, the wall time.
-                    known = [p for p in PARTS if "split" in result or p != "other" or not on_gpu(candidate)]
-                    medians = {phase: {p: Spread.of(seconds[phase][p], 1e3).median for p in known} for phase in PHASES}
+                    medians = {phase: {p: Spread.of(seconds[phase][p], 1e3).median for p in PARTS} for phase in PHASES}
                     ms = {phase: sum(parts.values()) for phase, parts in medians.items()}
                     whole = sum(ms.values()) or 1.0
-                    shares = {p: sum(parts[p] for parts in medians.values()) / whole for p in known}
+                    shares = {p: sum(parts[p] for parts in medians.values()) / whole for p in PARTS}
+                    lost = [p for p in PARTS if medians["forward"][p] and not medians["backward"][p]]
+                    within = tuple(lost) if how == "merged" else ()
                     step = Spread.of(result["steps"][candidate])
-                    yield Step(run, name.removeprefix(LAYERS), candidate, step, ms, shares, how)
+                    yield Step(run, name.removeprefix(LAYERS), candidate, step, ms, shares, how, within)
 
 
 def present(page: Page, runs: Sequence[Run]) -> None:
@@ -116,7 +118,7 @@ def _shares(every: Sequence[Step]) -> str:
     """Which share of the time of layers convolutions take, on a GPU and on a CPU."""
     texts = []
     for gpu in (True, False):
-        own = [s for s in every if on_gpu(s.candidate) == gpu and _divided(s)]
+        own = [s for s in every if on_gpu(s.candidate) == gpu]
         shares = [100 * s.shares["convolution"] for s in own if s.run is own[0].run]
         texts += [f"{span(shares, '{:.0f}')} % on {own[0].run.where(own[0].candidate)}"] if own else []
     return " and ".join(texts)
@@ -145,15 +147,15 @@ def claims(every: Sequence[Step], runs: Sequence[Run]) -> list[Claim]:
     """Each claim of the source, judged."""
     swept = [run for run in sorted(runs, key=lambda r: r.gpu is None) if run.found(BASE)]
     won = own_winners(swept[0]) if swept else []
-    divided = [s for s in every if _divided(s)]
-    shares = [100 * s.shares["convolution"] for s in divided if on_gpu(s.candidate)]
-    shares = shares or [100 * s.shares["convolution"] for s in divided]
+    judged = [s for s in every if on_gpu(s.candidate)] or every
+    shares = [100 * s.shares["convolution"] for s in judged]
+    within = ", with gradients of other layers that its kernels compute" if any(s.within for s in judged) else ""
     return [
         Claim("Convolution takes up to 94 % of training time", "layers of AlexNet, VGG, GoogLeNet, OverFeat",
               f"at most {PUBLISHED_SHARE} %", f"{span(shares, '{:.0f}')} % of kernels' time" if shares else None,
               bool(shares) and 85 <= max(shares) <= 100,
-              "of the network in which it takes most; in small batches the dense layers of AlexNet, OverFeat and VGG "
-              "weigh more, as their weights are read once a batch"),
+              f"of the network in which it takes most{within}; in small batches the dense layers of AlexNet, OverFeat "
+              "and VGG weigh more, as their weights are read once a batch"),
         Claim("Which strategy wins depends on kernel size, channels and batch", "comparison of strategies",
               "figures of others",
               f"of ours on {swept[0].gpu or swept[0].cpu}, {'; '.join(won)}" if won else None,
@@ -183,13 +185,12 @@ def _layers(page: Page, runs: Sequence[Run], every: Sequence[Step]) -> None:
         rows.append({
             "network": s.network, "candidate": s.run.label(s.candidate), "how": how, "step_ms": s.whole.scaled(1e3),
             **{f"{phase}_ms": ms or None for phase, ms in s.ms.items()},
-            **{part: 100 * s.shares[part] if part in s.shares and _divided(s) else None for part in PARTS},
+            **{part: 100 * share for part, share in s.shares.items()},
         })  # fmt: skip
     page.table("layers", "Time by kind of layer", columns, rows, "Medians over the iterations. " + _notes(runs, every))
     shown: dict[str, Mapping[str, float]] = {
-        f"{s.network}, {s.run.label(s.candidate)}": {p: 100 * v for p, v in s.shares.items()}
-        for s in every if _divided(s)
-    }  # fmt: skip
+        f"{s.network}, {s.run.label(s.candidate)}": {p: 100 * v for p, v in s.shares.items()} for s in every
+    }
     if shown:
         page.figure(
             "layers", "Shares of the kinds of layers",
@@ -205,18 +206,15 @@ def _draw(axes: Any, shown: Mapping[str, Mapping[str, float]]) -> None:
 
 def _notes(runs: Sequence[Run], every: Sequence[Step]) -> str:
     texts = []
-    merged = dict.fromkeys(s.run.label(s.candidate) for s in every if not _divided(s))
-    if merged:
-        texts.append(
-            f"Shares of {', '.join(merged)} are left out: in the stored results a kernel counts as its largest node, "
-            "and ReLU, pooling and the update are merged into convolutions and products. PyTorch's other parts on the "
-            "GPU are not known there."
-        )
+    found: dict[tuple[str, str], list[str]] = {}
+    for s in every:
+        for part in s.within:
+            found.setdefault((part, s.run.label(s.candidate)), []).append(s.network)
+    texts += [
+        f"The gradient of {part} by {label} ({', '.join(networks)}) is computed within the kernels of the "
+        "layers before it, and counts as theirs."
+        for (part, label), networks in found.items()
+    ]
     out = {f"{n.removeprefix(LAYERS)} by {run.label(c)}": why for run in runs for n, r in run.results.items()
            if n.startswith(LAYERS) for c, why in r["out"].items()}  # fmt: skip
     return " ".join([*texts, *(f"{name} was not timed: {why}." for name, why in out.items())])
-
-
-def _divided(step: Step) -> bool:
-    """Whether the time of a kernel of several nodes is divided among them; of nodes one by one there is none."""
-    return step.how != "merged" or "split" in step.run.results[f"{LAYERS}{step.network}"]

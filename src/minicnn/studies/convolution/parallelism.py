@@ -116,10 +116,14 @@ def present(page: Page, runs: Sequence[Run]) -> None:
         f"{100 * VARIATION:.0f} % (assumed). Gradients are summed in the fixed tree of shards, or in a ring as "
         "libraries do it; `minicnn predict-scaling` does likewise for other devices and networks."
     )
+    lines = {name: _lines(one["rows"]) for name, one in found.items()}
     last = max(row["ranks"] for one in found.values() for row in one["rows"])
     page.figure(
         "parallelism", "Speed-up by strategy, predicted",
-        [Panel(_title(name, one), partial(_draw, name=name, rows=one["rows"]), 0) for name, one in found.items()],
+        [
+            Panel(_title(name, one), partial(_draw, name=name, series=lines[name], upward=figures.ends(lines.values())))
+            for name, one in found.items()
+        ],
         f"Predicted speed-up over one GPU, strong scaling of a batch of {STRONG:,}; hollow: published for AlexNet on "
         "other GPUs by hybrid parallelism (Krizhevsky 2014 on 4 and 8, 128 samples a GPU; Yadan et al. 2013 on 4).",
     )  # fmt: skip
@@ -207,20 +211,20 @@ def _title(name: str, found: Mapping[str, Any]) -> str:
     return f"{name}: {way['speedup']:.2g} times on {best['ranks']}, by {best['chosen']}"
 
 
-def _draw(axes: Any, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    strong = [row for row in rows if row["kind"] == "strong"]
-    series = {}
-    for way, tone in TONES.items():
-        points = [(row["ranks"], row["ways"][way]["speedup"]) for row in strong if row["ways"][way]]
-        if points:
-            series[way] = ([x for x, _ in points], [y for _, y in points], tone)
-    figures.paths(axes, series, "GPUs", "speed-up (predicted)", log="xy", say=lambda value: f"{value:g}")
-    ticks, (low, high) = [row["ranks"] for row in strong], axes.get_ylim()
-    axes.set_xticks(ticks, [str(n) for n in ticks])
-    powers = [2.0**k for k in range(-12, 13, 2) if low <= 2.0**k <= high]
-    axes.set_yticks(powers, [f"{p:g}" for p in powers])
-    axes.minorticks_off()
-    axes.set_xlim(ticks[0] / 1.1, ticks[-1] * 3)  # room for names
+def _lines(rows: Sequence[Mapping[str, Any]]) -> figures.Series:
+    """Speed-up against the number of GPUs by each strategy, in strong scaling."""
+    found: dict[str, tuple[list[int], list[float], str]] = {}
+    for row in (row for row in rows if row["kind"] == "strong"):
+        for way, tone in TONES.items():
+            if row["ways"][way]:
+                xs, ys, _ = found.setdefault(way, ([], [], tone))
+                xs.append(row["ranks"])
+                ys.append(row["ways"][way]["speedup"])
+    return found
+
+
+def _draw(axes: Any, name: str, series: figures.Series, upward: tuple[float, float]) -> None:
+    figures.paths(axes, series, "GPUs", "speed-up (predicted)", log="xy", say=lambda value: f"{value:g}", upward=upward)
     if name == "alexnet":
         for gpus, _, speedup, _ in SPEEDUPS:
             axes.plot(gpus, speedup, "o", markersize=7, color=FAMILIES[PUBLISHED], markerfacecolor="none", zorder=5)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
-from minicnn.bench import Column, Page, Panel, Run, Spread, figures
+from minicnn.bench import Column, Page, Run, Spread, figures
 from minicnn.bench.candidates import on_gpu
 from minicnn.bench.page import Cell, file_name
 from minicnn.ops.strategies import DIRECTIONS, STRATEGIES, Problem
@@ -92,11 +91,12 @@ def strategies(page: Page, runs: Sequence[Run]) -> None:
             continue
         backend = _arrays(run)
         where = run.where(backend)
-        panels = [Panel(UNITS[name], partial(_draw, run=run, name=name, backend=backend)) for name in swept(run)]
+        lines = {(UNITS[name], ""): _lines(run, name, backend) for name in swept(run)}
         base = run.found(BASE)["points"][0]
-        if panels:
+        if lines:
             page.figure(
-                f"strategies-{file_name(where)}", f"Strategies on {where}", panels,
+                f"strategies-{file_name(where)}", f"Strategies on {where}",
+                figures.multiples(lines, log="xy", say=lambda ms: figures.duration(ms / 1e3)),
                 f"Forward pass on {where}: our strategies on the arrays of `{backend}`, the fastest of the libraries' "
                 f"own convolutions, and our kernels. Each sweep goes through {in_words(base['problem'])}.",
             )  # fmt: skip
@@ -126,7 +126,7 @@ def _arrays(run: Run) -> str:
     return next((b for b in shown if on_gpu(b)), shown[0])
 
 
-def _draw(axes: Any, run: Run, name: str, backend: str) -> None:
+def _lines(run: Run, name: str, backend: str) -> figures.Series:
     """Milliseconds of the forward pass over a sweep: strategies, the fastest of the vendors' own, and our kernels."""
     varied = SWEEPS[name]
     series: dict[str, tuple[list[float], list[float], str]] = {}
@@ -149,7 +149,7 @@ def _draw(axes: Any, run: Run, name: str, backend: str) -> None:
                 add("library's own", x, spread.median, figures.FAMILIES[figures.TORCH])
             elif way == OWN:
                 add(f"kernel, {of}", x, spread.median, figures.FAMILIES[figures.KERNELS])
-    figures.paths(axes, series, "", "", log="xy", say=lambda ms: figures.duration(ms / 1e3))
+    return series
 
 
 def _points(run: Run, name: str) -> list[dict[str, Cell]]:

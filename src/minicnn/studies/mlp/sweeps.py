@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
-from minicnn.bench import Column, Page, Panel, Run, Spread, figures
+from minicnn.bench import Column, Page, Run, Spread, figures
 from minicnn.bench.candidates import on_gpu
 from minicnn.bench.page import Cell
 
@@ -103,11 +102,11 @@ def present(page: Page, data: str, runs: Sequence[Run]) -> None:
     )  # fmt: skip
     run, found = swept[-1]
     most, least = max(count for _, count in found), min(units for units, _ in found)
-    panels = []
+    lines: dict[tuple[str, str], figures.Series] = {}
     for title, label, axis in ((f"{most:,} samples", "hidden units", 0), (f"{least:,} hidden units", "samples", 1)):
         along = sorted(at for at in found if at[1 - axis] == (most, least)[axis])
         if len(along) > 1:
-            series = {
+            lines[title, label] = {
                 run.label(name): (
                     [at[axis] for at in along if name in found[at]],
                     [found[at][name].median for at in along if name in found[at]],
@@ -115,9 +114,7 @@ def present(page: Page, data: str, runs: Sequence[Run]) -> None:
                 )
                 for name in found[along[-1]]
             }
-            panels.append(Panel(title, partial(
-                figures.paths, series=series, xlabel=label, ylabel="", log="xy", say=figures.duration
-            )))  # fmt: skip
-    if panels:
-        page.figure(f"sweep-{data}", "Time of an iteration against hidden units and samples", panels,
+    if lines:
+        page.figure(f"sweep-{data}", "Time of an iteration against hidden units and samples",
+                    figures.multiples(lines, log="xy", say=figures.duration),
                     f"Medians, on the machine with {run.gpu or run.cpu}.", columns=1)  # fmt: skip

@@ -120,7 +120,7 @@ def _steps(page: Page, every: Sequence[Step]) -> None:
 
 def _sweep(page: Page, every: Sequence[Step]) -> None:
     """Images per second against the batch size, a panel for each network."""
-    panels = []
+    lines: dict[tuple[str, str], figures.Series] = {}
     for name in NETWORKS:
         series: dict[str, tuple[list[int], list[float], str]] = {}
         for step in sorted((s for s in every if s.network == name), key=lambda s: s.batch):
@@ -130,16 +130,14 @@ def _sweep(page: Page, every: Sequence[Step]) -> None:
             xs.append(step.batch)
             ys.append(step.rate)
         if any(len(xs) > 1 for xs, *_ in series.values()):
-            panels.append(Panel(TITLES[name], partial(
-                figures.paths, series=series, xlabel="batch", ylabel="", log="xy", say=quantity("/s"),
-                more_is_better=True
-            )))  # fmt: skip
-    if panels:
+            lines[TITLES[name], "batch"] = series
+    if lines:
         gpus, cpus = (
             " and ".join(dict.fromkeys(s.run.where(s.candidate) for s in every if on_gpu(s.candidate) == gpu))
             for gpu in (True, False)
         )
         where = "; ".join(f"{kind}: {names}" for kind, names in (("GPU", gpus), ("CPU", cpus)) if names)
+        panels = figures.multiples(lines, log="xy", say=quantity("/s"), more_is_better=True)
         page.figure("sweep", "Images per second against the batch size", panels, f"Training steps, float32; {where}.")
 
 
