@@ -184,7 +184,7 @@ def _cumulative(page: Page, runs: Sequence[Run], data: str) -> None:
 
 def _whole(series: Mapping[str, tuple[list[int], list[float], str]]) -> str:
     """The finding of the cumulative chart: ours naive and optimised, after as many epochs as both have."""
-    ends = {name.partition(",")[0]: (xs[-1], ys[-1]) for name, (xs, ys, _) in series.items()}
+    ends = {name.rpartition(", ")[0]: (xs[-1], ys[-1]) for name, (xs, ys, _) in series.items()}
     (count, naive), (same, optimised) = ends.get("naive", (0, 0.0)), ends.get("optimised", (0, 0.0))
     if not count or count != same:
         return "Time since the start"
