@@ -254,14 +254,19 @@ def test_claims_on_cores_and_lanes_follow_from_ratios() -> None:
         candidates = {name: {"times": {"own kernel": {"forward": [s]}}} for name, s in seconds.items()}
         return {"problem": problem, "candidates": candidates}
 
-    results = {
-        "cores": {"points": [point({"numba / 1": 4.0, "numba / 2": 2.1})]},
-        "lanes": {"points": [point({"cupy": s}, filters=n, batch=n) for n, s in ((32, 1.0), (33, 1.1)) * 2]},
-    }
     setting = Setting(convolution.QUICK, ("numba", "cupy"), {}, ("synthetic",))
-    cores, tasks = lanes.claims([Run(setting, results, {"cores": 2, "devices": {"cupy cuda:0": "NVIDIA H200"}})])
-    assert (cores.ours, cores.verdict) == ("numba, 2 cores: 1.9 times on 2", "confirmed")
-    assert (tasks.ours, tasks.verdict) == ("cupy, H200: 1.10 times", "refuted")
+    for more, ratios, verdict in (
+        (1.1, "0.55 times as long as 64 filters, 1.10 times as long as 32", "refuted"),
+        (1.9, "0.95 times as long as 64 filters, 1.90 times as long as 32", "confirmed"),
+    ):
+        times = ((32, 1.0), (33, more), (64, 2.0))
+        results = {
+            "cores": {"points": [point({"numba / 1": 4.0, "numba / 2": 2.1})]},
+            "lanes": {"points": [point({"numba": 1.0, "cupy": s}, filters=n, batch=n) for n, s in times * 2]},
+        }
+        cores, tasks = lanes.claims([Run(setting, results, {"cores": 2, "devices": {"cupy cuda:0": "NVIDIA H200"}})])
+        assert (cores.ours, cores.verdict) == ("numba, 2 cores: 1.9 times on 2", "confirmed")
+        assert (tasks.ours, tasks.verdict) == (f"cupy, H200: {ratios}", verdict)
     assert [claim.verdict for claim in lanes.claims([])] == ["not measured"] * 2
 
 
