@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 
@@ -26,6 +27,13 @@ def test_a_process_that_dies_says_its_last_words() -> None:
         with pytest.raises(CandidateError, match=r"^a: its process ended with code 3: the last words$"):
             worker.call("leave")
         with pytest.raises(CandidateError, match="ended with code 3"):
+            worker.call("add", 1)
+
+
+def test_a_process_that_the_system_ends_says_by_which_signal() -> None:
+    with Worker("a", Rival, "a") as worker:
+        os.kill(worker.call("process"), signal.SIGKILL)
+        with pytest.raises(CandidateError, match=r"was ended by signal 9 \(Killed, as when memory runs out\)"):
             worker.call("add", 1)
 
 

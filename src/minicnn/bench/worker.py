@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -33,6 +33,22 @@ class CandidateError(RuntimeError):
     def __init__(self, name: str, why: str) -> None:
         super().__init__(f"{name}: {why}")
         self.name, self.why = name, why
+
+
+def ended(code: int | None, lines: Sequence[str] = ()) -> str:
+    """How a process ended, and the last line with words that it printed.
+
+    Args:
+        code: Its exit code; negative if a signal ended it.
+        lines: What it printed.
+    """
+    if code is None or code >= 0:
+        how = f"its process ended with code {code}"
+    else:
+        how = f"its process was ended by signal {-code} ({signal.strsignal(-code)}"
+        how += ", as when memory runs out)" if -code == getattr(signal, "SIGKILL", None) else ")"
+    said = [line.strip() for line in lines if line.strip()]
+    return how + (f": {said[-1]}" if said else "")
 
 
 class Worker:
@@ -138,9 +154,8 @@ class Worker:
             good, answer = self._pipe.recv()
         except (EOFError, OSError):
             self._process.join()
-            said = [line.strip() for line in self._said.read_text("utf-8", "replace").splitlines() if line.strip()]
-            why = f"its process ended with code {self._process.exitcode}" + (f": {said[-1]}" if said else "")
-            raise CandidateError(self.name, why) from None
+            said = self._said.read_text("utf-8", "replace").splitlines()
+            raise CandidateError(self.name, ended(self._process.exitcode, said)) from None
         if not good:
             raise CandidateError(self.name, answer)
         return answer

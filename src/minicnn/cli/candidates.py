@@ -16,6 +16,7 @@ import numpy as np
 
 from minicnn import backends
 from minicnn.bench.torch_peer import takes_part
+from minicnn.bench.worker import ended
 from minicnn.cli.errors import DEBUG, INTERRUPTED, one_line
 from minicnn.jobs.job import Samples
 from minicnn.jobs.settings import Settings
@@ -164,4 +165,4 @@ def _last_words(lines: Sequence[str], code: int) -> str:
     said = [line.strip() for line in lines if line.strip()]
     if said and said[-1].startswith("error: "):
         return said[-1].removeprefix("error: ")
-    return f"its process ended with code {code}" + (f": {said[-1]}" if said else "")
+    return ended(code, said)

@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
+from minicnn.bench.worker import ended
 from minicnn.exercises.exercise import LIMIT_S
 from minicnn.exercises.table import EXERCISES
 from minicnn.extras import install
@@ -96,7 +97,7 @@ def grade(name: str, path: Path, *, backends: Sequence[str] | None = None, limit
             "exercise": name, "path": str(path.resolve()), "results": str(results),
             "backends": None if backends is None else list(backends),
         }  # fmt: skip
-        ended, printed = _run(json.dumps(order), {**os.environ, **exercise.environment}, limit_s)
+        how, printed = _run(json.dumps(order), {**os.environ, **exercise.environment}, limit_s)
         told = [json.loads(line) for line in results.read_text("utf-8").splitlines()]
     if told and "refused" in told[0]:
         raise ValueError(f"A submission to {name} {told[0]['refused']}")
@@ -105,8 +106,8 @@ def grade(name: str, path: Path, *, backends: Sequence[str] | None = None, limit
     for check in exercise.checks:
         outcome = judged.get(check.name)
         if outcome is None:
-            outcome = Outcome(check.name, 0, check.points, ended)
-            ended = "not judged, as the process had ended"
+            outcome = Outcome(check.name, 0, check.points, how)
+            how = "not judged, as the process had ended"
         outcomes.append(outcome)
     return Grade(name, tuple(outcomes), printed)
 
@@ -133,16 +134,16 @@ def _run(order: str, environment: dict[str, str], limit_s: float) -> tuple[str, 
     reader.start()
     try:
         process.wait(limit_s)
-        ended = f"its process ended with code {process.returncode} here"
+        how = f"{ended(process.returncode)} here"
     except subprocess.TimeoutExpired:
-        ended = f"stopped here after {limit_s:g} s, the limit of all checks together (--limit)"
+        how = f"stopped here after {limit_s:g} s, the limit of all checks together (--limit)"
     finally:
         if process.poll() is None:
             with suppress(ProcessLookupError):
                 _kill(process)
             process.wait()
     reader.join(1)  # what it has started may live on and hold the pipe
-    return ended, "".join(printed)
+    return how, "".join(printed)
 
 
 def _kill(process: subprocess.Popen[str]) -> None:
