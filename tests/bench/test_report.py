@@ -186,6 +186,14 @@ def test_dots_are_sorted_on_a_logarithmic_axis_where_they_span_decades() -> None
     assert [label.get_text() for label in near.get_yticklabels()] == ["slow", "near"]
 
 
+def test_numbers_of_a_table_have_no_exponent_where_they_are_large() -> None:
+    column = Column("ms", "time (ms)", "{:.3g}")
+    assert [column.text(value) for value in (0.0123456, 3.14159, 999.4, 1484.2, 64721.0)] == [
+        "0.0123", "3.14", "999", "1,484", "64,721"
+    ]  # fmt: skip
+    assert column.text(Spread(1484.2, 1480.0, 1488.0, 10)) == "1,484 (1,480 to 1,488)"
+
+
 def test_numbers_below_an_axis_do_not_lie_on_each_other() -> None:
     line: figures.Series = {"a": ([1, 32, 64, 128, 256, 512], [1.0, 2.0, 3.0, 4.0, 5.0, 6.0], "#0072B2")}
     axes = drawn(lambda axes: figures.paths(axes, line, "batch", "", log="x"))

@@ -39,11 +39,15 @@ class Column:
         if cell is None or isinstance(cell, Missing):
             return "–"
         if isinstance(cell, Spread):
-            low, high = self.template.format(cell.low), self.template.format(cell.high)
-            median = self.template.format(cell.median)
+            median, low, high = map(self._number, (cell.median, cell.low, cell.high))
             outliers = f"; {cell.outliers} disturbed" if cell.outliers else ""
             return f"{median} ({low} to {high}{outliers})" if cell.count > 1 or outliers else median
-        return cell if isinstance(cell, str) else self.template.format(cell)
+        return cell if isinstance(cell, str) else self._number(cell)
+
+    def _number(self, value: float) -> str:
+        """A number; more digits than the template's without an exponent: 1,480, not 1.48e+03."""
+        text = self.template.format(value)
+        return f"{value:,.0f}" if self.template.endswith("g}") and "e+" in text else text
 
 
 @dataclass(frozen=True)
