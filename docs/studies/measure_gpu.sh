@@ -20,7 +20,7 @@ code=0
 for chosen in "$@"; do
   study=${chosen%%:*} data=()
   case $study in
-  platforms) backends=$cpu,torch.nn-loader:cpu,$gpu sizes="epochs=10" ;;
+  platforms) backends=$cpu,torch.nn-loader:cpu,$gpu,numba_cuda+numba,cupy+numba sizes="epochs=10" ;;
   mlp) backends=$cpu,$gpu sizes="per_round=100 repeats=10" ;;
   kernels) backends=cupy,numba_cuda,torch.nn:cuda,jax.lax:gpu
     sizes="epochs=5 sweep_epochs=4 sweep_samples=6400" ;;

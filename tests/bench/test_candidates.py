@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from minicnn import backends
-from minicnn.bench.candidates import Field, backend_of, find, names, on_gpu
+from minicnn.bench.candidates import Field, backend_of, find, is_name, names, on_gpu
 
 FIELD = Field(
     ("numpy", "array_api_strict", "torch:cpu", "jax:cpu", "torch.nn:cpu", "torch.nn-loader:cpu"),
@@ -39,6 +39,21 @@ def test_a_study_gets_those_that_were_asked_for(
     field = FIELD.of(only, peers)
     assert field.present == present
     assert list(field.absent) == absent
+
+
+def test_hybrids_take_part_where_both_backends_are_there() -> None:
+    asked = ["numpy", "torch:cpu+numpy", "cupy+numpy", "torch+numpy"]
+    found = FIELD.of(asked, (), hybrids=True)
+    assert found.present == ("numpy", "torch:cpu+numpy")
+    assert found.absent["cupy+numpy"] == "no GPU"
+    assert "each with its device" in found.absent["torch+numpy"]
+    other = FIELD.of(asked, ())
+    assert other.present == ("numpy",)
+    assert other.absent["torch:cpu+numpy"] == "This study has no hybrids of two backends."
+    assert on_gpu("cupy+numba")
+    assert not on_gpu("numba+cupy")
+    assert is_name("torch:cuda+numba")
+    assert not is_name("numpy+numba+cupy")
 
 
 def test_names_say_backend_and_device() -> None:

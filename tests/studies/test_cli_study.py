@@ -194,6 +194,15 @@ def test_platforms_goes_on_after_an_interruption(monkeypatch: pytest.MonkeyPatch
     assert {path: path.read_bytes() for path in Path("other").rglob("*.*")} == before
 
 
+@pytest.mark.usefixtures("in_this_process")
+def test_platforms_trains_a_hybrid_beside_the_others() -> None:
+    given = [*PLATFORMS[:-1], "numpy,numpy+numpy"]
+    assert "numpy, numpy+numpy" in done(*given)
+    summary = {row["candidate"].partition(",")[0]: row for row in table("platforms/summary-synthetic_digits.csv")}
+    assert summary["numpy+numpy"]["accuracy"] == summary["numpy"]["accuracy"]
+    assert "A hybrid, such as the candidate" in Path("out/platforms/claims.csv").read_text()
+
+
 @pytest.mark.no_cover  # Numba would compile for twice as long
 @pytest.mark.usefixtures("in_this_process")
 def test_kernels_shows_levels_and_loaders() -> None:
@@ -258,6 +267,9 @@ def test_who_was_refused_is_named_and_the_code_is_1(kept: Path) -> None:
     [
         (("study", "mpl"), 2, "A study is one of mlp, platforms"),
         (("study", "mlp", "--backends", "numpi"), 2, "Did you mean 'numpy'?"),
+        (("study", "platforms", "--backends", "numpy+numpi"), 2, "Did you mean 'numpy'?"),
+        (("study", "platforms", "--backends", "numpy+torch.nn:cpu"), 2, "A hybrid is two backends, of which the"),
+        (("study", "mlp", "--backends", "numpy+numpy"), 1, "Received: This study has no hybrids of two backends."),
         (("study", "mlp", "--set", "epochs"), 2, "--set takes SIZE=VALUE with a size among counts, hidden, hold"),
         (("study", "mlp", "--set", "mpl.epochs=2"), 2, "with the name of a study. Received: 'mpl.epochs=2'."),
         (("study", "mlp", "--set", "mlp.epochs=2"), 2, "with a size among counts, hidden, hold_out, input, "),

@@ -19,6 +19,8 @@ DEVICES = {"torch": ("cpu", "cuda", "mps"), "jax": ("cpu", "gpu")}
 # Peers, and the backend whose library and devices they have.
 PEERS = {"torch.nn": "torch", "torch.nn-loader": "torch", "jax.lax": "jax"}
 LIBRARIES = (*backends.names(), *PEERS)  # what candidates are called without their device
+HYBRID = "+"  # between the two backends of a hybrid
+NO_PART = "A hybrid names two backends, each with its device if its library has several, such as torch:cuda+numba."
 
 
 @dataclass(frozen=True)
@@ -37,13 +39,14 @@ class Field:
     machine: Mapping[str, Any]
     clocks: tuple[str, ...] = ()
 
-    def of(self, only: Sequence[str] | None, peers: Sequence[str]) -> Field:
+    def of(self, only: Sequence[str] | None, peers: Sequence[str], *, hybrids: bool = False) -> Field:
         """The field for a study.
 
         Args:
             only: Backends that take part, with or without device, and with the peers of their libraries; or peers by
-                themselves; None for all.
+                themselves; or hybrids of two backends; None for all but hybrids.
             peers: Peers that the study has.
+            hybrids: Whether it has hybrids: see `minicnn.bench.hybrid`.
         """
 
         def wanted(name: str) -> bool:
@@ -56,7 +59,14 @@ class Field:
             return any(o in (own, f"{own}:{device}", library, name) for o in only)
 
         absent = {name: why for name, why in self.absent.items() if wanted(name)}
-        return Field(tuple(n for n in self.present if wanted(n)), absent, self.machine, self.clocks)
+        present = [name for name in self.present if wanted(name)]
+        for name in (name for name in only or () if HYBRID in name):
+            missing = [self.absent.get(one, NO_PART) for one in name.split(HYBRID) if one not in self.present]
+            if hybrids and not missing:
+                present.append(name)
+            else:
+                absent[name] = missing[0] if hybrids else "This study has no hybrids of two backends."
+        return Field(tuple(present), absent, self.machine, self.clocks)
 
 
 def backend_of(name: str) -> str:
@@ -66,8 +76,8 @@ def backend_of(name: str) -> str:
 
 
 def on_gpu(name: str) -> bool:
-    """Whether a candidate computes on a GPU."""
-    library, _, device = backend_of(name).partition(":")
+    """Whether a candidate computes on a GPU, a hybrid with its first backend."""
+    library, _, device = backend_of(name.partition(HYBRID)[0]).partition(":")
     return library in ("cupy", "numba_cuda") or device.partition(":")[0] in ("cuda", "gpu", "mps")
 
 
@@ -82,9 +92,9 @@ def names() -> list[str]:
 
 
 def is_name(name: Any) -> bool:
-    """Whether a candidate could have this name: a backend or a peer, perhaps with a device."""
-    known = "|".join(map(re.escape, LIBRARIES))
-    return isinstance(name, str) and re.fullmatch(rf"({known})(:[a-z0-9]+)*", name) is not None
+    """Whether a candidate could have this name: a backend or a peer, perhaps with a device, or a hybrid."""
+    one = rf"({'|'.join(map(re.escape, LIBRARIES))})(:[a-z0-9]+)*"
+    return isinstance(name, str) and re.fullmatch(rf"{one}({re.escape(HYBRID)}{one})?", name) is not None
 
 
 def find() -> Field:

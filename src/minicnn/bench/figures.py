@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -89,8 +90,8 @@ class Spot:
 
 
 def family(name: str) -> str:
-    """Family of a candidate."""
-    return FAMILY_OF.get(name.partition(" / ")[0].partition(":")[0], ARRAYS)
+    """Family of a candidate; of a hybrid, that of its first backend."""
+    return FAMILY_OF.get(re.split(r" / |[:+]", name)[0], ARRAYS)
 
 
 def duration(seconds: float) -> str:

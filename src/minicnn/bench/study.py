@@ -132,6 +132,7 @@ class Study:
         present: Puts answer, figures, claims and tables on a page, from the results of one or several machines alone.
         others: Other data sets that it can work with.
         peers: Peers that take part: see `minicnn.bench.candidates.PEERS`.
+        hybrids: Whether hybrids of two backends can take part: see `minicnn.bench.hybrid`.
         check: Raises a ValueError for sizes that cannot be measured together, or with its networks.
     """
 
@@ -145,6 +146,7 @@ class Study:
     present: Callable[[Page, Sequence[Run]], None]
     others: tuple[str, ...] = ()
     peers: tuple[str, ...] = ()
+    hybrids: bool = False
     check: Callable[[Any], None] = lambda sizes: None
 
 

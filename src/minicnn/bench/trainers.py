@@ -17,8 +17,9 @@ import numpy as np
 from minicnn.backends import get_backend
 from minicnn.backends.base import Backend
 from minicnn.bench import jax_peer, torch_peer
-from minicnn.bench.candidates import PEERS, backend_of
+from minicnn.bench.candidates import HYBRID, PEERS, backend_of
 from minicnn.bench.comparison import Comparison
+from minicnn.bench.hybrid import Hybrid
 from minicnn.bench.memory import MB, footprint, let_go, resident
 from minicnn.bench.operations import apart, step_inputs, step_times
 from minicnn.bench.timing import awaken, stopwatch
@@ -231,7 +232,9 @@ def _warm_up(backend: Backend) -> None:
 
 
 def open_candidate(name: str, options: Mapping[str, Any]) -> Backend:
-    """The backend of a candidate, with options of its own such as `options=Options(fused=False)`."""
+    """The backend of a candidate, with options of its own such as `options=Options(fused=False)`; a hybrid has none."""
+    if HYBRID in name:
+        return Hybrid(*map(get_backend, name.split(HYBRID)))
     if not options:
         return get_backend(backend_of(name))
     from minicnn.backends import backend_class

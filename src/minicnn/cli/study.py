@@ -13,7 +13,7 @@ import click
 from minicnn import backends as known_backends
 from minicnn import data, machine, studies
 from minicnn.bench import figures, markdown, report, tables
-from minicnn.bench.candidates import PEERS, Field, find
+from minicnn.bench.candidates import HYBRID, PEERS, Field, find
 from minicnn.bench.page import Page
 from minicnn.bench.report import Chapter
 from minicnn.bench.store import Store
@@ -35,7 +35,8 @@ RESULTS = "results"  # folder of the stored results, in the folder of all that i
 @click.option("--quick", is_flag=True, help="Smaller sizes: minutes on two cores.")
 @click.option(
     "--backends", metavar="A,B,..",
-    help='Backends, each with its peers, or peers, such as "numpy,torch.nn:cuda". Default: all found.',
+    help='Backends, each with its peers, or peers, such as "numpy,torch.nn:cuda"; for the study platforms also '
+    'hybrids, whose first backend computes the forward pass, such as "cupy+numba". Default: all found.',
 )  # fmt: skip
 @click.option(
     "--data", "datasets", multiple=True, type=Name("A data set", data.names), metavar="NAME",
@@ -140,7 +141,7 @@ def _settings(
     only = None
     if backends is not None:
         parameter = next(p for p in ctx.command.params if p.name == "backends")
-        only = [CANDIDATE.convert(part.strip(), parameter, ctx) for part in backends.split(",")]
+        only = [_candidate(part.strip(), parameter, ctx) for part in backends.split(",")]
     changes = _changes(ctx, opened, sizes)
     chosen = {n: _data(ctx, n, s, datasets, alone=len(opened) == 1) for n, s in opened.items()}
     for note in machine.warnings():
@@ -148,7 +149,7 @@ def _settings(
     field = find()
     settings = {}
     for name, opened_study in opened.items():
-        here = field.of(only, opened_study.peers)
+        here = field.of(only, opened_study.peers, hybrids=opened_study.hybrids)
         base = opened_study.quick if quick else opened_study.full
         try:
             made = changed(base, changes[name])
@@ -162,6 +163,18 @@ def _settings(
                 f"A study needs a backend that can run. Received: {'; '.join(here.absent.values())}"
             )
     return settings
+
+
+def _candidate(text: str, parameter: click.Parameter, ctx: click.Context) -> str:
+    """The name of a candidate, or of a hybrid of two backends."""
+    parts = [CANDIDATE.convert(part, parameter, ctx) for part in text.split(HYBRID)]
+    if len(parts) > 2 or (len(parts) == 2 and any(part.partition(":")[0] in PEERS for part in parts)):
+        message = (
+            "A hybrid is two backends, of which the first computes the forward pass, such as cupy+numba. "
+            f"Received: {text!r}."
+        )
+        raise click.BadParameter(message, ctx, parameter)
+    return text
 
 
 def _changes(ctx: click.Context, opened: dict[str, Study], given: Sequence[str]) -> dict[str, dict[str, str]]:

@@ -70,4 +70,5 @@ STUDY = Study(
     measurements=measurements,
     present=pages.present,
     peers=("torch.nn", "torch.nn-loader", "jax.lax"),
+    hybrids=True,
 )

@@ -1,0 +1,72 @@
+"""Hybrids: the forward pass on one backend, all that follows on another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from backends.cupy.emulated import EmulatedBackend
+from minicnn import Input, Sequential
+from minicnn.backends import get_backend
+from minicnn.bench.hybrid import Hybrid, halves
+from minicnn.layers import BatchNormalization, Conv2D, Dense, Dropout, Flatten, MaxPooling2D
+from minicnn.losses import SparseCategoricalCrossentropy
+from minicnn.optimizers import SGD
+
+
+def model_on(backend: Any) -> Sequential:
+    layers = [
+        Input((12, 12, 2)), Conv2D(4, 3, use_bias=False), BatchNormalization(), MaxPooling2D(2),
+        Conv2D(6, 3, activation="relu"), Flatten(), Dropout(0.3), Dense(5),
+    ]  # fmt: skip
+    model = Sequential(layers, backend=backend, seed=3)
+    model.compile(SGD(0.05, momentum=0.9, clipnorm=1.0), SparseCategoricalCrossentropy(from_logits=True), ["accuracy"])
+    return model
+
+
+@pytest.mark.parametrize("first", ["numpy", "emulated", "torch"])
+@pytest.mark.parametrize("second", ["numpy", "numba"])
+def test_two_backends_train_as_one(first: str, second: str) -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((40, 12, 12, 2), np.float32), rng.integers(0, 5, 40)
+    forward = EmulatedBackend() if first == "emulated" else get_backend(pytest.importorskip(first).__name__)
+    found = []
+    for backend in ("numpy", Hybrid(forward, get_backend(pytest.importorskip(second).__name__))):
+        model = model_on(backend)
+        history = model.fit(x, y, batch_size=16, epochs=3, verbose=0).history
+        found.append((history, model.evaluate(x, y, verbose=0), model.predict(x[:7]), model.get_weights()))
+    (losses, score, outputs, weights), (ours, our_score, our_outputs, our_weights) = found
+    assert ours["loss"] == pytest.approx(losses["loss"], rel=1e-4)
+    assert ours["accuracy"] == losses["accuracy"]
+    assert our_score == pytest.approx(score, rel=1e-4)
+    np.testing.assert_allclose(our_outputs, outputs, rtol=1e-3, atol=1e-4)
+    assert our_weights.keys() == weights.keys()
+    for name, array in weights.items():
+        np.testing.assert_allclose(our_weights[name], array, rtol=1e-3, atol=2e-4, err_msg=name)
+
+
+def test_each_node_is_in_one_half() -> None:
+    program = model_on("numpy").program("train", batch_size=16)
+    first, second = halves(program)
+    assert {node.phase for node in first.nodes} == {"forward"}
+    assert {node.phase for node in second.nodes} == {"backward", "update"}
+    assert [n.op.name for n in (*first.nodes, *second.nodes)] == [
+        n.op.name for phases in (("forward",), ("backward", "update")) for n in program.nodes if n.phase in phases
+    ]
+    handed = {name for name in first.outputs if name.endswith("#")}
+    assert handed == {v.name for v in second.inputs if v.name.endswith("#")}
+    assert {v.name for v in second.inputs if v.kind == "optimizer"}, "the optimizer's state is with the update"
+    assert not {v.name for v in first.inputs if v.kind == "optimizer"}
+    assert first.updates.keys() | second.updates.keys() == program.updates.keys()
+    assert not first.updates.keys() & second.updates.keys()
+    rows = Hybrid(get_backend("numpy"), get_backend("numpy")).explain(program)
+    assert len(rows) == len(program.nodes)
+
+
+def test_what_has_a_forward_pass_alone_is_on_the_first() -> None:
+    first, second = halves(model_on("numpy").program("predict", batch_size=4))
+    assert first.nodes
+    assert not second.nodes
+    assert not second.results
