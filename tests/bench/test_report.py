@@ -18,7 +18,8 @@ from xml.etree import ElementTree
 import pytest
 
 from minicnn.bench import Column, Missing, Page, Panel, Run, Setting, Spread, Table, figures
-from minicnn.bench.figures import Mark, to_png, to_svg
+from minicnn.bench.drawing import drawing_of, to_png, to_svg
+from minicnn.bench.figures import Mark
 from minicnn.bench.markdown import files_of, to_page
 from minicnn.bench.page import Claim, span
 from minicnn.bench.report import Chapter, to_html_page
@@ -159,18 +160,18 @@ def drawn(draw: Any) -> Any:
 
 def test_marks_answer_with_value_spread_and_ratio_to_the_best() -> None:
     (panel_of_lines, dots, stacked), figure = chapter().page.figures[0].panels, chapter().page.figures[0]
-    svg, spots = figures.drawing_of(figure, [dots])
+    svg, spots = drawing_of(figure, [dots])
     assert [spot.text for spot in spots] == ["b: 1 s", "a: 2 s, quartiles 1 s and 3 s of 9; 2 times the best"]
     assert all((spot.left, spot.width) == (0, 1) for spot in spots), "a row answers over all its width"
     first, second = spots
     assert first.top + first.height == pytest.approx(second.top, abs=1e-6), "rows meet, and are as high as drawn"
     assert 0 < first.top < second.top + second.height < 1
     assert svg.startswith("<svg")
-    texts = {spot.text: spot for spot in figures.drawing_of(figure, [panel_of_lines])[1]}
+    texts = {spot.text: spot for spot in drawing_of(figure, [panel_of_lines])[1]}
     assert "numpy at 2: 2; 1.33 times the best" in texts
     assert texts["numpy at 1: 1"].left < texts["numpy at 3: 4"].left
     assert all(spot.left >= 0 and spot.left + spot.width <= 1 and spot.top >= 0 for spot in texts.values())
-    assert [spot.text for spot in figures.drawing_of(figure, [stacked])[1]] == [
+    assert [spot.text for spot in drawing_of(figure, [stacked])[1]] == [
         "a, x: 1 of 3, time (s)", "a, y: 2 of 3, time (s)", "b, y: 1 of 1, time (s)"
     ]  # fmt: skip
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from minicnn import machine
-from minicnn.bench import figures
+from minicnn.bench import Figure, Panel, drawing
 from minicnn.bench.candidates import Field, find
 from minicnn.bench.worker import CandidateError, Worker, describe
 from minicnn.cli import study
@@ -30,14 +30,14 @@ def same_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, field: Field) 
 @pytest.fixture(autouse=True)
 def figures_are_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole as SVG: `tests/bench/test_report.py` draws single panels and PNG, and each drawing takes a second."""
-    render, drawn = figures._render, dict[str, tuple[bytes, list[figures.Spot]]]()
+    render, drawn = drawing._render, dict[str, tuple[bytes, list[drawing.Spot]]]()
 
-    def once(figure: figures.Figure, _: Sequence[figures.Panel], form: str) -> tuple[bytes, list[figures.Spot]]:
+    def once(figure: Figure, _: Sequence[Panel], form: str) -> tuple[bytes, list[drawing.Spot]]:
         if figure.name not in drawn:
             drawn[figure.name] = render(figure, figure.panels, "svg")
         return drawn[figure.name] if form == "svg" else (b"\x89PNG", [])
 
-    monkeypatch.setattr(figures, "_render", once)
+    monkeypatch.setattr(drawing, "_render", once)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 from minicnn import backends
 from minicnn.bench import Page, Run, Setting, Store
-from minicnn.bench.figures import to_svg
+from minicnn.bench.drawing import to_svg
 from minicnn.bench.page import Words
 from minicnn.bench.study import recall
 from minicnn.studies import ORDER, convolution, get_study, kernels, mlp, names, platforms

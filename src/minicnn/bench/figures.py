@@ -1,12 +1,12 @@
-"""Figures: real units, error bars, colours for any colour vision, and SVGs that follow a light or dark page.
+"""Figures: real units, error bars, colours for any colour vision, on light or dark paper.
 
-A panel draws into one matplotlib axes, with the helpers below or by itself. Lines and letters are drawn in INK on
-PAPER; in the SVGs these and the blues are variables that follow the reader's setting.
+A panel draws into one matplotlib axes, with the helpers below or by itself, and `minicnn.bench.drawing` makes files
+of panels. Lines and letters are drawn in INK on PAPER; in the SVGs these and the blues are variables that follow the
+reader's setting.
 """
 
 from __future__ import annotations
 
-import io
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from minicnn.bench.page import Figure, Panel
+from minicnn.bench.page import Panel
 from minicnn.bench.timing import Spread
-from minicnn.extras import needing
 
 INK, PAPER, GRID, DEEP, PALE = "#1c1d21", "#fdfdfe", "#d8dade", "#0b62c4", "#6aa9ee"
 DARK = {INK: "#e6e7ea", PAPER: "#15171b", GRID: "#3a3d44", DEEP: "#3f8ef0", PALE: "#a9cff9"}
@@ -37,8 +36,6 @@ FAMILY_OF = {
     "jax.lax": JAX,
 }  # fmt: skip
 WIDTH, HEIGHT = 3.6, 2.9  # inches of a panel; two beside each other, or one twice as wide, are 700 pixels
-BAR = 0.22  # inches for each bar, where there are many
-LEAST = 2.0  # inches of the lowest panel
 DECADE = 8.0  # from this ratio of the largest to the smallest on the axis is logarithmic
 LINE = 1.5  # points of every line
 LETTERS = 10.5  # points from one line of letters to the next
@@ -46,7 +43,6 @@ FEW = 25  # points up to which each is marked
 TICKS = 7  # places up to which each has a tick
 ROOM = 0.045  # of the axis' width, for a digit of the number at a tick
 Series = Mapping[str, tuple[Sequence[float], Sequence[float], str]]  # by name: xs, ys and the colour
-POINTER = 14.0  # points that a pointer can hit, at least
 SPOTS = "minicnn_spots"  # where axes keep what `answer` has told them
 
 
@@ -68,25 +64,6 @@ class Mark:
     def spread(self) -> Spread:
         """The value with its quartiles."""
         return self.value if isinstance(self.value, Spread) else Spread(self.value, self.value, self.value, 1)
-
-
-@dataclass(frozen=True)
-class Spot:
-    """A place of a drawing that answers to the pointer.
-
-    Attributes:
-        left: Share of the drawing's width that is left of it.
-        top: Share of its height that is above it.
-        width: Its width, as a share.
-        height: Its height, as a share.
-        text: What it answers.
-    """
-
-    left: float
-    top: float
-    width: float
-    height: float
-    text: str
 
 
 def family(name: str) -> str:
@@ -330,76 +307,3 @@ def stacked(axes: Any, values: Mapping[str, Mapping[str, float]], label: str) ->
         axes.figure.legend(
             *axes.get_legend_handles_labels(), fontsize=8, ncols=4, loc="outside lower left", frameon=False
         )
-
-
-# Files --------------------------------------------------------------------------------------------
-
-
-def to_svg(figure: Figure) -> str:
-    """SVG of a figure, whose colours follow the reader's light or dark setting."""
-    return drawing_of(figure, figure.panels)[0]
-
-
-def drawing_of(figure: Figure, panels: Sequence[Panel]) -> tuple[str, list[Spot]]:
-    """SVG of some panels of a figure, and the places in it that answer to the pointer."""
-    data, spots = _render(figure, panels, "svg")
-    text = data.decode()
-    for tone, name in NAMES.items():
-        text = text.replace(tone, f"var({name}, {tone})")
-    light = "".join(f"{name}:{tone};" for tone, name in NAMES.items())
-    dark = "".join(f"{NAMES[tone]}:{other};" for tone, other in DARK.items())
-    rules = f"<style>:root{{{light}}}@media(prefers-color-scheme:dark){{:root{{{dark}}}}}</style>"
-    start = text.index("<svg")
-    return text[start:].replace("<defs>", f"{rules}<defs>", 1), spots
-
-
-def to_png(figure: Figure) -> bytes:
-    """PNG of a figure, on light paper."""
-    return _render(figure, figure.panels, "png")[0]
-
-
-def _spots(drawing: Any) -> list[Spot]:
-    """What `answer` has told the axes of a drawing, as shares of it; small ones are as large as `POINTER`."""
-    box, least = drawing.bbox, POINTER / 72 * drawing.dpi
-    found = []
-    for axes in drawing.axes:
-        for text, xs, ys in vars(axes).get(SPOTS, ()):
-            ends = axes.transData.transform(list(zip(xs or axes.get_xlim(), ys, strict=True)))
-            (left, bottom), (right, top) = ends.min(0), ends.max(0)
-            if xs is None:
-                left, right = 0.0, box.width
-            wide, high = max(right - left, least), max(top - bottom, least)
-            left, top = (left + right - wide) / 2, (top + bottom + high) / 2
-            found.append(
-                Spot(float(left / box.width), float(1 - top / box.height), wide / box.width, high / box.height, text)
-            )
-    return found
-
-
-def _render(figure: Figure, panels: Sequence[Panel], form: str) -> tuple[bytes, list[Spot]]:
-    with needing("Figures need", "matplotlib"):
-        import matplotlib
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure as Drawing
-    columns = min(len(panels), figure.columns)
-    rows = math.ceil(len(panels) / columns)
-    settings = {
-        "svg.fonttype": "none", "svg.hashsalt": figure.name, "font.size": 9, "axes.titlesize": 10, "text.color": INK,
-        "font.family": ["DejaVu Sans"], "axes.labelcolor": INK, "axes.edgecolor": INK, "xtick.color": INK,
-        "ytick.color": INK, "figure.facecolor": PAPER, "axes.facecolor": PAPER, "legend.facecolor": PAPER,
-        "legend.edgecolor": GRID, "legend.framealpha": 0.8, "axes.titleweight": "bold",
-    }  # fmt: skip
-    with matplotlib.rc_context(settings):
-        height = max(max(LEAST, BAR * (panel.bars + 4)) if panel.bars else HEIGHT for panel in panels)
-        drawing = Drawing(figsize=(2 * WIDTH, height * rows), dpi=150, layout="constrained")
-        FigureCanvasAgg(drawing)  # no window system, no global state
-        for place, panel in enumerate(panels, start=1):
-            axes = drawing.add_subplot(rows, columns, place)
-            panel.draw(axes)
-            if len(panels) > 1:
-                axes.set_title(panel.title, loc="left")
-        if len(panels) == 1:
-            drawing.suptitle(panels[0].title, x=0.01, ha="left", weight="bold", size=10.5)
-        file = io.BytesIO()
-        drawing.savefig(file, format=form, metadata={"Date": None} if form == "svg" else None)
-        return file.getvalue(), _spots(drawing)

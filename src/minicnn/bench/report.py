@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from minicnn.bench.figures import Spot, drawing_of
+from minicnn.bench.drawing import Spot, drawing_of
 from minicnn.bench.page import Block, Figure, Page, Repeat, Section, Table, Words
 from minicnn.bench.study import Run, Setting, Study
 from minicnn.bench.tables import to_html, words

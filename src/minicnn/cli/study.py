@@ -12,7 +12,7 @@ import click
 
 from minicnn import backends as known_backends
 from minicnn import data, machine, studies
-from minicnn.bench import figures, markdown, report, tables
+from minicnn.bench import drawing, markdown, report, tables
 from minicnn.bench.candidates import HYBRID, PEERS, Field, find
 from minicnn.bench.page import Page
 from minicnn.bench.report import Chapter
@@ -264,8 +264,8 @@ def _write_files(chapter: Chapter, folder: Path) -> None:
         write_file(folder / f"{table.name}.csv", tables.to_csv(table).encode(), folders=True)
         write_file(folder / f"{table.name}.json", tables.to_json(table).encode(), folders=True)
     for figure in chapter.page.figures:
-        write_file(folder / f"{figure.name}.svg", figures.to_svg(figure).encode(), folders=True)
-        write_file(folder / f"{figure.name}.png", figures.to_png(figure), folders=True)
+        write_file(folder / f"{figure.name}.svg", drawing.to_svg(figure).encode(), folders=True)
+        write_file(folder / f"{figure.name}.png", drawing.to_png(figure), folders=True)
 
 
 def _write_docs(chapter: Chapter, folder: Path) -> None:
@@ -278,5 +278,5 @@ def _write_docs(chapter: Chapter, folder: Path) -> None:
         write_file(path, tables.to_csv(table).encode(), folders=True)
     for figure in chapter.page.figures:
         write_file(
-            folder / "figures" / f"{chapter.name}-{figure.name}.svg", figures.to_svg(figure).encode(), folders=True
+            folder / "figures" / f"{chapter.name}-{figure.name}.svg", drawing.to_svg(figure).encode(), folders=True
         )
