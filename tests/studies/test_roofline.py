@@ -256,6 +256,10 @@ def test_the_peer_trains_the_same(folder: str) -> None:
     ours, peer = (training.Runner(c, "squeezenet1_1", folder) for c in ("numpy", "torch.nn:cpu"))
     for a, b, rtol in zip(ours.losses(4), peer.losses(4), training.RTOLS, strict=True):
         assert a == pytest.approx(b, rel=rtol)
+    before = ours.losses(4)
+    assert 0 < ours.sensitivity(4) < 1e-3, "no normalisation makes more of rounding"
+    assert ours.losses(4) == before, "the first weights are back"
+    assert peer.sensitivity(4) == 0
     for runner in (ours, peer):
         runner.begin(2)
         assert runner.time() > 0
@@ -266,6 +270,15 @@ def test_the_peer_trains_the_same(folder: str) -> None:
         assert found["images_per_s"] > 0
         assert runner.memory()["peak_mb"]  # type: ignore[truthy-bool]
     assert peer.account(2) is None
+
+
+def test_other_gradients_are_refused_but_not_what_rounding_makes() -> None:
+    losses = {"cupy": [6.0, 3.5], "torch:cuda": [6.0, 3.395], "torch.nn:cuda": [6.0, 2.9], "jax:gpu": [6.1, 3.5]}
+    assert list(training.refused(losses, 0.0)) == ["torch:cuda", "torch.nn:cuda", "jax:gpu"]
+    found = training.refused(losses, 0.02)
+    assert list(found) == ["torch.nn:cuda", "jax:gpu"]
+    assert found["torch.nn:cuda"].endswith("by 0.0e+00 (relative; at most 1e-04) and 1.7e-01 (relative; at most 6e-02)")
+    assert training.refused({"cupy": [6.0, float("nan")]}, 0.02), "a loss is a number"
 
 
 def test_losses_are_kept_up_to_the_first_that_is_no_number(folder: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,9 @@ from minicnn.studies.roofline import counting
 from minicnn.studies.roofline.images import ARRAYS
 
 # How far losses of the first steps may differ: the first by rounding; the second, which shows that the gradients are
-# the same, by what batch normalisation over few pixels makes of rounding.
+# the same, by what batch normalisation over few pixels makes of rounding: see `Runner.sensitivity`.
 RTOLS = (1e-4, 2e-2)
+MOVES, APART = 5, 3.0  # how often weights are moved, and how many times as far two candidates may be apart
 
 
 class Runner:
@@ -55,6 +56,24 @@ class Runner:
         """Losses of the first steps from the first weights on one batch."""
         self.begin(batch)
         return [self._step() for _ in RTOLS]
+
+    def sensitivity(self, batch: int) -> float:
+        """By which share the second loss changes at most if the first weights move by a rounding; 0 for peers."""
+        if self._peer:
+            return 0.0
+        state, (_, loss) = self._state, self.losses(batch)
+        changes = []
+        for seed in range(MOVES):
+            rng = np.random.default_rng(seed)
+            moved = {
+                name: a + a * np.finfo(a.dtype).eps * rng.integers(-1, 2, a.shape).astype(a.dtype)
+                if a.dtype.kind == "f" else a
+                for name, a in state["arrays"].items()
+            }  # fmt: skip
+            self._state = {**state, "arrays": moved}
+            changes.append(abs(self.losses(batch)[1] / loss - 1))
+        self._state = state
+        return max(changes)
 
     def begin(self, batch: int) -> None:
         """Start again from the initial weights, with a batch of so many images on the device."""
@@ -310,16 +329,12 @@ def measure(
         budget_s: Seconds after which no round of a batch size starts, once each candidate has had three.
         epoch_batch: Batch size of the epoch.
     """
-    result: dict[str, Any] = {"steps": {}, "inputs": {}, "memory": {}, "refused": {}}
+    result: dict[str, Any] = {"steps": {}, "inputs": {}, "memory": {}}
     with Comparison(candidates, Runner, name, str(folder)) as comparison:
         losses = comparison.prepare("losses", batches[0])
-        first = next((c for c in candidates if c in losses), "")
-        for candidate, found in losses.items():
-            off = [abs(a - b) / abs(b) for a, b in zip(found, losses[first], strict=True)]
-            if not all(a <= b for a, b in zip(off, RTOLS, strict=True)):
-                said = " and ".join(f"{a:.1e} (relative; at most {b:.0e})" for a, b in zip(off, RTOLS, strict=True))
-                why = f"its losses before and after the first step differ from {first}'s by {said}"
-                comparison.out[candidate] = result["refused"][candidate] = why
+        result["sensitivity"] = max(comparison.prepare("sensitivity", batches[0]).values(), default=0.0)
+        result["refused"] = refused(losses, result["sensitivity"])
+        comparison.out.update(result["refused"])
         result["accounts"] = {c: a for c, a in comparison.prepare("account", batches[0]).items() if a is not None}
         result["kernels"] = {c: k for c, k in comparison.prepare("kernels", epoch_batch, 5).items() if k is not None}
         result["launched"] = {c: n for c, n in comparison.prepare("launched").items() if n is not None}
@@ -331,6 +346,23 @@ def measure(
         result["epochs"] = comparison.call("epoch", epoch_batch)
         result["losses"], result["out"] = losses, dict(comparison.out)
     return result
+
+
+def refused(losses: Mapping[str, Sequence[float]], sensitivity: float) -> dict[str, str]:
+    """Candidates whose losses of the first steps differ too much from the first's, and by how much.
+
+    Args:
+        losses: Losses by candidate.
+        sensitivity: See `Runner.sensitivity`.
+    """
+    found, rtols = {}, (RTOLS[0], max(RTOLS[1], APART * sensitivity))
+    first = next(iter(losses), "")
+    for candidate, own in losses.items():
+        off = [abs(a - b) / abs(b) for a, b in zip(own, losses[first], strict=True)]
+        if not all(a <= b for a, b in zip(off, rtols, strict=True)):
+            said = " and ".join(f"{a:.1e} (relative; at most {b:.0e})" for a, b in zip(off, rtols, strict=True))
+            found[candidate] = f"its losses before and after the first step differ from {first}'s by {said}"
+    return found
 
 
 def accounts(folder: Path, batch: int) -> dict[str, dict[str, float]]:
