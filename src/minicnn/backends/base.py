@@ -138,13 +138,13 @@ class Backend:
         strict: Whether a node without a kernel is an error.
     """
 
-    name: ClassVar[str]
+    name: str
     precisions: tuple[str, ...] = ("float32", "float64")
     devices: ClassVar[tuple[str, ...]] = ("cpu",)
     steps_at_once = 1
     predictions_at_once = 1
     stage_bytes = 0
-    survives_fork: ClassVar[bool] = True
+    survives_fork: bool = True
     xp: Any
 
     def __init__(self, device: str | None = None, *, reference_only: bool = False, strict: bool = False) -> None:

@@ -41,7 +41,7 @@ LINE = 1.5  # points of every line
 LETTERS = 10.5  # points from one line of letters to the next
 FEW = 25  # points up to which each is marked
 TICKS = 7  # places up to which each has a tick
-ROOM = 0.045  # of the axis' width, for a digit of the number at a tick
+ROOM = 0.045  # of the axis' width, for each character of a tick's label
 Series = Mapping[str, tuple[Sequence[float], Sequence[float], str]]  # by name: xs, ys and the colour
 SPOTS = "minicnn_spots"  # where axes keep what `answer` has told them
 

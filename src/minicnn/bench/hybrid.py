@@ -17,8 +17,6 @@ from minicnn.program import Program
 from minicnn.program.graph import Node
 from minicnn.program.passes import remove_dead_nodes
 
-HANDED = "#"  # ends the names of what the forward pass hands on; no input of a model's Program ends so
-
 
 class Hybrid(Backend):
     """A backend of two. Weights, the optimizer's state and batches are on the second, and are copied in each step.
@@ -30,10 +28,10 @@ class Hybrid(Backend):
 
     def __init__(self, forward: Backend, backward: Backend) -> None:
         self.forward, self.backward = forward, backward
-        self.name = f"{forward.name}{HYBRID}{backward.name}"  # type: ignore[misc]  # of the object: of two classes
+        self.name = f"{forward.name}{HYBRID}{backward.name}"
         self.device, self.xp = backward.device, backward.xp
         self.precisions = tuple(p for p in forward.precisions if p in backward.precisions)
-        self.survives_fork = forward.survives_fork and backward.survives_fork  # type: ignore[misc]
+        self.survives_fork = forward.survives_fork and backward.survives_fork
         self.reference_only = self.strict = False
 
     def asarray(self, data: Any, dtype: str | None = None) -> Array:
@@ -73,19 +71,18 @@ class Hybrid(Backend):
     def compile(self, program: Program) -> Executable:
         """See `Backend.compile`."""
         first, second = halves(program)
-        one, other = self.forward.compile(first), self.backward.compile(second)
         given, read = ([v.name for v in half.inputs] for half in (first, second))
-        donated = first.updates.keys()
+        donated, results = first.updates.keys(), (first.outputs.keys() & program.outputs.keys()) | first.updates.keys()
+        one, other = self.forward.compile(first), self.backward.compile(second)
 
         def run(arrays: Mapping[str, Array]) -> dict[str, Array]:
             host = {name: self.backward.to_numpy(arrays[name]) for name in given}
             # An array that is donated to the first may be read by the second, too.
             made = one({n: self.forward.asarray(a.copy() if n in donated else a) for n, a in host.items()})
             there = {name: self.backward.asarray(self.forward.to_numpy(array)) for name, array in made.items()}
-            results = {name: array for name, array in there.items() if not name.endswith(HANDED)}
-            if not second.results:
-                return results
-            return results | other({name: there[name] if name.endswith(HANDED) else arrays[name] for name in read})
+            early = {name: there[name] for name in results}
+            late = {name: arrays[name] if name in arrays else there[name] for name in read}
+            return early | other(late) if second.results else early
 
         return run
 
@@ -114,7 +111,7 @@ def halves(program: Program) -> tuple[Program, Program]:
         for value in node.inputs:
             if id(value) in early and id(early[id(value)][1]) not in handed:
                 ours, theirs = early[id(value)]
-                name = f"{value.name}{HANDED}"
+                name = f"{value.name}#"  # not the name of an input
                 first.outputs[name] = ours
                 handed[id(theirs)] = second.input(name, value.shape, value.dtype, kind="activation")
     second.substitute(handed)
