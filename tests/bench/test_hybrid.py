@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,12 @@ from backends.cupy.emulated import EmulatedBackend
 from backends.cupy.emulator import needs_gxx
 from minicnn import Input, Sequential
 from minicnn.backends import get_backend
-from minicnn.bench.hybrid import Hybrid, halves
-from minicnn.layers import BatchNormalization, Conv2D, Dense, Dropout, Flatten, MaxPooling2D
+from minicnn.bench.hybrid import Hybrid, cut
+from minicnn.layers import BatchNormalization, Conv2D, Dense, Dropout, Flatten, MaxPooling2D, Rescaling
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.optimizers import SGD
+from minicnn.program.graph import Node
+from minicnn.zoo import get_model
 
 
 def model_on(backend: Any) -> Sequential:
@@ -48,9 +51,26 @@ def test_two_backends_train_as_one(library: str, backend: str) -> None:
         np.testing.assert_allclose(our_weights[name], array, rtol=1e-3, atol=2e-4, err_msg=name)
 
 
+def forward(node: Node) -> bool:
+    return node.phase == "forward"
+
+
+def test_a_batch_is_copied_and_not_the_data_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, copied = get_backend("numpy"), list[int]()
+
+    def asarray(data: Any, dtype: str | None = None) -> Any:
+        copied.append(np.asarray(data).nbytes)
+        return np.asarray(data, dtype)
+
+    monkeypatch.setattr(first, "asarray", asarray)
+    x, y = np.zeros((400, 12, 12, 2), np.float32), np.zeros(400, np.int64)
+    model_on(Hybrid(first, get_backend("numpy"))).fit(x, y, batch_size=16, epochs=1, verbose=0)
+    assert max(copied) == x.nbytes // 25
+
+
 def test_each_node_is_in_one_half() -> None:
     program = model_on("numpy").program("train", batch_size=16)
-    first, second = halves(program)
+    first, second = cut(program, forward)
     assert {node.phase for node in first.nodes} == {"forward"}
     assert {node.phase for node in second.nodes} == {"backward", "update"}
     assert [n.op.name for n in (*first.nodes, *second.nodes)] == [
@@ -68,7 +88,16 @@ def test_each_node_is_in_one_half() -> None:
 
 
 def test_what_has_a_forward_pass_alone_is_on_the_first() -> None:
-    first, second = halves(model_on("numpy").program("predict", batch_size=4))
+    first, second = cut(model_on("numpy").program("predict", batch_size=4), forward)
     assert first.nodes
     assert not second.nodes
     assert not second.results
+
+
+def test_the_page_says_how_much_is_handed_on_in_each_step() -> None:
+    model = get_model("platforms", preprocessing=[Rescaling(1 / 255)], input_dtype="uint8")
+    model.compile(SGD(momentum=0.9), SparseCategoricalCrossentropy(from_logits=True), ["accuracy"])
+    first, _ = cut(model.program("train", batch_size=512), forward)
+    handed = sum(v.spec.nbytes for name, v in first.outputs.items() if name.endswith("#")) / 1e6
+    page = Path(__file__).parents[2] / "docs" / "studies" / "platforms.md"
+    assert f"hands {handed:.0f} MB of activations from the GPU to the CPU in each step" in page.read_text("utf-8")

@@ -5,7 +5,7 @@ So the published program of the study `platforms` trains on a GPU and a CPU. In 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -65,37 +65,54 @@ class Hybrid(Backend):
 
     def explain(self, program: Program) -> list[tuple[Node, str]]:
         """See `Backend.explain`."""
-        first, second = halves(program)
-        return self.forward.explain(first) + self.backward.explain(second)
+        return [found for backend, part in self._parts(program) for found in backend.explain(part)]
 
     def compile(self, program: Program) -> Executable:
         """See `Backend.compile`."""
-        first, second = halves(program)
-        given, read = ([v.name for v in half.inputs] for half in (first, second))
-        donated, results = first.updates.keys(), (first.outputs.keys() & program.outputs.keys()) | first.updates.keys()
-        one, other = self.forward.compile(first), self.backward.compile(second)
+        parts = [(part, self._compiled(backend, part)) for backend, part in self._parts(program)]
+        results = program.outputs.keys() | program.updates.keys()
 
         def run(arrays: Mapping[str, Array]) -> dict[str, Array]:
-            host = {name: self.backward.to_numpy(arrays[name]) for name in given}
-            # An array that is donated to the first may be read by the second, too.
-            made = one({n: self.forward.asarray(a.copy() if n in donated else a) for n, a in host.items()})
-            there = {name: self.backward.asarray(self.forward.to_numpy(array)) for name, array in made.items()}
-            early = {name: there[name] for name in results}
-            late = {name: arrays[name] if name in arrays else there[name] for name in read}
-            return early | other(late) if second.results else early
+            known, made = dict(arrays), dict[str, Array]()
+            for part, execute in parts:
+                found = execute({v.name: known[v.name] for v in part.inputs})
+                known |= {name: array for name, array in found.items() if name not in results}
+                made |= {name: array for name, array in found.items() if name in results}
+            return made
+
+        return run
+
+    def _parts(self, program: Program) -> list[tuple[Backend, Program]]:
+        """What runs where, in order: samples are picked where they are, so that only a batch is copied."""
+        picking, rest = cut(program, lambda n: n.op.name == "take" and all(v.kind == "input" for v in n.inputs))
+        first, second = cut(rest, lambda node: node.phase == "forward")
+        parts = [(self.backward, picking), (self.forward, first), (self.backward, second)]
+        return [(backend, part) for backend, part in parts if part.results]
+
+    def _compiled(self, backend: Backend, part: Program) -> Executable:
+        """A part, on arrays of the second backend."""
+        execute = backend.compile(part)
+        if backend is self.backward:
+            return execute
+
+        def run(arrays: Mapping[str, Array]) -> dict[str, Array]:
+            host = {name: self.backward.to_numpy(array) for name, array in arrays.items()}
+            # An array that is donated here may be read by a later part, too.
+            made = execute({n: backend.asarray(a.copy() if n in part.updates else a) for n, a in host.items()})
+            return {name: self.backward.asarray(backend.to_numpy(array)) for name, array in made.items()}
 
         return run
 
 
-def halves(program: Program) -> tuple[Program, Program]:
-    """The forward pass of a Program, and all that follows, which reads what the first hands on.
+def cut(program: Program, chosen: Callable[[Node], bool]) -> tuple[Program, Program]:
+    """The nodes of a Program that are chosen, and all others, which read what the first hand on.
 
-    The inputs of each are those that it reads. A forward node that reads what follows follows it, too.
+    The inputs of each are those that it reads. A chosen node that reads what others make is one of these.
     """
     first, second = program.copy(), program.copy()
     late: set[int] = set()
     for node in program.nodes:
-        if node.phase != "forward" or any(id(v) in late for v in node.inputs):
+        if not chosen(node) or any(id(v) in late for v in node.inputs):
             late.update(id(v) for v in node.outputs)
     early = {
         id(v): (one, other)
