@@ -40,6 +40,7 @@ ON_GPU = ("cupy", "numba_cuda", "jax.lax:gpu", "torch.nn:cuda")  # what the READ
 ON_CPU = ("numba", "torch.nn:cpu", "torch.nn-loader:cpu", "numpy")  # and of one without
 MARKS = ("<!-- {}:begin -->", "<!-- {}:end -->")
 REPEATABLE = 0.05  # how far the ratio of two candidates may differ between two runs
+STEADY = 0.02  # how far apart the quartiles of a time are at most, as multiple of the median, where a device limits it
 
 
 def main() -> None:
@@ -132,7 +133,8 @@ def spreads(result: Mapping[str, Any]) -> dict[str, dict[str, Spread]]:
                 for direction, samples in directions.items():
                     group = found.setdefault(f"point {number + 1}, {direction}", {})
                     group[f"{way} on {name}"] = Spread.of(samples)
-    for batch, steps in result.get("steps", {}).items():
+    batches = result.get("steps")  # or how many there were, where none was timed
+    for batch, steps in batches.items() if isinstance(batches, Mapping) else ():
         if isinstance(steps, Mapping):
             found[f"batch of {batch}"] = {name: Spread.of(samples) for name, samples in steps.items()}
     return found
@@ -146,16 +148,19 @@ class Change:
         median: Of the medians.
         low: The least that the quartiles of both runs allow.
         high: The most.
+        steady: Whether the quartiles of both runs are close together, as they are where a GPU limits and no host.
     """
 
     median: float
     low: float
     high: float
+    steady: bool
 
     @classmethod
     def of(cls, one: Spread, other: Spread) -> Change:
         """The change from one run to another."""
-        return cls(other.median / one.median, other.low / one.high, other.high / one.low)
+        steady = all(spread.high - spread.low <= STEADY * spread.median for spread in (one, other))
+        return cls(other.median / one.median, other.low / one.high, other.high / one.low, steady)
 
     def off(self, peer: Change) -> float:
         """By how much the ratio to a peer differs between the runs."""
@@ -172,6 +177,7 @@ def compare(first: Path, second: Path) -> int:
     every: list[bool] = []  # whether each ratio is within 5 %
     within: dict[str, list[bool]] = {}  # the same by candidate
     overlapping: list[bool] = []  # of those that are not
+    steady: list[bool] = []  # of steady times
     for path in sorted(first.glob("*/*.json")):
         study, name = path.parent.name, path.stem
         records = [Store(folder / study, {}).read(name) for folder in (first, second)]
@@ -181,6 +187,8 @@ def compare(first: Path, second: Path) -> int:
             offs = {(a, b): changes[a].off(changes[b]) for a, b in combinations(changes, 2)}
             every += [off <= REPEATABLE for off in offs.values()]
             for pair, off in offs.items():
+                if all(changes[n].steady for n in pair):
+                    steady.append(off <= REPEATABLE)
                 for candidate in {n.rpartition(" on ")[2].partition(" / ")[0] for n in pair}:
                     within.setdefault(candidate, []).append(off <= REPEATABLE)
                 if off > REPEATABLE:
@@ -193,6 +201,7 @@ def compare(first: Path, second: Path) -> int:
     print("Above, the worst of each group. Ratios that are within 5 % of each other, by candidate:")
     for candidate, found in sorted(within.items(), key=lambda item: -sum(item[1]) / len(item[1])):
         print(f"{100 * sum(found) / len(found):6.1f} %  of {len(found)} with {candidate}")
+    print(f"{sum(steady)} of {len(steady)} ratios of times whose quartiles are within 2 % in both runs are within 5 %")
     print(f"{sum(every)} of {len(every)} ratios are within 5 % of each other; "
           f"of the others {sum(overlapping)} are within the quartiles of both runs")  # fmt: skip
     return int(bool(overlapping) or not every)
