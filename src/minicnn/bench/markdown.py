@@ -8,7 +8,7 @@ from minicnn.bench.page import Block, Figure, Repeat, Section, Table, Words
 from minicnn.bench.report import Chapter, absent, commands, lacking, machine_facts
 from minicnn.bench.tables import to_markdown
 
-SHOWN, FOLDED = 18, 24  # rows up to which a table is shown, and folded; one that is longer is a file of its own
+SHOWN, FOLDED = 18, 26  # rows up to which a table is shown, and folded; one that is longer is a file of its own
 
 
 def to_page(

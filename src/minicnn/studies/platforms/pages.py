@@ -76,10 +76,12 @@ def present(page: Page, runs: Sequence[Run]) -> None:
         marks += [Mark(f"published: {name}", values.epoch_s, HOLLOW) for name, values in PUBLISHED.items()]
         marks += [Mark(name, seconds, OWN) for name, seconds in OWN_S.items()]
         panel = Panel(_title(found), partial(figures.dots, marks=marks), len(marks))
+        hybrid = next((name for _, name, _ in _every(found) if HYBRID in name), None)
         page.figure(
             f"epochs-{data}", f"Time of an epoch of {data}", [panel],
             f"Seconds for {EPOCH:,} samples in batches of 512, float32, medians of the epochs after the first, lines "
-            "are quartiles; epochs of another length are scaled. Gradients were compared before.",
+            "are quartiles; epochs of another length are scaled. Gradients were compared before."
+            + (f" With {hybrid} the forward pass is by the first, all that follows by the second." if hybrid else ""),
         )  # fmt: skip
         page.claims(claims(found, runs, data))
         for _, result in found:
@@ -165,9 +167,9 @@ def claims(found: Found, runs: Sequence[Run], data: str) -> list[Claim]:
     loader, loaded_cpu = _pick(found, "torch.nn-loader", gpu=True), _pick(found, "torch.nn-loader", gpu=False)
     peers = [t for t in (numba, cpu, gpu, loader) if t]
     hybrids = [spread.median for _, name, spread in _every(found) if HYBRID in name and on_gpu(name)]
-    waits = "A hybrid, such as the candidate `numba_cuda+numba`, would wait in each step"
+    waits = "A hybrid, such as the candidate `numba_cuda+numba`, would hand"
     if hybrids:
-        waits = f"A hybrid takes {duration(min(hybrids))}, as it waits in each step"
+        waits = f"A hybrid takes {duration(min(hybrids))}, as it hands"
 
     def said(*seconds: float | None) -> str | None:
         return ", ".join(map(duration, filter(None, seconds))) if all(seconds) else None
@@ -197,8 +199,8 @@ def claims(found: Found, runs: Sequence[Run], data: str) -> list[Claim]:
               "no such machine was at hand; `minicnn study platforms` measures it where there is one"),
         Claim("Numba on CUDA needs the CPU for the gradients of its dense layers", "description of its program",
               "0.927 s", said(numba_cuda, numba), False,
-              f"all on the GPU, and all on the CPU beside it. {waits} for the CPU, and for what it needs of the "
-              "activations (19 MB in all)"),
+              f"all on the GPU, and all on the CPU beside it. {waits} 25 MB of activations from the "
+              "GPU to the CPU in each step"),
         Claim("PyTorch reaches a higher accuracy than Numba", "test accuracies", "97.2 to 97.6 %, 96.3 to 96.7 %",
               f"at most {_apart(found):.2f} points apart, up to {max(accuracies):.2f} %" if accuracies else None,
               _apart(found) > 0.5,
