@@ -10,7 +10,9 @@ from backends.cupy.emulator import Emulated, needs_gxx
 from backends.cupy.networks import NETWORKS
 from minicnn import Model, ops
 from minicnn.backends import get_backend
-from minicnn.layers import Average, Conv2D, Input, MaxPooling2D
+from minicnn.layers import Average, Conv2D, Dense, Flatten, Input, MaxPooling2D
+from minicnn.losses import SparseCategoricalCrossentropy
+from minicnn.optimizers import SGD
 from minicnn.program import Program
 from support.kernel_check import CASES, add_case, case_program, check_results, step_of
 from support.plans import plan_of
@@ -62,3 +64,18 @@ def test_rows_by_an_index_that_the_step_makes() -> None:
     program.outputs["y"] = ops.take(x, index) + 1.0
     given = {"x": np.arange(18, dtype="float32").reshape(6, 3), "at": np.asarray([[5], [1], [-3], [99]], "float32")}
     np.testing.assert_array_equal(Emulated(program)(given)["y"], given["x"][[5, 1, 0, 5]] + 1)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_gradients_of_poolings_whose_windows_overlap_and_do_not(size: int) -> None:
+    rng, weights = np.random.default_rng(0), []
+    x, y = rng.standard_normal((8, 11, 11, 3)).astype("float32"), rng.integers(0, 5, 8).astype("int32")
+    for backend in ("numpy", EmulatedBackend(strict=True)):
+        image = Input((11, 11, 3))
+        made = Conv2D(4, 3, activation="relu")(MaxPooling2D(size, 2)(Conv2D(8, 3, padding="same")(image)))
+        model = Model(image, Dense(5)(Flatten()(made)), backend=backend, seed=1)
+        model.compile(SGD(0.1), SparseCategoricalCrossentropy(from_logits=True))
+        model.fit(x, y, batch_size=8, epochs=2, verbose=0)
+        weights.append(model.get_weights())
+    for name, array in weights[0].items():
+        np.testing.assert_allclose(weights[1][name], array, rtol=1e-4, atol=2e-6, err_msg=name)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
+
 from backends.cupy.networks import NETWORKS
-from minicnn import ops
+from minicnn import Input, Model, ops
 from minicnn.backends._gpu.device import H200
 from minicnn.backends._gpu.elements import affine, broadcast
 from minicnn.backends._gpu.fusing import Plan
@@ -15,7 +17,9 @@ from minicnn.backends._gpu.tensor_tiling import TensorTiles
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.backends._gpu.trees import I
 from minicnn.backends.cupy.cpp import Cpp
+from minicnn.layers import Conv2D, Dense, Flatten, MaxPooling2D
 from minicnn.losses import SparseCategoricalCrossentropy
+from minicnn.optimizers import SGD
 from minicnn.program import Node, Program
 from minicnn.zoo import get_model
 from support.plans import plan_of
@@ -29,6 +33,19 @@ def test_a_convolution_takes_bias_pooling_and_activation_along() -> None:
     plan = _plan("lenet")
     regions = [[n.op.name for n in u.every] for u in plan.groups if u.anchor.op.name == "conv2d"]
     assert regions == [["conv2d", "add", "max_pool2d", "max_pool2d_index", "relu"]] * 2
+
+
+@pytest.mark.parametrize("tiles", [Tiles(H200), TensorTiles(H200)])
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_convolution_looks_at_one_window_at_most_for_each_element_it_reads(tiles: Tiles, size: int) -> None:
+    image = Input((32, 32, 8))
+    y = MaxPooling2D(size, 2)(Conv2D(16, 3, padding="same")(image))  # of windows of 3 an element is in up to four
+    model = Model(image, Dense(5)(Flatten()(Conv2D(16, 5, padding="same", activation="relu")(y))), backend="numpy")
+    model.compile(SGD(0.1), SparseCategoricalCrossentropy(from_logits=True))
+    plan = plan_of(model.program("train", batch_size=16), tiles)
+    scattered = [n.outputs[0] for n in plan.program.nodes if n.op.name == "max_pool2d_scatter"]
+    stored = {id(v) for group in plan.groups for v in group.stored}
+    assert [id(v) in stored for v in scattered] == [size > 2]
 
 
 def test_all_updates_run_in_the_last_launch() -> None:

@@ -188,11 +188,13 @@ class Plan:
     def _is_light(self, node: Node) -> bool:
         """Whether reading what the node reads costs no more than reading its result."""
         if node.op.name == SCATTER:
-            strides = node.attrs["strides"]
+            kernel, strides = node.attrs["kernel"], node.attrs["strides"]
             readers = self._readers.get(id(node.outputs[0]), [])
-            cheap = len(readers) == 1 or (
-                self.tiles.reads_scattered and all(r.op.name in CONVOLUTIONS for r in readers)
-            )
+            convolved = all(r.op.name in CONVOLUTIONS for r in readers)
+            cheap = len(readers) == 1 or (self.tiles.reads_scattered and convolved)
+            if any(size > step for size, step in zip(kernel, strides, strict=True)):
+                # An element looks at each window that it is in, and a convolution reads it once for each of its taps.
+                cheap = len(readers) == 1 and readers[0].op.elementwise
             return cheap and strides[0] * strides[1] > 1 and id(self.root(node.inputs[0])) not in self.virtual
         if not (node.op.elementwise or node.op.name in ("take", "broadcast_to", "one_hot")) or len(node.outputs) > 1:
             return False
