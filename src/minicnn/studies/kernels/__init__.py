@@ -66,7 +66,7 @@ STUDY = Study(
     question="What is each optimisation worth, and what does loading data cost?",
     source="C. Camolese, Convolutional Neural Network Implementation on GPU, Ensimag.",
     full=Sizes(),
-    quick=Sizes(epochs=3, sweep_epochs=3, samples=10_000),
+    quick=Sizes(epochs=3, sweep_epochs=3, samples=6_000),
     data=("mnist", "fashion_mnist"),
     others=("kaggle_digits", "synthetic_digits"),
     measurements=measurements,
