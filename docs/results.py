@@ -172,9 +172,9 @@ class Change:
 
 
 def compare(first: Path, second: Path) -> int:
-    """Print how far the ratios of candidates differ between two runs, the worst first; 1 if any is beyond 5 %."""
+    """Print how far the ratios of candidates differ between two runs, the worst first; 1 if any is not repeatable."""
     lines: list[tuple[float, str]] = []
-    every: list[bool] = []  # whether each ratio is within 5 %
+    every: list[bool] = []  # whether each ratio is repeatable
     within: dict[str, list[bool]] = {}  # the same by candidate
     overlapping: list[bool] = []  # of those that are not
     steady: list[bool] = []  # of steady times
@@ -198,11 +198,12 @@ def compare(first: Path, second: Path) -> int:
                 lines.append((max(offs.values()), f"{study}, {name}, {what}: {most} to {least}"))
     for off, text in sorted(lines, reverse=True):
         print(f"{100 * off:6.1f} %  {text}")
-    print("Above, the worst of each group. Ratios that are within 5 % of each other, by candidate:")
+    near, narrow = f"within {100 * REPEATABLE:g} %", f"within {100 * STEADY:g} %"
+    print(f"Above, the worst of each group. Ratios that are {near} of each other, by candidate:")
     for candidate, found in sorted(within.items(), key=lambda item: -sum(item[1]) / len(item[1])):
         print(f"{100 * sum(found) / len(found):6.1f} %  of {len(found)} with {candidate}")
-    print(f"{sum(steady)} of {len(steady)} ratios of times whose quartiles are within 2 % in both runs are within 5 %")
-    print(f"{sum(every)} of {len(every)} ratios are within 5 % of each other; "
+    print(f"{sum(steady)} of {len(steady)} ratios of times whose quartiles are {narrow} in both runs are {near}")
+    print(f"{sum(every)} of {len(every)} ratios are {near} of each other; "
           f"of the others {sum(overlapping)} are within the quartiles of both runs")  # fmt: skip
     return int(bool(overlapping) or not every)
 

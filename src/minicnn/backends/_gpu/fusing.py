@@ -7,32 +7,21 @@ from collections.abc import Iterable, Set
 from minicnn.backends._gpu import depthwise_tiling, pipelined_tiling
 from minicnn.backends._gpu.costs import costs_on
 from minicnn.backends._gpu.depthwise_tiling import DEPTHWISE, MOST_TOTALS
-from minicnn.backends._gpu.elements import SHORT, same_index, widens
+from minicnn.backends._gpu.elements import same_index, widens
 from minicnn.backends._gpu.fusion_groups import PARTIAL_SUMS, FusionGroup, adds_partial_sums
+from minicnn.backends._gpu.inlining import TILED, Inlining
 from minicnn.backends._gpu.launches import launches
 from minicnn.backends._gpu.tiles import Tiles
-from minicnn.program.graph import ITEMSIZE, Node, Program, Spec, Value
-
-# Operations whose result element is one element of an input, or none.
-MOVES = frozenset({"take", "broadcast_to", "permute", "slice_", "pad", "concat", "repeat", "one_hot"})
-SCATTER = "max_pool2d_scatter"
-TILED = frozenset({"conv2d", "conv2d_input_gradient", "matmul"})
-# Operations that look at each element of their first input only once, or at most a few times.
-ONCE = MOVES | {"reduce_partial_sums", "sum", "max"}
-COSTLY = 8  # FLOPs of an element beyond which it is not computed twice
+from minicnn.program.graph import Node, Program, Spec, Value
 
 
-class Plan:
+class Plan(Inlining):
     """The fusion groups of a Program, and what they read and write.
 
     Attributes:
-        program: The Program.
-        alias: For the result of a reshape, the value whose elements it has.
-        virtual: Nodes that have no group: their elements are computed where they are read.
         groups: Groups in order.
         launches: Groups that run side by side, in order.
         written_in: Number of the launch that writes a value, by its id.
-        tiles: Where tiles come from.
     """
 
     def __init__(
@@ -44,22 +33,10 @@ class Plan:
         tiled: bool,
         reference_only: bool = False,
     ) -> None:
-        self.program, self.tiles = program, tiles
+        super().__init__(program, tiles, copies_reshapes=reference_only)
         self.fuse, self.tiled, self.reference_only = fuse, tiled, reference_only
-        self.alias: dict[int, Value] = {}
-        self.virtual: set[int] = set()
-        self._leaves: dict[int, list[Value]] = {}  # by node, until more is virtual
         self.groups: list[FusionGroup] = []
         self._group_of: dict[int, FusionGroup] = {}  # by root value, the group that makes it
-        for node in program.nodes:
-            if node.op.name == "reshape" and not reference_only:
-                self.alias[id(node.outputs[0])] = self.root(node.inputs[0])
-        self._readers: dict[int, list[Node]] = {}
-        for node in program.nodes:
-            if id(node.outputs[0]) not in self.alias:
-                for value in {id(r): r for r in map(self.root, node.inputs)}.values():
-                    self._readers.setdefault(id(value), []).append(node)
-        self._results = {id(self.root(v)) for v in program.results}
         for node in program.nodes:
             if id(node.outputs[0]) not in self.alias:
                 self._place(node)
@@ -79,10 +56,6 @@ class Plan:
             for v in (*group.stored, *map(self.program.value, self.carried(group)))
         }
 
-    def root(self, value: Value) -> Value:
-        """The value in memory that holds a value's elements."""
-        return self.alias.get(id(value), value)
-
     # Fusion groups --------------------------------------------------------------------------------------
 
     def _place(self, node: Node) -> None:
@@ -99,12 +72,11 @@ class Plan:
             self._add(FusionGroup([node], reference=reason))
             return
         # What is stored in 16 bits is widened by whoever reads it, and terms of a sum are made where they are added.
-        late = widens(node) or self._only_summed(node)
+        late = widens(node) or self.is_only_summed(node)
         if self.fuse and not late and self._append(node):
             return
-        if self.fuse and self._is_virtual(node):
-            self.virtual.add(id(node.outputs[0]))
-            self._leaves.clear()
+        if self.fuse and self.is_virtual(node):
+            self.inline(node)
             return
         if self.fuse and late and self._append(node):
             return
@@ -126,103 +98,6 @@ class Plan:
         """The last of the groups that make some values in memory, if any does."""
         makers = (self._group_of[id(v)] for v in values if id(v) in self._group_of)
         return max(makers, key=lambda group: group.number, default=None)
-
-    def _only_summed(self, node: Node) -> bool:
-        """Whether a sum alone reads a node, and others read what the node does, so that it is in memory anyway."""
-        y = node.outputs[0]
-        readers = self._readers.get(id(y), [])
-        if len(readers) != 1 or readers[0].op.name != "reduce_partial_sums" or not node.op.elementwise:
-            return False
-        return all(len(self._readers.get(id(self.root(v)), [])) > 1 for v in node.inputs if v.size == y.size)
-
-    def _is_virtual(self, node: Node) -> bool:
-        y = node.outputs[0]
-        if len(node.outputs) > 1 or id(y) in self._results or node.phase == "update":
-            return False
-        readers = self._readers.get(id(y), [])
-        if (
-            self.tiles.pipelined
-            and y.dtype in SHORT
-            and y.shape[-1] % 8 == 0
-            and any(map(self._is_multiplied, readers))
-        ):
-            return False  # so that copies bring it as it is
-        if any(r.op.name not in PARTIAL_SUMS and self.tiles.unsupported(r) for r in readers):
-            return False  # a reference reads memory
-        if self._is_light(node):
-            return True
-        simple = node.op.elementwise or node.op.name in MOVES or node.op.name in _ROWS
-        if len(readers) != 1 or not simple:
-            return False
-        reader = readers[0]
-        if self.tiles.pipelined and node.op.elementwise and self._follows(node) and reader.phase != "update":
-            return True
-        once = reader.op.name in ONCE and self.root(reader.inputs[0]) is y and not adds_partial_sums(reader)
-        return once and (reader.op.name != "broadcast_to" or self._is_light(node))
-
-    def _follows(self, node: Node) -> bool:
-        """Whether an elementwise operation alone reads a node, at its own place, and is not made several times itself.
-
-        It may follow a group that makes another operand. Depthwise tiles make once what they read; two may read it.
-        """
-        y = node.outputs[0]
-        readers = self._readers.get(id(y), [])
-        if len(readers) != 1 or not readers[0].op.elementwise:
-            return False
-        (reader,) = readers
-        ends = self._readers.get(id(reader.outputs[0]), [])
-        once = all(n.op.name.startswith("depthwise") and self._has_tile(n) for n in ends) or self._follows(reader)
-        beside = any(self.root(v) is y and same_index(reader, v) for v in reader.inputs)
-        return beside and (once or not self._is_light(reader))
-
-    def _has_tile(self, node: Node) -> bool:
-        """Whether a depthwise convolution or a gradient of it has a tile of its own."""
-        tile = node.attrs["tile"] if node.op.name in PARTIAL_SUMS else self.tiles.depthwise(node)
-        return tile is not None and tile.stages > 0
-
-    def _is_multiplied(self, node: Node) -> bool:
-        """Whether a node widens what a convolution reads."""
-        readers = self._readers.get(id(node.outputs[0]), [])
-        return widens(node) and any(r.op.name in CONVOLUTIONS for r in readers)
-
-    def _is_light(self, node: Node) -> bool:
-        """Whether reading what the node reads costs no more than reading its result."""
-        if node.op.name == SCATTER:
-            kernel, strides = node.attrs["kernel"], node.attrs["strides"]
-            readers = self._readers.get(id(node.outputs[0]), [])
-            convolved = all(r.op.name in CONVOLUTIONS for r in readers)
-            cheap = len(readers) == 1 or (self.tiles.reads_scattered and convolved)
-            if any(size > step for size, step in zip(kernel, strides, strict=True)):
-                # An element looks at each window that it is in, and a convolution reads it once for each of its taps.
-                cheap = len(readers) == 1 and readers[0].op.elementwise
-            return cheap and strides[0] * strides[1] > 1 and id(self.root(node.inputs[0])) not in self.virtual
-        if not (node.op.elementwise or node.op.name in ("take", "broadcast_to", "one_hot")) or len(node.outputs) > 1:
-            return False
-        if node.op.elementwise and node.cost.flops > COSTLY * node.outputs[0].size:
-            return False
-        size, read = node.outputs[0].size, 0.0
-        for value in self.leaves(node):
-            if value.size * 4 >= size and value.size > 1:
-                read += ITEMSIZE[value.dtype] * min(1.0, value.size / size)
-        return read <= ITEMSIZE[node.outputs[0].dtype] and self._all_light(node)
-
-    def _all_light(self, node: Node) -> bool:
-        # Small gathers are cheap, but not if they stand in for something that is costly to compute.
-        return all(
-            id(r) not in self.virtual
-            or (r.node is not None and (r.node.op.elementwise or r.node.op.name in ("take", "broadcast_to", "one_hot")))
-            for r in map(self.root, node.inputs)
-        )
-
-    def leaves(self, node: Node) -> list[Value]:
-        """Values in memory that a node reads, by itself or through virtual nodes."""
-        if id(node) not in self._leaves:
-            found: dict[int, Value] = {}
-            for value in map(self.root, node.inputs):
-                made = value.node if id(value) in self.virtual else None
-                found |= {id(v): v for v in ([value] if made is None else self.leaves(made))}
-            self._leaves[id(node)] = list(found.values())
-        return self._leaves[id(node)]
 
     def _append(self, node: Node) -> bool:
         """Add a node to the group that makes its last input, if it follows it element by element."""
@@ -427,11 +302,6 @@ class Plan:
         if root.node is not None:
             return written is not None and written < launch - 1
         return launch > 0 and written != launch - 1
-
-
-_WHOLE = {"conv2d", "conv2d_input_gradient"}
-CONVOLUTIONS = frozenset({*_WHOLE, *(f"{name}_partial_sums" for name in (*_WHOLE, "conv2d_weight_gradient"))})
-_ROWS = frozenset({"softmax_cross_entropy", "softmax_cross_entropy_gradient", "argmax"})
 
 
 def _only_adds(group: FusionGroup) -> bool:

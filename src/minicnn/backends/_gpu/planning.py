@@ -9,8 +9,9 @@ from functools import partial
 from minicnn.backends._gpu.costs import costs_on
 from minicnn.backends._gpu.cubin import Resources
 from minicnn.backends._gpu.device import Gpu
-from minicnn.backends._gpu.fusing import CONVOLUTIONS, Plan
+from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.fusion_groups import FusionGroup, covered, whole
+from minicnn.backends._gpu.inlining import CONVOLUTIONS
 from minicnn.backends._gpu.inputs import Inputs
 from minicnn.backends._gpu.options import Options
 from minicnn.backends._gpu.placement import place

@@ -7,8 +7,9 @@ from typing import TypeVar
 
 from minicnn.backends._gpu.depthwise_tiling import RUN
 from minicnn.backends._gpu.elements import images, reduced_place, widens
-from minicnn.backends._gpu.fusing import SCATTER, Plan
+from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.fusion_groups import FusionGroup, adds_partial_sums, named
+from minicnn.backends._gpu.inlining import SCATTER
 from minicnn.backends._gpu.printing import Operands
 from minicnn.backends._gpu.source import Source
 from minicnn.backends._gpu.tiling import Geometry, phases

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from minicnn.backends._gpu.elements import images, reduced_place
-from minicnn.backends._gpu.fusing import MOVES
 from minicnn.backends._gpu.fusion_groups import FusionGroup
+from minicnn.backends._gpu.inlining import MOVES
 from minicnn.backends._gpu.tiling import Geometry
 from minicnn.backends._gpu.trees import Element, Image, Name, R
 from minicnn.backends._gpu.writer import NodeOperands
