@@ -54,6 +54,8 @@ def _backend(name: str) -> Any:
 
         return CompiledTorchBackend(device, compiler="inductor" if FULL or device == "cuda" else "aot_eager")
     except RuntimeError as error:
+        if "must see the device" not in str(error):  # such as one that has no memory left
+            raise
         pytest.skip(str(error))
 
 

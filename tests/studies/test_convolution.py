@@ -11,8 +11,9 @@ from typing import Any
 import array_api_compat.numpy as numpy_xp
 import numpy as np
 import pytest
+from matplotlib.figure import Figure as Drawing
 
-from minicnn.bench import CandidateError, Run, Setting
+from minicnn.bench import CandidateError, Page, Run, Setting
 from minicnn.layers import Conv2D
 from minicnn.ops.strategies import DIRECTIONS, STRATEGIES, Problem
 from minicnn.studies import convolution
@@ -268,6 +269,19 @@ def test_claims_on_cores_and_lanes_follow_from_ratios() -> None:
         assert (cores.ours, cores.verdict) == ("numba, 2 cores: 1.9 times on 2", "confirmed")
         assert (tasks.ours, tasks.verdict) == (f"cupy, H200: {ratios}", verdict)
     assert [claim.verdict for claim in lanes.claims([])] == ["not measured"] * 2
+
+
+def test_the_figure_of_lanes_has_ticks_where_vectors_are_full() -> None:
+    setting = Setting(convolution.Sizes(), ("numba",), {}, ("synthetic",))
+    points = [
+        {"problem": {"filters": n, "batch": n}, "candidates": {"numba": {"times": {"own kernel": {"forward": [1e-3]}}}}}
+        for n in setting.sizes.lanes
+    ]
+    page = Page()
+    lanes.present(page, [Run(setting, {"lanes": {"points": points * 2}}, {"cores": 2, "devices": {}})])
+    axes = Drawing().add_subplot()
+    page.figures[0].panels[0].draw(axes)
+    assert axes.get_xticks().tolist() == [16, 32, 48, 64]
 
 
 @pytest.mark.parametrize(

@@ -11,15 +11,20 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.figure import Figure as Drawing
+from matplotlib.path import Path as Way
 
 from minicnn import ops, zoo
-from minicnn.bench import Page, Run, Setting, Spread
+from minicnn.bench import Page, Run, Setting, Spread, Store
+from minicnn.bench.study import recall
 from minicnn.data import DataError
 from minicnn.program import Program
-from minicnn.studies import roofline
+from minicnn.studies import get_study, roofline
 from minicnn.studies.roofline import ceilings, counting, images, pages, steps, tables, trained, training
 from minicnn.studies.roofline.verdict import Floor, Kernel, Verdict, floor, judge, near
 from support.command_line import minicnn
+
+STORED = Path(__file__).parents[2] / "docs" / "studies"
 
 SMALL = (48, 48, 3)
 
@@ -429,3 +434,22 @@ def test_one_table_has_the_best_of_the_cpu_beside_that_of_the_gpu() -> None:
     assert (row["cpu"], row["cpu_batch"], row["gpu"], row["gpu_batch"]) == ("numba, 2 cores", 64, "cupy, H200", 64)
     assert row["ratio"] == pytest.approx(160)
     assert [panel.title for panel in page.figures[0].panels] == ["ResNet-18"]
+
+
+@pytest.mark.parametrize("where", ["results", "h100/results"])
+def test_the_names_under_a_roofline_lie_on_no_line_and_no_other_text(where: str) -> None:
+    page = Page()
+    pages.present(page, [recall(get_study("roofline"), Store(STORED / where / "roofline", {}))])
+    (figure,) = (figure for figure in page.figures if figure.name.startswith("roofline-"))
+    drawing = Drawing((7.2, 3.5), layout="constrained")
+    axes = drawing.add_subplot()
+    figure.panels[0].draw(axes)
+    drawing.draw_without_rendering()
+    boxes = {text.get_text(): text.get_window_extent() for text in axes.texts}
+    assert boxes.keys() >= {steps.TITLES[name] for name in counting.NETWORKS}
+    for name, box in boxes.items():
+        assert not box.count_overlaps([other for text, other in boxes.items() if text != name]), name
+        assert box.x0 > axes.bbox.x0, name
+        for line in axes.lines:
+            way = Way(axes.transData.transform(line.get_xydata())).interpolated(50)
+            assert not box.count_contains(way.vertices), name

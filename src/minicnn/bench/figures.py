@@ -163,7 +163,7 @@ def ends(every: Iterable[Series]) -> tuple[float, float]:
 
 def paths(
     axes: Any, series: Series, xlabel: str, ylabel: str, *, log: str = "", say: Callable[[float], str] | None = None,
-    more_is_better: bool = False, upward: tuple[float, float] | None = None,
+    more_is_better: bool = False, upward: tuple[float, float] | None = None, ticks: Sequence[float] = (),
 ) -> None:  # fmt: skip
     """Draw a line for each name, with the name at its end; names that would lie on each other move apart.
 
@@ -178,6 +178,7 @@ def paths(
         say: Writes the ticks of the upward axis, if not as numbers.
         more_is_better: Whether the largest is the best.
         upward: From where to where the upward axis goes; None for as far as the lines do.
+        ticks: Ticks of the axis to the right, if not the places of points where these are few, else round numbers.
     """
     pick = max if more_is_better else min
     best: dict[float, float] = {}
@@ -195,8 +196,9 @@ def paths(
     style(axes, xlabel, ylabel)
     if not series:
         return
-    if len(best) <= TICKS:
-        axes.set_xticks(sorted(best), _spaced(sorted(best), log="x" in log))
+    ticks = sorted(ticks or (best if len(best) <= TICKS else ()))
+    if ticks:
+        axes.set_xticks(ticks, _spaced(ticks, log="x" in log))
         axes.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
     if say is not None:
         axes.yaxis.set_major_formatter(lambda value, _: say(value))
@@ -221,13 +223,14 @@ def paths(
 
 
 def multiples(
-    lines: Mapping[tuple[str, str], Series], *, log: str, say: Callable[[float], str], more_is_better: bool = False
-) -> list[Panel]:
+    lines: Mapping[tuple[str, str], Series], *, log: str, say: Callable[[float], str], more_is_better: bool = False,
+    ticks: Sequence[float] = (),
+) -> list[Panel]:  # fmt: skip
     """A panel for each title, and what runs to the right in it, all with the same upward axis; see `paths`."""
     upward = ends(lines.values())
     return [
         Panel(title, partial(paths, series=series, xlabel=xlabel, ylabel="", log=log, say=say,
-                             more_is_better=more_is_better, upward=upward))
+                             more_is_better=more_is_better, upward=upward, ticks=ticks))
         for (title, xlabel), series in lines.items()
     ]  # fmt: skip
 

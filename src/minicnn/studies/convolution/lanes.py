@@ -18,7 +18,7 @@ WAYS = ("unrolled", VENDOR, CHANNELS_FIRST, OWN)
 # Variables that say how many threads a library takes: OpenMP and BLAS, and the backend `numba`.
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "MINICNN_THREADS")
 VARIED = {"filters": "filters", "batch": "images in a batch"}
-WARP = 32  # lanes
+WARP, VECTOR = 32, 16  # lanes of float32 on a GPU, and on a CPU at most
 NEAR = 0.8  # of n times as fast on n cores, or as long as 64 tasks, from which that is said to hold
 
 
@@ -160,8 +160,9 @@ def _lanes(page: Page, runs: Sequence[Run]) -> None:
                         "each": 1e6 * spread.median / n,
                         "more": 100 * (spread.median / below[1].median - 1) if below else None,
                     })  # fmt: skip
+        whole = [n for n in run.setting.sizes.lanes if n % VECTOR == 0]
         for there in filter(None, lines.values()):
-            panels += figures.multiples(there, log="y", say=figures.duration)
+            panels += figures.multiples(there, log="y", say=figures.duration, ticks=whole)
     if not rows:
         return
     page.section("Around the widths of vectors and warps")

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import pairwise, product
+from operator import itemgetter
 from typing import Any
+
+import numpy as np
 
 from minicnn.bench import Column, Page, Panel, Run, figures
 from minicnn.bench.candidates import on_gpu
@@ -26,6 +30,8 @@ from minicnn.studies.roofline.steps import (
 )
 from minicnn.studies.roofline.verdict import NAMES, NONE, Kernel, near
 
+Place = tuple[float, float]  # FLOP per byte, FLOP/s
+AROUND = ((7, 0), (-7, 0), (0, 11), (0, -11), (5, 9), (5, -9), (-5, 9), (-5, -9))  # points away, where a name may be
 HIGH = 12  # rows as high as which a roofline is drawn
 
 
@@ -77,7 +83,7 @@ def _roofline(page: Page, run: Run, gpu: bool, own: Sequence[Step]) -> None:
 
 def _draw(axes: Any, rates: Mapping[str, float], moved: float, own: Sequence[Step], used: str) -> None:
     blue, grey = figures.FAMILIES[figures.KERNELS], figures.FAMILIES[figures.PUBLISHED]
-    points: dict[str, list[tuple[float, float]]] = {}
+    points: dict[str, list[Place]] = {}
     for step in own:
         points.setdefault(TITLES[step.network], []).append(step.place)
     xs = [x for path in points.values() for x, _ in path]
@@ -91,27 +97,40 @@ def _draw(axes: Any, rates: Mapping[str, float], moved: float, own: Sequence[Ste
         axes.annotate(f"{' and '.join(ways)}: {_rate(rate)}", (right, rate), (-3, 3), ha="right", color=tone,
                       textcoords="offset points", size=8)  # fmt: skip
     axes.plot([left, top / moved], [moved * left, top], color=grey, linewidth=figures.LINE)
-    middle = (left * left * rates[used]) ** 0.5 / moved**0.5 if used in rates else left
-    axes.annotate(f"memory: {quantity('GB/s')(moved / 1e9)}", (middle, moved * middle), (-6, 8), size=8, ha="right",
+    high = left**0.25 * (top / moved) ** 0.75  # on the slope
+    axes.annotate(f"memory: {quantity('GB/s')(moved / 1e9)}", (high, moved * high), (-6, 3), size=8, ha="right",
                   textcoords="offset points", color=grey)  # fmt: skip
     for name, path in points.items():
         axes.plot(*zip(*path, strict=True), color=blue, linewidth=figures.LINE, marker="o", markersize=5)
         for x, y in path:
             words = f"{_rate(y)}, {y / min(moved * x, top):.1%} of the roof over {x:.1f} FLOP per byte"
             figures.answer(axes, f"{name}: {words}", (x, x), (y, y))
-        (x, y), others = path[-1], [at for other, way in points.items() if other != name for at in way]
-        taken = any(x < u < 6 * x and max(y, v) < 1.7 * min(y, v) for u, v in others)
-        if not taken:
-            at, offset, side = path[-1], (7, 0), "left"
-        elif path[0][1] < moved * path[0][0] / 3:  # there is room before the slope
-            at, offset, side = path[0], (-7, 0), "right"
-        else:
-            at, offset, side = min(path, key=lambda place: place[1]), (0, -11), "center"
-        axes.annotate(name, at, offset, textcoords="offset points", va="center", ha=side, weight="bold")
     figures.style(axes, "arithmetic intensity (FLOP per byte of the Program)", "")
     axes.yaxis.set_major_formatter(lambda y, _: _rate(y))
     axes.xaxis.set_major_formatter(lambda x, _: f"{x:,g}")
     axes.minorticks_off()
+    _name(axes, points)
+
+
+def _name(axes: Any, paths: Mapping[str, Sequence[Place]]) -> None:
+    """Write each name at an end of its path, at the first place where it lies on no line and no other text."""
+    axes.figure.draw_without_rendering()  # so that it is known where everything is
+    boxes = [text.get_window_extent() for text in axes.texts]
+    lines = [axes.transData.transform(line.get_xydata()) for line in axes.lines]
+    along = np.linspace(0, 1, 100)[:, None]
+    inked = np.vstack([*lines, *(a + along * (b - a) for line in lines for a, b in pairwise(line))])
+    for name, path in paths.items():
+        ends = path[-1], path[0], max(path, key=itemgetter(1)), min(path, key=itemgetter(1))
+        for far, (right, up), at in product((1, 2), AROUND, ends):
+            side, offset = {1: "left", 0: "center", -1: "right"}[np.sign(right)], (far * right, far * up)
+            text = axes.annotate(name, at, offset, textcoords="offset points", va="center", ha=side, weight="bold")
+            box = text.get_window_extent().padded(2)
+            if not box.count_contains(inked) and not box.count_overlaps(boxes):
+                boxes.append(box)
+                break
+            text.remove()
+        else:
+            axes.annotate(name, path[-1], (7, 0), textcoords="offset points", va="center", weight="bold")
 
 
 def _rate(rate: float) -> str:
