@@ -7,11 +7,11 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-from threadpoolctl import threadpool_limits
 
 # Libraries read these variables when they are loaded, and processes that tests start inherit them.
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
@@ -19,7 +19,10 @@ if WORKER:  # workers share the cores, and the memory of a GPU, of which JAX wou
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(variable, "1")
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    threadpool_limits(int(os.environ["OPENBLAS_NUM_THREADS"]))  # a plugin of pytest may have loaded NumPy before
+    with suppress(ImportError):  # as in the simulator's environment
+        from threadpoolctl import threadpool_limits
+
+        threadpool_limits(int(os.environ["OPENBLAS_NUM_THREADS"]))  # a plugin of pytest may have loaded NumPy before
 else:
     FOLDER = tempfile.TemporaryDirectory(prefix="minicnn-tests-")  # removed when Python ends
     os.environ["MINICNN_TESTS"] = FOLDER.name
