@@ -97,8 +97,8 @@ def _draw(axes: Any, rates: Mapping[str, float], moved: float, own: Sequence[Ste
         axes.annotate(f"{' and '.join(ways)}: {_rate(rate)}", (right, rate), (-3, 3), ha="right", color=tone,
                       textcoords="offset points", size=8)  # fmt: skip
     axes.plot([left, top / moved], [moved * left, top], color=grey, linewidth=figures.LINE)
-    high = left**0.25 * (top / moved) ** 0.75  # on the slope
-    axes.annotate(f"memory: {quantity('GB/s')(moved / 1e9)}", (high, moved * high), (-6, 3), size=8, ha="right",
+    upper = left**0.25 * (top / moved) ** 0.75  # three quarters of the way up the slope
+    axes.annotate(f"memory: {quantity('GB/s')(moved / 1e9)}", (upper, moved * upper), (-6, 3), size=8, ha="right",
                   textcoords="offset points", color=grey)  # fmt: skip
     for name, path in points.items():
         axes.plot(*zip(*path, strict=True), color=blue, linewidth=figures.LINE, marker="o", markersize=5)
@@ -113,7 +113,7 @@ def _draw(axes: Any, rates: Mapping[str, float], moved: float, own: Sequence[Ste
 
 
 def _name(axes: Any, paths: Mapping[str, Sequence[Place]]) -> None:
-    """Write each name at an end of its path, at the first place where it lies on no line and no other text."""
+    """Write each name at an end of its path, at the first place that is on no line or text, if there is one."""
     axes.figure.draw_without_rendering()  # so that it is known where everything is
     boxes = [text.get_window_extent() for text in axes.texts]
     lines = [axes.transData.transform(line.get_xydata()) for line in axes.lines]
@@ -121,16 +121,14 @@ def _name(axes: Any, paths: Mapping[str, Sequence[Place]]) -> None:
     inked = np.vstack([*lines, *(a + along * (b - a) for line in lines for a, b in pairwise(line))])
     for name, path in paths.items():
         ends = path[-1], path[0], max(path, key=itemgetter(1)), min(path, key=itemgetter(1))
+        text = axes.annotate(name, path[-1], (0, 0), textcoords="offset points", va="center", weight="bold")
         for far, (right, up), at in product((1, 2), AROUND, ends):
-            side, offset = {1: "left", 0: "center", -1: "right"}[np.sign(right)], (far * right, far * up)
-            text = axes.annotate(name, at, offset, textcoords="offset points", va="center", ha=side, weight="bold")
+            text.xy, text.xyann = at, (far * right, far * up)
+            text.set_horizontalalignment(("center", "left", "right")[int(np.sign(right))])
             box = text.get_window_extent().padded(2)
             if not box.count_contains(inked) and not box.count_overlaps(boxes):
-                boxes.append(box)
                 break
-            text.remove()
-        else:
-            axes.annotate(name, path[-1], (7, 0), textcoords="offset points", va="center", weight="bold")
+        boxes.append(box)
 
 
 def _rate(rate: float) -> str:
