@@ -3,11 +3,12 @@
     python asv_bench/history.py run --machine NAME [--bench REGEX ...] [--attribute NAME=VALUE ...] COMMIT ...
     python asv_bench/history.py compare [--machine NAME] [--bench REGEX] [--factor 1.1] OLD NEW
 
-`run` checks each commit out into a folder of its own and runs these benchmarks on it by asv, so that commits of before
-a benchmark have it, too; it works on a machine with a GPU, where asv cannot build an environment. It names the
-benchmarks that fail, and ends with exit code 1 if there are any; those whose backend is not there are skipped.
-`compare` prints the ratios of two commits that have been run, and ends with exit code 1 if the newer one is slower, or
-takes more memory, by more than the factor in any benchmark, or if one that the older has failed or is missing there.
+`run` measures the benchmarks that docs/history.md shows, or those that are named. It checks each commit out into a
+folder of its own and runs today's benchmarks on it by asv, so that commits of before a benchmark have it, too; it works
+on a machine with a GPU, where asv cannot build an environment. It names the benchmarks that fail, and ends with exit
+code 1 if there are any; those whose backend is not there are skipped. `compare` prints the ratios of two commits that
+have been run, and ends with exit code 1 if the newer one is slower, or takes more memory, by more than the factor in
+any benchmark, or if one that the older has failed or is missing there.
 """
 
 from __future__ import annotations
@@ -30,6 +31,13 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
+# Benchmarks that docs/history.md shows: some three minutes a commit on two cores.
+SHOWN = [
+    r"SmallNetworks\.time_training\('(mlp|platforms|kernels|stride2|single)', '(numba|cupy|numba_cuda)'\)",
+    r"SmallNetworks\.time_training\('platforms', 'numpy'\)",
+    r"DeepNetworks\.time_training\('resnet18', '(numba|cupy|numba_cuda)'\)",
+    r"Import\.",
+]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -39,9 +47,10 @@ def main(arguments: list[str] | None = None) -> int:
     run = commands.add_parser("run", help="measure commits")
     run.add_argument("commits", nargs="+", metavar="COMMIT")
     run.add_argument("--machine", required=True, help="name under which the results are stored")
-    run.add_argument("--bench", action="append", default=[], help="regular expression of benchmarks, with parameters")
+    text = "regular expression of benchmarks, with parameters; those of docs/history.md if none is given, all with ."
+    run.add_argument("--bench", action="append", help=text)
     run.add_argument("--attribute", action="append", default=[], help="of the benchmarks, such as rounds=1: see asv")
-    run.set_defaults(command=lambda given: measure(given.commits, given.machine, given.bench, given.attribute))
+    run.set_defaults(command=lambda given: measure(given.commits, given.machine, given.bench or SHOWN, given.attribute))
     comparison = commands.add_parser("compare", help="ratios of two commits")
     comparison.add_argument("old")
     comparison.add_argument("new")
@@ -118,7 +127,11 @@ def facts(machine: str) -> dict[str, str]:
     if shutil.which("nvidia-smi"):
         query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
         gpu = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip().replace("\n", ", ")
-    return {"machine": machine, **known, "cpu": ", ".join(filter(None, (gpu, lines.get("model name"), vectors)))}
+    return {
+        "machine": machine,
+        **known,
+        "cpu": ", ".join(filter(None, (gpu, lines.get("model name"), "" if gpu else vectors))),
+    }
 
 
 def git(*arguments: str) -> str:

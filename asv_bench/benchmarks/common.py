@@ -13,8 +13,8 @@ import numpy as np
 from minicnn import Sequential, get_backend, layers, zoo
 from minicnn.backends.base import Backend
 
-ON_GPU = ["torch:cuda", "cupy", "numba_cuda"]
-BACKENDS = ["numpy", "numba", "torch:cpu", "jax", *ON_GPU]
+GPU_BACKENDS = ["torch:cuda", "cupy", "numba_cuda"]
+BACKENDS = ["numpy", "numba", "torch:cpu", "jax", *GPU_BACKENDS]
 
 # Network: shape of an image, classes, samples of a step, steps of a timed run.
 NETWORKS: dict[str, tuple[tuple[int, int, int], int, int, int]] = {
@@ -44,7 +44,7 @@ def backend_or_skip(name: str) -> Backend:
     if importlib.util.find_spec(library) is None:
         message = f"{library} is not installed"
         raise NotImplementedError(message)
-    if name in ON_GPU and not gpu():
+    if name in GPU_BACKENDS and not gpu():
         message = f"{name} needs an NVIDIA GPU"
         raise NotImplementedError(message)
     return get_backend(name)
