@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -29,10 +30,7 @@ from minicnn.bench.page import Figure, Panel
 
 DOCS = Path(__file__).resolve().parent
 RESULTS = DOCS.parent / "asv_bench" / "results"
-sys.path.insert(0, str(DOCS.parent / "asv_bench"))
-from benchmarks.common import GPU_BACKENDS, NETWORKS  # noqa: E402
-from benchmarks.training import ON_GPU  # noqa: E402
-
+COMMON = runpy.run_path(str(RESULTS.parent / "benchmarks" / "common.py"))  # what the benchmarks share
 JUMP = 1.1  # ratio from which a change counts
 SPAN = 3  # commits whose least counts, on each side of a jump
 LEAST = 5  # commits of a panel
@@ -88,7 +86,7 @@ def commits(folder: Path, versions: Mapping[str, str]) -> list[Commit]:
         folder: Folder of the machine.
         versions: Version of each benchmark; results of another one do not compare.
     """
-    found = [json.loads(path.read_text("utf-8")) for path in folder.glob("*-existing.json")]
+    found = [json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("*-existing.json"))]
     command = ["git", "log", "--topo-order", "--format=%H"]
     log = subprocess.run(command, cwd=DOCS, capture_output=True, text=True, check=False).stdout.split()
     places = {name: -place for place, name in enumerate(log)}  # where two are of the same second
@@ -111,8 +109,8 @@ def values(stored: Mapping[str, Any], versions: Mapping[str, str]) -> dict[Key, 
         for combination, median, low, high in zip(combinations, *numbers, strict=True):
             if median is not None and median == median:  # failed, skipped
                 line, backend = [text.strip("'") for text in combination] or [benchmark.rpartition("_")[2], ""]
-                # What is timed are several steps.
-                steps = NETWORKS[line][3] * (ON_GPU if backend in GPU_BACKENDS else 1) if backend else 1
+                steps = COMMON["NETWORKS"][line][3] if backend else 1  # what is timed are several
+                steps *= COMMON["ON_GPU"] if backend in COMMON["GPU_BACKENDS"] else 1
                 spread = Spread(median, low, high, 1).scaled(1 / steps)
                 times[title.format(backend=backend), line] = spread
     return times
@@ -182,8 +180,8 @@ def vectors(cpu: str) -> str:
 def draw(axes: Any, history: Sequence[Commit], title: str, lines: Sequence[str]) -> None:
     """Draw a panel: lines over commits, which end where the CPU is another one; a stroke at each jump."""
     places = [i for i, commit in enumerate(history) if any((title, line) in commit.values for line in lines)]
-    others = accumulate(old != new for old, new in pairwise(history[i].cpu for i in [places[0], *places]))
-    part = dict(zip(places, others, strict=True))  # stretches of one CPU by number
+    changes = accumulate(old != new for old, new in pairwise(history[i].cpu for i in [places[0], *places]))
+    part = dict(zip(places, changes, strict=True))  # stretches of one CPU by number
     at = {i: place + part[i] for place, i in enumerate(places)}  # with a gap where a part begins
     ends = [(old, new) for old, new in pairwise(places) if part[old] != part[new]]
     named = {}

@@ -14,6 +14,7 @@ from minicnn import Sequential, get_backend, layers, zoo
 from minicnn.backends.base import Backend
 
 GPU_BACKENDS = ["torch:cuda", "cupy", "numba_cuda"]
+ON_GPU = 10  # times as many steps: those of `NETWORKS` would take less than what `fit` does around them
 BACKENDS = ["numpy", "numba", "torch:cpu", "jax", *GPU_BACKENDS]
 
 # Network: shape of an image, classes, samples of a step, steps of a timed run.
