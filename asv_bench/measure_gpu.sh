@@ -5,14 +5,14 @@
 #
 # What matters most comes first, and what an interrupted run has is kept. Some 15 s a commit.
 set -eu
-machine=$1 newest=${2:-HEAD}
+machine=$1 newest=${2:-HEAD} failed=0
 cd "$(dirname "$0")/.."
 small="SmallNetworks\.time_training\('(mlp|platforms|kernels|stride2)', "
 run() { # commit, regular expressions
   local commit=$1 chosen=()
   shift
   for pattern in "$@"; do chosen+=(--bench "$pattern"); done
-  python3 asv_bench/history.py run --machine "$machine" --attribute rounds=1 "${chosen[@]}" "$commit"
+  python3 asv_bench/history.py run --machine "$machine" --attribute rounds=1 "${chosen[@]}" "$commit" || failed=1
 }
 
 run "$newest" "$small'cupy'\)" "Import\."
@@ -33,3 +33,4 @@ run "$newest" "DeepNetworks\.time_training\('(resnet18|mobilenet_v2)', '(cupy|to
 run "$newest" "$small'numba_cuda'\)"
 run 320e147 "$small'numba_cuda'\)" # the numba_cuda backend
 run dafff44 "$small'numba_cuda'\)" # chains of rows in Python
+exit "$failed" # benchmarks have failed, which are named above; what the others have is stored

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
+import subprocess
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -10,7 +13,9 @@ import numpy as np
 from minicnn import Sequential, get_backend, layers, zoo
 from minicnn.backends.base import Backend
 
-BACKENDS = ["numpy", "numba", "torch:cpu", "jax", "torch:cuda", "cupy", "numba_cuda"]
+GPU_BACKENDS = ["torch:cuda", "cupy", "numba_cuda"]
+ON_GPU = 10  # times as many steps: those of `NETWORKS` would take less than what `fit` does around them
+BACKENDS = ["numpy", "numba", "torch:cpu", "jax", *GPU_BACKENDS]
 
 # Network: shape of an image, classes, samples of a step, steps of a timed run.
 NETWORKS: dict[str, tuple[tuple[int, int, int], int, int, int]] = {
@@ -31,20 +36,29 @@ DEEP = ["resnet18", "resnet50", "mobilenet_v2", "squeezenet1_1"]
 
 
 def backend_or_skip(name: str) -> Backend:
-    """A backend by name.
+    """A backend by name; one whose library and device are there must work, or the benchmark fails.
 
     Raises:
-        NotImplementedError: If it is not on this machine; asv then skips the benchmark.
+        NotImplementedError: If the library or the GPU is not on this machine; asv then skips the benchmark.
     """
     library = name.partition(":")[0]
-    module = {"numba_cuda": "numba"}.get(library, library)
-    if importlib.util.find_spec(module) is None:
+    if importlib.util.find_spec(library) is None:
         message = f"{library} is not installed"
         raise NotImplementedError(message)
-    try:
-        return get_backend(name)
-    except (ImportError, RuntimeError, ValueError) as error:
-        raise NotImplementedError(str(error)) from error
+    if name in GPU_BACKENDS and not gpu():
+        message = f"{name} needs an NVIDIA GPU"
+        raise NotImplementedError(message)
+    return get_backend(name)
+
+
+@cache
+def gpu() -> bool:
+    """Whether this machine has a GPU, as its driver says and no backend."""
+    driver = shutil.which("nvidia-smi")
+    if driver is None:
+        return False
+    done = subprocess.run([driver, "--list-gpus"], capture_output=True, text=True, check=False)
+    return done.returncode == 0 and "GPU" in done.stdout
 
 
 def network(name: str, backend: Backend) -> Any:

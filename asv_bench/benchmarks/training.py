@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .common import BACKENDS, DEEP, NETWORKS, SMALL, backend_or_skip, network, samples
-
-ON_GPU = 10  # times as many steps: those of `common.NETWORKS` would take less than what `fit` does around them
+from .common import BACKENDS, DEEP, NETWORKS, ON_GPU, SMALL, backend_or_skip, network, samples
 
 
 class _Runs:

@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -300,6 +301,30 @@ def test_the_report_needs_nothing_but_itself() -> None:
     assert "Not measured yet on the machine with H200: <code>training-fashion_mnist</code>" in text
     assert "no &lt;GPU&gt;" in text
     assert "<code>numpy</code> takes 2 &lt; 3 ms." in text
+
+
+def test_results_that_were_measured_beside_other_programs_say_so() -> None:
+    whole = chapter()
+    others = {"busy": 0.42, "quiet": 0.02, "gone": 0.9}
+    run = replace(whole.runs[0], results={"busy": {}, "quiet": {}}, others=others)
+    whole = replace(whole, runs=[run])
+    text = (
+        "On the machine with H200, while {} was measured, other programs kept the cores busy for 42% of their time: "
+        "times may be too long."
+    )
+    assert text.format("<code>busy</code>") in to_html_page([whole])
+    assert text.format("`busy`") in to_page(whole, "figures")
+    assert to_page(whole, "figures").count("other programs") == 1
+
+
+def test_names_stand_on_one_line_and_claims_do_not() -> None:
+    page = Page()
+    for name, text in (("long", "the kernels are faster than those of " + "others, " * 8), ("short", "it is fast")):
+        page.table(name, name, [Column("claim", "claim"), Column("n", "n")], [{"claim": text, "n": 1}])
+    long, short = map(to_html, page.tables)
+    assert '<td class="s">the kernels' in long
+    assert "<td>it is fast</td>" in short
+    assert "td:first-child{white-space:nowrap}td.s{white-space:normal}" in to_html_page([chapter()])
 
 
 def test_a_page_of_the_documentation() -> None:

@@ -8,11 +8,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from minicnn.bench import Measurement, Page, Run, Setting, Store, Study
+from minicnn.bench import study as module
 from minicnn.bench.store import Record
 from minicnn.bench.study import changed, measure, recall, recall_all
 
@@ -125,6 +127,19 @@ def test_an_interrupted_study_goes_on_where_it_was(tmp_path: Path) -> None:
     assert [r["square"] for r in found.results.values()] == [0, 1, 4]
     assert found.machine == STAMP
     assert found.lacks(journal.study) == []
+
+
+def test_how_busy_others_were_is_said_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shares = iter([0.5, 0.05, None])
+    monkeypatch.setattr(module, "Others", lambda: SimpleNamespace(busy=lambda: next(shares)))
+    journal, said, store = Journal(), [], Store(tmp_path, STAMP)
+    measure(journal.study, setting_of(), store, said.append)
+    spoken = [line for line in said if "others" in line or "other programs" in line]
+    assert spoken == ["1/3 part 0: 0 s; other programs kept the cores busy for 50% of their time"]
+    assert recall(journal.study, store).others == {"part 0": 0.5, "part 1": 0.05}
+    text = store.path("part 0").read_text()
+    store.path("part 0").write_text(text.replace('"others": 0.5', '"others": "much"'))
+    assert "is no record of a measurement" in str(store.read("part 0"))
 
 
 def test_a_damaged_record_is_measured_anew(tmp_path: Path) -> None:

@@ -9,8 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from minicnn.backends import _progress as compilation
+from minicnn.backends.numpy import NumpyBackend
 from minicnn.callbacks import Callback, LambdaCallback, Timer, display, progress
 from support.small_training import compiled, digits
+from support.terminal import pseudo_terminal, screen
 
 LINE = re.compile(
     r"Epoch (\d)/(\d) - \d+\.\d s - \d+ samples/s - loss: \d+\.\d{4} - accuracy: \d\.\d{4}"
@@ -142,3 +145,88 @@ def test_progress_gives_at_most_one_callback() -> None:
 def test_fit_without_a_console(verbose: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", None)  # as under pythonw
     assert compiled().fit(*digits(), 6, 1, verbose).epoch == [0]
+
+
+# Compiling ----------------------------------------------------------------------------------------
+
+SECONDS = 0.2  # for a step
+
+
+class Compiling(NumpyBackend):
+    """NumPy with kernels that take a while to compile."""
+
+    def compile(self, program: Any) -> Any:
+        with compilation.Progress(36) as line:
+            for k in range(36):
+                time.sleep(SECONDS / 36)
+                line.next(f"kernel{k}")
+        return super().compile(program)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiling is shown at once, and drawn each time."""
+    monkeypatch.setattr(compilation, "PATIENCE", 0.01)
+    monkeypatch.setattr(display, "_INTERVAL", 0.0)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("streams", [("stdout", "stderr"), ("stdout",)], ids=["both", "stdout"])
+@pytest.mark.parametrize("verbose", [1, 2])
+def test_compiling_leaves_nothing_on_a_terminal(
+    streams: tuple[str, ...], verbose: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pseudo_terminal(monkeypatch, *streams) as written:
+        compiled(backend=Compiling()).fit(*digits(), 23, 2, verbose, validation_data=digits(5))
+        sys.stdout.write("end")
+    lines = screen(written[0])
+    assert re.fullmatch(r"Compiling took \d\.\d s, 72 kernels", lines[0]), "a step of the training, one of the test"
+    assert [LINE.fullmatch(line).groups()[:2] for line in lines[1:3]] == [("1", "2"), ("2", "2")]  # type: ignore[union-attr]
+    assert lines[3:] == ["end"]
+    assert capsys.readouterr().err == ""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", written[0])
+    if verbose == 1:  # within the bar
+        assert re.search(r"Epoch 1/2 .* 0/1 compiling kernel 36 of 36: kernel35", text)
+        assert re.search(r"Epoch 1/2 .* 1/1 compiling kernel 36 of 36: kernel35", text)
+        assert written[0].count("\x1b[?25l") == written[0].count("\x1b[?25h") > 0
+    else:
+        assert ("\r\x1b[Kcompiling kernel 36 of 36: kernel35" in text) == ("stderr" in streams)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_pipe_says_once_how_long_compiling_took(capsys: pytest.CaptureFixture[str]) -> None:
+    history = (
+        compiled(backend=Compiling()).fit(*digits(), 23, 2, callbacks=[Timer()], validation_data=digits(5)).history
+    )
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert "\x1b" not in out
+    assert "\r" not in out
+    said, *epochs = out.splitlines()
+    assert re.fullmatch(r"Compiling took \d\.\d s, 72 kernels", said)
+    assert len(epochs) == 2
+    shown = float(re.search(r"(\d+) samples/s", epochs[0])[1])  # type: ignore[index]
+    for rate in (shown, history["samples_per_s"][0]):
+        assert 23 / rate < history["time_s"][0] - 0.9 * SECONDS, "compiling is no work on samples"
+
+
+def test_a_short_compilation_is_not_spoken_of(capsys: pytest.CaptureFixture[str]) -> None:
+    compiled(backend=Compiling()).fit(*digits(), 23, 1)
+    assert LINE.fullmatch(capsys.readouterr().out.strip())
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_model_that_is_used_within_a_training_compiles_in_its_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    inner = compiled(backend=Compiling())
+
+    def use(epoch: int, logs: Any) -> None:
+        inner.predict(digits()[0], batch_size=23)
+
+    with pseudo_terminal(monkeypatch, "stdout", "stderr") as written:
+        model = compiled(backend=Compiling())
+        model.fit(*digits(), 23, 1, verbose=1, callbacks=[LambdaCallback(on_epoch_begin=use)])
+        inner.predict(digits()[0], batch_size=20)  # after it, on a line of its own
+    lines = screen(written[0])
+    assert lines[0].startswith("Compiling took ")
+    assert LINE.fullmatch(lines[1])
+    assert not any(lines[2:])

@@ -252,6 +252,15 @@ def test_the_first_epoch_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     assert float(rows[0]["samples_per_s"]) == pytest.approx((1 / 2 + 1 / 4) / 2)
 
 
+def test_times_beside_other_programs_are_named_and_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    busy, quiet = made_up("numpy"), made_up("torch")
+    busy.others, quiet.others = 0.42, 0.02
+    result, _, record = compared(monkeypatch, {"numpy": busy, "torch": quiet})
+    lines = [line for line in result.stdout.splitlines() if "other programs" in line]
+    assert lines == ["numpy: other programs kept the cores busy for 42% of their time: its times may be too long."]
+    assert [entry["others"] for entry in record["results"]] == [0.42, 0.02]
+
+
 def test_without_numpy_the_slowest_is_the_measure_of_speed(monkeypatch: pytest.MonkeyPatch) -> None:
     slow, fast = made_up("slow"), made_up("fast")
     for row in fast.facts["history"]:

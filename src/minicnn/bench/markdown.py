@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from minicnn.bench.page import Block, Figure, Repeat, Section, Table, Words
-from minicnn.bench.report import Chapter, absent, commands, lacking, machine_facts
+from minicnn.bench.report import Chapter, absent, commands, machine_facts, reservations
 from minicnn.bench.tables import to_markdown
 
 SHOWN, FOLDED = 18, 26  # rows up to which a table is shown, and folded; one that is longer is a file of its own
@@ -50,7 +50,7 @@ def _repeat(chapter: Chapter, method: str, notes: str) -> str:
     lines = [f"Source: {chapter.study.source}", "", "## How to repeat it", ""]
     lines += [f"The page is generated from stored results of these commands; [method]({method}) says how we measure."]
     lines += ["", "```sh", *commands(chapter), "```"]
-    lines += [f"\n{text}" for text in lacking(chapter)]
+    lines += [f"\n{text}" for text in reservations(chapter)]
     return _escaped("\n".join(lines)) + (f"\n\n{notes.strip()}" if notes else "")
 
 

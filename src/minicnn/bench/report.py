@@ -12,6 +12,7 @@ from minicnn.bench.drawing import Spot, drawing_of
 from minicnn.bench.page import Block, Figure, Page, Repeat, Section, Table, Words
 from minicnn.bench.study import Run, Setting, Study
 from minicnn.bench.tables import to_html, words
+from minicnn.bench.utilisation import disturbance
 
 SHOWN = 18  # rows up to which a table is not folded
 
@@ -35,7 +36,7 @@ td{min-width:4.5rem}
 th,td{padding:.3rem .7rem .3rem 0;text-align:left;vertical-align:top;border-bottom:1px solid var(--line)}
 thead th{border-bottom:2px solid var(--soft)}.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 .note,figcaption{color:var(--soft);font-size:.85rem}.note{margin-top:.2rem;overflow-wrap:anywhere}
-td:first-child{white-space:nowrap}
+td:first-child{white-space:nowrap}td.s{white-space:normal}
 figure{margin:1.5rem 0}.panels{display:grid;gap:.6rem;
 grid-template-columns:repeat(auto-fit,minmax(min(100%,21rem),1fr))}
 summary{cursor:pointer;font-weight:600}
@@ -104,10 +105,16 @@ def command(name: str, study: Study, setting: Setting) -> str:
     return " ".join(parts)
 
 
-def lacking(chapter: Chapter) -> list[str]:
-    """What was not measured, in sentences, with the command that takes it."""
+def reservations(chapter: Chapter) -> list[str]:
+    """What was measured beside other programs, and what was not, with the command that takes it, in sentences."""
+    beside = [
+        f"On the machine with {run.gpu or run.cpu}, while `{name}` was measured, {said}: times may be too long."
+        for run in chapter.runs
+        for name, busy in run.others.items()
+        if name in run.results and (said := disturbance(busy))
+    ]
     newest = {run.computer: run for run in reversed(chapter.runs)}  # older ones are not completed any more
-    return [
+    return beside + [
         f"Not measured yet on the machine with {run.gpu or run.cpu}: {', '.join(f'`{name}`' for name in lacks)}. "
         f"`{command(chapter.name, chapter.study, run.setting)}` takes what is missing."
         for run in chapter.runs
@@ -162,7 +169,7 @@ def _repeat(chapter: Chapter) -> str:
         f"<p class=note>Source: {words(chapter.study.source)}</p><h3>How to repeat it</h3>"
         "<p>With the versions named on this page installed, on a machine that does nothing else. "
         "Finished measurements are kept in the folder of the results: an interrupted study goes on.</p>"
-        f"<pre><code>{code}</code></pre>" + "".join(f"<p>{words(text)}</p>" for text in lacking(chapter))
+        f"<pre><code>{code}</code></pre>" + "".join(f"<p>{words(text)}</p>" for text in reservations(chapter))
     )
 
 

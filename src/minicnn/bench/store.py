@@ -22,11 +22,13 @@ class Record:
         given: What its result depends on.
         stamp: Machine and versions.
         result: What was measured; plain data.
+        others: Share of the cores' time that other programs took meanwhile; None if it is not known.
     """
 
     given: Mapping[str, Any]
     stamp: Mapping[str, Any]
     result: Any
+    others: float | None = None
 
 
 class Store:
@@ -66,20 +68,22 @@ class Store:
         except (OSError, ValueError) as error:
             return f"{path} cannot be read ({error})"
         parts = value if isinstance(value, dict) else {}
-        if parts.keys() != {"given", "stamp", "result"} or not all(
-            isinstance(parts[k], dict) for k in ("given", "stamp")
+        if (
+            parts.keys() - {"others"} != {"given", "stamp", "result"}
+            or not all(isinstance(parts[k], dict) for k in ("given", "stamp"))
+            or not isinstance(parts.get("others"), int | float | None)
         ):
             return f"{path} is no record of a measurement"
         return Record(**value)
 
-    def keep(self, name: str, given: Mapping[str, Any], result: Any) -> Record:
+    def keep(self, name: str, given: Mapping[str, Any], result: Any, others: float | None = None) -> Record:
         """Store the result of a measurement: the file is whole, or does not exist.
 
         Raises:
             ValueError: If it is not plain data with finite numbers.
             OSError: If the file cannot be written.
         """
-        record = Record(plain(given), self.stamp, plain(result))
+        record = Record(plain(given), self.stamp, plain(result), others)
         write_file(self.path(name), (json.dumps(vars(record), indent=1, allow_nan=False) + "\n").encode(), folders=True)
         return record
 

@@ -13,6 +13,7 @@ from typing import Any
 from minicnn.bench.candidates import is_name, on_gpu
 from minicnn.bench.page import Page
 from minicnn.bench.store import NOT_MEASURED, Record, Store, plain
+from minicnn.bench.utilisation import Others, disturbance
 
 Results = Mapping[str, Any]
 PEER_NAMES = {"torch.nn": "PyTorch modules", "torch.nn-loader": "PyTorch DataLoader", "jax.lax": "plain JAX"}
@@ -55,6 +56,7 @@ class Run:
         form: What tells its figures from those of another run on the same page, such as "quick form": it stands
             wherever the machine is named.
         replaced: Results that another run of the same machine shows instead, for what depends on them.
+        others: Share of the cores' time that other programs took during each measurement, as far as it is known.
     """
 
     setting: Setting
@@ -62,6 +64,7 @@ class Run:
     machine: Mapping[str, Any]
     form: str = ""
     replaced: Results = field(default_factory=dict)
+    others: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def cpu(self) -> str:
@@ -231,10 +234,12 @@ def measure(
             continue
         start = time.perf_counter()
         say(f"{place} ... ({found})")
+        others = Others()
         result = measurement.run()
+        busy = others.busy()
         store.keep(SETTING, {}, asdict(setting))  # only now: what cannot be measured leaves nothing behind
-        store.keep(measurement.name, measurement.given, result)
-        say(f"{place}: {time.perf_counter() - start:.0f} s")
+        store.keep(measurement.name, measurement.given, result, busy)
+        say("; ".join(filter(None, (f"{place}: {time.perf_counter() - start:.0f} s", disturbance(busy)))))
 
 
 def _chosen(wanted: Sequence[Measurement], parts: Sequence[str]) -> list[Measurement]:
@@ -313,16 +318,18 @@ def recall(study: Study, store: Store) -> Run:
     setting = _setting(study, _tuples(record.result))
     every = list(study.measurements(setting))
     _check_machine(store, record.stamp, every)
-    results = {}
+    results, others = {}, {}
     for measurement in every:
         found = store.read(measurement.name)
         if isinstance(found, Record):
             results[measurement.name] = found.result
+            if found.others is not None:
+                others[measurement.name] = found.others
         elif found != NOT_MEASURED:
             raise _incomplete(found)
     if not results:
         raise _incomplete(NOT_MEASURED)
-    return Run(setting, results, record.stamp)
+    return Run(setting, results, record.stamp, others=others)
 
 
 def _setting(study: Study, kept: Any) -> Setting:

@@ -13,6 +13,8 @@ from typing import Any
 from minicnn.bench.page import Cell, Column, Missing, Table
 from minicnn.bench.timing import Spread
 
+NAME = 60  # letters of a name in the first column at most: names stand on one line, sentences on several
+
 
 def to_csv(table: Table) -> str:
     """CSV with one line of heads; a Spread takes three columns, a missing cell is empty."""
@@ -65,6 +67,9 @@ def _line(cells: list[str]) -> str:
 def to_html(table: Table) -> str:
     """An HTML table in a box that scrolls sideways by itself."""
     kind = [' class="n"' if _is_numeric(table, c) else "" for c in table.columns]
+    first = table.columns[0]
+    if any(len(first.text(row.get(first.key))) > NAME for row in table.rows):
+        kind[0] = ' class="s"'
     heads = "".join(f"<th{k} scope=col>{words(c.head)}</th>" for k, c in zip(kind, table.columns, strict=True))
     body = ""
     for row in table.rows:

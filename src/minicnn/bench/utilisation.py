@@ -1,15 +1,18 @@
-"""How busy processor and GPU are while something is computed."""
+"""How busy processor and GPU are while something is computed, and how busy other programs keep the cores."""
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from minicnn.machine import cores
 
+DISTURBING = 0.1  # share of the cores' time from which on it is said that other programs take it
 EACH_S = 0.1  # NVML itself looks at a GPU every sixth of a second to every second
 
 
@@ -59,3 +62,46 @@ def _watch(device: Any, samples: list[tuple[int, int]], stop: threading.Event) -
     while not stop.wait(EACH_S):
         rates = nvml.nvmlDeviceGetUtilizationRates(handle)
         samples.append((rates.gpu, rates.memory))
+
+
+class Others:
+    """Other programs: how busy they keep the cores that this process may use, from when the object was made.
+
+    They are all but this process and those that it has started; other guests of a virtual machine are among them.
+    """
+
+    def __init__(self) -> None:
+        self._start = _seconds()
+
+    def busy(self) -> float | None:
+        """Share of the cores' time in which others computed; None where it is not known: without psutil, on Windows."""
+        now = _seconds()
+        if self._start is None or now is None:
+            return None
+        wall, theirs = (b - a for a, b in zip(self._start, now, strict=True))
+        return min(max(theirs / max(wall, 1e-9) / cores(), 0.0), 1.0)
+
+
+def disturbance(busy: float | None) -> str | None:
+    """What is to be said of how busy others were, in words that begin a sentence; None if that is nothing."""
+    if busy is None or busy < DISTURBING:
+        return None
+    return f"other programs kept the cores busy for {busy:.0%} of their time"
+
+
+def _seconds() -> tuple[float, float] | None:
+    """What a clock shows, and the seconds that others have computed till then."""
+    try:
+        import psutil
+    except ImportError:
+        return None
+    if sys.platform == "win32":  # does not say what processes took that have ended
+        return None
+    ours = sum(os.times()[:4])  # with what processes took that have ended
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            ours += sum(process.cpu_times()[:4])
+    used = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+    idle = ("idle", "iowait", "guest", "guest_nice")  # time of guests is part of that of users
+    every = [times._asdict() for number, times in enumerate(psutil.cpu_times(percpu=True)) if number in used]
+    return time.perf_counter(), sum(v for times in every for k, v in times.items() if k not in idle) - ours

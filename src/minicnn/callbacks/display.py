@@ -8,6 +8,7 @@ from abc import abstractmethod
 from typing import Any
 
 from minicnn import html
+from minicnn.backends import _progress as compilation
 from minicnn.callbacks.base import Callback, Logs, is_number
 
 # Shortest time between two looks at the logs, in seconds: reading them waits for the device.
@@ -39,19 +40,27 @@ def progress(verbose: str | int) -> list[Callback]:
 
 
 class _Lines(Callback):
-    """One line an epoch: time and rate of the training, and all logs that are numbers."""
+    """One line an epoch: time and rate of the training, without what compiling took, and all logs that are numbers."""
 
     def on_epoch_begin(self, epoch: int, logs: Logs) -> None:
         self._start, self._time = time.perf_counter(), 0.0
+        self._kernels, self._waited = compilation.clock.kernels, compilation.clock.seconds
         self._before = self.model.samples_seen  # of the part that was trained before a resumption
 
+    def _elapsed(self) -> float:
+        """Seconds of the epoch without those that compiling took."""
+        return time.perf_counter() - self._start - (compilation.clock.seconds - self._waited)
+
     def on_test_begin(self, logs: Logs) -> None:
-        self._time = time.perf_counter() - self._start
+        self._time = self._elapsed()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
-        taken = self._time or time.perf_counter() - self._start
+        taken = self._time or self._elapsed()
         rate = (self.model.samples_seen - self._before) / taken
         times = f"{taken:.1f} s - {rate:.0f} samples/s"
+        waited, kernels = compilation.clock.seconds - self._waited, compilation.clock.kernels - self._kernels
+        if waited > compilation.PATIENCE:
+            print(f"Compiling took {waited:.1f} s" + (f", {kernels} kernels" if kernels else ""), flush=True)
         rest = {k: v for k, v in logs.items() if k not in ("time_s", "samples_per_s")}  # of a Timer
         print(f"Epoch {epoch + 1}/{self.params['epochs']} - {times} - {_text(rest)}", flush=True)
 
@@ -61,18 +70,24 @@ class _Bar(_Lines):
 
     every_batch = False
     _bar: Any = None
+    _screen: Any = None
 
     def on_epoch_begin(self, epoch: int, logs: Logs) -> None:
         super().on_epoch_begin(epoch, logs)
-        self._epoch, self._shown = epoch, self._start
+        self._epoch, self._shown, self._completed = epoch, self._start, 0
+        self._screen = compilation.screen.set(self._compiling)
         if not self.model.steps_taken:  # the first step may take long: kernels are compiled
             self._show(0, "")
+
+    def _compiling(self, text: str) -> None:
+        if time.perf_counter() - self._shown >= _INTERVAL:
+            self._show(self._completed, text)
 
     def on_train_batch_end(self, batch: int, logs: Logs) -> None:
         if time.perf_counter() - self._shown < _INTERVAL:
             return
         text = _text(logs)
-        rate = (self.model.samples_seen - self._before) / (time.perf_counter() - self._start)
+        rate = (self.model.samples_seen - self._before) / self._elapsed()
         self._show(batch + 1, f"{rate:.0f} samples/s - {text}")
 
     def on_test_begin(self, logs: Logs) -> None:
@@ -90,11 +105,16 @@ class _Bar(_Lines):
 
     def _show(self, completed: int, text: str) -> None:
         self._draw(completed, text)
-        self._shown = time.perf_counter()
+        self._completed, self._shown = completed, time.perf_counter()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
         self.close()
         super().on_epoch_end(epoch, logs)
+
+    def close(self) -> None:
+        if self._screen is not None:
+            compilation.screen.reset(self._screen)
+            self._screen = None
 
 
 class _TerminalBar(_Bar):
@@ -116,6 +136,7 @@ class _TerminalBar(_Bar):
         self._bar.update(0, completed=completed, logs=text, refresh=True)
 
     def close(self) -> None:
+        super().close()
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
@@ -144,6 +165,7 @@ class _NotebookBar(_Bar):
             self._output.update(data, raw=True)
 
     def close(self) -> None:
+        super().close()
         if self._bar is not None:
             self._put("", "")
             self._bar = None

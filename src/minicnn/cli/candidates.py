@@ -16,6 +16,7 @@ import numpy as np
 
 from minicnn import backends
 from minicnn.bench.torch_peer import takes_part
+from minicnn.bench.utilisation import Others, disturbance
 from minicnn.bench.worker import ended
 from minicnn.cli.errors import DEBUG, INTERRUPTED, one_line
 from minicnn.jobs.job import Samples
@@ -38,12 +39,14 @@ class Result:
         facts: What the worker told at the end; empty if it failed.
         weights: Weights by stage ("start", "first", "final") and path.
         failure: Why it failed, if so.
+        others: Share of the cores' time that other programs took meanwhile; None if it is not known.
     """
 
     name: str
     facts: dict[str, Any]
     weights: dict[str, np.ndarray[Any, Any]]
     failure: str | None = None
+    others: float | None = None
 
     @property
     def times(self) -> list[float]:
@@ -62,9 +65,10 @@ class Result:
         return Spread.after_first(rates, rate=True).median
 
     @property
-    def disturbed(self) -> str | None:
-        """In words, which epochs were."""
-        return disturbed(self.times)
+    def disturbed(self) -> list[str]:
+        """In words, which epochs were, and how busy other programs were."""
+        beside = disturbance(self.others)
+        return [*filter(None, (disturbed(self.times), beside and f"{beside}: its times may be too long"))]
 
 
 def found(settings: Settings, *, with_peer: bool) -> tuple[list[str], list[str]]:
@@ -119,6 +123,7 @@ def run(name: str, settings: Settings, samples: Samples, folder: Path, show: Sho
     }  # fmt: skip
     said = folder / "stderr.txt"
     facts: dict[str, Any] = {}
+    others = Others()
     with said.open("w+", encoding="utf-8", errors="replace") as stderr:
         command = [sys.executable, "-P", "-m", "minicnn", "worker"]  # -P: no module of the folder that it runs in
         debug = os.environ.get(DEBUG, "0") not in ("", "0")
@@ -142,7 +147,7 @@ def run(name: str, settings: Settings, samples: Samples, folder: Path, show: Sho
             stderr.seek(0)
             return Result(name, {}, {}, _last_words(stderr.readlines(), worker.returncode))
     with np.load(weights) as file:
-        return Result(name, facts, dict(file))
+        return Result(name, facts, dict(file), others=others.busy())
 
 
 def _send(worker: subprocess.Popen[str], text: str) -> None:

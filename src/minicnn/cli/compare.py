@@ -166,7 +166,8 @@ def _write(
     for r in results:
         compared = [{**asdict(c), "passed": c.passed} for c in checks[r.name]]
         facts = {k: v for k, v in r.facts.items() if k not in ("event", "reduction")}
-        entries.append({"name": r.name, "failure": r.failure, **facts, **by_name.get(r.name, {}), "checks": compared})
+        known = {"name": r.name, "failure": r.failure, "others": r.others}
+        entries.append({**known, **facts, **by_name.get(r.name, {}), "checks": compared})
     record = {
         "settings": asdict(settings), "machine": machine.facts(), "reference": reference.name, "results": entries,
     }  # fmt: skip
@@ -206,8 +207,8 @@ def _show(
         f"from {reference.name}'s, relative."
     )
     for result in results:
-        if not result.failure and result.disturbed:
-            out.print(f"{result.name}: {result.disturbed}.")
+        for text in () if result.failure else result.disturbed:
+            out.print(f"{result.name}: {text}.")
         if result.failure:
             out.print(f"{result.name} FAILED: {result.failure}")
         elif not all(c.passed for c in checks[result.name]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -87,12 +88,17 @@ def _accuracy(axes: Any, results: Sequence[Row], colors: Mapping[str, str]) -> N
 def _difference(axes: Any, results: Sequence[Row], colors: Mapping[str, str], reference: str) -> None:
     by_name = {r["name"]: r for r in results}
     base = [row["loss"] for row in by_name[reference]["history"]] if reference in by_name else []
+    least = 1e-3
     for r in results:
         if r["name"] != reference and base:
             losses = [row["loss"] for row in r["history"]]
-            parts = [abs(a / b - 1) or None for a, b in zip(losses, base, strict=False)]  # no logarithm of 0
+            parts = [abs(a / b - 1) for a, b in zip(losses, base, strict=False)]
             marker = _marker(r["history"])
-            axes.semilogy(range(1, len(parts) + 1), parts, color=colors[r["name"]], marker=marker, markersize=4)
+            axes.plot(range(1, len(parts) + 1), parts, color=colors[r["name"]], marker=marker, markersize=4)
+            least = min([least, *(part for part in parts if part > 0)])
+    # Powers of ten, and below the least of them 0, which losses that are equal lie on.
+    axes.set_yscale("symlog", linthresh=10.0 ** math.floor(math.log10(least)))
+    axes.set_ylim(bottom=0)
     _style(axes, "epoch", f"loss, relative difference from {reference}")
     _whole_numbers(axes)
 
@@ -134,9 +140,13 @@ def _style(axes: Any, x: str, y: str) -> None:
 
 
 def _whole_numbers(axes: Any) -> None:
+    """Have the axis to the right show whole numbers alone, also where it has a single one."""
     from matplotlib.ticker import MaxNLocator
 
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    low, high = axes.get_xlim()
+    if high - low < 1:
+        axes.set_xlim(low - 0.5, high + 0.5)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
 
 def _marker(rows: Sequence[Any]) -> str:

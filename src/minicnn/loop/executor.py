@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from minicnn.backends import get_backend
+from minicnn.backends._progress import clock
 from minicnn.backends.base import Array, Backend, Executable, ManySteps, State
 from minicnn.distribution import DataParallel
 from minicnn.layers.cell import Cell, Lock, Place
@@ -215,7 +216,8 @@ class Engine:
         if step is None:
             while len(self._steps) >= COMPILED:
                 del self._steps[next(iter(self._steps))]
-            step = self._compiled(kind, feed)
+            with clock.running():
+                step = self._compiled(kind, feed)
         self._steps[kind, feed] = step  # the last one used comes last
         return step
 
