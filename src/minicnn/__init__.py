@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         constraints,
         data,
         initializers,
+        interop,
         layers,
         losses,
         metrics,
@@ -25,17 +26,22 @@ if TYPE_CHECKING:
         zoo,
     )
     from minicnn.backends import get_backend
+    from minicnn.interop import from_torch
     from minicnn.layers import Input, Layer
     from minicnn.models import Model, Sequential
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "Input", "Layer", "Model", "Sequential", "callbacks", "constraints", "data", "get_backend", "initializers",
-    "layers", "losses", "metrics", "models", "ops", "optimizers", "regularizers", "saving", "schedules", "utils", "zoo",
+    "Input", "Layer", "Model", "Sequential", "callbacks", "constraints", "data", "from_torch", "get_backend",
+    "initializers", "interop", "layers", "losses", "metrics", "models", "ops", "optimizers", "regularizers", "saving",
+    "schedules", "utils", "zoo",
 ]  # fmt: skip
 
-_HOME = {"Model": "models", "Sequential": "models", "Input": "layers", "Layer": "layers", "get_backend": "backends"}
+_HOME = {
+    "Model": "models", "Sequential": "models", "Input": "layers", "Layer": "layers", "from_torch": "interop",
+    "get_backend": "backends",
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

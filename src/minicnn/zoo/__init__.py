@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from minicnn.backends.base import Backend
+from minicnn.interop import load_torch_weights
 from minicnn.layers import Input, Layer
 from minicnn.layers.symbolic import SymbolicTensor
 from minicnn.models import Model
@@ -81,6 +83,7 @@ def get_model(
     seed: int = 0,
     preprocessing: Sequence[Layer] = (),
     input_dtype: str = "float32",
+    weights: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> Model:
     """A network by its name, with first weights, that returns logits.
@@ -94,6 +97,8 @@ def get_model(
         seed: See `Model`.
         preprocessing: Layers to put in front, such as [Rescaling(1 / 255)].
         input_dtype: Element type of the samples; "uint8" keeps images small until the network scales them.
+        weights: File of a PyTorch network's weights: see `minicnn.interop.load_torch_weights`. With `num_classes` a
+            last layer for another number keeps its first weights, with a warning.
         options: Further arguments of the network's own function, such as `dropout` or `hidden_units`.
 
     Returns:
@@ -124,4 +129,7 @@ def get_model(
     for layer in preprocessing:
         x = layer(x)
     logits = network.build(x, network.num_classes if num_classes is None else num_classes, **options)
-    return Model(inputs, logits, backend=backend, seed=seed, name=name)
+    model = Model(inputs, logits, backend=backend, seed=seed, name=name)
+    if weights is not None:
+        load_torch_weights(model, weights, skip_mismatch=num_classes is not None)
+    return model
