@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from minicnn.arguments import PlainArguments
 from minicnn.constraints import CONSTRAINTS
 from minicnn.initializers import INITIALIZER_CLASSES
 from minicnn.layers.activations import ACTIVATIONS
@@ -24,7 +25,7 @@ CustomObjects = Mapping[str, Any] | None
 CLASSES.update({c.__name__: c for c in (*INITIALIZER_CLASSES.values(), *REGULARIZERS.values(), *CONSTRAINTS.values())})
 
 
-class Configured:
+class Configured(metaclass=PlainArguments):
     """What plain data describe by its class and the arguments of its constructor: a layer."""
 
     trainable: bool

@@ -3,93 +3,22 @@
 from __future__ import annotations
 
 import inspect
-import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
+from minicnn.arguments import unknown_argument
 from minicnn.constraints import get_constraint
-from minicnn.documentation import WrittenOut, complete
+from minicnn.documentation import complete
 from minicnn.initializers import Initializer, get_initializer
 from minicnn.layers.configured import checked_bool
 from minicnn.layers.inspectable import Inspectable
+from minicnn.layers.trace import Trace
 from minicnn.layers.weight import Weight
 from minicnn.ops import random_uniform, take
-from minicnn.program.graph import Program, Value
+from minicnn.program.graph import Value
 from minicnn.regularizers import Limit, Limits, get_regularizer
 
 Shape = tuple[int | None, ...]
-
-
-@dataclass
-class Trace:
-    """One tracing of layers into a Program.
-
-    Attributes:
-        program: The Program that is built.
-        training: Whether it is a training step.
-        seed: Seed of the model.
-        dtype: Floating-point type of weights and activations.
-        trainable: Whether the layers that are traced now may be trained.
-        paths: Name of each weight in the model, kept from one trace to the next.
-        weights: Values of the weights met so far, by path.
-        declared: The declarations behind `weights`.
-        updates: New values of weights that layers assign, by path.
-        batch: Samples of the whole batch, where the step is for a part of one: see `rows`.
-        samples: Samples of the part.
-        by_shard: Ids of the nodes that normalise each part of a batch by itself.
-    """
-
-    program: Program
-    training: bool = False
-    seed: int = 0
-    dtype: str = "float32"
-    trainable: bool = True
-    paths: dict[Weight, str] = field(default_factory=dict)
-    weights: dict[str, Value] = field(default_factory=dict)
-    declared: dict[str, Weight] = field(default_factory=dict)
-    updates: dict[str, Value] = field(default_factory=dict)
-    streams: dict[str, int] = field(default_factory=dict)
-    batch: int | None = None
-    samples: int = 0
-    by_shard: set[int] = field(default_factory=set)
-
-    def value(self, weight: Weight, path: str) -> Value:
-        """The Program's input for a weight, declared when first met, or what was assigned to it since."""
-        path = self.paths.setdefault(weight, path)
-        if path not in self.weights:
-            kind: Any = "parameter" if weight.trainable and self.trainable else "statistic"
-            self.weights[path] = self.program.input(path, weight.shape, self.dtype, kind=kind)
-            self.declared[path] = weight
-        if self.declared[path] is not weight:
-            raise ValueError(
-                f"Weights of a model have different paths. Received: {path!r} twice. Give sublayers different names."
-            )
-        return self.updates.get(path, self.weights[path])
-
-    def step(self) -> Value:
-        """The counter of training steps, an int32 scalar."""
-        try:
-            return self.program.value("step")
-        except KeyError:
-            return self.program.input("step", (), "int32", kind="counter")
-
-    def penalties(self) -> list[Value]:
-        """What the regularizers of the weights that are trained add to the loss."""
-        weights = ((self.declared[path], value) for path, value in self.weights.items() if value.kind == "parameter")
-        return [weight.regularizer(value) for weight, value in weights if weight.regularizer is not None]
-
-    def rows(self) -> Value:
-        """Which samples of the whole batch the step is for, int32 (samples,)."""
-        try:
-            return self.program.value("rows")
-        except KeyError:
-            return self.program.input("rows", (self.samples,), "int32")
-
-    def stream(self, path: str) -> int:
-        """A number for the random draws of one layer, the same in every trace."""
-        count = self.streams[path] = self.streams.get(path, 0) + 1
-        return zlib.crc32(f"{path}#{count}".encode())
 
 
 class Options(TypedDict, total=False):
@@ -132,8 +61,6 @@ class Layer(Inspectable):
         ...         return inputs * self.gain
     """
 
-    __signature__ = WrittenOut()
-
     def __init__(self, *, name: str | None = None, trainable: bool = True, **limits: Unpack[Limits]) -> None:
         if name is not None and (not isinstance(name, str) or not name or "/" in name):
             raise ValueError(
@@ -152,10 +79,7 @@ class Layer(Inspectable):
         names = self.limit_names()
         for name in given:
             if name not in names:
-                raise TypeError(
-                    f"{type(self).__name__} takes the arguments that its docstring names, and "
-                    f"{', '.join(names) or 'no regularizer or constraint'}. Received: {name}={given[name]!r}."
-                )
+                raise unknown_argument(type(self), name, given[name])
         for name in names:
             setattr(self, name, given.get(name))
             (get_regularizer if name.endswith("regularizer") else get_constraint)(given.get(name))
@@ -246,8 +170,9 @@ class Layer(Inspectable):
         for word in (word for weight, word in self.limited if weight == name):
             regularizer = regularizer or getattr(self, f"{word}_regularizer")
             constraint = constraint or getattr(self, f"{word}_constraint")
+        lengths = tuple(int(n) for n in shape)
         return Weight(
-            name, tuple(int(n) for n in shape), get_initializer(initializer), trainable, get_regularizer(regularizer),
+            name, lengths, get_initializer(initializer), trainable, get_regularizer(regularizer),
             get_constraint(constraint),
         )  # fmt: skip
 

@@ -8,7 +8,6 @@ from numbers import Real
 from typing import TypedDict
 
 from minicnn import ops
-from minicnn.documentation import WrittenOut
 from minicnn.program.graph import Program, Value
 from minicnn.schedules import Schedule, is_rate
 from minicnn.setting import Setting
@@ -38,8 +37,6 @@ class Optimizer(Setting):
         clipnorm: Each gradient is scaled down to this Euclidean norm.
         global_clipnorm: All gradients together are scaled down to this Euclidean norm.
     """
-
-    __signature__ = WrittenOut()
 
     # State arrays of each parameter, all starting at zero.
     slots: tuple[str, ...] = ()
