@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
@@ -69,6 +70,8 @@ class Layer(Inspectable):
         self._name = name
         self._trainable = checked_bool(trainable)
         self.built = False
+        self._declared: list[tuple[int, ...]] = []  # shapes of the weights
+        self._built_for: list[Any] = []  # shapes of inputs for which they are the same
         self._trace: Trace | None = None
         self._path = ""
         self._origin: Layer | None = None  # of which this is a copy bound to a trace
@@ -126,7 +129,10 @@ class Layer(Inspectable):
     # For subclasses -----------------------------------------------------------------------------
 
     def build(self, input_shape: Any) -> None:
-        """Declare weights; called once, before the first `call`.
+        """Declare weights; called before the first `call`.
+
+        A layer that is called again on inputs of another shape must declare weights of the same shapes for them: then
+        a copy is built as well, to compare.
 
         Args:
             input_shape: Shape of the input, its batch axis None; a list of shapes for several inputs.
@@ -171,6 +177,7 @@ class Layer(Inspectable):
             regularizer = regularizer or getattr(self, f"{word}_regularizer")
             constraint = constraint or getattr(self, f"{word}_constraint")
         lengths = tuple(int(n) for n in shape)
+        self._declared.append(lengths)
         return Weight(
             name, lengths, get_initializer(initializer), trainable, get_regularizer(regularizer),
             get_constraint(constraint),
@@ -261,10 +268,23 @@ class Layer(Inspectable):
             trace.training, trace.trainable = outer
 
     def build_once(self, input_shape: Any) -> None:
-        """Call `build` if it has not been called."""
+        """Call `build` if it has not been called; else see to it that the weights are those for such inputs."""
         if not self.built:
+            self._declared = []
             self.build(input_shape)
-            self.built = True
+            self.built, self._built_for = True, [input_shape]
+        elif self._declared and input_shape not in self._built_for:
+            again = copy.deepcopy(self, {id(weight): weight for weight in self.weights})
+            again._declared = []
+            again.build(input_shape)
+            if again._declared != self._declared:
+                shapes = (", ".join(map(str, layer._declared)) for layer in (self, again))
+                raise ValueError(
+                    "A layer is called again only on inputs for which its weights have the same shapes. Received: "
+                    "inputs {2} for weights {0} of inputs {3}; they take weights {1}. Give them a layer of their "
+                    "own.".format(*shapes, input_shape, self._built_for[0])
+                )
+            self._built_for.append(input_shape)
 
     def _bind(self, trace: Trace, path: str) -> Any:
         """A copy in which weights are Values of the trace and sublayers can be called."""
@@ -323,7 +343,7 @@ def _bound(held: Any, attribute: str, trace: Trace, path: str) -> Any:
 
 
 # What `Layer.__init__` sets.
-_OF_EVERY_LAYER = frozenset({"built", "_trainable", "_trace", "_path", "_origin"})
+_OF_EVERY_LAYER = frozenset({"built", "_declared", "_trainable", "_trace", "_path", "_origin"})
 
 
 def _check_constructed(layer: Layer) -> None:
