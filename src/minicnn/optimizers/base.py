@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from numbers import Real
@@ -74,7 +75,10 @@ class Optimizer(Setting):
         Raises:
             ValueError: If what was set, or what the schedule says, is no rate.
         """
-        rate = self.learning_rate(step) if isinstance(self.learning_rate, Schedule) else self.learning_rate
+        try:
+            rate = self.learning_rate(step) if isinstance(self.learning_rate, Schedule) else self.learning_rate
+        except ArithmeticError:  # a schedule that grows without end
+            rate = math.inf
         at_least_zero("learning_rate", rate, f", as it is in step {step}")
         return rate
 
