@@ -18,7 +18,9 @@ from minicnn import Model, Sequential
 from minicnn.files import MOST_DEPTH, SavedModelError, read_json, read_tensors, write_tensors
 from minicnn.layers import Activation, Add, Dense, Input
 from minicnn.layers.serialization import MOST_LAYERS
+from minicnn.optimizers import Muon
 from minicnn.saving import load_model
+from minicnn.schedules import CosineDecayRestarts
 
 # Other tests may have loaded libraries with threads, which warn of forks; the children here use none of them.
 pytestmark = [
@@ -103,6 +105,21 @@ GRAPHS: dict[str, tuple[Callable[[], Any], str]] = {
     "a local response over 1e6 channels": (
         lambda: chain([layer("LocalResponseNormalization", size=10**6 + 1)], (2, 2, 3)), "",
     ),
+    "a resizing to 1e9": (lambda: chain([layer("Resizing", height=10**9, width=10**9)]), "a matrix of at most"),
+    "1e12 classes": (lambda: chain([layer("CategoryEncoding", num_tokens=10**12)], (3,)), ""),
+    "a crop of 1e9": (lambda: chain([layer("CenterCrop", height=10**9, width=10**9)]), ""),
+    "1e9 repeats": (lambda: chain([layer("Operation", op="repeat", attrs={"repeats": 10**9, "axis": 1})]), ""),
+    "a pad of 1e12": (
+        lambda: chain([layer("Operation", op="pad", attrs={"widths": [[0, 0], [0, 10**12], [0, 0], [0, 0]]})]), "",
+    ),
+    "a broadcast to 1e12": (
+        lambda: chain([layer("Operation", op="broadcast_to", attrs={"shape": [2, 10**12, 2, 1]})]), "",
+    ),
+    "a window of 1e9": (
+        lambda: chain([layer("MaxPooling2D", pool_size=10**9, padding="same", data_format="channels_last")]), "",
+    ),
+    "a kernel of 1e9": (lambda: chain([layer("Conv2D", filters=1, kernel_size=10**9, padding="same")]), ""),
+    "means for 1e5 channels": (lambda: chain([layer("Normalization", mean=[0.5] * 10**5, variance=1.0)]), ""),
 }  # fmt: skip
 
 
@@ -153,6 +170,23 @@ def test_descriptions_that_would_never_end(make: Callable[[], Any], said: str, k
         assert any(part in found for part in said.split("|")), found
     else:  # numbers alone are no harm: no array of that size is made
         assert found.startswith(("refused: ", "loaded"))
+
+
+def test_patterns_of_a_file_are_plain_text(tmp_path: Path) -> None:
+    """One that takes 2^40 steps as a regular expression is but a text that no path contains."""
+    model = Sequential([Input((2,)), Dense(3, name="a" * 40 + "!")], backend="numpy")
+    model.compile(Muon(exclude_layers=["(a+)+$", "["]), "mse")
+    model.save(tmp_path / "m")
+    assert attempt(tmp_path / "m") == "loaded"
+    assert len(load_model(tmp_path / "m").optimizer.slots_of("dense[0]/kernel", (2, 3))) == 2
+
+
+def test_a_schedule_of_two_thousand_million_periods_ends() -> None:
+    start = time.process_time()
+    for growth in (1.0, 1.0 + 1e-12, 1.0 + 1e-8, 1.5):
+        rate = CosineDecayRestarts(0.1, 1, t_mul=growth)(2**31 - 1)
+        assert 0 <= rate <= 0.1
+    assert time.process_time() - start < 1
 
 
 def raw(path: Path, header: bytes, body: bytes = b"") -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 import os
@@ -9,6 +10,7 @@ import stat
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,8 +21,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import minicnn.files
-from minicnn import Model
+from minicnn import Model, Sequential
 from minicnn.files import SavedModelError, read_tensors, write_tensors
+from minicnn.layers import Dense, Input
+from minicnn.losses import LOSSES
+from minicnn.metrics import METRICS
+from minicnn.optimizers import OPTIMIZERS
 from minicnn.saving import load_model, save_model
 from support.small_training import (
     arrays,
@@ -331,6 +337,92 @@ def test_arguments_that_a_class_does_not_take(place: Path) -> None:
         load_model(place)
 
 
+def saved_setting(name: str, /, **config: Any) -> dict[str, Any]:
+    return {"class": name, "config": config}
+
+
+SETTINGS: list[tuple[str, Any, str]] = [
+    ("optimizer", saved_setting("Muon", exclude_layers="["), "exclude_layers='\\[', which is no"),
+    ("optimizer", saved_setting("Muon", exclude_layers=[["a"]]), "exclude_layers=.*, which is no"),
+    ("optimizer", saved_setting("Muon", ns_steps="5"), "ns_steps='5', which is no int"),
+    ("optimizer", saved_setting("Muon", ns_steps=2**40), "ns_steps is at most 100"),
+    ("optimizer", saved_setting("Muon", adam_lr_ratio=0), "adam_lr_ratio is a number above 0"),
+    ("optimizer", saved_setting("Muon", muon_a=[1]), "muon_a=.*, which is no float"),
+    ("optimizer", saved_setting("Muon", rms_rate={}), "rms_rate=.*, which is no float . None"),
+    ("optimizer", saved_setting("SGD", nesterov="no"), "nesterov='no', which is no bool"),
+    ("optimizer", saved_setting("Adam", learning_rate=saved_setting("Huber")), "learning_rate=.*, which is no"),
+    ("optimizer", saved_setting("Adma"), "'Adma'.*Did you mean 'Adam'"),
+    ("losses", [saved_setting("Huber", delta="1")], "delta='1', which is no float"),
+    ("losses", [saved_setting("Dice", axis=[1, None])], "axis=.*, which is no int"),
+    ("metrics", [[saved_setting("AUC", num_thresholds=10**9)]], "from 2 to 100,000 thresholds"),
+    ("metrics", [[saved_setting("Precision", thresholds=["a"])]], "thresholds=.*, which is no float"),
+    ("losses", [saved_setting("CosineDecay", initial_learning_rate=1, decay_steps=2)], "with an Optimizer, Losses and"),
+    ("metrics", [[saved_setting("L2")]], "with an Optimizer, Losses and Metrics, not L2"),
+    ("metrics", [[saved_setting("Accuracy", name=7)]], "name=7, which is no str"),
+]
+
+
+@pytest.mark.parametrize(("part", "value", "message"), SETTINGS)
+def test_what_a_file_names_is_of_the_type_that_its_class_takes(
+    part: str, value: Any, message: str, place: Path
+) -> None:
+    rewritten(place, lambda tensors, about: about["compile"].update({part: value}))
+    with pytest.raises(SavedModelError, match=message):
+        load_model(place)
+    attempt(place)
+
+
+@pytest.mark.parametrize(
+    ("layer", "config", "message"),
+    [
+        ("BatchNormalization", {"axis": "x"}, "axis='x', which is no int"),
+        ("BatchNormalization", {"center": []}, r"center=\[\], which is no bool"),
+        ("Dropout", {"seed": 1.5}, r"seed=1\.5, which is no int . None"),
+        ("Dense", {"use_bias": "yes"}, "use_bias='yes', which is no bool"),
+        ("Dense", {"activation": 3}, "activation=3, which is no"),
+        ("Dense", {"name": 3}, "name is a string"),
+        ("Conv2D", {"padding": [[1, 2], [3]]}, "padding=.*, which is no"),
+        ("Conv2D", {"kernel_initializer": saved_setting("L2")}, "kernel_initializer=.*, which is no"),
+    ],
+)  # fmt: skip
+def test_arguments_of_layers_too(layer: str, config: dict[str, Any], message: str, place: Path) -> None:
+    def change(tensors: Any, about: Any) -> None:
+        next(entry for entry in about["graph"]["layers"] if entry["class"] == layer)["config"].update(config)
+
+    rewritten(place, change)
+    with pytest.raises(SavedModelError, match=message):
+        load_model(place)
+    attempt(place)
+
+
+def test_calls_and_inputs_too(place: Path) -> None:
+    rewritten(place, lambda tensors, about: about["graph"]["calls"][0].update(training=[1]))
+    with pytest.raises(SavedModelError, match=r"training is True, False or None\. Received: training=\[1\]"):
+        load_model(place)
+    rewritten(place, lambda tensors, about: about["graph"]["inputs"]["tensors"][0].update(name=3))
+    with pytest.raises(SavedModelError, match=r"An input's name is a string\. Received: name=3"):
+        load_model(place)
+
+
+@pytest.mark.parametrize("digits_", [str(2**64), str(-(2**63) - 1), "1" + "0" * 300, "9" * 5000], ids=len)
+def test_integers_that_no_array_holds(digits_: str, saved: bytes, place: Path) -> None:
+    header, body = header_of(saved)
+    about = header["__metadata__"]["minicnn"]
+    header["__metadata__"]["minicnn"] = about.replace('"filters": 4', f'"filters": {digits_}')
+    assert header["__metadata__"]["minicnn"] != about
+    place.write_bytes(raw(json.dumps(header).encode(), body))
+    with pytest.raises(SavedModelError, match="begins an integer of more than 64 bits"):
+        load_model(place)
+
+
+def test_integers_that_could_not_be_read_are_not_written(place: Path) -> None:
+    for number in (2**64, -(2**63) - 1, 10**300):
+        with pytest.raises(ValueError, match="an integer of more than 64 bits"):
+            write_tensors(place, {}, {"x": number})
+    write_tensors(place, {}, {"x": [2**64 - 1, -(2**63)]})
+    assert read_tensors(place)[1] == {"x": [2**64 - 1, -(2**63)]}
+
+
 def test_a_model_far_larger_than_its_file_claims_no_memory(place: Path) -> None:
     def change(tensors: Any, about: Any) -> None:
         for layer in about["graph"]["layers"]:
@@ -355,7 +447,7 @@ def test_a_sequential_that_is_no_chain(place: Path) -> None:
 
 
 JSON = st.one_of(
-    st.none(), st.booleans(), st.integers(-3, 40), st.sampled_from([10**6, 10**12, 2**63, -(10**30)]),
+    st.none(), st.booleans(), st.integers(-3, 40), st.sampled_from([10**6, 10**12, 2**63, -(2**63)]),
     st.floats(allow_nan=False, allow_infinity=False), st.sampled_from(["", "relu", "same", "float32", "x" * 50]),
     st.lists(st.integers(-1, 9), max_size=4), st.just({}), st.just({"class": "Dense", "config": {"units": 2}}),
     st.just({"class": "CosineDecay", "config": {"initial_learning_rate": 1, "decay_steps": 2}}), st.just({"shared": 0}),
@@ -377,3 +469,26 @@ def test_descriptions_with_anything_in_them(place: Path, data: st.DataObject) ->
     if model is not None:  # then it is as good as any
         model.save(place)
         assert_same_bits(arrays(load_model(place)), arrays(model))
+
+
+@given(st.data())
+def test_a_training_with_anything_in_it(place: Path, data: st.DataObject) -> None:
+    """What a file says of the training is refused when it is read, or trains, or is refused by an error of ours."""
+    model = Sequential([Input((4,)), Dense(3, activation="softmax")], backend="numpy")
+    chosen = (data.draw(st.sampled_from(list(table.values())))() for table in (OPTIMIZERS, LOSSES, METRICS))
+    model.compile(next(chosen), next(chosen), [next(chosen)])
+    model.save(place)
+    tensors, about = read_tensors(place)
+    for _ in range(data.draw(st.integers(1, 2))):
+        container, key = data.draw(st.sampled_from(places(about["compile"])))
+        container[key] = copy.deepcopy(data.draw(JSON))
+    write_tensors(place, tensors, about)
+    read = attempt(place)
+    if read is not None:
+        for y in ([0, 1, 2, 1], np.eye(4, 3)):
+            with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
+                try:
+                    read.fit(np.ones((4, 4)), y, verbose=0)
+                except (ValueError, TypeError, RuntimeError) as error:
+                    if "Received" not in str(error):
+                        raise

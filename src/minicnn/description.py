@@ -85,7 +85,7 @@ def _batch(state: Any) -> int | None:
 def _rate(optimizer: Optimizer, step: int) -> Any:
     try:
         return optimizer.rate(step)
-    except ArithmeticError:  # a schedule that grows without end
+    except ValueError:  # of a schedule that grows without end
         return None
 
 

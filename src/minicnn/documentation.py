@@ -14,21 +14,19 @@ SECTIONS = ("Args", "Input shape", "Output shape", "Raises", "Example")
 class WrittenOut:
     """The signature of a class whose constructor hands on `**options`: the arguments by name that its base class takes.
 
-    A base class has one as its `__signature__`. Its own `**limits` are among them for classes that say which: see
-    `Layer.limited`.
+    A metaclass has one as its `__signature__`. Of `**limits` of the base class only those that the class names are
+    among them: see `Layer.limited`.
     """
 
-    def __set_name__(self, owner: type[Any], name: str) -> None:
-        self.owner = owner
-
-    def __get__(self, made: Any, kind: type[Any]) -> inspect.Signature:
-        if made is not None:
-            raise AttributeError("__signature__")  # an object has that of its __call__
-        found = inspect.signature(kind.__init__)
-        _, *parameters = found.parameters.values()
+    def __get__(self, kind: type[Any], meta: type[Any]) -> inspect.Signature:
+        found, *bases = (inspect.signature(vars(c)["__init__"]) for c in kind.__mro__ if "__init__" in vars(c))
+        if not bases:  # that of object, which takes anything
+            return inspect.Signature()
+        parameters = list(found.parameters.values())[1:]
         if parameters and parameters[-1].name == "options":
             own = {parameter.name: parameter for parameter in parameters[:-1]}
-            options = [p for p in inspect.signature(self.owner.__init__).parameters.values() if p.name not in own]
+            base = next(b.parameters for b in bases if "options" not in b.parameters)
+            options = [p for p in base.values() if p.name not in own]
             if not getattr(kind, "limited", ()):
                 options = [p for p in options if p.kind is not p.VAR_KEYWORD]
             by_name = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import html
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,9 @@ _ALONE = (
     "<style>svg{color:#1c1d21;background:#fdfdfe}"
     "@media(prefers-color-scheme:dark){svg{color:#e6e7ea;background:#15171b}}</style>"
 )
+
+
+_NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @dataclass(frozen=True)
@@ -68,8 +72,8 @@ class Drawing:
 
 
 def escape(text: Any) -> str:
-    """Text as it stands between tags and within quotes."""
-    return html.escape(str(text))
+    """Text as it stands between tags and within quotes; characters that XML lacks are replaced."""
+    return _NO_XML.sub("\N{REPLACEMENT CHARACTER}", html.escape(str(text)))
 
 
 def block(title: str, *parts: str) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -26,7 +27,25 @@ def look_up(what: str, table: Mapping[str, T], given: Any, otherwise: str) -> T:
         for name, entry in table.items():
             if _plain(name) == wanted:
                 return entry
-    raise ValueError(f"{what} is one of {', '.join(table)}, or {otherwise}. Received: {given!r}.")
+    raise ValueError(f"{what} is one of {', '.join(table)}, or {otherwise}. Received: {given!r}.{meant(given, table)}")
+
+
+def known_name(what: str, given: Any, known: Iterable[str]) -> str:
+    """A name, if it is one of those known.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    if not isinstance(given, str) or given not in known:
+        raise ValueError(f"{what} is one of {', '.join(known)}. Received: {given!r}.{meant(given, known)}")
+    return given
+
+
+def meant(given: Any, known: Iterable[str]) -> str:
+    """A sentence that proposes the nearest of the known names, with a space before it; empty where none is near."""
+    names = {_plain(name): name for name in known}
+    near = difflib.get_close_matches(_plain(given), names, 1) if isinstance(given, str) else []
+    return f" Did you mean {names[near[0]]!r}?" if near else ""
 
 
 def _plain(name: str) -> str:

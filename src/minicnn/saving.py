@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -20,10 +21,10 @@ from minicnn.description import describe, expected_arrays
 from minicnn.files import Path, SavedModelError, Tensors, read_tensors, write_tensors
 from minicnn.layers.configured import decode
 from minicnn.layers.serialization import Budget, graph_from_config
-from minicnn.losses import LOSSES
-from minicnn.metrics import METRICS, MeanLoss
+from minicnn.losses import LOSSES, Loss
+from minicnn.metrics import METRICS, MeanLoss, Metric
 from minicnn.models import Model, Sequential
-from minicnn.optimizers import OPTIMIZERS
+from minicnn.optimizers import OPTIMIZERS, Optimizer
 from minicnn.schedules import Schedule
 from minicnn.setting import CLASSES
 
@@ -101,11 +102,12 @@ def load_model(
     tensors, about = _read(path, _MODEL)
     try:
         model = _model(about, chosen, custom_objects or {})
+        expected = expected_arrays(model)
     except Exception as error:
         wrong = f"its model cannot be built ({type(error).__name__}: {error})"
         remedy = "Pass all classes that are not minicnn's own as custom_objects, or save the model again"
         raise SavedModelError(path, wrong, remedy) from error
-    _check(path, tensors, expected_arrays(model))
+    _check(path, tensors, expected)
     model._engine.restore(tensors, int(tensors.get("step", 0)))
     return model
 
@@ -187,6 +189,13 @@ def _model(about: Mapping[str, Any], backend: Backend | None, classes: Mapping[s
         made = decode({k: v for k, v in compiled.items() if k != "precision"}, classes)
         metrics = made["metrics"] if len(made["losses"]) > 1 else made["metrics"][0]
         precision = compiled["precision"]
+        for kind, several in (
+            (Optimizer, [made["optimizer"]]),
+            (Loss, made["losses"]),
+            (Metric, chain(*made["metrics"])),
+        ):
+            if wrong := [part for part in several if not isinstance(part, kind)]:
+                raise ValueError(f"a model is compiled with an Optimizer, Losses and Metrics, not {wrong[0]!r:.60}")
         model.compile(
             made["optimizer"], made["losses"], metrics, loss_weights=made["loss_weights"], precision=precision
         )

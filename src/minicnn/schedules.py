@@ -30,7 +30,7 @@ class PiecewiseConstantDecay(Schedule):
         values: Learning rates, one more than boundaries.
     """
 
-    boundaries: Sequence[int]
+    boundaries: Sequence[float]
     values: Sequence[float]
 
     def __post_init__(self) -> None:
@@ -50,7 +50,7 @@ class _Falling(Schedule):
     """A rate that falls by what is given, in so many steps, smoothly or at once."""
 
     initial_learning_rate: float
-    decay_steps: int
+    decay_steps: float
     decay_rate: float
     staircase: bool = False
 
@@ -91,7 +91,7 @@ class PolynomialDecay(Schedule):
     """
 
     initial_learning_rate: float
-    decay_steps: int
+    decay_steps: float
     end_learning_rate: float = 0.0001
     power: float = 1.0
     cycle: bool = False
@@ -134,10 +134,10 @@ class CosineDecay(Schedule):
     """
 
     initial_learning_rate: float
-    decay_steps: int
+    decay_steps: float
     alpha: float = 0.0
     warmup_target: float | None = None
-    warmup_steps: int = 0
+    warmup_steps: float = 0
 
     def __post_init__(self) -> None:
         _positive("decay_steps", self.decay_steps)
@@ -145,7 +145,7 @@ class CosineDecay(Schedule):
         _rates(warmup_target=self.warmup_target or 0.0, warmup_steps=self.warmup_steps)
 
     def __call__(self, step: int) -> float:
-        first, peak, warmup = self.initial_learning_rate, self.initial_learning_rate, 0
+        first, peak, warmup = self.initial_learning_rate, self.initial_learning_rate, 0.0
         if self.warmup_target is not None:
             peak, warmup = self.warmup_target, self.warmup_steps
         if step < warmup:
@@ -166,7 +166,7 @@ class CosineDecayRestarts(Schedule):
     """
 
     initial_learning_rate: float
-    first_decay_steps: int
+    first_decay_steps: float
     t_mul: float = 2.0
     m_mul: float = 1.0
     alpha: float = 0.0
@@ -178,9 +178,11 @@ class CosineDecayRestarts(Schedule):
             raise ValueError(f"t_mul is a number of at least 1. Received: t_mul={self.t_mul!r}.")
 
     def __call__(self, step: int) -> float:
-        start, length, peak = 0.0, float(self.first_decay_steps), 1.0
-        if self.t_mul == 1:
-            start, peak = step // length * length, self.m_mul ** (step // length)
+        first, growth = float(self.first_decay_steps), self.t_mul - 1.0
+        periods = int(math.log1p(step / first * growth) / math.log1p(growth) if growth else step / first)
+        periods = max(periods - 1, 0)  # rounded; the loop takes the rest
+        start = first * ((self.t_mul**periods - 1.0) / growth if growth else periods)
+        length, peak = first * self.t_mul**periods, float(self.m_mul) ** periods
         while step >= start + length:
             start, length, peak = start + length, length * self.t_mul, peak * self.m_mul
         share = (1.0 - self.alpha) * _cosine(peak, 0.0, (step - start) / length) + self.alpha
@@ -200,7 +202,7 @@ class OneCycle(Schedule):
     """
 
     peak: float
-    steps: int
+    steps: float
     rise: float = 0.3
     initial_divisor: float = 25.0
     final_divisor: float = 1e4
@@ -239,6 +241,6 @@ def is_rate(value: Any) -> bool:
     return isinstance(value, Real) and 0 <= cast(float, value) <= MOST
 
 
-def _positive(name: str, value: int) -> None:
+def _positive(name: str, value: float) -> None:
     if value < 1:
         raise ValueError(f"{name} is a number of steps, at least 1. Received: {name}={value}.")

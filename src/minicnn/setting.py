@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from minicnn import html
+from minicnn.arguments import PlainArguments
 
 # The classes that plain data may name: `minicnn.layers` enters its own, `minicnn.saving` what models are compiled with.
 CLASSES: dict[str, type[Any]] = {}
@@ -26,7 +27,7 @@ def saved_name(kind: type[Any]) -> str:
     return kind.__name__
 
 
-class Setting:
+class Setting(metaclass=PlainArguments):
     """Base class of what keeps each argument of its constructor as an attribute of the same name."""
 
     def get_config(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from minicnn.arguments import plain
 from minicnn.data.pydataset import PyDataset
 from minicnn.html import Drawing, escape
 from minicnn.program.graph import Node, Program
@@ -42,6 +43,7 @@ def to_categorical(x: Any, num_classes: int | None = None) -> np.ndarray[Any, An
     labels = np.asarray(x)
     labels = labels[..., 0] if labels.ndim > 1 and labels.shape[-1] == 1 else labels
     whole = labels.size > 0 and (labels.dtype.kind in "iub" or bool(np.all(labels == np.round(labels))))
+    num_classes = plain(num_classes)
     classes = num_classes if num_classes is not None else int(labels.max()) + 1 if whole else 1
     if not whole or labels.min() < 0 or labels.max() >= classes:
         raise ValueError(

@@ -16,7 +16,7 @@ from minicnn import layers as nn
 from minicnn.backends import get_backend
 from minicnn.callbacks import BackupAndRestore
 from minicnn.distribution import Pipeline
-from minicnn.optimizers import SGD, Adam
+from minicnn.optimizers import OPTIMIZERS, SGD, Adam
 from minicnn.program import Program
 from support.distributed import CLASSES, SHAPE, HalfBackend, branched, data, deep, digest, left_by, targets
 from support.ranks import ThreadRanks
@@ -39,6 +39,30 @@ def test_any_number_of_ranks_computes_the_same_bits(optimizer: Any) -> None:
     for count in (2, 3, 4, 6, 11):
         found = on_ranks(count, lambda d: trained(made(d, optimizer=copy.deepcopy(optimizer))))
         assert found == [alone] * count
+
+
+@pytest.mark.parametrize("name", ["adagrad", "lion", "muon", "nadam", "rmsprop"])
+def test_every_optimizer_trains_in_stages(name: str) -> None:
+    """The same bits on any number of ranks, the numbers of a training in one piece, and state beside its weight."""
+    x, y = data()
+    options = {} if name == "muon" else {"weight_decay": 0.1}
+
+    def work(distribution: Any) -> Any:
+        model = made(distribution, optimizer=OPTIMIZERS[name](learning_rate=0.01, **options))  # type: ignore[call-arg]
+        for size in (15, 14):
+            model.train_on_batch(x[:size], y[:size])
+        if isinstance(distribution, Pipeline):
+            held = {n: c.value.array is not None for n, c in model._engine._cells.items() if hasattr(c.value, "array")}
+            for path in model._weights:
+                assert all(there == held[path] for n, there in held.items() if n.endswith(f"/{path}")), held
+        return digest(model), model.get_weights()
+
+    (alone,) = on_ranks(1, work)
+    for count in (2, 4):
+        assert [bits for bits, _ in on_ranks(count, work)] == [alone[0]] * count
+    for path, array in work(None)[1].items():
+        tolerance = {"atol": 2e-2 if name in ("lion", "muon") else 2e-3}  # steps of the sign of a gradient near 0
+        np.testing.assert_allclose(alone[1][path], array, rtol=2e-3, err_msg=path, **tolerance)
 
 
 @pytest.mark.parametrize("backend", ["numpy", "torch"])

@@ -134,7 +134,7 @@ def test_separable_is_depthwise_then_pointwise() -> None:
         (lambda: Conv2D(2, 3, padding="full"), "padding is 'valid', 'same' or integers. Received: padding='full'"),
         (lambda: Conv2D(2, 3, padding=-1), r"padding is an integer of at least 0, .*\(top, bottom\).* padding=-1"),
         (lambda: Conv2D(2, 3, padding=((1, 1), (1,))), "padding is an integer of at least 0"),  # type: ignore[arg-type]
-        (lambda: Conv2D(2, 3, data_format="NHWC"), "data_format is 'channels_last' or 'channels_first'.*'NHWC'"),
+        (lambda: Conv2D(2, 3, data_format="NHWC"), "data_format is one of 'channels_last', 'channels_first'.*'NHWC'"),
         (lambda: Conv2D(2, 3, groups=0), "groups is an integer of at least 1"),
         (lambda: Conv2D(2, 3, activation="relux"), "An activation is one of linear, relu, .* Received: 'relux'"),
         (lambda: Conv2D(2, 3, kernel_initializer="glorot"), "An initializer is one of zeros, .* Received: 'glorot'"),

@@ -10,7 +10,7 @@ import pytest
 from minicnn import Model, Sequential, ops
 from minicnn.layers import Add, Concatenate, Conv2D, Dense, Dropout, Flatten, Input, Layer
 from minicnn.layers.graph import Graph
-from minicnn.layers.layer import Trace
+from minicnn.layers.trace import Trace
 from minicnn.program import Program
 from support.layer_check import run, run_layer
 from support.numerics import assert_close
@@ -42,7 +42,7 @@ def test_wrong_input_shapes(shape: Any) -> None:
 
 
 def test_wrong_input_dtype() -> None:
-    with pytest.raises(ValueError, match=r"dtype is one of bool, uint8, .* Received: dtype='int33'"):
+    with pytest.raises(ValueError, match=r"dtype is one of bool, uint8, .* Received: 'int33'"):
         Input((2,), dtype="int33")
 
 

@@ -11,7 +11,7 @@ from minicnn import ops
 from minicnn.layers import BatchNormalization, Conv2D, Dense, Dropout, Input, Layer, ReLU
 from minicnn.layers.configured import layer_from_config, layer_to_config
 from minicnn.layers.graph import Graph
-from minicnn.layers.layer import Trace
+from minicnn.layers.trace import Trace
 from minicnn.names import snake_case
 from minicnn.program import Program
 from support.layer_check import check_config, declared, run, run_layer, run_layer_check

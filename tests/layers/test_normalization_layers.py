@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from minicnn.layers import (
     BatchNormalization,
-    Conv2D,
     GroupNormalization,
     Input,
     LayerNormalization,
@@ -201,10 +200,3 @@ def test_a_shared_batch_normalization_averages_both_batches() -> None:
 def test_wrong_arguments(make: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
-
-
-def test_channels_may_not_change() -> None:
-    layer = BatchNormalization()
-    layer(Input((4, 4, 3)))
-    with pytest.raises(ValueError, match="broadcast"):
-        layer(Conv2D(5, 1)(Input((4, 4, 3))))

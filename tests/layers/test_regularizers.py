@@ -141,7 +141,7 @@ def test_names() -> None:
         (
             lambda: Dense(2, gamma_regularizer="l2"),
             TypeError,
-            "that its docstring names, and kernel_reg",
+            "Dense takes the arguments units, .*, kernel_regularizer, .*Received: gamma_regularizer='l2'",
         ),
         (lambda: Dense(2, kernel_regularizer="l3"), ValueError, "A regularizer is one of l1, l2, l1_l2"),
         (lambda: Dense(2, kernel_constraint="l2"), ValueError, "A constraint is one of max_norm"),

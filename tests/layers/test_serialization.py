@@ -144,7 +144,8 @@ def test_unknown_classes() -> None:
 
 def test_wrong_arguments_in_a_file() -> None:
     with pytest.raises(
-        ValueError, match=r"Saved arguments are those that the class takes. Received for Dense: .*missing .*'units'"
+        ValueError,
+        match=r"Saved arguments are those that the class takes. Received for Dense: .*unit=2\. Did you",
     ):
         layer_from_config({"class": "Dense", "config": {"unit": 2}})
     with pytest.raises(ValueError, match=r"Saved arguments .* Received for Constant"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 
 import pytest
@@ -107,7 +108,7 @@ def test_dot() -> None:
 
 @pytest.mark.parametrize("kind", ["to_mermaid", "to_dot"])
 def test_drawings_keep_every_node_and_edge_apart(kind: str) -> None:
-    """Whatever inputs are called: like a result, like each other but for punctuation, or with quotes."""
+    """Whatever inputs are called: like a result, like each other but for punctuation, or with signs of a syntax."""
     program = Program()
     names = ["v1", "a/b", "a_b", 'say "x"']
     values = [program.input(n, (2,)) for n in names]
@@ -121,4 +122,48 @@ def test_drawings_keep_every_node_and_edge_apart(kind: str) -> None:
                                     ["n2", "n3"]])  # fmt: skip
     assert "unread" not in text
     assert 'say "x"' not in text
-    assert ("say #quot;x#quot;" if kind == "to_mermaid" else r"say \"x\"") in text
+    assert ("say #34;x#34;" if kind == "to_mermaid" else r"say \"x\"") in text
+
+
+HOSTILE = [
+    "<script>alert(1)</script>", "<b>", "a > b", "#quot;", "#60;", "`code`", '`"]', "x]", "[x", '"]:::red', "x --> y",
+    "%%{init: {'theme': 'dark'}}%%", "end", "a;b", "style a fill:#f00;", "1. one", "*bold*", "a\nb", "a\\nb", "a\\",
+    "&lt;i&gt;", "|x|", "{{x}}", "$$x$$", "\u202ereversed", "\x00\x1b[31m", "click n0 href", "Ünïcode 数",
+]  # fmt: skip
+
+
+def shown_by_mermaid(label: str) -> str:
+    """What Mermaid shows for a label: it takes numbers of characters between # and ; for these."""
+    return re.sub(r"#(\d+);", lambda match: chr(int(match[1])), label)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_mermaid_takes_names_for_text(name: str) -> None:
+    """A name has no sign of Mermaid, Markdown or HTML, stays on its line, and is shown as it is."""
+    program = Program()
+    x = program.input(name, (2,))
+    with program.scope(name):
+        program.outputs["y"] = x * 2.0
+    lines = program.to_mermaid().splitlines()
+    _, drawn, group, *_ = lines
+    for line, start, end in (
+        (drawn, '  i0(["', '<br/>float32[2]"])'), (group, '  subgraph g0 ["', ' (forward)"]')
+    ):  # fmt: skip
+        label = line[len(start) : -len(end)]
+        assert (line[: len(start)], line[-len(end) :]) == (start, end)
+        assert not set(label) & set('<>"`[]{}%&|\\$*:.-~\n\x00\x1b\u202e')
+        assert "#" not in re.sub(r"#\d+;", "", label)
+        assert shown_by_mermaid(label) == name
+    assert lines[3:] == ['    n0["multiply<br/>float32[2]"]', "  end", "  i0 --> n0"]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_dot_takes_names_for_text(name: str) -> None:
+    program = Program()
+    program.outputs["y"] = program.input(name, (2,)) * 2.0
+    line = next(line for line in program.to_dot().splitlines() if "ellipse" in line)
+    label = re.fullmatch(r'  i0 \[shape=ellipse, label="((?:[^"\\]|\\.)*)"\];', line)
+    assert label is not None, line
+    signs = {"n": "\n"}
+    shown = re.sub(r"\\(.)", lambda match: signs.get(match[1], match[1]), label[1])
+    assert html.unescape(shown) == f"{name}\nfloat32[2]"

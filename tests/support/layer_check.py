@@ -13,7 +13,8 @@ from minicnn.backends import get_backend
 from minicnn.layers import Input, Layer
 from minicnn.layers.configured import layer_from_config, layer_to_config
 from minicnn.layers.graph import Graph
-from minicnn.layers.layer import Trace, Weight
+from minicnn.layers.trace import Trace
+from minicnn.layers.weight import Weight
 from minicnn.program import Program, Value
 from support.gradcheck import check_gradients
 from support.numerics import assert_close

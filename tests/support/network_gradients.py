@@ -9,7 +9,8 @@ import numpy as np
 
 from minicnn import ops
 from minicnn.layers.graph import Graph
-from minicnn.layers.layer import Trace, Weight
+from minicnn.layers.trace import Trace
+from minicnn.layers.weight import Weight
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.program import Program, gradients
 from minicnn.program.passes import optimize, pool_before_relu

@@ -11,6 +11,7 @@ from typing import Any
 
 from minicnn.backends.base import Backend
 from minicnn.extras import install
+from minicnn.names import meant
 
 # The extra of a backend, where it has another name.
 _EXTRAS = {"array_api_strict": "test", "cupy": "cuda13", "numba_cuda": "numba-cuda"}
@@ -25,7 +26,7 @@ def names() -> list[str]:
 def remedy(name: str) -> str:
     """What somebody may have meant by a name that no backend has: a sentence, or nothing."""
     wanted = name.lower() in ("cuda", "gpu", "nvidia")
-    return " On a GPU of NVIDIA run cupy, numba_cuda, torch:cuda and jax:gpu." if wanted else ""
+    return " On a GPU of NVIDIA run cupy, numba_cuda, torch:cuda and jax:gpu." if wanted else meant(name, names())
 
 
 def backend_class(name: str, source: str = "") -> type[Backend]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from minicnn import html
+from minicnn.arguments import PlainArguments
 from minicnn.states import Rule, anything, check_state, count, dict_of, list_of
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 Logs = Mapping[str, Any]
 
 
-class Callback:
+class Callback(metaclass=PlainArguments):
     """Base class: override the points that matter.
 
     `logs` maps names such as "loss" and "val_accuracy" to numbers. In `on_train_batch_end` they are

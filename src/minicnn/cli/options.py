@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import click
 from minicnn import backends, data, zoo
 from minicnn.jobs.settings import DEFAULT, RECIPES
 from minicnn.loop.tracing import PRECISIONS
+from minicnn.names import meant
 
 
 class Name(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
@@ -31,9 +32,8 @@ class Name(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4
         name = text.partition(self._part)[0] if self._part else text
         known = self._known()
         if name not in known:
-            near = difflib.get_close_matches(name, known, 1, cutoff=0)
-            meant = (self._remedy(name) if self._remedy else "") or f" Did you mean {near[0]!r}?"
-            self.fail(f"{self._what} is one of {', '.join(known)}. Received: {text!r}.{meant}", param, ctx)
+            proposal = (self._remedy or partial(meant, known=known))(name)
+            self.fail(f"{self._what} is one of {', '.join(known)}. Received: {text!r}.{proposal}", param, ctx)
         return text
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +20,7 @@ from minicnn.data.loader import Loader
 from minicnn.data.order import batch_indices, epoch_order, shard_rows
 from minicnn.data.places import locate
 from minicnn.data.synthetic import synthetic_digits, synthetic_digits_dataset
+from minicnn.names import known_name
 
 __all__ = [
     "DataError", "Dataset", "Loader", "augment", "batch_indices", "cifar10", "epoch_order", "fashion_mnist",
@@ -65,10 +65,7 @@ def load(name: str, data_dir: PathLike | None = None, *, download: bool = True, 
         >>> load("synthetic_digits", n_train=100, n_test=20)
         Dataset('synthetic_digits': 100 training and 20 test images of 28x28x1, 10 classes)
     """
-    if name not in LOADERS:
-        near = difflib.get_close_matches(str(name), LOADERS, 1, cutoff=0)
-        raise ValueError(f"A data set is one of {', '.join(LOADERS)}. Received: {name!r}. Did you mean {near[0]!r}?")
-    loader = LOADERS[name]
+    loader = LOADERS[known_name("A data set", name, LOADERS)]
     if "download" in inspect.signature(loader).parameters:
         options["download"] = download
     if loader is not synthetic_digits_dataset:

@@ -13,6 +13,8 @@ from typing import Any, Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
+from minicnn.arguments import plain_arguments
+
 Batch = npt.NDArray[Any]  # (N, H, W, C)
 Transform = Callable[[Batch, np.random.Generator], Batch]
 
@@ -79,6 +81,7 @@ def compose(*transforms: Transform) -> Transform:
     return (_ComposedParts if all(hasattr(step, "part") for step in transforms) else _Composed)(transforms)
 
 
+@plain_arguments
 def random_flip(probability: float = 0.5) -> Transform:
     """Mirror images left to right.
 
@@ -100,6 +103,7 @@ def random_flip(probability: float = 0.5) -> Transform:
     return _EachImage(draw, change)
 
 
+@plain_arguments
 def random_crop(size: tuple[int, int], padding: int = 0) -> Transform:
     """Cut a window out of each image, at a random place.
 
@@ -141,6 +145,7 @@ def _crop(size: tuple[int, int] | None, padding: int) -> Transform:
     return _EachImage(draw, change)
 
 
+@plain_arguments
 def random_shift(pixels: int) -> Transform:
     """Shift images by up to `pixels` pixels each way, filling with zeros.
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from minicnn.arguments import plain_arguments
 from minicnn.data.dataset import Dataset
 from minicnn.data.files import PathLike, download, fail, find_or_download, open_bounded
 
@@ -113,6 +114,7 @@ def fashion_mnist(data_dir: PathLike | None = None, *, download: bool = True) ->
     return _load(FASHION_MNIST, data_dir, download)
 
 
+@plain_arguments
 def read_idx(path: PathLike, ndim: int, *, max_bytes: int = MAX_BYTES) -> npt.NDArray[np.uint8]:
     """Read an IDX file of bytes, plain or gzip.
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from minicnn.arguments import plain_arguments
 from minicnn.data.dataset import DataError, Dataset, Images
 from minicnn.data.files import PathLike, entries, fail, find_or_download, open_bounded, open_regular
 from minicnn.data.order import philox
@@ -31,6 +32,7 @@ MAX_TABLE = 2**22  # bytes of a text; words.txt has 2.7 million
 Sample = tuple[Path, int]  # an image and its label
 
 
+@plain_arguments
 def image_folder(
     path: PathLike | None,
     size: int | tuple[int, int] | None = None,
@@ -90,6 +92,7 @@ def image_folder(
     return _dataset(root.resolve().name, train, test, class_names, size, channels)
 
 
+@plain_arguments
 def tiny_imagenet(data_dir: PathLike | None = None, *, size: int | tuple[int, int] | None = None) -> Dataset:
     """Tiny-ImageNet: 200 classes, 100,000 training and 10,000 test images of 64x64 pixels, RGB.
 

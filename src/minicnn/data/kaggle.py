@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from minicnn.arguments import plain_arguments
 from minicnn.data.dataset import Dataset, Images, Labels
 from minicnn.data.files import PathLike, fail, find_or_download, open_regular
 
@@ -25,6 +26,7 @@ HEADER = ",".join(["label", *(f"pixel{i}" for i in range(SIDE * SIDE))])
 AGAIN = "Fetch the file again."
 
 
+@plain_arguments
 def kaggle_digits(
     data_dir: PathLike | None = None, *, test_samples: int = 1000, holdout: Literal["first", "last"] = "last"
 ) -> Dataset:

@@ -10,13 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from minicnn import html
+from minicnn.arguments import PlainArguments
 from minicnn.data.augment import Transform
 from minicnn.data.order import Indices, LastBatch, batch_indices, epoch_order, num_batches, philox, shard_rows
 
 Array = npt.NDArray[Any]
 
 
-class Loader:
+class Loader(metaclass=PlainArguments):
     """Iterate over the batches of one epoch.
 
     Each batch is a tuple of new NumPy arrays: `(x,)`, `(x, y)` or `(x, y, sample_weight)`. An epoch is set by

@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from minicnn.arguments import plain_arguments
 from minicnn.ops.groups import rows
 
 LastBatch = Literal["keep", "drop", "pad"]
@@ -34,6 +35,7 @@ def philox(seed: int, stream: int, part: int = 0) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=key, counter=np.array([0, 0, 0, part], np.uint64)))
 
 
+@plain_arguments
 def epoch_order(n: int, *, shuffle: bool, seed: int, epoch: int) -> Indices:
     """Order in which one epoch visits `n` samples.
 
@@ -83,6 +85,7 @@ def num_batches(n: int, batch_size: int, last_batch: LastBatch) -> int:
     return count
 
 
+@plain_arguments
 def batch_indices(order: Indices, batch_size: int, last_batch: LastBatch) -> list[Indices]:
     """Cut an order into batches.
 
@@ -108,6 +111,7 @@ def batch_indices(order: Indices, batch_size: int, last_batch: LastBatch) -> lis
     return [order[i * batch_size : (i + 1) * batch_size] for i in range(count)]
 
 
+@plain_arguments
 def shard_rows(samples: int, index: int, count: int) -> slice:
     """The rows of a batch that one of several ranks computes: all others but for one as many.
 

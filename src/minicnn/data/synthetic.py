@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from minicnn.arguments import plain_arguments
 from minicnn.data.dataset import Dataset, Images, Labels
 from minicnn.data.order import philox
 
@@ -78,6 +79,7 @@ SPECKS = 2
 CLASS_NAMES = tuple("0123456789")
 
 
+@plain_arguments
 def synthetic_digits(n: int = 60_000, size: int = 28, seed: int = 0) -> tuple[Images, Labels]:
     """Draw handwriting-like digits.
 
@@ -103,6 +105,7 @@ def synthetic_digits(n: int = 60_000, size: int = 28, seed: int = 0) -> tuple[Im
     return _draw(n, size, seed, stream=0)
 
 
+@plain_arguments
 def synthetic_digits_dataset(n_train: int = 60_000, n_test: int = 10_000, size: int = 28, seed: int = 0) -> Dataset:
     """The training images of `synthetic_digits` and test images from another random stream.
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from minicnn.arguments import PlainArguments
 from minicnn.distribution.communicators import OneProcess, RankError
 from minicnn.distribution.gloo import TorchCommunicator
 from minicnn.distribution.jax import JaxCommunicator
@@ -34,7 +35,7 @@ _METHODS = ("rank", "size", "exchange", "gather", "share", "fail")  # of every c
 BACKENDS = ("numpy", "numba", "torch", "jax", *GPUS)
 
 
-class DataParallel:
+class DataParallel(metaclass=PlainArguments):
     """Training in which every batch is cut into shards, whose gradients are summed in one fixed order.
 
     The ranks of a job share the shards. Since the bits depend on the shards alone, weights are the same with any number
@@ -70,7 +71,7 @@ class DataParallel:
     ) -> None:  # fmt: skip
         if isinstance(shards, bool) or not isinstance(shards, int) or shards < 1:
             raise ValueError(f"shards is an integer of at least 1. Received: shards={shards!r}.")
-        if isinstance(timeout, bool) or not isinstance(timeout, int | float | np.floating) or not timeout > 0:
+        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
             raise ValueError(f"timeout is a number of seconds above 0. Received: timeout={timeout!r}.")
         self.shards, self.timeout, self.deterministic = shards, timeout, deterministic
         lacks = [name for name in _METHODS if communicator is not None and not hasattr(communicator, name)]

@@ -97,21 +97,33 @@ class Stages:
 
     def _by_layers(self, layers: Mapping[str, int]) -> None:
         """Each node belongs to the stage of its layer, what follows from layers to the last stage that it needs."""
-        unknown = {id(v) for v in self.segments.program.inputs if stays(v)}
+        unknown = {id(v): v for v in self.segments.program.inputs if stays(v)}
+
+        def settle(value: Value, stage: int) -> None:
+            """Give a stage to a value that has none, and to what it was computed from."""
+            if unknown.pop(id(value), None) is not None:
+                self.stage[id(value)] = stage
+                for part in (*value.node.outputs, *value.node.inputs) if value.node else ():
+                    settle(part, stage)
+
         for _, _, node in _placed(self.segments):
             if node.op.name in COLLECTIVES:  # each sum belongs to what it is a sum of, or else to the first stage
-                self.stage |= {id(o): max(self.stage[id(v)], 0) for v, o in zip(node.inputs, node.outputs, strict=True)}
+                for value, total in zip(node.inputs, node.outputs, strict=True):
+                    settle(value, 0)
+                    self.stage[id(total)] = max(self.stage[id(value)], 0)
                 continue
             stage = self._where_most_is(node, unknown)
             if node.phase != "update":
                 stage = layers.get(node.scope.split("/")[0], stage)
             if stage == FREE and any(id(v) in unknown for v in node.inputs):
-                stage = 0
+                # An optimizer's state alone: it belongs to the stage of its weight, which is met with it later.
+                unknown |= {id(v): v for v in node.outputs}
+                continue
             for value in node.inputs:
-                if id(value) in unknown:
-                    self.stage[id(value)] = stage
-                    unknown.discard(id(value))
+                settle(value, stage)
             self.stage |= {id(v): stage for v in node.outputs}
+        for value in list(unknown.values()):
+            settle(value, 0)
 
     def _where_it_is_read(self) -> None:
         """What every rank could compute, such as bytes of images as numbers, one stage does if it alone reads it."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from minicnn.ops.checks import as_integer
+from minicnn.names import meant
+from minicnn.ops.checks import as_integer, one_of
 from minicnn.ops.windows import Axes, Padding, Pair
 
 PaddingArgument = str | int | tuple[int, int] | Padding
@@ -44,9 +45,7 @@ def axis_of(layer: str, axis: int, ndim: int) -> int:
 
 def layout(data_format: str) -> str:
     """Axis order of a Keras data format: NHWC or NCHW."""
-    if data_format not in LAYOUTS:
-        raise ValueError(f"data_format is 'channels_last' or 'channels_first'. Received: data_format={data_format!r}.")
-    return LAYOUTS[data_format]
+    return LAYOUTS[one_of("data_format", data_format, LAYOUTS)]
 
 
 def image_axes(layer: str, data_format: str, shape: Sequence[int | None]) -> Axes:
@@ -77,7 +76,8 @@ def standard_padding(value: Any) -> str | Padding:
     """Either "valid", "same" or explicit integers as ((top, bottom), (left, right))."""
     if isinstance(value, str):
         if value.lower() not in ("valid", "same"):
-            raise ValueError(f"padding is 'valid', 'same' or integers. Received: padding={value!r}.")
+            proposal = meant(value, ("valid", "same"))
+            raise ValueError(f"padding is 'valid', 'same' or integers. Received: padding={value!r}.{proposal}")
         return value.lower()
     return frame("padding", value)
 

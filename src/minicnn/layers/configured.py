@@ -6,15 +6,21 @@ imports or runs anything else. A layer is {"class": name, "config": its get_conf
 
 from __future__ import annotations
 
+import builtins
 import inspect
+import types
+import typing
+from collections import abc
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, Self, get_args, get_origin, get_type_hints
 
 import numpy as np
 
+from minicnn.arguments import PlainArguments
 from minicnn.constraints import CONSTRAINTS
 from minicnn.initializers import INITIALIZER_CLASSES
 from minicnn.layers.activations import ACTIVATIONS
+from minicnn.names import meant
 from minicnn.regularizers import REGULARIZERS
 from minicnn.setting import CLASSES, Setting, saved_name
 
@@ -24,7 +30,7 @@ CustomObjects = Mapping[str, Any] | None
 CLASSES.update({c.__name__: c for c in (*INITIALIZER_CLASSES.values(), *REGULARIZERS.values(), *CONSTRAINTS.values())})
 
 
-class Configured:
+class Configured(metaclass=PlainArguments):
     """What plain data describe by its class and the arguments of its constructor: a layer."""
 
     trainable: bool
@@ -98,7 +104,7 @@ class Configured:
         """
         given = {name: decode(value, custom_objects) for name, value in config.items()}
         trainable = given.pop("trainable", True)  # which a constructor need not take
-        layer = cls(**given)
+        layer: Self = construct(cls, given)
         layer._trainable = checked_bool(trainable)
         return layer
 
@@ -151,7 +157,7 @@ def decode(value: Any, custom_objects: CustomObjects = None) -> Any:
     chosen = _class(value["class"], custom_objects)
     if issubclass(chosen, Configured):
         return layer_from_config(value, custom_objects)
-    return _build(chosen, lambda: chosen(**decode(value["config"], custom_objects)))
+    return _build(chosen, lambda: construct(chosen, decode(value["config"], custom_objects)))
 
 
 def layer_to_config(layer: Configured) -> Config:
@@ -185,21 +191,65 @@ def layer_from_config(config: Mapping[str, Any], custom_objects: CustomObjects =
 
 
 def _class(name: str, custom_objects: CustomObjects) -> type[Any]:
-    found = {**CLASSES, **(custom_objects or {})}.get(name)
+    classes = {**CLASSES, **(custom_objects or {})}
+    found = classes.get(name) if isinstance(name, str) else None
     if not isinstance(found, type):
         raise ValueError(
             f"The classes in a saved model are minicnn's own or given by the caller. Received: {name!r}. "
-            f"Pass the class as custom_objects={{{name!r}: {name}}}."
+            f"Pass the class as custom_objects={{{name!r}: {name}}}.{meant(name, classes)}"
         )
     return found
+
+
+def construct(kind: type[Any], given: Mapping[str, Any]) -> Any:
+    """An object of saved arguments; those of minicnn's own classes are of the types that the constructor names.
+
+    Raises:
+        ValueError: If one is of another type.
+        TypeError: If the class does not take one.
+    """
+    hints = get_type_hints(kind.__init__) if CLASSES.get(kind.__name__) is kind else {}
+    for name, value in given.items():
+        if name in hints and not _fits(value, hints[name]):
+            wanted = getattr(hints[name], "__name__", hints[name])
+            raise ValueError(
+                f"Saved arguments are of the types that the class takes. Received for {kind.__name__}: "
+                f"{name}={value!r:.60}, which is no {str(wanted).replace('typing.', '')}."
+            )
+    return kind(**given)
+
+
+def _fits(value: Any, wanted: Any) -> bool:
+    """Whether a value that was plain data, in which tuples are lists, is of an annotated type."""
+    parts = get_args(wanted)
+    match get_origin(wanted) or wanted:
+        case typing.Any:
+            return True
+        case typing.Union | types.UnionType:
+            return any(_fits(value, part) for part in parts)
+        case typing.Literal:
+            return value in parts
+        case builtins.bool:
+            return isinstance(value, bool | int | None) and value in (False, True, None)
+        case builtins.int | builtins.float as kind:
+            return isinstance(value, int | kind) and not isinstance(value, bool)
+        case abc.Callable:
+            return callable(value)
+        case abc.Sequence | builtins.tuple if isinstance(value, list | tuple):
+            several = parts * len(value) if len(parts) == 1 else parts[:1] * len(value) if ... in parts else parts
+            return len(several) == len(value) and all(map(_fits, value, several))
+        case builtins.type() as kind:
+            return isinstance(value, kind) and not (isinstance(value, str) and kind is abc.Sequence)
+    return True
 
 
 def _build(chosen: type[Any], make: Any) -> Any:
     try:
         return make()
     except TypeError as error:
+        end = "" if str(error).endswith((".", "?")) else "."
         raise ValueError(
-            f"Saved arguments are those that the class takes. Received for {chosen.__name__}: {error}."
+            f"Saved arguments are those that the class takes. Received for {chosen.__name__}: {error}{end}"
         ) from error
 
 

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
-from minicnn.layers.layer import Layer, Trace
+from minicnn.layers.layer import Layer
 from minicnn.layers.serialization import graph_from_config, graph_to_config
 from minicnn.layers.symbolic import Call, SymbolicTensor, Tensors
+from minicnn.layers.trace import Trace
 from minicnn.program.graph import Value
 
 

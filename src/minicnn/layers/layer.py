@@ -2,94 +2,24 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
-import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
+from minicnn.arguments import unknown_argument
 from minicnn.constraints import get_constraint
-from minicnn.documentation import WrittenOut, complete
+from minicnn.documentation import complete
 from minicnn.initializers import Initializer, get_initializer
 from minicnn.layers.configured import checked_bool
 from minicnn.layers.inspectable import Inspectable
+from minicnn.layers.trace import Trace
 from minicnn.layers.weight import Weight
 from minicnn.ops import random_uniform, take
-from minicnn.program.graph import Program, Value
+from minicnn.program.graph import Value
 from minicnn.regularizers import Limit, Limits, get_regularizer
 
 Shape = tuple[int | None, ...]
-
-
-@dataclass
-class Trace:
-    """One tracing of layers into a Program.
-
-    Attributes:
-        program: The Program that is built.
-        training: Whether it is a training step.
-        seed: Seed of the model.
-        dtype: Floating-point type of weights and activations.
-        trainable: Whether the layers that are traced now may be trained.
-        paths: Name of each weight in the model, kept from one trace to the next.
-        weights: Values of the weights met so far, by path.
-        declared: The declarations behind `weights`.
-        updates: New values of weights that layers assign, by path.
-        batch: Samples of the whole batch, where the step is for a part of one: see `rows`.
-        samples: Samples of the part.
-        by_shard: Ids of the nodes that normalise each part of a batch by itself.
-    """
-
-    program: Program
-    training: bool = False
-    seed: int = 0
-    dtype: str = "float32"
-    trainable: bool = True
-    paths: dict[Weight, str] = field(default_factory=dict)
-    weights: dict[str, Value] = field(default_factory=dict)
-    declared: dict[str, Weight] = field(default_factory=dict)
-    updates: dict[str, Value] = field(default_factory=dict)
-    streams: dict[str, int] = field(default_factory=dict)
-    batch: int | None = None
-    samples: int = 0
-    by_shard: set[int] = field(default_factory=set)
-
-    def value(self, weight: Weight, path: str) -> Value:
-        """The Program's input for a weight, declared when first met, or what was assigned to it since."""
-        path = self.paths.setdefault(weight, path)
-        if path not in self.weights:
-            kind: Any = "parameter" if weight.trainable and self.trainable else "statistic"
-            self.weights[path] = self.program.input(path, weight.shape, self.dtype, kind=kind)
-            self.declared[path] = weight
-        if self.declared[path] is not weight:
-            raise ValueError(
-                f"Weights of a model have different paths. Received: {path!r} twice. Give sublayers different names."
-            )
-        return self.updates.get(path, self.weights[path])
-
-    def step(self) -> Value:
-        """The counter of training steps, an int32 scalar."""
-        try:
-            return self.program.value("step")
-        except KeyError:
-            return self.program.input("step", (), "int32", kind="counter")
-
-    def penalties(self) -> list[Value]:
-        """What the regularizers of the weights that are trained add to the loss."""
-        weights = ((self.declared[path], value) for path, value in self.weights.items() if value.kind == "parameter")
-        return [weight.regularizer(value) for weight, value in weights if weight.regularizer is not None]
-
-    def rows(self) -> Value:
-        """Which samples of the whole batch the step is for, int32 (samples,)."""
-        try:
-            return self.program.value("rows")
-        except KeyError:
-            return self.program.input("rows", (self.samples,), "int32")
-
-    def stream(self, path: str) -> int:
-        """A number for the random draws of one layer, the same in every trace."""
-        count = self.streams[path] = self.streams.get(path, 0) + 1
-        return zlib.crc32(f"{path}#{count}".encode())
 
 
 class Options(TypedDict, total=False):
@@ -132,8 +62,6 @@ class Layer(Inspectable):
         ...         return inputs * self.gain
     """
 
-    __signature__ = WrittenOut()
-
     def __init__(self, *, name: str | None = None, trainable: bool = True, **limits: Unpack[Limits]) -> None:
         if name is not None and (not isinstance(name, str) or not name or "/" in name):
             raise ValueError(
@@ -142,6 +70,8 @@ class Layer(Inspectable):
         self._name = name
         self._trainable = checked_bool(trainable)
         self.built = False
+        self._declared: list[tuple[int, ...]] = []  # shapes of the weights
+        self._built_for: list[Any] = []  # shapes of inputs for which they are the same
         self._trace: Trace | None = None
         self._path = ""
         self._origin: Layer | None = None  # of which this is a copy bound to a trace
@@ -152,10 +82,7 @@ class Layer(Inspectable):
         names = self.limit_names()
         for name in given:
             if name not in names:
-                raise TypeError(
-                    f"{type(self).__name__} takes the arguments that its docstring names, and "
-                    f"{', '.join(names) or 'no regularizer or constraint'}. Received: {name}={given[name]!r}."
-                )
+                raise unknown_argument(type(self), name, given[name])
         for name in names:
             setattr(self, name, given.get(name))
             (get_regularizer if name.endswith("regularizer") else get_constraint)(given.get(name))
@@ -202,7 +129,10 @@ class Layer(Inspectable):
     # For subclasses -----------------------------------------------------------------------------
 
     def build(self, input_shape: Any) -> None:
-        """Declare weights; called once, before the first `call`.
+        """Declare weights; called before the first `call`.
+
+        A layer that is called again on inputs of another shape must declare weights of the same shapes for them: then
+        a copy is built as well, to compare.
 
         Args:
             input_shape: Shape of the input, its batch axis None; a list of shapes for several inputs.
@@ -246,8 +176,10 @@ class Layer(Inspectable):
         for word in (word for weight, word in self.limited if weight == name):
             regularizer = regularizer or getattr(self, f"{word}_regularizer")
             constraint = constraint or getattr(self, f"{word}_constraint")
+        lengths = tuple(int(n) for n in shape)
+        self._declared.append(lengths)
         return Weight(
-            name, tuple(int(n) for n in shape), get_initializer(initializer), trainable, get_regularizer(regularizer),
+            name, lengths, get_initializer(initializer), trainable, get_regularizer(regularizer),
             get_constraint(constraint),
         )  # fmt: skip
 
@@ -336,10 +268,23 @@ class Layer(Inspectable):
             trace.training, trace.trainable = outer
 
     def build_once(self, input_shape: Any) -> None:
-        """Call `build` if it has not been called."""
+        """Call `build` if it has not been called; else see to it that the weights are those for such inputs."""
         if not self.built:
+            self._declared = []
             self.build(input_shape)
-            self.built = True
+            self.built, self._built_for = True, [input_shape]
+        elif self._declared and input_shape not in self._built_for:
+            again = copy.deepcopy(self, {id(weight): weight for weight in self.weights})
+            again._declared = []
+            again.build(input_shape)
+            if again._declared != self._declared:
+                shapes = (", ".join(map(str, layer._declared)) for layer in (self, again))
+                raise ValueError(
+                    "A layer is called again only on inputs for which its weights have the same shapes. Received: "
+                    "inputs {2} for weights {0} of inputs {3}; they take weights {1}. Give them a layer of their "
+                    "own.".format(*shapes, input_shape, self._built_for[0])
+                )
+            self._built_for.append(input_shape)
 
     def _bind(self, trace: Trace, path: str) -> Any:
         """A copy in which weights are Values of the trace and sublayers can be called."""
@@ -398,7 +343,7 @@ def _bound(held: Any, attribute: str, trace: Trace, path: str) -> Any:
 
 
 # What `Layer.__init__` sets.
-_OF_EVERY_LAYER = frozenset({"built", "_trainable", "_trace", "_path", "_origin"})
+_OF_EVERY_LAYER = frozenset({"built", "_declared", "_trainable", "_trace", "_path", "_origin"})
 
 
 def _check_constructed(layer: Layer) -> None:

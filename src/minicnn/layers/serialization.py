@@ -186,6 +186,8 @@ def _graph_from_config(
             return found if part["list"] else found[0]
 
         for call in config["calls"]:
+            if not isinstance(call["training"], bool | None):
+                raise ValueError(f"training is True, False or None. Received: training={call['training']!r:.60}.")
             result = connect(made[call["layer"]], tensors(call, "inputs"), call["training"], custom_objects.left)
             results.append(result if isinstance(result, list) else [result])
             custom_objects.spend(sum(t.source.effort for t in results[-1][:1] if t.source))

@@ -8,8 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from minicnn.layers.layer import Layer, Shape, Trace
+from minicnn.arguments import plain_arguments
+from minicnn.layers.layer import Layer, Shape
 from minicnn.layers.operation import apply
+from minicnn.layers.trace import Trace
+from minicnn.names import known_name
 from minicnn.ops import as_float
 from minicnn.program.graph import ITEMSIZE, MOST_NODES, Program, Value
 from minicnn.program.operators import Operators
@@ -120,6 +123,7 @@ Tensors = SymbolicTensor | Sequence[SymbolicTensor]
 Trials = tuple[tuple[int, ...], ...]
 
 
+@plain_arguments
 def Input(shape: Sequence[int | None], *, dtype: str = "float32", name: str | None = None) -> SymbolicTensor:  # noqa: N802
     """Start of a model: a symbolic tensor.
 
@@ -146,8 +150,9 @@ def Input(shape: Sequence[int | None], *, dtype: str = "float32", name: str | No
             "Input takes the shape of one sample as positive integers, or None where a length is not known. Received: "
             f"{shape!r}. Leave out the batch axis."
         )
-    if dtype not in ITEMSIZE:
-        raise ValueError(f"dtype is one of {', '.join(ITEMSIZE)}. Received: dtype={dtype!r}.")
+    known_name("dtype", dtype, ITEMSIZE)
+    if not isinstance(name, str | None):
+        raise ValueError(f"An input's name is a string. Received: name={name!r:.60}.")
     trials = tuple(tuple(size if n is None else n for n in lengths) for size in _TRIALS) if None in lengths else ()
     return SymbolicTensor((None, *lengths), dtype, name, trials=trials)
 

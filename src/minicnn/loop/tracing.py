@@ -12,7 +12,7 @@ from minicnn import ops
 from minicnn.distribution.passes import Shard, check_samples, reduce_totals, synchronize
 from minicnn.distribution.split import split_kernels, sum_parts
 from minicnn.layers.graph import Graph
-from minicnn.layers.layer import Trace
+from minicnn.layers.trace import Trace
 from minicnn.layers.weight import Weight
 from minicnn.loop.objective import PREFIX, SKIPPED, Objective
 from minicnn.losses import Loss

@@ -22,6 +22,8 @@ from minicnn.metrics.base import (
 from minicnn.ops.checks import positive
 from minicnn.program.graph import Value
 
+_MOST_THRESHOLDS = 100_000
+
 # Of a step of a curve, from its two ends.
 _HEIGHTS: dict[str, Callable[[HostArray, HostArray], HostArray]] = {
     "interpolation": lambda a, b: (a + b) / 2, "minoring": np.minimum, "majoring": np.maximum,
@@ -180,10 +182,10 @@ class AUC(Thresholded):
         name: str = "auc", thresholds: Sequence[float] | None = None, from_logits: bool = False,
     ) -> None:  # fmt: skip
         known = curve in ("ROC", "PR") and summation_method in _HEIGHTS
-        if not known or positive("num_thresholds", num_thresholds) < 2:
+        if not known or not 2 <= positive("num_thresholds", num_thresholds) <= _MOST_THRESHOLDS:
             raise ValueError(
-                f"AUC takes curve 'ROC' or 'PR', a summation_method of {sorted(_HEIGHTS)} and at least 2 thresholds. "
-                f"Received: {curve!r}, {summation_method!r}, {num_thresholds}."
+                f"AUC takes curve 'ROC' or 'PR', a summation_method of {sorted(_HEIGHTS)} and from 2 to "
+                f"{_MOST_THRESHOLDS:,} thresholds. Received: {curve!r}, {summation_method!r}, {num_thresholds}."
             )
         inner = np.arange(1, num_thresholds - 1) / (num_thresholds - 1) if thresholds is None else sorted(thresholds)
         super().__init__(name, [-1e-7, *inner, 1.0 + 1e-7])

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import array_api_compat
 import numpy as np
 
+from minicnn.arguments import plain
 from minicnn.backends import get_backend, infer_backend, refuse_after_fork
 from minicnn.backends.base import Array, Backend
 from minicnn.callbacks import Callback, Callbacks, progress
@@ -25,7 +26,8 @@ from minicnn.loop.executor import Totals
 from minicnn.loop.objective import Objective
 from minicnn.loop.sources import Source, source_of
 from minicnn.loop.tracing import PRECISIONS
-from minicnn.models.network import Network, check_counts
+from minicnn.models.network import Network, check_counts, check_optional
+from minicnn.names import known_name
 from minicnn.optimizers import Optimizer, get_optimizer
 from minicnn.program.graph import Value
 from minicnn.trace import StepTrace, traced
@@ -103,8 +105,7 @@ class CompiledNetwork(Network):
                 "A model is compiled before its training or after it. Received: compile of a model in training, from a "
                 "callback or another thread. Set model.stop_training, and compile once fit has returned."
             )
-        if precision not in PRECISIONS:
-            raise ValueError(f"precision is one of {', '.join(PRECISIONS)}. Received: {precision!r}.")
+        known_name("precision", precision, PRECISIONS)
         distribution = _distribution(distribution, accumulate)
         if self._engine.decided:
             _check_precision(precision, self.backend)
@@ -140,7 +141,7 @@ class CompiledNetwork(Network):
             logs them, or the dictionary.
         """
         progress(verbose)  # which refuses what is none
-        check_counts(**({} if steps is None else {"steps": steps}))
+        (steps,) = check_optional(steps=steps)
         with self._together(), self._given(x, y) as (x, y):
             source = self._source(x, y, sample_weight, batch_size, steps=steps)
             with Callbacks(callbacks, self._model(), {"steps": _length(source), "verbose": verbose}) as everyone:
@@ -216,7 +217,7 @@ class CompiledNetwork(Network):
             Array of the kind that x is, NumPy for lists; a list of them for several outputs.
         """
         progress(verbose)  # which refuses what is none
-        check_counts(batch_size=batch_size, **({} if steps is None else {"steps": steps}))
+        (batch_size,), (steps,) = check_counts(batch_size=batch_size), check_optional(steps=steps)
         start = time.perf_counter()
         with self._given(x) as (x, _):
             if isinstance(x, Batches) and self.distribution is not None and hasattr(x.loader, "set_shard"):
@@ -305,7 +306,9 @@ class CompiledNetwork(Network):
     ) -> Standardizer:
         inputs, outputs = ([t.sample_shape for t in tensors] for tensors in (self._inputs, self._outputs))
         losses, metrics = ((), ()) if objective is None else (objective.losses, objective.metrics)
-        return Standardizer(self.backend, self._engine.dtype, inputs, outputs, losses, class_weight, metrics=metrics)
+        return Standardizer(
+            self.backend, self._engine.dtype, inputs, outputs, losses, plain(class_weight), metrics=metrics
+        )
 
     def _source(
         self, x: Any, y: Any, weight: Any, batch_size: int, last_batch: LastBatch = "keep",
@@ -313,7 +316,7 @@ class CompiledNetwork(Network):
     ) -> Source:  # fmt: skip
         """The source of batches with labels; see `source_of` for the options."""
         objective, _ = self._compiled()
-        check_counts(batch_size=batch_size)
+        (batch_size,) = check_counts(batch_size=batch_size)
         x, y = self._ordered(x, y)
         self._prepare(x, y)
         standardizer = self._standardizer(objective, class_weight)
@@ -341,7 +344,7 @@ def _length(source: Source) -> int | None:
 
 
 def _distribution(given: DataParallel | None, accumulate: int) -> DataParallel | None:
-    check_counts(accumulate=accumulate)
+    (accumulate,) = check_counts(accumulate=accumulate)
     if given is None:
         return DataParallel(accumulate, communicator=OneProcess()) if accumulate > 1 else None
     if not isinstance(given, DataParallel):

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from minicnn import __version__
+from minicnn.arguments import plain
 from minicnn.backends.base import Backend
 from minicnn.callbacks import Callback, Callbacks, History, progress
 from minicnn.data.order import LastBatch
@@ -26,7 +27,7 @@ from minicnn.loop.objective import LazyLogs
 from minicnn.loop.prefetch import Run
 from minicnn.loop.sources import Source
 from minicnn.models.compiled import CompiledNetwork, _as_asked, _length
-from minicnn.models.network import check_counts, check_seed
+from minicnn.models.network import check_counts, check_optional, check_seed
 from minicnn.schedules import Schedule
 
 Path = str | os.PathLike[str]
@@ -148,15 +149,15 @@ class Model(CompiledNetwork):
             TypeError: If data do not hold numbers, or are on another device than the model.
         """
         self._compiled()
-        check_counts(0, epochs=epochs, initial_epoch=initial_epoch)
-        counts = {
-            "batch_size": batch_size, "steps_per_epoch": steps_per_epoch, "validation_steps": validation_steps,
-            "validation_batch_size": validation_batch_size,
-        }  # fmt: skip
-        check_counts(**{name: given for name, given in counts.items() if given is not None})
+        epochs, initial_epoch = check_counts(0, epochs=epochs, initial_epoch=initial_epoch)
+        (batch_size,) = check_counts(batch_size=batch_size)
+        steps_per_epoch, validation_steps, validation_batch_size = check_optional(
+            steps_per_epoch=steps_per_epoch, validation_steps=validation_steps,
+            validation_batch_size=validation_batch_size,
+        )  # fmt: skip
+        validation_freq = plain(validation_freq)
         validated = _validated(validation_freq)
-        seed = self.seed if seed is None else seed
-        check_seed(seed)
+        seed = check_seed(self.seed if seed is None else seed)
         given = [] if callbacks is None else [callbacks] if isinstance(callbacks, Callback) else list(callbacks)
         with self._alone(), self._together(), self._given(x, y) as (x, y):
             self._check_trainable()

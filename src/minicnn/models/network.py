@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import operator
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -23,6 +22,8 @@ from minicnn.loop.adapters import host, numeric
 from minicnn.loop.executor import Engine
 from minicnn.loop.objective import Objective
 from minicnn.loop.tracing import PRECISIONS, Feed, StepKind, trace_step
+from minicnn.names import known_name
+from minicnn.ops.checks import as_integer
 from minicnn.optimizers import Optimizer
 from minicnn.program.graph import Program, Spec
 from minicnn.summary import Explanation, page, summary
@@ -48,8 +49,7 @@ class Network(Graph):
 
     def _set_up(self, backend: str | Backend | None, seed: int) -> None:
         """Set what does not depend on the layers."""
-        check_seed(seed)
-        self.seed = seed
+        self.seed = check_seed(seed)
         self.optimizer: Optimizer | None = None
         self.precision = "float32"
         self._objective: Objective | None = None
@@ -242,9 +242,8 @@ class Network(Graph):
         """
         if kind is None:
             kind = "predict" if self._objective is None else "train"
-        if kind not in get_args(StepKind):
-            raise ValueError(f"kind is one of {', '.join(get_args(StepKind))}. Received: {kind!r}.")
-        check_counts(batch_size=batch_size)
+        known_name("kind", kind, get_args(StepKind))
+        (batch_size,) = check_counts(batch_size=batch_size)
         feed, distribution = self._feed(batch_size), self.distribution
         if distribution is None or distribution.alone or kind == "predict":
             return self._traced(kind, feed)[0]
@@ -297,18 +296,25 @@ def _first(initializer: Initializer, shape: tuple[int, ...], seed: int, path: st
     return initializer(shape, generator(seed, path))
 
 
-def check_counts(least: int = 1, **given: int) -> None:
-    """Raise a ValueError if one of the arguments is no integer of at least `least`."""
+def check_counts(least: int = 1, **given: Any) -> list[int]:
+    """The arguments, in their order; a ValueError if one is no integer of at least `least`."""
+    counts = []
     for name, value in given.items():
-        try:
-            enough = operator.index(value) >= least
-        except TypeError:
-            enough = False
-        if not enough:
+        count = as_integer(value)
+        if count is None or count < least:
             raise ValueError(f"{name} is an integer of at least {least}. Received: {name}={value!r}.")
+        counts.append(count)
+    return counts
 
 
-def check_seed(seed: int) -> None:
-    """Raise a ValueError unless the seed is one."""
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**64:
+def check_optional(**given: Any) -> list[Any]:
+    """The arguments, in their order, of which each is None or an integer of at least 1."""
+    return [None if value is None else check_counts(**{name: value})[0] for name, value in given.items()]
+
+
+def check_seed(seed: Any) -> int:
+    """The seed; a ValueError if it is none."""
+    number = as_integer(seed)
+    if number is None or not 0 <= number < 2**64:
         raise ValueError(f"seed is an integer from 0 to 2**64 - 1. Received: seed={seed!r}.")
+    return number

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Collection
 from typing import Any
 
+from minicnn.arguments import plain
+from minicnn.names import meant
 from minicnn.program.graph import Spec
 
 
-def one_of(name: str, given: str, known: Sequence[str]) -> str:
+def one_of(name: str, given: str, known: Collection[str]) -> str:
     """What is given for an argument, if it is known."""
-    if given not in known:
-        raise ValueError(f"{name} is one of {', '.join(map(repr, known))}. Received: {name}={given!r}.")
+    if not isinstance(given, str) or given not in known:
+        proposal = meant(given, known)
+        raise ValueError(f"{name} is one of {', '.join(map(repr, known))}. Received: {name}={given!r}.{proposal}")
     return given
 
 
 def as_integer(value: Any) -> int | None:
-    """The value as an int, if it is an integer of Python or NumPy."""
+    """The value as an int, if it is an integer of Python or of an array library."""
     try:
-        return None if isinstance(value, bool) else operator.index(value)
+        return None if isinstance(value := plain(value), bool) else operator.index(value)
     except TypeError:
         return None
 

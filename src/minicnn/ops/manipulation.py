@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from minicnn.arguments import plain
 from minicnn.ops.arrays import arange, copy_of, extend, zeros
 from minicnn.ops.checks import normalize_axis, same_dtype
 from minicnn.ops.primitive import Array, Cost, Namespace, primitive
@@ -89,7 +90,7 @@ def _(node: Node, dy: Value) -> Value:
 
 def getitem(x: Value, key: Any) -> Value:
     """Static indexing: integers, slices with step 1 and an ellipsis."""
-    keys = list(key) if isinstance(key, tuple) else [key]
+    keys = [plain(k) for k in (key if isinstance(key, tuple) else (key,))]
     if any(not isinstance(k, int | slice | type(...)) for k in keys) or keys.count(...) > 1:
         raise TypeError(
             f"A Value is indexed with integers, slices with step 1 and at most one ellipsis. Received: {key!r}."

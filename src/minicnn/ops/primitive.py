@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
+from minicnn.arguments import plain
 from minicnn.program.graph import Node, Program, Spec, Value
 
 Array = Any  # an array of any library that follows the Python Array API
@@ -106,7 +107,7 @@ class Primitive:
             )
         if "axis" in attrs and "axes" in self._attr_set:  # Keras's word
             attrs["axes"] = attrs.pop("axis")
-        given = {**self.attr_defaults, **attrs}
+        given = {**self.attr_defaults, **{name: plain(value) for name, value in attrs.items()}}
         if given.keys() != self._attr_set:
             unknown, missing = sorted(given.keys() - self._attr_set), sorted(self._attr_set - given.keys())
             raise TypeError(

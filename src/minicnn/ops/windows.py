@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from minicnn.names import known_name
 from minicnn.ops.arrays import add_at, extend, zeros
 from minicnn.ops.primitive import Array, Namespace
 from minicnn.program.graph import Spec
@@ -32,8 +33,7 @@ class Axes:
     @classmethod
     def of(cls, data_format: str) -> Axes:
         """Axes of "NHWC" (channels last), "NCHW" (channels first) or "HWCN" (batch last)."""
-        if data_format not in DATA_FORMATS:
-            raise ValueError(f"data_format is one of {', '.join(DATA_FORMATS)}. Received: {data_format!r}.")
+        known_name("data_format", data_format, DATA_FORMATS)
         return cls(*(data_format.index(a) for a in "NHWC"))
 
     def shape(self, n: int, h: int, w: int, c: int) -> tuple[int, int, int, int]:

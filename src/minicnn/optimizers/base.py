@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from numbers import Real
 from typing import TypedDict
 
 from minicnn import ops
-from minicnn.documentation import WrittenOut
 from minicnn.program.graph import Program, Value
 from minicnn.schedules import Schedule, is_rate
 from minicnn.setting import Setting
@@ -38,8 +38,6 @@ class Optimizer(Setting):
         clipnorm: Each gradient is scaled down to this Euclidean norm.
         global_clipnorm: All gradients together are scaled down to this Euclidean norm.
     """
-
-    __signature__ = WrittenOut()
 
     # State arrays of each parameter, all starting at zero.
     slots: tuple[str, ...] = ()
@@ -77,7 +75,10 @@ class Optimizer(Setting):
         Raises:
             ValueError: If what was set, or what the schedule says, is no rate.
         """
-        rate = self.learning_rate(step) if isinstance(self.learning_rate, Schedule) else self.learning_rate
+        try:
+            rate = self.learning_rate(step) if isinstance(self.learning_rate, Schedule) else self.learning_rate
+        except ArithmeticError:  # a schedule that grows without end
+            rate = math.inf
         at_least_zero("learning_rate", rate, f", as it is in step {step}")
         return rate
 

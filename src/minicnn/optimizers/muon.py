@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from typing import Unpack
 
 from minicnn import ops
+from minicnn.ops.checks import positive
 from minicnn.optimizers.base import Clipping, Optimizer, at_least_zero, share
 from minicnn.program.graph import Value
 from minicnn.schedules import Schedule
+
+_MOST_ITERATIONS = 100  # of which some five are enough
 
 
 class Muon(Optimizer):
@@ -26,7 +28,8 @@ class Muon(Optimizer):
         adam_weight_decay: See `Optimizer`, of what is no matrix.
         epsilon: See `Adam`.
         weight_decay: See `Optimizer`, of matrices.
-        exclude_layers: Regular expressions: parameters whose path matches one are updated by AdamW.
+        exclude_layers: Parts of paths: parameters whose path contains one are updated by AdamW. In Keras they are
+            regular expressions.
         muon_a: Coefficient of x in the iteration x' = a x + (b x x^T + c (x x^T)^2) x.
         muon_b: See there.
         muon_c: See there.
@@ -61,6 +64,15 @@ class Muon(Optimizer):
         share(adam_beta_1=adam_beta_1, adam_beta_2=adam_beta_2, momentum=momentum)
         at_least_zero("adam_weight_decay", adam_weight_decay)
         at_least_zero("epsilon", epsilon)
+        if isinstance(exclude_layers, str) or not all(isinstance(part, str) for part in exclude_layers):
+            raise ValueError(
+                "exclude_layers is a list of parts of weights' paths, such as ['embedding', 'dense_1/']. Received: "
+                f"exclude_layers={exclude_layers!r:.60}. Give a list of strings."
+            )
+        if positive("ns_steps", ns_steps) > _MOST_ITERATIONS:
+            raise ValueError(f"ns_steps is at most {_MOST_ITERATIONS}. Received: ns_steps={ns_steps!r}.")
+        if not adam_lr_ratio > 0:
+            raise ValueError(f"adam_lr_ratio is a number above 0. Received: adam_lr_ratio={adam_lr_ratio!r}.")
         self.adam_beta_1, self.adam_beta_2, self.adam_weight_decay = adam_beta_1, adam_beta_2, adam_weight_decay
         self.epsilon, self.exclude_layers, self.adam_lr_ratio = epsilon, list(exclude_layers), adam_lr_ratio
         self.muon_a, self.muon_b, self.muon_c = muon_a, muon_b, muon_c
@@ -68,7 +80,7 @@ class Muon(Optimizer):
 
     def slots_of(self, path: str, shape: Sequence[int]) -> Sequence[str]:
         """See `Optimizer.slots_of`: the second one is AdamW's."""
-        excluded = len(shape) != 2 or any(re.search(pattern, path) for pattern in self.exclude_layers)
+        excluded = len(shape) != 2 or any(part in path for part in self.exclude_layers)
         return ("momentum", "velocity") if excluded else ("momentum",)
 
     def update(self, p: Value, g: Value, state: list[Value], rate: Value, step: Value) -> Sequence[Value]:

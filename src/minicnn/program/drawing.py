@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -9,16 +10,13 @@ if TYPE_CHECKING:
     from minicnn.program.graph import Node, Program, Value
 
 
-QUOTE = '\\"'
-
-
 def mermaid(program: Program) -> str:
     """Drawing as Mermaid flowchart text, which GitHub and Sphinx render."""
     ids = _ids(program)
     lines = ["flowchart TD"]
-    lines += [f'  {ids[id(v)]}(["{_escaped(v.name, "#quot;")}<br/>{v.spec}"])' for v in _external(program)]
+    lines += [f'  {ids[id(v)]}(["{_for_mermaid(v.name)}<br/>{v.spec}"])' for v in _external(program)]
     for i, (title, nodes) in enumerate(_groups(program)):
-        lines.append(f'  subgraph g{i} ["{_escaped(title, "#quot;")}"]')
+        lines.append(f'  subgraph g{i} ["{_for_mermaid(title)}"]')
         lines += [f'    {ids[id(n.outputs[0])]}["{n.op.name}<br/>{_specs(n.outputs)}"]' for n in nodes]
         lines.append("  end")
     lines += [f"  {a} --> {b}" for a, b in _edges(program, ids)]
@@ -30,18 +28,26 @@ def dot(program: Program) -> str:
     ids = _ids(program)
     lines = ["digraph program {", "  rankdir=TB;", '  node [shape=box, fontname="Helvetica"];']
     for value in _external(program):
-        label = f"{_escaped(value.name, QUOTE)}\\n{value.spec}"
+        label = f"{_for_dot(value.name)}\\n{value.spec}"
         lines.append(f'  {ids[id(value)]} [shape=ellipse, label="{label}"];')
     for i, (title, nodes) in enumerate(_groups(program)):
-        lines.append(f'  subgraph cluster_{i} {{ label="{_escaped(title, QUOTE)}";')
+        lines.append(f'  subgraph cluster_{i} {{ label="{_for_dot(title)}";')
         lines += [f'    {ids[id(n.outputs[0])]} [label="{n.op.name}\\n{_specs(n.outputs)}"];' for n in nodes]
         lines.append("  }")
     lines += [f"  {a} -> {b};" for a, b in _edges(program, ids)]
     return "\n".join([*lines, "}"]) + "\n"
 
 
-def _escaped(text: str, quote: str) -> str:
-    return text.replace('"', quote)
+def _for_mermaid(text: str) -> str:
+    """A name as Mermaid shows it: only letters, digits and what no syntax of its, of Markdown or of HTML uses stay."""
+    return re.sub(r"[^\w /,()=]", lambda match: f"#{ord(match[0])};", text)
+
+
+def _for_dot(text: str) -> str:
+    """A name within quotes as Graphviz shows it, which knows escapes and entities of HTML."""
+    for sign, escaped in (("&", "&amp;"), ("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n")):
+        text = text.replace(sign, escaped)
+    return text
 
 
 def _specs(values: Sequence[Value]) -> str:

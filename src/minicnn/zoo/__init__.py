@@ -10,18 +10,19 @@ Y. Bengio do; biases are 0. Where a network differs its docstring says so.
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from minicnn.arguments import plain_arguments
 from minicnn.backends.base import Backend
 from minicnn.interop import load_torch_weights
 from minicnn.layers import Input, Layer
 from minicnn.layers.symbolic import SymbolicTensor
 from minicnn.models import Model
+from minicnn.names import known_name, meant
 from minicnn.zoo.classic import alexnet, lenet5, overfeat
 from minicnn.zoo.googlenet import googlenet
 from minicnn.zoo.mobilenet import mobilenet_v2
@@ -74,6 +75,7 @@ def names() -> list[str]:
     return list(NETWORKS)
 
 
+@plain_arguments
 def get_model(
     name: str,
     *,
@@ -114,15 +116,13 @@ def get_model(
         >>> model.count_params()
         50890
     """
-    if name not in NETWORKS:
-        near = difflib.get_close_matches(str(name), NETWORKS, 1, cutoff=0)
-        raise ValueError(f"A network is one of {', '.join(NETWORKS)}. Received: {name!r}. Did you mean {near[0]!r}?")
-    network = NETWORKS[name]
+    network = NETWORKS[known_name("A network", name, NETWORKS)]
     known = [p.name for p in inspect.signature(network.build).parameters.values() if p.kind is p.KEYWORD_ONLY]
     unknown = [option for option in options if option not in known]
     if unknown:
         raise TypeError(
-            f"{name} has the options: {', '.join(known) or 'none'}. Received: {', '.join(unknown)}. Leave it out."
+            f"{name} has the options: {', '.join(known) or 'none'}. Received: {', '.join(unknown)}."
+            f"{meant(unknown[0], known) or ' Leave it out.'}"
         )
     inputs = Input(network.input_shape if input_shape is None else input_shape, dtype=input_dtype)
     x = inputs

@@ -6,6 +6,7 @@ train a network with one, choose it with the backend: `get_backend("numpy", conv
 
 from __future__ import annotations
 
+from minicnn.names import known_name
 from minicnn.ops.strategies.direct import Direct
 from minicnn.ops.strategies.fft import Fft
 from minicnn.ops.strategies.implicit import Implicit
@@ -29,6 +30,4 @@ def get_strategy(name: str | Strategy) -> Strategy:
     """
     if isinstance(name, Strategy):
         return name
-    if name not in STRATEGIES:
-        raise ValueError(f"A strategy of convolution is one of {', '.join(STRATEGIES)}. Received: {name!r}.")
-    return STRATEGIES[name]
+    return STRATEGIES[known_name("A strategy of convolution", name, STRATEGIES)]
