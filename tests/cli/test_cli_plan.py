@@ -99,6 +99,14 @@ def test_compiling_is_for_that_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen == ["sm_86"]
 
 
+def test_a_kernel_is_printed_for_people() -> None:
+    text = done("plan", "kernels", "--gpu", "h200", "--kernel", "1").stdout
+    assert text.splitlines()[0] == "conv2d+add+max_pool2d+max_pool2d_index+relu"
+    assert "conv2d of p3, p4 by a template: sizes = (" in text
+    assert "        max_pool2d of v1 by a template: kernel = (2, 2)\n" in text
+    assert "            v4 = relu(v2)\n" in text
+
+
 @pytest.mark.parametrize(
     ("args", "said"),
     [
@@ -106,6 +114,7 @@ def test_compiling_is_for_that_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         (["mlp", "--gpu", "t4", "--image", "28,28"], "An image is H,W,C in positive numbers"),
         (["mlp", "--gpu", "t4", "--precision", "bfloat16"], "Received: mixed_bfloat16 on T4. Use float32."),
         (["mlp"], "Missing option '--gpu'"),
+        (["mlp", "--gpu", "t4", "--kernel", "99"], "--kernel is the number of a launch, from 0 to "),
     ],
 )
 def test_wrong_usage(args: list[str], said: str) -> None:

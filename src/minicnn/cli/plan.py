@@ -20,6 +20,7 @@ from minicnn.backends.cupy.generation import generate
 from minicnn.cli.options import Name
 from minicnn.cli.tables import console, table
 from minicnn.jobs.settings import DEFAULT, RECIPES
+from minicnn.kernels import words
 from minicnn.layers import Rescaling
 from minicnn.loop.tracing import PRECISIONS
 from minicnn.losses import SparseCategoricalCrossentropy
@@ -55,10 +56,13 @@ class Image(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.
 )  # fmt: skip
 @click.option("--classes", type=click.IntRange(min=1), metavar="N", help="Classes; by default the network's own.")
 @click.option("--image", type=Image(), metavar="H,W,C", help="Size of an image; by default the network's own.")
+@click.option(
+    "--kernel", "number", type=click.IntRange(min=0), metavar="N", help="Print the kernel of launch N instead."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def plan(
     network: str, name: str, batch_size: int | None, precision: str, classes: int | None,
-    image: tuple[int, ...] | None, as_json: bool,
+    image: tuple[int, ...] | None, number: int | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Plan a training step of NETWORK for a GPU that need not be there. The optimizer is SGD with momentum.
 
@@ -81,12 +85,28 @@ def plan(
         SGD(0.01, momentum=0.9), SparseCategoricalCrossentropy(from_logits=True), ["accuracy"], precision=precision
     )
     step = planned(model.program("train", batch_size=batch), gpu, generate)
+    if number is not None:
+        click.echo(_kernel(step, number), nl=False)
+        return
     title = f"{network}, a training step on a batch of {batch} in {precision}"
     found = _facts(title, step, *_compiled(step))
     if as_json:
         click.echo(json.dumps(found, indent=2))
     else:
         _show(found)
+
+
+def _kernel(step: PlannedStep, number: int) -> str:
+    """The kernel of a launch, for people."""
+    if number >= len(step.launches):
+        raise click.UsageError(
+            f"--kernel is the number of a launch, from 0 to {len(step.launches) - 1} here. Received: {number}. Without "
+            "--kernel all launches are listed."
+        )
+    launch = step.launches[number]
+    if launch.source is None:
+        return f"launch {number} runs a reference: {launch.groups[0].reference}\n"
+    return words.text(launch.kernel)
 
 
 def _this() -> Gpu:

@@ -9,14 +9,14 @@ import pytest
 from backends.cupy.networks import NETWORKS
 from minicnn import Input, Model, ops
 from minicnn.backends._gpu.device import H200
-from minicnn.backends._gpu.elements import affine, broadcast
 from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.placement import place
 from minicnn.backends._gpu.rewriting import rewrite
 from minicnn.backends._gpu.tensor_tiling import TensorTiles
 from minicnn.backends._gpu.tiles import Tiles
-from minicnn.backends._gpu.trees import I
 from minicnn.backends.cupy.cpp import Cpp
+from minicnn.kernels.elements import affine, broadcast
+from minicnn.kernels.expressions import I
 from minicnn.layers import Conv2D, Dense, Flatten, MaxPooling2D
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.optimizers import SGD

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from minicnn.backends._gpu.costs import costs_on
 from minicnn.backends._gpu.device import Gpu
-from minicnn.backends._gpu.elements import images, widens, window
 from minicnn.backends._gpu.tile_times import quotient
 from minicnn.backends._gpu.tiling import Tile
-from minicnn.backends._gpu.trees import Image, Window
+from minicnn.kernels.elements import widens
+from minicnn.kernels.windows import Image, Window, images, window
 from minicnn.program.graph import Node
 
 DEPTHWISE = frozenset({"depthwise_conv2d", "depthwise_conv2d_input_gradient"})  # which have one result a position

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from minicnn.backends._gpu.elements import SHORT, same_index, widens
 from minicnn.backends._gpu.fusion_groups import PARTIAL_SUMS, adds_partial_sums
 from minicnn.backends._gpu.tiles import Tiles
+from minicnn.kernels.elements import same_index, widens
+from minicnn.kernels.expressions import SHORT
 from minicnn.program.graph import ITEMSIZE, Node, Program, Value
 
 # Operations whose result element is one element of an input, or none.

@@ -13,6 +13,7 @@ from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.fusion_groups import FusionGroup, covered, whole
 from minicnn.backends._gpu.inlining import CONVOLUTIONS
 from minicnn.backends._gpu.inputs import Inputs
+from minicnn.backends._gpu.lowering import lowered
 from minicnn.backends._gpu.options import Options
 from minicnn.backends._gpu.placement import place
 from minicnn.backends._gpu.region_layout import RowRegion
@@ -22,6 +23,7 @@ from minicnn.backends._gpu.tensor_tiling import TensorTiles, without_tensor_core
 from minicnn.backends._gpu.tile_times import PRECISIONS
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.backends.base import EACH_STEP
+from minicnn.kernels.statements import Kernel
 from minicnn.program.graph import Node, Program
 
 
@@ -43,6 +45,7 @@ class PlannedLaunch:
     """One launch of a planned step.
 
     Attributes:
+        plan: The plan that it is of.
         groups: What its blocks do.
         source: Its kernel; None where a reference runs.
         declared: Bytes of shared memory that its text declares, at most.
@@ -52,6 +55,7 @@ class PlannedLaunch:
         seconds: Seconds that it takes by the model.
     """
 
+    plan: Plan
     groups: Sequence[FusionGroup]
     source: Source | None
     declared: int
@@ -64,6 +68,12 @@ class PlannedLaunch:
     def nodes(self) -> list[Node]:
         """The nodes that it computes, those of a row-wise region in their place."""
         return covered(self.groups)
+
+    @property
+    def kernel(self) -> Kernel:
+        """Its kernel as data."""
+        queued = {id(v) for v in self.plan.program.inputs if v.name in EACH_STEP}
+        return lowered(self.plan, self.groups, queued, self.source.threads if self.source else 1)[0]
 
     def misfit(self, gpu: Gpu, found: Resources | None = None) -> str | None:
         """What it has too much of for a GPU; None if it fits. Of a compiled kernel what it has is known exactly."""
@@ -133,6 +143,7 @@ def planned_launch(plan: Plan, launch: Sequence[FusionGroup], write: Callable[[]
     roof = max(nbytes / gpu.bandwidth, sum(f / _peak(plan.tiles, u) for f, u in zip(flops, launch, strict=True)))
     modelled = [_cycles(u, gpu) / gpu.clock for u in launch]
     return PlannedLaunch(
+        plan=plan,
         groups=launch,
         source=None if reference else write(),
         declared=0 if reference else plan.tiles.shared(launch)[0],

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from minicnn.backends._gpu.elements import same_index
 from minicnn.backends._gpu.fusion_groups import added_up
 from minicnn.backends._gpu.row_sizes import ByteSizes, FloatSizes
+from minicnn.kernels.elements import same_index
 from minicnn.program.graph import ITEMSIZE, Node, Value
 
 NARROW = 16  # columns up to which a thread takes a row by itself, in registers

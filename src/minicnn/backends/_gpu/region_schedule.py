@@ -10,10 +10,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from minicnn.backends._gpu.elements import element
 from minicnn.backends._gpu.region_layout import SOFTMAX, Layout, Loop, RowRegion, adds_product_sums, logits
-from minicnn.backends._gpu.trees import Call, Cast, Element, Expr, I, Name, Number, OfRow, R, Select, both
 from minicnn.backends._gpu.writer import Writer
+from minicnn.kernels.elements import element
+from minicnn.kernels.expressions import Call, Cast, Element, Expr, I, Name, Number, OfRow, R, Select, both
+from minicnn.kernels.printing import Printer
 from minicnn.ops.checks import normalize_axes
 from minicnn.program.graph import Node, Value
 
@@ -67,9 +68,14 @@ class Schedule(ABC):
         self.partial_sums: dict[int, Value] = node.attrs["partial_sums"]
         self.start = 0  # thread that begins the next loop of a level
 
+    @property
     @abstractmethod
+    def shown(self) -> Printer:
+        """What prints what a region adds to expressions, too."""
+
     def _show(self, node: Node, x: Expr) -> str:
         """Text of an expression of a node's inputs."""
+        return self.shown.text(self.writer.resolved(node, x))
 
     @abstractmethod
     def _slot(self, value: Value, k: str) -> str:
@@ -89,9 +95,9 @@ class Schedule(ABC):
         text, made = "", []
         for node, tree in trees:
             (y,) = node.outputs
-            line, name = self.writer.let(y, self._show(node, tree))
-            text, self.writer.locals[id(y)] = text + line, name
-            made.append((y, name))
+            lines, self.writer.locals[id(y)] = self.writer.let(y, self.writer.resolved(node, tree))
+            text += self.shown.lines(lines, self.writer.DEPTH)
+            made.append((y, self.writer.locals[id(y)].name))
         self.writer.locals.clear()
         return text, made
 

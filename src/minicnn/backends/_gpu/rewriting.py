@@ -9,11 +9,12 @@ from functools import partial
 from minicnn import ops
 from minicnn.backends._gpu import row_regions
 from minicnn.backends._gpu.depthwise_tiling import DEPTHWISE
-from minicnn.backends._gpu.elements import SHORT, widens
 from minicnn.backends._gpu.region_layout import RowRegion
 from minicnn.backends._gpu.row_regions import kernel_only
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.backends._gpu.tiling import split
+from minicnn.kernels.elements import widens
+from minicnn.kernels.expressions import SHORT
 from minicnn.ops.checks import normalize_axes
 from minicnn.ops.decompositions import decompose as decomposed
 from minicnn.ops.windows import Axes

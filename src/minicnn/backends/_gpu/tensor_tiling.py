@@ -13,10 +13,10 @@ from minicnn.backends._gpu import depthwise_tiling, pipelined_tiling
 from minicnn.backends._gpu.costs import Costs, costs_on
 from minicnn.backends._gpu.depthwise_tiling import DEPTHWISE
 from minicnn.backends._gpu.device import Gpu
-from minicnn.backends._gpu.elements import widens
 from minicnn.backends._gpu.tile_times import PRECISIONS, Blocks, Candidates, Numbers, quotient
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.backends._gpu.tiling import Geometry, Tile
+from minicnn.kernels.elements import widens
 from minicnn.ops.windows import Axes
 from minicnn.program.graph import Node, Value
 

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from minicnn.backends._gpu import elements, tiling
+from minicnn.backends._gpu import tiling
 from minicnn.backends._gpu.device import Gpu
 from minicnn.backends._gpu.fusion_groups import FusionGroup
 from minicnn.backends._gpu.region_layout import Layout, RowRegion
 from minicnn.backends._gpu.tiling import LIMITS, Limits, Tile
+from minicnn.kernels import elements
 from minicnn.program.graph import Node, Value
 
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 
 from minicnn.backends._gpu.costs import PlainConvolution, PlainWeightGradient, costs_on
 from minicnn.backends._gpu.device import Gpu
-from minicnn.backends._gpu.elements import window
-from minicnn.backends._gpu.trees import Image, Window
+from minicnn.kernels.windows import Image, Window, window
 from minicnn.ops.windows import Axes
 from minicnn.program.graph import ITEMSIZE, Node
 

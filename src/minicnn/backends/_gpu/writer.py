@@ -1,24 +1,40 @@
-"""The text of a kernel: what is written alike in every language."""
+"""Lowering of fusion groups to statements and functions, which engines print around their templates."""
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
-from minicnn.backends._gpu.elements import MOST_ELEMENTS, element, row_place, same_index
 from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.fusion_groups import FusionGroup
-from minicnn.backends._gpu.printing import Operands, Printer
-from minicnn.backends._gpu.trees import Element, I, Name, R
-from minicnn.program.graph import Node, Value
+from minicnn.kernels.elements import MOST_ELEMENTS, element, row_place, same_index
+from minicnn.kernels.expressions import (
+    PLACE,
+    Apply,
+    Array,
+    Body,
+    Element,
+    Expr,
+    I,
+    Load,
+    Name,
+    Number,
+    R,
+    changed,
+)  # fmt: skip
+from minicnn.kernels.printing import Printer
+from minicnn.kernels.statements import If, Let, Loop, Statement, Store
+from minicnn.program.graph import ITEMSIZE, Node, Value
 
 COLUMN = Name("c")
+_FEW_SUMS = 32  # partial sums that one thread adds up
+_THREADS = 256  # of a multiprocessor, which a launch has at least before they make several neighbours
+BLOCK, THREAD, QUEUE_ROW = Name("block"), Name("thread"), Name("row")
 
 
-class Writer(ABC):
-    """Text of one kernel; functions become x0, x1 ..., variables v0, v1 ..., whatever the Program calls its values.
+class Writer:
+    """Lowers the groups of one kernel; functions become x0, x1 ..., variables v0, v1 ..., whatever values are called.
 
     Args:
         plan: The plan.
@@ -26,55 +42,61 @@ class Writer(ABC):
         queued: Ids of inputs of which there is one row a step.
 
     Attributes:
+        launch: Number of the launch.
         written: Ids of the values in memory that the kernel writes.
         values: Those that it takes, in order.
         reads_queue: Whether it reads inputs of which there is one row a step.
         functions: Names of the functions that give values' elements, by the value's id.
-        locals: Names of the variables that hold element i of a value, likewise.
+        locals: The variables that hold element i of a value, likewise.
     """
 
-    # How a language spells it: templates of `str.format`; {{name}} stands for the name of what is defined.
     printer: ClassVar[type[Printer]]
-    QUEUE_ROW: ClassVar[Name]  # which row is read of inputs of which there is one a step
-    POINTER: ClassVar[str]  # parameter {0}
-    CALL: ClassVar[str]  # element {1} of function {0}
-    MATRIX_CALL: ClassVar[str]  # element (r, c) of function {0}
-    ELEMENTS: ClassVar[str]  # function of i with result {0}
-    MATRIX: ClassVar[str]  # function of r and c with result {0}, which sees i, for {1} columns
-    TYPED: ClassVar[str]  # {1}, computed for a value of type {0}
-    LET: ClassVar[str]  # variable {1} of type {0} for {2}
-    STORE: ClassVar[str]  # {1} as element i of {0}
+    POINTER: ClassVar[str] = "p{0}"  # parameter {0}
+    DEPTH: ClassVar[int]  # of the statements of a group
 
     def __init__(self, plan: Plan, launch: Sequence[FusionGroup], queued: set[int]) -> None:
         self.plan, self.queued = plan, queued
+        self.launch = next(k for k, other in enumerate(plan.launches) if other is launch)
         stored = {id(v) for group in launch for v in group.stored}
         updates = plan.program.updates.items()
         self.written = stored | {id(plan.program.value(name)) for name, v in updates if id(plan.root(v)) in stored}
         self.values: list[Value] = []
         self.reads_queue = False
         self.functions: dict[int, str] = {}
-        self.locals: dict[int, str] = {}
+        self.locals: dict[int, Name] = {}
         self._count = 0
 
-    @abstractmethod
+    # Text ---------------------------------------------------------------------------------------
+
     def define(self, text: str) -> str:
         """Name of a new function or the like, whose definition has {name} where the name goes."""
+        raise NotImplementedError(text)
 
-    def load(self, root: Value, place: str) -> str:
-        """Text of an element of a value in memory."""
-        return f"{self.parameter(root)}[{place}]"
+    def text(self, x: Expr) -> str:
+        """Text of an expression."""
+        return self.printer(self.define).text(x)
 
-    def stored(self, value: Value, text: str) -> str:
-        """Text of an element as it is stored."""
-        return text
+    def lines(self, statements: Iterable[Statement], depth: int | None = None) -> str:
+        """Text of statements."""
+        return self.printer(self.define).lines(statements, self.DEPTH if depth is None else depth)
+
+    # Functions ----------------------------------------------------------------------------------
+
+    def define_function(self, parameters: tuple[Name, ...], result: Expr, value: Value) -> str:
+        """Name of a new function of places that gives elements of a value."""
+        raise NotImplementedError
 
     def define_elements(self, root: Value) -> str:
         """Name of a new function that gives a value's elements."""
-        return self.define(self.ELEMENTS.format(self.element(root)))
+        return self.define_function((I,), self.element(root), root)
 
     def define_plain_matrix(self, value: Value, columns: int) -> str:
         """Name of a new function of r and c for what has no quicker way than to take element i."""
-        return self.define(self.MATRIX.format(self.CALL.format(self.function(value), "i"), columns))
+        return self._matrix(value, columns, Apply(self.function(value), (I,)))
+
+    def _matrix(self, value: Value, columns: int, result: Expr) -> str:
+        place = Let(Name("i", PLACE), R * columns + COLUMN)
+        return self.define_function((R, COLUMN), Body((place,), result, value.dtype), value)
 
     def new(self, kind: str = "x") -> str:
         """A name that is not in use."""
@@ -94,34 +116,40 @@ class Writer(ABC):
         root = self.plan.root(value)
         return root.node if id(root) in self.plan.virtual else None
 
-    def number(self, value: Value) -> str | None:
+    def number(self, value: Value) -> Number | None:
         """The number that all elements of a constant are, if so."""
         data = value.data if value.kind == "constant" else None
         if data is None or not data.size or not (data == data.flat[0]).all():
             return None
-        return self.printer.literal(data.flat[0], value.dtype)
+        return Number(data.flat[0], value.dtype)
 
-    def place(self, root: Value) -> str:
-        """Place in memory of element i."""
-        if id(root) not in self.queued:
-            return "i"
-        self.reads_queue = True
-        return self.printer().place(self.QUEUE_ROW * root.size + I)
+    def array(self, value: Value) -> Array:
+        """A value's memory."""
+        return Array(
+            self.parameter(value), value.dtype, value.size, id(value) in self.written, f"{value.spec}, {value.name}"
+        )
 
-    def element(self, root: Value) -> str:
-        """Text of element i, without a function for it."""
+    def load(self, root: Value, place: Expr) -> Load:
+        """An element of a value in memory; of what is queued, of the row of the step."""
+        if id(root) in self.queued:
+            self.reads_queue = True
+            place = QUEUE_ROW * root.size + place
+        return Load(self.array(root), place)
+
+    def element(self, root: Value) -> Expr:
+        """Element i, without a function for it."""
         number, node = self.number(root), self.inlined(root)
         if number is not None:
             return number
-        return self.load(root, self.place(root)) if node is None else self.typed(root, self.expression(node))
+        return self.load(root, I) if node is None else self.expression(node)
 
-    def typed(self, value: Value, text: str) -> str:
-        """Text of what was computed for an element of a value."""
-        return self.TYPED.format(self.printer.types[value.dtype], text)
+    def resolved(self, node: Node, x: Expr, operands: NodeOperands | None = None) -> Expr:
+        """An expression of a node's inputs in terms of variables, functions and memory."""
+        return resolve(x, operands or NodeOperands(self, node))
 
-    def expression(self, node: Node, result: int = 0, operands: Operands | None = None) -> str:
-        """Text of element i of one result of a node."""
-        return self.printer(operands or NodeOperands(self, node)).text(element(node, result))
+    def expression(self, node: Node, result: int = 0, operands: NodeOperands | None = None) -> Expr:
+        """Element i of one result of a node."""
+        return self.resolved(node, element(node, result), operands)
 
     def function(self, value: Value) -> str:
         """Name of the function that gives a value's elements."""
@@ -130,14 +158,14 @@ class Writer(ABC):
             self.functions[id(root)] = self.define_elements(root)
         return self.functions[id(root)]
 
-    def at(self, value: Value, place: str) -> str:
-        """Text of an element of a value."""
+    def at(self, value: Value, place: Expr) -> Expr:
+        """An element of a value."""
         root = self.plan.root(value)
         if id(root) in self.locals:
             return self.locals[id(root)]
         if root.size > MOST_ELEMENTS:
-            return self.load(root, place)
-        return self.number(root) or self.CALL.format(self.function(root), place)
+            return Load(self.array(root), place)
+        return self.number(root) or Apply(self.function(root), (place,))
 
     def gathers(self, node: Node, columns: int) -> bool:
         """Whether a node gathers rows of so many columns."""
@@ -147,72 +175,91 @@ class Writer(ABC):
         """Name of a function of row r and column c for a value's elements, which spares gathers a division."""
         node = self.inlined(value)
         if node is not None and self.gathers(node, columns):
-            place = row_place(node, R) * columns + COLUMN
-            text = self.printer(NodeOperands(self, node)).text(Element(0, place))
+            found = self.resolved(node, Element(0, row_place(node, R) * columns + COLUMN))
         elif node is not None and node.op.elementwise:
-            text = self.typed(node.outputs[0], self.expression(node, operands=MatrixOperands(self, node, columns)))
+            found = self.expression(node, operands=MatrixOperands(self, node, columns))
         else:
             return self.define_plain_matrix(value, columns)
-        return self.define(self.MATRIX.format(text, columns))
+        return self._matrix(value, columns, found)
 
-    def let(self, value: Value, text: str) -> tuple[str, str]:
-        """Statement that puts an element of a value into a new variable; its name."""
-        name = self.new("v")
-        return self.LET.format(self.printer.types[value.dtype], name, text), name
+    # Statements ---------------------------------------------------------------------------------
 
-    def store(self, value: Value, text: str) -> str:
+    def let(self, value: Value, x: Expr) -> tuple[list[Statement], Name]:
+        """Statements that put an element of a value into a new variable, and that variable."""
+        name = Name(self.new("v"), value.dtype)
+        return [Let(name, x)], name
+
+    def store(self, value: Value, x: Expr) -> Statement:
         """Statement that stores element i of a value."""
-        return self.STORE.format(self.parameter(value), self.stored(value, text))
+        return Store(self.array(value), I, x)
+
+    def width(self, group: FusionGroup) -> int:
+        """How many neighbours a thread makes: where values are stored in 16 bits, up to 16 bytes of each."""
+        tiles, total = self.plan.tiles, group.anchor
+        alone = group.slices > 1 and total.inputs[0].shape[0] > _FEW_SUMS
+        if not tiles.pipelined or group.tile is not None or group.reference or alone:
+            return 1
+        arrays = [v for v in (*self.plan.reads(group), *group.stored) if v.size >= group.size]
+        work = sum(u.size for u in self.plan.launches[self.launch] if u.tile is None)
+        width = 16 // max(2, min(ITEMSIZE[v.dtype] for v in arrays))
+        while width > 1 and (group.size % width or work < width * tiles.gpu.multiprocessors * _THREADS):
+            width //= 2
+        return width
+
+    def elements(self, group: FusionGroup, threads: int) -> list[Statement]:
+        """What a thread does for a group without a tile: one element of each value, or some neighbours one by one."""
+        place, first = Name("i", PLACE), Name("first", PLACE)
+        if (width := self.width(group)) == 1:
+            return [
+                Let(place, BLOCK * threads + THREAD),
+                If(place < group.size, tuple(self.follow(group.nodes, group))),
+            ]
+        one = (Let(place, first + Name("e")), *self.follow(group.nodes, group))
+        each = Loop(Name("e", PLACE), width, one, unroll=width)
+        return [Let(first, (BLOCK * threads + THREAD) * width), If(first < group.size, (each,))]
 
     def follow(
-        self, nodes: Sequence[Node], group: FusionGroup, given: str | None = None, tap: str | None = None
-    ) -> str:
+        self, nodes: Sequence[Node], group: FusionGroup, given: Expr | None = None, tap: Expr | None = None
+    ) -> list[Statement]:
         """Statements that compute nodes at element i and store what is stored; see `compute`."""
-        text, stored = self.compute(nodes, group, given, tap)
-        return text + "".join(self.store(value, name) for value, name in stored)
+        statements, stored = self.compute(nodes, group, given, tap)
+        return [*statements, *(self.store(value, name) for value, name in stored)]
 
     def compute(
-        self, nodes: Sequence[Node], group: FusionGroup, given: str | None = None, tap: str | None = None
-    ) -> tuple[str, list[tuple[Value, str]]]:
+        self, nodes: Sequence[Node], group: FusionGroup, given: Expr | None = None, tap: Expr | None = None
+    ) -> tuple[list[Statement], list[tuple[Value, Name]]]:
         """Statements that compute nodes at element i; values that are stored, and the variables that hold them.
 
         Args:
             nodes: The nodes.
             group: Their group.
-            given: What holds the result of the first node, if that is computed already.
-            tap: What holds the result of the pooling's index node, likewise.
+            given: The result of the first node, if that is computed already.
+            tap: The result of the pooling's index node, likewise.
         """
-        text, kept = "", []
+        statements, kept = list[Statement](), []
         stored = {id(v) for v in group.stored}
         for k, node in enumerate(nodes):
             made = {}
             for j, value in enumerate(node.outputs):
                 known = given if k == 0 else tap if node.op.name == "max_pool2d_index" else None
-                line, name = self.let(value, known or self.expression(node, j))
-                text, made[id(value)] = text + line, name
+                lines, name = self.let(value, known or self.expression(node, j))
+                statements += lines
+                made[id(value)] = name
                 if id(value) in stored:
                     kept.append((value, name))
             self.locals |= made  # not before all results are written down: none reads another
-        return text, kept
+        return statements, kept
 
 
-class NodeOperands(Operands):
+class NodeOperands:
     """Operands of a node whose result is taken by element i."""
 
     def __init__(self, writer: Writer, node: Node) -> None:
         self.writer, self.node = writer, node
 
-    def at(self, k: int, place: str) -> str:
-        """See `Operands.at`."""
+    def at(self, k: int, place: Expr) -> Expr:
+        """An element of input k."""
         return self.writer.at(self.node.inputs[k], place)
-
-    def function(self, k: int) -> str:
-        """See `Operands.function`."""
-        return self.writer.function(self.node.inputs[k])
-
-    def define(self, text: str) -> str:
-        """See `Writer.define`."""
-        return self.writer.define(text)
 
     def is_beside(self, k: int) -> bool:
         """Whether an element of input k, which is no constant, is needed from the place of the result alone."""
@@ -226,8 +273,17 @@ class MatrixOperands(NodeOperands):
         super().__init__(writer, node)
         self.columns = columns
 
-    def at(self, k: int, place: str) -> str:
-        """See `Operands.at`."""
+    def at(self, k: int, place: Expr) -> Expr:
+        """See `NodeOperands.at`."""
         if not self.is_beside(k):
             return super().at(k, place)
-        return self.writer.MATRIX_CALL.format(self.writer.matrix(self.node.inputs[k], self.columns))
+        return Apply(self.writer.matrix(self.node.inputs[k], self.columns), (R, COLUMN))
+
+
+def resolve(x: Expr, operands: NodeOperands) -> Expr:
+    """An expression of a node's inputs with what these are in their place."""
+
+    def change(part: Expr) -> Expr | None:
+        return operands.at(part.k, changed(part.place, change)) if isinstance(part, Element) else None
+
+    return changed(x, change)

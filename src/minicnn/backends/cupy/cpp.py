@@ -1,20 +1,36 @@
-"""C++ of expression trees, and of the scalar functions that are defined as such."""
+"""C++ of kernels, and of the scalar functions that are defined as expressions."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import ClassVar
 
-from minicnn.backends._gpu.printing import Operands, Printer
-from minicnn.backends._gpu.scalars import FUNCTIONS, T
-from minicnn.backends._gpu.trees import Call, Cast, Expr, Fold, Number, OfRow, OfWindows, Select
+from minicnn.kernels.expressions import (
+    INDEX,
+    PLACE,
+    WIDE_PLACE,
+    Body,
+    Call,
+    Cast,
+    Expr,
+    Fold,
+    Load,
+    Name,
+    Number,
+    OfRow,
+    Select,
+)  # fmt: skip
+from minicnn.kernels.printing import Printer, type_name
+from minicnn.kernels.scalars import FUNCTIONS, T
+from minicnn.kernels.statements import Assign, Barrier, If, Let, Loop, Shared, Store, Variable
 from minicnn.program.graph import Value
 
 C_TYPES = {
     "float32": "float", "float64": "double", "int32": "int", T: T, "bool": "bool",
-    "place": "uint32", "wide_place": "uint64",
     **{name: name for name in ("bfloat16", "float16", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int64")},
 }  # fmt: skip
+_WHOLE = {INDEX: "int", PLACE: "uint32", WIDE_PLACE: "uint64"}
 
 # Functions whose names in C++ are others.
 _NAMES = {"power": "pow", "argmax": "argmax_of"}
@@ -26,38 +42,41 @@ def c_type(value: Value) -> str:
 
 
 class Cpp(Printer):
-    """C++ of an expression.
+    """C++ of expressions and statements.
 
     Args:
-        operands: The inputs.
-        kind: Type of numbers that state none: "place", or the type in which a function computes.
+        define: See `Printer`; not needed.
+        kind: Type of numbers that state none: a place, or the type in which a function computes.
     """
 
     symbols: ClassVar[Mapping[str, str]] = {"//": "/", "and": "&&"}
-    types: ClassVar[Mapping[str, str]] = C_TYPES
-    IMAGE, WINDOW = "Image<{0}, {1}>", "Window<{0}>"
+    types: ClassVar[Mapping[str, str]] = {**C_TYPES, **_WHOLE}
+    IMAGE, WINDOW, INDENT = "Image<{0}, {1}>", "Window<{0}>", "  "
+    names: ClassVar[Mapping[str, str]] = {"thread": "threadIdx.x"}
     special: ClassVar[Mapping[str, str]] = {
         "True": "true", "False": "false", "nan": "({0}(0) * Limits<{0}>::infinity())",
         "inf": "({1}Limits<{0}>::infinity())",
     }  # fmt: skip
 
-    def __init__(self, operands: Operands | None = None, kind: str = "place") -> None:
-        super().__init__(operands)
+    def __init__(self, define: Callable[[str], str] | None = None, kind: str = PLACE) -> None:
+        super().__init__(define)
         self._kind = kind
 
     def _number(self, x: Number) -> tuple[str, int]:
-        if x.dtype is None and self._kind == "place":
-            return f"{x.value}u", 9
-        return self.literal(x.value, x.dtype or self._kind), 9
+        kind = x.dtype or self._kind
+        return (f"{x.value}{'u' * (kind == PLACE)}" if kind in _WHOLE else self.literal(x.value, kind)), 9
+
+    def _load(self, x: Load) -> tuple[str, int]:
+        return f"{x.array.name}[{self.place(x.place)}]", 9
 
     def _select(self, x: Select) -> tuple[str, int]:
         return f"{self._within(x.condition, 1)} ? {self._within(x.yes, 1)} : {self.text(x.no)}", 0
 
     def _cast(self, x: Cast) -> tuple[str, int]:
-        return f"{C_TYPES[x.dtype]}({self.text(x.x)})", 9
+        return f"{self.types[x.dtype]}({self.text(x.x)})", 9
 
     def _call(self, x: Call) -> tuple[str, int]:
-        typed = f"<{C_TYPES[x.dtype]}>" if x.function in FUNCTIONS or x.function == "random_uniform" else ""
+        typed = f"<{self.types[x.dtype]}>" if x.function in FUNCTIONS or x.function == "random_uniform" else ""
         return f"{_NAMES.get(x.function, x.function)}{typed}({', '.join(map(self.text, x.arguments))})", 9
 
     def _fold(self, x: Fold) -> tuple[str, int]:
@@ -70,20 +89,58 @@ class Cpp(Printer):
         given = ", ".join([*map(self.text, x.arguments), self._row(x.term)])
         return f"{_NAMES.get(x.function, x.function)}<{C_TYPES[x.dtype]}, {x.length}>({given})", 9
 
-    def _ofwindows(self, x: OfWindows) -> tuple[str, int]:
-        given = ", ".join(map(self._operands.function, x.inputs))
-        return f"{self.over_windows(x, C_TYPES[x.dtype])}({given}, i)", 9
+    def _body(self, x: Body) -> tuple[str, int]:
+        return f"[&] {{\n{self._returning(x)}{self.INDENT * self._depth}}}()", 9
 
-    @classmethod
-    def over_windows(cls, x: OfWindows, kind: str) -> str:
-        """The template of a function of windows that computes in a type."""
-        flags = (cls.literal(f, "bool") if isinstance(f, bool) else str(f) for f in x.flags)
-        return f"{x.function}<{', '.join((kind, cls.image(x.x), cls.image(x.y), cls.window(x.window), *flags))}>"
+    def _returning(self, x: Body) -> str:
+        return f"{self.inner(x.statements)}{self.INDENT * (self._depth + 1)}return {self.text(x.result)};\n"
+
+    def function(self, parameters: Sequence[Name], result: Expr) -> str:
+        """Definition of a function object {name}."""
+        given = ", ".join(f"{self.types[type_name(p)]} {p.name}" for p in parameters)
+        body = f"\n{self._returning(result)}" if isinstance(result, Body) else f" return {self.text(result)}; "
+        return f"auto {{name}} = [&]({given}) {{{body}}};"
+
+    # Statements ---------------------------------------------------------------------------------
+
+    def _let(self, x: Let) -> str:
+        return f"const {self._variable(x)}"
+
+    def _variable(self, x: Let | Variable) -> str:
+        return f"{self.types[type_name(x.name)]} {x.name.name} = {self.text(x.value)};"
+
+    def _assign(self, x: Assign) -> str:
+        return f"{super()._assign(x)};"
+
+    def _if(self, x: If) -> str:
+        return f"if ({self.text(x.condition)}) {{\n{self.inner(x.body)}{self.INDENT * self._depth}}}"
+
+    def _loop(self, x: Loop) -> str:
+        name, rounds = x.variable.name, x.stop - x.start
+        pragma = f"#pragma unroll{f' {x.unroll}' * (x.unroll < rounds)}\n{self.INDENT * self._depth}"
+        head = f"for ({self.types[type_name(x.variable)]} {name} = {x.start}; {name} < {x.stop}; {name}++)"
+        return f"{pragma * (x.unroll > 0)}{head} {{\n{self.inner(x.body)}{self.INDENT * self._depth}}}"
+
+    def _store(self, x: Store) -> str:
+        return f"{x.array.name}[{self.place(x.place)}] = {self.text(x.value)};"
+
+    def _shared(self, x: Shared) -> str:
+        return f"__shared__ {self.types[x.array.dtype]} {x.array.name}[{x.array.size}];"
+
+    def _barrier(self, x: Barrier) -> str:
+        return "__syncthreads();"
+
+
+@cache
+def of_lanes(width: int) -> type[Cpp]:
+    """C++ for so many neighbours at once: what has a type of arrays is `Lanes`."""
+    lanes = {name: f"Lanes<{kind}, {width}>" for name, kind in C_TYPES.items()}
+    return type(f"Cpp{width}", (Cpp,), {"types": {**lanes, **_WHOLE}})
 
 
 def scalar_functions() -> str:
-    """The header of the scalar functions that are defined as expression trees."""
-    text = "// Made from expression trees.\n#pragma once\n"
+    """The header of the scalar functions that are defined as expressions."""
+    text = "// Made from expressions.\n#pragma once\n"
     for name, function in FUNCTIONS.items():
         printer = Cpp(kind=T)
         first = "".join(f"  const T {local} = {printer.text(x)};\n" for local, x in function.first.items())

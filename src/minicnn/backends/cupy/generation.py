@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from textwrap import indent
 from typing import TypeVar
 
 from minicnn.backends._gpu.depthwise_tiling import RUN
-from minicnn.backends._gpu.elements import images, reduced_place, widens
 from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.fusion_groups import FusionGroup, adds_partial_sums, named
 from minicnn.backends._gpu.inlining import SCATTER
-from minicnn.backends._gpu.printing import Operands
 from minicnn.backends._gpu.source import Source
 from minicnn.backends._gpu.tiling import Geometry, phases
-from minicnn.backends._gpu.trees import Image, Name, R
-from minicnn.backends.cupy.cpp import Cpp, c_type
+from minicnn.backends._gpu.writer import NodeOperands
+from minicnn.backends.cupy.cpp import Cpp, c_type, of_lanes
 from minicnn.backends.cupy.neighbours import NeighbourWriter
 from minicnn.backends.cupy.region_text import region_text
 from minicnn.backends.cupy.tile_types import tile_type
+from minicnn.kernels.elements import element, reduced_place, widens
+from minicnn.kernels.expressions import Apply, Cast, Element, Expr, I, Name, R, changed
+from minicnn.kernels.statements import Statement
+from minicnn.kernels.windows import Image, Windows, images
 from minicnn.program.graph import Node, Value
 
 LANES = 32
@@ -83,12 +86,6 @@ def _blocks(group: FusionGroup, threads: int, width: int) -> tuple[int, int]:
 class CppWriter(NeighbourWriter):
     """Text of one kernel in C++: its parameters are p0, p1 ..., its functions objects in the scope of their group."""
 
-    printer = Cpp
-    QUEUE_ROW, POINTER, CALL, MATRIX_CALL = Name("row"), "p{0}", "{0}({1})", "{0}(r, c)"
-    ELEMENTS = "auto {{name}} = [&](uint32 i) {{ return {0}; }};"
-    MATRIX = "auto {{name}} = [&](uint32 r, uint32 c) {{ const uint32 i = r * {1}u + c; return {0}; }};"
-    TYPED, LET, STORE = "{1}", "      const {0} {1} = {2};\n", "      {0}[i] = {1};\n"
-
     def __init__(self, plan: Plan, launch: Sequence[FusionGroup], queued: set[int]) -> None:
         super().__init__(plan, launch, queued)
         self.read_late: set[int] = set()  # when sums are finished
@@ -116,13 +113,18 @@ class CppWriter(NeighbourWriter):
         self._lines.append(text.replace("{name}", name))
         return name
 
+    def define_function(self, parameters: tuple[Name, ...], result: Expr, value: Value) -> str:
+        """See `Writer.define_function`."""
+        return self.define(Cpp().function(parameters, result))
+
     def define_elements(self, root: Value) -> str:
         """See `Writer.define_elements`; templates load several elements at once of what they see is in memory."""
         node = self.inlined(root)
-        if node is not None and node.op.name == SCATTER:
-            inputs = [self.function(v) for v in node.inputs]
-            types = ", ".join([c_type(root), Cpp.geometry(node), *(f"decltype({x})" for x in inputs)])
-            return self.define(f"const Scattered<{types}> {{name}} = {{{', '.join(inputs)}}};")
+        image = images(node)[0] if self._wide_loads and node is not None and node.op.name == SCATTER else None
+        if node is not None and image is not None and image.data_format == "NHWC" and image.c % 4 == 0:
+            one, four = super().define_elements(root), self._fours(node)
+            types = f"{c_type(root)}, decltype({one}), decltype({four})"
+            return self.define(f"const Fours<{types}> {{name}} = {{{one}, {four}}};")
         short = self._stored_short(root)
         if self._wide_loads and short is not None:
             return self.define(f"const Widened<{c_type(short)}> {{name}} = {{{self.parameter(short)}}};")
@@ -130,6 +132,16 @@ class CppWriter(NeighbourWriter):
         if self._wide_loads and in_memory:
             return self.define(f"const Plain<{c_type(root)}> {{name}} = {{{self.parameter(root)}}};")
         return super().define_elements(root)
+
+    def _fours(self, node: Node) -> str:
+        """Name of a new function that gives four neighbouring channels of the result of a node with windows."""
+        loads = {k: f"load_lanes<{c_type(v)}>" for k, v in enumerate(node.inputs)}
+        names = {k: Name(self.function(v)) for k, v in enumerate(node.inputs)}
+
+        def four(x: Expr) -> Expr | None:
+            return Apply(loads[x.k], (names[x.k], x.place)) if isinstance(x, Element) else None
+
+        return self.define(of_lanes(4)().function((I,), changed(element(node, 0), four)))
 
     def _stored_short(self, root: Value) -> Value | None:
         """The numbers of 16 bits in memory that a value is made of, if that is all that is done to them."""
@@ -148,9 +160,11 @@ class CppWriter(NeighbourWriter):
         array = self.function(value)
         return self.define(f"const Matrix<{columns}, decltype({array})> {{name}} = {{{array}}};")
 
-    def expression(self, node: Node, result: int = 0, operands: Operands | None = None) -> str:
+    def expression(self, node: Node, result: int = 0, operands: NodeOperands | None = None) -> Expr:
         """See `Writer.expression`."""
-        return self._totals.get(id(node)) or super().expression(node, result, operands)
+        if id(node) in self._totals:
+            return Name(self._totals[id(node)])
+        return super().expression(node, result, operands)
 
     def group(self, group: FusionGroup, threads: int) -> str:
         """Statements of one group, which see `block` and threadIdx.x."""
@@ -162,7 +176,7 @@ class CppWriter(NeighbourWriter):
             body = self._elements(group, threads)
         else:
             body = getattr(self, f"_{group.anchor.op.name}")(group)
-        return "".join(f"    {line}\n" for line in self._lines) + body
+        return "".join(indent(f"{line}\n", "    ", lambda one: True) for line in self._lines) + body
 
     # Elementwise groups --------------------------------------------------------------------------
 
@@ -170,9 +184,7 @@ class CppWriter(NeighbourWriter):
         if (width := self.width(group)) > 1:
             return self.neighbours(group, threads, width)
         if group.slices == 1:
-            inner = self.follow(group.nodes, group)
-            place = f"    const uint32 i = block * {threads}u + threadIdx.x;\n"
-            return f"{place}    if (i < {group.size}u) {{\n{inner}    }}\n"
+            return self.lines(self.elements(group, threads), 2)
         head = (
             f"    const uint32 lane = threadIdx.x % {LANES}u, slice = threadIdx.x / {LANES}u;\n"
             f"    const uint32 i = block * {LANES}u + lane;\n"
@@ -182,30 +194,31 @@ class CppWriter(NeighbourWriter):
             term = f"[&](uint32 r) {{ return i < {group.size}u ? {source}(r * {group.size}u + i) : {kind}(0); }}"
             self._totals[id(total)] = name = f"total{k or ''}"
             head += f"    const {kind} {name} = sliced_sum<{kind}, {parts}, {group.slices}>(lane, slice, {term});\n"
-        inner = self.follow(group.nodes, group)
+        inner = self.lines(self.follow(group.nodes, group))
         return f"{head}    if (slice == 0 && i < {group.size}u) {{\n{inner}    }}\n"
 
     def _finish_and_store(self, group: FusionGroup) -> str:
         """Function objects `finish` and `store` for the sums of a group's tile: `finish_and_store` of `results.cuh`."""
         node, kind = group.anchor, c_type(group.anchor.outputs[0])
         if node.op.name.endswith("_partial_sums") and node.outputs[0].shape[0] > 1:
-            text, stored = "", [(node.outputs[0], "sum")]
+            statements, stored = list[Statement](), [(node.outputs[0], Name("sum"))]
         elif group.pool is None:
-            text, stored = self._late(lambda: self.compute(group.nodes, group, "sum"))
+            statements, stored = self._late(lambda: self.compute(group.nodes, group, Name("sum")))
         else:
-            text, stored = self._late(lambda: self.compute(group.nodes, group, "sum.top", "uint8(sum.tap)"))
+            tap = Cast(Name("sum.tap"), "uint8")
+            statements, stored = self._late(lambda: self.compute(group.nodes, group, Name("sum.top"), tap))
             kind = f"Pooled<{kind}>"
-        made = {local: c_type(value) for value, local in stored}
+        made = {local.name: c_type(value) for value, local in stored}
         for one in (n.inputs[0] for n in group.sums):
-            made[self.locals[id(self.plan.root(one))]] = c_type(one)
+            made[self.locals[id(self.plan.root(one))].name] = c_type(one)
         fields = "".join(f" {kept} {local};" for local, kept in made.items())
         stores = ""
         for value, local in stored:
-            given = f"{self.parameter(value)} + i, [=](int e) {{ return made[e].{local}; }}"
+            given = f"{self.parameter(value)} + i, [=](int e) {{ return made[e].{local.name}; }}"
             stores += f"      store_neighbours<decltype(width)::N>({given});\n"
         return (
-            f"    struct Made {{{fields} }};\n    const auto finish = [&](uint32 i, {kind} sum) {{\n{text}"
-            f"      return Made{{{', '.join(made)}}};\n    }};\n"
+            f"    struct Made {{{fields} }};\n    const auto finish = [&](uint32 i, {kind} sum) {{\n"
+            f"{self.lines(statements)}      return Made{{{', '.join(made)}}};\n    }};\n"
             f"    const auto store = [&](uint32 i, const Made* made, auto width) {{\n{stores}    }};\n"
         )
 
@@ -244,8 +257,8 @@ class CppWriter(NeighbourWriter):
         )
         out, given = f"each<{kind}, A>", "filter, sum"
         if group.pool is not None:
-            before = self._late(lambda: self.follow(group.before, group, "sum"))
-            last = self.locals[id(self.plan.root(group.pool.inputs[0]))]
+            before = self.lines(self._late(lambda: self.follow(group.before, group, Name("sum"))))
+            last = self.locals[id(self.plan.root(group.pool.inputs[0]))].name
             head += f"    const auto before = [&](uint32 i, {kind} sum) {{\n{before}      return {last};\n    }};\n"
             ph, pw = group.pool.attrs["kernel"]
             image = Cpp.image(Image.of(group.pool.outputs[0].shape, attrs["data_format"]))
@@ -278,7 +291,7 @@ class CppWriter(NeighbourWriter):
         """The template for operands that are in memory in 16 bits; sums over positions are taken of what is stored."""
         x, w = (f"{self.function(v)}.p" for v in group.anchor.inputs)
         ends = self._finish_and_store(group)
-        terms = [f"made.{self.locals[id(self.plan.root(n.inputs[0]))]}" for n in group.sums]
+        terms = [f"made.{self.locals[id(self.plan.root(n.inputs[0]))].name}" for n in group.sums]
         functions = "0, 0"
         if group.sums:
             given = f"[&](int s, const Made& made) {{ return {_one_of(terms)}; }}"
@@ -311,7 +324,7 @@ class CppWriter(NeighbourWriter):
         _, place = reduced_place(node, Name("o"), R)
         if width := self.lanes(group):
             return self._reduced(group, *self.lane_terms(node, width))
-        return self._reduced(group, f"{self.function(node.inputs[0])}({Cpp().text(place)})")
+        return self._reduced(group, self.text(self.resolved(node, Element(0, place))))
 
     def _depthwise_conv2d_weight_gradient_partial_sums(self, group: FusionGroup) -> str:
         node = group.anchor
@@ -321,9 +334,8 @@ class CppWriter(NeighbourWriter):
             return f"{self._finish_and_store(group)}{functions}    depthwise_weights<A>(block, {x}, {dy}, {out});\n"
         if width := self.lanes(group):
             return self._reduced(group, *self.lane_terms(node, width))
-        types = f"{c_type(node.outputs[0])}, {Cpp.geometry(node)}"
-        dy, x = (self.function(v) for v in node.inputs)
-        return self._reduced(group, f"depthwise_conv2d_weight_term<{types}>({dy}, {x}, o, r)")
+        term = Windows(node).depthwise_conv2d_weight_gradient_term().replaced({I: Name("o")})
+        return self._reduced(group, self.text(self.resolved(node, term)))
 
     def _depthwise_conv2d(self, group: FusionGroup) -> str:
         weight = self.function(group.anchor.inputs[1])

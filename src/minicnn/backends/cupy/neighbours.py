@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, cast
 
-from minicnn.backends._gpu.elements import element, images
 from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.fusion_groups import FusionGroup
-from minicnn.backends._gpu.printing import Operands, Printer
-from minicnn.backends._gpu.trees import OfWindows
-from minicnn.backends._gpu.writer import Writer
-from minicnn.backends.cupy.cpp import C_TYPES, Cpp, c_type
+from minicnn.backends._gpu.writer import NodeOperands, Writer, resolve
+from minicnn.backends.cupy.cpp import Cpp, c_type, of_lanes
+from minicnn.kernels.elements import element
+from minicnn.kernels.expressions import Apply, Expr, I, Name
+from minicnn.kernels.statements import Statement
+from minicnn.kernels.windows import Windows, images
 from minicnn.program.graph import ITEMSIZE, Node, Value
 
 _SLIDING = frozenset(
@@ -22,20 +22,18 @@ _SLIDING = frozenset(
     }.items()
     for more in some
 )  # fmt: skip
-_FEW_SUMS = 32  # partial sums that one thread adds up
-_THREADS = 256  # of a multiprocessor, which a launch has at least before they make several neighbours
+_TOTAL = Name("total.v[e]")
 
 
 class NeighbourWriter(Writer):
     """Text of groups of elements; where a thread makes neighbours, that of element e of each."""
 
-    printer: ClassVar[type[Printer]] = Cpp
+    printer, DEPTH = Cpp, 3
 
     def __init__(self, plan: Plan, launch: Sequence[FusionGroup], queued: set[int]) -> None:
         super().__init__(plan, launch, queued)
-        self.launch = next(k for k, other in enumerate(plan.launches) if other is launch)
         self._size, self._width = 0, 1  # of the values whose elements are written; how many of them a thread makes
-        self._before: list[str] = []  # statements that the next one needs
+        self._before: list[Statement] = []  # statements that the next one needs
         self._loads = self._rows = ""  # statements that load runs of such values, and of one row for all of them
         self._beside: dict[int, str] = {}  # what holds element e of such a run, or of a value that nobody stores
         self._channels = 0  # of the image whose runs a function gives; rows of channels are the same for all of them
@@ -48,26 +46,13 @@ class NeighbourWriter(Writer):
         finally:
             self._width = width
 
-    def width(self, group: FusionGroup) -> int:
-        """How many neighbours a thread makes: where values are stored in 16 bits, up to 16 bytes of each."""
-        tiles, total = self.plan.tiles, group.anchor
-        alone = group.slices > 1 and total.inputs[0].shape[0] > _FEW_SUMS
-        if not tiles.pipelined or group.tile is not None or group.reference or alone:
-            return 1
-        arrays = [v for v in (*self.plan.reads(group), *group.stored) if v.size >= group.size]
-        work = sum(u.size for u in self.plan.launches[self.launch] if u.tile is None)
-        width = 16 // max(2, min(ITEMSIZE[v.dtype] for v in arrays))
-        while width > 1 and (group.size % width or work < width * tiles.gpu.multiprocessors * _THREADS):
-            width //= 2
-        return width
-
-    def at(self, value: Value, place: str) -> str:
+    def at(self, value: Value, place: Expr) -> Expr:
         """See `Writer.at`; of neighbours, those that lie at their own place in memory have been loaded together."""
         root = self.plan.root(value)
         if self._width == 1 or id(root) in self.locals or self.number(root) is not None:
             return super().at(value, place)
-        node, own = self.inlined(root), place == "i" and root.size == self._size
-        row = place == f"i % {root.size}u" and root.size % self._width == 0 and self._channels in (0, root.size)
+        node, own = self.inlined(root), place == I and root.size == self._size
+        row = place == I % root.size and root.size % self._width == 0 and self._channels in (0, root.size)
         if not own and not row:
             return super().at(value, place)
         if id(root) not in self._beside:
@@ -78,22 +63,21 @@ class NeighbourWriter(Writer):
                 self._loads, self._rows = self._loads + load * own, self._rows + load * (not own)
                 self._beside[id(root)] = f"{run}.v[e]"
             elif node is not None and own and (node.op.elementwise or self._slides(node)):
-                line, self._beside[id(root)] = self.let(root, self.typed(root, self.expression(node)))
-                self._before.append(line)
+                lines, name = self.let(root, self.expression(node))
+                self._before, self._beside[id(root)] = [*self._before, *lines], name.name
             else:
                 return super().at(value, place)
-        return self._beside[id(root)]
+        return Name(self._beside[id(root)], root.dtype)
 
-    def expression(self, node: Node, result: int = 0, operands: Operands | None = None) -> str:
+    def expression(self, node: Node, result: int = 0, operands: NodeOperands | None = None) -> Expr:
         """See `Writer.expression`; windows slide over neighbouring channels together."""
         if self._width == 1 or operands is not None or not self._slides(node):
             return super().expression(node, result, operands)
-        tree = cast(OfWindows, element(node, result))
-        given = ", ".join(self._runs(node.inputs[k], tree.y.c) for k in tree.inputs)
-        template = Cpp.over_windows(tree, f"Lanes<{C_TYPES[tree.dtype]}, {self._width}>")
+        runs = _Runs(self, node, {})
+        text = runs.text(element(node, result).replaced({I: Name("first")}), self._width)
         run = self.new("n")
-        self._loads += f"      const auto {run} = {template}({given}, first);\n"
-        return f"{run}.v[e]"
+        self._loads += f"      const auto {run} = {text};\n"
+        return Name(f"{run}.v[e]", node.outputs[result].dtype)
 
     def _slides(self, node: Node) -> bool:
         """Whether a node's windows see each channel by itself, and channels are neighbours in memory."""
@@ -102,7 +86,7 @@ class NeighbourWriter(Writer):
         x, y = images(node)
         return x.c == y.c and y.c % self._width == 0
 
-    def _runs(self, value: Value, channels: int) -> str:
+    def runs(self, value: Value, channels: int) -> str:
         """Name of a new function that gives runs of a value from `first` on."""
         root, name = self.plan.root(value), self.new()
         outer = self._loads, self._before, self._beside, self._size, self._channels
@@ -112,10 +96,10 @@ class NeighbourWriter(Writer):
             run = f"load_run<{self._width}>({self.parameter(root)} + first)"
             made = f"        return Lanes<{c_type(root)}, {self._width}>({run});\n"
         else:
-            last = self.at(root, "i")
+            last = self.text(self.at(root, I))
             made = (
                 f"{self._loads}        return Lanes<{c_type(root)}, {self._width}>::of([&](int e) {{\n"
-                f"        const uint32 i = first + e;\n{''.join(self._before)}        return {last};\n        }});\n"
+                f"        const uint32 i = first + e;\n{self.lines(self._before)}        return {last};\n        }});\n"
             )
         self._loads, self._before, self._beside, self._size, self._channels = outer
         self._loads += f"      const auto {name} = [&](uint32 first) {{\n{made}      }};\n"
@@ -144,13 +128,13 @@ class NeighbourWriter(Writer):
         before = f"\n      const uint32 first = o;\n{functions}      "
         if node.op.name == "reduce_partial_sums":
             return f"{names[0]}(o + r * {channels}u)", before, width
-        types = f"Lanes<{c_type(node.outputs[0])}, {width}>, {Cpp.geometry(node)}"
-        return f"depthwise_conv2d_weight_term<{types}>({', '.join(names)}, o, r)", before, width
+        term = Windows(node).depthwise_conv2d_weight_gradient_term().replaced({I: Name("o")})
+        return _Runs(self, node, dict(enumerate(names))).text(term, width), before, width
 
     def run_functions(self, values: Sequence[Value], width: int) -> tuple[list[str], str]:
         """Names of new functions that give runs of images, and statements, which see the channel `first`."""
         self._width, self._loads, self._rows, self._beside = width, "", "", {}
-        names = [self._runs(value, value.shape[-1]) for value in values]
+        names = [self.runs(value, value.shape[-1]) for value in values]
         self._width = 1
         return names, self._rows + self._loads
 
@@ -158,10 +142,9 @@ class NeighbourWriter(Writer):
         """The function `ends` for runs of results of a group's tile; `added` are sums over positions."""
         self._size, self._width, self._loads, self._rows, self._beside = group.size, width, "", "", {}
         self._channels = group.anchor.outputs[0].shape[-1]
-        text, stored = self.compute(group.nodes, group, "total.v[e]")
-        self._width, self._channels = 1, 0
-        made = [(self.new("n"), value, name) for value, name in stored]
-        sums = [self.locals[id(self.plan.root(n.inputs[0]))] for n in group.sums]
+        made, text = self._computed(group, _TOTAL)
+        self._channels = 0
+        sums = [self.locals[id(self.plan.root(n.inputs[0]))].name for n in group.sums]
         kind = c_type(group.anchor.outputs[0])
         return (
             f"{self._rows}    const auto ends = [&](uint32 first, const Pack<{kind}, {width}>& total, auto& added) {{\n"
@@ -180,26 +163,55 @@ class NeighbourWriter(Writer):
             + "".join(f"      store_run({self.parameter(value)} + first, {run});\n" for run, value, _ in made)
         )
 
-    def let(self, value: Value, text: str) -> tuple[str, str]:
+    def let(self, value: Value, x: Expr) -> tuple[list[Statement], Name]:
         """See `Writer.let`."""
-        line, name = super().let(value, text)
-        before, self._before = "".join(self._before), []
-        return before + line, name
+        lines, name = super().let(value, x)
+        before, self._before = self._before, []
+        return [*before, *lines], name
+
+    def _computed(self, group: FusionGroup, given: Expr | None) -> tuple[list[tuple[str, Value, str]], str]:
+        """Runs, with their values and variables, that are stored of a group's nodes; statements that compute these."""
+        statements, stored = self.compute(group.nodes, group, given)
+        self._width = 1
+        return [(self.new("n"), value, name.name) for value, name in stored], self.lines(statements)
 
     def neighbours(self, group: FusionGroup, threads: int, width: int) -> str:
         """Statements for neighbours, which come from memory and go there together."""
         self._size, self._width, self._loads, self._rows, self._beside = group.size, width, "", "", {}
-        total, given, head = group.anchor, None, ""
+        total, head = group.anchor, ""
         rows = total.op.name == "sum" and total.attrs["axes"] in (0, (0,))
         source = self.plan.root(total.inputs[0]) if rows else None
         if source is not None and self.inlined(source) is None and id(source) not in self.queued:
-            given, count = "total.v[e]", source.size // group.size
+            count = source.size // group.size
             place = f"{self.parameter(source)} + first, {group.size}u"
             head = f"      const auto total = sum_of_runs<{count}, {width}>({place});\n"
-        text, stored = self.compute(group.nodes, group, given)
-        self._width = 1
-        made = [(self.new("n"), value, name) for value, name in stored]
+        made, text = self._computed(group, _TOTAL if head else None)
         return (
             f"    const uint32 first = (block * {threads}u + threadIdx.x) * {width}u;\n"
             f"    if (first < {group.size}u) {{\n{self._rows}{self._loads}{head}{self._each(text, made, width)}    }}\n"
         )
+
+
+class _Runs(NodeOperands):
+    """Operands of a node whose windows slide over several neighbouring channels: functions of the first of them.
+
+    Args:
+        writer: The writer.
+        node: The node.
+        names: Functions for its inputs that there are already, by number.
+    """
+
+    def __init__(self, writer: NeighbourWriter, node: Node, names: dict[int, str]) -> None:
+        super().__init__(writer, node)
+        self.writer: NeighbourWriter = writer
+        self._names = names
+
+    def at(self, k: int, place: Expr) -> Expr:
+        """See `NodeOperands.at`."""
+        if k not in self._names:
+            self._names[k] = self.writer.runs(self.node.inputs[k], images(self.node)[1].c)
+        return Apply(self._names[k], (place,))
+
+    def text(self, x: Expr, width: int) -> str:
+        """Text of an expression."""
+        return of_lanes(width)().text(resolve(x, self))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from minicnn.backends._gpu.elements import element
 from minicnn.backends._gpu.region_layout import SOFTMAX, Layout, Loop, adds_product_sums, logits
 from minicnn.backends._gpu.region_schedule import (
     C,
@@ -16,10 +15,11 @@ from minicnn.backends._gpu.region_schedule import (
     row_element,
     softmax_element,
 )
-from minicnn.backends._gpu.trees import Expr, I, Name
-from minicnn.backends._gpu.writer import NodeOperands
 from minicnn.backends.cupy.cpp import Cpp, c_type
 from minicnn.backends.cupy.tile_types import rows_tile_type, rows_type, sums_type
+from minicnn.kernels.elements import element
+from minicnn.kernels.expressions import Expr, I, Name
+from minicnn.kernels.printing import Printer
 from minicnn.program.graph import Node, Value
 
 if TYPE_CHECKING:
@@ -179,8 +179,9 @@ class _Text(Schedule):
         first = self._first_thread(items)
         return f"(int(threadIdx.x) + {first}) % {self.region.threads}" if first else "int(threadIdx.x)"
 
-    def _show(self, node: Node, x: Expr) -> str:
-        return _Cpp(NodeOperands(self.writer, node)).text(x)
+    @property
+    def shown(self) -> Printer:
+        return _Cpp()
 
     def _slot(self, value: Value, k: str) -> str:
         return f"s{self.slots[id(value)]}[{k}]"

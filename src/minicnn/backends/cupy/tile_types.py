@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from minicnn.backends._gpu.elements import images, window
 from minicnn.backends._gpu.fusion_groups import whole
 from minicnn.backends._gpu.region_layout import Layout, RowRegion
 from minicnn.backends._gpu.tiling import Geometry, Tile
 from minicnn.backends.cupy.cpp import C_TYPES, Cpp
+from minicnn.kernels.windows import images, window
 from minicnn.ops.windows import Axes
 from minicnn.program.graph import Node
 

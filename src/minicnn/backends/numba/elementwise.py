@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from minicnn.backends._gpu.elements import ELEMENTS
-from minicnn.backends._strides import collapse, row_major
 from minicnn.backends.numba.kernel import Lines, Source
 from minicnn.backends.numba.printer import Vectors
 from minicnn.backends.numba.vector import BYTES, LANES
+from minicnn.kernels.elements import ELEMENTS
+from minicnn.kernels.strides import collapse, row_major
 from minicnn.ops import REGISTRY
 from minicnn.program.graph import Spec
 

@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from functools import partial
 
-from minicnn.backends._strides import row_major
 from minicnn.backends.numba import elementwise
 from minicnn.backends.numba.elementwise import Group, Operand
 from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Key, Lowering
+from minicnn.kernels.strides import row_major
 from minicnn.ops.checks import normalize_axes
 from minicnn.ops.fused import body_specs
 from minicnn.program.fusion import fusion_groups, merge

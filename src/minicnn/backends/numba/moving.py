@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from minicnn.backends._strides import collapse, row_major
 from minicnn.backends.numba import movement
 from minicnn.backends.numba.elementwise import Group, Operand
 from minicnn.backends.numba.grouping import run
 from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Key, Lowering, Rule, blocks_of
 from minicnn.backends.numba.vector import BYTES
+from minicnn.kernels.strides import collapse, row_major
 from minicnn.program.graph import ITEMSIZE, Node, Value
 
 

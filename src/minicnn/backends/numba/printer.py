@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from minicnn.backends._gpu.scalars import FUNCTIONS, Function
-from minicnn.backends._gpu.trees import (
+from minicnn.kernels.expressions import (
     ONE,
     ZERO,
     Binary,
@@ -21,6 +20,7 @@ from minicnn.backends._gpu.trees import (
     Number,
     Select,
 )
+from minicnn.kernels.scalars import FUNCTIONS, Function
 
 _NAMES = {
     "+": "add", "-": "sub", "*": "mul", "/": "div", ">": "gt", ">=": "ge", "<": "lt", "<=": "le", "==": "eq",

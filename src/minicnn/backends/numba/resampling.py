@@ -7,11 +7,11 @@ is beyond them: there two neighbours are one access, and 16 pixels are where an 
 
 from __future__ import annotations
 
-from minicnn.backends._gpu.trees import Call, Name
 from minicnn.backends.numba.kernel import Lines
 from minicnn.backends.numba.lowering import BLOCKED, Lowering, blocks_of
 from minicnn.backends.numba.printer import Vectors
 from minicnn.backends.numba.vector import BYTES, LANES
+from minicnn.kernels.expressions import Call, Name
 from minicnn.program.graph import Node
 
 _BORDER = 4  # pixels: places up to there are read without being folded

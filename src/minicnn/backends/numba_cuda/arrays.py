@@ -11,11 +11,11 @@ import numpy as np
 
 from minicnn.backends._gpu.errors import explained
 from minicnn.backends._gpu.runtime import ALIGNMENT, HostArray
-from minicnn.backends._strides import row_major
 from minicnn.backends.numba_cuda.device import THREADS, Device, Memory, Pointer, get_device, kernel
 from minicnn.backends.numba_cuda.dtypes import DType
 from minicnn.backends.numba_cuda.dtypes import dtype as checked_dtype
 from minicnn.backends.numba_cuda.shim import SIMULATED, cuda
+from minicnn.kernels.strides import row_major
 
 Shape = tuple[int, ...]
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from minicnn.backends._strides import collapse, row_major
 from minicnn.backends.numba_cuda import dtypes
 from minicnn.backends.numba_cuda.arrays import Array, Shape, empty
 from minicnn.backends.numba_cuda.device import THREADS, Device, kernel
 from minicnn.backends.numba_cuda.dtypes import DType
+from minicnn.kernels.strides import collapse, row_major
 
 Number = bool | int | float
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from textwrap import indent
 
-from minicnn.backends._gpu.elements import MOST_ELEMENTS, element, same_index
 from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.fusion_groups import FusionGroup, named
 from minicnn.backends._gpu.source import Source
-from minicnn.backends._gpu.trees import I, Name
-from minicnn.backends._gpu.writer import NodeOperands, Writer
+from minicnn.backends._gpu.writer import COLUMN, NodeOperands, Writer
 from minicnn.backends.numba_cuda.printer import Python, type_of
 from minicnn.backends.numba_cuda.region_text import QUEUE, region_text
 from minicnn.backends.numba_cuda.tile_text import tile_text
+from minicnn.kernels.elements import MOST_ELEMENTS, element, same_index
+from minicnn.kernels.expressions import Apply, Expr, I, Name, R
 from minicnn.program.graph import Node, Value
 
 
@@ -52,10 +51,7 @@ class PythonWriter(Writer):
     """Text of one kernel in Python: its functions take a tuple p of all parameters, p[0], p[1] ..."""
 
     printer = Python
-    QUEUE_ROW, POINTER, CALL, MATRIX_CALL = Name("p[-1]"), "p[{0}]", "{0}(p, {1})", "{0}(p, r, c)"
-    ELEMENTS = "@device\ndef {{name}}(p, i):\n    return {0}\n"
-    MATRIX = "@device\ndef {{name}}(p, r, c):\n    i = index(r * {1} + c)\n    return {0}\n"
-    TYPED, LET, STORE = "{0}({1})", "    {1} = {0}({2})\n", "    {0}[i] = {1}\n"
+    POINTER, DEPTH = "p[{0}]", 1
 
     def __init__(self, plan: Plan, launch: Sequence[FusionGroup], queued: set[int]) -> None:
         super().__init__(plan, launch, queued)
@@ -70,30 +66,25 @@ class PythonWriter(Writer):
         self.definitions.append(("\n\n" if apart else "") + text.replace("{name}", name))
         return name
 
+    def define_function(self, parameters: tuple[Name, ...], result: Expr, value: Value) -> str:
+        """See `Writer.define_function`."""
+        return self.define(Python(self.define).function(parameters, result, value.dtype))
+
     def device(self, arguments: str, body: str) -> str:
         """Name of a function of the device with these arguments and this body."""
         return self.define(f"@device\ndef {{name}}({arguments}):\n{body}")
 
-    def load(self, root: Value, place: str) -> str:
-        """See `Writer.load`; what nothing here writes is read past the cache that is kept coherent."""
-        array = self.parameter(root)
-        element = f"{array}[{place}]" if id(root) in self.written else f"read({array}, {place})"
-        return element + (" != 0" if root.dtype == "bool" else "")
-
     def gathers(self, node: Node, columns: int) -> bool:
         """See `Writer.gathers`; rows of so many elements that places are wide are gathered one by one."""
         return super().gathers(node, columns) and node.inputs[0].size <= MOST_ELEMENTS
-
-    def stored(self, value: Value, text: str) -> str:
-        """See `Writer.stored`: bool as bytes."""
-        return f"np.uint8(1 if {text} else 0)" if value.dtype == "bool" else text
 
     def four(self, value: Value) -> str:
         """Name of a function of (p, i) for elements i to i + 3 of a value, where i is a multiple of 4."""
         root = self.plan.root(value)
         stored = id(root) not in self.plan.virtual and root.kind != "constant" and id(root) not in self.written
         if stored and id(root) not in self._fours and root.dtype != "bool":
-            text = f"read_four({self.parameter(root)}, {self.place(root)})"
+            load = self.load(root, I)
+            text = f"read_four({load.array.name}, {Python().place(load.place)})"
         else:
             text = f"({', '.join(f'{self.function(value)}(p, index(i + {k}))' for k in range(4))})"
         if id(root) not in self._fours:
@@ -103,7 +94,8 @@ class PythonWriter(Writer):
     def neighbours(self, value: Value, columns: int, count: int) -> str:
         """Name of a function of (p, row, column) for so many (1 or 4) neighbours of a matrix, from that column on."""
         if count == 1:
-            return self.device("p, r, c", f"    return ({self.MATRIX_CALL.format(self.matrix(value, columns))},)\n")
+            one = self.text(Apply(self.matrix(value, columns), (R, COLUMN)))
+            return self.device("p, r, c", f"    return ({one},)\n")
         root, node = self.plan.root(value), self.inlined(value)
         lines = f"    i = index(r * {columns} + c)\n"
         if node is not None and self.gathers(node, columns):
@@ -113,11 +105,11 @@ class PythonWriter(Writer):
             for k, operand in enumerate(node.inputs):
                 if same_index(node, operand) and operand.kind != "constant":
                     lines += f"    o{k} = {self.neighbours(operand, columns, 4)}(p, r, c)\n"
-            each = (
-                Python(_NeighbourOperands(self, node, k)).text(element(node, 0).replaced({I: Name(f"index(i + {k})")}))
-                for k in range(4)
-            )
-            text = f"({', '.join(self.typed(root, one) for one in each)})"
+            each = []
+            for k in range(4):
+                lane = element(node, 0).replaced({I: Name(f"index(i + {k})")})
+                each.append(self._typed(self.resolved(node, lane, _NeighbourOperands(self, node, k)), root))
+            text = f"({', '.join(each)})"
         else:
             text = f"{self.four(value)}(p, i)"
         return self.device("p, r, c", f"{lines}    return {text}\n")
@@ -146,8 +138,11 @@ class PythonWriter(Writer):
         lines = "    e = np.uint8(word >> (8 * k) & 255)\n"
         for node in region[::-1]:
             now = self.expression(node, operands=_PackedOperands(self, node))
-            lines += f"    e = {self.typed(node.outputs[0], now)}\n"
+            lines += f"    e = {self._typed(now, node.outputs[0])}\n"
         return word, self.device("word, k", f"{lines}    return e\n")
+
+    def _typed(self, x: Expr, value: Value) -> str:
+        return Python(self.define).typed(x, value.dtype)
 
     def group(self, group: FusionGroup, threads: int) -> str:
         """Name of the function of (p, number of the block) that computes a group."""
@@ -157,12 +152,10 @@ class PythonWriter(Writer):
                 return region_text(self, group.anchor)
             return tile_text(self, group)
         if group.slices == 1:
-            body = self.follow(group.nodes, group)
-            size = f"    i = index(number * {threads} + cuda.threadIdx.x)\n    if i < {group.size}:\n"
-            return self.define(f"@block\ndef {{name}}(p, number):\n{size}{indent(body, '    ')}")
+            return self.define(f"@block\ndef {{name}}(p, number):\n{self.lines(self.elements(group, threads))}")
         total = group.anchor
         source = self.function(total.inputs[0])
-        write = self.device("p, i, total", self.follow(group.nodes, group, given="total"))
+        write = self.device("p, i, total", self.lines(self.follow(group.nodes, group, given=Name("total"))))
         numbers = f"{group.size}, {total.inputs[0].shape[0]}, {group.slices}, {threads // group.slices}"
         return self.define(f"{{name}} = add_partial_sums({type_of(total.outputs[0])}, {numbers}, {source}, {write})\n")
 
@@ -174,14 +167,14 @@ class _NeighbourOperands(NodeOperands):
         super().__init__(writer, node)
         self.lane = lane
 
-    def at(self, k: int, place: str) -> str:
-        """See `Operands.at`."""
-        return f"o{k}[{self.lane}]" if self.is_beside(k) else super().at(k, place)
+    def at(self, k: int, place: Expr) -> Expr:
+        """See `NodeOperands.at`."""
+        return Name(f"o{k}[{self.lane}]") if self.is_beside(k) else super().at(k, place)
 
 
 class _PackedOperands(NodeOperands):
     """Operands of which the only one that is not a constant is called e."""
 
-    def at(self, k: int, place: str) -> str:
-        """See `Operands.at`."""
-        return super().at(k, place) if self.node.inputs[k].kind == "constant" else "e"
+    def at(self, k: int, place: Expr) -> Expr:
+        """See `NodeOperands.at`."""
+        return super().at(k, place) if self.node.inputs[k].kind == "constant" else Name("e")

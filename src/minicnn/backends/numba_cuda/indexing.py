@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from minicnn.backends._strides import row_major
 from minicnn.backends.numba_cuda.arrays import Array, empty
 from minicnn.backends.numba_cuda.elementwise import assign, compute, contiguous, same_device, where
 from minicnn.backends.numba_cuda.manipulation import axis_of, broadcast_shapes, broadcast_to, reshape
 from minicnn.backends.numba_cuda.sorting import places
+from minicnn.kernels.strides import row_major
 
 _OF_HOST = (np.ndarray, list)
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from minicnn.backends._strides import row_major
 from minicnn.backends.numba_cuda import dtypes
 from minicnn.backends.numba_cuda.arrays import Array, Shape, empty
 from minicnn.backends.numba_cuda.elementwise import broadcast_steps, compute, contiguous, same_device
+from minicnn.kernels.strides import row_major
 
 
 def axis_of(axis: int, ndim: int) -> int:

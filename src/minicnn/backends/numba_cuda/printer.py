@@ -1,28 +1,32 @@
-"""Python of expression trees, and of the scalar functions that are defined as such."""
+"""Python of kernels, and of the scalar functions that are defined as expressions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from minicnn.backends._gpu.elements import DTYPES
-from minicnn.backends._gpu.printing import Printer
-from minicnn.backends._gpu.scalars import FUNCTIONS, T
-from minicnn.backends._gpu.trees import (
+from minicnn.kernels.elements import DTYPES
+from minicnn.kernels.expressions import (
+    INDEX,
+    PLACE,
+    WIDE_PLACE,
+    Apply,
     Binary,
+    Body,
     Call,
     Cast,
-    Element,
     Expr,
     Fold,
+    Load,
     Name,
     Number,
     OfRow,
-    OfWindows,
     R,
     Select,
-)
-from minicnn.backends._gpu.writer import NodeOperands
+)  # fmt: skip
+from minicnn.kernels.printing import Printer, type_name
+from minicnn.kernels.scalars import FUNCTIONS, T
+from minicnn.kernels.statements import Barrier, If, Let, Loop, Shared, Store, Variable
 from minicnn.program.graph import Value
 
 # Functions of `kernels/` whose names are others; those in whose names a type stands.
@@ -36,15 +40,15 @@ _NAMES = {
 }
 _TYPED = frozenset((*FUNCTIONS, "erf", "floor", "random_uniform"))
 
-
-TYPES = {**{dtype: f"np.{dtype}" for dtype in DTYPES}, "bool": "bool", "wide_place": "np.int64", T: T}
+_WHOLE = {INDEX: "signed", PLACE: "index", WIDE_PLACE: "np.int64"}
+TYPES = {**{dtype: f"np.{dtype}" for dtype in DTYPES}, "bool": "bool", T: T, **_WHOLE}
 
 
 def _is_wide(place: Expr) -> bool:
     """Whether a place has 64 bits: the first of what is added up or multiplied says it."""
     while isinstance(place, Binary):
         place = place.left
-    return isinstance(place, Cast) and place.dtype == "wide_place"
+    return isinstance(place, Cast) and place.dtype == WIDE_PLACE
 
 
 def type_of(value: Value) -> str:
@@ -71,33 +75,61 @@ def {{name}}(p, i):
 
 
 class Python(Printer):
-    """Python of an expression."""
+    """Python of expressions and statements; functions take a tuple p of all parameters first.
 
-    _operands: NodeOperands  # folds and windows become functions of their own
+    Args:
+        define: See `Printer`: folds and rows become functions of their own.
+    """
+
     types: ClassVar[Mapping[str, str]] = TYPES
     IMAGE, WINDOW = 'Image("{0}", {1})', "Window({0})"
+    names: ClassVar[Mapping[str, str]] = {"block": "number", "thread": "cuda.threadIdx.x", "row": "p[-1]"}
     special: ClassVar[Mapping[str, str]] = {
         "True": "True", "False": "False", "nan": "{0}(np.nan)", "inf": "{0}({1}np.inf)",
     }  # fmt: skip
+
+    def define(self, text: str) -> str:
+        """Name of something new, whose definition has {name} where the name goes."""
+        if self._define is None:
+            raise TypeError(text)
+        return self._define(text)
 
     def place(self, x: Expr) -> str:
         """Text of a place."""
         text = self.text(x)
         return text if isinstance(x, Name) or _is_wide(x) else f"index({text})"
 
+    def typed(self, x: Expr, dtype: str) -> str:
+        """Text of an expression as a number of a type."""
+        exact = isinstance(x, Number | Load | Apply) or (isinstance(x, Body) and x.dtype == dtype)
+        return self.text(x) if exact else f"{self.types[dtype]}({self.text(x)})"
+
     def _number(self, x: Number) -> tuple[str, int]:
-        return (str(x.value) if x.dtype is None else self.literal(x.value, x.dtype)), 9
+        return (str(x.value) if x.dtype in (None, *_WHOLE) else self.literal(x.value, str(x.dtype))), 9
+
+    def _apply(self, x: Apply) -> tuple[str, int]:
+        return f"{x.function}({', '.join(['p', *map(self.place, x.arguments)])})", 9
+
+    def _load(self, x: Load) -> tuple[str, int]:
+        # What nothing here writes is read past the cache that is kept coherent.
+        array, place = x.array.name, self.place(x.place)
+        return self._stored(f"{array}[{place}]" if x.array.written else f"read({array}, {place})", x.array.dtype)
+
+    def _stored(self, text: str, dtype: str) -> tuple[str, int]:
+        return (f"{text} != 0", 3) if dtype == "bool" else (text, 9)
 
     def _select(self, x: Select) -> tuple[str, int]:
-        condition, yes = self.text(x.condition), x.yes
-        if isinstance(yes, Element) and not isinstance(yes.place, Name):  # a place that exists, whatever is chosen
-            at = f"index({self.text(yes.place)} if {condition} else 0)"
-            return f"({self._operands.at(yes.k, at)} if {condition} else {self.text(x.no)})", 9
-        return f"({self.text(yes)} if {condition} else {self.text(x.no)})", 9
+        yes = x.yes
+        match yes:  # a place that exists, whatever is chosen
+            case Load(array=array, place=place) if not isinstance(place, Name):
+                yes = Load(array, Select(x.condition, place, Number(0, PLACE)))
+            case Apply(function=function, arguments=(place,)) if not isinstance(place, Name):
+                yes = Apply(function, (Select(x.condition, place, Number(0, PLACE)),))
+        return f"({self.text(yes)} if {self.text(x.condition)} else {self.text(x.no)})", 9
 
     def _cast(self, x: Cast) -> tuple[str, int]:
         # Where it becomes a place of 32 bits or is compared, any integer will do.
-        if x.dtype != "wide_place" and x.source in (None, x.dtype):
+        if x.dtype != WIDE_PLACE and x.source in (None, x.dtype):
             return self._show(x.x)
         if x.dtype == "bool":
             return f"{self._within(x.x, 4)} != 0", 3
@@ -110,26 +142,50 @@ class Python(Printer):
     def _fold(self, x: Fold) -> tuple[str, int]:
         term, first = (self.text(one) for one in (x.term, x.term.replaced({R: Number(0)})))
         text = _FOLDS[x.join].format(T=TYPES[x.dtype], n=x.count, term=term, first=first)
-        return f"{self._operands.define(text)}(p, i)", 9
+        return f"{self.define(text)}(p, i)", 9
 
     def _ofrow(self, x: OfRow) -> tuple[str, int]:
         term = self.text(x.term)
-        row = self._operands.define(f"@device\ndef {{name}}(p, i, r):\n    return {term}\n")
-        made = self._operands.define(f"{{name}} = {x.function}({TYPES[x.dtype]}, {x.length}, {row})\n")
+        row = self.define(f"@device\ndef {{name}}(p, i, r):\n    return {term}\n")
+        made = self.define(f"{{name}} = {x.function}({TYPES[x.dtype]}, {x.length}, {row})\n")
         return f"{made}({', '.join(['p', 'i', *map(self.text, x.arguments)])})", 9
 
-    def _ofwindows(self, x: OfWindows) -> tuple[str, int]:
-        functions = (self._operands.function(k) for k in x.inputs)
-        given = (
-            TYPES[x.dtype],
-            self.image(x.x),
-            self.image(x.y),
-            self.window(x.window),
-            *map(str, x.flags),
-            *functions,
-        )
-        made = self._operands.define(f"{{name}} = {x.function}({', '.join(given)})\n")
-        return f"{made}(p, i)", 9
+    def _body(self, x: Body) -> tuple[str, int]:
+        return f"{self.define(self.function((Name('i'),), x, x.dtype))}(p, i)", 9
+
+    def function(self, parameters: Sequence[Name], result: Expr, dtype: str) -> str:
+        """Definition of a function {name} of the device, which gives a number of a type."""
+        body = ""
+        if isinstance(result, Body):
+            body, result = self.lines(result.statements, 1), result.result
+        names = ", ".join(["p", *(p.name for p in parameters)])
+        return f"@device\ndef {{name}}({names}):\n{body}    return {self.typed(result, dtype)}\n"
+
+    # Statements ---------------------------------------------------------------------------------
+
+    def _let(self, x: Let) -> str:
+        return f"{x.name.name} = {self.typed(x.value, type_name(x.name))}"
+
+    def _variable(self, x: Variable) -> str:
+        return f"{x.name.name} = {self.typed(x.value, type_name(x.name))}"
+
+    def _if(self, x: If) -> str:
+        return f"if {self.text(x.condition)}:\n{self.inner(x.body)}".rstrip("\n")
+
+    def _loop(self, x: Loop) -> str:
+        span = f"{x.start}, {x.stop}" if x.start else f"{x.stop}"
+        return f"for {x.variable.name} in range({span}):\n{self.inner(x.body)}".rstrip("\n")
+
+    def _store(self, x: Store) -> str:
+        value = self.text(x.value)
+        value = f"np.uint8(1 if {value} else 0)" if x.array.dtype == "bool" else value  # bool as bytes
+        return f"{x.array.name}[{self.place(x.place)}] = {value}"
+
+    def _shared(self, x: Shared) -> str:
+        return f"{x.array.name} = cuda.shared.array({x.array.size}, {self.types[x.array.dtype]})"
+
+    def _barrier(self, x: Barrier) -> str:
+        return "cuda.syncthreads()"
 
 
 class _Scalars(Printer):
@@ -149,7 +205,7 @@ class _Scalars(Printer):
 
 
 def scalar_functions(device: Callable[..., Any], names: dict[str, Any]) -> dict[str, Callable[..., Any]]:
-    """The functions that are defined as expression trees.
+    """The functions that are defined as expressions.
 
     Args:
         device: What makes a function of the device of a Python function.

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from minicnn.backends._strides import collapse
 from minicnn.backends.numba_cuda import dtypes
 from minicnn.backends.numba_cuda.arrays import Array, empty, launch
 from minicnn.backends.numba_cuda.creation import full
@@ -16,6 +15,7 @@ from minicnn.backends.numba_cuda.device import THREADS
 from minicnn.backends.numba_cuda.dtypes import DType
 from minicnn.backends.numba_cuda.elementwise import FUNCTIONS, contiguous
 from minicnn.backends.numba_cuda.manipulation import axes_of, axis_of, concat, moveaxis, permute_dims
+from minicnn.kernels.strides import collapse
 
 Axis = int | Sequence[int] | None
 Fold = Callable[..., Array]

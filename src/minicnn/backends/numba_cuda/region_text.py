@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from minicnn.backends._gpu.region_layout import Level, Loop
 from minicnn.backends._gpu.region_schedule import FIRST_ROW, OfRows, Schedule, SharedSum, Statistic
-from minicnn.backends._gpu.trees import Expr, Name
-from minicnn.backends._gpu.writer import NodeOperands
 from minicnn.backends.numba_cuda.kernels.bytes_product import ByteTile
 from minicnn.backends.numba_cuda.printer import Python, type_of
 from minicnn.backends.numba_cuda.tiling import NumbaLayout, byte_tile_of
+from minicnn.kernels.expressions import Name
+from minicnn.kernels.printing import Printer
 from minicnn.program.graph import ITEMSIZE, Node, Value
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ class _Early:
 class _Python(Python):
     """Python of what a region adds to expressions."""
 
-    def __init__(self, text: _Text, node: Node) -> None:
-        super().__init__(NodeOperands(text.writer, node))
+    def __init__(self, text: _Text) -> None:
+        super().__init__(text.writer.define)
         self._text = text
 
     def _name(self, x: Name) -> tuple[str, int]:
@@ -56,7 +56,7 @@ class _Python(Python):
     def _sharedsum(self, x: SharedSum) -> tuple[str, int]:
         term = self._text.writer.device("p, q, c, i, r", f"    return {self.text(x.term)}\n")
         numbers = f"{self.types[x.dtype]}, {x.count}, {x.lanes}, {self._text.layout.exchange // 4}"
-        return self._operands.define(f"{{name}} = lane_sum({numbers}, {term})\n") + "(p, q, c, i, thread)", 9
+        return self.define(f"{{name}} = lane_sum({numbers}, {term})\n") + "(p, q, c, i, thread)", 9
 
 
 class _Text(Schedule):
@@ -227,15 +227,16 @@ class _Text(Schedule):
         last = self.region.batch * one.columns - 1
         return f"index(min(following * {self.region.rows * one.columns} + thread, {last}))"
 
-    def _show(self, node: Node, x: Expr) -> str:
-        return _Python(self, node).text(x)
+    @property
+    def shown(self) -> Printer:
+        return _Python(self)
 
     def _slot(self, value: Value, k: str) -> str:
         return f"{self.views[value.dtype]}[slot({self.layout.slots[id(value)] // ITEMSIZE[value.dtype]} + {k})]"
 
     def _store(self, value: Value, given: str, indent: str) -> str:
         """Statements that put an element where it is read."""
-        element = self.writer.stored(value, given)
+        element = f"np.uint8(1 if {given} else 0)" if value.dtype == "bool" else given
         return "".join(f"{indent}    {target} = {element}\n" for target in self._places(value, "e", "i"))
 
     def _statistics(self, value: Value) -> str:

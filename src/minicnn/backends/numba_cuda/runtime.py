@@ -11,10 +11,10 @@ import numpy as np
 
 from minicnn.backends._gpu.errors import explained
 from minicnn.backends._gpu.runtime import Event, HostArray, KernelText, Launch, Stream
-from minicnn.backends._strides import row_major
 from minicnn.backends.numba_cuda.arrays import Array, empty
 from minicnn.backends.numba_cuda.device import THREADS, Device, Kernel, prepare_all
 from minicnn.backends.numba_cuda.shim import SIMULATED, cuda
+from minicnn.kernels.strides import row_major
 
 ADVANCE = "def kernel(cursor, steps):\n    cursor[0] = cursor[0] + steps\n"
 COLLECT = """def kernel(made, rows, count, cursor, offset):

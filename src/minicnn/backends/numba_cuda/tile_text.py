@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from minicnn.backends._gpu.elements import images, reduced_place
 from minicnn.backends._gpu.fusion_groups import FusionGroup
 from minicnn.backends._gpu.inlining import MOVES
 from minicnn.backends._gpu.tiling import Geometry
-from minicnn.backends._gpu.trees import Element, Image, Name, R
-from minicnn.backends._gpu.writer import NodeOperands
 from minicnn.backends.numba_cuda.printer import Python, type_of
+from minicnn.kernels.elements import reduced_place
+from minicnn.kernels.expressions import Element, Expr, I, Name, R
+from minicnn.kernels.windows import Image, Windows, images
 from minicnn.ops.windows import Axes
 from minicnn.program.graph import Value
 
@@ -51,13 +51,14 @@ def _convolution(writer: PythonWriter, group: FusionGroup) -> str:
     made, shape = Python.image(one.image), Python.window(one.window)
     tiled = writer.define(f"{{name}} = ConvTile({widths}, {not back}, {made}, {shape}, {numbers})\n")
     if group.pool is None:
-        write = writer.device("p, i, total", writer.follow(group.nodes, group, given="total"))
+        write = writer.device("p, i, total", writer.lines(writer.follow(group.nodes, group, given=Name("total"))))
         finish = writer.define(f"{{name}} = each({tiled}, {write})\n")
     else:
-        body = writer.follow(group.before, group, given="total")
-        last = writer.locals[id(writer.plan.root(group.pool.inputs[0]))]
+        body = writer.lines(writer.follow(group.before, group, given=Name("total")))
+        last = writer.locals[id(writer.plan.root(group.pool.inputs[0]))].name
         before = writer.device("p, i, total", f"{body}    return {last}\n")
-        write = writer.device("p, i, top, tap", writer.follow(group.nodes, group, given="top", tap="tap"))
+        after = writer.follow(group.nodes, group, given=Name("top"), tap=Name("tap"))
+        write = writer.device("p, i, top, tap", writer.lines(after))
         pooled = Python.image(Image.of(group.pool.outputs[0].shape, attrs["data_format"]))
         ph, pw = group.pool.attrs["kernel"]
         finish = writer.define(f"{{name}} = each_pooled({kind}, {tiled}, {pooled}, {ph}, {pw}, {before}, {write})\n")
@@ -84,7 +85,7 @@ def _partial_sums(writer: PythonWriter, group: FusionGroup) -> str:
     """Name of the function that puts away one element of a part of a sum, or of the whole if there is one part."""
     (parts, *rest), anchor = group.anchor.outputs[0].shape, group.anchor
     if group.anchor.op.name == "matmul" or parts == 1:
-        body = writer.follow(group.nodes, group, given="total")
+        body = writer.lines(writer.follow(group.nodes, group, given=Name("total")))
     else:
         body = f"    {writer.parameter(anchor.outputs[0])}[index(part * {math.prod(rest)} + i)] = total\n"
     return writer.device("p, part, i, total", body)
@@ -113,17 +114,18 @@ def _product(writer: PythonWriter, group: FusionGroup) -> str:
 def _reduction(writer: PythonWriter, group: FusionGroup) -> str:
     node = group.anchor
     _, place = reduced_place(node, Name("o"), R)
-    element = Python(NodeOperands(writer, node)).text(Element(0, place))
-    term = writer.device("p, o, r", f"    return {element}\n")
-    return _reduced(writer, group, term)
+    return _reduced(writer, group, _term(writer, group, Element(0, place)))
 
 
 def _depthwise_weight_gradient(writer: PythonWriter, group: FusionGroup) -> str:
     node = group.anchor
-    functions = ", ".join(writer.function(v) for v in node.inputs)
-    given = f"{type_of(node.outputs[0])}, {Python.geometry(node)}, {functions}"
-    term = writer.define(f"{{name}} = depthwise_conv2d_weight_term({given})\n")
-    return _reduced(writer, group, term)
+    term = Windows(node).depthwise_conv2d_weight_gradient_term().replaced({I: Name("o")})
+    return _reduced(writer, group, _term(writer, group, term))
+
+
+def _term(writer: PythonWriter, group: FusionGroup, term: Expr) -> str:
+    """Name of the function of (p, o, r) for term r of result o."""
+    return writer.define_function((Name("o"), R), writer.resolved(group.anchor, term), group.anchor.inputs[0])
 
 
 def _reduced(writer: PythonWriter, group: FusionGroup, term: str) -> str:

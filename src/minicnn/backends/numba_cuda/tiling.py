@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from minicnn.backends._gpu.device import H200
-from minicnn.backends._gpu.elements import MOST_ELEMENTS
 from minicnn.backends._gpu.fusion_groups import FusionGroup
 from minicnn.backends._gpu.region_layout import Layout, RowRegion
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.backends._gpu.tiling import LIMITS, SUM_SHARED, Limits, Tile, convolution
 from minicnn.backends.numba_cuda.kernels.bytes_product import ByteTile
 from minicnn.backends.numba_cuda.shim import SIMULATED
+from minicnn.kernels.elements import MOST_ELEMENTS
 from minicnn.program.graph import Node, Value
 
 SIMULATOR = replace(H200, name="simulator", multiprocessors=2)

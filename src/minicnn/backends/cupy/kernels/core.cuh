@@ -115,19 +115,24 @@ template <class T, int N> struct Lanes : Pack<T, N> {
   DEVICE Lanes operator/(const Lanes& x) const {
     return of([&](int e) { return v[e] / x.v[e]; });
   }
+  DEVICE Lanes<bool, N> operator<=(const Lanes& x) const {
+    return Lanes<bool, N>::of([&](int e) { return v[e] <= x.v[e]; });
+  }
+  DEVICE Lanes<bool, N> operator==(const Lanes& x) const {
+    return Lanes<bool, N>::of([&](int e) { return v[e] == x.v[e]; });
+  }
   DEVICE void operator+=(const Lanes& x) {
 #pragma unroll
     for (int e = 0; e < N; e++) v[e] += x.v[e];
   }
 };
+// One of two numbers that both exist.
+template <class T> DEVICE T choose(bool condition, T yes, T no) { return condition ? yes : no; }
+template <class T, int N> DEVICE Lanes<T, N> choose(const Lanes<bool, N>& condition, const Lanes<T, N>& yes, const Lanes<T, N>& no) {
+  return Lanes<T, N>::of([&](int e) { return condition.v[e] ? yes.v[e] : no.v[e]; });
+}
 template <class T, int N> struct Limits<Lanes<T, N>> {
   static DEVICE Lanes<T, N> infinity() { return Limits<T>::infinity(); }
-};
-template <class T> struct AreLanes {
-  static constexpr bool YES = false;
-};
-template <class T, int N> struct AreLanes<Lanes<T, N>> {
-  static constexpr bool YES = true;
 };
 // Sums of n such runs, `step` elements apart.
 template <uint32 n, int N, class T> DEVICE Pack<T, N> sum_of_runs(const T* place, uint32 step) {
@@ -170,6 +175,28 @@ template <bool aligned, class T, class U> DEVICE void load_four(const Plain<U>& 
 
 template <bool aligned, class T, class U> DEVICE void load_four(const Widened<U>& x, uint32 i, T (&v)[4]) {
   load_four<aligned>(Plain<U>{x.p}, i, v);
+}
+
+// Elements of an array by a function of one place, and by a function that gives four from a multiple of 4 on.
+template <class T, class F, class G> struct Fours {
+  F one;
+  G four;
+  DEVICE T operator()(uint32 i) const { return one(i); }
+};
+template <bool aligned, class T, class U, class F, class G> DEVICE void load_four(const Fours<U, F, G>& x, uint32 i, T (&v)[4]) {
+  if (aligned) {
+    const Lanes<U, 4> four = x.four(i);
+#pragma unroll
+    for (int k = 0; k < 4; k++) v[k] = T(four.v[k]);
+  } else {
+#pragma unroll
+    for (int k = 0; k < 4; k++) v[k] = T(x.one(i + k));
+  }
+}
+template <class T, class F> DEVICE Lanes<T, 4> load_lanes(const F& x, uint32 i) {
+  Lanes<T, 4> four(T(0));
+  load_four<true>(x, i, four.v);
+  return four;
 }
 
 // Whether elements of an array lie in memory as numbers of type U, and where element i does.

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from minicnn.backends._gpu.trees import ONE, ZERO, Call, Expr, Name, Number, Select
+from minicnn.kernels.expressions import ONE, ZERO, Call, Expr, Name, Number, Select
 
 T = "T"  # the type in which a function computes
 

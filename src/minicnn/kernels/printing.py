@@ -1,34 +1,23 @@
-"""Printers of expression trees: what C++ and Python have in common. Spelling and `index` are each language's own."""
+"""Printers of kernels: what C++, Python and words have in common. Spelling is each language's own."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
-from minicnn.backends._gpu.elements import SHORT, images, window
-from minicnn.backends._gpu.scalars import T
-from minicnn.backends._gpu.trees import Binary, Element, Expr, Image, Name, Negative, Window
+from minicnn.kernels.expressions import PLACE, SHORT, Apply, Binary, Element, Expr, Name, Negative
+from minicnn.kernels.scalars import T
+from minicnn.kernels.statements import Assign, Statement
+from minicnn.kernels.windows import Image, Window, images, window
 from minicnn.program.graph import Node
 
 
-class Operands:
-    """How a text names the inputs of a node: functions x0, x1 ..., unless a class says otherwise."""
-
-    def at(self, k: int, place: str) -> str:
-        """Text of one element of input k."""
-        return f"{self.function(k)}({place})"
-
-    def function(self, k: int) -> str:
-        """Name of a function that gives the elements of input k."""
-        return f"x{k}"
-
-
 class Printer:
-    """Text of expressions in some language.
+    """Text of expressions and statements in some language.
 
     Args:
-        operands: The inputs of the node whose expressions they are.
+        define: Gives something a name, whose definition has {name} where the name goes.
     """
 
     _BINDS: ClassVar = {
@@ -39,9 +28,12 @@ class Printer:
     IMAGE: ClassVar[str]  # format {0} and sizes {1} of images
     WINDOW: ClassVar[str]  # numbers {0} of windows
     special: ClassVar[Mapping[str, str]] = {}  # how "True", "False", "nan" and "inf", of a type {0}, are written
+    names: ClassVar[Mapping[str, str]] = {}  # how "block", "thread" and "row" are written
+    INDENT: ClassVar[str] = "    "
 
-    def __init__(self, operands: Operands | None = None) -> None:
-        self._operands = operands or Operands()
+    def __init__(self, define: Callable[[str], str] | None = None) -> None:
+        self._define = define
+        self._depth = 0  # of the statement that is written
 
     @classmethod
     def literal(cls, number: Any, dtype: str) -> str:
@@ -71,6 +63,8 @@ class Printer:
         """Texts of the images and the windows of a node."""
         return ", ".join([*map(cls.image, images(node)), cls.window(window(node))])
 
+    # Expressions --------------------------------------------------------------------------------
+
     def text(self, x: Expr) -> str:
         """Text of an expression."""
         return self._show(x)[0]
@@ -87,15 +81,47 @@ class Printer:
             return f"{self._within(x.left, binds)} {symbol} {self._within(x.right, binds + 1)}", binds
         if isinstance(x, Negative):
             return f"-{self._within(x.x, 6)}", 6
-        method: Callable[[Any], tuple[str, int]] = getattr(self, f"_{type(x).__name__.lower()}")
-        return method(x)
+        shown: tuple[str, int] = self._of(x)(x)
+        return shown
+
+    def _of(self, x: object) -> Callable[..., Any]:
+        """The method for an expression or a statement."""
+        method: Callable[..., Any] = getattr(self, f"_{type(x).__name__.lower()}")
+        return method
 
     def _name(self, x: Name) -> tuple[str, int]:
-        return x.name, 9
+        return self.names.get(x.name, x.name), 9
 
     def _element(self, x: Element) -> tuple[str, int]:
-        return self._operands.at(x.k, self.place(x.place)), 9
+        return self._show(Apply(f"x{x.k}", (x.place,)))
+
+    def _apply(self, x: Apply) -> tuple[str, int]:
+        return f"{x.function}({', '.join(map(self.place, x.arguments))})", 9
 
     def _within(self, x: Expr, binds: int) -> str:
         text, own = self._show(x)
         return text if own >= binds else f"({text})"
+
+    # Statements ---------------------------------------------------------------------------------
+
+    def lines(self, statements: Iterable[Statement], depth: int) -> str:
+        """Text of statements, each in lines of its own, so far from the margin."""
+        outer, self._depth = self._depth, depth
+        text = "".join(f"{self.INDENT * depth}{self._of(one)(one)}\n" for one in statements)
+        self._depth = outer
+        return text
+
+    def inner(self, statements: Iterable[Statement]) -> str:
+        """Lines within the statement that is written."""
+        return self.lines(statements, self._depth + 1)
+
+    def _assign(self, x: Assign) -> str:
+        match x.value:
+            case Binary(symbol="+", left=left, right=right) if left == x.name:
+                return f"{x.name.name} += {self.text(right)}"
+        return f"{x.name.name} = {self.text(x.value)}"
+
+
+def type_name(x: Name) -> str:
+    """The type of a variable; a place, if it says none."""
+    return x.dtype or PLACE

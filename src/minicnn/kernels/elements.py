@@ -11,8 +11,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from minicnn.backends._gpu.transforms import affine_transform
-from minicnn.backends._gpu.trees import (
+from minicnn.kernels import windows
+from minicnn.kernels.expressions import (
+    SHORT,
     ZERO,
     Binary,
     Call,
@@ -21,25 +22,22 @@ from minicnn.backends._gpu.trees import (
     Expr,
     Fold,
     I,
-    Image,
     Negative,
     Number,
     OfRow,
-    OfWindows,
     R,
     Select,
-    Window,
     both,
     of,
 )
-from minicnn.backends._strides import collapse, row_major
+from minicnn.kernels.strides import collapse, row_major
+from minicnn.kernels.transforms import affine_transform
 from minicnn.ops.checks import normalize_axes, normalize_axis
 from minicnn.program.graph import Node, Value
 
 DTYPES = frozenset(
     ("float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool")
 )
-SHORT = ("bfloat16", "float16")  # values may be stored as such, but are float32 wherever anything is computed
 MOST_ELEMENTS = 2**31 - 1  # places are 32 bits wide, but for those of rows that are gathered from more
 
 
@@ -338,36 +336,6 @@ def _cross_entropy_gradient(node: Node, result: int) -> Expr:
 # Windows and products -------------------------------------------------------------------------------------------
 
 
-def images(node: Node) -> tuple[Image, Image]:
-    """The images x, over which a node's windows slide, and y, of one pixel a window."""
-    name = node.op.name
-    if name.endswith(("weight_gradient", "weight_gradient_partial_sums")):
-        x, y = node.inputs[1].shape, node.inputs[0].shape
-    elif name.endswith(("gradient", "scatter")):
-        x, y = node.outputs[0].shape, node.inputs[0].shape
-    else:
-        x, y = node.inputs[0].shape, node.outputs[0].shape
-    return Image.of(x, node.attrs["data_format"]), Image.of(y, node.attrs["data_format"])
-
-
-def window(node: Node) -> Window:
-    """The windows of a node."""
-    attrs = node.attrs
-    kernel = attrs.get("kernel") or node.inputs[1].shape[:2]
-    (top, _), (left, _) = attrs["padding"]
-    return Window(tuple(kernel), tuple(attrs["strides"]), (top, left), tuple(attrs.get("dilation", (1, 1))))
-
-
-def _windows(node: Node, result: int) -> Expr:
-    (x, y), name = images(node), node.op.name
-    flags = tuple(node.attrs[a] for a in ("groups", "count_padding") if a in node.attrs)
-    if name in ("depthwise_conv2d", "depthwise_conv2d_input_gradient"):  # as many groups as channels
-        name, flags = name.removeprefix("depthwise_"), (x.c,)
-    # Those that look for the place of a maximum compare the pooling's inputs, and do not need its result.
-    inputs = {"max_pool2d_gradient": (0, 1), "max_pool2d_index": (0,)}.get(name, tuple(range(len(node.inputs))))
-    return OfWindows(name, node.inputs[0].dtype, x, y, window(node), flags, inputs)
-
-
 def _matmul(node: Node, result: int) -> Expr:
     m, n = node.outputs[0].shape
     ta, tb = node.attrs["transpose_a"], node.attrs["transpose_b"]
@@ -380,11 +348,6 @@ def _matmul(node: Node, result: int) -> Expr:
 _SAME = (
     "power", "maximum", "minimum", "abs", "sign", "square", "sqrt", "exp", "expm1", "log", "log1p", "relu",
     "relu_gradient", "relu6", "sigmoid", "tanh", "silu", "erf",
-)  # fmt: skip
-_WINDOWS = (
-    "conv2d", "conv2d_input_gradient", "conv2d_weight_gradient", "depthwise_conv2d", "depthwise_conv2d_input_gradient",
-    "depthwise_conv2d_weight_gradient", "max_pool2d", "max_pool2d_gradient", "max_pool2d_index", "max_pool2d_scatter",
-    "average_pool2d", "average_pool2d_gradient",
 )  # fmt: skip
 
 ELEMENTS: dict[str, Rule] = {
@@ -403,5 +366,5 @@ ELEMENTS: dict[str, Rule] = {
     "sum": _reduction, "mean": _reduction, "max": _reduction, "softmax": _softmax, "log_softmax": _softmax,
     "argmax": _argmax, "softmax_cross_entropy": _cross_entropy,
     "softmax_cross_entropy_gradient": _cross_entropy_gradient, "matmul": _matmul,
-    **dict.fromkeys(_WINDOWS, _windows),
+    **dict.fromkeys(windows.NAMES, windows.element),
 }  # fmt: skip

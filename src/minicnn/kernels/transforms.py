@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from minicnn.backends._gpu.trees import Call, Cast, Element, Expr, I, Number, Select, both
+from minicnn.kernels.expressions import Call, Cast, Element, Expr, I, Number, Select, both
 from minicnn.program.graph import Node
 
 _FOLDS = {"wrap": "wrapped", "reflect": "reflected"}

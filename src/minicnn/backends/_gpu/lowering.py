@@ -1,0 +1,105 @@
+"""The kernel of a launch as data, which people read and the interpreter runs; tiles are templates in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+from minicnn.backends._gpu.fusing import Plan
+from minicnn.backends._gpu.fusion_groups import FusionGroup, covered, named
+from minicnn.backends._gpu.tiling import Tile
+from minicnn.backends._gpu.writer import Writer
+from minicnn.kernels.expressions import Expr, I, Name
+from minicnn.kernels.statements import Function, Kernel, Part, Statement, Store, Template
+from minicnn.program.graph import Value
+
+
+def lowered(
+    plan: Plan, launch: Sequence[FusionGroup], queued: set[int], threads: int = 256
+) -> tuple[Kernel, list[Value]]:
+    """The kernel of one launch, and the values whose memory are its arrays.
+
+    Args:
+        plan: The plan that the launch is of.
+        launch: Groups that run side by side.
+        queued: Ids of inputs of which there is one row a step.
+        threads: Threads of a block, unless a tile says otherwise.
+    """
+    lowering = _Lowering(plan, launch, queued)
+    threads = max((group.tile.threads for group in launch if group.tile is not None), default=threads)
+    parts = [lowering.part(group, threads) for group in launch]
+    arrays = list(map(lowering.array, lowering.values))
+    return Kernel(named(launch), threads, arrays, parts, lowering.reads_queue), lowering.values
+
+
+class _Lowering(Writer):
+    """Functions and statements of the groups of a kernel."""
+
+    def __init__(self, plan: Plan, launch: Sequence[FusionGroup], queued: set[int]) -> None:
+        super().__init__(plan, launch, queued)
+        self._defined: list[Function] = []
+
+    def define_function(self, parameters: tuple[Name, ...], result: Expr, value: Value) -> str:
+        """See `Writer.define_function`."""
+        node = self.inlined(value)
+        title = f"{value.spec}, {node.op.name}" if node is not None else f"{value.spec}"
+        self._defined.append(Function(self.new(), parameters, result, value.dtype, title))
+        return self._defined[-1].name
+
+    def at(self, value: Value, place: Expr) -> Expr:
+        """See `Writer.at`; what is in memory needs no function."""
+        root = self.plan.root(value)
+        if id(root) in self.locals or self.number(root) is not None or self.inlined(root) is not None:
+            return super().at(value, place)
+        return self.load(root, place)
+
+    def part(self, group: FusionGroup, threads: int) -> Part:
+        """What the blocks of a group do."""
+        self.functions, self.locals, self._defined = {}, {}, []
+        if group.anchor.op.name == "row_region":
+            statements: Sequence[Statement] = [self._region(group)]
+        elif group.tile is not None or group.slices > 1:
+            statements = [self._template(group)]
+        else:
+            statements = self.elements(group, threads)
+        own = threads * self.width(group) // group.slices
+        blocks = group.tile.blocks if group.tile is not None else -(-group.size // own)
+        return Part(named([group]), blocks, functions=self._defined, statements=statements)
+
+    def _region(self, group: FusionGroup) -> Template:
+        operations = " ".join(n.op.name for n in covered([group]))
+        chosen = (("rows of a tile", group.anchor.attrs["region"].rows), ("operations", operations))
+        read = tuple(self.parameter(v) for v in self.plan.reads(group))
+        for value in group.stored:
+            self.parameter(value)
+        return Template("row_region", chosen, read, Name("y"), ())
+
+    def _template(self, group: FusionGroup) -> Template:
+        """The template of a group's sums, and what follows each of them."""
+        node, total = group.anchor, Name("sum")
+        if node.op.name.endswith("_partial_sums") and node.outputs[0].shape[0] > 1:
+            finish: list[Statement] = [Store(self.array(node.outputs[0]), I, total)]
+        elif group.pool is None:
+            finish = self.follow(group.nodes, group, total)
+        else:
+            finish = self.follow(group.before, group, total)
+            pooled = self.locals[id(self.plan.root(group.pool.inputs[0]))]
+            after = tuple(self.follow(group.nodes, group, Name("top"), Name("tap")))
+            kernel = (("kernel", group.pool.attrs["kernel"]),)
+            finish.append(Template("max_pool2d", kernel, (pooled.name,), Name("top"), after))
+        for one in group.sums:
+            term = self.locals[id(self.plan.root(one.inputs[0]))].name
+            finish.append(Template(one.op.name, (("axes", one.attrs["axes"]),), (term,), Name("sum"), ()))
+        operands = tuple(self.function(v) if self.inlined(v) is not None else self.parameter(v) for v in node.inputs)
+        chosen = _chosen(group.tile) if group.tile is not None else (("threads of a sum", group.slices),)
+        return Template(node.op.name, chosen, operands, total, tuple(finish))
+
+
+def _chosen(tile: Tile) -> tuple[tuple[str, Any], ...]:
+    """What was chosen for a tile, by name."""
+    defaults = {f.name: f.default for f in fields(tile)}
+    named_fields = (
+        (f.name, getattr(tile, f.name)) for f in fields(tile) if f.name not in ("blocks", "threads", "score")
+    )
+    return tuple((name, value) for name, value in named_fields if value != defaults[name])

@@ -1,0 +1,1 @@
+"""How primitives are computed, as data: expressions, statements, lowering, interpreter. No device, no language."""

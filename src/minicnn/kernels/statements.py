@@ -1,0 +1,178 @@
+"""Statements of a kernel, its functions, and the whole, in no language.
+
+All threads of a block run the statements of their part; between two barriers no thread reads what another one writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+
+from minicnn.kernels.expressions import INDEX, Array, Expr, Name, Number, Syntax, both
+
+
+class Statement(Syntax):
+    """A statement."""
+
+
+@dataclass(frozen=True)
+class Let(Statement):
+    """A name, of the type that it states, for an expression."""
+
+    name: Name
+    value: Expr
+
+
+@dataclass(frozen=True)
+class Variable(Statement):
+    """A variable with its first value, which may be assigned another."""
+
+    name: Name
+    value: Expr
+
+
+@dataclass(frozen=True)
+class Assign(Statement):
+    """Another value for a variable."""
+
+    name: Name
+    value: Expr
+
+
+@dataclass(frozen=True)
+class If(Statement):
+    """Statements for the case that a condition holds, which is the same for neighbours."""
+
+    condition: Expr
+    body: tuple[Statement, ...]
+
+
+@dataclass(frozen=True)
+class Loop(Statement):
+    """Statements for each value of a variable from `start` to before `stop`.
+
+    Attributes:
+        unroll: How many rounds are written one after the other, as far as a language can say so; 0 if that is left to
+            its compiler.
+    """
+
+    variable: Name
+    stop: int
+    body: tuple[Statement, ...]
+    unroll: int = 0
+    start: int = 0
+
+
+@dataclass(frozen=True)
+class Store(Statement):
+    """An element of an array at a place."""
+
+    array: Array
+    place: Expr
+    value: Expr
+
+
+@dataclass(frozen=True)
+class Shared(Statement):
+    """An array in the shared memory of a block."""
+
+    array: Array
+
+
+@dataclass(frozen=True)
+class Barrier(Statement):
+    """Each thread of the block waits here for all others."""
+
+
+@dataclass(frozen=True)
+class Template(Statement):
+    """Kernel code that each engine has as a template: tiles in shared memory, row-wise regions.
+
+    Attributes:
+        name: The operation.
+        fields: What was chosen for it, by name.
+        operands: The functions or arrays that it reads.
+        result: The variable that holds a finished element i.
+        finish: What is done to each.
+    """
+
+    name: str
+    fields: tuple[tuple[str, object], ...]
+    operands: tuple[str, ...]
+    result: Name
+    finish: tuple[Statement, ...]
+
+
+@dataclass(frozen=True)
+class Function(Syntax):
+    """A function of places that a kernel defines.
+
+    Attributes:
+        name: Its name.
+        parameters: Its parameters.
+        result: What it gives.
+        dtype: The type of that.
+        title: What it is, for people.
+    """
+
+    name: str
+    parameters: tuple[Name, ...]
+    result: Expr
+    dtype: str
+    title: str = ""
+
+
+@dataclass
+class Part:
+    """What some blocks of a kernel do.
+
+    Attributes:
+        title: The operations.
+        blocks: Blocks.
+        width: Neighbouring elements that a thread computes at once: see `expressions`.
+        functions: Functions that its statements call, each after those that it calls itself.
+        statements: What each thread does, which knows its `block` among those of the part, and its `thread`.
+    """
+
+    title: str
+    blocks: int
+    width: int = 1
+    functions: list[Function] = field(default_factory=list)
+    statements: Sequence[Statement] = ()
+
+
+@dataclass
+class Kernel:
+    """A kernel: all that one launch does.
+
+    Attributes:
+        title: The operations.
+        threads: Threads of a block.
+        arrays: The arrays that it gets, in order.
+        parts: What its blocks do, in the order of their numbers.
+        queued: Whether it also gets the number of a `row`, of arrays that have one for each step.
+    """
+
+    title: str
+    threads: int
+    arrays: list[Array]
+    parts: list[Part]
+    queued: bool = False
+
+
+def loop(
+    variable: Name, stop: int, body: Callable[[Expr], Iterable[Statement]], unroll: int = 0, start: int = 0
+) -> tuple[Statement, ...]:
+    """A loop over an index; what it does, if it does that once."""
+    if stop <= start:
+        return ()
+    if stop - start == 1:
+        only: dict[Expr, Expr] = {variable: Number(start, INDEX)}
+        return tuple(statement.replaced(only) for statement in body(only[variable]))
+    return (Loop(variable, stop, tuple(body(variable)), unroll, start),)
+
+
+def when(conditions: Sequence[Expr], body: Iterable[Statement]) -> tuple[Statement, ...]:
+    """Statements for the case that conditions hold, of which there may be none."""
+    return (If(reduce(both, conditions), tuple(body)),) if conditions else tuple(body)
