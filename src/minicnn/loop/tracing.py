@@ -16,6 +16,7 @@ from minicnn.layers.layer import Trace
 from minicnn.layers.weight import Weight
 from minicnn.loop.objective import PREFIX, SKIPPED, Objective
 from minicnn.losses import Loss
+from minicnn.metrics import Mean
 from minicnn.optimizers import Optimizer
 from minicnn.program.autodiff import gradients
 from minicnn.program.graph import Program, Spec, Value
@@ -153,6 +154,7 @@ def _loss(
 ) -> Value:  # fmt: skip
     """Mean loss of the batch, with penalties; sums for the logs become updates of "metric/..." inputs."""
     batch, dtype = outputs[0].shape[0], outputs[0].dtype
+    program.counted = whole = batch if shard is None else shard.batch
     with program.scope("loss"):
         ones = ops.broadcast_to(program.constant(1.0, dtype), shape=(batch,))
         count = ops.sum(ones)
@@ -173,6 +175,8 @@ def _loss(
             for metric in metrics:
                 totals = metric.totals(target, output, ones if weight is None else weight)
                 _accumulate(program, f"{name}{metric.name}", totals)
+                if not isinstance(metric, Mean):  # it may count every prediction
+                    program.counted = max(program.counted, output.size // batch * whole)
     with program.scope("loss"):
         total = reduce(operator.add, [*parts, *(penalty * float(batch) for penalty in penalties)])
         program.outputs["loss"] = mean = total * (1.0 / batch)
