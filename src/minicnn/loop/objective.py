@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -56,13 +57,17 @@ class Objective:
         listed = isinstance(metrics, Mapping) or (count > 1 and (nested or len(given) == count))
         per_output = [() if ms is None else ms for ms in given] if listed else [given] * count
         weights = _each("loss_weights", [1.0] * count if loss_weights is None else loss_weights, outputs, 1.0)
+        weights = [weights] if isinstance(weights, Real) else weights
+        if not isinstance(weights, list | np.ndarray) or not all(isinstance(w, Real) and isfinite(w) for w in weights):
+            raise ValueError(
+                "loss_weights are finite numbers, one for each output by place or by name. Received: "
+                f"{loss_weights!r:.80}. Use 1.0 where a loss is not to be weighted."
+            )
         if not len(losses) == len(per_output) == len(weights) == count:
             raise ValueError(
                 f"loss, metrics and loss_weights have one entry for each of the {count} outputs. Received: "
                 f"{len(losses)} losses, metrics for {len(per_output)}, {len(weights)} weights."
             )
-        if any(isinstance(w, str) or not math.isfinite(w) for w in weights):
-            raise ValueError(f"loss_weights are finite numbers. Received: {weights}.")
         chosen = [get_loss(v) for v in losses]
         measured = [
             [_metric(m, own) for m in (ms if isinstance(ms, list | tuple) else [ms])]

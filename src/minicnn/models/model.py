@@ -127,7 +127,7 @@ class Model(CompiledNetwork):
             validation_data: (x, y), (x, y, sample_weight) or a loader to evaluate after each epoch.
             shuffle: Whether the order changes from epoch to epoch: that of samples, of a PyDataset that of batches.
             class_weight: Weight of each class number in the loss of the training; 1 for those not named.
-            sample_weight: Weight of each sample in the loss, shape (N,).
+            sample_weight: Weight of each sample in the loss, shape (N,), or of each of its predictions, (N, ...).
             initial_epoch: Epochs already done.
             steps_per_epoch: Batches of an epoch; None for all of the data. Each epoch goes on where the one before has
                 ended; data that are not a generator begin anew at their end.
