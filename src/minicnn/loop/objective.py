@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
@@ -10,11 +11,30 @@ from typing import Any
 
 import numpy as np
 
+from minicnn.layers import (
+    Activation,
+    Conv1D,
+    Conv2D,
+    Conv2DTranspose,
+    Dense,
+    Dropout,
+    Flatten,
+    GlobalAveragePooling2D,
+    Permute,
+    Reshape,
+    SeparableConv2D,
+)
+from minicnn.layers.graph import Graph
+from minicnn.layers.layer import Layer
+from minicnn.layers.symbolic import SymbolicTensor
 from minicnn.losses import BinaryCrossentropy, Loss, get_loss
+from minicnn.losses.crossentropy import Crossentropy
 from minicnn.metrics import Accuracy, Metric, get_metric
 
 # Program inputs that sum up a metric are called "metric/<log>/<key>".
 PREFIX = "metric/"
+_PRODUCTS = (Dense, Conv1D, Conv2D, Conv2DTranspose, SeparableConv2D)
+_PASSING = (Dropout, Flatten, GlobalAveragePooling2D, Permute, Reshape)  # layers after which numbers are still any
 SKIPPED = "skipped_steps"  # log of the steps that changed no weight, because a gradient was not finite in float16
 
 
@@ -83,6 +103,19 @@ class Objective:
             )
         return objective
 
+    def check_outputs(self, outputs: Sequence[SymbolicTensor]) -> None:
+        """Warn where a cross-entropy of probabilities is to train on sums of any size and sign."""
+        for loss, output in zip(self.losses, outputs, strict=True):
+            layer = _linear_layer(output) if isinstance(loss, Crossentropy) and not loss.from_logits else None
+            if layer is not None:
+                name = type(loss).__name__
+                message = (
+                    f"{name} takes probabilities unless it is told otherwise. Received: the output of {layer!r}, which "
+                    f"has no activation and gives numbers below 0. Use {name}(from_logits=True), or the activation "
+                    f"{'sigmoid' if loss.soft_labels else 'softmax'!r} there."
+                )
+                warnings.warn(message, stacklevel=3)
+
     def _readers(self) -> list[tuple[str, Callable[[Mapping[str, Any]], Any]]]:
         """Names of the logs in their order, and what makes each from its totals."""
         readers: list[tuple[str, Callable[[Mapping[str, Any]], Any]]] = [("loss", _mean)]
@@ -133,6 +166,21 @@ class LazyLogs(Mapping[str, Any]):
 
     def __repr__(self) -> str:
         return repr(self.read())
+
+
+def _linear_layer(output: SymbolicTensor) -> Layer | None:
+    """The layer of minicnn's own without an activation that makes an output, if one does."""
+    while output.source is not None:
+        layer = output.source.layer
+        linear = getattr(layer, "activation", None) in (None, "linear")
+        if isinstance(layer, Graph):
+            output = layer.outputs[output.index]
+        elif isinstance(layer, _PASSING) or (isinstance(layer, Activation) and linear):
+            output = output.source.inputs[0]
+        else:
+            limited = any(getattr(layer, f"{word}_constraint", None) for _, word in layer.limited)
+            return layer if type(layer) in _PRODUCTS and linear and not limited else None
+    return None
 
 
 def _each(what: str, given: Any, outputs: Sequence[str], otherwise: Any = None) -> Any:

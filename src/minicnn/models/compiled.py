@@ -118,6 +118,8 @@ class CompiledNetwork(Network):
         self._noted.clear()
         self._note_trainable()
         self._position = (0, 0)
+        if self.built:
+            objective.check_outputs(self._outputs)
 
     def evaluate(
         self, x: Any, y: Any = None, batch_size: int = 32, verbose: str | int = 0, sample_weight: Any = None,
